@@ -1,4 +1,4 @@
-// THE SEAM. Everything above it decides; everything below it is a world that takes time.
+// The backend interface. Everything above it decides; everything below it is a backend that takes time.
 //
 // Implementations: sim/sim_backend.h (SimGrid), engine/cpu and engine/cuda (real engines),
 // engine/recorder.h (a recorded run), tests/support/script_backend.h (an adversary with a seed). The
@@ -30,7 +30,7 @@ class Backend {
   // Returns false when nothing is in flight and no timer is set.
   virtual bool next(Instant* now, Event* event) = 0;
 
-  // Something outside the world (a call, a cancellation) is about to be told to `engine` at the
+  // Something outside the backend (a request, a cancellation) is about to be told to `engine` at the
   // instant next() last gave. The caller asks until the answer is false:
   //   true   steps had ended at or before now and were not answered yet: *event is their StepDone, in
   //          the same pieces that next() would have given;

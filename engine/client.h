@@ -1,4 +1,4 @@
-// The Client: whoever sends calls. It owns sessions (DAGs of calls and tools), think times, token
+// The Client: whoever sends requests. It owns sessions (DAGs of requests and tools), think times, token
 // triggers and arrivals, is deterministic, and is driven by the same loop as the Core (TRACES 8).
 //
 // traces/replay implements it for recorded and synthesised agent traces.
@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// CallReady, CallCancelled and SessionHint, to be delivered now, in this order.
+// RequestReady, RequestCancelled and SessionHint, to be delivered now, in this order.
 using ClientEvents = std::vector<Event>;
 
 class Client {
@@ -25,10 +25,10 @@ class Client {
   // Spans in *events stay valid until the next call of any member that takes `events`.
   virtual void wake(Instant now, ClientEvents* events) = 0;
 
-  virtual void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) = 0;
-  virtual void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
-                             ClientEvents* events) = 0;
-  virtual void call_rejected(Instant now, CallId call, ClientEvents* events) = 0;
+  virtual void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) = 0;
+  virtual void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
+                                ClientEvents* events) = 0;
+  virtual void request_rejected(Instant now, RequestId request, ClientEvents* events) = 0;
 };
 
 }  // namespace kvtwin

@@ -19,23 +19,23 @@ template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 // What a Core told the Client. Answered one at a time, after all commands of the apply went out.
-using Answer = std::variant<TokensEmitted, FinishCall, RejectCall, HandOver, SourceRead>;
+using Answer = std::variant<TokensEmitted, FinishRequest, RejectRequest, HandOver, SourceRead>;
 
-// A call between its engines: what the second one must be told, which the Client said long ago.
-struct Moving {
-  CallReady ready;
+// A request between its engines: what the second one must be told, which the Client said long ago.
+struct HandoverRequest {
+  RequestReady ready;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
   std::vector<RoleRun> roles;
   std::vector<PageId> pages;
   bool cancelled = false;
 
-  explicit Moving(const CallReady& event)
+  explicit HandoverRequest(const RequestReady& event)
       : ready(event),
         identity(event.identity.begin(), event.identity.end()),
         triggers(event.triggers.begin(), event.triggers.end()),
         roles(event.roles.begin(), event.roles.end()) {}
-  CallReady arrival(EngineId from) {
+  RequestReady arrival(EngineId from) {
     ready.identity = identity;
     ready.triggers = triggers;
     ready.roles = roles;
@@ -48,9 +48,9 @@ struct Moving {
 
 class Loop {
  public:
-  Loop(const RunOptions& options, Client* client, Backend* world, const std::vector<Observer*>& observers)
+  Loop(const RunOptions& options, Client* client, Backend* backend, const std::vector<Observer*>& observers)
       : client_(client),
-        world_(world),
+        backend_(backend),
         observers_(observers),
         prefilling_(options.prefill_engines),
         router_(options.routing,
@@ -61,8 +61,8 @@ class Loop {
       decoders_.emplace(options.routing, static_cast<uint32_t>(options.engines.size()) - prefilling_,
                         EngineId{static_cast<uint16_t>(prefilling_)});
     }
-    cached_ = [this](EngineId engine, const CallReady& call) {
-      return cores_[raw(engine)].tokens_cached(call);
+    cached_ = [this](EngineId engine, const RequestReady& request) {
+      return cores_[raw(engine)].tokens_cached(request);
     };
     cores_.reserve(options.engines.size());
     for (const CoreConfig& config : options.engines) {
@@ -80,7 +80,7 @@ class Loop {
     if (client_ != nullptr) wake_client();
     Instant now;
     Event event;
-    while (world_->next(&now, &event)) {
+    while (backend_->next(&now, &event)) {
       now_ = now;
       take(event);
       answer_client();
@@ -92,11 +92,11 @@ class Loop {
  private:
   void take(const Event& event) {
     std::visit(Overloaded{
-                   [&](const CallReady& e) {
-                     if (prefilling_ > 0 && e.output_tokens > 1) moving_.emplace(e.call, e);
+                   [&](const RequestReady& e) {
+                     if (prefilling_ > 0 && e.output_tokens > 1) moving_.emplace(e.request, e);
                      from_outside(router_.place(e, cached_), e);
                    },
-                   [&](const CallCancelled& e) { cancel(e); },
+                   [&](const RequestCancelled& e) { cancel(e); },
                    [&](const SessionHint& e) { hint(e); },
                    [&](const StepDone& e) { apply(e.ends.back(), e.engine, e); },
                    [&](const TransferDone& e) { from_outside(e.engine, e); },
@@ -114,25 +114,25 @@ class Loop {
                event);
   }
 
-  // Steps that ended before `event` are told first: folded or not, a Core sees the same order. What it
+  // Steps that ended before `event` are told first: coalesced or not, a Core sees the same order. What it
   // launches in answer is cut short as well, hence the loop.
   void from_outside(EngineId engine, const Event& event) {
     Event ended;
-    while (world_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
+    while (backend_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
     apply(now_, engine, event);
   }
 
-  void cancel(const CallCancelled& event) {
+  void cancel(const RequestCancelled& event) {
     // It may have finished at this very instant; or it is about to be placed anew.
-    if (router_.is_live(event.call)) {
-      const auto moving = moving_.find(event.call);
+    if (router_.is_live(event.request)) {
+      const auto moving = moving_.find(event.request);
       if (moving != moving_.end() && !moving->second.pages.empty()) {
         moving->second.cancelled = true;
       } else {
-        from_outside(router_.engine_of(event.call), event);
+        from_outside(router_.engine_of(event.request), event);
       }
-    } else if (decoders_ && decoders_->is_live(event.call)) {
-      from_outside(decoders_->engine_of(event.call), event);
+    } else if (decoders_ && decoders_->is_live(event.request)) {
+      from_outside(decoders_->engine_of(event.request), event);
     }
   }
 
@@ -141,7 +141,7 @@ class Loop {
     if (decoders_) hint(event, &*decoders_);
   }
 
-  // No engine: the session has sent no call there.
+  // No engine: the session has sent no request there.
   void hint(const SessionHint& event, Router* router) {
     for (const EngineId engine : router->engines_of_session(event.session)) from_outside(engine, event);
     if (event.kind == SessionHint::Kind::kSessionEnds) {
@@ -151,21 +151,21 @@ class Loop {
     }
   }
 
-  // The prompt is computed: a decoding engine takes the call, and says SourceRead when it has its pages.
+  // The prompt is computed: a decoding engine takes the request, and says SourceRead when it has its pages.
   void move(const HandOver& from) {
-    const auto found = moving_.find(from.call);
+    const auto found = moving_.find(from.request);
     KVT_CHECK(found != moving_.end());
-    Moving moving = std::move(found->second);
+    HandoverRequest moving = std::move(found->second);
     moving_.erase(found);
-    router_.ended(from.call);
-    const CallReady arrival = moving.arrival(from.engine);
+    router_.ended(from.request);
+    const RequestReady arrival = moving.arrival(from.engine);
     from_outside(decoders_->place(arrival, cached_), arrival);
-    if (moving.cancelled) cancel({from.call});
+    if (moving.cancelled) cancel({from.request});
   }
 
-  void ended(CallId call) {
-    moving_.erase(call);
-    router_.is_live(call) ? router_.ended(call) : decoders_->ended(call);
+  void ended(RequestId request) {
+    moving_.erase(request);
+    router_.is_live(request) ? router_.ended(request) : decoders_->ended(request);
   }
 
   void apply(Instant at, EngineId engine, const Event& event) {
@@ -180,16 +180,16 @@ class Loop {
       for (Observer* observer : observers_) observer->saw_command(at, command);
       std::visit(Overloaded{
                      [&](const TokensEmitted& c) { answers_.emplace_back(c); },
-                     [&](const FinishCall& c) { answers_.emplace_back(c); },
-                     [&](const RejectCall& c) { answers_.emplace_back(c); },
+                     [&](const FinishRequest& c) { answers_.emplace_back(c); },
+                     [&](const RejectRequest& c) { answers_.emplace_back(c); },
                      [&](const SourceRead& c) { answers_.emplace_back(c); },
                      [&](const HandOver& c) {
-                       const auto moving = moving_.find(c.call);
+                       const auto moving = moving_.find(c.request);
                        KVT_CHECK(moving != moving_.end());
                        moving->second.pages.assign(c.pages.begin(), c.pages.end());
-                       answers_.emplace_back(HandOver{c.engine, c.call, {}});
+                       answers_.emplace_back(HandOver{c.engine, c.request, {}});
                      },
-                     [&](const auto&) { world_->submit(command); },
+                     [&](const auto&) { backend_->submit(command); },
                  },
                  command);
     }
@@ -205,22 +205,22 @@ class Loop {
         continue;
       }
       if (const auto* read = std::get_if<SourceRead>(&answer)) {
-        take(PagesTaken{read->from, read->call});
+        take(PagesTaken{read->from, read->request});
         continue;
       }
       ClientEvents& events = client_events();
       std::visit(Overloaded{
                      [&](const TokensEmitted& a) {
-                       if (client_ != nullptr) client_->tokens_emitted(now_, a.call, a.tokens, &events);
+                       if (client_ != nullptr) client_->tokens_emitted(now_, a.request, a.tokens, &events);
                      },
-                     [&](const FinishCall& a) {
-                       ended(a.call);
+                     [&](const FinishRequest& a) {
+                       ended(a.request);
                        if (client_ != nullptr)
-                         client_->call_finished(now_, a.call, a.tokens, a.cancelled, &events);
+                         client_->request_finished(now_, a.request, a.tokens, a.cancelled, &events);
                      },
-                     [&](const RejectCall& a) {
-                       ended(a.call);
-                       if (client_ != nullptr) client_->call_rejected(now_, a.call, &events);
+                     [&](const RejectRequest& a) {
+                       ended(a.request);
+                       if (client_ != nullptr) client_->request_rejected(now_, a.request, &events);
                      },
                      [](const auto&) {},
                  },
@@ -252,7 +252,7 @@ class Loop {
     const Instant at = client_->wake_at();
     if (at == kNever || at >= timer_at_) return;
     timer_at_ = at;
-    world_->submit(SetTimer{kClient, TimerId{timer_next_++}, at < now_ ? now_ : at});
+    backend_->submit(SetTimer{kClient, TimerId{timer_next_++}, at < now_ ? now_ : at});
   }
 
   RunEnd end() const {
@@ -267,13 +267,14 @@ class Loop {
   }
 
   Client* const client_;
-  Backend* const world_;
+  Backend* const backend_;
   const std::vector<Observer*>& observers_;
   const uint32_t prefilling_;
   Router router_;                   // of all engines, or of those that compute prompts
   std::optional<Router> decoders_;  // of the others
   Router::TokensCached cached_;
-  std::map<CallId, Moving> moving_;  // by call, where it goes on elsewhere once its prompt is computed
+  std::map<RequestId, HandoverRequest>
+      moving_;  // by request, where it goes on elsewhere once its prompt is computed
   std::vector<Core> cores_;
   const bool check_;
   Instant now_{};
@@ -287,9 +288,9 @@ class Loop {
 
 }  // namespace
 
-RunEnd run(const RunOptions& options, Client* client, Backend* world,
+RunEnd run(const RunOptions& options, Client* client, Backend* backend,
            const std::vector<Observer*>& observers) {
-  return Loop(options, client, world, observers).run();
+  return Loop(options, client, backend, observers).run();
 }
 
 }  // namespace kvtwin

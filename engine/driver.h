@@ -1,4 +1,4 @@
-// The one loop that joins Client, Router, Cores and a world. All worlds run it; none has a copy.
+// The one loop that joins Client, Router, Cores and a world. All backends run it; none has a copy.
 
 #ifndef KVTWIN_ENGINE_DRIVER_H_
 #define KVTWIN_ENGINE_DRIVER_H_
@@ -15,11 +15,11 @@
 namespace kvtwin {
 
 // Watches a run: metrics, recorder, timeline. Sees everything in the order it was applied and decides
-// nothing. Spans are valid during the call only.
+// nothing. Spans are valid during the request only.
 class Observer {
  public:
   virtual ~Observer() = default;
-  // `engine` is where the event was applied; CallReady is seen after it was placed.
+  // `engine` is where the event was applied; RequestReady is seen after it was placed.
   virtual void saw_event(Instant now, EngineId engine, const Event& event) {
     (void)now, (void)engine, (void)event;
   }
@@ -45,12 +45,12 @@ struct RunEnd {
   Instant ended_at{};
   uint64_t digest = 0;  // Cores in engine order, then the Routers
   uint64_t events = 0;
-  bool idle = false;  // every call was answered
+  bool idle = false;  // every request was answered
 };
 
-// Runs until the world has nothing more to say. Ends early, with idle == false, only if a Core is left
+// Runs until the backend has nothing more to say. Ends early, with idle == false, only if a Core is left
 // waiting for something that never happens.
-RunEnd run(const RunOptions& options, Client* client, Backend* world,
+RunEnd run(const RunOptions& options, Client* client, Backend* backend,
            const std::vector<Observer*>& observers);
 
 }  // namespace kvtwin

@@ -18,8 +18,8 @@ void Metrics::saw_event(Instant now, EngineId engine, const Event& event) {
   KVT_CHECK(raw(engine) < engines_.size());
   Engine& here = engines_[raw(engine)];
   tick(here, now);
-  if (const auto* call = std::get_if<CallReady>(&event)) {
-    call->emitted > 0 ? arrived(now, engine, *call) : ready(now, engine, *call);
+  if (const auto* request = std::get_if<RequestReady>(&event)) {
+    request->emitted > 0 ? arrived(now, engine, *request) : ready(now, engine, *request);
   }
   if (const auto* done = std::get_if<StepDone>(&event)) step_done(*done);
   if (const auto* done = std::get_if<TransferDone>(&event)) transfer_done(now, engine, done->transfer, false);
@@ -39,51 +39,51 @@ void Metrics::tick(Engine& engine, Instant now) {
   engine.ticked = now;
 }
 
-void Metrics::ready(Instant now, EngineId engine, const CallReady& event) {
-  CallRecord& call = at_grown(calls_, raw(event.call));
-  KVT_CHECK(!call.known);
-  call = {};
-  call.known = true;
-  call.session = event.session;
-  call.engine = engine;
-  call.prompt_tokens = event.prompt_tokens;
-  call.output_tokens = event.output_tokens;
-  call.ready = now;
-  uint32_t slot = static_cast<uint32_t>(live_.size());
+void Metrics::ready(Instant now, EngineId engine, const RequestReady& event) {
+  RequestRecord& request = at_grown(requests_, raw(event.request));
+  KVT_CHECK(!request.known);
+  request = {};
+  request.known = true;
+  request.session = event.session;
+  request.engine = engine;
+  request.prompt_tokens = event.prompt_tokens;
+  request.output_tokens = event.output_tokens;
+  request.ready = now;
+  uint32_t request_index = static_cast<uint32_t>(live_.size());
   if (live_free_.empty()) {
     live_.emplace_back();
   } else {
-    slot = live_free_.back();
+    request_index = live_free_.back();
     live_free_.pop_back();
   }
-  if (live_of_.size() <= raw(event.call)) live_of_.resize(raw(event.call) + 1, kNone);
-  live_of_[raw(event.call)] = slot;
-  live_[slot] = {};
-  live_[slot].mark = now;
+  if (live_of_.size() <= raw(event.request)) live_of_.resize(raw(event.request) + 1, kNone);
+  live_of_[raw(event.request)] = request_index;
+  live_[request_index] = {};
+  live_[request_index].mark = now;
   Engine& here = engines_[raw(engine)];
   if (here.step_running) {
-    here.inbox.push_back(event.call);
+    here.inbox.push_back(event.request);
   } else {
-    call.queued = now;
+    request.queued = now;
   }
   SessionRecord& session = at_grown(sessions_, raw(event.session));
-  if (session.calls++ == 0) session.first_ready = now;
-  if (session.calls_open++ == 0) session.served_since = now;
+  if (session.requests++ == 0) session.first_ready = now;
+  if (session.requests_open++ == 0) session.served_since = now;
 }
 
 // From the engine that computed its prompt: its time goes on being measured on another engine's clocks.
-void Metrics::arrived(Instant now, EngineId engine, const CallReady& event) {
-  CallRecord& call = calls_[raw(event.call)];
-  Live& live = live_[live_of_[raw(event.call)]];
-  call.engine = engine;
+void Metrics::arrived(Instant now, EngineId engine, const RequestReady& event) {
+  RequestRecord& request = requests_[raw(event.request)];
+  Live& live = live_[live_of_[raw(event.request)]];
+  request.engine = engine;
   rebase(live, engines_[raw(engine)], now);
 }
 
 void Metrics::handed_over(Instant now, const HandOver& over) {
   const Engine& engine = engines_[raw(over.engine)];
-  CallRecord& call = calls_[raw(over.call)];
-  Live& live = live_[live_of_[raw(over.call)]];
-  mark(call, live, engine, now, running_share(live));
+  RequestRecord& request = requests_[raw(over.request)];
+  Live& live = live_[live_of_[raw(over.request)]];
+  mark(request, live, engine, now, running_fraction(live));
   live.phase = Live::Phase::kQueue;
   live.last_token = now;
 }
@@ -91,10 +91,10 @@ void Metrics::handed_over(Instant now, const HandOver& over) {
 void Metrics::received(Instant now, Engine& here, const Transfer& transfer, bool failed) {
   here.totals.bytes_received +=
       failed ? 0 : transfer.pages * facts_[static_cast<size_t>(&here - engines_.data())].page_bytes;
-  const uint32_t slot = live_of_[raw(transfer.call)];
-  if (slot == kNone) return;  // cancelled meanwhile
-  mark(calls_[raw(transfer.call)], live_[slot], here, now, TimeShare::kTransfer);
-  if (failed) live_[slot].recompute_until = UINT32_MAX;
+  const uint32_t request_index = live_of_[raw(transfer.request)];
+  if (request_index == kNone) return;  // cancelled meanwhile
+  mark(requests_[raw(transfer.request)], live_[request_index], here, now, TimeCategory::kTransfer);
+  if (failed) live_[request_index].recompute_until = UINT32_MAX;
 }
 
 void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, bool failed) {
@@ -120,7 +120,7 @@ void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, b
   }
   if (found->source == Tier::kDisk) totals.bytes_from_disk += bytes;
   if (found->target == Tier::kDisk) totals.bytes_to_disk += bytes;
-  if (found->kind == TransferKind::kRecall && !failed) {
+  if (found->kind == TransferKind::kLoad && !failed) {
     (found->source == Tier::kDisk ? totals.hits_disk : totals.hits_host) +=
         found->pages * facts_[raw(engine)].page_tokens;
   }
@@ -133,30 +133,32 @@ void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, b
 
 void Metrics::saw_command(Instant now, const Command& command) {
   if (const auto* step = std::get_if<LaunchStep>(&command)) launched(now, *step);
-  if (const auto* finish = std::get_if<FinishCall>(&command)) {
-    ended(now, finish->call, finish->cancelled ? CallEnd::kCancelled : CallEnd::kFinished, finish->tokens);
+  if (const auto* finish = std::get_if<FinishRequest>(&command)) {
+    ended(now, finish->request, finish->cancelled ? RequestEnd::kCancelled : RequestEnd::kFinished,
+          finish->tokens);
   }
   if (const auto* tokens = std::get_if<TokensEmitted>(&command)) {
-    Instant& first = calls_[raw(tokens->call)].first_token;
+    Instant& first = requests_[raw(tokens->request)].first_token;
     if (first == kNever) first = now;
   }
-  if (const auto* reject = std::get_if<RejectCall>(&command)) {
-    rejections_.push_back({reject->call, reject->reason, reject->needed, reject->limit});
-    ended(now, reject->call, CallEnd::kRejected, 0);
+  if (const auto* reject = std::get_if<RejectRequest>(&command)) {
+    rejections_.push_back({reject->request, reject->reason, reject->needed, reject->limit});
+    ended(now, reject->request, RequestEnd::kRejected, 0);
   }
   if (const auto* over = std::get_if<HandOver>(&command)) handed_over(now, *over);
-  if (const auto* drop = std::get_if<DropCallState>(&command)) {
-    if (drop->reason == DropCallState::Reason::kPreempted) preempted(now, *drop);
+  if (const auto* drop = std::get_if<DropRequestState>(&command)) {
+    if (drop->reason == DropRequestState::Reason::kPreempted) preempted(now, *drop);
   }
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
     Engine& engine = engines_[raw(start->engine)];
     tick(engine, now);
     engine.transfers.push_back({start->transfer, start->kind, now, start->source_tier, start->target_tier,
-                                start->source.size(), kNone, start->call});
+                                start->source.size(), kNone, start->request});
     if (start->kind == TransferKind::kReceive) {
-      mark(calls_[raw(start->call)], live_[live_of_[raw(start->call)]], engine, now, TimeShare::kQueue);
+      mark(requests_[raw(start->request)], live_[live_of_[raw(start->request)]], engine, now,
+           TimeCategory::kQueue);
     }
-    if (start->kind != TransferKind::kRecall && start->kind != TransferKind::kResume) return;
+    if (start->kind != TransferKind::kLoad && start->kind != TransferKind::kSwapIn) return;
     engine.transfers.back().recall = static_cast<uint32_t>(engine.recalls.size());
     engine.recalls.push_back({now, kNever});
     for (const PageId page : start->target) {
@@ -165,57 +167,59 @@ void Metrics::saw_command(Instant now, const Command& command) {
   }
 }
 
-void Metrics::preempted(Instant now, const DropCallState& drop) {
-  const uint32_t slot = live_of_[raw(drop.call)];
-  KVT_CHECK(slot != kNone);
-  Live& live = live_[slot];
-  CallRecord& call = calls_[raw(drop.call)];
+void Metrics::preempted(Instant now, const DropRequestState& drop) {
+  const uint32_t request_index = live_of_[raw(drop.request)];
+  KVT_CHECK(request_index != kNone);
+  Live& live = live_[request_index];
+  RequestRecord& request = requests_[raw(drop.request)];
   const Engine& engine = engines_[raw(drop.engine)];
   if (live.phase == Live::Phase::kDecode) {
     live.last_token = engine.last_end;
     live.recompute_until = UINT32_MAX;  // everything up to its next token
-  } else if (call.first_token == kNever) {
+  } else if (request.first_token == kNever) {
     live.recompute_until = std::max(live.recompute_until, live.computed);
   }
-  mark(call, live, engine, now, running_share(live));
+  mark(request, live, engine, now, running_fraction(live));
   live.phase = Live::Phase::kQueue;
-  ++call.preemptions;
+  ++request.preemptions;
 }
 
-void Metrics::ended(Instant now, CallId id, CallEnd how, uint32_t tokens) {
+void Metrics::ended(Instant now, RequestId id, RequestEnd how, uint32_t tokens) {
   KVT_CHECK(raw(id) < live_of_.size());
-  const uint32_t slot = live_of_[raw(id)];
-  KVT_CHECK(slot != kNone);
-  CallRecord& call = calls_[raw(id)];
-  mark(call, live_[slot], engines_[raw(call.engine)], now, running_share(live_[slot]));
-  call.end = how;
-  call.finished = now;
-  call.output_tokens = how == CallEnd::kRejected ? call.output_tokens : tokens;
-  if (call.queued == kNever) call.queued = now;
+  const uint32_t request_index = live_of_[raw(id)];
+  KVT_CHECK(request_index != kNone);
+  RequestRecord& request = requests_[raw(id)];
+  mark(request, live_[request_index], engines_[raw(request.engine)], now,
+       running_fraction(live_[request_index]));
+  request.end = how;
+  request.finished = now;
+  request.output_tokens = how == RequestEnd::kRejected ? request.output_tokens : tokens;
+  if (request.queued == kNever) request.queued = now;
   live_of_[raw(id)] = kNone;
-  live_free_.push_back(slot);
-  SessionRecord& session = sessions_[raw(call.session)];
+  live_free_.push_back(request_index);
+  SessionRecord& session = sessions_[raw(request.session)];
   session.last_finished = now;
-  if (--session.calls_open == 0) session.served = session.served + (now - session.served_since);
+  if (--session.requests_open == 0) session.served = session.served + (now - session.served_since);
 }
 
-TimeShare Metrics::running_share(const Live& live) const {
-  if (live.phase == Live::Phase::kQueue) return TimeShare::kQueue;
-  if (live.phase == Live::Phase::kDecode) return TimeShare::kDecode;
-  return live.computed < live.recompute_until ? TimeShare::kRecompute : TimeShare::kPrefill;
+TimeCategory Metrics::running_fraction(const Live& live) const {
+  if (live.phase == Live::Phase::kQueue) return TimeCategory::kQueue;
+  if (live.phase == Live::Phase::kDecode) return TimeCategory::kDecode;
+  return live.computed < live.recompute_until ? TimeCategory::kRecompute : TimeCategory::kPrefill;
 }
 
-void Metrics::mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share) {
+void Metrics::mark(RequestRecord& request, Live& live, const Engine& engine, Instant now,
+                   TimeCategory fraction) {
   int64_t left = now.ns - live.mark.ns;
-  if (share != TimeShare::kQueue) {
+  if (fraction != TimeCategory::kQueue) {
     const int64_t host = std::clamp(engine.totals.host.ns - live.host_mark.ns, int64_t{0}, left);
     left -= host;
     const int64_t exposed = std::clamp(engine.step_exposed.ns - live.exposed_mark.ns, int64_t{0}, left);
     left -= exposed;
-    call.share(TimeShare::kHost).ns += host;
-    call.share(TimeShare::kTransfer).ns += exposed;
+    request.fraction(TimeCategory::kHost).ns += host;
+    request.fraction(TimeCategory::kTransfer).ns += exposed;
   }
-  call.share(share).ns += left;
+  request.fraction(fraction).ns += left;
   rebase(live, engine, now);
 }
 
@@ -233,8 +237,8 @@ void Metrics::saw_state(Instant now, EngineId engine, const Core& core) {
 
 void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges) {
   Engine& here = engines_[raw(engine)];
-  running_.add(here.gauges_at, now, here.gauges.calls_running);
-  waiting_.add(here.gauges_at, now, here.gauges.calls_waiting);
+  running_.add(here.gauges_at, now, here.gauges.requests_running);
+  waiting_.add(here.gauges_at, now, here.gauges.requests_waiting);
   cached_.add(here.gauges_at, now, here.gauges.pages_gpu_cached);
   host_pages_.add(here.gauges_at, now, here.gauges.pages_host_total - here.gauges.pages_host_free);
   if (here.gauges.pages_disk_total > 0)

@@ -1,39 +1,40 @@
-// Metrics watches a run across the seam and keeps, per call, named time points and exact counts.
-// It is the one definition of every figure kvtwin reports, whatever the world.
+// Metrics watches a run across the backend interface and keeps, per request, named time points and exact
+// counts. It is the one definition of every figure kvtwin reports, whatever the world.
 //
-// Time points of a call, all instants of the run's clock:
-//   ready        CallReady was delivered: everything the call waits for has happened.
-//   queued       the engine's loop took the call in: `ready` if no step was in flight there, else the
+// Time points of a request, all instants of the run's clock:
+//   ready        RequestReady was delivered: everything the request waits for has happened.
+//   queued       the engine's loop took the request in: `ready` if no step was in flight there, else the
 //                end of the step that was running (a serving loop reads its inbox between steps).
 //   admitted     the command that launched its first step. Steps already in flight may end first.
 //   first_token  its first output token existed (TokensEmitted).
-//   finished     its last token existed (FinishCall).
+//   finished     its last token existed (FinishRequest).
 //
 // Formulas, from these points only:
 //   TTFT = first_token - ready             E2E = finished - ready
-//   TPOT = (finished - first_token) / (output tokens - 1), calls with at least 2 output tokens
-//   ITL  = distance of neighbouring tokens of one call: the gap between the ends of consecutive steps,
-//          once per call that decodes in the later one; over a preemption, the whole gap. A call that
+//   TPOT = (finished - first_token) / (output tokens - 1), requests with at least 2 output tokens
+//   ITL  = distance of neighbouring tokens of one request: the gap between the ends of consecutive steps,
+//          once per request that decodes in the later one; over a preemption, the whole gap. A request that
 //          a full budget left out of a step counts as if it had been in it (one long gap, not two).
 //   prefix reuse at first admission = tokens found in the cache / prompt tokens; re-admissions after a
 //          preemption are counted apart, because finding one's own pages again is no gain.
 //
-// A call that one engine prefills and another decodes is one call: its TTFT is the first one's, its first
-// TPOT gap contains the way between them. Until its KV is fetched it queues, then its time is transfer time.
+// A request that one engine prefills and another decodes is one request: its TTFT is the first one's, its
+// first TPOT gap contains the way between them. Until its KV is fetched it queues, then its time is transfer
+// time.
 //
 // Attribution: the time from ready to finished is cut at admissions, step ends and preemptions, and
-// every piece goes to one of TimeShare. The shares of a call sum to its E2E exactly, in ns.
+// every piece goes to one of TimeCategory. The shares of a request sum to its E2E exactly, in ns.
 //
-// Fragmentation (METHODS 2.10), over the calls of each step, weighted by the step's time:
-//   tail = 1 - cells / slots. reclaimed = 1 - slots / cells that there would be had nothing been dropped; 0
-//   where no layout drops any. group = cells that members of head groups hold beside what each alone needs /
-//   cells, from what calibration says that heads keep (EngineFacts::group_slack).
+// Fragmentation (METHODS 2.10), over the requests of each step, weighted by the step's time:
+//   tail = 1 - KV entries / slots. reclaimed = 1 - slots / KV entries that there would be had nothing been
+//   dropped; 0 where no layout drops any. group = KV entries that members of head groups hold beside what
+//   each alone needs / KV entries, from what calibration says that heads keep (EngineFacts::group_slack).
 //
 // Reads (METHODS 3.9), over the decode entries of all steps, in tokens: raw counts all that were computed
-//   before, effective those of which a cell is left (the mean over heads); peaks are of one decode. live
-//   reuse: of the tokens found in the cache at first admission, those of which a cell is left.
+//   before, effective those of which a KV entry is left (the mean over heads); peaks are of one decode. live
+//   reuse: of the tokens found in the cache at first admission, those of which a KV entry is left.
 //
-// Costs: about 140 bytes per call, 40 per session, and a few ns per single step plus one addition per
+// Costs: about 140 bytes per request, 40 per session, and a few ns per single step plus one addition per
 // plan entry. Nothing here decides anything.
 
 #ifndef KVTWIN_ENGINE_METRICS_H_
@@ -48,7 +49,7 @@
 
 namespace kvtwin {
 
-enum class TimeShare : uint8_t {
+enum class TimeCategory : uint8_t {
   kQueue,      // not admitted, and not waiting for a transfer
   kTransfer,   // not admitted while its pages were recalled; or its step waited for a transfer
   kPrefill,    // its prompt is computed for the first time
@@ -56,19 +57,19 @@ enum class TimeShare : uint8_t {
   kDecode,     // from its first token to its last
   kHost,       // its step's device waited for the host
 };
-constexpr int kTimeShares = 6;
+constexpr int kTimeCategories = 6;
 
-enum class CallEnd : uint8_t { kOpen, kFinished, kCancelled, kRejected };
+enum class RequestEnd : uint8_t { kOpen, kFinished, kCancelled, kRejected };
 
-struct CallRecord {
+struct RequestRecord {
   SessionId session{};
   EngineId engine{};
-  CallEnd end = CallEnd::kOpen;
-  bool known = false;  // CallReady was seen
+  RequestEnd end = RequestEnd::kOpen;
+  bool known = false;  // RequestReady was seen
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;  // asked for; once ended, what exists
   uint32_t reused_tokens = 0;  // of the prompt, at the first admission
-  uint32_t reused_live = 0;    // of these, tokens of which a cell is left
+  uint32_t reused_live = 0;    // of these, tokens of which a KV entry is left
   uint32_t preemptions = 0;
   uint64_t reused_again_tokens = 0;  // summed over re-admissions
   uint64_t recomputed_tokens = 0;    // computed more than once, likewise
@@ -77,35 +78,35 @@ struct CallRecord {
   Instant admitted = kNever;
   Instant first_token = kNever;
   Instant finished = kNever;
-  std::array<Duration, kTimeShares> time{};
+  std::array<Duration, kTimeCategories> time{};
 
-  Duration& share(TimeShare which) { return time[static_cast<size_t>(which)]; }
+  Duration& fraction(TimeCategory which) { return time[static_cast<size_t>(which)]; }
 };
 
 struct SessionRecord {
   Instant first_ready = kNever;
   Instant last_finished = kNever;
-  Duration served{};  // time during which at least one of its calls was ready and not ended
-  uint32_t calls = 0;
-  uint32_t calls_open = 0;
+  Duration served{};  // time during which at least one of its requests was ready and not ended
+  uint32_t requests = 0;
+  uint32_t requests_open = 0;
   Instant served_since{};
 };
 
 struct Rejection {
-  CallId call{};
-  RejectCall::Reason reason{};
+  RequestId request{};
+  RejectRequest::Reason reason{};
   uint64_t needed = 0;
   uint64_t limit = 0;
 };
 
-// What Metrics cannot see across the seam.
+// What Metrics cannot see across the backend interface.
 struct EngineFacts {
   uint32_t page_tokens = 16;
   uint64_t page_bytes = 0;  // of all layers and heads, on all devices of the engine
   uint32_t pages_gpu = 0;
   uint32_t steps_in_flight_max = 1;
   // Where members of a head group need less than they share: of each ranked token that is dropped from a mean
-  // group, so many cells more could be, had each head what it alone needs. A ratio; 0: heads alike.
+  // group, so many KV entries more could be, had each head what it alone needs. A ratio; 0: heads alike.
   double group_slack = 0;
   uint32_t pages_int2 = 0;  // of pages_gpu, where there are two formats
 };
@@ -113,7 +114,7 @@ struct EngineFacts {
 // Per engine; all times in ns of the run's clock.
 struct EngineTotals {
   uint64_t steps = 0;  // single steps
-  uint64_t call_steps = 0;
+  uint64_t request_steps = 0;
   Duration busy{};               // a step was running
   Duration host{};               // StepOutcome.host
   Duration exposed{}, hidden{};  // transfers: no step ran meanwhile, or compute waited | the rest
@@ -124,12 +125,12 @@ struct EngineTotals {
   uint32_t pages_disk_peak = 0;
   uint64_t hits_host = 0, hits_disk = 0;        // tokens of prefixes that were recalled, by tier
   uint64_t bytes_received = 0;                  // KV of prompts that other engines computed
-  uint32_t pages_held_peak = 0;                 // needed by calls or transfers
+  uint32_t pages_held_peak = 0;                 // needed by requests or transfers
   uint32_t pages_resident_peak = 0;             // held or cached
   Integral pages_held_ns{};                     // pages times ns
   Integral pages_int2_held_ns{};                // of them
-  uint64_t tokens_requantised = 0;              // in all heads and layers: int4 cells that became int2
-  Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
+  uint64_t tokens_requantised = 0;              // in all heads and layers: int4 KV entries that became int2
+  Integral entries_ns{}, slots_ns{};            // tokens times ns, over the requests of each step
   Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries
   uint32_t peak_raw = 0, peak_effective = 0;    // likewise, of the longest one
@@ -144,10 +145,10 @@ class Metrics : public Observer {
   void saw_event(Instant now, EngineId engine, const Event& event) override;
   void saw_command(Instant now, const Command& command) override;
   void saw_state(Instant now, EngineId engine, const Core& core) override;
-  // saw_state() without a Core: for tests, and for worlds that only have the counts.
+  // saw_state() without a Core: for tests, and for backends that only have the counts.
   void saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges);
 
-  const std::vector<CallRecord>& calls() const { return calls_; }           // by CallId
+  const std::vector<RequestRecord>& requests() const { return requests_; }  // by RequestId
   const std::vector<SessionRecord>& sessions() const { return sessions_; }  // by SessionId
   const std::vector<Rejection>& rejections() const { return rejections_; }  // in order of time
   const std::vector<EngineFacts>& facts() const { return facts_; }
@@ -175,36 +176,36 @@ class Metrics : public Observer {
   struct Engine;
   struct Transfer;
 
-  void ready(Instant now, EngineId engine, const CallReady& event);
+  void ready(Instant now, EngineId engine, const RequestReady& event);
   void launched(Instant now, const LaunchStep& step);
   void admit(Instant now, const LaunchStep& step, const PlanEntry& entry);
   static void drop_launches(Engine& engine, uint64_t step);
   void step_done(const StepDone& done);
   void chunk_done(Engine& engine, StepId step, Instant end, const PlanEntry& entry);
-  void arrived(Instant now, EngineId engine, const CallReady& event);
+  void arrived(Instant now, EngineId engine, const RequestReady& event);
   void handed_over(Instant now, const HandOver& over);
   void transfer_done(Instant now, EngineId engine, TransferId transfer, bool failed);
-  void preempted(Instant now, const DropCallState& drop);
-  void ended(Instant now, CallId call, CallEnd how, uint32_t tokens);
+  void preempted(Instant now, const DropRequestState& drop);
+  void ended(Instant now, RequestId request, RequestEnd how, uint32_t tokens);
   void received(Instant now, Engine& here, const Transfer& transfer, bool failed);
-  // Gives the time since the call's last mark to `share`, less what its steps waited for.
-  void mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share);
+  // Gives the time since the request's last mark to `fraction`, less what its steps waited for.
+  void mark(RequestRecord& request, Live& live, const Engine& engine, Instant now, TimeCategory fraction);
   static void rebase(Live& live, const Engine& engine, Instant now);
-  Duration recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const;
-  void first_decoded(Instant end, CallId call);
+  Duration recall_wait(const Engine& engine, const LaunchStep& step, RequestId request, Instant from) const;
+  void first_decoded(Instant end, RequestId request);
   static void add_decode(const PlanEntry& entry, Launch* launch);
   static void add_reads(uint32_t offset, Launch* launch, EngineTotals* totals);
-  void begin_grants(Engine& engine, uint64_t steps_ended, Instant at);
+  void begin_allocations(Engine& engine, uint64_t steps_ended, Instant at);
   void pages_until(Engine& engine, Instant now);
   static void note_peaks(Engine& engine);
   void tick(Engine& engine, Instant now);
-  TimeShare running_share(const Live& live) const;
+  TimeCategory running_fraction(const Live& live) const;
 
   std::vector<EngineFacts> facts_;
   std::vector<Engine> engines_;
-  std::vector<CallRecord> calls_;
-  std::vector<Live> live_;         // slots of open calls
-  std::vector<uint32_t> live_of_;  // by CallId
+  std::vector<RequestRecord> requests_;
+  std::vector<Live> live_;         // slots of open requests
+  std::vector<uint32_t> live_of_;  // by RequestId
   std::vector<uint32_t> live_free_;
   std::vector<SessionRecord> sessions_;
   std::vector<Rejection> rejections_;

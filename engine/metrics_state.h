@@ -19,7 +19,7 @@ T& at_grown(std::vector<T>& items, size_t index) {
   return items[index];
 }
 
-// What is needed of a call only until it ends.
+// What is needed of a request only until it ends.
 struct Metrics::Live {
   enum class Phase : uint8_t { kQueue, kPrefill, kDecode };
   Phase phase = Phase::kQueue;
@@ -29,7 +29,7 @@ struct Metrics::Live {
   StepId admitted_step{};                // entries of earlier steps belong to an admission that was undone
   Instant mark{};                        // everything before has been attributed
   Duration host_mark{}, exposed_mark{};  // the engine's totals at `mark`
-  Instant last_token = kNever;           // of a call that was preempted or handed over
+  Instant last_token = kNever;           // of a request that was preempted or handed over
 };
 
 // The part of a LaunchStep that is needed when it is answered.
@@ -39,20 +39,21 @@ struct Metrics::Launch {
   Instant at{};
   uint32_t entries = 0;
   uint32_t decodes = 0;
-  uint64_t cells = 0, slots = 0;                    // after its first step
+  uint64_t kv_entries = 0, slots = 0;               // after its first step
   uint64_t full = 0;                                // likewise, had nothing been dropped; 0: nothing ever is
   uint64_t growing = 0, growing_full = 0;           // what each further step adds
   uint64_t raw = 0, effective = 0;                  // reads of the next step's decodes
   uint32_t longest_raw = 0, longest_effective = 0;  // of the first step's decodes; each step adds one at most
   uint32_t longest_grows = 0;                       // to the latter
-  uint32_t grown = 0;             // of these, entries that read one more cell in each further step
-  std::vector<PlanEntry> chunks;  // none if repeat > 1
-  std::vector<CallId> arrived;    // decode here for the first time; likewise
+  uint32_t grown = 0;              // of these, entries that read one more KV entry in each further step
+  std::vector<PlanEntry> chunks;   // none if repeat > 1
+  std::vector<RequestId> arrived;  // decode here for the first time; likewise
   // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
   std::vector<uint32_t> slot_offsets;  // pages of context
   std::vector<uint32_t> held_offsets;  // pages of the gpu
   size_t slots_reached = 0;            // of slot_offsets: their step has begun
-  size_t grants_held = 0;  // of held_offsets: their step would have been launched by now, had it been single
+  size_t allocations_held =
+      0;  // of held_offsets: their step would have been launched by now, had it been single
 };
 
 struct Metrics::Transfer {
@@ -62,7 +63,7 @@ struct Metrics::Transfer {
   Tier source{}, target{};
   uint64_t pages = 0;
   uint32_t recall = kNone;
-  CallId call{};  // kReceive: whose KV comes from another engine
+  RequestId request{};  // kReceive: whose KV comes from another engine
 };
 
 struct Metrics::Engine {
@@ -77,7 +78,7 @@ struct Metrics::Engine {
   bool step_running = false;
   Instant last_end{};
   Instant ticked{};
-  std::vector<CallId> inbox;        // ready, but not yet queued
+  std::vector<RequestId> inbox;     // ready, but not yet queued
   std::vector<Transfer> transfers;  // in flight
   std::vector<Recall> recalls;
   std::vector<uint32_t> recall_of_page;  // 1 + index in recalls

@@ -26,8 +26,8 @@ void Metrics::step_done(const StepDone& done) {
   totals.bytes_in += done.outcome.bytes_in;
   totals.bytes_out += done.outcome.bytes_out;
   Instant begun = kNever;  // of the first of these steps
-  for (const CallId call : engine.inbox) {
-    if (calls_[raw(call)].queued == kNever) calls_[raw(call)].queued = done.ends.front();
+  for (const RequestId request : engine.inbox) {
+    if (requests_[raw(request)].queued == kNever) requests_[raw(request)].queued = done.ends.front();
   }
   engine.inbox.clear();
 
@@ -41,7 +41,7 @@ void Metrics::step_done(const StepDone& done) {
     const uint64_t offset = step - launch.step;
     const size_t count =
         static_cast<size_t>(std::min<uint64_t>(done.ends.size() - i, launch.repeat - offset));
-    Integral cells_ns = 0, slots_ns = 0, full_ns = 0;
+    Integral entries_ns = 0, slots_ns = 0, full_ns = 0;
     const Instant from = engine.any_step_ended ? std::max(launch.at, engine.last_end) : launch.at;
     begun = std::min(begun, from);
     steps_.add(from, done.ends[i + count - 1], 1);
@@ -50,7 +50,8 @@ void Metrics::step_done(const StepDone& done) {
       const Duration span = end - std::max(launch.at, engine.any_step_ended ? engine.last_end : launch.at);
       if (engine.any_step_ended) itl_.add(end - engine.last_end, launch.decodes);
       totals.busy = totals.busy + span;
-      cells_ns += Integral{launch.cells + (offset + k) * launch.growing} * static_cast<uint64_t>(span.ns);
+      entries_ns +=
+          Integral{launch.kv_entries + (offset + k) * launch.growing} * static_cast<uint64_t>(span.ns);
       full_ns += Integral{launch.full + (offset + k) * launch.growing_full} * static_cast<uint64_t>(span.ns);
       add_reads(static_cast<uint32_t>(offset + k), &launch, &totals);
       slots_ns +=
@@ -61,17 +62,17 @@ void Metrics::step_done(const StepDone& done) {
              launch.slot_offsets[launch.slots_reached] == offset + k + 1) {
         ++launch.slots_reached;
       }
-      begin_grants(engine, step + k + 1, end);
+      begin_allocations(engine, step + k + 1, end);
       // At the last end the Core decides anew, and may give pages back: saw_gauges() follows at that instant.
       if (i + k + 1 < done.ends.size()) note_peaks(engine);
     }
-    totals.cells_ns += cells_ns;
+    totals.entries_ns += entries_ns;
     totals.slots_ns += slots_ns;
     totals.full_ns += full_ns;
     totals.steps += count;
-    totals.call_steps += count * launch.entries;
+    totals.request_steps += count * launch.entries;
     for (const PlanEntry& entry : launch.chunks) chunk_done(engine, StepId{step}, done.ends[i], entry);
-    for (const CallId call : launch.arrived) first_decoded(done.ends[i], call);
+    for (const RequestId request : launch.arrived) first_decoded(done.ends[i], request);
     i += count;
   }
   hidden_.spread(begun, done.ends.back(), static_cast<uint64_t>(done.outcome.hidden.ns));
@@ -84,16 +85,16 @@ void Metrics::step_done(const StepDone& done) {
 }
 
 void Metrics::chunk_done(Engine& engine, StepId step, Instant end, const PlanEntry& entry) {
-  const uint32_t slot = live_of_[raw(entry.call)];
-  if (slot == kNone) return;  // ended while the step ran
-  Live& live = live_[slot];
+  const uint32_t request_index = live_of_[raw(entry.request)];
+  if (request_index == kNone) return;  // ended while the step ran
+  Live& live = live_[request_index];
   if (live.phase == Live::Phase::kQueue || live.admitted_step > step) return;  // preempted meanwhile
-  CallRecord& call = calls_[raw(entry.call)];
-  mark(call, live, engine, end,
-       entry.context < live.recompute_until ? TimeShare::kRecompute : TimeShare::kPrefill);
+  RequestRecord& request = requests_[raw(entry.request)];
+  mark(request, live, engine, end,
+       entry.context < live.recompute_until ? TimeCategory::kRecompute : TimeCategory::kPrefill);
   const uint32_t reached = entry.context + entry.tokens;
   if (entry.context < live.recompute_until) {
-    call.recomputed_tokens += std::min(reached, live.recompute_until) - entry.context;
+    request.recomputed_tokens += std::min(reached, live.recompute_until) - entry.context;
   }
   live.computed = std::max(live.computed, reached);
   if (!entry.samples) return;
@@ -103,11 +104,11 @@ void Metrics::chunk_done(Engine& engine, StepId step, Instant end, const PlanEnt
 }
 
 // The first token that the decoding engine made: its distance from the one before spans both engines.
-void Metrics::first_decoded(Instant end, CallId call) {
-  const uint32_t slot = live_of_[raw(call)];
-  if (slot == kNone || live_[slot].last_token == kNever) return;
-  itl_.add(end - live_[slot].last_token, 1);
-  live_[slot].last_token = kNever;
+void Metrics::first_decoded(Instant end, RequestId request) {
+  const uint32_t request_index = live_of_[raw(request)];
+  if (request_index == kNone || live_[request_index].last_token == kNever) return;
+  itl_.add(end - live_[request_index].last_token, 1);
+  live_[request_index].last_token = kNever;
 }
 
 void Metrics::add_decode(const PlanEntry& entry, Launch* launch) {
@@ -133,12 +134,12 @@ void Metrics::add_reads(uint32_t offset, Launch* launch, EngineTotals* totals) {
 
 void Metrics::launched(Instant now, const LaunchStep& step) {
   Engine& engine = engines_[raw(step.engine)];
-  for (const CellAgeing& ageing : step.ageings) engine.totals.tokens_requantised += ageing.count;
+  for (const Requantisation& ageing : step.requantisations) engine.totals.tokens_requantised += ageing.count;
   // Steps of an interrupted launch that never ran give their numbers to the next one.
   while (!engine.launches.empty()) {
     Launch& last = engine.launches.back();
     if (last.step + last.repeat <= raw(step.step)) break;
-    last.held_offsets.resize(last.grants_held);
+    last.held_offsets.resize(last.allocations_held);
     if (last.step < raw(step.step)) {
       last.repeat = raw(step.step) - last.step;
       break;
@@ -156,7 +157,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.at = now;
   launch.entries = static_cast<uint32_t>(step.entries.size());
   launch.decodes = 0;
-  launch.cells = launch.slots = launch.full = launch.raw = launch.effective = 0;
+  launch.kv_entries = launch.slots = launch.full = launch.raw = launch.effective = 0;
   launch.growing = launch.entries;
   launch.growing_full = 0;
   launch.grown = launch.longest_raw = launch.longest_effective = launch.longest_grows = 0;
@@ -164,23 +165,23 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.arrived.clear();
   launch.slot_offsets.clear();
   launch.held_offsets.clear();
-  launch.slots_reached = launch.grants_held = 0;
+  launch.slots_reached = launch.allocations_held = 0;
   const uint32_t page_tokens = facts_[raw(step.engine)].page_tokens;
   for (const PlanEntry& entry : step.entries) {
     const uint32_t reached = entry.context + entry.tokens;
-    launch.cells += reached;
+    launch.kv_entries += reached;
     launch.slots += uint64_t{div_ceil(reached, page_tokens)} * page_tokens;
     if (entry.first) admit(now, step, entry);
     if (entry.kind == EntryKind::kDecode) {
-      // A call starts with a decode only where another engine has prefilled it.
-      entry.first ? launch.arrived.push_back(entry.call) : void(++launch.decodes);
+      // A request starts with a decode only where another engine has prefilled it.
+      entry.first ? launch.arrived.push_back(entry.request) : void(++launch.decodes);
       add_decode(entry, &launch);
     } else if (entry.kind == EntryKind::kChunk) {
       launch.chunks.push_back(entry);
     }
   }
   if (step.held.full > 0 || step.held.slots > 0) {
-    launch.cells = step.held.cells;
+    launch.kv_entries = step.held.kv_entries;
     launch.slots = step.held.slots;
     launch.full = step.held.full;
     launch.growing = step.held.growing;
@@ -188,30 +189,30 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   }
   KVT_CHECK(step.repeat == 1 || launch.chunks.empty());
   const uint32_t pages_gpu = facts_[raw(step.engine)].pages_gpu;
-  const auto on_host = [&](const PageGrant& grant) { return pages_gpu > 0 && raw(grant.page) >= pages_gpu; };
+  const auto on_host = [&](const PageAllocation& one) { return pages_gpu > 0 && raw(one.page) >= pages_gpu; };
   // With an arena, pages of context are the ones that have a home on the host.
-  const bool arena = std::any_of(step.grants.begin(), step.grants.end(), on_host);
-  for (const PageGrant& grant : step.grants) {
-    if (grant.offset == 0) continue;
-    if (on_host(grant) == arena) launch.slot_offsets.push_back(grant.offset);
-    if (!on_host(grant)) launch.held_offsets.push_back(grant.offset);
+  const bool resident = std::any_of(step.allocations.begin(), step.allocations.end(), on_host);
+  for (const PageAllocation& allocation : step.allocations) {
+    if (allocation.offset == 0) continue;
+    if (on_host(allocation) == resident) launch.slot_offsets.push_back(allocation.offset);
+    if (!on_host(allocation)) launch.held_offsets.push_back(allocation.offset);
   }
   engine.launches.push_back(std::move(launch));
   engine.step_running = true;
-  begin_grants(engine, engine.steps_ended, now);
+  begin_allocations(engine, engine.steps_ended, now);
 }
 
-// A folded launch is granted all its pages at once. Here each counts from when its step would have been
+// A coalesced launch is granted all its pages at once. Here each counts from when its step would have been
 // launched alone: when the step that many places before it has ended.
-void Metrics::begin_grants(Engine& engine, uint64_t steps_ended, Instant at) {
+void Metrics::begin_allocations(Engine& engine, uint64_t steps_ended, Instant at) {
   engine.steps_ended = steps_ended;
   const uint64_t launched =
       steps_ended + facts_[static_cast<size_t>(&engine - engines_.data())].steps_in_flight_max;
   for (Launch& launch : engine.launches) {
-    while (launch.grants_held < launch.held_offsets.size() &&
-           launch.step + launch.held_offsets[launch.grants_held] < launched) {
+    while (launch.allocations_held < launch.held_offsets.size() &&
+           launch.step + launch.held_offsets[launch.allocations_held] < launched) {
       pages_until(engine, at);
-      ++launch.grants_held;
+      ++launch.allocations_held;
       ++engine.pages_held;
     }
   }
@@ -219,39 +220,40 @@ void Metrics::begin_grants(Engine& engine, uint64_t steps_ended, Instant at) {
 
 void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry) {
   const Engine& engine = engines_[raw(step.engine)];
-  CallRecord& call = calls_[raw(entry.call)];
-  Live& live = live_[live_of_[raw(entry.call)]];
+  RequestRecord& request = requests_[raw(entry.request)];
+  Live& live = live_[live_of_[raw(entry.request)]];
   if (entry.kind == EntryKind::kDecode) {
-    mark(call, live, engine, now, TimeShare::kQueue);
+    mark(request, live, engine, now, TimeCategory::kQueue);
     live.phase = Live::Phase::kDecode;
     live.admitted_step = step.step;
     return;
   }
-  const Duration recalled = recall_wait(engine, step, entry.call, live.mark);
-  Duration& queue = call.share(TimeShare::kQueue);
-  mark(call, live, engine, now, TimeShare::kQueue);
+  const Duration recalled = recall_wait(engine, step, entry.request, live.mark);
+  Duration& queue = request.fraction(TimeCategory::kQueue);
+  mark(request, live, engine, now, TimeCategory::kQueue);
   queue.ns -= recalled.ns;
-  call.share(TimeShare::kTransfer).ns += recalled.ns;
+  request.fraction(TimeCategory::kTransfer).ns += recalled.ns;
   live.phase = Live::Phase::kPrefill;
   live.admitted_step = step.step;
   if (live.admitted_before) {
-    call.reused_again_tokens += entry.context;
+    request.reused_again_tokens += entry.context;
   } else {
-    call.admitted = now;
-    call.reused_tokens = entry.context;
-    call.reused_live = entry.live();
-    if (call.queued == kNever) call.queued = now;
+    request.admitted = now;
+    request.reused_tokens = entry.context;
+    request.reused_live = entry.live();
+    if (request.queued == kNever) request.queued = now;
   }
   live.admitted_before = true;
 }
 
-// How much of [from, now) the call waited for the pages it adopts. What was recalled for it is the end
+// How much of [from, now) the request waited for the pages it reuses. What was recalled for it is the end
 // of its prefix, so the search goes backwards and stops at the first page that was there already.
-Duration Metrics::recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const {
+Duration Metrics::recall_wait(const Engine& engine, const LaunchStep& step, RequestId request,
+                              Instant from) const {
   if (engine.recalls.empty()) return {};
-  const auto mine = std::find_if(step.adoptions.begin(), step.adoptions.end(),
-                                 [&](const Adoption& one) { return one.call == call; });
-  if (mine == step.adoptions.end()) return {};
+  const auto mine = std::find_if(step.prefix_hits.begin(), step.prefix_hits.end(),
+                                 [&](const PrefixHit& one) { return one.request == request; });
+  if (mine == step.prefix_hits.end()) return {};
   std::vector<std::pair<Instant, Instant>> waits;
   uint32_t last = 0;
   for (auto page = mine->pages.rbegin(); page != mine->pages.rend(); ++page) {

@@ -22,44 +22,45 @@ Distribution of_histogram(const LogHistogram& values) {
           static_cast<double>(values.max().ns)};
 }
 
-void add_calls(const Metrics& metrics, Summary* sum) {
+void add_requests(const Metrics& metrics, Summary* sum) {
   std::vector<double> ttft, ttft_from_queued, tpot, e2e;
   Instant first = kNever, last{};
-  for (const CallRecord& call : metrics.calls()) {
-    if (!call.known) continue;
-    ++sum->calls;
-    first = std::min(first, call.ready);
-    sum->preemptions += call.preemptions;
-    sum->calls_preempted += call.preemptions > 0;
-    sum->reused_again_tokens += call.reused_again_tokens;
-    sum->recomputed_tokens += call.recomputed_tokens;
-    if (call.admitted != kNever) {
-      sum->admitted_prompt_tokens += call.prompt_tokens;
-      sum->reused_tokens += call.reused_tokens;
-      sum->reused_live += call.reused_live;
+  for (const RequestRecord& request : metrics.requests()) {
+    if (!request.known) continue;
+    ++sum->requests;
+    first = std::min(first, request.ready);
+    sum->preemptions += request.preemptions;
+    sum->requests_preempted += request.preemptions > 0;
+    sum->reused_again_tokens += request.reused_again_tokens;
+    sum->recomputed_tokens += request.recomputed_tokens;
+    if (request.admitted != kNever) {
+      sum->admitted_prompt_tokens += request.prompt_tokens;
+      sum->reused_tokens += request.reused_tokens;
+      sum->reused_live += request.reused_live;
     }
-    if (call.end == CallEnd::kOpen) ++sum->open;
-    if (call.end == CallEnd::kCancelled) ++sum->cancelled;
-    if (call.end == CallEnd::kRejected) ++sum->rejected;
-    if (call.end != CallEnd::kOpen && call.end != CallEnd::kRejected) last = std::max(last, call.finished);
-    if (call.end != CallEnd::kFinished) continue;
+    if (request.end == RequestEnd::kOpen) ++sum->open;
+    if (request.end == RequestEnd::kCancelled) ++sum->cancelled;
+    if (request.end == RequestEnd::kRejected) ++sum->rejected;
+    if (request.end != RequestEnd::kOpen && request.end != RequestEnd::kRejected)
+      last = std::max(last, request.finished);
+    if (request.end != RequestEnd::kFinished) continue;
     ++sum->finished;
-    sum->prompt_tokens += call.prompt_tokens;
-    sum->output_tokens += call.output_tokens;
+    sum->prompt_tokens += request.prompt_tokens;
+    sum->output_tokens += request.output_tokens;
     Integral attributed = 0;
-    for (size_t share = 0; share < call.time.size(); ++share) {
-      sum->time_ns[share] += static_cast<uint64_t>(call.time[share].ns);
-      attributed += static_cast<uint64_t>(call.time[share].ns);
+    for (size_t fraction = 0; fraction < request.time.size(); ++fraction) {
+      sum->time_ns[fraction] += static_cast<uint64_t>(request.time[fraction].ns);
+      attributed += static_cast<uint64_t>(request.time[fraction].ns);
     }
-    const auto latency = static_cast<uint64_t>((call.finished - call.ready).ns);
+    const auto latency = static_cast<uint64_t>((request.finished - request.ready).ns);
     KVT_CHECK(attributed == latency);
     sum->latency_ns += latency;
     e2e.push_back(static_cast<double>(latency));
-    if (call.first_token == kNever) continue;
-    ttft.push_back(span_ns(call.ready, call.first_token));
-    ttft_from_queued.push_back(span_ns(call.queued, call.first_token));
-    if (call.output_tokens < 2) continue;
-    tpot.push_back(span_ns(call.first_token, call.finished) / (call.output_tokens - 1));
+    if (request.first_token == kNever) continue;
+    ttft.push_back(span_ns(request.ready, request.first_token));
+    ttft_from_queued.push_back(span_ns(request.queued, request.first_token));
+    if (request.output_tokens < 2) continue;
+    tpot.push_back(span_ns(request.first_token, request.finished) / (request.output_tokens - 1));
   }
   sum->ttft = distribution(&ttft);
   sum->ttft_from_queued = distribution(&ttft_from_queued);
@@ -69,7 +70,7 @@ void add_calls(const Metrics& metrics, Summary* sum) {
   if (first == kNever || last <= first) return;
   sum->elapsed = last - first;
   const double seconds = static_cast<double>(sum->elapsed.ns) / 1e9;
-  sum->calls_per_s = static_cast<double>(sum->finished) / seconds;
+  sum->requests_per_s = static_cast<double>(sum->finished) / seconds;
   sum->output_tokens_per_s = static_cast<double>(sum->output_tokens) / seconds;
   sum->prompt_tokens_per_s = static_cast<double>(sum->prompt_tokens) / seconds;
 }
@@ -77,9 +78,9 @@ void add_calls(const Metrics& metrics, Summary* sum) {
 void add_sessions(const Metrics& metrics, Summary* sum) {
   std::vector<double> makespan, served;
   for (const SessionRecord& session : metrics.sessions()) {
-    if (session.calls == 0) continue;
+    if (session.requests == 0) continue;
     ++sum->sessions;
-    if (session.calls_open > 0) {
+    if (session.requests_open > 0) {
       ++sum->sessions_open;
       continue;
     }
@@ -91,8 +92,8 @@ void add_sessions(const Metrics& metrics, Summary* sum) {
 }
 
 void add_engines(const Metrics& metrics, Summary* sum) {
-  double slack_ns = 0;  // cells that no head needs, times ns
-  Integral held_ns = 0, int2_ns = 0, cells_ns = 0, slots_ns = 0, full_ns = 0, busy_ns = 0;
+  double slack_ns = 0;  // KV entries that no head needs, times ns
+  Integral held_ns = 0, int2_ns = 0, entries_ns = 0, slots_ns = 0, full_ns = 0, busy_ns = 0;
   Instant first = kNever, last{};
   for (size_t i = 0; i < metrics.engines(); ++i) {
     const EngineTotals& engine = metrics.totals(EngineId{static_cast<uint16_t>(i)});
@@ -104,7 +105,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     sum->pages_held_peak += engine.pages_held_peak;
     sum->pages_resident_peak += engine.pages_resident_peak;
     sum->steps += engine.steps;
-    sum->call_steps += engine.call_steps;
+    sum->request_steps += engine.request_steps;
     sum->transfers += engine.transfers;
     sum->transfers_failed += engine.transfers_failed;
     sum->bytes_in += engine.bytes_in;
@@ -119,11 +120,11 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     sum->transfer_hidden = sum->transfer_hidden + engine.hidden;
     held_ns += engine.pages_held_ns;
     int2_ns += engine.pages_int2_held_ns;
-    cells_ns += engine.cells_ns;
+    entries_ns += engine.entries_ns;
     slots_ns += engine.slots_ns;
     full_ns += engine.full_ns;
-    if (engine.full_ns > engine.cells_ns)
-      slack_ns += metrics.facts()[i].group_slack * static_cast<double>(engine.full_ns - engine.cells_ns);
+    if (engine.full_ns > engine.entries_ns)
+      slack_ns += metrics.facts()[i].group_slack * static_cast<double>(engine.full_ns - engine.entries_ns);
     sum->reads_raw += engine.reads_raw;
     sum->reads_effective += engine.reads_effective;
     sum->peak_raw = std::max<uint64_t>(sum->peak_raw, engine.peak_raw);
@@ -135,8 +136,8 @@ void add_engines(const Metrics& metrics, Summary* sum) {
   sum->pages_held_mean = ratio(held_ns, span);
   sum->pages_int2_held_mean = ratio(int2_ns, span);
   sum->busy = ratio(busy_ns, Integral{span} * metrics.engines());
-  if (cells_ns > 0) sum->group_fragmentation = std::min(1.0, slack_ns / static_cast<double>(cells_ns));
-  if (slots_ns > 0) sum->tail_fragmentation = 1 - ratio(cells_ns, slots_ns);
+  if (entries_ns > 0) sum->group_fragmentation = std::min(1.0, slack_ns / static_cast<double>(entries_ns));
+  if (slots_ns > 0) sum->tail_fragmentation = 1 - ratio(entries_ns, slots_ns);
   if (full_ns > 0) sum->reclaimed = 1 - ratio(slots_ns, full_ns);
 }
 
@@ -148,7 +149,7 @@ Distribution distribution(std::vector<double>* values) {
   const auto rank = [&](size_t percent) {
     return (*values)[std::max<size_t>(1, div_ceil<size_t>(values->size() * percent, 100)) - 1];
   };
-  // Summed in sorted order, so that the mean does not depend on the order of the calls.
+  // Summed in sorted order, so that the mean does not depend on the order of the requests.
   double sum = 0;
   for (const double value : *values) sum += value;
   const auto count = values->size();
@@ -157,7 +158,7 @@ Distribution distribution(std::vector<double>* values) {
 
 Summary summarise(const Metrics& metrics) {
   Summary sum;
-  add_calls(metrics, &sum);
+  add_requests(metrics, &sum);
   add_sessions(metrics, &sum);
   add_engines(metrics, &sum);
   return sum;

@@ -27,35 +27,35 @@ struct Distribution {
 Distribution distribution(std::vector<double>* values);
 
 struct Summary {
-  uint64_t calls = 0, finished = 0, cancelled = 0, rejected = 0, open = 0;
+  uint64_t requests = 0, finished = 0, cancelled = 0, rejected = 0, open = 0;
   uint64_t sessions = 0, sessions_open = 0;
   Duration elapsed{};          // first ready to last finished
-  uint64_t prompt_tokens = 0;  // of finished calls, like all sums below
+  uint64_t prompt_tokens = 0;  // of finished requests, like all sums below
   uint64_t output_tokens = 0;
-  double calls_per_s = 0, output_tokens_per_s = 0, prompt_tokens_per_s = 0;
+  double requests_per_s = 0, output_tokens_per_s = 0, prompt_tokens_per_s = 0;
   Distribution ttft, ttft_from_queued, tpot, itl, e2e;
   Distribution makespan;                        // per session, first ready to last finished
   Distribution served;                          // the same less tool and think time
-  uint64_t admitted_prompt_tokens = 0;          // of all calls that were ever admitted
+  uint64_t admitted_prompt_tokens = 0;          // of all requests that were ever admitted
   uint64_t reused_tokens = 0;                   // of those, at first admission
-  uint64_t reused_live = 0;                     // of those, tokens of which a cell is left
+  uint64_t reused_live = 0;                     // of those, tokens of which a KV entry is left
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, summed over the decodes of all steps
   uint64_t peak_raw = 0, peak_effective = 0;    // of the longest decode
   uint64_t reused_again_tokens = 0, recomputed_tokens = 0;
-  uint64_t preemptions = 0, calls_preempted = 0;
+  uint64_t preemptions = 0, requests_preempted = 0;
   uint64_t pages_gpu = 0, pages_held_peak = 0, pages_resident_peak = 0;  // summed over engines
   double pages_held_mean = 0;
   uint64_t pages_int2 = 0;  // of pages_gpu
   double pages_int2_held_mean = 0;
   uint64_t tokens_requantised = 0;
   double tail_fragmentation = 0, group_fragmentation = 0, reclaimed = 0;
-  uint64_t steps = 0, call_steps = 0;
-  double busy = 0;  // share of engine time in which a step ran
+  uint64_t steps = 0, request_steps = 0;
+  double busy = 0;  // fraction of engine time in which a step ran
   uint64_t transfers = 0, transfers_failed = 0, bytes_in = 0, bytes_out = 0, bytes_received = 0;
   uint64_t bytes_from_disk = 0, bytes_to_disk = 0, pages_disk_peak = 0, hits_host = 0, hits_disk = 0;
   Duration transfer_exposed{}, transfer_hidden{};
-  std::array<Integral, kTimeShares> time_ns{};  // summed over finished calls
-  Integral latency_ns = 0;                      // their E2E; equals the sum of time_ns exactly
+  std::array<Integral, kTimeCategories> time_ns{};  // summed over finished requests
+  Integral latency_ns = 0;                          // their E2E; equals the sum of time_ns exactly
 
   friend bool operator==(const Summary&, const Summary&) = default;
 };

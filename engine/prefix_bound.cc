@@ -20,37 +20,38 @@ PrefixBound::PrefixBound(const std::vector<CoreConfig>& engines) {
 }
 
 void PrefixBound::saw_event(Instant, EngineId, const Event& event) {
-  const auto* ready = std::get_if<CallReady>(&event);
+  const auto* ready = std::get_if<RequestReady>(&event);
   if (ready == nullptr) return;
-  if (raw(ready->call) >= calls_.size()) calls_.resize(raw(ready->call) + 1);
-  Call& call = calls_[raw(ready->call)];
-  call.known = true;
-  call.prompt = ready->prompt_tokens;
-  call.asked = ready->output_tokens;
-  call.identity.assign(ready->identity.begin(), ready->identity.end());
+  if (raw(ready->request) >= requests_.size()) requests_.resize(raw(ready->request) + 1);
+  Request& request = requests_[raw(ready->request)];
+  request.known = true;
+  request.prompt = ready->prompt_tokens;
+  request.asked = ready->output_tokens;
+  request.identity.assign(ready->identity.begin(), ready->identity.end());
 }
 
-void PrefixBound::note(EngineId engine, What what, CallId call) {
-  KVT_CHECK(raw(call) < calls_.size());
-  if (what == What::kAdmitted) calls_[raw(call)].admitted = true;
-  if (calls_[raw(call)].admitted) engines_[raw(engine)].happened.push_back({what, raw(call)});
+void PrefixBound::note(EngineId engine, What what, RequestId request) {
+  KVT_CHECK(raw(request) < requests_.size());
+  if (what == What::kAdmitted) requests_[raw(request)].admitted = true;
+  if (requests_[raw(request)].admitted) engines_[raw(engine)].happened.push_back({what, raw(request)});
 }
 
 void PrefixBound::saw_command(Instant, const Command& command) {
   if (const auto* step = std::get_if<LaunchStep>(&command)) {
     for (const PlanEntry& entry : step->entries) {
-      if (entry.first) note(step->engine, What::kAdmitted, entry.call);
+      if (entry.first) note(step->engine, What::kAdmitted, entry.request);
     }
   }
   if (const auto* tokens = std::get_if<TokensEmitted>(&command)) {
-    if (tokens->tokens == 1) note(tokens->engine, What::kFirstToken, tokens->call);
+    if (tokens->tokens == 1) note(tokens->engine, What::kFirstToken, tokens->request);
   }
-  if (const auto* drop = std::get_if<DropCallState>(&command)) {
-    if (drop->reason == DropCallState::Reason::kPreempted) note(drop->engine, What::kLetGo, drop->call);
+  if (const auto* drop = std::get_if<DropRequestState>(&command)) {
+    if (drop->reason == DropRequestState::Reason::kPreempted)
+      note(drop->engine, What::kDetached, drop->request);
   }
-  if (const auto* finish = std::get_if<FinishCall>(&command)) {
-    calls_[raw(finish->call)].tokens = finish->tokens;
-    note(finish->engine, What::kEnded, finish->call);
+  if (const auto* finish = std::get_if<FinishRequest>(&command)) {
+    requests_[raw(finish->request)].tokens = finish->tokens;
+    note(finish->engine, What::kEnded, finish->request);
   }
 }
 
@@ -58,31 +59,31 @@ void PrefixBound::saw_command(Instant, const Command& command) {
 // before it and its own units.
 class BeladyCache {
  public:
-  BeladyCache(const PrefixBound::Engine& engine, const std::vector<PrefixBound::Call>& calls)
-      : engine_(engine), calls_(calls), pages_(1), paths_(calls.size()) {}
+  BeladyCache(const PrefixBound::Engine& engine, const std::vector<PrefixBound::Request>& requests)
+      : engine_(engine), requests_(requests), pages_(1), paths_(requests.size()) {}
 
   uint64_t play() {
     look_ahead();
     uint32_t admission = 0;
-    for (const auto& [what, call] : engine_.happened) {
-      walk(paths_[call]);
+    for (const auto& [what, request] : engine_.happened) {
+      walk(paths_[request]);
       switch (what) {
         case PrefixBound::What::kAdmitted:
-          admit(call, admission++);
+          admit(request, admission++);
           break;
         case PrefixBound::What::kFirstToken:
-          charge(paths_[call].prompt_pages);
+          charge(paths_[request].prompt_pages);
           break;
-        case PrefixBound::What::kLetGo:
+        case PrefixBound::What::kDetached:
           // How far it had come is not known: as far as it ever will.
-          for (const uint32_t id : path_) pages_[id].cached = pages_[id].cached || paths_[call].running;
-          let_go(call);
+          for (const uint32_t id : path_) pages_[id].cached = pages_[id].cached || paths_[request].running;
+          detach(request);
           break;
         case PrefixBound::What::kEnded:
-          if (!paths_[call].running) break;
+          if (!paths_[request].running) break;
           for (const uint32_t id : path_) pages_[id].cached = true;
-          charge(paths_[call].sure_pages);
-          let_go(call);
+          charge(paths_[request].sure_pages);
+          detach(request);
           break;
       }
     }
@@ -95,15 +96,15 @@ class BeladyCache {
   struct Page {
     uint32_t before = 0;     // the page before it; 0: none
     uint32_t next = kNoUse;  // the next admission that wants it
-    uint32_t pins = 0;       // running calls that hold it
+    uint32_t pins = 0;       // running requests that hold it
     bool cached = false;     // can be found
     bool charged = false;    // takes room
   };
-  // What a call holds when it ends. Others find of it what their prompts have in common with it.
+  // What a request holds when it ends. Others find of it what their prompts have in common with it.
   struct Path {
     uint32_t last = 0;  // page
     uint32_t pages = 0;
-    uint32_t findable = 0;      // leading pages that the call itself could have found
+    uint32_t findable = 0;      // leading pages that the request itself could have found
     uint32_t prompt_pages = 0;  // leading pages that its prompt fills
     uint32_t sure_pages = 0;    // leading pages that it held for certain
     bool admitted = false;      // before
@@ -117,16 +118,17 @@ class BeladyCache {
     }
   };
 
-  Path path_of(const PrefixBound::Call& call) {
+  Path path_of(const PrefixBound::Request& request) {
     const uint32_t page_units = engine_.page_tokens / engine_.unit_tokens;
-    // The last token's KV is never computed, unless steps ran on when the call was cancelled or ended early.
-    const uint64_t computed = uint64_t{call.prompt} + (call.tokens > 0 ? call.tokens - 1 : 0);
+    // The last token's KV is never computed, unless steps ran on when the request was cancelled or ended
+    // early.
+    const uint64_t computed = uint64_t{request.prompt} + (request.tokens > 0 ? request.tokens - 1 : 0);
     uint64_t left =
-        (computed + (call.tokens < call.asked ? engine_.steps_in_flight : 0)) / engine_.page_tokens;
+        (computed + (request.tokens < request.asked ? engine_.steps_in_flight : 0)) / engine_.page_tokens;
     Path path;
     uint64_t hash = 0;
     uint32_t units = 0;
-    for (const UnitRun& run : call.identity) {
+    for (const UnitRun& run : request.identity) {
       for (uint32_t i = 0; i < run.count && left > 0; ++i) {
         hash = mix64(hash ^ mix64(run.space) ^ (run.first + i)) + 0x9e3779b97f4a7c15u;
         if (++units < page_units) continue;
@@ -138,8 +140,8 @@ class BeladyCache {
         --left;
       }
     }
-    path.findable = std::min(path.pages, (call.prompt - 1) / engine_.page_tokens);
-    path.prompt_pages = std::min(path.pages, call.prompt / engine_.page_tokens);
+    path.findable = std::min(path.pages, (request.prompt - 1) / engine_.page_tokens);
+    path.prompt_pages = std::min(path.pages, request.prompt / engine_.page_tokens);
     path.sure_pages = static_cast<uint32_t>(std::min<uint64_t>(path.pages, computed / engine_.page_tokens));
     return path;
   }
@@ -154,10 +156,10 @@ class BeladyCache {
   // later.
   void look_ahead() {
     std::vector<uint32_t> admissions;
-    for (const auto& [what, call] : engine_.happened) {
+    for (const auto& [what, request] : engine_.happened) {
       if (what != PrefixBound::What::kAdmitted) continue;
-      admissions.push_back(call);
-      if (paths_[call].pages == 0) paths_[call] = path_of(calls_[call]);
+      admissions.push_back(request);
+      if (paths_[request].pages == 0) paths_[request] = path_of(requests_[request]);
     }
     std::vector<uint32_t> wanted(pages_.size(), kNoUse);
     ahead_.resize(admissions.size());
@@ -173,8 +175,8 @@ class BeladyCache {
     }
   }
 
-  void admit(uint32_t call, uint32_t admission) {
-    Path& path = paths_[call];
+  void admit(uint32_t request, uint32_t admission) {
+    Path& path = paths_[request];
     uint32_t found = 0;
     while (found < path.findable && pages_[path_[found]].cached) ++found;
     if (!path.admitted) reused_ += uint64_t{found} * engine_.page_tokens;
@@ -197,9 +199,9 @@ class BeladyCache {
       page.charged = true;
       ++charged_;
     }
-    while (charged_ > engine_.pages && !loose_.empty()) {
-      const Piece piece = loose_.top();
-      loose_.pop();
+    while (charged_ > engine_.pages && !evictable_.empty()) {
+      const Piece piece = evictable_.top();
+      evictable_.pop();
       Page& page = pages_[piece.last];
       if (page.next != piece.next) continue;
       if (page.cached && page.charged && page.pins == 0) {
@@ -207,30 +209,30 @@ class BeladyCache {
         --charged_;
       }
       if (piece.depth > 1 && pages_[page.before].next == piece.next)
-        loose_.push({piece.next, piece.depth - 1, page.before});
+        evictable_.push({piece.next, piece.depth - 1, page.before});
     }
   }
 
-  void let_go(uint32_t call) {
-    Path& path = paths_[call];
+  void detach(uint32_t request) {
+    Path& path = paths_[request];
     if (!path.running) return;
     path.running = false;
     for (uint32_t i = 0; i < path.pages; ++i) --pages_[path_[i]].pins;
     for (uint32_t i = path.pages; i > 0; --i) {
       const uint32_t next = pages_[path_[i - 1]].next;
       if (i < path.pages && pages_[path_[i]].next == next) continue;
-      loose_.push({next, i, path_[i - 1]});
+      evictable_.push({next, i, path_[i - 1]});
     }
   }
 
   const PrefixBound::Engine& engine_;
-  const std::vector<PrefixBound::Call>& calls_;
+  const std::vector<PrefixBound::Request>& requests_;
   std::vector<Page> pages_;  // [0] stands before all first ones
   std::unordered_map<uint64_t, uint32_t> numbers_;
-  std::vector<Path> paths_;  // by call
+  std::vector<Path> paths_;  // by request
   std::vector<std::vector<std::pair<uint32_t, uint32_t>>>
-      ahead_;                         // by admission: (next, pages), along its path
-  std::priority_queue<Piece> loose_;  // the one wanted last on top, its tail first
+      ahead_;                             // by admission: (next, pages), along its path
+  std::priority_queue<Piece> evictable_;  // the one wanted last on top, its tail first
   std::vector<uint32_t> path_;
   uint64_t charged_ = 0, reused_ = 0;
 };
@@ -238,7 +240,7 @@ class BeladyCache {
 uint64_t PrefixBound::reused_tokens() const {
   uint64_t tokens = 0;
   for (const Engine& engine : engines_) {
-    if (engine.pages > 0) tokens += BeladyCache(engine, calls_).play();
+    if (engine.pages > 0) tokens += BeladyCache(engine, requests_).play();
   }
   return tokens;
 }

@@ -3,16 +3,16 @@
 // It watches a run and afterwards plays the run's own sequence of admissions and ends to a cache of as many
 // pages that knows the future and lets go of the page that is needed last (L. A. Belady, IBM Systems Journal
 // 5(2), 1966). Who needs a page needs all before it, so the pages needed last are tails of paths, and the
-// order of Belady never leaves a hole. It is a bound for *this* sequence: a better cache would make calls end
-// earlier, and a client that waits for its answers send others earlier.
+// order of Belady never leaves a hole. It is a bound for *this* sequence: a better cache would make requests
+// end earlier, and a client that waits for its answers send others earlier.
 //
 // Where it cannot know, it says too much rather than too little: a prompt's pages take room when its first
-// token exists (not while they are computed, chunk by chunk), an output's when the call ends; pages that are
-// not full, and pages that an admission policy keeps back, take none. A preempted call leaves behind all that
-// it will ever compute.
+// token exists (not while they are computed, chunk by chunk), an output's when the request ends; pages that
+// are not full, and pages that an admission policy keeps back, take none. A preempted request leaves behind
+// all that it will ever compute.
 //
-// Not covered: tiers below the gpu, calls that move between engines, layouts that share snapshots instead of
-// pages, two formats (their engines' reuse may pass it).
+// Not covered: tiers below the gpu, requests that move between engines, layouts that share prefix checkpoints
+// instead of pages, two formats (their engines' reuse may pass it).
 
 #ifndef KVTWIN_ENGINE_PREFIX_BOUND_H_
 #define KVTWIN_ENGINE_PREFIX_BOUND_H_
@@ -37,12 +37,12 @@ class PrefixBound : public Observer {
 
  private:
   friend class BeladyCache;
-  enum class What : uint8_t { kAdmitted, kFirstToken, kLetGo, kEnded };
+  enum class What : uint8_t { kAdmitted, kFirstToken, kDetached, kEnded };
   struct Happening {
     What what{};
-    uint32_t call = 0;
+    uint32_t request = 0;
   };
-  struct Call {
+  struct Request {
     bool known = false, admitted = false;
     uint32_t prompt = 0, asked = 0;  // tokens of its prompt and output
     uint32_t tokens = 0;             // of its output, once it has ended
@@ -53,10 +53,10 @@ class PrefixBound : public Observer {
     std::vector<Happening> happened;
   };
 
-  void note(EngineId engine, What what, CallId call);
+  void note(EngineId engine, What what, RequestId request);
 
   std::vector<Engine> engines_;
-  std::vector<Call> calls_;  // by CallId
+  std::vector<Request> requests_;  // by RequestId
 };
 
 }  // namespace kvtwin

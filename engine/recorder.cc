@@ -20,7 +20,8 @@ uint32_t fingerprint(const LaunchStep& step) {
   uint64_t sum = draw({step.tokens_padded, step.entries.size()});
   for (const PlanEntry& entry : step.entries) {
     const uint64_t flags = (entry.first ? 1u : 0u) | (entry.samples ? 2u : 0u);
-    sum = draw({sum, raw(entry.call), static_cast<uint64_t>(entry.kind), flags, entry.tokens, entry.context});
+    sum = draw(
+        {sum, raw(entry.request), static_cast<uint64_t>(entry.kind), flags, entry.tokens, entry.context});
   }
   return static_cast<uint32_t>(sum);
 }
@@ -33,22 +34,22 @@ struct Recorder::Engine {
     uint32_t plan = 0;
   };
   uint16_t id = 0;
-  v1::LogRecord stretch;  // being collected; empty until the first step has ended
+  v1::LogRecord coalesced;  // being collected; empty until the first step has ended
   bool collecting = false;
-  std::deque<Start> starts;        // launched stretches whose first step has not ended
-  std::vector<CallId> last_batch;  // of the last launch, if it only decodes
+  std::deque<Start> starts;           // launched stretches whose first step has not ended
+  std::vector<RequestId> last_batch;  // of the last launch, if it only decodes
   bool outside_since_launch = true;
   Instant last_end{};
   uint64_t steps = 0;
   uint64_t outside = 0;
   bool checkpoint_due = false;
-  std::string stretches, checkpoints;
+  std::string coalesced_runs, checkpoints;
   std::vector<std::pair<uint64_t, std::string>> transfers;
 
   void flush() {
-    if (collecting) append_record(stretch, &stretches);
+    if (collecting) append_record(coalesced, &coalesced_runs);
     collecting = false;
-    stretch.Clear();
+    coalesced.Clear();
   }
 };
 
@@ -71,20 +72,20 @@ class Recorder::Watch : public Client {
     client_->wake(now, events);
     note(now, *events, before, true);
   }
-  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override {
+  void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) override {
     const size_t before = answered(events);
-    client_->tokens_emitted(now, call, tokens, events);
+    client_->tokens_emitted(now, request, tokens, events);
     note(now, *events, before, false);
   }
-  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
-                     ClientEvents* events) override {
+  void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
+                        ClientEvents* events) override {
     const size_t before = answered(events);
-    client_->call_finished(now, call, tokens, cancelled, events);
+    client_->request_finished(now, request, tokens, cancelled, events);
     note(now, *events, before, false);
   }
-  void call_rejected(Instant now, CallId call, ClientEvents* events) override {
+  void request_rejected(Instant now, RequestId request, ClientEvents* events) override {
     const size_t before = answered(events);
-    client_->call_rejected(now, call, events);
+    client_->request_rejected(now, request, events);
     note(now, *events, before, false);
   }
 
@@ -101,9 +102,9 @@ class Recorder::Watch : public Client {
       out.set_after_ns((now - state_->last_client_event).ns);
       out.set_answers(answers_);
       out.set_from_wake(from_wake);
-      if (const auto* ready = std::get_if<CallReady>(&events[i])) note_ready(*ready, out.mutable_ready());
-      if (const auto* cancelled = std::get_if<CallCancelled>(&events[i]))
-        out.set_cancelled_call(raw(cancelled->call));
+      if (const auto* ready = std::get_if<RequestReady>(&events[i])) note_ready(*ready, out.mutable_ready());
+      if (const auto* cancelled = std::get_if<RequestCancelled>(&events[i]))
+        out.set_cancelled_request(raw(cancelled->request));
       if (const auto* hint = std::get_if<SessionHint>(&events[i])) {
         out.mutable_hint()->set_session(raw(hint->session));
         out.mutable_hint()->set_kind(static_cast<uint32_t>(hint->kind));
@@ -115,20 +116,20 @@ class Recorder::Watch : public Client {
     }
   }
 
-  static void note_ready(const CallReady& call, v1::ClientEvent::Ready* out) {
-    out->set_call(raw(call.call));
-    out->set_session(raw(call.session));
-    out->set_prompt_tokens(call.prompt_tokens);
-    out->set_output_tokens(call.output_tokens);
-    for (const UnitRun& run : call.identity) {
+  static void note_ready(const RequestReady& request, v1::ClientEvent::Ready* out) {
+    out->set_request(raw(request.request));
+    out->set_session(raw(request.session));
+    out->set_prompt_tokens(request.prompt_tokens);
+    out->set_output_tokens(request.output_tokens);
+    for (const UnitRun& run : request.identity) {
       out->add_space(run.space);
       out->add_first(run.first);
       out->add_count(run.count);
     }
-    for (const uint32_t trigger : call.triggers) out->add_trigger(trigger);
-    write_roles(call.roles, out);
-    out->set_turn(call.turn);
-    out->set_index(call.index);
+    for (const uint32_t trigger : request.triggers) out->add_trigger(trigger);
+    write_roles(request.roles, out);
+    out->set_turn(request.turn);
+    out->set_index(request.index);
   }
 
   Client* const client_;
@@ -174,38 +175,38 @@ void Recorder::saw_event(Instant now, EngineId engine, const Event& event) {
   }
   for (size_t i = 0; i < done->ends.size(); ++i) {
     const int64_t gap = (done->ends[i] - here.last_end).ns;
-    v1::Stretch* stretch = here.stretch.mutable_stretch();
+    v1::CoalescedSteps* coalesced = here.coalesced.mutable_coalesced();
     const bool starts = !here.starts.empty() && here.starts.front().step == raw(done->step) + i;
     if (starts || !here.collecting) {
       here.flush();
-      stretch = here.stretch.mutable_stretch();
-      stretch->set_engine(here.id);
-      stretch->set_step(raw(done->step) + i);
-      stretch->set_plan(starts ? here.starts.front().plan : 0);
-      stretch->set_first_end_ns(gap);
+      coalesced = here.coalesced.mutable_coalesced();
+      coalesced->set_engine(here.id);
+      coalesced->set_step(raw(done->step) + i);
+      coalesced->set_plan(starts ? here.starts.front().plan : 0);
+      coalesced->set_first_end_ns(gap);
       if (starts) here.starts.pop_front();
       here.collecting = true;
     } else {
-      stretch->add_gap_ns(gap);
+      coalesced->add_gap_ns(gap);
     }
     here.last_end = done->ends[i];
     ++here.steps;
   }
-  v1::Stretch* stretch = here.stretch.mutable_stretch();
-  stretch->set_host_ns(stretch->host_ns() + done->outcome.host.ns);
-  stretch->set_exposed_ns(stretch->exposed_ns() + done->outcome.exposed.ns);
-  stretch->set_hidden_ns(stretch->hidden_ns() + done->outcome.hidden.ns);
-  stretch->set_bytes_in(stretch->bytes_in() + done->outcome.bytes_in);
-  stretch->set_bytes_out(stretch->bytes_out() + done->outcome.bytes_out);
-  for (const CallId call : done->eos) stretch->add_eos(raw(call));
-  for (const CellsKept& kept : done->kept) {
-    v1::Stretch::Kept* out = stretch->add_kept();
-    out->set_call(raw(kept.call));
-    out->mutable_count()->Add(kept.counts.begin(), kept.counts.end());
-    out->mutable_live()->Add(kept.live.begin(), kept.live.end());
+  v1::CoalescedSteps* coalesced = here.coalesced.mutable_coalesced();
+  coalesced->set_host_ns(coalesced->host_ns() + done->outcome.host.ns);
+  coalesced->set_exposed_ns(coalesced->exposed_ns() + done->outcome.exposed.ns);
+  coalesced->set_hidden_ns(coalesced->hidden_ns() + done->outcome.hidden.ns);
+  coalesced->set_bytes_in(coalesced->bytes_in() + done->outcome.bytes_in);
+  coalesced->set_bytes_out(coalesced->bytes_out() + done->outcome.bytes_out);
+  for (const RequestId request : done->eos) coalesced->add_eos(raw(request));
+  for (const CompressionOutcome& retained : done->retained) {
+    v1::CoalescedSteps::Retained* out = coalesced->add_retained();
+    out->set_request(raw(retained.request));
+    out->mutable_count()->Add(retained.counts.begin(), retained.counts.end());
+    out->mutable_live()->Add(retained.live.begin(), retained.live.end());
   }
   // They belong to the last step of their stretch.
-  if (!done->eos.empty() || !done->kept.empty()) here.flush();
+  if (!done->eos.empty() || !done->retained.empty()) here.flush();
 }
 
 void Recorder::saw_command(Instant, const Command& command) {
@@ -217,16 +218,18 @@ void Recorder::saw_command(Instant, const Command& command) {
     return entry.kind == EntryKind::kDecode && entry.tokens == 1;
   };
   const bool only_decodes = std::all_of(step->entries.begin(), step->entries.end(), decodes);
-  const auto same_call = [](const PlanEntry& entry, CallId call) { return entry.call == call; };
+  const auto same_request = [](const PlanEntry& entry, RequestId request) {
+    return entry.request == request;
+  };
   const bool goes_on = only_decodes && !here.outside_since_launch &&
                        std::equal(step->entries.begin(), step->entries.end(), here.last_batch.begin(),
-                                  here.last_batch.end(), same_call);
+                                  here.last_batch.end(), same_request);
   here.outside_since_launch = false;
   if (goes_on) return;
   here.starts.push_back({raw(step->step), fingerprint(*step)});
   here.last_batch.clear();
   if (!only_decodes) return;
-  for (const PlanEntry& entry : step->entries) here.last_batch.push_back(entry.call);
+  for (const PlanEntry& entry : step->entries) here.last_batch.push_back(entry.request);
 }
 
 void Recorder::saw_state(Instant now, EngineId engine, const Core& core) {
@@ -250,7 +253,7 @@ std::string Recorder::finish(const RunEnd& end) {
   v1::LogRecord last;
   for (Engine& engine : state_->engines) {
     engine.flush();
-    bytes += engine.stretches;
+    bytes += engine.coalesced_runs;
     std::sort(engine.transfers.begin(), engine.transfers.end());
     for (const auto& [number, record] : engine.transfers) bytes += record;
     bytes += engine.checkpoints;

@@ -1,10 +1,10 @@
 // Recorder writes down what a run was told: every event with its instant, and fingerprints of what was
 // decided. Together with the CoreConfigs that is the whole input of the policy, so a log replays to the
-// same digest with neither world (recorder_replay.h).
+// same digest with neither backend (recorder_replay.h).
 //
-// The log does not show how the world folded its steps: folded and single-step runs give equal bytes.
+// The log does not show how the backend coalesced its steps: coalesced and single-step runs give equal bytes.
 // Therefore it is kept as tables (schema: traces/proto/run.proto), steps are grouped into *stretches*
-// that follow from the decisions alone, and outcomes are summed over a stretch.
+// that follow from the decisions alone, and outcomes are summed over a run of coalesced steps.
 
 #ifndef KVTWIN_ENGINE_RECORDER_H_
 #define KVTWIN_ENGINE_RECORDER_H_

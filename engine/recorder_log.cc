@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "engine/base/retired_names.h"
 #include "engine/recorder.h"
 #include "engine/recorder_formats.h"
 #include "engine/recorder_records.h"
@@ -15,11 +16,22 @@
 namespace kvtwin {
 namespace {
 
+// Logs name layouts and placements as they were called when the log was written.
+std::string recorded_policy(int axis, const std::string& name) {
+  static const std::vector<std::string> layouts = {"ring", "page_mask", "slot_mask"},
+                                        placements = {"resident"};
+  const std::string_view now = axis == 2   ? name_now(name, layouts)
+                               : axis == 4 ? name_now(name, placements)
+                                           : std::string_view{};
+  return now.empty() ? name : std::string(now);
+}
+
 ScorerSpec read_scorer(const v1::EngineConfig::ScorerNumbers& in) {
   ScorerSpec out;
-  if (in.moment() > 0) out.moment = static_cast<Moment>(in.moment() - 1);
-  out.query_rows = in.query_rows();
-  out.probe_rows = in.probe_rows();
+  if (in.compression_trigger() > 0)
+    out.compression_trigger = static_cast<CompressionTrigger>(in.compression_trigger() - 1);
+  out.query_tokens = in.query_tokens();
+  out.probe_tokens = in.probe_tokens();
   out.window_closed = in.window_closed();
   out.repeat_tokens = in.repeat_tokens();
   out.repeat_tail = in.repeat_tail();
@@ -28,9 +40,10 @@ ScorerSpec read_scorer(const v1::EngineConfig::ScorerNumbers& in) {
 }
 
 void write_scorer(const ScorerSpec& in, v1::EngineConfig::ScorerNumbers* out) {
-  out->set_moment(in.moment ? static_cast<uint32_t>(*in.moment) + 1 : 0);
-  out->set_query_rows(in.query_rows);
-  out->set_probe_rows(in.probe_rows);
+  out->set_compression_trigger(in.compression_trigger ? static_cast<uint32_t>(*in.compression_trigger) + 1
+                                                      : 0);
+  out->set_query_tokens(in.query_tokens);
+  out->set_probe_tokens(in.probe_tokens);
   out->set_window_closed(in.window_closed);
   out->set_repeat_tokens(in.repeat_tokens);
   out->set_repeat_tail(in.repeat_tail);
@@ -48,15 +61,15 @@ class LogReader {
     ++records_;
     if (records_ == 1) {
       if (record.kind_case() != v1::LogRecord::kHeader)
-        return wrong("the first record is no header", "is this a log?");
+        return problem("the first record is no header", "is this a log?");
       return header(record.header());
     }
-    if (ended_) return wrong("there are records after the end");
+    if (ended_) return problem("there are records after the end");
     switch (record.kind_case()) {
       case v1::LogRecord::kClient:
         return client(record.client());
-      case v1::LogRecord::kStretch:
-        return stretch(record.stretch());
+      case v1::LogRecord::kCoalesced:
+        return coalesced(record.coalesced());
       case v1::LogRecord::kTransfer:
         return transfer(record.transfer());
       case v1::LogRecord::kCheckpoint:
@@ -67,57 +80,58 @@ class LogReader {
         ended_ = true;
         return {};
       case v1::LogRecord::kHeader:
-        return wrong("there is a second header");
+        return problem("there is a second header");
       case v1::LogRecord::KIND_NOT_SET:
         break;
     }
-    return wrong("a record is empty or of a kind that this version does not know");
+    return problem("a record is empty or of a kind that this version does not know");
   }
 
   Result<void> done() {
-    if (!ended_) return wrong("the log ends early", "the run was killed, or the file was cut; run it again");
-    // Ids are dealt one by one, and not every call becomes ready. The bound keeps tables by id small.
+    if (!ended_)
+      return problem("the log ends early", "the run was killed, or the file was cut; run it again");
+    // Ids are dealt one by one, and not every request becomes ready. The bound keeps tables by id small.
     const size_t ids_max = 16 * ready_.size() + 65536;
     for (const Log::ClientStep& step : log_->client) {
-      if (const auto* call = std::get_if<CallReady>(&step.event)) {
-        if (raw(call->call) >= ids_max || raw(call->session) >= ids_max) {
-          return wrong(fmt::format("call {} of session {}, but only {} calls are ready", raw(call->call),
-                                   raw(call->session), ready_.size()));
+      if (const auto* request = std::get_if<RequestReady>(&step.event)) {
+        if (raw(request->request) >= ids_max || raw(request->session) >= ids_max) {
+          return problem(fmt::format("request {} of session {}, but only {} requests are ready",
+                                     raw(request->request), raw(request->session), ready_.size()));
         }
       }
     }
     for (Log::ClientStep& step : log_->client) {
-      if (auto* call = std::get_if<CallReady>(&step.event)) {
-        call->identity = step.runs;
-        call->triggers = step.triggers;
-        call->roles = step.roles;
+      if (auto* request = std::get_if<RequestReady>(&step.event)) {
+        request->identity = step.runs;
+        request->triggers = step.triggers;
+        request->roles = step.roles;
       }
     }
     return {};
   }
 
  private:
-  tl::unexpected<Mistake> wrong(std::string what, std::string hint = {}) {
-    return mistake(fmt::format("{}: record {}", name_, records_), std::move(what), std::move(hint));
+  tl::unexpected<Error> problem(std::string what, std::string hint = {}) {
+    return make_error(fmt::format("{}: record {}", name_, records_), std::move(what), std::move(hint));
   }
 
   Result<void> header(const v1::LogHeader& header) {
     if (header.schema_version() != kLogSchema) {
-      return wrong(fmt::format("schema version is {}", header.schema_version()),
-                   fmt::format("this version reads {}", kLogSchema));
+      return problem(fmt::format("schema version is {}", header.schema_version()),
+                     fmt::format("this version reads {}", kLogSchema));
     }
     const auto count = static_cast<uint32_t>(header.engines_size());
     if (count == 0 || count > kRecordedEnginesMax)
-      return wrong(fmt::format("{} engines", count), "1 to 4,096");
+      return problem(fmt::format("{} engines", count), "1 to 4,096");
     if (header.routing() > static_cast<uint32_t>(kRoutingLast)) {
-      return wrong(fmt::format("routing is {}", header.routing()));
+      return problem(fmt::format("routing is {}", header.routing()));
     }
     log_->scenario = header.scenario();
     log_->seed = header.seed();
     log_->options.routing = static_cast<RoutingKind>(header.routing());
     if (header.prefill_engines() >= count) {
-      return wrong(fmt::format("{} of {} engines compute prompts", header.prefill_engines(), count),
-                   "one at least must decode");
+      return problem(fmt::format("{} of {} engines compute prompts", header.prefill_engines(), count),
+                     "one at least must decode");
     }
     log_->options.prefill_engines = header.prefill_engines();
     for (const v1::EngineConfig& engine : header.engines()) {
@@ -134,8 +148,8 @@ class LogReader {
     if (in.batch_order() > static_cast<uint32_t>(BatchOrder::kMixed) ||
         in.admission() > static_cast<uint32_t>(AdmissionKind::kFullReservation) ||
         in.page_order() > static_cast<uint32_t>(PageOrder::kOldestFirst) ||
-        in.preemption() > static_cast<uint32_t>(PreemptionKind::kDemote) || in.policies_size() != 8) {
-      return wrong("an engine's configuration has a choice that this version does not know");
+        in.preemption() > static_cast<uint32_t>(PreemptionKind::kSwap) || in.policies_size() != 8) {
+      return problem("an engine's configuration has a choice that this version does not know");
     }
     out.page_tokens = in.page_tokens();
     out.unit_tokens = in.unit_tokens();
@@ -143,7 +157,7 @@ class LogReader {
     out.pages_host = in.pages_host();
     out.pages_disk = in.pages_disk();
     out.spill_pages_target = in.spill_pages_target();
-    out.calls_max = in.calls_max();
+    out.requests_max = in.requests_max();
     out.step_tokens_max = in.step_tokens_max();
     out.chunk_tokens_max = in.chunk_tokens_max();
     out.context_tokens_max = in.context_tokens_max();
@@ -157,21 +171,21 @@ class LogReader {
     out.prefix_eviction = in.prefix_eviction();
     out.evict_batch_pages = in.evict_batch_pages();
     out.eviction_doubling_tokens = in.eviction_doubling_tokens();
-    out.clean_batch_pages = in.clean_batch_pages();
-    out.clean_pages_target = in.clean_pages_target();
+    out.offload_batch_pages = in.offload_batch_pages();
+    out.offload_pages_target = in.offload_pages_target();
     out.capture_sizes.assign(in.capture_sizes().begin(), in.capture_sizes().end());
     if (in.has_retrieval() && !retrieval(in.retrieval(), &out.policies.retrieval_spec)) {
-      return wrong("an engine's retrieval has a choice that this version does not know");
+      return problem("an engine's retrieval has a choice that this version does not know");
     }
     PolicySet& axes = out.policies;
     const std::array<std::string*, 8> names = {&axes.scorer,    &axes.budget,    &axes.layout,
                                                &axes.precision, &axes.placement, &axes.retrieval,
                                                &axes.partition, &axes.identity};
-    for (int i = 0; i < 8; ++i) *names[static_cast<size_t>(i)] = in.policies(i);
+    for (int i = 0; i < 8; ++i) *names[static_cast<size_t>(i)] = recorded_policy(i, in.policies(i));
     if (in.has_scorer()) {
       const v1::EngineConfig::ScorerNumbers& scorer = in.scorer();
-      if (scorer.moment() > static_cast<uint32_t>(Moment::kDecodeStep) + 1) {
-        return wrong(fmt::format("a scorer's moment is {}", scorer.moment()));
+      if (scorer.compression_trigger() > static_cast<uint32_t>(CompressionTrigger::kDecodeStep) + 1) {
+        return problem(fmt::format("a scorer's moment is {}", scorer.compression_trigger()));
       }
       axes.scorer_spec = read_scorer(scorer);
     }
@@ -179,10 +193,10 @@ class LogReader {
     if (in.has_layout()) axes.layout_spec = recorded_layout(in.layout());
     out.pages_int2 = in.pages_int2();
     if (in.has_formats() && !read_precision(in.formats(), &axes.precision_spec)) {
-      return wrong("an engine's formats have a choice that this version does not know");
+      return problem("an engine's formats have a choice that this version does not know");
     }
     if (axes.precision == "triaxial" && out.pages_int2 > out.pages_gpu) {
-      return wrong(fmt::format("{} of {} pages are int2", out.pages_int2, out.pages_gpu));
+      return problem(fmt::format("{} of {} pages are int2", out.pages_int2, out.pages_gpu));
     }
     log_->options.engines.push_back(std::move(out));
     return {};
@@ -211,14 +225,14 @@ class LogReader {
             in.staging_buffers(),
             in.rank(),
             in.columns_q32(),
-            in.resident_share_q32()};
+            in.resident_fraction_q32()};
     return true;
   }
 
   Result<void> client(const v1::ClientEvent& in) {
     if (in.after_ns() < 0 || in.after_ns() > INT64_MAX - client_at_.ns)
-      return wrong("a client event goes back in time");
-    if (in.answers() < answers_) return wrong("client events are out of order");
+      return problem("a client event goes back in time");
+    if (in.answers() < answers_) return problem("client events are out of order");
     client_at_.ns += in.after_ns();
     answers_ = in.answers();
     Log::ClientStep step;
@@ -229,79 +243,81 @@ class LogReader {
       case v1::ClientEvent::kReady:
         if (Result<void> ok = ready(in.ready(), &step); !ok) return ok;
         break;
-      case v1::ClientEvent::kCancelledCall:
-        if (ready_.count(in.cancelled_call()) == 0) {
-          return wrong(fmt::format("call {} is cancelled before it is ready", in.cancelled_call()));
+      case v1::ClientEvent::kCancelledRequest:
+        if (ready_.count(in.cancelled_request()) == 0) {
+          return problem(fmt::format("request {} is cancelled before it is ready", in.cancelled_request()));
         }
-        step.event = CallCancelled{CallId{in.cancelled_call()}};
+        step.event = RequestCancelled{RequestId{in.cancelled_request()}};
         break;
       case v1::ClientEvent::kHint:
-        if (in.hint().kind() > static_cast<uint32_t>(SessionHint::Kind::kNextCallExpected)) {
-          return wrong(fmt::format("hint of kind {}", in.hint().kind()));
+        if (in.hint().kind() > static_cast<uint32_t>(SessionHint::Kind::kNextRequestExpected)) {
+          return problem(fmt::format("hint of kind {}", in.hint().kind()));
         }
         step.event =
             SessionHint{SessionId{in.hint().session()}, static_cast<SessionHint::Kind>(in.hint().kind()),
                         Duration{in.hint().expected_gap_ns()}};
         break;
       case v1::ClientEvent::KIND_NOT_SET:
-        return wrong("a client event is empty");
+        return problem("a client event is empty");
     }
     log_->client.push_back(std::move(step));
     return {};
   }
 
   Result<void> ready(const v1::ClientEvent::Ready& in, Log::ClientStep* step) {
-    if (!ready_.insert(in.call()).second) return wrong(fmt::format("call {} is ready twice", in.call()));
+    if (!ready_.insert(in.request()).second)
+      return problem(fmt::format("request {} is ready twice", in.request()));
     if (in.space_size() != in.first_size() || in.space_size() != in.count_size()) {
-      return wrong(fmt::format("call {} has runs of unequal length", in.call()));
+      return problem(fmt::format("request {} has runs of unequal length", in.request()));
     }
     uint64_t units = 0;
     for (int i = 0; i < in.space_size(); ++i) {
       units += in.count(i);
       if (in.count(i) == 0 || in.first(i) > UINT64_MAX - in.count(i)) {
-        return wrong(fmt::format("run {} of call {} is empty or overflows", i, in.call()));
+        return problem(fmt::format("run {} of request {} is empty or overflows", i, in.request()));
       }
       step->runs.push_back({in.space(i), in.first(i), in.count(i)});
     }
     const uint64_t tokens = uint64_t{in.prompt_tokens()} + in.output_tokens();
     const uint32_t unit = log_->options.engines.front().unit_tokens;
     if (tokens > UINT32_MAX || units * unit > tokens) {
-      return wrong(fmt::format("call {} names {} units of {} tokens, but has {} tokens", in.call(), units,
-                               unit, tokens));
+      return problem(fmt::format("request {} names {} units of {} tokens, but has {} tokens", in.request(),
+                                 units, unit, tokens));
     }
     uint32_t last = 0;
     for (const uint32_t trigger : in.trigger()) {
-      if (trigger <= last) return wrong(fmt::format("triggers of call {} do not ascend", in.call()));
+      if (trigger <= last) return problem(fmt::format("triggers of request {} do not ascend", in.request()));
       step->triggers.push_back(last = trigger);
     }
     if (!read_roles(in, &step->roles))
-      return wrong(fmt::format("call {} has roles of unequal length", in.call()));
-    CallReady call;
-    call.turn = in.turn();
-    call.call = CallId{in.call()};
-    call.session = SessionId{in.session()};
-    const uint32_t sent_before = sent_[call.session]++;
-    call.index = in.has_index() ? in.index() : sent_before;
-    call.prompt_tokens = in.prompt_tokens();
-    call.output_tokens = in.output_tokens();
-    step->event = call;
+      return problem(fmt::format("request {} has roles of unequal length", in.request()));
+    RequestReady request;
+    request.turn = in.turn();
+    request.request = RequestId{in.request()};
+    request.session = SessionId{in.session()};
+    const uint32_t sent_before = sent_[request.session]++;
+    request.index = in.has_index() ? in.index() : sent_before;
+    request.prompt_tokens = in.prompt_tokens();
+    request.output_tokens = in.output_tokens();
+    step->event = request;
     return {};
   }
 
   Result<Log::Engine*> engine(uint32_t index) {
     if (index >= log_->engines.size())
-      return wrong(fmt::format("engine {} of {}", index, log_->engines.size()));
+      return problem(fmt::format("engine {} of {}", index, log_->engines.size()));
     return &log_->engines[index];
   }
 
-  Result<void> stretch(const v1::Stretch& in) {
+  Result<void> coalesced(const v1::CoalescedSteps& in) {
     const Result<Log::Engine*> found = engine(in.engine());
     if (!found) return tl::unexpected(found.error());
     Log::Engine& here = **found;
     if (in.step() != here.ends.size()) {
-      return wrong(fmt::format("step {} of engine {} follows {}", in.step(), in.engine(), here.ends.size()));
+      return problem(
+          fmt::format("step {} of engine {} follows {}", in.step(), in.engine(), here.ends.size()));
     }
-    Log::Stretch out;
+    Log::CoalescedSteps out;
     out.step = in.step();
     out.steps = 1 + static_cast<uint64_t>(in.gap_ns_size());
     out.plan = in.plan();
@@ -314,16 +330,17 @@ class LogReader {
     };
     bool good = add(in.first_end_ns());
     for (const int64_t gap : in.gap_ns()) good = good && add(gap);
-    if (!good) return wrong(fmt::format("a step of engine {} ends before the one before it", in.engine()));
-    if (in.host_ns() < 0 || in.exposed_ns() < 0 || in.hidden_ns() < 0) return wrong("an outcome is negative");
+    if (!good) return problem(fmt::format("a step of engine {} ends before the one before it", in.engine()));
+    if (in.host_ns() < 0 || in.exposed_ns() < 0 || in.hidden_ns() < 0)
+      return problem("an outcome is negative");
     out.outcome = {{in.host_ns()}, {in.exposed_ns()}, {in.hidden_ns()}, in.bytes_in(), in.bytes_out()};
-    for (const uint32_t call : in.eos()) out.eos.push_back(CallId{call});
-    for (const v1::Stretch::Kept& kept : in.kept()) {
-      out.kept.push_back({CallId{kept.call()},
-                          {kept.count().begin(), kept.count().end()},
-                          {kept.live().begin(), kept.live().end()}});
+    for (const uint32_t request : in.eos()) out.eos.push_back(RequestId{request});
+    for (const v1::CoalescedSteps::Retained& retained : in.retained()) {
+      out.retained.push_back({RequestId{retained.request()},
+                              {retained.count().begin(), retained.count().end()},
+                              {retained.live().begin(), retained.live().end()}});
     }
-    here.stretches.push_back(std::move(out));
+    here.coalesced_runs.push_back(std::move(out));
     return {};
   }
 
@@ -332,7 +349,7 @@ class LogReader {
     if (!found) return tl::unexpected(found.error());
     std::vector<Log::Transfer>& all = (*found)->transfers;
     if (in.at_ns() < 0 || (!all.empty() && all.back().number >= in.transfer())) {
-      return wrong(fmt::format("transfer {} of engine {} is out of order", in.transfer(), in.engine()));
+      return problem(fmt::format("transfer {} of engine {} is out of order", in.transfer(), in.engine()));
     }
     all.push_back({in.transfer(), {in.at_ns()}, in.failed()});
     return {};
@@ -350,7 +367,7 @@ class LogReader {
   uint64_t records_ = 0;
   uint64_t answers_ = 0;
   Instant client_at_{};
-  std::map<SessionId, uint32_t> sent_;  // calls, by session
+  std::map<SessionId, uint32_t> sent_;  // requests, by session
   std::unordered_set<uint32_t> ready_;  // asked for members only, so its order reaches nothing
   bool ended_ = false;
 };
@@ -371,7 +388,7 @@ void write_retrieval(const RetrievalSpec& in, v1::RetrievalConfig* out) {
   out->set_staging_buffers(in.staging_buffers);
   out->set_rank(in.rank);
   out->set_columns_q32(in.columns_q32);
-  out->set_resident_share_q32(in.resident_share_q32);
+  out->set_resident_fraction_q32(in.resident_fraction_q32);
 }
 
 }  // namespace
@@ -392,7 +409,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_pages_host(in.pages_host);
     engine.set_pages_disk(in.pages_disk);
     engine.set_spill_pages_target(in.spill_pages_target);
-    engine.set_calls_max(in.calls_max);
+    engine.set_requests_max(in.requests_max);
     engine.set_step_tokens_max(in.step_tokens_max);
     engine.set_chunk_tokens_max(in.chunk_tokens_max);
     engine.set_context_tokens_max(in.context_tokens_max);
@@ -406,8 +423,8 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_prefix_eviction(in.prefix_eviction);
     engine.set_evict_batch_pages(in.evict_batch_pages);
     engine.set_eviction_doubling_tokens(in.eviction_doubling_tokens);
-    engine.set_clean_batch_pages(in.clean_batch_pages);
-    engine.set_clean_pages_target(in.clean_pages_target);
+    engine.set_offload_batch_pages(in.offload_batch_pages);
+    engine.set_offload_pages_target(in.offload_pages_target);
     for (const uint32_t size : in.capture_sizes) engine.add_capture_sizes(size);
     const PolicySet& axes = in.policies;
     if (axes.retrieval != "all") write_retrieval(axes.retrieval_spec, engine.mutable_retrieval());
@@ -429,7 +446,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
 Result<Log> read_log(const std::string& name, std::string_view bytes) {
   Log log;
   LogReader reader(name, &log);
-  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Error
   RecordReader in(bytes);
   std::string_view part;
   v1::LogRecord record;
@@ -439,7 +456,7 @@ Result<Log> read_log(const std::string& name, std::string_view bytes) {
     if (Result<void> ok = reader.take(record); !ok) return tl::unexpected(ok.error());
   }
   if (begin < bytes.size())
-    return mistake(name, fmt::format("no log record at byte {}", begin), "is this a whole log?");
+    return make_error(name, fmt::format("no log record at byte {}", begin), "is this a whole log?");
   if (Result<void> ok = reader.done(); !ok) return tl::unexpected(ok.error());
   return log;
 }

@@ -25,23 +25,23 @@ struct Log {
     Instant at{};
     uint64_t answers = 0;
     bool from_wake = false;
-    Event event;  // CallReady's spans point into what follows
+    Event event;  // RequestReady's spans point into what follows
     std::vector<UnitRun> runs;
     std::vector<uint32_t> triggers;
     std::vector<RoleRun> roles;
   };
-  struct Kept {
-    CallId call{};
+  struct Retained {
+    RequestId request{};
     std::vector<uint32_t> counts;
     std::vector<uint64_t> live;
   };
-  struct Stretch {
+  struct CoalescedSteps {
     uint64_t step = 0;  // its last step carries the outcome
     uint64_t steps = 0;
     uint32_t plan = 0;
     StepOutcome outcome;
-    std::vector<CallId> eos;
-    std::vector<Kept> kept;
+    std::vector<RequestId> eos;
+    std::vector<Retained> retained;
   };
   struct Transfer {
     uint64_t number = 0;
@@ -55,10 +55,10 @@ struct Log {
     uint64_t digest = 0;
   };
   struct Engine {
-    std::vector<Instant> ends;            // by step
-    std::vector<Stretch> stretches;       // ascending, without gaps
-    std::vector<Transfer> transfers;      // ascending
-    std::vector<Checkpoint> checkpoints;  // in order
+    std::vector<Instant> ends;                   // by step
+    std::vector<CoalescedSteps> coalesced_runs;  // ascending, without gaps
+    std::vector<Transfer> transfers;             // ascending
+    std::vector<Checkpoint> checkpoints;         // in order
   };
 
   std::string scenario;

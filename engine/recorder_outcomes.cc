@@ -16,7 +16,7 @@ namespace kvtwin {
 namespace {
 
 constexpr uint32_t kOutcomeSchema = 2;
-constexpr uint32_t kSchemaByCallId = 1;  // still read; see RequestNumbers
+constexpr uint32_t kSchemaByRequestId = 1;  // still read; see RequestNumbers
 
 void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* out) {
   for (const LayerRecall& recall : recalls) {
@@ -32,22 +32,22 @@ void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* o
 
 RequestNumbers::RequestNumbers(const Log& log) : from_log_(true) {
   for (const Log::ClientStep& step : log.client) {
-    const auto* ready = std::get_if<CallReady>(&step.event);
+    const auto* ready = std::get_if<RequestReady>(&step.event);
     if (ready == nullptr) continue;
-    calls_.insert_or_assign(ready->key(),
-                            ready->call);  // sent again after a rejection: outcomes are the last one's
-    keys_.emplace(ready->call, ready->key());
+    requests_.insert_or_assign(ready->key(),
+                               ready->request);  // sent again after a rejection: outcomes are the last one's
+    keys_.emplace(ready->request, ready->key());
   }
 }
 
 uint64_t RequestNumbers::of(const RequestKey& key) const {
   if (!from_log_) return uint64_t{raw(key.session)} << 32 | key.index;
-  const auto found = calls_.find(key);
-  return found == calls_.end() ? UINT64_MAX : raw(found->second);
+  const auto found = requests_.find(key);
+  return found == requests_.end() ? UINT64_MAX : raw(found->second);
 }
 
-std::optional<RequestKey> RequestNumbers::key(CallId call) const {
-  const auto found = keys_.find(call);
+std::optional<RequestKey> RequestNumbers::key(RequestId request) const {
+  const auto found = keys_.find(request);
   return found == keys_.end() ? std::nullopt : std::optional(found->second);
 }
 
@@ -63,17 +63,17 @@ uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const Reque
 void Attempts::saw(const LaunchStep& launch, uint32_t offset) {
   if (offset > 0) return;
   for (const PlanEntry& entry : launch.entries) {
-    if (entry.first) ++attempts_[entry.call];
+    if (entry.first) ++attempts_[entry.request];
   }
 }
 
-void Attempts::told(const Command& command) {
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) attempts_.erase(drop->call);
+void Attempts::notify(const Command& command) {
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) attempts_.erase(drop->request);
 }
 
-uint32_t Attempts::of(CallId call) const {
-  const auto found = attempts_.find(call);
+uint32_t Attempts::of(RequestId request) const {
+  const auto found = attempts_.find(request);
   return found == attempts_.end() ? 0 : found->second;
 }
 
@@ -87,29 +87,29 @@ class OutcomeLog::Watch final : public OutcomeSource {
  public:
   Watch(OutcomeSource* source, State* state) : source_(source), state_(*state) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     source_->step(launch, offset, values);
     attempts_.saw(launch, offset);
-    if (values->recalls.empty() && values->kept.empty() && values->eos.empty()) return;
+    if (values->recalls.empty() && values->retained.empty() && values->eos.empty()) return;
     v1::OutcomeRecord record;
     v1::StepOutcomes& out = *record.mutable_step();
     out.set_engine(raw(launch.engine));
     out.set_step(raw(launch.step) + offset);
     out.set_plan(plan_fingerprint(launch, offset, {}));
     record_recalls(values->recalls, &out);
-    KVT_CHECK(values->kept.size() <= launch.compressions.size());
-    for (size_t i = 0; i < values->kept.size(); ++i) {
-      const CellsKept& kept = values->kept[i];
-      v1::StepOutcomes::Kept& one = *out.add_kept();
+    KVT_CHECK(values->retained.size() <= launch.compressions.size());
+    for (size_t i = 0; i < values->retained.size(); ++i) {
+      const CompressionOutcome& retained = values->retained[i];
+      v1::StepOutcomes::Retained& one = *out.add_retained();
       name(launch.entries[launch.compressions[i].entry].key, one.mutable_key());
-      one.set_attempt(attempts_.of(kept.call));
+      one.set_attempt(attempts_.of(retained.request));
       one.set_tokens(launch.compressions[i].end);
-      one.mutable_count()->Add(kept.counts.begin(), kept.counts.end());
-      one.mutable_live()->Add(kept.live.begin(), kept.live.end());
+      one.mutable_count()->Add(retained.counts.begin(), retained.counts.end());
+      one.mutable_live()->Add(retained.live.begin(), retained.live.end());
     }
-    for (const CallId call : values->eos) {
+    for (const RequestId request : values->eos) {
       const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
-                                      [&](const PlanEntry& of) { return of.call == call; });
+                                      [&](const PlanEntry& of) { return of.request == request; });
       KVT_CHECK(entry != launch.entries.end());
       name(entry->key, out.add_ended());
     }
@@ -117,9 +117,9 @@ class OutcomeLog::Watch final : public OutcomeSource {
     ++state_.records;
   }
 
-  void told(const Command& command) override {
-    attempts_.told(command);
-    source_->told(command);
+  void notify(const Command& command) override {
+    attempts_.notify(command);
+    source_->notify(command);
   }
 
  private:
@@ -167,42 +167,42 @@ class OutcomeReader {
 
   Result<void> take(const v1::OutcomeRecord& record) {
     ++records_;
-    if (ended_) return wrong("there are records after the end");
+    if (ended_) return problem("there are records after the end");
     if ((records_ == 1) != record.has_header()) {
-      return wrong(records_ == 1 ? "the first record is no header" : "there is a second header",
-                   "outcomes.binpb of a run with --record is what is read here");
+      return problem(records_ == 1 ? "the first record is no header" : "there is a second header",
+                     "outcomes.binpb of a run with --record is what is read here");
     }
     if (record.has_header()) return header(record.header());
     if (record.has_step()) return step(record.step());
-    if (!record.has_end()) return wrong("a record is empty or of a kind that this version does not know");
+    if (!record.has_end()) return problem("a record is empty or of a kind that this version does not know");
     ended_ = true;
     if (record.end().steps() == records_ - 2) return {};
-    return wrong(fmt::format("{} steps were read, but {} written", records_ - 2, record.end().steps()));
+    return problem(fmt::format("{} steps were read, but {} written", records_ - 2, record.end().steps()));
   }
 
   Result<void> done() {
     if (ended_) return {};
-    return wrong("the outcomes end early", "the run was killed, or the file was cut; run it again");
+    return problem("the outcomes end early", "the run was killed, or the file was cut; run it again");
   }
 
  private:
-  tl::unexpected<Mistake> wrong(std::string what, std::string hint = {}) {
-    return mistake(fmt::format("{}: record {}", name_, records_), std::move(what), std::move(hint));
+  tl::unexpected<Error> problem(std::string what, std::string hint = {}) {
+    return make_error(fmt::format("{}: record {}", name_, records_), std::move(what), std::move(hint));
   }
 
   Result<void> header(const v1::OutcomeHeader& header) {
-    by_call_ = header.schema_version() == kSchemaByCallId;
-    if (!by_call_ && header.schema_version() != kOutcomeSchema) {
-      return wrong(fmt::format("schema version is {}", header.schema_version()),
-                   fmt::format("this version reads {} and {}", kSchemaByCallId, kOutcomeSchema));
+    by_request_ = header.schema_version() == kSchemaByRequestId;
+    if (!by_request_ && header.schema_version() != kOutcomeSchema) {
+      return problem(fmt::format("schema version is {}", header.schema_version()),
+                     fmt::format("this version reads {} and {}", kSchemaByRequestId, kOutcomeSchema));
     }
-    if (by_call_) {
+    if (by_request_) {
       Result<RequestNumbers> numbers = numbers_();
       if (!numbers) return tl::unexpected(numbers.error());
       out_.numbers = std::move(*numbers);
     }
     if (header.engines() == 0 || header.engines() > kRecordedEnginesMax) {
-      return wrong(fmt::format("{} engines", header.engines()), "1 to 4,096");
+      return problem(fmt::format("{} engines", header.engines()), "1 to 4,096");
     }
     out_.engines.resize(header.engines());
     return {};
@@ -210,70 +210,71 @@ class OutcomeReader {
 
   Result<void> step(const v1::StepOutcomes& in) {
     if (in.engine() >= out_.engines.size()) {
-      return wrong(fmt::format("engine {} of {}", in.engine(), out_.engines.size()));
+      return problem(fmt::format("engine {} of {}", in.engine(), out_.engines.size()));
     }
     RecordedOutcomes::Engine& engine = out_.engines[in.engine()];
     const auto layers = static_cast<uint32_t>(in.blocking_size());
     if (in.background_size() != in.blocking_size() || in.corrected_size() != in.blocking_size()) {
-      return wrong(fmt::format("{} layers with blocking, {} with background, {} with corrected recalls",
-                               layers, in.background_size(), in.corrected_size()));
+      return problem(fmt::format("{} layers with blocking, {} with background, {} with corrected recalls",
+                                 layers, in.background_size(), in.corrected_size()));
     }
     if (layers > 0 && engine.layers > 0 && layers != engine.layers) {
-      return wrong(fmt::format("recalls of {} layers after recalls of {}", layers, engine.layers));
+      return problem(fmt::format("recalls of {} layers after recalls of {}", layers, engine.layers));
     }
     if (layers > 0) engine.layers = layers;
     RecordedOutcomes::Step one;
     one.plan = in.plan();
     for (int l = 0; l < in.blocking_size(); ++l) {
-      const bool shares = in.heads_size() == in.blocking_size() && in.chosen_size() == in.blocking_size();
-      one.recalls.push_back({in.blocking(l), in.background(l), in.corrected(l), shares ? in.heads(l) : 0,
-                             shares ? in.chosen(l) : 0});
+      const bool fractions = in.heads_size() == in.blocking_size() && in.chosen_size() == in.blocking_size();
+      one.recalls.push_back({in.blocking(l), in.background(l), in.corrected(l), fractions ? in.heads(l) : 0,
+                             fractions ? in.chosen(l) : 0});
     }
-    for (const uint32_t call : in.eos()) {
-      const Result<RequestKey> key = key_of(call);
+    for (const uint32_t request : in.eos()) {
+      const Result<RequestKey> key = key_of(request);
       if (!key) return tl::unexpected(key.error());
       one.eos.push_back(*key);
     }
     for (const v1::StepOutcomes::RequestKey& ended : in.ended()) one.eos.push_back(key_of(ended));
     if (!engine.steps.emplace(in.step(), std::move(one)).second) {
-      return wrong(fmt::format("step {} of engine {} for the second time", in.step(), in.engine()));
+      return problem(fmt::format("step {} of engine {} for the second time", in.step(), in.engine()));
     }
-    for (const v1::StepOutcomes::Kept& kept : in.kept()) {
-      if (Result<void> ok = take_kept(kept, &engine); !ok) return ok;
+    for (const v1::StepOutcomes::Retained& retained : in.retained()) {
+      if (Result<void> ok = take_retained(retained, &engine); !ok) return ok;
     }
     return {};
   }
 
-  Result<void> take_kept(const v1::StepOutcomes::Kept& in, RecordedOutcomes::Engine* engine) {
+  Result<void> take_retained(const v1::StepOutcomes::Retained& in, RecordedOutcomes::Engine* engine) {
     const auto groups = static_cast<uint32_t>(in.count_size());
     if (groups > 0 && engine->groups > 0 && groups != engine->groups) {
-      return wrong(fmt::format("counts of {} head groups after counts of {}", groups, engine->groups));
+      return problem(fmt::format("counts of {} head groups after counts of {}", groups, engine->groups));
     }
     if (groups > 0) engine->groups = groups;
     if (static_cast<uint64_t>(in.live_size()) > uint64_t{in.tokens()} / 64 + 1) {
-      return wrong(fmt::format("{} words of live bits for {} tokens", in.live_size(), in.tokens()));
+      return problem(fmt::format("{} words of live bits for {} tokens", in.live_size(), in.tokens()));
     }
-    RecordedOutcomes::Kept kept{{in.count().begin(), in.count().end()}, {in.live().begin(), in.live().end()}};
-    const Result<RequestKey> key = by_call_ ? key_of(in.call()) : key_of(in.key());
+    RecordedOutcomes::Retained retained{{in.count().begin(), in.count().end()},
+                                        {in.live().begin(), in.live().end()}};
+    const Result<RequestKey> key = by_request_ ? key_of(in.request()) : key_of(in.key());
     if (!key) return tl::unexpected(key.error());
-    engine->kept.insert_or_assign({*key, in.attempt(), in.tokens()}, std::move(kept));
+    engine->retained.insert_or_assign({*key, in.attempt(), in.tokens()}, std::move(retained));
     return {};
   }
 
   static RequestKey key_of(const v1::StepOutcomes::RequestKey& request) {
     return {SessionId{request.session()}, request.index()};
   }
-  Result<RequestKey> key_of(uint32_t call) {
-    const std::optional<RequestKey> key = out_.numbers.key(CallId{call});
+  Result<RequestKey> key_of(uint32_t request) {
+    const std::optional<RequestKey> key = out_.numbers.key(RequestId{request});
     if (key) return *key;
-    return wrong(fmt::format("request {} is not in the log beside it", call),
-                 "log.binpb and outcomes.binpb of one run belong together");
+    return problem(fmt::format("request {} is not in the log beside it", request),
+                   "log.binpb and outcomes.binpb of one run belong together");
   }
 
   const std::string& name_;
   const ReadNumbers& numbers_;
   RecordedOutcomes& out_;
-  bool by_call_ = false;
+  bool by_request_ = false;
   uint64_t records_ = 0;
   bool ended_ = false;
 };
@@ -284,7 +285,7 @@ Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view
                                        const ReadNumbers& numbers) {
   RecordedOutcomes out;
   OutcomeReader reader(name, numbers, &out);
-  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Error
   RecordReader in(bytes);
   std::string_view part;
   v1::OutcomeRecord record;
@@ -294,8 +295,8 @@ Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view
     if (Result<void> ok = reader.take(record); !ok) return tl::unexpected(ok.error());
   }
   if (begin < bytes.size()) {
-    return mistake(name, fmt::format("no record of outcomes at byte {}", begin),
-                   "is this outcomes.binpb of a run with --record?");
+    return make_error(name, fmt::format("no record of outcomes at byte {}", begin),
+                      "is this outcomes.binpb of a run with --record?");
   }
   if (Result<void> ok = reader.done(); !ok) return tl::unexpected(ok.error());
   return out;

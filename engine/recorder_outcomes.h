@@ -2,8 +2,9 @@
 // them. A simulated run can answer from it instead of a model (sim/behaviour_recorded.h; DESIGN 3,
 // "recorded").
 //
-// Beside the log of events (recorder.h) and not part of it: recalls never cross the seam, and outcomes are
-// worth having where the decisions of the run that asks are others than those of the run that told.
+// Beside the log of events (recorder.h) and not part of it: recalls never cross the backend interface, and
+// outcomes are worth having where the decisions of the run that asks are others than those of the run that
+// told.
 
 #ifndef KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
 #define KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
@@ -25,21 +26,21 @@ namespace kvtwin {
 
 struct Log;
 
-// The numbers by which a file of outcomes names requests. Files of schema 1 use the CallIds of the recorded
-// run, which only that run's log can turn into keys; later files use the key itself.
+// The numbers by which a file of outcomes names requests. Files of schema 1 use the RequestIds of the
+// recorded run, which only that run's log can turn into keys; later files use the key itself.
 class RequestNumbers {
  public:
   RequestNumbers() = default;
   explicit RequestNumbers(const Log& log);
 
   uint64_t of(const RequestKey& key) const;
-  // The request that `log` names `call`; none if it names no such request.
-  std::optional<RequestKey> key(CallId call) const;
+  // The request that `log` names `request`; none if it names no such request.
+  std::optional<RequestKey> key(RequestId request) const;
 
  private:
   bool from_log_ = false;
-  std::map<RequestKey, CallId> calls_;
-  std::map<CallId, RequestKey> keys_;
+  std::map<RequestKey, RequestId> requests_;
+  std::map<RequestId, RequestKey> keys_;
 };
 
 // Recorded outcomes in memory. Recalls are sums over the requests of a step, so they hold for the very same
@@ -50,19 +51,19 @@ struct RecordedOutcomes {
     std::vector<LayerRecall> recalls;
     std::vector<RequestKey> eos;
   };
-  struct KeptAt {
+  struct RetainedAt {
     RequestKey key{};
     uint32_t attempt = 0;  // admissions, from 1
     uint32_t tokens = 0;   // Compression::end
-    auto operator<=>(const KeptAt&) const = default;
+    auto operator<=>(const RetainedAt&) const = default;
   };
-  struct Kept {
+  struct Retained {
     std::vector<uint32_t> counts;
     std::vector<uint64_t> live;
   };
   struct Engine {
     std::map<uint64_t, Step> steps;
-    std::map<KeptAt, Kept> kept;
+    std::map<RetainedAt, Retained> retained;
     uint32_t layers = 0;  // of the recalls; 0: there are none
     uint32_t groups = 0;  // that counts were given for; 0: there are none
   };
@@ -73,15 +74,15 @@ struct RecordedOutcomes {
 // The entries of single step `launch.step + offset`.
 uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const RequestNumbers& numbers);
 
-// How often each call was admitted, by what its entries say.
+// How often each request was admitted, by what its entries say.
 class Attempts {
  public:
   void saw(const LaunchStep& launch, uint32_t offset);
-  void told(const Command& command);
-  uint32_t of(CallId call) const;
+  void notify(const Command& command);
+  uint32_t of(RequestId request) const;
 
  private:
-  std::map<CallId, uint32_t> attempts_;
+  std::map<RequestId, uint32_t> attempts_;
 };
 
 class OutcomeLog {

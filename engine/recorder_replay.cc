@@ -6,7 +6,7 @@
 
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
-#include "engine/recorder_world.h"
+#include "engine/recorder_backend.h"
 
 namespace kvtwin {
 namespace {
@@ -22,14 +22,14 @@ void keep_earlier(Finding* first, Instant at, std::string text) {
 
 double seconds(Instant at) { return static_cast<double>(at.ns) / 1e9; }
 
-Instant starts_at(const Log::Engine& engine, const Log::Stretch& stretch) {
-  return stretch.step == 0 ? Instant{} : engine.ends[stretch.step - 1];
+Instant starts_at(const Log::Engine& engine, const Log::CoalescedSteps& coalesced) {
+  return coalesced.step == 0 ? Instant{} : engine.ends[coalesced.step - 1];
 }
 
-void compare_stretches(size_t id, const Log::Engine& was, const Log::Engine& is, Finding* first) {
-  const size_t common = std::min(was.stretches.size(), is.stretches.size());
+void compare_coalesced(size_t id, const Log::Engine& was, const Log::Engine& is, Finding* first) {
+  const size_t common = std::min(was.coalesced_runs.size(), is.coalesced_runs.size());
   for (size_t i = 0; i < common; ++i) {
-    const Log::Stretch &a = was.stretches[i], &b = is.stretches[i];
+    const Log::CoalescedSteps &a = was.coalesced_runs[i], &b = is.coalesced_runs[i];
     if (a.plan != b.plan || a.step != b.step) {
       keep_earlier(first, starts_at(was, a),
                    fmt::format("engine {}: step {}, launched at {:.6f} s, has another plan", id, a.step,
@@ -43,13 +43,13 @@ void compare_stretches(size_t id, const Log::Engine& was, const Log::Engine& is,
       return;
     }
   }
-  if (was.stretches.size() == is.stretches.size()) return;
-  const Log::Engine& longer = was.stretches.size() > common ? was : is;
-  const Instant at = starts_at(longer, longer.stretches[common]);
-  keep_earlier(
-      first, at,
-      fmt::format("engine {}: step {}, launched at {:.6f} s, exists only in the {} run", id,
-                  longer.stretches[common].step, seconds(at), &longer == &was ? "recorded" : "replayed"));
+  if (was.coalesced_runs.size() == is.coalesced_runs.size()) return;
+  const Log::Engine& longer = was.coalesced_runs.size() > common ? was : is;
+  const Instant at = starts_at(longer, longer.coalesced_runs[common]);
+  keep_earlier(first, at,
+               fmt::format("engine {}: step {}, launched at {:.6f} s, exists only in the {} run", id,
+                           longer.coalesced_runs[common].step, seconds(at),
+                           &longer == &was ? "recorded" : "replayed"));
 }
 
 void compare_checkpoints(size_t id, const Log::Engine& was, const Log::Engine& is, Finding* first) {
@@ -75,7 +75,7 @@ void compare_checkpoints(size_t id, const Log::Engine& was, const Log::Engine& i
 // With policies of the caller's own there are no names to look up.
 std::optional<std::string> wrong_config(const RunOptions& options, const CoreConfig& config) {
   if (!options.make_axes) return validate_core_config(config);
-  if (auto wrong = validate_limits(config)) return wrong;
+  if (auto problem = validate_limits(config)) return problem;
   return validate_axes(options.make_axes(config), config.policies, config);
 }
 
@@ -83,17 +83,17 @@ std::optional<std::string> wrong_config(const RunOptions& options, const CoreCon
 
 Result<Replayed> replay(const std::string& name, const Log& log, const std::vector<Observer*>& observers) {
   for (const CoreConfig& config : log.options.engines) {
-    if (const std::optional<std::string> wrong = wrong_config(log.options, config)) {
-      return mistake(fmt::format("{}: engine {}", name, raw(config.engine)), *wrong);
+    if (const std::optional<std::string> problem = wrong_config(log.options, config)) {
+      return make_error(fmt::format("{}: engine {}", name, raw(config.engine)), *problem);
     }
   }
   Recorder recorder(log.options, {log.scenario, log.seed});
-  RecordedWorld world(&log);
+  RecordedBackend backend(&log);
   RecordedClient client(&log);
   std::vector<Observer*> all = observers;
   all.push_back(&recorder);
   Replayed out;
-  out.end = run(log.options, recorder.watch(&client), &world, all);
+  out.end = run(log.options, recorder.watch(&client), &backend, all);
   out.same = out.end.digest == log.digest;
   if (out.same) return out;
 
@@ -101,11 +101,11 @@ Result<Replayed> replay(const std::string& name, const Log& log, const std::vect
   if (!again) return tl::unexpected(again.error());
   Finding first;
   for (size_t i = 0; i < log.engines.size(); ++i) {
-    compare_stretches(i, log.engines[i], again->engines[i], &first);
+    compare_coalesced(i, log.engines[i], again->engines[i], &first);
     compare_checkpoints(i, log.engines[i], again->engines[i], &first);
   }
   out.difference =
-      first.at == kNever ? "the last decisions of the run, or the placement of calls" : first.text;
+      first.at == kNever ? "the last decisions of the run, or the placement of requests" : first.text;
   return out;
 }
 

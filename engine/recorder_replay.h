@@ -1,4 +1,4 @@
-// replay() runs the policy on a log with neither world, and says whether it decided the same.
+// replay() runs the policy on a log with neither backend, and says whether it decided the same.
 
 #ifndef KVTWIN_ENGINE_RECORDER_REPLAY_H_
 #define KVTWIN_ENGINE_RECORDER_REPLAY_H_

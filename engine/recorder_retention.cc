@@ -9,17 +9,17 @@ BudgetSpec recorded_budget(const v1::RecordedBudget& in) {
   out.chunk_tokens = in.chunk_tokens();
   out.interval = in.interval();
   out.ratio = in.ratio();
-  out.cells = in.cells();
+  out.kv_entries = in.kv_entries();
   out.sinks_free = in.sinks_free();
   out.pyramid_beta = in.pyramid_beta();
   out.mu.assign(in.mu().begin(), in.mu().end());
   out.sigma.assign(in.sigma().begin(), in.sigma().end());
   out.alpha = in.alpha();
-  out.shares = in.shares();
+  out.relative = in.relative();
   if (in.has_inflation()) out.inflation = in.inflation();
   out.decode_reserve = in.decode_reserve();
   out.keeps_all.assign(in.keeps_all().begin(), in.keeps_all().end());
-  out.kept_min = in.kept_min();
+  out.retained_min = in.retained_min();
   out.uniform_depth = in.uniform_depth();
   return out;
 }
@@ -30,17 +30,17 @@ void record_budget(const BudgetSpec& in, v1::RecordedBudget* out) {
   out->set_chunk_tokens(in.chunk_tokens);
   out->set_interval(in.interval);
   out->set_ratio(in.ratio);
-  out->set_cells(in.cells);
+  out->set_kv_entries(in.kv_entries);
   out->set_sinks_free(in.sinks_free);
   out->set_pyramid_beta(in.pyramid_beta);
   out->mutable_mu()->Add(in.mu.begin(), in.mu.end());
   out->mutable_sigma()->Add(in.sigma.begin(), in.sigma.end());
   out->set_alpha(in.alpha);
-  out->set_shares(in.shares);
+  out->set_relative(in.relative);
   if (in.inflation.has_value()) out->set_inflation(*in.inflation);
   out->set_decode_reserve(in.decode_reserve);
   for (const bool all : in.keeps_all) out->add_keeps_all(all);
-  out->set_kept_min(in.kept_min);
+  out->set_retained_min(in.retained_min);
   out->set_uniform_depth(in.uniform_depth);
 }
 

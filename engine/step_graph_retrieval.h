@@ -2,9 +2,9 @@
 // counts are refreshed for every step.
 //
 // Streams: compute, select (scores for the next step), h2d, convert, d2h, host. PCIe is one FIFO per
-// direction for all layers and calls. A layer's recall is one operation, and its conversion another; what the
-// two overlap inside (two staging buffers) is in their durations, because buffers hold one head's pages of
-// one call.
+// direction for all layers and requests. A layer's recall is one operation, and its conversion another; what
+// the two overlap inside (two staging buffers) is in their durations, because buffers hold one head's pages
+// of one request.
 //
 // Edges that a method's released code lacks and that are required here (METHODS 6.4):
 //   score after the query exists; scatter into the arena after the attention that still reads it;
@@ -34,7 +34,7 @@ struct RetrievalStepSpec {
   bool speculation = true;    // FreeKV
   bool converts = true;       // host pages are HND: what arrives is scattered into NHD slots
   uint32_t staging_buffers = 2;
-  bool keeps_prefixes = false;  // pages outlive their calls on the host: dense layers' too
+  bool keeps_prefixes = false;  // pages outlive their requests on the host: dense layers' too
   bool captures = false;        // each layer takes something down for the scorer
   CompressionPlace compresses = CompressionPlace::kNone;
 };
@@ -68,9 +68,9 @@ struct RetrievalStep {
   uint32_t flagged(uint32_t layer) const { return 2 * count() + layer; }  // 1: some head is chosen again
   uint32_t unflagged(uint32_t layer) const {
     return 3 * count() + layer;
-  }                                                         // 1: none is, and some call retrieves
+  }                                                         // 1: none is, and some request retrieves
   uint32_t filled() const { return 4 * count(); }           // pages that this step completes
-  uint32_t compressing() const { return 4 * count() + 1; }  // 1: some call is compressed
+  uint32_t compressing() const { return 4 * count() + 1; }  // 1: some request is compressed
   uint32_t outcome_count() const { return 4 * count() + 2; }
 
  private:

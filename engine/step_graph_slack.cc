@@ -10,9 +10,9 @@ bool contains(std::span<const OpId> all, OpId one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-class Waits {
+class StreamWaits {
  public:
-  Waits(const StepGraph& graph, Ticks start, const StepTiming& timing, std::span<const Ticks> carried)
+  StreamWaits(const StepGraph& graph, Ticks start, const StepTiming& timing, std::span<const Ticks> carried)
       : graph_(graph), start_(start), end_(timing.end), carried_(carried), waits_(graph.op_count()) {
     graph.times(&times_);
     effects_.resize(graph.op_count());
@@ -151,7 +151,7 @@ class Waits {
 
 std::vector<OpWait> waits_of(const StepGraph& graph, Ticks start, const StepTiming& timing,
                              std::span<const Ticks> carried) {
-  return Waits(graph, start, timing, carried).take();
+  return StreamWaits(graph, start, timing, carried).take();
 }
 
 }  // namespace kvtwin

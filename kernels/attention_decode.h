@@ -1,24 +1,24 @@
-// Decode attention over paged KV in bf16: one query token per call, every KV head a sequence of its own.
+// Decode attention over paged KV in bf16: one query token per request, every KV head a sequence of its own.
 //
 //   out[q_row + j] = sum_t softmax_t(scale * q[q_row + j] . K[t]) V[t],  t < tokens, j < group
 //
-// A *sequence* is one (call, KV head): the keys and values of `tokens` cells in the pages that its table
-// names. Lengths may differ between heads (ragged budgets) and between calls. No launch parameter depends
-// on them: the grid is fixed, a plan on the device cuts all sequences, laid end to end, into shares of
-// 16-token blocks (stream-K), one per warp; what several shares found of a sequence is merged by log-sum-exp,
-// within a CTA in shared memory, between CTAs by the one that comes last.
+// A *sequence* is one (request, KV head): the keys and values of `tokens` KV entries in the pages that its
+// table names. Lengths may differ between heads (ragged budgets) and between requests. No launch parameter
+// depends on them: the grid is fixed, a plan on the device cuts all sequences, laid end to end, into shares
+// of 16-token blocks (stream-K), one per warp; what several shares found of a sequence is merged by
+// log-sum-exp, within a CTA in shared memory, between CTAs by the one that comes last.
 //
-// Where calls have holes, tables are of cells (`listed`), and a block is any 16 of them: runs of cells that
-// follow one another in a page are one copy each, a lone cell two of 2 * head_dim bytes. Sums are the same in
-// the same order, so a table of the very cells that pages hold gives the same bits. Floor: 4 bytes a cell
-// more. Predicted: within 3 % of pages for long runs, 10 to 15 % slower at random halves of pages, by smaller
-// copies and by rows whose chunks share banks; measured: 4 and 10 % (32 x 8k), 1 to 6 % at 8 x 1.4k and
-// below.
+// Where requests have holes, tables are of KV entries (`listed`), and a block is any 16 of them: runs of KV
+// entries that follow one another in a page are one copy each, a lone KV entry two of 2 * head_dim bytes.
+// Sums are the same in the same order, so a table of the very KV entries that pages hold gives the same bits.
+// Floor: 4 bytes a KV entry more. Predicted: within 3 % of pages for long runs, 10 to 15 % slower at random
+// halves of pages, by smaller copies and by rows whose chunks share banks; measured: 4 and 10 % (32 x 8k), 1
+// to 6 % at 8 x 1.4k and below.
 //
 // Page, by (page, head): `page_tokens` rows of K, then as many of V, head_dim bf16 each. Rows are swizzled:
 // the 16-byte chunk c of the row of token t is stored at chunk c ^ (t & 7). (Page size 1: not.)
 //
-// Floor: 4 * head_dim bytes per cell at 4.69 TB/s. Llama-3.1-8B, one layer, measured by
+// Floor: 4 * head_dim bytes per KV entry at 4.69 TB/s. Llama-3.1-8B, one layer, measured by
 // kernels/bench/decode_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_DECODE_H_
@@ -50,7 +50,7 @@ struct DecodeShape {
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t sequences = 0;
   uint32_t ctas = 132;  // fewer leave SMs to others
-  bool listed = false;  // tables name cells, page * page_tokens + slot each, instead of pages
+  bool listed = false;  // tables name KV entries, page * page_tokens + slot each, instead of pages
 };
 
 // Device memory, all of it; `plan` and `workspace` belong to this kernel between a plan and its launches.

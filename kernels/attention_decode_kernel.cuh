@@ -49,10 +49,10 @@ struct Worker {
   const uint32_t lane, ring, barriers;  // shared addresses of this warp's stages and barriers
   Cursor reading;
   uint32_t reading_left = 0;  // blocks of the share
-  // Entries [page_base, page_base + 32) of the table of the sequence that is read, by lane; of cells the next
-  // 32 too, because two blocks use them up.
+  // Entries [page_base, page_base + 32) of the table of the sequence that is read, by lane; of KV entries the
+  // next 32 too, because two blocks use them up.
   uint32_t page_base = 0, page = 0, page_ahead = 0;
-  uint32_t slots = 0;  // of cells: slot % 8 of row lane % 16 of each stage
+  uint32_t slots = 0;  // of KV entries: slot % 8 of row lane % 16 of each stage
 
   __device__ Worker(const DecodeShape& s, const DecodeArgs& a, uint32_t ring_at, uint32_t barriers_at)
       : shape(s), args(a), lane(threadIdx.x % 32), ring(ring_at), barriers(barriers_at) {}
@@ -73,11 +73,11 @@ struct Worker {
     page = page_ahead;
     page_ahead = entry(first + 32 + lane);
   }
-  __device__ void start(const WarpShare& share) {
-    reading.open(share.sequence, share.block,
-                 {share.info.q_row, share.info.table, share.info.tokens, share.info.column});
-    reading_left = share.blocks;
-    load_pages(share.block * kDecodeBlockTokens / entry_tokens());
+  __device__ void start(const WarpSplit& split) {
+    reading.open(split.sequence, split.block,
+                 {split.info.q_row, split.info.table, split.info.tokens, split.info.column});
+    reading_left = split.blocks;
+    load_pages(split.block * kDecodeBlockTokens / entry_tokens());
   }
   __device__ const char* block_of(uint32_t page_number) const {
     const size_t at = size_t{page_number} * shape.heads_per_page + reading.info.column;
@@ -120,24 +120,24 @@ struct Worker {
       }
     }
   }
-  // Cells that follow one another in a page come together: lane i has those from row i % 16 on, if it is the
-  // first of such a run; the lower lanes their keys, the upper ones their values.
+  // KV entries that follow one another in a page come together: lane i has those from row i % 16 on, if it is
+  // the first of such a run; the lower lanes their keys, the upper ones their values.
   __device__ void fill_listed(uint32_t stage, uint32_t token) {
     const uint32_t bar = barriers + 8 * stage, target = ring + stage * Geometry::kStage;
     const uint32_t valid = min(kDecodeBlockTokens, reading.info.tokens - token);
     if (token - page_base >= 32) load_next_pages(token);
     const uint32_t row = lane % 16, values = lane / 16;
-    const uint32_t cell = __shfl_sync(kAllLanes, page, token - page_base + row);
-    const uint32_t before = __shfl_up_sync(kAllLanes, cell, 1), at = cell % shape.page_tokens;
-    const bool first = row < valid && (row == 0 || at == 0 || cell != before + 1);
+    const uint32_t kv_entry = __shfl_sync(kAllLanes, page, token - page_base + row);
+    const uint32_t before = __shfl_up_sync(kAllLanes, kv_entry, 1), at = kv_entry % shape.page_tokens;
+    const bool first = row < valid && (row == 0 || at == 0 || kv_entry != before + 1);
     const uint32_t later = (__ballot_sync(kAllLanes, first) & 0xffff) >> row >> 1;
-    slots = (slots & ~(7u << kSlotBits * stage)) | (cell & 7) << kSlotBits * stage;
+    slots = (slots & ~(7u << kSlotBits * stage)) | (kv_entry & 7) << kSlotBits * stage;
     if (lane == 0) barrier_arrive_expecting(bar, valid * 4 * kDim);
     __syncwarp();
     if (!first) return;
     const uint32_t rows = later != 0 ? __ffs(later) : valid - row;
     copy_bulk_once(target + values * Geometry::kHalf + row * Geometry::kRow,
-                   block_of(cell / shape.page_tokens) + (values * shape.page_tokens + at) * 2 * kDim,
+                   block_of(kv_entry / shape.page_tokens) + (values * shape.page_tokens + at) * 2 * kDim,
                    rows * 2 * kDim, bar);
   }
   // Which slot of its page the row `row` of `stage` is of, as far as that matters.
@@ -203,9 +203,9 @@ struct Worker {
 };
 
 template <class Geometry>
-__device__ void work(Worker<Geometry>& worker, const WarpShare& share, Merger<Geometry>& merger) {
+__device__ void work(Worker<Geometry>& worker, const WarpSplit& split, Merger<Geometry>& merger) {
   constexpr int kDim = Geometry::kDim;
-  worker.start(share);
+  worker.start(split);
   Cursor here = worker.reading;
   uint32_t query[kDim / 8];
   worker.load_query(here.info, query);
@@ -213,9 +213,9 @@ __device__ void work(Worker<Geometry>& worker, const WarpShare& share, Merger<Ge
     worker.fill(i);
     worker.read_on();
   }
-  uint32_t stage = 0, parity = 0, first = here.block, begin = share.first - here.block;
+  uint32_t stage = 0, parity = 0, first = here.block, begin = split.first - here.block;
   Partial<kDim> part;
-  for (uint32_t left = share.blocks; left > 0;) {
+  for (uint32_t left = split.blocks; left > 0;) {
     barrier_wait(worker.barriers + 8 * stage, parity);
     const uint32_t valid = here.info.tokens - here.block * kDecodeBlockTokens;
     if (valid < kDecodeBlockTokens) worker.clear_values_from(stage, valid);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   extern __shared__ __align__(128) char shared[];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   auto* const planned = static_cast<Plan*>(args.plan);
-  const WarpShare share = shares_of(planned)[blockIdx.x * kDecodeWarps + warp];
+  const WarpSplit split = fractions_of(planned)[blockIdx.x * kDecodeWarps + warp];
   const Plan plan = *planned;
   const uint32_t barriers = shared_address(shared) + Geometry::kBarriers + warp * Geometry::kStages * 8;
   if (lane == 0) {
@@ -256,9 +256,9 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   __syncwarp();
   Merger<Geometry> merger({args.out, args.workspace, shape.sequences, shape.group}, plan, shared);
   merger.forget();
-  if (share.blocks > 0) {
+  if (split.blocks > 0) {
     Worker<Geometry> worker(shape, args, shared_address(shared) + warp * Geometry::kRing, barriers);
-    work(worker, share, merger);
+    work(worker, split, merger);
   }
   __syncthreads();
   merger.merge();

@@ -8,7 +8,7 @@
 
 namespace kvtwin::device {
 
-// What tables name: pages of 16 tokens and more, pages of one, or cells.
+// What tables name: pages of 16 tokens and more, pages of one, or KV entries.
 enum class Tables : uint8_t { kPages, kSingle, kListed };
 
 // Shared memory of a CTA: [ring of each warp][two parts of each warp][whose they are][barriers].
@@ -25,15 +25,17 @@ struct DecodeGeometry {
   static constexpr int kStages = (kDim == 128 ? 3 : 6) - (kApart || kHeads == 8 ? 1 : 0);
   static constexpr int kRing = kStages * kStage;
   static constexpr int kPartFloats = kHeads * (kDim + 2);  // out[kHeads][kDim], max[kHeads], sum[kHeads]
-  static constexpr int kKept = kDecodeWarps * kRing;
+  static constexpr int kRetained = kDecodeWarps * kRing;
   static constexpr int kWarps = kDecodeWarps;
-  static constexpr int kOwners = kKept + 2 * kDecodeWarps * kPartFloats * 4;
+  static constexpr int kOwners = kRetained + 2 * kDecodeWarps * kPartFloats * 4;
   static constexpr int kBarriers = kOwners + 2 * kDecodeWarps * 16;
   static constexpr int kShared = kBarriers + kDecodeWarps * kStages * 8;
   static_assert(kShared <= 227 * 1024);
 
   // Where part `slot` of a CTA's 2 * kWarps lies in shared memory.
-  static __device__ __forceinline__ uint32_t part_at(uint32_t slot) { return kKept + slot * kPartFloats * 4; }
+  static __device__ __forceinline__ uint32_t part_at(uint32_t slot) {
+    return kRetained + slot * kPartFloats * 4;
+  }
   // The channel of accumulator row `row` (0 to 15) of tile `tile`.
   static __device__ __forceinline__ uint32_t channel(uint32_t tile, uint32_t row) { return 16 * tile + row; }
 

@@ -1,16 +1,16 @@
 // attention_rows (attention_rows.h) where neighbours of the list read one table: sixteen of them at a time by
-// tensor cores. A warp has 16 rows of one query head; the CTA's warps share a tile of 64 cells, whose places
-// are looked up one by one. Cells that no row of the CTA sees are left out tile by tile.
+// tensor cores. A warp has 16 rows of one query head; the CTA's warps share a tile of 64 KV entries, whose
+// places are looked up one by one. KV entries that no row of the CTA sees are left out tile by tile.
 
 #include "kernels/attention_rows.h"
-#include "kernels/cell_heads.cuh"
+#include "kernels/kv_entry_heads.cuh"
 
 namespace kvtwin {
 namespace {
 
 using namespace device;
 
-constexpr uint32_t kTile = 64;      // cells
+constexpr uint32_t kTile = 64;      // KV entries
 constexpr uint32_t kRows = 16;      // of a warp
 constexpr uint32_t kWarpsMost = 8;  // a warp a query head at least
 
@@ -19,8 +19,8 @@ __device__ void copy_async(uint32_t target, const void* source) {
 }
 __device__ void wait_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Entries of the list that follow one another and read the same cells of the same head; what any of them
-// sees: cells [0, sinks) and [from, end).
+// Entries of the list that follow one another and read the same KV entries of the same head; what any of them
+// sees: KV entries [0, sinks) and [from, end).
 struct Run {
   uint32_t first, end_row;  // in the list
   uint32_t sinks = 0, from = UINT32_MAX, end = 0;
@@ -32,17 +32,17 @@ __device__ Run next_run(const AttentionRowsArgs& args, uint32_t first, uint32_t 
   for (; run.end_row < last; ++run.end_row) {
     const QueryRow row = args.list[run.end_row];
     if (row.table != head.table || row.head != head.head || row.column != head.column) break;
-    run.sinks = max(run.sinks, min(row.sinks, row.cells));
-    if (row.cells <= row.sinks) continue;
-    run.from = min(run.from, row.sinks + row.gap), run.end = max(run.end, row.gap + row.cells);
+    run.sinks = max(run.sinks, min(row.sinks, row.kv_entries));
+    if (row.kv_entries <= row.sinks) continue;
+    run.from = min(run.from, row.sinks + row.gap), run.end = max(run.end, row.gap + row.kv_entries);
   }
   run.end = max(run.end, run.sinks);
   return run;
 }
 
-__device__ bool sees(const QueryRow& row, uint32_t cell) {
-  if (cell < row.sinks) return cell < row.cells;
-  return cell >= row.sinks + row.gap && cell - row.gap < row.cells;
+__device__ bool sees(const QueryRow& row, uint32_t kv_entry) {
+  if (kv_entry < row.sinks) return kv_entry < row.kv_entries;
+  return kv_entry >= row.sinks + row.gap && kv_entry - row.gap < row.kv_entries;
 }
 
 template <int kDim>
@@ -54,15 +54,16 @@ struct Worker {
 
   const AttentionRowsArgs& args;
   Shared* const shared;
-  const CellPool cells;
+  const KvEntryPool kv_entries;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t group = args.query_heads / args.kv_heads;
-  QueryRow rows[2];  // of this lane: lane / 4 of the warp's rows and that + 8; no cells: not of the run
+  QueryRow rows[2];  // of this lane: lane / 4 of the warp's rows and that + 8; no KV entries: not of the run
   float most[2], sum[2], out[kDim / 8][4];
   Fragment4 q[kSteps];
 
   __device__ Worker(const AttentionRowsArgs& a, Shared* s)
-      : args(a), shared(s), cells{a.pool, a.pages, a.page_tokens, a.heads_per_page, a.head_dim, a.listed} {}
+      : args(a), shared(s), kv_entries{a.pool,           a.pages,    a.page_tokens,
+                                       a.heads_per_page, a.head_dim, a.listed} {}
 
   static __device__ uint32_t at(uint32_t row, uint32_t chunk) { return row * kChunks + (chunk ^ (row & 7)); }
   __device__ size_t query_at(const QueryRow& row) const {
@@ -77,7 +78,7 @@ struct Worker {
       const uint32_t entry = base + lane / 4 + 8 * r;
       const bool mine = entry >= run.first && entry < run.end_row;
       rows[r] = args.list[mine ? entry : run.first];
-      if (!mine) rows[r].cells = 0;
+      if (!mine) rows[r].kv_entries = 0;
       most[r] = -INFINITY, sum[r] = 0;
     }
 #pragma unroll
@@ -93,13 +94,14 @@ struct Worker {
   }
 
   __device__ void load(const Run& run, uint32_t first) {
-    const CellHead head{rows[0].table, rows[0].column, 0, run.end};
+    const KvEntryHead head{rows[0].table, rows[0].column, 0, run.end};
     for (uint32_t i = threadIdx.x; i < kTile * kChunks; i += blockDim.x) {
-      const uint32_t cell = i / kChunks, chunk = i % kChunks;
+      const uint32_t kv_entry = i / kChunks, chunk = i % kChunks;
       const uint4* const key =
-          key_chunk<kDim>(cells, place_of(cells, head, min(first + cell, run.end - 1)), chunk);
-      copy_async(shared_address(&shared->keys[at(cell, chunk)]), key);
-      copy_async(shared_address(&shared->values[at(cell, chunk)]), key + size_t{cells.page_tokens} * kChunks);
+          key_chunk<kDim>(kv_entries, place_of(kv_entries, head, min(first + kv_entry, run.end - 1)), chunk);
+      copy_async(shared_address(&shared->keys[at(kv_entry, chunk)]), key);
+      copy_async(shared_address(&shared->values[at(kv_entry, chunk)]),
+                 key + size_t{kv_entries.page_tokens} * kChunks);
     }
     wait_async_copies();
     __syncthreads();
@@ -134,8 +136,8 @@ struct Worker {
         }
       }
       for (uint32_t by = 1; by <= 2; by *= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, by));
-      const float from = top == -INFINITY ? 0 : top, kept = exp2_fast(most[r] - from);
-      most[r] = top, sum[r] *= kept;
+      const float from = top == -INFINITY ? 0 : top, retained = exp2_fast(most[r] - from);
+      most[r] = top, sum[r] *= retained;
 #pragma unroll
       for (uint32_t b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -145,7 +147,7 @@ struct Worker {
         }
       }
 #pragma unroll
-      for (uint32_t b = 0; b < kDim / 8; ++b) out[b][2 * r] *= kept, out[b][2 * r + 1] *= kept;
+      for (uint32_t b = 0; b < kDim / 8; ++b) out[b][2 * r] *= retained, out[b][2 * r + 1] *= retained;
     }
 #pragma unroll
     for (uint32_t j = 0; j < kTile / 16; ++j) {
@@ -182,10 +184,10 @@ struct Worker {
     for (uint32_t first = window; first < last;) {
       const Run run = next_run(args, first, last);
       const bool mine = take(run, window);
-      for (uint32_t cell = 0; cell < run.end; cell += kTile) {
-        if (cell >= run.sinks && cell + kTile <= run.from) continue;
-        load(run, cell);
-        if (mine) attend(cell);
+      for (uint32_t kv_entry = 0; kv_entry < run.end; kv_entry += kTile) {
+        if (kv_entry >= run.sinks && kv_entry + kTile <= run.from) continue;
+        load(run, kv_entry);
+        if (mine) attend(kv_entry);
         __syncthreads();
       }
       if (mine) store(run, window);

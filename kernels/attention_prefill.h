@@ -1,20 +1,21 @@
-// Prefill attention in bf16: many query rows per call, causal, over [keys in pages ++ keys of the chunk].
+// Prefill attention in bf16: many query rows per request, causal, over [keys in pages ++ keys of the chunk].
 //
 //   out[t][j] = sum_c softmax_c(scale * q[t][j] . K[c]) V[c],   c < past + t + 1,   t < rows, j < group
 //
-// A *sequence* is one (call, KV head): `past` cells in the pages that its table names, and behind them `rows`
-// cells of the chunk, which lie either as rows beside the queries (k and v of PrefillArgs) or already in the
-// pages (k and v null). Histories may differ between heads (ragged budgets) and calls (a varlen batch). No
-// launch parameter depends on lengths: the grid is fixed, a plan on the device lists the tiles of work.
+// A *sequence* is one (request, KV head): `past` KV entries in the pages that its table names, and behind
+// them `rows` KV entries of the chunk, which lie either as rows beside the queries (k and v of PrefillArgs)
+// or already in the pages (k and v null). Histories may differ between heads (ragged budgets) and requests (a
+// varlen batch). No launch parameter depends on lengths: the grid is fixed, a plan on the device lists the
+// tiles of work.
 //
 // A tile is 128 rows of (token, query head of the group): 128 / group tokens, so that heads which share keys
 // share their reading. Keys come 128 at a time. Pages are those of attention_decode.h (its swizzle is the one
 // that wgmma reads, half a row at a time). Definition: kernels/attention.h; source of the online softmax: Dao
 // et al., FlashAttention, section 3.1.
 //
-// Floor: 4 * head_dim flops per (row, query head, visible cell) at 790 TFLOP/s, what cuBLAS sustains in bf16.
-// Llama-3.1-8B, causal, 8k: 0.55 TFLOP, 0.70 ms; exponentials beside it 0.35 ms, hidden by two warpgroups
-// that take turns. Measured by kernels/bench/prefill_bench.cu: see kernels/README.md.
+// Floor: 4 * head_dim flops per (row, query head, visible KV entry) at 790 TFLOP/s, what cuBLAS sustains in
+// bf16. Llama-3.1-8B, causal, 8k: 0.55 TFLOP, 0.70 ms; exponentials beside it 0.35 ms, hidden by two
+// warpgroups that take turns. Measured by kernels/bench/prefill_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_H_
 #define KVTWIN_KERNELS_ATTENTION_PREFILL_H_
@@ -35,7 +36,7 @@ struct PrefillSequence {
   uint32_t row = 0;     // of its first token, in q, k, v and out
   uint32_t rows = 0;    // tokens of the chunk; 0: nothing is done
   uint32_t head = 0;    // KV head: its query heads are head * group ...
-  uint32_t past = 0;    // cells before the chunk
+  uint32_t past = 0;    // KV entries before the chunk
   uint32_t table = 0;   // where its pages start in `pages`
   uint32_t column = 0;  // of its head in a page of several heads
 };
@@ -44,11 +45,11 @@ struct PrefillShape {
   uint32_t head_dim = 128;      // 64 or 128
   uint32_t group = 4;           // query heads per KV head, 1 to 8
   uint32_t kv_heads = 8;        // of a row of k and v
-  uint32_t page_tokens = 16;    // a multiple of 16 (page size 1: gather_cells() first)
+  uint32_t page_tokens = 16;    // a multiple of 16 (page size 1: gather_entries() first)
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t pool_blocks = 0;     // of the pool; may be 0 if nobody has a past
   uint32_t sequences = 0;
-  uint32_t rows = 0;       // of q; the sum of the chunks over the calls
+  uint32_t rows = 0;       // of q; the sum of the chunks over the requests
   uint32_t q_stride = 0;   // elements from row to row of q; a multiple of 8
   uint32_t kv_stride = 0;  // of k and of v
   uint32_t ctas = 132;     // fewer leave SMs to others

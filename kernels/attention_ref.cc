@@ -166,8 +166,8 @@ void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, flo
   const uint32_t group = query_heads / kv.kv_heads, dim = kv.head_dim;
   std::vector<float> scores;
   for (uint64_t r = 0; r < rows.size(); ++r) {
-    const uint64_t cells = rows[r].cells;
-    scores.resize(group * cells);
+    const uint64_t kv_entries = rows[r].kv_entries;
+    scores.resize(group * kv_entries);
     for (uint32_t h = heads.first; h < heads.first + heads.count; ++h) {
       const uint64_t row_head = r * query_heads + uint64_t{h} * group;
       const float* const query = q + row_head * dim;
@@ -175,31 +175,31 @@ void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, flo
       std::fill_n(result, uint64_t{group} * dim, 0.0f);
       uint64_t at = 0;
       for (const ReadRun& run : rows[r].reads) {
-        const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, cells - at));
-        widest<ScoreRun>(query, kv.keys + kv.at(run.page, h, run.first), group, count, dim, scale, cells,
+        const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, kv_entries - at));
+        widest<ScoreRun>(query, kv.keys + kv.at(run.page, h, run.first), group, count, dim, scale, kv_entries,
                          scores.data() + at);
         at += count;
-        if (at == cells) break;
+        if (at == kv_entries) break;
       }
-      KVT_CHECK(at == cells);
+      KVT_CHECK(at == kv_entries);
       Softmax softmax[64];
       KVT_CHECK(group <= 64);
       for (uint32_t g = 0; g < group; ++g)
-        widest<Exponentiate>(scores.data() + g * cells, static_cast<uint32_t>(cells), &softmax[g]);
+        widest<Exponentiate>(scores.data() + g * kv_entries, static_cast<uint32_t>(kv_entries), &softmax[g]);
       at = 0;
       for (const ReadRun& run : rows[r].reads) {
-        const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, cells - at));
+        const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, kv_entries - at));
         widest<WeighRun>(scores.data() + at, kv.values + kv.at(run.page, h, run.first), group, count, dim,
-                         cells, result);
+                         kv_entries, result);
         at += count;
-        if (at == cells) break;
+        if (at == kv_entries) break;
       }
       for (uint32_t g = 0; g < group; ++g) {
-        if (cells > 0) {
+        if (kv_entries > 0) {
           for (uint32_t i = 0; i < dim; ++i) result[uint64_t{g} * dim + i] /= softmax[g].sum;
         }
         if (lse != nullptr)
-          lse[row_head + g] = cells > 0 ? softmax[g].largest + std::log(softmax[g].sum) : kNothing;
+          lse[row_head + g] = kv_entries > 0 ? softmax[g].largest + std::log(softmax[g].sum) : kNothing;
       }
     }
   }

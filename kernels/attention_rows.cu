@@ -46,7 +46,7 @@ struct Rows {
     return args.pool + (size_t{page} * args.heads_per_page + column) * block.numbers();
   }
 
-  // Scores of this lane's cell, in powers of two.
+  // Scores of this lane's KV entry, in powers of two.
   __device__ void score(const __nv_bfloat16* keys, uint32_t slot, uint32_t group, float (&s)[kHeads]) const {
     for (int g = 0; g < kHeads; ++g) s[g] = 0;
     for (uint32_t c = 0; c < args.head_dim; c += 8) {
@@ -67,28 +67,28 @@ struct Rows {
     for (int g = 0; g < kHeads; ++g) s[g] *= scale;
   }
 
-  // 32 cells from `first` on, a lane each.
+  // 32 KV entries from `first` on, a lane each.
   __device__ void attend(const QueryRow& row, uint32_t column, uint32_t group, uint32_t first,
                          Partial<kHeads, kPairs>* part) const {
-    const uint32_t read = first + lane, cell = read < row.sinks ? read : read + row.gap;
-    const bool valid = read < row.cells;
-    uint32_t page = 0, slot = cell % args.page_tokens;
-    if (valid) page = args.pages[row.table + (args.listed ? cell : cell / args.page_tokens)];
+    const uint32_t read = first + lane, kv_entry = read < row.sinks ? read : read + row.gap;
+    const bool valid = read < row.kv_entries;
+    uint32_t page = 0, slot = kv_entry % args.page_tokens;
+    if (valid) page = args.pages[row.table + (args.listed ? kv_entry : kv_entry / args.page_tokens)];
     if (args.listed) slot = page % args.page_tokens, page /= args.page_tokens;
     float s[kHeads];
     if (valid) score(keys_of(page, column), slot, group, s);
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
       const float mine = valid ? s[g] : -INFINITY;
-      const float max = fmaxf(part->max[g], largest_of_warp(mine));  // finite: the first cell is valid
-      const float kept = exp2f(part->max[g] - max);
+      const float max = fmaxf(part->max[g], largest_of_warp(mine));  // finite: the first KV entry is valid
+      const float retained = exp2f(part->max[g] - max);
       s[g] = exp2f(mine - max);
-      part->sum[g] = part->sum[g] * kept + sum_of_warp(s[g]);
+      part->sum[g] = part->sum[g] * retained + sum_of_warp(s[g]);
       part->max[g] = max;
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) part->out[g][i].x *= kept, part->out[g][i].y *= kept;
+      for (int i = 0; i < kPairs; ++i) part->out[g][i].x *= retained, part->out[g][i].y *= retained;
     }
-    const uint32_t count = min(32u, row.cells - first);
+    const uint32_t count = min(32u, row.kv_entries - first);
     for (uint32_t t = 0; t < count; ++t) {
       const __nv_bfloat16* const values =
           keys_of(__shfl_sync(kAll, page, t), column) + size_t{args.page_tokens} * args.head_dim;
@@ -158,7 +158,7 @@ struct Rows {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) part.out[g][i] = {0, 0};
     }
-    for (uint32_t first = warp * 32; first < row.cells; first += kThreads)
+    for (uint32_t first = warp * 32; first < row.kv_entries; first += kThreads)
       attend(row, column, group, first, &part);
     finish(row, head, group, part);
   }

@@ -15,7 +15,7 @@ __device__ __forceinline__ void widen(const uint4& chunk, float (&x)[8]) {
     x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
   }
 }
-__device__ __forceinline__ uint4 narrow(const float (&x)[8]) {
+__device__ __forceinline__ uint4 low_bit(const float (&x)[8]) {
   return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
 }
 

@@ -8,7 +8,7 @@
 namespace kvtwin::device {
 
 // The sum over the threads before this one; *all: over all of them. `sums`: [kWarps] in shared memory, which
-// may hold the last call's. All threads of a CTA of kWarps * 32 together.
+// may hold the last request's. All threads of a CTA of kWarps * 32 together.
 template <uint32_t kWarps, typename T>
 __device__ T sum_before(T own, T* sums, T* all) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -240,7 +240,7 @@ __device__ void write_table(const ChoiceShape& shape, const ChoiceArgs& args, co
 
 // What changed in the slots moves; kept is what they held. REQUIRES: a thread looks at slots of its own.
 __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row, Shared& shared,
-                     const uint32_t* held, uint32_t* kept, uint32_t head, uint32_t missing, bool after) {
+                     const uint32_t* held, uint32_t* retained, uint32_t head, uint32_t missing, bool after) {
   const bool skipped = after && row.no_more != 0;
   if (threadIdx.x == 0) {
     if (after) atomicAdd(&args.counts->after, missing);
@@ -252,8 +252,8 @@ __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const Cho
   RecallMove* const moves = after ? args.after : args.before;
   for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) {
     const uint32_t page = held[i];
-    if (page == kept[i]) continue;
-    kept[i] = page;
+    if (page == retained[i]) continue;
+    retained[i] = page;
     if (skipped) continue;
     moves[shared.first_move + atomicAdd(&shared.moves, 1)] = {
         args.lists[row.owners + page] - shape.first_host, head,
@@ -262,22 +262,22 @@ __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const Cho
 }
 
 // What is in a slot as the step begins.
-__device__ uint32_t held_in(const ChoiceRow& row, const uint32_t* kept, uint32_t slot) {
+__device__ uint32_t held_in(const ChoiceRow& row, const uint32_t* retained, uint32_t slot) {
   constexpr uint32_t kNobody = 0xffffffffu;
-  return row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? slot : kept[slot];
+  return row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? slot : retained[slot];
 }
 
-// What is imposed on a head, if anything is.
-__device__ const kernels::HeadRecall* told(const ChoiceShape& shape, const ChoiceArgs& args,
-                                           const ChoiceRow& row, uint32_t head) {
+// What is forced on a head, if anything is.
+__device__ const kernels::HeadRecall* notify(const ChoiceShape& shape, const ChoiceArgs& args,
+                                             const ChoiceRow& row, uint32_t head) {
   const bool moves = row.held != Held::kInPlace && row.held != Held::kNothing;
-  if (args.imposed == nullptr || !moves) return nullptr;
-  return args.imposed + size_t{blockIdx.y} * shape.kv_heads + head;
+  if (args.forced_outcome == nullptr || !moves) return nullptr;
+  return args.forced_outcome + size_t{blockIdx.y} * shape.kv_heads + head;
 }
 
-// impose_missing_ref: what is chosen then differs from what is held by `missing` pages.
-__device__ void impose_missing(const HeadLists& lists, uint32_t count, float* scores, uint32_t candidates,
-                               uint32_t missing) {
+// force_missing_ref: what is chosen then differs from what is held by `missing` pages.
+__device__ void force_missing(const HeadLists& lists, uint32_t count, float* scores, uint32_t candidates,
+                              uint32_t missing) {
   for (uint32_t i = threadIdx.x; i < count; i += kThreads)
     lists.keys[i] = worth(scores, candidates, lists.held[i]);
   __syncthreads();
@@ -297,15 +297,16 @@ __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, c
   const uint32_t count = shape.chosen;
   const size_t state = size_t{row.state} * shape.kv_heads + head,
                width = size_t{shape.group} * shape.head_dim;
-  uint32_t* const kept = args.held + state * count;
+  uint32_t* const retained = args.held + state * count;
   for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-    lists.held[i] = held_in(row, kept, i);
-    kept[i] = lists.held[i];
+    lists.held[i] = held_in(row, retained, i);
+    retained[i] = lists.held[i];
   }
   bool after = false;
-  if (const kernels::HeadRecall* const imposed = told(shape, args, row, head); imposed != nullptr) {
-    after = imposed->before == 0;
-    if (imposed->turned != 0 && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
+  if (const kernels::HeadRecall* const forced_outcome = notify(shape, args, row, head);
+      forced_outcome != nullptr) {
+    after = forced_outcome->before == 0;
+    if (forced_outcome->turned != 0 && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
   } else if (row.held == Held::kTrusted) {
     after = !turned(shape, shared, args.q + (size_t{row.row} * shape.kv_heads + head) * width,
                     args.q_before + state * width);
@@ -322,7 +323,7 @@ __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, c
     missing = replace(shared, lists, count, scores, row.candidates);
   }
   if (!after) write_table(shape, args, row, lists.held, head);
-  move(shape, args, row, shared, lists.held, kept, head, missing, after);
+  move(shape, args, row, shared, lists.held, retained, head, missing, after);
 }
 
 // A CTA per KV head of a row.
@@ -337,11 +338,12 @@ __global__ void __launch_bounds__(kThreads)
       args.scores + (size_t{blockIdx.y} * shape.kv_heads + head) * shape.score_rows() * shape.score_stride;
   pool(shape, shared, scores, row.candidates);
   __syncthreads();
-  if (const kernels::HeadRecall* const imposed = told(shape, args, row, head); imposed != nullptr) {
-    const uint32_t* const kept = args.held + (size_t{row.state} * shape.kv_heads + head) * shape.chosen;
-    for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) lists.held[i] = held_in(row, kept, i);
+  if (const kernels::HeadRecall* const forced_outcome = notify(shape, args, row, head);
+      forced_outcome != nullptr) {
+    const uint32_t* const retained = args.held + (size_t{row.state} * shape.kv_heads + head) * shape.chosen;
+    for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) lists.held[i] = held_in(row, retained, i);
     __syncthreads();
-    impose_missing(lists, shape.chosen, scores, row.candidates, imposed->missing);
+    force_missing(lists, shape.chosen, scores, row.candidates, forced_outcome->missing);
   }
   choose(shared, scores, row.candidates, shape.chosen, lists.chosen);
   if (row.held != Held::kInPlace) return choose_slots(shape, args, row, shared, lists, scores, head);
@@ -350,9 +352,9 @@ __global__ void __launch_bounds__(kThreads)
     table[i] = args.lists[row.owners + lists.chosen[i]];
 }
 
-__global__ void keep_kernel(const QueryKept* rows, uint32_t numbers, const __nv_bfloat16* q,
+__global__ void keep_kernel(const QueryRetained* rows, uint32_t numbers, const __nv_bfloat16* q,
                             __nv_bfloat16* q_before) {
-  const QueryKept one = rows[blockIdx.x];
+  const QueryRetained one = rows[blockIdx.x];
   const auto* const from = reinterpret_cast<const uint4*>(q + size_t{one.row} * numbers);
   auto* const to = reinterpret_cast<uint4*>(q_before + size_t{one.state} * numbers);
   for (uint32_t i = threadIdx.x; i < numbers / 8; i += kThreads) to[i] = from[i];
@@ -369,7 +371,7 @@ cudaError_t choose_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaS
   return cudaGetLastError();
 }
 
-cudaError_t keep_queries(const QueryKept* rows, uint32_t count, uint32_t numbers, const __nv_bfloat16* q,
+cudaError_t keep_queries(const QueryRetained* rows, uint32_t count, uint32_t numbers, const __nv_bfloat16* q,
                          __nv_bfloat16* q_before, cudaStream_t stream) {
   if (numbers % 8 != 0) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;

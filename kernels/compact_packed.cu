@@ -1,5 +1,5 @@
-#include "kernels/cell_heads.cuh"
 #include "kernels/compact_packed.h"
+#include "kernels/kv_entry_heads.cuh"
 
 namespace kvtwin {
 namespace {
@@ -17,10 +17,10 @@ struct RowWords {
 __global__ void __launch_bounds__(kThreads)
     compact_kernel(const __grid_constant__ CompactPackedArgs args, const __grid_constant__ RowWords words) {
   const CompactHead head = args.heads[blockIdx.x];
-  const CellHead to_head{head.target_table, head.source.column, head.target_first, head.source.rows};
+  const KvEntryHead to_head{head.target_table, head.source.column, head.target_first, head.source.rows};
   auto* const pool = reinterpret_cast<uint32_t*>(args.pool);
-  const uint32_t cell_words = 2 * words.row, tile = kHeld * kThreads / cell_words;
-  const auto at = [&](CellPlace place, uint32_t word) {
+  const uint32_t kv_entry_words = 2 * words.row, tile = kHeld * kThreads / kv_entry_words;
+  const auto at = [&](KvEntryPlace place, uint32_t word) {
     const uint32_t side = word / words.row;
     return place.block * words.block + side * words.values_at + size_t{place.slot} * words.row +
            word % words.row;
@@ -28,25 +28,27 @@ __global__ void __launch_bounds__(kThreads)
   for (uint32_t base = 0; base < head.count; base += tile) {
     uint32_t held[kHeld];
     size_t target[kHeld];
-    float mark[kHeld];
-    size_t mark_target[kHeld];
+    float state_value[kHeld];
+    size_t state_target[kHeld];
 #pragma unroll
     for (uint32_t k = 0; k < kHeld; ++k) {
-      target[k] = mark_target[k] = SIZE_MAX;
-      const uint32_t index = k * kThreads + threadIdx.x, i = base + index / cell_words;
-      if (index / cell_words >= tile || i >= head.count) continue;
-      const uint32_t word = index % cell_words, row = __ldg(args.kept + head.kept + i);
-      const CellPlace from = place_of(args.cells, head.source, row), to = place_of(args.cells, to_head, i);
+      target[k] = state_target[k] = SIZE_MAX;
+      const uint32_t index = k * kThreads + threadIdx.x, i = base + index / kv_entry_words;
+      if (index / kv_entry_words >= tile || i >= head.count) continue;
+      const uint32_t word = index % kv_entry_words, row = __ldg(args.retained + head.retained + i);
+      const KvEntryPlace from = place_of(args.kv_entries, head.source, row),
+                         to = place_of(args.kv_entries, to_head, i);
       if (from.block == to.block && from.slot == to.slot) continue;
       held[k] = pool[at(from, word)], target[k] = at(to, word);
-      if (args.marks == nullptr || word != 0) continue;
-      mark[k] = args.marks[mark_of(args.cells, from)], mark_target[k] = mark_of(args.cells, to);
+      if (args.scorer_state == nullptr || word != 0) continue;
+      state_value[k] = args.scorer_state[state_index_of(args.kv_entries, from)],
+      state_target[k] = state_index_of(args.kv_entries, to);
     }
     __syncthreads();
 #pragma unroll
     for (uint32_t k = 0; k < kHeld; ++k) {
       if (target[k] != SIZE_MAX) pool[target[k]] = held[k];
-      if (mark_target[k] != SIZE_MAX) args.marks[mark_target[k]] = mark[k];
+      if (state_target[k] != SIZE_MAX) args.scorer_state[state_target[k]] = state_value[k];
     }
     __syncthreads();
   }
@@ -54,11 +56,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t compact_packed_cells(const CompactPackedArgs& args, cudaStream_t stream) {
-  const PageShape shape{args.cells.page_tokens, args.cells.head_dim, args.group};
+cudaError_t compact_packed_entries(const CompactPackedArgs& args, cudaStream_t stream) {
+  const PageShape shape{args.kv_entries.page_tokens, args.kv_entries.head_dim, args.group};
   const bool packs =
       args.format == Format::kFp8 || args.format == Format::kInt4 || args.format == Format::kFp4;
-  if (!packs || args.cells.listed || !page_shape_is_possible(shape, args.format))
+  if (!packs || args.kv_entries.listed || !page_shape_is_possible(shape, args.format))
     return cudaErrorInvalidValue;
   const uint32_t row = token_bytes(args.format, shape);
   if (row % 4 != 0 || 2 * (row / 4) > kHeld * kThreads) return cudaErrorInvalidValue;

@@ -1,5 +1,5 @@
-// Where cells lie in a bf16 pool and in a packed one, and a thread's piece of a row in either form
-// (convert_cells.h). Codes: quantise.cuh, which has pack_ref.cc's bits.
+// Where KV entries lie in a bf16 pool and in a packed one, and a thread's piece of a row in either form
+// (convert_entries.h). Codes: quantise.cuh, which has pack_ref.cc's bits.
 
 #ifndef KVTWIN_KERNELS_CONVERT_ROWS_CUH_
 #define KVTWIN_KERNELS_CONVERT_ROWS_CUH_
@@ -7,22 +7,24 @@
 #include <cuda_fp8.h>
 
 #include "kernels/bf16_chunk.cuh"
-#include "kernels/convert_cells.h"
+#include "kernels/convert_entries.h"
 #include "kernels/kv_block.cuh"
 #include "kernels/quantise.cuh"
 
 namespace kvtwin::device {
 
-// Page and slot of a cell: most pages have a power of two of them, and a division costs as much as the rest
-// of a piece.
+// Page and slot of a KV entry: most pages have a power of two of them, and a division costs as much as the
+// rest of a piece.
 class PagesOf {
  public:
   __device__ explicit PagesOf(uint32_t tokens) : tokens_(tokens) {
     while (shift_ < 31 && 1u << shift_ < tokens) ++shift_;
     if (1u << shift_ != tokens) shift_ = 32;
   }
-  __device__ uint32_t page(uint32_t cell) const { return shift_ < 32 ? cell >> shift_ : cell / tokens_; }
-  __device__ uint32_t slot(uint32_t cell) const { return cell - page(cell) * tokens_; }
+  __device__ uint32_t page(uint32_t kv_entry) const {
+    return shift_ < 32 ? kv_entry >> shift_ : kv_entry / tokens_;
+  }
+  __device__ uint32_t slot(uint32_t kv_entry) const { return kv_entry - page(kv_entry) * tokens_; }
 
  private:
   const uint32_t tokens_;
@@ -30,27 +32,27 @@ class PagesOf {
 };
 
 // One KV head of a pool of bf16 pages.
-class WidePool {
+class DequantizedPool {
  public:
-  __device__ WidePool(const ConvertArgs& args, uint32_t head)
-      : block_{args.wide_page_tokens, args.shape.head_dim},
-        pages_(args.wide_page_tokens),
+  __device__ DequantizedPool(const ConvertArgs& args, uint32_t head)
+      : block_{args.dequantized_page_tokens, args.shape.head_dim},
+        pages_(args.dequantized_page_tokens),
         heads_(args.kv_heads),
         head_(head) {}
 
-  __device__ uint32_t slot(uint32_t cell) const { return pages_.slot(cell); }
-  // The first number of a cell's row, as if it were not swizzled.
-  __device__ size_t row(uint32_t side, uint32_t cell) const {
-    const size_t page = pages_.page(cell);
+  __device__ uint32_t slot(uint32_t kv_entry) const { return pages_.slot(kv_entry); }
+  // The first number of a KV entry's row, as if it were not swizzled.
+  __device__ size_t row(uint32_t side, uint32_t kv_entry) const {
+    const size_t page = pages_.page(kv_entry);
     return (page * heads_ + head_) * block_.numbers() +
-           (size_t{side} * block_.page_tokens + slot(cell)) * block_.head_dim;
+           (size_t{side} * block_.page_tokens + slot(kv_entry)) * block_.head_dim;
   }
   // Of a row that begins at `row`: its channels [8 chunk, 8 chunk + 8).
   __device__ static uint32_t in_row(const KvBlockShape& block, uint32_t slot, uint32_t chunk) {
     return (chunk ^ block.swizzle(slot)) * 8;
   }
-  __device__ uint4* chunk(__nv_bfloat16* pool, uint32_t side, uint32_t cell, uint32_t chunk) const {
-    return reinterpret_cast<uint4*>(pool + row(side, cell) + in_row(block_, slot(cell), chunk));
+  __device__ uint4* chunk(__nv_bfloat16* pool, uint32_t side, uint32_t kv_entry, uint32_t chunk) const {
+    return reinterpret_cast<uint4*>(pool + row(side, kv_entry) + in_row(block_, slot(kv_entry), chunk));
   }
   __device__ const KvBlockShape& block() const { return block_; }
 
@@ -90,12 +92,12 @@ struct PackedBytes {
 
 // One KV head of a pool of packed pages.
 template <Format kFormat>
-class PackedCells {
+class PackedEntries {
  public:
-  __device__ PackedCells(const ConvertArgs& args, const PackedBytes& bytes, uint32_t head)
+  __device__ PackedEntries(const ConvertArgs& args, const PackedBytes& bytes, uint32_t head)
       : shape_(args.shape),
         bytes_(bytes),
-        wide_{args.wide_page_tokens, args.shape.head_dim},
+        dequantized_{args.dequantized_page_tokens, args.shape.head_dim},
         pages_(args.shape.page_tokens),
         heads_(args.kv_heads),
         head_(head) {}
@@ -105,13 +107,13 @@ class PackedCells {
     if (kFormat == Format::kFp8) return 8;
     return kFormat == Format::kFp4 ? kFp4Block : min(shape_.group, shape_.head_dim);
   }
-  // A row of a cell: of its key (0) or value (1). int2 has rows for values alone.
-  __device__ size_t row(uint32_t side, uint32_t cell) const {
-    return block(cell) + (side == 1 ? bytes_.values_at : 0) + size_t{pages_.slot(cell)} * bytes_.row;
+  // A row of a KV entry: of its key (0) or value (1). int2 has rows for values alone.
+  __device__ size_t row(uint32_t side, uint32_t kv_entry) const {
+    return block(kv_entry) + (side == 1 ? bytes_.values_at : 0) + size_t{pages_.slot(kv_entry)} * bytes_.row;
   }
-  // The group of keys that a cell is of.
-  __device__ size_t key_group(uint32_t cell) const {
-    return block(cell) + pages_.slot(cell) / shape_.group * size_t{bytes_.key_group};
+  // The group of keys that a KV entry is of.
+  __device__ size_t key_group(uint32_t kv_entry) const {
+    return block(kv_entry) + pages_.slot(kv_entry) / shape_.group * size_t{bytes_.key_group};
   }
 
   __device__ void pack(const __nv_bfloat16* from, uint32_t slot, uint8_t* to, uint32_t piece) const {
@@ -130,12 +132,13 @@ class PackedCells {
     }
   }
 
-  // Channel `channel` of the keys of one group, the first of which is cell `first` of `pool`.
-  __device__ void pack_keys(const __nv_bfloat16* wide, const WidePool& pool, uint32_t first, uint8_t* to,
-                            uint32_t channel) const {
+  // Channel `channel` of the keys of one group, the first of which is KV entry `first` of `pool`.
+  __device__ void pack_keys(const __nv_bfloat16* dequantized, const DequantizedPool& pool, uint32_t first,
+                            uint8_t* to, uint32_t channel) const {
     const auto key = [&](uint32_t token) {
-      const uint32_t cell = first + token, at = WidePool::in_row(wide_, pool.slot(cell), channel / 8);
-      return __bfloat162float(wide[pool.row(0, cell) + at + channel % 8]);
+      const uint32_t kv_entry = first + token,
+                     at = DequantizedPool::in_row(dequantized_, pool.slot(kv_entry), channel / 8);
+      return __bfloat162float(dequantized[pool.row(0, kv_entry) + at + channel % 8]);
     };
     float low = key(0), high = low;
     for (uint32_t t = 1; t < shape_.group; ++t) low = fminf(low, key(t)), high = fmaxf(high, key(t));
@@ -176,9 +179,9 @@ class PackedCells {
     }
   }
 
-  // Eight channels of the key of `cell`, whose group is at `from`.
-  __device__ void unpack_keys(const uint8_t* from, uint32_t cell, uint32_t chunk, float (&x)[8]) const {
-    const uint32_t token = pages_.slot(cell) % shape_.group;
+  // Eight channels of the key of `kv_entry`, whose group is at `from`.
+  __device__ void unpack_keys(const uint8_t* from, uint32_t kv_entry, uint32_t chunk, float (&x)[8]) const {
+    const uint32_t token = pages_.slot(kv_entry) % shape_.group;
     const auto* const pairs = reinterpret_cast<const __half*>(from + shape_.head_dim * (shape_.group / 4));
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
@@ -191,11 +194,11 @@ class PackedCells {
  private:
   static constexpr int kExponentBias = 127;  // E8M0
 
-  __device__ size_t block(uint32_t cell) const {
-    return (size_t{pages_.page(cell)} * heads_ + head_) * bytes_.page;
+  __device__ size_t block(uint32_t kv_entry) const {
+    return (size_t{pages_.page(kv_entry)} * heads_ + head_) * bytes_.page;
   }
   __device__ void load(const __nv_bfloat16* row, uint32_t slot, uint32_t chunk, float (&x)[8]) const {
-    widen(*reinterpret_cast<const uint4*>(row + WidePool::in_row(wide_, slot, chunk)), x);
+    widen(*reinterpret_cast<const uint4*>(row + DequantizedPool::in_row(dequantized_, slot, chunk)), x);
   }
   template <int kBits, int kCount>
   __device__ static uint32_t word(const Quantiser<kBits>& quantiser, const float (&x)[kCount]) {
@@ -254,7 +257,7 @@ class PackedCells {
 
   const PageShape shape_;
   const PackedBytes bytes_;
-  const KvBlockShape wide_;
+  const KvBlockShape dequantized_;
   const PagesOf pages_;
   const uint32_t heads_, head_;
 };

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   auto* const plan = reinterpret_cast<DecodePlan*>(plans + blockIdx.x * stride);
   __shared__ uint32_t warp_sums[32], near[kNear];
   const uint32_t sequences = shape.sequences;
-  auto* const far = reinterpret_cast<uint32_t*>(shares_of(plan) + shape.ctas * kDecodeWarps);
+  auto* const far = reinterpret_cast<uint32_t*>(fractions_of(plan) + shape.ctas * kDecodeWarps);
   uint32_t* const first_block = sequences <= kNear ? near : far;
   uint32_t before = 0;
   for (uint32_t base = 0; base < sequences; base += kPlanThreads) {
@@ -34,26 +34,26 @@ __global__ void __launch_bounds__(kPlanThreads)
   const DecodePlan cuts{before, ctas, before / ctas, before % ctas};
   if (threadIdx.x == 0) *plan = cuts;
   for (uint32_t g = threadIdx.x; g < shape.ctas * kDecodeWarps; g += kPlanThreads) {
-    WarpShare share;
+    WarpSplit split;
     const uint32_t cta = g / kDecodeWarps, warp = g % kDecodeWarps;
     if (cta < ctas) {
       const uint32_t begin = cuts.cta_begin(cta), count = cuts.cta_begin(cta + 1) - begin;
-      share.first = begin + warp * count / kDecodeWarps;
-      share.blocks = begin + (warp + 1) * count / kDecodeWarps - share.first;
+      split.first = begin + warp * count / kDecodeWarps;
+      split.blocks = begin + (warp + 1) * count / kDecodeWarps - split.first;
     }
-    if (share.blocks > 0) {
-      share.sequence = sequence_of(share.first, first_block, sequences);
-      share.block = share.first - first_block[share.sequence];
-      share.info = table[share.sequence];
+    if (split.blocks > 0) {
+      split.sequence = sequence_of(split.first, first_block, sequences);
+      split.block = split.first - first_block[split.sequence];
+      split.info = table[split.sequence];
     }
-    shares_of(plan)[g] = share;
+    fractions_of(plan)[g] = split;
   }
 }
 
 }  // namespace
 
 size_t decode_plan_bytes(const DecodeShape& shape) {
-  return sizeof(DecodePlan) + sizeof(WarpShare) * shape.ctas * kDecodeWarps +
+  return sizeof(DecodePlan) + sizeof(WarpSplit) * shape.ctas * kDecodeWarps +
          sizeof(uint32_t) * shape.sequences;
 }
 

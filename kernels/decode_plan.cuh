@@ -14,7 +14,7 @@
 namespace kvtwin::device {
 
 // One warp's part: `blocks` blocks from block `block` of `sequence` on.
-struct WarpShare {
+struct WarpSplit {
   uint32_t sequence = 0;
   uint32_t block = 0;
   uint32_t blocks = 0;
@@ -27,7 +27,7 @@ struct DecodePlan {
   uint32_t ctas = 0;      // C
   uint32_t each = 0;      // N / C
   uint32_t one_more = 0;  // N % C
-  // WarpShare shares[shape.ctas * kDecodeWarps]; uint32_t first_block[sequences] (scratch).
+  // WarpSplit shares[shape.ctas * kDecodeWarps]; uint32_t first_block[sequences] (scratch).
 
   __host__ __device__ uint32_t cta_begin(uint32_t cta) const {
     return cta * each + (cta < one_more ? cta : one_more);
@@ -38,7 +38,7 @@ struct DecodePlan {
   }
 };
 
-// Of pieces that somebody else has cut (decode_pieces.h), a CTA each.
+// Of pieces that somebody else has cut (decode_splits.h), a CTA each.
 struct PiecePlan {
   uint32_t ctas = 0;
   uint32_t unused = 0;
@@ -55,8 +55,8 @@ struct PiecePlan {
 };
 
 template <class Plan>
-__host__ __device__ inline WarpShare* shares_of(Plan* plan) {
-  return reinterpret_cast<WarpShare*>(plan + 1);
+__host__ __device__ inline WarpSplit* fractions_of(Plan* plan) {
+  return reinterpret_cast<WarpSplit*>(plan + 1);
 }
 // An empty sequence is one block without tokens: somebody must write its zeros.
 __host__ __device__ inline uint32_t blocks_of(uint32_t tokens) {

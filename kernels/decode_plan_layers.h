@@ -1,5 +1,5 @@
 // Plans of decode attention for all layers of a step in one launch, where heads of different layers read
-// different cells (methods that drop cells): a CTA a layer. What one plan is: attention_decode.h.
+// different KV entries (methods that drop KV entries): a CTA a layer. What one plan is: attention_decode.h.
 
 #ifndef KVTWIN_KERNELS_DECODE_PLAN_LAYERS_H_
 #define KVTWIN_KERNELS_DECODE_PLAN_LAYERS_H_

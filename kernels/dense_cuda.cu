@@ -36,30 +36,33 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const RmsNormArgs ar
     out[i] = __float2bfloat16_rn(x[i] * by * args.weight[i]);
 }
 
-// The same for widths that are multiples of 4 and at most 4 * kKept * kThreads: the row is read once, and the
-// weights while it is on its way.
-constexpr uint32_t kKept = 4;
+// The same for widths that are multiples of 4 and at most 4 * kRetained * kThreads: the row is read once, and
+// the weights while it is on its way.
+constexpr uint32_t kRetained = 4;
 __global__ void __launch_bounds__(kThreads) rms_norm_kept_kernel(const RmsNormArgs args) {
   const size_t row = args.pick != nullptr ? args.pick[blockIdx.x] : blockIdx.x;
   const auto* const x = reinterpret_cast<const float4*>(args.x + row * args.width);
   const auto* const weight = reinterpret_cast<const float4*>(args.weight);
   auto* const out = reinterpret_cast<uint2*>(args.out + size_t{blockIdx.x} * args.width);
-  float4 kept[kKept], w[kKept];
+  float4 retained[kRetained], w[kRetained];
   float sum = 0;
 #pragma unroll
-  for (uint32_t k = 0; k < kKept; ++k) {
+  for (uint32_t k = 0; k < kRetained; ++k) {
     const uint32_t i = k * kThreads + threadIdx.x;
-    kept[k] = i < args.width / 4 ? x[i] : float4{};
+    retained[k] = i < args.width / 4 ? x[i] : float4{};
     w[k] = i < args.width / 4 ? weight[i] : float4{};
-    sum += kept[k].x * kept[k].x + kept[k].y * kept[k].y + kept[k].z * kept[k].z + kept[k].w * kept[k].w;
+    sum += retained[k].x * retained[k].x + retained[k].y * retained[k].y + retained[k].z * retained[k].z +
+           retained[k].w * retained[k].w;
   }
   const float by = 1 / sqrtf(sum_of_all(sum) / static_cast<float>(args.width) + args.eps);
 #pragma unroll
-  for (uint32_t k = 0; k < kKept; ++k) {
+  for (uint32_t k = 0; k < kRetained; ++k) {
     const uint32_t i = k * kThreads + threadIdx.x;
     if (i >= args.width / 4) break;
-    const __nv_bfloat162 low = __floats2bfloat162_rn(kept[k].x * by * w[k].x, kept[k].y * by * w[k].y);
-    const __nv_bfloat162 high = __floats2bfloat162_rn(kept[k].z * by * w[k].z, kept[k].w * by * w[k].w);
+    const __nv_bfloat162 low =
+        __floats2bfloat162_rn(retained[k].x * by * w[k].x, retained[k].y * by * w[k].y);
+    const __nv_bfloat162 high =
+        __floats2bfloat162_rn(retained[k].z * by * w[k].z, retained[k].w * by * w[k].w);
     out[i] = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
   }
 }
@@ -178,8 +181,8 @@ cudaError_t embed(const EmbedArgs& args, cudaStream_t stream) {
 
 cudaError_t rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;
-  const bool kept = args.width % 4 == 0 && args.width <= 4 * kKept * kThreads;
-  const auto kernel = kept ? rms_norm_kept_kernel : rms_norm_kernel;
+  const bool retained = args.width % 4 == 0 && args.width <= 4 * kRetained * kThreads;
+  const auto kernel = retained ? rms_norm_kept_kernel : rms_norm_kernel;
   kernel<<<args.rows, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }

@@ -1,5 +1,6 @@
 // Weights of what is trained (FastKVzip's and TrimKV's gates, Judge Q's soft tokens), owned; and from a seed,
-// so that every method runs on a model that nobody trained. Seeded weights rank cells reproducibly, not well.
+// so that every method runs on a model that nobody trained. Seeded weights rank KV entries reproducibly, not
+// well.
 
 #ifndef KVTWIN_KERNELS_GATE_WEIGHTS_H_
 #define KVTWIN_KERNELS_GATE_WEIGHTS_H_

@@ -26,13 +26,13 @@ std::vector<double> ranks_of(std::span<const double> values) {
 
 }  // namespace
 
-HitCount count_hits(std::span<const uint32_t> kept, std::span<const uint32_t> reference) {
+HitCount count_hits(std::span<const uint32_t> retained, std::span<const uint32_t> reference) {
   HitCount out;
   out.reference = reference.size();
   size_t at = 0;
   for (const uint32_t row : reference) {
-    while (at < kept.size() && kept[at] < row) ++at;
-    out.hits += at < kept.size() && kept[at] == row;
+    while (at < retained.size() && retained[at] < row) ++at;
+    out.hits += at < retained.size() && retained[at] == row;
   }
   return out;
 }
@@ -48,21 +48,24 @@ double hit_rate(std::span<const HitCount> counts) {
   return n == 0 ? 0.0 : sum / static_cast<double>(n);
 }
 
-double random_hit_rate(uint64_t kept, uint64_t rows) {
-  return rows == 0 ? 0.0 : static_cast<double>(std::min(kept, rows)) / static_cast<double>(rows);
+double random_hit_rate(uint64_t retained, uint64_t rows) {
+  return rows == 0 ? 0.0 : static_cast<double>(std::min(retained, rows)) / static_cast<double>(rows);
 }
 
-void attention_output(const Look& look, const HeadsView& v, uint32_t j, uint32_t i,
-                      std::span<const uint32_t> kept, std::span<double> out) {
-  KVT_CHECK(out.size() == v.dim && v.heads == look.k.heads && v.rows == look.k.rows);
-  const uint32_t head = j / look.group(), dim = look.k.dim;
+void attention_output(const AttentionScores& attention_scores, const HeadsView& v, uint32_t j, uint32_t i,
+                      std::span<const uint32_t> retained, std::span<double> out) {
+  KVT_CHECK(out.size() == v.dim && v.heads == attention_scores.k.heads && v.rows == attention_scores.k.rows);
+  const uint32_t head = j / attention_scores.group(), dim = attention_scores.k.dim;
   std::vector<double> weights;
   RowSet visible;
   double largest = -std::numeric_limits<double>::infinity();
-  for (const uint32_t p : kept) {
-    if (!look.q_positions.empty() && look.positions.at(head, p) > look.q_positions[i]) continue;
+  for (const uint32_t p : retained) {
+    if (!attention_scores.q_positions.empty() &&
+        attention_scores.positions.at(head, p) > attention_scores.q_positions[i])
+      continue;
     double sum = 0;
-    for (uint32_t c = 0; c < dim; ++c) sum += double{look.q.row(j, i)[c]} * look.k.row(head, p)[c];
+    for (uint32_t c = 0; c < dim; ++c)
+      sum += double{attention_scores.q.row(j, i)[c]} * attention_scores.k.row(head, p)[c];
     visible.push_back(p);
     weights.push_back(sum / std::sqrt(double(dim)));
     largest = std::max(largest, weights.back());
@@ -75,17 +78,18 @@ void attention_output(const Look& look, const HeadsView& v, uint32_t j, uint32_t
   }
 }
 
-OutputError output_error(const Look& look, const HeadsView& v, std::span<const RowSet> kept) {
-  KVT_CHECK(kept.size() == look.k.heads);
-  RowSet all(look.k.rows);
+OutputError output_error(const AttentionScores& attention_scores, const HeadsView& v,
+                         std::span<const RowSet> retained) {
+  KVT_CHECK(retained.size() == attention_scores.k.heads);
+  RowSet all(attention_scores.k.rows);
   std::iota(all.begin(), all.end(), 0u);
   std::vector<double> full(v.dim), cut(v.dim);
   OutputError error;
   double differences = 0, squares = 0;
-  for (uint32_t j = 0; j < look.q.heads; ++j) {
-    for (uint32_t i = 0; i < look.q.rows; ++i) {
-      attention_output(look, v, j, i, all, full);
-      attention_output(look, v, j, i, kept[j / look.group()], cut);
+  for (uint32_t j = 0; j < attention_scores.q.heads; ++j) {
+    for (uint32_t i = 0; i < attention_scores.q.rows; ++i) {
+      attention_output(attention_scores, v, j, i, all, full);
+      attention_output(attention_scores, v, j, i, retained[j / attention_scores.group()], cut);
       for (uint32_t c = 0; c < v.dim; ++c) {
         const double difference = cut[c] - full[c];
         error.max_abs = std::max(error.max_abs, std::fabs(difference));

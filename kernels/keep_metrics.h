@@ -19,25 +19,27 @@ struct HitCount {
   uint64_t hits = 0;
   uint64_t reference = 0;
 };
-HitCount count_hits(std::span<const uint32_t> kept, std::span<const uint32_t> reference);
+HitCount count_hits(std::span<const uint32_t> retained, std::span<const uint32_t> reference);
 
 // Critical-KV hit rate: mean over (layer, head, sample) of hits / reference; entries without a reference are
 // left out; 0 when nothing is left.
 double hit_rate(std::span<const HitCount> counts);
-// What random selection of `kept` of `rows` gets: kept / rows. The lift of a scorer is its rate over this.
-double random_hit_rate(uint64_t kept, uint64_t rows);
+// What random selection of `retained` of `rows` gets: kept / rows. The lift of a scorer is its rate over
+// this.
+double random_hit_rate(uint64_t retained, uint64_t rows);
 
-// Attention output o = softmax(q K^T / sqrt(d)) V of query head j, row i, over the rows `kept` (ascending) of
-// its KV head; empty `kept` of a non-empty context gives zeros. out [dv]. fp64 inside.
-void attention_output(const Look& look, const HeadsView& v, uint32_t j, uint32_t i,
-                      std::span<const uint32_t> kept, std::span<double> out);
+// Attention output o = softmax(q K^T / sqrt(d)) V of query head j, row i, over the rows `retained`
+// (ascending) of its KV head; empty `retained` of a non-empty context gives zeros. out [dv]. fp64 inside.
+void attention_output(const AttentionScores& attention_scores, const HeadsView& v, uint32_t j, uint32_t i,
+                      std::span<const uint32_t> retained, std::span<double> out);
 
-// Over all query heads and rows of `look`: output with kept[h] against output with everything.
+// Over all query heads and rows of `attention_scores`: output with kept[h] against output with everything.
 struct OutputError {
   double max_abs = 0;   // largest difference of one value
   double relative = 0;  // sqrt(sum of squared differences / sum of squared full outputs)
 };
-OutputError output_error(const Look& look, const HeadsView& v, std::span<const RowSet> kept);
+OutputError output_error(const AttentionScores& attention_scores, const HeadsView& v,
+                         std::span<const RowSet> retained);
 
 // Spearman's rank correlation; equal values share the mean of their ranks. 0 when one side is constant.
 // REQUIRES: equal lengths.

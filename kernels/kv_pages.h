@@ -7,7 +7,7 @@
 
 namespace kvtwin::kernels {
 
-// fp32, HND: the cells of one KV head are rows of head_dim, one after the other.
+// fp32, HND: the KV entries of one KV head are rows of head_dim, one after the other.
 //   key   of (page p, KV head h, slot s): keys   + p * page_stride + (h * page_tokens + s) * head_dim
 //   value of (page p, KV head h, slot s): values + p * page_stride + (h * page_tokens + s) * head_dim
 struct KvPages {

@@ -60,12 +60,12 @@ Eigen symmetric_eigen_ref(uint32_t n, std::vector<double> matrix) {
   for (uint32_t i = 0; i < n; ++i) vectors[size_t{i} * n + i] = 1;
   const double nothing = square_sum(matrix) * 1e-30;
   for (int sweep = 0; sweep < kSweepsMax; ++sweep) {
-    double beside = 0;
+    double concurrent = 0;
     for (uint32_t p = 0; p < n; ++p) {
       for (uint32_t q = p + 1; q < n; ++q)
-        beside += 2 * matrix[size_t{p} * n + q] * matrix[size_t{p} * n + q];
+        concurrent += 2 * matrix[size_t{p} * n + q] * matrix[size_t{p} * n + q];
     }
-    if (beside <= nothing) break;
+    if (concurrent <= nothing) break;
     for (uint32_t p = 0; p < n; ++p) {
       for (uint32_t q = p + 1; q < n; ++q) {
         if (matrix[size_t{p} * n + q] != 0) rotate(n, p, q, matrix.data(), vectors.data());

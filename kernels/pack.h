@@ -1,4 +1,4 @@
-// int4 and int2 cells: the quantiser of METHODS 4.2 and the byte layouts of METHODS 4.3 (TriAxialKV).
+// int4 and int2 KV entries: the quantiser of METHODS 4.2 and the byte layouts of METHODS 4.3 (TriAxialKV).
 //
 //   K2 page   (page of `group` tokens, head)   for each channel group/4 bytes of codes, token t in byte t/4,
 //                                              bits 2(t%4); then head_dim fp16 scales; then head_dim zeros

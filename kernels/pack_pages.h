@@ -3,7 +3,7 @@
 // what is read).
 //
 // Floor: each page read once in one form and written once in the other, at 4.69 TB/s. int4 at group 32 with
-// head_dim 128: 512 + 160 bytes a cell. Instructions a number are near that floor too (about 13 of the 18
+// head_dim 128: 512 + 160 bytes a KV entry. Instructions a number are near that floor too (about 13 of the 18
 // that 128 lanes an SM could issue in the time), hence the quotient without a division.
 
 #ifndef KVTWIN_KERNELS_PACK_PAGES_H_

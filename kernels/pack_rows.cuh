@@ -97,7 +97,7 @@ __device__ __forceinline__ void quantise_row(const Piece& piece, uint8_t* row, u
   pairs[groups + lane / (kWidth / 16)] = quantiser.zero;
 }
 
-__device__ __forceinline__ void narrow_row(const Piece& piece, uint8_t* row, uint32_t lane) {
+__device__ __forceinline__ void low_bit_row(const Piece& piece, uint8_t* row, uint32_t lane) {
   float x[16];
   uint32_t words[4];
   piece.widen_all(x);
@@ -131,7 +131,7 @@ __device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, 
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = value_of(word >> kBits * i & ((1u << kBits) - 1), scale, zero);
   }
-  return narrow(x);
+  return low_bit(x);
 }
 
 // A block of rows: where its first one is, in either form.
@@ -198,7 +198,7 @@ __device__ void pack_rows(const PackedLayout& layout, const RowBlock<kDim>& at, 
     const uint32_t row = first + i * kAtOnce;
     uint8_t* const to = bytes + at.packed + row * layout.row_bytes;
     if constexpr (kBits == 8) {
-      if (row < layout.block_rows) narrow_row(pieces[i], to, lane);
+      if (row < layout.block_rows) low_bit_row(pieces[i], to, lane);
     } else {
       quantise_row<kBits, kDim, kWidth>(pieces[i], to, layout.groups, lane, row < layout.block_rows);
     }

@@ -4,14 +4,14 @@
 #include "engine/base/check.h"
 #include "kernels/pack.h"
 #include "kernels/pack_fast.h"
-#include "kernels/pack_narrow.h"
+#include "kernels/pack_low_bit.h"
 #include "kernels/packed_attention.h"
 #include "kernels/small_floats.h"
 
 namespace kvtwin::kernels {
 namespace {
 
-uint32_t cells_per_piece(Rows rows, const PageShape& shape) {
+uint32_t entries_per_piece(Rows rows, const PageShape& shape) {
   if (rows == Rows::kGroup2) return shape.group;
   return rows == Rows::kFast4 || rows == Rows::kFast2 ? kRecordTokens : 1;
 }
@@ -103,11 +103,11 @@ void folded_logits(std::span<const float> q, std::span<const uint8_t> group, con
 }
 
 std::vector<float> logits_of(std::span<const float> q, const PackedRun& run, const PageShape& shape) {
-  std::vector<float> logits(run.cells);
-  const uint32_t each = cells_per_piece(run.k.rows, shape);
-  KVT_CHECK(run.cells % each == 0);
+  std::vector<float> logits(run.kv_entries);
+  const uint32_t each = entries_per_piece(run.k.rows, shape);
+  KVT_CHECK(run.kv_entries % each == 0);
   std::vector<float> rows(size_t{each} * shape.head_dim);
-  for (uint32_t at = 0; at < run.cells; at += each) {
+  for (uint32_t at = 0; at < run.kv_entries; at += each) {
     if (run.k.rows == Rows::kGroup2) {
       folded_logits(q, piece(run.k, true, at / each, shape), shape, std::span(logits).subspan(at, each));
       continue;
@@ -121,11 +121,11 @@ std::vector<float> logits_of(std::span<const float> q, const PackedRun& run, con
 
 }  // namespace
 
-void unpack_side(const PackedSide& side, bool keys, uint32_t cells, const PageShape& shape,
+void unpack_side(const PackedSide& side, bool keys, uint32_t kv_entries, const PageShape& shape,
                  std::span<float> out) {
-  const uint32_t each = cells_per_piece(side.rows, shape);
-  KVT_CHECK(cells % each == 0 && out.size() == size_t{cells} * shape.head_dim);
-  for (uint32_t at = 0; at < cells; at += each) {
+  const uint32_t each = entries_per_piece(side.rows, shape);
+  KVT_CHECK(kv_entries % each == 0 && out.size() == size_t{kv_entries} * shape.head_dim);
+  for (uint32_t at = 0; at < kv_entries; at += each) {
     unpack_piece(side, keys, at / each, shape,
                  out.subspan(size_t{at} * shape.head_dim, size_t{each} * shape.head_dim));
   }
@@ -134,14 +134,14 @@ void unpack_side(const PackedSide& side, bool keys, uint32_t cells, const PageSh
 Partial attend_run(std::span<const float> q, float scale, const PackedRun& run, const PageShape& shape) {
   KVT_CHECK(q.size() == shape.head_dim);
   Partial partial{0, 0, std::vector<float>(shape.head_dim, 0.0f)};
-  if (run.cells == 0) return partial;
+  if (run.kv_entries == 0) return partial;
   std::vector<float> logits = logits_of(q, run, shape);
   for (float& logit : logits) logit *= scale;
   partial.m = *std::max_element(logits.begin(), logits.end());
-  const uint32_t each = cells_per_piece(run.v.rows, shape);
-  KVT_CHECK(run.cells % each == 0);
+  const uint32_t each = entries_per_piece(run.v.rows, shape);
+  KVT_CHECK(run.kv_entries % each == 0);
   std::vector<float> rows(size_t{each} * shape.head_dim);
-  for (uint32_t at = 0; at < run.cells; ++at) {
+  for (uint32_t at = 0; at < run.kv_entries; ++at) {
     if (at % each == 0) unpack_piece(run.v, false, at / each, shape, rows);
     const float weight = std::exp(logits[at] - partial.m);
     partial.l += weight;

@@ -9,15 +9,15 @@ namespace kvtwin {
 namespace device {
 // packed_decode_rows.cu
 cudaError_t launch_rows(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream);
-// packed_decode_narrow.cu
-cudaError_t launch_narrow(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream);
+// packed_decode_low_bit.cu
+cudaError_t launch_low_bit(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream);
 }  // namespace device
 
 cudaError_t packed_decode(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
   if (!packed_shape_is_possible(shape)) return cudaErrorInvalidValue;
   if (shape.sequences == 0) return cudaSuccess;
   if (shape.layout == PackedLayout::kRows) return device::launch_rows(shape, args, stream);
-  if (shape.layout != PackedLayout::kFast) return device::launch_narrow(shape, args, stream);
+  if (shape.layout != PackedLayout::kFast) return device::launch_low_bit(shape, args, stream);
   return shape.head_dim == 128 ? device::launch_family<device::FastFamily<128>>(shape, args, stream)
                                : device::launch_family<device::FastFamily<64>>(shape, args, stream);
 }

@@ -2,31 +2,34 @@
 //
 //   out[q_row + j] = sum_t softmax_t(scale * q[q_row + j] . K[t]) V[t],  t over all parts, j < group
 //
-// A *sequence* is one (call, KV head). Its cells lie in up to three *parts*, one format each (METHODS 4.6:
-// int2 pages first, then int4; no split mixes formats), each with a page table of its own into a pool of its
-// own. The order of cells within and between parts does not matter. As in attention_decode.h no launch
-// parameter depends on lengths: a plan on the device cuts all parts, laid end to end, into shares by cost,
-// one per warp, and what several shares found of a sequence is merged by log-sum-exp.
+// A *sequence* is one (request, KV head). Its KV entries lie in up to three *parts*, one format each
+// (METHODS 4.6: int2 pages first, then int4; no split mixes formats), each with a page table of its own into
+// a pool of its own. The order of KV entries within and between parts does not matter. As in
+// attention_decode.h no launch parameter depends on lengths: a plan on the device cuts all parts, laid end to
+// end, into shares by cost, one per warp, and what several shares found of a sequence is merged by
+// log-sum-exp.
 //
-// Layouts of a page of one KV head, K of all its cells and then V of all its cells:
+// Layouts of a page of one KV head, K of all its KV entries and then V of all its KV entries:
 //   kRows  the byte layouts of METHODS 4.3 (pack.h, packed_page.h): int2, int4 with groups of scale_group,
-//          fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 cells; int2: a multiple of scale_group.
-//   kFast  records of 128 cells in tensor-core order (pack_fast.h): int2, int4, keys per channel, values per
+//          fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 KV entries; int2: a multiple of scale_group.
+//   kFast  records of 128 KV entries in tensor-core order (pack_fast.h): int2, int4, keys per channel, values
+//   per
 //          token. The wide part is bf16 rows in pages of a multiple of 16, swizzled as in attention_decode.h:
-//          cells that do not fill a record yet.
-//   kFp4   fp4 rows (pack_narrow.h), all of them in the wide part. Pages of 16, 32, 64 or 128 cells.
-//   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for cells whose values are exact: the newest
+//          KV entries that do not fill a record yet.
+//   kFp4   fp4 rows (pack_low_bit.h), all of them in the wide part. Pages of 16, 32, 64 or 128 KV entries.
+//   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for KV entries whose values are exact: the
+//   newest
 //          ones (their keys may be packed already, METHODS 4.7: then the page has them as they read back).
 //
 // A part may end inside a page. Keys of int2 rows share scales along tokens, and so do all of kFast: such a
-// group or record must have been packed whole, though only its first cells are read.
+// group or record must have been packed whole, though only its first KV entries are read.
 //
-// Cells that an eviction left in the middle of a page may be named dead: they are not read (what they hold
-// must still be numbers).
+// KV entries that an eviction left in the middle of a page may be named dead: they are not read (what they
+// hold must still be numbers).
 //
 // REQUIRES: |q| and |q * key scale| below 65504 (products are made in fp16). Any value scale is right.
 //
-// Floor: bytes / 4.69 TB/s; bytes per cell are packed_page_bytes() / page tokens. Measured:
+// Floor: bytes / 4.69 TB/s; bytes per KV entry are packed_page_bytes() / page tokens. Measured:
 // kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_PACKED_DECODE_H_
@@ -43,7 +46,7 @@
 namespace kvtwin {
 
 constexpr uint32_t kPackedParts = 3;
-enum PackedPart : uint32_t { kPartInt2, kPartInt4, kPartWide };
+enum PackedPart : uint32_t { kPartInt2, kPartInt4, kPartHighPrecision };
 enum class PackedLayout : uint32_t { kRows, kFast, kFp4, kKivi };
 
 struct PackedSequence {
@@ -74,7 +77,8 @@ struct PackedDecodeArgs {
   float scale = 0;                        // usually 1 / sqrt(head_dim); positive
   void* plan = nullptr;                   // packed_plan_bytes()
   void* workspace = nullptr;              // packed_workspace_bytes(), zero before the first launch
-  // By part, 4 words per page and column: bit t says that cell t is read. Null: all cells of that part.
+  // By part, 4 words per page and column: bit t says that KV entry t is read. Null: all KV entries of that
+  // part.
   const uint32_t* live[kPackedParts] = {};
 };
 
@@ -82,13 +86,15 @@ struct PackedDecodeArgs {
 // kFp4 has no other part than the wide one, kKivi no int4.
 constexpr uint64_t packed_page_bytes(const PackedDecodeShape& s, PackedPart part) {
   const uint32_t bits = part == kPartInt2 ? 2 : 4;
-  if (s.layout == PackedLayout::kFast && part != kPartWide) {
+  if (s.layout == PackedLayout::kFast && part != kPartHighPrecision) {
     return record_bytes(bits, s.head_dim) + value_record_bytes(bits, s.head_dim);
   }
-  const Format wide = s.layout == PackedLayout::kRows  ? Format::kFp8
-                      : s.layout == PackedLayout::kFp4 ? Format::kFp4
-                                                       : Format::kBf16;
-  const Format format = part == kPartInt2 ? Format::kInt2 : part == kPartInt4 ? Format::kInt4 : wide;
+  const Format high_precision = s.layout == PackedLayout::kRows  ? Format::kFp8
+                                : s.layout == PackedLayout::kFp4 ? Format::kFp4
+                                                                 : Format::kBf16;
+  const Format format = part == kPartInt2   ? Format::kInt2
+                        : part == kPartInt4 ? Format::kInt4
+                                            : high_precision;
   return page_bytes(format, {s.page_tokens[part], s.head_dim, s.scale_group});
 }
 

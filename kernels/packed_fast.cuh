@@ -2,8 +2,9 @@
 //
 // A slot holds a block's codes, then the record's scales and zeros: 4,608 bytes at head size 128. A block is
 // an int2 record, or half an int4 record, whose 512 bytes of scales are then read twice (the second time
-// from L2). Instructions per 128 cells, head size 128: int4 1,100, int2 1,080, of which 640 and 576 are masks
-// and shifts (62 lanes a cycle: 330 and 297 of the 860 and 456 cycles that reading takes), 144 mma (216).
+// from L2). Instructions per 128 KV entries, head size 128: int4 1,100, int2 1,080, of which 640 and 576 are
+// masks and shifts (62 lanes a cycle: 330 and 297 of the 860 and 456 cycles that reading takes), 144 mma
+// (216).
 
 #ifndef KVTWIN_KERNELS_PACKED_FAST_CUH_
 #define KVTWIN_KERNELS_PACKED_FAST_CUH_
@@ -112,7 +113,7 @@ struct FastFormat {
     }
     return has_large_scale(any) ? reserve_of(most, kBits == 4 ? 7 : 3) : 0;
   }
-  // Cells from `valid` on are not there: their scales may be anything.
+  // KV entries from `valid` on are not there: their scales may be anything.
   static __device__ __forceinline__ void clear(uint32_t at, uint32_t lane, uint32_t block, uint32_t valid) {
     for (uint32_t t = valid + lane; t < kTokens; t += 32) {
       store_u16(value_pairs(at, block) + 2 * t, 0);
@@ -150,7 +151,7 @@ struct FastFormat {
   }
 };
 
-// bf16 rows, swizzled as in attention_decode.h: cells that do not fill a record yet.
+// bf16 rows, swizzled as in attention_decode.h: KV entries that do not fill a record yet.
 template <int kDim>
 struct Bf16Format {
   static constexpr bool kRecords = false;

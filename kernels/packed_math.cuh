@@ -14,8 +14,8 @@
 //
 // p is exp2(logit - ref), below 2: an overflow shows in one bit of the fp16 pairs or'ed together, which costs
 // a quarter of a search for the largest logit; only then `ref` is raised and p computed again. Before p is
-// multiplied by a value's scale it is multiplied by 2^8 (exact), so that fp16 resolves small weights: a cell
-// counts down to 2^-24 of the largest weight. Scales of values of 2 and more raise `ref` such that the
+// multiplied by a value's scale it is multiplied by 2^8 (exact), so that fp16 resolves small weights: a KV
+// entry counts down to 2^-24 of the largest weight. Scales of values of 2 and more raise `ref` such that the
 // product stays in fp16's range: any scale is right.
 
 #ifndef KVTWIN_KERNELS_PACKED_MATH_CUH_
@@ -40,7 +40,8 @@ struct PackedPartial {
   float more[4] = {};
   float ref[2] = {-1e30f, -1e30f};
 
-  // `top`: the largest logits of this lane's cells of heads lane % 4 * 2, + 1; `reserve` as reserve_of().
+  // `top`: the largest logits of this lane's KV entries of heads lane % 4 * 2, + 1; `reserve` as
+  // reserve_of().
   __device__ __forceinline__ void raise(float (&top)[2], float reserve) {
 #pragma unroll
     for (int by = 4; by < 32; by *= 2) {
@@ -72,7 +73,7 @@ struct PackedPartial {
   }
 };
 
-// Raw sums `s` of cell row r of tile mt are logits (base 2) s * factor * key_factor(mt, r / 8) +
+// Raw sums `s` of KV entry row r of tile mt are logits (base 2) s * factor * key_factor(mt, r / 8) +
 // add[mt / kTilesPerAdd].
 template <class Format>
 __device__ __forceinline__ void find_top(const float (&s)[Format::kTiles][4],
@@ -112,10 +113,10 @@ __device__ __forceinline__ uint32_t weigh(const float (&s)[Format::kTiles][4],
   return all;
 }
 template <class Format, int kDim>
-__device__ __forceinline__ void soften(const float (&s)[Format::kTiles][4],
-                                       const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
-                                       float factor, float reserve, PackedPartial<kDim>* part,
-                                       uint32_t (&p)[2 * Format::kTiles]) {
+__device__ __forceinline__ void softmax_tile(const float (&s)[Format::kTiles][4],
+                                             const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                             float factor, float reserve, PackedPartial<kDim>* part,
+                                             uint32_t (&p)[2 * Format::kTiles]) {
   const uint32_t all = weigh<Format>(s, add, factor, part->ref, p);
   if (!__any_sync(kAllLanes, (all & 0x40004000u) != 0) && reserve == 0) return;  // below 2, fp16 and bf16
   float top[2];

@@ -1,9 +1,9 @@
-// A page of one KV head in any format: what a pool's page is made of, and how cells get into it.
+// A page of one KV head in any format: what a pool's page is made of, and how KV entries get into it.
 //
-//   page = K of all its cells | V of all its cells          page_bytes(format, shape) bytes
+//   page = K of all its KV entries | V of all its KV entries          page_bytes(format, shape) bytes
 //
 // bf16 is stored low byte first. int2 pages are written whole, because keys share scales along tokens; the
-// other formats take cell after cell. Sizes and offsets: engine/base/kv_format.h.
+// other formats take KV entry after cell. Sizes and offsets: engine/base/kv_format.h.
 
 #ifndef KVTWIN_KERNELS_PACKED_PAGE_H_
 #define KVTWIN_KERNELS_PACKED_PAGE_H_
@@ -22,18 +22,20 @@ constexpr uint64_t key_part_bytes(Format format, const PageShape& shape) {
 }
 
 // k, v: [head_dim]. slot < page_tokens. REQUIRES: format is not int2.
-void pack_cell(Format format, const PageShape& shape, uint32_t slot, std::span<const float> k,
-               std::span<const float> v, std::span<uint8_t> page);
+void pack_kv_entry(Format format, const PageShape& shape, uint32_t slot, std::span<const float> k,
+                   std::span<const float> v, std::span<uint8_t> page);
 
 // k, v: [page_tokens][head_dim]. Any format.
 void pack_page(Format format, const PageShape& shape, std::span<const float> k, std::span<const float> v,
                std::span<uint8_t> page);
-// The first `cells` of it, dequantised: k, v [cells][head_dim]. int2: cells is a multiple of the group.
-void unpack_page(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t cells,
+// The first `kv_entries` of it, dequantised: k, v [KV entries][head_dim]. int2: KV entries is a multiple of
+// the group.
+void unpack_page(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t kv_entries,
                  std::span<float> k, std::span<float> v);
 
-// The first `cells` of a page as attend_packed() reads them. int2: cells is a multiple of the group.
-PackedRun page_run(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t cells);
+// The first `kv_entries` of a page as attend_packed() reads them. int2: KV entries is a multiple of the
+// group.
+PackedRun page_run(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t kv_entries);
 
 }  // namespace kvtwin::kernels
 

@@ -1,6 +1,6 @@
 #include "engine/base/check.h"
 #include "kernels/pack.h"
-#include "kernels/pack_narrow.h"
+#include "kernels/pack_low_bit.h"
 #include "kernels/packed_page.h"
 #include "kernels/small_floats.h"
 
@@ -41,8 +41,8 @@ void pack_row(Format format, const PageShape& shape, std::span<const float> x, s
 
 }  // namespace
 
-void pack_cell(Format format, const PageShape& shape, uint32_t slot, std::span<const float> k,
-               std::span<const float> v, std::span<uint8_t> page) {
+void pack_kv_entry(Format format, const PageShape& shape, uint32_t slot, std::span<const float> k,
+                   std::span<const float> v, std::span<uint8_t> page) {
   KVT_CHECK(format != Format::kInt2);
   KVT_CHECK(slot < shape.page_tokens && page.size() == page_bytes(format, shape));
   const size_t bytes = token_bytes(format, shape);
@@ -67,18 +67,19 @@ void pack_page(Format format, const PageShape& shape, std::span<const float> k, 
     pack_key_group(k.subspan(g * group, group), 2, shape, page.subspan(g * packed, packed));
 }
 
-PackedRun page_run(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t cells) {
-  KVT_CHECK(cells <= shape.page_tokens && page.size() == page_bytes(format, shape));
+PackedRun page_run(Format format, const PageShape& shape, std::span<const uint8_t> page,
+                   uint32_t kv_entries) {
+  KVT_CHECK(kv_entries <= shape.page_tokens && page.size() == page_bytes(format, shape));
   return {{rows_of(format, true), page.data()},
           {rows_of(format, false), page.data() + key_part_bytes(format, shape)},
-          cells};
+          kv_entries};
 }
 
-void unpack_page(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t cells,
+void unpack_page(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t kv_entries,
                  std::span<float> k, std::span<float> v) {
-  const PackedRun run = page_run(format, shape, page, cells);
-  unpack_side(run.k, true, cells, shape, k);
-  unpack_side(run.v, false, cells, shape, v);
+  const PackedRun run = page_run(format, shape, page, kv_entries);
+  unpack_side(run.k, true, kv_entries, shape, k);
+  unpack_side(run.v, false, kv_entries, shape, v);
 }
 
 }  // namespace kvtwin::kernels

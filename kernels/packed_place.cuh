@@ -10,7 +10,7 @@ namespace kvtwin::device {
 
 // Shared memory of a CTA: [ring of each warp][a part of each warp][whose they are][barriers]. The part that a
 // warp leaves in the middle is its last, when its ring is idle: it lies there.
-// kMasks: there are bits of live cells. Not having them in the code makes int2 5 % faster.
+// kMasks: there are bits of live KV entries. Not having them in the code makes int2 5 % faster.
 template <class FormatFamily, int kHeadSlots, bool kMasks>
 struct PackedGeometry {
   using Family = FormatFamily;
@@ -18,8 +18,8 @@ struct PackedGeometry {
   static constexpr int kDim = Family::kDim, kHeads = kHeadSlots, kWarps = kPackedWarps;
   static constexpr uint32_t kCopied = kWarps / kCopyWarps;  // warps of a copying warp
   static constexpr int kPartFloats = kHeads * (kDim + 2);
-  // Behind the values: bits of live cells, 16 bytes of each of a block's at most 4 pages. Slots stay aligned
-  // to 128 bytes: copies into others are slower by 8 %.
+  // Behind the values: bits of live KV entries, 16 bytes of each of a block's at most 4 pages. Slots stay
+  // aligned to 128 bytes: copies into others are slower by 8 %.
   static constexpr uint32_t kLive = Family::kSlot;
   static constexpr uint32_t kSlot = Family::kSlot + (kMasks ? 128 : 0);
   static constexpr bool kMasked = kMasks;
@@ -28,14 +28,14 @@ struct PackedGeometry {
   static constexpr int kFit = (227 * 1024 - kFixed) / (kWarps * (static_cast<int>(kSlot) + 16));
   static constexpr int kSlots = kFit < 6 ? kFit : 6;
   static constexpr int kRing = kSlots * kSlot;
-  static constexpr int kKept = kWarps * kRing;
-  static constexpr int kOwners = kKept + kWarps * kPartFloats * 4;
+  static constexpr int kRetained = kWarps * kRing;
+  static constexpr int kOwners = kRetained + kWarps * kPartFloats * 4;
   static constexpr int kBarriers = kOwners + 2 * kWarps * 16;
   static constexpr int kShared = kBarriers + kWarps * kSlots * 16;  // full, empty
   static_assert(kSlots >= 2 && kPartFloats * 4 <= kRing && kShared <= 227 * 1024);
 
   static __device__ __forceinline__ uint32_t part_at(uint32_t slot) {
-    return slot % 2 == 0 ? kKept + slot / 2 * kPartFloats * 4 : slot / 2 * kRing;
+    return slot % 2 == 0 ? kRetained + slot / 2 * kPartFloats * 4 : slot / 2 * kRing;
   }
   static __device__ __forceinline__ uint32_t channel(uint32_t tile, uint32_t row) {
     return Family::channel(tile, row);
@@ -57,7 +57,7 @@ struct PackedPlace {
   uint32_t q_row, column, table;
   uint32_t position;  // its first unit of cost
 
-  // The first part from `from` on that has cells, or nothing at all. False: there is none.
+  // The first part from `from` on that has KV entries, or nothing at all. False: there is none.
   __device__ __forceinline__ bool open(const PackedSequence* sequences, uint32_t at, uint32_t from) {
     return open(load_sequence(sequences + at), at, from);
   }
@@ -76,9 +76,9 @@ struct PackedPlace {
     blocks = max(1u, (tokens + rules().tokens(part) - 1) / rules().tokens(part));
     return true;
   }
-  __device__ __forceinline__ void start(const PackedShare& share) {
-    open(share.info, share.sequence, share.part);
-    block = share.block, position = share.first;
+  __device__ __forceinline__ void start(const PackedSplit& split) {
+    open(split.info, split.sequence, split.part);
+    block = split.block, position = split.first;
   }
   __device__ __forceinline__ uint32_t cost() const {
     return tokens == 0 ? kCostOfNothing : rules().cost(part);

@@ -11,26 +11,26 @@ constexpr uint32_t kPlanThreads = 1024;
 constexpr uint32_t kNear = 8192;  // sequences whose first units fit shared memory
 
 // The first block at or behind unit `from` of the list.
-__device__ PackedShare first_block(const PackedRules& rules, const PackedSequence* table, uint32_t sequences,
+__device__ PackedSplit first_block(const PackedRules& rules, const PackedSequence* table, uint32_t sequences,
                                    const uint32_t* begins, uint32_t from) {
-  PackedShare share;
-  share.sequence = sequence_of(from, begins, sequences);
-  share.begin = share.first = begins[share.sequence];
-  if (share.first == from) return share;  // also where there are no cells
-  const PackedSequence s = table[share.sequence];
-  for (; share.part < kPackedParts; ++share.part) {
-    const uint32_t cost = rules.cost(share.part), blocks = rules.blocks(s, share.part);
-    share.block = share.first >= from ? 0 : (from - share.first + cost - 1) / cost;
-    if (share.block < blocks) {
-      share.first += share.block * cost;
-      return share;
+  PackedSplit split;
+  split.sequence = sequence_of(from, begins, sequences);
+  split.begin = split.first = begins[split.sequence];
+  if (split.first == from) return split;  // also where there are no KV entries
+  const PackedSequence s = table[split.sequence];
+  for (; split.part < kPackedParts; ++split.part) {
+    const uint32_t cost = rules.cost(split.part), blocks = rules.blocks(s, split.part);
+    split.block = split.first >= from ? 0 : (from - split.first + cost - 1) / cost;
+    if (split.block < blocks) {
+      split.first += split.block * cost;
+      return split;
     }
-    share.first += blocks * cost;
+    split.first += blocks * cost;
   }
-  ++share.sequence;
-  share.part = share.block = 0;
-  share.begin = share.first;
-  return share;
+  ++split.sequence;
+  split.part = split.block = 0;
+  split.begin = split.first;
+  return split;
 }
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ PackedDecodeShape shape,
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
   __shared__ uint32_t warp_sums[32], near[kNear];
   const PackedRules rules{shape.layout, shape.scale_group};
   const uint32_t sequences = shape.sequences;
-  auto* const far = reinterpret_cast<uint32_t*>(packed_shares_of(plan) + shape.ctas * kPackedWarps);
+  auto* const far = reinterpret_cast<uint32_t*>(packed_fractions_of(plan) + shape.ctas * kPackedWarps);
   uint32_t* const begins = sequences <= kNear ? near : far;
   uint32_t before = 0;
   for (uint32_t base = 0; base < sequences; base += kPlanThreads) {
@@ -54,15 +54,15 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
   const DecodePlan cuts{before, ctas, before / ctas, before % ctas};
   if (threadIdx.x == 0) *plan = cuts;
   for (uint32_t g = threadIdx.x; g < shape.ctas * kPackedWarps; g += kPlanThreads) {
-    PackedShare share;
+    PackedSplit split;
     const uint32_t cta = g / kPackedWarps, warp = g % kPackedWarps;
     if (cta < ctas) {
       const uint32_t begin = cuts.cta_begin(cta), count = cuts.cta_begin(cta + 1) - begin;
-      share = first_block(rules, table, sequences, begins, begin + warp * count / kPackedWarps);
-      share.end = begin + (warp + 1) * count / kPackedWarps;
-      if (share.first < share.end) share.info = table[share.sequence];
+      split = first_block(rules, table, sequences, begins, begin + warp * count / kPackedWarps);
+      split.end = begin + (warp + 1) * count / kPackedWarps;
+      if (split.first < split.end) split.info = table[split.sequence];
     }
-    packed_shares_of(plan)[g] = share;
+    packed_fractions_of(plan)[g] = split;
   }
 }
 
@@ -76,7 +76,7 @@ bool packed_shape_is_possible(const PackedDecodeShape& s) {
   for (uint32_t part = 0; part < kPackedParts; ++part) {
     const uint32_t page = s.page_tokens[part];
     if (page != 16 && page != 32 && page != 64 && page != 128) return false;
-    if (fast && part != kPartWide && page != kRecordTokens) return false;
+    if (fast && part != kPartHighPrecision && page != kRecordTokens) return false;
     const bool int2 = s.layout == PackedLayout::kRows || s.layout == PackedLayout::kKivi;
     if (int2 && part == kPartInt2 && page % s.scale_group != 0) return false;
   }
@@ -84,7 +84,7 @@ bool packed_shape_is_possible(const PackedDecodeShape& s) {
 }
 
 size_t packed_plan_bytes(const PackedDecodeShape& shape) {
-  return sizeof(DecodePlan) + sizeof(PackedShare) * shape.ctas * kPackedWarps +
+  return sizeof(DecodePlan) + sizeof(PackedSplit) * shape.ctas * kPackedWarps +
          sizeof(uint32_t) * shape.sequences;
 }
 

@@ -18,12 +18,12 @@ constexpr uint32_t kPackedWarps = 12;  // of a CTA that multiply; one CTA per SM
 // Warps that start copies, one per scheduler: one for all is too slow by 5 to 10 %.
 constexpr uint32_t kCopyWarps = 4;
 
-// Cells that a warp takes at a time: what fits a slot of its ring (packed_fast.cuh, packed_rows.cuh).
+// KV entries that a warp takes at a time: what fits a slot of its ring (packed_fast.cuh, packed_rows.cuh).
 __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_t scale_group,
                                                     uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 128 : part == kPartInt4 ? 64 : 16;
   if (layout == PackedLayout::kFp4) return 64;
-  if (layout == PackedLayout::kKivi && part == kPartWide) return 16;
+  if (layout == PackedLayout::kKivi && part == kPartHighPrecision) return 16;
   if (part == kPartInt2) return scale_group == 128 ? 128 : 64;
   return part == kPartInt4 ? 64 : 32;
 }
@@ -32,7 +32,7 @@ __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_
 __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t scale_group, uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 11 : part == kPartInt4 ? 9 : 8;
   if (layout == PackedLayout::kFp4) return 16;
-  if (layout == PackedLayout::kKivi && part == kPartWide) return 8;
+  if (layout == PackedLayout::kKivi && part == kPartHighPrecision) return 8;
   if (part == kPartInt2) return scale_group == 128 ? 20 : 11;
   return part == kPartInt4 ? 12 : 9;
 }
@@ -60,7 +60,7 @@ struct PackedRules {
 };
 
 // One warp's part: the blocks that start in [first, end) of the list, from `block` of `part` of `sequence`.
-struct PackedShare {
+struct PackedSplit {
   uint32_t sequence = 0;
   uint32_t part = 0;
   uint32_t block = 0;
@@ -71,8 +71,8 @@ struct PackedShare {
   PackedSequence info;  // so that a warp's first load tells it all
 };
 
-__host__ __device__ inline PackedShare* packed_shares_of(DecodePlan* plan) {
-  return reinterpret_cast<PackedShare*>(plan + 1);
+__host__ __device__ inline PackedSplit* packed_fractions_of(DecodePlan* plan) {
+  return reinterpret_cast<PackedSplit*>(plan + 1);
 }
 
 }  // namespace kvtwin::device

@@ -25,9 +25,9 @@ class PackedReader {
                           uint32_t full, uint32_t empty)
       : shape_(shape), args_(args), ring_(ring), full_(full), empty_(empty) {}
 
-  __device__ void start(const PackedShare& share) {
-    at_.start(share);
-    end_ = share.end;
+  __device__ void start(const PackedSplit& split) {
+    at_.start(split);
+    end_ = split.end;
     open_part();
   }
   __device__ bool done() const { return at_.position >= end_; }
@@ -95,7 +95,7 @@ class PackedReader {
     open_part();
   }
 
-  // Says how many bytes the entry has. With values come the bits of live cells, if there are any.
+  // Says how many bytes the entry has. With values come the bits of live KV entries, if there are any.
   __device__ __forceinline__ void expect(uint32_t bytes, uint32_t target, uint32_t bar) {
     const uint32_t* live = nullptr;
     if constexpr (Geometry::kMasked) {
@@ -126,9 +126,9 @@ class PackedReader {
       }
     } else {
       constexpr uint32_t kTokens = Format::kTokens;
-      const uint32_t page = 1u << shift_, cells = min(page, kTokens),
+      const uint32_t page = 1u << shift_, kv_entries = min(page, kTokens),
                      inside = at_.block * kTokens & (page - 1);
-      const uint32_t each = values_ ? Format::value_bytes(cells) : Format::key_bytes(cells);
+      const uint32_t each = values_ ? Format::value_bytes(kv_entries) : Format::key_bytes(kv_entries);
       const uint32_t offset =
           values_ ? Format::key_bytes(page) + Format::value_bytes(inside) : Format::key_bytes(inside);
       expect(pieces_ * each, target, bar);

@@ -1,8 +1,8 @@
 // Formats of the byte layouts of METHODS 4.3 (pack.h): what a warp does with a block. See packed_math.cuh.
 //
 // Tensor cores contract pairs along the shared dimension, but bytes hold neighbours along the other one, so
-// words of two cells (or channels) are put together with one byte permutation before the masks. Channels and
-// cells are permuted freely: a lane takes what lies in its own word, and the other operand follows.
+// words of two KV entries (or channels) are put together with one byte permutation before the masks. Channels
+// and KV entries are permuted freely: a lane takes what lies in its own word, and the other operand follows.
 // With g = lane / 4 and t = lane % 4:
 //
 // int4 keys: word t of a group of 32 channels, rows g and g + 8; its four fields are channel pairs (0, 4),
@@ -11,8 +11,8 @@
 // Values: of 32 channels lane g has 4 g to 4 g + 3 (half a word of int4, a byte of int2, a word of fp8): two
 // tiles, so that `channel` is 32 (tile / 2) + 4 g + 2 (tile % 2) + half.
 //
-// int2 keys: of 32 cells lane g has the four of byte b = g / 2 + 4 (g % 2): two tiles, cell 4 b + 2 tile +
-// half.
+// int2 keys: of 32 KV entries lane g has the four of byte b = g / 2 + 4 (g % 2): two tiles, KV entry 4 b + 2
+// tile + half.
 //
 // int2 costs 5 integer instructions per 16 x 16 tile and side instead of the fast layout's 4.5, but two loads
 // from shared memory a tile instead of a quarter: that is its limit.
@@ -88,7 +88,7 @@ struct RowsFp8 {
         const uint32_t w0 = load_word(row + 32 * block), w1 = load_word(row + kDim + 32 * block);
         const uint32_t w2 = load_word(row + 8 * kDim + 32 * block),
                        w3 = load_word(row + 9 * kDim + 32 * block);
-        // Bytes 0 and 1 of both cells, channel by channel; then bytes 2 and 3.
+        // Bytes 0 and 1 of both KV entries, channel by channel; then bytes 2 and 3.
         const uint32_t a = __byte_perm(w0, w1, 0x5140), b = __byte_perm(w2, w3, 0x5140);
         const uint32_t c = __byte_perm(w0, w1, 0x7362), d = __byte_perm(w2, w3, 0x7362);
         multiply_add_fp16(part->out[2 * block], fp16_from_e4m3(a), fp16_from_e4m3(a >> 16), fp16_from_e4m3(b),

@@ -1,4 +1,4 @@
-// fp4 rows (E2M1, 16 channels of a token share a power of two; pack_narrow.h), keys and values per token.
+// fp4 rows (E2M1, 16 channels of a token share a power of two; pack_low_bit.h), keys and values per token.
 //
 // sm_90 has no conversion from E2M1, and needs none: with the sign at bit 15 and the other three bits at
 // bits 8 to 6 a code is a bf16 of code * 2^-126, subnormals included, which tensor cores multiply exactly.
@@ -87,7 +87,7 @@ struct RowsFp4 {
     return __uint_as_float((at == 24 ? word >> 1 : word << (23 - at)) & 0x7f800000u);
   }
 
-  // Cells of row `from` and 8 behind it: their sums, times 2^-26.
+  // KV entries of row `from` and 8 behind it: their sums, times 2^-26.
   static __device__ __forceinline__ void scores_of(uint32_t from, uint32_t t,
                                                    const uint32_t (&q)[kDim / 8 + 2], float (&s)[4]) {
     const uint32_t row[2] = {from, from + 8 * kRow};
@@ -129,7 +129,7 @@ struct RowsFp4 {
     const uint32_t bytes = __byte_perm(a[block / 4], b[block / 4], 0x0400 + block % 4 * 0x0101) & 0x00ff00ffu;
     return bytes * 128 + kFp4PowerUp * 128 * 0x10001u;
   }
-  // The values of cells a, a + 1, a + 8, a + 9.
+  // The values of KV entries a, a + 1, a + 8, a + 9.
   static __device__ __forceinline__ void values_of(uint32_t first, uint32_t lane, uint32_t p0, uint32_t p1,
                                                    PackedPartial<kDim>* part) {
     constexpr uint32_t kBf16One = 0x3f803f80;
@@ -171,7 +171,7 @@ struct Fp4Family {
   static constexpr int kDim = kDimension;
   static constexpr PackedLayout kLayout = PackedLayout::kFp4;
   static constexpr uint32_t kScaleGroup = 32;
-  static constexpr uint32_t kParts = 1u << kPartWide;
+  static constexpr uint32_t kParts = 1u << kPartHighPrecision;
   using Int2 = RowsFp4<kDim>;
   using Int4 = RowsFp4<kDim>;
   using Wide = RowsFp4<kDim>;

@@ -103,7 +103,8 @@ struct RowsInt2 {
 #pragma unroll
       for (int mt = 0; mt < 2; ++mt) {
         const uint32_t p0 = transpose(rest[2 * mt]), p1 = transpose(rest[2 * mt + 1]);
-        // Rows 2 t, 2 t + 1 of P are bytes t and t + 4: cells 4 t and 16 on; the other half: one cell on.
+        // Rows 2 t, 2 t + 1 of P are bytes t and t + 4: KV entries 4 t and 16 on; the other half: one KV
+        // entry on.
         Rows::template values<16, 1>(from, lane, 4 * (lane % 4) + 2 * mt, p0, p1, part);
       }
       rotate<4>(rest);

@@ -58,7 +58,7 @@ struct RowsInt4 {
     q[kDim / 8 + 1] = pack_fp16(mine[0] - fp16_low(q[kDim / 8]), mine[1] - fp16_high(q[kDim / 8]));
   }
 
-  // Cells of rows `from` and 8 behind it: their logits.
+  // KV entries of rows `from` and 8 behind it: their logits.
   static __device__ __forceinline__ void scores_of(uint32_t from, uint32_t t,
                                                    const uint32_t (&q)[kDim / 8 + 2], float scale2,
                                                    float (&s)[4]) {

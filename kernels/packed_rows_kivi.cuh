@@ -1,4 +1,4 @@
-// KIVI's cells: int2 rows (packed_rows_int2.cuh), and bf16 pages for those that are not packed, or whose
+// KIVI's KV entries: int2 rows (packed_rows_int2.cuh), and bf16 pages for those that are not packed, or whose
 // values are not. Channels lie as int2's values have them.
 
 #ifndef KVTWIN_KERNELS_PACKED_ROWS_KIVI_CUH_
@@ -41,7 +41,7 @@ struct RowsBf16 : Bf16Format<kDim> {
 template <int kDim, int kScaleGroupOf>
 struct KiviFamily : RowsFamily<kDim, kScaleGroupOf> {
   static constexpr PackedLayout kLayout = PackedLayout::kKivi;
-  static constexpr uint32_t kParts = 1u << kPartInt2 | 1u << kPartWide;
+  static constexpr uint32_t kParts = 1u << kPartInt2 | 1u << kPartHighPrecision;
   using Int2 = RowsInt2<kDim, kScaleGroupOf>;
   using Int4 = Int2;
   using Wide = RowsBf16<kDim>;

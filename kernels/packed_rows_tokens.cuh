@@ -64,7 +64,7 @@ struct TokenRows {
   static __device__ __forceinline__ void clear(uint32_t at, uint32_t lane, int tokens, uint32_t valid) {
     for (uint32_t i = valid * kRow / 4 + lane; i < tokens * kRow / 4; i += 32) store_word(at + 4 * i, 0);
   }
-  // The values of four cells, which p0 and p1 weigh: a and kPair behind it, and both kOther behind.
+  // The values of four KV entries, which p0 and p1 weigh: a and kPair behind it, and both kOther behind.
   template <uint32_t kPair, uint32_t kOther>
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t a, uint32_t p0,
                                                 uint32_t p1, PackedPartial<kDim>* part) {
@@ -80,7 +80,7 @@ struct TokenRows {
     multiply_add_fp16(part->more, zero[0] | zero[1] << 16, kFp16One, zero[2] | zero[3] << 16, kFp16One, p0,
                       p1);
     const uint32_t up0 = multiply_fp16(p0, kFp16Up8), up1 = multiply_fp16(p1, kFp16Up8);
-    // Which bytes of two words are this lane's channels of two cells.
+    // Which bytes of two words are this lane's channels of two KV entries.
     const uint32_t word = kBits == 4 ? g / 2 * 4 : g / 4 * 4;
     const uint32_t pick = kBits == 4 ? (g % 2 == 0 ? 0x5410 : 0x7632) : (g % 4) * 0x101 + 0x400;
 #pragma unroll

@@ -29,10 +29,10 @@ class PackedWorker {
                           uint32_t full, uint32_t empty)
       : shape_(shape), args_(args), ring_(ring), full_(full), empty_(empty), lane_(threadIdx.x % 32) {}
 
-  __device__ void work(const PackedShare& share, Merger<Geometry>& merger) {
-    here_.start(share);
-    uint32_t begin = share.begin;
-    bool inside = share.first > share.begin;
+  __device__ void work(const PackedSplit& split, Merger<Geometry>& merger) {
+    here_.start(split);
+    uint32_t begin = split.begin;
+    bool inside = split.first > split.begin;
     open_part();
     for (;;) {
       if (here_.tokens == 0) {
@@ -45,7 +45,7 @@ class PackedWorker {
         attend<Wide>();
       }
       here_.position += here_.cost();
-      const bool more = here_.position < share.end;
+      const bool more = here_.position < split.end;
       if (++here_.block < here_.blocks && more) continue;
       close_part();
       const uint32_t sequence = here_.sequence, position = here_.position;
@@ -95,7 +95,7 @@ class PackedWorker {
   __device__ __forceinline__ T by_part(const T (&of)[kPackedParts]) const {
     return here_.part == 0 ? of[0] : here_.part == 1 ? of[1] : of[2];
   }
-  // Cells from `valid` on are not there: their logits are -infinity.
+  // KV entries from `valid` on are not there: their logits are -infinity.
   template <class Format>
   __device__ __forceinline__ void cut(uint32_t at, uint32_t valid, float (&s)[Format::kTiles][4],
                                       float (&add)[Format::kTiles / Format::kTilesPerAdd][2]) {
@@ -116,7 +116,7 @@ class PackedWorker {
   }
   // Nor are those that are dead. `live`: where the bits of the block's pages are.
   template <class Format>
-  __device__ __forceinline__ void hide_dead(uint32_t live, float (&s)[Format::kTiles][4]) const {
+  __device__ __forceinline__ void hide_dropped(uint32_t live, float (&s)[Format::kTiles][4]) const {
     const uint32_t page = by_part(shape_.page_tokens), first = here_.block * Format::kTokens;
     const uint32_t shift = 31 - __clz(page);
 #pragma unroll
@@ -139,10 +139,10 @@ class PackedWorker {
     const uint32_t at = wait(), valid = here_.tokens - here_.block * Format::kTokens;
     if (valid < Format::kTokens) cut<Format>(at, valid, s, add);
     if constexpr (Geometry::kMasked) {
-      if (by_part(args_.live) != nullptr) hide_dead<Format>(at + Geometry::kLive, s);
+      if (by_part(args_.live) != nullptr) hide_dropped<Format>(at + Geometry::kLive, s);
     }
     uint32_t p[2 * Format::kTiles];
-    soften<Format>(s, add, factor, Format::reserve(at, lane_, here_.block), &part_, p);
+    softmax_tile<Format>(s, add, factor, Format::reserve(at, lane_, here_.block), &part_, p);
     Format::values(at, lane_, here_.block, p, &part_);
     release();
   }
@@ -213,13 +213,13 @@ __device__ __forceinline__ uint32_t copied_warp() {
 
 template <class Geometry>
 __device__ void copy_for_all(const PackedDecodeShape& shape, const PackedDecodeArgs& args,
-                             const PackedShare& share, uint32_t shared) {
+                             const PackedSplit& split, uint32_t shared) {
   const uint32_t warp = copied_warp<Geometry>();
   const uint32_t full = shared + Geometry::kBarriers + warp * Geometry::kSlots * 16;
   PackedReader<Geometry> reader(shape, args, shared + warp * Geometry::kRing, full,
                                 full + Geometry::kSlots * 8);
-  bool going = threadIdx.x % 32 < Geometry::kCopied && share.first < share.end;
-  if (going) reader.start(share);
+  bool going = threadIdx.x % 32 < Geometry::kCopied && split.first < split.end;
+  if (going) reader.start(split);
   while (__any_sync(kAllLanes, going)) {
     bool filled = false;
     if (going) {
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__((Geometry::kWarps + kCopyWarps) * 32, 1)
   const bool copies = warp >= Geometry::kWarps;
   auto* const planned = static_cast<DecodePlan*>(args.plan);
   const uint32_t worker = copies ? copied_warp<Geometry>() : warp;
-  const PackedShare share = packed_shares_of(planned)[blockIdx.x * Geometry::kWarps + worker];
+  const PackedSplit split = packed_fractions_of(planned)[blockIdx.x * Geometry::kWarps + worker];
   const DecodePlan plan = *planned;
   const uint32_t base = shared_address(shared);
   if (threadIdx.x == 0) {
@@ -251,14 +251,14 @@ __global__ void __launch_bounds__((Geometry::kWarps + kCopyWarps) * 32, 1)
   __syncthreads();
   Merger<Geometry> merger({args.out, args.workspace, shape.sequences, shape.group}, plan, shared);
   if (copies) {
-    copy_for_all<Geometry>(shape, args, share, base);
+    copy_for_all<Geometry>(shape, args, split, base);
   } else {
     merger.forget();
-    if (share.first < share.end) {
+    if (split.first < split.end) {
       const uint32_t full = base + Geometry::kBarriers + warp * Geometry::kSlots * 16;
       PackedWorker<Geometry> work(shape, args, base + warp * Geometry::kRing, full,
                                   full + Geometry::kSlots * 8);
-      work.work(share, merger);
+      work.work(split, merger);
     }
   }
   __syncthreads();

@@ -1,6 +1,6 @@
 // Which pages a decode reads, chosen on the device: scores from summaries, the best of them, what is missing
-// in the call's slots, and whether the last choice still holds (METHODS 6.2, 6.3; defined by page_score.h and
-// select.h). Nothing of it comes back to the host before the step's end.
+// in the request's slots, and whether the last choice still holds (METHODS 6.2, 6.3; defined by page_score.h
+// and select.h). Nothing of it comes back to the host before the step's end.
 //
 //   score_pages    u_g[p] = sum_i max(q_g[i] high_p[i], q_g[i] low_p[i]), for every query head, or for the
 //                  pooled query
@@ -47,7 +47,7 @@ struct ChoiceRow {
   uint32_t table = 0;  // tables[table + h * table_stride + i]: where KV head h reads its i-th chosen page
   uint32_t table_stride = 0;
   Held held = Held::kInPlace;
-  uint32_t no_more = 0;  // not 0: nothing moves after attention (the call is gone by then)
+  uint32_t no_more = 0;  // not 0: nothing moves after attention (the request is gone by then)
 };
 
 struct ChoiceShape {
@@ -94,8 +94,8 @@ struct ChoiceArgs {
   RecallMove* after = nullptr;     // [counts->moves_after], likewise
   ChoiceCounts* counts = nullptr;  // added to: zero before
   // [count][kv_heads]: what heads do whose pages move, instead of what score and query say (not of rows that
-  // hold nothing yet); scores are changed as by impose_missing_ref. Null: as score and query say.
-  const kernels::HeadRecall* imposed = nullptr;
+  // hold nothing yet); scores are changed as by force_missing_ref. Null: as score and query say.
+  const kernels::HeadRecall* forced_outcome = nullptr;
 };
 
 cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);
@@ -104,10 +104,10 @@ cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaSt
 cudaError_t choose_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);
 
 // Rows of q that the next step compares with.
-struct QueryKept {
+struct QueryRetained {
   uint32_t row = 0, state = 0;
 };
-cudaError_t keep_queries(const QueryKept* rows, uint32_t count, uint32_t numbers, const __nv_bfloat16* q,
+cudaError_t keep_queries(const QueryRetained* rows, uint32_t count, uint32_t numbers, const __nv_bfloat16* q,
                          __nv_bfloat16* q_before, cudaStream_t stream);
 
 }  // namespace kvtwin

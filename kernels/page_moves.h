@@ -1,9 +1,9 @@
-// Cells of bf16 pages moved or summed up on the device. Pages: kv_block.cuh.
+// KV entries of bf16 pages moved or summed up on the device. Pages: kv_block.cuh.
 //
-// gather_cells: cell i of a sequence's target pages becomes cell kept[i] of its source pages: compaction
-// after an eviction, and a copy between page sizes. Floor: 4 * head_dim bytes read and as many written per
-// cell. summarise_pages: kernels/page_summary.h in METHODS 6.2, from exact keys. Floor: 2 * head_dim bytes
-// read per cell, 4 * head_dim written per page. Both at 4.69 TB/s.
+// gather_entries: KV entry i of a sequence's target pages becomes KV entry kept[i] of its source pages:
+// compaction after an eviction, and a copy between page sizes. Floor: 4 * head_dim bytes read and as many
+// written per cell. summarise_pages: kernels/page_summary.h in METHODS 6.2, from exact keys. Floor: 2 *
+// head_dim bytes read per KV entry, 4 * head_dim written per page. Both at 4.69 TB/s.
 
 #ifndef KVTWIN_KERNELS_PAGE_MOVES_H_
 #define KVTWIN_KERNELS_PAGE_MOVES_H_
@@ -22,7 +22,7 @@ struct PageSide {
 };
 
 struct GatherSequence {
-  uint32_t first = 0;         // of its cells among those of all sequences, ascending
+  uint32_t first = 0;         // of its KV entries among those of all sequences, ascending
   uint32_t source_table = 0;  // where its pages start
   uint32_t source_column = 0;
   uint32_t target_table = 0;
@@ -33,25 +33,25 @@ struct GatherArgs {
   const __nv_bfloat16* source_pool = nullptr;
   __nv_bfloat16* target_pool = nullptr;  // may be the source's; REQUIRES: no block is source and target
   PageSide source, target;
-  const GatherSequence* table = nullptr;  // [sequences + 1]; the last says how many cells there are
-  const uint32_t* kept = nullptr;         // [cells], of the sequence; null: all, in their order
+  const GatherSequence* table = nullptr;  // [sequences + 1]; the last says how many KV entries there are
+  const uint32_t* retained = nullptr;     // [KV entries], of the sequence; null: all, in their order
   uint32_t sequences = 0;
   uint32_t head_dim = 128;  // 64 or 128
   uint32_t ctas = 1056;     // fewer leave room to others
 };
-cudaError_t gather_cells(const GatherArgs& args, cudaStream_t stream);
+cudaError_t gather_entries(const GatherArgs& args, cudaStream_t stream);
 
 enum class PageSummaryKind : uint8_t { kMinMax, kCuboid, kMean };
 
 struct SummaryPage {
   uint32_t block = 0;
-  uint32_t cells = 0;   // the first so many; 0: nothing is written
-  uint32_t target = 0;  // of its summary
+  uint32_t kv_entries = 0;  // the first so many; 0: nothing is written
+  uint32_t target = 0;      // of its summary
 };
 struct SummaryArgs {
   const __nv_bfloat16* pool = nullptr;
   const SummaryPage* pages = nullptr;  // [count]
-  __nv_bfloat16* out = nullptr;        // [targets][high, low][head_dim]; sums in fp32 in the order of cells
+  __nv_bfloat16* out = nullptr;  // [targets][high, low][head_dim]; sums in fp32 in the order of KV entries
   uint32_t count = 0;
   uint32_t page_tokens = 16;  // 1, or a multiple of 8
   uint32_t head_dim = 128;    // a multiple of 64

@@ -47,7 +47,7 @@ struct SlotChange {
 std::vector<SlotChange> replace_slots_ref(std::span<const uint32_t> chosen, std::span<const float> scores,
                                           uint32_t first, std::span<uint32_t> slots);
 
-// What one KV head of a decode does where that is imposed (engine/cpu/imposed.h), whatever its query.
+// What one KV head of a decode does where that is forced (engine/cpu/forced_outcome.h), whatever its query.
 struct HeadRecall {
   uint32_t missing = 0;  // pages that it recalls
   uint8_t before = 0;    // not 0: before attention; else it reads what it holds, and recalls behind it
@@ -57,8 +57,8 @@ struct HeadRecall {
 // Changes the scores so that the best slots.size() pages are what the slots hold but for the `missing` worst
 // of them (as replace_slots_ref ranks them), and as many of the best others: held pages that stay score inf,
 // those that go -inf. A page in a slot without a score goes in any case. REQUIRES: there are so many others.
-void impose_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
-                        uint32_t missing);
+void force_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
+                       uint32_t missing);
 
 }  // namespace kvtwin::kernels
 

@@ -117,8 +117,8 @@ std::vector<SlotChange> replace_slots_ref(std::span<const uint32_t> chosen, std:
   return changes;
 }
 
-void impose_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
-                        uint32_t missing) {
+void force_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
+                       uint32_t missing) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   std::vector<std::pair<uint64_t, uint32_t>> held;  // order, slot: the worst first
   for (uint32_t s = 0; s < slots.size(); ++s) {

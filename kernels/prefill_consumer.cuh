@@ -19,7 +19,7 @@ struct RowState {
 };
 
 // scores -> exp2(scale * (score - max)); *shrink: what all that was summed before must be multiplied by.
-// One cell of each row has been seen at least: cell 0, in the first tile.
+// One KV entry of each row has been seen at least: KV entry 0, in the first tile.
 __device__ __forceinline__ void exponentiate(float (&s)[64], float scale, RowState* rows,
                                              float (&shrink)[2]) {
 #pragma unroll
@@ -126,7 +126,7 @@ struct PrefillConsumer {
   // Row h of this thread in the tile.
   __device__ uint32_t row_of(uint32_t h) const { return which * 64 + warp * 16 + lane / 4 + 8 * h; }
 
-  // Scores of cells that a row may not see become -inf. Most tiles have none.
+  // Scores of KV entries that a row may not see become -inf. Most tiles have none.
   __device__ __forceinline__ void mask(const PrefillJob& job, const KeyTiles& tiles, uint32_t j,
                                        float (&s)[64]) const {
     const uint32_t valid = tiles.valid(j);

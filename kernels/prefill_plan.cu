@@ -40,8 +40,9 @@ struct Planner {
     __syncthreads();
     for (uint32_t base = 0; base < shape.sequences; base += kThreads) {
       const uint32_t i = base + threadIdx.x;
-      const uint64_t cells = i < shape.sequences && table[i].rows > 0 ? table[i].past + table[i].rows : 0;
-      const uint64_t bytes = cells * 4 * shape.head_dim, before = *total;
+      const uint64_t kv_entries =
+          i < shape.sequences && table[i].rows > 0 ? table[i].past + table[i].rows : 0;
+      const uint64_t bytes = kv_entries * 4 * shape.head_dim, before = *total;
       const uint64_t until = before + sum_up_to_me(bytes, warp_sums);
       if (i < shape.sequences) section[i] = static_cast<uint32_t>((until - bytes) / kSectionBytes);
       if (threadIdx.x == kThreads - 1) *total = until;

@@ -31,19 +31,19 @@ __host__ __device__ inline PrefillWork* work_of(PrefillPlan* plan) {
 __host__ __device__ inline uint32_t tile_tokens(const PrefillShape& shape) {
   return kPrefillTileRows / shape.group;
 }
-// Every head of a call has the call's rows, so there are at most kv_heads * rows of them.
+// Every head of a request has the request's rows, so there are at most kv_heads * rows of them.
 __host__ __device__ inline size_t tiles_at_most(const PrefillShape& shape) {
   return size_t{shape.rows} * shape.kv_heads / tile_tokens(shape) + shape.sequences;
 }
 
 // The tiles of keys of one tile of work: those in pages, then those of the chunk.
 struct KeyTiles {
-  uint32_t in_pages = 0;  // cells in pages
-  uint32_t in_chunk = 0;  // cells beside the queries
+  uint32_t in_pages = 0;  // KV entries in pages
+  uint32_t in_chunk = 0;  // KV entries beside the queries
   uint32_t paged = 0;     // tiles
   uint32_t count = 0;     // of both
 
-  // `first`, `tokens`: of the work. A tile is read when any of its tokens may see a cell of it.
+  // `first`, `tokens`: of the work. A tile is read when any of its tokens may see a KV entry of it.
   __host__ __device__ KeyTiles(const PrefillSequence& s, bool chunk_in_pages, uint32_t first,
                                uint32_t tokens) {
     const uint32_t seen = first + tokens < s.rows ? first + tokens : s.rows;
@@ -53,7 +53,7 @@ struct KeyTiles {
     paged = (paged_seen + kPrefillTileKeys - 1) / kPrefillTileKeys;
     count = paged + (chunk_in_pages ? 0 : (seen + kPrefillTileKeys - 1) / kPrefillTileKeys);
   }
-  // First cell of tile j in its part, how many cells it has, and its place among all cells.
+  // First KV entry of tile j in its part, how many KV entries it has, and its place among all KV entries.
   __host__ __device__ uint32_t first(uint32_t j) const {
     return (j < paged ? j : j - paged) * kPrefillTileKeys;
   }

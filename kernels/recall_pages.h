@@ -63,8 +63,8 @@ struct RecallArgs {
 };
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream);
 
-// The copy engine's: `moves` lies on the host, and is read before this returns. HND: one call, which copies
-// all in no order; NHD: a strided copy each.
+// The copy engine's: `moves` lies on the host, and is read before this returns. HND: one request, which
+// copies all in no order; NHD: a strided copy each.
 cudaError_t copy_recalled(const HostPool& host, __nv_bfloat16* pool, std::span<const RecallMove> moves,
                           cudaStream_t stream);
 

@@ -54,7 +54,7 @@ struct Part {
       const float x = a[i] * by.x - b[i] * by.y, y = b[i] * by.x + a[i] * by.y;
       a[i] = x, b[i] = y;
     }
-    low = narrow(a), high = narrow(b);
+    low = low_bit(a), high = low_bit(b);
   }
 
   // kStream: more is written than L2 holds, and nobody will find it there.

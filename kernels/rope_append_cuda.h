@@ -15,7 +15,7 @@
 
 namespace kvtwin {
 
-constexpr uint32_t kNoBlock = 0xffffffffu;  // the cell is not kept
+constexpr uint32_t kNoBlock = 0xffffffffu;  // the KV entry is not kept
 
 // Where the KV of a row goes: block of the pool, and the slot in it.
 struct AppendSlot {

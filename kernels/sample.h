@@ -8,7 +8,7 @@
 //   chosen  of the kept in order of index: the first at which the sum of weights exceeds
 //           floor(draw * sum of all kept / 2^64)
 // A token counts as -inf where its logit is NaN. If no weight is left (all -inf, or infinities) it is
-// argmax_ref's. Draws are counter-based: draw({seed, call, position}) of engine/base/prng.h; equal keys,
+// argmax_ref's. Draws are counter-based: draw({seed, request, position}) of engine/base/prng.h; equal keys,
 // equal tokens.
 
 #ifndef KVTWIN_KERNELS_SAMPLE_H_

@@ -38,9 +38,9 @@ uint32_t sample_ref(const SampleSpec& spec, const float* logits, uint32_t count,
   if (spec.top_p_q32 > 0) {
     const uint64_t enough = std::max<uint64_t>(1, high_product(total, uint64_t{spec.top_p_q32} << 32));
     uint64_t sum = 0;
-    size_t kept = 0;
-    while (sum < enough) sum += weights[order[kept++]];
-    order.resize(kept);
+    size_t retained = 0;
+    while (sum < enough) sum += weights[order[retained++]];
+    order.resize(retained);
     total = sum;
   }
   std::sort(order.begin(), order.end());

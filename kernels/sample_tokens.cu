@@ -57,7 +57,7 @@ struct Row {
 };
 
 // What stays: keys above `key`, and of those equal to it the first `equal`.
-struct Kept {
+struct Retained {
   uint32_t key = 0, equal = 0xffffffffu;
 };
 
@@ -93,30 +93,31 @@ __device__ uint32_t key_at(Shared& shared, const Row& row, uint32_t from, uint64
 }
 
 // This thread's share of the row, in order of index.
-struct Share {
+struct VocabPart {
   uint32_t first, end;
   uint64_t equal_before;  // logits of the kept key in the shares before it
 };
 
 template <typename Take>
-__device__ void each_kept(const Row& row, const Kept& kept, const Share& share, const Take& take) {
-  uint64_t equal = share.equal_before;
-  for (uint32_t i = share.first; i < share.end; ++i) {
+__device__ void each_retained(const Row& row, const Retained& retained, const VocabPart& split,
+                              const Take& take) {
+  uint64_t equal = split.equal_before;
+  for (uint32_t i = split.first; i < split.end; ++i) {
     const float logit = row.logits[i];
     const uint32_t key = ordered(logit);
-    if (key > kept.key || (key == kept.key && equal++ < kept.equal)) take(i, row.weight(logit));
+    if (key > retained.key || (key == retained.key && equal++ < retained.equal)) take(i, row.weight(logit));
   }
 }
 
-__device__ uint64_t kept_weight(Shared& shared, const Row& row, const Kept& kept, Share* share,
+__device__ uint64_t kept_weight(Shared& shared, const Row& row, const Retained& retained, VocabPart* split,
                                 uint64_t* before) {
   const uint32_t each = (row.count + kThreads - 1) / kThreads;
-  share->first = min(threadIdx.x * each, row.count), share->end = min(share->first + each, row.count);
+  split->first = min(threadIdx.x * each, row.count), split->end = min(split->first + each, row.count);
   uint64_t equal = 0, all;
-  for (uint32_t i = share->first; i < share->end; ++i) equal += ordered(row.logits[i]) == kept.key;
-  share->equal_before = sum_before<kWarps>(equal, shared.sums, &all);
+  for (uint32_t i = split->first; i < split->end; ++i) equal += ordered(row.logits[i]) == retained.key;
+  split->equal_before = sum_before<kWarps>(equal, shared.sums, &all);
   uint64_t own = 0;
-  each_kept(row, kept, *share, [&](uint32_t, uint64_t weight) { own += weight; });
+  each_retained(row, retained, *split, [&](uint32_t, uint64_t weight) { own += weight; });
   *before = sum_before<kWarps>(own, shared.sums, &all);
   return all;
 }
@@ -126,33 +127,33 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
   Row row{args.logits + size_t{blockIdx.x} * args.count, args.count, 0, args.spec.inverse_temperature};
   const uint32_t best = best_of(shared, row.logits, row.count);
   row.largest = row.logits[best];
-  Kept kept;
+  Retained retained;
   if (args.spec.top_k > 0 && args.spec.top_k < row.count) {
     uint64_t above;
-    kept.key = key_at(
+    retained.key = key_at(
         shared, row, 0, args.spec.top_k, [](float) { return uint64_t{1}; }, &above);
-    kept.equal = args.spec.top_k - static_cast<uint32_t>(above);
+    retained.equal = args.spec.top_k - static_cast<uint32_t>(above);
   }
-  Share share;
+  VocabPart split;
   uint64_t before;
-  uint64_t total = kept_weight(shared, row, kept, &share, &before);
+  uint64_t total = kept_weight(shared, row, retained, &split, &before);
   if (total > 0 && args.spec.top_p_q32 > 0) {
     const uint64_t part = __umul64hi(total, uint64_t{args.spec.top_p_q32} << 32),
                    enough = part > 0 ? part : 1;
     uint64_t above;
     const uint32_t key = key_at(
-        shared, row, kept.key, enough, [&](float logit) { return row.weight(logit); }, &above);
+        shared, row, retained.key, enough, [&](float logit) { return row.weight(logit); }, &above);
     // Equal logits have equal weights.
     const uint32_t bits = key & 0x80000000u ? key ^ 0x80000000u : ~key;
     const uint64_t each = row.weight(__uint_as_float(bits));
-    kept = {key, static_cast<uint32_t>((enough - above + each - 1) / each)};
-    total = kept_weight(shared, row, kept, &share, &before);
+    retained = {key, static_cast<uint32_t>((enough - above + each - 1) / each)};
+    total = kept_weight(shared, row, retained, &split, &before);
   }
   if (threadIdx.x == 0) shared.token = best;
   __syncthreads();
   const uint64_t at = __umul64hi(args.draws[blockIdx.x], total);
   uint64_t sum = before;
-  each_kept(row, kept, share, [&](uint32_t i, uint64_t weight) {
+  each_retained(row, retained, split, [&](uint32_t i, uint64_t weight) {
     if (sum <= at && sum + weight > at) shared.token = i;
     sum += weight;
   });

@@ -28,13 +28,13 @@ constexpr Row kScorers[] = {
     {ScorerKind::kKnorm, "knorm", kKeys},
     {ScorerKind::kKeyDiff, "keydiff", kKeys},
     {ScorerKind::kExpected, "expected_attention", kKeys | kValues | kAllQueries},
-    {ScorerKind::kKvzip, "kvzip", kKeys | kProbeRows},
+    {ScorerKind::kKvzip, "kvzip", kKeys | kProbeTokens},
     {ScorerKind::kFastKvzip, "fastkvzip", kHidden | kGateWeights},
     {ScorerKind::kTrimKv, "trimkv", kKeys | kHidden | kGateWeights},
     {ScorerKind::kRaas, "raas", kKeys | kWindowQueries | kPageStamps},
     {ScorerKind::kDuo, "duo_attention", 0},
     {ScorerKind::kRazor, "razor_attention", 0},
-    {ScorerKind::kJudgeQ, "judge_q", kKeys | kProbeRows},
+    {ScorerKind::kJudgeQ, "judge_q", kKeys | kProbeTokens},
     {ScorerKind::kIntentRule, "intent_rule", kKeys | kSpanQueries | kSessionMemory},
     {ScorerKind::kIntentResidual, "intent_residual", kKeys | kSpanQueries | kSessionMemory | kGateWeights},
     {ScorerKind::kFinch, "finch", kKeys | kWindowQueries},
@@ -49,7 +49,7 @@ const Row& row_of(ScorerKind kind) {
   return *at;
 }
 
-Look look_of(const ScoreSpec& spec, const ScoreInputs& in) {
+AttentionScores attention_scores_of(const ScoreSpec& spec, const ScoreInputs& in) {
   return {in.q, in.q_positions, in.k, in.positions, in.own_k, spec.renormalise};
 }
 
@@ -63,10 +63,10 @@ void copy_scores(ScoreView from, ScoreView to) {
 
 // Judge Q's and KVzip's rows look at everything in the cache: they stand behind it.
 void score_probes(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
-  Look look = look_of(spec, in);
-  look.q_positions = {};
-  if (spec.kind == ScorerKind::kKvzip) return score_kvzip_chunk(look, in.sinks, out);
-  score_window(spec.window, look, out);
+  AttentionScores attention_scores = attention_scores_of(spec, in);
+  attention_scores.q_positions = {};
+  if (spec.kind == ScorerKind::kKvzip) return score_kvzip_chunk(attention_scores, in.sinks, out);
+  score_window(spec.window, attention_scores, out);
 }
 
 void score_stamps(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
@@ -110,7 +110,7 @@ ScoreSpec score_spec(ScorerKind kind) {
   return spec;
 }
 
-void score_cells(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
+void score_entries(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
   switch (spec.kind) {
     case ScorerKind::kNone:
       return;
@@ -126,13 +126,13 @@ void score_cells(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
     case ScorerKind::kSnapKv:
     case ScorerKind::kPyramidKv:
     case ScorerKind::kFinch:
-      return score_window(spec.window, look_of(spec, in), out);
+      return score_window(spec.window, attention_scores_of(spec, in), out);
     case ScorerKind::kCritical:
       KVT_CHECK(in.output != nullptr);
-      score_window(spec.window, look_of(spec, in), out);
+      score_window(spec.window, attention_scores_of(spec, in), out);
       return score_critical(*in.output, in.v, spec.critical_first, out);
     case ScorerKind::kTova:
-      return score_tova(look_of(spec, in), out);
+      return score_tova(attention_scores_of(spec, in), out);
     case ScorerKind::kKnorm:
       return score_knorm(in.k, out);
     case ScorerKind::kKeyDiff:

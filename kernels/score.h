@@ -1,9 +1,10 @@
 // One door to all scorers: what a scorer is called, what it needs captured, and its scores for one layer.
 //
-// The engine that owns the tensors asks captures() once, keeps what it names, and calls score_cells() per
+// The engine that owns the tensors asks captures() once, keeps what it names, and calls score_entries() per
 // layer (or per KV head with its query heads, when heads hold different numbers of rows; TOVA and IntentKV
 // join all heads of a layer and need equal rows). Scorers are deterministic and keep no state of their own:
-// state is passed in (accumulators, stamps, memories), so that it can live where the call or session lives.
+// state is passed in (accumulators, stamps, memories), so that it can live where the request or session
+// lives.
 //
 // The names are those of engine/policy/axis_scorer_table.cc; a test compares the two.
 
@@ -54,13 +55,14 @@ enum class ScorerKind : uint8_t {
 std::optional<ScorerKind> scorer_kind(std::string_view name);
 std::string_view scorer_name(ScorerKind kind);
 
-// What must be captured for a scorer: bits of captures(). Keys and values are those of the cells to rank.
+// What must be captured for a scorer: bits of captures(). Keys and values are those of the KV entries to
+// rank.
 namespace capture {
 constexpr uint32_t kKeys = 1;
 constexpr uint32_t kValues = 2;
 constexpr uint32_t kWindowQueries = 4;  // of the last ScoreSpec::window.window rows; TOVA, RaaS: the last one
 constexpr uint32_t kAllQueries = 8;     // of every row of what is scored, post-RoPE
-constexpr uint32_t kProbeRows = 16;     // queries and keys of rows that are not in the cache
+constexpr uint32_t kProbeTokens = 16;   // queries and keys of rows that are not in the cache
 constexpr uint32_t kHidden = 32;        // input of the attention block
 constexpr uint32_t kAccumulators = 64;  // H2O: grown by h2o_accumulate() with every new query
 constexpr uint32_t kPageStamps = 128;   // RaaS: kept by raas_touch() every step
@@ -71,8 +73,8 @@ constexpr uint32_t kOutputWeights = 2048;  // CriticalKV
 }  // namespace capture
 uint32_t captures(ScorerKind kind);
 
-// IntentKV has one score per token for all layers and heads: score_cells() adds a layer's part to out, which
-// has one row and starts at zero; finish_scores() completes it after the last layer.
+// IntentKV has one score per token for all layers and heads: score_entries() adds a layer's part to out,
+// which has one row and starts at zero; finish_scores() completes it after the last layer.
 bool scores_tokens(ScorerKind kind);
 // H2O's sums, RaaS's stamps, TOVA's last row: every decoded token changes what the scorer goes by.
 bool watches_decodes(ScorerKind kind);
@@ -89,7 +91,7 @@ struct ScoreSpec {
   TrimKvSpec trim;
   RaasSpec raas;
   uint32_t page_tokens = 16;    // RaaS: rows per stamp
-  uint32_t critical_first = 0;  // CriticalKV: cells that the base score alone chooses (half the budget)
+  uint32_t critical_first = 0;  // CriticalKV: KV entries that the base score alone chooses (half the budget)
   bool renormalise = false;     // Judge Q: probabilities over the prompt alone sum to 1
   IntentSpec intent;
   IntentMode intent_mode = IntentMode::kMemory;
@@ -104,7 +106,7 @@ struct ScoreInputs {
   uint32_t layers = 1;
   uint32_t head_first = 0;                  // of the KV heads given here
   uint32_t tokens = 0;                      // logical length N: the position of the next token
-  Positions positions;                      // of the cells to rank
+  Positions positions;                      // of the KV entries to rank
   HeadsView k, v;                           // [H][T][d]
   HeadsView q;                              // [Hq][w][d]: window, all, or probe rows' queries
   std::span<const uint32_t> q_positions{};  // [w]
@@ -124,7 +126,7 @@ struct ScoreInputs {
 
 // out [H][T], [H][T - sinks] for KVzip, [1][T] when scores_tokens(). REQUIRES: what captures() names is
 // there.
-void score_cells(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out);
+void score_entries(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out);
 
 // IntentKV: scales the rule and adds the residual's corrections (intent_corrections(), times the clipped
 // gain; empty: none). Other scorers: nothing.

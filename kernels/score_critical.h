@@ -1,8 +1,9 @@
-// CriticalKV (arXiv 2502.03805, kvpress; METHODS 1.10): attention alone is not what a cell contributes.
+// CriticalKV (arXiv 2502.03805, kvpress; METHODS 1.10): attention alone is not what a KV entry contributes.
 //
-// A part of the budget goes to the best cells by a base score (they get kMustStay); the others score
-// (s + 1e-4) * |W_o V|_1, the length of what the cell adds to the layer's output, averaged over the G query
-// heads that read it. Candidates only: rows that the base scorer forces keep kMustStay and take no budget.
+// A part of the budget goes to the best KV entries by a base score (they get kMustStay); the others score
+// (s + 1e-4) * |W_o V|_1, the length of what the KV entry adds to the layer's output, averaged over the G
+// query heads that read it. Candidates only: rows that the base scorer forces keep kMustStay and take no
+// budget.
 //
 // Shapes: v [H][T][d], w_o [D][Hq * d] row-major, scores [H][T] in place. Cost: O(Hq * T * d * D).
 
@@ -25,7 +26,7 @@ struct OutputProjection {
 // norms[H][T]: mean over h's query heads j of |W_o[:, j] V|_1.
 void output_norms(const OutputProjection& projection, const HeadsView& v, ScoreView norms);
 
-// `first`: cells per head that the base score alone chooses; kvpress: half of the budget.
+// `first`: KV entries per head that the base score alone chooses; kvpress: half of the budget.
 void score_critical(const OutputProjection& projection, const HeadsView& v, uint32_t first, ScoreView scores);
 
 }  // namespace kvtwin::kernels

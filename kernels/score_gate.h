@@ -60,7 +60,7 @@ struct TrimKvSpec {
 void score_trimkv(const TrimKvSpec& spec, ScoreView log_beta, const HeadsView& k, Positions positions,
                   uint32_t tokens_seen, ScoreView out);
 
-// When the scores of two cells cross: t* = (p_a ln beta_a - p_b ln beta_b) / (ln beta_a - ln beta_b).
+// When the scores of two KV entries cross: t* = (p_a ln beta_a - p_b ln beta_b) / (ln beta_a - ln beta_b).
 // REQUIRES: the log betas differ.
 double trimkv_crossing(double position_a, double log_beta_a, double position_b, double log_beta_b);
 

@@ -6,16 +6,16 @@
 
 namespace kvtwin::kernels {
 
-void h2o_accumulate(const Look& look, ScoreView accumulators) {
-  KVT_CHECK(accumulators.heads == look.k.heads && accumulators.rows == look.k.rows);
-  const uint32_t group = look.group(), rows = look.k.rows;
+void h2o_accumulate(const AttentionScores& attention_scores, ScoreView accumulators) {
+  KVT_CHECK(accumulators.heads == attention_scores.k.heads && accumulators.rows == attention_scores.k.rows);
+  const uint32_t group = attention_scores.group(), rows = attention_scores.k.rows;
   std::vector<float> row;
   std::vector<double> sum(rows);
-  for (uint32_t head = 0; head < look.k.heads; ++head) {
+  for (uint32_t head = 0; head < attention_scores.k.heads; ++head) {
     std::fill(sum.begin(), sum.end(), 0.0);
     for (uint32_t g = 0; g < group; ++g) {
-      for (uint32_t i = 0; i < look.q.rows; ++i) {
-        look_row(look, head * group + g, i, &row);
+      for (uint32_t i = 0; i < attention_scores.q.rows; ++i) {
+        attention_score_row(attention_scores, head * group + g, i, &row);
         for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
       }
     }
@@ -50,16 +50,17 @@ void finish_observed(ObservedForm form, Positions positions, uint32_t queries_en
   }
 }
 
-void score_observed(ObservedForm form, const Look& look, uint32_t window, ScoreView out) {
+void score_observed(ObservedForm form, const AttentionScores& attention_scores, uint32_t window,
+                    ScoreView out) {
   for (uint32_t head = 0; head < out.heads; ++head) {
     std::fill(out.row(head).begin(), out.row(head).end(), 0.0f);
   }
-  h2o_accumulate(look, out);
-  uint32_t end = look.k.rows;
-  if (!look.q_positions.empty()) {
-    end = *std::max_element(look.q_positions.begin(), look.q_positions.end()) + 1;
+  h2o_accumulate(attention_scores, out);
+  uint32_t end = attention_scores.k.rows;
+  if (!attention_scores.q_positions.empty()) {
+    end = *std::max_element(attention_scores.q_positions.begin(), attention_scores.q_positions.end()) + 1;
   }
-  finish_observed(form, look.positions, end, window, out);
+  finish_observed(form, attention_scores.positions, end, window, out);
 }
 
 }  // namespace kvtwin::kernels

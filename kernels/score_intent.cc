@@ -77,8 +77,8 @@ void intent_add_layer(const IntentSpec& spec, uint32_t layers, std::span<const f
     softmax(logits);
     for (uint32_t p = 0; p < k.rows; ++p) sum[p] += logits[p];
   }
-  const double share = 1.0 / (double(layers) * query_heads);
-  for (uint32_t p = 0; p < k.rows; ++p) out[p] += static_cast<float>(sum[p] * share);
+  const double split = 1.0 / (double(layers) * query_heads);
+  for (uint32_t p = 0; p < k.rows; ++p) out[p] += static_cast<float>(sum[p] * split);
 }
 
 void intent_normalise(RuleNorm norm, std::span<float> rule) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cell_heads.cuh"
+#include "kernels/kv_entry_heads.cuh"
 #include "kernels/score_intent_cuda.h"
 
 namespace kvtwin {
@@ -95,7 +95,7 @@ struct Tile {
   static constexpr uint32_t kStep = kSide * kEach;
   static constexpr uint32_t kPadded = kTile + 8;  // spreads a warp's stores over the banks
 
-  CellPlace places[kTile];
+  KvEntryPlace places[kTile];
   float memory[kHeads][kDim];
   float logits[kHeads][kPadded];
   float2 of_warp[kHeads][kWarps];
@@ -104,11 +104,11 @@ struct Tile {
     for (uint32_t i = threadIdx.x; i < kHeads * kDim; i += kThreads)
       memory[i / kDim][i % kDim] = i / kDim < heads ? __ldg(from + i) : 0;
   }
-  __device__ void load_keys(const CellPool& cells, uint32_t step, uint4 (&held)[kEach]) const {
+  __device__ void load_keys(const KvEntryPool& kv_entries, uint32_t step, uint4 (&held)[kEach]) const {
     const uint32_t row = step * kStep + threadIdx.x / kLanes * kEach;
 #pragma unroll
     for (uint32_t k = 0; k < kEach; ++k)
-      held[k] = load_once(key_chunk<kDim>(cells, places[row + k], threadIdx.x % kLanes));
+      held[k] = load_once(key_chunk<kDim>(kv_entries, places[row + k], threadIdx.x % kLanes));
   }
   __device__ void multiply(uint32_t step, const uint4 (&held)[kEach]) {
     const uint32_t lane = threadIdx.x % kLanes, row = step * kStep + threadIdx.x / kLanes * kEach;
@@ -143,21 +143,21 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t row = blockIdx.x * kTile + threadIdx.x, layer = blockIdx.y / args.kv_heads;
   const uint32_t head = blockIdx.y % args.kv_heads, group = args.query_heads / args.kv_heads;
   const uint32_t warp = threadIdx.x / 32;
-  const CellHead of = args.heads[first_layer * args.kv_heads + blockIdx.y];
+  const KvEntryHead of = args.heads[first_layer * args.kv_heads + blockIdx.y];
   const bool candidate = is_candidate(args, row);
   const bool any = __syncthreads_or(candidate);
-  if (any) tile.places[threadIdx.x] = place_of(args.cells, of, min(row, args.rows - 1));
+  if (any) tile.places[threadIdx.x] = place_of(args.kv_entries, of, min(row, args.rows - 1));
   for (uint32_t g0 = 0; g0 < group; g0 += kHeads) {
     const uint32_t heads = min(kHeads, group - g0), query = head * group + g0;
     const size_t of_query = size_t{layer} * args.query_heads + query;
     tile.load_memory(args.memory + (size_t{first_layer + layer} * args.query_heads + query) * kDim, heads);
     __syncthreads();
     uint4 held[kEach], next[kEach];
-    if (any) tile.load_keys(args.cells, 0, next);
+    if (any) tile.load_keys(args.kv_entries, 0, next);
     for (uint32_t step = 0; any && step < kTile / Mine::kStep; ++step) {
 #pragma unroll
       for (uint32_t k = 0; k < kEach; ++k) held[k] = next[k];
-      if (step + 1 < kTile / Mine::kStep) tile.load_keys(args.cells, step + 1, next);
+      if (step + 1 < kTile / Mine::kStep) tile.load_keys(args.kv_entries, step + 1, next);
       tile.multiply(step, held);
     }
     __syncthreads();
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads)
 // What one layer says of a row: the mean of its query heads' probabilities.
 __global__ void __launch_bounds__(kThreads)
     layer_kernel(const __grid_constant__ IntentScoreArgs args, const __grid_constant__ Workspace work,
-                 uint32_t first_layer, float share) {
+                 uint32_t first_layer, float split) {
   const uint32_t row = blockIdx.x * kTile + threadIdx.x;
   if (row >= args.rows) return;
   const float* const logits = work.logits + size_t{blockIdx.y} * args.query_heads * args.rows + row;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads)
     const float2 total = totals[j];
     sum += expf(logits[size_t{j} * args.rows] - total.x) * total.y;
   }
-  work.of_layer[size_t{first_layer + blockIdx.y} * args.rows + row] = sum * share;
+  work.of_layer[size_t{first_layer + blockIdx.y} * args.rows + row] = sum * split;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -242,9 +242,9 @@ void launch_logits(const IntentScoreArgs& args, const Workspace& to, uint32_t fi
 }
 
 bool right(const IntentScoreArgs& args) {
-  return args.cells.page_tokens > 0 && args.layers > 0 && args.kv_heads > 0 &&
+  return args.kv_entries.page_tokens > 0 && args.layers > 0 && args.kv_heads > 0 &&
          args.query_heads % args.kv_heads == 0 && args.query_heads > 0 &&
-         (args.cells.head_dim == 64 || args.cells.head_dim == 128);
+         (args.kv_entries.head_dim == 64 || args.kv_entries.head_dim == 128);
 }
 
 }  // namespace
@@ -255,15 +255,15 @@ cudaError_t intent_layers(const IntentScoreArgs& args, uint32_t first, uint32_t 
   if (!right(args) || first + count > args.layers) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   const Workspace work(args);
-  const float share = static_cast<float>(1.0 / (double{1} * args.layers * args.query_heads));
+  const float split = static_cast<float>(1.0 / (double{1} * args.layers * args.query_heads));
   for (uint32_t done = 0; done < count; done += work.layers) {
     const uint32_t from = first + done, layers = std::min(work.layers, count - done);
     const dim3 grid(work.tiles, layers * args.kv_heads);
-    args.cells.head_dim == 64 ? launch_logits<64>(args, work, from, grid, stream)
-                              : launch_logits<128>(args, work, from, grid, stream);
+    args.kv_entries.head_dim == 64 ? launch_logits<64>(args, work, from, grid, stream)
+                                   : launch_logits<128>(args, work, from, grid, stream);
     const uint32_t queries = layers * args.query_heads;
     totals_kernel<<<(queries + kWarps - 1) / kWarps, kThreads, 0, stream>>>(work, queries);
-    layer_kernel<<<dim3(work.tiles, layers), kThreads, 0, stream>>>(args, work, from, share);
+    layer_kernel<<<dim3(work.tiles, layers), kThreads, 0, stream>>>(args, work, from, split);
   }
   return cudaGetLastError();
 }

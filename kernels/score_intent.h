@@ -30,7 +30,7 @@ struct IntentSpec {
 
 // The turn's query of one layer: the mean over rows. mean_query [Hq][d]; no rows: zeros.
 void intent_query(const HeadsView& q, std::span<float> mean_query);
-// The same with phases taken off first and the mean turned to `now`: memory_frame=pre_rope.
+// The same with phases taken off first and the mean turned to `now`: memory_logical_page=pre_rope.
 void intent_query_pre_rope(const RopePlanes& planes, const HeadsView& q,
                            std::span<const uint32_t> q_positions, uint32_t now, std::span<float> mean_query);
 

@@ -7,21 +7,21 @@
 // Logits are kept: 4 bytes for each query head where its key has 2 * head_dim for each KV head. As many
 // layers are under way at once as `logits_max` has room for.
 //
-// Floor: 2 * head_dim bytes read per cell and KV head, at 4.69 TB/s. Llama-3.1-8B: 36 us for 2,560 rows, 429
-// for 30,720. Predicted: 60 and 520; measured (method_bench, H200): 74 and 787.
+// Floor: 2 * head_dim bytes read per KV entry and KV head, at 4.69 TB/s. Llama-3.1-8B: 36 us for 2,560 rows,
+// 429 for 30,720. Predicted: 60 and 520; measured (method_bench, H200): 74 and 787.
 
 #ifndef KVTWIN_KERNELS_SCORE_INTENT_CUDA_H_
 #define KVTWIN_KERNELS_SCORE_INTENT_CUDA_H_
 
-#include "kernels/cell_heads.h"
-#include "kernels/select_cells.h"
+#include "kernels/kv_entry_heads.h"
+#include "kernels/select_entries.h"
 
 namespace kvtwin {
 
 struct IntentScoreArgs {
-  CellPool cells;
-  const CellHead* heads = nullptr;   // [layers][kv_heads]; all have `rows` rows, of the same positions
-  const RowRange* forced = nullptr;  // [forced_count]
+  KvEntryPool kv_entries;
+  const KvEntryHead* heads = nullptr;  // [layers][kv_heads]; all have `rows` rows, of the same positions
+  const RowRange* forced = nullptr;    // [forced_count]
   uint32_t forced_count = 0;
   const float* memory = nullptr;  // [layers][query_heads][head_dim]
   float scale = 1;                // of logits: 1 / (sqrt(head_dim) * temperature)

@@ -86,10 +86,10 @@ IntentResidual make_intent_residual(uint32_t dim, uint64_t seed) {
 
 void intent_add_keys(uint32_t layers, const HeadsView& k, std::span<float> sum) {
   KVT_CHECK(sum.size() == size_t{k.rows} * k.dim && layers > 0);
-  const float share = 1.0f / (static_cast<float>(layers) * static_cast<float>(k.heads));
+  const float split = 1.0f / (static_cast<float>(layers) * static_cast<float>(k.heads));
   for (uint32_t h = 0; h < k.heads; ++h) {
     for (uint32_t p = 0; p < k.rows; ++p) {
-      for (uint32_t c = 0; c < k.dim; ++c) sum[size_t{p} * k.dim + c] += k.row(h, p)[c] * share;
+      for (uint32_t c = 0; c < k.dim; ++c) sum[size_t{p} * k.dim + c] += k.row(h, p)[c] * split;
     }
   }
 }
@@ -97,9 +97,9 @@ void intent_add_keys(uint32_t layers, const HeadsView& k, std::span<float> sum) 
 void intent_add_memory(uint32_t layers, uint32_t query_heads, std::span<const float> memory,
                        std::span<float> sum) {
   KVT_CHECK(memory.size() == sum.size() * query_heads && layers > 0);
-  const float share = 1.0f / (static_cast<float>(layers) * static_cast<float>(query_heads));
+  const float split = 1.0f / (static_cast<float>(layers) * static_cast<float>(query_heads));
   for (uint32_t j = 0; j < query_heads; ++j) {
-    for (size_t c = 0; c < sum.size(); ++c) sum[c] += memory[j * sum.size() + c] * share;
+    for (size_t c = 0; c < sum.size(); ++c) sum[c] += memory[j * sum.size() + c] * split;
   }
 }
 

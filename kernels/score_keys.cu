@@ -1,4 +1,4 @@
-#include "kernels/cell_heads.cuh"
+#include "kernels/kv_entry_heads.cuh"
 #include "kernels/score_keys_cuda.h"
 
 namespace kvtwin {
@@ -14,12 +14,12 @@ constexpr int kAtOnce = 4;  // rows that a lane has on their way
 template <int kDim>
 struct Rows {
   static constexpr uint32_t kLanes = kDim / 8, kSide = 32 / kLanes;  // rows of a warp side by side
-  const CellPool& cells;
-  const CellHead head;
+  const KvEntryPool& kv_entries;
+  const KvEntryHead head;
   const uint32_t begin, end, chunk, which;
 
-  __device__ Rows(const CellPool& pool, const CellHead& of)
-      : cells(pool),
+  __device__ Rows(const KvEntryPool& pool, const KvEntryHead& of)
+      : kv_entries(pool),
         head(of),
         begin(min(blockIdx.x * kRowsOfCta, of.rows)),
         end(min(begin + kRowsOfCta, of.rows)),
@@ -35,7 +35,7 @@ struct Rows {
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         const uint32_t row = min(first + k * kStep + which, end - 1);
-        held[k] = *key_chunk<kDim>(cells, place_of(cells, head, row), chunk);
+        held[k] = *key_chunk<kDim>(kv_entries, place_of(kv_entries, head, row), chunk);
       }
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
@@ -62,7 +62,7 @@ __device__ float squares(const float (&x)[8]) {
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) knorm_kernel(const __grid_constant__ KeyScoreArgs args) {
-  const Rows<kDim> rows(args.cells, args.heads[blockIdx.y]);
+  const Rows<kDim> rows(args.kv_entries, args.heads[blockIdx.y]);
   float* const out = args.scores + blockIdx.y * args.stride;
   rows.for_keys([&](uint32_t row, const float(&x)[8]) {
     const float length = sqrtf(Rows<kDim>::sum_of_row(squares(x)));
@@ -75,7 +75,7 @@ template <int kDim>
 __global__ void __launch_bounds__(kThreads) unit_sums_kernel(const __grid_constant__ KeyScoreArgs args) {
   constexpr uint32_t kGroups = kThreads / Rows<kDim>::kLanes;
   __shared__ float sums[kGroups][kDim];
-  const Rows<kDim> rows(args.cells, args.heads[blockIdx.y]);
+  const Rows<kDim> rows(args.kv_entries, args.heads[blockIdx.y]);
   float mine[8] = {};
   rows.for_keys([&](uint32_t row, const float(&x)[8]) {
     const float length = sqrtf(Rows<kDim>::sum_of_row(squares(x)));
@@ -106,7 +106,7 @@ __global__ void anchor_kernel(const __grid_constant__ KeyScoreArgs args, uint32_
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) keydiff_kernel(const __grid_constant__ KeyScoreArgs args) {
-  const Rows<kDim> rows(args.cells, args.heads[blockIdx.y]);
+  const Rows<kDim> rows(args.kv_entries, args.heads[blockIdx.y]);
   if (rows.begin == rows.end) return;
   const float* const anchor = args.workspace + size_t{blockIdx.y} * gridDim.x * kDim + 8 * rows.chunk;
   float mine[8];
@@ -133,19 +133,20 @@ cudaError_t keydiff(const KeyScoreArgs& args, dim3 grid, cudaStream_t stream) {
 }
 
 uint32_t ctas_of(uint32_t rows_max) { return (rows_max + kRowsOfCta - 1) / kRowsOfCta; }
-bool right(const CellPool& cells) {
-  return cells.page_tokens > 0 && (cells.head_dim == 64 || cells.head_dim == 128 || cells.head_dim == 256);
+bool right(const KvEntryPool& kv_entries) {
+  return kv_entries.page_tokens > 0 &&
+         (kv_entries.head_dim == 64 || kv_entries.head_dim == 128 || kv_entries.head_dim == 256);
 }
 
 }  // namespace
 
-cudaError_t score_knorm_cells(const KeyScoreArgs& args, cudaStream_t stream) {
-  if (!right(args.cells)) return cudaErrorInvalidValue;
+cudaError_t score_knorm_entries(const KeyScoreArgs& args, cudaStream_t stream) {
+  if (!right(args.kv_entries)) return cudaErrorInvalidValue;
   const dim3 grid(ctas_of(args.rows_max), args.count);
   if (grid.x == 0 || grid.y == 0) return cudaSuccess;
-  const auto kernel = args.cells.head_dim == 64    ? knorm_kernel<64>
-                      : args.cells.head_dim == 128 ? knorm_kernel<128>
-                                                   : knorm_kernel<256>;
+  const auto kernel = args.kv_entries.head_dim == 64    ? knorm_kernel<64>
+                      : args.kv_entries.head_dim == 128 ? knorm_kernel<128>
+                                                        : knorm_kernel<256>;
   kernel<<<grid, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
@@ -154,13 +155,13 @@ size_t keydiff_floats(uint32_t heads, uint32_t rows_max, uint32_t head_dim) {
   return size_t{heads} * ctas_of(rows_max) * head_dim;
 }
 
-cudaError_t score_keydiff_cells(const KeyScoreArgs& args, cudaStream_t stream) {
-  if (!right(args.cells)) return cudaErrorInvalidValue;
+cudaError_t score_keydiff_entries(const KeyScoreArgs& args, cudaStream_t stream) {
+  if (!right(args.kv_entries)) return cudaErrorInvalidValue;
   const dim3 grid(ctas_of(args.rows_max), args.count);
   if (grid.x == 0 || grid.y == 0) return cudaSuccess;
-  return args.cells.head_dim == 64    ? keydiff<64>(args, grid, stream)
-         : args.cells.head_dim == 128 ? keydiff<128>(args, grid, stream)
-                                      : keydiff<256>(args, grid, stream);
+  return args.kv_entries.head_dim == 64    ? keydiff<64>(args, grid, stream)
+         : args.kv_entries.head_dim == 128 ? keydiff<128>(args, grid, stream)
+                                           : keydiff<256>(args, grid, stream);
 }
 
 }  // namespace kvtwin

@@ -1,30 +1,30 @@
 // Scores from keys or positions alone on the device: Knorm, KeyDiff (score_keys.h), StreamingLLM and random
 // (score_position.h). fp32 scores from bf16 keys.
 //
-// Floor: Knorm 2 * head_dim bytes read and 4 written per cell, KeyDiff twice the reading (its anchor is the
-// mean of all keys), at 4.69 TB/s; positions 4 bytes written per cell. Measured by kernels/bench/
+// Floor: Knorm 2 * head_dim bytes read and 4 written per KV entry, KeyDiff twice the reading (its anchor is
+// the mean of all keys), at 4.69 TB/s; positions 4 bytes written per cell. Measured by kernels/bench/
 // method_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_SCORE_KEYS_CUDA_H_
 #define KVTWIN_KERNELS_SCORE_KEYS_CUDA_H_
 
-#include "kernels/cell_heads.h"
+#include "kernels/kv_entry_heads.h"
 
 namespace kvtwin {
 
 struct KeyScoreArgs {
-  CellPool cells;
-  const CellHead* heads = nullptr;  // [count]
-  float* scores = nullptr;          // row i of head h at h * stride + i
+  KvEntryPool kv_entries;
+  const KvEntryHead* heads = nullptr;  // [count]
+  float* scores = nullptr;             // row i of head h at h * stride + i
   uint64_t stride = 0;
   uint32_t count = 0;
   uint32_t rows_max = 0;       // no head has more
   float* workspace = nullptr;  // KeyDiff: keydiff_floats()
 };
 
-cudaError_t score_knorm_cells(const KeyScoreArgs& args, cudaStream_t stream);
+cudaError_t score_knorm_entries(const KeyScoreArgs& args, cudaStream_t stream);
 size_t keydiff_floats(uint32_t heads, uint32_t rows_max, uint32_t head_dim);
-cudaError_t score_keydiff_cells(const KeyScoreArgs& args, cudaStream_t stream);
+cudaError_t score_keydiff_entries(const KeyScoreArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 

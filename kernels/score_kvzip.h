@@ -1,9 +1,9 @@
 // KVzip (arXiv 2505.23416, METHODS 1.7): what must the model look at to repeat its own context?
 //
 // After the prompt, for each chunk of the context, rows that spell "repeat this" and then the chunk itself
-// run once more with the cache attached and their own K, V thrown away. A context cell is worth the largest
-// probability that any of those rows gives it, in a softmax over the sinks, the chunk and the rows' own keys
-// only; not over the whole context. Cells before the context (the system prefix) score 1.
+// run once more with the cache attached and their own K, V thrown away. A context KV entry is worth the
+// largest probability that any of those rows gives it, in a softmax over the sinks, the chunk and the rows'
+// own keys only; not over the whole context. KV entries before the context (the system prefix) score 1.
 //
 // State: [L][H][N] scores, all layers before any threshold. Cost: 2 to 3 times the prefill.
 
@@ -30,7 +30,7 @@ std::vector<RepeatChunk> repeat_chunks(uint32_t begin, uint32_t end, uint32_t ch
 
 // One chunk in one layer. look.q: the repeat rows; look.k: the sink rows, then the chunk's (`sinks` of the
 // former); look.own_k: the repeat rows' keys. out [H][chunk rows].
-void score_kvzip_chunk(const Look& look, uint32_t sinks, ScoreView out);
+void score_kvzip_chunk(const AttentionScores& attention_scores, uint32_t sinks, ScoreView out);
 
 }  // namespace kvtwin::kernels
 

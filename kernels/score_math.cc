@@ -45,12 +45,12 @@ KVTWIN_WIDE void scale_all(float by, size_t count, float* x) {
 }
 
 // Positions ascend, so what a query sees is a prefix of the rows.
-uint32_t rows_visible(const Look& look, uint32_t head, uint32_t i) {
-  if (look.q_positions.empty()) return look.k.rows;
-  uint32_t low = 0, high = look.k.rows;
+uint32_t rows_visible(const AttentionScores& attention_scores, uint32_t head, uint32_t i) {
+  if (attention_scores.q_positions.empty()) return attention_scores.k.rows;
+  uint32_t low = 0, high = attention_scores.k.rows;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    if (look.positions.at(head, middle) <= look.q_positions[i]) {
+    if (attention_scores.positions.at(head, middle) <= attention_scores.q_positions[i]) {
       low = middle + 1;
     } else {
       high = middle;
@@ -90,34 +90,38 @@ void pool_rows(Pool pool, uint32_t kernel, std::span<const float> in, std::span<
   }
 }
 
-void look_logits(const Look& look, uint32_t j, uint32_t i, std::vector<float>* logits) {
-  KVT_CHECK(look.k.heads > 0 && look.q.heads % look.k.heads == 0);
-  KVT_CHECK(look.q.dim == look.k.dim);
-  const uint32_t head = j / look.group(), dim = look.k.dim, rows = look.k.rows;
-  const float* query = look.q.row(j, i);
+void attention_score_logits(const AttentionScores& attention_scores, uint32_t j, uint32_t i,
+                            std::vector<float>* logits) {
+  KVT_CHECK(attention_scores.k.heads > 0 && attention_scores.q.heads % attention_scores.k.heads == 0);
+  KVT_CHECK(attention_scores.q.dim == attention_scores.k.dim);
+  const uint32_t head = j / attention_scores.group(), dim = attention_scores.k.dim,
+                 rows = attention_scores.k.rows;
+  const float* query = attention_scores.q.row(j, i);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  logits->resize(size_t{rows} + look.own_k.rows);
+  logits->resize(size_t{rows} + attention_scores.own_k.rows);
   std::fill(logits->begin(), logits->end(), kMasked);
-  head_logits(query, look.k, head, rows_visible(look, head, i), scale, logits->data());
-  if (look.own_k.rows > 0) {
-    const uint32_t own = std::min(i + 1, look.own_k.rows);
-    head_logits(query, look.own_k, head, own, scale, logits->data() + rows);
+  head_logits(query, attention_scores.k, head, rows_visible(attention_scores, head, i), scale,
+              logits->data());
+  if (attention_scores.own_k.rows > 0) {
+    const uint32_t own = std::min(i + 1, attention_scores.own_k.rows);
+    head_logits(query, attention_scores.own_k, head, own, scale, logits->data() + rows);
   }
 }
 
-void look_softmax(const Look& look, std::vector<float>* logits) {
+void attention_score_softmax(const AttentionScores& attention_scores, std::vector<float>* logits) {
   softmax(*logits);
-  logits->resize(look.k.rows);
-  if (!look.renormalise) return;
+  logits->resize(attention_scores.k.rows);
+  if (!attention_scores.renormalise) return;
   double sum = 0;
   for (const float p : *logits) sum += p;
   if (sum <= 0) return;
   for (float& p : *logits) p = static_cast<float>(p / sum);
 }
 
-void look_row(const Look& look, uint32_t j, uint32_t i, std::vector<float>* probabilities) {
-  look_logits(look, j, i, probabilities);
-  look_softmax(look, probabilities);
+void attention_score_row(const AttentionScores& attention_scores, uint32_t j, uint32_t i,
+                         std::vector<float>* probabilities) {
+  attention_score_logits(attention_scores, j, i, probabilities);
+  attention_score_softmax(attention_scores, probabilities);
 }
 
 }  // namespace kvtwin::kernels

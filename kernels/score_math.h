@@ -37,7 +37,7 @@ void pool_rows(Pool pool, uint32_t kernel, std::span<const float> in, std::span<
 // its own, and of its fellow rows' keys (own_k) those up to itself. Own keys are for rows that are not in
 // the cache: Judge Q's probes, KVzip's repeat rows. Their probabilities count in the softmax and are cut
 // off.
-struct Look {
+struct AttentionScores {
   HeadsView q;                              // [Hq][w][d], post-RoPE
   std::span<const uint32_t> q_positions{};  // [w]; empty: every context key is visible to every row
   HeadsView k;                              // [H][T][d], post-RoPE
@@ -50,12 +50,14 @@ struct Look {
 
 // Raw logits q.k / sqrt(d) of query head `j`, row `i`, against the context then own keys: [T + own rows].
 // What is not visible is -inf.
-void look_logits(const Look& look, uint32_t j, uint32_t i, std::vector<float>* logits);
+void attention_score_logits(const AttentionScores& attention_scores, uint32_t j, uint32_t i,
+                            std::vector<float>* logits);
 
 // Probabilities over the context alone, [T]: softmax over all that is visible, cut to the context.
-void look_row(const Look& look, uint32_t j, uint32_t i, std::vector<float>* probabilities);
-// The same from logits that look_logits() made.
-void look_softmax(const Look& look, std::vector<float>* logits);
+void attention_score_row(const AttentionScores& attention_scores, uint32_t j, uint32_t i,
+                         std::vector<float>* probabilities);
+// The same from logits that attention_score_logits() made.
+void attention_score_softmax(const AttentionScores& attention_scores, std::vector<float>* logits);
 
 }  // namespace kvtwin::kernels
 

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
 //
 // u_g[p] = [high_p, low_p] . [max(q_g, 0), min(q_g, 0)]: pages are the mma's rows, query heads its columns,
 // and both halves of q are bf16 as q is. A product does not care in which order channels come, so that a lane
-// loads sixteen adjacent bytes of its two pages and has two steps' operands (look_few.cu).
+// loads sixteen adjacent bytes of its two pages and has two steps' operands (attention_scores_few.cu).
 
 // A lane's chunks of a page's high and low: lane % 4 and every fourth one after it.
 template <int kDim>

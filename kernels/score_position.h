@@ -1,7 +1,7 @@
 // Scores that look at positions only: StreamingLLM, and random (the floor that any scorer must beat).
 //
 // out [heads][rows]; positions are logical (METHODS 1.1: in chunked prefill the global position, because a
-// carried window is ranked together with the next chunk). O(1) per cell, no state, nothing captured.
+// carried window is ranked together with the next chunk). O(1) per KV entry, no state, nothing captured.
 
 #ifndef KVTWIN_KERNELS_SCORE_POSITION_H_
 #define KVTWIN_KERNELS_SCORE_POSITION_H_
@@ -16,7 +16,8 @@ namespace kvtwin::kernels {
 // Exact to 2^24 positions, as fp32 is. Duo- and RazorAttention's streaming heads use it too.
 void score_streaming(Positions positions, uint32_t sink, ScoreView out);
 
-// kvpress's form: 1 for every cell, 0 for the `pruned` cells behind the sink; `pruned` = N - int(N * rho).
+// kvpress's form: 1 for every KV entry, 0 for the `pruned` KV entries behind the sink; `pruned` = N - int(N *
+// rho).
 void score_streaming_kvpress(Positions positions, uint32_t sink, uint32_t pruned, ScoreView out);
 
 // A draw in [0, 1) from (seed, layer, head, position), 24 bits: neither order nor threads change it, and

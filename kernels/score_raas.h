@@ -44,12 +44,12 @@ std::optional<uint32_t> raas_victim(std::span<const uint32_t> stamps, std::span<
 // The stamp of a page written at `now` into a slot whose page had `evicted`.
 uint32_t raas_insert_stamp(const RaasSpec& spec, uint32_t now, uint32_t evicted);
 
-// Stamps as scores of cells: row i lies in page i / page_tokens. Exact to 2^24 steps. With the total order of
-// select.h the lowest row of equal stamps goes first, as raas_victim() has it.
+// Stamps as scores of KV entries: row i lies in page i / page_tokens. Exact to 2^24 steps. With the total
+// order of select.h the lowest row of equal stamps goes first, as raas_victim() has it.
 void score_raas(std::span<const uint32_t> stamps, uint32_t page_tokens, std::span<float> out);
 
-// A prompt longer than the budget: the released harness keeps the cells that the last query, averaged over
-// the G query heads, points at most. q [Hq][rows][d]: the last row counts.
+// A prompt longer than the budget: the released harness keeps the KV entries that the last query, averaged
+// over the G query heads, points at most. q [Hq][rows][d]: the last row counts.
 void score_raas_prompt(const HeadsView& q, const HeadsView& k, ScoreView out);
 
 }  // namespace kvtwin::kernels

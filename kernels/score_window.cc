@@ -23,20 +23,22 @@ void reduce_group(Reduce reduce, uint32_t group, const std::vector<float>& value
 
 class Mean {
  public:
-  Mean(const WindowSpec& spec, const Look& look) : spec_(spec), look_(look) {}
+  Mean(const WindowSpec& spec, const AttentionScores& attention_scores)
+      : spec_(spec), attention_scores_(attention_scores) {}
 
   // Adds `weight` times one row of probabilities of `lane` (a query head of the group).
-  void start(uint32_t lanes) { sums_.assign(size_t{lanes} * look_.k.rows, 0.0); }
+  void start(uint32_t lanes) { sums_.assign(size_t{lanes} * attention_scores_.k.rows, 0.0); }
   void add(uint32_t lane, const std::vector<float>& row, double weight) {
-    double* sum = sums_.data() + size_t{lane} * look_.k.rows;
-    for (uint32_t p = 0; p < look_.k.rows; ++p) sum[p] += weight * row[p];
+    double* sum = sums_.data() + size_t{lane} * attention_scores_.k.rows;
+    for (uint32_t p = 0; p < attention_scores_.k.rows; ++p) sum[p] += weight * row[p];
   }
   // The first n columns of the means over the rows, [lanes][n].
   std::vector<float> take(uint32_t lanes, uint32_t n) const {
     std::vector<float> out(size_t{lanes} * n);
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       for (uint32_t p = 0; p < n; ++p) {
-        out[size_t{lane} * n + p] = static_cast<float>(sums_[size_t{lane} * look_.k.rows + p] / look_.q.rows);
+        out[size_t{lane} * n + p] =
+            static_cast<float>(sums_[size_t{lane} * attention_scores_.k.rows + p] / attention_scores_.q.rows);
       }
     }
     return out;
@@ -45,52 +47,55 @@ class Mean {
   double weight(uint32_t head, uint32_t i) const {
     if (!spec_.weigh_visible) return 1.0;
     uint32_t visible = 0;
-    for (uint32_t p = 0; p < look_.k.rows; ++p) {
-      visible += look_.q_positions.empty() || look_.positions.at(head, p) <= look_.q_positions[i];
+    for (uint32_t p = 0; p < attention_scores_.k.rows; ++p) {
+      visible += attention_scores_.q_positions.empty() ||
+                 attention_scores_.positions.at(head, p) <= attention_scores_.q_positions[i];
     }
     return visible;
   }
 
  private:
   const WindowSpec& spec_;
-  const Look& look_;
+  const AttentionScores& attention_scores_;
   std::vector<double> sums_;
 };
 
 // u[lanes][n] of one KV head: per query head, or one lane when logits are joined first.
-std::vector<float> head_means(const WindowSpec& spec, const Look& look, uint32_t head, uint32_t n) {
-  const uint32_t group = look.group();
-  Mean mean(spec, look);
+std::vector<float> head_means(const WindowSpec& spec, const AttentionScores& attention_scores, uint32_t head,
+                              uint32_t n) {
+  const uint32_t group = attention_scores.group();
+  Mean mean(spec, attention_scores);
   std::vector<float> row, other;
   if (spec.order != PoolOrder::kReduceLogitsFirst) {
     mean.start(group);
     for (uint32_t g = 0; g < group; ++g) {
-      for (uint32_t i = 0; i < look.q.rows; ++i) {
-        look_row(look, head * group + g, i, &row);
+      for (uint32_t i = 0; i < attention_scores.q.rows; ++i) {
+        attention_score_row(attention_scores, head * group + g, i, &row);
         mean.add(g, row, mean.weight(head, i));
       }
     }
     return mean.take(group, n);
   }
   mean.start(1);
-  for (uint32_t i = 0; i < look.q.rows; ++i) {
-    look_logits(look, head * group, i, &row);
+  for (uint32_t i = 0; i < attention_scores.q.rows; ++i) {
+    attention_score_logits(attention_scores, head * group, i, &row);
     for (uint32_t g = 1; g < group; ++g) {
-      look_logits(look, head * group + g, i, &other);
+      attention_score_logits(attention_scores, head * group + g, i, &other);
       for (size_t p = 0; p < row.size(); ++p) row[p] = std::max(row[p], other[p]);
     }
-    look_softmax(look, &row);
+    attention_score_softmax(attention_scores, &row);
     mean.add(0, row, mean.weight(head, i));
   }
   return mean.take(1, n);
 }
 
 // Rows of `head` that lie before the window.
-uint32_t rows_before_window(const WindowSpec& spec, const Look& look, uint32_t head) {
-  if (!spec.keep_window || look.q_positions.empty()) return look.k.rows;
-  const uint32_t first = *std::min_element(look.q_positions.begin(), look.q_positions.end());
+uint32_t rows_before_window(const WindowSpec& spec, const AttentionScores& attention_scores, uint32_t head) {
+  if (!spec.keep_window || attention_scores.q_positions.empty()) return attention_scores.k.rows;
+  const uint32_t first =
+      *std::min_element(attention_scores.q_positions.begin(), attention_scores.q_positions.end());
   uint32_t n = 0;
-  while (n < look.k.rows && look.positions.at(head, n) < first) ++n;
+  while (n < attention_scores.k.rows && attention_scores.positions.at(head, n) < first) ++n;
   return n;
 }
 
@@ -120,18 +125,18 @@ WindowSpec window_spec(WindowCodeBase code_base) {
 
 uint32_t tangram_window(uint32_t chunk_tokens) { return chunk_tokens < 1000 ? 16 : 32; }
 
-void score_window(const WindowSpec& spec, const Look& look, ScoreView out) {
-  KVT_CHECK(out.heads == look.k.heads && out.rows == look.k.rows);
-  Look seen = look;
+void score_window(const WindowSpec& spec, const AttentionScores& attention_scores, ScoreView out) {
+  KVT_CHECK(out.heads == attention_scores.k.heads && out.rows == attention_scores.k.rows);
+  AttentionScores seen = attention_scores;
   if (!spec.causal) seen.q_positions = {};
-  const uint32_t lanes = spec.order == PoolOrder::kReduceLogitsFirst ? 1 : look.group();
+  const uint32_t lanes = spec.order == PoolOrder::kReduceLogitsFirst ? 1 : attention_scores.group();
   std::vector<float> pooled;
-  for (uint32_t head = 0; head < look.k.heads; ++head) {
-    const uint32_t n = rows_before_window(spec, look, head);
+  for (uint32_t head = 0; head < attention_scores.k.heads; ++head) {
+    const uint32_t n = rows_before_window(spec, attention_scores, head);
     const std::span<float> scores = out.row(head);
     std::fill(scores.begin() + n, scores.end(), kMustStay);
     if (n == 0) continue;
-    if (look.q.rows == 0) {
+    if (attention_scores.q.rows == 0) {
       std::fill(scores.begin(), scores.begin() + n, 0.0f);
       continue;
     }
@@ -151,38 +156,39 @@ void score_window(const WindowSpec& spec, const Look& look, ScoreView out) {
   }
 }
 
-void score_tova(const Look& look, ScoreView out) {
-  KVT_CHECK(out.heads == look.k.heads && out.rows == look.k.rows);
-  const uint32_t rows = look.k.rows;
+void score_tova(const AttentionScores& attention_scores, ScoreView out) {
+  KVT_CHECK(out.heads == attention_scores.k.heads && out.rows == attention_scores.k.rows);
+  const uint32_t rows = attention_scores.k.rows;
   std::vector<double> sum(rows, 0.0);
   std::vector<float> row;
-  if (look.q.rows > 0) {
-    for (uint32_t j = 0; j < look.q.heads; ++j) {
-      look_row(look, j, look.q.rows - 1, &row);
+  if (attention_scores.q.rows > 0) {
+    for (uint32_t j = 0; j < attention_scores.q.heads; ++j) {
+      attention_score_row(attention_scores, j, attention_scores.q.rows - 1, &row);
       for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
     }
   }
   for (uint32_t head = 0; head < out.heads; ++head) {
     for (uint32_t p = 0; p < rows; ++p) {
-      const bool last = !look.q_positions.empty() && look.positions.at(head, p) >= look.q_positions.back();
-      out.row(head)[p] = last ? kMustStay : static_cast<float>(sum[p] / look.q.heads);
+      const bool last = !attention_scores.q_positions.empty() &&
+                        attention_scores.positions.at(head, p) >= attention_scores.q_positions.back();
+      out.row(head)[p] = last ? kMustStay : static_cast<float>(sum[p] / attention_scores.q.heads);
     }
   }
 }
 
-std::vector<float> mean_attention(const Look& look) {
-  const uint32_t rows = look.k.rows;
-  std::vector<float> out(size_t{look.q.heads} * rows, 0.0f), row;
-  if (look.q.rows == 0) return out;
+std::vector<float> mean_attention(const AttentionScores& attention_scores) {
+  const uint32_t rows = attention_scores.k.rows;
+  std::vector<float> out(size_t{attention_scores.q.heads} * rows, 0.0f), row;
+  if (attention_scores.q.rows == 0) return out;
   std::vector<double> sum;
-  for (uint32_t j = 0; j < look.q.heads; ++j) {
+  for (uint32_t j = 0; j < attention_scores.q.heads; ++j) {
     sum.assign(rows, 0.0);
-    for (uint32_t i = 0; i < look.q.rows; ++i) {
-      look_row(look, j, i, &row);
+    for (uint32_t i = 0; i < attention_scores.q.rows; ++i) {
+      attention_score_row(attention_scores, j, i, &row);
       for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
     }
     for (uint32_t p = 0; p < rows; ++p) {
-      out[size_t{j} * rows + p] = static_cast<float>(sum[p] / look.q.rows);
+      out[size_t{j} * rows + p] = static_cast<float>(sum[p] / attention_scores.q.rows);
     }
   }
   return out;

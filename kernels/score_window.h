@@ -46,25 +46,25 @@ enum class WindowCodeBase : uint8_t {
   kTangram,
   kJudgeQ,     // of probe rows; keeps no window
   kIntentKv,   // its SnapKV baseline
-  kH2oWindow,  // what Judge Q's paper calls H2O: SnapKV without smoothing
+  kH2oWindow,  // what Judge Q's paper requests H2O: SnapKV without smoothing
   kFinch,
 };
 WindowSpec window_spec(WindowCodeBase code_base);
 // TANGRAM halves its window for chunks below 1,000 tokens.
 uint32_t tangram_window(uint32_t chunk_tokens);
 
-// Scores every context row of `look` (look.own_k: probe rows' own keys). A context row counts as a window
-// row when its position is at least the smallest of look.q_positions. Pooling and the mean see the rows
-// before the window only. With q_positions empty (probes), or keep_window false, all rows are scored.
-void score_window(const WindowSpec& spec, const Look& look, ScoreView out);
+// Scores every context row of `attention_scores` (look.own_k: probe rows' own keys). A context row counts as
+// a window row when its position is at least the smallest of look.q_positions. Pooling and the mean see the
+// rows before the window only. With q_positions empty (probes), or keep_window false, all rows are scored.
+void score_window(const WindowSpec& spec, const AttentionScores& attention_scores, ScoreView out);
 
 // TOVA: the last query row alone, averaged over all Hq heads of the layer; the same for every KV head, and
 // the row at the query's position stays. Heads must hold the same positions.
-void score_tova(const Look& look, ScoreView out);
+void score_tova(const AttentionScores& attention_scores, ScoreView out);
 
-// u[Hq][T]: per query head, the mean over the rows of `look` of the probabilities, before any joining or
-// smoothing: the attention maps that Judge Q is trained on (METHODS 5.1).
-std::vector<float> mean_attention(const Look& look);
+// u[Hq][T]: per query head, the mean over the rows of `attention_scores` of the probabilities, before any
+// joining or smoothing: the attention maps that Judge Q is trained on (METHODS 5.1).
+std::vector<float> mean_attention(const AttentionScores& attention_scores);
 
 }  // namespace kvtwin::kernels
 

@@ -1,8 +1,8 @@
-// Which cells are kept: a total order on scores, exact counts, forced sets, and counts by level.
+// Which KV entries are kept: a total order on scores, exact counts, forced sets, and counts by level.
 //
 // The total order (METHODS 0.2) has no ties: by score, then the larger logical position, then (where
-// heads are ranked together) the smaller head. So exactly k cells are kept, and every world keeps the same
-// ones. NaN ranks as -inf and is counted; -inf is chosen only after everything finite.
+// heads are ranked together) the smaller head. So exactly k KV entries are kept, and every backend keeps the
+// same ones. NaN ranks as -inf and is counted; -inf is chosen only after everything finite.
 //
 // Kept sets are row indices, ascending. Rows must ascend by position within a head; then row index and
 // position order alike. Sources: METHODS 0.2, 0.3, 2.1; AdaKV (arXiv 2407.11550) and kvpress for the two
@@ -45,33 +45,34 @@ std::vector<RowSet> select_heads(ScoreView scores, std::span<const uint32_t> for
 // Row sets in common use. Forced: [0, sink) and the last `window` of `rows`.
 RowSet sink_and_window(uint32_t rows, uint32_t sink, uint32_t window);
 
-// What selection over several heads looks at: `scores` of the candidates (forced cells left out by the
-// caller, or scored kMustStay), their positions, and how many cells may stay in all.
+// What selection over several heads looks at: `scores` of the candidates (forced KV entries left out by the
+// caller, or scored kMustStay), their positions, and how many KV entries may stay in all.
 struct Ranked {
   ScoreView scores;     // heads: of one layer, or of all layers in order (l * H + h)
   Positions positions;  // of the rows; only ties look at them
 };
 
-// Per layer or across layers, per head (METHODS 2.1): how many of the `cells` best of all heads' cells lie
-// in each head. Sums to min(cells, heads * rows). Each head's own best counts[h] rows are those cells.
-std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t cells, uint64_t* nan = nullptr);
+// Per layer or across layers, per head (METHODS 2.1): how many of the `kv_entries` best of all heads' KV
+// entries lie in each head. Sums to min(KV entries, heads * rows). Each head's own best counts[h] rows are
+// those KV entries.
+std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries, uint64_t* nan = nullptr);
 
 // The released threshold rule (KVzip, FastKVzip, TANGRAM): thr is the score of rank
-// max(cells - 1, 0) among all, counting from 0, and a cell stays if its score is above thr. Without ties
-// that is cells - 1 cells, and all that tie with thr are lost. For reproduction.
-std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t cells);
+// max(KV entries - 1, 0) among all, counting from 0, and a KV entry stays if its score is above thr. Without
+// ties that is KV entries - 1 KV entries, and all that tie with thr are lost. For reproduction.
+std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_entries);
 
 // Clusters (METHODS 2.1): a cluster's score at row i is the largest of its members' (NaN as -inf); the
-// `cells` best (cluster, row) cells stay; the count is the length of every member. cluster_of: [heads],
-// values below `clusters`. Ties: larger position, then smaller cluster. Returns [clusters].
+// `kv_entries` best (cluster, row) KV entries stay; the count is the length of every member. cluster_of:
+// [heads], values below `clusters`. Ties: larger position, then smaller cluster. Returns [clusters].
 std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint32_t> cluster_of,
-                                      uint32_t clusters, uint64_t cells, uint64_t* nan = nullptr);
+                                      uint32_t clusters, uint64_t kv_entries, uint64_t* nan = nullptr);
 
 // AdaKV as kvpress has it: each head first keeps its own best `safe` rows, and the rest of heads * k goes to
 // the best of all that is left. Sums to heads * min(k, rows) exactly. kvpress: safe = int(0.2 * k).
 std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t safe, uint64_t* nan = nullptr);
 
-// AdaKV as its own repository has it: raw[h] = head h's share of the heads * base best cells, then
+// AdaKV as its own repository has it: raw[h] = head h's share of the heads * base best KV entries, then
 // round((1 - alpha) * raw[h] + floor(alpha * base)), halves to even; alpha = numerator / denominator. The
 // sum may differ from heads * base by rounding. scale_by_mass first multiplies each head's scores by its
 // (sum of best `base` scores) / (sum of all).

@@ -3,7 +3,7 @@
 #ifndef KVTWIN_KERNELS_SELECT_CHOICE_CUH_
 #define KVTWIN_KERNELS_SELECT_CHOICE_CUH_
 
-#include "kernels/select_cells.h"
+#include "kernels/select_entries.h"
 #include "kernels/select_tiles.cuh"
 
 namespace kvtwin::device {
@@ -55,8 +55,8 @@ struct HeadChoice {
   const SelectRoom room;
   const uint32_t words;
   float* const ring;
-  uint32_t* const kept;  // a bit a row
-  uint32_t* const list;  // rows; before, a sample
+  uint32_t* const retained;  // a bit a row
+  uint32_t* const list;      // rows; before, a sample
   float* const listed_scores;
 
   __device__ HeadChoice(const SelectArgs& args, const SelectRoom& space, SelectShared<kThreads>& shared,
@@ -68,8 +68,8 @@ struct HeadChoice {
         room(space),
         words((head.rows + 31) / 32),
         ring(reinterpret_cast<float*>(memory)),
-        kept(reinterpret_cast<uint32_t*>(memory + space.ring)),
-        list(kept + space.words),
+        retained(reinterpret_cast<uint32_t*>(memory + space.ring)),
+        list(retained + space.words),
         listed_scores(reinterpret_cast<float*>(list + space.list)) {}
 
   __device__ uint32_t valid(uint32_t word) const {
@@ -101,7 +101,7 @@ struct HeadChoice {
       sum += min(forced[i].end, head.rows) - min(forced[i].begin, head.rows);
     return sum;
   }
-  __device__ void keep(uint32_t row) const { atomicOr(&kept[row / 32], 1u << row % 32); }
+  __device__ void keep(uint32_t row) const { atomicOr(&retained[row / 32], 1u << row % 32); }
 
   __device__ void begin() const {
     clear(s.one, kThreads);
@@ -158,7 +158,7 @@ struct HeadChoice {
 
   // Without a list, for scores that no sample tells much of: rows are read from L2 in every round.
   __device__ void keep_unlisted(uint32_t wanted) const {
-    for (uint32_t w = threadIdx.x; w < words; w += kThreads) kept[w] = forced_of(w);
+    for (uint32_t w = threadIdx.x; w < words; w += kThreads) retained[w] = forced_of(w);
     __syncthreads();
     keep_best(
         head.rows, wanted, 32,
@@ -181,18 +181,18 @@ struct HeadChoice {
     const uint32_t each = (words + kThreads - 1) / kThreads;
     const uint32_t first = min(threadIdx.x * each, words), end = min(first + each, words);
     uint32_t own = 0, all;
-    for (uint32_t w = first; w < end; ++w) own += __popc(kept[w]);
+    for (uint32_t w = first; w < end; ++w) own += __popc(retained[w]);
     uint32_t before = sum_before<kWarps>(own, s.sums, &all);
     auto* const places = reinterpret_cast<uint32_t*>(ring);  // no tile is read any more
     for (uint32_t w = first; w < end; ++w) {
       places[w] = before;
-      before += __popc(kept[w]);
+      before += __popc(retained[w]);
     }
     __syncthreads();
     asm volatile("" : "+l"(out));  // a register: each address is then one multiply-add
     const uint32_t lane = threadIdx.x % 32, mine = 1u << lane, below = mine - 1;
     for (uint32_t w = threadIdx.x / 32 * 4; w < words; w += kWarps * 4) {
-      const uint4 bits = *reinterpret_cast<const uint4*>(kept + w);
+      const uint4 bits = *reinterpret_cast<const uint4*>(retained + w);
       const uint4 at = *reinterpret_cast<const uint4*>(places + w);
       const uint32_t row = w * 32 + lane;
       const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w}, first_of[4] = {at.x, at.y, at.z, at.w};

@@ -1,4 +1,4 @@
-// Counts by level: cells of several heads ranked together (select.h).
+// Counts by level: KV entries of several heads ranked together (select.h).
 
 #include <algorithm>
 #include <numeric>
@@ -9,34 +9,36 @@
 namespace kvtwin::kernels {
 namespace {
 
-struct Cell {
+struct KvEntry {
   uint64_t key;
   uint32_t head;  // l * H + h, or cluster
 };
 
-bool comes_first(const Cell& a, const Cell& b) { return a.key != b.key ? a.key > b.key : a.head < b.head; }
-
-// The cells of each head that are among the `count` first of all, added to *counts.
-void count_first(std::vector<Cell>* cells, uint64_t count, std::vector<uint32_t>* counts) {
-  if (count < cells->size()) {
-    std::nth_element(cells->begin(), cells->begin() + static_cast<ptrdiff_t>(count), cells->end(),
-                     comes_first);
-    cells->resize(count);
-  }
-  for (const Cell& cell : *cells) ++(*counts)[cell.head];
+bool comes_first(const KvEntry& a, const KvEntry& b) {
+  return a.key != b.key ? a.key > b.key : a.head < b.head;
 }
 
-std::vector<Cell> all_cells(const Ranked& ranked, uint64_t* nan) {
-  std::vector<Cell> cells;
-  cells.reserve(size_t{ranked.scores.heads} * ranked.scores.rows);
+// The KV entries of each head that are among the `count` first of all, added to *counts.
+void count_first(std::vector<KvEntry>* kv_entries, uint64_t count, std::vector<uint32_t>* counts) {
+  if (count < kv_entries->size()) {
+    std::nth_element(kv_entries->begin(), kv_entries->begin() + static_cast<ptrdiff_t>(count),
+                     kv_entries->end(), comes_first);
+    kv_entries->resize(count);
+  }
+  for (const KvEntry& kv_entry : *kv_entries) ++(*counts)[kv_entry.head];
+}
+
+std::vector<KvEntry> all_entries(const Ranked& ranked, uint64_t* nan) {
+  std::vector<KvEntry> kv_entries;
+  kv_entries.reserve(size_t{ranked.scores.heads} * ranked.scores.rows);
   for (uint32_t h = 0; h < ranked.scores.heads; ++h) {
     const std::span<const float> row = ranked.scores.row(h);
     for (uint32_t i = 0; i < row.size(); ++i) {
       if (nan != nullptr && row[i] != row[i]) ++*nan;
-      cells.push_back({order_key(row[i], ranked.positions.at(h, i)), h});
+      kv_entries.push_back({order_key(row[i], ranked.positions.at(h, i)), h});
     }
   }
-  return cells;
+  return kv_entries;
 }
 
 // `value` / `by`, halves to even.
@@ -48,32 +50,32 @@ uint64_t divide_even(uint64_t value, uint64_t by) {
 
 }  // namespace
 
-std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t cells, uint64_t* nan) {
+std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries, uint64_t* nan) {
   std::vector<uint32_t> counts(ranked.scores.heads, 0);
-  std::vector<Cell> all = all_cells(ranked, nan);
-  count_first(&all, cells, &counts);
+  std::vector<KvEntry> all = all_entries(ranked, nan);
+  count_first(&all, kv_entries, &counts);
   return counts;
 }
 
-std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t cells) {
+std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_entries) {
   std::vector<uint32_t> counts(ranked.scores.heads, 0);
-  std::vector<Cell> all = all_cells(ranked, nullptr);
+  std::vector<KvEntry> all = all_entries(ranked, nullptr);
   if (all.empty()) return counts;
-  const uint64_t rank = std::min<uint64_t>(cells == 0 ? 0 : cells - 1, all.size() - 1);
+  const uint64_t rank = std::min<uint64_t>(kv_entries == 0 ? 0 : kv_entries - 1, all.size() - 1);
   const auto at = all.begin() + static_cast<ptrdiff_t>(rank);
   std::nth_element(all.begin(), at, all.end(), comes_first);
   const uint64_t threshold = at->key >> 32;  // the score alone
-  for (const Cell& cell : all) counts[cell.head] += (cell.key >> 32) > threshold;
+  for (const KvEntry& kv_entry : all) counts[kv_entry.head] += (kv_entry.key >> 32) > threshold;
   return counts;
 }
 
 std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint32_t> cluster_of,
-                                      uint32_t clusters, uint64_t cells, uint64_t* nan) {
+                                      uint32_t clusters, uint64_t kv_entries, uint64_t* nan) {
   KVT_CHECK(cluster_of.size() == ranked.scores.heads);
   const uint32_t rows = ranked.scores.rows;
   // The position is part of the key, so the largest key is the largest score; members of one cluster may
   // hold different positions at a row, and then the best member's position speaks for it.
-  std::vector<Cell> best(size_t{clusters} * rows);
+  std::vector<KvEntry> best(size_t{clusters} * rows);
   for (uint32_t c = 0; c < clusters; ++c) {
     for (uint32_t i = 0; i < rows; ++i) best[size_t{c} * rows + i] = {0, c};
   }
@@ -87,7 +89,7 @@ std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint
     }
   }
   std::vector<uint32_t> counts(clusters, 0);
-  count_first(&best, cells, &counts);
+  count_first(&best, kv_entries, &counts);
   return counts;
 }
 
@@ -95,7 +97,7 @@ std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t saf
   const uint32_t heads = ranked.scores.heads, rows = ranked.scores.rows;
   const uint32_t keep = std::min(k, rows), own = std::min(safe, keep);
   std::vector<uint32_t> counts(heads, own);
-  std::vector<Cell> others;
+  std::vector<KvEntry> others;
   std::vector<uint64_t> keys(rows);
   for (uint32_t h = 0; h < heads; ++h) {
     const std::span<const float> row = ranked.scores.row(h);

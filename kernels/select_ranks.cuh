@@ -40,7 +40,7 @@ __device__ void clear(RankSearch<kRanks>& s, uint32_t threads) {
 
 // One warp: the digit in which the rank falls. A lane has eight digits, from the largest on, and clears them.
 template <uint32_t kRanks>
-__device__ void narrow(RankSearch<kRanks>& s, uint32_t r, int width) {
+__device__ void low_bit(RankSearch<kRanks>& s, uint32_t r, int width) {
   constexpr uint32_t kEach = kDigits / 32;
   const uint32_t lane = threadIdx.x % 32, first = kDigits - (lane + 1) * kEach;
   auto* const digits = reinterpret_cast<uint4*>(&s.histogram[r][first]);
@@ -92,7 +92,7 @@ __device__ int find_ranks(RankSearch<kRanks>& s, uint32_t count, int bits, uint3
       }
     }
     __syncthreads();
-    if (threadIdx.x / 32 < kRanks) narrow(s, threadIdx.x / 32, width);
+    if (threadIdx.x / 32 < kRanks) low_bit(s, threadIdx.x / 32, width);
     __syncthreads();
     bool found = true;
 #pragma unroll

@@ -72,10 +72,10 @@ class Tiles {
 
 // Of a lane's 32 rows, which are above a bracket, and which within. Eights of lanes begin at different
 // chunks, so that they find different banks.
-struct Compared {
+struct RowComparison {
   uint32_t above = 0, within = 0;
 
-  __device__ Compared(const float* tile, const Bracket& bracket) {
+  __device__ RowComparison(const float* tile, const Bracket& bracket) {
     const uint32_t lane = threadIdx.x % 32;
     const auto* const mine = reinterpret_cast<const float4*>(tile) + lane * 8;
     uint32_t below = 0;

@@ -31,12 +31,12 @@ uint32_t encode(float value, const Shape& s) {
   const int below = exponent < exponent_min(s) ? exponent_min(s) - exponent : 0;
   const int shift = 23 - static_cast<int>(s.mantissa_bits) + below;
   if (shift > 25) return sign;  // less than a quarter of the smallest value
-  uint32_t kept = significand >> shift;
+  uint32_t retained = significand >> shift;
   const uint32_t rest = significand & ((1u << shift) - 1), half = 1u << (shift - 1);
-  if (rest > half || (rest == half && (kept & 1) != 0)) ++kept;
+  if (rest > half || (rest == half && (retained & 1) != 0)) ++retained;
   // The hidden bit adds one to the exponent field, and a carry out of the mantissa one more.
   const uint32_t steps = below > 0 ? 0 : static_cast<uint32_t>(exponent - exponent_min(s));
-  const uint32_t code = (steps << s.mantissa_bits) + kept;
+  const uint32_t code = (steps << s.mantissa_bits) + retained;
   return sign | (code > s.largest ? s.overflow : code);
 }
 

@@ -12,7 +12,7 @@ using namespace device;
 
 constexpr uint32_t kThreads = 128;
 
-// Neighbours of bf16 that a thread moves at a time: 8, or 4 where many cells are held.
+// Neighbours of bf16 that a thread moves at a time: 8, or 4 where many KV entries are held.
 template <int kChannels>
 struct Numbers {
   uint32_t words[kChannels / 2];
@@ -38,24 +38,24 @@ struct Numbers {
   }
 };
 
-// A thread's channels of a page's cells: kHeld of them at a time on their way, or in registers.
+// A thread's channels of a page's KV entries: kHeld of them at a time on their way, or in registers.
 template <uint32_t kHeld, int kChannels>
-struct Cells {
+struct KvEntries {
   Numbers<kChannels> rows[kHeld];
 
-  __device__ void load(const __nv_bfloat16* keys, const KvBlockShape& block, uint32_t first, uint32_t cells,
-                       uint32_t channel) {
+  __device__ void load(const __nv_bfloat16* keys, const KvBlockShape& block, uint32_t first,
+                       uint32_t kv_entries, uint32_t channel) {
 #pragma unroll
     for (uint32_t i = 0; i < kHeld; ++i) {
-      if (first + i < cells) rows[i].load(keys + block.at(first + i, channel));
+      if (first + i < kv_entries) rows[i].load(keys + block.at(first + i, channel));
     }
   }
   // Calls take(x) for each of them, in their order.
   template <typename Take>
-  __device__ void each(uint32_t first, uint32_t cells, const Take& take) const {
+  __device__ void each(uint32_t first, uint32_t kv_entries, const Take& take) const {
 #pragma unroll
     for (uint32_t i = 0; i < kHeld; ++i) {
-      if (first + i >= cells) break;
+      if (first + i >= kv_entries) break;
       float x[kChannels];
       rows[i].widen(x);
       take(x);
@@ -64,24 +64,24 @@ struct Cells {
 };
 
 // One thread: some channels of one page. So sums have the order of the definition, and nobody waits.
-// kHeld: cells in registers; what is read twice (cuboid) is still there if a page has no more.
+// kHeld: KV entries in registers; what is read twice (cuboid) is still there if a page has no more.
 template <PageSummaryKind kKind, uint32_t kHeld, int kChannels>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
   const uint32_t chunks = args.head_dim / kChannels, at = blockIdx.x * kThreads + threadIdx.x;
   if (at / chunks >= args.count) return;
   const SummaryPage page = args.pages[at / chunks];
-  if (page.cells == 0) return;
+  if (page.kv_entries == 0) return;
   const KvBlockShape block{args.page_tokens, args.head_dim};
   const __nv_bfloat16* const keys = args.pool + page.block * block.numbers();
   const uint32_t channel = at % chunks * kChannels;
-  const auto cells = static_cast<float>(page.cells);
+  const auto kv_entries = static_cast<float>(page.kv_entries);
   float high[kChannels], low[kChannels], sum[kChannels] = {};
 #pragma unroll
   for (int i = 0; i < kChannels; ++i) high[i] = -INFINITY, low[i] = INFINITY;
-  Cells<kHeld, kChannels> held;
-  for (uint32_t first = 0; first < page.cells; first += kHeld) {
-    held.load(keys, block, first, page.cells, channel);
-    held.each(first, page.cells, [&](const float(&x)[kChannels]) {
+  KvEntries<kHeld, kChannels> held;
+  for (uint32_t first = 0; first < page.kv_entries; first += kHeld) {
+    held.load(keys, block, first, page.kv_entries, channel);
+    held.each(first, page.kv_entries, [&](const float(&x)[kChannels]) {
 #pragma unroll
       for (int i = 0; i < kChannels; ++i) {
         if (kKind == PageSummaryKind::kMean) sum[i] += x[i];
@@ -93,19 +93,19 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
     float center[kChannels];
 #pragma unroll
     for (int i = 0; i < kChannels; ++i) center[i] = (high[i] + low[i]) * 0.5f;
-    for (uint32_t first = 0; first < page.cells; first += kHeld) {
-      if (page.cells > kHeld) held.load(keys, block, first, page.cells, channel);
-      held.each(first, page.cells, [&](const float(&x)[kChannels]) {
+    for (uint32_t first = 0; first < page.kv_entries; first += kHeld) {
+      if (page.kv_entries > kHeld) held.load(keys, block, first, page.kv_entries, channel);
+      held.each(first, page.kv_entries, [&](const float(&x)[kChannels]) {
 #pragma unroll
         for (int i = 0; i < kChannels; ++i) sum[i] += fabsf(center[i] - x[i]);
       });
     }
 #pragma unroll
     for (int i = 0; i < kChannels; ++i)
-      high[i] = center[i] + sum[i] / cells, low[i] = center[i] - sum[i] / cells;
+      high[i] = center[i] + sum[i] / kv_entries, low[i] = center[i] - sum[i] / kv_entries;
   } else if (kKind == PageSummaryKind::kMean) {
 #pragma unroll
-    for (int i = 0; i < kChannels; ++i) high[i] = low[i] = sum[i] / cells;
+    for (int i = 0; i < kChannels; ++i) high[i] = low[i] = sum[i] / kv_entries;
   }
   __nv_bfloat16* const out = args.out + size_t{page.target} * 2 * args.head_dim + channel;
   Numbers<kChannels>::store(high, out), Numbers<kChannels>::store(low, out + args.head_dim);

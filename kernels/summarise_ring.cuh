@@ -28,23 +28,23 @@ struct HeldPage {
   static constexpr uint32_t kDim = kChannels * 32, kRow = kDim * 2;
   static constexpr int kPairs = kChannels / 2;
 
-  uint32_t lane_at;  // of cell 0, before it is swizzled; a slot begins at a multiple of 128
-  uint32_t cells;
+  uint32_t lane_at;  // of KV entry 0, before it is swizzled; a slot begins at a multiple of 128
+  uint32_t kv_entries;
 
   __device__ HeldPage(uint32_t slot, uint32_t count, uint32_t lane)
-      : lane_at(slot + lane * kChannels * 2), cells(count) {}
+      : lane_at(slot + lane * kChannels * 2), kv_entries(count) {}
 
-  // Calls take(words) for each cell, in their order.
+  // Calls take(words) for each KV entry, in their order.
   template <typename Take>
   __device__ __forceinline__ void each(const Take& take) const {
     uint32_t first = 0;
-    for (; first + 8 <= cells; first += 8) {
+    for (; first + 8 <= kv_entries; first += 8) {
 #pragma unroll
       for (uint32_t i = 0; i < 8; ++i) take_one(first, i, take);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 7; ++i) {
-      if (first + i < cells) take_one(first, i, take);
+      if (first + i < kv_entries) take_one(first, i, take);
     }
   }
 
@@ -65,7 +65,7 @@ struct HeldPage {
         }
       }
     });
-    const auto count = static_cast<float>(cells);
+    const auto count = static_cast<float>(kv_entries);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       high[2 * i] = first_of(most[i]), high[2 * i + 1] = second_of(most[i]);
@@ -142,13 +142,13 @@ struct SummaryWorker {
   __device__ void start(uint32_t i, uint32_t stage) const {
     const bool soon = i - base < 32;
     const uint32_t block = __shfl_sync(kAllLanes, soon ? now.block : ahead.block, i % 32);
-    const uint32_t cells = __shfl_sync(kAllLanes, soon ? now.cells : ahead.cells, i % 32);
+    const uint32_t kv_entries = __shfl_sync(kAllLanes, soon ? now.kv_entries : ahead.kv_entries, i % 32);
     if (lane != 0) return;
     const KvBlockShape shape{args.page_tokens, Page::kDim};
-    barrier_arrive_expecting(bars + 8 * stage, cells * Page::kRow);
-    if (cells == 0) return;
-    copy_bulk_once(slots + stage * ring.slot_bytes, args.pool + block * shape.numbers(), cells * Page::kRow,
-                   bars + 8 * stage);
+    barrier_arrive_expecting(bars + 8 * stage, kv_entries * Page::kRow);
+    if (kv_entries == 0) return;
+    copy_bulk_once(slots + stage * ring.slot_bytes, args.pool + block * shape.numbers(),
+                   kv_entries * Page::kRow, bars + 8 * stage);
   }
   __device__ void run() {
     const uint32_t all = count();
@@ -156,14 +156,14 @@ struct SummaryWorker {
     for (uint32_t i = 0; i < ring.stages && i < all; ++i) start(i, i);
     uint32_t stage = 0, parity = 0;
     for (uint32_t i = 0; i < all; ++i) {
-      const uint32_t cells = __shfl_sync(kAllLanes, now.cells, i % 32);
+      const uint32_t kv_entries = __shfl_sync(kAllLanes, now.kv_entries, i % 32);
       const uint32_t target = __shfl_sync(kAllLanes, now.target, i % 32);
       barrier_wait(bars + 8 * stage, parity);
       float high[kChannels], low[kChannels];
-      Page(slots + stage * ring.slot_bytes, cells, lane).summarise(high, low);
+      Page(slots + stage * ring.slot_bytes, kv_entries, lane).summarise(high, low);
       __syncwarp();
       if (i + ring.stages < all) start(i + ring.stages, stage);
-      if (cells > 0) {
+      if (kv_entries > 0) {
         __nv_bfloat16* const out = args.out + size_t{target} * 2 * Page::kDim + lane * kChannels;
         store(high, out), store(low, out + Page::kDim);
       }

@@ -18,7 +18,7 @@ struct TensorAxis {
 
 // Of bf16, 1 to 5 axes, the fastest first; 16-byte aligned. What a box has beyond the tensor arrives as
 // zeros. `swizzle`: 16-byte chunk c of the box's 128-byte row r arrives at c ^ (r & 7); else rows arrive as
-// they are. No copy may start before the driver's entry point is found: the first call looks for it.
+// they are. No copy may start before the driver's entry point is found: the first request looks for it.
 cudaError_t encode_bf16_map(const void* data, const TensorAxis* axes, uint32_t count, bool swizzle,
                             CUtensorMap* map);
 

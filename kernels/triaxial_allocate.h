@@ -27,7 +27,7 @@ TagBits allocate_greedy(const TagTable& table, uint32_t bits_milli);
 
 // All tags in ascending order of (D(2) - D(4)) / 2N: in which order to give 4 bits up (METHODS 4.6). Absent
 // tags come last, in order of code.
-std::array<uint8_t, kTagCodes> demote_order(const TagTable& table);
+std::array<uint8_t, kTagCodes> two_bit_order(const TagTable& table);
 
 }  // namespace kvtwin::kernels
 

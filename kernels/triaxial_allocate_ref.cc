@@ -112,7 +112,7 @@ TagBits allocate_greedy(const TagTable& table, uint32_t bits_milli) {
   return bits_from(table, greedy(problem_of(table, bits_milli)));
 }
 
-std::array<uint8_t, kTagCodes> demote_order(const TagTable& table) {
+std::array<uint8_t, kTagCodes> two_bit_order(const TagTable& table) {
   std::array<uint8_t, kTagCodes> order{};
   std::iota(order.begin(), order.end(), uint8_t{0});
   std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {

@@ -5,7 +5,7 @@
 // exact, after RoPE. For each tag present and b in {2, 4}, tokens of that tag are packed and unpacked (2
 // bits: keys in groups of `group` same-tag tokens in order, the rest of them in 4 bits, as in serving) and
 // attention is computed again:   D = mean over queries |o - o~|^2, then the largest over query heads.
-// Reference: O(tags * rows * cells * query_heads * head_dim).
+// Reference: O(tags * rows * KV entries * query_heads * head_dim).
 
 #ifndef KVTWIN_KERNELS_TRIAXIAL_CALIBRATE_H_
 #define KVTWIN_KERNELS_TRIAXIAL_CALIBRATE_H_
@@ -21,15 +21,15 @@ constexpr uint32_t kTagCodes = 56;
 
 struct AttentionCapture {
   std::span<const float> q;       // [rows][query_heads][head_dim]
-  std::span<const float> k, v;    // [cells][kv_heads][head_dim]
-  std::span<const uint8_t> tags;  // [cells], below 56
-  uint32_t rows = 0, cells = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
-  uint32_t first_position = 0;  // row i sees cells [0, first_position + i]
+  std::span<const float> k, v;    // [KV entries][kv_heads][head_dim]
+  std::span<const uint8_t> tags;  // [KV entries], below 56
+  uint32_t rows = 0, kv_entries = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
+  uint32_t first_position = 0;  // row i sees KV entries [0, first_position + i]
   uint32_t group = 32;
 };
 
 struct TagLoss {
-  uint32_t count = 0;  // cells of the tag; 0: not present
+  uint32_t count = 0;  // KV entries of the tag; 0: not present
   double two_bits = 0, four_bits = 0;
 };
 using TagLosses = std::array<TagLoss, kTagCodes>;

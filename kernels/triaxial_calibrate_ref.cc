@@ -11,7 +11,7 @@ namespace {
 // Semantic axis of a tag: METHODS 4.1, code = t * 14 + m * 7 + s, instruction first.
 bool is_instruction(uint32_t tag) { return tag % 7 == 0; }
 
-// K and V of one KV head as [cells][head_dim].
+// K and V of one KV head as [KV entries][head_dim].
 struct HeadRows {
   std::vector<float> k, v;
 };
@@ -19,8 +19,8 @@ struct HeadRows {
 HeadRows head_rows(const AttentionCapture& c, uint32_t head) {
   HeadRows rows;
   const auto take = [&](std::span<const float> from, std::vector<float>* to) {
-    to->reserve(size_t{c.cells} * c.head_dim);
-    for (uint32_t p = 0; p < c.cells; ++p) {
+    to->reserve(size_t{c.kv_entries} * c.head_dim);
+    for (uint32_t p = 0; p < c.kv_entries; ++p) {
       const auto row = from.subspan((size_t{p} * c.kv_heads + head) * c.head_dim, c.head_dim);
       to->insert(to->end(), row.begin(), row.end());
     }
@@ -36,20 +36,21 @@ void round_token(std::span<float> row, uint32_t bits, const PageShape& shape) {
   unpack_token(packed, bits, shape, row);
 }
 
-// Packs and unpacks the cells listed, in order.
-void round_cells(std::span<const uint32_t> cells, uint32_t bits, const PageShape& shape, HeadRows* rows) {
+// Packs and unpacks the KV entries listed, in order.
+void round_entries(std::span<const uint32_t> kv_entries, uint32_t bits, const PageShape& shape,
+                   HeadRows* rows) {
   const size_t d = shape.head_dim;
-  const size_t grouped = bits == 2 ? cells.size() / shape.group * shape.group : 0;
+  const size_t grouped = bits == 2 ? kv_entries.size() / shape.group * shape.group : 0;
   std::vector<float> group(shape.group * d);
   std::vector<uint8_t> packed(key_group_bytes(2, shape));
   for (size_t at = 0; at < grouped; at += shape.group) {
-    for (size_t t = 0; t < shape.group; ++t) std::copy_n(&rows->k[cells[at + t] * d], d, &group[t * d]);
+    for (size_t t = 0; t < shape.group; ++t) std::copy_n(&rows->k[kv_entries[at + t] * d], d, &group[t * d]);
     pack_key_group(group, 2, shape, packed);
     unpack_key_group(packed, 2, shape, group);
-    for (size_t t = 0; t < shape.group; ++t) std::copy_n(&group[t * d], d, &rows->k[cells[at + t] * d]);
+    for (size_t t = 0; t < shape.group; ++t) std::copy_n(&group[t * d], d, &rows->k[kv_entries[at + t] * d]);
   }
-  for (size_t i = 0; i < cells.size(); ++i) {
-    const std::span<float> k(&rows->k[cells[i] * d], d), v(&rows->v[cells[i] * d], d);
+  for (size_t i = 0; i < kv_entries.size(); ++i) {
+    const std::span<float> k(&rows->k[kv_entries[i] * d], d), v(&rows->v[kv_entries[i] * d], d);
     if (i >= grouped) round_token(k, 4, shape);
     round_token(v, i < grouped ? 2 : 4, shape);
   }
@@ -57,11 +58,11 @@ void round_cells(std::span<const uint32_t> cells, uint32_t bits, const PageShape
 
 // Attention outputs of one query head: [rows][head_dim].
 std::vector<double> attend(const AttentionCapture& c, uint32_t query_head, const HeadRows& rows) {
-  std::vector<double> out(size_t{c.rows} * c.head_dim, 0.0), weights(c.cells);
+  std::vector<double> out(size_t{c.rows} * c.head_dim, 0.0), weights(c.kv_entries);
   const double scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
   for (uint32_t i = 0; i < c.rows; ++i) {
     const auto q = c.q.subspan((size_t{i} * c.query_heads + query_head) * c.head_dim, c.head_dim);
-    const uint32_t seen = std::min(c.cells, c.first_position + i + 1);
+    const uint32_t seen = std::min(c.kv_entries, c.first_position + i + 1);
     double top = -INFINITY, sum = 0;
     for (uint32_t p = 0; p < seen; ++p) {
       double logit = 0;
@@ -90,23 +91,24 @@ double mean_square(const std::vector<double>& a, const std::vector<double>& b, u
 TagLosses measure_tag_losses(const AttentionCapture& c) {
   KVT_CHECK(c.rows > 0 && c.kv_heads > 0 && c.query_heads % c.kv_heads == 0);
   KVT_CHECK(c.q.size() == size_t{c.rows} * c.query_heads * c.head_dim);
-  KVT_CHECK(c.k.size() == size_t{c.cells} * c.kv_heads * c.head_dim && c.v.size() == c.k.size());
-  KVT_CHECK(c.tags.size() == c.cells);
+  KVT_CHECK(c.k.size() == size_t{c.kv_entries} * c.kv_heads * c.head_dim && c.v.size() == c.k.size());
+  KVT_CHECK(c.tags.size() == c.kv_entries);
   const PageShape shape{c.group, c.head_dim, c.group};
-  std::array<std::vector<uint32_t>, kTagCodes> cells;
-  for (uint32_t p = 0; p < c.cells; ++p) cells.at(c.tags[p]).push_back(p);
+  std::array<std::vector<uint32_t>, kTagCodes> kv_entries;
+  for (uint32_t p = 0; p < c.kv_entries; ++p) kv_entries.at(c.tags[p]).push_back(p);
   TagLosses losses{};
-  for (uint32_t tag = 0; tag < kTagCodes; ++tag) losses[tag].count = static_cast<uint32_t>(cells[tag].size());
+  for (uint32_t tag = 0; tag < kTagCodes; ++tag)
+    losses[tag].count = static_cast<uint32_t>(kv_entries[tag].size());
   const uint32_t per_kv_head = c.query_heads / c.kv_heads;
   for (uint32_t head = 0; head < c.kv_heads; ++head) {
     const HeadRows exact = head_rows(c, head);
     std::vector<std::vector<double>> expected;
     for (uint32_t g = 0; g < per_kv_head; ++g) expected.push_back(attend(c, head * per_kv_head + g, exact));
     for (uint32_t tag = 0; tag < kTagCodes; ++tag) {
-      if (cells[tag].empty()) continue;
+      if (kv_entries[tag].empty()) continue;
       for (const uint32_t bits : {2u, 4u}) {
         HeadRows rounded = exact;
-        round_cells(cells[tag], bits, shape, &rounded);
+        round_entries(kv_entries[tag], bits, shape, &rounded);
         double& worst = bits == 2 ? losses[tag].two_bits : losses[tag].four_bits;
         for (uint32_t g = 0; g < per_kv_head; ++g) {
           const auto got = attend(c, head * per_kv_head + g, rounded);

@@ -1,6 +1,6 @@
 // How scorers are handed tensors: strided rows per head, with an optional list of which rows.
 //
-// Nothing here knows pages, calls or layers. Whoever owns pages gathers rows, or points at rows that
+// Nothing here knows pages, requests or layers. Whoever owns pages gathers rows, or points at rows that
 // already lie at a fixed stride. All views are of fp32.
 
 #ifndef KVTWIN_KERNELS_VIEW_H_

@@ -188,7 +188,7 @@ AttentionTime AttentionTable::mixed_at(const Bracket& chunk, const Bracket& deco
 }
 
 // The chunk and all decodes.
-AttentionTime AttentionTable::beside(const StepShape& shape, const ChunkShape& chunk) {
+AttentionTime AttentionTable::concurrent(const StepShape& shape, const ChunkShape& chunk) {
   if (mixed_.empty()) {
     const AttentionTime alone = prefill(chunk), decodes = decode(shape);
     return {alone.us + decodes.us, worse(alone.evidence, decodes.evidence)};
@@ -218,7 +218,7 @@ AttentionTime AttentionTable::mixed(const StepShape& shape) {
   if (shape.decodes == 0) {
     time = prefill(largest);
   } else {
-    time = beside(shape, largest);
+    time = concurrent(shape, largest);
   }
   const double smallest = us_[prefill_[0].first];
   for (size_t i = 0; i < shape.chunks.size(); ++i) {

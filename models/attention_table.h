@@ -4,7 +4,7 @@
 // regime only (see the constructor). Beside prefill chunks: linear in the chunk, its context, the decodes and
 // their context, for the chunk with most work; every other chunk adds what it costs alone above the smallest
 // measured one. Where nothing was measured beside chunks, chunk and decodes add up. Unequal contexts move a
-// batch towards the time of its longest call by the measured share alpha (SkewPoint), interpolated in
+// batch towards the time of its longest request by the measured share alpha (SkewPoint), interpolated in
 // log-log.
 
 #ifndef KVTWIN_MODELS_ATTENTION_TABLE_H_
@@ -32,7 +32,7 @@ class AttentionTable {
   AttentionTime step(const StepShape& shape);
 
  private:
-  // Times of `decodes` calls over the axis of contexts, and how unequal contexts change them. One per
+  // Times of `decodes` requests over the axis of contexts, and how unequal contexts change them. One per
   // (decodes, regime), computed when first needed: a run uses few, a million times.
   struct Column {
     bool ready = false;
@@ -56,7 +56,7 @@ class AttentionTable {
 
   AttentionTime decode(const StepShape& shape);
   AttentionTime mixed(const StepShape& shape);
-  AttentionTime beside(const StepShape& shape, const ChunkShape& chunk);
+  AttentionTime concurrent(const StepShape& shape, const ChunkShape& chunk);
   AttentionTime mixed_at(const Bracket& chunk, const Bracket& decodes, double chunk_context,
                          double context) const;
   AttentionTime prefill(const ChunkShape& chunk) const;

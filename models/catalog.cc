@@ -33,15 +33,15 @@ Result<std::string> Catalog::path_of(const char* kind, const std::string& name) 
     return fmt::format("{}/{}/{}.textproto", dir_, kind, name);
   std::string hint = did_you_mean(name, known);
   if (hint.empty()) hint = fmt::format("known: {}", fmt::join(known, ", "));
-  return mistake(std::string(kind), fmt::format("no {} is called \"{}\"", kind, name), hint);
+  return make_error(std::string(kind), fmt::format("no {} is called \"{}\"", kind, name), hint);
 }
 
 namespace {
 template <typename Spec>
 Result<Spec> load(Result<std::string> path, Result<Spec> (*parse)(std::string_view, const std::string&)) {
-  if (!path) return tl::unexpected<Mistake>(path.error());
+  if (!path) return tl::unexpected<Error>(path.error());
   const Result<std::string> text = read_text_file(*path, size_t{1} << 20);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   return parse(*text, *path);
 }
 }  // namespace

@@ -41,7 +41,7 @@ class MappedFile {
 
   static Result<MappedFile> open(const std::string& path) {
     const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
-    if (file < 0) return mistake(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+    if (file < 0) return make_error(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
     struct stat info {};
     MappedFile mapped;
     const bool regular = fstat(file, &info) == 0 && S_ISREG(info.st_mode);
@@ -49,9 +49,9 @@ class MappedFile {
     void* const at = regular && size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
     const int error = errno;
     close(file);
-    if (!regular) return mistake(path, "is no regular file", "give a .safetensors file");
+    if (!regular) return make_error(path, "is no regular file", "give a .safetensors file");
     if (size > 0 && at == MAP_FAILED)
-      return mistake(path, fmt::format("cannot be mapped: {}", std::strerror(error)));
+      return make_error(path, fmt::format("cannot be mapped: {}", std::strerror(error)));
     if (size > 0) mapped.bytes_ = {static_cast<const std::byte*>(at), size};
     return mapped;
   }
@@ -65,18 +65,18 @@ class MappedFile {
 // Which tensors each file of an index holds.
 Result<std::map<std::string, std::vector<std::string>>> read_index(const std::string& path) {
   const Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= 4; };
   const Json index = Json::parse(*text, shallow, false);
   const auto weights = index.is_object() ? index.find("weight_map") : index.end();
   if (!index.is_object() || weights == index.end() || !weights->is_object())
-    return mistake(path, "has no weight_map", "an index has {\"weight_map\": {tensor: file}}");
+    return make_error(path, "has no weight_map", "an index has {\"weight_map\": {tensor: file}}");
   std::map<std::string, std::vector<std::string>> files;
   for (const auto& [name, file] : weights->items()) {
     const std::string written = file.is_string() ? file.get<std::string>() : std::string();
     if (written.empty() || written.find('/') != std::string::npos || written == "..")
-      return mistake(path, fmt::format("puts {} into no file beside it", name.substr(0, 80)),
-                     "files of a checkpoint lie in the index's folder");
+      return make_error(path, fmt::format("puts {} into no file beside it", name.substr(0, 80)),
+                        "files of a checkpoint lie in the index's folder");
     files[written].push_back(name);
   }
   return files;
@@ -100,8 +100,8 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
     file = (fs::path(path) / kIndex).string();
     if (!fs::exists(file, ignored)) file = (fs::path(path) / kWhole).string();
     if (!fs::exists(file, ignored))
-      return mistake(path, fmt::format("holds neither {} nor {}", kIndex, kWhole),
-                     "give a checkpoint's folder");
+      return make_error(path, fmt::format("holds neither {} nor {}", kIndex, kWhole),
+                        "give a checkpoint's folder");
   }
   Checkpoint out;
   out.path_ = path;
@@ -109,7 +109,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   const bool is_index = file.ends_with(".json");
   if (is_index) {
     auto index = read_index(file);
-    if (!index) return tl::unexpected<Mistake>(index.error());
+    if (!index) return tl::unexpected<Error>(index.error());
     listed = std::move(*index);
   } else {
     listed[fs::path(file).filename().string()];
@@ -117,15 +117,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   for (const auto& [name, wanted] : listed) {
     const std::string shard = (fs::path(file).parent_path() / name).string();
     Result<MappedFile> mapped = MappedFile::open(shard);
-    if (!mapped) return tl::unexpected<Mistake>(mapped.error());
+    if (!mapped) return tl::unexpected<Error>(mapped.error());
     auto tensors = parse_safetensors(mapped->bytes(), shard);
-    if (!tensors) return tl::unexpected<Mistake>(tensors.error());
+    if (!tensors) return tl::unexpected<Error>(tensors.error());
     for (const std::string& tensor : wanted) {  // both are sorted
       const auto at = std::lower_bound(tensors->begin(), tensors->end(), tensor,
                                        [](const NamedTensor& t, const std::string& n) { return t.name < n; });
       if (at == tensors->end() || at->name != tensor)
-        return mistake(shard, fmt::format("does not hold {}", tensor.substr(0, 80)),
-                       "the index says that it does");
+        return make_error(shard, fmt::format("does not hold {}", tensor.substr(0, 80)),
+                          "the index says that it does");
       if (is_index) out.tensors_.push_back(*at);
     }
     if (!is_index) out.tensors_ = std::move(*tensors);
@@ -168,7 +168,7 @@ Result<void> write_safetensors(const std::string& path, const std::vector<NamedT
   }
   file.close();
   if (!file)
-    return mistake(path, "cannot be written", "check the folder, its permissions and the disk's space");
+    return make_error(path, "cannot be written", "check the folder, its permissions and the disk's space");
   return {};
 }
 

@@ -10,7 +10,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr double kMoveShare = 0.80;  // of the read rate: gather_cells, kernels/README.md
+constexpr double kMoveFraction = 0.80;  // of the read rate: gather_entries, kernels/README.md
 // Radix selection: four passes that read every score, then one that reads again and writes indices.
 constexpr uint32_t kSelectKernels = 5;
 constexpr double kSelectBytes = 5 * kFp32Bytes;
@@ -22,7 +22,7 @@ KernelWork sum(const KernelWork& a, const KernelWork& b) {
   return {a.bytes + b.bytes, a.product_flop + b.product_flop, a.vector_flop + b.vector_flop};
 }
 
-// Pairs of a chunk's rows and the cells that each sees, itself included.
+// Pairs of a chunk's rows and the KV entries that each sees, itself included.
 double pairs(const ChunkShape& chunk) {
   return chunk.tokens * (static_cast<double>(chunk.context) + (1.0 + chunk.tokens) / 2);
 }
@@ -32,12 +32,12 @@ double pairs(const ChunkShape& chunk) {
 CompressionCost::CompressionCost(const LlmSpec& llm, const DeviceSpec& device, const CompressionWork& work,
                                  std::unique_ptr<CostModel> model)
     : CostOnTop(std::move(model)), work_(work), layers_(llm.layers), kv_heads_(work.kv_heads) {
-  KVT_CHECK(work.after_layers || (work.probe_rows == 0 && work.repeat_rows == 0));
+  KVT_CHECK(work.after_layers || (work.probe_tokens == 0 && work.repeat_pass_tokens == 0));
   constexpr double per_ns = 1e-9;
   bytes_per_ns_ = device.hbm_bytes_per_s.value * per_ns * device.read_fraction.value;
-  move_bytes_per_ns_ = bytes_per_ns_ * kMoveShare;
+  move_bytes_per_ns_ = bytes_per_ns_ * kMoveFraction;
   flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.gemm_fraction.value;
-  vector_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * kVectorShare;
+  vector_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * kVectorFraction;
   small_fixed_ns_ = device.small_fixed_ns.value;
 }
 
@@ -47,9 +47,9 @@ double CompressionCost::kernel_ns(const KernelWork& work, uint32_t kernels) cons
   return std::max(work.bytes / bytes_per_ns_, arithmetic) + kernels * small_fixed_ns_;
 }
 
-double CompressionCost::kept(const CompressionShape& one) const {
-  if (one.kept != CompressionShape::kUnknown) return one.kept;
-  return std::min<double>(work_.kept_share * one.ranked, work_.kept_cells);
+double CompressionCost::retained(const CompressionShape& one) const {
+  if (one.retained != CompressionShape::kUnknown) return one.retained;
+  return std::min<double>(work_.retained_fraction * one.ranked, work_.retained_entries);
 }
 
 StepPart CompressionCost::layer_part(const char* name, PartKind kind, bool after, double ns) const {
@@ -74,10 +74,10 @@ void CompressionCost::add_probes(const StepShape& shape, Parts* out) {
     for (size_t i = 0; i < ticks.size(); ++i) ticks[i] += cost.by_evidence[i] * passes;
   };
   for (const CompressionShape& one : shape.compressions) {
-    pass(work_.probe_rows, one.held, 1);
-    if (work_.repeat_rows == 0) continue;
-    pass(work_.repeat_rows + work_.repeat_extra, one.held, one.ranked / work_.repeat_rows);
-    const uint32_t rest = one.ranked % work_.repeat_rows;
+    pass(work_.probe_tokens, one.held, 1);
+    if (work_.repeat_pass_tokens == 0) continue;
+    pass(work_.repeat_pass_tokens + work_.repeat_extra, one.held, one.ranked / work_.repeat_pass_tokens);
+    const uint32_t rest = one.ranked % work_.repeat_pass_tokens;
     pass(rest > 0 ? rest + work_.repeat_extra : 0, one.held, 1);
   }
   for (size_t i = 0; i < ticks.size(); ++i)
@@ -91,7 +91,7 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
     KernelWork work = times(work_.per_row, rows);
     work.bytes += work_.row_weight_bytes;
     if (work_.captures_decodes)
-      work = sum(work, times(work_.per_cell, static_cast<double>(shape.decode_context_sum)));
+      work = sum(work, times(work_.per_kv_entry, static_cast<double>(shape.decode_context_sum)));
     for (const ChunkShape& chunk : shape.chunks) work = sum(work, times(work_.per_pair, pairs(chunk)));
     out->add(layer_part("capture", PartKind::kCapture, false, kernel_ns(work, work_.capture_kernels)));
   }
@@ -108,7 +108,7 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
     ranked += one.ranked;
     score = sum(score, times(work_.score, one.ranked));
     score = sum(score, times(work_.score_pair, static_cast<double>(one.tokens) * one.ranked / 2));
-    if (work_.moves) moved += kept(one) + (work_.moves_all ? one.held - one.ranked : 0);
+    if (work_.moves) moved += retained(one) + (work_.moves_all ? one.held - one.ranked : 0);
   }
   const bool after = work_.after_layers;
   if (work_.score_kernels > 0)
@@ -118,8 +118,8 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
     out->add(layer_part("select", PartKind::kSelect, after, kernel_ns(select, kSelectKernels)));
   }
   if (moved > 0) {
-    const double ns = 2 * moved * work_.cell_bytes / move_bytes_per_ns_ + small_fixed_ns_;
-    out->add(layer_part("move_cells", PartKind::kMove, after, ns));
+    const double ns = 2 * moved * work_.kv_entry_bytes / move_bytes_per_ns_ + small_fixed_ns_;
+    out->add(layer_part("move_entries", PartKind::kMove, after, ns));
   }
   out->add({"bookkeeping", PartKind::kBookkeeping, PartPlace::kAfter,
             static_cast<uint32_t>(shape.compressions.size()), ticks_from_ns(work_.bookkeeping_ns),

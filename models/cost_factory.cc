@@ -12,32 +12,32 @@ namespace {
 // What our own engine was measured to take on one GPU.
 Result<std::unique_ptr<CostModel>> make_measured(const CostModelSpec& spec) {
   if (spec.tp != 1)
-    return mistake(spec.profile, fmt::format("was measured on one GPU, engines have {}", spec.tp),
-                   "leave the profile out to use the roofline");
+    return make_error(spec.profile, fmt::format("was measured on one GPU, engines have {}", spec.tp),
+                      "leave the profile out to use the roofline");
   Result<MeasuredDevice> read;
   if (spec.measured == nullptr) {
     read = load_measured_device(spec.profile);
-    if (!read) return tl::unexpected<Mistake>(read.error());
+    if (!read) return tl::unexpected<Error>(read.error());
   }
   auto model = MeasuredCost::make(spec.measured != nullptr ? *spec.measured : *read, spec.llm, spec.host,
                                   spec.profile, spec.graphs, spec.precision);
-  if (!model) return tl::unexpected<Mistake>(model.error());
+  if (!model) return tl::unexpected<Error>(model.error());
   return std::move(*model);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec) {
-  if (auto r = check_llm(spec.llm, "model"); !r) return tl::unexpected<Mistake>(r.error());
-  if (auto r = check_tp(spec.llm, spec.tp, "model"); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = check_llm(spec.llm, "model"); !r) return tl::unexpected<Error>(r.error());
+  if (auto r = check_tp(spec.llm, spec.tp, "model"); !r) return tl::unexpected<Error>(r.error());
   if (spec.profile.empty()) return std::make_unique<RooflineCost>(spec.llm, spec.device, spec.tp, spec.host);
   if (spec.profile.ends_with(".textproto")) return make_measured(spec);
   const Result<CostTables> tables = load_cost_tables(spec.profile, spec.tp);
-  if (!tables) return tl::unexpected<Mistake>(tables.error());
+  if (!tables) return tl::unexpected<Error>(tables.error());
   auto model = TableCost::make(*tables, spec.llm, spec.tp, static_cast<uint32_t>(spec.device.sm_count.value),
                                spec.host, all_reduce_rate(spec.device, spec.tp),
                                std::make_unique<RooflineCost>(spec.llm, spec.device, spec.tp, spec.host));
-  if (!model) return tl::unexpected<Mistake>(model.error());
+  if (!model) return tl::unexpected<Error>(model.error());
   return std::move(*model);
 }
 

@@ -1,6 +1,6 @@
 // CostModel says how long one step of one engine takes on one device, and how sure that is.
 //
-// Times are integers in 1/1024 ns, so that sums over many steps stay exact and a folded stretch gives
+// Times are integers in 1/1024 ns, so that sums over many steps stay exact and a coalesced stretch gives
 // the same instants as single steps (DESIGN 5). Doubles live inside the models only.
 
 #ifndef KVTWIN_MODELS_COST_MODEL_H_
@@ -22,18 +22,19 @@ constexpr Ticks kTicksPerNs = 1024;
 struct ChunkShape {
   uint32_t tokens = 0;
   uint32_t context = 0;
-  uint32_t narrow = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_narrow)
-  bool listed = false;  // the context has holes: its cells are read one by one from lists (lists_cells())
+  uint32_t low_bit = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_low_bit)
+  bool listed =
+      false;  // the context has holes: its KV entries are read one by one from lists (lists_entries())
 };
 
-// One call's compression at the end of a step (Compression in engine/policy/commands.h). Cells are those of a
-// mean head.
+// One request's compression at the end of a step (Compression in engine/policy/commands.h). KV entries are
+// those of a mean head.
 struct CompressionShape {
   static constexpr uint32_t kUnknown = UINT32_MAX;
-  uint32_t tokens = 0;       // of the call, dropped or not
-  uint32_t held = 0;         // cells before it
-  uint32_t ranked = 0;       // of these: what is scored, forced cells included
-  uint32_t kept = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
+  uint32_t tokens = 0;           // of the request, dropped or not
+  uint32_t held = 0;             // KV entries before it
+  uint32_t ranked = 0;           // of these: what is scored, forced KV entries included
+  uint32_t retained = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
 };
 
 // What an engine that replays decode steps as graphs does for one (graph_shapes.h): starts it operation by
@@ -48,36 +49,37 @@ constexpr uint32_t kCalm = UINT32_MAX;
 
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
-  uint32_t decodes = 0;             // calls that decode one token
+  uint32_t decodes = 0;             // requests that decode one token
   uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
   uint32_t decode_context_max = 0;  // by the longest of them
-  uint64_t decode_narrow_sum = 0;   // of decode_context_sum, in the narrower of two KV formats
-  // Of decodes, those whose cells no kernel reads as they lie (PlanEntry::shared_in_part), and what they
+  uint64_t decode_low_bit_sum = 0;  // of decode_context_sum, in the narrower of two KV formats
+  // Of decodes, those whose KV entries no kernel reads as they lie (PlanEntry::shared_in_part), and what they
   // read.
   uint32_t decodes_unpacked = 0;
   uint64_t unpacked_context_sum = 0;
-  // Of decodes, those of calls with holes, whose cells are read one by one from lists (lists_cells()).
+  // Of decodes, those of requests with holes, whose KV entries are read one by one from lists
+  // (lists_entries()).
   uint32_t listed_decodes = 0;
-  uint64_t requantised = 0;   // tokens whose cells are packed again, from `kv` to `kv_narrow`
-  uint64_t copied_pages = 0;  // of one head group each, before rows are computed: tails of snapshots
+  uint64_t requantised = 0;   // tokens whose KV entries are packed again, from `kv` to `kv_low_bit`
+  uint64_t copied_pages = 0;  // of one head group each, before rows are computed: tails of prefix checkpoints
   std::span<const ChunkShape> chunks;
   uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
   uint32_t tokens_padded = 0;                        // what dense kernels run on
   uint32_t logits_rows = 0;                          // rows that sample
   std::span<const CompressionShape> compressions{};  // behind its attention
-  // Of CostModel::looks_back() before this step, what steps that computed prompts took: recent_load.h.
+  // Of CostModel::load_window() before this step, what steps that computed prompts took: recent_load.h.
   uint32_t chunk_load = kSustainedLoad;
-  uint32_t stretch_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
+  uint32_t busy_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
   // So long ago the last of those steps ended, and so long they had gone on then.
-  uint32_t calm_ms = kCalm, stretch_before_ms = 0;
-  // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
-  // how many, the pages that they choose from, and how many each may choose. Pages that the step completes
-  // where they are stored again, as pages of 16 tokens.
+  uint32_t calm_ms = kCalm, busy_before_ms = 0;
+  // Of requests that choose what they read (METHODS 6), whose KV entries in decode_context_sum are those they
+  // read: how many, the pages that they choose from, and how many each may choose. Pages that the step
+  // completes where they are stored again, as pages of 16 tokens.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
   uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
-  // Cells of its largest compression beyond those of the largest one before: memory is taken for them.
+  // KV entries of its largest compression beyond those of the largest one before: memory is taken for them.
   uint32_t held_more = 0;
   GraphUse graph = GraphUse::kReplayed;
   bool launched() const { return graph < GraphUse::kReplayed; }  // operation by operation
@@ -85,7 +87,7 @@ struct StepShape {
   bool behind_many = false;
 };
 
-// Cells of its largest compression; 0: nothing is compressed.
+// KV entries of its largest compression; 0: nothing is compressed.
 inline uint32_t most_held(const StepShape& shape) {
   uint32_t out = 0;
   for (const CompressionShape& one : shape.compressions) out = one.held > out ? one.held : out;
@@ -105,7 +107,7 @@ struct StepCost {
   Ticks device = 0;  // the device computes
   Ticks host = 0;    // the device waits for the host, when only one step may be in flight
   Ticks least = 0;   // no step ends sooner, however little is computed: the host is busy with it for so long
-  // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
+  // Fraction of `device` by evidence: ticks that came from each kind. Sums to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
   CompressionTicks compression{};  // of `device`, by CompressionPart
 };
@@ -158,8 +160,8 @@ class CostModel {
   // Deterministic and monotone in nothing: a table is a table. Not thread-safe (models may memoise).
   virtual StepCost step(const StepShape& shape) = 0;
   // How far back StepShape::chunk_load looks; 0: it does not matter.
-  virtual Ticks looks_back() const { return 0; }
-  // A pause after which StepShape::stretch_ms begins anew; 0: it does not matter.
+  virtual Ticks load_window() const { return 0; }
+  // A pause after which StepShape::busy_ms begins anew; 0: it does not matter.
   virtual Ticks forgets_after() const { return 0; }
   // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::graph does not matter.
   virtual uint32_t graphs_kept() const { return 0; }

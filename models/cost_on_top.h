@@ -1,4 +1,4 @@
-// CostOnTop is a cost model that adds to what another one says, and looks at the same things beside a step's
+// CostOnTop is a cost model that adds to what another one says, and looks at the same things during a step's
 // plan.
 
 #ifndef KVTWIN_MODELS_COST_ON_TOP_H_
@@ -14,7 +14,7 @@ namespace kvtwin {
 
 class CostOnTop : public CostModel {
  public:
-  Ticks looks_back() const final { return below_->looks_back(); }
+  Ticks load_window() const final { return below_->load_window(); }
   Ticks forgets_after() const final { return below_->forgets_after(); }
   uint32_t graphs_kept() const final { return below_->graphs_kept(); }
 

@@ -54,12 +54,12 @@ uint32_t yaml_count(const YAML::Node& node) { return node ? node.as<uint32_t>(0)
 using DeclaredChunks = std::optional<std::vector<uint32_t>>;
 Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bool* no_head, bool* no_mixed) {
   const Result<std::string> text = read_text_file(path, size_t{1} << 20);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   DeclaredChunks chunks;
   try {
     const YAML::Node meta = YAML::Load(*text);
     if (!meta.IsMap())
-      return mistake(path, "is no YAML map", "give the meta.yaml of an LLMServingSim profile");
+      return make_error(path, "is no YAML map", "give the meta.yaml of an LLMServingSim profile");
     tables->gpu = meta["gpu"].as<std::string>("");
     tables->model = meta["model"].as<std::string>("");
     tables->tp_degrees = meta["tp_degrees"].as<std::vector<uint32_t>>(std::vector<uint32_t>{});
@@ -74,8 +74,8 @@ Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bo
     for (const std::string& what :
          meta["not_measured"].as<std::vector<std::string>>(std::vector<std::string>{})) {
       if (what != "output_head" && what != "mixed") {
-        return mistake(path, fmt::format("not_measured names \"{}\"", what.substr(0, 40)),
-                       "output_head and mixed may be left out");
+        return make_error(path, fmt::format("not_measured names \"{}\"", what.substr(0, 40)),
+                          "output_head and mixed may be left out");
       }
       (what == "mixed" ? *no_mixed : *no_head) = true;
     }
@@ -84,11 +84,11 @@ Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bo
     const std::string declared = axes["chunks"].as<std::string>("");
     chunks = parse_axis(declared);
     if (!chunks) {
-      return mistake(path, fmt::format("attention_grid.chunks is \"{}\"", declared.substr(0, 40)),
-                     "numbers and ranges like 0, 16-2048 x2 are right");
+      return make_error(path, fmt::format("attention_grid.chunks is \"{}\"", declared.substr(0, 40)),
+                        "numbers and ranges like 0, 16-2048 x2 are right");
     }
   } catch (const YAML::Exception& e) {
-    return mistake(fmt::format("{}:{}:{}", path, e.mark.line + 1, e.mark.column + 1), e.msg);
+    return make_error(fmt::format("{}:{}:{}", path, e.mark.line + 1, e.mark.column + 1), e.msg);
   }
   return chunks;
 }
@@ -111,11 +111,11 @@ void sort_curve(std::vector<std::pair<uint32_t, double>>& points, Curve* curve) 
 Result<void> read_curves(const std::string& path, const char* count_column,
                          const std::vector<std::pair<std::string, Curve*>>& wanted) {
   Result<CsvFile> file = CsvFile::open(path, {"layer", count_column, "time_us"});
-  if (!file) return tl::unexpected<Mistake>(file.error());
+  if (!file) return tl::unexpected<Error>(file.error());
   std::map<std::string, std::vector<std::pair<uint32_t, double>>, std::less<>> points;
   CsvRow row;
   for (Result<bool> more = file->next(&row);; more = file->next(&row)) {
-    if (!more) return tl::unexpected<Mistake>(more.error());
+    if (!more) return tl::unexpected<Error>(more.error());
     if (!*more) break;
     const uint32_t at = row.count(1);
     if (at == 0) row.fail(1, "counts start at 1");
@@ -124,7 +124,7 @@ Result<void> read_curves(const std::string& path, const char* count_column,
   for (const auto& [name, curve] : wanted) {
     const auto it = points.find(name);
     if (it == points.end())
-      return mistake(path, fmt::format("no row of layer \"{}\"", name), "profile all layers");
+      return make_error(path, fmt::format("no row of layer \"{}\"", name), "profile all layers");
     sort_curve(it->second, curve);
   }
   return {};
@@ -138,11 +138,11 @@ struct AttentionRow {
 Result<std::vector<AttentionRow>> read_attention_rows(const std::string& path) {
   Result<CsvFile> file =
       CsvFile::open(path, {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"});
-  if (!file) return tl::unexpected<Mistake>(file.error());
+  if (!file) return tl::unexpected<Error>(file.error());
   std::vector<AttentionRow> rows;
   CsvRow row;
   for (Result<bool> more = file->next(&row);; more = file->next(&row)) {
-    if (!more) return tl::unexpected<Mistake>(more.error());
+    if (!more) return tl::unexpected<Error>(more.error());
     if (!*more) break;
     rows.push_back({row.count(0), row.count(1), row.count(2), row.count(3), row.real(4, 0, kTableUsMax)});
   }
@@ -190,7 +190,7 @@ ContextCurves curves_of(std::span<const AttentionRow> rows) {
 Result<void> read_attention(const std::string& path, const DeclaredChunks& declared, bool no_mixed,
                             AttentionGrid* g) {
   Result<std::vector<AttentionRow>> read = read_attention_rows(path);
-  if (!read) return tl::unexpected<Mistake>(read.error());
+  if (!read) return tl::unexpected<Error>(read.error());
   std::vector<AttentionRow>& rows = *read;
   std::stable_sort(rows.begin(), rows.end(), [](const AttentionRow& a, const AttentionRow& b) {
     return std::tie(a.chunk, a.decodes, a.chunk_context, a.decode_context) <
@@ -204,14 +204,14 @@ Result<void> read_attention(const std::string& path, const DeclaredChunks& decla
       g->decodes.push_back(row.decodes), g->pure.emplace_back();
     append(&g->pure.back(), row.decode_context, row.us);
   }
-  if (g->decodes.empty()) return mistake(path, "no row 0,0,N,K: decodes alone were not measured");
+  if (g->decodes.empty()) return make_error(path, "no row 0,0,N,K: decodes alone were not measured");
   g->chunk = chunk_axis(rows, declared);
-  if (g->chunk.empty()) return mistake(path, "no row C,K,0,0: prefill chunks were not measured");
+  if (g->chunk.empty()) return make_error(path, "no row C,K,0,0: prefill chunks were not measured");
   for (const uint32_t chunk : g->chunk) {
     Curve& curve = g->prefill.emplace_back();
     for (const AttentionRow& row : slice(rows, chunk, 0)) append(&curve, row.chunk_context, row.us);
     if (curve.at.empty())
-      return mistake(path, fmt::format("no row {},K,0,0", chunk), "measure every chunk alone too");
+      return make_error(path, fmt::format("no row {},K,0,0", chunk), "measure every chunk alone too");
   }
   if (no_mixed) return {};
   std::sort(counts.begin(), counts.end());
@@ -222,7 +222,7 @@ Result<void> read_attention(const std::string& path, const DeclaredChunks& decla
     if (everywhere) g->decodes_mixed.push_back(n);
   }
   if (g->decodes_mixed.empty())
-    return mistake(path, "no decode count was measured beside every prefill chunk");
+    return make_error(path, "no decode count was measured beside every prefill chunk");
   for (const uint32_t chunk : g->chunk) {
     for (const uint32_t n : g->decodes_mixed) g->mixed.push_back(curves_of(slice(rows, chunk, n)));
   }
@@ -237,14 +237,14 @@ Result<void> read_skew(const std::string& path, CostTables* tables) {
   Result<CsvFile> file =
       CsvFile::open(path, {"regime", "n", "nb", "ratio", "skew", "pc", "kp", "kvs", "kv_big", "kv_mean",
                            "t_mean_us", "t_max_us", "t_skew_us", "alpha"});
-  if (!file) return tl::unexpected<Mistake>(file.error());
+  if (!file) return tl::unexpected<Error>(file.error());
   struct Sums {
     double product = 0, square = 0;
   };
   std::map<std::pair<uint32_t, uint32_t>, Sums> sums;  // by (chunk, decodes); chunk 0: pure
   CsvRow row;
   for (Result<bool> more = file->next(&row);; more = file->next(&row)) {
-    if (!more) return tl::unexpected<Mistake>(more.error());
+    if (!more) return tl::unexpected<Error>(more.error());
     if (!*more) break;
     const bool mixed = row.text(0) == "mixed";
     if (!mixed && row.text(0) != "pure") row.fail(0, "pure or mixed is right");
@@ -282,11 +282,11 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   tables.where = folder;
   bool no_head = false, no_mixed = false;
   const Result<DeclaredChunks> chunks = read_meta(folder + "/meta.yaml", &tables, &no_head, &no_mixed);
-  if (!chunks) return tl::unexpected<Mistake>(chunks.error());
+  if (!chunks) return tl::unexpected<Error>(chunks.error());
   const std::string dir = fmt::format("{}/tp{}", folder, tp);
   std::error_code error;
   if (!std::filesystem::is_directory(dir, error)) {
-    return mistake(
+    return make_error(
         folder, fmt::format("has no measurements for tensor parallelism {}", tp),
         fmt::format("profile it, or leave the profile out to use the roofline (expected {})", dir));
   }
@@ -299,7 +299,7 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   }
   if (done) done = read_attention(dir + "/attention.csv", *chunks, no_mixed, &tables.attention);
   if (done && std::filesystem::exists(dir + "/skew.csv", error)) done = read_skew(dir + "/skew.csv", &tables);
-  if (!done) return tl::unexpected<Mistake>(done.error());
+  if (!done) return tl::unexpected<Error>(done.error());
   return tables;
 }
 

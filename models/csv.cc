@@ -31,8 +31,8 @@ std::string printable(std::string_view text) {
 }  // namespace
 
 void CsvRow::fail(size_t column, const std::string& what_would_be_right) {
-  if (!mistake_.empty()) return;
-  mistake_ = fmt::format("{} is \"{}\"", (*header_)[column], printable(fields_[column]));
+  if (!error_.empty()) return;
+  error_ = fmt::format("{} is \"{}\"", (*header_)[column], printable(fields_[column]));
   hint_ = what_would_be_right;
 }
 
@@ -63,14 +63,14 @@ std::string CsvFile::here() const { return fmt::format("{}:{}", path_, line_); }
 Result<CsvFile> CsvFile::open(const std::string& path, const std::vector<std::string>& header) {
   CsvFile file;
   Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   file.path_ = path, file.text_ = std::move(*text), file.header_ = header;
   const size_t end = std::min(file.text_.find('\n'), file.text_.size());
   std::vector<std::string_view> names;
   split(std::string_view(file.text_).substr(0, end), &names);
   if (!std::equal(names.begin(), names.end(), header.begin(), header.end())) {
-    return mistake(path + ":1", fmt::format("the header is \"{}\"", printable(file.text_.substr(0, end))),
-                   fmt::format("\"{}\" is right", fmt::join(header, ",")));
+    return make_error(path + ":1", fmt::format("the header is \"{}\"", printable(file.text_.substr(0, end))),
+                      fmt::format("\"{}\" is right", fmt::join(header, ",")));
   }
   file.at_ = end;
   return file;
@@ -87,7 +87,7 @@ CsvFile CsvFile::of_text(const std::string& path, std::string text) {
 }
 
 Result<bool> CsvFile::next(CsvRow* row) {
-  if (!row->mistake_.empty()) return mistake(here(), row->mistake_, row->hint_);
+  if (!row->error_.empty()) return make_error(here(), row->error_, row->hint_);
   if (at_ >= text_.size() || at_ + 1 >= text_.size()) return false;
   const size_t from = at_ + 1;
   at_ = std::min(text_.find('\n', from), text_.size());
@@ -95,8 +95,8 @@ Result<bool> CsvFile::next(CsvRow* row) {
   row->header_ = &header_;
   split(std::string_view(text_).substr(from, at_ - from), &row->fields_);
   if (row->fields_.size() != header_.size()) {
-    return mistake(here(), fmt::format("has {} fields", row->fields_.size()),
-                   fmt::format("the header has {}", header_.size()));
+    return make_error(here(), fmt::format("has {} fields", row->fields_.size()),
+                      fmt::format("the header has {}", header_.size()));
   }
   return true;
 }

@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// One row; every getter remembers the row's first mistake, so that callers read straight on.
+// One row; every getter remembers the row's first error, so that callers read straight on.
 class CsvRow {
  public:
   std::string_view text(size_t column) const { return fields_[column]; }
@@ -24,7 +24,7 @@ class CsvRow {
   friend class CsvFile;
   std::vector<std::string_view> fields_;
   const std::vector<std::string>* header_ = nullptr;
-  std::string mistake_, hint_;
+  std::string error_, hint_;
 };
 
 class CsvFile {
@@ -35,7 +35,7 @@ class CsvFile {
   static CsvFile of_text(const std::string& path, std::string text);
   const std::vector<std::string>& header() const { return header_; }
 
-  // Stores the next row. Returns false at the end, or a Mistake about this row's shape or about what
+  // Stores the next row. Returns false at the end, or an Error about this row's shape or about what
   // was read wrongly from the row before.
   Result<bool> next(CsvRow* row);
   std::string here() const;  // path:line of the current row

@@ -63,12 +63,12 @@ std::string drift_table(const std::vector<Anchor>& anchors) {
                        100 * one.drift());
   }
   const Drift drift = drift_of(anchors);
-  const char* const says[] = {"within 2 %: the profile is taken as it is",
-                              "2 to 8 %: good once it is rescaled (--rescale)",
-                              "beyond 8 %: kvtwin calibrate device must measure this machine"};
+  const char* const message[] = {"within 2 %: the profile is taken as it is",
+                                 "2 to 8 %: good once it is rescaled (--rescale)",
+                                 "beyond 8 %: kvtwin calibrate device must measure this machine"};
   return out + fmt::format("  medians: decodes {:+.2f} %, chunks {:+.2f} %, copies {:+.2f} %; {}\n",
                            100 * drift.decodes, 100 * drift.chunks, 100 * drift.copies,
-                           says[static_cast<size_t>(verdict_of(drift))]);
+                           message[static_cast<size_t>(verdict_of(drift))]);
 }
 
 }  // namespace kvtwin

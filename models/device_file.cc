@@ -29,16 +29,14 @@ class FigureReader {
     }
     return {in.value(), static_cast<Basis>(in.basis()), in.source()};
   }
-  Result<void> result() const {
-    return first_.what.empty() ? Result<void>() : tl::unexpected<Mistake>(first_);
-  }
+  Result<void> result() const { return first_.what.empty() ? Result<void>() : tl::unexpected<Error>(first_); }
 
  private:
   void fail(std::string what, std::string hint) {
     if (first_.what.empty()) first_ = {where_, std::move(what), std::move(hint)};
   }
   std::string where_;
-  Mistake first_;
+  Error first_;
 };
 
 #define KVT_FIGURE(field, required, low, high) \
@@ -70,14 +68,14 @@ Result<DeviceSpec> device_from(const v1::DeviceSpec& in, const std::string& wher
   KVT_FIGURE(all_reduce_fixed_ns, true, 0, 1e9);
   for (const v1::AllReduceFigures& row : in.all_reduce()) {
     if (row.gpus() < 2 || (!out.all_reduce.empty() && row.gpus() <= out.all_reduce.back().gpus)) {
-      return mistake(where, fmt::format("all_reduce has gpus {}", row.gpus()),
-                     "at least 2, and more in each entry than in the one before, is right");
+      return make_error(where, fmt::format("all_reduce has gpus {}", row.gpus()),
+                        "at least 2, and more in each entry than in the one before, is right");
     }
     out.all_reduce.push_back(
         {row.gpus(), reader.read("all_reduce.fixed_ns", row.has_fixed_ns(), row.fixed_ns(), true, 0, 1e9),
          reader.read("all_reduce.bytes_per_s", row.has_bytes_per_s(), row.bytes_per_s(), true, 1e6, 1e14)});
   }
-  if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = reader.result(); !r) return tl::unexpected<Error>(r.error());
   return out;
 }
 
@@ -102,7 +100,7 @@ Result<NodeSpec> node_from(const v1::NodeSpec& in, const std::string& where) {
   KVT_FIGURE(disk_latency_ns, in.has_disk_bytes(), 0, 1e9);
   KVT_FIGURE(nvlink_latency_ns, in.has_nvlink_bytes_per_s(), 0, 1e9);
   KVT_FIGURE(price_usd_per_hour, false, 0, 1e6);
-  if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = reader.result(); !r) return tl::unexpected<Error>(r.error());
   const struct {
     const char* name;
     uint32_t value, high;
@@ -111,11 +109,11 @@ Result<NodeSpec> node_from(const v1::NodeSpec& in, const std::string& where) {
                 {"gpus_per_pcie_link", out.gpus_per_pcie_link, out.gpus}};
   for (const auto& c : counts) {
     if (c.value < 1 || c.value > c.high) {
-      return mistake(where, fmt::format("{} is {}", c.name, c.value),
-                     fmt::format("1 to {} is right", c.high));
+      return make_error(where, fmt::format("{} is {}", c.name, c.value),
+                        fmt::format("1 to {} is right", c.high));
     }
   }
-  if (out.device.empty()) return mistake(where, "no device", "name a device of the catalog");
+  if (out.device.empty()) return make_error(where, "no device", "name a device of the catalog");
   return out;
 }
 #undef KVT_FIGURE
@@ -129,13 +127,13 @@ const char* name_of(Basis basis) {
 
 Result<DeviceSpec> parse_device(std::string_view text, const std::string& where) {
   v1::DeviceSpec message;
-  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Error>(r.error());
   return device_from(message, where);
 }
 
 Result<NodeSpec> parse_node(std::string_view text, const std::string& where) {
   v1::NodeSpec message;
-  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Error>(r.error());
   return node_from(message, where);
 }
 

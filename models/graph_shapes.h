@@ -2,11 +2,11 @@
 // whose form it has met three times, among the forms that it met last. The others it starts operation by
 // operation.
 //
-// The engine compares where lists lie and how long they are (StepForm). Of a policy's step that follows from:
-// how many rows there are, padded and not, and how many sample; where calls choose what they read, how many
-// do (their lists); whether any page is completed (lists of summaries, which are there or not); and whether
-// any call has holes (then all decodes read lists of cells, by another kernel). Steps that compute prompts or
-// drop cells are never graphs.
+// The engine compares where lists lie and how long they are (StepGraphKey). Of a policy's step that follows
+// from: how many rows there are, padded and not, and how many sample; where requests choose what they read,
+// how many do (their lists); whether any page is completed (lists of summaries, which are there or not); and
+// whether any request has holes (then all decodes read lists of entries, by another kernel). Steps that
+// compute prompts or drop KV entries are never graphs.
 //
 // It knows too how many rows the last step had that was started operation by operation: replays are slower
 // behind one of many rows, all of them, until the next step of few rows is started so
@@ -37,7 +37,7 @@ class GraphShapes {
   static constexpr auto kMost = static_cast<uint32_t>(GraphUse::kReplayed);
 
   // `kept` forms; 0: nothing is remembered, and every step is kReplayed.
-  explicit GraphShapes(uint32_t kept) : kept_(kept) {}
+  explicit GraphShapes(uint32_t kept) : retained_(kept) {}
 
   static Key key(const StepShape& shape) {
     if (!shape.chunks.empty() || !shape.compressions.empty()) return {};
@@ -52,7 +52,7 @@ class GraphShapes {
   }
   // A step of a form that was met so often, before this one.
   GraphUse use(const Key& key, uint32_t seen) const {
-    if (kept_ == 0) return GraphUse::kReplayed;
+    if (retained_ == 0) return GraphUse::kReplayed;
     return key.is_none() ? GraphUse::kNew : static_cast<GraphUse>(std::min(seen, kMost));
   }
   // Of a step that was used so: 0 if it is a replay.
@@ -65,7 +65,7 @@ class GraphShapes {
 
   // A step of this form ran, and had started_rows(); or: and that is last_started() now.
   void add(const Key& key, uint32_t started_rows = 0) {
-    if (kept_ == 0) return;
+    if (retained_ == 0) return;
     if (started_rows > 0) last_started_ = started_rows;
     if (key.is_none()) return;
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
@@ -74,7 +74,7 @@ class GraphShapes {
       met_.front().times = std::min(met_.front().times + 1, kMost);
       return;
     }
-    if (met_.size() == kept_) met_.pop_back();
+    if (met_.size() == retained_) met_.pop_back();
     met_.push_front({key, 1});
   }
 
@@ -83,7 +83,7 @@ class GraphShapes {
     Key key;
     uint32_t times = 0;
   };
-  uint32_t kept_;
+  uint32_t retained_;
   std::list<Met> met_;  // the last one met first
   uint32_t last_started_ = 0;
 };

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads fields of one JSON object and remembers the first mistake, so that callers read straight on.
+// Reads fields of one JSON object and remembers the first error, so that callers read straight on.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -54,9 +54,9 @@ class Fields {
     return {};
   }
   void fail(std::string what, std::string hint) {
-    if (!mistake_) mistake_ = Mistake{where_, std::move(what), std::move(hint)};
+    if (!error_) error_ = Error{where_, std::move(what), std::move(hint)};
   }
-  const std::optional<Mistake>& first_mistake() const { return mistake_; }
+  const std::optional<Error>& first_error() const { return error_; }
 
  private:
   static std::string clip(const Json& value) {
@@ -66,7 +66,7 @@ class Fields {
   }
   const Json& object_;
   std::string where_;
-  std::optional<Mistake> mistake_;
+  std::optional<Error> error_;
 };
 
 void read_rope(Fields& fields, const std::string& where, LlmSpec* m) {
@@ -90,7 +90,7 @@ void read_rope(Fields& fields, const std::string& where, LlmSpec* m) {
   m->rope.beta_slow = rope.real("beta_slow", 1);
   m->rope.attention_factor = rope.real("attention_factor", 0);
   m->rope.truncate = rope.flag("truncate", true);
-  if (const auto& first = rope.first_mistake()) fields.fail(first->what, first->hint);
+  if (const auto& first = rope.first_error()) fields.fail(first->what, first->hint);
 }
 
 void read_moe(Fields& fields, LlmSpec* m) {
@@ -161,7 +161,7 @@ void read_quantisation(Fields& fields, const std::string& where, LlmSpec* m) {
     fields.fail(fmt::format("quant_method \"{}\" is not known", method.substr(0, 40)),
                 "mxfp4, fp8, gptq or awq with 4 bits; or remove it and set weights by hand");
   }
-  if (const auto& first = q.first_mistake()) fields.fail(first->what, first->hint);
+  if (const auto& first = q.first_error()) fields.fail(first->what, first->hint);
 }
 
 Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::string& where) {
@@ -171,9 +171,9 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
   if (m.family == "qwen3_vl_text") m.family = "qwen3";
   const bool known = m.family == "llama" || m.family == "qwen2" || m.family == "qwen3" ||
                      m.family == "qwen3_moe" || m.family == "mistral" || m.family == "gpt_oss";
-  if (!known && !fields.first_mistake()) {
-    return mistake(where, fmt::format("model_type \"{}\" is not understood", m.family.substr(0, 40)),
-                   "llama, qwen2, qwen3, qwen3_moe, mistral, gpt_oss and qwen3_vl are");
+  if (!known && !fields.first_error()) {
+    return make_error(where, fmt::format("model_type \"{}\" is not understood", m.family.substr(0, 40)),
+                      "llama, qwen2, qwen3, qwen3_moe, mistral, gpt_oss and qwen3_vl are");
   }
   m.layers = fields.count("num_hidden_layers");
   m.query_heads = fields.count("num_attention_heads");
@@ -201,9 +201,9 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
   read_window(fields, &m);
   read_quantisation(fields, where, &m);
   for (const Fields* f : {&fields, &outer_fields}) {
-    if (f->first_mistake()) return tl::unexpected<Mistake>(*f->first_mistake());
+    if (f->first_error()) return tl::unexpected<Error>(*f->first_error());
   }
-  if (auto r = check_llm(m, where); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = check_llm(m, where); !r) return tl::unexpected<Error>(r.error());
   return m;
 }
 
@@ -212,9 +212,9 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
 Result<LlmSpec> import_hf_config(std::string_view json, const std::string& where) {
   Json config = Json::parse(json, nullptr, false);
   if (config.is_discarded())
-    return mistake(where, "is not JSON", "give the config.json of a Hugging Face model");
+    return make_error(where, "is not JSON", "give the config.json of a Hugging Face model");
   if (!config.is_object())
-    return mistake(where, "is no JSON object", "give the config.json of a Hugging Face model");
+    return make_error(where, "is no JSON object", "give the config.json of a Hugging Face model");
   const auto text_part = config.find("text_config");
   const bool nested = text_part != config.end() && text_part->is_object();
   return import_object(nested ? *text_part : config, config, where);

@@ -19,7 +19,7 @@ struct HostTime {
   int64_t eager_ns = 0;
   uint32_t capture_tokens_max = 512;  // steps with more tokens than this are not graphs
   PlanPrice planning{};               // the step waits for it too
-  double tables_ns = 0;               // likewise for the page tables of each call that decodes
+  double tables_ns = 0;               // likewise for the page tables of each request that decodes
 
   Ticks of(const StepShape& shape) const {
     const int64_t plan_ns = planning.ns(shape.decodes) + static_cast<int64_t>(tables_ns * shape.decodes);

@@ -37,7 +37,7 @@ class Columns {
   }
   Result<void> check(const std::string& path, const char* kind) const {
     if (missing_.empty()) return {};
-    return mistake(
+    return make_error(
         path + ":1", fmt::format("there is no column \"{}\"", missing_),
         fmt::format("this is not the {} of Vidur's profiling, or of a version that is not known", kind));
   }
@@ -47,12 +47,12 @@ class Columns {
   std::string missing_;
 };
 
-// Reads every row with `read`, which says nothing: a row's mistakes are the row's.
+// Reads every row with `read`, which says nothing: a row's errors are the row's.
 template <typename Read>
 Result<void> each_row(CsvFile* file, Read read) {
   CsvRow row;
   for (Result<bool> more = file->next(&row);; more = file->next(&row)) {
-    if (!more) return tl::unexpected<Mistake>(more.error());
+    if (!more) return tl::unexpected<Error>(more.error());
     if (!*more) return {};
     read(&row);
   }
@@ -89,7 +89,7 @@ struct Geometry {
     if (!ours && others.size() < kNamed) others.insert(text);
     return ours;
   }
-  Mistake none(const std::string& path, const LlmSpec& llm, const std::vector<std::string>& header) const {
+  Error none(const std::string& path, const LlmSpec& llm, const std::vector<std::string>& header) const {
     std::string text;
     for (const auto& [column, value] : wanted)
       fmt::format_to(std::back_inserter(text), "{}{} {}", text.empty() ? "" : ", ", header[column], value);
@@ -120,7 +120,7 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
     layers.push_back({ours, {columns.need(median(theirs))}});
     if (std::string_view(theirs).ends_with("layernorm")) layers.back().second.push_back(add);
   }
-  if (auto ok = columns.check(in.path, "mlp.csv"); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (auto ok = columns.check(in.path, "mlp.csv"); !ok) return tl::unexpected<Error>(ok.error());
   DenseRows out;
   const Result<void> read = each_row(&file, [&](CsvRow* row) {
     if (!geometry.is_ours(row, file.header())) return;
@@ -133,8 +133,8 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
       out[tp][{layer, at}] = sum;
     }
   });
-  if (!read) return tl::unexpected<Mistake>(read.error());
-  if (out.empty()) return tl::unexpected<Mistake>(geometry.none(in.path, llm, file.header()));
+  if (!read) return tl::unexpected<Error>(read.error());
+  if (out.empty()) return tl::unexpected<Error>(geometry.none(in.path, llm, file.header()));
   return out;
 }
 
@@ -154,30 +154,30 @@ Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
                      {columns.need("n_kv_head"), llm.kv_heads},
                      {columns.need("n_embd"), llm.hidden}},
                     {}};
-  if (auto ok = columns.check(in.path, "attention.csv"); !ok) return tl::unexpected<Mistake>(ok.error());
-  std::vector<size_t> beside;
+  if (auto ok = columns.check(in.path, "attention.csv"); !ok) return tl::unexpected<Error>(ok.error());
+  std::vector<size_t> concurrent;
   for (const char* name : {"attn_input_reshape", "attn_output_reshape", "attn_kv_cache_save"}) {
-    if (const size_t at = columns.may(median(name)); at != kAbsent) beside.push_back(at);
+    if (const size_t at = columns.may(median(name)); at != kAbsent) concurrent.push_back(at);
   }
   AttentionRows out;
   const Result<void> read = each_row(&file, [&](CsvRow* row) {
     if (!geometry.is_ours(row, file.header())) return;
     const bool is_prefill = row->text(prefill) == "True";
     if (!is_prefill && row->text(prefill) != "False") row->fail(prefill, "True or False is right");
-    const uint32_t calls = row->count(batch), tp = row->count(workers);
+    const uint32_t requests = row->count(batch), tp = row->count(workers);
     if (tp == 0) row->fail(workers, "one at least");
-    if (calls == 0 || (is_prefill && calls != 1))
+    if (requests == 0 || (is_prefill && requests != 1))
       row->fail(batch, "one at least, and one of a prefill chunk");
     const uint32_t tokens = row->count(chunk);
     if (is_prefill != (tokens > 0)) row->fail(chunk, "tokens of a chunk, and 0 of decodes");
     double sum = us(row, is_prefill ? prefill_ms : decode_ms);
     // Vidur leaves empty what an operation of the row was not.
-    for (const size_t part : beside) sum += row->text(part).empty() ? 0 : us(row, part);
+    for (const size_t part : concurrent) sum += row->text(part).empty() ? 0 : us(row, part);
     const uint32_t cached = row->count(context);
-    out[tp][is_prefill ? std::tuple{tokens, cached, 0u, 0u} : std::tuple{0u, 0u, calls, cached}] = sum;
+    out[tp][is_prefill ? std::tuple{tokens, cached, 0u, 0u} : std::tuple{0u, 0u, requests, cached}] = sum;
   });
-  if (!read) return tl::unexpected<Mistake>(read.error());
-  if (out.empty()) return tl::unexpected<Mistake>(geometry.none(in.path, llm, file.header()));
+  if (!read) return tl::unexpected<Error>(read.error());
+  if (out.empty()) return tl::unexpected<Error>(geometry.none(in.path, llm, file.header()));
   return out;
 }
 
@@ -202,24 +202,24 @@ std::string meta_yaml(const LlmSpec& llm, const std::string& gpu, const std::vec
 Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attention, const LlmSpec& llm,
                                    const std::string& gpu) {
   if (llm.moe_layers() > 0)
-    return mistake(mlp.path, fmt::format("Vidur profiles no experts, and {} has them", llm.name),
-                   "leave the profile out to use the roofline");
+    return make_error(mlp.path, fmt::format("Vidur profiles no experts, and {} has them", llm.name),
+                      "leave the profile out to use the roofline");
   const Result<DenseRows> dense = read_mlp(mlp, llm);
-  if (!dense) return tl::unexpected<Mistake>(dense.error());
+  if (!dense) return tl::unexpected<Error>(dense.error());
   const Result<AttentionRows> attended = read_attention(attention, llm);
-  if (!attended) return tl::unexpected<Mistake>(attended.error());
+  if (!attended) return tl::unexpected<Error>(attended.error());
   ProfileFolder out;
   std::vector<uint32_t> degrees;
   for (const auto& [tp, rows] : *dense) {
-    const auto beside = attended->find(tp);
-    if (beside == attended->end()) continue;
+    const auto concurrent = attended->find(tp);
+    if (concurrent == attended->end()) continue;
     degrees.push_back(tp);
     std::string text = "layer,tokens,time_us\n";
     for (const auto& [key, time] : rows)
       fmt::format_to(std::back_inserter(text), "{},{},{:.6g}\n", key.first, key.second, time);
     out.emplace_back(fmt::format("tp{}/dense.csv", tp), std::move(text));
     text = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n";
-    for (const auto& [key, time] : beside->second) {
+    for (const auto& [key, time] : concurrent->second) {
       const auto& [chunk, context, decodes, decode_context] = key;
       fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.6g}\n", chunk, context, decodes,
                      decode_context, time);
@@ -227,8 +227,8 @@ Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attent
     out.emplace_back(fmt::format("tp{}/attention.csv", tp), std::move(text));
   }
   if (degrees.empty())
-    return mistake(attention.path, "has no tensor parallelism that mlp.csv has too",
-                   "take files of one profiling");
+    return make_error(attention.path, "has no tensor parallelism that mlp.csv has too",
+                      "take files of one profiling");
   out.emplace_back("meta.yaml", meta_yaml(llm, gpu, degrees));
   return out;
 }

@@ -4,7 +4,7 @@
 
 namespace kvtwin {
 
-double cell_bytes(Format format, const PageShape& shape) {
+double kv_entry_bytes(Format format, const PageShape& shape) {
   return static_cast<double>(page_bytes(format, shape)) / shape.page_tokens;
 }
 
@@ -29,10 +29,10 @@ uint64_t pool_page_bytes(const LlmSpec& llm, uint32_t tp, Format format, const P
   return page_bytes(format, shape) * llm.layers * llm.kv_heads_per_gpu(tp);
 }
 
-double mixed_capacity(double share_int2, const PageShape& shape) {
-  const double mixed =
-      share_int2 * cell_bytes(Format::kInt2, shape) + (1 - share_int2) * cell_bytes(Format::kInt4, shape);
-  return cell_bytes(Format::kBf16, shape) / mixed;
+double mixed_capacity(double fraction_int2, const PageShape& shape) {
+  const double mixed = fraction_int2 * kv_entry_bytes(Format::kInt2, shape) +
+                       (1 - fraction_int2) * kv_entry_bytes(Format::kInt4, shape);
+  return kv_entry_bytes(Format::kBf16, shape) / mixed;
 }
 
 double read_rate_factor(NumberFormat format) {

@@ -57,7 +57,8 @@ uint64_t count_parameters(const LlmSpec& m, uint64_t experts_counted) {
 Result<void> in_range(const std::string& where, const char* field, uint64_t value, uint64_t low,
                       uint64_t high) {
   if (value >= low && value <= high) return {};
-  return mistake(where, fmt::format("{} is {}", field, value), fmt::format("{} to {} is right", low, high));
+  return make_error(where, fmt::format("{} is {}", field, value),
+                    fmt::format("{} to {} is right", low, high));
 }
 
 Result<void> check_moe(const LlmSpec& m, const std::string& where) {
@@ -72,7 +73,7 @@ Result<void> check_moe(const LlmSpec& m, const std::string& where) {
     if (auto r = in_range(where, "moe.dense_layers", layer, 0, m.layers - 1); !r) return r;
   }
   if (!std::is_sorted(moe.dense_layers.begin(), moe.dense_layers.end(), std::less_equal<>())) {
-    return mistake(where, "moe.dense_layers is not ascending", "list each layer once, in order");
+    return make_error(where, "moe.dense_layers is not ascending", "list each layer once, in order");
   }
   return {};
 }
@@ -119,15 +120,15 @@ uint64_t LlmSpec::kv_bytes_per_token(uint32_t tp) const {
 
 WeightBytes weight_bytes(const LlmSpec& m, uint32_t tp) {
   const LayerParameters p = layer_parameters(m);
-  const double share = 1.0 / tp;
-  const double kv_share = static_cast<double>(m.kv_heads_per_gpu(tp)) / m.kv_heads;
+  const double fraction = 1.0 / tp;
+  const double kv_fraction = static_cast<double>(m.kv_heads_per_gpu(tp)) / m.kv_heads;
   const auto d = [](uint64_t n) { return static_cast<double>(n); };
   WeightBytes w;
-  w.attention = m.layers * m.weights.bytes(d(p.attention_q) * share + d(p.attention_kv) * kv_share);
-  w.mlp = m.dense_layers() * m.weights.bytes(d(p.mlp) * share) +
-          m.moe_layers() * m.weights.bytes(d(p.shared) * share);
-  w.experts = m.moe_layers() * m.expert_weights.bytes(d(p.expert) * m.moe.experts * share);
-  const double table = 2.0 * m.vocab * m.hidden * share;  // bf16; checkpoints rarely quantise these two
+  w.attention = m.layers * m.weights.bytes(d(p.attention_q) * fraction + d(p.attention_kv) * kv_fraction);
+  w.mlp = m.dense_layers() * m.weights.bytes(d(p.mlp) * fraction) +
+          m.moe_layers() * m.weights.bytes(d(p.shared) * fraction);
+  w.experts = m.moe_layers() * m.expert_weights.bytes(d(p.expert) * m.moe.experts * fraction);
+  const double table = 2.0 * m.vocab * m.hidden * fraction;  // bf16; checkpoints rarely quantise these two
   w.embedding = table;
   w.lm_head = m.tied_embeddings ? 0 : table;
   w.replicated = 2.0 * (m.hidden + m.layers * d(p.attention_other) + m.dense_layers() * d(p.mlp_other) +
@@ -151,14 +152,14 @@ Result<void> check_llm(const LlmSpec& m, const std::string& where) {
       {"sliding_window.window", m.window, m.sliding_layers.empty() ? 0u : 1u, 1u << 30},
   };
   if (m.moe.dense_layers.size() > m.layers)
-    return mistake(where, "moe.dense_layers lists more layers than there are");
+    return make_error(where, "moe.dense_layers lists more layers than there are");
   for (const auto& f : fields) {
     if (auto r = in_range(where, f.name, f.value, f.low, f.high); !r) return r;
   }
   if (m.query_heads % m.kv_heads != 0) {
-    return mistake(where,
-                   fmt::format("{} query heads cannot share {} KV heads evenly", m.query_heads, m.kv_heads),
-                   "kv_heads must divide query_heads");
+    return make_error(
+        where, fmt::format("{} query heads cannot fraction {} KV heads evenly", m.query_heads, m.kv_heads),
+        "kv_heads must divide query_heads");
   }
   for (const TensorFormat* format : {&m.weights, &m.expert_weights, &m.kv}) {
     if (auto r = in_range(where, "group", format->group, 0, 1 << 20); !r) return r;
@@ -171,18 +172,19 @@ Result<void> check_llm(const LlmSpec& m, const std::string& where) {
     if (auto r = in_range(where, "sliding_window.layers", layer, 0, m.layers - 1); !r) return r;
   }
   if (!std::is_sorted(m.sliding_layers.begin(), m.sliding_layers.end(), std::less_equal<>())) {
-    return mistake(where, "sliding_window.layers is not ascending", "list each layer once, in order");
+    return make_error(where, "sliding_window.layers is not ascending", "list each layer once, in order");
   }
   return check_moe(m, where);
 }
 
 Result<void> check_tp(const LlmSpec& m, uint32_t tp, const std::string& where) {
   const auto no = [&](const char* what, uint64_t value) {
-    return mistake(where, fmt::format("tensor parallelism {} cannot cut {}'s {} {}", tp, m.name, value, what),
-                   fmt::format("use a divisor of {}", value));
+    return make_error(where,
+                      fmt::format("tensor parallelism {} cannot cut {}'s {} {}", tp, m.name, value, what),
+                      fmt::format("use a divisor of {}", value));
   };
   if (tp == 0 || tp > 1024)
-    return mistake(where, fmt::format("tensor parallelism is {}", tp), "1 to 1024 is right");
+    return make_error(where, fmt::format("tensor parallelism is {}", tp), "1 to 1024 is right");
   if (m.query_heads % tp != 0) return no("query heads", m.query_heads);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) return no("KV heads", m.kv_heads);
   if (m.dense_layers() > 0 && m.intermediate % tp != 0) return no("MLP columns", m.intermediate);

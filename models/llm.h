@@ -23,7 +23,7 @@ struct TensorFormat {
   uint32_t scale_bits = 0;  // per group
   uint32_t zero_bits = 0;   // per group
 
-  double bits() const;  // per value, its share of scale and zero point included
+  double bits() const;  // per value, its fraction of scale and zero point included
   double bytes(double values) const { return values * bits() / 8; }
 };
 
@@ -65,7 +65,8 @@ struct LlmSpec {
   double norm_eps = 1e-5;  // of RMS norms
   uint32_t context_window = 0;
   TensorFormat weights, expert_weights, kv;
-  TensorFormat kv_narrow;  // of the cells that a policy keeps narrower than `kv` (triaxial: int2 beside int4)
+  TensorFormat
+      kv_low_bit;  // of the KV entries that a policy keeps narrower than `kv` (triaxial: int2 beside int4)
 
   uint32_t moe_layers() const;
   uint32_t dense_layers() const { return layers - moe_layers(); }

@@ -131,9 +131,9 @@ v1::LlmSpec llm_to(const LlmSpec& m) {
 
 Result<LlmSpec> parse_llm(std::string_view text, const std::string& where) {
   v1::LlmSpec message;
-  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Error>(r.error());
   LlmSpec llm = llm_from(message);
-  if (auto r = check_llm(llm, where); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = check_llm(llm, where); !r) return tl::unexpected<Error>(r.error());
   return llm;
 }
 

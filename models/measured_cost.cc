@@ -22,9 +22,9 @@ Measured blend(const Measured& a, const Measured& b, double weight) {
 
 Measured times(const Measured& m, double factor) { return {m.us * factor, m.p10 * factor, m.p90 * factor}; }
 
-Reading between(const Reading& wide, const Reading& narrow, double share) {
-  const Evidence here = share < 1 ? Evidence::kInterpolated : Evidence::kMeasured;
-  return {blend(wide.time, narrow.time, share), worse(here, worse(wide.evidence, narrow.evidence))};
+Reading between(const Reading& wide, const Reading& low_bit, double fraction) {
+  const Evidence here = fraction < 1 ? Evidence::kInterpolated : Evidence::kMeasured;
+  return {blend(wide.time, low_bit.time, fraction), worse(here, worse(wide.evidence, low_bit.evidence))};
 }
 
 Reading sum(const Reading& a, const Reading& b) {
@@ -61,12 +61,12 @@ MeasuredTable per_unit(MeasuredTable table, ChunkTiles* tiles) {
 
 ChunkShape merged(std::span<const ChunkShape> chunks) {
   ChunkShape all;
-  double cells = 0;
+  double kv_entries = 0;
   for (const ChunkShape& chunk : chunks) {
     all.tokens += chunk.tokens;
-    cells += static_cast<double>(chunk.tokens) * chunk.context;
+    kv_entries += static_cast<double>(chunk.tokens) * chunk.context;
   }
-  if (all.tokens > 0) all.context = static_cast<uint32_t>(cells / all.tokens + 0.5);
+  if (all.tokens > 0) all.context = static_cast<uint32_t>(kv_entries / all.tokens + 0.5);
   return all;
 }
 
@@ -121,8 +121,8 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
                                                          const HostTime& host, const std::string& where,
                                                          bool graphs, const std::string& format) {
   if (llm.moe_layers() > 0)
-    return mistake(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
-                   "leave the profile out to use the roofline");
+    return make_error(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
+                      "leave the profile out to use the roofline");
   const MeasuredShapes s(llm);
   const MeasuredDevice device = as_served(measured, s.model, s.heads, llm.layers);
   auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
@@ -131,9 +131,9 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
     const char* operation;
     std::optional<MeasuredCurves>* to;
   } more[] = {{"launched host", &out->launched_host_},
-              {"chunk host mixed", &out->beside_host_},
+              {"chunk host mixed", &out->concurrent_host_},
               {"chunk host several", &out->several_host_},
-              {"form host", &out->form_host_},
+              {"new graph host", &out->new_graph_host_},
               {"decode host behind many", &out->behind_host_}};
   for (const auto& one : more) {
     if (const MeasuredTable* const table = device.table(one.operation, s.model); table != nullptr)
@@ -160,18 +160,18 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
   for (const auto& one : wanted) {
     const MeasuredTable* const table = device.table(one.operation, one.shape);
     if (table == nullptr)
-      return mistake(where,
-                     fmt::format("{} of {} was not measured, which {} needs (it was measured for {})",
-                                 one.operation, one.shape, llm.name, device.model),
-                     fmt::format("kvtwin calibrate device --model={}; or leave the profile out to use the "
-                                 "roofline",
-                                 llm.name));
+      return make_error(where,
+                        fmt::format("{} of {} was not measured, which {} needs (it was measured for {})",
+                                    one.operation, one.shape, llm.name, device.model),
+                        fmt::format("kvtwin calibrate device --model={}; or leave the profile out to use the "
+                                    "roofline",
+                                    llm.name));
     *one.to = MeasuredCurves(one.to == &out->chunk_ ? per_unit(*table, &out->tiles_) : *table);
     if (one.to == &out->decode_host_) out->decode_host_least_ = table->at.front();
   }
   out->take_clock(device, s.model);
   if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   out->interpolation_ = held_out_error(device);
   return out;
 }
@@ -179,23 +179,23 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
 // What steps before do to the clock, as far as it was measured.
 void MeasuredCost::take_clock(const MeasuredDevice& device, const std::string& model) {
   const MeasuredTable* const after_load = device.table("chunk after load", model);
-  const MeasuredFigure* const window = device.figure("chunk load looks back");
+  const MeasuredFigure* const window = device.figure("chunk load window");
   if (after_load != nullptr && window != nullptr) {
     after_load_ = MeasuredCurves(*after_load);
-    looks_back_ = ticks_from_us(window->value * 1e3);
+    load_window_ = ticks_from_us(window->value * 1e3);
   }
   if (const MeasuredFigure* const few = device.figure("chunk tables hold unloaded up to"); few != nullptr)
     unloaded_rows_ = few->value;
-  const MeasuredTable* const stretch = device.table("chunk by stretch", model);
+  const MeasuredTable* const busy_period = device.table("chunk by busy time", model);
   const MeasuredFigure* const pause = device.figure("chunk load is forgotten in");
   const MeasuredFigure* const from = device.figure("chunk tables hold from");
   const MeasuredFigure* const to = device.figure("chunk tables hold to");
-  if (stretch != nullptr && !stretch->context.empty() && pause != nullptr && from != nullptr &&
+  if (busy_period != nullptr && !busy_period->context.empty() && pause != nullptr && from != nullptr &&
       to != nullptr) {
-    by_stretch_ = MeasuredCurves(*stretch);
+    busy_curves_ = MeasuredCurves(*busy_period);
     forgets_after_ = ticks_from_us(pause->value * 1e3);
-    stretch_from_ = from->value, stretch_to_ = to->value;
-    stretch_first_ = stretch->context.front(), stretch_last_ = stretch->context.back();
+    busy_from_ = from->value, busy_to_ = to->value;
+    busy_first_ = busy_period->context.front(), busy_last_ = busy_period->context.back();
   }
   const MeasuredTable* const decode_after = device.table("decode after load", model);
   if (decode_after != nullptr && !decode_after->context.empty()) {
@@ -214,15 +214,15 @@ Result<void> MeasuredCost::take_format(const MeasuredDevice& device, const std::
   };
   const MeasuredTable *const decode = table("decode attention"), *const packing = table("chunk packing");
   if (decode == nullptr || packing == nullptr)
-    return mistake(where, fmt::format("has no attention over {} KV of {}", name, heads),
-                   "kvtwin calibrate device measures it on a GPU; or leave the profile out: the roofline "
-                   "prices formats by their bytes");
+    return make_error(where, fmt::format("has no attention over {} KV of {}", name, heads),
+                      "kvtwin calibrate device measures it on a GPU; or leave the profile out: the roofline "
+                      "prices formats by their bytes");
   decode_ = MeasuredCurves(*decode), packing_ = MeasuredCurves(*packing), packs_ = true;
-  const MeasuredTable* const decode_narrow = table("decode attention narrow");
-  const MeasuredTable* const packing_narrow = table("chunk packing narrow");
-  narrow_known_ = decode_narrow != nullptr && packing_narrow != nullptr;
-  if (!narrow_known_) return {};
-  decode_narrow_ = MeasuredCurves(*decode_narrow), packing_narrow_ = MeasuredCurves(*packing_narrow);
+  const MeasuredTable* const decode_low_bit = table("decode attention low-bit");
+  const MeasuredTable* const packing_low_bit = table("chunk packing low-bit");
+  low_bit_known_ = decode_low_bit != nullptr && packing_low_bit != nullptr;
+  if (!low_bit_known_) return {};
+  decode_low_bit_ = MeasuredCurves(*decode_low_bit), packing_low_bit_ = MeasuredCurves(*packing_low_bit);
   return {};
 }
 
@@ -247,11 +247,11 @@ std::vector<MeasuredCost::Op> MeasuredCost::head(uint32_t rows) const {
 }
 
 Reading MeasuredCost::decode_attention(const StepShape& shape) const {
-  const auto cells = static_cast<double>(shape.decode_context_sum);
-  const Reading wide = decode_.at(shape.decodes, cells);
-  if (!narrow_known_ || shape.decode_narrow_sum == 0) return wide;
-  return between(wide, decode_narrow_.at(shape.decodes, cells),
-                 static_cast<double>(shape.decode_narrow_sum) / cells);
+  const auto kv_entries = static_cast<double>(shape.decode_context_sum);
+  const Reading wide = decode_.at(shape.decodes, kv_entries);
+  if (!low_bit_known_ || shape.decode_low_bit_sum == 0) return wide;
+  return between(wide, decode_low_bit_.at(shape.decodes, kv_entries),
+                 static_cast<double>(shape.decode_low_bit_sum) / kv_entries);
 }
 
 Reading MeasuredCost::chunk_attention(const StepShape& shape) {
@@ -263,14 +263,14 @@ Reading MeasuredCost::chunk_attention(const StepShape& shape) {
   return packs_ ? sum(unit, packing(shape.chunks)) : unit;
 }
 
-// Every chunk's own history is unpacked, so their cells add up.
+// Every chunk's own history is unpacked, so their KV entries add up.
 Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
-  double tokens = 0, cells = 0, narrow = 0;
+  double tokens = 0, kv_entries = 0, low_bit = 0;
   for (const ChunkShape& chunk : chunks)
-    tokens += chunk.tokens, cells += chunk.context, narrow += chunk.narrow;
-  const Reading wide = packing_.at(tokens, cells);
-  if (!narrow_known_ || narrow == 0) return wide;
-  return between(wide, packing_narrow_.at(tokens, cells), narrow / cells);
+    tokens += chunk.tokens, kv_entries += chunk.context, low_bit += chunk.low_bit;
+  const Reading wide = packing_.at(tokens, kv_entries);
+  if (!low_bit_known_ || low_bit == 0) return wide;
+  return between(wide, packing_low_bit_.at(tokens, kv_entries), low_bit / kv_entries);
 }
 
 // Of a step that decodes alone.
@@ -278,9 +278,10 @@ Reading MeasuredCost::decode_host(const StepShape& shape) const {
   if (!launched_host_) return decode_host_.at(shape.decodes);
   if (!graphs_) return launched_host_->at(shape.decodes);
   const bool replay = shape.graph == GraphUse::kReplayed;
-  if (!replay && !form_host_) return (shape.launched() ? *launched_host_ : decode_host_).at(shape.decodes);
+  if (!replay && !new_graph_host_)
+    return (shape.launched() ? *launched_host_ : decode_host_).at(shape.decodes);
   Reading out = decode_host_.at(shape.decodes);
-  if (!replay) add(form_host_->at(shape.decodes, static_cast<double>(shape.graph)), &out);
+  if (!replay) add(new_graph_host_->at(shape.decodes, static_cast<double>(shape.graph)), &out);
   if (replay && behind_host_ && shape.behind_many) add(behind_host_->at(shape.decodes), &out);
   return out;
 }
@@ -293,15 +294,15 @@ Reading MeasuredCost::host(const StepShape& shape) const {
   if (several_host_ && shape.chunks.size() > 1 && rows <= unloaded_rows_)
     add(several_host_->at(static_cast<double>(shape.chunks.size())), &out);
   if (shape.decodes == 0) return out;
-  if (beside_host_) {
-    add(beside_host_->at(shape.decodes), &out);
+  if (concurrent_host_) {
+    add(concurrent_host_->at(shape.decodes), &out);
     return out;
   }
-  const Reading beside = decode_host_.at(shape.decodes);
-  out.evidence = worse(out.evidence, beside.evidence);
-  out.time.us += std::max(0.0, beside.time.us - decode_host_least_.us);
-  out.time.p10 += std::max(0.0, beside.time.p10 - decode_host_least_.p10);
-  out.time.p90 += std::max(0.0, beside.time.p90 - decode_host_least_.p90);
+  const Reading concurrent = decode_host_.at(shape.decodes);
+  out.evidence = worse(out.evidence, concurrent.evidence);
+  out.time.us += std::max(0.0, concurrent.time.us - decode_host_least_.us);
+  out.time.p10 += std::max(0.0, concurrent.time.p10 - decode_host_least_.p10);
+  out.time.p90 += std::max(0.0, concurrent.time.p90 - decode_host_least_.p90);
   return out;
 }
 
@@ -324,7 +325,7 @@ StepPart MeasuredCost::part_of(const Op& op) {
 // The clock that chunks have lowered rises for a while.
 double MeasuredCost::decode_pace(const StepShape& shape) const {
   if (!decode_after_ || shape.calm_ms >= decode_after_last_) return 1;
-  const double length = std::min<double>(shape.stretch_before_ms, decode_after_longest_);
+  const double length = std::min<double>(shape.busy_before_ms, decode_after_longest_);
   return ratio(decode_after_->at(length, shape.calm_ms).time.us,
                decode_after_->at(length, decode_after_last_).time.us);
 }
@@ -336,17 +337,16 @@ double MeasuredCost::pace(const StepShape& shape) const {
   const double rows = std::max(shape.tokens, shape.tokens_padded);
   double out = 1;
   const bool unloaded = rows <= unloaded_rows_;
-  if (looks_back_ > 0)
+  if (load_window_ > 0)
     out *= ratio(after_load_.at(rows, shape.chunk_load).time.us,
                  after_load_.at(rows, unloaded ? 0 : kSustainedLoad).time.us);
   if (forgets_after_ > 0 && !unloaded) {
     // The mean of five points of the range in which other tables were measured.
     double usual = 0;
     for (int i = 0; i < 5; ++i)
-      usual +=
-          by_stretch_.at(rows, stretch_from_ + (stretch_to_ - stretch_from_) * (i + 0.5) / 5).time.us / 5;
-    const double now = std::clamp<double>(shape.stretch_ms, stretch_first_, stretch_last_);
-    out *= ratio(by_stretch_.at(rows, now).time.us, usual);
+      usual += busy_curves_.at(rows, busy_from_ + (busy_to_ - busy_from_) * (i + 0.5) / 5).time.us / 5;
+    const double now = std::clamp<double>(shape.busy_ms, busy_first_, busy_last_);
+    out *= ratio(busy_curves_.at(rows, now).time.us, usual);
   }
   return out;
 }

@@ -10,34 +10,34 @@
 // | activation        | intermediate                 | padded tokens    | -                             |
 // | append            | query heads/KV heads x head  | padded tokens    | -                             |
 // | sample            | vocabulary                   | rows that sample | -                             |
-// | decode attention  | query heads/KV heads x head  | calls            | cells read, over all calls    |
-// | chunk attention   | query heads/KV heads x head  | tokens           | cells before them             |
-// | decode host       | the model's name             | calls            | -                             |
-// | chunk host        | the model's name             | padded tokens    | -                             |
-// | chunk host mixed  | the model's name             | calls            | -                             |
-// | chunk host several | the model's name           | chunks           | -                             |
-// | launched host     | the model's name             | calls            | -                             |
-// | form host         | the model's name             | calls            | how often the form was met    |
-// | decode host behind many | the model's name       | calls            | -                             |
-// | chunk after load  | the model's name             | tokens           | permille of recent time       |
-// | chunk by stretch  | the model's name             | tokens           | ms since the last pause       |
-// | decode after load | the model's name             | ms of chunks     | ms since they ended           |
+// | decode attention  | query heads/KV heads x head  | requests            | KV entries read, over all
+// requests    | | chunk attention   | query heads/KV heads x head  | tokens           | KV entries before
+// them             | | decode host       | the model's name             | requests            | - | | chunk
+// host        | the model's name             | padded tokens    | -                             | | chunk
+// host mixed  | the model's name             | requests            | -                             | | chunk
+// host several | the model's name           | chunks           | -                             | | launched
+// host     | the model's name             | requests            | -                             | | new graph
+// host         | the model's name             | requests            | how often the form was met    | |
+// decode host behind many | the model's name       | requests            | -                             | |
+// chunk after load  | the model's name             | tokens           | permille of recent time       | |
+// chunk by busy time  | the model's name             | tokens           | ms since the last pause       | |
+// decode after load | the model's name             | ms of chunks     | ms since they ended           |
 //
 // Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
-// shares whatever the lengths (kernels/attention_decode.h), so its cells count and not their distribution.
-// Several chunks share the SMs: what one unit of ChunkTiles takes is read from the table at their total size.
-// "host" is what a step takes beside the operations: work lists, their upload, starting the first kernel,
-// the wait for tokens. It is charged to the device, because the engine starts no step before the last ended.
-// Decode steps are graphs; those of an engine that starts them operation by operation have "launched host".
-// "form host" is what the first steps of a form take longer than a replay (GraphUse): they are started
-// operation by operation, and wait for the graph that the host makes meanwhile. Without that table, "launched
-// host" is what they take. Replays behind a step of many rows (GraphShapes::kManyRows) that
+// shares whatever the lengths (kernels/attention_decode.h), so its KV entries count and not their
+// distribution. Several chunks share the SMs: what one unit of ChunkTiles takes is read from the table at
+// their total size. "host" is what a step takes beside the operations: work lists, their upload, starting the
+// first kernel, the wait for tokens. It is charged to the device, because the engine starts no step before
+// the last ended. Decode steps are graphs; those of an engine that starts them operation by operation have
+// "launched host". "new graph host" is what the first steps of a form take longer than a replay (GraphUse):
+// they are started operation by operation, and wait for the graph that the host makes meanwhile. Without that
+// table, "launched host" is what they take. Replays behind a step of many rows (GraphShapes::kManyRows) that
 // was started operation by operation take "decode host behind many" longer, until the next step that is
 // started so has few rows. Steps with chunks are started so too: of up to as many rows as decodes were
 // measured with, operations stand in the tables as a graph starts them, and what they take longer one by one
-// is in "chunk host" by rows, and in "chunk host mixed" by calls.
+// is in "chunk host" by rows, and in "chunk host mixed" by requests.
 //
-// "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load looks back" before
+// "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load window" before
 // it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks
 // (but for those of up to "chunk tables hold unloaded up to" rows, measured between decodes),
 // so a step with chunks takes them times (chunk after this load / chunk after sustained load). "chunk by
@@ -47,10 +47,11 @@
 //
 // KV in another format than bf16 (MeasuredKv) has tables of its own. "decode attention" is a decode step as
 // it was measured, less all that it takes in bf16 but for attention, so packing is in it. Chunks read bf16
-// cells that are unpacked first: "chunk packing" (rows: their tokens; context: the cells before them, of all
-// chunks together) is what that adds to a layer. Where some cells of a call have fewer bits than others
-// (StepShape's narrow ones) these tables are of calls that have none such, "... narrow" of calls all of whose
-// prompt is narrow, and the share of narrow cells says where between them a step is.
+// KV entries that are unpacked first: "chunk packing" (rows: their tokens; context: the KV entries before
+// them, of all chunks together) is what that adds to a layer. Where some KV entries of a request have fewer
+// bits than others (StepShape's narrow ones) these tables are of requests that have none such, "... narrow"
+// of requests all of whose prompt is narrow, and the fraction of narrow KV entries says where between them a
+// step is.
 
 #ifndef KVTWIN_MODELS_MEASURED_COST_H_
 #define KVTWIN_MODELS_MEASURED_COST_H_
@@ -107,7 +108,7 @@ class MeasuredCost final : public PartwiseCost {
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
                                                     const HostTime& host, const std::string& where,
                                                     bool graphs = true, const std::string& format = "bf16");
-  Ticks looks_back() const override { return looks_back_; }
+  Ticks load_window() const override { return load_window_; }
   Ticks forgets_after() const override { return forgets_after_; }
   uint32_t graphs_kept() const override { return graphs_ && launched_host_ ? kGraphsKept : 0; }
   StepRange range(const StepShape& shape) override;
@@ -143,20 +144,21 @@ class MeasuredCost final : public PartwiseCost {
   Reading decode_host(const StepShape& shape) const;
 
   MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
-  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
-  MeasuredCurves decode_narrow_, packing_, packing_narrow_;   // of formats: if narrow_known_, if packs_
-  Measured decode_host_least_;                                // of the smallest batch
+  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;   // chunk_: of one unit of ChunkTiles
+  MeasuredCurves decode_low_bit_, packing_, packing_low_bit_;  // of formats: if low_bit_known_, if packs_
+  Measured decode_host_least_;                                 // of the smallest batch
   MeasuredCurves after_load_;
-  MeasuredCurves by_stretch_;
+  MeasuredCurves busy_curves_;
   std::optional<MeasuredCurves> decode_after_;
   double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: it is calm then; of chunks
-  std::optional<MeasuredCurves> launched_host_, beside_host_, several_host_, form_host_, behind_host_;
+  std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_, new_graph_host_,
+      behind_host_;
   bool graphs_ = true;
-  bool packs_ = false, narrow_known_ = false;
+  bool packs_ = false, low_bit_known_ = false;
   double unloaded_rows_ = 0;
-  Ticks looks_back_ = 0, forgets_after_ = 0;     // 0: nobody measured what load does
-  double stretch_from_ = 0, stretch_to_ = 0;     // ms: where the other tables hold
-  double stretch_first_ = 0, stretch_last_ = 0;  // measured
+  Ticks load_window_ = 0, forgets_after_ = 0;  // 0: nobody measured what load does
+  double busy_from_ = 0, busy_to_ = 0;         // ms: where the other tables hold
+  double busy_first_ = 0, busy_last_ = 0;      // measured
   ChunkTiles tiles_;
   const uint32_t layers_;
   double interpolation_ = 0;  // relative error of nine of ten held-out steps

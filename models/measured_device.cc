@@ -25,35 +25,35 @@ const MeasuredTable* find(const std::vector<MeasuredTable>& tables, std::string_
   return nullptr;
 }
 
-Mistake of_table(const std::string& where, const v1::MeasuredTable& in, const std::string& what,
-                 const std::string& right) {
+Error of_table(const std::string& where, const v1::MeasuredTable& in, const std::string& what,
+               const std::string& right) {
   return {where, fmt::format("table {} of {}: {}", in.operation(), in.shape(), what), right};
 }
 
 Result<MeasuredTable> table_from(const v1::MeasuredTable& in, const std::string& where) {
   const int n = in.rows_size();
-  const auto wrong = [&](const std::string& what, const std::string& right) {
-    return tl::unexpected<Mistake>(of_table(where, in, what, right));
+  const auto problem = [&](const std::string& what, const std::string& right) {
+    return tl::unexpected<Error>(of_table(where, in, what, right));
   };
-  if (in.operation().empty() || n == 0) return wrong("is empty", "an operation and at least one size");
+  if (in.operation().empty() || n == 0) return problem("is empty", "an operation and at least one size");
   if (in.us_size() != n || in.us_p10_size() != n || in.us_p90_size() != n ||
       (in.context_size() != 0 && in.context_size() != n)) {
-    return wrong(fmt::format("has {} rows, {} contexts and {}, {}, {} times", n, in.context_size(),
-                             in.us_size(), in.us_p10_size(), in.us_p90_size()),
-                 "lists of equal length");
+    return problem(fmt::format("has {} rows, {} contexts and {}, {}, {} times", n, in.context_size(),
+                               in.us_size(), in.us_p10_size(), in.us_p90_size()),
+                   "lists of equal length");
   }
   MeasuredTable out{in.operation(), in.shape(), {}, {}, {}};
   for (int i = 0; i < n; ++i) {
     const Measured one{in.us(i), in.us_p10(i), in.us_p90(i)};
     if (!(one.p10 >= 0 && one.p10 <= one.us && one.us <= one.p90 && one.p90 <= kUsMax))
-      return wrong(fmt::format("time {} is {} us, {} to {}", i, one.us, one.p10, one.p90),
-                   "0 or more, the median between the percentiles");
+      return problem(fmt::format("time {} is {} us, {} to {}", i, one.us, one.p10, one.p90),
+                     "0 or more, the median between the percentiles");
     const uint32_t context = in.context_size() > 0 ? in.context(i) : 0;
     if (i > 0) {
       const uint32_t before = in.context_size() > 0 ? in.context(i - 1) : 0;
       if (std::pair(in.rows(i - 1), before) >= std::pair(in.rows(i), context))
-        return wrong(fmt::format("size {} is {}, {} and does not ascend", i, in.rows(i), context),
-                     "sizes that ascend");
+        return problem(fmt::format("size {} is {}, {} and does not ascend", i, in.rows(i), context),
+                       "sizes that ascend");
     }
     out.rows.push_back(in.rows(i));
     if (in.context_size() > 0) out.context.push_back(context);
@@ -95,17 +95,18 @@ void add_table(const char* field, const MeasuredTable& table, std::string* out) 
 
 Result<MeasuredMethod> method_from(const v1::MeasuredMethod& in, const std::string& where) {
   MeasuredMethod out{in.name(), in.model(), {}, in.steps(), in.error_median(), in.error_p90()};
-  const auto share = [](double value) { return value >= 0 && value <= 100; };
-  if (!share(in.error_median()) || !share(in.error_p90()))
-    return mistake(
+  const auto fraction = [](double value) { return value >= 0 && value <= 100; };
+  if (!fraction(in.error_median()) || !fraction(in.error_p90()))
+    return make_error(
         where, fmt::format("method {}: errors of {} and {}", in.name(), in.error_median(), in.error_p90()),
         "0 to 100, of 1");
   for (const v1::MeasuredTerm& term : in.term()) {
     if (!is_method_term(term.of()))
-      return mistake(where, fmt::format("method {}: \"{}\" is no term", in.name(), term.of()),
-                     "one of models/method_cost.h's");
+      return make_error(where, fmt::format("method {}: \"{}\" is no term", in.name(), term.of()),
+                        "one of models/method_cost.h's");
     if (!(term.us() >= 0 && term.us() <= kUsMax))
-      return mistake(where, fmt::format("method {}: {} is {} us", in.name(), term.of(), term.us()), "a time");
+      return make_error(where, fmt::format("method {}: {} is {} us", in.name(), term.of(), term.us()),
+                        "a time");
     out.terms.push_back({term.of(), term.us()});
   }
   return out;
@@ -115,9 +116,9 @@ template <typename Tables>
 Result<void> take_tables(const Tables& in, const std::string& where, std::vector<MeasuredTable>* out) {
   for (const v1::MeasuredTable& one : in) {
     Result<MeasuredTable> table = table_from(one, where);
-    if (!table) return tl::unexpected<Mistake>(table.error());
+    if (!table) return tl::unexpected<Error>(table.error());
     if (find(*out, table->operation, table->shape) != nullptr)
-      return tl::unexpected<Mistake>(of_table(where, one, "is there twice", "one table of each"));
+      return tl::unexpected<Error>(of_table(where, one, "is there twice", "one table of each"));
     out->push_back(std::move(*table));
   }
   return {};
@@ -125,12 +126,12 @@ Result<void> take_tables(const Tables& in, const std::string& where, std::vector
 
 Result<MeasuredKv> format_from(const v1::MeasuredKv& in, const std::string& where) {
   if (in.version() != kFormatVersion)
-    return mistake(where, fmt::format("format {}: tables of version {}", in.name(), in.version()),
-                   fmt::format("version {} is read: measure again with kvtwin calibrate device --formats",
-                               kFormatVersion));
+    return make_error(where, fmt::format("format {}: tables of version {}", in.name(), in.version()),
+                      fmt::format("version {} is read: measure again with kvtwin calibrate device --formats",
+                                  kFormatVersion));
   MeasuredKv out{in.name(), in.page_tokens(), in.group(), {}};
   if (Result<void> ok = take_tables(in.table(), where, &out.tables); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return out;
 }
 
@@ -178,13 +179,13 @@ const MeasuredMethod* MeasuredDevice::method(std::string_view name, std::string_
 std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes) {
   CopyRates out;
   const struct {
-    const char *beside, *alone;
+    const char *concurrent, *alone;
     double *overhead, *rate;
-  } directions[] = {{"copy in beside steps", "copy in", &out.in_overhead_ns, &out.in_bytes_per_s},
-                    {"copy out beside steps", "copy out", &out.out_overhead_ns, &out.out_bytes_per_s}};
+  } directions[] = {{"copy in during steps", "copy in", &out.in_overhead_ns, &out.in_bytes_per_s},
+                    {"copy out during steps", "copy out", &out.out_overhead_ns, &out.out_bytes_per_s}};
   for (const auto& direction : directions) {
     const std::string page = std::to_string(page_bytes);
-    const MeasuredTable* table = device.table(direction.beside, page);
+    const MeasuredTable* table = device.table(direction.concurrent, page);
     if (table == nullptr) table = device.table(direction.alone, page);
     if (table == nullptr || table->rows.size() < 2) return {};
     // Many pages give the rate, few of them what a copy costs beside it.
@@ -202,38 +203,38 @@ std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_
 
 Result<MeasuredDevice> load_measured_device(const std::string& path) {
   const Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   return parse_measured_device(*text, path);
 }
 
 Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::string& where) {
   v1::MeasuredDevice in;
-  if (auto r = parse_textproto(text, where, &in); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = parse_textproto(text, where, &in); !r) return tl::unexpected<Error>(r.error());
   MeasuredDevice out;
   out.gpu = in.gpu(), out.driver = in.driver(), out.cuda = in.cuda(), out.build = in.build();
   out.date = in.date(), out.model = in.model(), out.page_tokens = in.page_tokens();
   out.sm_count = in.sm_count(), out.sm_mhz_min = in.sm_mhz_min(), out.sm_mhz_max = in.sm_mhz_max();
   out.memory_mhz = in.memory_mhz();
   if (out.sm_count < 1 || out.sm_count > 100'000)
-    return mistake(where, fmt::format("sm_count is {}", out.sm_count), "1 to 100,000 is right");
+    return make_error(where, fmt::format("sm_count is {}", out.sm_count), "1 to 100,000 is right");
   if (Result<void> ok = take_tables(in.table(), where, &out.tables); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   for (const v1::MeasuredKv& one : in.format()) {
     Result<MeasuredKv> format = format_from(one, where);
-    if (!format) return tl::unexpected<Mistake>(format.error());
+    if (!format) return tl::unexpected<Error>(format.error());
     if (out.format(format->name) != nullptr)
-      return mistake(where, fmt::format("format {} is there twice", one.name()), "one of each");
+      return make_error(where, fmt::format("format {} is there twice", one.name()), "one of each");
     out.formats.push_back(std::move(*format));
   }
   for (const v1::MeasuredFigure& one : in.figure()) {
     if (!std::isfinite(one.value()) || !std::isfinite(one.p10()) || !std::isfinite(one.p90()))
-      return mistake(where, fmt::format("figure {} is {}", one.name(), one.value()), "a finite number");
+      return make_error(where, fmt::format("figure {} is {}", one.name(), one.value()), "a finite number");
     out.figures.push_back({one.name(), one.unit(), one.value(), one.p10(), one.p90()});
   }
   for (const v1::HeldOutStep& one : in.held_out()) {
     if (!(one.measured_us() > 0 && one.measured_us() <= kUsMax && one.predicted_us() >= 0 &&
           one.predicted_us() <= kUsMax))
-      return mistake(
+      return make_error(
           where,
           fmt::format("held_out {}: {} us beside {}", one.step(), one.measured_us(), one.predicted_us()),
           "times of a step");
@@ -241,10 +242,10 @@ Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::s
   }
   for (const v1::MeasuredMethod& one : in.method()) {
     Result<MeasuredMethod> method = method_from(one, where);
-    if (!method) return tl::unexpected<Mistake>(method.error());
+    if (!method) return tl::unexpected<Error>(method.error());
     if (out.method(method->name, method->model) != nullptr)
-      return mistake(where, fmt::format("method {} of {} is there twice", one.name(), one.model()),
-                     "one of each");
+      return make_error(where, fmt::format("method {} of {} is there twice", one.name(), one.model()),
+                        "one of each");
     out.methods.push_back(std::move(*method));
   }
   return out;

@@ -82,7 +82,7 @@ struct CopyRates {
   double in_overhead_ns = 0, out_overhead_ns = 0, in_bytes_per_s = 0, out_bytes_per_s = 0;
   double both_bytes_per_s = 0;
 };
-// From the tables "copy in beside steps" and "copy out beside steps" of pages of so many bytes (where there
+// From the tables "copy in during steps" and "copy out during steps" of pages of so many bytes (where there
 // are none: "copy in" and "copy out", of copies alone). Empty: they were not measured.
 std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes);
 

@@ -22,7 +22,7 @@ struct Peak {
 };
 
 // The profiling step computes step_tokens_max tokens through one layer after the other and then samples
-// calls_max rows; its peak is the larger of the two. Activations are bf16.
+// requests_max rows; its peak is the larger of the two. Activations are bf16.
 Peak activation_peak(const MemorySpec& s) {
   const LlmSpec& m = s.llm;
   const double tokens = s.step_tokens_max, tp = s.tp;
@@ -32,7 +32,7 @@ Peak activation_peak(const MemorySpec& s) {
   const double routed =
       m.moe_layers() > 0 ? 2 * tokens * m.moe.active * (3.0 * m.moe.intermediate / tp + m.hidden) : 0;
   const double layer = residual + std::max({qkv, dense, routed});
-  const double rows = std::min(s.calls_max, s.step_tokens_max);
+  const double rows = std::min(s.requests_max, s.step_tokens_max);
   const double sampler = residual / 2 + kSamplerBytesPerLogit * rows * m.vocab;
   if (layer > sampler) return {layer, fmt::format("one layer of {} tokens", s.step_tokens_max)};
   return {sampler,
@@ -74,7 +74,7 @@ Terms plan_terms(const MemorySpec& s) {
   terms.take("runtime", s.runtime_bytes, s.tp > 1 ? kRuntimeBytesParallel : kRuntimeBytes, Basis::kMeasured,
              "beside torch, as vLLM 0.11 reports it on an H100");
   if (s.graphs_in_budget || s.graph_bytes) {
-    // A captured size keeps its kernels' parameters and its share of the pool; sizes share activations.
+    // A captured size keeps its kernels' parameters and its fraction of the pool; sizes share activations.
     constexpr double bytes_per_layer_and_size = 256 << 10;
     terms.take("graph pools", s.graph_bytes, bytes_per_layer_and_size * s.llm.layers * s.capture_sizes,
                Basis::kAssumed,
@@ -87,14 +87,14 @@ Terms plan_terms(const MemorySpec& s) {
 
 Result<void> check_spec(const MemorySpec& s) {
   const auto no = [](const char* field, double value, const char* right) {
-    return mistake("memory", fmt::format("{} is {}", field, value), right);
+    return make_error("memory", fmt::format("{} is {}", field, value), right);
   };
   if (!(s.utilization > 0 && s.utilization <= 1))
     return no("utilization", s.utilization, "more than 0, at most 1");
   if (s.page_tokens < 1 || s.page_tokens > (1u << 20))
     return no("page_tokens", s.page_tokens, "1 to 1048576 is right");
   if (s.step_tokens_max < 1) return no("step_tokens_max", 0, "1 or more is right");
-  if (s.calls_max < 1) return no("calls_max", 0, "1 or more is right");
+  if (s.requests_max < 1) return no("requests_max", 0, "1 or more is right");
   for (const auto* given : {&s.total_bytes, &s.weight_bytes, &s.activation_bytes, &s.runtime_bytes,
                             &s.graph_bytes, &s.kv_bytes}) {
     if (*given && **given > (uint64_t{1} << 50))
@@ -119,7 +119,7 @@ std::string way_out(const MemorySpec& s) {
   return "raise the utilization, quantise the weights, or take a larger GPU";
 }
 
-Mistake does_not_fit(const MemorySpec& s, const std::vector<MemoryTerm>& terms, int64_t left) {
+Error does_not_fit(const MemorySpec& s, const std::vector<MemoryTerm>& terms, int64_t left) {
   std::string text;
   for (const MemoryTerm& term : terms) {
     if (term.bytes > -(1 << 20)) continue;
@@ -135,7 +135,7 @@ Mistake does_not_fit(const MemorySpec& s, const std::vector<MemoryTerm>& terms, 
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const MemorySpec& s) {
-  if (auto r = check_spec(s); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = check_spec(s); !r) return tl::unexpected<Error>(r.error());
   Terms terms = plan_terms(s);
   MemoryPlan plan;
   plan.kv_bytes = terms.left;
@@ -146,7 +146,7 @@ Result<MemoryPlan> plan_memory(const MemorySpec& s) {
   }
   plan.terms = std::move(terms.list);
   const int64_t pages = plan.kv_bytes / static_cast<int64_t>(plan.page_bytes);
-  if (pages < 1) return tl::unexpected<Mistake>(does_not_fit(s, plan.terms, plan.kv_bytes));
+  if (pages < 1) return tl::unexpected<Error>(does_not_fit(s, plan.terms, plan.kv_bytes));
   plan.pages = static_cast<uint32_t>(std::min<int64_t>(pages, UINT32_MAX));
   return plan;
 }

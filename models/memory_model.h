@@ -25,7 +25,7 @@ struct MemorySpec {
   double utilization = 0.9;  // vLLM's gpu_memory_utilization
   uint32_t page_tokens = 16;
   uint32_t step_tokens_max = 2048;  // max_num_batched_tokens: sizes the profiling step
-  uint32_t calls_max = 256;         // max_num_seqs: rows that the profiling step samples
+  uint32_t requests_max = 256;      // max_num_seqs: rows that the profiling step samples
   bool graphs_in_budget = false;    // vLLM < 0.20 captures graphs after it has sized the KV pool
   uint32_t capture_sizes = 51;      // captured batch sizes, for the graph pools
   uint64_t staging_bytes = 0;       // buffers of our own: compression staging, transfer rings

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/attention_score_grid.h"
 #include "engine/base/check.h"
-#include "engine/base/look_grid.h"
 #include "models/partwise_cost.h"
 
 namespace kvtwin {
@@ -12,24 +12,24 @@ namespace {
 
 constexpr const char* kNames[kMethodTerms] = {"step",
                                               "decode",
-                                              "thousand cells of decodes",
+                                              "thousand entries of decodes",
                                               "chunk step",
                                               "chunk",
                                               "thousand tokens of chunks",
-                                              "thousand tokens of chunks behind quiet time",
+                                              "thousand tokens of chunks after idle time",
                                               "million pairs with history",
                                               "million pairs of chunks",
                                               "million pairs over a ring's end",
                                               "million pairs of such rows with history",
-                                              "round of tiles that look",
+                                              "round of tiles of attention scores",
                                               "compression",
-                                              "thousand cells held",
-                                              "thousand cells held beyond any before",
+                                              "thousand entries held",
+                                              "thousand entries held beyond any before",
                                               "prompt complete",
                                               "choosing step",
-                                              "choosing call",
+                                              "choosing request",
                                               "thousand pages chosen from",
-                                              "hundred pages that a call chooses",
+                                              "hundred pages that a request chooses",
                                               "16 tokens filled",
                                               "layer that recalls before attention",
                                               "head that recalls before attention",
@@ -37,18 +37,18 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "16 tokens of a head before attention",
                                               "16 tokens of a head before attention beside chunks",
                                               "16 tokens of a head behind attention",
-                                              "page of a head beside a step",
-                                              "page of a head beside a launched step",
+                                              "page of a head during a step",
+                                              "page of a head during a launched step",
                                               "launched step",
                                               "recorded step at least",
                                               "thousand tokens packed again",
                                               "step that unpacks for decodes",
                                               "decode that unpacks",
-                                              "thousand cells unpacked for decodes",
-                                              "step of decodes by lists of cells",
-                                              "decode by a list of cells",
-                                              "thousand cells of decodes by lists",
-                                              "thousand tokens of chunks by lists of cells",
+                                              "thousand entries unpacked for decodes",
+                                              "step of decodes by lists of entries",
+                                              "decode by a list of entries",
+                                              "thousand entries of decodes by lists",
+                                              "thousand tokens of chunks by lists of entries",
                                               "million pairs of chunks by lists",
                                               "first step"};
 
@@ -97,25 +97,26 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   const auto at = [&](MethodTerm term) -> double& { return out[static_cast<size_t>(term)]; };
   at(MethodTerm::kStep) = 1;
   at(MethodTerm::kDecode) = shape.decodes;
-  at(MethodTerm::kDecodeCells) = static_cast<double>(shape.decode_context_sum) / kThousand;
+  at(MethodTerm::kDecodeKvEntries) = static_cast<double>(shape.decode_context_sum) / kThousand;
   at(MethodTerm::kChunkStep) = shape.chunks.empty() ? 0 : 1;
   at(MethodTerm::kChunk) = static_cast<double>(shape.chunks.size());
   for (const ChunkShape& chunk : shape.chunks) {
     const double rows = chunk.tokens, history = rows * chunk.context / kMillion,
                  own = rows * rows / 2 / kMillion;
     at(MethodTerm::kChunkTokens) += rows / kThousand;
-    at(MethodTerm::kQuietTokens) += shape.stretch_ms == 0 ? rows / kThousand : 0;
+    at(MethodTerm::kIdleTokens) += shape.busy_ms == 0 ? rows / kThousand : 0;
     at(MethodTerm::kHistory) += history;
     at(MethodTerm::kOwn) += own;
-    if (facts.ring_cells > 0 && chunk.context + chunk.tokens > facts.ring_cells) {
-      at(MethodTerm::kWrapped) += rows * facts.ring_cells / kMillion;
+    if (facts.ring_slots > 0 && chunk.context + chunk.tokens > facts.ring_slots) {
+      at(MethodTerm::kWrapped) += rows * facts.ring_slots / kMillion;
       at(MethodTerm::kWrappedHistory) += history;
     }
     at(MethodTerm::kListedTokens) += chunk.listed ? rows / kThousand : 0;
     at(MethodTerm::kListedPairs) += chunk.listed ? history + own : 0;
-    if (facts.look_heads > 0)
-      at(MethodTerm::kLook) +=
-          LookGrid::of(chunk.context + chunk.tokens, chunk.tokens, facts.look_heads).rounds(facts.look_heads);
+    if (facts.attention_score_heads > 0)
+      at(MethodTerm::kAttentionScore) +=
+          AttentionScoreGrid::of(chunk.context + chunk.tokens, chunk.tokens, facts.attention_score_heads)
+              .rounds(facts.attention_score_heads);
   }
   at(MethodTerm::kCompression) = static_cast<double>(shape.compressions.size());
   for (const CompressionShape& one : shape.compressions) at(MethodTerm::kHeld) += one.held / kThousand;
@@ -129,15 +130,15 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
   at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
   at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
-  at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
+  at(MethodTerm::kUnpackedKvEntries) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
   if (shape.listed_decodes > 0) {
     at(MethodTerm::kListedStep) = 1;
     at(MethodTerm::kListed) = shape.decodes;
-    at(MethodTerm::kListedCells) = static_cast<double>(shape.decode_context_sum) / kThousand;
+    at(MethodTerm::kListedKvEntries) = static_cast<double>(shape.decode_context_sum) / kThousand;
   }
   at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
   if (shape.decodes > 0 && shape.chunks.empty()) {
-    at(MethodTerm::kNewForm) = shape.launched() ? 1 : 0;
+    at(MethodTerm::kNewGraph) = shape.launched() ? 1 : 0;
     at(MethodTerm::kRecorded) = makes_graph(shape) ? 1 : 0;
   }
   return out;

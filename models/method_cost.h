@@ -4,9 +4,9 @@
 //   step = the dense engine's step of the same shape + sum over MethodTerm of count * us
 //
 // and no less than the host takes where it makes a graph meanwhile. Counts are what a step does, in the
-// method's own units: rows that it looks at, cells that it ranks, lists that it writes. They are linear
-// because the engine's work is (each head's list is written, each cell is scored once); calibration prints
-// how far that holds on steps that it did not learn from.
+// method's own units: rows that it looks at, KV entries that it ranks, lists that it writes. They are linear
+// because the engine's work is (each head's list is written, each KV entry is scored once); calibration
+// prints how far that holds on steps that it did not learn from.
 //
 // It takes the place of CompressionCost, which knows rooflines only, and of the selection in RetrievalCost;
 // pages that are recalled stay in RetrievalCost, at the measured price, because they overlap with steps.
@@ -30,46 +30,49 @@ namespace kvtwin {
 
 // What a step does, and in which unit it is counted. Names are those of the device file.
 enum class MethodTerm : uint8_t {
-  kStep,         // 1: lists are made and sent
-  kDecode,       // calls that decode
-  kDecodeCells,  // thousands of cells that decodes read
-  kChunkStep,    // 1 if prompts are computed
-  kChunk,        // chunks
-  kChunkTokens,  // thousands of their tokens
-  kQuietTokens,  // likewise, of the first step that computes prompts behind quiet time: lists are long again
-  kHistory,      // millions of (row of a chunk, cell before the chunk)
-  kOwn,          // millions of (row of a chunk, row of the same chunk)
-  kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read from lists
-  kWrappedHistory,  // millions of (such a row, cell before its chunk)
-  kLook,            // rounds of rows that look at their cells, where all do (engine/base/look_grid.h)
-  kCompression,     // calls that are compressed
-  kHeld,            // thousands of cells that they held
+  kStep,             // 1: lists are made and sent
+  kDecode,           // requests that decode
+  kDecodeKvEntries,  // thousands of KV entries that decodes read
+  kChunkStep,        // 1 if prompts are computed
+  kChunk,            // chunks
+  kChunkTokens,      // thousands of their tokens
+  kIdleTokens,  // likewise, of the first step that computes prompts after idle time: lists are long again
+  kHistory,     // millions of (row of a chunk, KV entry before the chunk)
+  kOwn,         // millions of (row of a chunk, row of the same chunk)
+  kWrapped,     // millions of (row of a chunk that runs over a ring's end, KV entry of the ring): read from
+                // lists
+  kWrappedHistory,  // millions of (such a row, KV entry before its chunk)
+  kAttentionScore,  // rounds of rows that look at their KV entries, where all do
+                    // (engine/base/attention_score_grid.h)
+  kCompression,     // requests that are compressed
+  kHeld,            // thousands of KV entries that they held
   kHeldMore,        // of these, in one of them, thousands beyond the most of any before: memory is taken
   kPrompt,          // prompts that are complete, in steps without compressions: those have their own
-  kChoosingStep,    // 1 if any call chooses what it reads
-  kChoosing,        // calls that do
+  kChoosingStep,    // 1 if any request chooses what it reads
+  kChoosing,        // requests that do
   kChosenFrom,      // thousands of pages that these choose from
-  kChosenEach,      // hundreds of pages that each of these chooses, in a step with such calls
+  kChosenEach,      // hundreds of pages that each of these chooses, in a step with such requests
   kFilled,         // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
-  kRecalling,      // layers that recall any page before their attention; of RetrievalCost
-  kRecallingHead,  // likewise, its KV heads that do, over all calls
+  kLoading,        // layers that recall any page before their attention; of RetrievalCost
+  kRecallingHead,  // likewise, its KV heads that do, over all requests
   kRecallingNext,  // layers that recall any page for the next step, beside the layers behind them
   kPageNow,        // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
   kPageMixed,      // likewise, where prompts are computed: its copy runs beside their rows
   kPageNext,       // likewise, for the next step, where a step waits for nothing else
-  kPageBeside,  // page of one head, of whatever size, that a step does not wait for: slows it down by so much
-  kPageLaunched,   // and by so much more a step that is started operation by operation
-  kNewForm,        // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
-  kRecorded,       // 1 if the host makes its graph meanwhile: such a step takes this long at least
-  kRequantised,    // thousands of tokens whose cells get fewer bits
-  kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
-  kUnpacked,       // decodes that do
-  kUnpackedCells,  // thousands of cells that these read
-  kListedStep,     // 1 if any decode reads cells one by one: then all of the step's decodes do
-  kListed,         // decodes of such a step
-  kListedCells,    // thousands of cells that they read
-  kListedTokens,   // thousands of tokens of chunks that read cells one by one
-  kListedPairs,    // millions of (row of such a chunk, cell before the row)
+  kPageConcurrent,  // page of one head, of whatever size, that a step does not wait for: slows it down by so
+                    // much
+  kPageLaunched,    // and by so much more a step that is started operation by operation
+  kNewGraph,        // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
+  kRecorded,        // 1 if the host makes its graph meanwhile: such a step takes this long at least
+  kRequantised,     // thousands of tokens whose KV entries get fewer bits
+  kUnpackedStep,    // 1 if any decode unpacks what it reads, which others read as it lies
+  kUnpacked,        // decodes that do
+  kUnpackedKvEntries,  // thousands of KV entries that these read
+  kListedStep,         // 1 if any decode reads KV entries one by one: then all of the step's decodes do
+  kListed,             // decodes of such a step
+  kListedKvEntries,    // thousands of KV entries that they read
+  kListedTokens,       // thousands of tokens of chunks that read KV entries one by one
+  kListedPairs,        // millions of (row of such a chunk, KV entry before the row)
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
 constexpr size_t kMethodTerms = 41;
@@ -84,8 +87,9 @@ MethodCounts prices_of(const MeasuredMethod& method);
 
 // What is counted besides a step's shape.
 struct MethodFacts {
-  uint32_t ring_cells = 0;  // of a ring that chunks may run over the end of; 0: there is none
-  uint32_t look_heads = 0;  // KV heads of a layer whose rows all look at their cells; 0: not all rows do
+  uint32_t ring_slots = 0;  // of a ring that chunks may run over the end of; 0: there is none
+  uint32_t attention_score_heads =
+      0;  // KV heads of a layer whose rows all look at their KV entries; 0: not all rows do
 };
 
 // What recalls count stays 0.

@@ -17,7 +17,8 @@ Result<void> check_dense(const LlmSpec& m, const std::string& where) {
   if (Result<void> ok = check_llm(m, where); !ok) return ok;
   static const std::vector<std::string> kFamilies = {"llama", "qwen2", "qwen3", "mistral"};
   const auto no = [&](std::string what, std::string hint) {
-    return mistake(where, std::move(what), std::move(hint) + "; the simulated world knows it: --world=sim");
+    return make_error(where, std::move(what),
+                      std::move(hint) + "; the simulated backend knows it: --backend=sim");
   };
   if (std::find(kFamilies.begin(), kFamilies.end(), m.family) == kFamilies.end())
     return no(fmt::format("family \"{}\" is not computed", m.family), "llama, qwen2, qwen3 and mistral are");
@@ -33,24 +34,24 @@ Result<void> check_dense(const LlmSpec& m, const std::string& where) {
     return no(fmt::format("head_dim is {}", m.head_dim), "an even one up to 512 is computed");
   const RopeSpec& rope = m.rope;
   if (!(rope.theta > 1))
-    return mistake(where, fmt::format("rope theta is {}", rope.theta), "more than 1 is right");
+    return make_error(where, fmt::format("rope theta is {}", rope.theta), "more than 1 is right");
   if (!(m.norm_eps >= 0 && m.norm_eps < 1))
-    return mistake(where, fmt::format("norm_eps is {}", m.norm_eps), "from 0 to 1 is right");
+    return make_error(where, fmt::format("norm_eps is {}", m.norm_eps), "from 0 to 1 is right");
   if (rope.scaling.empty()) return {};
   if (rope.scaling != "llama3" && rope.scaling != "yarn" && rope.scaling != "linear")
     return no(fmt::format("rope scaling \"{}\" is not computed", rope.scaling),
               "llama3, yarn and linear are");
   if (!(rope.factor >= 1))
-    return mistake(where, fmt::format("rope factor is {}", rope.factor), "1 or more is right");
+    return make_error(where, fmt::format("rope factor is {}", rope.factor), "1 or more is right");
   if (rope.scaling == "linear") return {};
   if (rope.original_context_window == 0)
-    return mistake(where, fmt::format("rope scaling {} has no original context window", rope.scaling),
-                   "original_max_position_embeddings in a config.json");
+    return make_error(where, fmt::format("rope scaling {} has no original context window", rope.scaling),
+                      "original_max_position_embeddings in a config.json");
   if (rope.scaling == "llama3" && !(rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor))
-    return mistake(where, "rope's frequency factors are out of order",
-                   "0 < low_freq_factor < high_freq_factor");
+    return make_error(where, "rope's frequency factors are out of order",
+                      "0 < low_freq_factor < high_freq_factor");
   if (rope.scaling == "yarn" && !(rope.beta_slow > 0 && rope.beta_fast > rope.beta_slow))
-    return mistake(where, "rope's betas are out of order", "0 < beta_slow < beta_fast");
+    return make_error(where, "rope's betas are out of order", "0 < beta_slow < beta_fast");
   return {};
 }
 
@@ -106,16 +107,16 @@ Result<void> write_model(const ModelWeights& weights, const std::string& folder)
   std::ofstream file(config, std::ios::binary);
   file << hf_config_json(weights.llm());
   file.close();
-  if (!file) return mistake(config, "cannot be written", "check the folder and its permissions");
+  if (!file) return make_error(config, "cannot be written", "check the folder and its permissions");
   return write_safetensors((std::filesystem::path(folder) / "model.safetensors").string(), weights.named());
 }
 
 Result<ModelWeights> load_model(const std::string& folder) {
   const std::string config = (std::filesystem::path(folder) / "config.json").string();
   const Result<std::string> text = read_text_file(config, size_t{1} << 20);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   Result<LlmSpec> llm = import_hf_config(*text, config);
-  if (!llm) return tl::unexpected<Mistake>(llm.error());
+  if (!llm) return tl::unexpected<Error>(llm.error());
   llm->name = std::filesystem::path(folder).filename().string();
   llm->source = config;
   return ModelWeights::load(*llm, folder);

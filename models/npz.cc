@@ -137,15 +137,15 @@ struct Preamble {
 };
 Result<Preamble> split(std::string_view bytes, const std::string& where) {
   constexpr std::string_view kMagic("\x93NUMPY", 6);
-  if (!bytes.starts_with(kMagic) || bytes.size() < 12) return mistake(where, "is not a .npy array");
+  if (!bytes.starts_with(kMagic) || bytes.size() < 12) return make_error(where, "is not a .npy array");
   const auto byte = [&](size_t i) { return size_t{static_cast<unsigned char>(bytes[i])}; };
   const size_t version = byte(6), start = version == 1 ? 10 : 12;
   if (version < 1 || version > 3)
-    return mistake(where, fmt::format("has .npy version {}", version), "1, 2 and 3 are known");
+    return make_error(where, fmt::format("has .npy version {}", version), "1, 2 and 3 are known");
   size_t length = byte(8) | byte(9) << 8;
   if (version > 1) length |= byte(10) << 16 | byte(11) << 24;
   if (length > kNpyHeaderBytesMax || length > bytes.size() - start)
-    return mistake(where, fmt::format("has a header of {} bytes in a file of {}", length, bytes.size()));
+    return make_error(where, fmt::format("has a header of {} bytes in a file of {}", length, bytes.size()));
   return Preamble{bytes.substr(start, length), bytes.substr(start + length)};
 }
 
@@ -156,26 +156,26 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& where) {
   if (!parts) return tl::unexpected(parts.error());
   const auto header = parse_header(parts->literal);
   if (!header) {
-    return mistake(where, "has a header that cannot be read",
-                   "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2)}");
+    return make_error(where, "has a header that cannot be read",
+                      "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2)}");
   }
-  if (header->fortran_order) return mistake(where, "is in Fortran order", "save it in C order");
+  if (header->fortran_order) return make_error(where, "is in Fortran order", "save it in C order");
   const ItemType* type = nullptr;
   for (const ItemType& known : kTypes) {
     if (known.descr == header->descr) type = &known;
   }
   if (type == nullptr) {
-    return mistake(where, fmt::format("has type {:?}", header->descr), "<f4, <f8, <i4, <i8, |u1 or |b1");
+    return make_error(where, fmt::format("has type {:?}", header->descr), "<f4, <f8, <i4, <i8, |u1 or |b1");
   }
   uint64_t count = 1;
   for (const uint64_t size : header->shape) {
     if (size > kNpzMemberBytesMax || count * size > kNpzMemberBytesMax)
-      return mistake(where, fmt::format("has a dimension of {}, which is too large", size));
+      return make_error(where, fmt::format("has a dimension of {}, which is too large", size));
     count *= size;
   }
   if (parts->data.size() != count * type->bytes) {
-    return mistake(where, fmt::format("has {} bytes of data", parts->data.size()),
-                   fmt::format("its shape and type want {}", count * type->bytes));
+    return make_error(where, fmt::format("has {} bytes of data", parts->data.size()),
+                      fmt::format("its shape and type want {}", count * type->bytes));
   }
   NpyArray array{header->shape, std::vector<double>(count)};
   type->widen(parts->data, &array.values);
@@ -186,24 +186,25 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& where) {
 
 namespace {
 
-struct Closer {
+struct FileCloser {
   void operator()(archive* a) const { archive_read_free(a); }
 };
 
-tl::unexpected<Mistake> archive_mistake(const std::string& where, archive* reader) {
+tl::unexpected<Error> archive_error(const std::string& where, archive* reader) {
   const char* const text = archive_error_string(reader);
-  return mistake(where, fmt::format("cannot be read as .npz: {}", text != nullptr ? text : "unknown reason"),
-                 "a zip of .npy arrays, as numpy.savez writes it");
+  return make_error(where,
+                    fmt::format("cannot be read as .npz: {}", text != nullptr ? text : "unknown reason"),
+                    "a zip of .npy arrays, as numpy.savez writes it");
 }
 
 Result<std::string> read_member(const std::string& where, archive* reader) {
   std::string bytes;
   char piece[1 << 14];
   for (la_ssize_t n; (n = archive_read_data(reader, piece, sizeof piece)) != 0;) {
-    if (n < 0) return archive_mistake(where, reader);
+    if (n < 0) return archive_error(where, reader);
     bytes.append(piece, static_cast<size_t>(n));
     if (bytes.size() > kNpzMemberBytesMax)
-      return mistake(where, fmt::format("unpacks to more than {} MiB", kNpzMemberBytesMax >> 20));
+      return make_error(where, fmt::format("unpacks to more than {} MiB", kNpzMemberBytesMax >> 20));
   }
   return bytes;
 }
@@ -211,25 +212,25 @@ Result<std::string> read_member(const std::string& where, archive* reader) {
 }  // namespace
 
 Result<NpzMembers> unpack_npz(std::string_view bytes, const std::string& where) {
-  const std::unique_ptr<archive, Closer> reader(archive_read_new());
+  const std::unique_ptr<archive, FileCloser> reader(archive_read_new());
   archive_read_support_format_zip(reader.get());
   if (archive_read_open_memory(reader.get(), bytes.data(), bytes.size()) != ARCHIVE_OK) {
-    return archive_mistake(where, reader.get());
+    return archive_error(where, reader.get());
   }
   NpzMembers members;
   archive_entry* entry = nullptr;
   for (int status; (status = archive_read_next_header(reader.get(), &entry)) != ARCHIVE_EOF;) {
-    if (status < ARCHIVE_WARN) return archive_mistake(where, reader.get());
+    if (status < ARCHIVE_WARN) return archive_error(where, reader.get());
     const char* const path = archive_entry_pathname(entry);
     std::string name = path != nullptr ? path : "";
     if (!name.ends_with(".npy")) continue;
     name.resize(name.size() - 4);
     if (members.size() == kNpzMembersMax)
-      return mistake(where, fmt::format("has more than {} arrays", kNpzMembersMax));
+      return make_error(where, fmt::format("has more than {} arrays", kNpzMembersMax));
     Result<std::string> data = read_member(where + ":" + name, reader.get());
     if (!data) return tl::unexpected(data.error());
     if (!members.emplace(name, std::move(*data)).second)
-      return mistake(where, fmt::format("has two arrays called {:?}", name));
+      return make_error(where, fmt::format("has two arrays called {:?}", name));
   }
   return members;
 }
@@ -237,7 +238,8 @@ Result<NpzMembers> unpack_npz(std::string_view bytes, const std::string& where) 
 #else
 
 Result<NpzMembers> unpack_npz(std::string_view, const std::string& where) {
-  return mistake(where, "this kvtwin was built without libarchive", "install libarchive-dev and build again");
+  return make_error(where, "this kvtwin was built without libarchive",
+                    "install libarchive-dev and build again");
 }
 
 #endif

@@ -26,8 +26,8 @@ class PartwiseCost : public CostModel {
  protected:
   explicit PartwiseCost(const HostTime& host);
 
-  // Full layers and sliding ones, cells packed again; or decodes, chunks, and what a step costs beside its
-  // operations.
+  // Full layers and sliding ones, KV entries packed again; or decodes, chunks, and what a step costs beside
+  // its operations.
   static constexpr size_t kAttentionOpsMax = 3;
   using AttentionOps = std::array<StepPart, kAttentionOpsMax>;
 

@@ -25,8 +25,8 @@ int64_t at(const Point (&points)[kCount], int64_t rows) {
 
 int64_t PlanPrice::ns(uint32_t decodes) const {
   if (plans_per_step == 0 || decodes == 0) return 0;
-  const int64_t rows = int64_t{decodes} * rows_per_call;
-  const int64_t each = given_ns > 0 ? given_ns : rows_per_call > 1 ? at(kRagged, rows) : at(kEqual, rows);
+  const int64_t rows = int64_t{decodes} * rows_per_request;
+  const int64_t each = given_ns > 0 ? given_ns : rows_per_request > 1 ? at(kRagged, rows) : at(kEqual, rows);
   return each * plans_per_step;
 }
 

@@ -13,11 +13,11 @@
 namespace kvtwin {
 
 struct PlanPrice {
-  uint32_t plans_per_step = 0;  // 0: nothing is planned on the host; layers, where lengths differ by layer
-  uint32_t rows_per_call = 1;   // KV heads, where lengths differ by head
-  int64_t given_ns = 0;         // per plan; 0: the measured table
+  uint32_t plans_per_step = 0;    // 0: nothing is planned on the host; layers, where lengths differ by layer
+  uint32_t rows_per_request = 1;  // KV heads, where lengths differ by head
+  int64_t given_ns = 0;           // per plan; 0: the measured table
 
-  // Of a step in which so many calls decode.
+  // Of a step in which so many requests decode.
   int64_t ns(uint32_t decodes) const;
 };
 

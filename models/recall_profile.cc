@@ -17,22 +17,22 @@ constexpr uint64_t kDimensionMax = 1 << 16;
 Result<void> check_table(const std::string& where, const char* name, const std::vector<double>& table,
                          uint64_t size, double low, double high) {
   if (table.size() != size)
-    return mistake(where, fmt::format("{} has {} entries", name, table.size()),
-                   fmt::format("{} are right", size));
+    return make_error(where, fmt::format("{} has {} entries", name, table.size()),
+                      fmt::format("{} are right", size));
   for (const double x : table) {
     if (!(x >= low && x <= high))
-      return mistake(where, fmt::format("{} has the value {}", name, x),
-                     fmt::format("from {} to {}", low, high));
+      return make_error(where, fmt::format("{} has the value {}", name, x),
+                        fmt::format("from {} to {}", low, high));
   }
   return {};
 }
 
 Result<void> check(const RecallProfile& p, const std::string& where) {
   if (p.layers < 1 || p.layers > kDimensionMax || p.kv_heads < 1 || p.kv_heads > kDimensionMax)
-    return mistake(where, fmt::format("has {} layers of {} heads", p.layers, p.kv_heads),
-                   fmt::format("1 to {} are right", kDimensionMax));
+    return make_error(where, fmt::format("has {} layers of {} heads", p.layers, p.kv_heads),
+                      fmt::format("1 to {} are right", kDimensionMax));
   if (p.tau.empty() || !std::is_sorted(p.tau.begin(), p.tau.end()))
-    return mistake(where, "tau does not ascend", "at least one value, in ascending order");
+    return make_error(where, "tau does not ascend", "at least one value, in ascending order");
   const uint64_t heads = uint64_t{p.layers} * p.kv_heads;
   // A cosine is at most 1, but for rounding.
   const struct {

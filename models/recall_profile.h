@@ -21,12 +21,12 @@ struct RecallProfile {
   uint32_t contexts = 0, steps = 0;                      // that were looked at, all contexts together
   std::vector<double> similarity, similarity_deviation;  // [layers][kv_heads] of C, METHODS 6.3
   std::vector<double> tau;                               // ascending
-  std::vector<double> correction_rate;                   // [layers][tau]: share of (head, step) with C < tau
-  std::vector<double> miss_rate;                         // [layers]: of the pages chosen, those new
-  std::vector<double> miss_by_step;                      // by decode step, mean over layers and contexts
+  std::vector<double> correction_rate;  // [layers][tau]: fraction of (head, step) with C < tau
+  std::vector<double> miss_rate;        // [layers]: of the pages chosen, those new
+  std::vector<double> miss_by_step;     // by decode step, mean over layers and contexts
 
-  // Share of the heads of `layer` that are corrected at `value`: between points of the table a straight line,
-  // 0 below the first and 1 above the last.
+  // Fraction of the heads of `layer` that are corrected at `value`: between points of the table a straight
+  // line, 0 below the first and 1 above the last.
   double corrections(uint32_t layer, double value) const;
 };
 

@@ -2,7 +2,7 @@
 //
 // A GPU that computes prompts without a pause runs into its power limit and lowers its clock; one that mostly
 // decodes does not. So the same chunk of a prompt takes longer behind other chunks (StepShape::chunk_load,
-// measured_cost.h). Not thread-safe; integers only, so folded and unfolded runs remember the same.
+// measured_cost.h). Not thread-safe; integers only, so coalesced and uncoalesced runs remember the same.
 
 #ifndef KVTWIN_MODELS_RECENT_LOAD_H_
 #define KVTWIN_MODELS_RECENT_LOAD_H_
@@ -31,7 +31,7 @@ class RecentLoad {
   }
 
   // Of the window before `now`, in permille.
-  uint32_t share(Ticks now) const {
+  uint32_t fraction(Ticks now) const {
     if (window_ <= 0) return kSustainedLoad;
     Ticks sum = 0;
     for (const Span& one : spans_)
@@ -53,11 +53,11 @@ class RecentLoad {
   std::deque<Span> spans_;
 };
 
-// LoadStretch remembers since when a GPU computes prompts without a pause that its clock recovers in.
-class LoadStretch {
+// BusyPeriod remembers since when a GPU computes prompts without a pause that its clock recovers in.
+class BusyPeriod {
  public:
   // `pause` 0: nothing is remembered, and stretches are 0.
-  explicit LoadStretch(Ticks pause) : pause_(pause) {}
+  explicit BusyPeriod(Ticks pause) : pause_(pause) {}
 
   // As RecentLoad::add().
   void add(const StepShape& shape, Ticks begin, Ticks end) {

@@ -24,13 +24,13 @@ Result<NpyArray> array(const NpzMembers& members, const std::string& name, const
   if (found == members.end()) {
     std::string known;
     for (const auto& [other, bytes] : members) known += (known.empty() ? "" : ", ") + other;
-    return mistake(where, fmt::format("has no array {}", name),
-                   "it has: " + (known.empty() ? "none" : known));
+    return make_error(where, fmt::format("has no array {}", name),
+                      "it has: " + (known.empty() ? "none" : known));
   }
   Result<NpyArray> out = parse_npy(found->second, where + ":" + name);
   if (out && out->shape.size() != dimensions) {
-    return mistake(where + ":" + name, fmt::format("has {} dimensions", out->shape.size()),
-                   fmt::format("{} are right", dimensions));
+    return make_error(where + ":" + name, fmt::format("has {} dimensions", out->shape.size()),
+                      fmt::format("{} are right", dimensions));
   }
   return out;
 }
@@ -40,7 +40,7 @@ Result<std::vector<uint32_t>> counts(std::span<const double> values, const std::
   std::vector<uint32_t> out;
   for (const double value : values) {
     if (!(value >= 0 && value < 0x1p32))
-      return mistake(where, fmt::format("has the value {}", value), "a count");
+      return make_error(where, fmt::format("has the value {}", value), "a count");
     out.push_back(static_cast<uint32_t>(value));
   }
   return out;
@@ -49,7 +49,7 @@ Result<std::vector<uint32_t>> counts(std::span<const double> values, const std::
 Result<void> check_fractions(std::span<const double> values, const std::string& where) {
   for (const double value : values) {
     if (!(value >= 0 && value <= 1))
-      return mistake(where, fmt::format("has the value {}", value), "fractions are 0 to 1");
+      return make_error(where, fmt::format("has the value {}", value), "fractions are 0 to 1");
   }
   return {};
 }
@@ -89,11 +89,11 @@ Result<void> read_samples(const NpzMembers& members, const std::string& where, R
   if (!ratio) return tl::unexpected(ratio.error());
   const std::vector<uint64_t>& shape = ratio->shape;
   const std::string at = where + ":raw_ratio";
-  if (shape[0] != 1) return mistake(at, fmt::format("holds {} target ratios", shape[0]), "one is right");
+  if (shape[0] != 1) return make_error(at, fmt::format("holds {} target ratios", shape[0]), "one is right");
   for (size_t i = 1; i < 4; ++i) {
     if (shape[i] < 1 || shape[i] > kSampledMax)
-      return mistake(at, fmt::format("has the shape {} x {} x {}", shape[1], shape[2], shape[3]),
-                     fmt::format("samples, layers and heads are 1 to {}", kSampledMax));
+      return make_error(at, fmt::format("has the shape {} x {} x {}", shape[1], shape[2], shape[3]),
+                        fmt::format("samples, layers and heads are 1 to {}", kSampledMax));
   }
   if (auto good = check_fractions(ratio->values, at); !good) return good;
   profile->layers = static_cast<uint32_t>(shape[2]), profile->kv_heads = static_cast<uint32_t>(shape[3]);
@@ -101,9 +101,9 @@ Result<void> read_samples(const NpzMembers& members, const std::string& where, R
   const auto meta = array(members, "sample_meta", where, 2);
   if (!meta) return tl::unexpected(meta.error());
   if (meta->shape[0] != shape[1] || meta->shape[1] != 4)
-    return mistake(where + ":sample_meta",
-                   fmt::format("has the shape {} x {}", meta->shape[0], meta->shape[1]),
-                   fmt::format("{} x 4 is right", shape[1]));
+    return make_error(where + ":sample_meta",
+                      fmt::format("has the shape {} x {}", meta->shape[0], meta->shape[1]),
+                      fmt::format("{} x 4 is right", shape[1]));
   const auto numbers = counts(meta->values, where + ":sample_meta");
   if (!numbers) return tl::unexpected(numbers.error());
   for (size_t s = 0; s < shape[1]; ++s) profile->context_tokens.push_back((*numbers)[4 * s]);
@@ -113,27 +113,27 @@ Result<void> read_samples(const NpzMembers& members, const std::string& where, R
 
 Result<void> check_profile(const RetentionProfile& p, const std::string& where) {
   if (p.layers < 1 || p.layers > kSampledMax || p.kv_heads < 1 || p.kv_heads > kSampledMax)
-    return mistake(where, fmt::format("has {} layers of {} heads", p.layers, p.kv_heads),
-                   fmt::format("1 to {} are right", kSampledMax));
+    return make_error(where, fmt::format("has {} layers of {} heads", p.layers, p.kv_heads),
+                      fmt::format("1 to {} are right", kSampledMax));
   if (!(p.base_ratio > 0 && p.base_ratio <= 1))
-    return mistake(where, fmt::format("base_ratio is {}", p.base_ratio), "more than 0, at most 1");
+    return make_error(where, fmt::format("base_ratio is {}", p.base_ratio), "more than 0, at most 1");
   if (p.layer_ids.size() != p.layers)
-    return mistake(where, fmt::format("names {} layers", p.layer_ids.size()),
-                   fmt::format("{} are right", p.layers));
+    return make_error(where, fmt::format("names {} layers", p.layer_ids.size()),
+                      fmt::format("{} are right", p.layers));
   const struct {
     const char* name;
     const std::vector<double>& table;
     double most;
   } tables[] = {{"mu", p.mu, 1},
                 {"sigma", p.sigma, 1},
-                {"share_mu", p.share_mu, 1e9},
-                {"share_sigma", p.share_sigma, 1e9}};
+                {"fraction_mu", p.fraction_mu, 1e9},
+                {"fraction_sigma", p.fraction_sigma, 1e9}};
   for (const auto& [name, table, most] : tables) {
     if (table.size() != size_t{p.layers} * p.kv_heads)
-      return mistake(where, fmt::format("{} has {} entries", name, table.size()),
-                     fmt::format("{} are right", uint64_t{p.layers} * p.kv_heads));
+      return make_error(where, fmt::format("{} has {} entries", name, table.size()),
+                        fmt::format("{} are right", uint64_t{p.layers} * p.kv_heads));
     for (const double x : table) {
-      if (!(x >= 0 && x <= most)) return mistake(where, fmt::format("{} has the value {}", name, x));
+      if (!(x >= 0 && x <= most)) return make_error(where, fmt::format("{} has the value {}", name, x));
     }
   }
   return {};
@@ -144,15 +144,15 @@ Result<void> check_profile(const RetentionProfile& p, const std::string& where) 
 void complete_tables(RetentionProfile* profile) {
   const size_t heads = profile->heads();
   moments(profile->samples, heads, &profile->mu, &profile->sigma);
-  std::vector<double> shares = profile->samples;
-  for (size_t first = 0; first < shares.size(); first += heads) {
+  std::vector<double> fractions = profile->samples;
+  for (size_t first = 0; first < fractions.size(); first += heads) {
     double sum = 0;
-    for (size_t i = 0; i < heads; ++i) sum += shares[first + i];
+    for (size_t i = 0; i < heads; ++i) sum += fractions[first + i];
     // A context of which nothing is kept has no shares: it counts as an equal one.
     for (size_t i = 0; i < heads; ++i)
-      shares[first + i] = sum > 0 ? shares[first + i] * static_cast<double>(heads) / sum : 1;
+      fractions[first + i] = sum > 0 ? fractions[first + i] * static_cast<double>(heads) / sum : 1;
   }
-  moments(shares, heads, &profile->share_mu, &profile->share_sigma);
+  moments(fractions, heads, &profile->fraction_mu, &profile->fraction_sigma);
 }
 
 Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std::string& where) {
@@ -164,8 +164,8 @@ Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std:
   const auto base = array(*members, "base_ratios", where, 1);
   if (!base) return tl::unexpected(base.error());
   if (base->values.size() != 1)
-    return mistake(where + ":base_ratios", fmt::format("has {} entries", base->values.size()),
-                   "one is right");
+    return make_error(where + ":base_ratios", fmt::format("has {} entries", base->values.size()),
+                      "one is right");
   profile.base_ratio = std::round(base->values[0] * 1e6) / 1e6;  // 0.3 is 0.30000001 in fp32
   const auto ids = array(*members, "static_layer_ids", where, 1);
   if (!ids) return tl::unexpected(ids.error());
@@ -201,14 +201,14 @@ Result<RetentionProfile> parse_retention_profile(std::string_view text, const st
   p.context_tokens.assign(in.context_tokens().begin(), in.context_tokens().end());
   p.mu.assign(in.mu().begin(), in.mu().end());
   p.sigma.assign(in.sigma().begin(), in.sigma().end());
-  p.share_mu.assign(in.share_mu().begin(), in.share_mu().end());
-  p.share_sigma.assign(in.share_sigma().begin(), in.share_sigma().end());
-  p.samples.assign(in.kept().begin(), in.kept().end());
+  p.fraction_mu.assign(in.fraction_mu().begin(), in.fraction_mu().end());
+  p.fraction_sigma.assign(in.fraction_sigma().begin(), in.fraction_sigma().end());
+  p.samples.assign(in.retained().begin(), in.retained().end());
   if (auto good = check_profile(p, where); !good) return tl::unexpected(good.error());
   if (!p.samples.empty() && p.samples.size() != p.context_tokens.size() * p.heads())
-    return mistake(where, fmt::format("kept has {} entries", p.samples.size()),
-                   fmt::format("{} of {} contexts are right, or none", p.context_tokens.size() * p.heads(),
-                               p.context_tokens.size()));
+    return make_error(where, fmt::format("kept has {} entries", p.samples.size()),
+                      fmt::format("{} of {} contexts are right, or none", p.context_tokens.size() * p.heads(),
+                                  p.context_tokens.size()));
   if (auto good = check_fractions(p.samples, where + ":kept"); !good) return tl::unexpected(good.error());
   return p;
 }
@@ -223,9 +223,9 @@ std::string retention_textproto(const RetentionProfile& p, double alpha, bool sa
   for (const uint32_t tokens : p.context_tokens) out.add_context_tokens(tokens);
   for (const double x : p.mu) out.add_mu(x);
   for (const double x : p.sigma) out.add_sigma(x);
-  for (const double x : p.share_mu) out.add_share_mu(x);
-  for (const double x : p.share_sigma) out.add_share_sigma(x);
-  for (const double x : samples ? p.samples : std::vector<double>{}) out.add_kept(x);
+  for (const double x : p.fraction_mu) out.add_fraction_mu(x);
+  for (const double x : p.fraction_sigma) out.add_fraction_sigma(x);
+  for (const double x : samples ? p.samples : std::vector<double>{}) out.add_retained(x);
   out.set_alpha(alpha);
   for (const uint64_t x : to_q32(budgets(p.mu, p.sigma, alpha))) out.add_budget_q32(x);
   google::protobuf::TextFormat::Printer printer;

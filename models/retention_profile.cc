@@ -33,10 +33,10 @@ std::vector<double> budgets(std::span<const double> mu, std::span<const double> 
   return out;
 }
 
-std::vector<double> share_budgets(const RetentionProfile& profile, double ratio, double alpha) {
-  std::vector<double> out(profile.share_mu.size());
+std::vector<double> fraction_budgets(const RetentionProfile& profile, double ratio, double alpha) {
+  std::vector<double> out(profile.fraction_mu.size());
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = std::min(1.0, ratio * (profile.share_mu[i] + alpha * profile.share_sigma[i]));
+    out[i] = std::min(1.0, ratio * (profile.fraction_mu[i] + alpha * profile.fraction_sigma[i]));
   }
   return out;
 }

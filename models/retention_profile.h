@@ -1,8 +1,9 @@
 // How much of its context each KV head keeps under a scorer, measured over some contexts; and what a policy
 // reserves from that (METHODS 2.2).
 //
-// A fraction is: cells kept beside the protected window and sinks, over all tokens of the context. Heads are
-// numbered by layer, then KV head: index = layer * kv_heads + head. Standard deviations are of the population
+// A fraction is: KV entries kept beside the protected window and sinks, over all tokens of the context. Heads
+// are numbered by layer, then KV head: index = layer * kv_heads + head. Standard deviations are of the
+// population
 // (/ n).
 
 #ifndef KVTWIN_MODELS_RETENTION_PROFILE_H_
@@ -23,11 +24,11 @@ struct RetentionProfile {
   double base_ratio = 0;  // asked for, window and sinks included
   uint32_t layers = 0, kv_heads = 0;
   uint32_t window_tokens = 0, sink_tokens = 0;
-  std::vector<uint32_t> layer_ids;            // [layers], of the model
-  std::vector<uint32_t> context_tokens;       // [samples]
-  std::vector<double> samples;                // [samples][heads]; empty where a textproto leaves them out
-  std::vector<double> mu, sigma;              // [heads]
-  std::vector<double> share_mu, share_sigma;  // of fraction / mean of its sample
+  std::vector<uint32_t> layer_ids;       // [layers], of the model
+  std::vector<uint32_t> context_tokens;  // [samples]
+  std::vector<double> samples;           // [samples][heads]; empty where a textproto leaves them out
+  std::vector<double> mu, sigma;         // [heads]
+  std::vector<double> fraction_mu, fraction_sigma;  // of fraction / mean of its sample
 
   uint32_t heads() const { return layers * kv_heads; }
 };
@@ -49,7 +50,7 @@ std::string retention_textproto(const RetentionProfile& profile, double alpha, b
 std::vector<double> budgets(std::span<const double> mu, std::span<const double> sigma, double alpha);
 // From shares, for contexts whose mean kept fraction is `ratio`: min(1, ratio (mu~ + alpha sigma~)). A fixed
 // window makes the fraction depend on length, the shares hardly.
-std::vector<double> share_budgets(const RetentionProfile& profile, double ratio, double alpha);
+std::vector<double> fraction_budgets(const RetentionProfile& profile, double ratio, double alpha);
 // The largest alpha' <= alpha with which budgets sum to at most (1 + epsilon) * sum of mu: the
 // renormalisation knob of METHODS 2.2. `mu` and `sigma` may be shares.
 double renormalised_alpha(std::span<const double> mu, std::span<const double> sigma, double alpha,

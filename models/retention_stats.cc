@@ -9,14 +9,14 @@ namespace {
 
 double sum(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-std::vector<double> ranks(std::span<const double> values, Ties ties) {
+std::vector<double> ranks(std::span<const double> values, TieOrder ties) {
   std::vector<uint32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return values[a] < values[b]; });
   std::vector<double> out(values.size());
   for (size_t at = 0; at < order.size();) {
     size_t end = at + 1;
-    while (ties == Ties::kAverage && end < order.size() && values[order[end]] == values[order[at]]) ++end;
+    while (ties == TieOrder::kAverage && end < order.size() && values[order[end]] == values[order[at]]) ++end;
     for (size_t i = at; i < end; ++i) out[order[i]] = static_cast<double>(at + end - 1) / 2;
     at = end;
   }
@@ -37,8 +37,8 @@ double correlation(std::span<const double> a, std::span<const double> b) {
 }  // namespace
 
 double inflation(std::span<const double> mu, std::span<const double> budget) {
-  const double kept = sum(mu);
-  return kept > 0 ? sum(budget) / kept : 0;
+  const double retained = sum(mu);
+  return retained > 0 ? sum(budget) / retained : 0;
 }
 
 double coverage(const RetentionProfile& profile, std::span<const double> budget) {
@@ -48,7 +48,7 @@ double coverage(const RetentionProfile& profile, std::span<const double> budget)
   return static_cast<double>(within) / static_cast<double>(profile.samples.size());
 }
 
-RankStability rank_stability(const RetentionProfile& profile, Ties ties) {
+RankStability rank_stability(const RetentionProfile& profile, TieOrder ties) {
   const std::vector<double> mean_ranks = ranks(profile.mu, ties);
   RankStability out{0, 1};
   const size_t heads = profile.heads(), samples = profile.samples.size() / heads;

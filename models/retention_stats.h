@@ -18,7 +18,7 @@ double inflation(std::span<const double> mu, std::span<const double> budget);
 double coverage(const RetentionProfile& profile, std::span<const double> budget);
 
 // Spearman's correlation between the order of heads in a sample and that of their means.
-enum class Ties : uint8_t {
+enum class TieOrder : uint8_t {
   kAverage,  // equal values share their mean rank: the definition
   kByIndex,  // equal values rank in order of index, in both: what argsort gives; flatters heads that keep 0
 };
@@ -26,7 +26,7 @@ struct RankStability {
   double mean = 0;    // over samples
   double lowest = 0;  // of a sample
 };
-RankStability rank_stability(const RetentionProfile& profile, Ties ties);
+RankStability rank_stability(const RetentionProfile& profile, TieOrder ties);
 
 // Heads in the order in which groups of `group` are cut from them, by descending `key`; ties by index.
 enum class GroupScope : uint8_t { kAdjacent, kPerLayer, kCrossLayer };

@@ -12,13 +12,13 @@ std::string retention_table(const RetentionProfile& p, double alpha, uint32_t gr
   std::string out;
   const auto add = std::back_inserter(out);
   const std::vector<double> b = budgets(p.mu, p.sigma, alpha);
-  double kept = 0;
-  for (const double x : p.mu) kept += x / p.heads();
-  const RankStability ranks = rank_stability(p, Ties::kAverage);
+  double retained = 0;
+  for (const double x : p.mu) retained += x / p.heads();
+  const RankStability ranks = rank_stability(p, TieOrder::kAverage);
   fmt::format_to(add, "{}: {}, {}, {} of {} x {} heads, {} contexts\n\n", p.name, p.model, p.scorer, p.level,
                  p.layers, p.kv_heads, p.context_tokens.size());
   fmt::format_to(add, "  kept fraction, mean    {:>8.3f}   beside a window of {}; {} was asked for in all\n",
-                 kept, p.window_tokens, p.base_ratio);
+                 retained, p.window_tokens, p.base_ratio);
   fmt::format_to(add, "  reserved / kept        {:>8.2f}   mu + {} sigma\n", inflation(p.mu, b), alpha);
   fmt::format_to(add, "  covered                {:>8.1f} %\n", 100 * coverage(p, b));
   fmt::format_to(add, "  rank stability         {:>8.3f}   lowest {:.3f}\n", ranks.mean, ranks.lowest);

@@ -11,7 +11,7 @@ namespace {
 constexpr double kStreamHopNs = 3600;
 
 // Of a page of one layer that retrieves.
-double layer_summary_share(const RetrievalGeometry& geometry) {
+double layer_summary_fraction(const RetrievalGeometry& geometry) {
   return geometry.scored_columns > 0 ? 0 : geometry.summary_vectors / (2.0 * geometry.page_tokens);
 }
 
@@ -27,7 +27,7 @@ RetrievalCost::RetrievalCost(const LlmSpec& llm, const DeviceSpec& device, const
   constexpr double per_ns = 1e-9;
   bytes_per_ns_ = device.hbm_bytes_per_s.value * per_ns * device.read_fraction.value;
   flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.gemm_fraction.value;
-  vector_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * kVectorShare;
+  vector_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * kVectorFraction;
   small_fixed_ns_ = device.small_fixed_ns.value;
   gemm_fixed_ns_ = device.gemm_fixed_ns.value;
   in_bytes_per_ns_ = std::min(node.pcie_bytes_per_s.value, node.host_memory_bytes_per_s.value) * per_ns;
@@ -63,27 +63,28 @@ Ticks RetrievalCost::top_k(uint64_t tokens) const {
   return ticks_from_ns(kernel_ns(values * kFp32Bytes, 0) + 2 * small_fixed_ns_);
 }
 
-Ticks RetrievalCost::cosine(uint32_t calls) const {
+Ticks RetrievalCost::cosine(uint32_t requests) const {
   if (measured_) return 0;
-  const double values = 2.0 * calls * query_heads_ * head_dim_;
+  const double values = 2.0 * requests * query_heads_ * head_dim_;
   return ticks_from_ns(kernel_ns(values * kBf16Bytes, 3 * values) + sync_ns_);
 }
 
 Ticks RetrievalCost::sync() const { return measured_ ? 0 : ticks_from_ns(sync_ns_); }
 
-Ticks RetrievalCost::reproject(uint32_t calls) const {
+Ticks RetrievalCost::reproject(uint32_t requests) const {
   if (measured_) return 0;
   const double weights = hidden_ * geometry_.scored_columns * query_heads_ * head_dim_;
-  return ticks_from_ns(std::max(weights * kBf16Bytes / bytes_per_ns_, 2 * weights * calls / flop_per_ns_) +
+  return ticks_from_ns(std::max(weights * kBf16Bytes / bytes_per_ns_, 2 * weights * requests / flop_per_ns_) +
                        gemm_fixed_ns_);
 }
 
-Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t calls) const {
+Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t requests) const {
   if (measured_) return 0;
   const auto tokens = static_cast<double>(count);
   const double width = kv_heads_ * head_dim_, rank = geometry_.rank;
-  // Each head chooses its own tokens: rows of U are read once per head, SV once per call, keys written once.
-  const double bytes = kBf16Bytes * (tokens * kv_heads_ * rank + calls * rank * width + tokens * width);
+  // Each head chooses its own tokens: rows of U are read once per head, SV once per request, keys written
+  // once.
+  const double bytes = kBf16Bytes * (tokens * kv_heads_ * rank + requests * rank * width + tokens * width);
   const double product =
       std::max(bytes / bytes_per_ns_, 2 * tokens * rank * width / flop_per_ns_) + gemm_fixed_ns_;
   const double rotation = kernel_ns(2 * kBf16Bytes * tokens * width, 0);
@@ -99,17 +100,18 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) cons
             ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
   }
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;
-  const double calls = geometry_.copy_each_piece ? bytes / piece : 1;
+  const double requests = geometry_.copy_each_piece ? bytes / piece : 1;
   // A contiguous page is no strided copy; pieces that are copied one by one are none either.
   const double rows = piece < bytes && !geometry_.copy_each_piece ? 1 + row_bytes_ / piece : 1;
-  const double ns = calls * copy_in_ns_ + bytes / in_bytes_per_ns_ * rows;
+  const double ns = requests * copy_in_ns_ + bytes / in_bytes_per_ns_ * rows;
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
 }
 
-Ticks RetrievalCost::beside(uint32_t pages, bool launched) const {
+Ticks RetrievalCost::concurrent(uint32_t pages, bool launched) const {
   if (!measured_ || pages == 0) return 0;
-  return ticks_from_us(measured_->recall_beside_us +
-                       (measured_->page_beside_us + (launched ? measured_->page_launched_us : 0)) * pages);
+  return ticks_from_us(measured_->concurrent_recall_us +
+                       (measured_->concurrent_page_us + (launched ? measured_->page_launched_us : 0)) *
+                           pages);
 }
 
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
@@ -133,24 +135,24 @@ RetrievalPrice RetrievalCost::summarise() const {
 
 RetrievalPrice RetrievalCost::offload() const {
   double bytes = 2 * kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
-  if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_share(geometry_);
+  if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_fraction(geometry_);
   if (measured_) return {0, 0, static_cast<uint64_t>(bytes)};
   // Turned into the host's layout on the device, then one contiguous copy.
   const double ns = copy_out_ns_ + bytes / in_bytes_per_ns_ + 2 * bytes / bytes_per_ns_ + small_fixed_ns_;
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
 }
 
-double summary_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
-  return layer_summary_share(geometry) * (llm.layers - layers_dense) / llm.layers;
+double summary_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
+  return layer_summary_fraction(geometry) * (llm.layers - layers_dense) / llm.layers;
 }
 
-double resident_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
+double resident_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
   const double page = 2.0 * geometry.page_tokens * llm.kv_heads * llm.head_dim;  // values of one layer
-  double kept = geometry.summary_vectors * static_cast<double>(llm.kv_heads) * llm.head_dim;
-  if (geometry.scored_columns > 0) kept = page / 2 * geometry.scored_columns;
-  kept += static_cast<double>(geometry.rank) * geometry.page_tokens;
+  double retained = geometry.summary_vectors * static_cast<double>(llm.kv_heads) * llm.head_dim;
+  if (geometry.scored_columns > 0) retained = page / 2 * geometry.scored_columns;
+  retained += static_cast<double>(geometry.rank) * geometry.page_tokens;
   const double dense = static_cast<double>(layers_dense) / llm.layers;
-  return std::min(1.0, dense + (1 - dense) * kept / page);
+  return std::min(1.0, dense + (1 - dense) * retained / page);
 }
 
 }  // namespace kvtwin

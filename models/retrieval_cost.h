@@ -1,8 +1,8 @@
 // What the operations of in-step retrieval take on one GPU of an engine, in one layer (METHODS 6.5).
 //
 // Kernels are rooflines with a fixed time each, from the device catalog, as in roofline_cost.h. Transfers are
-//   h(x, u) = calls * t_call + x / rate * (1 + u0 / u)
-// for x bytes in rows of u: t_call is the node's copy overhead, u0 its copy_row_bytes. Figures carry their
+//   h(x, u) = requests * t_request + x / rate * (1 + u0 / u)
+// for x bytes in rows of u: t_request is the node's copy overhead, u0 its copy_row_bytes. Figures carry their
 // basis in the node file. Assumed here: vector arithmetic at 1/16 of the bf16 rate (A100: 19.5 of 312
 // TFLOP/s), three kernels for softmax, pooling and top-k, and 3.6 us from one stream to another by an event
 // (measured on an H200).
@@ -30,9 +30,9 @@ struct RetrievalGeometry {
   bool values_only = false;      // keys never travel (ShadowKV)
   uint32_t staging_buffers = 2;
   uint32_t summary_vectors = 2;  // per page and KV head
-  double scored_columns = 0;     // InfiniGen: share of each key that is scored, token by token; 0: by page
+  double scored_columns = 0;     // InfiniGen: fraction of each key that is scored, token by token; 0: by page
   uint32_t rank = 0;             // ShadowKV
-  bool keeps_prefixes = false;   // pages outlive their calls on the host, with their summaries
+  bool keeps_prefixes = false;   // pages outlive their requests on the host, with their summaries
 };
 
 // fixed + count * unit; bytes likewise, of this GPU.
@@ -48,32 +48,32 @@ class RetrievalCost {
   RetrievalCost(const LlmSpec& llm, const DeviceSpec& device, const NodeSpec& node, uint32_t tp,
                 const RetrievalGeometry& geometry);
 
-  // `tokens`: of context that is scored, summed over calls; whole kernel.
+  // `tokens`: of context that is scored, summed over requests; whole kernel.
   Ticks score(uint64_t tokens) const;
   Ticks top_k(uint64_t tokens) const;
-  Ticks cosine(uint32_t calls) const;  // with the host's decision: four bytes back and a synchronisation
+  Ticks cosine(uint32_t requests) const;  // with the host's decision: four bytes back and a synchronisation
   Ticks sync() const;
-  Ticks reproject(uint32_t calls) const;
-  Ticks reconstruct(uint64_t tokens, uint32_t calls) const;
+  Ticks reproject(uint32_t requests) const;
+  Ticks reconstruct(uint64_t tokens, uint32_t requests) const;
   // From now on kernels of this method are in the cost model's steps (method_cost.h), and a page of one KV
   // head takes so long to recall, whatever it is made of: before its layer's attention | for the next step.
   struct Measured {
     double recall_us = 0;  // a layer's recall before its attention, however few pages it has
-    double head_us = 0;    // and for each KV head of a call that recalls there
+    double head_us = 0;    // and for each KV head of a request that recalls there
     double page_now_us = 0, page_next_us = 0;
-    double page_mixed_us = 0;     // page_now_us of steps that compute prompts
-    double recall_beside_us = 0;  // a layer's recall for the next step slows its own down by so much,
-    double page_beside_us = 0;    // and slows a step down by so much that it does not hold up,
-    double page_launched_us = 0;  // by so much more where operations are started one by one
+    double page_mixed_us = 0;         // page_now_us of steps that compute prompts
+    double concurrent_recall_us = 0;  // a layer's recall for the next step slows its own down by so much,
+    double concurrent_page_us = 0;    // and slows a step down by so much that it does not hold up,
+    double page_launched_us = 0;      // by so much more where operations are started one by one
   };
   void set_measured(const Measured& recalls) { measured_ = recalls; }
 
-  // Of pages of one KV head. Conversion: what is left of it when the recall has ended, of `tasks` (call,
+  // Of pages of one KV head. Conversion: what is left of it when the recall has ended, of `tasks` (request,
   // head) pairs that share the staging buffers.
-  // `heads`: of this GPU, over the calls, that recall before attention; where recalls are measured.
+  // `heads`: of this GPU, over the requests, that recall before attention; where recalls are measured.
   RetrievalPrice recall(bool now = true, bool chunks = false, uint32_t heads = 0) const;
   // Of pages recalled for the next step, to this one.
-  Ticks beside(uint32_t pages, bool launched) const;
+  Ticks concurrent(uint32_t pages, bool launched) const;
   RetrievalPrice convert(uint32_t tasks) const;
   // Of pages of all this GPU's heads.
   RetrievalPrice summarise() const;
@@ -90,13 +90,13 @@ class RetrievalCost {
   double in_bytes_per_ns_, copy_in_ns_, copy_out_ns_, row_bytes_, sync_ns_;
 };
 
-// What belongs to a page besides its K and V and travels with a prefix, as a share of the page: summaries.
+// What belongs to a page besides its K and V and travels with a prefix, as a fraction of the page: summaries.
 // Partial keys and factors are computed again.
-double summary_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense);
+double summary_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense);
 
-// What a full page leaves on the GPU while its K and V are on the host, as a share of the page: summaries,
+// What a full page leaves on the GPU while its K and V are on the host, as a fraction of the page: summaries,
 // factors or partial keys, and the first `layers_dense` layers whole.
-double resident_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense);
+double resident_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense);
 
 }  // namespace kvtwin
 

@@ -62,11 +62,11 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   expert_gate_up_ = gemm(hidden, 2 * expert_width_, llm.expert_weights);
   expert_down_ = gemm(expert_width_, hidden, llm.expert_weights);
   lm_head_ = gemm(hidden, vocab_, TensorFormat{});
-  kv_cell_bytes_ = llm.kv.bytes(2 * kv_width);
-  narrow_cell_bytes_ = llm.kv_narrow.bytes(2 * kv_width);
-  // What reading one cell in the narrow format takes, as cells of the other.
-  narrow_cells_ = narrow_cell_bytes_ / kv_cell_bytes_ * read_rate_factor(llm.kv.dtype) /
-                  read_rate_factor(llm.kv_narrow.dtype);
+  kv_entry_bytes_ = llm.kv.bytes(2 * kv_width);
+  low_bit_entry_bytes_ = llm.kv_low_bit.bytes(2 * kv_width);
+  // What reading one KV entry in the narrow format takes, as KV entries of the other.
+  low_bit_entries_ = low_bit_entry_bytes_ / kv_entry_bytes_ * read_rate_factor(llm.kv.dtype) /
+                     read_rate_factor(llm.kv_low_bit.dtype);
   pair_flop_ = 4 * q_width;  // a multiply and an add for QK, the same for PV
 }
 
@@ -161,19 +161,19 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
 
 double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const {
   // The token that is being computed is read as well.
-  double decode_cells = static_cast<double>(std::min(shape.decode_context_sum + shape.decodes,
-                                                     window == UINT64_MAX ? window : shape.decodes * window));
-  // Windows hold the newest cells, which are not narrow.
+  double decode_entries = static_cast<double>(std::min(
+      shape.decode_context_sum + shape.decodes, window == UINT64_MAX ? window : shape.decodes * window));
+  // Windows hold the newest KV entries, which are not narrow.
   if (window == UINT64_MAX)
-    decode_cells -= static_cast<double>(shape.decode_narrow_sum) * (1 - narrow_cells_);
-  double ns = attention_fixed_ns_ + decode_cells * kv_cell_bytes_ / decode_bytes_per_ns_;
+    decode_entries -= static_cast<double>(shape.decode_low_bit_sum) * (1 - low_bit_entries_);
+  double ns = attention_fixed_ns_ + decode_entries * kv_entry_bytes_ / decode_bytes_per_ns_;
   const auto limit = static_cast<double>(window);
   for (const ChunkShape& chunk : shape.chunks) {
     const double tokens = chunk.tokens, context = chunk.context;
-    const double narrow = window == UINT64_MAX ? chunk.narrow : 0;
-    const double cells = std::min(context, limit) - narrow * (1 - narrow_cells_) + tokens;
+    const double low_bit = window == UINT64_MAX ? chunk.low_bit : 0;
+    const double kv_entries = std::min(context, limit) - low_bit * (1 - low_bit_entries_) + tokens;
     ns += std::max(visible_pairs(tokens, context, limit) * pair_flop_ / prefill_flop_per_ns_,
-                   cells * kv_cell_bytes_ / decode_bytes_per_ns_);
+                   kv_entries * kv_entry_bytes_ / decode_bytes_per_ns_);
   }
   return ns;
 }
@@ -190,7 +190,7 @@ size_t RooflineCost::attention_ops(const StepShape& shape, AttentionOps* out) {
                          attention_ns(shape, llm_.window));
   }
   if (shape.requantised > 0) {  // one read, one write
-    const double bytes = static_cast<double>(shape.requantised) * (kv_cell_bytes_ + narrow_cell_bytes_);
+    const double bytes = static_cast<double>(shape.requantised) * (kv_entry_bytes_ + low_bit_entry_bytes_);
     (*out)[count++] = op("requantise", PartKind::kRope, PartPlace::kLayer, llm_.layers, small_ns(bytes));
   }
   return count;

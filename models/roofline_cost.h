@@ -60,9 +60,9 @@ class RooflineCost final : public PartwiseCost {
   double gemm_fixed_ns_, attention_fixed_ns_, small_fixed_ns_, sampler_fixed_ns_;
   Gemm qkv_, output_, gate_up_, down_, shared_gate_up_, shared_down_, expert_gate_up_, expert_down_, lm_head_;
   double qkv_width_ = 0, mlp_width_ = 0, expert_width_ = 0, shared_width_ = 0, vocab_ = 0;
-  double narrow_cells_ = 1, kv_cell_bytes_ = 0;  // K and V of one token in one layer
-  double narrow_cell_bytes_ = 0;                 // likewise, in the narrow format
-  double pair_flop_ = 0;                         // of one query token and one key token in one layer
+  double low_bit_entries_ = 1, kv_entry_bytes_ = 0;  // K and V of one token in one layer
+  double low_bit_entry_bytes_ = 0;                   // likewise, in the narrow format
+  double pair_flop_ = 0;                             // of one query token and one key token in one layer
 };
 
 }  // namespace kvtwin

@@ -7,7 +7,7 @@ namespace kvtwin {
 
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 // Arithmetic outside the tensor cores, as a fraction of their dense bf16 rate.
-constexpr double kVectorShare = 1.0 / 16;
+constexpr double kVectorFraction = 1.0 / 16;
 
 }  // namespace kvtwin
 

@@ -43,32 +43,33 @@ std::string clip(const std::string& text) { return text.size() <= 80 ? text : te
 // One entry of the header; `data` is what follows the header.
 Result<TensorView> read_entry(const Json& entry, std::span<const std::byte> data, const std::string& where) {
   const char* const right = "write {\"dtype\": ..., \"shape\": [...], \"data_offsets\": [begin, end]}";
-  if (!entry.is_object()) return mistake(where, "is no object", right);
+  if (!entry.is_object()) return make_error(where, "is no object", right);
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
-  if (dtype == entry.end() || !dtype->is_string()) return mistake(where, "has no dtype", right);
-  if (shape == entry.end() || !shape->is_array()) return mistake(where, "has no shape", right);
+  if (dtype == entry.end() || !dtype->is_string()) return make_error(where, "has no dtype", right);
+  if (shape == entry.end() || !shape->is_array()) return make_error(where, "has no shape", right);
   if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
       !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned())
-    return mistake(where, "has no data_offsets", right);
+    return make_error(where, "has no data_offsets", right);
   TensorView view;
   view.type = type_named(dtype->get<std::string>());
   uint64_t elements = 1;
   for (const Json& size : *shape) {
-    if (!size.is_number_unsigned()) return mistake(where, "has a shape that is not of whole numbers", right);
+    if (!size.is_number_unsigned())
+      return make_error(where, "has a shape that is not of whole numbers", right);
     view.shape.push_back(size.get<uint64_t>());
     if (view.shape.size() > 8 || __builtin_mul_overflow(elements, view.shape.back(), &elements))
-      return mistake(where, "has a shape that no tensor can have", "at most 8 sizes, below 2^64 in all");
+      return make_error(where, "has a shape that no tensor can have", "at most 8 sizes, below 2^64 in all");
   }
   const auto begin = (*offsets)[0].get<uint64_t>(), end = (*offsets)[1].get<uint64_t>();
   if (begin > end || end > data.size()) {
-    return mistake(where, fmt::format("lies at bytes {} to {}", begin, end),
-                   fmt::format("the file has {} bytes of tensors", data.size()));
+    return make_error(where, fmt::format("lies at bytes {} to {}", begin, end),
+                      fmt::format("the file has {} bytes of tensors", data.size()));
   }
   uint64_t bytes = 0;
   if (view.type != TensorType::kOther &&
       (__builtin_mul_overflow(elements, uint64_t{bytes_of(view.type)}, &bytes) || bytes != end - begin)) {
-    return mistake(where, fmt::format("has {} bytes", end - begin),
-                   fmt::format("{} elements of {} need {}", elements, name_of(view.type), bytes));
+    return make_error(where, fmt::format("has {} bytes", end - begin),
+                      fmt::format("{} elements of {} need {}", elements, name_of(view.type), bytes));
   }
   view.data = data.subspan(begin, end - begin);
   return view;
@@ -88,20 +89,20 @@ Result<void> check_cover(const std::vector<NamedTensor>& tensors, std::span<cons
   for (const NamedTensor* tensor : in_order) {
     const std::byte* const begin = tensor->tensor.data.data();
     if (begin < at) {
-      return mistake(where + ": " + clip(tensor->name), "overlaps the tensor before it",
-                     fmt::format("byte {} would be right", at - data.data()));
+      return make_error(where + ": " + clip(tensor->name), "overlaps the tensor before it",
+                        fmt::format("byte {} would be right", at - data.data()));
     }
     if (begin > at) {
-      return mistake(where + ": " + clip(tensor->name),
-                     fmt::format("leaves a hole of {} bytes before it", begin - at),
-                     "tensors follow one another");
+      return make_error(where + ": " + clip(tensor->name),
+                        fmt::format("leaves a hole of {} bytes before it", begin - at),
+                        "tensors follow one another");
     }
     at = begin + tensor->tensor.data.size();
   }
   const std::byte* const end = data.data() + data.size();
   if (at == end) return {};
-  return mistake(where, fmt::format("has {} bytes behind its last tensor", end - at),
-                 "the file ends with its last tensor");
+  return make_error(where, fmt::format("has {} bytes behind its last tensor", end - at),
+                    "the file ends with its last tensor");
 }
 
 }  // namespace
@@ -172,13 +173,13 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::span<const std::byte> by
                                                    const std::string& where) {
   uint64_t header_bytes = 0;
   if (bytes.size() < 8) {
-    return mistake(where, fmt::format("is {} bytes long", bytes.size()),
-                   "a safetensors file begins with 8 bytes of header length");
+    return make_error(where, fmt::format("is {} bytes long", bytes.size()),
+                      "a safetensors file begins with 8 bytes of header length");
   }
   for (int i = 7; i >= 0; --i)
     header_bytes = header_bytes << 8 | static_cast<uint8_t>(bytes[static_cast<size_t>(i)]);
   if (header_bytes > std::min<uint64_t>(kTensorsHeaderBytesMax, bytes.size() - 8)) {
-    return mistake(
+    return make_error(
         where, fmt::format("has a header of {} bytes", header_bytes),
         fmt::format("the file has {} bytes, and a header at most {}", bytes.size(), kTensorsHeaderBytesMax));
   }
@@ -187,16 +188,16 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::span<const std::byte> by
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= 4; };
   const Json header = Json::parse(text, text + header_bytes, shallow, false);
   if (header.is_discarded() || !header.is_object())
-    return mistake(where, "has a header that is no JSON object", "is this a safetensors file?");
+    return make_error(where, "has a header that is no JSON object", "is this a safetensors file?");
   const auto data = bytes.subspan(8 + header_bytes);
   std::vector<NamedTensor> tensors;
   for (const auto& [name, entry] : header.items()) {  // nlohmann's objects are sorted by key
     if (name == "__metadata__") continue;
     Result<TensorView> view = read_entry(entry, data, where + ": " + clip(name));
-    if (!view) return tl::unexpected<Mistake>(view.error());
+    if (!view) return tl::unexpected<Error>(view.error());
     tensors.push_back({name, std::move(*view)});
   }
-  if (Result<void> ok = check_cover(tensors, data, where); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_cover(tensors, data, where); !ok) return tl::unexpected<Error>(ok.error());
   return tensors;
 }
 

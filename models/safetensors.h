@@ -25,7 +25,7 @@ const char* name_of(TensorType type);
 uint32_t bytes_of(TensorType type);  // of one element; kOther: 0
 
 // Element i of a tensor that is drawn: to_bf16(mean + gain * noise(key, i)) (weights.h).
-struct Drawing {
+struct TensorDraw {
   uint64_t key = 0;
   float mean = 0;
   float gain = 1;
@@ -36,7 +36,7 @@ struct TensorView {
   TensorType type = TensorType::kOther;
   std::vector<uint64_t> shape;  // outermost first, as in the file
   std::span<const std::byte> data;
-  const Drawing* drawing = nullptr;  // what its elements are, where there is no data yet
+  const TensorDraw* drawing = nullptr;  // what its elements are, where there is no data yet
 
   bool present() const { return !data.empty() || drawing != nullptr; }
   uint64_t elements() const;

@@ -28,39 +28,40 @@ double us_of(const MeasuredDevice& device, Served what) {
   return figure == nullptr ? 0 : figure->value;
 }
 
-// What replays of some number of calls behind few rows take longer: linear between what was served.
+// What replays of some number of requests behind few rows take longer: linear between what was served.
 class BehindFew {
  public:
   explicit BehindFew(const MeasuredDevice& device) {
-    for (size_t i = 0; i < kServedCalls; ++i) {
+    for (size_t i = 0; i < kServedRequests; ++i) {
       const auto what = static_cast<Served>(static_cast<size_t>(Served::kBehindFew2) + i);
       if (device.figure(figure_of(what)) == nullptr) continue;
-      calls_.push_back(2u << i), us_.push_back(us_of(device, what));
+      requests_.push_back(2u << i), us_.push_back(us_of(device, what));
     }
-    if (calls_.empty()) return;
-    calls_.push_back(2 * calls_.back()), us_.push_back(0);
+    if (requests_.empty()) return;
+    requests_.push_back(2 * requests_.back()), us_.push_back(0);
   }
-  bool known() const { return !calls_.empty(); }
-  double at(uint32_t calls) const {
-    if (calls_.empty() || calls >= calls_.back()) return 0;
-    if (calls <= calls_.front()) return us_.front();
-    const auto above =
-        static_cast<size_t>(std::upper_bound(calls_.begin(), calls_.end(), calls) - calls_.begin());
-    const double share = static_cast<double>(calls - calls_[above - 1]) / (calls_[above] - calls_[above - 1]);
-    return us_[above - 1] + (us_[above] - us_[above - 1]) * share;
+  bool known() const { return !requests_.empty(); }
+  double at(uint32_t requests) const {
+    if (requests_.empty() || requests >= requests_.back()) return 0;
+    if (requests <= requests_.front()) return us_.front();
+    const auto above = static_cast<size_t>(std::upper_bound(requests_.begin(), requests_.end(), requests) -
+                                           requests_.begin());
+    const double fraction =
+        static_cast<double>(requests - requests_[above - 1]) / (requests_[above] - requests_[above - 1]);
+    return us_[above - 1] + (us_[above] - us_[above - 1]) * fraction;
   }
 
  private:
-  std::vector<uint32_t> calls_;
+  std::vector<uint32_t> requests_;
   std::vector<double> us_;
 };
 
 // Replays behind many rows beside those behind few.
 MeasuredTable behind_many(const BehindFew& few, double many, const std::string& model) {
   MeasuredTable out{"decode host behind many", model, {}, {}, {}};
-  for (uint32_t calls = 1; calls <= 256; calls *= 2) {
-    const double more = few.at(calls) == 0 ? 0 : std::max(0.0, many - few.at(calls));
-    out.rows.push_back(calls), out.at.push_back({more, more, more});
+  for (uint32_t requests = 1; requests <= 256; requests *= 2) {
+    const double more = few.at(requests) == 0 ? 0 : std::max(0.0, many - few.at(requests));
+    out.rows.push_back(requests), out.at.push_back({more, more, more});
   }
   return out;
 }
@@ -68,17 +69,17 @@ MeasuredTable behind_many(const BehindFew& few, double many, const std::string& 
 }  // namespace
 
 const char* figure_of(Served what) {
-  constexpr const char* kNames[kServed] = {"served first step of a form",
-                                           "served second step of a form",
-                                           "served third step of a form",
+  constexpr const char* kNames[kServed] = {"served first step of a graph",
+                                           "served second step of a graph",
+                                           "served third step of a graph",
                                            "served replay behind many rows",
                                            "served chunks of few rows",
-                                           "served replay of up to 2 calls behind few rows",
-                                           "served replay of up to 4 calls behind few rows",
-                                           "served replay of up to 8 calls behind few rows",
-                                           "served replay of up to 16 calls behind few rows",
-                                           "served replay of up to 32 calls behind few rows",
-                                           "served replay of up to 64 calls behind few rows"};
+                                           "served replay of up to 2 requests behind few rows",
+                                           "served replay of up to 4 requests behind few rows",
+                                           "served replay of up to 8 requests behind few rows",
+                                           "served replay of up to 16 requests behind few rows",
+                                           "served replay of up to 32 requests behind few rows",
+                                           "served replay of up to 64 requests behind few rows"};
   return kNames[static_cast<size_t>(what)];
 }
 
@@ -87,15 +88,16 @@ const char* figure_of(Served what) {
 MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const std::string& heads,
                          uint32_t layers) {
   const BehindFew few(device);
-  const auto attention = [&](uint32_t calls, uint32_t) { return few.at(calls) / layers; };
+  const auto attention = [&](uint32_t requests, uint32_t) { return few.at(requests) / layers; };
   shift("decode attention", heads, &device.tables, attention);
   for (MeasuredKv& format : device.formats) {
-    for (const char* decodes : {"decode attention", "decode attention narrow"})
+    for (const char* decodes : {"decode attention", "decode attention low-bit"})
       shift(decodes, heads, &format.tables, attention);
   }
-  shift("chunk host mixed", model, &device.tables, [&](uint32_t calls, uint32_t) { return -few.at(calls); });
-  shift("form host", model, &device.tables, [&](uint32_t calls, uint32_t use) {
-    return use < GraphShapes::kMost ? us_of(device, static_cast<Served>(use)) - few.at(calls) : 0;
+  shift("chunk host mixed", model, &device.tables,
+        [&](uint32_t requests, uint32_t) { return -few.at(requests); });
+  shift("new graph host", model, &device.tables, [&](uint32_t requests, uint32_t use) {
+    return use < GraphShapes::kMost ? us_of(device, static_cast<Served>(use)) - few.at(requests) : 0;
   });
   const double rows = us_of(device, Served::kFewRows);
   shift("chunk host", model, &device.tables,

@@ -19,17 +19,17 @@ Result<void> check_geometry(const CostTables& t, const LlmSpec& m) {
                 {"MLP columns", t.intermediate, m.intermediate},
                 {"vocabulary entries", t.vocab, m.vocab}};
   if (m.moe_layers() > 0) {
-    return mistake(t.where, fmt::format("has no expert kernels, but {} is a mixture of experts", m.name),
-                   "leave the profile out to use the roofline");
+    return make_error(t.where, fmt::format("has no expert kernels, but {} is a mixture of experts", m.name),
+                      "leave the profile out to use the roofline");
   }
   for (const auto& f : fields) {
     if (f.profiled == 0 || f.profiled == f.model) continue;
     bool cut = false;
     for (const uint32_t degree : t.tp_degrees) cut = cut || uint64_t{f.profiled} * degree == f.model;
     if (!cut) {
-      return mistake(t.where,
-                     fmt::format("was measured with {} {}, {} has {}", f.profiled, f.name, m.name, f.model),
-                     "take the profile of this model");
+      return make_error(
+          t.where, fmt::format("was measured with {} {}, {} has {}", f.profiled, f.name, m.name, f.model),
+          "take the profile of this model");
     }
   }
   return {};
@@ -48,7 +48,7 @@ Result<std::unique_ptr<TableCost>> TableCost::make(const CostTables& tables, con
                                                    uint32_t sm_count, const HostTime& host,
                                                    const AllReduceRate& all_reduce,
                                                    std::unique_ptr<RooflineCost> roofline) {
-  if (auto r = check_geometry(tables, llm); !r) return tl::unexpected<Mistake>(r.error());
+  if (auto r = check_geometry(tables, llm); !r) return tl::unexpected<Error>(r.error());
   KVT_CHECK(roofline != nullptr || !tables.lm_head.at.empty());
   return std::unique_ptr<TableCost>(
       new TableCost(tables, llm, tp, sm_count, host, all_reduce, std::move(roofline)));
@@ -106,16 +106,17 @@ size_t TableCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   (*out)[0] = {"attention", PartKind::kAttention,   PartPlace::kLayer,
                layers_,     ticks_from_us(time.us), time.evidence};
   if (shape.requantised == 0) return 1;
-  // Nobody measured it: reading so many cells and writing fewer takes at most what reading them twice does.
-  StepShape cells;
-  cells.decodes = 1;
-  cells.decode_context_sum = shape.requantised;
-  cells.decode_context_max = static_cast<uint32_t>(std::min<uint64_t>(shape.requantised, UINT32_MAX));
+  // Nobody measured it: reading so many KV entries and writing fewer takes at most what reading them twice
+  // does.
+  StepShape kv_entries;
+  kv_entries.decodes = 1;
+  kv_entries.decode_context_sum = shape.requantised;
+  kv_entries.decode_context_max = static_cast<uint32_t>(std::min<uint64_t>(shape.requantised, UINT32_MAX));
   (*out)[1] = {"requantise",
                PartKind::kRope,
                PartPlace::kLayer,
                layers_,
-               2 * ticks_from_us(attention_.step(cells).us),
+               2 * ticks_from_us(attention_.step(kv_entries).us),
                Evidence::kExtrapolated};
   return 2;
 }

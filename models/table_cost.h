@@ -4,7 +4,7 @@
 //          down [+ 2 all-reduces]) + final norm + output head + sampler
 //
 // Dense kernels run on the padded tokens, linear between measured counts. The head and the sampler run on
-// the rows that sample, on one at least: an engine launches them even when no call of the step finishes
+// the rows that sample, on one at least: an engine launches them even when no request of the step finishes
 // its prompt. Attention: attention_table.h. All-reduces of tensor parallelism are not in the tables and
 // come from the roofline.
 //

@@ -11,24 +11,24 @@
 namespace kvtwin {
 namespace {
 
-tl::unexpected<Mistake> no_code(const std::string& where, const char* field, uint32_t code) {
-  return mistake(where, fmt::format("{} has the tag {}", field, code), "tags are 0 to 55");
+tl::unexpected<Error> no_code(const std::string& where, const char* field, uint32_t code) {
+  return make_error(where, fmt::format("{} has the tag {}", field, code), "tags are 0 to 55");
 }
 
 Result<void> read_order(const v1::TagMap& in, const std::string& where, TagMap* map) {
-  std::iota(map->demote_order.begin(), map->demote_order.end(), uint8_t{0});
-  if (in.demote_order_size() == 0) return {};
-  if (in.demote_order_size() != static_cast<int>(kTagMapCodes))
-    return mistake(where, fmt::format("demote_order has {} tags", in.demote_order_size()),
-                   "all 56, or none for the order of codes");
+  std::iota(map->two_bit_order.begin(), map->two_bit_order.end(), uint8_t{0});
+  if (in.two_bit_order_size() == 0) return {};
+  if (in.two_bit_order_size() != static_cast<int>(kTagMapCodes))
+    return make_error(where, fmt::format("two_bit_order has {} tags", in.two_bit_order_size()),
+                      "all 56, or none for the order of codes");
   uint64_t seen = 0;
   for (uint32_t i = 0; i < kTagMapCodes; ++i) {
-    const uint32_t code = in.demote_order(static_cast<int>(i));
-    if (code >= kTagMapCodes) return no_code(where, "demote_order", code);
+    const uint32_t code = in.two_bit_order(static_cast<int>(i));
+    if (code >= kTagMapCodes) return no_code(where, "two_bit_order", code);
     if (((seen >> code) & 1) != 0)
-      return mistake(where, fmt::format("demote_order has the tag {} twice", code), "each once");
+      return make_error(where, fmt::format("two_bit_order has the tag {} twice", code), "each once");
     seen |= uint64_t{1} << code;
-    map->demote_order[i] = static_cast<uint8_t>(code);
+    map->two_bit_order[i] = static_cast<uint8_t>(code);
   }
   return {};
 }
@@ -42,7 +42,7 @@ Result<TagMap> parse_tag_map(std::string_view text, const std::string& where) {
   map.name = in.name(), map.model = in.model(), map.source = in.source();
   map.bits = in.bits(), map.exact = in.exact();
   if (!(map.bits >= 2 && map.bits <= 4))
-    return mistake(where, fmt::format("bits is {}", map.bits), "from 2 to 4");
+    return make_error(where, fmt::format("bits is {}", map.bits), "from 2 to 4");
   for (const uint32_t code : in.four_bit_tags()) {
     if (code >= kTagMapCodes) return no_code(where, "four_bit_tags", code);
     map.four_bit_tags |= uint64_t{1} << code;
@@ -51,7 +51,7 @@ Result<TagMap> parse_tag_map(std::string_view text, const std::string& where) {
   for (const v1::TagMap::Loss& loss : in.losses()) {
     if (loss.tag() >= kTagMapCodes) return no_code(where, "losses", loss.tag());
     if (!(loss.two_bits() >= 0 && loss.four_bits() >= 0))
-      return mistake(
+      return make_error(
           where, fmt::format("losses of tag {} are {} and {}", loss.tag(), loss.two_bits(), loss.four_bits()),
           "0 or more");
     map.losses[loss.tag()] = {loss.tokens(), loss.two_bits(), loss.four_bits()};
@@ -65,7 +65,7 @@ std::string tag_map_textproto(const TagMap& map) {
   out.set_bits(map.bits), out.set_exact(map.exact);
   for (uint32_t code = 0; code < kTagMapCodes; ++code) {
     if (((map.four_bit_tags >> code) & 1) != 0) out.add_four_bit_tags(code);
-    out.add_demote_order(map.demote_order[code]);
+    out.add_two_bit_order(map.two_bit_order[code]);
     const TagMap::Loss& loss = map.losses[code];
     if (loss.tokens == 0) continue;
     v1::TagMap::Loss* const entry = out.add_losses();

@@ -13,12 +13,13 @@
 
 #include "engine/base/compressed_file.h"
 #include "engine/base/regular_file.h"
+#include "engine/base/retired_names.h"
 
 namespace kvtwin {
 namespace {
 
 namespace pb = google::protobuf;
-constexpr size_t kMistakesMax = 20;  // of one file; a binary file would otherwise fill the screen
+constexpr size_t kErrorsMax = 20;  // of one file; a binary file would otherwise fill the screen
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -48,12 +49,12 @@ bool extends(std::string_view word, std::string_view known) {
   return next == '-' || next == '_' || next == '.' || next == ' ';
 }
 
-class Mistakes : public pb::io::ErrorCollector {
+class Errors : public pb::io::ErrorCollector {
  public:
-  Mistakes(std::string where, const pb::Descriptor* root) : where_(std::move(where)), root_(root) {}
+  Errors(std::string where, const pb::Descriptor* root) : where_(std::move(where)), root_(root) {}
 
   void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
-    if (++count_ > kMistakesMax) return;
+    if (++count_ > kErrorsMax) return;
     std::string place = line < 0 ? where_ : fmt::format("{}:{}:{}", where_, line + 1, column + 1);
     if (first_.empty()) {
       first_ = place;
@@ -68,8 +69,8 @@ class Mistakes : public pb::io::ErrorCollector {
   Result<void> result() const {
     if (count_ == 0) return {};
     std::string what = text_;
-    if (count_ > kMistakesMax) what += fmt::format("\n... and {} more", count_ - kMistakesMax);
-    return mistake(first_, what, hint_);
+    if (count_ > kErrorsMax) what += fmt::format("\n... and {} more", count_ - kErrorsMax);
+    return make_error(first_, what, hint_);
   }
 
  private:
@@ -96,42 +97,44 @@ class Mistakes : public pb::io::ErrorCollector {
 }  // namespace
 
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
   std::ifstream in(path, std::ios::binary);
-  if (!in) return mistake(path, "cannot be opened", "check the name and its permissions");
+  if (!in) return make_error(path, "cannot be opened", "check the name and its permissions");
   std::string text;
   char buffer[1 << 14];
   while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
     if (text.empty()) {
       const std::string_view start(buffer, static_cast<size_t>(in.gcount()));
-      if (Result<void> ok = check_not_compressed(path, start); !ok)
-        return tl::unexpected<Mistake>(ok.error());
+      if (Result<void> ok = check_not_compressed(path, start); !ok) return tl::unexpected<Error>(ok.error());
     }
     text.append(buffer, static_cast<size_t>(in.gcount()));
     if (text.size() > bytes_max) {
-      return mistake(path, fmt::format("is larger than {} bytes", bytes_max), "this kind of file is small");
+      return make_error(path, fmt::format("is larger than {} bytes", bytes_max),
+                        "this kind of file is small");
     }
   }
-  if (in.bad()) return mistake(path, "cannot be read", "is it a directory?");
+  if (in.bad()) return make_error(path, "cannot be read", "is it a directory?");
   return text;
 }
 
 Result<void> parse_textproto(std::string_view text, const std::string& where, pb::Message* message) {
-  if (text.size() > kModelFileBytesMax) return mistake(where, "is too large for a textproto");
-  Mistakes mistakes(where, message->GetDescriptor());
+  if (text.size() > kModelFileBytesMax) return make_error(where, "is too large for a textproto");
+  Errors errors(where, message->GetDescriptor());
   pb::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&mistakes);
+  parser.RecordErrorsTo(&errors);
   parser.SetRecursionLimit(32);
   pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
   const bool parsed = parser.Parse(&stream, message);
-  if (auto r = mistakes.result(); !r) return r;
-  if (!parsed) return mistake(where, "is not a textproto");
+  if (auto r = errors.result(); !r) return r;
+  if (!parsed) return make_error(where, "is not a textproto");
   return {};
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
   std::vector<std::pair<size_t, std::string>> near;
   if (word.size() > 200) return {};
+  if (const std::string_view now = name_now(word, known); !now.empty())
+    return fmt::format("it is called \"{}\" now", now);
   for (const std::string& name : known) {
     const std::string known_lower = lower(name), word_lower = lower(word);
     const size_t distance = edit_distance(word_lower, known_lower);

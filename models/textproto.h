@@ -18,10 +18,10 @@ namespace kvtwin {
 // At most this much is read of a catalog file, profile table or config: none comes near it.
 constexpr size_t kModelFileBytesMax = size_t{64} << 20;
 
-// The whole file, or a Mistake that names it.
+// The whole file, or an Error that names it.
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max = kModelFileBytesMax);
 
-// Parses `text` into `message`. Every mistake of the text is reported, one per line, each as
+// Parses `text` into `message`. Every error of the text is reported, one per line, each as
 // `where:line:column: what`; the first unknown field comes with the nearest known ones.
 Result<void> parse_textproto(std::string_view text, const std::string& where,
                              google::protobuf::Message* message);

@@ -95,7 +95,7 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
 
 }  // namespace
 
-void draw_bf16(const Drawing& drawing, uint64_t first, uint64_t count, uint16_t* out) {
+void draw_bf16(const TensorDraw& drawing, uint64_t first, uint64_t count, uint16_t* out) {
   for (uint64_t i = 0; i < count; ++i)
     out[i] = to_bf16(drawing.mean + drawing.gain * noise_at(drawing.key, first + i));
 }
@@ -113,7 +113,7 @@ ModelWeights ModelWeights::draw_tensors(const LlmSpec& llm, uint64_t seed, bool 
                         TensorView* view) {
     view->type = TensorType::kBf16;
     view->shape = shape;
-    const Drawing drawing{key_of(seed, name), noise.mean, noise.gain};
+    const TensorDraw drawing{key_of(seed, name), noise.mean, noise.gain};
     if (shape.size() > 1 && !matrices) {
       view->drawing = &out.drawings_.emplace_back(drawing);  // a deque's elements survive moves as well
       return;
@@ -127,30 +127,30 @@ ModelWeights ModelWeights::draw_tensors(const LlmSpec& llm, uint64_t seed, bool 
 }
 
 Result<ModelWeights> ModelWeights::load(const LlmSpec& llm, const std::string& path) {
-  if (Result<void> ok = check_dense(llm, path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_dense(llm, path); !ok) return tl::unexpected<Error>(ok.error());
   Result<Checkpoint> opened = Checkpoint::open(path);
-  if (!opened) return tl::unexpected<Mistake>(opened.error());
+  if (!opened) return tl::unexpected<Error>(opened.error());
   ModelWeights out(llm);
   out.checkpoint_ = std::make_unique<Checkpoint>(std::move(*opened));
-  Result<void> wrong;
+  Result<void> problem;
   const auto take = [&](const std::string& name, const std::vector<uint64_t>& shape, Noise,
                         TensorView* view) {
-    if (!wrong) return;
+    if (!problem) return;
     const TensorView* found = out.checkpoint_->find(name);
     const std::string where = path + ": " + name;
     if (found == nullptr) {
-      wrong = mistake(where, "is missing", "is this the checkpoint of that config?");
+      problem = make_error(where, "is missing", "is this the checkpoint of that config?");
     } else if (found->shape != shape) {
-      wrong = mistake(where, fmt::format("is {}", shape_text(found->shape)),
-                      fmt::format("the config says {}", shape_text(shape)));
+      problem = make_error(where, fmt::format("is {}", shape_text(found->shape)),
+                           fmt::format("the config says {}", shape_text(shape)));
     } else if (found->type > TensorType::kBf16) {
-      wrong = mistake(where, fmt::format("is of {}", name_of(found->type)), "F32, F16 or BF16 is right");
+      problem = make_error(where, fmt::format("is of {}", name_of(found->type)), "F32, F16 or BF16 is right");
     } else {
       *view = *found;
     }
   };
   each_tensor(llm, &out.embedding_, &out.final_norm_, &out.lm_head_, &out.layers_, take);
-  if (!wrong) return tl::unexpected<Mistake>(wrong.error());
+  if (!problem) return tl::unexpected<Error>(problem.error());
   return out;
 }
 

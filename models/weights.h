@@ -6,7 +6,7 @@
 // Random weights are a pure function of (seed, tensor's name, index), drawn with integers and rounded to
 // bf16: the same bytes on every machine, whatever the order. Matrices have deviation 1/sqrt(in), so that
 // activations keep their size; those that write to the residual stream are 1/sqrt(2 layers) smaller;
-// query weights (with q/k norm: its gain) are twice as large, so that attention prefers some cells.
+// query weights (with q/k norm: its gain) are twice as large, so that attention prefers some KV entries.
 
 #ifndef KVTWIN_MODELS_WEIGHTS_H_
 #define KVTWIN_MODELS_WEIGHTS_H_
@@ -67,7 +67,7 @@ class ModelWeights {
   std::vector<LayerWeights> layers_;
   std::unique_ptr<Checkpoint> checkpoint_;    // what the views point into, or
   std::vector<std::vector<uint16_t>> drawn_;  // bf16
-  std::deque<Drawing> drawings_;              // of matrices that were not drawn
+  std::deque<TensorDraw> drawings_;           // of matrices that were not drawn
 };
 
 // Whether it is one of the models whose values we compute: llama, qwen2, qwen3 and mistral without
@@ -76,7 +76,7 @@ class ModelWeights {
 Result<void> check_dense(const LlmSpec& llm, const std::string& where);
 
 // Elements [first, first + count) as they are drawn, bf16. One thread.
-void draw_bf16(const Drawing& drawing, uint64_t first, uint64_t count, uint16_t* out);
+void draw_bf16(const TensorDraw& drawing, uint64_t first, uint64_t count, uint16_t* out);
 
 // config.json for `llm`, as import_hf_config() and transformers read it. REQUIRES: check_dense(llm).
 std::string hf_config_json(const LlmSpec& llm);

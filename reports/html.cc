@@ -35,20 +35,20 @@ std::string column(const std::vector<T>& values) {
   return base64(values.data(), values.size() * sizeof(T));
 }
 
-Json calls_json(const CallsTable& all) {
-  const CallsTable calls = all.thinned(kReportCallsMax);
+Json requests_json(const RequestsTable& all) {
+  const RequestsTable requests = all.thinned(kReportRequestsMax);
   Json out;
-  out["count"] = calls.count();
+  out["count"] = requests.count();
   out["of"] = all.count();
-  out["ready_s"] = column(calls.ready_s);
-  out["queue_s"] = column(calls.queue_s);
-  out["ttft_s"] = column(calls.ttft_s);
-  out["e2e_s"] = column(calls.e2e_s);
-  out["prompt"] = column(calls.prompt);
-  out["output"] = column(calls.output);
-  out["reused"] = column(calls.reused);
-  out["session"] = column(calls.session);
-  if (!calls.agent.empty()) out["agent"] = column(calls.agent);
+  out["ready_s"] = column(requests.ready_s);
+  out["queue_s"] = column(requests.queue_s);
+  out["ttft_s"] = column(requests.ttft_s);
+  out["e2e_s"] = column(requests.e2e_s);
+  out["prompt"] = column(requests.prompt);
+  out["output"] = column(requests.output);
+  out["reused"] = column(requests.reused);
+  out["session"] = column(requests.session);
+  if (!requests.agent.empty()) out["agent"] = column(requests.agent);
   return out;
 }
 
@@ -71,10 +71,10 @@ Json run_json(const ReportRun& run) {
   out["scenario"] = run.result.scenario_text();
   out["notes"] = Json::array();
   for (const std::string& note : run.result.notes()) out["notes"].push_back(note);
-  if (run.calls.count() > kReportCallsMax)
-    out["notes"].push_back(fmt::format("plots of single calls show every {}th of {} calls",
-                                       (run.calls.count() + kReportCallsMax - 1) / kReportCallsMax,
-                                       run.calls.count()));
+  if (run.requests.count() > kReportRequestsMax)
+    out["notes"].push_back(fmt::format("plots of single requests show every {}th of {} requests",
+                                       (run.requests.count() + kReportRequestsMax - 1) / kReportRequestsMax,
+                                       run.requests.count()));
   out["memory"] = Json::array();
   for (const v1::MemoryTerm& term : run.result.memory())
     out["memory"].push_back({{"name", term.name()}, {"bytes", term.bytes()}});
@@ -87,9 +87,9 @@ Json run_json(const ReportRun& run) {
   }
   if (!run.heads.empty()) out["heads"] = Json::parse(run.heads);
   if (!run.timeline.empty()) out["timeline"] = Json::parse(run.timeline);
-  out["calls"] = calls_json(run.calls);
+  out["requests"] = requests_json(run.requests);
   if (run.tools.count() > 0) out["tools"] = tools_json(run.tools);
-  out["sessions"] = run.calls.sessions;
+  out["sessions"] = run.requests.sessions;
   return out;
 }
 

@@ -17,7 +17,7 @@ struct Row {
   const char* key;
   const char* label;
 };
-constexpr Row kRows[] = {{"calls_finished", "calls finished"},
+constexpr Row kRows[] = {{"requests_finished", "requests finished"},
                          {"output_tokens_per_s", "output tokens/s"},
                          {"ttft_p50_ms", "TTFT median, ms"},
                          {"ttft_p99_ms", "TTFT P99, ms"},
@@ -49,7 +49,7 @@ std::string runs_text(const std::vector<ReportRun>& runs) {
     for (const Json& record : records) {
       // What a real server's files do not say is 0 in a result, and nothing here.
       const bool said =
-          record.contains(row.key) && !(record.value("world", "") == "measured" && record[row.key] == 0);
+          record.contains(row.key) && !(record.value("backend", "") == "measured" && record[row.key] == 0);
       cells.push_back(said ? cell(record[row.key]) : "");
     }
     out += markdown_line(cells);

@@ -87,7 +87,7 @@ struct QualitySet {
   }
 };
 
-std::string share_said(const Json& row) {
+std::string fraction_said(const Json& row) {
   std::string out = fmt::format("{:.1f} %", 100 * number(row, "accuracy"));
   if (row.contains("accuracy_low") && row.contains("accuracy_high"))
     out += fmt::format(" [{:.0f} {:.0f}]", 100 * number(row, "accuracy_low"),
@@ -106,7 +106,7 @@ std::vector<QualitySet> quality_sets(const Json& all, std::vector<std::string>* 
     });
     if (set == out.end())
       set = out.insert(out.end(), {text(row, "policy"), number(row, "budget"), 0, 0, 0, 0, {}});
-    set->cells[task] = share_said(row);
+    set->cells[task] = fraction_said(row);
     set->right += number(row, "accuracy");
     set->kept += number(row, "kv_bytes_mean");
     set->speed = std::max(set->speed, number(row, "simulated_tokens_per_s"));
@@ -149,7 +149,7 @@ std::string quality_markdown(const ReportEvidence& evidence) {
   }
   return out + fmt::format(
                    "\nfront: asked all tasks, and no other set has as many right answers on average, from no "
-                   "more bytes kept {}. An oracle knows the answer: it is left out.\n\n",
+                   "more bytes retained {}. An oracle knows the answer: it is left out.\n\n",
                    simulated ? "and with as much throughput" : "and read");
 }
 

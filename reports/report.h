@@ -1,8 +1,8 @@
 // A report: runs and sweeps as one self-contained HTML page, or as Markdown for a pull request.
 //
-// It is made of results only (run.binpb, calls.csv, a sweep's points): what a world did not write down, no
-// report knows. The page holds the data as JSON, calls as columns, and the bundle of reports/web, which draws
-// it.
+// It is made of results only (run.binpb, requests.csv, a sweep's points): what a backend did not write down,
+// no report knows. The page holds the data as JSON, requests as columns, and the bundle of reports/web, which
+// draws it.
 
 #ifndef KVTWIN_REPORTS_REPORT_H_
 #define KVTWIN_REPORTS_REPORT_H_
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "reports/calls_table.h"
+#include "reports/requests_table.h"
 #include "reports/tools_table.h"
 #include "traces/proto/run.pb.h"
 
@@ -21,7 +21,7 @@ struct ReportRun {
   std::string dir;
   v1::RunResult result;
   std::string summary;  // a flat JSON object: the result as programs read it
-  CallsTable calls;
+  RequestsTable requests;
   ToolsTable tools;   // none: the trace has none
   std::string heads;  // heads.json, a JSON object; "": all heads hold the same
   // Of timeline.json: a JSON object with names and spans [engine, row, name, from s, to s, pages]; row 0
@@ -53,8 +53,8 @@ struct Report {
   std::vector<ReportEvidence> qualities;    // quality.json of kvtwin evaluate
 };
 
-// More calls than this of one run are thinned out evenly, and the page says so: it stays below 5 MB.
-constexpr uint64_t kReportCallsMax = 60'000;
+// More requests than this of one run are thinned out evenly, and the page says so: it stays below 5 MB.
+constexpr uint64_t kReportRequestsMax = 60'000;
 
 std::string report_html(const Report& report);
 std::string report_markdown(const Report& report);

@@ -24,14 +24,14 @@ enum ToolsColumn {
 
 }  // namespace
 
-Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const CallsTable& calls,
+Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const RequestsTable& requests,
                               size_t most) {
   std::vector<std::string> cells;
   if (csv.substr(0, csv.find('\n')) != kHead)
-    return mistake(where + ":1", "is not what this version of kvtwin writes", "run the scenario again");
+    return make_error(where + ":1", "is not what this version of kvtwin writes", "run the scenario again");
   take_record(&csv, &cells);
   std::map<std::string, uint32_t> sessions;
-  for (const std::string& name : calls.sessions)
+  for (const std::string& name : requests.sessions)
     sessions.emplace(name, static_cast<uint32_t>(sessions.size()));
   ToolsTable out;
   for (uint64_t line = 2; out.count() < most && take_record(&csv, &cells); ++line) {
@@ -40,10 +40,10 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
     for (const ToolsColumn c : {kToolAgent, kToolReleased, kToolFinished})
       good = good && whole(cells[c], &values[c]) && values[c] >= 0;
     if (!good || values[kToolFinished] < values[kToolReleased] || values[kToolAgent] > UINT16_MAX)
-      return mistake(fmt::format("{}:{}", where, line), "is no tool with a session, an agent and two times",
-                     "run the scenario again");
+      return make_error(fmt::format("{}:{}", where, line),
+                        "is no tool with a session, an agent and two times", "run the scenario again");
     const auto session = sessions.find(session_name(cells[kToolSession], cells[kToolReplica]));
-    if (session == sessions.end()) continue;  // none of its calls finished
+    if (session == sessions.end()) continue;  // none of its requests finished
     out.released_s.push_back(static_cast<double>(values[kToolReleased]) / 1e9);
     out.taken_s.push_back(
         static_cast<float>(static_cast<double>(values[kToolFinished] - values[kToolReleased]) / 1e9));

@@ -1,4 +1,4 @@
-// ToolsTable is tools.csv of a run's folder, read back: what sessions did between their calls.
+// ToolsTable is tools.csv of a run's folder, read back: what sessions did between their requests.
 
 #ifndef KVTWIN_REPORTS_TOOLS_TABLE_H_
 #define KVTWIN_REPORTS_TOOLS_TABLE_H_
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "reports/calls_table.h"
+#include "reports/requests_table.h"
 
 namespace kvtwin {
 
@@ -17,14 +17,14 @@ struct ToolsTable {
   std::vector<double> released_s;
   std::vector<float> taken_s;
   std::vector<uint16_t> agent;    // of its session
-  std::vector<uint8_t> inner;     // 1: an agent whose calls nobody recorded; 0: a tool
-  std::vector<uint32_t> session;  // index of the sessions of the calls
+  std::vector<uint8_t> inner;     // 1: an agent whose requests nobody recorded; 0: a tool
+  std::vector<uint32_t> session;  // index of the sessions of the requests
 
   size_t count() const { return released_s.size(); }
 };
 
-// Tools of sessions that `calls` knows, the first `most` of them. `where` is for messages.
-Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const CallsTable& calls,
+// Tools of sessions that `requests` knows, the first `most` of them. `where` is for messages.
+Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const RequestsTable& requests,
                               size_t most);
 
 }  // namespace kvtwin

@@ -19,7 +19,7 @@ Scenario dense_scenario(const Scenario& scenario) {
   Scenario out = scenario;
   *out.values.mutable_policies() = default_scenario("").policies();
   out.values.mutable_policies()->set_placement("gpu");
-  out.values.mutable_simulation()->set_kept("fixed");
+  out.values.mutable_simulation()->set_retained("fixed");
   out.values.mutable_memory()->set_host_bytes(0);
   out.values.mutable_memory()->set_gpu_pages(1u << 20);
   out.values.mutable_memory()->set_reserved_pages(0);
@@ -29,14 +29,14 @@ Scenario dense_scenario(const Scenario& scenario) {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> CalibrationModel::make(
-    const Scenario& scenario, const ContextChoice& choice) {
-  tl::expected<Composed, Mistakes> composed = compose(dense_scenario(scenario));
+tl::expected<std::unique_ptr<CalibrationModel>, Errors> CalibrationModel::make(const Scenario& scenario,
+                                                                               const ContextChoice& choice) {
+  tl::expected<Composed, Errors> composed = compose(dense_scenario(scenario));
   if (!composed) return tl::unexpected(std::move(composed.error()));
   Result<ModelWeights> weights = compose_weights(scenario, composed->llm, false);
-  if (!weights) return tl::unexpected(Mistakes{weights.error()});
+  if (!weights) return tl::unexpected(Errors{weights.error()});
   Result<std::vector<TraceContext>> contexts = trace_contexts(scenario, &*composed, choice);
-  if (!contexts) return tl::unexpected(Mistakes{contexts.error()});
+  if (!contexts) return tl::unexpected(Errors{contexts.error()});
   std::vector<uint32_t> instruction;
   const uint32_t rows = scorer_spec(scenario.values.policies()).repeat_instruction;
   for (uint32_t i = 0; i < rows; ++i) {
@@ -45,7 +45,7 @@ tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> CalibrationModel::make
   }
   std::unique_ptr<CalibrationModel> out(
       new CalibrationModel(std::move(*weights), std::move(*contexts), std::move(instruction)));
-  if (Result<void> ok = out->load_scorer(scenario); !ok) return tl::unexpected(Mistakes{ok.error()});
+  if (Result<void> ok = out->load_scorer(scenario); !ok) return tl::unexpected(Errors{ok.error()});
   return out;
 }
 
@@ -55,13 +55,13 @@ Result<void> CalibrationModel::load_scorer(const Scenario& scenario) {
   const kernels::ScorerKind kind = score_spec(scenario.values).kind;
   if (written.empty()) return {};
   if (!cpu::has_weights(kind)) {
-    return mistake(scenario.where("cpu.scorer_weights"),
-                   fmt::format("scorer \"{}\" has no weights", scenario.values.policies().scorer()),
-                   "\"\", or scorer fastkvzip, trimkv or judge_q");
+    return make_error(scenario.where("cpu.scorer_weights"),
+                      fmt::format("scorer \"{}\" has no weights", scenario.values.policies().scorer()),
+                      "\"\", or scorer fastkvzip, trimkv or judge_q");
   }
-  const uint32_t rows = captured_rows("judge_q", scorer_spec(scenario.values.policies()));
+  const uint32_t rows = captured_queries("judge_q", scorer_spec(scenario.values.policies()));
   Result<cpu::ScorerWeights> loaded = cpu::ScorerWeights::load(kind, llm(), rows, scenario.file(written));
-  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+  if (!loaded) return tl::unexpected<Error>(loaded.error());
   scorer_weights_.emplace(kind, std::move(*loaded));
   return {};
 }
@@ -88,7 +88,7 @@ cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, kernels::S
   if (!cpu::has_weights(kind)) return out;
   const auto [at, is_new] = scorer_weights_.try_emplace(kind);
   if (is_new) {
-    const uint32_t rows = captured_rows("judge_q", work);
+    const uint32_t rows = captured_queries("judge_q", work);
     at->second = cpu::ScorerWeights::drawn(kind, llm(), rows, scenario.values.seed());
   }
   out.scorer_weights = &at->second;
@@ -98,7 +98,7 @@ cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, kernels::S
 CalibrationModel::Room CalibrationModel::room(const Scenario& scenario, kernels::ScorerKind kind) {
   Room out{0, cpu::needs_hidden(kind)};
   for (size_t i = 0; i < contexts_.size(); ++i)
-    out.rows = std::max(out.rows, cpu::probe_rows_max(kind, scored(scenario, kind, i), llm().hidden));
+    out.rows = std::max(out.rows, cpu::probe_tokens_max(kind, scored(scenario, kind, i), llm().hidden));
   return out;
 }
 

@@ -1,5 +1,5 @@
 // What every calibration of a policy starts from: the scenario's model with its weights, and contexts of its
-// trace. Runs on the CPU engine's forward pass, whatever world the scenario names; policies play no part.
+// trace. Runs on the CPU engine's forward pass, whatever backend the scenario names; policies play no part.
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_MODEL_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_MODEL_H_
@@ -18,9 +18,9 @@ namespace kvtwin {
 
 class CalibrationModel {
  public:
-  // Mistakes: a model that the CPU engine does not compute, no context that qualifies.
-  static tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> make(const Scenario& scenario,
-                                                                        const ContextChoice& choice);
+  // Errors: a model that the CPU engine does not compute, no context that qualifies.
+  static tl::expected<std::unique_ptr<CalibrationModel>, Errors> make(const Scenario& scenario,
+                                                                      const ContextChoice& choice);
 
   const LlmSpec& llm() const { return weights_.llm(); }
   const ModelWeights& weights() const { return weights_; }

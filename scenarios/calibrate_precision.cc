@@ -42,12 +42,12 @@ std::vector<uint8_t> tags_of(const ContextRoles& roles, BlindAxis blind) {
 void spread_over_axis(BlindAxis blind, TagMap* map) {
   uint64_t four = 0;
   std::array<uint8_t, kTags> place{};
-  for (uint8_t i = 0; i < kTags; ++i) place[map->demote_order[i]] = i;
+  for (uint8_t i = 0; i < kTags; ++i) place[map->two_bit_order[i]] = i;
   for (uint32_t tag = 0; tag < kTags; ++tag)
     four |= ((map->four_bit_tags >> standing_for(tag, blind)) & 1) << tag;
   map->four_bit_tags = four;
-  for (uint8_t tag = 0; tag < kTags; ++tag) map->demote_order[tag] = tag;
-  std::stable_sort(map->demote_order.begin(), map->demote_order.end(), [&](uint8_t a, uint8_t b) {
+  for (uint8_t tag = 0; tag < kTags; ++tag) map->two_bit_order[tag] = tag;
+  std::stable_sort(map->two_bit_order.begin(), map->two_bit_order.end(), [&](uint8_t a, uint8_t b) {
     return place[standing_for(a, blind)] < place[standing_for(b, blind)];
   });
 }
@@ -77,23 +77,24 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   const LlmSpec& llm = model->llm();
   const uint32_t group = scenario.values.policies().precision_options().group();
   if (group == 0 || llm.head_dim % group != 0) {
-    return mistake(scenario.where("policies.precision_options.group"),
-                   fmt::format("group is {}, heads of {} are {} wide", group, llm.name, llm.head_dim),
-                   "a divisor of that");
+    return make_error(scenario.where("policies.precision_options.group"),
+                      fmt::format("group is {}, heads of {} are {} wide", group, llm.name, llm.head_dim),
+                      "a divisor of that");
   }
   const Result<std::vector<ContextRoles>> roles = context_roles(scenario, model->contexts());
-  if (!roles) return tl::unexpected<Mistake>(roles.error());
+  if (!roles) return tl::unexpected<Error>(roles.error());
   const std::vector<uint32_t> layers = spread_layers(llm.layers, request.layers);
   std::vector<std::vector<kernels::TagLosses>> losses(layers.size());
   model->each({}, [&](size_t index, cpu::CapturedPass* pass) {
-    const uint32_t cells = pass->tokens(), rows = std::min(request.rows, cells);
+    const uint32_t kv_entries = pass->tokens(), rows = std::min(request.rows, kv_entries);
     const std::vector<uint8_t> tags = tags_of((*roles)[index], request.blind);
     for (size_t i = 0; i < layers.size(); ++i) {
-      const std::vector<float> q = by_token(pass->q(layers[i], cells - rows, rows));
-      const std::vector<float> k = by_token(pass->k(layers[i], 0, cells));
-      const std::vector<float> v = by_token(pass->v(layers[i], 0, cells));
-      losses[i].push_back(kernels::measure_tag_losses(
-          {q, k, v, tags, rows, cells, llm.query_heads, llm.kv_heads, llm.head_dim, cells - rows, group}));
+      const std::vector<float> q = by_token(pass->q(layers[i], kv_entries - rows, rows));
+      const std::vector<float> k = by_token(pass->k(layers[i], 0, kv_entries));
+      const std::vector<float> v = by_token(pass->v(layers[i], 0, kv_entries));
+      losses[i].push_back(
+          kernels::measure_tag_losses({q, k, v, tags, rows, kv_entries, llm.query_heads, llm.kv_heads,
+                                       llm.head_dim, kv_entries - rows, group}));
     }
   });
   const kernels::TagTable table = kernels::combine_tag_losses(losses);
@@ -107,7 +108,7 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   out.bits = request.bits_milli / 1000.0;
   out.exact = !request.greedy;
   out.four_bit_tags = bits.four_bit_tags;
-  out.demote_order = kernels::demote_order(table);
+  out.two_bit_order = kernels::two_bit_order(table);
   for (uint32_t tag = 0; tag < kTags; ++tag)
     out.losses[tag] = {table.tags[tag].count, table.tags[tag].two_bits, table.tags[tag].four_bits};
   spread_over_axis(request.blind, &out);
@@ -129,10 +130,10 @@ std::string tag_map_table(const TagMap& map) {
     fmt::format_to(std::back_inserter(out), "  {:<28} {:>10} {:>14.6g} {:>14.6g} {:>6}\n", tag_name(tag),
                    one.tokens, one.two_bits, one.four_bits, is_four ? 4 : 2);
   }
-  const double share = all > 0 ? static_cast<double>(four) / static_cast<double>(all) : 0;
+  const double fraction = all > 0 ? static_cast<double>(four) / static_cast<double>(all) : 0;
   fmt::format_to(std::back_inserter(out),
                  "\n  2 bits: {:.1f} % of the tokens, {:.3f} bits on average; loss {:.6g}\n",
-                 100 * (1 - share), 2 + 2 * share, loss);
+                 100 * (1 - fraction), 2 + 2 * fraction, loss);
   return out;
 }
 

@@ -26,7 +26,7 @@ struct PrecisionRequest {
 // Layers that are looked at: the middles of `count` equal parts.
 std::vector<uint32_t> spread_layers(uint32_t layers, uint32_t count);
 
-// Groups are those of policies.precision_options.group. Mistakes: the trace says nothing of roles; the group
+// Groups are those of policies.precision_options.group. Errors: the trace says nothing of roles; the group
 // does not divide the model's head.
 Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequest& request,
                                    CalibrationModel* model);

@@ -21,16 +21,16 @@ struct Region {
   double ratio = 0;     // of them, to be kept
 };
 
-// Kept cells of each head, of the ranked ones.
-std::vector<uint32_t> kept_cells(std::vector<float>* scores, const LlmSpec& llm, const Region& region,
-                                 bool all_layers) {
+// Kept KV entries of each head, of the ranked ones.
+std::vector<uint32_t> retained_entries(std::vector<float>* scores, const LlmSpec& llm, const Region& region,
+                                       bool all_layers) {
   const uint32_t scopes = all_layers ? 1 : llm.layers, heads = llm.layers * llm.kv_heads / scopes;
-  const auto cells = static_cast<uint64_t>(std::ceil(region.ratio * heads * region.rows - 1e-6));
+  const auto kv_entries = static_cast<uint64_t>(std::ceil(region.ratio * heads * region.rows - 1e-6));
   std::vector<uint32_t> counts;
   for (uint32_t scope = 0; scope < scopes; ++scope) {
     float* const first = scores->data() + uint64_t{scope} * heads * region.tokens + region.begin;
     const kernels::Ranked ranked{{first, heads, region.rows, region.tokens}, {region.rows, {}}};
-    const std::vector<uint32_t> some = kernels::count_flattened(ranked, cells);
+    const std::vector<uint32_t> some = kernels::count_flattened(ranked, kv_entries);
     counts.insert(counts.end(), some.begin(), some.end());
   }
   return counts;
@@ -44,8 +44,8 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
   kernels::ScoreSpec spec = score_spec(scenario.values);
   const std::optional<std::string> cannot = cpu::cannot_score(spec.kind);
   if (cannot)
-    return mistake(scenario.where("policies.scorer"), fmt::format("scorer {} cannot be calibrated", scorer),
-                   *cannot);
+    return make_error(scenario.where("policies.scorer"),
+                      fmt::format("scorer {} cannot be calibrated", scorer), *cannot);
   const LlmSpec& llm = model->llm();
   RetentionProfile out;
   out.name = fmt::format("{}-{}", scorer, llm.name);
@@ -65,7 +65,7 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
     spec.critical_first = static_cast<uint32_t>(region.ratio * region.rows / 2);
     std::vector<float> scores = cpu::score_captured(spec, model->scored(scenario, spec.kind, index), pass);
     out.context_tokens.push_back(behind);
-    for (const uint32_t count : kept_cells(&scores, llm, region, request.all_layers))
+    for (const uint32_t count : retained_entries(&scores, llm, region, request.all_layers))
       out.samples.push_back(static_cast<double>(count) / behind);
   });
   out.source = fmt::format("kvtwin calibrate policy, scenario {}, seed {}{}", scenario.values.name(),

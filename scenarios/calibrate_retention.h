@@ -1,5 +1,5 @@
-// How much of each context every KV head keeps when a scorer's best cells are kept over a layer, or over all
-// of them: the calibration of budgets (METHODS 2.2), and the behaviour model's table of what is kept.
+// How much of each context every KV head keeps when a scorer's best KV entries are kept over a layer, or over
+// all of them: the calibration of budgets (METHODS 2.2), and the behaviour model's table of what is kept.
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_RETENTION_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_RETENTION_H_
@@ -15,10 +15,10 @@ struct RetentionRequest {
   bool all_layers = false;  // one threshold for all layers; else one for each
 };
 
-// The scorer is the scenario's. Of a context with n tokens behind its sinks, r_adj n_e heads cells are kept
-// besides the window (METHODS 2.4; rounded up), n_e being n without the window. Scorers that share no score
-// between heads are what this is for: those that give all heads the same keep the same everywhere.
-// Mistakes: the scorer cannot be scored from a captured context.
+// The scorer is the scenario's. Of a context with n tokens behind its sinks, r_adj n_e heads KV entries are
+// kept besides the window (METHODS 2.4; rounded up), n_e being n without the window. Scorers that share no
+// score between heads are what this is for: those that give all heads the same keep the same everywhere.
+// Errors: the scorer cannot be scored from a captured context.
 Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const RetentionRequest& request,
                                              CalibrationModel* model);
 

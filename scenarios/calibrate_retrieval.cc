@@ -142,10 +142,10 @@ class RetrievalPass {
     kernels::RowSet missing;
     std::set_difference(chosen.begin(), chosen.end(), before.begin(), before.end(),
                         std::back_inserter(missing));
-    const double share = static_cast<double>(missing.size()) / static_cast<double>(chosen.size());
-    misses_[layer].add(share);
+    const double fraction = static_cast<double>(missing.size()) / static_cast<double>(chosen.size());
+    misses_[layer].add(fraction);
     if (by_step_.size() <= step) by_step_.resize(step + 1);
-    by_step_[step].add(share);
+    by_step_[step].add(fraction);
   }
 
   const RetrievalSpec spec_;
@@ -168,13 +168,14 @@ Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const Retrie
   const std::string& name = scenario.values.policies().retrieval();
   const RetrievalMethod method = retrieval_method(name);
   if (method == RetrievalMethod::kAll || method == RetrievalMethod::kInfinigen) {
-    return mistake(scenario.where("policies.retrieval"), fmt::format("retrieval {} chooses no pages", name),
-                   "--set=policies.retrieval=freekv, arkvale, shadowkv or quest");
+    return make_error(scenario.where("policies.retrieval"),
+                      fmt::format("retrieval {} chooses no pages", name),
+                      "--set=policies.retrieval=freekv, arkvale, shadowkv or quest");
   }
   const RetrievalSpec spec = retrieval_spec(scenario.values, llm);
   const uint32_t page_tokens = scenario.values.memory().page_tokens();
-  if (const auto wrong = check_retrieval_spec(spec, method, page_tokens))
-    return mistake(scenario.where("policies.retrieval_options"), *wrong, {});
+  if (const auto problem = check_retrieval_spec(spec, method, page_tokens))
+    return make_error(scenario.where("policies.retrieval_options"), *problem, {});
   RetrievalPass retrieving(spec, page_tokens, llm);
   model->each({request.steps, false}, [&](size_t index, cpu::CapturedPass* pass) {
     const TraceContext& context = model->contexts()[index];
@@ -191,7 +192,7 @@ Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const Retrie
   out.page_tokens = page_tokens, out.selectable_pages = selectable_pages(spec, page_tokens);
   retrieving.fill(&out);
   if (out.steps == 0)
-    return mistake(
+    return make_error(
         scenario.where("policies.retrieval_options.budget_tokens"),
         fmt::format("no context has more to choose from than {} pages, twice", out.selectable_pages),
         fmt::format("prompts above {} tokens (--context-max), or a smaller budget", spec.budget_tokens));

@@ -17,7 +17,7 @@ struct RetrievalRequest {
 
 // Options are the scenario's retrieval's: pages, budget, summaries, scores. In each step every KV head
 // chooses pages with its own query; a page counts as missing if the step before did not choose it. Steps that
-// choose everything are left out. Mistakes: retrieval "all", or one that chooses no pages; no context is long
+// choose everything are left out. Errors: retrieval "all", or one that chooses no pages; no context is long
 // enough.
 Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const RetrievalRequest& request,
                                           CalibrationModel* model);

@@ -16,14 +16,14 @@ namespace {
 // vLLM 0.19 writes these; others of a line are ignored.
 Result<Request> parse_request(const nlohmann::json& line, const std::string& where) {
   Request out;
-  if (!line.is_object()) return mistake(where, "is no JSON object", "one request per line");
+  if (!line.is_object()) return make_error(where, "is no JSON object", "one request per line");
   const auto id = line.find("request_id");
   if (id != line.end() && id->is_string()) out.id = id->get<std::string>();
   const auto count = [&](const char* name, uint64_t* value) -> Result<void> {
     const auto found = line.find(name);
     if (found == line.end() || !found->is_number_unsigned()) {
-      return mistake(where, fmt::format("{} is {}", name, found == line.end() ? "missing" : found->dump()),
-                     "a number of tokens");
+      return make_error(where, fmt::format("{} is {}", name, found == line.end() ? "missing" : found->dump()),
+                        "a number of tokens");
     }
     *value = found->get<uint64_t>();
     return {};
@@ -31,8 +31,8 @@ Result<Request> parse_request(const nlohmann::json& line, const std::string& whe
   const auto time = [&](const char* name, double* value) -> Result<void> {
     const auto found = line.find(name);
     if (found == line.end() || !found->is_number()) {
-      return mistake(where, fmt::format("{} is {}", name, found == line.end() ? "missing" : found->dump()),
-                     "a time in seconds");
+      return make_error(where, fmt::format("{} is {}", name, found == line.end() ? "missing" : found->dump()),
+                        "a time in seconds");
     }
     *value = found->get<double>();
     return {};
@@ -44,7 +44,7 @@ Result<Request> parse_request(const nlohmann::json& line, const std::string& whe
     if (!ok) return tl::unexpected(ok.error());
   }
   if (out.first_token_s < out.queued_s || out.last_token_s < out.first_token_s) {
-    return mistake(where, "its times are out of order", "queued_ts <= first_token_ts <= last_token_ts");
+    return make_error(where, "its times are out of order", "queued_ts <= first_token_ts <= last_token_ts");
   }
   return out;
 }
@@ -107,12 +107,12 @@ Result<std::vector<Request>> parse_requests(std::string_view text, const std::st
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = fmt::format("{}:{}", name, number);
     const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-    if (parsed.is_discarded()) return mistake(where, "is no JSON", "one object per line");
+    if (parsed.is_discarded()) return make_error(where, "is no JSON", "one object per line");
     Result<Request> request = parse_request(parsed, where);
     if (!request) return tl::unexpected(request.error());
     out.push_back(std::move(*request));
   }
-  if (out.empty()) return mistake(name, "holds no requests");
+  if (out.empty()) return make_error(name, "holds no requests");
   return out;
 }
 
@@ -121,21 +121,22 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
   Comparison out;
   out.matched_by = match_by_id(real, &matched) ? "id" : "order";
   if (real.size() != matched.size()) {
-    return mistake("compare",
-                   fmt::format("the log has {} requests, the run finished {}", real.size(), matched.size()),
-                   "both must hold the same requests");
+    return make_error(
+        "compare", fmt::format("the log has {} requests, the run finished {}", real.size(), matched.size()),
+        "both must hold the same requests");
   }
   if (skip >= real.size()) {
-    return mistake("--skip", fmt::format("{} of {} requests leave nothing to compare", skip, real.size()),
-                   {});
+    return make_error("--skip", fmt::format("{} of {} requests leave nothing to compare", skip, real.size()),
+                      {});
   }
   for (size_t i = 0; i < real.size(); ++i) {
     if (real[i].input_tokens == matched[i].input_tokens && real[i].output_tokens == matched[i].output_tokens)
       continue;
-    return mistake(fmt::format("request {}", i + 1),
-                   fmt::format("has {} + {} tokens in the log and {} + {} in the run", real[i].input_tokens,
-                               real[i].output_tokens, matched[i].input_tokens, matched[i].output_tokens),
-                   "was the run made from the same data set, and are both in its order?");
+    return make_error(
+        fmt::format("request {}", i + 1),
+        fmt::format("has {} + {} tokens in the log and {} + {} in the run", real[i].input_tokens,
+                    real[i].output_tokens, matched[i].input_tokens, matched[i].output_tokens),
+        "was the run made from the same data set, and are both in its order?");
   }
   out.skipped = skip;
   out.requests = real.size() - skip;
@@ -203,11 +204,11 @@ Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
     double most = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), most);
     if (error != std::errc() || stop != text.data() + text.size() || !(most >= 0)) {
-      return mistake(where, fmt::format("\"{}\" is no percentage", text), "write --limit=ttft.mean=1.0");
+      return make_error(where, fmt::format("\"{}\" is no percentage", text), "write --limit=ttft.mean=1.0");
     }
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end())
-      return mistake(where, fmt::format("no metric \"{}\"", name), did_you_mean(name, names));
+      return make_error(where, fmt::format("no metric \"{}\"", name), did_you_mean(name, names));
     const ComparedRow& row = comparison.rows[static_cast<size_t>(found - names.begin())];
     if (std::abs(row.difference_percent()) <= most) continue;
     broken.push_back(fmt::format("{} {}: real {:.2f} ms, kvtwin {:.2f} ms: {:+.2f} %, limit {} %", row.metric,

@@ -37,7 +37,7 @@ TensorFormat format_named(const std::string& name) {
   return {NumberFormat::kBf16};
 }
 
-void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   const Catalog catalog;
   const auto named = [&](const std::string& name) {
     return is_catalog_path(name) ? scenario.file(name) : name;
@@ -45,17 +45,17 @@ void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   if (Result<LlmSpec> llm = catalog.llm(named(scenario.values.model().name()))) {
     out->llm = std::move(*llm);
   } else {
-    add_mistake(mistakes, scenario.where("model.name"), llm.error());
+    add_error(errors, scenario.where("model.name"), llm.error());
   }
   if (Result<NodeSpec> node = catalog.node(named(scenario.values.hardware().node()))) {
     out->node = std::move(*node);
     if (Result<DeviceSpec> device = catalog.device(out->node.device)) {
       out->device = std::move(*device);
     } else {
-      add_mistake(mistakes, scenario.where("hardware.node"), device.error());
+      add_error(errors, scenario.where("hardware.node"), device.error());
     }
   } else {
-    add_mistake(mistakes, scenario.where("hardware.node"), node.error());
+    add_error(errors, scenario.where("hardware.node"), node.error());
   }
   const v1::ModelChoice& model = scenario.values.model();
   if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
@@ -65,11 +65,11 @@ void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
 }
 
 // How the engines lie on nodes: an engine's GPUs are in one node.
-void place_engines(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void place_engines(const Scenario& scenario, Composed* out, Errors* errors) {
   const v1::Engines& engines = scenario.values.engines();
   const uint32_t tp = engines.tensor_parallel();
   if (tp > out->gpus) {
-    return mistakes->push_back(
+    return errors->push_back(
         {scenario.where("engines.tensor_parallel"),
          fmt::format("an engine of {} GPUs does not fit into one node: {} has {}", tp, out->node.name,
                      out->gpus),
@@ -80,7 +80,7 @@ void place_engines(const Scenario& scenario, Composed* out, Mistakes* mistakes) 
   const uint32_t nodes = scenario.values.hardware().nodes();
   if (nodes > 0 && needed > nodes) {
     const uint64_t gpus = uint64_t{engines.count()} * tp;
-    mistakes->push_back(
+    errors->push_back(
         {scenario.where("engines.count"),
          nodes == 1 ? fmt::format("{} engines of {} {} need {} GPUs, {} has {}", engines.count(), tp,
                                   plural(tp, "GPU"), gpus, out->node.name, out->gpus)
@@ -121,7 +121,7 @@ std::string what_would_fit(MemorySpec spec, uint32_t gpus) {
   return "no number of its GPUs holds this model; choose another node (kvtwin list nodes)";
 }
 
-void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
+void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Errors* errors) {
   const v1::Scenario& values = scenario.values;
   MemorySpec spec;
   spec.llm = out->llm;
@@ -130,12 +130,12 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
   spec.utilization = values.memory().gpu_fraction();
   spec.page_tokens = values.memory().page_tokens();
   spec.step_tokens_max = values.limits().step_tokens_max();
-  spec.calls_max = values.limits().calls_max();
+  spec.requests_max = values.limits().requests_max();
   spec.capture_sizes = static_cast<uint32_t>(values.limits().capture_sizes_size());
   spec.staging_bytes =
-      exact_cells_bytes(scenario, spec.llm, spec.tp) + staging_bytes(scenario, out->llm, policies);
+      exact_entries_bytes(scenario, spec.llm, spec.tp) + staging_bytes(scenario, out->llm, policies);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
-    return add_mistake(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
+    return add_error(errors, scenario.where("engines.tensor_parallel"), ok.error());
   }
   out->memory_given = values.memory().gpu_pages() > 0;
   Result<MemoryPlan> planned = plan_memory(spec);
@@ -147,9 +147,9 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
     out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
         out->memory.kv_bytes / static_cast<int64_t>(out->memory.page_bytes), UINT32_MAX - 1));
     if (policies.precision == "triaxial") {
-      const DualPoolSize size =
-          dual_pool_pages(out->llm, spec.tp, spec.page_tokens, static_cast<uint64_t>(out->memory.kv_bytes),
-                          policies.precision_spec);
+      const MixedPrecisionPoolSize size =
+          mixed_precision_pool_pages(out->llm, spec.tp, spec.page_tokens,
+                                     static_cast<uint64_t>(out->memory.kv_bytes), policies.precision_spec);
       out->memory.pages = size.pages_2 + size.pages_4;
     }
     if (out->memory_given) {
@@ -158,9 +158,9 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
                                        out->memory.pages, 100.0 * out->memory.pages / given - 100.0));
     }
   } else if (!out->memory_given) {
-    Mistake wrong = planned.error();
-    wrong.hint = what_would_fit(spec, out->gpus);
-    add_mistake(mistakes, scenario.where("model.name"), wrong);
+    Error problem = planned.error();
+    problem.hint = what_would_fit(spec, out->gpus);
+    add_error(errors, scenario.where("model.name"), problem);
   }
 }
 
@@ -174,7 +174,7 @@ uint32_t doubling_tokens(const LlmSpec& llm) {
              : static_cast<uint32_t>(std::min<uint64_t>(llm.active_parameters() / per_token, UINT32_MAX));
 }
 
-void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
+void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Errors* errors) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
   const uint64_t page_bytes = out->llm.kv_bytes_per_token(values.engines().tensor_parallel()) *
@@ -186,27 +186,27 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.page_tokens = config.unit_tokens = values.memory().page_tokens();
   config.pages_gpu = pages > reserved ? pages - reserved : 0;
   if (policies.precision == "triaxial") config.pages_int2 = pages_int2(pages, policies.precision_spec);
-  config.pages_host = pages_on_host(scenario, page_bytes, pages, *out, mistakes);
-  config.pages_disk = pages_on_disk(scenario, page_bytes, *out, mistakes);
-  config.calls_max = limits.calls_max();
+  config.pages_host = pages_on_host(scenario, page_bytes, pages, *out, errors);
+  config.pages_disk = pages_on_disk(scenario, page_bytes, *out, errors);
+  config.requests_max = limits.requests_max();
   config.step_tokens_max = limits.step_tokens_max();
   config.chunk_tokens_max = limits.chunk_tokens_max();
   config.context_tokens_max = out->llm.context_window;
   config.steps_in_flight_max = limits.steps_in_flight_max();
-  config.repeat_max = values.simulation().fold() ? config.repeat_max : 1;
+  config.repeat_max = values.simulation().coalesce() ? config.repeat_max : 1;
   config.batch_order = kBatchOrders.value(limits.batch_order());
   config.admission = kAdmissions.value(limits.admission());
   config.watermark_pages = limits.watermark_pages();
-  config.preemption = limits.preemption() == "demote" ? PreemptionKind::kDemote : PreemptionKind::kRecompute;
+  config.preemption = limits.preemption() == "swap" ? PreemptionKind::kSwap : PreemptionKind::kRecompute;
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();
   if (config.prefix_eviction == "cost_aware") config.eviction_doubling_tokens = doubling_tokens(out->llm);
   config.evict_batch_pages = limits.evict_batch_pages();
-  config.clean_batch_pages = limits.clean_batch_pages();
-  if (config.pages_host > 0 && values.policies().placement() != "arena") {
-    config.clean_pages_target =
-        limits.clean_pages_target() > 0 ? limits.clean_pages_target() : config.pages_gpu / 4;
+  config.offload_batch_pages = limits.offload_batch_pages();
+  if (config.pages_host > 0 && values.policies().placement() != "resident") {
+    config.offload_pages_target =
+        limits.offload_pages_target() > 0 ? limits.offload_pages_target() : config.pages_gpu / 4;
   }
   if (config.pages_disk > 0) {
     config.spill_pages_target =
@@ -214,13 +214,13 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   }
   config.capture_sizes.assign(limits.capture_sizes().begin(), limits.capture_sizes().end());
   if (limits.preset() == "vllm_v1") {
-    // vLLM captures nothing larger than two tokens per running call (its max_cudagraph_capture_size).
-    std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
+    // vLLM captures nothing larger than two tokens per running request (its max_cudagraph_capture_size).
+    std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.requests_max(); });
   }
   config.policies = policies;
-  if (!mistakes->empty()) return;  // further findings would only follow from these
-  if (const std::optional<std::string> wrong = validate_core_config(config)) {
-    mistakes->push_back({scenario.path, *wrong, {}});
+  if (!errors->empty()) return;  // further findings would only follow from these
+  if (const std::optional<std::string> problem = validate_core_config(config)) {
+    errors->push_back({scenario.path, *problem, {}});
     return;
   }
   out->options.routing = kRoutings.value(values.engines().routing());
@@ -253,7 +253,7 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   if (in.think_cap_s() > 0) out.think_cap = {static_cast<int64_t>(std::llround(in.think_cap_s() * 1e9))};
   out.replicas = in.replicas();
   out.sessions_max = in.sessions_max();
-  out.calls_max = in.calls_max();
+  out.requests_max = in.requests_max();
   out.hints =
       values.engines().routing() == "hint_aware" || values.policies().prefix_eviction() == "session_aware";
   out.on_reject = kRejectPolicies.value(in.on_reject());
@@ -286,16 +286,16 @@ class WatchedBuilder : public ReplayBuilder {
 };
 
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
-                Mistakes* mistakes) {
-  // The simulated world knows no tokens; calibrations run checkpoints, whatever the world.
-  const bool computed = scenario.values.world() != "sim" || !scenario.values.cpu().checkpoint().empty();
+                Errors* errors) {
+  // The simulated backend knows no tokens; calibrations run checkpoints, whatever the world.
+  const bool computed = scenario.values.backend() != "sim" || !scenario.values.cpu().checkpoint().empty();
   auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
   WatchedBuilder builder(on_session, tokens.get());
   if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
   if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
-    return mistakes->push_back(ok.error());
+    return errors->push_back(ok.error());
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
-  if (!client) return mistakes->push_back(client.error());
+  if (!client) return errors->push_back(client.error());
   out->client = std::move(*client);
   if (tokens->any()) {
     out->tokens = std::move(tokens);
@@ -309,14 +309,14 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   if (scenario.values.replay().think_cap_s() > 0) {
     out->notes.push_back(
         fmt::format("{} are capped at {} s",
-                    out->client->cap_reaches_every_gap() ? "all gaps between calls" : "think times",
+                    out->client->cap_reaches_every_gap() ? "all gaps between requests" : "think times",
                     scenario.values.replay().think_cap_s()));
   }
 }
 
-// Calls that can never run, and the most that any call needs.
+// Requests that can never run, and the most that any request needs.
 struct Oversized {
-  uint64_t calls = 0;
+  uint64_t requests = 0;
   uint64_t tokens = 0;
   PagesNeeded pages;
 };
@@ -324,14 +324,14 @@ struct Oversized {
 Oversized find_oversized(const ReplayTable& table, const RequestFit& fit) {
   Oversized out;
   for (const TableNode& node : table.nodes) {
-    if (node.kind != NodeKind::kCall) continue;
-    CallReady call;
-    call.prompt_tokens = node.prompt_tokens;
-    call.output_tokens = node.output_tokens;
-    call.roles = {table.roles.data() + node.role_first, node.role_count};
-    call.turn = node.turn;
-    const PagesNeeded pages = fit.needed(call);
-    out.calls += fit.misfit(call).has_value();
+    if (node.kind != NodeKind::kRequest) continue;
+    RequestReady request;
+    request.prompt_tokens = node.prompt_tokens;
+    request.output_tokens = node.output_tokens;
+    request.roles = {table.roles.data() + node.role_first, node.role_count};
+    request.turn = node.turn;
+    const PagesNeeded pages = fit.needed(request);
+    out.requests += fit.misfit(request).has_value();
     out.tokens = std::max(out.tokens, uint64_t{node.prompt_tokens} + node.output_tokens);
     out.pages.gpu = std::max(out.pages.gpu, pages.gpu);
     out.pages.host = std::max(out.pages.host, pages.host);
@@ -339,7 +339,7 @@ Oversized find_oversized(const ReplayTable& table, const RequestFit& fit) {
   return out;
 }
 
-// The fewest gpu pages of which calls may hold `held`.
+// The fewest gpu pages of which requests may hold `held`.
 uint64_t gpu_pages_for(uint64_t held, const Scenario& scenario, const CoreConfig& config) {
   const uint64_t free = uint64_t{scenario.values.memory().reserved_pages()} + config.watermark_pages;
   if (config.pages_int2 == 0) return held + free;
@@ -351,18 +351,18 @@ uint64_t gpu_pages_for(uint64_t held, const Scenario& scenario, const CoreConfig
   return pages;
 }
 
-void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes* mistakes) {
+void check_fit(const Scenario& scenario, size_t engine, Composed* out, Errors* errors) {
   const CoreConfig& config = out->options.engines[engine];
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
   const RequestFit fit(config, axes, retention);
   const Oversized found = find_oversized(out->client->table(), fit);
-  if (found.calls == 0) return;
-  out->oversized_calls = std::max(out->oversized_calls, static_cast<uint32_t>(found.calls));
+  if (found.requests == 0) return;
+  out->oversized_requests = std::max(out->oversized_requests, static_cast<uint32_t>(found.requests));
   if (scenario.values.replay().oversized() == "reject") return;
   const bool window = config.context_tokens_max > 0 && found.tokens > config.context_tokens_max;
-  std::string what = fmt::format("{} {} can never run: the longest has {} tokens", found.calls,
-                                 plural(found.calls, "call"), found.tokens);
+  std::string what = fmt::format("{} {} can never run: the longest has {} tokens", found.requests,
+                                 plural(found.requests, "request"), found.tokens);
   std::string change;
   if (window) {
     what += fmt::format(", the model's window is {}", config.context_tokens_max);
@@ -381,10 +381,10 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes*
     change += fmt::format("{}--set=memory.host_bytes={}", change.empty() ? "" : " ",
                           found.pages.host * out->facts[engine].page_bytes);
   }
-  mistakes->push_back({scenario.where(window ? "model.context_window" : "memory.gpu_pages"), what,
-                       fmt::format("smallest change that fits: {}; or reject and list these calls: "
-                                   "--set=replay.oversized=reject",
-                                   change)});
+  errors->push_back({scenario.where(window ? "model.context_window" : "memory.gpu_pages"), what,
+                     fmt::format("smallest change that fits: {}; or reject and list these requests: "
+                                 "--set=replay.oversized=reject",
+                                 change)});
 }
 
 }  // namespace
@@ -402,35 +402,34 @@ Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* note
   return import_trace(trace.format(), scenario.file(trace.path()), options, sink);
 }
 
-tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
+tl::expected<Composed, Errors> compose_engines(const Scenario& scenario) {
   Composed out;
-  Mistakes mistakes;
-  load_models(scenario, &out, &mistakes);
-  if (mistakes.empty()) place_engines(scenario, &out, &mistakes);
+  Errors errors;
+  load_models(scenario, &out, &errors);
+  if (errors.empty()) place_engines(scenario, &out, &errors);
   PolicySet policies;
-  if (mistakes.empty()) policies = policy_set(scenario, out.llm, &mistakes);
-  if (mistakes.empty()) plan(scenario, policies, &out, &mistakes);
-  if (mistakes.empty()) configure(scenario, policies, &out, &mistakes);
-  if (mistakes.empty()) out.kinds.front().memory = out.memory;
-  if (mistakes.empty()) compose_cluster(scenario, &out, &mistakes);
-  if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
+  if (errors.empty()) policies = policy_set(scenario, out.llm, &errors);
+  if (errors.empty()) plan(scenario, policies, &out, &errors);
+  if (errors.empty()) configure(scenario, policies, &out, &errors);
+  if (errors.empty()) out.kinds.front().memory = out.memory;
+  if (errors.empty()) compose_cluster(scenario, &out, &errors);
+  if (!errors.empty()) return tl::unexpected(std::move(errors));
   return out;
 }
 
-tl::expected<Composed, Mistakes> compose(const Scenario& scenario, const std::function<void()>& on_session) {
-  tl::expected<Composed, Mistakes> out = compose_engines(scenario);
+tl::expected<Composed, Errors> compose(const Scenario& scenario, const std::function<void()>& on_session) {
+  tl::expected<Composed, Errors> out = compose_engines(scenario);
   if (!out) return out;
-  Mistakes mistakes;
+  Errors errors;
   for (size_t i = 0; i < out->kinds.size(); ++i) {
-    std::unique_ptr<CostModel> cost = make_cost(scenario, i, &*out, &mistakes);
+    std::unique_ptr<CostModel> cost = make_cost(scenario, i, &*out, &errors);
     (i == 0 ? out->cost : out->kinds[i].cost) = std::move(cost);
   }
-  load_trace(scenario, on_session, &*out, &mistakes);
-  for (size_t i = 0, engine = 0; mistakes.empty() && i < out->kinds.size();
-       engine += out->kinds[i++].engines) {
-    check_fit(scenario, engine, &*out, &mistakes);
+  load_trace(scenario, on_session, &*out, &errors);
+  for (size_t i = 0, engine = 0; errors.empty() && i < out->kinds.size(); engine += out->kinds[i++].engines) {
+    check_fit(scenario, engine, &*out, &errors);
   }
-  if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
+  if (!errors.empty()) return tl::unexpected(std::move(errors));
   return out;
 }
 

@@ -47,8 +47,9 @@ class SampleWatcher {
  public:
   virtual ~SampleWatcher() = default;
   // `token` is what the last row before `position` says, the largest of `logits` ([vocab], valid during the
-  // call).
-  virtual void sampled(CallId call, uint32_t position, uint32_t token, std::span<const float> logits) = 0;
+  // request).
+  virtual void sampled(RequestId request, uint32_t position, uint32_t token,
+                       std::span<const float> logits) = 0;
 };
 
 struct Composed {
@@ -66,20 +67,20 @@ struct Composed {
   std::vector<EngineKind> kinds;               // in engine order; what stands above is the first one's
   OutcomeLog* outcome_log = nullptr;           // where to write down what the data decided; null: nowhere
   std::vector<std::string> notes;              // sentences for the user and the result
-  uint32_t oversized_calls = 0;                // that will be rejected
+  uint32_t oversized_requests = 0;             // that will be rejected
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
   std::optional<MeasuredMethod> method;        // what `cost` knows of the policies from calibration
-  // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
+  // Of the simulated backend: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
-  SampleWatcher* samples = nullptr;  // of worlds that compute values; null: nobody
+  SampleWatcher* samples = nullptr;  // of backends that compute values; null: nobody
   // Under the wall clock every step is said to take so long, whatever it takes: results of any machine are
   // alike.
   std::optional<Duration> step_time{};
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.
-tl::expected<Composed, Mistakes> compose(const Scenario& scenario,
-                                         const std::function<void()>& on_session = {});
+tl::expected<Composed, Errors> compose(const Scenario& scenario,
+                                       const std::function<void()>& on_session = {});
 
 // Which kind of engine `engine` is, and its place among them. REQUIRES: engine < options.engines.size().
 struct PlaceInKind {
@@ -90,12 +91,12 @@ PlaceInKind place_in_kind(const Composed& composed, size_t engine);
 
 // The parts of compose(), for commands that need only some.
 // Model, device, node, memory and configurations; no trace, no cost model.
-tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario);
+tl::expected<Composed, Errors> compose_engines(const Scenario& scenario);
 
 struct SimulatedEnd {
   RunEnd end;
-  std::array<double, kEvidenceKinds> evidence{};  // share of device time, by Evidence
-  // Of a world that computes values.
+  std::array<double, kEvidenceKinds> evidence{};  // fraction of device time, by Evidence
+  // Of a backend that computes values.
   uint64_t tokens_computed = 0;
   uint64_t samples_digest = 0;
   // In-step retrieval, over all engines (results: v1::Retrieval).
@@ -108,7 +109,7 @@ struct SimulatedEnd {
   };
   Retrieval retrieval;
   // Where a partition was priced: time of attention over time of even shares; 0: none was.
-  double attention_stretch = 0;
+  double attention_slowdown = 0;
   // Where compressions are priced, over all engines; count 0: nothing was compressed.
   struct CompressionTimes {
     bool priced = false;
@@ -117,44 +118,44 @@ struct SimulatedEnd {
     double prompt_steps_s = 0, in_prompt_steps_s = 0;
   };
   CompressionTimes compression;
-  std::string kept_outcomes;  // who said what compressions keep; empty: nothing is compressed
+  std::string retained_outcomes;  // who said what compressions keep; empty: nothing is compressed
 };
 
 // False if this build has no simulator.
 bool can_simulate();
-// Whether the scenario's world needs the simulator: all do but engines that compute under the wall clock.
+// Whether the scenario's backend needs the simulator: all do but engines that compute under the wall clock.
 bool needs_simulator(const Scenario& scenario);
 // Runs in the simulated world. `values`, by engine, says what the data decided; empty: behaviour models do.
-// REQUIRES: can_simulate(). Mistakes: what the simulated node cannot be.
+// REQUIRES: can_simulate(). Errors: what the simulated node cannot be.
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values = {});
 
 // The engines of a run that compute values, with their weights and tokens.
-class ValuesWorld {
+class EngineBackend {
  public:
-  virtual ~ValuesWorld() = default;
-  // The Client to run with instead of `client`: the engines must know what calls' tokens are.
+  virtual ~EngineBackend() = default;
+  // The Client to run with instead of `client`: the engines must know what requests' tokens are.
   virtual Client* watch(Client* client) = 0;
   // Under the scenario's clock. `client` is what watch() gave, perhaps watched by others.
   virtual Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
                                    const std::vector<Observer*>& observers) = 0;
-  // How long the operations of a step took; null: this world does not time them.
+  // How long the operations of a step took; null: this backend does not time them.
   virtual OperationsOfStep operations() { return {}; }
   // The same of all steps, as a table; "": likewise.
   virtual std::string operations_csv() const { return {}; }
 };
 
 // Null if nothing is computed in the scenario's world. `timeline`: operations() will be asked for every step.
-// Mistakes: a model or a policy that its engine does not compute, a checkpoint that is none.
-Result<std::unique_ptr<ValuesWorld>> make_values_world(const Scenario& scenario, const Composed& composed,
-                                                       bool timeline);
+// Errors: a model or a policy that its engine does not compute, a checkpoint that is none.
+Result<std::unique_ptr<EngineBackend>> make_engine_backend(const Scenario& scenario, const Composed& composed,
+                                                           bool timeline);
 
 // The CPU engines of a run (scenarios/compose_cpu.cc).
-class CpuWorld final : public ValuesWorld {
+class CpuEngineBackend final : public EngineBackend {
  public:
-  static Result<std::unique_ptr<ValuesWorld>> make(const Scenario& scenario, const Composed& composed);
-  ~CpuWorld() override;
+  static Result<std::unique_ptr<EngineBackend>> make(const Scenario& scenario, const Composed& composed);
+  ~CpuEngineBackend() override;
 
   Client* watch(Client* client) override;
   Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
@@ -162,7 +163,7 @@ class CpuWorld final : public ValuesWorld {
 
  private:
   struct Parts;
-  explicit CpuWorld(std::unique_ptr<Parts> parts);
+  explicit CpuEngineBackend(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -39,46 +39,45 @@ void join(Composed&& more, Composed* out) {
   out->notes.insert(out->notes.end(), more.notes.begin(), more.notes.end());
 }
 
-// What must be "off" for engines to differ or to hand calls over: "" if all is.
+// What must be "off" for engines to differ or to hand requests over: "" if all is.
 std::string not_plain(const Scenario& scenario, const PolicySet& set) {
-  if (scenario.values.world() != "sim") return fmt::format("world \"{}\"", scenario.values.world());
+  if (scenario.values.backend() != "sim") return fmt::format("backend \"{}\"", scenario.values.backend());
   for (const auto& [axis, value, plain] :
        {std::tuple("scorer", &set.scorer, "none"), std::tuple("budget", &set.budget, "all"),
         std::tuple("layout", &set.layout, "paged"), std::tuple("retrieval", &set.retrieval, "all"),
         std::tuple("partition", &set.partition, "uniform")}) {
     if (*value != plain) return fmt::format("{} \"{}\"", axis, *value);
   }
-  // Formats that keep newest cells exact beside the pages, or choose pages by token.
+  // Formats that keep newest KV entries exact beside the pages, or choose pages by token.
   if (set.precision == "kivi_int2" || set.precision == "triaxial")
     return fmt::format("precision \"{}\"", set.precision);
   return "";
 }
 
-void check_prefill(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void check_prefill(const Scenario& scenario, Composed* out, Errors* errors) {
   const uint32_t prefill = scenario.values.engines().prefill();
   if (prefill == 0) return;
   out->options.prefill_engines = prefill;
   for (uint32_t i = 0; i < prefill; ++i) out->options.engines[i].prefill_only = true;
   for (size_t i = 1; i < out->facts.size(); ++i) {
     if (out->facts[i].page_bytes == out->facts.front().page_bytes) continue;
-    mistakes->push_back(
-        {scenario.where("engines.prefill"),
-         fmt::format("a page has {} bytes on engine 0 and {} on engine {}: KV heads are copied "
-                     "to more GPUs than there are heads",
-                     out->facts.front().page_bytes, out->facts[i].page_bytes, i),
-         "pages are handed over whole: take fewer GPUs for an engine"});
+    errors->push_back({scenario.where("engines.prefill"),
+                       fmt::format("a page has {} bytes on engine 0 and {} on engine {}: KV heads are copied "
+                                   "to more GPUs than there are heads",
+                                   out->facts.front().page_bytes, out->facts[i].page_bytes, i),
+                       "pages are handed over whole: take fewer GPUs for an engine"});
     return;
   }
 }
 
 }  // namespace
 
-void compose_cluster(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void compose_cluster(const Scenario& scenario, Composed* out, Errors* errors) {
   const v1::Engines& engines = scenario.values.engines();
   const std::string off = not_plain(scenario, out->options.engines.front().policies);
   if (!off.empty() && (engines.prefill() > 0 || engines.further_size() > 0)) {
     const bool parted = engines.prefill() > 0;
-    mistakes->push_back(
+    errors->push_back(
         {scenario.where(parted ? "engines.prefill" : "engines.further"),
          fmt::format("{} does not go with {}", off,
                      parted ? "handing KV over to decoding engines" : "engines of several kinds"),
@@ -86,14 +85,14 @@ void compose_cluster(const Scenario& scenario, Composed* out, Mistakes* mistakes
     return;
   }
   for (const v1::EngineKind& kind : engines.further()) {
-    tl::expected<Composed, Mistakes> more = compose_engines(only(scenario, kind));
+    tl::expected<Composed, Errors> more = compose_engines(only(scenario, kind));
     if (!more) {
-      mistakes->insert(mistakes->end(), more.error().begin(), more.error().end());
+      errors->insert(errors->end(), more.error().begin(), more.error().end());
       continue;
     }
     join(std::move(*more), out);
   }
-  if (mistakes->empty()) check_prefill(scenario, out, mistakes);
+  if (errors->empty()) check_prefill(scenario, out, errors);
 }
 
 PlaceInKind place_in_kind(const Composed& composed, size_t engine) {

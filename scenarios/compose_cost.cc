@@ -34,10 +34,10 @@ void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, Nod
 }
 
 // Tables are of one device: engines of other kinds than the first have none.
-bool one_device(const Scenario& scenario, size_t of, const Composed& composed, Mistakes* mistakes) {
+bool one_device(const Scenario& scenario, size_t of, const Composed& composed, Errors* errors) {
   const std::string &device = composed.kinds[of].device.name, &first = composed.kinds.front().device.name;
   if (scenario.values.cost().profile().empty() || device == first) return true;
-  mistakes->push_back(
+  errors->push_back(
       {scenario.where("cost.profile"),
        fmt::format("{} holds what was measured of one kind of GPU, and engines here run on {} and {}",
                    scenario.values.cost().profile(), first, device),
@@ -52,25 +52,25 @@ bool adds_to_steps(const CoreConfig& config) {
 
 // Whether a profile has attention over KV in the scenario's format.
 bool has_format(const Scenario& scenario, const CoreConfig& config, const MeasuredDevice& measured,
-                Mistakes* mistakes) {
+                Errors* errors) {
   const std::string& precision = config.policies.precision;
   if (precision == "bf16") return true;
-  const auto wrong = [&](const std::string& what, const std::string& way_out) {
-    mistakes->push_back({scenario.where("policies.precision"), fmt::format("{} {}", precision, what),
-                         way_out + "leave cost.profile out: the roofline prices formats by their bytes"});
+  const auto problem = [&](const std::string& what, const std::string& way_out) {
+    errors->push_back({scenario.where("policies.precision"), fmt::format("{} {}", precision, what),
+                       way_out + "leave cost.profile out: the roofline prices formats by their bytes"});
     return false;
   };
   const MeasuredKv* const format = measured.format(precision);
   if (format == nullptr)
-    return wrong("has no measured kernels in the profile, which reads bf16 KV",
-                 "kvtwin calibrate device --formats=PROFILE measures fp8, int4 and triaxial; or ");
+    return problem("has no measured kernels in the profile, which reads bf16 KV",
+                   "kvtwin calibrate device --formats=PROFILE measures fp8, int4 and triaxial; or ");
   if (adds_to_steps(config))
-    return wrong("has measured kernels where all cells are kept and read, and here some are not", "");
+    return problem("has measured kernels where all KV entries are kept and read, and here some are not", "");
   const uint32_t page_tokens = config.page_tokens, group = config.policies.precision_spec.group;
   if (format->page_tokens == page_tokens && (format->group == 0 || format->group == group)) return true;
-  return wrong(fmt::format("was measured with pages of {} tokens and groups of {}, not {} and {}",
-                           format->page_tokens, format->group, page_tokens, group),
-               "give it these; or ");
+  return problem(fmt::format("was measured with pages of {} tokens and groups of {}, not {} and {}",
+                             format->page_tokens, format->group, page_tokens, group),
+                 "give it these; or ");
 }
 
 // Decode steps of our CUDA engine are graphs (engine/cuda/step_graphs.h), but for those of methods that
@@ -105,7 +105,7 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
 
 }  // namespace
 
-std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes) {
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors) {
   EngineKind& kind = out->kinds[of];
   const v1::Cost& cost = scenario.values.cost();
   CostModelSpec spec;
@@ -121,23 +121,23 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   spec.host.capture_tokens_max = cost.capture_tokens_max() > 0 ? cost.capture_tokens_max()
                                  : captured.empty()            ? 512
                                                                : captured.back();
-  if (!one_device(scenario, of, *out, mistakes)) return nullptr;
+  if (!one_device(scenario, of, *out, errors)) return nullptr;
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
   spec.graphs = replays_steps(out->options.engines.front());
   Result<MeasuredDevice> measured;
   if (spec.profile.ends_with(".textproto")) {
     measured = load_measured_device(spec.profile);
     if (!measured) {
-      add_mistake(mistakes, scenario.where("cost.profile"), measured.error());
+      add_error(errors, scenario.where("cost.profile"), measured.error());
       return nullptr;
     }
     spec.measured = &*measured;
     spec.precision = out->options.engines.front().policies.precision;
-    if (!has_format(scenario, out->options.engines.front(), *measured, mistakes)) return nullptr;
+    if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) {
-    add_mistake(mistakes, scenario.where("cost.profile"), made.error());
+    add_error(errors, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
   if (spec.measured != nullptr) {

@@ -9,10 +9,10 @@
 
 #include "engine/cpu/compressed_cache.h"
 #include "engine/cpu/cpu_engine.h"
-#include "engine/cpu/dual_cache.h"
+#include "engine/cpu/mixed_precision_cache.h"
 #include "engine/cpu/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
-#include "engine/cpu/recalled_cells.h"
+#include "engine/cpu/recalled_entries.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/policy/registry.h"
 #include "models/weights.h"
@@ -28,16 +28,16 @@ namespace {
 Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
-    return mistake(scenario.where("policies.precision_options.per_channel_keys"),
-                   "int4 with keys per channel is not computed by the CPU engine",
-                   "per_channel_keys: false is; or --world=sim");
+    return make_error(scenario.where("policies.precision_options.per_channel_keys"),
+                      "int4 with keys per channel is not computed by the CPU engine",
+                      "per_channel_keys: false is; or --backend=sim");
   }
   return check_axes(
       scenario, "the CPU engine",
       {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
        {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
        {"partition", axes.partition(), {"uniform"}},
-       {"placement", axes.placement(), {"gpu", "host", "arena"}}});
+       {"placement", axes.placement(), {"gpu", "host", "resident"}}});
 }
 
 // Quest among packed pages; what recalls pages takes bf16 alone (validate_policy_set).
@@ -46,26 +46,26 @@ bool chooses_packed(const CoreConfig& config) {
 }
 
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
-  if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
-                                              config.policies.retrieval_spec, llm))
-    return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
-                   "or --world=sim");
+  if (const auto problem = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
+                                                config.policies.retrieval_spec, llm))
+    return make_error(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *problem,
+                      "or --backend=sim");
   if (!drops(config) && !chooses_packed(config)) return {};
-  if (const auto wrong = cpu::check_compressed(config, llm))
-    return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
-                   "or --world=sim");
+  if (const auto problem = cpu::check_compressed(config, llm))
+    return make_error(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *problem,
+                      "or --backend=sim");
   return {};
 }
 
-// Cells in another format than the model's.
+// KV entries in another format than the model's.
 Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, const cpu::KvMemory& memory,
                                                   const LlmSpec& llm) {
   const PolicyAxes axes = make_axes(config.policies);
   if (axes.precision->by_tag()) {
-    return cpu::DualCache::make(memory, llm,
-                                {.pages_int2 = config.pages_int2,
-                                 .group = config.policies.precision_spec.group,
-                                 .step_tokens_max = config.step_tokens_max});
+    return cpu::MixedPrecisionCache::make(memory, llm,
+                                          {.pages_int2 = config.pages_int2,
+                                           .group = config.policies.precision_spec.group,
+                                           .step_tokens_max = config.step_tokens_max});
   }
   return cpu::PackedCache::make(memory, llm,
                                 {.format = axes.precision->prompt_format(),
@@ -94,15 +94,15 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                          .score = score_spec(scenario.values),
                                          .seed = scenario.values.seed(),
                                          .weights = trained_weights,
-                                         .ask_response = scenario.values.cpu().judge_rows() == "response"};
-  if (config.policies.placement == "arena")
-    return cpu::RecalledCells::make(compressed, memory, weights, retrieved);
+                                         .ask_response = scenario.values.cpu().judge_tokens() == "response"};
+  if (config.policies.placement == "resident")
+    return cpu::RecalledEntries::make(compressed, memory, weights, retrieved);
   return cpu::CompressedCache::make(compressed, memory, weights);
 }
 
 }  // namespace
 
-struct CpuWorld::Parts {
+struct CpuEngineBackend::Parts {
   Parts(ModelWeights given, const cpu::TokenIdOptions& options)
       : weights(std::move(given)), tokens(options) {}
 
@@ -111,44 +111,45 @@ struct CpuWorld::Parts {
   std::vector<std::unique_ptr<cpu::CpuEngine>> engines;
 };
 
-CpuWorld::CpuWorld(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-CpuWorld::~CpuWorld() = default;
+CpuEngineBackend::CpuEngineBackend(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+CpuEngineBackend::~CpuEngineBackend() = default;
 
-Result<std::unique_ptr<ValuesWorld>> CpuWorld::make(const Scenario& scenario, const Composed& composed) {
-  if (Result<void> ok = check_cpu(scenario); !ok) return tl::unexpected<Mistake>(ok.error());
+Result<std::unique_ptr<EngineBackend>> CpuEngineBackend::make(const Scenario& scenario,
+                                                              const Composed& composed) {
+  if (Result<void> ok = check_cpu(scenario); !ok) return tl::unexpected<Error>(ok.error());
   Result<ModelWeights> weights = compose_weights(scenario, composed.llm, false);
-  if (!weights) return tl::unexpected<Mistake>(weights.error());
+  if (!weights) return tl::unexpected<Error>(weights.error());
   auto parts = std::make_unique<Parts>(std::move(*weights), token_options(scenario, composed));
   const Result<std::optional<cpu::ScorerWeights>> scorer = scorer_weights(scenario, composed.llm);
-  if (!scorer) return tl::unexpected<Mistake>(scorer.error());
+  if (!scorer) return tl::unexpected<Error>(scorer.error());
   for (const CoreConfig& config : composed.options.engines) {
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     if (Result<void> ok = check_cache(scenario, config, composed.llm); !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
     Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights, *scorer);
-    if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
+    if (!cache) return make_error(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
   }
-  return std::unique_ptr<ValuesWorld>(new CpuWorld(std::move(parts)));
+  return std::unique_ptr<EngineBackend>(new CpuEngineBackend(std::move(parts)));
 }
 
-Client* CpuWorld::watch(Client* client) { return parts_->tokens.watch(client); }
+Client* CpuEngineBackend::watch(Client* client) { return parts_->tokens.watch(client); }
 
-Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed, Client* client,
-                                   const std::vector<Observer*>& observers) {
-  const bool asks_response = scenario.values.cpu().judge_rows() == "response";
-  if (ranks_by_weights(scenario) && scenario.values.cpu().scorer_weights().empty() && !asks_response) {
+Result<SimulatedEnd> CpuEngineBackend::run(const Scenario& scenario, Composed* composed, Client* client,
+                                           const std::vector<Observer*>& observers) {
+  const bool needs_response = scenario.values.cpu().judge_tokens() == "response";
+  if (ranks_by_weights(scenario) && scenario.values.cpu().scorer_weights().empty() && !needs_response) {
     composed->notes.push_back(
         fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
                     scenario.values.policies().scorer()));
   }
-  std::vector<ImposableSource*> engines;
+  std::vector<ForcibleSource*> engines;
   std::deque<SampledEngine<cpu::CpuEngine>> watched;
   for (const auto& engine : parts_->engines) {
-    engines.push_back(composed->samples == nullptr ? static_cast<ImposableSource*>(engine.get())
+    engines.push_back(composed->samples == nullptr ? static_cast<ForcibleSource*>(engine.get())
                                                    : &watched.emplace_back(engine.get(), composed->samples));
   }
   Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, engines);

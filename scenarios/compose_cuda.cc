@@ -23,29 +23,29 @@
 namespace kvtwin {
 namespace {
 
-// Cells in another format than the model's.
+// KV entries in another format than the model's.
 Result<void> check_precision(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   const std::string& precision = config.policies.precision;
   const PrecisionSpec& spec = config.policies.precision_spec;
   if (precision == "int4" && spec.per_channel_keys)
-    return mistake(scenario.where("policies.precision_options.per_channel_keys"),
-                   "int4 with keys per channel is not computed by the CUDA engine",
-                   "per_channel_keys: false is; or --world=sim");
+    return make_error(scenario.where("policies.precision_options.per_channel_keys"),
+                      "int4 with keys per channel is not computed by the CUDA engine",
+                      "per_channel_keys: false is; or --backend=sim");
   if (!drops(config) && config.policies.retrieval != "all")
-    return mistake(scenario.where("policies.precision"),
-                   fmt::format("precision {} beside retrieval {} is not computed by the CUDA engine",
-                               precision, config.policies.retrieval),
-                   "precision bf16 is; or --world=cpu, or --world=sim");
+    return make_error(scenario.where("policies.precision"),
+                      fmt::format("precision {} beside retrieval {} is not computed by the CUDA engine",
+                                  precision, config.policies.retrieval),
+                      "precision bf16 is; or --backend=cpu, or --backend=sim");
   const PolicyAxes axes = make_axes(config.policies);
   for (const Format format : {axes.precision->prompt_format(), axes.precision->decode_format()}) {
-    if (const auto wrong = cuda::check_packed(format, spec.group, llm, config.page_tokens))
-      return mistake(scenario.where("policies.precision"), "the CUDA engine does not compute it: " + *wrong,
-                     "or --world=sim");
+    if (const auto problem = cuda::check_packed(format, spec.group, llm, config.page_tokens))
+      return make_error(scenario.where("policies.precision"),
+                        "the CUDA engine does not compute it: " + *problem, "or --backend=sim");
   }
   if (!drops(config)) return {};
-  if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
-    return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
-                   "or --world=sim");
+  if (const auto problem = cuda::check_compressed(config, score_spec(scenario.values), llm))
+    return make_error(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *problem,
+                      "or --backend=sim");
   return {};
 }
 
@@ -53,19 +53,20 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (config.policies.precision != "bf16") return check_precision(scenario, config, llm);
   if (drops(config) && method != RetrievalMethod::kAll) {
-    if (const auto wrong = cuda::check_recalled(config, score_spec(scenario.values), method, llm))
-      return mistake(scenario.where("policies.retrieval"),
-                     "the CUDA engine does not compute it beside dropped cells: " + *wrong,
-                     "or --world=cpu, or --world=sim");
+    if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), method, llm))
+      return make_error(scenario.where("policies.retrieval"),
+                        "the CUDA engine does not compute it beside dropped KV entries: " + *problem,
+                        "or --backend=cpu, or --backend=sim");
   } else if (drops(config)) {
-    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
-      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
-                     "or --world=sim");
+    if (const auto problem = cuda::check_compressed(config, score_spec(scenario.values), llm))
+      return make_error(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *problem,
+                        "or --backend=sim");
   } else if (method != RetrievalMethod::kAll) {
-    if (const auto wrong =
+    if (const auto problem =
             cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
-      return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,
-                     "or --world=cpu, or --world=sim");
+      return make_error(scenario.where("policies.retrieval"),
+                        "the CUDA engine does not compute it: " + *problem,
+                        "or --backend=cpu, or --backend=sim");
   }
   return {};
 }
@@ -77,7 +78,7 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
           {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
            {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
            {"partition", axes.partition(), {"uniform"}},
-           {"placement", axes.placement(), {"gpu", "host", "arena"}}});
+           {"placement", axes.placement(), {"gpu", "host", "resident"}}});
       !ok)
     return ok;
   for (const CoreConfig& config : composed.options.engines) {
@@ -85,15 +86,15 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   }
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (tp != 1) {
-    return mistake(scenario.where("engines.tensor_parallel"),
-                   fmt::format("engines of {} GPUs are not computed by the CUDA engine", tp),
-                   "1 is; or --world=sim");
+    return make_error(scenario.where("engines.tensor_parallel"),
+                      fmt::format("engines of {} GPUs are not computed by the CUDA engine", tp),
+                      "1 is; or --backend=sim");
   }
   if (composed.llm.weights.dtype != NumberFormat::kBf16) {
-    return mistake(
+    return make_error(
         scenario.where("model.weights"),
         fmt::format("weights in {} are not computed by the CUDA engine", name_of(composed.llm.weights.dtype)),
-        "bf16 is; or --world=sim");
+        "bf16 is; or --backend=sim");
   }
   return check_cuda_backend(scenario);
 }
@@ -103,7 +104,7 @@ Result<cuda::OwnedCache> make_packed(const CoreConfig& config, const cuda::KvMem
   const PolicyAxes axes = make_axes(config.policies);
   const uint32_t group = config.policies.precision_spec.group;
   if (axes.precision->by_tag())
-    return cuda::make_dual({.pages_int2 = config.pages_int2, .group = group}, memory, llm);
+    return cuda::make_mixed_precision({.pages_int2 = config.pages_int2, .group = group}, memory, llm);
   return cuda::make_packed({.format = axes.precision->prompt_format(),
                             .group = group,
                             .residual_tokens = axes.precision->exact_tokens_max()},
@@ -125,22 +126,22 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
       .method = method,
       .spec = config.policies.retrieval_spec,
       .weights = weights,
-      .prefix_cache = config.prefix_cache && config.policies.placement == "arena"};
+      .prefix_cache = config.prefix_cache && config.policies.placement == "resident"};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
-                    .ask_response = scenario.values.cpu().judge_rows() == "response"};
+                    .ask_response = scenario.values.cpu().judge_tokens() == "response"};
   if (method != RetrievalMethod::kAll && !packs)
     return cuda::make_recalled(options, retrieved, memory, weights);
   return cuda::make_compressed(options, memory, weights);
 }
 
-class CudaWorld final : public ValuesWorld {
+class CudaEngineBackend final : public EngineBackend {
  public:
-  CudaWorld(const Scenario& scenario, const Composed& composed, bool timeline)
+  CudaEngineBackend(const Scenario& scenario, const Composed& composed, bool timeline)
       : tokens_(token_options(scenario, composed)),
         csv_(scenario.values.cuda().timings()),
         wall_(scenario.values.clock() == "wall"),
@@ -165,47 +166,48 @@ class CudaWorld final : public ValuesWorld {
   std::vector<std::unique_ptr<cuda::CudaEngine>> engines_;
 };
 
-Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed) {
+Result<void> CudaEngineBackend::make(const Scenario& scenario, const Composed& composed) {
   const kernels::ScorerKind scorer = score_spec(scenario.values).kind;
   bool reads = cuda::reads_matrices(scorer);
   for (const CoreConfig& config : composed.options.engines)
     reads = reads || cuda::reads_matrices(retrieval_method(config.policies.retrieval));
   Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !reads);
-  if (!weights) return tl::unexpected<Mistake>(weights.error());
+  if (!weights) return tl::unexpected<Error>(weights.error());
   weights_ = std::make_unique<ModelWeights>(std::move(*weights));
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights_);
-  if (!model) return mistake(scenario.where("model.name"), model.error().what, model.error().hint);
+  if (!model) return make_error(scenario.where("model.name"), model.error().what, model.error().hint);
   model_ = std::move(*model);
   const Result<std::optional<cpu::ScorerWeights>> trained = scorer_weights(scenario, composed.llm);
-  if (!trained) return tl::unexpected<Mistake>(trained.error());
+  if (!trained) return tl::unexpected<Error>(trained.error());
   for (const CoreConfig& config : composed.options.engines) {
     cuda::CudaEngineConfig own;
     own.engine = config.engine;
     own.page_tokens = config.page_tokens;
     own.pages_gpu = config.pages_gpu;
     own.pages_host = config.pages_host;
-    own.rows_max = std::max(config.step_tokens_max, cuda::probe_rows_max(config, scorer));
+    own.rows_max = std::max(config.step_tokens_max, cuda::probe_tokens_max(config, scorer));
     own.row_sizes = config.capture_sizes;
-    own.samples_max = std::min(config.calls_max, config.step_tokens_max);
+    own.samples_max = std::min(config.requests_max, config.step_tokens_max);
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    own.copies_beside = wall_;
+    own.concurrent_copies = wall_;
     own.log = timed_ ? &log_ : nullptr;
     Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *trained, weights_.get());
-    if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
+    if (!cache) return make_error(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     Result<std::unique_ptr<cuda::CudaEngine>> engine =
         cuda::CudaEngine::make(own, model_.get(), &tokens_, std::move(*cache));
-    if (!engine) return mistake(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);
+    if (!engine)
+      return make_error(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);
     engines_.push_back(std::move(*engine));
   }
   return {};
 }
 
-Result<SimulatedEnd> CudaWorld::run(const Scenario& scenario, Composed* composed, Client* client,
-                                    const std::vector<Observer*>& observers) {
-  std::vector<ImposableSource*> sources;
+Result<SimulatedEnd> CudaEngineBackend::run(const Scenario& scenario, Composed* composed, Client* client,
+                                            const std::vector<Observer*>& observers) {
+  std::vector<ForcibleSource*> sources;
   std::deque<SampledEngine<cuda::CudaEngine>> watched;
   for (const auto& engine : engines_) {
-    sources.push_back(composed->samples == nullptr ? static_cast<ImposableSource*>(engine.get())
+    sources.push_back(composed->samples == nullptr ? static_cast<ForcibleSource*>(engine.get())
                                                    : &watched.emplace_back(engine.get(), composed->samples));
   }
   const auto copy_time = [this](EngineId engine, TransferId transfer) {
@@ -219,7 +221,7 @@ Result<SimulatedEnd> CudaWorld::run(const Scenario& scenario, Composed* composed
   return out;
 }
 
-OperationsOfStep CudaWorld::operations() {
+OperationsOfStep CudaEngineBackend::operations() {
   if (!timed_ || !wall_) return {};
   return [this](EngineId engine, StepId step) {
     std::vector<StepOperation> out;
@@ -235,20 +237,20 @@ Result<void> check_cuda_backend(const Scenario& scenario) {
   const Result<void> ok = cuda::check_gpu();
   if (ok) return {};
   const std::string& way_out = ok.error().hint;
-  return mistake(scenario.where("world"), ok.error().what,
-                 way_out.empty() ? "--world=cpu, or --world=sim" : way_out + "; or --world=cpu");
+  return make_error(scenario.where("backend"), ok.error().what,
+                    way_out.empty() ? "--backend=cpu, or --backend=sim" : way_out + "; or --backend=cpu");
 }
 
-Result<void> check_cuda_world(const Scenario& scenario, const Composed& composed) {
+Result<void> check_cuda_backend(const Scenario& scenario, const Composed& composed) {
   return check_cuda(scenario, composed);
 }
 
-Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
-                                                     bool timeline) {
-  if (Result<void> ok = check_cuda(scenario, composed); !ok) return tl::unexpected<Mistake>(ok.error());
-  auto out = std::make_unique<CudaWorld>(scenario, composed, timeline);
-  if (Result<void> ok = out->make(scenario, composed); !ok) return tl::unexpected<Mistake>(ok.error());
-  return std::unique_ptr<ValuesWorld>(std::move(out));
+Result<std::unique_ptr<EngineBackend>> make_cuda_backend(const Scenario& scenario, const Composed& composed,
+                                                         bool timeline) {
+  if (Result<void> ok = check_cuda(scenario, composed); !ok) return tl::unexpected<Error>(ok.error());
+  auto out = std::make_unique<CudaEngineBackend>(scenario, composed, timeline);
+  if (Result<void> ok = out->make(scenario, composed); !ok) return tl::unexpected<Error>(ok.error());
+  return std::unique_ptr<EngineBackend>(std::move(out));
 }
 
 }  // namespace kvtwin
@@ -258,17 +260,17 @@ Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, c
 namespace kvtwin {
 
 Result<void> check_cuda_backend(const Scenario& scenario) {
-  return mistake(scenario.where("world"), "this build has no CUDA world",
-                 "configure with nvcc on PATH and -DKVTWIN_CUDA=ON; or --world=cpu, or --world=sim");
+  return make_error(scenario.where("backend"), "this build has no CUDA backend",
+                    "configure with nvcc on PATH and -DKVTWIN_CUDA=ON; or --backend=cpu, or --backend=sim");
 }
 
-Result<void> check_cuda_world(const Scenario& scenario, const Composed&) {
+Result<void> check_cuda_backend(const Scenario& scenario, const Composed&) {
   return check_cuda_backend(scenario);
 }
 
-Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
-                                                     bool) {
-  return tl::unexpected<Mistake>(check_cuda_world(scenario, composed).error());
+Result<std::unique_ptr<EngineBackend>> make_cuda_backend(const Scenario& scenario, const Composed& composed,
+                                                         bool) {
+  return tl::unexpected<Error>(check_cuda_backend(scenario, composed).error());
 }
 
 }  // namespace kvtwin

@@ -13,18 +13,17 @@ namespace kvtwin {
 
 // Pages that memory.host_bytes come to, beside `pages` of the gpu.
 uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t pages, const Composed& out,
-                       Mistakes* mistakes) {
+                       Errors* errors) {
   const v1::Scenario& values = scenario.values;
   const uint64_t pages_host = values.memory().host_bytes() / std::max<uint64_t>(page_bytes, 1);
   if (pages_host + pages > UINT32_MAX) {
-    mistakes->push_back({scenario.where("memory.host_bytes"),
-                         fmt::format("{} pages are too many", pages_host),
-                         "use larger pages, or less memory"});
+    errors->push_back({scenario.where("memory.host_bytes"), fmt::format("{} pages are too many", pages_host),
+                       "use larger pages, or less memory"});
   }
   const uint32_t together = std::min(values.engines().count(), out.gpus / values.engines().tensor_parallel());
   const double host_all = static_cast<double>(values.memory().host_bytes()) * together;
   if (out.node.host_memory_bytes.present() && host_all > out.node.host_memory_bytes.value) {
-    mistakes->push_back(
+    errors->push_back(
         {scenario.where("memory.host_bytes"),
          fmt::format("{} {} with {:.0f} GB each: {:.0f} GB of host memory, {} has {:.0f} GB", together,
                      plural(together, "engine"), static_cast<double>(values.memory().host_bytes()) / 1e9,
@@ -36,51 +35,50 @@ uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t p
 }
 
 // Pages that memory.disk_bytes come to.
-uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Composed& out,
-                       Mistakes* mistakes) {
+uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Composed& out, Errors* errors) {
   const v1::Scenario& values = scenario.values;
   const uint64_t bytes = values.memory().disk_bytes();
   const std::string where = scenario.where("memory.disk_bytes");
-  const auto wrong = [&](const std::string& what, const std::string& hint) {
-    mistakes->push_back({where, what, hint});
+  const auto problem = [&](const std::string& what, const std::string& hint) {
+    errors->push_back({where, what, hint});
     return 0u;
   };
   if (bytes == 0) return 0;
   if (values.memory().host_bytes() == 0) {
-    return wrong("the disk stands behind a host tier, and there is none",
-                 "--set=memory.host_bytes=N gives one; or --set=memory.disk_bytes=0");
+    return problem("the disk stands behind a host tier, and there is none",
+                   "--set=memory.host_bytes=N gives one; or --set=memory.disk_bytes=0");
   }
-  if (values.world() == "cuda") {
-    return wrong("the CUDA engine has no disk tier",
-                 "use --world=sim or --world=cpu, or --set=memory.disk_bytes=0");
+  if (values.backend() == "cuda") {
+    return problem("the CUDA engine has no disk tier",
+                   "use --backend=sim or --backend=cpu, or --set=memory.disk_bytes=0");
   }
   if (!out.node.disk_bytes.present()) {
-    return wrong(fmt::format("node {} has no disk for KV", out.node.name),
-                 "write disk_bytes and its rates into the node's file, take a node that has them "
-                 "(models/node/h200.textproto), or --set=memory.disk_bytes=0");
+    return problem(fmt::format("node {} has no disk for KV", out.node.name),
+                   "write disk_bytes and its rates into the node's file, take a node that has them "
+                   "(models/node/h200.textproto), or --set=memory.disk_bytes=0");
   }
   const uint32_t together = std::min(values.engines().count(), out.gpus / values.engines().tensor_parallel());
   if (values.engines().count() > together || values.engines().further_size() > 0) {
-    return wrong(
+    return problem(
         fmt::format("{} engines are on several nodes, and disks belong to one", values.engines().count()),
         fmt::format("largest number of engines on one {}: {}; or --set=memory.disk_bytes=0", out.node.name,
                     together));
   }
   const double all = static_cast<double>(bytes) * together;
   if (all > out.node.disk_bytes.value) {
-    return wrong(fmt::format("{} {} with {:.0f} GB each: {:.0f} GB of disk, {} has {:.0f} GB", together,
-                             plural(together, "engine"), static_cast<double>(bytes) / 1e9, all / 1e9,
-                             out.node.name, out.node.disk_bytes.value / 1e9),
-                 fmt::format("largest that fits: --set=memory.disk_bytes={:.0f}",
-                             std::floor(out.node.disk_bytes.value / together)));
+    return problem(fmt::format("{} {} with {:.0f} GB each: {:.0f} GB of disk, {} has {:.0f} GB", together,
+                               plural(together, "engine"), static_cast<double>(bytes) / 1e9, all / 1e9,
+                               out.node.name, out.node.disk_bytes.value / 1e9),
+                   fmt::format("largest that fits: --set=memory.disk_bytes={:.0f}",
+                               std::floor(out.node.disk_bytes.value / together)));
   }
   const uint64_t pages = bytes / std::max<uint64_t>(page_bytes, 1);
   if (pages == 0) {
-    return wrong(fmt::format("{} bytes hold no page of {} bytes", bytes, page_bytes),
-                 fmt::format("smallest that does: --set=memory.disk_bytes={}", page_bytes));
+    return problem(fmt::format("{} bytes hold no page of {} bytes", bytes, page_bytes),
+                   fmt::format("smallest that does: --set=memory.disk_bytes={}", page_bytes));
   }
   if (pages > UINT32_MAX / 2) {
-    return wrong(fmt::format("{} pages are too many", pages), "use larger pages, or less of the disk");
+    return problem(fmt::format("{} pages are too many", pages), "use larger pages, or less of the disk");
   }
   return static_cast<uint32_t>(pages);
 }

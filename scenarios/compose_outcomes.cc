@@ -53,20 +53,20 @@ sim::RetrievalBehaviour behaviour_of(const Scenario& scenario, const LlmSpec& ll
 Result<RequestNumbers> numbers_beside(const std::string& path) {
   const std::string log_path = (std::filesystem::path(path).parent_path() / "log.binpb").string();
   const Result<std::string> bytes = read_text_file(log_path, SIZE_MAX);
-  if (!bytes) return tl::unexpected<Mistake>(bytes.error());
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
   const Result<Log> log = read_log(log_path, *bytes);
-  if (!log) return tl::unexpected<Mistake>(log.error());
+  if (!log) return tl::unexpected<Error>(log.error());
   return RequestNumbers(*log);
 }
 
 // The record of another run, if it can be one of engines like these.
 Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& composed) {
   const std::string path = recorded_outcomes_file(scenario);
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
   std::ifstream in(path, std::ios::binary);
   const std::string where = scenario.where("simulation.recorded_run");
   if (!in) {
-    return mistake(
+    return make_error(
         where, "\"" + path + "\" cannot be opened",
         "it is there where the run was recorded (kvtwin run --record) and compresses or retrieves");
   }
@@ -75,38 +75,39 @@ Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& c
   if (!record) return record;
   const auto check = [&](const char* what, size_t recorded, size_t here) -> Result<void> {
     if (recorded == 0 || recorded == here) return {};
-    return mistake(where, fmt::format("was recorded with {} {}, this run has {}", recorded, what, here),
-                   "record a run of the same model, engines and head groups");
+    return make_error(where, fmt::format("was recorded with {} {}, this run has {}", recorded, what, here),
+                      "record a run of the same model, engines and head groups");
   };
   if (Result<void> ok = check("engines", record->engines.size(), composed.options.engines.size()); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   for (size_t i = 0; i < record->engines.size(); ++i) {
     const RecordedOutcomes::Engine& engine = record->engines[i];
     if (Result<void> ok = check("layers", engine.layers, composed.llm.layers); !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
     const uint32_t groups = make_groups(composed.options.engines[i].policies).groups();
     if (Result<void> ok = check("head groups", engine.groups, groups); !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
   }
   return record;
 }
 
 // What the profile's contexts kept, by context and head. policy_set() found nothing wrong with it.
-std::vector<Share> contexts_of(const Scenario& scenario) {
+std::vector<Fraction> contexts_of(const Scenario& scenario) {
   const v1::BudgetOptions& budget = scenario.values.policies().budget_options();
-  Mistakes none;
+  Errors none;
   const auto profile = load_retention(scenario, "policies.budget_options.profile", budget.profile(), &none);
   KVT_CHECK(profile.has_value());
-  std::vector<double> kept = profile->samples;
+  std::vector<double> retained = profile->samples;
   const size_t heads = profile->heads();
-  for (size_t first = 0; budget.shares() && first + heads <= kept.size(); first += heads) {
-    const auto begin = kept.begin() + static_cast<ptrdiff_t>(first),
+  for (size_t first = 0; budget.relative() && first + heads <= retained.size(); first += heads) {
+    const auto begin = retained.begin() + static_cast<ptrdiff_t>(first),
                end = begin + static_cast<ptrdiff_t>(heads);
     const double mean = std::accumulate(begin, end, 0.0) / static_cast<double>(heads);
-    std::for_each(begin, end, [mean](double& share) { share = mean > 0 ? share / mean : 1; });
+    std::for_each(begin, end, [mean](double& fraction) { fraction = mean > 0 ? fraction / mean : 1; });
   }
-  std::vector<Share> out;
-  for (const double share : kept) out.push_back(static_cast<Share>(std::llround(share * 0x1p32)));
+  std::vector<Fraction> out;
+  for (const double fraction : retained)
+    out.push_back(static_cast<Fraction>(std::llround(fraction * 0x1p32)));
   return out;
 }
 
@@ -117,17 +118,17 @@ Result<std::unique_ptr<Outcomes>> Outcomes::make(const Scenario& scenario, const
   std::unique_ptr<Outcomes> out(new Outcomes());
   const CoreConfig& config = composed.options.engines.front();
   const v1::Simulation& simulation = scenario.values.simulation();
-  if (world_says_kept(config)) out->kept_ = simulation.kept();
+  if (backend_reports_retained(config)) out->retained_ = simulation.retained();
   if (config.policies.retrieval != "all") out->recalled_ = simulation.retrieval().outcomes();
   if (!values.empty()) {
     for (OutcomeSource* source : values) out->engines_.push_back({source, nullptr});
-    if (!out->kept_.empty()) out->kept_ = "natural";
+    if (!out->retained_.empty()) out->retained_ = "natural";
     if (!out->recalled_.empty()) out->recalled_ = "natural";
     return out;
   }
-  if (out->kept_ == "recorded" || out->recalled_ == "recorded") {
+  if (out->retained_ == "recorded" || out->recalled_ == "recorded") {
     Result<RecordedOutcomes> record = read_record(scenario, composed);
-    if (!record) return tl::unexpected<Mistake>(record.error());
+    if (!record) return tl::unexpected<Error>(record.error());
     out->record_ = std::move(*record);
   }
   for (size_t i = 0; i < composed.options.engines.size(); ++i) out->add_engine(scenario, composed, i);
@@ -143,17 +144,17 @@ void Outcomes::add_engine(const Scenario& scenario, const Composed& composed, si
         behaviour_of(scenario, composed.llm, set.retrieval_spec), retrieval_method(set.retrieval),
         set.retrieval_spec, config.page_tokens, composed.llm.layers, composed.llm.kv_heads)));
   }
-  if (!kept_.empty()) {
-    const auto model = kept_ == "profile"    ? sim::KeptModel::kProfile
-                       : kept_ == "contexts" ? sim::KeptModel::kContexts
-                                             : sim::KeptModel::kFixed;
+  if (!retained_.empty()) {
+    const auto model = retained_ == "profile"    ? sim::RetentionModel::kProfile
+                       : retained_ == "contexts" ? sim::RetentionModel::kContexts
+                                                 : sim::RetentionModel::kFixed;
     models.push_back(own(std::make_unique<sim::RetentionSource>(
         config, model, scenario.values.seed(),
-        kept_ == "contexts" ? contexts_of(scenario) : std::vector<Share>())));
+        retained_ == "contexts" ? contexts_of(scenario) : std::vector<Fraction>())));
   }
-  const sim::RecordedParts parts{.kept = kept_ == "recorded", .recalls = recalled_ == "recorded"};
+  const sim::RecordedParts parts{.retained = retained_ == "recorded", .recalls = recalled_ == "recorded"};
   if (models.size() == 2) models = {own(std::make_unique<sim::CombinedSource>(models))};
-  if (parts.kept || parts.recalls) {
+  if (parts.retained || parts.recalls) {
     auto source = std::make_unique<sim::RecordedSource>(&record_, engine, parts, models.front());
     recorded_.push_back(source.get());
     engines_.push_back({own(std::move(source)), nullptr});
@@ -179,13 +180,13 @@ std::string Outcomes::said_by(const std::string& outcomes, const sim::RecordedSo
   return fmt::format("recorded ({} of {}; the others fixed)", counts.found, counts.asked);
 }
 
-std::string Outcomes::kept_by() const {
+std::string Outcomes::retained_by() const {
   sim::RecordedSource::Counts counts;
   for (const sim::RecordedSource* source : recorded_) {
-    counts.asked += source->kept().asked;
-    counts.found += source->kept().found;
+    counts.asked += source->retained().asked;
+    counts.found += source->retained().found;
   }
-  return said_by(kept_, counts);
+  return said_by(retained_, counts);
 }
 
 std::string Outcomes::recalled_by() const {

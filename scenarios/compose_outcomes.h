@@ -18,7 +18,7 @@ namespace kvtwin {
 
 class Outcomes {
  public:
-  // `values` by engine, or empty. Mistakes: a record that is none, or is of other engines.
+  // `values` by engine, or empty. Errors: a record that is none, or is of other engines.
   static Result<std::unique_ptr<Outcomes>> make(const Scenario& scenario, const Composed& composed,
                                                 const std::vector<OutcomeSource*>& values);
 
@@ -32,7 +32,7 @@ class Outcomes {
   void attach(sim::SimConfig* config, OutcomeLog* log) const;
 
   // Once the run has ended: who said it, for results. Empty: there was nothing to say.
-  std::string kept_by() const;
+  std::string retained_by() const;
   std::string recalled_by() const;
 
  private:
@@ -53,7 +53,7 @@ class Outcomes {
   std::vector<std::unique_ptr<OutcomeSource>> owned_;
   std::vector<const sim::RecordedSource*> recorded_;
   std::vector<Engine> engines_;
-  std::string kept_, recalled_;  // as the scenario has it
+  std::string retained_, recalled_;  // as the scenario has it
 };
 
 }  // namespace kvtwin

@@ -13,13 +13,14 @@ using Wide = unsigned __int128;
 
 // What AOT's offline part takes each head's row for: its group's largest budget, wherever that head is, or
 // the mean of its group's in this layer (whose sum is Algorithm 1's weight).
-std::vector<Share> planned_shares(const PolicySet& set, const GroupMap& groups,
-                                  const std::vector<Share>& held) {
+std::vector<Fraction> planned_fractions(const PolicySet& set, const GroupMap& groups,
+                                        const std::vector<Fraction>& held) {
   const PartitionSpec& spec = set.partition_spec;
-  const std::vector<Share> budgets = spec.head_budgets.empty() ? clustering_budgets(set) : spec.head_budgets;
+  const std::vector<Fraction> budgets =
+      spec.head_budgets.empty() ? clustering_budgets(set) : spec.head_budgets;
   if (budgets.size() != held.size()) return held;
-  const std::vector<Share> largest = groups.largest(budgets);
-  std::vector<Share> out(held.size());
+  const std::vector<Fraction> largest = groups.largest(budgets);
+  std::vector<Fraction> out(held.size());
   const uint32_t kv_heads = set.layout_spec.kv_heads;
   for (uint32_t head = 0; head < held.size(); ++head) {
     out[head] = largest[groups.group_of(head)];
@@ -31,7 +32,7 @@ std::vector<Share> planned_shares(const PolicySet& set, const GroupMap& groups,
       sum += budgets[h];
       ++members;
     }
-    out[head] = static_cast<Share>(sum / members);
+    out[head] = static_cast<Fraction>(sum / members);
   }
   return out;
 }
@@ -52,9 +53,9 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
   out.grid.page_tokens = composed.options.engines.front().page_tokens;
   out.gpus = scenario.values.engines().tensor_parallel();
   out.layout = set.layout_spec;
-  out.held = held_shares(set);
+  out.held = held_fractions(set);
   const GroupMap groups = make_groups(set);
-  out.planned = planned_shares(set, groups, out.held);
+  out.planned = planned_fractions(set, groups, out.held);
   for (uint32_t head = 0; head < out.held.size(); ++head) out.groups.push_back(groups.group_of(head));
   return out;
 }

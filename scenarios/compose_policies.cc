@@ -9,7 +9,7 @@
 #include "engine/policy/retention.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
-#include "scenarios/head_shares.h"
+#include "scenarios/head_fractions.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
@@ -18,84 +18,87 @@ namespace kvtwin {
 namespace {
 
 // The one place where a share is rounded.
-Share share(double value) { return static_cast<Share>(std::llround(value * static_cast<double>(kWhole))); }
+Fraction fraction(double value) {
+  return static_cast<Fraction>(std::llround(value * static_cast<double>(kWhole)));
+}
 
-BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Mistakes* mistakes,
+BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Errors* errors,
                        const Scenario& scenario) {
   BudgetSpec out;
   out.sinks = in.sinks();
   out.window = in.window();
   out.chunk_tokens = in.chunk_tokens();
   out.interval = in.interval();
-  out.ratio = share(in.ratio());
-  out.cells = in.cells();
+  out.ratio = fraction(in.ratio());
+  out.kv_entries = in.kv_entries();
   out.sinks_free = in.sinks_free();
   out.pyramid_beta = in.pyramid_beta();
-  out.alpha = share(in.alpha());
-  if (in.has_inflation()) out.inflation = share(in.inflation());
-  out.shares = in.shares();
+  out.alpha = fraction(in.alpha());
+  if (in.has_inflation()) out.inflation = fraction(in.inflation());
+  out.relative = in.relative();
   out.decode_reserve = in.decode_reserve();
-  for (const double mean : in.mean()) out.mu.push_back(share(mean));
-  for (const double deviation : in.deviation()) out.sigma.push_back(share(deviation));
-  out.kept_min = in.kept_min();
+  for (const double mean : in.mean()) out.mu.push_back(fraction(mean));
+  for (const double deviation : in.deviation()) out.sigma.push_back(fraction(deviation));
+  out.retained_min = in.retained_min();
   out.uniform_depth = in.uniform_depth();
   if (in.full_heads_size() > 0) out.keeps_all.assign(heads, false);
   for (const uint32_t head : in.full_heads()) {
     if (head < heads) {
       out.keeps_all[head] = true;
     } else {
-      mistakes->push_back({scenario.where("policies.budget_options.full_heads"),
-                           "there is no head " + std::to_string(head),
-                           "the model has " + std::to_string(heads) + " KV heads in all, from 0"});
+      errors->push_back({scenario.where("policies.budget_options.full_heads"),
+                         "there is no head " + std::to_string(head),
+                         "the model has " + std::to_string(heads) + " KV heads in all, from 0"});
     }
   }
   return out;
 }
 
 // Means and deviations from the profile that the budget names.
-void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec* out, Mistakes* mistakes) {
+void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec* out, Errors* errors) {
   const v1::BudgetOptions& in = scenario.values.policies().budget_options();
   if (in.profile().empty()) return;
   const char* const field = "policies.budget_options.profile";
-  const std::optional<RetentionProfile> profile = load_retention(scenario, field, in.profile(), mistakes);
+  const std::optional<RetentionProfile> profile = load_retention(scenario, field, in.profile(), errors);
   if (!profile) return;
   if (profile->layers != layout.layers || profile->kv_heads != layout.kv_heads) {
-    mistakes->push_back(
-        {scenario.where(field),
-         fmt::format("{} has {} layers of {} KV heads, the engine has {} of {}", profile->name,
-                     profile->layers, profile->kv_heads, layout.layers, layout.kv_heads),
-         "a profile of the scenario's model (kvtwin calibrate policy budgets)"});
+    errors->push_back({scenario.where(field),
+                       fmt::format("{} has {} layers of {} KV heads, the engine has {} of {}", profile->name,
+                                   profile->layers, profile->kv_heads, layout.layers, layout.kv_heads),
+                       "a profile of the scenario's model (kvtwin calibrate policy budgets)"});
     return;
   }
   // Absolute fractions are those of one ratio; 1 is what nobody asked to change.
-  if (!in.shares() && in.ratio() < 1 && std::abs(in.ratio() - profile->base_ratio) > 1e-6) {
-    mistakes->push_back(
+  if (!in.relative() && in.ratio() < 1 && std::abs(in.ratio() - profile->base_ratio) > 1e-6) {
+    errors->push_back(
         {scenario.where("policies.budget_options.ratio"),
          fmt::format("ratio is {}, {} was made at {}", in.ratio(), profile->name, profile->base_ratio),
-         "that ratio, a profile made at yours, or shares: true, which scales"});
+         "that ratio, a profile made at yours, or relative: true, which scales"});
     return;
   }
-  for (const double mean : in.shares() ? profile->share_mu : profile->mu) out->mu.push_back(share(mean));
-  for (const double d : in.shares() ? profile->share_sigma : profile->sigma) out->sigma.push_back(share(d));
+  for (const double mean : in.relative() ? profile->fraction_mu : profile->mu)
+    out->mu.push_back(fraction(mean));
+  for (const double d : in.relative() ? profile->fraction_sigma : profile->sigma)
+    out->sigma.push_back(fraction(d));
 }
 
 // Read again by who simulates; here so that what is wrong is said before anything runs.
-void check_contexts(const Scenario& scenario, Mistakes* mistakes) {
+void check_contexts(const Scenario& scenario, Errors* errors) {
   const std::string& written = scenario.values.policies().budget_options().profile();
   const char* const field = "policies.budget_options.profile";
-  const auto profile = written.empty() ? std::nullopt : load_retention(scenario, field, written, mistakes);
-  if (!mistakes->empty() || (profile && !profile->samples.empty())) return;
-  mistakes->push_back(
-      {scenario.where("simulation.kept"),
+  const auto profile = written.empty() ? std::nullopt : load_retention(scenario, field, written, errors);
+  if (!errors->empty() || (profile && !profile->samples.empty())) return;
+  errors->push_back(
+      {scenario.where("simulation.retained"),
        "contexts draws from what contexts kept, but policies.budget_options has no profile that "
        "says so",
        "name one of kvtwin calibrate policy retention; or kept: \"profile\""});
 }
 
-void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
-    mistakes->push_back(
+    errors->push_back(
         {scenario.where("policies.retrieval"),
          fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from", axes.retrieval(),
                      llm.name),
@@ -103,18 +106,18 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
   }
   const uint32_t dense = axes.retrieval_options().layers_dense();
   if (dense > llm.layers) {
-    mistakes->push_back({scenario.where("policies.retrieval_options.layers_dense"),
-                         fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
-                         fmt::format("from 0 to {}", llm.layers)});
+    errors->push_back({scenario.where("policies.retrieval_options.layers_dense"),
+                       fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
+                       fmt::format("from 0 to {}", llm.layers)});
   }
   // Read again by who simulates; here so that what is wrong with it is said before anything runs.
-  if (const auto profile = load_recall_profile(scenario, llm); !profile) mistakes->push_back(profile.error());
-  if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
+  if (const auto profile = load_recall_profile(scenario, llm); !profile) errors->push_back(profile.error());
+  if (errors->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
 
 }  // namespace
 
-PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes) {
+PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Errors* errors) {
   const v1::Policies& in = scenario.values.policies();
   PolicySet out;
   out.scorer = in.scorer();
@@ -126,26 +129,26 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
   out.partition = in.partition();
   out.identity = in.identity();
   out.scorer_spec = scorer_spec(in);
-  choose_retrieval(scenario, llm, &out, mistakes);
-  load_format_specs(scenario, llm, &out, mistakes);
+  choose_retrieval(scenario, llm, &out, errors);
+  load_format_specs(scenario, llm, &out, errors);
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   out.layout_spec.layers = llm.layers;
   out.layout_spec.kv_heads = llm.kv_heads_per_gpu(tp) * tp;
   out.layout_spec.heads_per_group = in.layout_options().heads_per_group();
   out.layout_spec.clustering = kClusterings.value(in.layout_options().clustering());
-  out.budget_spec = budget_spec(in.budget_options(), out.layout_spec.heads(), mistakes, scenario);
-  load_profile(scenario, out.layout_spec, &out.budget_spec, mistakes);
+  out.budget_spec = budget_spec(in.budget_options(), out.layout_spec.heads(), errors, scenario);
+  load_profile(scenario, out.layout_spec, &out.budget_spec, errors);
   const size_t heads = out.layout_spec.heads();
   const bool tables = out.budget_spec.mu.size() == heads && out.budget_spec.sigma.size() == heads;
-  if (mistakes->empty() && scenario.values.simulation().kept() == "contexts")
-    check_contexts(scenario, mistakes);
-  if (mistakes->empty() && scenario.values.simulation().kept() == "profile" && !tables) {
-    mistakes->push_back({scenario.where("simulation.kept"),
-                         "profile draws what each head keeps, but policies.budget_options has means of " +
-                             std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
-                             std::to_string(out.budget_spec.sigma.size()),
-                         "give both for all " + std::to_string(heads) +
-                             " heads, budget_options.profile, or kept: \"fixed\""});
+  if (errors->empty() && scenario.values.simulation().retained() == "contexts")
+    check_contexts(scenario, errors);
+  if (errors->empty() && scenario.values.simulation().retained() == "profile" && !tables) {
+    errors->push_back({scenario.where("simulation.retained"),
+                       "profile draws what each head keeps, but policies.budget_options has means of " +
+                           std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
+                           std::to_string(out.budget_spec.sigma.size()),
+                       "give both for all " + std::to_string(heads) +
+                           " heads, budget_options.profile, or kept: \"fixed\""});
   }
   return out;
 }
@@ -155,26 +158,26 @@ uint32_t page_groups(const PolicySet& set) {
   return set.layout_spec.groups();
 }
 
-std::vector<Share> held_shares(const PolicySet& set) {
+std::vector<Fraction> held_fractions(const PolicySet& set) {
   const uint32_t heads = set.layout_spec.heads();
-  const std::vector<Share> equal(heads, kWhole);
+  const std::vector<Fraction> equal(heads, kWhole);
   if (!layout_has_groups(set.layout) || set.budget == "pyramid") return equal;
-  const std::vector<Share> budgets = own_shares(set);
+  const std::vector<Fraction> budgets = own_fractions(set);
   if (budgets.size() != heads) return equal;
   const GroupMap groups = make_groups(set);
-  const std::vector<Share> largest = groups.largest(budgets);
-  std::vector<Share> out;
+  const std::vector<Fraction> largest = groups.largest(budgets);
+  std::vector<Fraction> out;
   for (uint32_t head = 0; head < heads; ++head) {
     out.push_back(std::min(kWhole, largest[groups.group_of(head)]));
   }
   return out;
 }
 
-// A call with u tokens of which all is held and n ranked ones holds u + held n cells in a mean head, drops
-// (1 - held) n, and needs u + own n.
+// A request with u tokens of which all is held and n ranked ones holds u + held n KV entries in a mean head,
+// drops (1 - held) n, and needs u + own n.
 double group_slack(const PolicySet& set) {
-  const std::vector<Share> held = held_shares(set);
-  const std::vector<Share> own = own_shares(set);
+  const std::vector<Fraction> held = held_fractions(set);
+  const std::vector<Fraction> own = own_fractions(set);
   if (own.size() != held.size() || !layout_has_groups(set.layout) || set.budget == "pyramid") return 0;
   double held_sum = 0, own_sum = 0;
   for (size_t head = 0; head < held.size(); ++head) {
@@ -186,7 +189,7 @@ double group_slack(const PolicySet& set) {
 }
 
 bool heads_differ(const PolicySet& set) {
-  const std::vector<Share> held = held_shares(set);
+  const std::vector<Fraction> held = held_fractions(set);
   const uint32_t kv_heads = set.layout_spec.kv_heads;
   for (size_t head = 0; head < held.size(); ++head) {
     if (held[head] != held[head / kv_heads * kv_heads]) return true;
@@ -194,27 +197,29 @@ bool heads_differ(const PolicySet& set) {
   return false;
 }
 
-// Pages of one token are cells; packed cells are unpacked first, and what chooses pages packs them anew.
-bool lists_cells(const CoreConfig& config) {
+// Pages of one token are KV entries; packed KV entries are unpacked first, and what chooses pages packs them
+// anew.
+bool lists_entries(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
-  return axes.layout->keeping() == Keeping::kHoles && config.page_tokens > 1 &&
+  return axes.layout->slot_retention() == SlotRetention::kInPlace && config.page_tokens > 1 &&
          config.policies.retrieval == "all" && axes.precision->prompt_format() == Format::kBf16;
 }
 
-bool world_says_kept(const CoreConfig& config) {
+bool backend_reports_retained(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
-  return !axes.budget->keeps_all() && axes.layout->keeping() != Keeping::kRing;
+  return !axes.budget->keeps_all() && axes.layout->slot_retention() != SlotRetention::kRing;
 }
 
 // Rows of a step's chunks wait in a buffer where only what is kept gets pages: one layer deep, unless the
 // scorer compares layers (METHODS 2.3).
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set) {
-  const bool wrong = unknown_policy(set).has_value() || validate_layout_spec(set.layout_spec).has_value() ||
-                     validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();
-  if (wrong) return 0;  // configure() says what
+  const bool problem = unknown_policy(set).has_value() || validate_layout_spec(set.layout_spec).has_value() ||
+                       validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();
+  if (problem) return 0;  // configure() says what
   const PolicyAxes axes = make_axes(set);
-  const bool staged = axes.layout->keeping() == Keeping::kMove && !axes.budget->keeps_all() &&
-                      axes.budget->known_at_admission() && axes.scorer->moment() == Moment::kChunkEnd;
+  const bool staged = axes.layout->slot_retention() == SlotRetention::kMove && !axes.budget->keeps_all() &&
+                      axes.budget->known_at_admission() &&
+                      axes.scorer->compression_trigger() == CompressionTrigger::kChunkEnd;
   if (!staged) return 0;
   const uint64_t all_layers = llm.kv_bytes_per_token(scenario.values.engines().tensor_parallel()) *
                               scenario.values.limits().step_tokens_max();

@@ -14,12 +14,12 @@
 
 namespace kvtwin {
 
-struct Retrieving {
+struct RetrievalSetup {
   std::optional<RetrievalCost> prices;
   std::vector<std::unique_ptr<sim::GraphPricer>> pricers;  // by engine
 };
 
-Retrieving make_retrieving(const Scenario& scenario, const Composed& composed);
+RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& composed);
 
 }  // namespace kvtwin
 

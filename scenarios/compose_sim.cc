@@ -1,4 +1,4 @@
-// The simulated world's part of the composition root, present or not.
+// The simulated backend's part of the composition root, present or not.
 
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ void set_compression(const Composed& composed, RetrievalStepSpec* graph) {
 
 }  // namespace
 
-Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
-  Retrieving out;
+RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& composed) {
+  RetrievalSetup out;
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
   if (method == RetrievalMethod::kAll) {
     if (composed.watcher == nullptr) return out;
@@ -54,20 +54,20 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
   RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
-  geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_arena(method);
+  geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_resident(method);
   out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
                      geometry);
   if (composed.method) {
     const auto us = [&](MethodTerm term) {
       return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
     };
-    out.prices->set_measured({.recall_us = price_of(*composed.method, MethodTerm::kRecalling),
+    out.prices->set_measured({.recall_us = price_of(*composed.method, MethodTerm::kLoading),
                               .head_us = price_of(*composed.method, MethodTerm::kRecallingHead),
                               .page_now_us = us(MethodTerm::kPageNow),
                               .page_next_us = us(MethodTerm::kPageNext),
                               .page_mixed_us = us(MethodTerm::kPageMixed),
-                              .recall_beside_us = price_of(*composed.method, MethodTerm::kRecallingNext),
-                              .page_beside_us = price_of(*composed.method, MethodTerm::kPageBeside),
+                              .concurrent_recall_us = price_of(*composed.method, MethodTerm::kRecallingNext),
+                              .concurrent_page_us = price_of(*composed.method, MethodTerm::kPageConcurrent),
                               .page_launched_us = price_of(*composed.method, MethodTerm::kPageLaunched)});
   }
   sim::GraphPricerSpec pricer;
@@ -83,7 +83,7 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;
-  pricer.drops = retrieval_needs_arena(method) && config.policies.budget != "all";
+  pricer.drops = retrieval_needs_resident(method) && config.policies.budget != "all";
   pricer.kv_heads = llm.kv_heads;
   for (size_t i = 0; i < composed.options.engines.size(); ++i) {
     out.pricers.push_back(std::make_unique<sim::GraphPricer>(pricer, composed.cost.get(), &*out.prices));
@@ -111,11 +111,11 @@ SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimRep
   return out;
 }
 
-double stretch_of(const sim::SimReport& report) {
+double slowdown_of(const sim::SimReport& report) {
   double read = 0, waited = 0;
   for (const sim::StepTotals& engine : report.engines) {
-    read += static_cast<double>(engine.cells_read);
-    waited += static_cast<double>(engine.cells_waited);
+    read += static_cast<double>(engine.entries_read);
+    waited += static_cast<double>(engine.entries_waited);
   }
   return read > 0 ? waited / read : 1;
 }
@@ -181,21 +181,22 @@ uint64_t transfer_bytes(const Scenario& scenario, const Composed& composed, size
   const uint64_t page = composed.facts[engine].page_bytes;
   const CoreConfig& config = composed.options.engines[engine];
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
-  if (!retrieval_needs_arena(method)) return page;
+  if (!retrieval_needs_resident(method)) return page;
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const RetrievalGeometry geometry = retrieval_geometry(spec, method, composed.llm, config.page_tokens);
-  const double share = summary_share(composed.llm, geometry, spec.layers_dense);
-  return page + static_cast<uint64_t>(std::llround(static_cast<double>(page) * share));
+  const double fraction = summary_fraction(composed.llm, geometry, spec.layers_dense);
+  return page + static_cast<uint64_t>(std::llround(static_cast<double>(page) * fraction));
 }
 
-sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
+sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed,
+                          const RetrievalSetup& retrieving) {
   sim::SimConfig out;
   place_on_nodes(composed, &out);
   out.prefill_engines = composed.options.prefill_engines;
   for (size_t i = 0; i < out.engines.size(); ++i) {
     sim::SimEngine& engine = out.engines[i];
     engine.page_bytes = transfer_bytes(scenario, composed, i);
-    engine.lists_cells = lists_cells(composed.options.engines[i]);
+    engine.lists_entries = lists_entries(composed.options.engines[i]);
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     if (composed.method && engine.first_step_host.ns == 0)
       engine.first_step_host.ns = std::llround(price_of(*composed.method, MethodTerm::kFirstStep) * 1e3);
@@ -217,7 +218,7 @@ bool can_simulate() { return true; }
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values) {
-  const Retrieving retrieving = make_retrieving(scenario, *composed);
+  const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
   std::optional<sim::PartitionPrice> partition;  // engines are alike, and share what is remembered
   // Measured steps of a method have their stragglers in them.
@@ -225,17 +226,17 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
     partition.emplace(*spec);
   for (sim::SimEngine& engine : config.engines) engine.partition = partition ? &*partition : nullptr;
   const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, values);
-  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  if (!outcomes) return tl::unexpected<Error>(outcomes.error());
   (*outcomes)->attach(&config, composed->outcome_log);
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
-    return mistake(scenario.where("hardware.node"), ok.error().text());
+    return make_error(scenario.where("hardware.node"), ok.error().text());
   }
   sim::SimReport report;
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
-  out.kept_outcomes = (*outcomes)->kept_by();
+  out.retained_outcomes = (*outcomes)->retained_by();
   if (retrieving.prices) out.retrieval = retrieval_of(**outcomes, report);
-  if (partition) out.attention_stretch = stretch_of(report);
+  if (partition) out.attention_slowdown = slowdown_of(report);
   if (composed->compression) out.compression = compression_of(report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
@@ -260,7 +261,7 @@ namespace kvtwin {
 
 bool can_simulate() { return false; }
 
-Retrieving make_retrieving(const Scenario&, const Composed&) { return {}; }
+RetrievalSetup make_retrieving(const Scenario&, const Composed&) { return {}; }
 
 Result<SimulatedEnd> simulate(const Scenario&, Composed*, Client*, const std::vector<Observer*>&,
                               const std::vector<OutcomeSource*>&) {

@@ -7,7 +7,7 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
-#include "scenarios/compose_imposed.h"
+#include "scenarios/compose_forced.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/scorer_options.h"
 
@@ -26,9 +26,9 @@ Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const Ll
       {"vocabulary", named.vocab, found.vocab}};
   for (const auto& row : rows) {
     if (row.named == row.found) continue;
-    return mistake(scenario.where("cpu.checkpoint"),
-                   fmt::format("has {} {}, model {} has {}", row.found, row.what, named.name, row.named),
-                   "kvtwin model import CHECKPOINT/config.json makes the model that it is");
+    return make_error(scenario.where("cpu.checkpoint"),
+                      fmt::format("has {} {}, model {} has {}", row.found, row.what, named.name, row.named),
+                      "kvtwin model import CHECKPOINT/config.json makes the model that it is");
   }
   return {};
 }
@@ -49,14 +49,15 @@ Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenari
   if (written.empty()) return std::nullopt;
   const v1::Policies& axes = scenario.values.policies();
   if (!ranks_by_weights(scenario)) {
-    return mistake(scenario.where("cpu.scorer_weights"),
-                   fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
-                   "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
+    return make_error(
+        scenario.where("cpu.scorer_weights"),
+        fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
+        "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
   }
   Result<cpu::ScorerWeights> loaded =
       cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
-                               captured_rows(axes.scorer(), scorer_spec(axes)), scenario.file(written));
-  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+                               captured_queries(axes.scorer(), scorer_spec(axes)), scenario.file(written));
+  if (!loaded) return tl::unexpected<Error>(loaded.error());
   return std::optional(std::move(*loaded));
 }
 
@@ -64,14 +65,14 @@ Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& ll
   const std::string& written = scenario.values.cpu().checkpoint();
   if (written.empty()) {
     if (Result<void> ok = check_dense(llm, scenario.where("model.name")); !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
     const uint64_t seed = scenario.values.seed();
     return outline ? ModelWeights::random_outline(llm, seed) : ModelWeights::random(llm, seed);
   }
   Result<ModelWeights> loaded = load_model(scenario.file(written));
   if (!loaded) return loaded;
   if (Result<void> ok = check_same(scenario, llm, loaded->llm()); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return loaded;
 }
 
@@ -84,9 +85,9 @@ cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& comp
                           .outputs_unknown = decodes_greedily(scenario)};
   if (composed.tokens) {
     // Both are on the heap: who moves `composed` moves neither.
-    out.given = [tokens = composed.tokens.get(), client = composed.client.get()](CallId call) {
-      const ReplayCallInfo info = client->call_info(call);
-      return tokens->call(info.session_index, info.node);
+    out.given = [tokens = composed.tokens.get(), client = composed.client.get()](RequestId request) {
+      const ReplayRequestInfo info = client->request_info(request);
+      return tokens->request(info.session_index, info.node);
     };
   }
   return out;
@@ -95,9 +96,9 @@ cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& comp
 Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes) {
   for (const AxisComputed& row : axes) {
     if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
-    return mistake(scenario.where(fmt::format("policies.{}", row.axis)),
-                   fmt::format("{} \"{}\" is not computed by {}", row.axis, row.chosen, engine),
-                   fmt::format("{} is; or --world=sim", fmt::join(row.computed, " or ")));
+    return make_error(scenario.where(fmt::format("policies.{}", row.axis)),
+                      fmt::format("{} \"{}\" is not computed by {}", row.axis, row.chosen, engine),
+                      fmt::format("{} is; or --backend=sim", fmt::join(row.computed, " or ")));
   }
   return {};
 }
@@ -109,7 +110,7 @@ class RecallSums final : public OutcomeSource {
  public:
   explicit RecallSums(OutcomeSource* source) : source_(*source) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     source_.step(launch, offset, values);
     for (const LayerRecall& recall : values->recalls) {
       sums_.pages_now += recall.blocking, sums_.pages_next += recall.background;
@@ -117,8 +118,8 @@ class RecallSums final : public OutcomeSource {
       sums_.heads_chose += recall.heads, sums_.pages_chosen += recall.chosen;
     }
   }
-  void told(const Command& command) override { source_.told(command); }
-  // As the simulated world would count it, without the bytes and times that only a price knows.
+  void notify(const Command& command) override { source_.notify(command); }
+  // As the simulated backend would count it, without the bytes and times that only a price knows.
   const SimulatedEnd::Retrieval& sums() const { return sums_; }
 
  private:
@@ -136,7 +137,7 @@ cpu::Stopwatch stopwatch_of(const Composed& composed) {
 
 // Under the wall clock.
 SimulatedEnd run_measured(const Scenario& scenario, Composed* composed, Client* client,
-                          const std::vector<Observer*>& observers, Imposed* engines,
+                          const std::vector<Observer*>& observers, ForcedEngines* engines,
                           std::function<Duration(EngineId, TransferId)> copy_time) {
   cpu::CpuBackendOptions options;
   options.sleep = scenario.values.cpu().sleep();
@@ -151,9 +152,9 @@ SimulatedEnd run_measured(const Scenario& scenario, Composed* composed, Client* 
   }
   cpu::EngineSources sources(watched);
   RecallSums recalls(&sources);
-  cpu::CpuBackend world(options, &recalls, stopwatch_of(*composed));
+  cpu::CpuBackend backend(options, &recalls, stopwatch_of(*composed));
   SimulatedEnd out;
-  out.end = kvtwin::run(composed->options, client, &world, observers);
+  out.end = kvtwin::run(composed->options, client, &backend, observers);
   out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
   if (!engines->recalled_by().empty()) out.retrieval = recalls.sums();
   return out;
@@ -163,35 +164,36 @@ SimulatedEnd run_measured(const Scenario& scenario, Composed* composed, Client* 
 
 Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
                                 const std::vector<Observer*>& observers,
-                                const std::vector<ImposableSource*>& engines,
+                                const std::vector<ForcibleSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time) {
-  const Result<std::unique_ptr<Imposed>> imposed = Imposed::make(scenario, *composed, engines);
-  if (!imposed) return tl::unexpected<Mistake>(imposed.error());
-  Imposed& told = **imposed;
+  const Result<std::unique_ptr<ForcedEngines>> forced_outcome =
+      ForcedEngines::make(scenario, *composed, engines);
+  if (!forced_outcome) return tl::unexpected<Error>(forced_outcome.error());
+  ForcedEngines& forced = **forced_outcome;
   const v1::Simulation& simulation = scenario.values.simulation();
-  if (!simulation.impose() && !simulation.recorded_run().empty())
+  if (!simulation.force_outcomes() && !simulation.recorded_run().empty())
     composed->notes.push_back(
-        "values decide, not the run in simulation.recorded_run; simulation.impose: true repeats it");
+        "values decide, not the run in simulation.recorded_run; simulation.force_outcomes: true repeats it");
   Result<SimulatedEnd> out =
       scenario.values.clock() == "virtual"
-          ? simulate(scenario, composed, client, observers, told.sources())
-          : run_measured(scenario, composed, client, observers, &told, std::move(copy_time));
+          ? simulate(scenario, composed, client, observers, forced.sources())
+          : run_measured(scenario, composed, client, observers, &forced, std::move(copy_time));
   if (!out) return out;
-  out->kept_outcomes = told.kept_by();
-  out->retrieval.outcomes = told.recalled_by();
+  out->retained_outcomes = forced.retained_by();
+  out->retrieval.outcomes = forced.recalled_by();
   return out;
 }
 
-Result<std::unique_ptr<ValuesWorld>> make_values_world(const Scenario& scenario, const Composed& composed,
-                                                       bool timeline) {
-  const std::string& world = scenario.values.world();
-  if (world == "cuda") return make_cuda_world(scenario, composed, timeline);
-  if (world == "cpu") return CpuWorld::make(scenario, composed);
-  return std::unique_ptr<ValuesWorld>();
+Result<std::unique_ptr<EngineBackend>> make_engine_backend(const Scenario& scenario, const Composed& composed,
+                                                           bool timeline) {
+  const std::string& backend = scenario.values.backend();
+  if (backend == "cuda") return make_cuda_backend(scenario, composed, timeline);
+  if (backend == "cpu") return CpuEngineBackend::make(scenario, composed);
+  return std::unique_ptr<EngineBackend>();
 }
 
 bool needs_simulator(const Scenario& scenario) {
-  return scenario.values.world() == "sim" || scenario.values.clock() == "virtual";
+  return scenario.values.backend() == "sim" || scenario.values.clock() == "virtual";
 }
 
 }  // namespace kvtwin

@@ -1,4 +1,4 @@
-// What the worlds that compute values have in common: weights, tokens, and who keeps the clock.
+// What the backends that compute values have in common: weights, tokens, and who keeps the clock.
 
 #ifndef KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
 #define KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
@@ -10,7 +10,7 @@
 
 #include "engine/cpu/scorer_weights.h"
 #include "engine/cpu/token_ids.h"
-#include "engine/imposed_source.h"
+#include "engine/forced_outcomes.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 
@@ -25,7 +25,7 @@ struct AxisComputed {
 // `engine` is what the message calls it.
 Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes);
 
-// Cells are dropped, or lie elsewhere than by position.
+// KV entries are dropped, or lie elsewhere than by position.
 bool drops(const CoreConfig& config);
 
 // Whether the scorer ranks by weights of its own, which the scenario may name a file of.
@@ -42,18 +42,18 @@ cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& comp
 // `engines` in engine order, told what the scenario imposes, under its clock. `copy_time`: CpuBackendOptions.
 Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
                                 const std::vector<Observer*>& observers,
-                                const std::vector<ImposableSource*>& engines,
+                                const std::vector<ForcibleSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time = {});
 
 // This build or this machine has no CUDA world.
 Result<void> check_cuda_backend(const Scenario& scenario);
 
-// What make_cuda_world() refuses without having computed anything.
-Result<void> check_cuda_world(const Scenario& scenario, const Composed& composed);
+// What make_cuda_backend() refuses without having computed anything.
+Result<void> check_cuda_backend(const Scenario& scenario, const Composed& composed);
 
-// Mistakes: as CpuWorld::make; this build or this machine has no CUDA (scenarios/compose_cuda.cc).
-Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
-                                                     bool timeline);
+// Errors: as CpuEngineBackend::make; this build or this machine has no CUDA (scenarios/compose_cuda.cc).
+Result<std::unique_ptr<EngineBackend>> make_cuda_backend(const Scenario& scenario, const Composed& composed,
+                                                         bool timeline);
 
 }  // namespace kvtwin
 

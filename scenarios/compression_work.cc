@@ -1,4 +1,4 @@
-// Operations per cell and row of each scorer, from METHODS 1.x, 3.4 and 5.2: what its definition in
+// Operations per KV entry and row of each scorer, from METHODS 1.x, 3.4 and 5.2: what its definition in
 // kernels/score_*.h reads and multiplies, if one kernel did it for all heads of a layer.
 
 #include "scenarios/compression_work.h"
@@ -30,25 +30,26 @@ class Filler {
     kv_heads_ = static_cast<double>(llm.kv_heads_per_gpu(tp));
     dim_ = llm.head_dim, hidden_ = llm.hidden, layers_ = llm.layers;
     work_.kv_heads = kv_heads_;
-    work_.cell_bytes = llm.kv.bytes(2 * kv_heads_ * dim_);
-    work_.page_bytes = work_.cell_bytes * page_tokens_ / page_groups(set_);
+    work_.kv_entry_bytes = llm.kv.bytes(2 * kv_heads_ * dim_);
+    work_.page_bytes = work_.kv_entry_bytes * page_tokens_ / page_groups(set_);
   }
 
   void fill(ScorerKind kind) {
-    rows_ = captured_rows(set_.scorer, set_.scorer_spec);
+    rows_ = captured_queries(set_.scorer, set_.scorer_spec);
     score(kind);
-    // Positions need no selection; what ranks writes a score for each cell of a head.
+    // Positions need no selection; what ranks writes a score for each KV entry of a head.
     work_.selects = work_.score_kernels > 0 || kind == ScorerKind::kRandom;
     if (work_.score_kernels > 0) work_.score.bytes += kv_heads_ * kFp32Bytes;
   }
 
  private:
-  // `rows` queries attend to each cell: products, one exponential per query head, keys read once.
+  // `rows` queries attend to each KV entry: products, one exponential per query head, keys read once.
   void ask(double rows, uint32_t kernels) {
     work_.score_kernels = kernels;
-    work_.score = {work_.cell_bytes / 2, rows * query_heads_ * 2 * dim_, rows * query_heads_ * kExponential};
+    work_.score = {work_.kv_entry_bytes / 2, rows * query_heads_ * 2 * dim_,
+                   rows * query_heads_ * kExponential};
   }
-  KernelWork look() const { return {0, query_heads_ * 2 * dim_, query_heads_ * kExponential}; }
+  KernelWork attention_scores() const { return {0, query_heads_ * 2 * dim_, query_heads_ * kExponential}; }
   void write_queries() {
     work_.capture_kernels = 1;
     work_.per_row.bytes = 2 * kBf16Bytes * query_heads_ * dim_;
@@ -79,7 +80,7 @@ class Filler {
         return;
       case ScorerKind::kJudgeQ:
         ask(rows_, 2);
-        work_.probe_rows = rows_;
+        work_.probe_tokens = rows_;
         return;
       case ScorerKind::kKvzip:
         return repeat();
@@ -88,7 +89,7 @@ class Filler {
       case ScorerKind::kObserved:
         write_queries();
         ask(0, 2);
-        work_.score_pair = look();
+        work_.score_pair = attention_scores();
         return;
       case ScorerKind::kExpected:
         return expect();
@@ -112,27 +113,27 @@ class Filler {
 
   void keys(double times) {
     work_.score_kernels = static_cast<uint32_t>(times);
-    work_.score = {times * work_.cell_bytes / 2, 0, times * 2 * kv_heads_ * dim_};
+    work_.score = {times * work_.kv_entry_bytes / 2, 0, times * 2 * kv_heads_ * dim_};
   }
-  // |W_o V| of each cell and query head: a product as large as the output projection.
+  // |W_o V| of each KV entry and query head: a product as large as the output projection.
   void project() {
     ++work_.score_kernels;
-    work_.score.bytes += work_.cell_bytes / 2;
+    work_.score.bytes += work_.kv_entry_bytes / 2;
     work_.score.product_flop += 2 * query_heads_ * dim_ * hidden_;
     work_.score.vector_flop += 2 * query_heads_ * hidden_;
   }
   void repeat() {
     const ScorerSpec& spec = set_.scorer_spec;
-    work_.repeat_rows = spec.repeat_tokens;
+    work_.repeat_pass_tokens = spec.repeat_tokens;
     work_.repeat_extra = spec.repeat_instruction + std::min(spec.repeat_tail, spec.repeat_tokens);
-    ask(work_.repeat_rows + work_.repeat_extra, 2);  // each piece's rows ask that piece
+    ask(work_.repeat_pass_tokens + work_.repeat_extra, 2);  // each piece's rows ask that piece
   }
-  // Every new row looks at every key once more, and adds to one sum per cell and head.
+  // Every new row looks at every key once more, and adds to one sum per KV entry and head.
   void accumulate() {
     work_.capture_kernels = 1;
-    work_.per_pair = look();
-    work_.per_cell = look();
-    work_.per_cell.bytes = work_.cell_bytes / 2 + 2 * kFp32Bytes * kv_heads_;
+    work_.per_pair = attention_scores();
+    work_.per_kv_entry = attention_scores();
+    work_.per_kv_entry.bytes = work_.kv_entry_bytes / 2 + 2 * kFp32Bytes * kv_heads_;
     work_.score_kernels = 1;
     work_.score = {kv_heads_ * kFp32Bytes, 0, 0};
   }
@@ -140,14 +141,14 @@ class Filler {
   void expect() {
     write_queries();
     work_.score_kernels = 4;
-    work_.score = {work_.cell_bytes + kBf16Bytes * query_heads_ * dim_,
+    work_.score = {work_.kv_entry_bytes + kBf16Bytes * query_heads_ * dim_,
                    query_heads_ * (4 * dim_ * dim_ + 2 * dim_),
                    query_heads_ * kExponential + 2 * kv_heads_ * dim_};
   }
   // Two summary vectors of each page are scored in every step.
   void stamp() {
     work_.capture_kernels = 2;
-    work_.per_cell = {work_.cell_bytes / page_tokens_, 0, query_heads_ * 4 * dim_ / page_tokens_};
+    work_.per_kv_entry = {work_.kv_entry_bytes / page_tokens_, 0, query_heads_ * 4 * dim_ / page_tokens_};
     work_.score_kernels = 1;
     work_.score = {kv_heads_ * kFp32Bytes / page_tokens_, 0, 0};
   }
@@ -180,15 +181,15 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
   const Retention retention(config, axes);
   // What was taken down of a decoded row is looked at only where compressions follow it.
   work.captures_decodes = retention.at_decode();
-  work.moves = retention.keeping() == Keeping::kMove;
+  work.moves = retention.slot_retention() == SlotRetention::kMove;
   work.moves_all = set.budget == "released";
-  work.after_layers = axes.scorer->needs_all_layers() || axes.scorer->probe_rows() > 0 ||
+  work.after_layers = axes.scorer->needs_all_layers() || axes.scorer->probe_tokens() > 0 ||
                       (!retention.known() && (set.budget == "top_across_layers" ||
                                               set.layout_spec.clustering == Clustering::kAcrossLayers));
-  work.kept_share = static_cast<double>(set.budget_spec.ratio) / static_cast<double>(kWhole);
-  if (set.budget == "uniform" || set.budget == "pyramid") work.kept_cells = set.budget_spec.cells;
+  work.retained_fraction = static_cast<double>(set.budget_spec.ratio) / static_cast<double>(kWhole);
+  if (set.budget == "uniform" || set.budget == "pyramid") work.retained_entries = set.budget_spec.kv_entries;
   // Reserved pages are written as they are granted; only what was granted for more is given back.
-  if (!retention.staged() && retention.keeping() != Keeping::kRing)
+  if (!retention.staged() && retention.slot_retention() != SlotRetention::kRing)
     work.bookkeeping_ns = cost.reclaim_ns() * page_groups(set);
   return work;
 }

@@ -39,26 +39,26 @@ Result<AskedShape> parse_shape(const std::string& text) {
       return equals != std::string::npos && part.substr(0, equals) == one.name;
     });
     if (field == std::end(fields))
-      return mistake("--shape", fmt::format("\"{}\" is no part of one", part), kRight);
+      return make_error("--shape", fmt::format("\"{}\" is no part of one", part), kRight);
     const char* const end = part.data() + part.size();
     const auto read = std::from_chars(part.data() + equals + 1, end, *field->value);
     if (read.ec != std::errc{} || read.ptr != end || *field->value > (1u << 24))
-      return mistake("--shape", fmt::format("\"{}\" is no number of up to 16,777,216", part), kRight);
+      return make_error("--shape", fmt::format("\"{}\" is no number of up to 16,777,216", part), kRight);
     from = comma + 1;
   }
   if (shape.decodes + shape.chunks == 0)
-    return mistake("--shape", fmt::format("\"{}\" has no decodes and no chunks", text), kRight);
+    return make_error("--shape", fmt::format("\"{}\" has no decodes and no chunks", text), kRight);
   if (shape.chunks > 0 && shape.chunk_tokens == 0)
-    return mistake("--shape", fmt::format("{} chunks of 0 tokens", shape.chunks), kRight);
+    return make_error("--shape", fmt::format("{} chunks of 0 tokens", shape.chunks), kRight);
   if (shape.compress > 1 || (shape.compress == 1 && shape.chunks == 0))
-    return mistake("--shape", fmt::format("compress is {} with {} chunks", shape.compress, shape.chunks),
-                   "compress=1 beside chunks, whose calls are compressed");
+    return make_error("--shape", fmt::format("compress is {} with {} chunks", shape.compress, shape.chunks),
+                      "compress=1 beside chunks, whose requests are compressed");
   if (uint64_t{shape.decodes} + uint64_t{shape.chunks} > 4096)
-    return mistake("--shape", fmt::format("{} calls in one step", shape.decodes + shape.chunks),
-                   "at most 4,096");
+    return make_error("--shape", fmt::format("{} requests in one step", shape.decodes + shape.chunks),
+                      "at most 4,096");
   if (uint64_t{shape.chunks} * shape.chunk_tokens > (1u << 24))
-    return mistake("--shape", fmt::format("{} chunks of {} tokens", shape.chunks, shape.chunk_tokens),
-                   "at most 16,777,216 tokens in all");
+    return make_error("--shape", fmt::format("{} chunks of {} tokens", shape.chunks, shape.chunk_tokens),
+                      "at most 16,777,216 tokens in all");
   return shape;
 }
 
@@ -92,61 +92,61 @@ std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t
 }
 
 // Keeps one step as it was priced.
-class Keeper final : public sim::StepWatcher {
+class StepCapture final : public sim::StepWatcher {
  public:
-  Keeper(uint32_t engine, uint64_t step) : engine_(engine), step_(step) {}
+  StepCapture(uint32_t engine, uint64_t step) : engine_(engine), step_(step) {}
 
   void priced(const Seen& step) override {
     if (raw(step.engine) != engine_) return;
     last_ = raw(step.step);
-    if (last_ != step_ || kept_) return;
-    ExplainedStep kept;
-    kept.step = step_, kept.engine = engine_;
-    kept.begins_ns = static_cast<double>(step.base.ns) + static_cast<double>(step.begins) / kTicksPerNs;
-    kept.of = describe(step.entries, step.offset, step.compressions);
-    kept.graph = *step.pricer->graph();
-    kept.begins = step.begins;
-    kept.timing = step.alone;
-    kept.carried.assign(step.pricer->carried().begin(), step.pricer->carried().end());
-    kept.graph.times(&kept.times);
-    kept.waits = waits_of(kept.graph, kept.begins, kept.timing, kept.carried);
-    kept_ = std::move(kept);
+    if (last_ != step_ || retained_) return;
+    ExplainedStep retained;
+    retained.step = step_, retained.engine = engine_;
+    retained.begins_ns = static_cast<double>(step.base.ns) + static_cast<double>(step.begins) / kTicksPerNs;
+    retained.of = describe(step.entries, step.offset, step.compressions);
+    retained.graph = *step.pricer->graph();
+    retained.begins = step.begins;
+    retained.timing = step.alone;
+    retained.carried.assign(step.pricer->carried().begin(), step.pricer->carried().end());
+    retained.graph.times(&retained.times);
+    retained.waits = waits_of(retained.graph, retained.begins, retained.timing, retained.carried);
+    retained_ = std::move(retained);
   }
 
-  bool done() const { return kept_.has_value(); }
+  bool done() const { return retained_.has_value(); }
   std::optional<uint64_t> last() const { return last_; }
-  ExplainedStep take() { return std::move(*kept_); }
+  ExplainedStep take() { return std::move(*retained_); }
 
  private:
   const uint32_t engine_;
   const uint64_t step_;
   std::optional<uint64_t> last_;
-  std::optional<ExplainedStep> kept_;
+  std::optional<ExplainedStep> retained_;
 };
 
 // Sends nothing more once the step was seen, so that the run ends soon.
 class UntilSeen final : public Client {
  public:
-  UntilSeen(Client* client, const Keeper& keeper) : client_(client), keeper_(keeper) {}
+  UntilSeen(Client* client, const StepCapture& step_capture) : client_(client), step_capture_(step_capture) {}
 
-  Instant wake_at() const override { return keeper_.done() ? kNever : client_->wake_at(); }
+  Instant wake_at() const override { return step_capture_.done() ? kNever : client_->wake_at(); }
   void wake(Instant now, ClientEvents* events) override {
-    if (!keeper_.done()) client_->wake(now, events);
+    if (!step_capture_.done()) client_->wake(now, events);
   }
-  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override {
-    if (!keeper_.done()) client_->tokens_emitted(now, call, tokens, events);
+  void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) override {
+    if (!step_capture_.done()) client_->tokens_emitted(now, request, tokens, events);
   }
-  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
-                     ClientEvents* events) override {
-    if (!keeper_.done()) client_->call_finished(now, call, tokens, cancelled, events);
+  void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
+                        ClientEvents* events) override {
+    if (!step_capture_.done()) client_->request_finished(now, request, tokens, cancelled, events);
   }
-  void call_rejected(Instant now, CallId call, ClientEvents* events) override {
-    if (!keeper_.done()) client_->call_rejected(now, call, events);
+  void request_rejected(Instant now, RequestId request, ClientEvents* events) override {
+    if (!step_capture_.done()) client_->request_rejected(now, request, events);
   }
 
  private:
   Client* const client_;
-  const Keeper& keeper_;
+  const StepCapture& step_capture_;
 };
 
 }  // namespace
@@ -154,31 +154,31 @@ class UntilSeen final : public Client {
 Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed, uint32_t engine,
                                    uint64_t step) {
   if (engine >= composed->options.engines.size())
-    return mistake("--engine", fmt::format("there is no engine {}", engine),
-                   fmt::format("the scenario has {}, from 0", composed->options.engines.size()));
-  Keeper keeper(engine, step);
-  UntilSeen client(composed->client.get(), keeper);
-  composed->watcher = &keeper;
+    return make_error("--engine", fmt::format("there is no engine {}", engine),
+                      fmt::format("the scenario has {}, from 0", composed->options.engines.size()));
+  StepCapture step_capture(engine, step);
+  UntilSeen client(composed->client.get(), step_capture);
+  composed->watcher = &step_capture;
   const Result<SimulatedEnd> end = simulate(scenario, composed, &client, {});
   composed->watcher = nullptr;
-  if (!end) return tl::unexpected<Mistake>(end.error());
-  if (keeper.done()) return keeper.take();
-  if (!keeper.last())
-    return mistake("--step", fmt::format("engine {} runs no step", engine), "another --engine");
-  return mistake("--step", fmt::format("the run has no step {} of engine {}", step, engine),
-                 fmt::format("its last is {}", *keeper.last()));
+  if (!end) return tl::unexpected<Error>(end.error());
+  if (step_capture.done()) return step_capture.take();
+  if (!step_capture.last())
+    return make_error("--step", fmt::format("engine {} runs no step", engine), "another --engine");
+  return make_error("--step", fmt::format("the run has no step {} of engine {}", step, engine),
+                    fmt::format("its last is {}", *step_capture.last()));
 }
 
 Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed, const AskedShape& shape) {
   constexpr uint32_t kSteps = 3;
   if (shape.compress > 0 && !composed->compression)
-    return mistake("--shape", "compress=1, but this scenario drops nothing, or at no cost",
-                   "policies with a scorer and a budget, and cost.compressions: \"roofline\"");
+    return make_error("--shape", "compress=1, but this scenario drops nothing, or at no cost",
+                      "policies with a scorer and a budget, and cost.compressions: \"roofline\"");
   std::vector<PlanEntry> entries;
   const auto add = [&](EntryKind kind, uint32_t count, uint32_t tokens, uint32_t context) {
     for (uint32_t i = 0; i < count; ++i) {
       PlanEntry entry;
-      entry.call = CallId{static_cast<uint32_t>(entries.size())};
+      entry.request = RequestId{static_cast<uint32_t>(entries.size())};
       entry.kind = kind, entry.tokens = tokens, entry.context = context;
       entry.samples = kind == EntryKind::kDecode;
       entries.push_back(entry);
@@ -201,26 +201,26 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
   }
   launch.compressions = compressions;
 
-  Keeper keeper(0, kSteps - 1);
-  composed->watcher = &keeper;
-  const Retrieving retrieving = make_retrieving(scenario, *composed);
+  StepCapture step_capture(0, kSteps - 1);
+  composed->watcher = &step_capture;
+  const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
   composed->watcher = nullptr;
   const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, {});
-  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  if (!outcomes) return tl::unexpected<Error>(outcomes.error());
   sim::SimConfig sources;
   sources.engines.resize(composed->options.engines.size());
   (*outcomes)->attach(&sources, nullptr);
   sim::StepClock clock(EngineId{}, composed->cost.get(), 1);
   clock.extend(sources.engines[0].source, retrieving.pricers[0].get(), 1, nullptr);
-  clock.watch(&keeper);
+  clock.watch(&step_capture);
   for (uint32_t i = 0; i < kSteps; ++i) {
     launch.step = StepId{i};
     clock.launch(Instant{}, launch);
     clock.look_ahead(kNever);
     clock.take();
   }
-  KVT_CHECK(keeper.done());
-  return keeper.take();
+  KVT_CHECK(step_capture.done());
+  return step_capture.take();
 }
 
 #else

@@ -1,5 +1,5 @@
 // One step of a scenario's engine, operation by operation: when each runs, what the step waits for, and what
-// could take longer without anybody noticing. Prices are those of the simulated world, whatever world the
+// could take longer without anybody noticing. Prices are those of the simulated backend, whatever backend the
 // scenario names: nothing is computed.
 
 #ifndef KVTWIN_SCENARIOS_EXPLAIN_H_
@@ -28,20 +28,20 @@ struct ExplainedStep {
   std::vector<OpWait> waits;
 };
 
-// Single step `step` of `engine`, in the run of the scenario. Mistakes: the run has no such step.
+// Single step `step` of `engine`, in the run of the scenario. Errors: the run has no such step.
 // REQUIRES: can_simulate(); `composed` is fresh.
 Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed, uint32_t engine,
                                    uint64_t step);
 
-// A step that nobody has to run for: all calls alike.
+// A step that nobody has to run for: all requests alike.
 struct AskedShape {
   uint32_t decodes = 0, context = 0;  // tokens that each of them has before the step
   uint32_t chunks = 0, chunk_tokens = 0, chunk_context = 0;
-  uint32_t compress = 0;  // 1: each chunk ends with a compression of all that its call holds
+  uint32_t compress = 0;  // 1: each chunk ends with a compression of all that its request holds
 };
 // "decodes=4,context=32768" or "chunks=1,chunk_tokens=2048,chunk_context=0,compress=1", or both.
 Result<AskedShape> parse_shape(const std::string& text);
-// The third of three such steps, so that it starts from what a step like it leaves. Mistakes: it compresses,
+// The third of three such steps, so that it starts from what a step like it leaves. Errors: it compresses,
 // and the scenario never does (or at no cost).
 Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed, const AskedShape& shape);
 

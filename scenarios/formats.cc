@@ -19,17 +19,17 @@ namespace {
 // A file that an option names, parsed; where the option stands if that fails.
 template <typename T>
 std::optional<T> load(const Scenario& scenario, const char* field, const std::string& written,
-                      Result<T> (*parse)(std::string_view, const std::string&), Mistakes* mistakes) {
+                      Result<T> (*parse)(std::string_view, const std::string&), Errors* errors) {
   const std::string path = scenario.file(written);
   const Result<std::string> text = read_text_file(path);
   Result<T> parsed = text ? parse(*text, path) : tl::unexpected(text.error());
   if (parsed) return std::move(*parsed);
-  const Mistake& inner = parsed.error();
-  mistakes->push_back({scenario.where(field), inner.where + ": " + inner.what, inner.hint});
+  const Error& inner = parsed.error();
+  errors->push_back({scenario.where(field), inner.where + ": " + inner.what, inner.hint});
   return std::nullopt;
 }
 
-void load_precision(const Scenario& scenario, PolicySet* set, Mistakes* mistakes) {
+void load_precision(const Scenario& scenario, PolicySet* set, Errors* errors) {
   const v1::PrecisionOptions& in = scenario.values.policies().precision_options();
   PrecisionSpec& spec = set->precision_spec;
   spec.group = in.group();
@@ -39,17 +39,17 @@ void load_precision(const Scenario& scenario, PolicySet* set, Mistakes* mistakes
   double bits = in.bits();
   if (!in.tag_map().empty()) {
     const auto map =
-        load<TagMap>(scenario, "policies.precision_options.tag_map", in.tag_map(), parse_tag_map, mistakes);
+        load<TagMap>(scenario, "policies.precision_options.tag_map", in.tag_map(), parse_tag_map, errors);
     if (!map) return;
     spec.four_bit_tags = map->four_bit_tags;
-    spec.demote_order = map->demote_order;
+    spec.two_bit_order = map->two_bit_order;
     if (bits == 0) bits = map->bits;
   }
   if (bits == 0) bits = 4;
   spec.bits_above_two = static_cast<uint64_t>(std::llround((bits - 2) * 0x1p32));
 }
 
-void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
   const v1::PartitionOptions& in = scenario.values.policies().partition_options();
   PartitionSpec& spec = set->partition_spec;
   spec.uniform_splits = in.uniform_splits();
@@ -60,13 +60,13 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
   spec.aot_waves = in.aot_waves();
   if (in.profile().empty()) return;
   const char* const field = "policies.partition_options.profile";
-  const auto profile = load_retention(scenario, field, in.profile(), mistakes);
+  const auto profile = load_retention(scenario, field, in.profile(), errors);
   if (!profile) return;
   if (profile->layers != llm.layers || profile->kv_heads != llm.kv_heads) {
-    mistakes->push_back({scenario.where(field),
-                         fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
-                                     profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
-                         "a profile of the scenario's model (kvtwin model import-profile)"});
+    errors->push_back({scenario.where(field),
+                       fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
+                                   profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
+                       "a profile of the scenario's model (kvtwin model import-profile)"});
     return;
   }
   spec.head_budgets = to_q32(budgets(profile->mu, profile->sigma, in.alpha()));
@@ -83,31 +83,31 @@ Format stored_format(const std::string& precision) {
 }  // namespace
 
 std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
-                                               const std::string& written, Mistakes* mistakes) {
-  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, mistakes);
+                                               const std::string& written, Errors* errors) {
+  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, errors);
 }
 
 Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm) {
   const std::string& written = scenario.values.simulation().retrieval().profile();
   if (written.empty()) return std::optional<RecallProfile>();
   const char* const field = "simulation.retrieval.profile";
-  Mistakes mistakes;
+  Errors errors;
   std::optional<RecallProfile> profile =
-      load<RecallProfile>(scenario, field, written, parse_recall_profile, &mistakes);
-  if (!profile) return tl::unexpected<Mistake>(mistakes.front());
+      load<RecallProfile>(scenario, field, written, parse_recall_profile, &errors);
+  if (!profile) return tl::unexpected<Error>(errors.front());
   if (profile->layers == llm.layers && profile->kv_heads == llm.kv_heads) return profile;
-  return mistake(scenario.where(field),
-                 fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
-                             profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
-                 "a profile of the scenario's model (kvtwin calibrate policy retrieval)");
+  return make_error(scenario.where(field),
+                    fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
+                                profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
+                    "a profile of the scenario's model (kvtwin calibrate policy retrieval)");
 }
 
-void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
-  load_precision(scenario, set, mistakes);
-  load_partition(scenario, llm, set, mistakes);
+void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
+  load_precision(scenario, set, errors);
+  load_partition(scenario, llm, set, errors);
   const std::string& profile = scenario.values.cost().profile();
   if (set->precision != "bf16" && !profile.empty() && !profile.ends_with(".textproto")) {
-    mistakes->push_back(
+    errors->push_back(
         {scenario.where("policies.precision"),
          fmt::format("{} has no measured kernels in the profile, which reads bf16 KV", set->precision),
          "leave cost.profile out: the roofline prices formats by their bytes"});
@@ -122,14 +122,15 @@ void apply_precision(const Scenario& scenario, LlmSpec* llm) {
                         policies.precision_options().group()};
   llm->kv = kv_tensor_format(format, shape);
   // Two pools: what is not narrow is priced as int4, what waits for its group (fewer than a page) too.
-  if (policies.precision() == "triaxial") llm->kv_narrow = kv_tensor_format(Format::kInt2, shape);
+  if (policies.precision() == "triaxial") llm->kv_low_bit = kv_tensor_format(Format::kInt2, shape);
 }
 
-DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
-                             const PrecisionSpec& spec) {
+MixedPrecisionPoolSize mixed_precision_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens,
+                                                  uint64_t kv_bytes, const PrecisionSpec& spec) {
   const PageShape shape{page_tokens, llm.head_dim, spec.group};
-  return split_dual_pool(kv_bytes, spec.bits_above_two, pool_page_bytes(llm, tp, Format::kInt2, shape),
-                         pool_page_bytes(llm, tp, Format::kInt4, shape));
+  return split_mixed_precision_pool(kv_bytes, spec.bits_above_two,
+                                    pool_page_bytes(llm, tp, Format::kInt2, shape),
+                                    pool_page_bytes(llm, tp, Format::kInt4, shape));
 }
 
 uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec) {
@@ -147,13 +148,13 @@ PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
   return {set.layout_spec.layers, std::max(1u, set.layout_spec.kv_heads / gpus), given_ns};
 }
 
-uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {
+uint64_t exact_entries_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {
   const v1::Policies& policies = scenario.values.policies();
   uint64_t tokens = 0;
   if (policies.precision() == "kivi_int2") tokens = policies.precision_options().residual_tokens();
   if (policies.precision() == "triaxial") tokens = scenario.values.memory().page_tokens() - 1;
   const PageShape token{1, llm.head_dim, 1};
-  return scenario.values.limits().calls_max() * tokens * pool_page_bytes(llm, tp, Format::kBf16, token);
+  return scenario.values.limits().requests_max() * tokens * pool_page_bytes(llm, tp, Format::kBf16, token);
 }
 
 }  // namespace kvtwin

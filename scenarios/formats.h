@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/policy/config.h"
-#include "engine/policy/dual_pool.h"
+#include "engine/policy/mixed_precision_pool.h"
 #include "models/llm.h"
 #include "models/plan_price.h"
 #include "models/recall_profile.h"
@@ -18,31 +18,31 @@ namespace kvtwin {
 
 // Fills the specs of `set`, whose names are set; reads the files that the options name. `llm`: of the
 // scenario, to check a profile's size against.
-void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes);
+void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors);
 
-// The retention profile that option `field` names as `written`; nothing, and a mistake at the option, if it
+// The retention profile that option `field` names as `written`; nothing, and an error at the option, if it
 // is none.
 std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
-                                               const std::string& written, Mistakes* mistakes);
+                                               const std::string& written, Errors* errors);
 
-// The recall profile that simulation.retrieval.profile names; nothing if it names none. Mistakes: it is none,
+// The recall profile that simulation.retrieval.profile names; nothing if it names none. Errors: it is none,
 // or of another model.
 Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm);
 
 // Makes llm->kv what the precision policy stores. Does nothing for bf16: the model's own format stays.
 // REQUIRES: the policy's name is known.
 void apply_precision(const Scenario& scenario, LlmSpec* llm);
-// Cells that a call keeps exact beside its pages (KIVI), as staging of all calls on one GPU.
-uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp);
+// KV entries that a request keeps exact beside its pages (KIVI), as staging of all requests on one GPU.
+uint64_t exact_entries_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp);
 
 // triaxial: pages of both formats that `kv_bytes` of one GPU hold, cut by the bits that were planned.
-DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
-                             const PrecisionSpec& spec);
+MixedPrecisionPoolSize mixed_precision_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens,
+                                                  uint64_t kv_bytes, const PrecisionSpec& spec);
 
-// triaxial: how many of `pages` are int2, for cells n2 : n4 as planned.
+// triaxial: how many of `pages` are int2, for KV entries n2 : n4 as planned.
 uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec);
 
-// What the partition policy plans on the host, per step: one plan, where every call has one length in all
+// What the partition policy plans on the host, per step: one plan, where every request has one length in all
 // heads and layers; where heads differ, one per layer with a row for each of this GPU's heads.
 PlanPrice plan_price(const Scenario& scenario, const PolicySet& set);
 

@@ -29,12 +29,12 @@ void Fingerprint::add(std::string_view bytes) {
 Result<void> Fingerprint::add_file(const std::string& path) {
   if (Result<void> ok = check_regular_file(path); !ok) return ok;
   std::ifstream in(path, std::ios::binary);
-  if (!in) return mistake(path, "cannot be opened", "check the name and its permissions");
+  if (!in) return make_error(path, "cannot be opened", "check the name and its permissions");
   std::vector<char> buffer(size_t{1} << 20);
   while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0) {
     add({buffer.data(), static_cast<size_t>(in.gcount())});
   }
-  if (in.bad()) return mistake(path, "cannot be read");
+  if (in.bad()) return make_error(path, "cannot be read");
   return {};
 }
 
@@ -45,7 +45,7 @@ Result<void> Fingerprint::add_path(const std::string& path) {
   for (fs::recursive_directory_iterator at(path, failed), end; !failed && at != end; at.increment(failed)) {
     if (at->is_regular_file(failed)) files.push_back(fs::relative(at->path(), path, failed).generic_string());
   }
-  if (failed) return mistake(path, "cannot be listed: " + failed.message());
+  if (failed) return make_error(path, "cannot be listed: " + failed.message());
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) {
     add(file);

@@ -14,7 +14,7 @@
 
 namespace kvtwin {
 
-// Of bytes, in any order of calls that is the same. Not for adversaries.
+// Of bytes, in any order of requests that is the same. Not for adversaries.
 class Fingerprint {
  public:
   void add(std::string_view bytes);

@@ -34,11 +34,11 @@ Result<NamedScorer> named_scorer(const Scenario& scenario, const std::string& na
     for (int i = 0; i <= static_cast<int>(kernels::ScorerKind::kRandom); ++i)
       known.emplace_back(kernels::scorer_name(static_cast<kernels::ScorerKind>(i)));
     const std::string close = did_you_mean(name, known);
-    return mistake("--scorers", fmt::format("there is no scorer \"{}\"", name),
-                   close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close);
+    return make_error("--scorers", fmt::format("there is no scorer \"{}\"", name),
+                      close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close);
   }
   if (const std::optional<std::string> cannot = cpu::cannot_score(*kind))
-    return mistake("--scorers", fmt::format("{} cannot be inspected", name), *cannot);
+    return make_error("--scorers", fmt::format("{} cannot be inspected", name), *cannot);
   complete_scorer_options(&policies);
   return NamedScorer{name, score_spec(values)};
 }
@@ -62,32 +62,32 @@ class FullOutputs {
   // `positions`: of the rows; `count` of them are compared.
   FullOutputs(const cpu::CapturedPass& pass, uint32_t layer, std::span<const uint32_t> positions,
               uint32_t count)
-      : tokens_(positions.front()), cells_(positions.back() + 1), v_(pass.v(layer, 0, cells_)) {
+      : tokens_(positions.front()), kv_entries_(positions.back() + 1), v_(pass.v(layer, 0, kv_entries_)) {
     const auto rows = static_cast<uint32_t>(positions.size());
-    look_ = {.q = pass.q(layer, tokens_, rows),
-             .q_positions = positions,
-             .k = pass.k(layer, 0, cells_),
-             .positions = {cells_, {}}};
+    attention_scores_ = {.q = pass.q(layer, tokens_, rows),
+                         .q_positions = positions,
+                         .k = pass.k(layer, 0, kv_entries_),
+                         .positions = {kv_entries_, {}}};
     for (uint32_t i = 0; i < std::min(count, rows); ++i) asked_.push_back(i * rows / std::min(count, rows));
-    kernels::RowSet all(cells_);
+    kernels::RowSet all(kv_entries_);
     std::iota(all.begin(), all.end(), 0u);
     each([&](uint32_t j, uint32_t i) {
       outputs_.emplace_back(v_.dim);
-      kernels::attention_output(look_, v_, j, i, all, outputs_.back());
+      kernels::attention_output(attention_scores_, v_, j, i, all, outputs_.back());
     });
   }
 
-  // Adds the squares of what is lost without the cells that are not kept, and of what there was. `kept`: by
-  // KV head; the rows' own cells are kept in any case.
-  void add_error(std::span<const kernels::RowSet> kept, double* lost, double* whole) const {
-    std::vector<kernels::RowSet> seen(kept.begin(), kept.end());
+  // Adds the squares of what is lost without the KV entries that are not kept, and of what there was.
+  // `retained`: by KV head; the rows' own KV entries are kept in any case.
+  void add_error(std::span<const kernels::RowSet> retained, double* lost, double* whole) const {
+    std::vector<kernels::RowSet> seen(retained.begin(), retained.end());
     for (kernels::RowSet& set : seen) {
-      for (uint32_t p = tokens_; p < cells_; ++p) set.push_back(p);
+      for (uint32_t p = tokens_; p < kv_entries_; ++p) set.push_back(p);
     }
     std::vector<double> cut(v_.dim);
     size_t at = 0;
     each([&](uint32_t j, uint32_t i) {
-      kernels::attention_output(look_, v_, j, i, seen[j / look_.group()], cut);
+      kernels::attention_output(attention_scores_, v_, j, i, seen[j / attention_scores_.group()], cut);
       const std::vector<double>& full = outputs_[at++];
       for (uint32_t c = 0; c < v_.dim; ++c) {
         *lost += (cut[c] - full[c]) * (cut[c] - full[c]);
@@ -99,15 +99,15 @@ class FullOutputs {
  private:
   template <typename Visit>
   void each(Visit visit) const {
-    for (uint32_t j = 0; j < look_.q.heads; ++j) {
+    for (uint32_t j = 0; j < attention_scores_.q.heads; ++j) {
       for (const uint32_t i : asked_) visit(j, i);
     }
   }
 
-  const uint32_t tokens_, cells_;
+  const uint32_t tokens_, kv_entries_;
   std::vector<uint32_t> asked_;
   const kernels::HeadsView v_;
-  kernels::Look look_;
+  kernels::AttentionScores attention_scores_;
   std::vector<std::vector<double>> outputs_;
 };
 
@@ -137,7 +137,7 @@ class Inspection {
   }
 
   void run() {
-    CalibrationModel::Room room{request_.response_rows, false};
+    CalibrationModel::Room room{request_.response_tokens, false};
     for (const NamedScorer& scorer : scorers_) {
       const CalibrationModel::Room own = model_.room(scenario_, scorer.spec.kind);
       room = {std::max(room.rows, own.rows), room.hidden || own.hidden};
@@ -176,7 +176,8 @@ class Inspection {
   void context(size_t index, cpu::CapturedPass* pass) {
     const TraceContext& context = model_.contexts()[index];
     const auto tokens = static_cast<uint32_t>(context.prompt.size());
-    const auto rows = static_cast<uint32_t>(std::min<size_t>(context.output.size(), request_.response_rows));
+    const auto rows =
+        static_cast<uint32_t>(std::min<size_t>(context.output.size(), request_.response_tokens));
     // Before the response is there: probe rows stand where it will stand.
     std::vector<std::vector<float>> scores;
     for (const NamedScorer& scorer : scorers_) {
@@ -187,12 +188,12 @@ class Inspection {
     }
     pass->extend(std::span(context.output).first(rows));
     cpu::ScoredContext scored = model_.scored(scenario_, oracle_.kind, index);
-    scored.response_rows = rows;
+    scored.response_tokens = rows;
     std::vector<float> oracle = cpu::score_captured(oracle_, scored, pass);
     std::vector<FullOutputs> full;
     std::vector<uint32_t> positions(rows);
     std::iota(positions.begin(), positions.end(), tokens);
-    for (uint32_t l = 0; l < llm_.layers; ++l) full.emplace_back(*pass, l, positions, request_.error_rows);
+    for (uint32_t l = 0; l < llm_.layers; ++l) full.emplace_back(*pass, l, positions, request_.error_tokens);
     const kernels::RowSet forced = kernels::sink_and_window(tokens, request_.sinks, request_.window);
     for (size_t b = 0; b < request_.budgets.size(); ++b) {
       const uint32_t budget = request_.budgets[b];
@@ -216,7 +217,7 @@ class Inspection {
     return scorer.spec.kind == kernels::ScorerKind::kCritical;
   }
 
-  void count(const std::vector<kernels::RowSet>& kept, const std::vector<kernels::RowSet>& critical,
+  void count(const std::vector<kernels::RowSet>& retained, const std::vector<kernels::RowSet>& critical,
              const std::vector<FullOutputs>& full, size_t forced, uint32_t tokens, Sums* sums) const {
     ++sums->contexts;
     const double k = static_cast<double>(critical.front().size()), f = static_cast<double>(forced);
@@ -225,8 +226,8 @@ class Inspection {
     for (uint32_t l = 0; l < llm_.layers; ++l) {
       const size_t first = size_t{l} * llm_.kv_heads;
       for (size_t h = first; h < first + llm_.kv_heads; ++h)
-        sums->hits[l].push_back(kernels::count_hits(kept[h], critical[h]));
-      full[l].add_error(std::span(kept).subspan(first, llm_.kv_heads), &sums->lost[l], &sums->whole[l]);
+        sums->hits[l].push_back(kernels::count_hits(retained[h], critical[h]));
+      full[l].add_error(std::span(retained).subspan(first, llm_.kv_heads), &sums->lost[l], &sums->whole[l]);
     }
   }
 
@@ -246,11 +247,11 @@ Result<std::vector<InspectRow>> inspect_policy(const Scenario& scenario, const I
   std::vector<NamedScorer> scorers;
   for (const std::string& name : request.scorers) {
     Result<NamedScorer> scorer = named_scorer(scenario, name);
-    if (!scorer) return tl::unexpected<Mistake>(scorer.error());
+    if (!scorer) return tl::unexpected<Error>(scorer.error());
     scorers.push_back(std::move(*scorer));
   }
   const Result<NamedScorer> oracle = named_scorer(scenario, kOracle);
-  if (!oracle) return tl::unexpected<Mistake>(oracle.error());
+  if (!oracle) return tl::unexpected<Error>(oracle.error());
   Inspection inspection(scenario, request, model, std::move(scorers), oracle->spec);
   inspection.run();
   std::vector<InspectRow> rows = inspection.rows();
@@ -258,8 +259,8 @@ Result<std::vector<InspectRow>> inspect_policy(const Scenario& scenario, const I
   for (const TraceContext& context : model->contexts()) longest = std::max(longest, context.prompt.size());
   for (const InspectRow& row : rows) {
     if (row.contexts == 0)
-      return mistake("--budgets", fmt::format("{} cells hold every context", row.budget),
-                     fmt::format("fewer than {}, the longest", longest));
+      return make_error("--budgets", fmt::format("{} KV entries hold every context", row.budget),
+                        fmt::format("fewer than {}, the longest", longest));
   }
   return rows;
 }

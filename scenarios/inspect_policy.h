@@ -14,10 +14,10 @@ namespace kvtwin {
 
 struct InspectRequest {
   std::vector<std::string> scorers;  // "oracle" is Judge Q asked with the response itself
-  std::vector<uint32_t> budgets;     // cells of one head, sinks and window included
+  std::vector<uint32_t> budgets;     // KV entries of one head, sinks and window included
   uint32_t sinks = 0, window = 0;    // kept whatever their score, by every scorer and the reference
-  uint32_t response_rows = 64;       // first tokens of each output
-  uint32_t error_rows = 8;           // of them, evenly spread: those whose outputs are compared
+  uint32_t response_tokens = 64;     // first tokens of each output
+  uint32_t error_tokens = 8;         // of them, evenly spread: those whose outputs are compared
 };
 
 // One scorer with one budget, of one layer. Contexts that the budget holds whole are left out.
@@ -30,15 +30,16 @@ struct InspectRow {
   uint32_t budget = 0;
   uint32_t contexts = 0;
   double hit_rate = 0;
-  double floor = 0;  // what random cells beside sinks and window get; budget / tokens if there are neither
+  double floor =
+      0;  // what random KV entries beside sinks and window get; budget / tokens if there are neither
   double error = 0;  // over all layers
   std::vector<InspectLayer> layers;
 
   double lift() const { return floor > 0 ? hit_rate / floor : 0; }
 };
 
-// Each scorer has its published options, the scenario's own scorer the scenario's. Critical cells: what the
-// scores of the response's rows keep under the same budget, per layer and head. Mistakes: a scorer that is
+// Each scorer has its published options, the scenario's own scorer the scenario's. Critical KV entries: what
+// the scores of the response's rows keep under the same budget, per layer and head. Errors: a scorer that is
 // none or that a captured context cannot tell, a budget that holds every context.
 Result<std::vector<InspectRow>> inspect_policy(const Scenario& scenario, const InspectRequest& request,
                                                CalibrationModel* model);

@@ -72,7 +72,7 @@ inline constexpr NameTable<ArrivalMode, 4> kArrivalModes{
       {"fixed_population", ArrivalMode::kFixedPopulation},
       {"all_at_once", ArrivalMode::kAllAtOnce}}}};
 inline constexpr NameTable<RejectPolicy, 3> kRejectPolicies{{{{"fail_session", RejectPolicy::kFailSession},
-                                                              {"skip_call", RejectPolicy::kSkipCall},
+                                                              {"skip_request", RejectPolicy::kSkipRequest},
                                                               {"retry", RejectPolicy::kRetry}}}};
 inline constexpr NameTable<Clustering, 3> kClusterings{{{{"adjacent", Clustering::kAdjacent},
                                                          {"per_layer", Clustering::kPerLayer},

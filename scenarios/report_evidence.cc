@@ -41,7 +41,7 @@ constexpr QualityColumn kQuality[] = {{"policy", false, true},
                                       {"accuracy_low", true, false},
                                       {"accuracy_high", true, false},
                                       {"kv_bytes_mean", true, true},
-                                      {"kv_share", true, false},
+                                      {"kv_fraction", true, false},
                                       {"kv_read_bytes_mean", true, false},
                                       {"simulated_tokens_per_s", true, false},
                                       {"simulated_load", false, false}};
@@ -62,24 +62,24 @@ Result<std::string> quality_json(const std::string& path, std::string_view csv) 
     if (at != cells.end()) {
       columns.emplace_back(column, static_cast<size_t>(at - cells.begin()));
     } else if (column.needed) {
-      return mistake(path + ":1", fmt::format("has no column {}", column.name),
-                     "give the quality.csv of kvtwin evaluate --out");
+      return make_error(path + ":1", fmt::format("has no column {}", column.name),
+                        "give the quality.csv of kvtwin evaluate --out");
     }
   }
   nlohmann::ordered_json rows = nlohmann::json::array();
   for (uint64_t line = 2; take_record(&csv, &cells); ++line) {
-    const auto wrong = [&](std::string what) {
-      return mistake(fmt::format("{}:{}", path, line), std::move(what), "kvtwin evaluate --out makes it");
+    const auto problem = [&](std::string what) {
+      return make_error(fmt::format("{}:{}", path, line), std::move(what), "kvtwin evaluate --out makes it");
     };
     if (cells.size() != width)
-      return wrong(fmt::format("has {} columns, the first line {}", cells.size(), width));
+      return problem(fmt::format("has {} columns, the first line {}", cells.size(), width));
     nlohmann::ordered_json out;
     for (const auto& [column, at] : columns) {
       double value = 0;
       if (!column.number) {
         out[column.name] = cells[at];
       } else if (!cells[at].empty() && !number(cells[at], &value)) {
-        return wrong(fmt::format("{} is \"{}\", no number", column.name, cells[at]));
+        return problem(fmt::format("{} is \"{}\", no number", column.name, cells[at]));
       } else if (!cells[at].empty() || column.needed) {
         out[column.name] = value;
       }
@@ -111,15 +111,15 @@ Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind)
   const fs::path path = file;
   Result<std::string> text = read_text_file(file, kEvidenceBytesMax);
   if (text && path.extension() == ".csv") text = quality_json(file, *text);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   const bool quality = kind == EvidenceKind::kQuality;
   const bool good = quality ? all_have(json, {"policy", "budget", "task", "accuracy", "kv_bytes_mean"})
                             : json.is_object() && json.contains("scenarios") &&
                                   all_have(json["scenarios"], {"scenario", "open_loop", "figures"});
   if (!good)
-    return mistake(file, "is none as this version of kvtwin writes it",
-                   quality ? "kvtwin evaluate --out makes it" : "kvtwin validate --out makes it");
+    return make_error(file, "is none as this version of kvtwin writes it",
+                      quality ? "kvtwin evaluate --out makes it" : "kvtwin validate --out makes it");
   const bool named = path.filename() == "validation.json" || path.filename() == "quality.json" ||
                      path.filename() == "quality.csv";
   return ReportEvidence{named ? path.parent_path().string() : file, std::move(*text)};

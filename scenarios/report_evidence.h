@@ -17,7 +17,7 @@ enum class EvidenceKind { kValidation, kQuality };
 // "": none.
 std::string evidence_file(const std::string& path, EvidenceKind kind);
 
-// `file` as JSON. A mistake if it lacks what a page draws: `scenarios` with `scenario`, `open_loop` and
+// `file` as JSON. An error if it lacks what a page draws: `scenarios` with `scenario`, `open_loop` and
 // `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`.
 Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind);
 

@@ -19,8 +19,8 @@ namespace kvtwin {
 namespace fs = std::filesystem;
 namespace {
 
-// calls.csv of the largest traces is some tens of megabytes.
-constexpr size_t kCallsBytesMax = size_t{1} << 30;
+// requests.csv of the largest traces is some tens of megabytes.
+constexpr size_t kRequestsBytesMax = size_t{1} << 30;
 constexpr size_t kHeadsBytesMax = size_t{1} << 26;
 
 Result<std::string> read_heads(const std::string& path) {
@@ -33,7 +33,8 @@ Result<std::string> read_heads(const std::string& path) {
   const uint64_t heads = json.is_object() ? number("layers") * number("kv_heads") : 0;
   for (const char* name : {"held", "needed"}) {
     if (heads > 0 && json.contains(name) && json[name].is_array() && json[name].size() == heads) continue;
-    return mistake(path, fmt::format("has no {} of each head of each layer", name), "run the scenario again");
+    return make_error(path, fmt::format("has no {} of each head of each layer", name),
+                      "run the scenario again");
   }
   return text;
 }
@@ -45,17 +46,17 @@ Result<std::string> read_timeline(const std::string& path) {
   Result<std::string> text = read_text_file(path, kTimelineBytesMax);
   if (!text) return text;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
-  const auto wrong = [&] {
-    return mistake(path, "is no timeline as this version of kvtwin writes it",
-                   "kvtwin run --timeline makes it");
+  const auto problem = [&] {
+    return make_error(path, "is no timeline as this version of kvtwin writes it",
+                      "kvtwin run --timeline makes it");
   };
-  if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return wrong();
+  if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return problem();
   std::vector<std::string> names;
   nlohmann::ordered_json spans = nlohmann::json::array();
   for (const auto& event : json["traceEvents"]) {
     if (!event.is_object() || event.value("ph", "") != "X") continue;
     for (const char* number : {"pid", "tid", "ts", "dur"}) {
-      if (!event.contains(number) || !event[number].is_number()) return wrong();
+      if (!event.contains(number) || !event[number].is_number()) return problem();
     }
     const int64_t row = event["tid"].get<int64_t>() - 1;
     if (row < 0 || row > 2 || spans.size() == kSpansMax) continue;
@@ -78,33 +79,33 @@ Result<std::string> read_timeline(const std::string& path) {
 
 Result<ReportRun> read_run(const std::string& dir) {
   Result<v1::RunResult> result = read_result(dir);
-  if (!result) return tl::unexpected<Mistake>(result.error());
-  const std::string path = dir + "/calls.csv";
-  const Result<std::string> text = read_text_file(path, kCallsBytesMax);
-  if (!text) return tl::unexpected<Mistake>(text.error());
-  Result<CallsTable> calls = read_calls(*text, path);
-  if (!calls) return tl::unexpected<Mistake>(calls.error());
+  if (!result) return tl::unexpected<Error>(result.error());
+  const std::string path = dir + "/requests.csv";
+  const Result<std::string> text = read_text_file(path, kRequestsBytesMax);
+  if (!text) return tl::unexpected<Error>(text.error());
+  Result<RequestsTable> requests = read_requests(*text, path);
+  if (!requests) return tl::unexpected<Error>(requests.error());
   ReportRun out;
   out.dir = dir;
   out.summary = format_summary(*result, OutputFormat::kJsonl, {});
   out.result = std::move(*result);
-  out.calls = std::move(*calls);
+  out.requests = std::move(*requests);
   std::error_code ignored;
   if (fs::exists(fs::path(dir) / "timeline.json", ignored)) {
     Result<std::string> timeline = read_timeline(dir + "/timeline.json");
-    if (!timeline) return tl::unexpected<Mistake>(timeline.error());
+    if (!timeline) return tl::unexpected<Error>(timeline.error());
     out.timeline = std::move(*timeline);
   }
   if (fs::exists(fs::path(dir) / "tools.csv", ignored)) {
-    const Result<std::string> tools = read_text_file(dir + "/tools.csv", kCallsBytesMax);
-    if (!tools) return tl::unexpected<Mistake>(tools.error());
-    Result<ToolsTable> table = read_tools(*tools, dir + "/tools.csv", out.calls, kReportCallsMax);
-    if (!table) return tl::unexpected<Mistake>(table.error());
+    const Result<std::string> tools = read_text_file(dir + "/tools.csv", kRequestsBytesMax);
+    if (!tools) return tl::unexpected<Error>(tools.error());
+    Result<ToolsTable> table = read_tools(*tools, dir + "/tools.csv", out.requests, kReportRequestsMax);
+    if (!table) return tl::unexpected<Error>(table.error());
     out.tools = std::move(*table);
   }
   if (!fs::exists(fs::path(dir) / "heads.json", ignored)) return out;
   Result<std::string> heads = read_heads(dir + "/heads.json");
-  if (!heads) return tl::unexpected<Mistake>(heads.error());
+  if (!heads) return tl::unexpected<Error>(heads.error());
   out.heads = std::move(*heads);
   return out;
 }
@@ -112,16 +113,16 @@ Result<ReportRun> read_run(const std::string& dir) {
 Result<ReportSweep> read_sweep(const std::string& dir) {
 #ifdef KVTWIN_HAVE_SQLITE
   Result<IndexedSweep> index = read_index(dir + "/index.sqlite");
-  if (!index) return tl::unexpected<Mistake>(index.error());
+  if (!index) return tl::unexpected<Error>(index.error());
   ReportSweep out{dir, std::move(index->axes), {}};
   for (IndexedSweep::Point& point : index->points)
     out.points.push_back({std::move(point.values), std::move(point.metrics)});
   if (out.points.empty())
-    return mistake(dir, "is a sweep without a finished point", "kvtwin sweep goes on with it");
+    return make_error(dir, "is a sweep without a finished point", "kvtwin sweep goes on with it");
   return out;
 #else
-  return mistake(dir, "is a sweep, and this build cannot read its index",
-                 "install libsqlite3-dev and configure again");
+  return make_error(dir, "is a sweep, and this build cannot read its index",
+                    "install libsqlite3-dev and configure again");
 #endif
 }
 
@@ -135,11 +136,11 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
     bool found = true;
     if (fs::exists(fs::path(dir) / "run.binpb", ignored)) {
       Result<ReportRun> run = read_run(dir);
-      if (!run) return tl::unexpected<Mistake>(run.error());
+      if (!run) return tl::unexpected<Error>(run.error());
       out.runs.push_back(std::move(*run));
     } else if (fs::exists(fs::path(dir) / "index.sqlite", ignored)) {
       Result<ReportSweep> sweep = read_sweep(dir);
-      if (!sweep) return tl::unexpected<Mistake>(sweep.error());
+      if (!sweep) return tl::unexpected<Error>(sweep.error());
       out.sweeps.push_back(std::move(*sweep));
     } else {
       found = false;
@@ -149,12 +150,12 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
       const std::string file = evidence_file(dir, kind);
       if (file.empty()) continue;
       Result<ReportEvidence> evidence = read_evidence(file, kind);
-      if (!evidence) return tl::unexpected<Mistake>(evidence.error());
+      if (!evidence) return tl::unexpected<Error>(evidence.error());
       list->push_back(std::move(*evidence));
       found = true;
     }
     if (!found)
-      return mistake(
+      return make_error(
           dir, "holds no run (run.binpb), sweep (index.sqlite), validation.json, quality.json or quality.csv",
           "a folder that kvtwin run, sweep, validate or evaluate made with --out, or such a file");
   }

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files) {
   std::error_code failed;
   fs::create_directories(dir, failed);
-  if (failed) return mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+  if (failed) return make_error(dir, "cannot be made: " + failed.message(), "choose another --out");
   for (const RunFile& file : files) {
     const fs::path path = fs::path(dir) / file.name, draft = fs::path(dir) / (file.name + ".part");
     std::ofstream out(draft, std::ios::binary | std::ios::trunc);
@@ -29,11 +29,11 @@ Result<void> write_files(const std::string& dir, const std::vector<RunFile>& fil
     if (!out) {
       const int why = errno;
       fs::remove(draft, failed);
-      return mistake(path.string(), fmt::format("cannot be written: {}", std::strerror(why)),
-                     why == ENOSPC ? "is the disk full?" : "check the folder and its permissions");
+      return make_error(path.string(), fmt::format("cannot be written: {}", std::strerror(why)),
+                        why == ENOSPC ? "is the disk full?" : "check the folder and its permissions");
     }
     fs::rename(draft, path, failed);
-    if (failed) return mistake(path.string(), "cannot be written: " + failed.message());
+    if (failed) return make_error(path.string(), "cannot be written: " + failed.message());
   }
   return {};
 }
@@ -41,7 +41,7 @@ Result<void> write_files(const std::string& dir, const std::vector<RunFile>& fil
 namespace {
 
 // Everything that kvtwin run and kvtwin import leave in a folder.
-constexpr std::string_view kRunFiles[] = {"calls.csv",
+constexpr std::string_view kRunFiles[] = {"requests.csv",
                                           "heads.json",
                                           "log.binpb",
                                           "operations.csv",
@@ -82,7 +82,7 @@ Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vect
   for (const RunFile& file : files) {
     if (!failed) fs::rename(draft / file.name, dir / file.name, failed);
   }
-  if (failed) return mistake(dir.string(), "cannot be written: " + failed.message());
+  if (failed) return make_error(dir.string(), "cannot be written: " + failed.message());
   return {};
 }
 
@@ -93,10 +93,10 @@ Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool for
   if (force || !fs::exists(fs::path(dir) / "run.binpb", ignored)) return {};
   const Result<v1::RunResult> old = read_result(dir);
   if (old && old->inputs() == inputs) return {};
-  return mistake(dir,
-                 old ? fmt::format("holds the result of other inputs ({})", old->scenario())
-                     : "holds a result that cannot be read",
-                 "another --out; --force replaces it");
+  return make_error(dir,
+                    old ? fmt::format("holds the result of other inputs ({})", old->scenario())
+                        : "holds a result that cannot be read",
+                    "another --out; --force replaces it");
 }
 
 Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& files) {
@@ -117,7 +117,7 @@ Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& fil
     } else if (!exchange(draft, whole)) {
       done = move_in(whole, draft, files);  // a file system that cannot exchange
     }
-    if (failed) done = mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+    if (failed) done = make_error(dir, "cannot be made: " + failed.message(), "choose another --out");
   } else if (done) {
     done = move_in(whole, draft, files);
   }
@@ -130,11 +130,11 @@ Result<v1::RunResult> read_result(const std::string& dir) {
   const Result<std::string> bytes = read_text_file(path);
   if (!bytes) return tl::unexpected(bytes.error());
   v1::RunResult out;
-  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
-  if (!out.ParseFromString(*bytes)) return mistake(path, "is no run result", "run the scenario again");
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Error
+  if (!out.ParseFromString(*bytes)) return make_error(path, "is no run result", "run the scenario again");
   if (out.schema_version() != kResultSchema) {
-    return mistake(path, fmt::format("schema version is {}", out.schema_version()),
-                   fmt::format("this version reads {}", kResultSchema));
+    return make_error(path, fmt::format("schema version is {}", out.schema_version()),
+                      fmt::format("this version reads {}", kResultSchema));
   }
   return out;
 }

@@ -20,7 +20,7 @@ struct RunFile {
   std::string bytes;
 };
 
-// Writes each file under a temporary name first, so that what bears the right name is whole. A mistake
+// Writes each file under a temporary name first, so that what bears the right name is whole. An error
 // here is the environment's (exit status 3).
 Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files);
 
@@ -31,7 +31,7 @@ Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool for
 // Puts a run's files into `dir` in place of an earlier run's, so that `dir` never holds files of two. The
 // files are written to a folder beside it, and the two change places: a crash leaves the old result or the
 // new one. Files that no run writes stay; where there are any, the folder itself stays too, and a crash may
-// leave no result. A mistake here is the environment's.
+// leave no result. An error here is the environment's.
 Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& files);
 
 // The result that a directory holds.

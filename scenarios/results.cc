@@ -14,8 +14,8 @@
 namespace kvtwin {
 namespace {
 
-void fill_counts(const Summary& sum, v1::CallCounts* out) {
-  out->set_calls(sum.calls);
+void fill_counts(const Summary& sum, v1::RequestCounts* out) {
+  out->set_requests(sum.requests);
   out->set_finished(sum.finished);
   out->set_cancelled(sum.cancelled);
   out->set_rejected(sum.rejected);
@@ -23,21 +23,21 @@ void fill_counts(const Summary& sum, v1::CallCounts* out) {
   out->set_sessions(sum.sessions);
   out->set_sessions_open(sum.sessions_open);
   out->set_preemptions(sum.preemptions);
-  out->set_calls_preempted(sum.calls_preempted);
+  out->set_requests_preempted(sum.requests_preempted);
   out->set_steps(sum.steps);
-  out->set_call_steps(sum.call_steps);
+  out->set_request_steps(sum.request_steps);
 }
 
-void fill_time(const Summary& sum, v1::TimeShares* out) {
-  const auto seconds = [&](TimeShare share) {
-    return static_cast<double>(sum.time_ns[static_cast<size_t>(share)]) / 1e9;
+void fill_time(const Summary& sum, v1::TimeBreakdown* out) {
+  const auto seconds = [&](TimeCategory fraction) {
+    return static_cast<double>(sum.time_ns[static_cast<size_t>(fraction)]) / 1e9;
   };
-  out->set_queue_s(seconds(TimeShare::kQueue));
-  out->set_transfer_s(seconds(TimeShare::kTransfer));
-  out->set_prefill_s(seconds(TimeShare::kPrefill));
-  out->set_recompute_s(seconds(TimeShare::kRecompute));
-  out->set_decode_s(seconds(TimeShare::kDecode));
-  out->set_host_s(seconds(TimeShare::kHost));
+  out->set_queue_s(seconds(TimeCategory::kQueue));
+  out->set_transfer_s(seconds(TimeCategory::kTransfer));
+  out->set_prefill_s(seconds(TimeCategory::kPrefill));
+  out->set_recompute_s(seconds(TimeCategory::kRecompute));
+  out->set_decode_s(seconds(TimeCategory::kDecode));
+  out->set_host_s(seconds(TimeCategory::kHost));
   out->set_latency_s(static_cast<double>(sum.latency_ns) / 1e9);
 }
 
@@ -91,7 +91,7 @@ void fill_moved(const Metrics& metrics, v1::RunResult* out) {
 }
 
 // Shares of the tokens that were sent, by where their counts come from.
-void fill_input(const ReplayReport& report, v1::Shares* out) {
+void fill_input(const ReplayReport& report, v1::Fractions* out) {
   constexpr std::pair<Provenance, const char*> kNames[] = {{Provenance::kRecorded, "recorded"},
                                                            {Provenance::kDerived, "derived"},
                                                            {Provenance::kEstimated, "estimated"},
@@ -103,18 +103,18 @@ void fill_input(const ReplayReport& report, v1::Shares* out) {
     uint64_t tokens = report.prompt_tokens.by[index] + report.output_tokens.by[index];
     if (provenance == Provenance::kUnknown) tokens += report.prompt_tokens.by[0] + report.output_tokens.by[0];
     out->add_name(name);
-    out->add_share(total > 0 ? static_cast<double>(tokens) / total : 0);
+    out->add_fraction(total > 0 ? static_cast<double>(tokens) / total : 0);
   }
 }
 
-void fill_cost(const SimulatedEnd& simulated, v1::Shares* out) {
+void fill_cost(const SimulatedEnd& simulated, v1::Fractions* out) {
   constexpr std::pair<Evidence, const char*> kNames[] = {{Evidence::kMeasured, "measured"},
                                                          {Evidence::kInterpolated, "interpolated"},
                                                          {Evidence::kRoofline, "roofline"},
                                                          {Evidence::kExtrapolated, "extrapolated"}};
   for (const auto& [evidence, name] : kNames) {
     out->add_name(name);
-    out->add_share(simulated.evidence[static_cast<size_t>(evidence)]);
+    out->add_fraction(simulated.evidence[static_cast<size_t>(evidence)]);
   }
 }
 
@@ -159,27 +159,27 @@ void fill_retrieval(const SimulatedEnd::Retrieval& in, v1::Retrieval* out) {
   out->set_steps_expanded(in.steps_expanded);
 }
 
-const char* name_of(RejectCall::Reason reason) {
+const char* name_of(RejectRequest::Reason reason) {
   switch (reason) {
-    case RejectCall::Reason::kLongerThanWindow:
+    case RejectRequest::Reason::kLongerThanWindow:
       return "longer_than_window";
-    case RejectCall::Reason::kLargerThanPool:
+    case RejectRequest::Reason::kLargerThanPool:
       return "larger_than_pool";
-    case RejectCall::Reason::kPromptEmpty:
+    case RejectRequest::Reason::kPromptEmpty:
       return "prompt_empty";
   }
   return "";
 }
 
-const char* name_of(CallEnd end) {
+const char* name_of(RequestEnd end) {
   switch (end) {
-    case CallEnd::kOpen:
+    case RequestEnd::kOpen:
       return "open";
-    case CallEnd::kFinished:
+    case RequestEnd::kFinished:
       return "finished";
-    case CallEnd::kCancelled:
+    case RequestEnd::kCancelled:
       return "cancelled";
-    case CallEnd::kRejected:
+    case RequestEnd::kRejected:
       return "rejected";
   }
   return "";
@@ -245,8 +245,8 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   out.set_scenario(scenario.values.name());
   out.set_scenario_text(resolved_textproto(scenario));
   out.set_seed(scenario.values.seed());
-  out.set_world(scenario.values.world());
-  if (scenario.values.world() != "sim") {
+  out.set_backend(scenario.values.backend());
+  if (scenario.values.backend() != "sim") {
     out.mutable_values()->set_clock(scenario.values.clock());
     out.mutable_values()->set_decode(scenario.values.cpu().decode());
     out.mutable_values()->set_tokens(simulated.tokens_computed);
@@ -254,7 +254,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   }
   out.set_decisions(simulated.end.digest);
   out.set_inputs(inputs);
-  fill_counts(sum, out.mutable_calls());
+  fill_counts(sum, out.mutable_requests());
   v1::Latencies& latencies = *out.mutable_latencies();
   fill(sum.ttft, latencies.mutable_ttft());
   fill(sum.ttft_from_queued, latencies.mutable_ttft_from_queued());
@@ -265,14 +265,14 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill(sum.served, latencies.mutable_session_served());
   v1::Rates& rates = *out.mutable_rates();
   rates.set_elapsed_ns(sum.elapsed.ns);
-  rates.set_calls_per_s(sum.calls_per_s);
+  rates.set_requests_per_s(sum.requests_per_s);
   rates.set_output_tokens_per_s(sum.output_tokens_per_s);
   rates.set_prompt_tokens_per_s(sum.prompt_tokens_per_s);
   rates.set_prompt_tokens(sum.prompt_tokens);
   rates.set_output_tokens(sum.output_tokens);
   rates.set_busy(sum.busy);
   fill_reuse(sum, out.mutable_reuse());
-  out.mutable_reuse()->set_kept_outcomes(simulated.kept_outcomes);
+  out.mutable_reuse()->set_retained_outcomes(simulated.retained_outcomes);
   fill_pages(sum, composed, out.mutable_pages());
   fill_transfers(sum, out.mutable_transfers());
   fill_price(sum, composed, &out);
@@ -281,19 +281,19 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill_cost(simulated, out.mutable_cost());
   if (!simulated.retrieval.outcomes.empty()) fill_retrieval(simulated.retrieval, out.mutable_retrieval());
   if (simulated.compression.priced) fill_compression(simulated.compression, out.mutable_compression());
-  if (simulated.attention_stretch > 0) {
+  if (simulated.attention_slowdown > 0) {
     out.mutable_attention()->set_partition(scenario.values.policies().partition());
-    out.mutable_attention()->set_stretch(simulated.attention_stretch);
+    out.mutable_attention()->set_slowdown(simulated.attention_slowdown);
   }
   for (const Rejection& one : metrics.rejections()) {
-    v1::RejectedCall& rejected = *out.add_rejected();
-    rejected.set_call(raw(one.call));
+    v1::RejectedRequest& rejected = *out.add_rejected();
+    rejected.set_request(raw(one.request));
     rejected.set_reason(name_of(one.reason));
     rejected.set_needed(one.needed);
     rejected.set_limit(one.limit);
   }
-  fill_series("calls_running", "calls", metrics.running(), &out);
-  fill_series("calls_waiting", "calls", metrics.waiting(), &out);
+  fill_series("requests_running", "requests", metrics.running(), &out);
+  fill_series("requests_waiting", "requests", metrics.waiting(), &out);
   fill_series("pages_held", "pages", metrics.pages_held(), &out);
   fill_moved(metrics, &out);
   for (const MemoryTerm& term : composed.memory.terms) {
@@ -304,23 +304,24 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   return out;
 }
 
-std::string calls_csv(const Composed& composed, const Metrics& metrics) {
+std::string requests_csv(const Composed& composed, const Metrics& metrics) {
   std::string out =
-      "call,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,preemptions,reused_"
+      "request,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,preemptions,reused_"
       "again_"
       "tokens,"
       "recomputed_tokens,ready_ns,queued_ns,admitted_ns,first_token_ns,finished_ns,queue_ns,transfer_ns,"
       "prefill_ns,recompute_ns,decode_ns,host_ns,agent\n";
-  for (size_t id = 0; id < metrics.calls().size(); ++id) {
-    const CallRecord& call = metrics.calls()[id];
-    if (!call.known) continue;
-    const ReplayCallInfo info = composed.client->call_info(CallId{static_cast<uint32_t>(id)});
+  for (size_t id = 0; id < metrics.requests().size(); ++id) {
+    const RequestRecord& request = metrics.requests()[id];
+    if (!request.known) continue;
+    const ReplayRequestInfo info = composed.client->request_info(RequestId{static_cast<uint32_t>(id)});
     fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", id,
-                   csv_cell(info.session_id), info.replica, info.node, raw(call.engine), name_of(call.end),
-                   call.prompt_tokens, call.output_tokens, call.reused_tokens, call.preemptions,
-                   call.reused_again_tokens, call.recomputed_tokens, call.ready.ns, instant(call.queued),
-                   instant(call.admitted), instant(call.first_token), instant(call.finished));
-    for (const Duration share : call.time) fmt::format_to(std::back_inserter(out), ",{}", share.ns);
+                   csv_cell(info.session_id), info.replica, info.node, raw(request.engine),
+                   name_of(request.end), request.prompt_tokens, request.output_tokens, request.reused_tokens,
+                   request.preemptions, request.reused_again_tokens, request.recomputed_tokens,
+                   request.ready.ns, instant(request.queued), instant(request.admitted),
+                   instant(request.first_token), instant(request.finished));
+    for (const Duration fraction : request.time) fmt::format_to(std::back_inserter(out), ",{}", fraction.ns);
     fmt::format_to(std::back_inserter(out), ",{}\n", info.agent);
   }
   return out;
@@ -345,9 +346,9 @@ std::string tools_csv(const Composed& composed) {
 std::string requests_jsonl(const Composed& composed, const Metrics& metrics) {
   // (session, replica, node, attempt): the order of the trace, whatever the order of sending was.
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>> order;
-  for (uint32_t id = 0; id < metrics.calls().size(); ++id) {
-    if (!metrics.calls()[id].known || metrics.calls()[id].end != CallEnd::kFinished) continue;
-    const ReplayCallInfo info = composed.client->call_info(CallId{id});
+  for (uint32_t id = 0; id < metrics.requests().size(); ++id) {
+    if (!metrics.requests()[id].known || metrics.requests()[id].end != RequestEnd::kFinished) continue;
+    const ReplayRequestInfo info = composed.client->request_info(RequestId{id});
     order.emplace_back(info.session_index, info.replica, info.node, info.attempt, id);
   }
   std::sort(order.begin(), order.end());
@@ -355,17 +356,17 @@ std::string requests_jsonl(const Composed& composed, const Metrics& metrics) {
   std::string out;
   for (const auto& row : order) {
     const uint32_t id = std::get<4>(row);
-    const CallRecord& call = metrics.calls()[id];
-    const ReplayCallInfo info = composed.client->call_info(CallId{id});
+    const RequestRecord& request = metrics.requests()[id];
+    const ReplayRequestInfo info = composed.client->request_info(RequestId{id});
     nlohmann::ordered_json line;
     line["request_id"] = fmt::format("{}/{}", info.session_id, info.node);
-    line["input_toks"] = call.prompt_tokens;
-    line["output_toks"] = call.output_tokens;
-    line["arrival_time"] = seconds(call.ready);
-    line["queued_ts"] = seconds(call.queued);
-    line["scheduled_ts"] = seconds(call.admitted);
-    line["first_token_ts"] = seconds(call.first_token);
-    line["last_token_ts"] = seconds(call.finished);
+    line["input_toks"] = request.prompt_tokens;
+    line["output_toks"] = request.output_tokens;
+    line["arrival_time"] = seconds(request.ready);
+    line["queued_ts"] = seconds(request.queued);
+    line["scheduled_ts"] = seconds(request.admitted);
+    line["first_token_ts"] = seconds(request.first_token);
+    line["last_token_ts"] = seconds(request.finished);
     // Session names are foreign bytes; what is no UTF-8 is replaced, not thrown at.
     out += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }

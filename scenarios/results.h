@@ -28,14 +28,14 @@ void fill(const Distribution& in, v1::Distribution* out);
 v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
                           const SimulatedEnd& simulated, uint64_t inputs);
 
-// One row per call, by call: time points, counts and the attribution of its time, in ns.
-std::string calls_csv(const Composed& composed, const Metrics& metrics);
+// One row per request, by request: time points, counts and the attribution of its time, in ns.
+std::string requests_csv(const Composed& composed, const Metrics& metrics);
 
-// One row per tool or opaque agent, in order of release: what a session did between its calls. "" if there
+// One row per tool or opaque agent, in order of release: what a session did between its requests. "" if there
 // was none.
 std::string tools_csv(const Composed& composed);
 
-// One object per finished call, in the order of the trace, with the field names and seconds that vLLM's
+// One object per finished request, in the order of the trace, with the field names and seconds that vLLM's
 // request logs have: what `kvtwin compare` reads on both sides.
 std::string requests_jsonl(const Composed& composed, const Metrics& metrics);
 

@@ -72,7 +72,7 @@ RetrievalMethod retrieval_method(const std::string& name) {
                                                                     : kMethods.value(name);
 }
 
-bool retrieval_needs_arena(RetrievalMethod method) {
+bool retrieval_needs_resident(RetrievalMethod method) {
   return method != RetrievalMethod::kAll && method != RetrievalMethod::kQuest;
 }
 
@@ -92,21 +92,21 @@ void resolve_retrieval(v1::Scenario* scenario) {
   if (!behaviour->has_correction_rate()) behaviour->set_correction_rate(0.2);
 }
 
-void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
+void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem) {
   const std::string options_field = "policies.retrieval_options";
   const RetrievalMethod method = retrieval_method(scenario.policies().retrieval());
   if (method == RetrievalMethod::kAll) {
     if (scenario.policies().has_retrieval_options()) {
-      wrong(options_field, "retrieval all has no options",
-            "choose a retrieval (kvtwin list policies), or remove them");
+      problem(options_field, "retrieval all has no options",
+              "choose a retrieval (kvtwin list policies), or remove them");
     }
     return;
   }
   const v1::RetrievalOptions& options = scenario.policies().retrieval_options();
   const auto choice = [&](const char* name, const std::string& value, const std::vector<std::string>& known) {
     if (std::find(known.begin(), known.end(), value) != known.end()) return;
-    wrong(options_field + "." + name, fmt::format("{} is \"{}\"", name, value),
-          fmt::format("one of: {}", fmt::join(known, ", ")));
+    problem(options_field + "." + name, fmt::format("{} is \"{}\"", name, value),
+            fmt::format("one of: {}", fmt::join(known, ", ")));
   };
   choice("pooling", options.pooling(), kPoolings.names());
   choice("summary", options.summary(), kSummaries.names());
@@ -115,8 +115,8 @@ void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
   choice("host_copy", options.host_copy(), kCopies.names());
   const auto range = [&](const std::string& field, double value, double low, double high) {
     if (value >= low && value <= high) return;
-    wrong(field, fmt::format("{} is {}", field.substr(field.rfind('.') + 1), value),
-          fmt::format("from {} to {}", low, high));
+    problem(field, fmt::format("{} is {}", field.substr(field.rfind('.') + 1), value),
+            fmt::format("from {} to {}", low, high));
   };
   range(options_field + ".tau", options.tau(), -2, 2);
   range(options_field + ".columns", options.columns(), 0, 1);
@@ -124,12 +124,12 @@ void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
   const v1::RetrievalBehaviour& behaviour = scenario.simulation().retrieval();
   if (behaviour.outcomes() != "fixed" && behaviour.outcomes() != "profile" &&
       behaviour.outcomes() != "recorded") {
-    wrong("simulation.retrieval.outcomes", fmt::format("outcomes is \"{}\"", behaviour.outcomes()),
-          "one of: fixed, profile, recorded");
+    problem("simulation.retrieval.outcomes", fmt::format("outcomes is \"{}\"", behaviour.outcomes()),
+            "one of: fixed, profile, recorded");
   }
   if (!behaviour.profile().empty() && behaviour.outcomes() != "profile") {
-    wrong("simulation.retrieval.profile", fmt::format("a profile beside outcomes {}", behaviour.outcomes()),
-          "outcomes: \"profile\", or no profile");
+    problem("simulation.retrieval.profile", fmt::format("a profile beside outcomes {}", behaviour.outcomes()),
+            "outcomes: \"profile\", or no profile");
   }
   range("simulation.retrieval.miss_rate", behaviour.miss_rate(), 0, 1);
   range("simulation.retrieval.correction_rate", behaviour.correction_rate(), 0, 1);
@@ -158,11 +158,11 @@ RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
   out.staging_buffers = in.staging_buffers();
   out.rank = in.rank();
   out.columns_q32 = static_cast<int64_t>(ratio_q32(in.columns()));
-  if (retrieval_needs_arena(method)) {
+  if (retrieval_needs_resident(method)) {
     const uint32_t page_tokens = scenario.memory().page_tokens();
-    const double share =
-        resident_share(llm, retrieval_geometry(out, method, llm, page_tokens), out.layers_dense);
-    out.resident_share_q32 = static_cast<uint32_t>(std::min<uint64_t>(ratio_q32(share), UINT32_MAX));
+    const double fraction =
+        resident_fraction(llm, retrieval_geometry(out, method, llm, page_tokens), out.layers_dense);
+    out.resident_fraction_q32 = static_cast<uint32_t>(std::min<uint64_t>(ratio_q32(fraction), UINT32_MAX));
   }
   return out;
 }

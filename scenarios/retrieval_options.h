@@ -1,5 +1,5 @@
 // In-step retrieval in a scenario: its options' defaults, checks, and what they become for the policy and for
-// the simulated world's prices and behaviour.
+// the simulated backend's prices and behaviour.
 
 #ifndef KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
 #define KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
@@ -16,14 +16,14 @@ namespace kvtwin {
 
 // kAll for names that nobody knows: check_scenario() finds those.
 RetrievalMethod retrieval_method(const std::string& name);
-bool retrieval_needs_arena(RetrievalMethod method);
+bool retrieval_needs_resident(RetrievalMethod method);
 
 // Gives every absent option its method's default; none at all where nothing is retrieved.
 void resolve_retrieval(v1::Scenario* scenario);
 
-// `wrong(field, what, hint)` for each mistake. REQUIRES: resolve_retrieval() was called.
-using WrongField = std::function<void(const std::string& field, std::string what, std::string hint)>;
-void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong);
+// `wrong(field, what, hint)` for each error. REQUIRES: resolve_retrieval() was called.
+using InvalidField = std::function<void(const std::string& field, std::string what, std::string hint)>;
+void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem);
 
 // REQUIRES: check_retrieval() found nothing. The share that stays on the gpu follows from the model's shape.
 RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm);

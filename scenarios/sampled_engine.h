@@ -5,18 +5,18 @@
 
 #include <span>
 
-#include "engine/imposed_source.h"
+#include "engine/forced_outcomes.h"
 #include "scenarios/compose.h"
 
 namespace kvtwin {
 
 // `Engine`: cpu::CpuEngine or cuda::CudaEngine. Both must outlive this.
 template <typename Engine>
-class SampledEngine final : public ImposableSource {
+class SampledEngine final : public ForcibleSource {
  public:
   SampledEngine(Engine* engine, SampleWatcher* watcher) : engine_(*engine), watcher_(*watcher) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     engine_.step(launch, offset, values);
     const size_t count = engine_.samples().size();
     if (count == 0) return;
@@ -24,12 +24,12 @@ class SampledEngine final : public ImposableSource {
     const size_t vocab = logits.size() / count;
     for (size_t i = 0; i < count; ++i) {
       const auto& sample = engine_.samples()[i];
-      watcher_.sampled(sample.call, sample.position, sample.token,
+      watcher_.sampled(sample.request, sample.position, sample.token,
                        std::span<const float>(logits).subspan(i * vocab, vocab));
     }
   }
-  void told(const Command& command) override { engine_.told(command); }
-  void impose(const StepValues* given) override { engine_.impose(given); }
+  void notify(const Command& command) override { engine_.notify(command); }
+  void force_outcomes(const DataOutcomes* given) override { engine_.force_outcomes(given); }
 
  private:
   Engine& engine_;

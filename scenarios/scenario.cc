@@ -25,7 +25,7 @@ namespace pb = google::protobuf;
 namespace fs = std::filesystem;
 
 constexpr size_t kScenarioBytesMax = size_t{1} << 20;
-constexpr size_t kMistakesMax = 50;  // a binary file would otherwise fill the screen
+constexpr size_t kErrorsMax = 50;  // a binary file would otherwise fill the screen
 constexpr char kDataVariable[] = "$KVTWIN_DATA";
 
 std::string place(const std::string& path, int line, int column) {
@@ -47,8 +47,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
 // them are found in one go.
 class Collector : public pb::io::ErrorCollector {
  public:
-  Collector(const std::string& path, std::string_view text, Mistakes* mistakes)
-      : path_(path), text_(text), mistakes_(mistakes) {}
+  Collector(const std::string& path, std::string_view text, Errors* errors)
+      : path_(path), text_(text), errors_(errors) {}
 
   void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
     add(line, column, what, {});
@@ -79,13 +79,13 @@ class Collector : public pb::io::ErrorCollector {
   }
 
   void add(int line, int column, std::string what, std::string hint) {
-    if (mistakes_->size() < kMistakesMax)
-      mistakes_->push_back({place(path_, line, column), std::move(what), std::move(hint)});
+    if (errors_->size() < kErrorsMax)
+      errors_->push_back({place(path_, line, column), std::move(what), std::move(hint)});
   }
 
   const std::string& path_;
   const std::string_view text_;
-  Mistakes* const mistakes_;
+  Errors* const errors_;
 };
 
 void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree& tree,
@@ -208,11 +208,11 @@ std::string from_working_directory(const std::string& written) {
 }
 
 void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::string, std::string>* places,
-               Mistakes* mistakes) {
+               Errors* errors) {
   const std::string where = "--set=" + set;
   const size_t equals = set.find('=');
   if (equals == std::string::npos) {
-    mistakes->push_back({where, "has no value", "write --set=limits.calls_max=128"});
+    errors->push_back({where, "has no value", "write --set=limits.requests_max=128"});
     return;
   }
   const std::string path = set.substr(0, equals), value = set.substr(equals + 1);
@@ -222,14 +222,13 @@ void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::str
     const std::string name = path.substr(begin, dot == std::string::npos ? dot : dot - begin);
     const pb::FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
     if (field == nullptr) {
-      mistakes->push_back({where,
-                           fmt::format("no field \"{}\" in {}", name, message->GetDescriptor()->name()),
-                           nearest(name, field_names(message->GetDescriptor()))});
+      errors->push_back({where, fmt::format("no field \"{}\" in {}", name, message->GetDescriptor()->name()),
+                         nearest(name, field_names(message->GetDescriptor()))});
       return;
     }
     const bool group = field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE;
     if (group && field->is_repeated()) {
-      mistakes->push_back(
+      errors->push_back(
           {where, fmt::format("{} is a list of groups", name), "write it in the scenario's file"});
       return;
     }
@@ -252,8 +251,8 @@ void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::str
       good = set_scalar(message, field, value);
     }
     if (!good)
-      mistakes->push_back({where, fmt::format("\"{}\" is no value of {}", value, path),
-                           fmt::format("it takes {}", kind_of(field))});
+      errors->push_back({where, fmt::format("\"{}\" is no value of {}", value, path),
+                         fmt::format("it takes {}", kind_of(field))});
     (*places)[path] = where;
     return;
   }
@@ -288,34 +287,33 @@ std::string data_dir(const std::string& scenario_path) {
   return (folder / ".." / "shared" / "data").lexically_normal().string();
 }
 
-tl::expected<Scenario, Mistakes> load_scenario(const std::string& given,
-                                               const std::vector<std::string>& sets) {
+tl::expected<Scenario, Errors> load_scenario(const std::string& given, const std::vector<std::string>& sets) {
   const Result<std::string> path = find_scenario(given);
-  if (!path) return tl::unexpected(Mistakes{path.error()});
+  if (!path) return tl::unexpected(Errors{path.error()});
   const Result<std::string> text = read_text_file(*path, kScenarioBytesMax);
-  tl::expected<Scenario, Mistakes> scenario =
-      text ? parse_scenario(*text, *path, sets) : tl::unexpected(Mistakes{text.error()});
+  tl::expected<Scenario, Errors> scenario =
+      text ? parse_scenario(*text, *path, sets) : tl::unexpected(Errors{text.error()});
   if (scenario) return scenario;
   const Result<std::string> format = guess_format(*path);
   if (!format) return scenario;
   return tl::unexpected(
-      Mistakes{{*path, fmt::format("is a trace (format {}), not a scenario", *format),
-                fmt::format("a scenario names it, as in kvtwin run coding_agents_small --set=trace.path={} "
-                            "--set=trace.format={}",
-                            *path, *format)}});
+      Errors{{*path, fmt::format("is a trace (format {}), not a scenario", *format),
+              fmt::format("a scenario names it, as in kvtwin run coding_agents_small --set=trace.path={} "
+                          "--set=trace.format={}",
+                          *path, *format)}});
 }
 
-tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std::string& path,
-                                                const std::vector<std::string>& sets) {
-  Mistakes mistakes;
+tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::string& path,
+                                              const std::vector<std::string>& sets) {
+  Errors errors;
   if (text.size() > kScenarioBytesMax) {
     return tl::unexpected(
-        Mistakes{{path, fmt::format("is {} bytes long", text.size()), "a scenario has at most 1 MiB"}});
+        Errors{{path, fmt::format("is {} bytes long", text.size()), "a scenario has at most 1 MiB"}});
   }
   Scenario scenario;
   scenario.path = path;
   v1::Scenario written;
-  Collector collector(path, text, &mistakes);
+  Collector collector(path, text, &errors);
   pb::TextFormat::ParseInfoTree tree;
   pb::TextFormat::Parser parser;
   parser.RecordErrorsTo(&collector);
@@ -323,9 +321,9 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   parser.AllowUnknownField(true);
   parser.SetRecursionLimit(16);
   pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
-  if (!parser.Parse(&stream, &written) && mistakes.empty()) mistakes.push_back({path, "is no textproto", {}});
+  if (!parser.Parse(&stream, &written) && errors.empty()) errors.push_back({path, "is no textproto", {}});
   note_places(written, tree, path, "", &scenario.places);
-  for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &mistakes);
+  for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &errors);
 
   const std::string preset = written.limits().preset();
   scenario.values = default_scenario(preset);
@@ -337,19 +335,19 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   });
   resolve_retrieval(&scenario.values);
   if (scenario.values.policies().placement().empty()) {
-    const bool arena = retrieval_needs_arena(retrieval_method(scenario.values.policies().retrieval()));
+    const bool resident = retrieval_needs_resident(retrieval_method(scenario.values.policies().retrieval()));
     const bool host = scenario.values.memory().host_bytes() > 0;
-    scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
+    scenario.values.mutable_policies()->set_placement(resident ? "resident" : host ? "host" : "gpu");
   }
   for (v1::EngineKind& kind : *scenario.values.mutable_engines()->mutable_further()) {
     if (!kind.has_count()) kind.set_count(1);
     if (!kind.has_tensor_parallel()) kind.set_tensor_parallel(1);
   }
   if (scenario.values.clock().empty())
-    scenario.values.set_clock(scenario.values.world() != "sim" ? "wall" : "virtual");
+    scenario.values.set_clock(scenario.values.backend() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
-  check_scenario(scenario, &mistakes);
-  if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
+  check_scenario(scenario, &errors);
+  if (!errors.empty()) return tl::unexpected(std::move(errors));
   return scenario;
 }
 

@@ -24,10 +24,10 @@ std::string in_our_words(const std::string& value) {
 
 class ScenarioChecker {
  public:
-  ScenarioChecker(const Scenario& scenario, Mistakes* mistakes) : scenario_(scenario), mistakes_(*mistakes) {}
+  ScenarioChecker(const Scenario& scenario, Errors* errors) : scenario_(scenario), errors_(*errors) {}
 
   void add(const std::string& field, std::string what, std::string hint) {
-    mistakes_.push_back({scenario_.where(field), std::move(what), std::move(hint)});
+    errors_.push_back({scenario_.where(field), std::move(what), std::move(hint)});
   }
 
   void choice(const std::string& field, const std::string& value, const Names& known) {
@@ -73,21 +73,21 @@ class ScenarioChecker {
   static std::string last(const std::string& field) { return field.substr(field.rfind('.') + 1); }
 
   const Scenario& scenario_;
-  Mistakes& mistakes_;
+  Errors& errors_;
 };
 
 void check_limits(const v1::Limits& limits, ScenarioChecker* check) {
   check->choice("limits.preset", limits.preset(), preset_names());
-  check->range("limits.calls_max", limits.calls_max(), 1u, 1u << 20);
+  check->range("limits.requests_max", limits.requests_max(), 1u, 1u << 20);
   check->range("limits.step_tokens_max", limits.step_tokens_max(), 1u, 1u << 24);
   check->range("limits.chunk_tokens_max", limits.chunk_tokens_max(), 0u, 1u << 24);
   check->range("limits.steps_in_flight_max", limits.steps_in_flight_max(), 1u, 2u);
   check->choice("limits.batch_order", limits.batch_order(), kBatchOrders.names());
   check->choice("limits.admission", limits.admission(), kAdmissions.names());
   check->choice("limits.page_order", limits.page_order(), kPageOrders.names());
-  check->choice("limits.preemption", limits.preemption(), {"recompute", "demote"});
+  check->choice("limits.preemption", limits.preemption(), {"recompute", "swap"});
   check->range("limits.evict_batch_pages", limits.evict_batch_pages(), 1u, 1u << 24);
-  check->range("limits.clean_batch_pages", limits.clean_batch_pages(), 1u, 1u << 24);
+  check->range("limits.offload_batch_pages", limits.offload_batch_pages(), 1u, 1u << 24);
   uint32_t before = 0;
   for (const uint32_t size : limits.capture_sizes()) {
     if (size <= before) {
@@ -150,43 +150,43 @@ void check_replay(const v1::Replay& replay, ScenarioChecker* check) {
   check->range("replay.replicas", replay.replicas(), 1u, 1u << 16);
 }
 
-void check_world(const v1::Scenario& values, ScenarioChecker* check) {
-  check->choice("world", values.world(), {"sim", "cpu", "cuda"});
+void check_backend(const v1::Scenario& values, ScenarioChecker* check) {
+  check->choice("backend", values.backend(), {"sim", "cpu", "cuda"});
   check->choice("clock", values.clock(), {"wall", "virtual"});
-  if (values.world() == "sim" && values.clock() == "wall")
-    check->add("clock", "the simulated world has no wall clock", "virtual, or --world=cpu");
+  if (values.backend() == "sim" && values.clock() == "wall")
+    check->add("clock", "the simulated backend has no wall clock", "virtual, or --backend=cpu");
   check->choice("cpu.decode", values.cpu().decode(), {"forced", "greedy"});
   check->exists("cpu.checkpoint", values.cpu().checkpoint());
   check->exists("cpu.scorer_weights", values.cpu().scorer_weights());
-  check->choice("cpu.judge_rows", values.cpu().judge_rows(), {"soft", "response"});
-  if (values.cpu().judge_rows() == "response" && values.cpu().decode() == "greedy") {
-    check->add("cpu.judge_rows", "the response is asked before it is there: decode is greedy",
-               "decode: \"forced\", or judge_rows: \"soft\"");
+  check->choice("cpu.judge_tokens", values.cpu().judge_tokens(), {"soft", "response"});
+  if (values.cpu().judge_tokens() == "response" && values.cpu().decode() == "greedy") {
+    check->add("cpu.judge_tokens", "the response is asked before it is there: decode is greedy",
+               "decode: \"forced\", or judge_tokens: \"soft\"");
   }
 }
 
 // Outcomes of another run, and from where.
 void check_recorded(const v1::Simulation& simulation, ScenarioChecker* check) {
-  const bool kept = simulation.kept() == "recorded";
+  const bool retained = simulation.retained() == "recorded";
   const bool recalls = simulation.has_retrieval() && simulation.retrieval().outcomes() == "recorded";
   const std::string& run = simulation.recorded_run();
   if (!run.empty()) return check->exists("simulation.recorded_run", run);
-  if (!kept && !recalls) return;
-  check->add(kept ? "simulation.kept" : "simulation.retrieval.outcomes",
+  if (!retained && !recalls) return;
+  check->add(retained ? "simulation.retained" : "simulation.retrieval.outcomes",
              "outcomes are recorded, but simulation.recorded_run does not say in which run",
              "set it to the folder of a run with --record");
 }
 
 }  // namespace
 
-void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
+void check_scenario(const Scenario& scenario, Errors* errors) {
   const v1::Scenario& values = scenario.values;
-  ScenarioChecker check(scenario, mistakes);
+  ScenarioChecker check(scenario, errors);
   check.required("model.name", values.model().name(),
                  "model { name: \"llama-3.1-8b\" }; see kvtwin list models");
   check.required("hardware.node", values.hardware().node(),
                  "hardware { node: \"h200\" }; see kvtwin list nodes");
-  check.required("trace.path", values.trace().path(), "trace { path: \"calls.jsonl\" }");
+  check.required("trace.path", values.trace().path(), "trace { path: \"requests.jsonl\" }");
   check.choice("model.weights", values.model().weights(), {"", "bf16", "fp8", "int8", "int4", "mxfp4"});
   check.range("engines.count", values.engines().count(), 1u, 1024u);
   check.range("engines.tensor_parallel", values.engines().tensor_parallel(), 1u, 1024u);
@@ -207,7 +207,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
-  check_scorer_options(scenario, mistakes);
+  check_scorer_options(scenario, errors);
   check_formats(values.policies(), &check);
   check_policies(values.policies(), &check);
   check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
@@ -229,10 +229,11 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
     check.add(field, std::move(what), std::move(hint));
   });
   check.exists("simulation.retrieval.profile", values.simulation().retrieval().profile());
-  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "contexts", "recorded"});
+  check.choice("simulation.retained", values.simulation().retained(),
+               {"fixed", "profile", "contexts", "recorded"});
   check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
-  check_world(values, &check);
+  check_backend(values, &check);
 }
 
 }  // namespace kvtwin

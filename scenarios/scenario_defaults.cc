@@ -18,7 +18,7 @@ constexpr char kDefaults[] = R"pb(
   memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 disk_bytes: 0 reserved_pages: 0 }
   limits {
     preset: ""
-    calls_max: 256
+    requests_max: 256
     step_tokens_max: 2048
     chunk_tokens_max: 0
     steps_in_flight_max: 1
@@ -29,8 +29,8 @@ constexpr char kDefaults[] = R"pb(
     preemption: "recompute"
     prefix_cache: true
     evict_batch_pages: 64
-    clean_batch_pages: 256
-    clean_pages_target: 0
+    offload_batch_pages: 256
+    offload_pages_target: 0
     spill_pages_target: 0
   }
   policies {
@@ -70,13 +70,13 @@ constexpr char kDefaults[] = R"pb(
       chunk_tokens: 2048
       interval: 1
       ratio: 1
-      cells: 0
+      kv_entries: 0
       sinks_free: false
       pyramid_beta: 20
       alpha: 2
-      shares: false
+      relative: false
       decode_reserve: 0
-      kept_min: 512
+      retained_min: 512
       uniform_depth: false
       profile: ""
     }
@@ -103,7 +103,7 @@ constexpr char kDefaults[] = R"pb(
     think_cap_s: 0
     replicas: 1
     sessions_max: 0
-    calls_max: 0
+    requests_max: 0
     on_reject: "fail_session"
     retries_max: 3
     oversized: "refuse"
@@ -117,10 +117,10 @@ constexpr char kDefaults[] = R"pb(
     compressions: "roofline"
     reclaim_ns: 800
   }
-  simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" impose: false }
-  world: "sim"
+  simulation { fidelity: "auto" coalesce: true retained: "fixed" recorded_run: "" force_outcomes: false }
+  backend: "sim"
   clock: ""
-  cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
+  cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_tokens: "soft" }
   cuda { timings: false }
 )pb";
 
@@ -128,7 +128,7 @@ constexpr char kDefaults[] = R"pb(
 constexpr char kVllmV1[] = R"pb(
   memory { reserved_pages: 1 }
   limits {
-    calls_max: 256
+    requests_max: 256
     step_tokens_max: 2048
     steps_in_flight_max: 2
     batch_order: "decode_first"

@@ -22,10 +22,10 @@ using kernels::RuleNorm;
 using kernels::ScorerKind;
 using kernels::WindowCodeBase;
 
-constexpr NameTable<Moment, 4> kMoments{{{{"chunk_end", Moment::kChunkEnd},
-                                          {"prompt_end", Moment::kPromptEnd},
-                                          {"turn_start", Moment::kTurnStart},
-                                          {"decode_step", Moment::kDecodeStep}}}};
+constexpr NameTable<CompressionTrigger, 4> kMoments{{{{"chunk_end", CompressionTrigger::kChunkEnd},
+                                                      {"prompt_end", CompressionTrigger::kPromptEnd},
+                                                      {"turn_start", CompressionTrigger::kTurnStart},
+                                                      {"decode_step", CompressionTrigger::kDecodeStep}}}};
 constexpr NameTable<WindowCodeBase, 6> kCodeBases{{{{"kvpress", WindowCodeBase::kKvpress},
                                                     {"adakv", WindowCodeBase::kAdaKv},
                                                     {"kvcache_factory", WindowCodeBase::kKvCacheFactory},
@@ -69,7 +69,7 @@ void snapkv_options(const std::string& code_base, const kernels::WindowSpec& own
   const bool given = knows(kCodeBases.names(), code_base);
   const kernels::WindowSpec window = given ? kernels::window_spec(kCodeBases.value(code_base)) : own;
   window_options(window, out);
-  out->set_query_rows(window.window);
+  out->set_query_tokens(window.window);
   out->set_causal(window.causal);
 }
 
@@ -106,10 +106,10 @@ void own_options(const kernels::ScoreSpec& spec, const std::string& code_base, v
       out->set_code_base("kvcache_factory");
       return snapkv_options(code_base, spec.window, out);
     case ScorerKind::kFinch:
-      return out->set_query_rows(spec.window.window);
+      return out->set_query_tokens(spec.window.window);
     case ScorerKind::kJudgeQ:
       window_options(spec.window, out);
-      out->set_probe_rows(captured_rows("judge_q", {}));
+      out->set_probe_tokens(captured_queries("judge_q", {}));
       return out->set_renormalise(spec.renormalise);
     case ScorerKind::kExpected:
       return expected_options(spec, out);
@@ -139,11 +139,11 @@ void own_options(const kernels::ScoreSpec& spec, const std::string& code_base, v
 
 class ScorerChecker {
  public:
-  ScorerChecker(const Scenario& scenario, Mistakes* mistakes)
-      : scenario_(scenario), options_(scenario.values.policies().scorer_options()), mistakes_(*mistakes) {}
+  ScorerChecker(const Scenario& scenario, Errors* errors)
+      : scenario_(scenario), options_(scenario.values.policies().scorer_options()), errors_(*errors) {}
 
   void add(const std::string& field, std::string what, std::string hint) {
-    mistakes_.push_back(
+    errors_.push_back(
         {scenario_.where("policies.scorer_options." + field), std::move(what), std::move(hint)});
   }
   void choice(const char* field, bool set, const std::string& value, const std::vector<std::string>& known) {
@@ -164,12 +164,12 @@ class ScorerChecker {
  private:
   const Scenario& scenario_;
   const v1::ScorerOptions& options_;
-  Mistakes& mistakes_;
+  Errors& errors_;
 };
 
 void ScorerChecker::names() {
   const v1::ScorerOptions& o = options_;
-  choice("moment", o.has_moment(), o.moment(), kMoments.names());
+  choice("compression_trigger", o.has_compression_trigger(), o.compression_trigger(), kMoments.names());
   choice("code_base", o.has_code_base(), o.code_base(), kCodeBases.names());
   choice("pool", o.has_pool(), o.pool(), kPools.names());
   choice("reduce", o.has_reduce(), o.reduce(), kReduces.names());
@@ -182,8 +182,8 @@ void ScorerChecker::names() {
 void ScorerChecker::numbers() {
   const v1::ScorerOptions& o = options_;
   const uint32_t rows = 65'536;
-  range("query_rows", o.has_query_rows(), o.query_rows(), 1u, rows);
-  range("probe_rows", o.has_probe_rows(), o.probe_rows(), 1u, rows);
+  range("query_tokens", o.has_query_tokens(), o.query_tokens(), 1u, rows);
+  range("probe_tokens", o.has_probe_tokens(), o.probe_tokens(), 1u, rows);
   range("kernel", o.has_kernel(), o.kernel(), 1u, 255u);
   if (o.has_kernel() && o.kernel() % 2 == 0 && o.kernel() <= 255 && o.kernel() > 0) {
     add("kernel", fmt::format("kernel is {}", o.kernel()), "an odd number, so that it has a middle");
@@ -206,7 +206,7 @@ v1::ScorerOptions default_scorer_options(const std::string& scorer, const std::s
   v1::ScorerOptions out;
   const std::optional<ScorerKind> kind = kernels::scorer_kind(scorer);
   if (!kind || *kind == ScorerKind::kNone) return out;
-  out.set_moment(name_of(kMoments, make_scorer(scorer, {})->moment()));
+  out.set_compression_trigger(name_of(kMoments, make_scorer(scorer, {})->compression_trigger()));
   ScorerSpec closed;
   closed.window_closed = true;
   if (!validate_scorer(scorer, closed)) out.set_window_closed(false);
@@ -221,14 +221,14 @@ void complete_scorer_options(v1::Policies* policies) {
   if (options.ByteSizeLong() > 0) *policies->mutable_scorer_options() = options;
 }
 
-void check_scorer_options(const Scenario& scenario, Mistakes* mistakes) {
+void check_scorer_options(const Scenario& scenario, Errors* errors) {
   const v1::Policies& policies = scenario.values.policies();
   if (!kernels::scorer_kind(policies.scorer()) || !policies.has_scorer_options()) return;
   const v1::ScorerOptions& given = policies.scorer_options();
   const v1::ScorerOptions read = default_scorer_options(policies.scorer(), given.code_base());
   std::vector<const google::protobuf::FieldDescriptor*> fields;
   given.GetReflection()->ListFields(given, &fields);
-  ScorerChecker check(scenario, mistakes);
+  ScorerChecker check(scenario, errors);
   for (const auto* field : fields) {
     const bool seed = field->name() == "seed" && policies.scorer() == "random";
     if (seed || read.GetReflection()->HasField(read, field)) continue;
@@ -246,9 +246,9 @@ void check_scorer_options(const Scenario& scenario, Mistakes* mistakes) {
 ScorerSpec scorer_spec(const v1::Policies& policies) {
   const v1::ScorerOptions& in = policies.scorer_options();
   ScorerSpec out;
-  if (in.has_moment()) out.moment = kMoments.value(in.moment());
-  out.query_rows = in.query_rows();
-  out.probe_rows = in.probe_rows();
+  if (in.has_compression_trigger()) out.compression_trigger = kMoments.value(in.compression_trigger());
+  out.query_tokens = in.query_tokens();
+  out.probe_tokens = in.probe_tokens();
   out.window_closed = in.window_closed();
   if (in.has_repeat_tokens()) out.repeat_tokens = in.repeat_tokens();
   if (in.has_repeat_tail()) out.repeat_tail = in.repeat_tail();
@@ -262,7 +262,7 @@ kernels::ScoreSpec score_spec(const v1::Scenario& values) {
   KVT_CHECK(kind.has_value());
   kernels::ScoreSpec out = kernels::score_spec(*kind);
   if (in.has_code_base()) out.window = kernels::window_spec(kCodeBases.value(in.code_base()));
-  if (in.has_query_rows()) out.window.window = in.query_rows();
+  if (in.has_query_tokens()) out.window.window = in.query_tokens();
   if (in.has_kernel()) out.window.kernel = in.kernel();
   if (in.has_pool()) out.window.pool = kPools.value(in.pool());
   if (in.has_reduce()) out.window.reduce = kReduces.value(in.reduce());

@@ -16,7 +16,7 @@ v1::ScorerOptions default_scorer_options(const std::string& scorer, const std::s
 // Completes policies.scorer_options from the defaults. What is wrong stays, for check_scorer_options().
 void complete_scorer_options(v1::Policies* policies);
 // Options that the scorer does not read, names that do not exist, numbers out of range.
-void check_scorer_options(const Scenario& scenario, Mistakes* mistakes);
+void check_scorer_options(const Scenario& scenario, Errors* errors);
 
 // REQUIRES, both: check_scorer_options() found nothing wrong.
 ScorerSpec scorer_spec(const v1::Policies& policies);

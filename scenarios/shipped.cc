@@ -52,9 +52,10 @@ Result<std::string> find_scenario(const std::string& given) {
   if (name.starts_with("scenarios/")) name.erase(0, std::string_view("scenarios/").size());
   const std::string close = did_you_mean(name, known);
   if (given.ends_with(kEnding))
-    return mistake(given, "cannot be opened", close.empty() ? "check the name and its permissions" : close);
-  return mistake(given, "is neither a file nor a scenario that kvtwin came with",
-                 close.empty() ? "kvtwin list scenarios names those" : close);
+    return make_error(given, "cannot be opened",
+                      close.empty() ? "check the name and its permissions" : close);
+  return make_error(given, "is neither a file nor a scenario that kvtwin came with",
+                    close.empty() ? "kvtwin list scenarios names those" : close);
 }
 
 }  // namespace kvtwin

@@ -13,7 +13,7 @@ namespace {
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-// The rates that simulation.retrieval calls miss_rate and correction_rate, as they came out.
+// The rates that simulation.retrieval requests miss_rate and correction_rate, as they came out.
 double absent_percent(const v1::Retrieval& all) {
   return percent(static_cast<double>(all.pages_now() + all.pages_next()),
                  static_cast<double>(all.pages_chosen()));
@@ -22,7 +22,7 @@ double corrected_percent(const v1::Retrieval& all) {
   return percent(static_cast<double>(all.heads_corrected()), static_cast<double>(all.heads_chose()));
 }
 
-double attributed_s(const v1::TimeShares& time) {
+double attributed_s(const v1::TimeBreakdown& time) {
   return time.queue_s() + time.transfer_s() + time.prefill_s() + time.recompute_s() + time.decode_s() +
          time.host_s();
 }
@@ -52,8 +52,9 @@ class Table {
   }
 
   void headline(const SummaryContext& context) {
-    print("{}: {:.4g} calls/s, TTFT p99 {:.4g} ms   ({} {:.1f} s", r_.scenario(), r_.rates().calls_per_s(),
-          r_.latencies().ttft().p99_ns() / 1e6, r_.world() != "sim" ? "computed" : "simulated",
+    print("{}: {:.4g} requests/s, TTFT p99 {:.4g} ms   ({} {:.1f} s", r_.scenario(),
+          r_.rates().requests_per_s(), r_.latencies().ttft().p99_ns() / 1e6,
+          r_.backend() != "sim" ? "computed" : "simulated",
           static_cast<double>(r_.rates().elapsed_ns()) / 1e9);
     if (context.wall_s) print(" in {:.2f} s", *context.wall_s);
     out_ += ")\n\n";
@@ -71,7 +72,7 @@ class Table {
     latency("tpot", r_.latencies().tpot(), 1e6, "ms");
     latency("itl", r_.latencies().itl(), 1e6, "ms");
     latency("e2e", r_.latencies().e2e(), 1e6, "ms");
-    if (r_.calls().sessions() < r_.calls().calls()) {
+    if (r_.requests().sessions() < r_.requests().requests()) {
       latency("session makespan", r_.latencies().session_makespan(), 1e9, "s");
       latency("  of it served", r_.latencies().session_served(), 1e9, "s");
     }
@@ -79,13 +80,13 @@ class Table {
   }
 
   void body() {
-    const v1::CallCounts& calls = r_.calls();
-    row("calls", "{} of {} {}: {} finished, {} cancelled, {} rejected, {} open", grouped(calls.calls()),
-        grouped(calls.sessions()), plural(calls.sessions(), "session"), grouped(calls.finished()),
-        grouped(calls.cancelled()), grouped(calls.rejected()), grouped(calls.open()));
+    const v1::RequestCounts& all = r_.requests();
+    row("requests", "{} of {} {}: {} finished, {} cancelled, {} rejected, {} open", grouped(all.requests()),
+        grouped(all.sessions()), plural(all.sessions(), "session"), grouped(all.finished()),
+        grouped(all.cancelled()), grouped(all.rejected()), grouped(all.open()));
     row("throughput",
-        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} calls/s; a step runs {:.1f} % of the time",
-        r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().calls_per_s(),
+        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} requests/s; a step runs {:.1f} % of the time",
+        r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().requests_per_s(),
         100 * r_.rates().busy());
     const v1::Reuse& reuse = r_.reuse();
     row("prefix reuse", "{:.1f} % of {} prompt tokens at first admission",
@@ -93,7 +94,7 @@ class Table {
                 static_cast<double>(reuse.admitted_prompt_tokens())),
         grouped(reuse.admitted_prompt_tokens()));
     if (reuse.has_bound_tokens()) {
-      row("  at most", "{:.1f} %: Belady's order, the same calls at the same times",
+      row("  at most", "{:.1f} %: Belady's order, the same requests at the same times",
           percent(static_cast<double>(reuse.bound_tokens()),
                   static_cast<double>(reuse.admitted_prompt_tokens())));
     }
@@ -107,12 +108,12 @@ class Table {
         percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)), grouped(again),
         grouped(reuse.recomputed_tokens()));
     if (reuse.reads_raw() != reuse.reads_effective()) {
-      row("decode reads", "{:.3f} M tokens of {:.3f} M; what is kept: {}",
+      row("decode reads", "{:.3f} M tokens of {:.3f} M; what is retained: {}",
           static_cast<double>(reuse.reads_effective()) / 1e6, static_cast<double>(reuse.reads_raw()) / 1e6,
-          reuse.kept_outcomes().empty() ? "the ring's newest" : reuse.kept_outcomes());
+          reuse.retained_outcomes().empty() ? "the ring's newest" : reuse.retained_outcomes());
       row("  longest decode", "{} of {} tokens", grouped(reuse.peak_effective()), grouped(reuse.peak_raw()));
     }
-    row("preemptions", "{} of {} calls", grouped(calls.preemptions()), grouped(calls.calls_preempted()));
+    row("preemptions", "{} of {} requests", grouped(all.preemptions()), grouped(all.requests_preempted()));
     const v1::Pages& pages = r_.pages();
     row("gpu pages, peak", "{} of {} held ({:.1f} %), mean {:.1f} %; with cached ones {}",
         grouped(pages.held_peak()), grouped(pages.gpu()),
@@ -133,16 +134,16 @@ class Table {
     price();
     if (r_.has_attention()) {
       row("attention", "{} partition: {:.3f} of the time of even shares", r_.attention().partition(),
-          r_.attention().stretch());
+          r_.attention().slowdown());
     }
     if (r_.has_retrieval()) retrieval();
     attribution();
     if (r_.has_compression()) compression();
-    shares("input tokens", r_.input());
-    shares("step time", r_.cost());
+    fractions("input tokens", r_.input());
+    fractions("step time", r_.cost());
     if (r_.has_values()) {
       row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
-          grouped(r_.values().tokens()), r_.world() == "cuda" ? "bf16 on a GPU" : "fp32",
+          grouped(r_.values().tokens()), r_.backend() == "cuda" ? "bf16 on a GPU" : "fp32",
           r_.values().decode(), r_.values().clock(), r_.values().samples());
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
@@ -195,9 +196,9 @@ class Table {
   }
 
   void attribution() {
-    const v1::TimeShares& time = r_.time();
+    const v1::TimeBreakdown& time = r_.time();
     const auto of = [&](double part) { return percent(part, time.latency_s()); };
-    row("time of calls",
+    row("time of requests",
         "queue {:.2f} %, transfer {:.2f} %, prefill {:.2f} %, recompute {:.2f} %, decode {:.2f} %, host "
         "{:.2f} %",
         of(time.queue_s()), of(time.transfer_s()), of(time.prefill_s()), of(time.recompute_s()),
@@ -216,11 +217,11 @@ class Table {
         percent(all.in_prompt_steps_s(), all.prompt_steps_s()), all.prompt_steps_s());
   }
 
-  void shares(const char* name, const v1::Shares& all) {
+  void fractions(const char* name, const v1::Fractions& all) {
     std::string text;
     for (int i = 0; i < all.name_size(); ++i) {
-      if (all.share(i) > 0)
-        text += fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * all.share(i), all.name(i));
+      if (all.fraction(i) > 0)
+        text += fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * all.fraction(i), all.name(i));
     }
     row(name, "{}", text.empty() ? "none" : text);
   }
@@ -244,8 +245,9 @@ void put(const char* name, const v1::Distribution& one, nlohmann::ordered_json* 
   (*out)[prefix + "_p99_ms"] = one.p99_ns() / 1e6;
 }
 
-void put(const char* prefix, const v1::Shares& all, nlohmann::ordered_json* out) {
-  for (int i = 0; i < all.name_size(); ++i) (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.share(i);
+void put(const char* prefix, const v1::Fractions& all, nlohmann::ordered_json* out) {
+  for (int i = 0; i < all.name_size(); ++i)
+    (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.fraction(i);
 }
 
 void put(const v1::CompressionTimes& all, nlohmann::ordered_json* out) {
@@ -302,20 +304,20 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["schema"] = r.schema_version();
   out["version"] = r.kvtwin_version();
   out["scenario"] = r.scenario();
-  out["world"] = r.world();
+  out["backend"] = r.backend();
   out["seed"] = r.seed();
   out["decisions"] = fmt::format("{:016x}", r.decisions());
   out["inputs"] = fmt::format("{:016x}", r.inputs());
-  out["calls"] = r.calls().calls();
-  out["calls_finished"] = r.calls().finished();
-  out["calls_cancelled"] = r.calls().cancelled();
-  out["calls_rejected"] = r.calls().rejected();
-  out["calls_open"] = r.calls().open();
-  out["sessions"] = r.calls().sessions();
-  out["steps"] = r.calls().steps();
-  out["call_steps"] = r.calls().call_steps();
+  out["requests"] = r.requests().requests();
+  out["requests_finished"] = r.requests().finished();
+  out["requests_cancelled"] = r.requests().cancelled();
+  out["requests_rejected"] = r.requests().rejected();
+  out["requests_open"] = r.requests().open();
+  out["sessions"] = r.requests().sessions();
+  out["steps"] = r.requests().steps();
+  out["request_steps"] = r.requests().request_steps();
   out["elapsed_s"] = static_cast<double>(r.rates().elapsed_ns()) / 1e9;
-  out["calls_per_s"] = r.rates().calls_per_s();
+  out["requests_per_s"] = r.rates().requests_per_s();
   out["output_tokens_per_s"] = r.rates().output_tokens_per_s();
   out["prompt_tokens_per_s"] = r.rates().prompt_tokens_per_s();
   out["prompt_tokens"] = r.rates().prompt_tokens();
@@ -338,7 +340,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["reads_effective"] = r.reuse().reads_effective();
   out["reused_tokens_again"] = r.reuse().readmission_tokens();
   out["recomputed_tokens"] = r.reuse().recomputed_tokens();
-  out["preemptions"] = r.calls().preemptions();
+  out["preemptions"] = r.requests().preemptions();
   out["gpu_pages"] = r.pages().gpu();
   out["gpu_pages_held_peak"] = r.pages().held_peak();
   out["gpu_pages_resident_peak"] = r.pages().resident_peak();
@@ -359,7 +361,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_latency_s"] = r.time().latency_s();
   if (r.has_price()) put(r.price(), &out);
   if (r.has_retrieval()) put(r.retrieval(), &out);
-  if (r.has_attention()) out["attention_stretch"] = r.attention().stretch();
+  if (r.has_attention()) out["attention_slowdown"] = r.attention().slowdown();
   if (r.has_compression()) put(r.compression(), &out);
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);

@@ -27,8 +27,8 @@ Result<TimelineWindow> parse_window(const std::string& text) {
   TimelineWindow out;
   if (dots == std::string::npos || !seconds(text.substr(0, dots), &out.from) ||
       !seconds(text.substr(dots + 2), &out.to) || out.from >= out.to) {
-    return mistake("--timeline", fmt::format("\"{}\" is no interval", text),
-                   "write seconds, as in --timeline=10..12.5");
+    return make_error("--timeline", fmt::format("\"{}\" is no interval", text),
+                      "write seconds, as in --timeline=10..12.5");
   }
   return out;
 }
@@ -41,8 +41,8 @@ const char* name_of(TimelineRow row) {
       return "host to gpu";
     case TimelineRow::kOut:
       return "gpu to host";
-    case TimelineRow::kCalls:
-      return "calls";
+    case TimelineRow::kRequests:
+      return "requests";
     case TimelineRow::kOperations:
       return "operations";
   }
@@ -52,20 +52,21 @@ const char* name_of(TimelineRow row) {
 Timeline::Timeline(TimelineWindow window, size_t engines, OperationsOfStep operations)
     : window_(window), operations_(std::move(operations)), engines_(engines) {}
 
-void Timeline::mark(TimelineMark::Kind kind, const char* name, EngineId engine, Instant at, CallId call) {
+void Timeline::mark(TimelineMark::Kind kind, const char* name, EngineId engine, Instant at,
+                    RequestId request) {
   if (!inside(at, at)) return;
   marks_.push_back({.kind = kind,
-                    .row = TimelineRow::kCalls,
+                    .row = TimelineRow::kRequests,
                     .engine = raw(engine),
                     .name = name,
                     .from = at,
-                    .call = call});
+                    .request = request});
 }
 
 void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
   Engine& here = engines_[raw(engine)];
-  if (const auto* ready = std::get_if<CallReady>(&event))
-    mark(Kind::kBegin, "call", engine, now, ready->call);
+  if (const auto* ready = std::get_if<RequestReady>(&event))
+    mark(Kind::kBegin, "request", engine, now, ready->request);
   const auto ended = [&](TransferId id, const char* result) {
     const auto found = std::find_if(here.transfers.begin(), here.transfers.end(),
                                     [&](const Transfer& one) { return one.id == id; });
@@ -74,7 +75,7 @@ void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
       marks_.push_back({.kind = Kind::kSpan,
                         .row = found->in ? TimelineRow::kIn : TimelineRow::kOut,
                         .engine = raw(engine),
-                        .name = found->in ? "recall" : "demote",
+                        .name = found->in ? "recall" : "offload",
                         .from = found->at,
                         .to = now,
                         .numbers = {{{"pages", found->pages}}},
@@ -138,16 +139,16 @@ void Timeline::saw_command(Instant now, const Command& command) {
         {start->transfer, now, start->target_tier == Tier::kGpu, start->source.size()});
   }
   if (const auto* tokens = std::get_if<TokensEmitted>(&command)) {
-    if (tokens->tokens == 1) mark(Kind::kMoment, "first token", tokens->engine, now, tokens->call);
+    if (tokens->tokens == 1) mark(Kind::kInstantEvent, "first token", tokens->engine, now, tokens->request);
   }
-  if (const auto* drop = std::get_if<DropCallState>(&command)) {
-    if (drop->reason == DropCallState::Reason::kPreempted)
-      mark(Kind::kMoment, "preempted", drop->engine, now, drop->call);
+  if (const auto* drop = std::get_if<DropRequestState>(&command)) {
+    if (drop->reason == DropRequestState::Reason::kPreempted)
+      mark(Kind::kInstantEvent, "preempted", drop->engine, now, drop->request);
   }
   if (const auto* over = std::get_if<HandOver>(&command))
-    mark(Kind::kEnd, "call", over->engine, now, over->call);
-  if (const auto* finish = std::get_if<FinishCall>(&command))
-    mark(Kind::kEnd, "call", finish->engine, now, finish->call);
+    mark(Kind::kEnd, "request", over->engine, now, over->request);
+  if (const auto* finish = std::get_if<FinishRequest>(&command))
+    mark(Kind::kEnd, "request", finish->engine, now, finish->request);
 }
 
 void Timeline::saw_state(Instant now, EngineId engine, const Core& core) {
@@ -157,7 +158,7 @@ void Timeline::saw_state(Instant now, EngineId engine, const Core& core) {
     marks_.push_back(
         {.kind = Kind::kCounts, .engine = raw(engine), .name = name, .from = now, .numbers = numbers});
   };
-  counts("calls", {{{"running", gauges.calls_running}, {"waiting", gauges.calls_waiting}}});
+  counts("requests", {{{"running", gauges.requests_running}, {"waiting", gauges.requests_waiting}}});
   counts("gpu pages", {{{"held", gauges.pages_gpu_held}, {"cached", gauges.pages_gpu_cached}}});
 }
 

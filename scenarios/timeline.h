@@ -1,4 +1,4 @@
-// Timeline keeps what ran between two instants: of each engine its steps, transfers, calls and counts. As
+// Timeline keeps what ran between two instants: of each engine its steps, transfers, requests and counts. As
 // JSON (trace events, which chrome://tracing and ui.perfetto.dev open; the report draws them) and as
 // Perfetto's own protocol buffers.
 
@@ -33,17 +33,17 @@ struct StepOperation {
 // Those of a step, once.
 using OperationsOfStep = std::function<std::vector<StepOperation>(EngineId engine, StepId step)>;
 
-enum class TimelineRow : uint8_t { kSteps = 1, kIn, kOut, kCalls, kOperations };
+enum class TimelineRow : uint8_t { kSteps = 1, kIn, kOut, kRequests, kOperations };
 const char* name_of(TimelineRow row);
 
 // One thing that was seen.
 struct TimelineMark {
   enum class Kind : uint8_t {
-    kSpan,    // `name` ran from `from` to `to`
-    kBegin,   // `call` is ready
-    kMoment,  // `name` happened to `call`
-    kEnd,     // it is over
-    kCounts,  // from `from` on
+    kSpan,          // `name` ran from `from` to `to`
+    kBegin,         // `request` is ready
+    kInstantEvent,  // `name` happened to `request`
+    kEnd,           // it is over
+    kCounts,        // from `from` on
   };
   struct Number {
     const char* name = nullptr;
@@ -54,7 +54,7 @@ struct TimelineMark {
   uint16_t engine = 0;
   const char* name = "";
   Instant from{}, to{};
-  CallId call{};
+  RequestId request{};
   std::array<Number, 4> numbers{};  // until one without a name
   const char* result = nullptr;     // of a transfer
 };
@@ -93,7 +93,7 @@ class Timeline : public Observer {
   };
 
   bool inside(Instant from, Instant to) const { return to >= window_.from && from <= window_.to; }
-  void mark(TimelineMark::Kind kind, const char* name, EngineId engine, Instant at, CallId call);
+  void mark(TimelineMark::Kind kind, const char* name, EngineId engine, Instant at, RequestId request);
 
   const TimelineWindow window_;
   const OperationsOfStep operations_;

@@ -35,13 +35,13 @@ std::string row_of(const TimelineMark& mark) {
       return fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{{}}}}})", mark.name, mark.engine,
                          us(mark.from.ns), arguments(mark));
     case Kind::kBegin:
-    case Kind::kMoment:
+    case Kind::kInstantEvent:
     case Kind::kEnd:
       break;
   }
   const char* phase = mark.kind == Kind::kBegin ? "b" : mark.kind == Kind::kEnd ? "e" : "n";
-  return fmt::format(R"({{"ph":"{}","cat":"call","name":"{}","id":{},"pid":{},"tid":{},"ts":{}}})", phase,
-                     mark.name, raw(mark.call), mark.engine, static_cast<int>(mark.row), us(mark.from.ns));
+  return fmt::format(R"({{"ph":"{}","cat":"request","name":"{}","id":{},"pid":{},"tid":{},"ts":{}}})", phase,
+                     mark.name, raw(mark.request), mark.engine, static_cast<int>(mark.row), us(mark.from.ns));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ std::string Timeline::json() const {
     rows.push_back(
         fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"engine {}"}}}})", i, i));
     for (const TimelineRow row : {TimelineRow::kSteps, TimelineRow::kIn, TimelineRow::kOut,
-                                  TimelineRow::kCalls, TimelineRow::kOperations}) {
+                                  TimelineRow::kRequests, TimelineRow::kOperations}) {
       if (row == TimelineRow::kOperations && !operations_) continue;
       rows.push_back(
           fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", i,

@@ -1,7 +1,7 @@
 // timeline.perfetto-trace: Perfetto's TracePackets, written field by field.
 //
 // Field numbers are those of protos/perfetto/trace/ in github.com/google/perfetto (trace.proto,
-// trace_packet.proto, track_event/*.proto): what they call stable public API.
+// trace_packet.proto, track_event/*.proto): what they request stable public API.
 // tests/scenarios/perfetto_test.cc reads the file with a schema of its own.
 
 #include <fmt/format.h>
@@ -85,7 +85,7 @@ class Writer {
     }
   }
 
-  // Spans and calls, in lanes: a lane is free again when what stood in it has ended.
+  // Spans and requests, in lanes: a lane is free again when what stood in it has ended.
   void slices(const std::vector<TimelineMark>& marks) {
     std::vector<Slice> slices = slices_of(marks);
     std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
@@ -158,27 +158,27 @@ class Writer {
     TimelineRow row;
     int64_t from, to;
     const TimelineMark* mark;
-    std::vector<const TimelineMark*> moments;
+    std::vector<const TimelineMark*> instants;
     bool open;  // it goes on behind the window
   };
 
   static std::vector<Slice> slices_of(const std::vector<TimelineMark>& marks) {
     std::vector<Slice> out;
-    std::map<std::pair<uint16_t, CallId>, size_t> calls;  // those that have begun
+    std::map<std::pair<uint16_t, RequestId>, size_t> requests;  // those that have begun
     for (const TimelineMark& mark : marks) {
-      const std::pair call{mark.engine, mark.call};
+      const std::pair request{mark.engine, mark.request};
       if (mark.kind == Kind::kSpan) {
         out.push_back({mark.engine, mark.row, mark.from.ns, mark.to.ns, &mark, {}, false});
       } else if (mark.kind == Kind::kBegin) {
-        calls[call] = out.size();
+        requests[request] = out.size();
         out.push_back({mark.engine, mark.row, mark.from.ns, INT64_MAX, &mark, {}, true});
-      } else if (const auto begun = calls.find(call); begun != calls.end()) {
+      } else if (const auto begun = requests.find(request); begun != requests.end()) {
         Slice& slice = out[begun->second];
-        if (mark.kind == Kind::kMoment) slice.moments.push_back(&mark);
+        if (mark.kind == Kind::kInstantEvent) slice.instants.push_back(&mark);
         if (mark.kind != Kind::kEnd) continue;
         slice.to = mark.from.ns;
         slice.open = false;
-        calls.erase(begun);
+        requests.erase(begun);
       }
     }
     return out;
@@ -188,7 +188,7 @@ class Writer {
     const TimelineMark& mark = *slice.mark;
     Message begin;
     begin.number(kType, kSliceBegin).number(kTrack, track).text(kCategories, "kvtwin");
-    begin.text(kName, mark.kind == Kind::kBegin ? fmt::format("call {}", raw(mark.call)) : mark.name);
+    begin.text(kName, mark.kind == Kind::kBegin ? fmt::format("request {}", raw(mark.request)) : mark.name);
     for (const TimelineMark::Number& number : mark.numbers) {
       if (number.name == nullptr) break;
       begin.message(kAnnotations, Message().text(kAnnotationName, number.name).number(kUint, number.value));
@@ -196,12 +196,12 @@ class Writer {
     if (mark.result != nullptr)
       begin.message(kAnnotations, Message().text(kAnnotationName, "result").text(kString, mark.result));
     add(mark.from, begin);
-    for (const TimelineMark* moment : slice.moments) {
-      add(moment->from, Message()
-                            .number(kType, kInstant)
-                            .number(kTrack, track)
-                            .text(kCategories, "kvtwin")
-                            .text(kName, moment->name));
+    for (const TimelineMark* compression_trigger : slice.instants) {
+      add(compression_trigger->from, Message()
+                                         .number(kType, kInstant)
+                                         .number(kTrack, track)
+                                         .text(kCategories, "kvtwin")
+                                         .text(kName, compression_trigger->name));
     }
     if (!slice.open) add(Instant{slice.to}, Message().number(kType, kSliceEnd).number(kTrack, track));
   }

@@ -18,10 +18,11 @@ namespace {
 using NodeKey = std::pair<uint32_t, uint32_t>;  // session of the file, node of the session
 
 // Answers every call the instant it is sent, so that the Client sends all it has.
-class Instantly {
+class InstantAnswers {
  public:
-  Instantly(Client* client, std::function<void(const CallReady&)> on_call, std::function<bool()> done)
-      : client_(*client), on_call_(std::move(on_call)), done_(std::move(done)) {}
+  InstantAnswers(Client* client, std::function<void(const RequestReady&)> on_request,
+                 std::function<bool()> done)
+      : client_(*client), on_request_(std::move(on_request)), done_(std::move(done)) {}
 
   void run() {
     Instant now{};
@@ -39,7 +40,7 @@ class Instantly {
 
  private:
   struct Open {
-    CallId call{};
+    RequestId request{};
     uint32_t output_tokens = 0;
     std::vector<uint32_t> triggers;
   };
@@ -55,16 +56,16 @@ class Instantly {
       for (const uint32_t trigger : one.triggers) {
         if (cancelled) break;
         more.clear();
-        client_.tokens_emitted(now, one.call, trigger, &more);
+        client_.tokens_emitted(now, one.request, trigger, &more);
         cancelled = std::any_of(more.begin(), more.end(), [&](const Event& event) {
-          const auto* cancel = std::get_if<CallCancelled>(&event);
-          return cancel != nullptr && cancel->call == one.call;
+          const auto* cancel = std::get_if<RequestCancelled>(&event);
+          return cancel != nullptr && cancel->request == one.request;
         });
         if (cancelled) tokens = trigger;
         take(more, &open);
       }
       more.clear();
-      client_.call_finished(now, one.call, tokens, cancelled, &more);
+      client_.request_finished(now, one.request, tokens, cancelled, &more);
       take(more, &open);
     }
   }
@@ -72,10 +73,10 @@ class Instantly {
   // Spans of events are valid until the Client is asked again.
   void take(const ClientEvents& events, std::vector<Open>* open) {
     for (const Event& event : events) {
-      const auto* ready = std::get_if<CallReady>(&event);
+      const auto* ready = std::get_if<RequestReady>(&event);
       if (ready == nullptr) continue;
-      on_call_(*ready);
-      Open one{ready->call, ready->output_tokens, {1}};
+      on_request_(*ready);
+      Open one{ready->request, ready->output_tokens, {1}};
       for (const uint32_t trigger : ready->triggers) {
         if (trigger > 1) one.triggers.push_back(trigger);
       }
@@ -84,21 +85,21 @@ class Instantly {
   }
 
   Client& client_;
-  const std::function<void(const CallReady&)> on_call_;
+  const std::function<void(const RequestReady&)> on_request_;
   const std::function<bool()> done_;
 };
 
-// The calls that are wanted, in file order.
+// The requests that are wanted, in file order.
 Result<std::set<NodeKey>> choose(const Scenario& scenario, const ReplayTable& table,
                                  const ContextChoice& choice) {
   std::vector<NodeKey> fit;
-  uint64_t calls = 0;
+  uint64_t requests = 0;
   uint32_t shortest = UINT32_MAX, longest_output = 0;
   for (uint32_t s = 0; s < table.sessions.size(); ++s) {
     for (uint32_t n = 0; n < table.sessions[s].node_count; ++n) {
       const TableNode& node = table.nodes[table.sessions[s].node_first + n];
-      if (node.kind != NodeKind::kCall) continue;
-      ++calls;
+      if (node.kind != NodeKind::kRequest) continue;
+      ++requests;
       shortest = std::min(shortest, node.prompt_tokens);
       longest_output = std::max(longest_output, node.output_tokens);
       const bool fits = node.prompt_tokens >= choice.tokens_min && node.prompt_tokens <= choice.tokens_max &&
@@ -107,19 +108,20 @@ Result<std::set<NodeKey>> choose(const Scenario& scenario, const ReplayTable& ta
     }
   }
   if (fit.empty()) {
-    return mistake(scenario.where("trace.path"),
-                   fmt::format("none of {} calls has a prompt of {} to {} tokens and an output of {} or more",
-                               calls, choice.tokens_min, choice.tokens_max, choice.output_min),
-                   fmt::format("the shortest prompt has {} tokens, the longest output {}: change "
-                               "--context-min, --context-max or what asks for outputs",
-                               shortest, longest_output));
+    return make_error(
+        scenario.where("trace.path"),
+        fmt::format("none of {} requests has a prompt of {} to {} tokens and an output of {} or more",
+                    requests, choice.tokens_min, choice.tokens_max, choice.output_min),
+        fmt::format("the shortest prompt has {} tokens, the longest output {}: change "
+                    "--context-min, --context-max or what asks for outputs",
+                    shortest, longest_output));
   }
   std::set<NodeKey> out;
   for (uint64_t i = 0; i < choice.count; ++i) out.insert(fit[i * fit.size() / choice.count]);
   return out;
 }
 
-// Keeps the sessions that hold wanted calls, and the tables that they may point to.
+// Keeps the sessions that hold wanted requests, and the tables that they may point to.
 class RolesSink final : public TraceSink {
  public:
   explicit RolesSink(const std::vector<TraceContext>& contexts) {
@@ -138,10 +140,10 @@ class RolesSink final : public TraceSink {
 
   PromptRoles roles(const TraceContext& context, uint32_t* turn) const {
     const v1::Session& session = sessions_.at(context.session);
-    const v1::LlmCall& call = session.nodes(static_cast<int>(context.node)).llm();
-    *turn = call.turn();
-    return prompt_roles(call, [&](uint32_t table, uint32_t index) -> const v1::Span* {
-      if (table == 0) return at(session.arena(), index);
+    const v1::LlmRequest& request = session.nodes(static_cast<int>(context.node)).llm();
+    *turn = request.turn();
+    return prompt_roles(request, [&](uint32_t table, uint32_t index) -> const v1::Span* {
+      if (table == 0) return at(session.spans(), index);
       const auto found = tables_.find(table);
       return found == tables_.end() ? nullptr : at(found->second.spans(), index);
     });
@@ -165,42 +167,43 @@ Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Compo
                                                  const ContextChoice& choice) {
   ReplayClient* const replay = composed->client.get();
   const Result<std::set<NodeKey>> wanted = choose(scenario, replay->table(), choice);
-  if (!wanted) return tl::unexpected<Mistake>(wanted.error());
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
   cpu::TokenIdOptions options = token_options(scenario, *composed);
   options.outputs_unknown = false;
   cpu::IdentityTokens tokens(options);
   std::map<NodeKey, TraceContext> found;
-  const auto on_call = [&](const CallReady& ready) {
-    const ReplayCallInfo info = replay->call_info(ready.call);
+  const auto on_request = [&](const RequestReady& ready) {
+    const ReplayRequestInfo info = replay->request_info(ready.request);
     const NodeKey key{info.session_index, info.node};
     if (info.replica != 0 || !wanted->contains(key) || found.contains(key)) return;
     TraceContext& context = found[key];
     context.session = info.session_index, context.node = info.node;
     for (uint32_t p = 0; p < ready.prompt_tokens + ready.output_tokens; ++p)
-      (p < ready.prompt_tokens ? context.prompt : context.output).push_back(tokens.token(ready.call, p));
+      (p < ready.prompt_tokens ? context.prompt : context.output).push_back(tokens.token(ready.request, p));
   };
-  Instantly(tokens.watch(replay), on_call, [&] { return found.size() == wanted->size(); }).run();
+  InstantAnswers(tokens.watch(replay), on_request, [&] { return found.size() == wanted->size(); }).run();
   std::vector<TraceContext> out;
   for (auto& [key, context] : found) out.push_back(std::move(context));
-  if (out.empty())  // calls that others abort, or that nothing releases
-    return mistake(scenario.where("trace.path"), "none of the calls that were chosen is ever sent",
-                   "another trace");
+  if (out.empty())  // requests that others abort, or that nothing releases
+    return make_error(scenario.where("trace.path"), "none of the requests that were chosen is ever sent",
+                      "another trace");
   return out;
 }
 
 Result<std::vector<ContextRoles>> context_roles(const Scenario& scenario,
                                                 const std::vector<TraceContext>& contexts) {
   RolesSink sink(contexts);
-  if (Result<void> ok = read_trace(scenario, nullptr, &sink); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = read_trace(scenario, nullptr, &sink); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<ContextRoles> out;
   for (const TraceContext& context : contexts) {
     ContextRoles roles;
     PromptRoles found = sink.roles(context, &roles.turn);
     if (found.unknown_tokens == context.prompt.size()) {
-      return mistake(scenario.where("trace.path"),
-                     fmt::format("says nothing of the roles of its tokens (session {}, node {})",
-                                 context.session, context.node),
-                     "a trace with roles: kvtwin trace synth makes some, imports of agents' logs have them");
+      return make_error(
+          scenario.where("trace.path"),
+          fmt::format("says nothing of the roles of its tokens (session {}, node {})", context.session,
+                      context.node),
+          "a trace with roles: kvtwin trace synth makes some, imports of agents' logs have them");
     }
     roles.runs = std::move(found.runs);
     out.push_back(std::move(roles));

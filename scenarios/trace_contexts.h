@@ -1,8 +1,8 @@
 // Prompts of a scenario's trace as token ids, with the outputs that the trace implies: what calibrations run.
 //
-// Calls are chosen evenly over the trace (of n that qualify, number i * n / count), so that one session does
-// not stand for all; the same calls every time. Tokens are those that the CPU engine would compute for them
-// (engine/cpu/token_ids.h).
+// Requests are chosen evenly over the trace (of n that qualify, number i * n / count), so that one session
+// does not stand for all; the same requests every time. Tokens are those that the CPU engine would compute
+// for them (engine/cpu/token_ids.h).
 
 #ifndef KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
 #define KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
@@ -27,15 +27,15 @@ struct ContextChoice {
   uint32_t output_min = 0;                      // of outputs
 };
 
-// In file order. Mistakes: no call qualifies. REQUIRES: `composed` is fresh: its Client is used up.
+// In file order. Errors: no request qualifies. REQUIRES: `composed` is fresh: its Client is used up.
 Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Composed* composed,
                                                  const ContextChoice& choice);
 
-// What the tokens of each context's prompt are, from the trace's own roles. Mistakes: the trace says nothing
+// What the tokens of each context's prompt are, from the trace's own roles. Errors: the trace says nothing
 // of roles for some of them.
 struct ContextRoles {
   std::vector<RoleRun> runs;
-  uint32_t turn = 0;  // of the call
+  uint32_t turn = 0;  // of the request
 };
 Result<std::vector<ContextRoles>> context_roles(const Scenario& scenario,
                                                 const std::vector<TraceContext>& contexts);

@@ -22,11 +22,11 @@ bool has_format(const v1::Scenario& values, std::initializer_list<std::string_vi
 
 bool fixed_population(const v1::Scenario& v) { return v.replay().arrivals() == "fixed_population"; }
 bool poisson(const v1::Scenario& v) { return v.replay().arrivals() == "poisson"; }
-// Recorded times count as arrivals, or as the times of calls in the open loops (replay_session.cc).
+// Recorded times count as arrivals, or as the times of requests in the open loops (replay_session.cc).
 bool recorded_times(const v1::Scenario& v) {
   return v.replay().arrivals() == "recorded" || v.replay().mode() != "closed_loop";
 }
-// The open loops take calls' recorded times, which contain tools and thinking.
+// The open loops take requests' recorded times, which contain tools and thinking.
 bool closed_loop(const v1::Scenario& v) { return one_of(v.replay().mode(), {"auto", "closed_loop"}); }
 bool retries(const v1::Scenario& v) { return v.replay().on_reject() == "retry"; }
 bool mooncake_rows(const v1::Scenario& v) {
@@ -41,14 +41,14 @@ bool host_tier(const v1::Scenario& v) { return v.memory().host_bytes() > 0; }
 bool disk_tier(const v1::Scenario& v) { return v.memory().disk_bytes() > 0; }
 bool prefix_cache(const v1::Scenario& v) { return v.limits().prefix_cache(); }
 bool drops(const v1::Scenario& v) {
-  return v.policies().budget() != "all" || v.policies().layout() == "arena" ||
-         v.simulation().kept() != "fixed";
+  return v.policies().budget() != "all" || v.policies().layout() == "ring" ||
+         v.simulation().retained() != "fixed";
 }
 bool pyramid(const v1::Scenario& v) { return v.policies().budget() == "pyramid"; }
 bool released(const v1::Scenario& v) { return v.policies().budget() == "released"; }
 bool reserved(const v1::Scenario& v) { return v.policies().budget() == "reserved"; }
 bool head_masks(const v1::Scenario& v) { return v.policies().budget() == "head_masks"; }
-bool head_groups(const v1::Scenario& v) { return one_of(v.policies().layout(), {"ragged", "arena"}); }
+bool head_groups(const v1::Scenario& v) { return one_of(v.policies().layout(), {"ragged", "resident"}); }
 bool packed(const v1::Scenario& v) {
   return one_of(v.policies().precision(), {"int4", "kivi_int2", "triaxial"});
 }
@@ -59,10 +59,10 @@ bool uniform_cut(const v1::Scenario& v) { return v.policies().partition() == "un
 bool flash_decoding(const v1::Scenario& v) { return v.policies().partition() == "flash_decoding"; }
 bool flashinfer(const v1::Scenario& v) { return v.policies().partition() == "flashinfer"; }
 bool aot(const v1::Scenario& v) { return v.policies().partition() == "aot"; }
-bool computed(const v1::Scenario& v) { return v.world() != "sim"; }
+bool computed(const v1::Scenario& v) { return v.backend() != "sim"; }
 bool wall_clock(const v1::Scenario& v) { return v.clock() == "wall"; }
 bool judge_q(const v1::Scenario& v) { return computed(v) && v.policies().scorer() == "judge_q"; }
-bool cuda(const v1::Scenario& v) { return v.world() == "cuda"; }
+bool cuda(const v1::Scenario& v) { return v.backend() == "cuda"; }
 
 struct Row {
   std::string_view field;
@@ -88,8 +88,8 @@ constexpr std::array kRows = std::to_array<Row>({
     {"trace.all_files", weka, "trace.format", "weka"},
     {"memory.gpu_fraction", sized_by_memory, "memory.gpu_pages", "0"},
     {"limits.evict_batch_pages", prefix_cache, "limits.prefix_cache", "true"},
-    {"limits.clean_batch_pages", host_tier, "memory.host_bytes", "64000000000"},
-    {"limits.clean_pages_target", host_tier, "memory.host_bytes", "64000000000"},
+    {"limits.offload_batch_pages", host_tier, "memory.host_bytes", "64000000000"},
+    {"limits.offload_pages_target", host_tier, "memory.host_bytes", "64000000000"},
     {"limits.spill_pages_target", disk_tier, "memory.disk_bytes", "1000000000000"},
     {"policies.prefix_eviction", prefix_cache, "limits.prefix_cache", "true"},
     {"policies.budget_options.sinks", drops, "policies.budget", "ratio"},
@@ -97,10 +97,10 @@ constexpr std::array kRows = std::to_array<Row>({
     {"policies.budget_options.chunk_tokens", drops, "policies.budget", "ratio"},
     {"policies.budget_options.interval", drops, "policies.budget", "ratio"},
     {"policies.budget_options.ratio", drops, "policies.budget", "ratio"},
-    {"policies.budget_options.cells", drops, "policies.budget", "uniform"},
+    {"policies.budget_options.kv_entries", drops, "policies.budget", "uniform"},
     {"policies.budget_options.sinks_free", drops, "policies.budget", "uniform"},
     {"policies.budget_options.pyramid_beta", pyramid, "policies.budget", "pyramid"},
-    {"policies.budget_options.kept_min", released, "policies.budget", "released"},
+    {"policies.budget_options.retained_min", released, "policies.budget", "released"},
     {"policies.budget_options.uniform_depth", released, "policies.budget", "released"},
     {"policies.budget_options.alpha", reserved, "policies.budget", "reserved"},
     {"policies.budget_options.inflation", reserved, "policies.budget", "reserved"},
@@ -122,11 +122,11 @@ constexpr std::array kRows = std::to_array<Row>({
     {"policies.partition_options.aot_waves", aot, "policies.partition", "aot"},
     {"policies.partition_options.profile", aot, "policies.partition", "aot"},
     {"policies.partition_options.alpha", aot, "policies.partition", "aot"},
-    {"cpu.decode", computed, "world", "cpu"},
-    {"cpu.scorer_weights", computed, "world", "cpu"},
+    {"cpu.decode", computed, "backend", "cpu"},
+    {"cpu.scorer_weights", computed, "backend", "cpu"},
     {"cpu.sleep", wall_clock, "clock", "wall"},
-    {"cpu.judge_rows", judge_q, "policies.scorer", "judge_q"},
-    {"cuda.timings", cuda, "world", "cuda"},
+    {"cpu.judge_tokens", judge_q, "policies.scorer", "judge_q"},
+    {"cuda.timings", cuda, "backend", "cuda"},
 });
 
 // What the deciding field is now, for people.
@@ -158,21 +158,21 @@ std::string value_of(const v1::Scenario& values, std::string_view path) {
 
 }  // namespace
 
-std::optional<Mistake> why_unread(const v1::Scenario& values, const std::string& field,
-                                  const std::string& where) {
+std::optional<Error> why_unread(const v1::Scenario& values, const std::string& field,
+                                const std::string& where) {
   const auto row =
       std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) { return one.field == field; });
   if (row == kRows.end() || row->reads(values)) return std::nullopt;
-  return Mistake{
+  return Error{
       where,
       fmt::format("{} is not read where {} is {}", field, row->chosen_by, value_of(values, row->chosen_by)),
       fmt::format("--set={}={} makes it count", row->chosen_by, row->makes_it_count)};
 }
 
-Mistakes unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets) {
-  Mistakes out;
+Errors unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets) {
+  Errors out;
   for (const std::string& set : sets) {
-    std::optional<Mistake> unread;
+    std::optional<Error> unread;
     for (const v1::Scenario& values : all) {
       unread = why_unread(values, set.substr(0, set.find('=')), "--set=" + set);
       if (!unread) break;
@@ -182,7 +182,7 @@ Mistakes unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std
   return out;
 }
 
-Mistakes unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets) {
+Errors unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets) {
   v1::Scenario read = values;
   if (values.replay().mode() == "auto") read.mutable_replay()->set_mode(std::string(kReplayModes.name(mode)));
   return unread_sets(std::vector{read}, sets);

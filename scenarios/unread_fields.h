@@ -19,13 +19,13 @@ namespace kvtwin {
 
 // Why a change of `field` ("replay.population") changes nothing in `values`, as an error at `where`; nothing
 // if the field is read. replay.mode "auto" counts as every mode that it may become.
-std::optional<Mistake> why_unread(const v1::Scenario& values, const std::string& field,
-                                  const std::string& where);
+std::optional<Error> why_unread(const v1::Scenario& values, const std::string& field,
+                                const std::string& where);
 
 // Of `sets` ("field.path=value"), those that none of `all` reads.
-Mistakes unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets);
+Errors unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets);
 // The same of one scenario, whose trace made `mode` of replay.mode "auto".
-Mistakes unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets);
+Errors unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets);
 
 }  // namespace kvtwin
 

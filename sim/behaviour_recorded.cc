@@ -13,12 +13,12 @@ bool moves(const std::vector<LayerRecall>& recalls) {
 
 }  // namespace
 
-void RecordedSource::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void RecordedSource::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   values->clear();
   // Always asked: what it answers later may depend on what it has seen.
   if (others_ != nullptr) others_->step(launch, offset, values);
   attempts_.saw(launch, offset);
-  if (parts_.kept && offset == 0 && !launch.compressions.empty()) replace_kept(launch, values);
+  if (parts_.retained && offset == 0 && !launch.compressions.empty()) replace_retained(launch, values);
   const auto found = record_.steps.find(raw(launch.step) + offset);
   const bool same =
       found != record_.steps.end() && found->second.plan == plan_fingerprint(launch, offset, numbers_);
@@ -33,46 +33,48 @@ void RecordedSource::step(const LaunchStep& launch, uint32_t offset, StepValues*
 }
 
 void RecordedSource::replace_eos(const LaunchStep& launch, const std::vector<RequestKey>& ended,
-                                 StepValues* values) {
+                                 DataOutcomes* values) {
   values->eos.clear();
   for (const RequestKey& key : ended) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.key == key) values->eos.push_back(entry.call);
+      if (entry.key == key) values->eos.push_back(entry.request);
     }
   }
 }
 
-void RecordedSource::replace_kept(const LaunchStep& launch, StepValues* values) {
-  values->kept.swap(given_.kept);  // spans follow: vectors swap with what they hold
-  values->kept_counts.swap(given_.kept_counts);
-  values->kept_live.swap(given_.kept_live);
-  values->kept.clear();
-  values->kept_counts.clear();
-  values->kept_live.clear();
+void RecordedSource::replace_retained(const LaunchStep& launch, DataOutcomes* values) {
+  values->retained.swap(given_.retained);  // spans follow: vectors swap with what they hold
+  values->retained_counts.swap(given_.retained_counts);
+  values->retained_live.swap(given_.retained_live);
+  values->retained.clear();
+  values->retained_counts.clear();
+  values->retained_live.clear();
   for (size_t i = 0; i < launch.compressions.size(); ++i) {
     const Compression& compression = launch.compressions[i];
-    const CallId call = launch.entries[compression.entry].call;
+    const RequestId request = launch.entries[compression.entry].request;
     const RequestKey& key = launch.entries[compression.entry].key;
-    const auto found = record_.kept.find({key, attempts_.of(call), compression.end});
-    ++kept_.asked;
-    if (found != record_.kept.end()) {
-      ++kept_.found;
-      const RecordedOutcomes::Kept& kept = found->second;
-      values->kept_counts.insert(values->kept_counts.end(), kept.counts.begin(), kept.counts.end());
-      values->kept_live.insert(values->kept_live.end(), kept.live.begin(), kept.live.end());
-    } else if (i < given_.kept.size()) {
-      const CellsKept& kept = given_.kept[i];
-      values->kept_counts.insert(values->kept_counts.end(), kept.counts.begin(), kept.counts.end());
-      values->kept_live.insert(values->kept_live.end(), kept.live.begin(), kept.live.end());
+    const auto found = record_.retained.find({key, attempts_.of(request), compression.end});
+    ++retained_.asked;
+    if (found != record_.retained.end()) {
+      ++retained_.found;
+      const RecordedOutcomes::Retained& retained = found->second;
+      values->retained_counts.insert(values->retained_counts.end(), retained.counts.begin(),
+                                     retained.counts.end());
+      values->retained_live.insert(values->retained_live.end(), retained.live.begin(), retained.live.end());
+    } else if (i < given_.retained.size()) {
+      const CompressionOutcome& retained = given_.retained[i];
+      values->retained_counts.insert(values->retained_counts.end(), retained.counts.begin(),
+                                     retained.counts.end());
+      values->retained_live.insert(values->retained_live.end(), retained.live.begin(), retained.live.end());
     }
-    values->end_kept(call);
+    values->end_retained(request);
   }
-  values->link_kept();
+  values->link_retained();
 }
 
-void RecordedSource::told(const Command& command) {
-  attempts_.told(command);
-  if (others_ != nullptr) others_->told(command);
+void RecordedSource::notify(const Command& command) {
+  attempts_.notify(command);
+  if (others_ != nullptr) others_->notify(command);
 }
 
 }  // namespace kvtwin::sim

@@ -18,7 +18,7 @@ namespace kvtwin::sim {
 
 // Which of the outcomes are taken from the record.
 struct RecordedParts {
-  bool kept = false;
+  bool retained = false;
   bool recalls = false;
 };
 
@@ -29,27 +29,28 @@ class RecordedSource final : public OutcomeSource {
   RecordedSource(const RecordedOutcomes* record, size_t engine, RecordedParts parts, OutcomeSource* others)
       : record_(record->engines[engine]), numbers_(record->numbers), parts_(parts), others_(others) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
-  void told(const Command& command) override;
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
+  void notify(const Command& command) override;
 
   struct Counts {
     uint64_t asked = 0;
     uint64_t found = 0;
   };
-  const Counts& kept() const { return kept_; }        // compressions
-  const Counts& recalls() const { return recalls_; }  // steps that recall
+  const Counts& retained() const { return retained_; }  // compressions
+  const Counts& recalls() const { return recalls_; }    // steps that recall
 
  private:
-  void replace_kept(const LaunchStep& launch, StepValues* values);
-  static void replace_eos(const LaunchStep& launch, const std::vector<RequestKey>& ended, StepValues* values);
+  void replace_retained(const LaunchStep& launch, DataOutcomes* values);
+  static void replace_eos(const LaunchStep& launch, const std::vector<RequestKey>& ended,
+                          DataOutcomes* values);
 
   const RecordedOutcomes::Engine& record_;
   const RequestNumbers& numbers_;
   const RecordedParts parts_;
   OutcomeSource* const others_;
   Attempts attempts_;
-  StepValues given_;
-  Counts kept_, recalls_;
+  DataOutcomes given_;
+  Counts retained_, recalls_;
 };
 
 }  // namespace kvtwin::sim

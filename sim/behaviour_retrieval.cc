@@ -39,7 +39,7 @@ RetrievalSource::RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalM
   KVT_CHECK(method != RetrievalMethod::kAll);
 }
 
-void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   values->clear();
   values->recalls.assign(layers_, {});
   if (method_ == RetrievalMethod::kQuest) return;  // everything is on the gpu
@@ -49,14 +49,15 @@ void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     const uint32_t left = entry.live() + (entry.grows ? offset : 0);
     const uint32_t candidates = candidate_pages(spec_, page_tokens_, left + 1);
     if (candidates == 0) continue;
-    const auto attempt = attempts_.find(entry.call);
+    const auto attempt = attempts_.find(entry.request);
     const uint64_t key = draw({behaviour_.seed, raw(entry.key.session), entry.key.index,
                                attempt == attempts_.end() ? 0 : attempt->second, position});
-    add_call(key, candidates, &values->recalls);
+    add_request(key, candidates, &values->recalls);
   }
 }
 
-void RetrievalSource::add_call(uint64_t key, uint32_t candidates, std::vector<LayerRecall>* recalls) const {
+void RetrievalSource::add_request(uint64_t key, uint32_t candidates,
+                                  std::vector<LayerRecall>* recalls) const {
   // What is chosen and not there already: no more than there are pages elsewhere. InfiniGen keeps nothing of
   // the step before, so all it chooses is absent.
   const bool keeps = method_ != RetrievalMethod::kInfinigen;
@@ -86,13 +87,13 @@ void RetrievalSource::add_call(uint64_t key, uint32_t candidates, std::vector<La
   }
 }
 
-void RetrievalSource::told(const Command& command) {
-  const auto* drop = std::get_if<DropCallState>(&command);
+void RetrievalSource::notify(const Command& command) {
+  const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr) return;
-  if (drop->reason == DropCallState::Reason::kPreempted) {
-    ++attempts_[drop->call];
+  if (drop->reason == DropRequestState::Reason::kPreempted) {
+    ++attempts_[drop->request];
   } else {
-    attempts_.erase(drop->call);
+    attempts_.erase(drop->request);
   }
 }
 

@@ -1,7 +1,7 @@
 // What retrieval chooses, without values: how many pages of each layer a step recalls, and how many heads are
-// corrected. An OutcomeSource of the simulated world (DESIGN 3, "Outcomes").
+// corrected. An OutcomeSource of the simulated backend (DESIGN 3, "Outcomes").
 //
-//   fixed    every head misses the same share of its selectable pages, and is corrected with the same
+//   fixed    every head misses the same fraction of its selectable pages, and is corrected with the same
 //            probability; both are swept.
 //   profile  the probability of a correction follows from tau, through the middle of what was measured on
 //            trained models (METHODS 6.5: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by
@@ -26,7 +26,7 @@ namespace kvtwin::sim {
 
 struct RetrievalBehaviour {
   uint64_t seed = 0;
-  uint64_t miss_q32 = 0;  // share of a head's selectable pages that a step recalls, up to 2^32
+  uint64_t miss_q32 = 0;  // fraction of a head's selectable pages that a step recalls, up to 2^32
   // The same by layer, where it was measured; the last one holds for all further layers. Empty: miss_q32.
   std::vector<uint64_t> miss_by_layer_q32{};
   // Probability that a head is corrected, by layer; the last one holds for all further layers.
@@ -43,17 +43,17 @@ class RetrievalSource final : public OutcomeSource {
   RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalMethod method, const RetrievalSpec& spec,
                   uint32_t page_tokens, uint32_t layers, uint32_t kv_heads);
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
-  void told(const Command& command) override;
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
+  void notify(const Command& command) override;
 
  private:
-  void add_call(uint64_t key, uint32_t candidates, std::vector<LayerRecall>* recalls) const;
+  void add_request(uint64_t key, uint32_t candidates, std::vector<LayerRecall>* recalls) const;
 
   const RetrievalBehaviour behaviour_;
   const RetrievalMethod method_;
   const RetrievalSpec spec_;
   const uint32_t page_tokens_, layers_, kv_heads_, selectable_;
-  std::map<CallId, uint32_t> attempts_;  // of calls that were preempted
+  std::map<RequestId, uint32_t> attempts_;  // of requests that were preempted
 };
 
 }  // namespace kvtwin::sim

@@ -6,7 +6,7 @@
 
 namespace kvtwin::sim {
 
-void CombinedSource::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void CombinedSource::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   values->clear();
   for (OutcomeSource* source : parts_) {
     source->step(launch, offset, &part_);
@@ -14,21 +14,21 @@ void CombinedSource::step(const LaunchStep& launch, uint32_t offset, StepValues*
       KVT_CHECK(values->recalls.empty());
       values->recalls.swap(part_.recalls);
     }
-    if (!part_.kept.empty()) {
-      KVT_CHECK(values->kept.empty());
-      values->kept.swap(part_.kept);  // spans follow: vectors swap with what they hold
-      values->kept_counts.swap(part_.kept_counts);
-      values->kept_live.swap(part_.kept_live);
+    if (!part_.retained.empty()) {
+      KVT_CHECK(values->retained.empty());
+      values->retained.swap(part_.retained);  // spans follow: vectors swap with what they hold
+      values->retained_counts.swap(part_.retained_counts);
+      values->retained_live.swap(part_.retained_live);
     }
-    for (const CallId call : part_.eos) {
-      if (std::find(values->eos.begin(), values->eos.end(), call) == values->eos.end())
-        values->eos.push_back(call);
+    for (const RequestId request : part_.eos) {
+      if (std::find(values->eos.begin(), values->eos.end(), request) == values->eos.end())
+        values->eos.push_back(request);
     }
   }
 }
 
-void CombinedSource::told(const Command& command) {
-  for (OutcomeSource* source : parts_) source->told(command);
+void CombinedSource::notify(const Command& command) {
+  for (OutcomeSource* source : parts_) source->notify(command);
 }
 
 }  // namespace kvtwin::sim

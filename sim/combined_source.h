@@ -2,7 +2,7 @@
 // retrieval recalls from another.
 //
 // Each value of a step comes from one of them: two that both say what is kept, or both what is recalled, are
-// a mistake in how the world was put together.
+// an error in how the backend was put together.
 
 #ifndef KVTWIN_SIM_COMBINED_SOURCE_H_
 #define KVTWIN_SIM_COMBINED_SOURCE_H_
@@ -18,12 +18,12 @@ class CombinedSource final : public OutcomeSource {
   // Asked, and told, in this order; they must outlive this.
   explicit CombinedSource(std::vector<OutcomeSource*> parts) : parts_(std::move(parts)) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
-  void told(const Command& command) override;
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
+  void notify(const Command& command) override;
 
  private:
   const std::vector<OutcomeSource*> parts_;
-  StepValues part_;
+  DataOutcomes part_;
 };
 
 }  // namespace kvtwin::sim

@@ -59,7 +59,7 @@ class CopyEngines {
     uint64_t bytes = 0;
     uint32_t transfer = 0;  // index into transfers_
   };
-  struct Lane {
+  struct CopyQueue {
     RouteId route{};
     Duration overhead{};
     std::deque<Copy> waiting;  // the front one is under way when `running`
@@ -70,23 +70,23 @@ class CopyEngines {
     uint32_t copies_left = 0;
   };
   // Lanes of one engine: its GPUs', each way, then the disk's: one to it, from it one to each GPU.
-  struct Lanes {
+  struct CopyQueues {
     std::vector<uint32_t> in, out;
     std::vector<uint32_t> to_disk, from_disk;
   };
 
   uint32_t add_lane(RouteId route, Duration overhead);
   void add_ways(const PlatformSpec& spec, const std::vector<Place>& places, uint32_t sources);
-  void start_on(Instant now, const std::vector<uint32_t>& lanes, uint64_t bytes, uint64_t id);
+  void start_on(Instant now, const std::vector<uint32_t>& copy_queues, uint64_t bytes, uint64_t id);
   const std::vector<uint32_t>& lanes_for(uint32_t place, Tier source, Tier target) const;
-  void start_front(Instant now, uint32_t lane);
-  void issue(Instant now, uint32_t lane);
-  void finished(uint32_t lane);
+  void start_front(Instant now, uint32_t copy_queue);
+  void issue(Instant now, uint32_t copy_queue);
+  void finished(uint32_t copy_queue);
 
   SimGrid* const grid_;
   const Done done_;
-  std::vector<Lane> lanes_;
-  std::vector<Lanes> places_;
+  std::vector<CopyQueue> copy_queues_;
+  std::vector<CopyQueues> places_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> ways_;  // lanes, by (from, to)
   std::vector<Transfer> transfers_;
   std::vector<uint32_t> transfers_free_;

@@ -28,7 +28,7 @@ struct LinkDemand {
   uint64_t bytes = 0;
   Ticks step = 0;
 };
-// Share of `gb_per_s` that all demands together ask for.
+// Fraction of `gb_per_s` that all demands together ask for.
 double predicted_utilisation(std::span<const LinkDemand> demands, double gb_per_s);
 // kCollapsed or kExpanded. A step without transfers is collapsed whatever was asked for.
 Fidelity choose_fidelity(Fidelity asked, bool has_transfers, double utilisation_max);
@@ -55,7 +55,7 @@ class ExpandedSteps {
   // `graph` must outlive this. Its costs may change between steps. The first stream computes; other
   // streams' pieces that are no transfers take their time without the GPU (the host).
   uint32_t add_engine(StepGraph* graph, const Site& site);
-  // Starts the next step of `engine` now; calls `done` in SimGrid's kernel when its required pieces have
+  // Starts the next step of `engine` now; requests `done` in SimGrid's kernel when its required pieces have
   // ended. What is not required runs on, beside the next steps. `carried_ns`: instants of what a collapsed
   // step before left (none: nothing). REQUIRES: the step before is done.
   void start(uint32_t engine, std::span<const uint32_t> outcomes, Done done,

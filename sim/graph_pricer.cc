@@ -41,7 +41,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
   set_outcomes(recalls);
 }
 
-// Pages that the step completes, of all calls.
+// Pages that the step completes, of all requests.
 uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanEntry> entries,
                                    uint32_t offset) const {
   const uint32_t page = spec_.page_tokens;
@@ -58,7 +58,7 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
       before = 0;
       if (cut < shape.compressions.size() && shape.compressions[cut].tokens == after) {
         const CompressionShape& one = shape.compressions[cut++];
-        after = one.kept + one.held - one.ranked;
+        after = one.retained + one.held - one.ranked;
       } else if (!entry.samples) {
         continue;  // its prompt goes on
       }
@@ -79,19 +79,19 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
   load_.filled = pages_filled(shape, entries, offset);
   for (const PlanEntry& entry : entries) {
     if (entry.kind != EntryKind::kDecode) continue;
-    // Chosen from what is left of the context: cells of a mean head.
+    // Chosen from what is left of the context: KV entries of a mean head.
     const uint32_t left = entry.live() + (entry.grows ? offset : 0);
     const uint32_t read = tokens_read(spec_.policy, page, left + 1) - 1;
     reads.decode_context_sum += read;
     reads.decode_context_max = std::max(reads.decode_context_max, read);
-    if (!call_retrieves(spec_.policy, page, left + 1)) continue;
-    ++load_.calls;
+    if (!request_retrieves(spec_.policy, page, left + 1)) continue;
+    ++load_.requests;
     load_.tokens += left + 1;
     load_.pages += div_ceil(left + 1, page);
     load_.tokens_chosen += uint64_t{selectable_pages(spec_.policy, page)} * page;
   }
-  reads.choosing = load_.calls, reads.chosen_from = load_.pages;
-  reads.chosen_each = load_.calls > 0 ? selectable_pages(spec_.policy, page) : 0;
+  reads.choosing = load_.requests, reads.chosen_from = load_.pages;
+  reads.chosen_each = load_.requests > 0 ? selectable_pages(spec_.policy, page) : 0;
   reads.pages_filled = load_.filled * page / 16;
   return reads;
 }
@@ -190,14 +190,14 @@ void GraphPricer::set_compression_costs(const std::vector<StepPart>& parts) {
 void GraphPricer::set_retrieval_costs() {
   StepGraph& graph = step_.graph;
   const Ticks score = prices_->score(load_.tokens), top_k = prices_->top_k(load_.tokens);
-  const Ticks cosine = load_.calls > 0 ? prices_->cosine(load_.calls) : 0, sync = prices_->sync();
-  const Ticks reproject = prices_->reproject(load_.calls);
-  const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.calls);
+  const Ticks cosine = load_.requests > 0 ? prices_->cosine(load_.requests) : 0, sync = prices_->sync();
+  const Ticks reproject = prices_->reproject(load_.requests);
+  const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.requests);
   const RetrievalPrice next = prices_->recall(false), summarise = prices_->summarise(),
                        offload = prices_->offload();
-  // (call, head) pairs of this GPU that share its staging buffers.
+  // (request, head) pairs of this GPU that share its staging buffers.
   const auto heads = static_cast<uint32_t>(prices_->kv_heads());
-  const RetrievalPrice convert = prices_->convert(load_.calls * heads);
+  const RetrievalPrice convert = prices_->convert(load_.requests * heads);
   for (const RetrievalLayerOps& ops : step_.layers) {
     set(&graph, ops.cosine, cosine);
     set(&graph, ops.score_now, score);
@@ -214,7 +214,7 @@ void GraphPricer::set_retrieval_costs() {
   }
 }
 
-uint32_t GraphPricer::share_of_gpu(uint32_t pages) const {
+uint32_t GraphPricer::fraction_of_gpu(uint32_t pages) const {
   const auto heads = static_cast<uint64_t>(prices_->kv_heads());
   return static_cast<uint32_t>(div_ceil<uint64_t>(pages * heads, spec_.kv_heads));
 }
@@ -223,15 +223,15 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
   const bool speculates = spec_.graph.method == RetrievalMethod::kFreekv && spec_.graph.speculation;
   for (uint32_t l = spec_.graph.layers_dense; l < step_.layers.size(); ++l) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
-    outcomes_[step_.blocking(l)] = share_of_gpu(recall.blocking);
-    outcomes_[step_.background(l)] = share_of_gpu(recall.background);
+    outcomes_[step_.blocking(l)] = fraction_of_gpu(recall.blocking);
+    outcomes_[step_.background(l)] = fraction_of_gpu(recall.background);
     set(&step_.graph, step_.layers[l].recall_now,
-        prices_->recall(true, !reads_.chunks.empty(), share_of_gpu(recall.heads_waiting())));
-    const Ticks beside = prices_->beside(outcomes_[step_.background(l)], reads_.launched());
-    if (beside > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + beside);
-    const bool now = speculates ? recall.corrected > 0 : load_.calls > 0;
+        prices_->recall(true, !reads_.chunks.empty(), fraction_of_gpu(recall.heads_waiting())));
+    const Ticks concurrent = prices_->concurrent(outcomes_[step_.background(l)], reads_.launched());
+    if (concurrent > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + concurrent);
+    const bool now = speculates ? recall.corrected > 0 : load_.requests > 0;
     outcomes_[step_.flagged(l)] = now ? 1 : 0;
-    outcomes_[step_.unflagged(l)] = !now && load_.calls > 0 ? 1 : 0;
+    outcomes_[step_.unflagged(l)] = !now && load_.requests > 0 ? 1 : 0;
   }
   outcomes_[step_.filled()] = static_cast<uint32_t>(load_.filled);
 }

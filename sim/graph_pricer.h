@@ -40,7 +40,7 @@ class GraphPricer {
   void prepare(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset,
                std::span<const LayerRecall> recalls);
   // What its graph would be of, as the engine tells graphs apart.
-  GraphShapes::Key form(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset) {
+  GraphShapes::Key graph_key(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset) {
     return GraphShapes::key(reading_shape(shape, entries, offset));
   }
   // When it ends if nobody else uses its links, from what earlier steps left. Changes nothing that is
@@ -71,7 +71,7 @@ class GraphPricer {
 
  private:
   struct Load {                  // of decodes
-    uint32_t calls = 0;          // that retrieve
+    uint32_t requests = 0;       // that retrieve
     uint64_t tokens = 0;         // of their context
     uint64_t pages = 0;          // likewise
     uint64_t tokens_chosen = 0;  // selectable tokens that they read
@@ -85,7 +85,7 @@ class GraphPricer {
   void set_compression_costs(const std::vector<StepPart>& parts);
   void set_retrieval_costs();
   void set_outcomes(std::span<const LayerRecall> recalls);
-  uint32_t share_of_gpu(uint32_t pages) const;  // of all heads' pages, rounded up
+  uint32_t fraction_of_gpu(uint32_t pages) const;  // of all heads' pages, rounded up
 
   const GraphPricerSpec spec_;
   CostModel* const cost_;

@@ -13,32 +13,32 @@ void append(std::vector<T>* all, std::span<const T> more) {
 OwnedLaunch::OwnedLaunch(const LaunchStep& step)
     : step_(step),
       entries_(step.entries.begin(), step.entries.end()),
-      grants_(step.grants.begin(), step.grants.end()),
-      adoptions_(step.adoptions.begin(), step.adoptions.end()),
+      allocations_(step.allocations.begin(), step.allocations.end()),
+      prefix_hits_(step.prefix_hits.begin(), step.prefix_hits.end()),
       compressions_(step.compressions.begin(), step.compressions.end()),
       formats_(step.formats.begin(), step.formats.end()),
-      ageings_(step.ageings.begin(), step.ageings.end()),
-      snapshots_(step.snapshots.begin(), step.snapshots.end()) {
+      ageings_(step.requantisations.begin(), step.requantisations.end()),
+      prefix_checkpoints_(step.prefix_checkpoints.begin(), step.prefix_checkpoints.end()) {
   // First everything is copied, then spans are set: a vector that grows moves.
-  for (const Adoption& adoption : step.adoptions) {
-    append(&adopted_, adoption.pages);
-    append(&adopted_counts_, adoption.cells);
-    append(&adopted_counts_, adoption.shared);
+  for (const PrefixHit& prefix_hit : step.prefix_hits) {
+    append(&reused_, prefix_hit.pages);
+    append(&reused_counts_, prefix_hit.kv_entries);
+    append(&reused_counts_, prefix_hit.shared);
   }
   for (const Compression& compression : step.compressions) {
     append(&forced_, compression.forced);
     append(&keep_, compression.keep);
   }
-  size_t adopted = 0, counts = 0, forced = 0, keep = 0;
+  size_t reused = 0, counts = 0, forced = 0, keep = 0;
   const auto take_counts = [&](std::span<const uint32_t>* of) {
-    *of = std::span<const uint32_t>(adopted_counts_).subspan(counts, of->size());
+    *of = std::span<const uint32_t>(reused_counts_).subspan(counts, of->size());
     counts += of->size();
   };
-  for (Adoption& adoption : adoptions_) {
-    adoption.pages = std::span<const PageId>(adopted_).subspan(adopted, adoption.pages.size());
-    adopted += adoption.pages.size();
-    take_counts(&adoption.cells);
-    take_counts(&adoption.shared);
+  for (PrefixHit& prefix_hit : prefix_hits_) {
+    prefix_hit.pages = std::span<const PageId>(reused_).subspan(reused, prefix_hit.pages.size());
+    reused += prefix_hit.pages.size();
+    take_counts(&prefix_hit.kv_entries);
+    take_counts(&prefix_hit.shared);
   }
   for (Compression& compression : compressions_) {
     compression.forced =
@@ -48,12 +48,12 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
     keep += compression.keep.size();
   }
   step_.entries = entries_;
-  step_.grants = grants_;
-  step_.adoptions = adoptions_;
+  step_.allocations = allocations_;
+  step_.prefix_hits = prefix_hits_;
   step_.compressions = compressions_;
   step_.formats = formats_;
-  step_.ageings = ageings_;
-  step_.snapshots = snapshots_;
+  step_.requantisations = ageings_;
+  step_.prefix_checkpoints = prefix_checkpoints_;
 }
 
 }  // namespace kvtwin::sim

@@ -1,4 +1,4 @@
-// A LaunchStep that owns what its spans point to: worlds look at it long after the Core has moved on.
+// A LaunchStep that owns what its spans point to: backends look at it long after the Core has moved on.
 
 #ifndef KVTWIN_SIM_OWNED_LAUNCH_H_
 #define KVTWIN_SIM_OWNED_LAUNCH_H_
@@ -22,16 +22,16 @@ class OwnedLaunch {
  private:
   LaunchStep step_;
   std::vector<PlanEntry> entries_;
-  std::vector<PageGrant> grants_;
-  std::vector<PageId> adopted_;
-  std::vector<Adoption> adoptions_;
+  std::vector<PageAllocation> allocations_;
+  std::vector<PageId> reused_;
+  std::vector<PrefixHit> prefix_hits_;
   std::vector<Compression> compressions_;
   std::vector<Compression::Forced> forced_;
   std::vector<uint32_t> keep_;
-  std::vector<CellRun> formats_;
-  std::vector<CellAgeing> ageings_;
-  std::vector<uint32_t> adopted_counts_;
-  std::vector<Snapshot> snapshots_;
+  std::vector<FormatRun> formats_;
+  std::vector<Requantisation> ageings_;
+  std::vector<uint32_t> reused_counts_;
+  std::vector<PrefixCheckpoint> prefix_checkpoints_;
 };
 
 }  // namespace kvtwin::sim

@@ -31,13 +31,13 @@ class Blocks {
   explicit Blocks(uint32_t count) { loads_[0] = count; }
 
   // `count` pieces, one after the other, each to the least loaded block.
-  void give(uint64_t cells, uint64_t count) {
-    while (count > 0 && cells > 0) {
+  void give(uint64_t kv_entries, uint64_t count) {
+    while (count > 0 && kv_entries > 0) {
       const auto least = loads_.begin();
       const uint64_t load = least->first, taken = std::min<uint64_t>(count, least->second);
       least->second -= taken;
       if (least->second == 0) loads_.erase(least);
-      loads_[load + cells] += taken;
+      loads_[load + kv_entries] += taken;
       count -= taken;
     }
   }
@@ -47,25 +47,26 @@ class Blocks {
   std::map<uint64_t, uint64_t> loads_;  // load -> blocks
 };
 
-// A call's tokens: those of which every head holds all (sinks, window, decoded ones), and the ranked ones.
+// A request's tokens: those of which every head holds all (sinks, window, decoded ones), and the ranked ones.
 struct Parts {
   uint32_t whole = 0;
   uint32_t ranked = 0;
   bool evenly = true;  // with each token that is read, `whole` grows by one and `ranked` does not
 };
-Parts parts_of(uint32_t context, uint32_t live, Share mean) {
+Parts parts_of(uint32_t context, uint32_t live, Fraction mean) {
   if (mean >= kWhole || live >= context) return {live, 0, true};
-  // Less than its share of everything: the world kept less than was expected.
-  const auto kept = static_cast<uint64_t>((Wide{mean} * context) >> 32);
-  if (live <= kept) return {0, static_cast<uint32_t>((Wide{live} << 32) / std::max<Share>(mean, 1)), false};
+  // Less than its fraction of everything: the backend kept less than was expected.
+  const auto retained = static_cast<uint64_t>((Wide{mean} * context) >> 32);
+  if (live <= retained)
+    return {0, static_cast<uint32_t>((Wide{live} << 32) / std::max<Fraction>(mean, 1)), false};
   // live = whole + mean * ranked, context = whole + ranked.
   const auto ranked = static_cast<uint64_t>((Wide{context - live} << 32) / (kWhole - mean));
   const auto most = static_cast<uint32_t>(std::min<uint64_t>(ranked, context));
   return {context - most, most, ranked <= context};
 }
 
-uint32_t cells_of(const PartitionPrice::CallClass& call, Share share) {
-  return call.whole + static_cast<uint32_t>((Wide{share} * call.ranked) >> 32);
+uint32_t kv_entries_of(const PartitionPrice::RequestClass& request, Fraction fraction) {
+  return request.whole + static_cast<uint32_t>((Wide{fraction} * request.ranked) >> 32);
 }
 
 // Heads of `groups` in [begin, begin + heads) that are of the same group as each.
@@ -87,9 +88,9 @@ PartitionPrice::PartitionPrice(const PartitionPriceSpec& spec) : spec_(spec) {
   KVT_CHECK(spec.held.size() == layout.heads());
   KVT_CHECK(spec.planned.empty() || spec.planned.size() == layout.heads());
   Wide sum = 0;
-  for (const Share share : spec.held) sum += share;
-  held_mean_ = static_cast<Share>(sum / layout.heads());
-  const std::vector<Share>& planned = spec.planned.empty() ? spec.held : spec.planned;
+  for (const Fraction fraction : spec.held) sum += fraction;
+  held_mean_ = static_cast<Fraction>(sum / layout.heads());
+  const std::vector<Fraction>& planned = spec.planned.empty() ? spec.held : spec.planned;
   std::map<std::vector<Slice>, uint32_t> alike;
   const uint32_t gpus = std::min(spec.gpus, layout.kv_heads), heads = layout.kv_heads / gpus;
   for (uint32_t l = 0; l < layout.layers; ++l) {
@@ -105,67 +106,68 @@ PartitionPrice::PartitionPrice(const PartitionPriceSpec& spec) : spec_(spec) {
   for (auto& [slices, times] : alike) layers_.push_back({slices, times});
 }
 
-PartitionPrice::Answer PartitionPrice::ask(std::span<const DecodeLength> calls) {
+PartitionPrice::Answer PartitionPrice::ask(std::span<const DecodeLength> requests) {
   Answer answer;
   asked_.clear();
-  for (const DecodeLength& call : calls) {
-    const Parts parts = parts_of(call.context + 1, call.live + 1, held_mean_);
+  for (const DecodeLength& request : requests) {
+    const Parts parts = parts_of(request.context + 1, request.live + 1, held_mean_);
     const Class whole = class_of(parts.whole);
     asked_.push_back({whole.middle, class_of(parts.ranked).middle, 1});
-    answer.steps = std::min(answer.steps, parts.evenly && call.grows ? whole.end - parts.whole : 1);
+    answer.steps = std::min(answer.steps, parts.evenly && request.grows ? whole.end - parts.whole : 1);
   }
   if (asked_.empty()) return answer;
   std::sort(asked_.begin(), asked_.end());
   size_t classes = 0;
   for (size_t i = 1; i < asked_.size(); ++i) {
     if (asked_[i].whole == asked_[classes].whole && asked_[i].ranked == asked_[classes].ranked) {
-      ++asked_[classes].calls;
+      ++asked_[classes].requests;
     } else {
       asked_[++classes] = asked_[i];
     }
   }
   asked_.resize(classes + 1);
   if (const auto known = known_.find(asked_); known != known_.end()) {
-    answer.stretch_q16 = known->second;
+    answer.slowdown_q16 = known->second;
     return answer;
   }
-  answer.stretch_q16 = stretch_q16(asked_);
+  answer.slowdown_q16 = slowdown_q16(asked_);
   if (known_.size() >= kKnownMax) known_.clear();
-  known_.emplace(asked_, answer.stretch_q16);
+  known_.emplace(asked_, answer.slowdown_q16);
   return answer;
 }
 
-uint64_t PartitionPrice::stretch_q16(std::span<const CallClass> calls) const {
-  Wide slowest = 0, cells = 0;
+uint64_t PartitionPrice::slowdown_q16(std::span<const RequestClass> requests) const {
+  Wide slowest = 0, kv_entries = 0;
   for (const Layer& layer : layers_) {
     uint64_t most = 0, all = 0;
-    for (const Slice& slice : layer.gpus) most = std::max(most, slowest_block(slice, calls, &all));
+    for (const Slice& slice : layer.gpus) most = std::max(most, slowest_block(slice, requests, &all));
     slowest += Wide{most} * layer.times * layer.gpus.size() * spec_.grid.cta_count();
-    cells += Wide{all} * layer.times;
+    kv_entries += Wide{all} * layer.times;
   }
-  if (cells == 0) return uint64_t{1} << 16;
-  return std::max<uint64_t>(uint64_t{1} << 16, static_cast<uint64_t>((slowest << 16) / cells));
+  if (kv_entries == 0) return uint64_t{1} << 16;
+  return std::max<uint64_t>(uint64_t{1} << 16, static_cast<uint64_t>((slowest << 16) / kv_entries));
 }
 
 struct PartitionPrice::Rows {
-  uint32_t cells = 0;
+  uint32_t kv_entries = 0;
   uint32_t rows = 0;
   uint32_t members = 1;
   uint64_t planned = 0;
 };
 
 std::vector<PartitionPrice::Rows> PartitionPrice::rows_of(const Slice& slice,
-                                                          std::span<const CallClass> calls) const {
+                                                          std::span<const RequestClass> requests) const {
   std::vector<Rows> rows;
-  for (const CallClass& call : calls) {
+  for (const RequestClass& request : requests) {
     // Tails that decode has grown are in the plan once they matter (METHODS 2.8, 5).
     uint64_t lengths = 0;
-    for (const Share share : slice.held) lengths += cells_of(call, share);
-    const bool stale = aot_shares_are_stale(lengths, static_cast<uint32_t>(slice.held.size()), call.whole);
+    for (const Fraction fraction : slice.held) lengths += kv_entries_of(request, fraction);
+    const bool stale =
+        aot_fractions_are_stale(lengths, static_cast<uint32_t>(slice.held.size()), request.whole);
     for (size_t h = 0; h < slice.held.size(); ++h) {
-      const auto planned = static_cast<uint64_t>((Wide{slice.planned[h]} * call.ranked) >> 32);
-      rows.push_back(
-          {cells_of(call, slice.held[h]), call.calls, slice.members[h], planned + (stale ? call.whole : 0)});
+      const auto planned = static_cast<uint64_t>((Wide{slice.planned[h]} * request.ranked) >> 32);
+      rows.push_back({kv_entries_of(request, slice.held[h]), request.requests, slice.members[h],
+                      planned + (stale ? request.whole : 0)});
     }
   }
   return rows;
@@ -179,7 +181,7 @@ std::vector<uint32_t> PartitionPrice::pieces_of(const std::vector<Rows>& rows) c
   Wide planned = 0;
   for (const Rows& row : rows) {
     count += row.rows;
-    longest = std::max(longest, row.cells);
+    longest = std::max(longest, row.kv_entries);
     planned += Wide{row.planned} * row.rows;
   }
   uint32_t splits = spec.uniform_splits > 0 ? spec.uniform_splits : grid_filling_splits(count, ctas);
@@ -188,11 +190,11 @@ std::vector<uint32_t> PartitionPrice::pieces_of(const std::vector<Rows>& rows) c
         flash_decoding_splits(count, spec_.grid.sms, div_ceil(longest, spec.tile), spec.flash_splits_max);
   } else if (spec_.kind == PartitionKind::kFlashInfer) {
     std::vector<SplitRow> each;
-    for (const Rows& row : rows) each.resize(each.size() + row.rows, {.cells = row.cells});
+    for (const Rows& row : rows) each.resize(each.size() + row.rows, {.kv_entries = row.kv_entries});
     chunk = flashinfer_chunk_pages(each, spec_.grid) * spec_.grid.page_tokens;
   }
   std::vector<uint32_t> exact;  // splits by row, equal rows one after the other
-  if (spec_.kind == PartitionKind::kAotShares && spec.aot_exact_grid) {
+  if (spec_.kind == PartitionKind::kAotFractions && spec.aot_exact_grid) {
     std::vector<uint64_t> works;
     for (const Rows& row : rows) works.resize(works.size() + row.rows, row.planned);
     exact = aot_splits(works, ctas * spec.aot_waves, true);
@@ -204,41 +206,41 @@ std::vector<uint32_t> PartitionPrice::pieces_of(const std::vector<Rows>& rows) c
       const auto of_row = exact.begin() + static_cast<ptrdiff_t>(first);
       splits = *std::min_element(of_row, of_row + row.rows);
       first += row.rows;
-      pieces.push_back(std::max(piece_cells(row.cells, splits, spec.tile), 1u));
+      pieces.push_back(std::max(piece_entries(row.kv_entries, splits, spec.tile), 1u));
       continue;
     }
     if (spec_.kind == PartitionKind::kFlashInfer) {
-      pieces.push_back(chunk > 0 ? chunk : std::max(row.cells, 1u));
+      pieces.push_back(chunk > 0 ? chunk : std::max(row.kv_entries, 1u));
       continue;
     }
-    if (spec_.kind == PartitionKind::kAotShares) {
+    if (spec_.kind == PartitionKind::kAotFractions) {
       const Wide work = Wide{row.planned} * row.members;
       const Wide rounded = planned == 0 ? 1 : (2 * work * ctas * spec.aot_waves + planned) / (2 * planned);
       splits =
           aot_member_splits(static_cast<uint32_t>(std::clamp<Wide>(rounded, 1, UINT32_MAX / 4)), row.members);
     }
-    pieces.push_back(std::max(piece_cells(row.cells, splits, spec.tile), 1u));
+    pieces.push_back(std::max(piece_entries(row.kv_entries, splits, spec.tile), 1u));
   }
   return pieces;
 }
 
-// Cells of the most loaded block; all of them are added to *cells.
-uint64_t PartitionPrice::slowest_block(const Slice& slice, std::span<const CallClass> calls,
-                                       uint64_t* cells) const {
-  const std::vector<Rows> rows = rows_of(slice, calls);
+// KV entries of the most loaded block; all of them are added to *KV entries.
+uint64_t PartitionPrice::slowest_block(const Slice& slice, std::span<const RequestClass> requests,
+                                       uint64_t* kv_entries) const {
+  const std::vector<Rows> rows = rows_of(slice, requests);
   const uint32_t ctas = spec_.grid.cta_count(), tile = spec_.partition.tile;
   uint64_t all = 0, tiles = 0;
   for (const Rows& row : rows) {
-    all += uint64_t{row.cells} * row.rows;
-    tiles += uint64_t{div_ceil(row.cells, tile)} * row.rows;
+    all += uint64_t{row.kv_entries} * row.rows;
+    tiles += uint64_t{div_ceil(row.kv_entries, tile)} * row.rows;
   }
-  *cells += all;
+  *kv_entries += all;
   if (spec_.kind == PartitionKind::kStreamK) return std::min(div_ceil(tiles, uint64_t{ctas}) * tile, all);
   const std::vector<uint32_t> pieces = pieces_of(rows);
   Blocks blocks(ctas);
   for (size_t i = 0; i < rows.size(); ++i) {
-    blocks.give(pieces[i], uint64_t{rows[i].cells / pieces[i]} * rows[i].rows);
-    blocks.give(rows[i].cells % pieces[i], rows[i].rows);
+    blocks.give(pieces[i], uint64_t{rows[i].kv_entries / pieces[i]} * rows[i].rows);
+    blocks.give(rows[i].kv_entries % pieces[i], rows[i].rows);
   }
   return blocks.most();
 }

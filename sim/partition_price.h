@@ -5,12 +5,14 @@
 //
 // One layer takes as long as its most loaded block, blocks being filled by list scheduling, and waits for its
 // most loaded GPU (the all-reduce behind it). The answer is the sum over layers, relative to even shares.
-// Blocks read at an even share of the full rate, however few run: alone, one is not faster (KERNELS 1: a
+// Blocks read at an even fraction of the full rate, however few run: alone, one is not faster (KERNELS 1: a
 // block by itself reads 11.3 GB/s where its share is 17.8).
 //
-//   rows       of a call with n ranked tokens and u others, head h of a layer holds u + share[h] * n cells.
-//              A call's n and u follow from its context and from what its mean head holds.
-//   classes    calls are taken for the middle of their class, quarter octaves of u and of n, so that answers
+//   rows       of a request with n ranked tokens and u others, head h of a layer holds u + share[h] * n KV
+//   entries.
+//              A request's n and u follow from its context and from what its mean head holds.
+//   classes    requests are taken for the middle of their class, quarter octaves of u and of n, so that
+//   answers
 //              are remembered and hold for many steps. They depend on nothing else, above all not on what was
 //              asked before: folding changes nothing.
 //   stream_k   equal shares to a tile, in closed form.
@@ -39,13 +41,13 @@ struct PartitionPriceSpec {
   LayoutSpec layout;
   // By layer * kv_heads + head: what its group keeps of ranked tokens (all members are as long as the
   // longest).
-  std::vector<Share> held;
+  std::vector<Fraction> held;
   // aot: what the offline part took each row's work for (METHODS 2.8), and its group; empty: `held`, none.
-  std::vector<Share> planned;
+  std::vector<Fraction> planned;
   std::vector<uint32_t> groups;
 };
 
-// A call that decodes.
+// A request that decodes.
 struct DecodeLength {
   uint32_t context = 0;  // tokens before the new one
   uint32_t live = 0;     // of these, what a mean head reads
@@ -58,26 +60,26 @@ class PartitionPrice {
   explicit PartitionPrice(const PartitionPriceSpec& spec);
 
   struct Answer {
-    uint64_t stretch_q16 = uint64_t{1} << 16;  // time over time of even shares
-    uint32_t steps = UINT32_MAX;               // for which it holds, this one included
+    uint64_t slowdown_q16 = uint64_t{1} << 16;  // time over time of even shares
+    uint32_t steps = UINT32_MAX;                // for which it holds, this one included
   };
-  // `calls` as of this step; in each further one those that grow are a token longer.
-  Answer ask(std::span<const DecodeLength> calls);
+  // `requests` as of this step; in each further one those that grow are a token longer.
+  Answer ask(std::span<const DecodeLength> requests);
 
-  // Calls of a step, by class.
-  struct CallClass {
-    uint32_t whole = 0;   // cells that every head holds
+  // Requests of a step, by class.
+  struct RequestClass {
+    uint32_t whole = 0;   // KV entries that every head holds
     uint32_t ranked = 0;  // tokens of which head h holds its share
-    uint32_t calls = 0;
-    auto operator<=>(const CallClass&) const = default;
+    uint32_t requests = 0;
+    auto operator<=>(const RequestClass&) const = default;
   };
   // The same without remembering.
-  uint64_t stretch_q16(std::span<const CallClass> calls) const;
+  uint64_t slowdown_q16(std::span<const RequestClass> requests) const;
 
  private:
   // Heads of one layer on one GPU, and how many layers have just these.
   struct Slice {
-    std::vector<Share> held, planned;
+    std::vector<Fraction> held, planned;
     std::vector<uint32_t> members;  // of each head's group, here
     auto operator<=>(const Slice&) const = default;
   };
@@ -86,15 +88,16 @@ class PartitionPrice {
     uint32_t times = 1;
   };
   struct Rows;
-  std::vector<Rows> rows_of(const Slice& slice, std::span<const CallClass> calls) const;
+  std::vector<Rows> rows_of(const Slice& slice, std::span<const RequestClass> requests) const;
   std::vector<uint32_t> pieces_of(const std::vector<Rows>& rows) const;
-  uint64_t slowest_block(const Slice& slice, std::span<const CallClass> calls, uint64_t* cells) const;
+  uint64_t slowest_block(const Slice& slice, std::span<const RequestClass> requests,
+                         uint64_t* kv_entries) const;
 
   const PartitionPriceSpec spec_;
-  Share held_mean_ = 0;
+  Fraction held_mean_ = 0;
   std::vector<Layer> layers_;
-  std::map<std::vector<CallClass>, uint64_t> known_;
-  std::vector<CallClass> asked_;
+  std::map<std::vector<RequestClass>, uint64_t> known_;
+  std::vector<RequestClass> asked_;
 };
 
 }  // namespace kvtwin::sim

@@ -21,27 +21,27 @@ std::string bad_rate(const char* name, double value, bool may_be_zero) {
 Result<void> validate_platform(const PlatformSpec& spec) {
   for (const PlatformSpec& node : spec.further) {
     if (!node.further.empty() || node.disk_read_gb_per_s > 0)
-      return mistake("node", "a further node has further ones or a disk", "only the first may");
+      return make_error("node", "a further node has further ones or a disk", "only the first may");
     if (Result<void> ok = validate_platform(node); !ok) return ok;
   }
   if (uint64_t all = 0; std::any_of(spec.further.begin(), spec.further.end(), [&](const PlatformSpec& node) {
         return (all += node.gpus) + spec.gpus > 4096;
       })) {
-    return mistake("node", "the cluster has more than 4096 GPUs", "up to 4096 would be right");
+    return make_error("node", "the cluster has more than 4096 GPUs", "up to 4096 would be right");
   }
   if (spec.gpus == 0 || spec.gpus > 4096) {
-    return mistake("node", "gpus is " + std::to_string(spec.gpus), "1 to 4096 would be right");
+    return make_error("node", "gpus is " + std::to_string(spec.gpus), "1 to 4096 would be right");
   }
   if (spec.sockets == 0 || spec.sockets > spec.gpus) {
-    return mistake(
+    return make_error(
         "node", "sockets is " + std::to_string(spec.sockets),
         "at least 1 and at most the number of GPUs (" + std::to_string(spec.gpus) + ") would be right");
   }
   for (const auto& [name, value] : {std::pair("copy_overhead_in", spec.copy_overhead_in),
                                     std::pair("copy_overhead_out", spec.copy_overhead_out)}) {
     if (value.ns < 0 || value.ns > kOverheadMax) {
-      return mistake("node", std::string(name) + " is " + std::to_string(value.ns) + " ns",
-                     "0 to 10^9 ns would be right");
+      return make_error("node", std::string(name) + " is " + std::to_string(value.ns) + " ns",
+                        "0 to 10^9 ns would be right");
     }
   }
   for (const std::string& what :
@@ -54,7 +54,7 @@ Result<void> validate_platform(const PlatformSpec& spec) {
         bad_rate("nic_gb_per_s", spec.nic_gb_per_s, true),
         bad_rate("disk_read_gb_per_s", spec.disk_read_gb_per_s, true),
         bad_rate("disk_write_gb_per_s", spec.disk_write_gb_per_s, spec.disk_read_gb_per_s == 0)}) {
-    if (!what.empty()) return mistake("node", what, "0.001 to 1,000,000 GB/s would be right");
+    if (!what.empty()) return make_error("node", what, "0.001 to 1,000,000 GB/s would be right");
   }
   return {};
 }

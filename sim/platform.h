@@ -34,7 +34,7 @@ struct PlatformSpec {
   std::vector<PlatformSpec> further{};
 };
 
-// Every mistake names its field.
+// Every error names its field.
 Result<void> validate_platform(const PlatformSpec& spec);
 
 // Of the whole cluster.

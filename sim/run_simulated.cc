@@ -1,6 +1,6 @@
 #include "engine/base/check.h"
-#include "sim/kept_backend.h"
 #include "sim/sim_backend.h"
+#include "sim/stored_outcome_backend.h"
 
 namespace kvtwin::sim {
 
@@ -15,8 +15,8 @@ RunEnd run_simulated(const SimConfig& config, const RunOptions& options, Client*
   RunEnd end;
   std::vector<OutcomeSource*> sources;
   for (const SimEngine& engine : own.engines) sources.push_back(engine.retention);
-  const SimReport seen = simulate(own, [&](Backend* world) {
-    KeptBackend answering(world, sources);
+  const SimReport seen = simulate(own, [&](Backend* backend) {
+    StoredOutcomeBackend answering(backend, sources);
     end = run(options, client, &answering, observers);
   });
   if (report != nullptr) *report = seen;

@@ -50,7 +50,7 @@ T pop(std::vector<T>* heap) {
 
 // When SimGrid's clock must be for the things of `at` to be told: late enough that every copy that ends at
 // that nanosecond has ended.
-double told_at(Instant at) { return static_cast<double>(at.ns) + kClockMarginNs; }
+double answered_at(Instant at) { return static_cast<double>(at.ns) + kClockMarginNs; }
 
 std::vector<CopyEngines::Place> places_of(const SimConfig& config) {
   std::vector<CopyEngines::Place> places;
@@ -161,7 +161,7 @@ class SimBackend final : public Backend {
       clocks_.back().extend(engine.source, engine.pricer, engine.gpus, &expander_);
       clocks_.back().watch(engine.watcher);
       clocks_.back().set_partition(engine.partition);
-      clocks_.back().set_lists_cells(engine.lists_cells);
+      clocks_.back().set_lists_entries(engine.lists_entries);
     }
   }
 
@@ -171,13 +171,13 @@ class SimBackend final : public Backend {
     if (const auto* launch = std::get_if<LaunchStep>(&command)) {
       return clocks_.at(raw(launch->engine)).launch(now_, *launch);
     }
-    tell_source(command);
+    notify_source(command);
     if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
       start(*transfer);
     } else if (const auto* timer = std::get_if<SetTimer>(&command)) {
       push(&timers_, {std::max(timer->at, now_), timers_set_++, {timer->engine, timer->timer}});
     }
-    // Nothing else takes time here, and this world itself keeps no state of calls or sessions.
+    // Nothing else takes time here, and this backend itself keeps no state of requests or sessions.
   }
 
   bool next(Instant* now, Event* event) override {
@@ -187,8 +187,8 @@ class SimBackend final : public Backend {
       if (wake == kNever) {
         if (!busy()) return false;
         grid_.wait();
-      } else if (!grid_.reached(told_at(wake))) {
-        grid_.wait_until(told_at(wake));
+      } else if (!grid_.reached(answered_at(wake))) {
+        grid_.wait_until(answered_at(wake));
       } else if (wake == known) {
         KVT_CHECK(known >= now_);
         *now = now_ = known;
@@ -216,15 +216,15 @@ class SimBackend final : public Backend {
   bool busy() const {
     return copies_.busy() || waiting_for_offload_ > 0 ||
            std::any_of(clocks_.begin(), clocks_.end(),
-                       [](const StepClock& clock) { return clock.running_elsewhere(); });
+                       [](const StepClock& clock) { return clock.running_delegated(); });
   }
 
-  void tell_source(const Command& command) {
+  void notify_source(const Command& command) {
     std::visit(
         [&](const auto& c) {
           const size_t engine = raw(c.engine);  // timers of the Client belong to no engine
           if (engine >= config_.engines.size() || config_.engines[engine].source == nullptr) return;
-          config_.engines[engine].source->told(command);
+          config_.engines[engine].source->notify(command);
         },
         command);
   }
@@ -263,13 +263,13 @@ class SimBackend final : public Backend {
     at = std::max(at, now_);
     push(&ended_, {at, running_[id]});
     ids_free_.push_back(id);
-    grid_.wake_by(told_at(at));
+    grid_.wake_by(answered_at(at));
   }
 
   // In SimGrid's kernel, like the above.
   void step_ended(uint32_t engine, Ticks took, Ticks exposed) {
     clocks_[engine].finish(took, exposed);
-    grid_.wake_by(told_at(clocks_[engine].outlook().at));
+    grid_.wake_by(answered_at(clocks_[engine].next_event().at));
   }
 
   Instant earliest_known() const {
@@ -277,7 +277,7 @@ class SimBackend final : public Backend {
     if (!timers_.empty()) at = std::min(at, timers_.front().at);
     if (!ended_.empty()) at = std::min(at, ended_.front().at);
     for (const StepClock& clock : clocks_) {
-      if (const auto seen = clock.outlook(); seen.known) at = std::min(at, seen.at);
+      if (const auto seen = clock.next_event(); seen.known) at = std::min(at, seen.at);
     }
     return at;
   }
@@ -288,11 +288,11 @@ class SimBackend final : public Backend {
   Instant look_ahead(Instant known) {
     Instant wake = known;
     for (StepClock& clock : clocks_) {
-      auto seen = clock.outlook();
-      while (!seen.known && !clock.running_elsewhere() && seen.at <= wake &&
-             ((!clock.lazy() && !busy()) || grid_.reached(told_at(seen.at)))) {
+      auto seen = clock.next_event();
+      while (!seen.known && !clock.running_delegated() && seen.at <= wake &&
+             ((!clock.lazy() && !busy()) || grid_.reached(answered_at(seen.at)))) {
         clock.look_ahead(clock.lazy() ? seen.at : wake);
-        seen = clock.outlook();
+        seen = clock.next_event();
       }
       wake = std::min(wake, seen.at);
     }
@@ -302,7 +302,7 @@ class SimBackend final : public Backend {
   // Of one instant: steps by engine, transfers by engine and number, timers in the order they were set.
   void take(Event* event) {
     for (StepClock& clock : clocks_) {
-      const auto seen = clock.outlook();
+      const auto seen = clock.next_event();
       if (!seen.known || seen.at != now_) continue;
       *event = clock.take();
       return;
@@ -334,22 +334,22 @@ class SimBackend final : public Backend {
 static Result<void> validate_ways(const SimConfig& config) {
   if (config.prefill_engines == 0) return {};
   if (config.prefill_engines >= config.engines.size()) {
-    return mistake("prefill_engines", "is " + std::to_string(config.prefill_engines),
-                   "fewer than there are engines would be right");
+    return make_error("prefill_engines", "is " + std::to_string(config.prefill_engines),
+                      "fewer than there are engines would be right");
   }
   for (size_t to = config.prefill_engines; to < config.engines.size(); ++to) {
     for (size_t from = 0; from < config.prefill_engines; ++from) {
       const SimEngine &a = config.engines[from], &b = config.engines[to];
       if (a.page_bytes != b.page_bytes) {
-        return mistake("engines[" + std::to_string(to) + "]",
-                       "a page has " + std::to_string(b.page_bytes) + " bytes, and " +
-                           std::to_string(a.page_bytes) + " on engines[" + std::to_string(from) + "]",
-                       "pages are handed over whole: equal sizes would be right");
+        return make_error("engines[" + std::to_string(to) + "]",
+                          "a page has " + std::to_string(b.page_bytes) + " bytes, and " +
+                              std::to_string(a.page_bytes) + " on engines[" + std::to_string(from) + "]",
+                          "pages are handed over whole: equal sizes would be right");
       }
       if (gpu_path_gb_per_s(config.node, a.gpu_first, b.gpu_first) > 0) continue;
-      return mistake("engines[" + std::to_string(to) + "]",
-                     "there is no way for KV from engines[" + std::to_string(from) + "]",
-                     "one node, or network cards (nic_bytes_per_s) in both, would be right");
+      return make_error("engines[" + std::to_string(to) + "]",
+                        "there is no way for KV from engines[" + std::to_string(from) + "]",
+                        "one node, or network cards (nic_bytes_per_s) in both, would be right");
     }
   }
   return {};
@@ -357,28 +357,28 @@ static Result<void> validate_ways(const SimConfig& config) {
 
 Result<void> validate_sim_config(const SimConfig& config) {
   if (const auto node = validate_platform(config.node); !node) return node;
-  if (config.engines.empty()) return mistake("engines", "there are none", "at least one would be right");
+  if (config.engines.empty()) return make_error("engines", "there are none", "at least one would be right");
   for (size_t i = 0; i < config.engines.size(); ++i) {
     const SimEngine& engine = config.engines[i];
     const std::string where = "engines[" + std::to_string(i) + "]";
-    if (engine.cost == nullptr) return mistake(where, "cost is missing");
+    if (engine.cost == nullptr) return make_error(where, "cost is missing");
     if (engine.steps_in_flight_max < 1 || engine.steps_in_flight_max > 2) {
-      return mistake(where, "steps_in_flight_max is " + std::to_string(engine.steps_in_flight_max),
-                     "1 or 2 would be right");
+      return make_error(where, "steps_in_flight_max is " + std::to_string(engine.steps_in_flight_max),
+                        "1 or 2 would be right");
     }
     if (engine.source != nullptr && engine.retention != nullptr) {
-      return mistake(where, "has a source and a retention, and both may say what is kept",
-                     "a CombinedSource of the two as source would be right");
+      return make_error(where, "has a source and a retention, and both may say what is kept",
+                        "a CombinedSource of the two as source would be right");
     }
     if (engine.page_bytes > uint64_t{1} << 40) {
-      return mistake(where, "page_bytes is " + std::to_string(engine.page_bytes),
-                     "at most 1 TiB would be right");
+      return make_error(where, "page_bytes is " + std::to_string(engine.page_bytes),
+                        "at most 1 TiB would be right");
     }
     if (engine.gpus == 0 || uint64_t{engine.gpu_first} + engine.gpus > gpus_of(config.node)) {
-      return mistake(where,
-                     "GPUs " + std::to_string(engine.gpu_first) + " to " +
-                         std::to_string(uint64_t{engine.gpu_first} + engine.gpus) + " (not included)",
-                     "the node has " + std::to_string(gpus_of(config.node)));
+      return make_error(where,
+                        "GPUs " + std::to_string(engine.gpu_first) + " to " +
+                            std::to_string(uint64_t{engine.gpu_first} + engine.gpus) + " (not included)",
+                        "the node has " + std::to_string(gpus_of(config.node)));
     }
   }
   return validate_ways(config);
@@ -386,9 +386,9 @@ Result<void> validate_sim_config(const SimConfig& config) {
 
 SimReport simulate(const SimConfig& config, const std::function<void(Backend*)>& body) {
   KVT_CHECK(validate_sim_config(config).has_value());
-  SimBackend world(config);
-  world.grid().run([&] { body(&world); });
-  return world.report();
+  SimBackend backend(config);
+  backend.grid().run([&] { body(&backend); });
+  return backend.report();
 }
 
 }  // namespace kvtwin::sim

@@ -1,4 +1,4 @@
-// The simulated world: steps priced by a cost model, copies on a simulated node.
+// The simulated backend: steps priced by a cost model, copies on a simulated node.
 //
 // SimGrid stays behind this header. One simulation at a time per process (simgrid_adapter.h): sweeps and
 // tests give each its own process.
@@ -25,14 +25,15 @@ struct SimEngine {
   // One of each for every engine.
   OutcomeSource* source = nullptr;
   GraphPricer* pricer = nullptr;
-  // What compressions keep, where no `source` says so: asked as a step is launched (kept_backend.h), so that
-  // the clock need not be lazy for its sake. null: nothing, or `source` answers that too (combined_source.h).
+  // What compressions keep, where no `source` says so: asked as a step is launched
+  // (stored_outcome_backend.h), so that the clock need not be lazy for its sake. null: nothing, or `source`
+  // answers that too (combined_source.h).
   OutcomeSource* retention = nullptr;
   StepWatcher* watcher = nullptr;  // of its steps that a pricer prices; null: nobody
   // How attention is cut into thread blocks, where heads differ in length; null: as the cost model has it.
   // Engines may share one; it is not used beside a pricer.
   PartitionPrice* partition = nullptr;
-  bool lists_cells = false;          // decodes of calls with holes read cell by cell (StepShape)
+  bool lists_entries = false;        // decodes of requests with holes read KV entry by KV entry (StepShape)
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more
@@ -51,14 +52,14 @@ struct SimConfig {
   uint32_t prefill_engines = 0;  // RunOptions has the same: the others fetch KV from these
 };
 
-// Every mistake names its field.
+// Every error names its field.
 Result<void> validate_sim_config(const SimConfig& config);
 
 struct SimReport {
   std::vector<StepTotals> engines;
 };
 
-// Builds the node, runs `body` with the world in it, and returns when it has returned.
+// Builds the node, runs `body` with the backend in it, and returns when it has returned.
 // REQUIRES: validate_sim_config(config) found nothing wrong.
 SimReport simulate(const SimConfig& config, const std::function<void(Backend*)>& body);
 

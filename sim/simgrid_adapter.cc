@@ -207,7 +207,7 @@ void SimGrid::State::finished(const sg4::Activity& activity) {
   free_slots.push_back(slot);  // only now: what `done` starts must not take this slot
 }
 
-// A timer in the past, by the fraction of a nanosecond that told_at() adds, would end the simulation.
+// A timer in the past, by the fraction of a nanosecond that answered_at() adds, would end the simulation.
 static double no_earlier_than_now(double seconds) { return std::max(seconds, sg4::Engine::get_clock()); }
 
 // One timer at a time: whoever needs the driver earlier moves it.

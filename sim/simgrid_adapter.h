@@ -3,7 +3,7 @@
 //
 // There is one actor, the driver. It runs the body given to run() and sleeps in wait_until(). Everything
 // else is owned by SimGrid's kernel ("maestro"): copies, kernels and timers complete by themselves and
-// call back there, where nothing may block. Traps that shaped this file are in sim/README.md.
+// request back there, where nothing may block. Traps that shaped this file are in sim/README.md.
 //
 // One at a time per process: SimGrid's engine is a singleton. A second one after the first works, but
 // SimGrid's clock goes on from where the first ended, so the last bits of contended copies may differ.

@@ -21,8 +21,8 @@ StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_
       cost_(cost),
       in_flight_max_(steps_in_flight_max),
       first_step_host_(first_step_host.ns * kTicksPerNs),
-      load_(cost->looks_back()),
-      stretch_(cost->forgets_after()),
+      load_(cost->load_window()),
+      busy_period_(cost->forgets_after()),
       graphs_(cost->graphs_kept()),
       priced_(kHistory) {
   KVT_CHECK(steps_in_flight_max == 1 || steps_in_flight_max == 2);
@@ -52,7 +52,7 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
         launch.decodes.push_back({entry.context, entry.live(), entry.grows});
     }
   }
-  launch.shape = shape_of(command, lists_cells_, &launch.chunks);
+  launch.shape = shape_of(command, lists_entries_, &launch.chunks);
   launch.shape.chunks = launch.chunks;
   for (const Compression& one : command.compressions)
     launch.compressions.push_back(shape_of(one, command.entries));
@@ -80,27 +80,27 @@ void StepClock::move_base(Instant now) {
   }
   offloaded_ = moved(offloaded_);
   for (Launch& launch : launches_) launch.submitted = moved(launch.submitted);
-  if (elsewhere_) elsewhere_->start = moved(elsewhere_->start);
+  if (delegated_step_) delegated_step_->start = moved(delegated_step_->start);
   if (pricer_ != nullptr) pricer_->move_base(by_ns * kTicksPerNs);
   load_.move_base(by_ns * kTicksPerNs);
-  stretch_.move_base(by_ns * kTicksPerNs);
+  busy_period_.move_base(by_ns * kTicksPerNs);
   base_ = now;
 }
 
 // Down, also before base_.
 Instant StepClock::instant_of(Ticks ticks) const { return {base_.ns + (ticks >> kTicksPerNsLog2)}; }
 
-StepClock::Outlook StepClock::outlook() const {
+StepClock::NextEvent StepClock::next_event() const {
   if (launches_.empty()) return {};
   const uint32_t steps = answer_steps();
   if (unanswered_priced() >= steps) return {instant_of(priced_[head_ + steps - 1].end), true};
-  if (elsewhere_) return {kNever, false};
+  if (delegated_step_) return {kNever, false};
   return {std::max(instant_of(priced_.back().end), instant_of(launches_.front().submitted)), false};
 }
 
 void StepClock::look_ahead(Instant limit) {
   for (uint32_t i = 0; i < kPriceBlock; ++i) {
-    const Outlook seen = outlook();
+    const NextEvent seen = next_event();
     if (seen.known || seen.at > limit) return;
     price_next();
   }
@@ -115,28 +115,28 @@ StepClock::Launch* StepClock::next_launch() {
 
 // What values decide in the next step of `launch`.
 void StepClock::ask(const Launch& launch) {
-  values_.clear();
-  if (source_ != nullptr) source_->step(launch.command.step(), launch.answered + launch.priced, &values_);
-  for (const LayerRecall& recall : values_.recalls) {
+  outcomes_.clear();
+  if (source_ != nullptr) source_->step(launch.command.step(), launch.answered + launch.priced, &outcomes_);
+  for (const LayerRecall& recall : outcomes_.recalls) {
     totals_.pages_now += recall.blocking;
     totals_.pages_next += recall.background;
     totals_.heads_corrected += recall.corrected;
     totals_.heads_chose += recall.heads;
     totals_.pages_chosen += recall.chosen;
   }
-  if (values_.kept.empty() && values_.eos.empty()) return;
-  Told& told = told_.emplace_back();
-  told.step = raw(launch.first) + launch.priced;
-  told.kept.swap(values_.kept);
-  told.kept_counts.swap(values_.kept_counts);
-  told.kept_live.swap(values_.kept_live);
-  told.eos.swap(values_.eos);
+  if (outcomes_.retained.empty() && outcomes_.eos.empty()) return;
+  PendingResult& pending = pending_.emplace_back();
+  pending.step = raw(launch.first) + launch.priced;
+  pending.retained.swap(outcomes_.retained);
+  pending.retained_counts.swap(outcomes_.retained_counts);
+  pending.retained_live.swap(outcomes_.retained_live);
+  pending.eos.swap(outcomes_.eos);
 }
 
 bool StepClock::price_next() {
   Launch* const launch = next_launch();
-  if (launch == nullptr || elsewhere_) return false;
-  if (!told_.empty() && !told_.back().eos.empty()) return false;  // what follows may never run
+  if (launch == nullptr || delegated_step_) return false;
+  if (!pending_.empty() && !pending_.back().eos.empty()) return false;  // what follows may never run
   const Ticks submitted = std::max(launch->submitted, priced_[priced_.size() - in_flight_max_].end);
   const Ticks start = std::max(priced_.back().end, submitted);
   const Ticks first = started_ ? 0 : first_step_host_;
@@ -146,7 +146,7 @@ bool StepClock::price_next() {
   if (pricer_ != nullptr) {
     price_graph(launch, start, cost_->step(launch->shape).host + first);
   } else {
-    const StepShape shape = launch->decodes.empty() ? launch->shape : stretched(launch);
+    const StepShape shape = launch->decodes.empty() ? launch->shape : slowed(launch);
     const StepCost cost = cost_->step(shape);
     KVT_CHECK(cost.device >= 0);
     const Ticks host = cost.host + first;
@@ -154,8 +154,8 @@ bool StepClock::price_next() {
     add_priced(start + took, host, {}, cost.by_evidence);
     remember(shape, start, priced_.back().end);
     if (!launch->decodes.empty()) {
-      priced_.back().cells_read += launch->shape.decode_context_sum;
-      priced_.back().cells_waited += shape.decode_context_sum;
+      priced_.back().entries_read += launch->shape.decode_context_sum;
+      priced_.back().entries_waited += shape.decode_context_sum;
     }
     add_compression(cost.compression, took, !launch->chunks.empty());
     ++launch->priced;
@@ -170,19 +170,19 @@ bool StepClock::price_next() {
 // answered may be cut yet: they count here, and are remembered when they are answered.
 void StepClock::recall(Launch* launch, Ticks start) {
   StepShape& shape = launch->shape;
-  shape.chunk_load = load_.share(start);
-  shape.stretch_ms = stretch_.ms(start);
-  shape.calm_ms = stretch_.calm_ms(start), shape.stretch_before_ms = stretch_.length_ms();
+  shape.chunk_load = load_.fraction(start);
+  shape.busy_ms = busy_period_.ms(start);
+  shape.calm_ms = busy_period_.calm_ms(start), shape.busy_before_ms = busy_period_.length_ms();
   const uint32_t held = most_held(shape);
   shape.held_more = held - std::min(held, priced_.back().held);
   if (cost_->graphs_kept() == 0) return;
-  form_ = pricer_ == nullptr
-              ? GraphShapes::key(shape)
-              : pricer_->form(shape, launch->command.step().entries, launch->answered + launch->priced);
-  uint32_t seen = graphs_.seen(form_);
+  graph_key_ = pricer_ == nullptr ? GraphShapes::key(shape)
+                                  : pricer_->graph_key(shape, launch->command.step().entries,
+                                                       launch->answered + launch->priced);
+  uint32_t seen = graphs_.seen(graph_key_);
   for (size_t i = priced_.size(); i > head_ && seen < GraphShapes::kMost; --i)
-    seen += priced_[i - 1].form == form_ ? 1 : 0;
-  shape.graph = graphs_.use(form_, seen);
+    seen += priced_[i - 1].graph_key == graph_key_ ? 1 : 0;
+  shape.graph = graphs_.use(graph_key_, seen);
   shape.behind_many = last_started() > GraphShapes::kManyRows;
 }
 
@@ -192,30 +192,30 @@ uint32_t StepClock::last_started() const {
 }
 
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
-  priced_.back().form = form_;
+  priced_.back().graph_key = graph_key_;
   priced_.back().held = std::max(priced_.back().held, most_held(shape));
   if (const uint32_t rows = GraphShapes::started_rows(shape); rows > 0) priced_.back().last_started = rows;
   load_.add(shape, begin, end);
-  stretch_.add(shape, begin, end);
+  busy_period_.add(shape, begin, end);
 }
 
 // The next step of `launch` as if its decodes read what balanced attention reads in the time that theirs
 // takes.
-StepShape StepClock::stretched(Launch* launch) {
-  PartitionPrice::Answer& answer = launch->stretch;
+StepShape StepClock::slowed(Launch* launch) {
+  PartitionPrice::Answer& answer = launch->slowdown;
   if (answer.steps == 0) {
     std::vector<DecodeLength> now = launch->decodes;
     const uint32_t offset = launch->answered + launch->priced;
-    for (DecodeLength& call : now) {
-      call.context += offset;
-      call.live += call.grows ? offset : 0;
+    for (DecodeLength& request : now) {
+      request.context += offset;
+      request.live += request.grows ? offset : 0;
     }
     answer = partition_->ask(now);
     KVT_CHECK(answer.steps > 0);
   }
   --answer.steps;
   StepShape shape = launch->shape;
-  const auto longer = [&](uint64_t cells) { return (cells * answer.stretch_q16) >> 16; };
+  const auto longer = [&](uint64_t kv_entries) { return (kv_entries * answer.slowdown_q16) >> 16; };
   shape.decode_context_sum = longer(shape.decode_context_sum + shape.decodes) - shape.decodes;
   shape.decode_context_max =
       static_cast<uint32_t>(std::min<uint64_t>(longer(shape.decode_context_max), UINT32_MAX));
@@ -224,7 +224,7 @@ StepShape StepClock::stretched(Launch* launch) {
 
 void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
   pricer_->prepare(launch->shape, launch->command.step().entries, launch->answered + launch->priced,
-                   values_.recalls);
+                   outcomes_.recalls);
   const Ticks begins = start + std::max<Ticks>(0, host);
   const StepTiming timing = pricer_->evaluate(begins);
   const Ticks took = timing.end - begins;
@@ -234,7 +234,7 @@ void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
                       launch->command.step().entries, launch->answered + launch->priced,
                       launch->compressions.size(), pricer_});
   }
-  elsewhere_ = Elsewhere{begins, host, timing};
+  delegated_step_ = DelegatedStep{begins, host, timing};
   if (runner_ != nullptr && runner_->take({engine_, start_ns, timing, took, pricer_, base_})) return;
   pricer_->commit(-early_by(host, took));
   complete(took, timing.exposed);
@@ -246,9 +246,9 @@ void StepClock::finish(Ticks took, Ticks exposed) {
 }
 
 void StepClock::complete(Ticks took, Ticks exposed) {
-  KVT_CHECK(elsewhere_.has_value());
-  const Elsewhere step = *elsewhere_;
-  elsewhere_.reset();
+  KVT_CHECK(delegated_step_.has_value());
+  const DelegatedStep step = *delegated_step_;
+  delegated_step_.reset();
   StepTiming timing = step.alone;
   const Ticks moving = timing.exposed + timing.hidden;  // what its transfers take if they are alone
   timing.exposed = exposed;
@@ -294,10 +294,10 @@ void StepClock::add_compression(const CompressionTicks& ticks, Ticks took, bool 
   step.prompts_compression += sum;
 }
 
-// The first step of `launch` not yet answered in which a call ended itself; UINT64_MAX: none is known.
+// The first step of `launch` not yet answered in which a request ended itself; UINT64_MAX: none is known.
 uint64_t StepClock::step_with_eos(const Launch& launch) const {
-  for (const Told& told : told_) {
-    if (!told.eos.empty() && told.step < raw(launch.first) + launch.steps) return told.step;
+  for (const PendingResult& pending : pending_) {
+    if (!pending.eos.empty() && pending.step < raw(launch.first) + launch.steps) return pending.step;
   }
   return UINT64_MAX;
 }
@@ -308,14 +308,14 @@ uint32_t StepClock::answer_steps() const {
   if (launch.one_by_one) return 1;
   // With two in flight the last step of a stretch is told apart: while it runs, the next is planned.
   const uint32_t steps = in_flight_max_ == 2 && launch.steps > 1 ? launch.steps - 1 : launch.steps;
-  if (told_.empty()) return steps;
+  if (pending_.empty()) return steps;
   const uint64_t last = step_with_eos(launch);  // told at once
   return last == UINT64_MAX ? steps
                             : static_cast<uint32_t>(std::min<uint64_t>(steps, last + 1 - raw(launch.first)));
 }
 
 StepDone StepClock::take() {
-  KVT_CHECK(!launches_.empty() && outlook().known);
+  KVT_CHECK(!launches_.empty() && next_event().known);
   return answer(answer_steps());
 }
 
@@ -367,11 +367,11 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.by_evidence = last.by_evidence;
   totals_.exposed = last.exposed, totals_.hidden = last.hidden;
   totals_.bytes_in = last.bytes_in, totals_.bytes_out = last.bytes_out;
-  totals_.cells_read = last.cells_read, totals_.cells_waited = last.cells_waited;
+  totals_.entries_read = last.entries_read, totals_.entries_waited = last.entries_waited;
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   offloaded_ = last.offloaded;
-  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].form, priced_[i].last_started);
+  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].graph_key, priced_[i].last_started);
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // of a launch of one step
@@ -386,12 +386,12 @@ StepDone StepClock::answer(uint32_t steps) {
 
 // What values decided in the last of the steps that are answered.
 void StepClock::tell(StepDone* done, uint64_t last) {
-  if (told_.empty() || told_.front().step > last) return;
-  KVT_CHECK(told_.front().step == last);  // an answer stops there
-  telling_ = std::move(told_.front());
-  told_.pop_front();
+  if (pending_.empty() || pending_.front().step > last) return;
+  KVT_CHECK(pending_.front().step == last);  // an answer stops there
+  telling_ = std::move(pending_.front());
+  pending_.pop_front();
   done->eos = telling_.eos;
-  done->kept = telling_.kept;
+  done->retained = telling_.retained;
   if (!telling_.eos.empty()) cut(in_flight_max_ - 1);
 }
 

@@ -2,7 +2,7 @@
 // no further than somebody looks, and answers them as backend.h says.
 //
 // Ends are sums in Ticks (1/1024 ns) that run on from launch to launch, and are rounded (down) to
-// nanoseconds only when read. So a folded launch and the same steps launched one by one end at the same
+// nanoseconds only when read. So a coalesced launch and the same steps launched one by one end at the same
 // instants, whatever the pattern of folding and interruption.
 //
 // For step n of an engine with d = steps_in_flight_max:
@@ -52,9 +52,9 @@ struct StepTotals {
   uint64_t pages_now = 0, pages_next = 0;  // recalled before attention | for the next step; of one KV head
   uint64_t heads_corrected = 0;
   uint64_t heads_chose = 0, pages_chosen = 0;  // what rates are shares of (LayerRecall)
-  // Cells that decodes read, of a mean head; and as many as balanced attention would read in the same time.
-  // Counted where a partition is priced.
-  uint64_t cells_read = 0, cells_waited = 0;
+  // KV entries that decodes read, of a mean head; and as many as balanced attention would read in the same
+  // time. Counted where a partition is priced.
+  uint64_t entries_read = 0, entries_waited = 0;
   // What scorers and compressions took of device time, by CompressionPart; what steps that computed prompts
   // took, host time included, and of that the former.
   CompressionTicks compression{};
@@ -75,7 +75,7 @@ class StepRunner {
     GraphPricer* pricer = nullptr;
     Instant base{};  // what pricer->carried() counts from
   };
-  // True: the runner runs it and will call finish(). Nothing may be called back before this returns.
+  // True: the runner runs it and will request finish(). Nothing may be called back before this returns.
   virtual bool take(const Offer& offer) = 0;
 };
 
@@ -108,19 +108,19 @@ class StepClock {
   void watch(StepWatcher* watcher) { watcher_ = watcher; }
   // How attention is cut, where heads differ in length; must outlive this. Not with a pricer.
   void set_partition(PartitionPrice* partition) { partition_ = partition; }
-  // Whether decodes of calls with holes read cell by cell (StepShape::listed_decodes).
-  void set_lists_cells(bool lists_cells) { lists_cells_ = lists_cells; }
+  // Whether decodes of requests with holes read KV entry by KV entry (StepShape::listed_decodes).
+  void set_lists_entries(bool lists_entries) { lists_entries_ = lists_entries; }
   // Whether steps must not be looked at before they start: see above.
   bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }
 
   void launch(Instant now, const LaunchStep& command);
 
   // The next answer is due at `at` when `known`, and not before `at` otherwise. Idle: kNever, known.
-  struct Outlook {
+  struct NextEvent {
     Instant at = kNever;
     bool known = true;
   };
-  Outlook outlook() const;
+  NextEvent next_event() const;
   // Looks further ahead, until the next answer is known or lies beyond `limit`; at most kPriceBlock steps.
   void look_ahead(Instant limit);
 
@@ -131,7 +131,7 @@ class StepClock {
   bool interrupt(Instant now, StepDone* ended);
   // The step that a StepRunner took has run: it took so long, and stood still for transfers so long.
   void finish(Ticks took, Ticks exposed);
-  bool running_elsewhere() const { return elsewhere_.has_value(); }
+  bool running_delegated() const { return delegated_step_.has_value(); }
   // When what the answered steps copy to the host has arrived there: a copy of it begins no earlier.
   Instant offloaded_at() const { return {instant_of(offloaded_ + kTicksPerNs - 1)}; }
   bool idle() const { return launches_.empty(); }
@@ -153,16 +153,16 @@ class StepClock {
     std::vector<ChunkShape> chunks;
     std::vector<CompressionShape> compressions;
     OwnedLaunch command;       // when lazy
-    uint32_t growing = 0;      // entries that read one more cell in each step of a stretch
+    uint32_t growing = 0;      // entries that read one more KV entry in each step of a stretch
     uint32_t growing_max = 0;  // the longest of them, in the next step to be priced
-    // Where a partition is priced: calls that decode, and its last answer.
+    // Where a partition is priced: requests that decode, and its last answer.
     std::vector<DecodeLength> decodes;
-    PartitionPrice::Answer stretch{.stretch_q16 = 0, .steps = 0};
+    PartitionPrice::Answer slowdown{.slowdown_q16 = 0, .steps = 0};
   };
   // Times since base_. All but the first two are sums over all steps so far, so that stretches can be
   // subtracted.
   struct Priced {
-    GraphShapes::Key form;
+    GraphShapes::Key graph_key;
     uint32_t held = 0;          // by the largest compression so far
     uint32_t last_started = 0;  // as of this step: rows
     Ticks end = 0;
@@ -171,23 +171,23 @@ class StepClock {
     std::array<Ticks, kEvidenceKinds> by_evidence{};
     Ticks exposed = 0, hidden = 0;
     uint64_t bytes_in = 0, bytes_out = 0;
-    uint64_t cells_read = 0, cells_waited = 0;
+    uint64_t entries_read = 0, entries_waited = 0;
     CompressionTicks compression{};
     Ticks prompts = 0, prompts_compression = 0;
   };
   // A step that a StepRunner runs.
-  struct Elsewhere {
+  struct DelegatedStep {
     Ticks start = 0;  // when host time is over
     Ticks host = 0;
     StepTiming alone;
   };
   // What values decided in a step and the answer must tell.
-  struct Told {
+  struct PendingResult {
     uint64_t step = 0;
-    std::vector<CellsKept> kept;  // their spans point into the next two
-    std::vector<uint32_t> kept_counts;
-    std::vector<uint64_t> kept_live;
-    std::vector<CallId> eos;
+    std::vector<CompressionOutcome> retained;  // their spans point into the next two
+    std::vector<uint32_t> retained_counts;
+    std::vector<uint64_t> retained_live;
+    std::vector<RequestId> eos;
   };
 
   bool price_next();  // false when every launched step is priced, or nothing may be
@@ -199,7 +199,7 @@ class StepClock {
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);
   void add_compression(const CompressionTicks& ticks, Ticks took, bool prompts);
-  StepShape stretched(Launch* launch);
+  StepShape slowed(Launch* launch);
   void price_graph(Launch* launch, Ticks start, Ticks host);
   void complete(Ticks took, Ticks exposed);
   uint64_t step_with_eos(const Launch& launch) const;
@@ -218,22 +218,22 @@ class StepClock {
   const Ticks first_step_host_;
   OutcomeSource* source_ = nullptr;
   PartitionPrice* partition_ = nullptr;
-  bool lists_cells_ = false;
+  bool lists_entries_ = false;
   GraphPricer* pricer_ = nullptr;
   StepRunner* runner_ = nullptr;
   StepWatcher* watcher_ = nullptr;
   uint32_t gpus_ = 1;
-  StepValues values_;      // of the step that is priced
-  std::deque<Told> told_;  // not answered yet
-  Told telling_;           // what the last answer points to
-  std::optional<Elsewhere> elsewhere_;
+  DataOutcomes outcomes_;              // of the step that is priced
+  std::deque<PendingResult> pending_;  // not answered yet
+  PendingResult telling_;              // what the last answer points to
+  std::optional<DelegatedStep> delegated_step_;
   bool started_ = false;
   Instant base_{};
   std::deque<Launch> launches_;
   RecentLoad load_;
-  LoadStretch stretch_;
+  BusyPeriod busy_period_;
   GraphShapes graphs_;          // of answered steps
-  GraphShapes::Key form_;       // of the step that is priced
+  GraphShapes::Key graph_key_;  // of the step that is priced
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered
   size_t head_ = kHistory;
   Ticks offloaded_ = -(Ticks{1} << 61);

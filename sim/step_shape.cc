@@ -13,15 +13,15 @@ CompressionShape shape_of(const Compression& compression, std::span<const PlanEn
   // What is ranked behind earlier compressions was never cut.
   shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;
   if (compression.keep.empty()) return shape;
-  uint64_t kept = 0;
-  for (const uint32_t of_group : compression.keep) kept += of_group;
-  kept /= compression.keep.size();
-  for (const Compression::Forced& forced : compression.forced) kept += forced.end - forced.begin;
-  shape.kept = static_cast<uint32_t>(std::min<uint64_t>(kept, shape.ranked));
+  uint64_t retained = 0;
+  for (const uint32_t of_group : compression.keep) retained += of_group;
+  retained /= compression.keep.size();
+  for (const Compression::Forced& forced : compression.forced) retained += forced.end - forced.begin;
+  shape.retained = static_cast<uint32_t>(std::min<uint64_t>(retained, shape.ranked));
   return shape;
 }
 
-StepShape shape_of(const LaunchStep& command, bool lists_cells, std::vector<ChunkShape>* chunks) {
+StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<ChunkShape>* chunks) {
   StepShape shape;
   chunks->clear();
   for (const PlanEntry& entry : command.entries) {
@@ -31,25 +31,25 @@ StepShape shape_of(const LaunchStep& command, bool lists_cells, std::vector<Chun
         ++shape.decodes;
         shape.decode_context_sum += entry.live();
         shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
-        shape.decode_narrow_sum += entry.narrow;
-        if (lists_cells && entry.gone > 0) ++shape.listed_decodes;
+        shape.decode_low_bit_sum += entry.low_bit;
+        if (lists_entries && entry.dropped > 0) ++shape.listed_decodes;
         if (entry.shared_in_part == 0) break;
         ++shape.decodes_unpacked;
         shape.unpacked_context_sum += entry.live();
         break;
       case EntryKind::kChunk:
       case EntryKind::kProbe:  // computes like a chunk and keeps nothing
-        chunks->push_back({entry.tokens, entry.live(), entry.narrow, lists_cells && entry.gone > 0});
+        chunks->push_back({entry.tokens, entry.live(), entry.low_bit, lists_entries && entry.dropped > 0});
         break;
       case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
         break;
     }
   }
-  for (const CellAgeing& ageing : command.ageings) shape.requantised += ageing.count;
-  for (const Adoption& adoption : command.adoptions) {
-    if (adoption.cells.empty()) continue;
-    shape.copied_pages += adoption.pages.size();
-    for (const uint32_t shared : adoption.shared) shape.copied_pages -= shared;
+  for (const Requantisation& ageing : command.requantisations) shape.requantised += ageing.count;
+  for (const PrefixHit& prefix_hit : command.prefix_hits) {
+    if (prefix_hit.kv_entries.empty()) continue;
+    shape.copied_pages += prefix_hit.pages.size();
+    for (const uint32_t shared : prefix_hit.shared) shape.copied_pages -= shared;
   }
   shape.tokens = command.tokens;
   shape.tokens_padded = command.tokens_padded;

@@ -13,7 +13,7 @@ namespace kvtwin {
 
 constexpr std::string_view kAzureTitles = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-// Nanoseconds since 1970. Mistake.where is empty.
+// Nanoseconds since 1970. Error.where is empty.
 Result<int64_t> parse_azure_time(std::string_view text);
 // Seven digits after the point, as in the source.
 std::string azure_time(int64_t unix_ns);

@@ -61,10 +61,10 @@ void encode_key(const IdRuns& runs, v1::Scope default_scope, v1::BlockKey* key) 
 Result<IdRuns> decode_key(const v1::BlockKey& key) {
   const int runs = key.first_delta_size();
   if (key.count_size() != runs || (key.scope_size() != 0 && key.scope_size() != runs)) {
-    return mistake("",
-                   fmt::format("prompt_key has {} first ids, {} counts and {} scopes", runs, key.count_size(),
-                               key.scope_size()),
-                   "one count per first id, and as many scopes or none");
+    return make_error("",
+                      fmt::format("prompt_key has {} first ids, {} counts and {} scopes", runs,
+                                  key.count_size(), key.scope_size()),
+                      "one count per first id, and as many scopes or none");
   }
   IdRuns out;
   out.reserve(static_cast<size_t>(runs));
@@ -72,12 +72,13 @@ Result<IdRuns> decode_key(const v1::BlockKey& key) {
   for (int i = 0; i < runs; ++i) {
     const int64_t delta = key.first_delta(i);
     if (delta > kBlockIdMax || delta < -kBlockIdMax) {
-      return mistake("", fmt::format("prompt_key run {} jumps by {}", i, delta), "block ids are below 2^61");
+      return make_error("", fmt::format("prompt_key run {} jumps by {}", i, delta),
+                        "block ids are below 2^61");
     }
     const IdRun run{end + delta, key.count(i), key.scope_size() == 0 ? key.default_scope() : key.scope(i)};
     if (run.first < 0 || run.first > kBlockIdMax || run.count == 0) {
-      return mistake("", fmt::format("prompt_key run {} has {} ids from {}", i, run.count, run.first),
-                     "at least one id, from 0 to 2^61");
+      return make_error("", fmt::format("prompt_key run {} has {} ids from {}", i, run.count, run.first),
+                        "at least one id, from 0 to 2^61");
     }
     out.push_back(run);
     end = run.first + run.count;
@@ -87,8 +88,8 @@ Result<IdRuns> decode_key(const v1::BlockKey& key) {
 
 Result<void> list_ids(const IdRuns& runs, std::string_view separator, std::string* out) {
   if (blocks_in(runs) > kIdsListedMax) {
-    return mistake("", fmt::format("a prompt of {} block ids", blocks_in(runs)),
-                   fmt::format("at most {} can be written out", kIdsListedMax));
+    return make_error("", fmt::format("a prompt of {} block ids", blocks_in(runs)),
+                      fmt::format("at most {} can be written out", kIdsListedMax));
   }
   bool first = true;
   for (const IdRun& run : runs) {

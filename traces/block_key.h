@@ -41,7 +41,7 @@ uint64_t common_blocks(const IdRuns& a, const IdRuns& b);
 
 // `default_scope` is stored once; runs of another scope make the per-run list appear.
 void encode_key(const IdRuns& runs, v1::Scope default_scope, v1::BlockKey* key);
-// Mistake.where is empty: the caller knows which call this is.
+// Error.where is empty: the caller knows which request this is.
 Result<IdRuns> decode_key(const v1::BlockKey& key);
 
 // Appends every id as text. At most kIdsListedMax: a run of a few bytes can stand for gigabytes of it.

@@ -21,7 +21,7 @@ namespace kvtwin {
 
 constexpr uint32_t kTraceSchemaVersion = 1;
 
-// Fed in the order of the file. Mistakes say which session and node; the caller adds the file.
+// Fed in the order of the file. Errors say which session and node; the caller adds the file.
 class SessionChecker {
  public:
   Result<void> header(const v1::TraceHeader& header);

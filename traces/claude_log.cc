@@ -45,7 +45,7 @@ Result<int64_t> unix_ns(const std::string& text) {
   const bool in_range = year >= 1970 && year < 2200 && date.ok() && hour >= 0 && hour < 24 && minute >= 0 &&
                         minute < 60 && second >= 0 && second <= 60;
   if (!good || !in_range)
-    return mistake("", fmt::format("\"{}\" is no time", text.substr(0, 40)), "2026-02-07T10:47:19.340Z");
+    return make_error("", fmt::format("\"{}\" is no time", text.substr(0, 40)), "2026-02-07T10:47:19.340Z");
   int64_t fraction = 0, unit = 1'000'000'000;
   for (size_t i = static_cast<size_t>(used) + 1;
        text[static_cast<size_t>(used)] == '.' && i < text.size() && unit > 1; ++i) {
@@ -138,10 +138,10 @@ void read_usage(const json& message, JsonFields* at, Record* record) {
   const uint64_t input = usage.u64_if("input_tokens").value_or(0);
   for (const uint64_t count : {input, record->cache_read, record->cache_write, record->output_tokens}) {
     if (count > kLogTokensMax)
-      usage.wrong(fmt::format("counts {} tokens", count), fmt::format("at most {}", kLogTokensMax));
+      usage.problem(fmt::format("counts {} tokens", count), fmt::format("at most {}", kLogTokensMax));
   }
   record->prompt_tokens = input + record->cache_read + record->cache_write;
-  if (usage.failed()) at->wrong(usage.error().value().what, usage.error().value().hint);
+  if (usage.failed()) at->problem(usage.error().value().what, usage.error().value().hint);
 }
 
 }  // namespace
@@ -160,7 +160,7 @@ Log& Logs::log(const std::string& id) {
 Result<void> Logs::line(const std::string& name, uint64_t number, std::string_view text) {
   const std::string where = fmt::format("{}:{}", name, number);
   Result<CompactJson> parsed = parse_compact_json(text, {});
-  if (!parsed) return mistake(where, parsed.error().what, "one JSON object per line");
+  if (!parsed) return make_error(where, parsed.error().what, "one JSON object per line");
   const json& tree = parsed->tree;
   JsonFields fields(tree, where);
   if (fields.failed()) return fields.error();
@@ -176,7 +176,7 @@ Result<void> Logs::line(const std::string& name, uint64_t number, std::string_vi
   record.parent = text_at(tree, "parentUuid");
   record.agent = text_at(tree, "agentId");
   const Result<int64_t> at = unix_ns(text_at(tree, "timestamp"));
-  if (!at) return mistake(where, "timestamp " + at.error().what, at.error().hint);
+  if (!at) return make_error(where, "timestamp " + at.error().what, at.error().hint);
   record.at_ns = *at;
   const json& message = member(tree, "message");
   const json& content = member(message, "content");
@@ -204,8 +204,8 @@ Result<void> Logs::line(const std::string& name, uint64_t number, std::string_vi
   }
   bytes_ += memory_of(record);
   if (bytes_ > kRecordBytesMax)
-    return mistake(where, fmt::format("more than {} MiB of records", kRecordBytesMax >> 20),
-                   "import it in parts");
+    return make_error(where, fmt::format("more than {} MiB of records", kRecordBytesMax >> 20),
+                      "import it in parts");
   const std::string session = text_at(tree, "sessionId");
   log(session.empty() ? name : session).records.push_back(std::move(record));
   return {};

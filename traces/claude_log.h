@@ -56,7 +56,7 @@ struct Log {
 // All logs by session, in order of appearance.
 class Logs {
  public:
-  // One document of JSON lines; `name` is for mistakes and for records without a sessionId.
+  // One document of JSON lines; `name` is for errors and for records without a sessionId.
   Result<void> add(const std::string& name, std::string_view bytes);
 
   std::vector<Log>& logs() { return logs_; }
@@ -86,13 +86,13 @@ class Names {
 };
 
 struct Counts {
-  uint64_t unattached = 0;  // sub-agent logs that no call started and no call precedes
-  uint64_t estimated = 0;   // calls whose output tokens were estimated
-  uint64_t failed = 0;      // calls that ended in an API error
+  uint64_t unattached = 0;  // sub-agent logs that no request started and no request precedes
+  uint64_t estimated = 0;   // requests whose output tokens were estimated
+  uint64_t failed = 0;      // requests that ended in an API error
   uint64_t rewrites = 0;    // prompts smaller than what went before
 };
 
-// The session of a log; one without nodes if the log has no calls. Times are relative to origin_ns.
+// The session of a log; one without nodes if the log has no requests. Times are relative to origin_ns.
 Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* models, Names* tools,
                                   Counts* counts);
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 
-#include "traces/claude_calls.h"
+#include "traces/claude_requests.h"
 #include "traces/session_builder.h"
 
 namespace kvtwin::claude {
@@ -20,7 +20,8 @@ namespace {
 
 // A tool call logged so long before its message ended was started before that (TRACES 2.2), and its time
 // counts from there (TRACES 6). Beware: in all 189 AgentCgroup logs no result came before its message had
-// ended, and those of early calls came 40 ms (median) after the end, so that client may have waited for it.
+// ended, and those of early requests came 40 ms (median) after the end, so that client may have waited for
+// it.
 constexpr int64_t kEarlyNs = 50'000'000;
 // Messages in all prompts of a session, each counted as often as it is sent.
 constexpr uint64_t kWorkMax = uint64_t{1} << 27;
@@ -29,7 +30,7 @@ constexpr int kDepthMax = 8;  // of sub-agents that start sub-agents
 
 struct Group {  // the records of one agent
   std::vector<const Record*> records;
-  std::vector<Call> calls;
+  std::vector<Request> requests;
   bool built = false;
 };
 
@@ -46,19 +47,19 @@ class Building {
 
   Result<v1::Session> run() {
     size_t main = 0;
-    while (main < groups_.size() && groups_[main].calls.empty()) ++main;
+    while (main < groups_.size() && groups_[main].requests.empty()) ++main;
     if (main == groups_.size()) return v1::Session{};
     const int64_t arrival_ns = groups_[main].records.front()->at_ns;
     session_.session().set_arrival_at_ns(arrival_ns - origin_ns_);
     build(&groups_[main], "main", "main", 0, std::nullopt, 0);
     for (size_t i = 0; i < main_nodes_.size(); ++i) {
       const int64_t before = main_ends_ns_.empty() ? 0 : main_ends_ns_.back();
-      main_ends_ns_.push_back(std::max(before, groups_[main].calls[i].end_ns));
+      main_ends_ns_.push_back(std::max(before, groups_[main].requests[i].end_ns));
     }
-    session_.node(0).set_start_offset_ns(groups_[main].calls.front().start_ns - arrival_ns);
-    // Sub-agents that no call started: all that is known is when they ran.
+    session_.node(0).set_start_offset_ns(groups_[main].requests.front().start_ns - arrival_ns);
+    // Sub-agents that no request started: all that is known is when they ran.
     for (Group& group : groups_) {
-      if (group.built || group.calls.empty()) continue;
+      if (group.built || group.requests.empty()) continue;
       const std::optional<v1::Dep> after = last_before(group.records.front()->at_ns);
       if (after)
         build(&group, "unknown", "unknown", 0, after, 0);
@@ -66,8 +67,8 @@ class Building {
         ++counts_.unattached;
     }
     if (work_ > kWorkMax) {
-      return mistake("session " + session_.session().id(), "more messages than a session can be made of",
-                     "split the log");
+      return make_error("session " + session_.session().id(), "more messages than a session can be made of",
+                        "split the log");
     }
     return session_.take();
   }
@@ -101,7 +102,7 @@ class Building {
     }
     for (size_t i = 0; i < groups_.size(); ++i) {
       if (groups_[i].records.empty()) continue;
-      groups_[i].calls = calls_of(groups_[i].records);
+      groups_[i].requests = requests_of(groups_[i].records);
       if (i > 0) by_prompt_[groups_[i].records.front()->text_hash].push_back(i);
     }
   }
@@ -121,40 +122,40 @@ class Building {
               const std::optional<v1::Dep>& first_dep, int depth) {
     group->built = true;
     uint32_t model = 0;
-    for (const Call& call : group->calls) {
-      if (call.failed()) continue;
-      model = models_(call.answer.front()->model);
+    for (const Request& request : group->requests) {
+      if (request.failed()) continue;
+      model = models_(request.answer.front()->model);
       break;
     }
     AgentThread thread(&session_, session_.add_agent(name, kind, parent, model));
     if (first_dep)
       thread.wait_for(first_dep->node(), first_dep->kind(), first_dep->delay_ns(),
                       first_dep->at_output_token());
-    const bool strips = strips_reasoning(group->calls);
-    int64_t ready_ns = group->calls.front().start_ns;
+    const bool strips = strips_reasoning(group->requests);
+    int64_t ready_ns = group->requests.front().start_ns;
     uint64_t instructions = 0;
-    for (size_t i = 0; i < group->calls.size(); ++i) {
-      const Call& call = group->calls[i];
-      if (call.compacted) thread.history.cut(instructions);
-      const bool sized = place_inputs(call, i == 0 ? &instructions : nullptr, &thread);
-      thread.think_ns = std::max<int64_t>(0, call.start_ns - ready_ns);
-      const Call* const next = i + 1 < group->calls.size() ? &group->calls[i + 1] : nullptr;
-      ready_ns = std::max(call.end_ns, emit(call, next, strips, sized, &thread, depth));
-      if (!first_dep) main_nodes_.push_back(thread.last_call());
+    for (size_t i = 0; i < group->requests.size(); ++i) {
+      const Request& request = group->requests[i];
+      if (request.compacted) thread.history.cut(instructions);
+      const bool sized = place_inputs(request, i == 0 ? &instructions : nullptr, &thread);
+      thread.think_ns = std::max<int64_t>(0, request.start_ns - ready_ns);
+      const Request* const next = i + 1 < group->requests.size() ? &group->requests[i + 1] : nullptr;
+      ready_ns = std::max(request.end_ns, emit(request, next, strips, sized, &thread, depth));
+      if (!first_dep) main_nodes_.push_back(thread.last_request());
       work_ += thread.history.pieces().size();
       if (work_ > kWorkMax) break;
     }
-    return {thread.last_call(), group->calls.back().end_ns};
+    return {thread.last_request(), group->requests.back().end_ns};
   }
 
-  // Appends what is new in this call's prompt, so that the history has as many tokens as were recorded.
+  // Appends what is new in this request's prompt, so that the history has as many tokens as were recorded.
   // False: nothing was recorded, the size is an estimate.
-  bool place_inputs(const Call& call, uint64_t* instructions, AgentThread* thread) {
-    const std::vector<Said> said = blocks_of(call.inputs);
+  bool place_inputs(const Request& request, uint64_t* instructions, AgentThread* thread) {
+    const std::vector<PlacedBlock> said = blocks_of(request.inputs);
     const uint64_t estimate = tokens_in(said);
-    const bool sized = call.prompt_tokens > 0;
+    const bool sized = request.prompt_tokens > 0;
     const uint64_t size =
-        sized ? call.prompt_tokens : std::max<uint64_t>(1, thread->history.tokens() + estimate);
+        sized ? request.prompt_tokens : std::max<uint64_t>(1, thread->history.tokens() + estimate);
     if (instructions != nullptr && size > estimate) {
       const Piece inst = thread->say({.role = v1::INST, .tokens = static_cast<uint32_t>(size - estimate)});
       SessionBuilder::mark(&session_.span(inst), v1::Span::kTokensFieldNumber,
@@ -172,11 +173,11 @@ class Building {
     if (said.empty() && rest > 0) {  // a reminder of the client that it did not log
       thread->say({.role = v1::ROLE_UNKNOWN, .tokens = static_cast<uint32_t>(rest)});
     }
-    const std::vector<uint32_t> shares = divide(rest, said);
+    const std::vector<uint32_t> fractions = divide(rest, said);
     for (size_t i = 0; i < said.size(); ++i) {
       const bool opens =
           i == 0 || said[i - 1].record != said[i].record;  // a message; one message is one turn
-      if (shares[i] > 0) place(*said[i].block, opens, shares[i], thread);
+      if (fractions[i] > 0) place(*said[i].block, opens, fractions[i], thread);
     }
     return sized;
   }
@@ -204,31 +205,35 @@ class Building {
                : static_cast<uint32_t>(std::min<uint64_t>(block.chars, UINT32_MAX));
   }
 
-  // The call, its spans and its tools. Returns when the last of its tools had ended.
-  int64_t emit(const Call& call, const Call* next, bool strips, bool sized, AgentThread* thread, int depth) {
+  // The request, its spans and its tools. Returns when the last of its tools had ended.
+  int64_t emit(const Request& request, const Request* next, bool strips, bool sized, AgentThread* thread,
+               int depth) {
     // What the client says in place of an answer is no output and never enters a prompt.
-    const std::vector<Said> said = call.failed() ? std::vector<Said>{} : blocks_of(call.answer);
-    const bool recorded = call.failed() || output_recorded(call);
-    const uint64_t total = call.failed() ? 0 : recorded ? call.output_tokens : estimated_output(call, next);
-    const std::vector<uint32_t> shares = divide(total, said);
+    const std::vector<PlacedBlock> said =
+        request.failed() ? std::vector<PlacedBlock>{} : blocks_of(request.answer);
+    const bool recorded = request.failed() || output_recorded(request);
+    const uint64_t total = request.failed() ? 0
+                           : recorded       ? request.output_tokens
+                                            : estimated_output(request, next);
+    const std::vector<uint32_t> fractions = divide(total, said);
     std::vector<SpanSpec> specs;
-    for (size_t i = 0; i < said.size() && shares[i] > 0; ++i)
-      specs.push_back(output_spec(*said[i].block, shares[i]));
+    for (size_t i = 0; i < said.size() && fractions[i] > 0; ++i)
+      specs.push_back(output_spec(*said[i].block, fractions[i]));
     if (said.empty() && total > 0)
       specs.push_back({.role = v1::ROLE_UNKNOWN, .tokens = static_cast<uint32_t>(total)});
     std::vector<Piece> made;
-    const uint32_t node = thread->call(specs, &made);
+    const uint32_t node = thread->request(specs, &made);
     for (const Piece& piece : made) {
       if (strips && session_.span(piece).role() == v1::REASONING) thread->history.remove(piece.index);
     }
-    describe(call, node, recorded, sized, total);
-    int64_t ended_ns = call.end_ns;
+    describe(request, node, recorded, sized, total);
+    int64_t ended_ns = request.end_ns;
     uint64_t out = 0;
     for (size_t i = 0; i < said.size(); ++i) {
-      out += shares[i];
+      out += fractions[i];
       if (said[i].block->kind != Block::Kind::kToolUse) continue;
-      const bool early = call.end_ns - said[i].record->at_ns > kEarlyNs && out > 0 && out < total;
-      const int64_t from_ns = early ? said[i].record->at_ns : call.end_ns;
+      const bool early = request.end_ns - said[i].record->at_ns > kEarlyNs && out > 0 && out < total;
+      const int64_t from_ns = early ? said[i].record->at_ns : request.end_ns;
       const uint32_t at_token = early ? static_cast<uint32_t>(out) : 0;
       const uint32_t call_span = i < made.size() ? 1 + made[i].index : 0;
       ended_ns =
@@ -247,25 +252,25 @@ class Building {
     return spec;
   }
 
-  void describe(const Call& call, uint32_t index, bool recorded, bool sized, uint64_t total) {
-    v1::LlmCall& llm = session_.llm(index);
-    const Record& last = *call.answer.back();
-    if (!call.failed()) llm.set_model(models_(last.model));
-    llm.set_status(call.failed() ? v1::ERROR : v1::OK);
+  void describe(const Request& request, uint32_t index, bool recorded, bool sized, uint64_t total) {
+    v1::LlmRequest& llm = session_.llm(index);
+    const Record& last = *request.answer.back();
+    if (!request.failed()) llm.set_model(models_(last.model));
+    llm.set_status(request.failed() ? v1::ERROR : v1::OK);
     llm.set_stop_reason(last.stop_reason);
-    llm.set_recorded_at_ns(call.start_ns - origin_ns_);
-    llm.set_recorded_service_ns(call.end_ns - call.start_ns);
+    llm.set_recorded_at_ns(request.start_ns - origin_ns_);
+    llm.set_recorded_service_ns(request.end_ns - request.start_ns);
     llm.set_recorded_cache_read_tokens(static_cast<uint32_t>(last.cache_read));
     llm.set_recorded_cache_write_tokens(static_cast<uint32_t>(last.cache_write));
     if (!recorded)
-      SessionBuilder::mark(&session_.node(index), v1::LlmCall::kOutputTokensFieldNumber, v1::ESTIMATED);
+      SessionBuilder::mark(&session_.node(index), v1::LlmRequest::kOutputTokensFieldNumber, v1::ESTIMATED);
     if (!sized)
-      SessionBuilder::mark(&session_.node(index), v1::LlmCall::kPromptTokensFieldNumber, v1::ESTIMATED);
+      SessionBuilder::mark(&session_.node(index), v1::LlmRequest::kPromptTokensFieldNumber, v1::ESTIMATED);
     counts_.estimated += !recorded && total > 0 ? 1 : 0;
-    counts_.failed += call.failed() ? 1 : 0;
+    counts_.failed += request.failed() ? 1 : 0;
   }
 
-  // A tool or sub-agent that call `by` asked for, released at from_ns. Returns when it had ended.
+  // A tool or sub-agent that request `by` asked for, released at from_ns. Returns when it had ended.
   int64_t start_tool(const Block& block, uint32_t by, int64_t from_ns, uint32_t at_token, uint32_t call_span,
                      AgentThread* thread, int depth) {
     const auto result = results_.find(block.tool_id);
@@ -280,7 +285,7 @@ class Building {
       spawn.set_node(by);
       spawn.set_kind(v1::DEP_SPAWN);
       spawn.set_at_output_token(at_token);
-      spawn.set_delay_ns(std::max<int64_t>(0, group->calls.front().start_ns - from_ns));
+      spawn.set_delay_ns(std::max<int64_t>(0, group->requests.front().start_ns - from_ns));
       const std::string name = fmt::format("agent-{}", session_.session().agents_size());
       helper = build(group, name, block.agent_kind, thread->agent(), spawn, depth + 1);
     }
@@ -324,7 +329,7 @@ class Building {
     while (!waiting.empty() && groups_[waiting.front()].built) waiting.pop_front();
     for (size_t i = 0; i < std::min(waiting.size(), kCandidatesMax); ++i) {
       Group& group = groups_[waiting[i]];
-      if (!group.built && !group.calls.empty() && group.calls.front().start_ns >= from_ns - kEarlyNs)
+      if (!group.built && !group.requests.empty() && group.requests.front().start_ns >= from_ns - kEarlyNs)
         return &group;
     }
     return nullptr;
@@ -337,9 +342,9 @@ class Building {
   Counts& counts_;
   std::vector<Group> groups_;
   std::map<uint64_t, std::deque<size_t>> by_prompt_;
-  std::map<std::string, Said> results_;         // tool_use id -> its result
+  std::map<std::string, PlacedBlock> results_;  // tool_use id -> its result
   std::map<std::string, uint32_t> tool_nodes_;  // tool_use id -> its node
-  std::vector<uint32_t> main_nodes_;            // of the main agent's calls
+  std::vector<uint32_t> main_nodes_;            // of the main agent's requests
   std::vector<int64_t> main_ends_ns_;           // their ends, never falling
   std::set<uint32_t> asked_;                    // agents that have been told something
   uint64_t work_ = 0;

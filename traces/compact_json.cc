@@ -166,7 +166,7 @@ Result<CompactJson> parse_compact_json(std::string_view text, const CompactKeys&
     builder.error = exception.what();
   }
   const std::string where = builder.error_at == 0 ? "" : fmt::format("byte {}", builder.error_at);
-  return mistake(where, builder.error, "JSON as the format describes it");
+  return make_error(where, builder.error, "JSON as the format describes it");
 }
 
 }  // namespace kvtwin

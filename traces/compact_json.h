@@ -5,7 +5,7 @@
 // Arrays under the named keys are collected aside, block ids as runs of consecutive numbers; in the
 // tree such an array is replaced by its index in `runs` or `numbers`.
 //
-// Limits, so that hostile input ends in a Mistake: nesting of 64, kJsonValuesMax values in the tree,
+// Limits, so that hostile input ends in an Error: nesting of 64, kJsonValuesMax values in the tree,
 // runs and numbers together.
 
 #ifndef KVTWIN_TRACES_COMPACT_JSON_H_
@@ -37,7 +37,7 @@ struct CompactKeys {
   std::string_view number_suffix;
 };
 
-// Mistake.where is "byte N" of `text`.
+// Error.where is "byte N" of `text`.
 Result<CompactJson> parse_compact_json(std::string_view text, const CompactKeys& keys);
 
 }  // namespace kvtwin

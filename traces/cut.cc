@@ -12,7 +12,7 @@ namespace {
 
 // When a node ended by the record; -1 if that is not known.
 int64_t recorded_end(const v1::Node& node) {
-  if (node.has_llm() && marked(node, v1::LlmCall::kRecordedAtNsFieldNumber) != v1::UNKNOWN) {
+  if (node.has_llm() && marked(node, v1::LlmRequest::kRecordedAtNsFieldNumber) != v1::UNKNOWN) {
     return node.llm().recorded_at_ns() + node.llm().recorded_service_ns();
   }
   if (node.has_opaque()) return node.opaque().recorded_at_ns() + node.opaque().duration_ns();
@@ -20,7 +20,7 @@ int64_t recorded_end(const v1::Node& node) {
 }
 
 // Drops spans that no run names any more, from the end: earlier ones keep their numbers.
-void trim_arena(v1::Session* session) {
+void trim_resident(v1::Session* session) {
   uint32_t used = 0;
   for (const v1::Node& node : session->nodes()) {
     if (node.has_tool()) used = std::max({used, node.tool().call_span(), node.tool().result_span()});
@@ -31,8 +31,8 @@ void trim_arena(v1::Session* session) {
       }
     }
   }
-  const int unused = session->arena_size() - static_cast<int>(used);
-  if (unused > 0) session->mutable_arena()->DeleteSubrange(static_cast<int>(used), unused);
+  const int unused = session->spans_size() - static_cast<int>(used);
+  if (unused > 0) session->mutable_spans()->DeleteSubrange(static_cast<int>(used), unused);
 }
 
 }  // namespace
@@ -40,33 +40,34 @@ void trim_arena(v1::Session* session) {
 Result<void> TraceCut::header(const v1::TraceHeader& header) {
   header_ = header;
   v1::TraceHeader out = header;
-  add_extra(out.mutable_extras(), "cut",
-            fmt::format(
-                R"({{"window_tokens":{},"head_calls_min":{},"sessions_max":{},"calls_max":{},"until_ns":{},)"
-                R"("opaque_sub_agents":{}}})",
-                options_.window_tokens, options_.head_calls_min, options_.sessions_max, options_.calls_max,
-                options_.until_ns, options_.opaque_sub_agents));
+  add_extra(
+      out.mutable_extras(), "cut",
+      fmt::format(
+          R"({{"window_tokens":{},"head_requests_min":{},"sessions_max":{},"requests_max":{},"until_ns":{},)"
+          R"("opaque_sub_agents":{}}})",
+          options_.window_tokens, options_.head_requests_min, options_.sessions_max, options_.requests_max,
+          options_.until_ns, options_.opaque_sub_agents));
   return next_.header(out);
 }
 
-bool TraceCut::within(const v1::Node& node, uint64_t calls_before) const {
+bool TraceCut::within(const v1::Node& node, uint64_t requests_before) const {
   if (!node.has_llm()) return true;
-  const v1::LlmCall& call = node.llm();
-  const uint64_t tokens = uint64_t{call.prompt_tokens()} + call.output_tokens();
+  const v1::LlmRequest& request = node.llm();
+  const uint64_t tokens = uint64_t{request.prompt_tokens()} + request.output_tokens();
   if (options_.window_tokens != 0 && tokens > options_.window_tokens) return false;
-  if (options_.calls_max != 0 && calls_before >= options_.calls_max) return false;
-  return options_.until_ns == 0 || header_.call_arrivals() == v1::ARR_NONE ||
-         call.recorded_at_ns() < options_.until_ns;
+  if (options_.requests_max != 0 && requests_before >= options_.requests_max) return false;
+  return options_.until_ns == 0 || header_.request_arrivals() == v1::ARR_NONE ||
+         request.recorded_at_ns() < options_.until_ns;
 }
 
 // A node goes with what it depends on, but for joins: see keep_nodes().
 std::vector<bool> TraceCut::choose(const v1::Session& session) const {
   std::vector<bool> keep(static_cast<size_t>(session.nodes_size()));
-  uint64_t calls = calls_;
+  uint64_t requests = requests_;
   bool main_open = true;
   for (int i = 0; i < session.nodes_size(); ++i) {
     const v1::Node& node = session.nodes(i);
-    bool stays = within(node, calls);
+    bool stays = within(node, requests);
     for (const v1::Dep& dep : node.deps()) stays = stays && (dep.kind() == v1::DEP_JOIN || keep[dep.node()]);
     // A node with joins alone would come loose.
     const bool only_joins = std::all_of(node.deps().begin(), node.deps().end(),
@@ -76,26 +77,26 @@ std::vector<bool> TraceCut::choose(const v1::Session& session) const {
     }
     if (node.agent() == 0) stays = main_open = main_open && stays;
     keep[static_cast<size_t>(i)] = stays;
-    calls += stays && node.has_llm();
+    requests += stays && node.has_llm();
   }
   return keep;
 }
 
 Result<void> TraceCut::session(const v1::Session& session) {
   if (options_.sessions_max != 0 && sessions_ >= options_.sessions_max) return {};
-  if (options_.calls_max != 0 && calls_ >= options_.calls_max) return {};
+  if (options_.requests_max != 0 && requests_ >= options_.requests_max) return {};
   const bool arrives = header_.session_arrivals() != v1::ARR_NONE;
   if (options_.until_ns != 0 && arrives && session.arrival_at_ns() >= options_.until_ns) return {};
   const v1::Session whole = options_.opaque_sub_agents ? opaque_sub_agents(session) : session;
   const v1::Session cut = keep_nodes(whole, choose(whole));
-  uint64_t head = 0, calls = 0;
+  uint64_t head = 0, requests = 0;
   for (const v1::Node& node : cut.nodes()) {
-    calls += node.has_llm();
+    requests += node.has_llm();
     head += node.has_llm() && node.agent() == 0;
   }
-  if (calls == 0 || head < options_.head_calls_min) return {};
+  if (requests == 0 || head < options_.head_requests_min) return {};
   ++sessions_;
-  calls_ += calls;
+  requests_ += requests;
   return next_.session(cut);
 }
 
@@ -103,7 +104,7 @@ v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep
   v1::Session out = session;
   out.clear_nodes();
   std::vector<uint32_t> number(keep.size());
-  std::map<uint32_t, uint32_t> last_kept;  // agent -> its last kept node, by its old number
+  std::map<uint32_t, uint32_t> last_retained;  // agent -> its last kept node, by its old number
   for (int i = 0; i < session.nodes_size(); ++i) {
     if (!keep[static_cast<size_t>(i)]) continue;
     const v1::Node& node = session.nodes(i);
@@ -113,13 +114,13 @@ v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep
     for (const v1::Dep& dep : node.deps()) {
       v1::Dep made = dep;
       if (!keep[dep.node()]) {
-        // A join with a sub-agent that was cut short: from its last call that is left, or else from
+        // A join with a sub-agent that was cut short: from its last request that is left, or else from
         // what is kept anyway, and as long as it took.
-        const v1::Node& gone = session.nodes(static_cast<int>(dep.node()));
-        const auto left = last_kept.find(gone.agent());
-        if (left == last_kept.end()) continue;
+        const v1::Node& dropped = session.nodes(static_cast<int>(dep.node()));
+        const auto left = last_retained.find(dropped.agent());
+        if (left == last_retained.end()) continue;
         const v1::Node& anchor = session.nodes(static_cast<int>(left->second));
-        const int64_t from = recorded_end(anchor), to = recorded_end(gone);
+        const int64_t from = recorded_end(anchor), to = recorded_end(dropped);
         if (from >= 0 && to > from) made.set_delay_ns(dep.delay_ns() + (to - from));
         made.set_node(left->second);
         made.set_at_output_token(0);
@@ -127,9 +128,9 @@ v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep
       made.set_node(number[made.node()]);
       *copy.add_deps() = made;
     }
-    last_kept[node.agent()] = static_cast<uint32_t>(i);
+    last_retained[node.agent()] = static_cast<uint32_t>(i);
   }
-  trim_arena(&out);
+  trim_resident(&out);
   return out;
 }
 
@@ -145,7 +146,7 @@ v1::Session opaque_sub_agents(const v1::Session& session) {
     if (first) {
       if (node.has_opaque()) continue;
       const int64_t start = node.has_llm() ? node.llm().recorded_at_ns() : 0;
-      // Waits of the first call before the agent's start move to the spawn, which an opaque node keeps.
+      // Waits of the first request before the agent's start move to the spawn, which an opaque node keeps.
       const int64_t think = node.has_llm() ? node.llm().think_ns() : 0;
       if (stand_in.deps_size() > 0)
         stand_in.mutable_deps(0)->set_delay_ns(stand_in.deps(0).delay_ns() + think);

@@ -1,7 +1,7 @@
 // TraceCut passes on a part of a trace that is itself a good trace.
 //
-// A session keeps its head: the calls from its start until the first of the main agent that is beyond
-// a limit (context window, time, number of calls). Whatever waits for a dropped call is dropped; a
+// A session keeps its head: the requests from its start until the first of the main agent that is beyond
+// a limit (context window, time, number of requests). Whatever waits for a dropped request is dropped; a
 // sub-agent that is cut short still holds its parent up as long as it did. Limits that are 0 are none.
 // How long waits may be is no cut but a replay option (think_cap): it changes times, not work.
 
@@ -16,10 +16,10 @@
 namespace kvtwin {
 
 struct CutOptions {
-  uint64_t window_tokens = 0;      // prompt and output of a call together
-  uint64_t head_calls_min = 1;     // sessions whose main agent keeps fewer are left out
+  uint64_t window_tokens = 0;      // prompt and output of a request together
+  uint64_t head_requests_min = 1;  // sessions whose main agent keeps fewer are left out
   uint64_t sessions_max = 0;       // of those that stay
-  uint64_t calls_max = 0;          // of all sessions together; the last session may be cut by it
+  uint64_t requests_max = 0;       // of all sessions together; the last session may be cut by it
   int64_t until_ns = 0;            // only what was recorded before; per session where arrivals are unknown
   bool opaque_sub_agents = false;  // sub-agents become one node that takes as long
 };
@@ -34,14 +34,14 @@ class TraceCut : public TraceSink {
   Result<void> done() override { return next_.done(); }
 
  private:
-  bool within(const v1::Node& node, uint64_t calls_before) const;
+  bool within(const v1::Node& node, uint64_t requests_before) const;
   std::vector<bool> choose(const v1::Session& session) const;
 
   const CutOptions options_;
   TraceSink& next_;
   v1::TraceHeader header_;
   uint64_t sessions_ = 0;
-  uint64_t calls_ = 0;
+  uint64_t requests_ = 0;
 };
 
 // The session with only the chosen nodes, renumbered.

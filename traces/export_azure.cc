@@ -14,9 +14,9 @@ class AzureExport : public TraceSink {
   explicit AzureExport(const std::string& path) : file_(path) {}
 
   Result<void> header(const v1::TraceHeader& header) override {
-    if (header.call_arrivals() != v1::ARR_OPEN_LOOP) {
-      return mistake(file_.path(), "the trace's calls have no times of their own",
-                     "Azure's CSV is for open-loop traces: azure, mooncake, flat llmservingsim");
+    if (header.request_arrivals() != v1::ARR_OPEN_LOOP) {
+      return make_error(file_.path(), "the trace's requests have no times of their own",
+                        "Azure's CSV is for open-loop traces: azure, mooncake, flat llmservingsim");
     }
     origin_ = static_cast<int64_t>(header.origin_unix_ns());
     if (auto good = file_.open(); !good) return good;
@@ -28,9 +28,9 @@ class AzureExport : public TraceSink {
   Result<void> session(const v1::Session& session) override {
     for (const v1::Node& node : session.nodes()) {
       if (!node.has_llm()) continue;
-      const v1::LlmCall& call = node.llm();
-      auto good = file_.write(fmt::format("{},{},{}\n", azure_time(origin_ + call.recorded_at_ns()),
-                                          call.prompt_tokens(), call.output_tokens()));
+      const v1::LlmRequest& request = node.llm();
+      auto good = file_.write(fmt::format("{},{},{}\n", azure_time(origin_ + request.recorded_at_ns()),
+                                          request.prompt_tokens(), request.output_tokens()));
       if (!good) return good;
     }
     return {};

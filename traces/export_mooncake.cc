@@ -1,6 +1,6 @@
-// Back to Mooncake rows. Sessions must be chains of calls: the format knows no sub-agents.
+// Back to Mooncake rows. Sessions must be chains of requests: the format knows no sub-agents.
 //
-// Ids that hold within a session are moved so that sessions keep apart; calls without identity get
+// Ids that hold within a session are moved so that sessions keep apart; requests without identity get
 // ids of their own, which nobody shares.
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ class MooncakeExport : public TraceSink {
   Result<void> header(const v1::TraceHeader& header) override {
     block_ = header.block_tokens() != 0 ? header.block_tokens() : kMooncakeBlockTokens;
     // Of a trace with think times of its own, delays say more than stamps.
-    stamped_ = header.call_arrivals() == v1::ARR_OPEN_LOOP;
+    stamped_ = header.request_arrivals() == v1::ARR_OPEN_LOOP;
     return file_.open();
   }
 
@@ -32,15 +32,15 @@ class MooncakeExport : public TraceSink {
   Result<void> session(const v1::Session& session) override {
     base_ = next_id_;
     waits_.assign(static_cast<size_t>(session.nodes_size()), 0);
-    const auto calls = std::count_if(session.nodes().begin(), session.nodes().end(),
-                                     [](const v1::Node& node) { return node.has_llm(); });
-    const bool named = calls > 1 || find_extra(session.extras(), "named") != nullptr;
-    int last_call = -1;
+    const auto requests = std::count_if(session.nodes().begin(), session.nodes().end(),
+                                        [](const v1::Node& node) { return node.has_llm(); });
+    const bool named = requests > 1 || find_extra(session.extras(), "named") != nullptr;
+    int last_request = -1;
     for (int i = 0; i < session.nodes_size(); ++i) {
-      if (auto good = follow(session, i, last_call); !good) return good;
+      if (auto good = follow(session, i, last_request); !good) return good;
       if (!session.nodes(i).has_llm()) continue;
-      if (auto good = row(session, i, last_call < 0, named); !good) return good;
-      last_call = i;
+      if (auto good = row(session, i, last_request < 0, named); !good) return good;
+      last_request = i;
     }
     return {};
   }
@@ -48,13 +48,13 @@ class MooncakeExport : public TraceSink {
   Result<void> done() override { return file_.commit(); }
 
  private:
-  // Checks that node i continues the chain, and adds up what is waited since the last call.
-  Result<void> follow(const v1::Session& session, int i, int last_call) {
+  // Checks that node i continues the chain, and adds up what is waited since the last request.
+  Result<void> follow(const v1::Session& session, int i, int last_request) {
     const v1::Node& node = session.nodes(i);
     int64_t wait = 0;
     for (const v1::Dep& dep : node.deps()) {
       const auto on = static_cast<int>(dep.node());
-      if (on < last_call || dep.at_output_token() != 0) return no_chain(session, i);
+      if (on < last_request || dep.at_output_token() != 0) return no_chain(session, i);
       wait = std::max(wait, waits_[dep.node()] + dep.delay_ns());
     }
     if (node.has_opaque() || (node.deps().empty() && i != 0)) return no_chain(session, i);
@@ -63,20 +63,20 @@ class MooncakeExport : public TraceSink {
     return {};
   }
 
-  tl::unexpected<Mistake> no_chain(const v1::Session& session, int i) const {
-    return mistake(file_.path(), fmt::format("node {} of session '{}' branches", i, session.id()),
-                   "Mooncake rows are chains: leave out sessions with sub-agents");
+  tl::unexpected<Error> no_chain(const v1::Session& session, int i) const {
+    return make_error(file_.path(), fmt::format("node {} of session '{}' branches", i, session.id()),
+                      "Mooncake rows are chains: leave out sessions with sub-agents");
   }
 
   Result<void> row(const v1::Session& session, int i, bool first, bool named) {
     const v1::Node& node = session.nodes(i);
-    const v1::LlmCall& call = node.llm();
-    const auto ids = prompt_ids(call);
+    const v1::LlmRequest& request = node.llm();
+    const auto ids = prompt_ids(request);
     if (!ids) return tl::unexpected(ids.error());
     std::string out = "{";
-    const bool has_stamp = marked(node, v1::LlmCall::kRecordedAtNsFieldNumber) != v1::UNKNOWN && stamped_;
+    const bool has_stamp = marked(node, v1::LlmRequest::kRecordedAtNsFieldNumber) != v1::UNKNOWN && stamped_;
     if (first || has_stamp) {
-      int64_t at = has_stamp ? call.recorded_at_ns() : session.arrival_at_ns() + node.start_offset_ns();
+      int64_t at = has_stamp ? request.recorded_at_ns() : session.arrival_at_ns() + node.start_offset_ns();
       if (const std::string* const stamp = find_extra(node.extras(), "timestamp_ns")) {
         at = nlohmann::json::parse(*stamp, nullptr, false).get<int64_t>();
       }
@@ -90,23 +90,23 @@ class MooncakeExport : public TraceSink {
           "\"session_id\": {}, ",
           nlohmann::json(session.id()).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
     }
-    out += fmt::format("\"input_length\": {}, \"output_length\": {}, \"hash_ids\": [", call.prompt_tokens(),
-                       call.output_tokens());
+    out += fmt::format("\"input_length\": {}, \"output_length\": {}, \"hash_ids\": [",
+                       request.prompt_tokens(), request.output_tokens());
     if (auto good = list_ids(*ids, ", ", &out); !good)
-      return mistake(file_.path(), good.error().what, good.error().hint);
+      return make_error(file_.path(), good.error().what, good.error().hint);
     return file_.write(out + "]}\n");
   }
 
-  Result<IdRuns> prompt_ids(const v1::LlmCall& call) {
-    if (!call.has_prompt_key()) {
-      const uint32_t blocks = div_ceil(call.prompt_tokens(), block_);
+  Result<IdRuns> prompt_ids(const v1::LlmRequest& request) {
+    if (!request.has_prompt_key()) {
+      const uint32_t blocks = div_ceil(request.prompt_tokens(), block_);
       IdRuns fresh{{next_id_, blocks, v1::SCOPE_DATASET}};
       next_id_ += blocks;
       renumbered_ = renumbered_ || blocks > 0;
       return fresh;
     }
-    auto runs = decode_key(call.prompt_key());
-    if (!runs) return mistake(file_.path(), runs.error().what, runs.error().hint);
+    auto runs = decode_key(request.prompt_key());
+    if (!runs) return make_error(file_.path(), runs.error().what, runs.error().hint);
     for (IdRun& run : *runs) {
       if (run.scope == v1::SCOPE_DATASET) {
         dataset_ = true;
@@ -115,13 +115,13 @@ class MooncakeExport : public TraceSink {
         next_id_ = std::max(next_id_, run.first + run.count);
         renumbered_ = true;
       } else {
-        return mistake(file_.path(), fmt::format("block ids of scope {}", v1::Scope_Name(run.scope)),
-                       "export a trace that was imported with --sharing=none");
+        return make_error(file_.path(), fmt::format("block ids of scope {}", v1::Scope_Name(run.scope)),
+                          "export a trace that was imported with --sharing=none");
       }
     }
     if (dataset_ && renumbered_) {
-      return mistake(file_.path(), "some block ids hold in the data set and some in a session",
-                     "a trace whose ids are of one kind");
+      return make_error(file_.path(), "some block ids hold in the data set and some in a session",
+                        "a trace whose ids are of one kind");
     }
     return runs;
   }
@@ -133,8 +133,8 @@ class MooncakeExport : public TraceSink {
   bool renumbered_ = false;
   int64_t next_id_ = 0;
   int64_t base_ = 0;            // what this session's ids are moved by
-  int64_t delay_ns_ = 0;        // of the call at hand, after the call before
-  std::vector<int64_t> waits_;  // of tools: from the call before until they are done
+  int64_t delay_ns_ = 0;        // of the request at hand, after the request before
+  std::vector<int64_t> waits_;  // of tools: from the request before until they are done
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Back to WEKA's files: every recorded field of every call, as it was.
+// Back to WEKA's files: every recorded field of every request, as it was.
 
 #include <fmt/format.h>
 
@@ -38,11 +38,11 @@ class WekaText {
   Result<std::string> run() {
     const std::string* const fields = find_extra(session_.extras(), "weka");
     if (fields == nullptr) {
-      return mistake(session_.id(), "was not imported from a WEKA trace",
-                     "weka is exported from weka imports only");
+      return make_error(session_.id(), "was not imported from a WEKA trace",
+                        "weka is exported from weka imports only");
     }
     json tree = json::parse(*fields, nullptr, false);
-    if (!tree.is_object()) return mistake(session_.id(), "its \"weka\" extra is no object");
+    if (!tree.is_object()) return make_error(session_.id(), "its \"weka\" extra is no object");
     tree["id"] = session_.id();
     std::string requests;
     if (auto good = main_requests(&requests); !good) return tl::unexpected(good.error());
@@ -62,7 +62,7 @@ class WekaText {
     for (int i = 0; i < session_.nodes_size(); ++i) {
       const v1::Node& node = session_.nodes(i);
       if (node.agent() != 0) continue;
-      if (auto good = add_call(node, 0, out); !good) return good;
+      if (auto good = add_request(node, 0, out); !good) return good;
       if (auto good = agents_after(i, out); !good) return good;
     }
     return {};
@@ -84,7 +84,8 @@ class WekaText {
       const v1::Agent& agent = session_.agents(a);
       const std::string* const fields = find_extra(agent.extras(), "weka");
       const json tree = fields == nullptr ? json() : json::parse(*fields, nullptr, false);
-      if (!tree.is_object()) return mistake(session_.id(), fmt::format("agent {} has no \"weka\" extra", a));
+      if (!tree.is_object())
+        return make_error(session_.id(), fmt::format("agent {} has no \"weka\" extra", a));
       // Trap 1: `t` is the end; an async sub-agent has no duration, and `t` is its start.
       const double duration = tree.contains("duration_ms") && tree["duration_ms"].is_number()
                                   ? tree["duration_ms"].get<double>() * 1e6
@@ -94,7 +95,7 @@ class WekaText {
       std::string requests;
       for (const v1::Node& node : session_.nodes()) {
         if (node.agent() != static_cast<uint32_t>(a) || !node.has_llm()) continue;
-        if (auto good = add_call(node, start, &requests); !good) return good;
+        if (auto good = add_request(node, start, &requests); !good) return good;
       }
       if (!out->empty()) out->push_back(',');
       *out += with_requests(tree, requests);
@@ -102,30 +103,30 @@ class WekaText {
     return {};
   }
 
-  Result<void> add_call(const v1::Node& node, int64_t origin_ns, std::string* out) {
-    if (!node.has_llm()) return mistake(session_.id(), "a main agent's node is no call");
-    const v1::LlmCall& call = node.llm();
-    const auto ids = decode_key(call.prompt_key());
-    if (!ids) return mistake(session_.id(), ids.error().what, ids.error().hint);
-    json fields = {{"t", seconds(call.recorded_at_ns() - origin_ns)},
-                   {"type", call.streaming() ? "s" : "n"},
-                   {"in", call.prompt_tokens()},
-                   {"out", call.output_tokens()},
-                   {"stop", call.stop_reason()}};
-    if (call.model() < static_cast<uint32_t>(header_.models_size())) {
-      fields["model"] = header_.models(static_cast<int>(call.model()));
+  Result<void> add_request(const v1::Node& node, int64_t origin_ns, std::string* out) {
+    if (!node.has_llm()) return make_error(session_.id(), "a main agent's node is no request");
+    const v1::LlmRequest& request = node.llm();
+    const auto ids = decode_key(request.prompt_key());
+    if (!ids) return make_error(session_.id(), ids.error().what, ids.error().hint);
+    json fields = {{"t", seconds(request.recorded_at_ns() - origin_ns)},
+                   {"type", request.streaming() ? "s" : "n"},
+                   {"in", request.prompt_tokens()},
+                   {"out", request.output_tokens()},
+                   {"stop", request.stop_reason()}};
+    if (request.model() < static_cast<uint32_t>(header_.models_size())) {
+      fields["model"] = header_.models(static_cast<int>(request.model()));
     }
-    if (marked(node, v1::LlmCall::kRecordedServiceNsFieldNumber) == v1::PROV_UNSPECIFIED) {
-      fields["api_time"] = seconds(call.recorded_service_ns());
+    if (marked(node, v1::LlmRequest::kRecordedServiceNsFieldNumber) == v1::PROV_UNSPECIFIED) {
+      fields["api_time"] = seconds(request.recorded_service_ns());
     }
-    if (marked(node, v1::LlmCall::kRecordedTtftNsFieldNumber) == v1::RECORDED) {
-      fields["ttft"] = seconds(call.recorded_ttft_ns());
+    if (marked(node, v1::LlmRequest::kRecordedTtftNsFieldNumber) == v1::RECORDED) {
+      fields["ttft"] = seconds(request.recorded_ttft_ns());
     }
     if (const std::string* const think = find_extra(node.extras(), "think_ns")) {
       const json value = json::parse(*think, nullptr, false);
       if (value.is_number_integer()) fields["think_time"] = seconds(value.get<int64_t>());
-    } else if (marked(node, v1::LlmCall::kThinkNsFieldNumber) == v1::PROV_UNSPECIFIED) {
-      fields["think_time"] = seconds(call.think_ns());
+    } else if (marked(node, v1::LlmRequest::kThinkNsFieldNumber) == v1::PROV_UNSPECIFIED) {
+      fields["think_time"] = seconds(request.think_ns());
     }
     if (const std::string* const io = find_extra(node.extras(), "io")) {
       const json codes = json::parse(*io, nullptr, false);
@@ -140,14 +141,14 @@ class WekaText {
     *out += ",\"hash_ids\":[";
     for (const IdRun& run : *ids) {
       if (run.scope != v1::SCOPE_GLOBAL) continue;
-      return mistake(session_.id(), "its prompts were made to share their prefixes on import",
-                     "export a trace that was imported with --sharing=none");
+      return make_error(session_.id(), "its prompts were made to share their prefixes on import",
+                        "export a trace that was imported with --sharing=none");
     }
     if (auto good = list_ids(*ids, ",", out); !good)
-      return mistake(session_.id(), good.error().what, good.error().hint);
+      return make_error(session_.id(), good.error().what, good.error().hint);
     if (out->size() > kTextBytesMax) {
-      return mistake(session_.id(), fmt::format("takes more than {} MiB as JSON", kTextBytesMax >> 20),
-                     "cut it");
+      return make_error(session_.id(), fmt::format("takes more than {} MiB as JSON", kTextBytesMax >> 20),
+                        "cut it");
     }
     *out += "]}";
     return {};
@@ -166,7 +167,7 @@ class WekaExport : public TraceSink {
     std::error_code error;
     std::filesystem::create_directories(path_, error);
     if (!error) return {};
-    return mistake(path_, fmt::format("cannot be made: {}", error.message()), "a directory");
+    return make_error(path_, fmt::format("cannot be made: {}", error.message()), "a directory");
   }
 
   Result<void> shared_spans(const v1::SharedSpanTable&) override { return {}; }
@@ -177,8 +178,8 @@ class WekaExport : public TraceSink {
       return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
     };
     if (id.empty() || id.size() > 200 || !std::all_of(id.begin(), id.end(), plain)) {
-      return mistake(path_, fmt::format("session '{}' cannot name a file", id.substr(0, 60)),
-                     "letters, digits, - and _");
+      return make_error(path_, fmt::format("session '{}' cannot name a file", id.substr(0, 60)),
+                        "letters, digits, - and _");
     }
     const auto text = weka_text(header_, session);
     if (!text) return tl::unexpected(text.error());

@@ -28,14 +28,14 @@ const TraceFormat* find_format(const std::string& name) {
   return nullptr;
 }
 
-tl::unexpected<Mistake> unknown_format(const std::string& name, bool exporting) {
+tl::unexpected<Error> unknown_format(const std::string& name, bool exporting) {
   std::vector<std::string> names;
   for (const TraceFormat& format : formats()) {
     if (!exporting || format.exporter != nullptr) names.push_back(format.name);
   }
-  return mistake("format",
-                 fmt::format("'{}' is not a format that can be {}", name, exporting ? "written" : "read"),
-                 fmt::format("{}{}", fmt::join(names, ", "), exporting ? "" : ", auto"));
+  return make_error("format",
+                    fmt::format("'{}' is not a format that can be {}", name, exporting ? "written" : "read"),
+                    fmt::format("{}{}", fmt::join(names, ", "), exporting ? "" : ", auto"));
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ Result<void> import_trace(const std::string& format, const std::string& path, co
   try {
     return found->import(path, options, sink);
   } catch (const std::exception& exception) {  // bad_alloc, and what the libraries below throw
-    return mistake(path, fmt::format("importing {} failed: {}", name, exception.what()));
+    return make_error(path, fmt::format("importing {} failed: {}", name, exception.what()));
   }
 }
 
@@ -92,7 +92,7 @@ Result<PrefixSharing> parse_sharing(const std::string& text) {
   if (text == "none") return PrefixSharing::kNone;
   if (text == "equal-prefix") return PrefixSharing::kEqualPrefix;
   if (text == "all") return PrefixSharing::kAll;
-  return mistake("--sharing", fmt::format("'{}'", text), "none, equal-prefix or all");
+  return make_error("--sharing", fmt::format("'{}'", text), "none, equal-prefix or all");
 }
 
 }  // namespace kvtwin

@@ -48,7 +48,7 @@ const std::vector<TraceFormat>& formats();
 // `format` is a name of the table, or "auto": then the content of `path` decides. Ends with sink->done().
 Result<void> import_trace(const std::string& format, const std::string& path, const ImportOptions& options,
                           TraceSink* sink);
-// The name of the format that `path` holds, or a Mistake that says what was looked at.
+// The name of the format that `path` holds, or an Error that says what was looked at.
 Result<std::string> guess_format(const std::string& path);
 
 Result<std::unique_ptr<TraceSink>> make_exporter(const std::string& format, const std::string& path);

@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Claude's logs may open with a long snapshot, and tau-bench's with the task, before the telling field.
+// Claude's logs may open with a long prefix checkpoint, and tau-bench's with the task, before the telling
+// field.
 constexpr size_t kStartBytes = 65'536;
 // Beside the traces there are indices, reports and lists of tools: a few files may be of no format.
 constexpr size_t kFilesMax = 16;
@@ -52,17 +53,18 @@ Result<std::string> guess_of_many(const std::string& path) {
   };
   if (auto good = for_each_start(path, kStartBytes, wanted, take); !good) return tl::unexpected(good.error());
   if (!found.empty()) return found;
-  if (!alone.empty()) return mistake(path, alone + ", which is read from a file", "give that file");
-  if (looked == 0) return mistake(path, "holds no file .json, .jsonl or .csv", "traces, or another path");
-  return mistake(path, fmt::format("the {} files looked at are of no known format", looked),
-                 "name the format: `kvtwin trace formats`");
+  if (!alone.empty()) return make_error(path, alone + ", which is read from a file", "give that file");
+  if (looked == 0) return make_error(path, "holds no file .json, .jsonl or .csv", "traces, or another path");
+  return make_error(path, fmt::format("the {} files looked at are of no known format", looked),
+                    "name the format: `kvtwin trace formats`");
 }
 
 }  // namespace
 
 Result<std::string> guess_format(const std::string& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return mistake(path, "does not exist", "a trace file, directory or archive");
+  if (!fs::exists(path, error))
+    return make_error(path, "does not exist", "a trace file, directory or archive");
   if (fs::is_directory(path, error) || is_archive_name(path)) return guess_of_many(path);
   std::string format;
   const auto take = [&](const std::string&, std::string_view start) {
@@ -72,8 +74,8 @@ Result<std::string> guess_format(const std::string& path) {
   const auto any = [](const std::string&) { return true; };
   if (auto good = for_each_start(path, kStartBytes, any, take); !good) return tl::unexpected(good.error());
   if (!format.empty()) return format;
-  return mistake(path, fmt::format("its first {} bytes are of no known format", kStartBytes),
-                 "name the format: `kvtwin trace formats`");
+  return make_error(path, fmt::format("its first {} bytes are of no known format", kStartBytes),
+                    "name the format: `kvtwin trace formats`");
 }
 
 }  // namespace kvtwin

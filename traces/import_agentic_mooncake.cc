@@ -23,9 +23,10 @@ class AgenticImport {
   Result<void> link() {
     std::map<std::string, size_t> row_of;
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (rows_[i].request.empty()) return wrong(i, "has no \"request_id\"", "a name that wait_for can use");
+      if (rows_[i].request.empty())
+        return problem(i, "has no \"request_id\"", "a name that wait_for can use");
       if (!row_of.emplace(rows_[i].request, i).second) {
-        return wrong(i, fmt::format("request_id '{}' is there twice", rows_[i].request), "each once");
+        return problem(i, fmt::format("request_id '{}' is there twice", rows_[i].request), "each once");
       }
     }
     part_.resize(rows_.size());
@@ -35,14 +36,14 @@ class AgenticImport {
       for (const std::string& name : rows_[i].wait_for) {
         const auto it = row_of.find(name);
         if (it == row_of.end())
-          return wrong(i, fmt::format("waits for '{}'", name), "a request_id of this file");
+          return problem(i, fmt::format("waits for '{}'", name), "a request_id of this file");
         waits_[i].push_back(it->second);
         part_[part(i)] = part(it->second);
       }
       std::sort(waits_[i].begin(), waits_[i].end());
       waits_[i].erase(std::unique(waits_[i].begin(), waits_[i].end()), waits_[i].end());
       if (waits_[i].empty() && !rows_[i].at_ns) {
-        return wrong(i, "has neither wait_for nor a timestamp", "one of them says when it starts");
+        return problem(i, "has neither wait_for nor a timestamp", "one of them says when it starts");
       }
     }
     return order();
@@ -69,8 +70,8 @@ class AgenticImport {
   const std::vector<MooncakeRow>& rows() const { return rows_; }
 
  private:
-  tl::unexpected<Mistake> wrong(size_t i, std::string what, std::string hint) const {
-    return mistake(fmt::format("{}:{}", path_, rows_[i].line), std::move(what), std::move(hint));
+  tl::unexpected<Error> problem(size_t i, std::string what, std::string hint) const {
+    return make_error(fmt::format("{}:{}", path_, rows_[i].line), std::move(what), std::move(hint));
   }
 
   size_t part(size_t i) {
@@ -102,8 +103,8 @@ class AgenticImport {
     }
     if (order_.size() == rows_.size()) return {};
     const auto stuck = std::find_if(missing.begin(), missing.end(), [](uint32_t n) { return n != 0; });
-    return wrong(static_cast<size_t>(stuck - missing.begin()), "waits, through others, for itself",
-                 "wait_for without circles");
+    return problem(static_cast<size_t>(stuck - missing.begin()), "waits, through others, for itself",
+                   "wait_for without circles");
   }
 
   v1::Session session(const std::vector<size_t>& members, int64_t arrival) const {
@@ -120,13 +121,13 @@ class AgenticImport {
         node.mutable_tool()->set_duration_ns(*row.tool_ns);
         for (const size_t before : waits_[i]) depend(node_of.at(before), v1::DEP_CONTROL, &node);
       }
-      v1::Node& node = *add_mooncake_call(row, true, &session);
+      v1::Node& node = *add_mooncake_request(row, true, &session);
       node_of[i] = static_cast<uint32_t>(session.nodes_size() - 1);
       node.mutable_llm()->set_think_ns(waits_[i].empty() ? 0 : row.delay_ns.value_or(0));
       if (row.at_ns)
         node.mutable_llm()->set_recorded_at_ns(*row.at_ns);
       else
-        mark(&node, v1::LlmCall::kRecordedAtNsFieldNumber, v1::UNKNOWN);
+        mark(&node, v1::LlmRequest::kRecordedAtNsFieldNumber, v1::UNKNOWN);
       if (waits_[i].empty()) node.set_start_offset_ns(*row.at_ns - arrival);
       for (const size_t before : waits_[i]) {
         const bool data = common_blocks(rows_[before].ids, row.ids) > 0;
@@ -159,7 +160,7 @@ Result<void> import_agentic_mooncake(const std::string& path, const ImportOption
   AgenticImport import(path, std::move(*rows));
   if (auto good = import.link(); !good) return good;
   v1::TraceHeader header = mooncake_header("agentic_mooncake", path, options, import.rows());
-  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
+  header.set_request_arrivals(v1::ARR_CLOSED_LOOP);
   add_policy(&header, "ToolCall.duration_ns", v1::RECORDED);
   if (auto good = sink->header(header); !good) return good;
   if (auto good = import.emit(sink); !good) return good;

@@ -23,7 +23,7 @@ std::vector<uint32_t> counts_of(const char* name, JsonFields* fields, uint64_t* 
     JsonFields one(entry, fields->where());
     out.push_back(one.u32(name));
     *sum += out.back();
-    if (one.failed()) fields->wrong(one.error().value().what, one.error().value().hint);
+    if (one.failed()) fields->problem(one.error().value().what, one.error().value().hint);
   }
   return out;
 }
@@ -34,7 +34,7 @@ std::vector<int64_t> times_of(const char* name, JsonFields* fields) {
     const json entry = {{name, value}};
     JsonFields one(entry, fields->where());
     out.push_back(one.time_ns(name, 1e9));
-    if (one.failed()) fields->wrong(one.error().value().what, one.error().value().hint);
+    if (one.failed()) fields->problem(one.error().value().what, one.error().value().hint);
   }
   return out;
 }
@@ -59,21 +59,22 @@ Result<ComputeRow> read_row(const json& tree, const std::string& where) {
   if (fields.failed()) return fields.error();
   const size_t n = row.answers.size();
   if (row.results.size() != n || row.waits_ns.size() != n) {
-    return mistake(where,
-                   fmt::format("{} answers, {} tool outputs and {} tool times", n, row.results.size(),
-                               row.waits_ns.size()),
-                   "one of each per turn");
+    return make_error(where,
+                      fmt::format("{} answers, {} tool outputs and {} tool times", n, row.results.size(),
+                                  row.waits_ns.size()),
+                      "one of each per turn");
   }
   // Some writers count the final answer as a turn.
   if (turns && *turns != n && *turns != n + 1) {
-    return mistake(where,
-                   fmt::format("num_turns is {}, but there are {} answers before the final one", *turns, n));
+    return make_error(
+        where, fmt::format("num_turns is {}, but there are {} answers before the final one", *turns, n));
   }
-  if (row.prompt == 0) return mistake(where, "input_prompt_length is 0", "a prompt of at least one token");
-  if (n > kTurnsMax) return mistake(where, fmt::format("{} turns", n), fmt::format("at most {}", kTurnsMax));
+  if (row.prompt == 0) return make_error(where, "input_prompt_length is 0", "a prompt of at least one token");
+  if (n > kTurnsMax)
+    return make_error(where, fmt::format("{} turns", n), fmt::format("at most {}", kTurnsMax));
   if (sum > kRowTokensMax)
-    return mistake(where, fmt::format("{} tokens in one session", sum),
-                   fmt::format("at most {}", kRowTokensMax));
+    return make_error(where, fmt::format("{} tokens in one session", sum),
+                      fmt::format("at most {}", kRowTokensMax));
   return row;
 }
 
@@ -85,7 +86,7 @@ v1::Session session_of(const ComputeRow& row, uint64_t number) {
     std::vector<SpanSpec> output;
     if (tokens > 0) output.push_back({.role = v1::ASSISTANT, .tokens = tokens});
     std::vector<Piece> made;
-    agent.call(output, &made);
+    agent.request(output, &made);
     return made.empty() ? Piece{} : made[0];
   };
   for (size_t i = 0; i < row.answers.size(); ++i) {
@@ -104,9 +105,9 @@ Result<void> import_applied_compute(const std::string& path, const ImportOptions
   header.add_tool_names("unknown");
   header.set_time_resolution_ns(1);
   header.set_session_arrivals(v1::ARR_NONE);
-  header.set_call_arrivals(v1::ARR_NONE);
-  add_policy(&header, "LlmCall.prompt_tokens", v1::DERIVED);
-  add_policy(&header, "LlmCall.output_tokens", v1::RECORDED);
+  header.set_request_arrivals(v1::ARR_NONE);
+  add_policy(&header, "LlmRequest.prompt_tokens", v1::DERIVED);
+  add_policy(&header, "LlmRequest.output_tokens", v1::RECORDED);
   add_policy(&header, "ToolCall.duration_ns", v1::RECORDED);
   add_policy(&header, "Span.tokens", v1::RECORDED);
   add_policy(&header, "Span.role", v1::DERIVED);  // by the names of the fields; the prompt's are unknown
@@ -115,14 +116,14 @@ Result<void> import_applied_compute(const std::string& path, const ImportOptions
   const auto take = [&](uint64_t number, std::string_view line) -> Result<void> {
     const std::string where = fmt::format("{}:{}", path, number);
     const Result<CompactJson> parsed = parse_compact_json(line, {});
-    if (!parsed) return mistake(where, parsed.error().what, "one JSON object per line");
+    if (!parsed) return make_error(where, parsed.error().what, "one JSON object per line");
     const Result<ComputeRow> row = read_row(parsed->tree, where);
     if (!row) return tl::unexpected(row.error());
     ++rows;
     return sink->session(session_of(*row, number));
   };
   if (Result<void> good = for_each_line(path, take); !good) return good;
-  if (rows == 0) return mistake(path, "no rows in it", "one JSON object per line");
+  if (rows == 0) return make_error(path, "no rows in it", "one JSON object per line");
   return sink->done();
 }
 

@@ -39,27 +39,28 @@ class AzureImport {
       titled_ = true;
       if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
       if (text == kAzureTitles) return {};
-      return mistake(where, fmt::format("starts with '{}'", text.substr(0, 60)), std::string(kAzureTitles));
+      return make_error(where, fmt::format("starts with '{}'", text.substr(0, 60)),
+                        std::string(kAzureTitles));
     }
     const size_t second = text.rfind(',');
     const size_t first =
         second == std::string_view::npos || second == 0 ? second : text.rfind(',', second - 1);
     if (first == std::string_view::npos || first == second) {
-      return mistake(where, fmt::format("'{}' has not three fields", text.substr(0, 60)),
-                     std::string(kAzureTitles));
+      return make_error(where, fmt::format("'{}' has not three fields", text.substr(0, 60)),
+                        std::string(kAzureTitles));
     }
     uint32_t prompt = 0, output = 0;
     if (!take_count(text.substr(first + 1, second - first - 1), &prompt) ||
         !take_count(text.substr(second + 1), &output)) {
-      return mistake(where, fmt::format("'{}' is no pair of token counts", text.substr(first + 1, 60)));
+      return make_error(where, fmt::format("'{}' is no pair of token counts", text.substr(first + 1, 60)));
     }
     const auto at = parse_azure_time(text.substr(0, first));
-    if (!at) return mistake(where, at.error().what, at.error().hint);
+    if (!at) return make_error(where, at.error().what, at.error().hint);
     return row(*at, prompt, output, where);
   }
 
   Result<void> done() {
-    if (rows_ == 0) return mistake(path_, "holds no rows");
+    if (rows_ == 0) return make_error(path_, "holds no rows");
     return sink_->done();
   }
 
@@ -69,16 +70,16 @@ class AzureImport {
       origin_ = at;
       if (auto good = sink_->header(make_header()); !good) return good;
     }
-    if (at < latest_) return mistake(where, "is earlier than the row before", "rows in order of time");
+    if (at < latest_) return make_error(where, "is earlier than the row before", "rows in order of time");
     latest_ = at;
     session_.Clear();
     session_.set_id(fmt::format("{}", rows_++));
     session_.set_arrival_at_ns(at - origin_);
     session_.add_agents()->set_name("main");
-    v1::LlmCall& call = *session_.add_nodes()->mutable_llm();
-    call.set_prompt_tokens(prompt);
-    call.set_output_tokens(output);
-    call.set_recorded_at_ns(at - origin_);
+    v1::LlmRequest& request = *session_.add_nodes()->mutable_llm();
+    request.set_prompt_tokens(prompt);
+    request.set_output_tokens(output);
+    request.set_recorded_at_ns(at - origin_);
     return sink_->session(session_);
   }
 
@@ -87,15 +88,15 @@ class AzureImport {
     header.mutable_source()->set_url("https://github.com/Azure/AzurePublicDataset");
     header.mutable_source()->set_licence("CC-BY-4.0");
     header.set_session_arrivals(v1::ARR_OPEN_LOOP);
-    header.set_call_arrivals(v1::ARR_OPEN_LOOP);
+    header.set_request_arrivals(v1::ARR_OPEN_LOOP);
     header.set_origin_unix_ns(static_cast<uint64_t>(origin_));
     header.set_time_resolution_ns(100);
-    for (const char* const field : {"LlmCall.prompt_tokens", "LlmCall.output_tokens",
-                                    "LlmCall.recorded_at_ns", "Session.arrival_at_ns"}) {
+    for (const char* const field : {"LlmRequest.prompt_tokens", "LlmRequest.output_tokens",
+                                    "LlmRequest.recorded_at_ns", "Session.arrival_at_ns"}) {
       add_policy(&header, field, v1::RECORDED);
     }
     for (const char* const field :
-         {"LlmCall.prompt_key", "LlmCall.recorded_service_ns", "LlmCall.think_ns", "Span.role"}) {
+         {"LlmRequest.prompt_key", "LlmRequest.recorded_service_ns", "LlmRequest.think_ns", "Span.role"}) {
       add_policy(&header, field, v1::UNKNOWN);
     }
     return header;
@@ -117,8 +118,8 @@ Result<int64_t> parse_azure_time(std::string_view text) {
   using namespace std::chrono;
   const std::string whole(text.substr(0, 60));
   const auto bad = [&whole] {
-    return mistake("", fmt::format("'{}' is no time", whole),
-                   "like 2023-11-16 18:15:46.6805900, from 1970 to 2200");
+    return make_error("", fmt::format("'{}' is no time", whole),
+                      "like 2023-11-16 18:15:46.6805900, from 1970 to 2200");
   };
   int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
   if (!take(&text, 4, '-', &year) || !take(&text, 2, '-', &month) || !take(&text, 2, ' ', &day) ||

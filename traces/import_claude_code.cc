@@ -25,7 +25,7 @@ Result<std::vector<std::string>> places_below(const std::string& path) {
     std::error_code ignored;
     if (it->is_directory(ignored) && !it->is_symlink(ignored)) places.push_back(it->path().string());
   }
-  if (error) return mistake(path, fmt::format("cannot be listed: {}", error.message()));
+  if (error) return make_error(path, fmt::format("cannot be listed: {}", error.message()));
   std::sort(places.begin() + 1, places.end());
   return places;
 }
@@ -40,16 +40,16 @@ v1::TraceHeader header_of(const std::string& path, int64_t origin_ns, const clau
   if (models.list().empty()) header.add_models(std::string("unknown"));
   for (const std::string& tool : tools.list()) header.add_tool_names(tool);
   header.set_session_arrivals(v1::ARR_OPEN_LOOP);
-  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
+  header.set_request_arrivals(v1::ARR_CLOSED_LOOP);
   header.set_origin_unix_ns(static_cast<uint64_t>(origin_ns));
   header.set_time_resolution_ns(1e6);
   add_policy(&header, "Session.arrival_at_ns", v1::RECORDED);
-  add_policy(&header, "LlmCall.prompt_tokens", v1::DERIVED);  // input + cache read + cache write
-  add_policy(&header, "LlmCall.output_tokens",
+  add_policy(&header, "LlmRequest.prompt_tokens", v1::DERIVED);  // input + cache read + cache write
+  add_policy(&header, "LlmRequest.output_tokens",
              v1::RECORDED);  // overridden where the log kept the first usage
-  add_policy(&header, "LlmCall.recorded_at_ns", v1::DERIVED);  // the last record before the answer
-  add_policy(&header, "LlmCall.recorded_service_ns", v1::DERIVED);
-  add_policy(&header, "LlmCall.think_ns", v1::DERIVED);
+  add_policy(&header, "LlmRequest.recorded_at_ns", v1::DERIVED);  // the last record before the answer
+  add_policy(&header, "LlmRequest.recorded_service_ns", v1::DERIVED);
+  add_policy(&header, "LlmRequest.think_ns", v1::DERIVED);
   add_policy(&header, "ToolCall.duration_ns", v1::DERIVED);  // result - emission
   add_policy(&header, "Dep.at_output_token", v1::ESTIMATED);
   add_policy(&header, "Dep.delay_ns", v1::DERIVED);
@@ -63,11 +63,11 @@ void tell(const ImportOptions& options, const claude::Counts& counts, uint64_t t
     if (count > 0) note(options, fmt::format("{} {}", count, what));
   };
   say(counts.estimated,
-      "calls have output tokens estimated from their text: the log kept the stream's first usage");
-  say(counts.failed, "calls ended in an API error: no output, prompt size estimated");
+      "requests have output tokens estimated from their text: the log kept the stream's first usage");
+  say(counts.failed, "requests ended in an API error: no output, prompt size estimated");
   say(counts.rewrites, "prompts are smaller than their history: its end was cut");
-  say(counts.unattached, "sub-agent logs that ran before every call were left out");
-  say(empty, "sessions without calls were left out");
+  say(counts.unattached, "sub-agent logs that ran before every request were left out");
+  say(empty, "sessions without requests were left out");
   say(titles, "\"summary\" records were passed over: they are titles of conversations, not compactions");
 }
 
@@ -96,16 +96,16 @@ Result<void> import_claude_code(const std::string& path, const ImportOptions& op
   uint64_t empty = 0;
   for (claude::Log& log : logs.logs()) {
     const Result<v1::Session> session = claude::build_session(log, origin_ns, &models, &tools, &counts);
-    if (!session) return mistake(path, session.error().text());
+    if (!session) return make_error(path, session.error().text());
     std::vector<claude::Record>().swap(log.records);
     if (session->nodes_size() == 0)
       ++empty;
     else if (Result<void> held = sessions.hold("", *session); !held)
-      return mistake(path, held.error().text());
+      return make_error(path, held.error().text());
   }
   if (sessions.size() == 0) {
-    return mistake(path, "no calls of Claude Code in it",
-                   "JSON lines with \"type\":\"assistant\" and a \"message\"");
+    return make_error(path, "no requests of Claude Code in it",
+                      "JSON lines with \"type\":\"assistant\" and a \"message\"");
   }
   tell(options, counts, logs.titles(), empty);
   if (Result<void> good = sink->header(header_of(path, origin_ns, models, tools)); !good) return good;

@@ -37,8 +37,8 @@ Result<Row> parse_row(const json& object, const CompactJson& document, const std
     if (!index || fields.failed()) return nullptr;
     const Tokens& ids = document.numbers[*index];
     if (ids.size() != count) {
-      fields.wrong(fmt::format("\"{}\" has {} ids for {} tokens", name, ids.size(), count),
-                   "as many as tokens");
+      fields.problem(fmt::format("\"{}\" has {} ids for {} tokens", name, ids.size(), count),
+                     "as many as tokens");
     }
     return &ids;
   };
@@ -53,11 +53,11 @@ class Conversation {
  public:
   explicit Conversation(v1::Session* session) : session_(*session) {}
 
-  v1::Node* add_call(const Row& row) {
+  v1::Node* add_request(const Row& row) {
     v1::Node* const node = session_.add_nodes();
-    v1::LlmCall& call = *node->mutable_llm();
-    call.set_prompt_tokens(row.prompt_tokens);
-    call.set_output_tokens(row.output_tokens);
+    v1::LlmRequest& request = *node->mutable_llm();
+    request.set_prompt_tokens(row.prompt_tokens);
+    request.set_output_tokens(row.output_tokens);
     if (row.prompt == nullptr) {
       context_.clear();
       spans_.clear();
@@ -66,10 +66,10 @@ class Conversation {
     const auto shared = static_cast<size_t>(
         std::mismatch(row.prompt->begin(), row.prompt->end(), context_.begin(), context_.end()).first -
         row.prompt->begin());
-    keep(shared, call.mutable_prompt());
+    keep(shared, request.mutable_prompt());
     context_.resize(shared);
-    add_span(row.prompt->data() + shared, row.prompt->size() - shared, call.mutable_prompt());
-    if (row.output != nullptr) add_span(row.output->data(), row.output->size(), call.mutable_output());
+    add_span(row.prompt->data() + shared, row.prompt->size() - shared, request.mutable_prompt());
+    if (row.output != nullptr) add_span(row.output->data(), row.output->size(), request.mutable_output());
     return node;
   }
 
@@ -97,12 +97,12 @@ class Conversation {
 
   void add_span(const uint32_t* ids, size_t count, Runs* runs) {
     if (count == 0) return;
-    v1::Span& span = *session_.add_arena();
+    v1::Span& span = *session_.add_spans();
     span.set_tokens(static_cast<uint32_t>(count));
     span.set_scope(v1::SCOPE_GLOBAL);
     span.mutable_token_ids()->Add(ids, ids + count);
     context_.insert(context_.end(), ids, ids + count);
-    spans_.push_back({static_cast<uint32_t>(session_.arena_size() - 1), static_cast<uint32_t>(count)});
+    spans_.push_back({static_cast<uint32_t>(session_.spans_size() - 1), static_cast<uint32_t>(count)});
     list(spans_.back(), runs);
   }
 
@@ -110,7 +110,7 @@ class Conversation {
     v1::SpanRun& run = *runs->Add();
     run.set_first(piece.span);
     run.set_count(1);
-    const bool whole = piece.tokens == session_.arena(static_cast<int>(piece.span)).tokens();
+    const bool whole = piece.tokens == session_.spans(static_cast<int>(piece.span)).tokens();
     run.set_keep_tokens(whole ? 0 : piece.tokens);
   }
 
@@ -130,7 +130,7 @@ Result<v1::Session> parse_session(const CompactJson& document, uint64_t line, co
   const bool agentic = fields.has("sub_requests");
   const json& list = fields.list("sub_requests");
   if (fields.failed()) return fields.error();
-  if (agentic && list.empty()) return mistake(where, "\"sub_requests\" is empty");
+  if (agentic && list.empty()) return make_error(where, "\"sub_requests\" is empty");
   Conversation conversation(&session);
   int64_t tool_ns = 0;
   for (size_t i = 0; i < (agentic ? list.size() : 1); ++i) {
@@ -144,11 +144,11 @@ Result<v1::Session> parse_session(const CompactJson& document, uint64_t line, co
       tool.add_deps()->set_node(previous);
     }
     const int before = session.nodes_size() - 1;
-    v1::Node& node = *conversation.add_call(*row);
+    v1::Node& node = *conversation.add_request(*row);
     if (i == 0) {
       node.mutable_llm()->set_recorded_at_ns(arrival);
     } else {
-      mark(&node, v1::LlmCall::kRecordedAtNsFieldNumber, v1::UNKNOWN);
+      mark(&node, v1::LlmRequest::kRecordedAtNsFieldNumber, v1::UNKNOWN);
       v1::Dep& dep = *node.add_deps();
       dep.set_node(static_cast<uint32_t>(before));
       dep.set_kind(tool_ns == 0 && conversation.repeats() ? v1::DEP_DATA : v1::DEP_CONTROL);
@@ -164,13 +164,14 @@ v1::TraceHeader make_header(const std::string& path, bool agentic) {
   header.mutable_source()->set_url("https://github.com/casys-kaist/LLMServingSim");
   header.mutable_source()->set_content_restricted(true);  // the token ids are somebody's conversations
   header.set_session_arrivals(v1::ARR_OPEN_LOOP);
-  header.set_call_arrivals(agentic ? v1::ARR_NONE : v1::ARR_OPEN_LOOP);
+  header.set_request_arrivals(agentic ? v1::ARR_NONE : v1::ARR_OPEN_LOOP);
   header.set_time_resolution_ns(1);
-  for (const char* const field : {"LlmCall.prompt_tokens", "LlmCall.output_tokens", "Session.arrival_at_ns",
-                                  "LlmCall.recorded_at_ns", "Span.token_ids", "ToolCall.duration_ns"}) {
+  for (const char* const field :
+       {"LlmRequest.prompt_tokens", "LlmRequest.output_tokens", "Session.arrival_at_ns",
+        "LlmRequest.recorded_at_ns", "Span.token_ids", "ToolCall.duration_ns"}) {
     add_policy(&header, field, v1::RECORDED);
   }
-  for (const char* const field : {"Span.role", "LlmCall.recorded_service_ns", "LlmCall.think_ns"}) {
+  for (const char* const field : {"Span.role", "LlmRequest.recorded_service_ns", "LlmRequest.think_ns"}) {
     add_policy(&header, field, v1::UNKNOWN);
   }
   return header;
@@ -184,7 +185,7 @@ Result<void> import_llmservingsim(const std::string& path, const ImportOptions&,
     const std::string where = fmt::format("{}:{}", path, line);
     const auto document = parse_compact_json(text, {.run_key = {}, .number_suffix = "_tok_ids"});
     if (!document)
-      return mistake(where, document.error().where + " " + document.error().what, "one object a line");
+      return make_error(where, document.error().where + " " + document.error().what, "one object a line");
     const auto session = parse_session(*document, line, where);
     if (!session) return tl::unexpected(session.error());
     if (!started) {
@@ -195,7 +196,7 @@ Result<void> import_llmservingsim(const std::string& path, const ImportOptions&,
     return sink->session(*session);
   };
   if (auto good = for_each_line(path, take); !good) return good;
-  if (!started) return mistake(path, "holds no rows", "one JSON object a line");
+  if (!started) return make_error(path, "holds no rows", "one JSON object a line");
   return sink->done();
 }
 

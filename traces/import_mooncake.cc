@@ -1,4 +1,4 @@
-// mooncake: rows of one session_id are a closed-loop chain, other rows are sessions of one call.
+// mooncake: rows of one session_id are a closed-loop chain, other rows are sessions of one request.
 //
 // --infer-sessions: most files carry no session ids, but a prompt that continues another shows it in
 // its ids. The parent of a request is the latest earlier one whose last full block lies on its chain
@@ -16,7 +16,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kThinkField = v1::LlmCall::kThinkNsFieldNumber;
+constexpr uint32_t kThinkField = v1::LlmRequest::kThinkNsFieldNumber;
 
 class MooncakeImport {
  public:
@@ -30,7 +30,7 @@ class MooncakeImport {
     rows_ = std::move(*rows);
     if (auto good = make_parents(block); !good) return good;
     v1::TraceHeader header = mooncake_header("mooncake", path_, options_, rows_);
-    header.set_call_arrivals(v1::ARR_OPEN_LOOP);
+    header.set_request_arrivals(v1::ARR_OPEN_LOOP);
     if (options_.infer_sessions) add_policy(&header, "Dep.kind", v1::ESTIMATED, kMooncakeSessionRecipe);
     if (options_.jitter_ns == 0 && header.time_resolution_ns() >= 1e9) {
       note(options_,
@@ -48,7 +48,7 @@ class MooncakeImport {
     const bool named =
         std::any_of(rows_.begin(), rows_.end(), [](const auto& row) { return !row.session.empty(); });
     if (options_.infer_sessions) {
-      if (named) return mistake(path_, "has session ids already", "import it without --infer-sessions");
+      if (named) return make_error(path_, "has session ids already", "import it without --infer-sessions");
       parents_ = infer_mooncake_parents(rows_, block);
     } else if (named) {
       std::map<std::string, int64_t> latest;
@@ -60,8 +60,8 @@ class MooncakeImport {
     }
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (parents_[i] < 0 && !rows_[i].at_ns) {
-        return mistake(fmt::format("{}:{}", path_, rows_[i].line), "has no timestamp",
-                       "the first row of a session arrives at one");
+        return make_error(fmt::format("{}:{}", path_, rows_[i].line), "has no timestamp",
+                          "the first row of a session arrives at one");
       }
     }
     return {};
@@ -101,7 +101,7 @@ class MooncakeImport {
     for (const size_t i : members) {
       const auto index = static_cast<uint32_t>(session_.nodes_size());
       node_of[i] = index;
-      v1::Node& node = *add_mooncake_call(rows_[i], true, &session_);
+      v1::Node& node = *add_mooncake_request(rows_[i], true, &session_);
       stamp(i, &node);
       if (parents_[i] < 0) continue;
       const auto parent = static_cast<size_t>(parents_[i]);
@@ -116,7 +116,7 @@ class MooncakeImport {
   }
 
   void stamp(size_t i, v1::Node* node) const {
-    constexpr uint32_t kAt = v1::LlmCall::kRecordedAtNsFieldNumber;
+    constexpr uint32_t kAt = v1::LlmRequest::kRecordedAtNsFieldNumber;
     if (!rows_[i].at_ns) {
       mark(node, kAt, v1::UNKNOWN);
       return;
@@ -141,12 +141,12 @@ class MooncakeImport {
     v1::Node& before = *session_.mutable_nodes(static_cast<int>(parent_node));
     int64_t service =
         std::min(gap, estimated_service_ns(rows_[parent].prompt_tokens, rows_[parent].output_tokens));
-    // One service for all who wait for the same call: the first child's gap bounds it.
+    // One service for all who wait for the same request: the first child's gap bounds it.
     if (before.llm().recorded_service_ns() != 0) {
       service = before.llm().recorded_service_ns();
     } else {
       before.mutable_llm()->set_recorded_service_ns(service);
-      mark(&before, v1::LlmCall::kRecordedServiceNsFieldNumber, v1::ESTIMATED, kMooncakeServiceRecipe);
+      mark(&before, v1::LlmRequest::kRecordedServiceNsFieldNumber, v1::ESTIMATED, kMooncakeServiceRecipe);
     }
     node->mutable_llm()->set_think_ns(std::max<int64_t>(0, gap - service));
     mark(node, kThinkField, v1::ESTIMATED, kMooncakeServiceRecipe);

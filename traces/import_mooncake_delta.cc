@@ -25,8 +25,8 @@ class DeltaSession {
   Result<void> add(const MooncakeRow& row, const MooncakeRow* before, const std::string& path) {
     const std::string where = fmt::format("{}:{}", path, row.line);
     for (const IdRun& run : row.ids) {
-      if (session_.arena_size() + uint64_t{run.count} > kSpansMax) {
-        return mistake(where, fmt::format("its session has more than {} blocks", kSpansMax), "cut it");
+      if (session_.spans_size() + uint64_t{run.count} > kSpansMax) {
+        return make_error(where, fmt::format("its session has more than {} blocks", kSpansMax), "cut it");
       }
       for (uint32_t k = 0; k < run.count; ++k) add_block(run.first + k, row.prompt_tokens);
     }
@@ -34,18 +34,18 @@ class DeltaSession {
     in_row_ = 0;
     MooncakeRow whole = row;
     if (tokens_ > (1u << 30))
-      return mistake(where, fmt::format("its prompt has {} tokens", tokens_), "at most 2^30");
+      return make_error(where, fmt::format("its prompt has {} tokens", tokens_), "at most 2^30");
     whole.prompt_tokens = static_cast<uint32_t>(tokens_);
-    v1::Node& node = *add_mooncake_call(whole, false, &session_);
-    v1::LlmCall& call = *node.mutable_llm();
-    if (session_.arena_size() > 0) {
-      v1::SpanRun& all = *call.add_prompt();  // history is append-only: the whole arena so far
-      all.set_count(static_cast<uint32_t>(session_.arena_size()));
+    v1::Node& node = *add_mooncake_request(whole, false, &session_);
+    v1::LlmRequest& request = *node.mutable_llm();
+    if (session_.spans_size() > 0) {
+      v1::SpanRun& all = *request.add_prompt();  // history is append-only: the whole arena so far
+      all.set_count(static_cast<uint32_t>(session_.spans_size()));
     }
     if (row.output_tokens > 0) {
       add_span(row.output_tokens);
-      v1::SpanRun& output = *call.add_output();
-      output.set_first(static_cast<uint32_t>(session_.arena_size() - 1));
+      v1::SpanRun& output = *request.add_output();
+      output.set_first(static_cast<uint32_t>(session_.spans_size() - 1));
       output.set_count(1);
       in_row_ = 0;
     }
@@ -55,24 +55,24 @@ class DeltaSession {
 
  private:
   void time(const MooncakeRow& row, const MooncakeRow* before, v1::Node* node) {
-    v1::LlmCall& call = *node->mutable_llm();
+    v1::LlmRequest& request = *node->mutable_llm();
     if (row.at_ns)
-      call.set_recorded_at_ns(*row.at_ns);
+      request.set_recorded_at_ns(*row.at_ns);
     else
-      mark(node, v1::LlmCall::kRecordedAtNsFieldNumber, v1::UNKNOWN);
+      mark(node, v1::LlmRequest::kRecordedAtNsFieldNumber, v1::UNKNOWN);
     if (before == nullptr) return;
     v1::Dep& dep = *node->add_deps();
     dep.set_node(static_cast<uint32_t>(session_.nodes_size() - 2));
     dep.set_kind(v1::DEP_DATA);
     if (row.delay_ns) {
-      call.set_think_ns(*row.delay_ns);
+      request.set_think_ns(*row.delay_ns);
     } else if (row.at_ns && before->at_ns) {
       const auto& earlier = session_.nodes(static_cast<int>(dep.node())).llm();
       const int64_t service = estimated_service_ns(earlier.prompt_tokens(), earlier.output_tokens());
-      call.set_think_ns(std::max<int64_t>(0, *row.at_ns - *before->at_ns - service));
-      mark(node, v1::LlmCall::kThinkNsFieldNumber, v1::ESTIMATED, kMooncakeServiceRecipe);
+      request.set_think_ns(std::max<int64_t>(0, *row.at_ns - *before->at_ns - service));
+      mark(node, v1::LlmRequest::kThinkNsFieldNumber, v1::ESTIMATED, kMooncakeServiceRecipe);
     } else {
-      mark(node, v1::LlmCall::kThinkNsFieldNumber, v1::UNKNOWN);
+      mark(node, v1::LlmRequest::kThinkNsFieldNumber, v1::UNKNOWN);
     }
   }
 
@@ -90,7 +90,7 @@ class DeltaSession {
   }
 
   v1::Span& add_span(uint32_t tokens) {
-    v1::Span& span = *session_.add_arena();
+    v1::Span& span = *session_.add_spans();
     span.set_tokens(tokens);
     span.set_scope(v1::SCOPE_SESSION);
     tokens_ += tokens;
@@ -122,7 +122,7 @@ Result<void> import_mooncake_delta(const std::string& path, const ImportOptions&
     sessions[it->second].push_back(&row);
   }
   v1::TraceHeader header = mooncake_header("mooncake-delta", path, options, *rows);
-  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
+  header.set_request_arrivals(v1::ARR_CLOSED_LOOP);
   header.set_block_tokens(0);  // identity is in the spans
   header.set_tail_block_hashed(false);
   header.set_block_ids_chained(false);
@@ -131,8 +131,8 @@ Result<void> import_mooncake_delta(const std::string& path, const ImportOptions&
   for (const auto& members : sessions) {
     const MooncakeRow& first = *members.front();
     if (!first.at_ns) {
-      return mistake(fmt::format("{}:{}", path, first.line), "has no timestamp",
-                     "the first row of a session arrives at one");
+      return make_error(fmt::format("{}:{}", path, first.line), "has no timestamp",
+                        "the first row of a session arrives at one");
     }
     v1::Session session;
     start_mooncake_session(first.session.empty() ? fmt::format("{}", first.line) : first.session,

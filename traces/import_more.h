@@ -1,7 +1,7 @@
 // Importers of chat logs: whole conversations, from which prompts must be put together again.
 //
 // All three stream into the sink and end with done(). What a source does not say is estimated and marked
-// so in the trace (TRACES 6). Bytes that are not what they should be end in a Mistake.
+// so in the trace (TRACES 6). Bytes that are not what they should be end in an Error.
 
 #ifndef KVTWIN_TRACES_IMPORT_MORE_H_
 #define KVTWIN_TRACES_IMPORT_MORE_H_

@@ -24,7 +24,7 @@ using nlohmann::json;
 
 constexpr uint32_t kSchemaTokens = 180;  // per tool: BFCL's sets have 148 to 240
 constexpr uint32_t kTemplateTokens = 4;  // per message
-constexpr uint32_t kToolCallTokens = 8;  // what a call has beside its arguments
+constexpr uint32_t kToolCallTokens = 8;  // what a request has beside its arguments
 constexpr size_t kMessagesMax = 8'192;   // prompts list every message before them
 constexpr uint64_t kCharsMax = uint64_t{64} << 20;
 
@@ -43,7 +43,7 @@ struct ToolUse {
 struct Message {
   std::string role, tool_call_id;
   uint64_t chars = 0;
-  std::vector<ToolUse> calls;
+  std::vector<ToolUse> requests;
 };
 struct Trajectory {
   std::string id;
@@ -52,7 +52,7 @@ struct Trajectory {
 };
 
 // All of one import: system prompts and tools are shared, and known only at the end.
-struct Everything {
+struct TauBenchImport {
   std::vector<Trajectory> trajectories;
   std::map<std::string, uint32_t> table_of;  // system prompt -> table
   std::vector<uint64_t> system_chars;        // of table i + 1
@@ -81,13 +81,15 @@ Result<Message> read_message(const json& tree, const std::string& where) {
   message.role = fields.text("role");
   message.chars = fields.text_if("content").value_or("").size();
   message.tool_call_id = fields.text_if("tool_call_id").value_or("");
-  for (const json& call : fields.list("tool_calls")) {
-    JsonFields use(call, where + ": tool_calls");
-    const json& function = call.is_object() && call.contains("function") ? call["function"] : call;
+  for (const json& request : fields.list("tool_calls")) {
+    JsonFields use(request, where + ": tool_calls");
+    const json& function =
+        request.is_object() && request.contains("function") ? request["function"] : request;
     JsonFields named(function, where + ": function");
-    message.calls.push_back({.id = use.text_if("id").value_or(""), .name = named.text("name"), .chars = 0});
-    message.calls.back().chars =
-        message.calls.back().name.size() + named.text_if("arguments").value_or("").size();
+    message.requests.push_back(
+        {.id = use.text_if("id").value_or(""), .name = named.text("name"), .chars = 0});
+    message.requests.back().chars =
+        message.requests.back().name.size() + named.text_if("arguments").value_or("").size();
     if (use.failed()) return use.error();
     if (named.failed()) return named.error();
   }
@@ -96,7 +98,7 @@ Result<Message> read_message(const json& tree, const std::string& where) {
 }
 
 Result<void> read_trajectory(const json& tree, const std::string& where, const std::string& name,
-                             Everything* all) {
+                             TauBenchImport* all) {
   JsonFields fields(tree, where);
   Trajectory trajectory;
   trajectory.id = fmt::format("{}-task{}-trial{}", name, fields.u64_if("task_id").value_or(0),
@@ -104,8 +106,8 @@ Result<void> read_trajectory(const json& tree, const std::string& where, const s
   const json& messages = fields.list("traj");
   if (fields.failed()) return fields.error();
   if (messages.size() > kMessagesMax)
-    return mistake(where, fmt::format("{} messages", messages.size()),
-                   fmt::format("at most {}", kMessagesMax));
+    return make_error(where, fmt::format("{} messages", messages.size()),
+                      fmt::format("at most {}", kMessagesMax));
   std::string system;
   for (size_t i = 0; i < messages.size(); ++i) {
     Result<Message> message = read_message(messages[i], fmt::format("{}.traj[{}]", where, i));
@@ -118,7 +120,7 @@ Result<void> read_trajectory(const json& tree, const std::string& where, const s
   bool answered = false;
   for (const Message& message : trajectory.messages) {
     answered = answered || message.role == "assistant";
-    for (const ToolUse& use : message.calls) {
+    for (const ToolUse& use : message.requests) {
       all->tool(use.name);
       all->tools[trajectory.table - 1].insert(use.name);
     }
@@ -127,7 +129,7 @@ Result<void> read_trajectory(const json& tree, const std::string& where, const s
   return {};
 }
 
-v1::SharedSpanTable table_of(const Everything& all, uint32_t table) {
+v1::SharedSpanTable table_of(const TauBenchImport& all, uint32_t table) {
   v1::SharedSpanTable spans;
   spans.set_table(table);
   const std::set<std::string>& tools = all.tools[table - 1];
@@ -150,7 +152,7 @@ v1::SharedSpanTable table_of(const Everything& all, uint32_t table) {
 
 class TauConversation {
  public:
-  TauConversation(const Trajectory& trajectory, uint64_t number, uint64_t seed, Everything* all)
+  TauConversation(const Trajectory& trajectory, uint64_t number, uint64_t seed, TauBenchImport* all)
       : trajectory_(trajectory),
         dice_(seed, number),
         session_(trajectory.id, "customer-service", 0),
@@ -187,24 +189,24 @@ class TauConversation {
 
   void answer(const Message& message, uint64_t n) {
     std::vector<SpanSpec> output;
-    if (message.chars > 0 || message.calls.empty()) {
+    if (message.chars > 0 || message.requests.empty()) {
       output.push_back({.role = v1::ASSISTANT,
                         .tokens = 1 + prose_tokens(message.chars),
                         .chars = clipped(message.chars)});
     }
     const size_t prose = output.size();
-    for (const ToolUse& use : message.calls) {
+    for (const ToolUse& use : message.requests) {
       output.push_back({.role = v1::TOOL_CALL,
                         .tokens = kToolCallTokens + json_tokens(use.chars),
                         .tool = all_.tool(use.name),
                         .chars = clipped(use.chars)});
     }
     std::vector<Piece> made;
-    agent_.call(output, &made);
-    for (size_t i = 0; i < message.calls.size(); ++i) {
+    agent_.request(output, &made);
+    for (size_t i = 0; i < message.requests.size(); ++i) {
       const int64_t took = dice_.pick(kToolTime, TauDraw::kTool, n, i) * 1'000'000;
-      const uint32_t node = agent_.tool(all_.tool(message.calls[i].name), made[prose + i], {}, took);
-      open_[message.calls[i].id] = node;
+      const uint32_t node = agent_.tool(all_.tool(message.requests[i].name), made[prose + i], {}, took);
+      open_[message.requests[i].id] = node;
     }
   }
 
@@ -222,15 +224,15 @@ class TauConversation {
   static uint32_t clipped(uint64_t chars) { return static_cast<uint32_t>(std::min(chars, kCharsMax)); }
 
   const Trajectory& trajectory_;
-  Dice dice_;
+  SessionDraws dice_;
   SessionBuilder session_;
   AgentThread agent_;
-  Everything& all_;
+  TauBenchImport& all_;
   std::map<std::string, uint32_t> open_;  // tool_call id -> its node
   bool asked_ = false;
 };
 
-v1::TraceHeader header_of(const std::string& path, const Everything& all, uint64_t seed) {
+v1::TraceHeader header_of(const std::string& path, const TauBenchImport& all, uint64_t seed) {
   v1::TraceHeader header = imported_header("tau-bench", path);
   v1::Tokenizer* tokenizer = header.add_tokenizers();
   tokenizer->set_name("4.9 characters of prose, 2.6 of JSON");
@@ -238,29 +240,29 @@ v1::TraceHeader header_of(const std::string& path, const Everything& all, uint64
   header.add_models("unknown");
   for (const std::string& tool : all.tool_names) header.add_tool_names(tool);
   header.set_session_arrivals(v1::ARR_NONE);
-  header.set_call_arrivals(v1::ARR_NONE);
+  header.set_request_arrivals(v1::ARR_NONE);
   header.set_time_resolution_ns(1e6);
   const uint32_t times = add_recipe(&header, "tau-bench-times",
                                     R"({"tool_ms":[1,50],"user_ms":[800,2000,4000,10000]})", seed, "");
-  add_policy(&header, "LlmCall.prompt_tokens", v1::ESTIMATED);
-  add_policy(&header, "LlmCall.output_tokens", v1::ESTIMATED);
+  add_policy(&header, "LlmRequest.prompt_tokens", v1::ESTIMATED);
+  add_policy(&header, "LlmRequest.output_tokens", v1::ESTIMATED);
   add_policy(&header, "Span.tokens", v1::ESTIMATED);
   add_policy(&header, "Span.role", v1::RECORDED);
   add_policy(&header, "ToolCall.duration_ns", v1::SYNTHESISED, times);
-  add_policy(&header, "LlmCall.think_ns", v1::SYNTHESISED, times);
+  add_policy(&header, "LlmRequest.think_ns", v1::SYNTHESISED, times);
   return header;
 }
 
 }  // namespace
 
 Result<void> import_tau_bench(const std::string& path, const ImportOptions& options, TraceSink* sink) {
-  Everything all;
+  TauBenchImport all;
   const auto wanted = [](const std::string& name) { return name.ends_with(".json"); };
   const auto take = [&](const std::string& name, std::string_view bytes) -> Result<void> {
     const Result<CompactJson> parsed = parse_compact_json(bytes, {});
-    if (!parsed) return mistake(name, parsed.error().text());
+    if (!parsed) return make_error(name, parsed.error().text());
     if (!parsed->tree.is_array())
-      return mistake(name, shown(parsed->tree) + " is no list", "a list of trajectories");
+      return make_error(name, shown(parsed->tree) + " is no list", "a list of trajectories");
     const std::string stem = name.substr(0, name.find_last_of('.'));
     for (size_t i = 0; i < parsed->tree.size(); ++i) {
       Result<void> good = read_trajectory(parsed->tree[i], fmt::format("{}[{}]", name, i), stem, &all);
@@ -270,7 +272,7 @@ Result<void> import_tau_bench(const std::string& path, const ImportOptions& opti
   };
   if (Result<void> good = for_each_document(path, wanted, take); !good) return good;
   if (all.trajectories.empty())
-    return mistake(path, "no trajectories with an answer in it", "tau-bench result files");
+    return make_error(path, "no trajectories with an answer in it", "tau-bench result files");
   if (Result<void> good = sink->header(header_of(path, all, options.seed)); !good) return good;
   std::vector<v1::SharedSpanTable> tables;
   for (uint32_t table = 1; table <= all.table_of.size(); ++table) {

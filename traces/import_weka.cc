@@ -17,31 +17,31 @@ using nlohmann::json;
 
 constexpr double kSecond = 1e9;
 
-Result<WekaCall> parse_call(const json& object, const CompactJson& document, int64_t origin_ns,
-                            v1::Scope scope, const std::string& where) {
+Result<WekaRequest> parse_request(const json& object, const CompactJson& document, int64_t origin_ns,
+                                  v1::Scope scope, const std::string& where) {
   JsonFields fields(object, where);
-  WekaCall call;
-  call.at_ns = origin_ns + fields.time_ns("t", kSecond);
-  call.service_ns = fields.time_ns_if("api_time", kSecond);
-  call.think_ns = fields.time_ns_if("think_time", kSecond);
-  call.ttft_ns = fields.time_ns_if("ttft", kSecond);
-  call.prompt_tokens = fields.u32("in");
-  call.output_tokens = fields.u32("out");
-  call.type = fields.text("type");
-  call.model = fields.text("model");
-  call.stop = fields.text_if("stop").value_or("");
-  call.input_types = fields.texts("input_types");
-  call.output_types = fields.texts("output_types");
-  if (call.type != "n" && call.type != "s") {
-    fields.wrong(fmt::format("type is '{}'", call.type), "n, s or subagent");
+  WekaRequest request;
+  request.at_ns = origin_ns + fields.time_ns("t", kSecond);
+  request.service_ns = fields.time_ns_if("api_time", kSecond);
+  request.think_ns = fields.time_ns_if("think_time", kSecond);
+  request.ttft_ns = fields.time_ns_if("ttft", kSecond);
+  request.prompt_tokens = fields.u32("in");
+  request.output_tokens = fields.u32("out");
+  request.type = fields.text("type");
+  request.model = fields.text("model");
+  request.stop = fields.text_if("stop").value_or("");
+  request.input_types = fields.texts("input_types");
+  request.output_types = fields.texts("output_types");
+  if (request.type != "n" && request.type != "s") {
+    fields.problem(fmt::format("type is '{}'", request.type), "n, s or subagent");
   }
   const std::optional<uint64_t> runs = fields.u64_if("hash_ids");
-  if (!runs) fields.wrong("has no \"hash_ids\"", "a list of block ids");
+  if (!runs) fields.problem("has no \"hash_ids\"", "a list of block ids");
   if (fields.failed()) return fields.error();
   // The parser has put the list's index in its place.
-  call.ids = document.runs[*runs];
-  for (IdRun& run : call.ids) run.scope = scope;
-  return call;
+  request.ids = document.runs[*runs];
+  for (IdRun& run : request.ids) run.scope = scope;
+  return request;
 }
 
 Result<WekaAgent> parse_agent(const json& object, const CompactJson& document, v1::Scope scope,
@@ -57,16 +57,16 @@ Result<WekaAgent> parse_agent(const json& object, const CompactJson& document, v
   agent.prefix = {fields.u32_if("tool_tokens").value_or(0), fields.u32_if("system_tokens").value_or(0)};
   agent.end_ns = t;  // `t` is when it ended: trap 1. An async one has no duration: `t` is its launch.
   agent.start_ns = t - std::min(duration, t);
-  const json& calls = fields.list("requests");
+  const json& requests = fields.list("requests");
   if (fields.failed()) return fields.error();
   json rest = object;
   rest.erase("requests");
   agent.fields_json = rest.dump(-1, ' ', true, json::error_handler_t::replace);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    auto call =
-        parse_call(calls[i], document, agent.start_ns, scope, fmt::format("{}.requests[{}]", where, i));
-    if (!call) return tl::unexpected(call.error());
-    agent.calls.push_back(std::move(*call));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto request =
+        parse_request(requests[i], document, agent.start_ns, scope, fmt::format("{}.requests[{}]", where, i));
+    if (!request) return tl::unexpected(request.error());
+    agent.requests.push_back(std::move(*request));
   }
   return agent;
 }
@@ -75,20 +75,20 @@ Result<WekaAgent> parse_agent(const json& object, const CompactJson& document, v
 Result<std::set<std::string>> unique_files(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::path beside(path);
-  if (!beside.has_filename()) beside = beside.parent_path();
-  std::vector<fs::path> places{beside.parent_path() / "unique_traces.json"};
-  if (fs::is_directory(path, error)) places.insert(places.begin(), beside / "unique_traces.json");
+  fs::path concurrent(path);
+  if (!concurrent.has_filename()) concurrent = concurrent.parent_path();
+  std::vector<fs::path> places{concurrent.parent_path() / "unique_traces.json"};
+  if (fs::is_directory(path, error)) places.insert(places.begin(), concurrent / "unique_traces.json");
   for (const fs::path& place : places) {
     if (!fs::is_regular_file(place, error)) continue;
     const auto text = read_document(place.string());
     if (!text) return tl::unexpected(text.error());
     const auto document = parse_compact_json(*text, {});
-    if (!document) return mistake(place.string() + ": " + document.error().where, document.error().what);
+    if (!document) return make_error(place.string() + ": " + document.error().where, document.error().what);
     std::set<std::string> names;
     for (const json& name : document->tree) {
       if (!name.is_string())
-        return mistake(place.string(), fmt::format("holds {}", shown(name)), "file names");
+        return make_error(place.string(), fmt::format("holds {}", shown(name)), "file names");
       names.insert(name.get<std::string>());
     }
     return names;
@@ -98,7 +98,7 @@ Result<std::set<std::string>> unique_files(const std::string& path) {
 
 }  // namespace
 
-bool WekaCall::has_input(std::string_view type_name) const {
+bool WekaRequest::has_input(std::string_view type_name) const {
   return std::find(input_types.begin(), input_types.end(), type_name) != input_types.end();
 }
 
@@ -113,7 +113,7 @@ std::vector<std::string> NameTable::sorted() const {
 }
 
 std::vector<uint32_t> NameTable::ranks() const {
-  std::vector<uint32_t> ranks(std::max<size_t>(1, index_.size()));  // an agent without calls has model 0
+  std::vector<uint32_t> ranks(std::max<size_t>(1, index_.size()));  // an agent without requests has model 0
   uint32_t rank = 0;
   for (const auto& [name, index] : index_) ranks[index] = rank++;
   return ranks;
@@ -121,19 +121,20 @@ std::vector<uint32_t> NameTable::ranks() const {
 
 Result<WekaTrace> parse_weka(std::string_view text, const std::string& where) {
   auto document = parse_compact_json(text, {.run_key = "hash_ids", .number_suffix = {}});
-  if (!document) return mistake(where + ": " + document.error().where, document.error().what, "a WEKA trace");
+  if (!document)
+    return make_error(where + ": " + document.error().where, document.error().what, "a WEKA trace");
   JsonFields fields(document->tree, where);
   WekaTrace trace;
   trace.id = fields.text("id");
   trace.block_tokens = fields.u32("block_size");
   const std::string scope = fields.text_if("hash_id_scope").value_or("local");
   if (scope != "local" && scope != "global")
-    fields.wrong("hash_id_scope is '" + scope + "'", "local or global");
+    fields.problem("hash_id_scope is '" + scope + "'", "local or global");
   trace.scope = scope == "local" ? v1::SCOPE_SESSION : v1::SCOPE_DATASET;
   trace.prefix = {fields.u32_if("tool_tokens").value_or(0), fields.u32_if("system_tokens").value_or(0)};
-  if (!fields.failed() && trace.block_tokens == 0) fields.wrong("block_size is 0", "tokens per block id");
+  if (!fields.failed() && trace.block_tokens == 0) fields.problem("block_size is 0", "tokens per block id");
   const json& requests = fields.list("requests");
-  if (!fields.failed() && requests.empty()) fields.wrong("has no requests");
+  if (!fields.failed() && requests.empty()) fields.problem("has no requests");
   if (fields.failed()) return fields.error();
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::string place = fmt::format("{}: requests[{}]", where, i);
@@ -143,9 +144,9 @@ Result<WekaTrace> parse_weka(std::string_view text, const std::string& where) {
       if (!agent) return tl::unexpected(agent.error());
       item.agent = std::move(*agent);
     } else {
-      auto call = parse_call(requests[i], *document, 0, trace.scope, place);
-      if (!call) return tl::unexpected(call.error());
-      item.call = std::move(*call);
+      auto request = parse_request(requests[i], *document, 0, trace.scope, place);
+      if (!request) return tl::unexpected(request.error());
+      item.request = std::move(*request);
     }
   }
   document->tree.erase("requests");
@@ -161,27 +162,27 @@ v1::TraceHeader weka_header(const std::string& path, const ImportOptions& option
   header.mutable_source()->set_licence("Apache-2.0");
   for (const std::string& model : models) header.add_models(model);
   header.set_session_arrivals(v1::ARR_NONE);
-  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);  // since the session's start
+  header.set_request_arrivals(v1::ARR_CLOSED_LOOP);  // since the session's start
   header.set_block_tokens(block_tokens);
   header.set_block_ids_chained(true);
   header.set_tail_block_hashed(false);
   header.set_time_resolution_ns(1e9);
   add_recipe(&header, "weka-service-fit", R"({"base_s":1.26,"output_per_s":67.4,"s_per_100k_prompt":1.56})",
-             0, "recorded calls below 120 s");
+             0, "recorded requests below 120 s");
   add_recipe(&header, "even-split", R"({"of":"output tokens over output types"})", 0, "");
   if (options.sharing != PrefixSharing::kNone) {
     const bool equal = options.sharing == PrefixSharing::kEqualPrefix;
     add_recipe(&header, "prefix-sharing", equal ? R"({"mode":"equal-prefix"})" : R"({"mode":"all"})", 0, "");
   }
   for (const char* const field :
-       {"LlmCall.prompt_tokens", "LlmCall.output_tokens", "LlmCall.think_ns", "LlmCall.recorded_at_ns",
-        "LlmCall.recorded_service_ns", "LlmCall.prompt_key"}) {
+       {"LlmRequest.prompt_tokens", "LlmRequest.output_tokens", "LlmRequest.think_ns",
+        "LlmRequest.recorded_at_ns", "LlmRequest.recorded_service_ns", "LlmRequest.prompt_key"}) {
     add_policy(&header, field, v1::RECORDED);
   }
   if (options.sharing != PrefixSharing::kNone) {
     add_policy(&header, "BlockKey.scope", v1::SYNTHESISED, kWekaSharingRecipe);
   }
-  add_policy(&header, "LlmCall.recorded_ttft_ns", v1::UNKNOWN);
+  add_policy(&header, "LlmRequest.recorded_ttft_ns", v1::UNKNOWN);
   add_policy(&header, "Dep.delay_ns", v1::DERIVED);
   add_policy(&header, "Span.tokens", v1::DERIVED);
   add_policy(&header, "Span.role", v1::DERIVED);
@@ -209,8 +210,8 @@ Result<void> import_weka(const std::string& path, const ImportOptions& options, 
     const auto trace = parse_weka(text, name);
     if (!trace) return tl::unexpected(trace.error());
     if (block_tokens != 0 && block_tokens != trace->block_tokens) {
-      return mistake(name, fmt::format("block_size is {}", trace->block_tokens),
-                     fmt::format("{}, as in the files before it", block_tokens));
+      return make_error(name, fmt::format("block_size is {}", trace->block_tokens),
+                        fmt::format("{}, as in the files before it", block_tokens));
     }
     block_tokens = trace->block_tokens;
     auto built = weka_session(*trace, options.sharing, &models);
@@ -233,7 +234,7 @@ Result<void> import_weka(const std::string& path, const ImportOptions& options, 
     return good;
   };
   if (auto good = for_each_document(path, wanted, take); !good) return good;
-  if (held.size() == 0) return mistake(path, "holds no WEKA trace", "*.json files with \"requests\"");
+  if (held.size() == 0) return make_error(path, "holds no WEKA trace", "*.json files with \"requests\"");
   if (copies != 0) note(options, fmt::format("{} files are copies of others and were left out", copies));
   if (auto good = sink->header(weka_header(path, options, block_tokens, models.sorted())); !good) return good;
   if (auto good = held.emit(models.ranks(), sink); !good) return good;

@@ -87,7 +87,8 @@ Result<void> HeldSessions::hold(std::string order, const v1::Session& session) {
   held_.emplace_back(std::move(order), session.SerializeAsString());
   bytes_ += held_.back().first.size() + held_.back().second.size() + sizeof held_.back();
   if (bytes_ <= kHeldBytesMax) return {};
-  return mistake("", fmt::format("more than {} MiB of sessions", kHeldBytesMax >> 20), "import it in parts");
+  return make_error("", fmt::format("more than {} MiB of sessions", kHeldBytesMax >> 20),
+                    "import it in parts");
 }
 
 Result<void> HeldSessions::emit(const std::vector<uint32_t>& models, TraceSink* sink) {
@@ -95,7 +96,7 @@ Result<void> HeldSessions::emit(const std::vector<uint32_t>& models, TraceSink* 
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   v1::Session session;
   for (auto& [order, bytes] : held_) {
-    if (!session.ParseFromString(bytes)) return mistake(order, "a held session could not be read back");
+    if (!session.ParseFromString(bytes)) return make_error(order, "a held session could not be read back");
     std::string().swap(bytes);
     for (v1::Agent& agent : *session.mutable_agents()) agent.set_model(models.at(agent.model()));
     for (v1::Node& node : *session.mutable_nodes()) {

@@ -20,7 +20,7 @@ void add_policy(v1::TraceHeader* header, const char* field, v1::Prov prov, uint3
 uint32_t add_recipe(v1::TraceHeader* header, const std::string& name, const std::string& params_json,
                     uint64_t seed, const std::string& fitted_on);
 v1::ProvOverride* mark(v1::Node* node, uint32_t field, v1::Prov prov, uint32_t recipe = 0);
-// The provenance of a field of a node's call, tool or sub-agent: its override, else PROV_UNSPECIFIED.
+// The provenance of a field of a node's request, tool or sub-agent: its override, else PROV_UNSPECIFIED.
 v1::Prov marked(const v1::Node& node, uint32_t field);
 v1::Extra* add_extra(google::protobuf::RepeatedPtrField<v1::Extra>* extras, std::string key,
                      std::string value_json);
@@ -28,7 +28,7 @@ const std::string* find_extra(const google::protobuf::RepeatedPtrField<v1::Extra
                               std::string_view key);
 void note(const ImportOptions& options, std::string text);
 
-// The service time that recorded Claude Code calls fit (TRACES 2.1; R2 = 0.875): 1.26 s, plus a second
+// The service time that recorded Claude Code requests fit (TRACES 2.1; R2 = 0.875): 1.26 s, plus a second
 // per 67.4 output tokens, plus 1.56 s per 100,000 prompt tokens. Stands in where none was recorded.
 int64_t estimated_service_ns(uint32_t prompt_tokens, uint32_t output_tokens);
 

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr uint64_t kHeadCallsMin = 3;
+constexpr uint64_t kHeadRequestsMin = 3;
 
 ordered_json distribution(const std::vector<int64_t>& sorted, double unit) {
   ordered_json out;
@@ -39,7 +39,7 @@ std::string prov_name(v1::Prov prov) {
   return name == "prov_unspecified" ? "unspecified" : name;
 }
 
-ordered_json shares(const std::map<v1::Prov, uint64_t>& amounts) {
+ordered_json fractions(const std::map<v1::Prov, uint64_t>& amounts) {
   uint64_t total = 0;
   for (const auto& [prov, amount] : amounts) total += amount;
   ordered_json out = ordered_json::object();
@@ -66,30 +66,30 @@ Result<void> TraceInspector::shared_spans(const v1::SharedSpanTable& table) {
 }
 
 void TraceInspector::count_prov(const v1::Node& node, const char* field, uint32_t number, uint64_t amount,
-                                std::map<v1::Prov, uint64_t>* shares) const {
+                                std::map<v1::Prov, uint64_t>* fractions) const {
   v1::Prov prov = marked(node, number);
   if (prov == v1::PROV_UNSPECIFIED) {
     const auto policy = policies_.find(field);
     if (policy != policies_.end()) prov = policy->second;
   }
-  (*shares)[prov] += amount;
+  (*fractions)[prov] += amount;
 }
 
-void TraceInspector::call(const v1::Node& node) {
-  const v1::LlmCall& call = node.llm();
-  prompt_.push_back(call.prompt_tokens());
-  output_.push_back(call.output_tokens());
-  if (!node.deps().empty()) think_.push_back(call.think_ns());
-  if (call.recorded_service_ns() != 0 &&
-      marked(node, v1::LlmCall::kRecordedServiceNsFieldNumber) != v1::ESTIMATED) {
-    service_.push_back(call.recorded_service_ns());
+void TraceInspector::request(const v1::Node& node) {
+  const v1::LlmRequest& request = node.llm();
+  prompt_.push_back(request.prompt_tokens());
+  output_.push_back(request.output_tokens());
+  if (!node.deps().empty()) think_.push_back(request.think_ns());
+  if (request.recorded_service_ns() != 0 &&
+      marked(node, v1::LlmRequest::kRecordedServiceNsFieldNumber) != v1::ESTIMATED) {
+    service_.push_back(request.recorded_service_ns());
   }
-  count_prov(node, "LlmCall.prompt_tokens", v1::LlmCall::kPromptTokensFieldNumber, call.prompt_tokens(),
-             &prompt_prov_);
-  count_prov(node, "LlmCall.output_tokens", v1::LlmCall::kOutputTokensFieldNumber, call.output_tokens(),
-             &output_prov_);
-  count_prov(node, "LlmCall.think_ns", v1::LlmCall::kThinkNsFieldNumber,
-             static_cast<uint64_t>(call.think_ns()), &wait_prov_);
+  count_prov(node, "LlmRequest.prompt_tokens", v1::LlmRequest::kPromptTokensFieldNumber,
+             request.prompt_tokens(), &prompt_prov_);
+  count_prov(node, "LlmRequest.output_tokens", v1::LlmRequest::kOutputTokensFieldNumber,
+             request.output_tokens(), &output_prov_);
+  count_prov(node, "LlmRequest.think_ns", v1::LlmRequest::kThinkNsFieldNumber,
+             static_cast<uint64_t>(request.think_ns()), &wait_prov_);
 }
 
 void TraceInspector::windows(const v1::Session& session) {
@@ -99,24 +99,24 @@ void TraceInspector::windows(const v1::Session& session) {
     for (const v1::Node& node : session.nodes()) {
       if (!node.has_llm()) continue;
       const bool fits = uint64_t{node.llm().prompt_tokens()} + node.llm().output_tokens() <= window.tokens;
-      window.calls += fits;
+      window.requests += fits;
       if (node.agent() != 0) continue;
       open = open && fits;
       head += open;
     }
-    window.all_head_calls += head;
-    if (head < kHeadCallsMin) continue;
+    window.all_head_requests += head;
+    if (head < kHeadRequestsMin) continue;
     ++window.heads;
-    window.head_calls += head;
+    window.head_requests += head;
   }
 }
 
 Result<void> TraceInspector::session(const v1::Session& session) {
   ++sessions_;
   sub_agents_ += static_cast<uint64_t>(session.agents_size() - 1);
-  int64_t calls = 0;
+  int64_t requests = 0;
   for (const v1::Node& node : session.nodes()) {
-    if (node.has_llm()) ++calls, call(node);
+    if (node.has_llm()) ++requests, request(node);
     opaque_ += node.has_opaque();
     if (!node.has_tool()) continue;
     ++tools_;
@@ -124,7 +124,7 @@ Result<void> TraceInspector::session(const v1::Session& session) {
     count_prov(node, "ToolCall.duration_ns", v1::ToolCall::kDurationNsFieldNumber,
                static_cast<uint64_t>(node.tool().duration_ns()), &wait_prov_);
   }
-  per_session_.push_back(calls);
+  per_session_.push_back(requests);
   windows(session);
   reuse_.session(session);
   return {};
@@ -142,7 +142,7 @@ ordered_json TraceInspector::json() const {
   out["source"] = header_.source().name();
   out["file"] = header_.source().file();
   out["sessions"] = sessions_;
-  out["calls"] = prompt_.size();
+  out["requests"] = prompt_.size();
   out["tool_calls"] = tools_;
   out["sub_agents"] = sub_agents_;
   out["opaque_agents"] = opaque_;
@@ -151,7 +151,7 @@ ordered_json TraceInspector::json() const {
   ordered_json& per = out["distributions"];
   per["prompt_tokens"] = distribution(prompt_, 1);
   per["output_tokens"] = distribution(output_, 1);
-  per["calls_per_session"] = distribution(per_session_, 1);
+  per["requests_per_session"] = distribution(per_session_, 1);
   per["think_s"] = distribution(think_, 1e9);
   per["tool_s"] = distribution(tool_, 1e9);
   per["recorded_service_s"] = distribution(service_, 1e9);
@@ -161,17 +161,17 @@ ordered_json TraceInspector::json() const {
   ideal["in_session"] = reuse.in_session();
   ideal["in_trace"] = reuse.in_trace();
   ordered_json& prov = out["provenance"];
-  prov["prompt_tokens"] = shares(prompt_prov_);
-  prov["output_tokens"] = shares(output_prov_);
-  prov["wait_time"] = shares(wait_prov_);
+  prov["prompt_tokens"] = fractions(prompt_prov_);
+  prov["output_tokens"] = fractions(output_prov_);
+  prov["wait_time"] = fractions(wait_prov_);
   for (const Window& window : windows_) {
     ordered_json entry;
     entry["tokens"] = window.tokens;
-    entry["calls_that_fit"] =
-        prompt_.empty() ? 0.0 : static_cast<double>(window.calls) / static_cast<double>(prompt_.size());
+    entry["requests_that_fit"] =
+        prompt_.empty() ? 0.0 : static_cast<double>(window.requests) / static_cast<double>(prompt_.size());
     entry["sessions_with_head"] = window.heads;
-    entry["calls_in_these_heads"] = window.head_calls;
-    entry["calls_in_all_heads"] = window.all_head_calls;
+    entry["requests_in_these_heads"] = window.head_requests;
+    entry["requests_in_all_heads"] = window.all_head_requests;
     out["windows"].push_back(std::move(entry));
   }
   return out;
@@ -181,7 +181,7 @@ std::string TraceInspector::table() const {
   const ordered_json all = json();
   std::string out =
       fmt::format("{} ({}): {} {}, {} {}, {} {}, {} {}\n", header_.source().file(), header_.source().name(),
-                  sessions_, plural(sessions_, "session"), prompt_.size(), plural(prompt_.size(), "call"),
+                  sessions_, plural(sessions_, "session"), prompt_.size(), plural(prompt_.size(), "request"),
                   tools_, plural(tools_, "tool call"), sub_agents_, plural(sub_agents_, "sub-agent"));
   out += fmt::format("{} prompt tokens, {} output tokens\n\n", all["prompt_tokens"].get<int64_t>(),
                      all["output_tokens"].get<int64_t>());
@@ -202,18 +202,18 @@ std::string TraceInspector::table() const {
                   reuse.identified_tokens, 100 * reuse.in_session(), 100 * reuse.in_trace());
   for (const auto& [what, amounts] : all["provenance"].items()) {
     out += fmt::format("{:<22}", what);
-    for (const auto& [prov, share] : amounts.items())
-      out += fmt::format(" {} {:.1f} %", prov, 100 * share.get<double>());
+    for (const auto& [prov, fraction] : amounts.items())
+      out += fmt::format(" {} {:.1f} %", prov, 100 * fraction.get<double>());
     out += '\n';
   }
-  out += fmt::format("\n{:>10}{:>16}{:>22}{:>16}{:>22}\n", "window", "calls that fit", "sessions, head >= 3",
-                     "their calls", "calls of all heads");
+  out += fmt::format("\n{:>10}{:>16}{:>22}{:>16}{:>22}\n", "window", "requests that fit",
+                     "sessions, head >= 3", "their requests", "requests of all heads");
   for (const Window& window : windows_) {
-    out += fmt::format("{:>10}{:>14.1f} %{:>22}{:>16}{:>22}\n", window.tokens,
-                       prompt_.empty()
-                           ? 0.0
-                           : 100.0 * static_cast<double>(window.calls) / static_cast<double>(prompt_.size()),
-                       window.heads, window.head_calls, window.all_head_calls);
+    out += fmt::format(
+        "{:>10}{:>14.1f} %{:>22}{:>16}{:>22}\n", window.tokens,
+        prompt_.empty() ? 0.0
+                        : 100.0 * static_cast<double>(window.requests) / static_cast<double>(prompt_.size()),
+        window.heads, window.head_requests, window.all_head_requests);
   }
   return out;
 }

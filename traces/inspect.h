@@ -32,16 +32,16 @@ class TraceInspector : public TraceSink {
  private:
   struct Window {
     uint64_t tokens = 0;
-    uint64_t calls = 0;           // whose prompt and output fit
-    uint64_t heads = 0;           // sessions of which at least 3 calls of the main agent, from the first, fit
-    uint64_t head_calls = 0;      // of these
-    uint64_t all_head_calls = 0;  // of all sessions, heads of 1 and 2 calls too
+    uint64_t requests = 0;  // whose prompt and output fit
+    uint64_t heads = 0;     // sessions of which at least 3 requests of the main agent, from the first, fit
+    uint64_t head_requests = 0;      // of these
+    uint64_t all_head_requests = 0;  // of all sessions, heads of 1 and 2 requests too
   };
 
-  void call(const v1::Node& node);
+  void request(const v1::Node& node);
   void windows(const v1::Session& session);
   void count_prov(const v1::Node& node, const char* field, uint32_t number, uint64_t amount,
-                  std::map<v1::Prov, uint64_t>* shares) const;
+                  std::map<v1::Prov, uint64_t>* fractions) const;
 
   v1::TraceHeader header_;
   std::map<std::string, v1::Prov> policies_;

@@ -15,7 +15,7 @@ std::string shown(const json& value) {
 }
 
 JsonFields::JsonFields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-  if (!object_.is_object()) wrong(fmt::format("{} is no object", shown(object_)));
+  if (!object_.is_object()) problem(fmt::format("{} is no object", shown(object_)));
 }
 
 const json* JsonFields::find(const char* name) const {
@@ -24,12 +24,12 @@ const json* JsonFields::find(const char* name) const {
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
-void JsonFields::wrong(const std::string& what, const std::string& hint) {
-  if (!error_) error_ = Mistake{where_, what, hint};
+void JsonFields::problem(const std::string& what, const std::string& hint) {
+  if (!error_) error_ = Error{where_, what, hint};
 }
 
 void JsonFields::missing(const char* name, const char* what) {
-  wrong(fmt::format("has no \"{}\"", name), fmt::format("{} is required", what));
+  problem(fmt::format("has no \"{}\"", name), fmt::format("{} is required", what));
 }
 
 std::optional<uint64_t> JsonFields::u64_if(const char* name) {
@@ -40,7 +40,7 @@ std::optional<uint64_t> JsonFields::u64_if(const char* name) {
     const double number = value->get<double>();
     if (number >= 0 && number < 9e15 && number == std::floor(number)) return static_cast<uint64_t>(number);
   }
-  wrong(fmt::format("\"{}\" is {}", name, shown(*value)), "a whole number, not negative");
+  problem(fmt::format("\"{}\" is {}", name, shown(*value)), "a whole number, not negative");
   return std::nullopt;
 }
 
@@ -48,7 +48,7 @@ std::optional<uint32_t> JsonFields::u32_if(const char* name) {
   const std::optional<uint64_t> value = u64_if(name);
   if (!value) return std::nullopt;
   if (*value > UINT32_MAX) {
-    wrong(fmt::format("\"{}\" is {}", name, *value), "below 2^32");
+    problem(fmt::format("\"{}\" is {}", name, *value), "below 2^32");
     return std::nullopt;
   }
   return static_cast<uint32_t>(*value);
@@ -63,7 +63,7 @@ std::optional<double> JsonFields::number_if(const char* name) {
   const json* const value = find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number() || !std::isfinite(value->get<double>())) {
-    wrong(fmt::format("\"{}\" is {}", name, shown(*value)), "a number");
+    problem(fmt::format("\"{}\" is {}", name, shown(*value)), "a number");
     return std::nullopt;
   }
   return value->get<double>();
@@ -74,7 +74,7 @@ std::optional<int64_t> JsonFields::time_ns_if(const char* name, double unit_ns) 
   if (!value) return std::nullopt;
   const double ns = *value * unit_ns;
   if (!(ns >= 0) || ns > 1e18) {  // 31 years
-    wrong(fmt::format("\"{}\" is {}", name, *value), "a time, not negative, within 31 years");
+    problem(fmt::format("\"{}\" is {}", name, *value), "a time, not negative, within 31 years");
     return std::nullopt;
   }
   return std::llround(ns);
@@ -90,7 +90,7 @@ std::optional<std::string> JsonFields::text_if(const char* name) {
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
   if (value->is_number_integer()) return value->dump();  // ids are numbers in some files
-  wrong(fmt::format("\"{}\" is {}", name, shown(*value)), "a text");
+  problem(fmt::format("\"{}\" is {}", name, shown(*value)), "a text");
   return std::nullopt;
 }
 
@@ -104,7 +104,7 @@ const json& JsonFields::list(const char* name) {
   const json* const value = find(name);
   if (value == nullptr) return kEmpty;
   if (!value->is_array()) {
-    wrong(fmt::format("\"{}\" is {}", name, shown(*value)), "a list");
+    problem(fmt::format("\"{}\" is {}", name, shown(*value)), "a list");
     return kEmpty;
   }
   return *value;
@@ -114,7 +114,7 @@ std::vector<std::string> JsonFields::texts(const char* name) {
   std::vector<std::string> out;
   for (const json& value : list(name)) {
     if (!value.is_string())
-      wrong(fmt::format("\"{}\" holds {}", name, shown(value)), "texts");
+      problem(fmt::format("\"{}\" holds {}", name, shown(value)), "texts");
     else
       out.push_back(value.get<std::string>());
   }

@@ -16,7 +16,7 @@ namespace kvtwin {
 
 class JsonFields {
  public:
-  // `object` must outlive this. `where` leads every mistake: "trace_0003.json: requests[4]".
+  // `object` must outlive this. `where` leads every error: "trace_0003.json: requests[4]".
   JsonFields(const nlohmann::json& object, std::string where);
 
   bool has(const char* name) const { return find(name) != nullptr; }  // present and not null
@@ -24,7 +24,7 @@ class JsonFields {
   std::optional<uint32_t> u32_if(const char* name);
   std::optional<uint64_t> u64_if(const char* name);
   std::optional<double> number_if(const char* name);
-  // A time in units of `unit_ns`, as nanoseconds. Negative ones are mistakes.
+  // A time in units of `unit_ns`, as nanoseconds. Negative ones are errors.
   int64_t time_ns(const char* name, double unit_ns);
   std::optional<int64_t> time_ns_if(const char* name, double unit_ns);
   std::string text(const char* name);
@@ -33,9 +33,9 @@ class JsonFields {
   const nlohmann::json& list(const char* name);
   std::vector<std::string> texts(const char* name);
 
-  void wrong(const std::string& what, const std::string& hint = {});
+  void problem(const std::string& what, const std::string& hint = {});
   bool failed() const { return error_.has_value(); }
-  tl::unexpected<Mistake> error() const { return tl::unexpected<Mistake>(*error_); }
+  tl::unexpected<Error> error() const { return tl::unexpected<Error>(*error_); }
   const std::string& where() const { return where_; }
 
  private:
@@ -44,7 +44,7 @@ class JsonFields {
 
   const nlohmann::json& object_;
   const std::string where_;
-  std::optional<Mistake> error_;
+  std::optional<Error> error_;
 };
 
 // The first 60 characters of a value, for messages.

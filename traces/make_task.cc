@@ -25,9 +25,10 @@ Result<void> check(const TaskOptions& options) {
     names += fmt::format(", {}", one.name);
   }
   if (!known)
-    return mistake("TASK", fmt::format("no task \"{}\"", options.task.substr(0, 40)), "there are " + names);
+    return make_error("TASK", fmt::format("no task \"{}\"", options.task.substr(0, 40)),
+                      "there are " + names);
   if (options.split != "train" && options.split != "test")
-    return mistake("--split", fmt::format("is \"{}\"", options.split.substr(0, 40)), "train or test");
+    return make_error("--split", fmt::format("is \"{}\"", options.split.substr(0, 40)), "train or test");
   const struct {
     const char* flag;
     uint64_t value, low, high;
@@ -36,8 +37,8 @@ Result<void> check(const TaskOptions& options) {
               {"--questions", options.questions, 1, kQuestionsMax}};
   for (const auto& row : rows) {
     if (row.value < row.low || row.value > row.high)
-      return mistake(row.flag, fmt::format("is {}", row.value),
-                     fmt::format("{} to {} is right", row.low, row.high));
+      return make_error(row.flag, fmt::format("is {}", row.value),
+                        fmt::format("{} to {} is right", row.low, row.high));
   }
   return {};
 }
@@ -64,15 +65,15 @@ v1::TraceHeader header_of(const TaskOptions& options) {
                                  {"questions", options.questions}};
   made_by->set_params_json(params.dump());
   made_by->set_seed(options.seed);
-  for (const char* field : {"Span.role", "Span.tokens", "Span.token_ids", "LlmCall.prompt_tokens",
-                            "LlmCall.output_tokens", "LlmCall.think_ns", "ToolCall.duration_ns"}) {
+  for (const char* field : {"Span.role", "Span.tokens", "Span.token_ids", "LlmRequest.prompt_tokens",
+                            "LlmRequest.output_tokens", "LlmRequest.think_ns", "ToolCall.duration_ns"}) {
     v1::FieldPolicy* policy = header.add_policies();
     policy->set_field(field);
     policy->set_prov(v1::SYNTHESISED);
     policy->set_recipe(1);
   }
   header.set_session_arrivals(v1::ARR_NONE);
-  header.set_call_arrivals(v1::ARR_NONE);
+  header.set_request_arrivals(v1::ARR_NONE);
   header.set_time_resolution_ns(1);
   return header;
 }
@@ -95,7 +96,7 @@ Result<void> write_array(const std::string& path, const std::string& header, con
   file << header << bytes;
   file.close();
   if (!file || std::rename(draft.c_str(), path.c_str()) != 0)
-    return mistake(path, "cannot be written", "check the folder, its permissions and the disk's space");
+    return make_error(path, "cannot be written", "check the folder, its permissions and the disk's space");
   return {};
 }
 
@@ -128,11 +129,11 @@ Result<void> make_task(const TaskOptions& options, TraceSink* sink) {
 
 Result<void> TaskArrays::header(const v1::TraceHeader&) { return {}; }
 Result<void> TaskArrays::shared_spans(const v1::SharedSpanTable&) {
-  return mistake(prefix_, "the trace has shared spans", "arrays are made of tasks");
+  return make_error(prefix_, "the trace has shared spans", "arrays are made of tasks");
 }
 
 Result<void> TaskArrays::session(const v1::Session& session) {
-  std::vector<char> mark(static_cast<size_t>(session.arena_size()));
+  std::vector<char> mark(static_cast<size_t>(session.spans_size()));
   for (const v1::Node& node : session.nodes()) {
     if (!node.has_llm()) continue;
     bool scored = false;
@@ -144,10 +145,11 @@ Result<void> TaskArrays::session(const v1::Session& session) {
     }
   }
   uint32_t at = 0;
-  for (int i = 0; i < session.arena_size(); ++i) {
-    for (const uint32_t id : session.arena(i).token_ids()) {
+  for (int i = 0; i < session.spans_size(); ++i) {
+    for (const uint32_t id : session.spans(i).token_ids()) {
       if (at++ == tokens_)
-        return mistake(prefix_, fmt::format("session '{}' has more than {} tokens", session.id(), tokens_));
+        return make_error(prefix_,
+                          fmt::format("session '{}' has more than {} tokens", session.id(), tokens_));
       ids_ += static_cast<char>(id & 0xff);
       ids_ += static_cast<char>(id >> 8);
       marks_ += mark[static_cast<size_t>(i)];

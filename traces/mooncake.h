@@ -46,8 +46,8 @@ v1::TraceHeader mooncake_header(const std::string& format, const std::string& pa
 // The parent of each row, or -1: see --infer-sessions in import_mooncake.cc.
 std::vector<int64_t> infer_mooncake_parents(const std::vector<MooncakeRow>& rows, uint32_t block_tokens);
 
-// Adds the row's call to the session: everything but dependencies, waits and recorded times.
-v1::Node* add_mooncake_call(const MooncakeRow& row, bool with_key, v1::Session* session);
+// Adds the row's request to the session: everything but dependencies, waits and recorded times.
+v1::Node* add_mooncake_request(const MooncakeRow& row, bool with_key, v1::Session* session);
 void start_mooncake_session(const std::string& id, int64_t arrival_ns, v1::Session* session);
 
 }  // namespace kvtwin

@@ -36,7 +36,7 @@ Result<MooncakeRow> parse_row(std::string_view text, uint64_t line, const std::s
                               uint32_t block) {
   auto document = parse_compact_json(text, {.run_key = "hash_ids", .number_suffix = {}});
   if (!document)
-    return mistake(where, document.error().where + " " + document.error().what, "one JSON object a line");
+    return make_error(where, document.error().where + " " + document.error().what, "one JSON object a line");
   JsonFields fields(document->tree, where);
   MooncakeRow row;
   row.line = line;
@@ -51,16 +51,16 @@ Result<MooncakeRow> parse_row(std::string_view text, uint64_t line, const std::s
   row.session = fields.text_if("session_id").value_or("");
   row.request = fields.text_if("request_id").value_or("");
   row.wait_for = fields.texts("wait_for");
-  if (!fields.failed() && !output) fields.wrong("has no \"output_length\"", "tokens of the output");
-  if (!fields.failed() && !prompt && !runs) fields.wrong("has neither \"input_length\" nor \"hash_ids\"");
+  if (!fields.failed() && !output) fields.problem("has no \"output_length\"", "tokens of the output");
+  if (!fields.failed() && !prompt && !runs) fields.problem("has neither \"input_length\" nor \"hash_ids\"");
   if (fields.failed()) return fields.error();
   if (runs) row.ids = std::move(document->runs[*runs]);
   for (IdRun& run : row.ids) run.scope = v1::SCOPE_DATASET;
   const uint64_t tokens = prompt ? *prompt : blocks_in(row.ids) * block;
-  if (tokens > (1u << 30)) return mistake(where, fmt::format("{} prompt tokens", tokens), "at most 2^30");
+  if (tokens > (1u << 30)) return make_error(where, fmt::format("{} prompt tokens", tokens), "at most 2^30");
   if (blocks_in(row.ids) > div_ceil<uint64_t>(tokens, block)) {
-    return mistake(where, fmt::format("{} hash ids for {} tokens", blocks_in(row.ids), tokens),
-                   fmt::format("ids of {} tokens; another size is given with --block-tokens", block));
+    return make_error(where, fmt::format("{} hash ids for {} tokens", blocks_in(row.ids), tokens),
+                      fmt::format("ids of {} tokens; another size is given with --block-tokens", block));
   }
   row.prompt_tokens = static_cast<uint32_t>(tokens);
   row.output_tokens = *output;
@@ -104,14 +104,14 @@ Result<std::vector<MooncakeRow>> read_mooncake_rows(const std::string& path, uin
     row->ids.shrink_to_fit();
     bytes += memory_of(*row);
     if (bytes > kRowBytesMax) {
-      return mistake(fmt::format("{}:{}", path, line),
-                     fmt::format("more than {} MiB of rows", kRowBytesMax >> 20), "import it in parts");
+      return make_error(fmt::format("{}:{}", path, line),
+                        fmt::format("more than {} MiB of rows", kRowBytesMax >> 20), "import it in parts");
     }
     rows.push_back(std::move(*row));
     return {};
   };
   if (auto good = for_each_line(path, take); !good) return tl::unexpected(good.error());
-  if (rows.empty()) return mistake(path, "holds no rows", "one JSON object a line");
+  if (rows.empty()) return make_error(path, "holds no rows", "one JSON object a line");
   return rows;
 }
 
@@ -129,15 +129,15 @@ v1::TraceHeader mooncake_header(const std::string& format, const std::string& pa
   add_recipe(&header, "infer-sessions", R"({"parent":"latest whose last full block is on the chain"})", 0,
              "");
   add_recipe(&header, "jitter", fmt::format(R"({{"uniform_ns":{}}})", options.jitter_ns), options.seed, "");
-  for (const char* const field :
-       {"LlmCall.prompt_tokens", "LlmCall.output_tokens", "LlmCall.prompt_key", "LlmCall.think_ns"}) {
+  for (const char* const field : {"LlmRequest.prompt_tokens", "LlmRequest.output_tokens",
+                                  "LlmRequest.prompt_key", "LlmRequest.think_ns"}) {
     add_policy(&header, field, v1::RECORDED);
   }
   const bool jitter = options.jitter_ns > 0;
-  for (const char* const field : {"LlmCall.recorded_at_ns", "Session.arrival_at_ns"}) {
+  for (const char* const field : {"LlmRequest.recorded_at_ns", "Session.arrival_at_ns"}) {
     add_policy(&header, field, jitter ? v1::SYNTHESISED : v1::RECORDED, jitter ? kMooncakeJitterRecipe : 0);
   }
-  add_policy(&header, "LlmCall.recorded_service_ns", v1::UNKNOWN);
+  add_policy(&header, "LlmRequest.recorded_service_ns", v1::UNKNOWN);
   add_policy(&header, "Span.role", v1::UNKNOWN);
   return header;
 }
@@ -180,12 +180,12 @@ void start_mooncake_session(const std::string& id, int64_t arrival_ns, v1::Sessi
   session->add_agents()->set_name("main");
 }
 
-v1::Node* add_mooncake_call(const MooncakeRow& row, bool with_key, v1::Session* session) {
+v1::Node* add_mooncake_request(const MooncakeRow& row, bool with_key, v1::Session* session) {
   v1::Node* const node = session->add_nodes();
-  v1::LlmCall& call = *node->mutable_llm();
-  call.set_prompt_tokens(row.prompt_tokens);
-  call.set_output_tokens(row.output_tokens);
-  if (with_key && !row.ids.empty()) encode_key(row.ids, v1::SCOPE_DATASET, call.mutable_prompt_key());
+  v1::LlmRequest& llm_request = *node->mutable_llm();
+  llm_request.set_prompt_tokens(row.prompt_tokens);
+  llm_request.set_output_tokens(row.output_tokens);
+  if (with_key && !row.ids.empty()) encode_key(row.ids, v1::SCOPE_DATASET, llm_request.mutable_prompt_key());
   if (!row.extras_json.empty()) add_extra(node->mutable_extras(), "mooncake", row.extras_json);
   if (!row.request.empty()) {
     add_extra(node->mutable_extras(), "request_id",

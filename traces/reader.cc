@@ -25,7 +25,7 @@ class Reading {
       start_ = offset_;
       const int tag = in_.get();
       if (tag == std::istream::traits_type::eof()) {
-        return wrong("the file ends without a footer", "it was cut off; make it again");
+        return problem("the file ends without a footer", "it was cut off; make it again");
       }
       ++offset_;
       if (auto good = take_body(); !good) return tl::unexpected(good.error());
@@ -35,15 +35,15 @@ class Reading {
     }
     if (in_.peek() != std::istream::traits_type::eof()) {
       start_ = offset_;
-      return wrong("bytes after the footer", "nothing follows it");
+      return problem("bytes after the footer", "nothing follows it");
     }
     if (auto good = sink_->done(); !good) return tl::unexpected(good.error());
     return counted_;
   }
 
  private:
-  tl::unexpected<Mistake> wrong(std::string what, std::string hint = {}) const {
-    return mistake(fmt::format("{}: byte {}", name_, start_), std::move(what), std::move(hint));
+  tl::unexpected<Error> problem(std::string what, std::string hint = {}) const {
+    return make_error(fmt::format("{}: byte {}", name_, start_), std::move(what), std::move(hint));
   }
 
   // Reads length and bytes of one record into body_.
@@ -51,15 +51,16 @@ class Reading {
     uint64_t size = 0;
     for (int shift = 0;; shift += 7) {
       const int byte = in_.get();
-      if (byte == std::istream::traits_type::eof()) return wrong("the file ends inside a record's length");
+      if (byte == std::istream::traits_type::eof()) return problem("the file ends inside a record's length");
       ++offset_;
       size |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if (byte < 0x80) break;
-      if (shift > 28) return wrong("a record's length is not a number", "this is not a kvtwin trace");
+      if (shift > 28) return problem("a record's length is not a number", "this is not a kvtwin trace");
     }
     if (size > kRecordBytesMax) {
-      return wrong(fmt::format("a record of {} bytes", size),
-                   fmt::format("at most {}; this is not a kvtwin trace, or it is damaged", kRecordBytesMax));
+      return problem(
+          fmt::format("a record of {} bytes", size),
+          fmt::format("at most {}; this is not a kvtwin trace, or it is damaged", kRecordBytesMax));
     }
     body_.clear();
     constexpr uint64_t kPiece = 1 << 20;
@@ -71,8 +72,8 @@ class Reading {
       const auto got = static_cast<uint64_t>(in_.gcount());
       offset_ += got;
       if (got < piece) {
-        return wrong(fmt::format("a record of {} bytes ends after {}", size, before + got),
-                     "the file was cut off; make it again");
+        return problem(fmt::format("a record of {} bytes ends after {}", size, before + got),
+                       "the file was cut off; make it again");
       }
     }
     return {};
@@ -82,14 +83,14 @@ class Reading {
   Result<void> decode(Message* message) {
     const uint64_t memory = decoded_bytes(*Message::descriptor(), body_);
     const std::string& type = Message::descriptor()->name();
-    if (memory == UINT64_MAX) return wrong(fmt::format("{} bytes are no {}", body_.size(), type));
+    if (memory == UINT64_MAX) return problem(fmt::format("{} bytes are no {}", body_.size(), type));
     if (memory > kDecodedBytesMax) {
-      return wrong(fmt::format("a {} that would take {} MiB of memory", type, memory >> 20),
-                   fmt::format("at most {}", kDecodedBytesMax >> 20));
+      return problem(fmt::format("a {} that would take {} MiB of memory", type, memory >> 20),
+                     fmt::format("at most {}", kDecodedBytesMax >> 20));
     }
-    const google::protobuf::LogSilencer quiet;  // what it would print is said by the mistake
+    const google::protobuf::LogSilencer quiet;  // what it would print is said by the error
     if (!message->ParseFromArray(body_.data(), static_cast<int>(body_.size()))) {
-      return wrong(fmt::format("{} bytes are no {}", body_.size(), type), "the file is damaged");
+      return problem(fmt::format("{} bytes are no {}", body_.size(), type), "the file is damaged");
     }
     return {};
   }
@@ -97,15 +98,15 @@ class Reading {
   // Puts the place in front of what the checker says; what the sink says is passed on as it is.
   Result<void> placed(Result<void> result) const {
     if (result) return result;
-    Mistake& error = result.error();
+    Error& error = result.error();
     error.where = fmt::format("{}: byte {}{}{}", name_, start_, error.where.empty() ? "" : ": ", error.where);
     return result;
   }
 
   Result<void> record(char tag) {
     if ((tag == kHeaderTag) == have_header_) {
-      return wrong(have_header_ ? "a second header" : "the file does not start with a trace header",
-                   have_header_ ? "" : "kvtwin traces are made by `kvtwin trace import`");
+      return problem(have_header_ ? "a second header" : "the file does not start with a trace header",
+                     have_header_ ? "" : "kvtwin traces are made by `kvtwin trace import`");
     }
     switch (tag) {
       case kHeaderTag: {
@@ -126,7 +127,7 @@ class Reading {
       case kFooterTag:
         return take_footer();
       default:
-        return wrong(fmt::format("a record with tag {}", static_cast<uint8_t>(tag)), "10, 18, 26 or 34");
+        return problem(fmt::format("a record with tag {}", static_cast<uint8_t>(tag)), "10, 18, 26 or 34");
     }
   }
 
@@ -141,12 +142,12 @@ class Reading {
   Result<void> take_footer() {
     v1::TraceFooter footer;
     if (auto good = decode(&footer); !good) return good;
-    if (footer.sessions() != counted_.sessions() || footer.llm_calls() != counted_.llm_calls() ||
+    if (footer.sessions() != counted_.sessions() || footer.llm_requests() != counted_.llm_requests() ||
         footer.prompt_tokens() != counted_.prompt_tokens() ||
         footer.output_tokens() != counted_.output_tokens() || footer.tool_calls() != counted_.tool_calls()) {
-      return wrong(
-          fmt::format("the footer counts {} sessions and {} calls, the file has {} and {}", footer.sessions(),
-                      footer.llm_calls(), counted_.sessions(), counted_.llm_calls()),
+      return problem(
+          fmt::format("the footer counts {} sessions and {} requests, the file has {} and {}",
+                      footer.sessions(), footer.llm_requests(), counted_.sessions(), counted_.llm_requests()),
           "the file is damaged; make it again");
     }
     counted_ = std::move(footer);
@@ -173,10 +174,11 @@ Result<v1::TraceFooter> read_trace(std::istream& in, const std::string& name, Tr
 
 Result<v1::TraceFooter> read_trace(const std::string& path, TraceSink* sink) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return mistake(path, "is a directory", "a trace is a file");
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (std::filesystem::is_directory(path, error))
+    return make_error(path, "is a directory", "a trace is a file");
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
   std::ifstream in(path, std::ios::binary);
-  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   return read_trace(in, path, sink);
 }
 

@@ -1,6 +1,6 @@
 // Streams a canonical trace file into a sink, one record in memory at a time.
 //
-// Whatever the bytes, the answer is a trace or a Mistake that names the file and the byte: a record
+// Whatever the bytes, the answer is a trace or an Error that names the file and the byte: a record
 // may be at most kRecordBytesMax long and take kDecodedBytesMax decoded (record.h), is read in pieces
 // so that a length that lies costs nothing, and every session passes check.h before the sink sees it.
 

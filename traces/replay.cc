@@ -22,12 +22,12 @@ ReplayClient::ReplayClient(ReplayTable table, const ReplayOptions& options)
   report_.sessions_total = instances;
   for (const TableSession& session : table_.sessions) {
     const auto begin = table_.nodes.begin() + session.node_first;
-    report_.calls_total +=
+    report_.requests_total +=
         static_cast<uint64_t>(std::count_if(begin, begin + session.node_count, [](const TableNode& node) {
-          return node.kind == NodeKind::kCall;
+          return node.kind == NodeKind::kRequest;
         }));
   }
-  report_.calls_total *= options_.replicas;
+  report_.requests_total *= options_.replicas;
 }
 
 const TableSession& ReplayClient::session_of(uint32_t instance) const {
@@ -61,7 +61,7 @@ void ReplayClient::end_answer(ClientEvents* events) {
   size_t next = 0;
   const UnitRun* at = runs_.data();
   for (size_t i = answer_begin_; i < events->size(); ++i) {
-    auto* ready = std::get_if<CallReady>(&(*events)[i]);
+    auto* ready = std::get_if<RequestReady>(&(*events)[i]);
     if (ready == nullptr) continue;
     ready->identity = {at, run_counts_[next]};
     at += run_counts_[next++];
@@ -120,9 +120,9 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
   if (state.waiting != 0 && state.attempts == 0) ++report_.causality_violations;
   state.phase = Phase::kRunning;
   state.emitted = 0;
-  const auto id = static_cast<uint32_t>(calls_.size());
-  calls_.push_back({due.at, due.instance, due.node, state.attempts});
-  ++report_.calls_sent;
+  const auto id = static_cast<uint32_t>(requests_.size());
+  requests_.push_back({due.at, due.instance, due.node, state.attempts});
+  ++report_.requests_sent;
   report_.prompt_tokens.add(node.prompt_provenance, node.prompt_tokens);
   report_.output_tokens.add(node.output_provenance, node.output_tokens);
 
@@ -142,8 +142,8 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
   if (known < units) runs_.push_back({kPrivateKind << 60 | id, known, units - known});
   run_counts_.push_back(static_cast<uint32_t>(runs_.size() - begin));
 
-  CallReady ready;
-  ready.call = CallId{id};
+  RequestReady ready;
+  ready.request = RequestId{id};
   ready.session = SessionId{due.instance};
   ready.index = node.index;
   ready.prompt_tokens = node.prompt_tokens;
@@ -154,9 +154,9 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
   events->push_back(ready);
 }
 
-void ReplayClient::tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) {
-  KVT_CHECK(raw(call) < calls_.size());
-  const SentCall sent = calls_[raw(call)];
+void ReplayClient::tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) {
+  KVT_CHECK(raw(request) < requests_.size());
+  const SentRequest sent = requests_[raw(request)];
   KVT_CHECK(slot_of_[sent.instance] != UINT32_MAX);
   begin_answer(now, events);  // may move live_
   const TableNode& row = node_of(sent.instance, sent.node);
@@ -171,19 +171,20 @@ void ReplayClient::tokens_emitted(Instant now, CallId call, uint32_t tokens, Cli
   if (row.abort_after != 0 && row.abort_after < row.output_tokens && tokens >= row.abort_after &&
       !state.aborted) {
     state.aborted = true;
-    events->push_back(CallCancelled{call});
+    events->push_back(RequestCancelled{request});
   }
   drain(now, events);
   end_answer(events);
 }
 
-void ReplayClient::call_finished(Instant now, CallId call, uint32_t, bool cancelled, ClientEvents* events) {
-  KVT_CHECK(raw(call) < calls_.size());
-  const SentCall sent = calls_[raw(call)];
+void ReplayClient::request_finished(Instant now, RequestId request, uint32_t, bool cancelled,
+                                    ClientEvents* events) {
+  KVT_CHECK(raw(request) < requests_.size());
+  const SentRequest sent = requests_[raw(request)];
   KVT_CHECK(slot_of_[sent.instance] != UINT32_MAX);
   KVT_CHECK(live(sent.instance).nodes[sent.node].phase == Phase::kRunning);
   begin_answer(now, events);
-  ++(cancelled ? report_.calls_aborted : report_.calls_finished);
+  ++(cancelled ? report_.requests_aborted : report_.requests_finished);
   if (options_.hints) note_end(sent.instance, now.ns);
   complete(sent.instance, sent.node, now.ns, events);
   if (options_.hints) say_what_follows(sent.instance, events);
@@ -199,21 +200,21 @@ void ReplayClient::say_what_follows(uint32_t instance, ClientEvents* events) {
   if (slot_of_[instance] == UINT32_MAX) return;  // that was the last: the end was said
   const Live& self = live(instance);
   const int64_t gap = self.gap_count > 0 ? std::max<int64_t>(0, self.gaps / self.gap_count) : 0;
-  events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kNextCallExpected, {gap}});
+  events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kNextRequestExpected, {gap}});
 }
 
-void ReplayClient::call_rejected(Instant now, CallId call, ClientEvents* events) {
-  KVT_CHECK(raw(call) < calls_.size());
-  const SentCall sent = calls_[raw(call)];
+void ReplayClient::request_rejected(Instant now, RequestId request, ClientEvents* events) {
+  KVT_CHECK(raw(request) < requests_.size());
+  const SentRequest sent = requests_[raw(request)];
   KVT_CHECK(slot_of_[sent.instance] != UINT32_MAX);
   begin_answer(now, events);  // may move live_
   NodeState& state = live(sent.instance).nodes[sent.node];
   KVT_CHECK(state.phase == Phase::kRunning);
-  ++report_.calls_rejected;
-  if (options_.on_reject == RejectPolicy::kSkipCall) {
+  ++report_.requests_rejected;
+  if (options_.on_reject == RejectPolicy::kSkipRequest) {
     complete(sent.instance, sent.node, now.ns, events);
   } else if (options_.on_reject == RejectPolicy::kRetry && state.attempts < options_.retries_max) {
-    ++report_.calls_retried;
+    ++report_.requests_retried;
     const int64_t most = options_.retry_backoff.ns << state.attempts;  // below 2^57 ns: see validate()
     ++state.attempts;
     const uint64_t word = draw({options_.seed, kBackoffField, sent.instance, sent.node, state.attempts});
@@ -227,11 +228,11 @@ void ReplayClient::call_rejected(Instant now, CallId call, ClientEvents* events)
   end_answer(events);
 }
 
-ReplayCallInfo ReplayClient::call_info(CallId call) const {
-  const SentCall& sent = calls_[raw(call)];
+ReplayRequestInfo ReplayClient::request_info(RequestId request) const {
+  const SentRequest& sent = requests_[raw(request)];
   const TableNode& node = node_of(sent.instance, sent.node);
   const auto sessions = static_cast<uint32_t>(table_.sessions.size());
-  ReplayCallInfo info;
+  ReplayRequestInfo info;
   info.session = SessionId{sent.instance};
   info.session_index = sent.instance % sessions;
   info.replica = sent.instance / sessions;

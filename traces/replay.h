@@ -1,4 +1,4 @@
-// ReplayClient sends the calls of a trace as its sessions' dependencies and times demand (TRACES 8).
+// ReplayClient sends the requests of a trace as its sessions' dependencies and times demand (TRACES 8).
 //
 // Times are integer nanoseconds. C(d) is when node d completed here, E(d, k) when its k-th output token
 // existed here; `x scale` are ratios.
@@ -7,28 +7,28 @@
 //
 //     release(n) = think(n) + max over deps d of [ end(d) + d.delay x delay_scale ]
 //     end(d)     = d.at_output_token ? E(d, k) : C(d)
-//     think(n)   = min(LlmCall.think_ns x think_scale, think_cap)
+//     think(n)   = min(LlmRequest.think_ns x think_scale, think_cap)
 //
 // and never before the last thing it waited for (delays may be negative, from rounded recordings). A
-// token that never comes counts as emitted when the call ends. Tools and opaque agents complete at
+// token that never comes counts as emitted when the request ends. Tools and opaque agents complete at
 // release + duration x tool_scale, in background or not: a background tool gates only who lists it.
 // *think_cap* spares tool time. A trace without any tool node cannot tell the two apart (WEKA): there
 // the cap limits the whole gap between the last thing waited for and the release.
-// *Open loop.* Every call at recorded_at x arrival_scale; a call that is released before a DATA
+// *Open loop.* Every request at recorded_at x arrival_scale; a request that is released before a DATA
 // predecessor (tools between them take no time) has completed is a causality violation. With other
 // than recorded arrivals: session start + (recorded_at - arrival) x arrival_scale. *Guarded open* waits
 // for all dependencies too, and adds neither delays, tool nor think times: recorded_at contains them.
-// *A call ends* for the session by finishing, by abort_after_tokens (CallCancelled is sent when that
+// *A request ends* for the session by finishing, by abort_after_tokens (RequestCancelled is sent when that
 // many tokens exist; what follows goes on), or by rejection (RejectPolicy). *A session ends* when its
 // last node, background tools included, has completed or was cancelled: SessionHint kSessionEnds.
 //
 // Order. What is due is sent by (instant, session, node); a session that starts comes before what else
-// is due at that instant. Zero-delay successors are sent in the same answer. CallIds are dealt in the
+// is due at that instant. Zero-delay successors are sent in the same answer. RequestIds are dealt in the
 // order of sending; SessionId is replica x sessions + index in the file.
 //
 // Identity (TRACES 5.1, replay_identity.h). UnitRun::space = kind << 60 | replica << 32 | session or
-// call: source ids keep their scope, clones differ in all but what is the same everywhere, and
-// positions without identity are of a space of the call.
+// request: source ids keep their scope, clones differ in all but what is the same everywhere, and
+// positions without identity are of a space of the request.
 
 #ifndef KVTWIN_TRACES_REPLAY_H_
 #define KVTWIN_TRACES_REPLAY_H_
@@ -57,22 +57,22 @@ struct ReplayReport {
   uint64_t sessions_total = 0;  // replicas counted
   uint64_t sessions_started = 0;
   uint64_t sessions_ended = 0;
-  uint64_t sessions_failed = 0;  // of the started: a call was rejected for good
-  uint64_t calls_total = 0;
-  uint64_t calls_sent = 0;      // CallReady, retries included
-  uint64_t calls_finished = 0;  // forced length or end of sequence
-  uint64_t calls_aborted = 0;   // by abort_after_tokens
-  uint64_t calls_rejected = 0;  // RejectCall answers
-  uint64_t calls_retried = 0;
-  uint64_t calls_cancelled = 0;       // never sent, because a call they depend on was rejected
+  uint64_t sessions_failed = 0;  // of the started: a request was rejected for good
+  uint64_t requests_total = 0;
+  uint64_t requests_sent = 0;      // RequestReady, retries included
+  uint64_t requests_finished = 0;  // forced length or end of sequence
+  uint64_t requests_aborted = 0;   // by abort_after_tokens
+  uint64_t requests_rejected = 0;  // RejectRequest answers
+  uint64_t requests_retried = 0;
+  uint64_t requests_cancelled = 0;    // never sent, because a request they depend on was rejected
   uint64_t causality_violations = 0;  // open loop
-  ProvenanceCounts prompt_tokens;     // of calls sent
+  ProvenanceCounts prompt_tokens;     // of requests sent
   ProvenanceCounts output_tokens;
   ProvenanceCounts wait_ns;  // think, delay and tool time as applied (closed loop)
 };
 
-// What the results writer wants to know about a call.
-struct ReplayCallInfo {
+// What the results writer wants to know about a request.
+struct ReplayRequestInfo {
   SessionId session{};
   uint32_t session_index = 0;  // in the file
   uint32_t replica = 0;
@@ -104,10 +104,10 @@ class ReplayClient final : public Client {
 
   Instant wake_at() const override;
   void wake(Instant now, ClientEvents* events) override;
-  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override;
-  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
-                     ClientEvents* events) override;
-  void call_rejected(Instant now, CallId call, ClientEvents* events) override;
+  void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) override;
+  void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
+                        ClientEvents* events) override;
+  void request_rejected(Instant now, RequestId request, ClientEvents* events) override;
 
   uint32_t unit_tokens() const { return table_.unit_tokens; }
   ReplayMode mode() const { return options_.mode; }
@@ -115,9 +115,9 @@ class ReplayClient final : public Client {
   bool cap_reaches_every_gap() const { return !table_.has_tools; }
   const ReplayReport& report() const { return report_; }
   const ReplayTable& table() const { return table_; }
-  // Calls sent so far have the ids [0, calls()).
-  uint32_t calls() const { return static_cast<uint32_t>(calls_.size()); }
-  ReplayCallInfo call_info(CallId call) const;
+  // Calls sent so far have the ids [0, requests()).
+  uint32_t requests() const { return static_cast<uint32_t>(requests_.size()); }
+  ReplayRequestInfo request_info(RequestId request) const;
   // In order of release; none in the open loops, where they take no time.
   const std::vector<ReplayTool>& tools() const { return tools_; }
 
@@ -136,8 +136,9 @@ class ReplayClient final : public Client {
     std::vector<NodeState> nodes;
     uint32_t open = 0;  // nodes that are not over
     bool failed = false;
-    bool known = false;  // a call was sent
-    // For hints: when the last call ended (-1: another was sent since), and the pauses before calls so far.
+    bool known = false;  // a request was sent
+    // For hints: when the last request ended (-1: another was sent since), and the pauses before requests so
+    // far.
     int64_t last_end = -1, gaps = 0;
     uint32_t gap_count = 0;
   };
@@ -149,7 +150,7 @@ class ReplayClient final : public Client {
     DueKind kind;
     friend auto operator<=>(const Due&, const Due&) = default;
   };
-  struct SentCall {
+  struct SentRequest {
     int64_t ready;
     uint32_t instance;
     uint32_t node;
@@ -184,8 +185,8 @@ class ReplayClient final : public Client {
   std::vector<Due> due_;  // a heap, the earliest first
   std::vector<Live> live_;
   std::vector<uint32_t> free_slots_;
-  std::vector<uint32_t> slot_of_;  // by instance
-  std::vector<SentCall> calls_;    // by CallId
+  std::vector<uint32_t> slot_of_;      // by instance
+  std::vector<SentRequest> requests_;  // by RequestId
   std::vector<ReplayTool> tools_;
   std::vector<uint32_t> doomed_;
   std::vector<UnitRun> runs_;  // of the answer at hand

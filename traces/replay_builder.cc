@@ -33,7 +33,7 @@ Provenance override_of(const v1::Node& node, uint32_t field, Provenance otherwis
 
 Result<void> check_time(int64_t ns, const std::string& where, const char* field) {
   if (ns >= 0 && ns <= kReplayTimeMax) return {};
-  return mistake(where, fmt::format("{} is {}", field, ns), fmt::format("0 to {} ns", kReplayTimeMax));
+  return make_error(where, fmt::format("{} is {}", field, ns), fmt::format("0 to {} ns", kReplayTimeMax));
 }
 
 uint64_t span_tokens(const v1::Session& session,
@@ -41,9 +41,9 @@ uint64_t span_tokens(const v1::Session& session,
   uint64_t tokens = 0;
   for (const v1::SpanRun& run : runs) {
     const uint64_t end = uint64_t{run.first()} + run.count();
-    if (run.table() != 0 || end > static_cast<uint64_t>(session.arena_size())) continue;
+    if (run.table() != 0 || end > static_cast<uint64_t>(session.spans_size())) continue;
     for (uint64_t i = run.first(); i < end && tokens <= kTokensMax; ++i) {
-      const uint32_t whole = session.arena(static_cast<int>(i)).tokens();
+      const uint32_t whole = session.spans(static_cast<int>(i)).tokens();
       tokens += i + 1 == end && run.keep_tokens() != 0 ? std::min(whole, run.keep_tokens()) : whole;
     }
   }
@@ -53,35 +53,36 @@ uint64_t span_tokens(const v1::Session& session,
 }  // namespace
 
 Result<void> ReplayBuilder::header(const v1::TraceHeader& header) {
-  if (header_seen_) return mistake("header", "appears twice", "one header, before everything else");
+  if (header_seen_) return make_error("header", "appears twice", "one header, before everything else");
   header_seen_ = true;
   identities_.header(header);
   table_.has_session_arrivals = header.session_arrivals() != v1::ARR_NONE;
-  table_.has_call_times = header.call_arrivals() != v1::ARR_NONE;
+  table_.has_request_times = header.request_arrivals() != v1::ARR_NONE;
   const double resolution = header.time_resolution_ns();
   table_.time_resolution_ns = resolution > 0 && resolution < 1e15 ? static_cast<int64_t>(resolution) : 0;
   table_.delay_provenance = policy(header, "Dep.delay_ns");
-  policies_.prompt = policy(header, "LlmCall.prompt_tokens");
-  policies_.output = policy(header, "LlmCall.output_tokens");
-  policies_.think = policy(header, "LlmCall.think_ns");
+  policies_.prompt = policy(header, "LlmRequest.prompt_tokens");
+  policies_.output = policy(header, "LlmRequest.output_tokens");
+  policies_.think = policy(header, "LlmRequest.think_ns");
   policies_.tool = policy(header, "ToolCall.duration_ns");
   policies_.opaque = policy(header, "OpaqueAgent.duration_ns");
   return {};
 }
 
 Result<void> ReplayBuilder::shared_spans(const v1::SharedSpanTable& table) {
-  if (!header_seen_) return mistake("trace", "a shared span table comes before the header");
+  if (!header_seen_) return make_error("trace", "a shared span table comes before the header");
   if (roles_) shared_[table.table()].mutable_spans()->MergeFrom(table.spans());
   return identities_.shared_spans(table);
 }
 
 Result<void> ReplayBuilder::session(const v1::Session& session) {
-  if (!header_seen_) return mistake("trace", "a session comes before the header", "the header comes first");
+  if (!header_seen_)
+    return make_error("trace", "a session comes before the header", "the header comes first");
   const std::string where = fmt::format("session {} \"{}\"", table_.sessions.size(), session.id());
   if (auto ok = check_time(session.arrival_at_ns(), where, "arrival_at_ns"); !ok) return ok;
   if (table_.nodes.size() + static_cast<size_t>(session.nodes_size()) > kNodesMax) {
-    return mistake(where, fmt::format("with it, the trace has more than {} nodes", kNodesMax),
-                   "cut the trace");
+    return make_error(where, fmt::format("with it, the trace has more than {} nodes", kNodesMax),
+                      "cut the trace");
   }
   identities_.begin_session(session);
   TableSession row;
@@ -90,11 +91,11 @@ Result<void> ReplayBuilder::session(const v1::Session& session) {
   row.node_first = static_cast<uint32_t>(table_.nodes.size());
   row.node_count = static_cast<uint32_t>(session.nodes_size());
   table_.sessions.push_back(std::move(row));
-  uint32_t calls = 0;
+  uint32_t requests = 0;
   for (int index = 0; index < session.nodes_size(); ++index) {
     const std::string node_where = fmt::format("{}, node {}", where, index);
     if (auto ok = node(session, index, node_where); !ok) return ok;
-    if (session.nodes(index).has_llm()) table_.nodes.back().index = calls++;
+    if (session.nodes(index).has_llm()) table_.nodes.back().index = requests++;
   }
   link(session);
   return {};
@@ -108,7 +109,7 @@ Result<void> ReplayBuilder::node(const v1::Session& session, int index, const st
   if (auto ok = check_time(row.start_offset_ns, where, "start_offset_ns"); !ok) return ok;
   switch (node.kind_case()) {
     case v1::Node::kLlm:
-      if (auto ok = call(session, node, &row, where); !ok) return ok;
+      if (auto ok = request(session, node, &row, where); !ok) return ok;
       break;
     case v1::Node::kTool:
       row.kind = NodeKind::kTool;
@@ -124,9 +125,9 @@ Result<void> ReplayBuilder::node(const v1::Session& session, int index, const st
       row.wait_provenance = override_of(node, v1::OpaqueAgent::kDurationNsFieldNumber, policies_.opaque);
       break;
     case v1::Node::KIND_NOT_SET:
-      return mistake(where, "is neither llm, tool nor opaque", "one of the three");
+      return make_error(where, "is neither llm, tool nor opaque", "one of the three");
   }
-  if (auto ok = check_time(row.wait_ns, where, row.kind == NodeKind::kCall ? "think_ns" : "duration_ns");
+  if (auto ok = check_time(row.wait_ns, where, row.kind == NodeKind::kRequest ? "think_ns" : "duration_ns");
       !ok) {
     return ok;
   }
@@ -135,45 +136,45 @@ Result<void> ReplayBuilder::node(const v1::Session& session, int index, const st
   return deps(session, index, where);
 }
 
-Result<void> ReplayBuilder::call(const v1::Session& session, const v1::Node& node, TableNode* row,
-                                 const std::string& where) {
-  const v1::LlmCall& call = node.llm();
-  row->kind = NodeKind::kCall;
-  row->wait_ns = call.think_ns();
-  row->recorded_at_ns = call.recorded_at_ns();
-  row->recorded_service_ns = call.recorded_service_ns();
-  row->recorded_ttft_ns = call.recorded_ttft_ns();
-  row->model = call.model();
-  row->turn = call.turn();
-  row->abort_after = call.abort_after_tokens();
+Result<void> ReplayBuilder::request(const v1::Session& session, const v1::Node& node, TableNode* row,
+                                    const std::string& where) {
+  const v1::LlmRequest& request = node.llm();
+  row->kind = NodeKind::kRequest;
+  row->wait_ns = request.think_ns();
+  row->recorded_at_ns = request.recorded_at_ns();
+  row->recorded_service_ns = request.recorded_service_ns();
+  row->recorded_ttft_ns = request.recorded_ttft_ns();
+  row->model = request.model();
+  row->turn = request.turn();
+  row->abort_after = request.abort_after_tokens();
   // proto3 cannot tell 0 from absent; then the spans say it.
   const uint64_t prompt =
-      call.prompt_tokens() != 0 ? call.prompt_tokens() : span_tokens(session, call.prompt());
+      request.prompt_tokens() != 0 ? request.prompt_tokens() : span_tokens(session, request.prompt());
   const uint64_t output =
-      call.output_tokens() != 0 ? call.output_tokens() : span_tokens(session, call.output());
+      request.output_tokens() != 0 ? request.output_tokens() : span_tokens(session, request.output());
   if (prompt > kTokensMax || output > kTokensMax) {
-    return mistake(where, fmt::format("has {} prompt and {} output tokens", prompt, output),
-                   fmt::format("at most {} of each", kTokensMax));
+    return make_error(where, fmt::format("has {} prompt and {} output tokens", prompt, output),
+                      fmt::format("at most {} of each", kTokensMax));
   }
   row->prompt_tokens = static_cast<uint32_t>(prompt);
-  // A prefill always samples one token, so a call without output does not exist in an engine.
+  // A prefill always samples one token, so a request without output does not exist in an engine.
   row->output_tokens = std::max<uint32_t>(1, static_cast<uint32_t>(output));
-  if (roles_) roles(session, call, row);
-  row->prompt_provenance = override_of(node, v1::LlmCall::kPromptTokensFieldNumber, policies_.prompt);
-  row->output_provenance = override_of(node, v1::LlmCall::kOutputTokensFieldNumber, policies_.output);
-  row->wait_provenance = override_of(node, v1::LlmCall::kThinkNsFieldNumber, policies_.think);
-  return identities_.call(session, call, static_cast<uint32_t>(table_.nodes.size()), row->prompt_tokens,
-                          where);
+  if (roles_) roles(session, request, row);
+  row->prompt_provenance = override_of(node, v1::LlmRequest::kPromptTokensFieldNumber, policies_.prompt);
+  row->output_provenance = override_of(node, v1::LlmRequest::kOutputTokensFieldNumber, policies_.output);
+  row->wait_provenance = override_of(node, v1::LlmRequest::kThinkNsFieldNumber, policies_.think);
+  return identities_.request(session, request, static_cast<uint32_t>(table_.nodes.size()), row->prompt_tokens,
+                             where);
 }
 
-void ReplayBuilder::roles(const v1::Session& session, const v1::LlmCall& call, TableNode* row) {
+void ReplayBuilder::roles(const v1::Session& session, const v1::LlmRequest& request, TableNode* row) {
   const auto find = [&](uint32_t table, uint32_t index) -> const v1::Span* {
     const auto shared = table == 0 ? shared_.end() : shared_.find(table);
     if (table != 0 && shared == shared_.end()) return nullptr;
-    const auto& spans = table == 0 ? session.arena() : shared->second.spans();
+    const auto& spans = table == 0 ? session.spans() : shared->second.spans();
     return index < static_cast<uint32_t>(spans.size()) ? &spans[static_cast<int>(index)] : nullptr;
   };
-  PromptRoles found = prompt_roles(call, find);
+  PromptRoles found = prompt_roles(request, find);
   row->role_first = static_cast<uint32_t>(table_.roles.size());
   row->role_count = static_cast<uint32_t>(found.runs.size());
   table_.roles.insert(table_.roles.end(), found.runs.begin(), found.runs.end());
@@ -185,17 +186,17 @@ Result<void> ReplayBuilder::deps(const v1::Session& session, int index, const st
   const size_t first = table_.nodes.size() - 1 - static_cast<size_t>(index);
   for (const v1::Dep& dep : session.nodes(index).deps()) {
     if (dep.node() >= static_cast<uint32_t>(index)) {
-      return mistake(where, fmt::format("waits for node {}", dep.node()), "dependencies point backwards");
+      return make_error(where, fmt::format("waits for node {}", dep.node()), "dependencies point backwards");
     }
     if (dep.delay_ns() < -kReplayTimeMax || dep.delay_ns() > kReplayTimeMax) {
-      return mistake(where, fmt::format("delay_ns is {}", dep.delay_ns()));
+      return make_error(where, fmt::format("delay_ns is {}", dep.delay_ns()));
     }
     TableNode& source = table_.nodes[first + dep.node()];
-    if (dep.at_output_token() != 0 && source.kind != NodeKind::kCall) {
-      return mistake(where,
-                     fmt::format("waits for output token {} of node {}, which is no call",
-                                 dep.at_output_token(), dep.node()),
-                     "at_output_token 0");
+    if (dep.at_output_token() != 0 && source.kind != NodeKind::kRequest) {
+      return make_error(where,
+                        fmt::format("waits for output token {} of node {}, which is no request",
+                                    dep.at_output_token(), dep.node()),
+                        "at_output_token 0");
     }
     ++row.deps;
     row.deps_data += dep.kind() == v1::DEP_DATA;
@@ -224,9 +225,9 @@ void ReplayBuilder::link(const v1::Session& session) {
   }
   for (size_t i = first; i < table_.nodes.size(); ++i) {
     TableNode& row = table_.nodes[i];
-    if (row.kind != NodeKind::kCall) continue;
+    if (row.kind != NodeKind::kRequest) continue;
     row.trigger_first = static_cast<uint32_t>(table_.triggers.size());
-    // Token 1 is always told; the last one is the end of the call.
+    // Token 1 is always told; the last one is the end of the request.
     const auto add = [&](uint32_t token) {
       if (token > 1 && token < row.output_tokens) table_.triggers.push_back(token);
     };
@@ -245,12 +246,13 @@ void ReplayBuilder::cut(const ReplayOptions& options) {
   if (options.sessions_max != 0 && options.sessions_max < table_.sessions.size()) {
     table_.sessions.resize(options.sessions_max);
   }
-  if (options.calls_max == 0) return;
-  uint64_t calls = 0;
+  if (options.requests_max == 0) return;
+  uint64_t requests = 0;
   for (size_t s = 0; s < table_.sessions.size(); ++s) {
     TableSession& session = table_.sessions[s];
     for (uint32_t i = 0; i < session.node_count; ++i) {
-      if (table_.nodes[session.node_first + i].kind != NodeKind::kCall || ++calls < options.calls_max)
+      if (table_.nodes[session.node_first + i].kind != NodeKind::kRequest ||
+          ++requests < options.requests_max)
         continue;
       session.node_count = i + 1;
       table_.sessions.resize(s + 1);
@@ -261,26 +263,26 @@ void ReplayBuilder::cut(const ReplayOptions& options) {
 
 Result<std::unique_ptr<ReplayClient>> ReplayBuilder::build(const ReplayOptions& options) {
   if (auto ok = validate(options); !ok) return tl::unexpected(ok.error());
-  if (!header_seen_) return mistake("trace", "has no header");
+  if (!header_seen_) return make_error("trace", "has no header");
   ReplayOptions resolved = options;
   if (resolved.mode == ReplayMode::kAuto) {
-    const bool closed = table_.has_deps || !table_.has_call_times || !table_.has_session_arrivals;
+    const bool closed = table_.has_deps || !table_.has_request_times || !table_.has_session_arrivals;
     resolved.mode = closed ? ReplayMode::kClosedLoop : ReplayMode::kOpenLoop;
   }
-  if (resolved.mode != ReplayMode::kClosedLoop && !table_.has_call_times) {
-    return mistake("mode", "is open loop, but the trace records no call times", "closed_loop");
+  if (resolved.mode != ReplayMode::kClosedLoop && !table_.has_request_times) {
+    return make_error("mode", "is open loop, but the trace records no request times", "closed_loop");
   }
   if (resolved.arrivals == ArrivalMode::kRecorded && !table_.has_session_arrivals) {
-    return mistake("arrivals", "are to be the recorded ones, but the trace records none",
-                   "poisson, fixed_population or all_at_once");
+    return make_error("arrivals", "are to be the recorded ones, but the trace records none",
+                      "poisson, fixed_population or all_at_once");
   }
   table_.unit_tokens = identities_.unit_tokens(options.page_tokens);
   if (auto ok = identities_.resolve(&table_); !ok) return tl::unexpected(ok.error());
   cut(options);
   if (table_.sessions.size() * uint64_t{options.replicas} > UINT32_MAX) {
-    return mistake("replicas",
-                   fmt::format("{} copies of {} sessions", options.replicas, table_.sessions.size()),
-                   "fewer than 2^32 sessions in all");
+    return make_error("replicas",
+                      fmt::format("{} copies of {} sessions", options.replicas, table_.sessions.size()),
+                      "fewer than 2^32 sessions in all");
   }
   identities_ = IdentityStore();
   return std::make_unique<ReplayClient>(std::move(table_), resolved);

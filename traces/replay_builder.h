@@ -24,7 +24,7 @@ class ReplayBuilder : public TraceSink {
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
   Result<void> session(const v1::Session& session) override;
 
-  // REQUIRES: called once. Mistakes: options that are wrong or that this trace cannot serve.
+  // REQUIRES: called once. Errors: options that are wrong or that this trace cannot serve.
   Result<std::unique_ptr<ReplayClient>> build(const ReplayOptions& options);
 
  private:
@@ -32,13 +32,13 @@ class ReplayBuilder : public TraceSink {
     Provenance prompt{}, output{}, think{}, tool{}, opaque{};
   };
   Result<void> node(const v1::Session& session, int index, const std::string& where);
-  Result<void> call(const v1::Session& session, const v1::Node& node, TableNode* row,
-                    const std::string& where);
+  Result<void> request(const v1::Session& session, const v1::Node& node, TableNode* row,
+                       const std::string& where);
   Result<void> deps(const v1::Session& session, int index, const std::string& where);
   void link(const v1::Session& session);
   void cut(const ReplayOptions& options);
 
-  void roles(const v1::Session& session, const v1::LlmCall& call, TableNode* row);
+  void roles(const v1::Session& session, const v1::LlmRequest& request, TableNode* row);
 
   bool header_seen_ = false;
   bool roles_ = false;

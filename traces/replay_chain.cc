@@ -43,9 +43,9 @@ Result<void> SessionResolver::list(uint32_t session, uint32_t first, uint32_t co
       const auto table = store_.tables_.find(ref.table);
       const size_t size = table == store_.tables_.end() ? 0 : table->second.size();
       if (ref.first > size || ref.count > size - ref.first) {
-        return mistake(fmt::format("session \"{}\"", table_.sessions[session].id),
-                       fmt::format("lists spans {} to {} of shared table {}, which has {}", ref.first,
-                                   uint64_t{ref.first} + ref.count, ref.table, size));
+        return make_error(fmt::format("session \"{}\"", table_.sessions[session].id),
+                          fmt::format("lists spans {} to {} of shared table {}, which has {}", ref.first,
+                                      uint64_t{ref.first} + ref.count, ref.table, size));
       }
       spans = table == store_.tables_.end() ? nullptr : table->second.data();
     }

@@ -80,9 +80,10 @@ SpanInfo IdentityStore::span_info(const v1::Span& span, uint64_t table, uint64_t
 
 Result<void> IdentityStore::shared_spans(const v1::SharedSpanTable& table) {
   const std::string where = fmt::format("shared span table {}", table.table());
-  if (table.table() == 0) return mistake(where, "table 0 is the session's own arena", "number tables from 1");
+  if (table.table() == 0)
+    return make_error(where, "table 0 is the session's own arena", "number tables from 1");
   auto [slot, fresh] = tables_.try_emplace(table.table());
-  if (!fresh) return mistake(where, "appears twice", "give each table its own number");
+  if (!fresh) return make_error(where, "appears twice", "give each table its own number");
   uint64_t index = 0;
   for (const v1::Span& span : table.spans())
     slot->second.push_back(span_info(span, table.table(), 0, index++));
@@ -93,49 +94,49 @@ void IdentityStore::begin_session(const v1::Session& session) {
   SessionIdentity identity;
   spans_listed_session_ = 0;
   identity.span_first = static_cast<uint32_t>(spans_.size());
-  identity.span_count = static_cast<uint32_t>(session.arena_size());
-  identity.call_first = static_cast<uint32_t>(calls_.size());
+  identity.span_count = static_cast<uint32_t>(session.spans_size());
+  identity.request_first = static_cast<uint32_t>(requests_.size());
   uint64_t index = 0;
-  for (const v1::Span& span : session.arena())
+  for (const v1::Span& span : session.spans())
     spans_.push_back(span_info(span, 0, sessions_.size(), index++));
   sessions_.push_back(identity);
 }
 
-Result<void> IdentityStore::call(const v1::Session& session, const v1::LlmCall& call, uint32_t node,
-                                 uint32_t prompt, const std::string& where) {
-  CallIdentity identity;
+Result<void> IdentityStore::request(const v1::Session& session, const v1::LlmRequest& request, uint32_t node,
+                                    uint32_t prompt, const std::string& where) {
+  RequestIdentity identity;
   identity.node = node;
   identity.key_first = static_cast<uint32_t>(keys_.size());
-  if (call.has_prompt_key() && call.prompt_key().count_size() > 0) {
-    if (auto read = add_key(call.prompt_key(), prompt, where); !read) return read;
+  if (request.has_prompt_key() && request.prompt_key().count_size() > 0) {
+    if (auto read = add_key(request.prompt_key(), prompt, where); !read) return read;
   }
   identity.key_count = static_cast<uint32_t>(keys_.size()) - identity.key_first;
-  const auto arena = static_cast<uint32_t>(session.arena_size());
+  const auto session_spans = static_cast<uint32_t>(session.spans_size());
   identity.prompt_first = static_cast<uint32_t>(refs_.size());
   identity.output_first = identity.prompt_first;
   if (identity.key_count == 0) {  // a key is authoritative over spans
-    if (auto read = add_refs(call.prompt(), arena, where); !read) return read;
+    if (auto read = add_refs(request.prompt(), session_spans, where); !read) return read;
     identity.output_first = static_cast<uint32_t>(refs_.size());
-    if (auto read = add_refs(call.output(), arena, where); !read) return read;
+    if (auto read = add_refs(request.output(), session_spans, where); !read) return read;
   }
   identity.prompt_count = identity.output_first - identity.prompt_first;
   identity.output_count = static_cast<uint32_t>(refs_.size()) - identity.output_first;
-  calls_.push_back(identity);
-  ++sessions_.back().call_count;
+  requests_.push_back(identity);
+  ++sessions_.back().request_count;
   return {};
 }
 
 Result<void> IdentityStore::add_key(const v1::BlockKey& key, uint32_t prompt, const std::string& where) {
   if (block_tokens_ == 0) {
-    return mistake(where, "has a prompt_key, but the header's block_tokens is 0",
-                   "state the size of a hash block");
+    return make_error(where, "has a prompt_key, but the header's block_tokens is 0",
+                      "state the size of a hash block");
   }
   if (key.first_delta_size() != key.count_size() ||
       (key.scope_size() != 0 && key.scope_size() != key.count_size())) {
-    return mistake(where,
-                   fmt::format("prompt_key has {} first_delta, {} count and {} scope", key.first_delta_size(),
-                               key.count_size(), key.scope_size()),
-                   "one of each per run (scope may be empty)");
+    return make_error(where,
+                      fmt::format("prompt_key has {} first_delta, {} count and {} scope",
+                                  key.first_delta_size(), key.count_size(), key.scope_size()),
+                      "one of each per run (scope may be empty)");
   }
   const uint64_t blocks_max = div_ceil<uint64_t>(prompt, block_tokens_);
   uint64_t blocks = 0;
@@ -145,10 +146,10 @@ Result<void> IdentityStore::add_key(const v1::BlockKey& key, uint32_t prompt, co
     const uint32_t count = key.count(run);
     const bool overflow = __builtin_add_overflow(end, key.first_delta(run), &first) ||
                           __builtin_add_overflow(first, static_cast<int64_t>(count), &end);
-    if (overflow) return mistake(where, fmt::format("run {} of prompt_key leaves 64 bits", run));
+    if (overflow) return make_error(where, fmt::format("run {} of prompt_key leaves 64 bits", run));
     blocks += count;
     if (blocks > blocks_max) {
-      return mistake(
+      return make_error(
           where,
           fmt::format("prompt_key has {} or more blocks of {} tokens, but the prompt has {} tokens", blocks,
                       block_tokens_, prompt),
@@ -157,7 +158,7 @@ Result<void> IdentityStore::add_key(const v1::BlockKey& key, uint32_t prompt, co
     if (count == 0) continue;
     const v1::Scope scope = key.scope_size() != 0 ? key.scope(run) : key.default_scope();
     if (!v1::Scope_IsValid(scope)) {
-      return mistake(where, fmt::format("scope {} of prompt_key is unknown", static_cast<int>(scope)));
+      return make_error(where, fmt::format("scope {} of prompt_key is unknown", static_cast<int>(scope)));
     }
     keys_.push_back({first, count, scope});
   }
@@ -165,18 +166,18 @@ Result<void> IdentityStore::add_key(const v1::BlockKey& key, uint32_t prompt, co
 }
 
 Result<void> IdentityStore::add_refs(const google::protobuf::RepeatedPtrField<v1::SpanRun>& runs,
-                                     uint32_t arena, const std::string& where) {
+                                     uint32_t session_spans, const std::string& where) {
   for (const v1::SpanRun& run : runs) {
     // Shared tables may come later in the file: resolve() judges those.
-    if (run.table() == 0 && (run.first() > arena || run.count() > arena - run.first())) {
-      return mistake(where,
-                     fmt::format("lists spans {} to {}", run.first(), uint64_t{run.first()} + run.count()),
-                     fmt::format("the session's arena has {} spans", arena));
+    if (run.table() == 0 && (run.first() > session_spans || run.count() > session_spans - run.first())) {
+      return make_error(where,
+                        fmt::format("lists spans {} to {}", run.first(), uint64_t{run.first()} + run.count()),
+                        fmt::format("the session's arena has {} spans", session_spans));
     }
     spans_listed_ += run.count();
     spans_listed_session_ += run.count();
     if (spans_listed_ > kSpansListedMax || spans_listed_session_ > kSpansListedSessionMax) {
-      return mistake(
+      return make_error(
           where,
           fmt::format("with it, prompts list {} spans ({} in this session)", spans_listed_,
                       spans_listed_session_),

@@ -1,6 +1,6 @@
-// IdentityStore finds out which positions of which calls hold the same tokens (TRACES 5.1).
+// IdentityStore finds out which positions of which requests hold the same tokens (TRACES 5.1).
 //
-// A call's prompt is known by its block ids (prompt_key), else span by span: by token ids, else by
+// A request's prompt is known by its block ids (prompt_key), else span by span: by token ids, else by
 // content hash within its scope, else by the span's place in the arena.
 //
 // *Block ids* that are chained become unit numbers as they are: id x (block / unit) + k. A hashed last
@@ -9,8 +9,8 @@
 // number <=> equal prefix. Contents are compared by 128-bit hashes; runs inside one span are numbered
 // in one go, so the cost goes with spans and token ids, not with tokens.
 //
-// *Output* (and a floor tail) is what the first later call of the session whose key extends this one
-// says it is, unless output spans say it. At most kLookahead later calls are asked. An empty key is
+// *Output* (and a floor tail) is what the first later request of the session whose key extends this one
+// says it is, unless output spans say it. At most kLookahead later requests are asked. An empty key is
 // extended by nothing.
 
 #ifndef KVTWIN_TRACES_REPLAY_IDENTITY_H_
@@ -56,8 +56,8 @@ struct SpanInfo {
   bool everywhere = false;  // the same for every session and replica
 };
 
-// A call's identity as it was read, before unit_tokens is known.
-struct CallIdentity {
+// A request's identity as it was read, before unit_tokens is known.
+struct RequestIdentity {
   uint32_t node = 0;  // in ReplayTable::nodes
   uint32_t key_first = 0, key_count = 0;
   uint32_t prompt_first = 0, prompt_count = 0;  // SpanRefs
@@ -66,7 +66,7 @@ struct CallIdentity {
 
 struct SessionIdentity {
   uint32_t span_first = 0, span_count = 0;
-  uint32_t call_first = 0, call_count = 0;
+  uint32_t request_first = 0, request_count = 0;
 };
 
 class IdentityStore {
@@ -74,19 +74,19 @@ class IdentityStore {
   void header(const v1::TraceHeader& header);
   Result<void> shared_spans(const v1::SharedSpanTable& table);
   void begin_session(const v1::Session& session);
-  // `where` names the call in mistakes. prompt and output are the tokens that count.
-  Result<void> call(const v1::Session& session, const v1::LlmCall& call, uint32_t node, uint32_t prompt,
-                    const std::string& where);
+  // `where` names the request in errors. prompt and output are the tokens that count.
+  Result<void> request(const v1::Session& session, const v1::LlmRequest& request, uint32_t node,
+                       uint32_t prompt, const std::string& where);
 
   uint32_t unit_tokens(uint32_t page_tokens) const;
-  // Writes the runs of every call into *table. REQUIRES: table->unit_tokens is set.
+  // Writes the runs of every request into *table. REQUIRES: table->unit_tokens is set.
   Result<void> resolve(ReplayTable* table) const;
 
  private:
   friend class SessionResolver;
 
   Result<void> add_key(const v1::BlockKey& key, uint32_t prompt, const std::string& where);
-  Result<void> add_refs(const google::protobuf::RepeatedPtrField<v1::SpanRun>& runs, uint32_t arena,
+  Result<void> add_refs(const google::protobuf::RepeatedPtrField<v1::SpanRun>& runs, uint32_t session_spans,
                         const std::string& where);
   SpanInfo span_info(const v1::Span& span, uint64_t table, uint64_t session, uint64_t index);
 
@@ -100,7 +100,7 @@ class IdentityStore {
   std::vector<SpanInfo> spans_;
   std::vector<uint32_t> pool_;  // token ids
   std::map<uint32_t, std::vector<SpanInfo>> tables_;
-  std::vector<CallIdentity> calls_;
+  std::vector<RequestIdentity> requests_;
   std::vector<SessionIdentity> sessions_;
 };
 

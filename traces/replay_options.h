@@ -17,9 +17,9 @@ struct Ratio {
 };
 
 enum class ReplayMode : uint8_t {
-  kAuto,         // closed loop where the trace has dependencies or no call times, else open loop
-  kClosedLoop,   // a call waits for what it depends on, here
-  kOpenLoop,     // every call at its recorded time x arrival_scale, whatever has completed
+  kAuto,         // closed loop where the trace has dependencies or no request times, else open loop
+  kClosedLoop,   // a request waits for what it depends on, here
+  kOpenLoop,     // every request at its recorded time x arrival_scale, whatever has completed
   kGuardedOpen,  // the later of that time and of what it depends on
 };
 
@@ -31,8 +31,8 @@ enum class ArrivalMode : uint8_t {
 };
 
 enum class RejectPolicy : uint8_t {
-  kFailSession,  // what depends on the call is cancelled; what does not goes on
-  kSkipCall,     // the session goes on without the output (a recorded compaction may fit again)
+  kFailSession,  // what depends on the request is cancelled; what does not goes on
+  kSkipRequest,  // the session goes on without the output (a recorded compaction may fit again)
   kRetry,        // again after a seeded backoff, up to retries_max times, then kFailSession
 };
 
@@ -45,13 +45,13 @@ struct ReplayOptions {
   uint64_t seed = 42;             // of everything drawn here
   Ratio arrival_scale;            // of recorded times; 1/2: twice as fast
   Ratio tool_scale;               // of tools and opaque agents
-  Ratio think_scale;              // of LlmCall.think_ns
+  Ratio think_scale;              // of LlmRequest.think_ns
   Ratio delay_scale;              // of Dep.delay_ns
   Duration think_cap{INT64_MAX};  // after scaling; see replay.h
   uint32_t replicas = 1;          // clones with re-salted identities
   uint64_t sessions_max = 0;      // only the first so many sessions of the file; 0: all
-  uint64_t calls_max = 0;         // only the first so many calls of the file; 0: all
-  bool hints = false;             // says after each call whether and when the session's next one is expected
+  uint64_t requests_max = 0;      // only the first so many requests of the file; 0: all
+  bool hints = false;  // says after each request whether and when the session's next one is expected
   RejectPolicy on_reject = RejectPolicy::kFailSession;
   uint32_t retries_max = 3;
   Duration retry_backoff{1'000'000'000};  // doubles with each attempt; drawn from [1/2, 1] of that

@@ -69,16 +69,16 @@ void SessionResolver::key_run(const KeyRun& run, uint32_t blocks, bool tail, uin
   if (!tail) parent_ = number + units - 1;
 }
 
-void SessionResolver::key_prompt(const CallIdentity& call, const TableNode& node, Prompt* prompt) {
+void SessionResolver::key_prompt(const RequestIdentity& request, const TableNode& node, Prompt* prompt) {
   prompt->by_key = true;
   const uint32_t whole = node.prompt_tokens / store_.block_tokens_;
   uint32_t blocks = 0;
-  for (uint32_t i = 0; i < call.key_count; ++i) {
-    KeyRun run = store_.keys_[call.key_first + i];
+  for (uint32_t i = 0; i < request.key_count; ++i) {
+    KeyRun run = store_.keys_[request.key_first + i];
     if (run.scope == v1::SCOPE_NONE) break;  // shared with nobody, nor anything after it
     // Runs that go on where the last one stopped are one: numbers must depend on ids alone.
-    while (i + 1 < call.key_count) {
-      const KeyRun& next = store_.keys_[call.key_first + i + 1];
+    while (i + 1 < request.key_count) {
+      const KeyRun& next = store_.keys_[request.key_first + i + 1];
       if (next.scope != run.scope || next.first != run.first + run.count) break;
       run.count += next.count;
       ++i;
@@ -138,7 +138,7 @@ bool SessionResolver::extends(const Prompt& later, const Prompt& prompt, uint32_
   return true;
 }
 
-// Writes the call's own runs and what the first extending call of the session adds to them.
+// Writes the request's own runs and what the first extending request of the session adds to them.
 void SessionResolver::finish_key(uint32_t index, uint32_t count, const TableNode& node) {
   const Prompt prompt = prompts_[index];
   const uint32_t units = (node.prompt_tokens + node.output_tokens) / unit_;
@@ -166,7 +166,7 @@ void SessionResolver::finish_key(uint32_t index, uint32_t count, const TableNode
 
 Result<void> SessionResolver::finish_spans(uint32_t session, uint32_t index, const TableNode& node) {
   const SessionIdentity& owner = store_.sessions_[session];
-  const CallIdentity& call = store_.calls_[owner.call_first + index];
+  const RequestIdentity& request = store_.requests_[owner.request_first + index];
   const Prompt prompt = prompts_[index];
   const uint32_t total = node.prompt_tokens + node.output_tokens;
   const size_t begin = pieces_.size();
@@ -175,9 +175,10 @@ Result<void> SessionResolver::finish_spans(uint32_t session, uint32_t index, con
     push_piece(piece.span, piece.offset, piece.tokens, begin);
   }
   if (prompt.extendable) {
-    if (auto read = list(session, call.output_first, call.output_count, total, begin); !read) return read;
+    if (auto read = list(session, request.output_first, request.output_count, total, begin); !read)
+      return read;
     const uint32_t length = pieces_.back().at + pieces_.back().tokens;
-    const uint32_t end = std::min(owner.call_count, index + 1 + kLookahead);
+    const uint32_t end = std::min(owner.request_count, index + 1 + kLookahead);
     for (uint32_t later = index + 1; length < total && length == node.prompt_tokens && later < end; ++later) {
       const Prompt next = prompts_[later];
       if (!extends(next, prompt, length)) continue;
@@ -201,23 +202,24 @@ Result<void> SessionResolver::finish_spans(uint32_t session, uint32_t index, con
 Result<void> SessionResolver::session(uint32_t index) {
   session_ = index;
   const SessionIdentity& owner = store_.sessions_[index];
-  prompts_.assign(owner.call_count, {});
+  prompts_.assign(owner.request_count, {});
   pieces_.clear();
   runs_.clear();
-  for (uint32_t i = 0; i < owner.call_count; ++i) {
-    const CallIdentity& call = store_.calls_[owner.call_first + i];
-    const TableNode& node = table_.nodes[call.node];
+  for (uint32_t i = 0; i < owner.request_count; ++i) {
+    const RequestIdentity& request = store_.requests_[owner.request_first + i];
+    const TableNode& node = table_.nodes[request.node];
     Prompt& prompt = prompts_[i];
     run_begin_ = runs_.size();
     parent_ = ChainTable::kRoot;
     everywhere_ = true;
     prompt.run_first = static_cast<uint32_t>(runs_.size());
     prompt.piece_first = static_cast<uint32_t>(pieces_.size());
-    if (call.key_count > 0) {
-      key_prompt(call, node, &prompt);
+    if (request.key_count > 0) {
+      key_prompt(request, node, &prompt);
     } else {
       const size_t begin = pieces_.size();
-      if (auto read = list(index, call.prompt_first, call.prompt_count, node.prompt_tokens, begin); !read)
+      if (auto read = list(index, request.prompt_first, request.prompt_count, node.prompt_tokens, begin);
+          !read)
         return read;
       chain(pieces_.data() + begin, pieces_.data() + pieces_.size(), node.prompt_tokens);
       const uint32_t known = pieces_.size() > begin ? pieces_.back().at + pieces_.back().tokens : 0;
@@ -226,11 +228,11 @@ Result<void> SessionResolver::session(uint32_t index) {
     }
     prompt.run_count = static_cast<uint32_t>(runs_.size()) - prompt.run_first;
   }
-  for (uint32_t i = 0; i < owner.call_count; ++i) {
-    const CallIdentity& call = store_.calls_[owner.call_first + i];
-    TableNode& node = table_.nodes[call.node];
-    if (call.key_count > 0) {
-      finish_key(i, owner.call_count, node);
+  for (uint32_t i = 0; i < owner.request_count; ++i) {
+    const RequestIdentity& request = store_.requests_[owner.request_first + i];
+    TableNode& node = table_.nodes[request.node];
+    if (request.key_count > 0) {
+      finish_key(i, owner.request_count, node);
     } else if (auto done = finish_spans(index, i, node); !done) {
       return done;
     }
@@ -244,10 +246,11 @@ Result<void> SessionResolver::session(uint32_t index) {
 
 Result<void> IdentityStore::resolve(ReplayTable* table) const {
   if (block_tokens_ / table->unit_tokens > 4096) {
-    return mistake("header",
-                   fmt::format("block_tokens is {}, {} units of {} tokens", block_tokens_,
-                               block_tokens_ / table->unit_tokens, table->unit_tokens),
-                   "at most 4096 units per block: choose a page that shares a larger divisor with the block");
+    return make_error(
+        "header",
+        fmt::format("block_tokens is {}, {} units of {} tokens", block_tokens_,
+                    block_tokens_ / table->unit_tokens, table->unit_tokens),
+        "at most 4096 units per block: choose a page that shares a larger divisor with the block");
   }
   SessionResolver resolver(this, table);
   for (uint32_t index = 0; index < sessions_.size(); ++index) {

@@ -1,7 +1,7 @@
 // From identities as they were read to runs over units: the second half of IdentityStore.
 //
 // ChainTable numbers units by their content and everything before them; SessionResolver does one
-// session after the other, because outputs are looked up in later calls of the same session.
+// session after the other, because outputs are looked up in later requests of the same session.
 
 #ifndef KVTWIN_TRACES_REPLAY_RESOLVE_H_
 #define KVTWIN_TRACES_REPLAY_RESOLVE_H_
@@ -61,7 +61,7 @@ class SessionResolver {
     bool extendable = false;  // every whole block (token, for spans) is known, and no hashed tail ends it
   };
 
-  void key_prompt(const CallIdentity& call, const TableNode& node, Prompt* prompt);
+  void key_prompt(const RequestIdentity& request, const TableNode& node, Prompt* prompt);
   void key_run(const KeyRun& run, uint32_t blocks, bool tail, uint32_t tail_units);
   void direct_run(v1::Scope scope, int64_t id, uint32_t blocks, bool tail, uint32_t tail_units);
   Result<void> list(uint32_t session, uint32_t first, uint32_t count, uint32_t tokens_max, size_t begin);
@@ -86,7 +86,7 @@ class SessionResolver {
   std::vector<Prompt> prompts_;
   std::vector<Piece> pieces_;
   std::vector<TableRun> runs_;
-  // Of the call at hand.
+  // Of the request at hand.
   size_t run_begin_ = 0;
   uint64_t parent_ = ChainTable::kRoot;
   bool everywhere_ = true;

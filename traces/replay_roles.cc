@@ -29,7 +29,7 @@ std::optional<Semantic> semantic_of(v1::Role role) {
 
 class Prompt {
  public:
-  explicit Prompt(const v1::LlmCall& call) : turn_(call.turn()), left_(call.prompt_tokens()) {}
+  explicit Prompt(const v1::LlmRequest& request) : turn_(request.turn()), left_(request.prompt_tokens()) {}
 
   void add(const v1::Span& span, uint32_t tokens) {
     const std::optional<Semantic> semantic = semantic_of(span.role());
@@ -63,9 +63,9 @@ class Prompt {
 
 }  // namespace
 
-PromptRoles prompt_roles(const v1::LlmCall& call, const FindSpan& find) {
-  Prompt prompt(call);
-  for (const v1::SpanRun& run : call.prompt()) {
+PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find) {
+  Prompt prompt(request);
+  for (const v1::SpanRun& run : request.prompt()) {
     for (uint32_t i = 0; i < run.count(); ++i) {
       const v1::Span* const span = find(run.table(), run.first() + i);
       if (span == nullptr) break;

@@ -21,10 +21,10 @@ struct PromptRoles {
   uint64_t unknown_tokens = 0;  // of them, without a role in the trace: counted as user text of the turn
 };
 
-// A span's turn is kept as the trace counts it, at most the call's: only differences to call.turn matter.
+// A span's turn is kept as the trace counts it, at most the request's: only differences to call.turn matter.
 // Images and frames of video are images; sound counts as text. Where the spans hold fewer tokens than the
-// call's prompt_tokens, which is authoritative, the rest has no role; where they hold more, they are cut.
-PromptRoles prompt_roles(const v1::LlmCall& call, const FindSpan& find);
+// request's prompt_tokens, which is authoritative, the rest has no role; where they hold more, they are cut.
+PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find);
 
 }  // namespace kvtwin
 

@@ -35,7 +35,7 @@ void ReplayClient::start(uint32_t instance, int64_t at, ClientEvents* events) {
     state.waiting = node.deps;
     state.last = at;
     state.gate = at;
-    const bool recorded = options_.mode != ReplayMode::kClosedLoop && node.kind == NodeKind::kCall;
+    const bool recorded = options_.mode != ReplayMode::kClosedLoop && node.kind == NodeKind::kRequest;
     if (recorded) state.gate = recorded_release(session, node, at);
     if (recorded && options_.mode == ReplayMode::kOpenLoop) {
       state.waiting = node.deps_data;
@@ -52,7 +52,7 @@ void ReplayClient::start(uint32_t instance, int64_t at, ClientEvents* events) {
 void ReplayClient::release(const Due& due, ClientEvents* events) {
   const TableNode& node = node_of(due.instance, due.node);
   NodeState& state = live(due.instance).nodes[due.node];
-  if (node.kind == NodeKind::kCall) return send(due, events);
+  if (node.kind == NodeKind::kRequest) return send(due, events);
   state.phase = Phase::kRunning;
   int64_t duration = 0;
   if (options_.mode == ReplayMode::kClosedLoop) {
@@ -66,7 +66,7 @@ void ReplayClient::release(const Due& due, ClientEvents* events) {
 int64_t ReplayClient::release_at(const TableNode& node, const NodeState& state) {
   if (options_.mode != ReplayMode::kClosedLoop) return std::max(state.gate, state.last);
   int64_t think = 0;
-  if (node.kind == NodeKind::kCall) {
+  if (node.kind == NodeKind::kRequest) {
     think = std::min(scaled(node.wait_ns, options_.think_scale), options_.think_cap.ns);
   }
   int64_t at = std::max(later(state.gate, think), state.last);
@@ -84,8 +84,8 @@ void ReplayClient::satisfy(uint32_t instance, const TableEdge& edge, int64_t at)
   if (edge.node >= session.node_count) return;  // cut away
   const TableNode& node = table_.nodes[session.node_first + edge.node];
   NodeState& state = live(instance).nodes[edge.node];
-  const bool open_call = options_.mode == ReplayMode::kOpenLoop && node.kind == NodeKind::kCall;
-  if (open_call) {
+  const bool open_request = options_.mode == ReplayMode::kOpenLoop && node.kind == NodeKind::kRequest;
+  if (open_request) {
     // Its release is settled; what is counted is whether it came too early.
     if (edge.data && state.waiting > 0) --state.waiting;
     return;
@@ -116,7 +116,7 @@ void ReplayClient::complete(uint32_t instance, uint32_t node, int64_t at, Client
 
 void ReplayClient::close(uint32_t instance, int64_t at, ClientEvents* events) {
   ++report_.sessions_ended;
-  // Nobody knows a session that never sent a call.
+  // Nobody knows a session that never sent a request.
   if (live(instance).known)
     events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kSessionEnds, {}});
   free_slots_.push_back(slot_of_[instance]);
@@ -138,11 +138,11 @@ void ReplayClient::fail(uint32_t instance, uint32_t node, int64_t at, ClientEven
     doomed_.pop_back();
     for (uint32_t i = 0; i < row.edge_count; ++i) {
       const uint32_t next = table_.edges[row.edge_first + i].node;
-      // In the open loop calls wait for nothing (they are kDue): they go out, and count as violations.
+      // In the open loop requests wait for nothing (they are kDue): they go out, and count as violations.
       if (next >= session.node_count || self.nodes[next].phase != Phase::kWaiting) continue;
       self.nodes[next].phase = Phase::kOver;
       --self.open;
-      report_.calls_cancelled += table_.nodes[session.node_first + next].kind == NodeKind::kCall;
+      report_.requests_cancelled += table_.nodes[session.node_first + next].kind == NodeKind::kRequest;
       doomed_.push_back(next);
     }
   }

@@ -14,7 +14,7 @@
 
 namespace kvtwin {
 
-enum class NodeKind : uint8_t { kCall, kTool, kOpaqueAgent };
+enum class NodeKind : uint8_t { kRequest, kTool, kOpaqueAgent };
 
 // Where a number of a run is comparable. The client turns it into UnitRun::space.
 enum class RunScope : uint8_t {
@@ -47,7 +47,7 @@ struct TableEdge {
 };
 
 struct TableNode {
-  int64_t wait_ns = 0;  // think time of a call, duration of a tool or an opaque agent
+  int64_t wait_ns = 0;  // think time of a request, duration of a tool or an opaque agent
   int64_t start_offset_ns = 0;
   int64_t recorded_at_ns = 0;
   int64_t recorded_service_ns = 0;
@@ -68,7 +68,7 @@ struct TableNode {
   uint32_t agent = 0;
   uint32_t model = 0;
   uint32_t turn = 0;
-  uint32_t index = 0;  // of a call: how many calls of its session stand before it
+  uint32_t index = 0;  // of a request: how many requests of its session stand before it
   NodeKind kind{};
   Provenance prompt_provenance{};
   Provenance output_provenance{};
@@ -92,7 +92,7 @@ struct ReplayTable {
   uint64_t roles_unknown = 0;  // tokens that the trace gives none: user text of their turn
   uint32_t unit_tokens = 0;
   bool has_session_arrivals = false;
-  bool has_call_times = false;
+  bool has_request_times = false;
   bool has_tools = false;  // the source tells tool time from think time
   bool has_deps = false;
   int64_t time_resolution_ns = 0;

@@ -47,16 +47,16 @@ void ReuseCounter::unit(uint64_t hash, bool beyond_session, uint32_t tokens) {
   if (fresh_in_trace) result_.new_in_trace_tokens += tokens;
 }
 
-void ReuseCounter::spans(const v1::Session& session, const v1::LlmCall& call) {
+void ReuseCounter::spans(const v1::Session& session, const v1::LlmRequest& request) {
   uint64_t chain = 0;    // of everything before
   bool beyond = true;    // everything so far is comparable beyond the session
   uint32_t in_unit = 0;  // token ids chained since the last whole unit
-  for (const v1::SpanRun& run : call.prompt()) {
+  for (const v1::SpanRun& run : request.prompt()) {
     const auto table = tables_.find(run.table());
     for (uint32_t i = 0; i < run.count(); ++i) {
       const auto index = static_cast<int>(run.first() + i);
       if (run.table() != 0 && table == tables_.end()) return;
-      const v1::Span& span = run.table() == 0 ? session.arena(index) : table->second.spans(index);
+      const v1::Span& span = run.table() == 0 ? session.spans(index) : table->second.spans(index);
       const bool last = i + 1 == run.count();
       const uint32_t tokens = last && run.keep_tokens() != 0 ? run.keep_tokens() : span.tokens();
       if (span.token_ids_size() != 0) {

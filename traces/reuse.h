@@ -19,11 +19,11 @@ struct Reuse {
   uint64_t identified_tokens = 0;  // of all prompts, in whole units
   uint64_t new_in_session_tokens = 0;
   uint64_t new_in_trace_tokens = 0;
-  double in_session() const { return share(new_in_session_tokens); }
-  double in_trace() const { return share(new_in_trace_tokens); }
+  double in_session() const { return fraction(new_in_session_tokens); }
+  double in_trace() const { return fraction(new_in_trace_tokens); }
 
  private:
-  double share(uint64_t fresh) const {
+  double fraction(uint64_t fresh) const {
     return identified_tokens == 0 ? 0.0
                                   : 1.0 - static_cast<double>(fresh) / static_cast<double>(identified_tokens);
   }
@@ -38,7 +38,7 @@ class ReuseCounter {
 
  private:
   void keyed(const IdRuns& runs);
-  void spans(const v1::Session& session, const v1::LlmCall& call);
+  void spans(const v1::Session& session, const v1::LlmRequest& request);
   void unit(uint64_t hash, bool beyond_session, uint32_t tokens);
 
   uint32_t block_tokens_ = 0;

@@ -61,9 +61,9 @@ void History::cut(uint64_t tokens) {
 
 void History::remove(uint32_t index) {
   std::erase_if(pieces_, [&](const Piece& piece) {
-    const bool gone = piece.table == 0 && piece.index == index;
-    if (gone) tokens_ -= piece.kept;
-    return gone;
+    const bool dropped = piece.table == 0 && piece.index == index;
+    if (dropped) tokens_ -= piece.kept;
+    return dropped;
   });
 }
 
@@ -87,8 +87,8 @@ uint32_t SessionBuilder::add_agent(const std::string& name, const std::string& k
 
 Piece SessionBuilder::add_span(const SpanSpec& spec) {
   KVT_CHECK(spec.tokens > 0);
-  const auto index = static_cast<uint32_t>(session_.arena_size());
-  v1::Span* span = session_.add_arena();
+  const auto index = static_cast<uint32_t>(session_.spans_size());
+  v1::Span* span = session_.add_spans();
   span->set_role(spec.role);
   span->set_tokens(spec.tokens);
   span->set_turn(spec.turn);
@@ -108,16 +108,16 @@ uint32_t SessionBuilder::add_node(uint32_t agent) {
 uint32_t SessionBuilder::add_llm(uint32_t agent, const History& prompt, const std::vector<Piece>& output) {
   KVT_CHECK(prompt.tokens() > 0 && prompt.tokens() <= UINT32_MAX);
   const uint32_t index = add_node(agent);
-  v1::LlmCall& call = llm(index);
-  call.set_model(session_.agents(static_cast<int>(agent)).model());
-  write_runs(prompt.pieces(), call.mutable_prompt());
-  write_runs(output, call.mutable_output());
-  call.set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
+  v1::LlmRequest& request = llm(index);
+  request.set_model(session_.agents(static_cast<int>(agent)).model());
+  write_runs(prompt.pieces(), request.mutable_prompt());
+  write_runs(output, request.mutable_output());
+  request.set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
   uint64_t output_tokens = 0;
   for (const Piece& piece : output) output_tokens += piece.kept;
   KVT_CHECK(output_tokens <= UINT32_MAX);
-  call.set_output_tokens(static_cast<uint32_t>(output_tokens));
-  if (key_block_tokens_ > 0) *call.mutable_prompt_key() = key_of(prompt.pieces());
+  request.set_output_tokens(static_cast<uint32_t>(output_tokens));
+  if (key_block_tokens_ > 0) *request.mutable_prompt_key() = key_of(prompt.pieces());
   return index;
 }
 
@@ -206,39 +206,39 @@ Piece AgentThread::say(SpanSpec spec) {
   return piece;
 }
 
-uint32_t AgentThread::call(std::vector<SpanSpec> output, std::vector<Piece>* made) {
+uint32_t AgentThread::request(std::vector<SpanSpec> output, std::vector<Piece>* made) {
   std::vector<Piece> pieces;
   for (SpanSpec& spec : output) {
     spec.turn = turn;
     pieces.push_back(session_->add_span(spec));
   }
-  last_call_ = session_->add_llm(agent_, history, pieces);
+  last_request_ = session_->add_llm(agent_, history, pieces);
   for (const v1::Dep& dep : waits_) {
-    session_->depend(last_call_, dep.node(), dep.kind(), dep.delay_ns(), dep.at_output_token());
+    session_->depend(last_request_, dep.node(), dep.kind(), dep.delay_ns(), dep.at_output_token());
   }
   waits_.clear();
-  session_->llm(last_call_).set_think_ns(std::exchange(think_ns, 0));
-  session_->llm(last_call_).set_turn(turn);
+  session_->llm(last_request_).set_think_ns(std::exchange(think_ns, 0));
+  session_->llm(last_request_).set_turn(turn);
   history.add(pieces);
-  wait_for(last_call_, v1::DEP_DATA);
+  wait_for(last_request_, v1::DEP_DATA);
   if (made != nullptr) *made = std::move(pieces);
-  return last_call_;
+  return last_request_;
 }
 
 uint32_t AgentThread::tool(uint32_t tool, const Piece& call_span, SpanSpec result, int64_t duration_ns,
                            uint32_t at_output_token) {
-  v1::ToolCall call;
-  call.set_tool(tool);
-  call.set_duration_ns(duration_ns);
-  if (call_span.tokens > 0) call.set_call_span(1 + call_span.index);
+  v1::ToolCall request;
+  request.set_tool(tool);
+  request.set_duration_ns(duration_ns);
+  if (call_span.tokens > 0) request.set_call_span(1 + call_span.index);
   if (result.tokens > 0) {
     result.role = v1::OBS;
     result.tool = tool;
-    call.set_result_span(1 + say(result).index);
+    request.set_result_span(1 + say(result).index);
   }
-  call.set_status(v1::OK);
-  const uint32_t index = session_->add_tool(agent_, call);
-  session_->depend(index, last_call_, v1::DEP_CONTROL, 0, at_output_token);
+  request.set_status(v1::OK);
+  const uint32_t index = session_->add_tool(agent_, request);
+  session_->depend(index, last_request_, v1::DEP_CONTROL, 0, at_output_token);
   wait_for(index, v1::DEP_DATA);
   return index;
 }

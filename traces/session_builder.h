@@ -56,7 +56,7 @@ struct SpanSpec {
 
 class SessionBuilder {
  public:
-  // key_block_tokens > 0 gives every call a prompt_key of that block size (floor), with ids in the
+  // key_block_tokens > 0 gives every request a prompt_key of that block size (floor), with ids in the
   // order in which blocks first appear. Ids are chained: equal ids mean equal whole prefixes. Blocks
   // that lie wholly in leading pieces of shared tables get ids of SCOPE_DATASET, all others of
   // SCOPE_SESSION. 0: identity is the arena position.
@@ -74,8 +74,8 @@ class SessionBuilder {
 
   uint32_t nodes() const { return static_cast<uint32_t>(session_.nodes_size()); }
   v1::Node& node(uint32_t index) { return *session_.mutable_nodes(static_cast<int>(index)); }
-  v1::LlmCall& llm(uint32_t index) { return *node(index).mutable_llm(); }
-  v1::Span& span(const Piece& piece) { return *session_.mutable_arena(static_cast<int>(piece.index)); }
+  v1::LlmRequest& llm(uint32_t index) { return *node(index).mutable_llm(); }
+  v1::Span& span(const Piece& piece) { return *session_.mutable_spans(static_cast<int>(piece.index)); }
   v1::Session& session() { return session_; }
   // Marks one field of one message, where it differs from the header's policy.
   template <typename Message>
@@ -125,9 +125,9 @@ class AgentThread {
 
   // A span that only joins the history.
   Piece say(SpanSpec spec);
-  // One call whose output is these spans. They join the history; the next call depends on this one.
-  uint32_t call(std::vector<SpanSpec> output, std::vector<Piece>* made = nullptr);
-  // A tool that the last call asked for in `call_span`, started when its token at_output_token is out
+  // One request whose output is these spans. They join the history; the next call depends on this one.
+  uint32_t request(std::vector<SpanSpec> output, std::vector<Piece>* made = nullptr);
+  // A tool that the last request asked for in `call_span`, started when its token at_output_token is out
   // (0: when it is complete). Its result is a new OBS span that joins the history. A call_span or a result
   // without tokens is left out.
   uint32_t tool(uint32_t tool, const Piece& call_span, SpanSpec result, int64_t duration_ns,
@@ -136,12 +136,12 @@ class AgentThread {
   void wait_for(uint32_t node, v1::DepKind kind, int64_t delay_ns = 0, uint32_t at_output_token = 0);
 
   uint32_t agent() const { return agent_; }
-  uint32_t last_call() const { return last_call_; }
+  uint32_t last_request() const { return last_request_; }
 
  private:
   SessionBuilder* session_;
   uint32_t agent_;
-  uint32_t last_call_ = 0;
+  uint32_t last_request_ = 0;
   std::vector<v1::Dep> waits_;
 };
 

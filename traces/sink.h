@@ -2,7 +2,7 @@
 //
 // Everything that makes sessions (reader, importers, synthesisers) pushes into one; everything that
 // uses them (writer, replay, inspect, exporters, cut) is one. Order: header once, then shared tables
-// and sessions in any order, then done() once. A sink that finds a mistake returns it; the source
+// and sessions in any order, then done() once. A sink that finds an error returns it; the source
 // stops and hands it up.
 
 #ifndef KVTWIN_TRACES_SINK_H_

@@ -23,21 +23,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-tl::unexpected<Mistake> too_large(const std::string& path) {
-  return mistake(path, fmt::format("more than {} MiB", kDocumentBytesMax >> 20), "split it");
+tl::unexpected<Error> too_large(const std::string& path) {
+  return make_error(path, fmt::format("more than {} MiB", kDocumentBytesMax >> 20), "split it");
 }
 
 #if KVTWIN_HAVE_ARCHIVE
 
-struct Closer {
+struct FileCloser {
   void operator()(archive* a) const { archive_read_free(a); }
 };
 
-tl::unexpected<Mistake> archive_mistake(const std::string& path, archive* reader) {
+tl::unexpected<Error> archive_error(const std::string& path, archive* reader) {
   const char* const text = archive_error_string(reader);
-  return mistake(path,
-                 fmt::format("cannot be read as an archive: {}", text != nullptr ? text : "unknown reason"),
-                 "tar.xz, tar.gz, tar.zst, tar or zip");
+  return make_error(
+      path, fmt::format("cannot be read as an archive: {}", text != nullptr ? text : "unknown reason"),
+      "tar.xz, tar.gz, tar.zst, tar or zip");
 }
 
 // All of a member, which must not be larger than kDocumentBytesMax; or only its first `start_max` bytes.
@@ -47,7 +47,7 @@ Result<std::string> read_member(const std::string& path, archive* reader, size_t
   size_t size = 0;
   la_int64_t offset = 0;
   for (int status; (status = archive_read_data_block(reader, &block, &size, &offset)) != ARCHIVE_EOF;) {
-    if (status < ARCHIVE_WARN) return archive_mistake(path, reader);
+    if (status < ARCHIVE_WARN) return archive_error(path, reader);
     // A hole (sparse member) reads as zeros, as it would from disk; the limit comes first.
     const uint64_t end = static_cast<uint64_t>(offset) + size;
     if (offset >= 0 && end > start_max) {
@@ -64,15 +64,15 @@ Result<std::string> read_member(const std::string& path, archive* reader, size_t
 // `visit(name, reader)` reads the member or not; false ends the walk.
 using VisitMember = std::function<Result<bool>(const std::string& name, archive* reader)>;
 Result<void> for_each_wanted(const std::string& path, const WantDocument& wanted, const VisitMember& visit) {
-  const std::unique_ptr<archive, Closer> reader(archive_read_new());
+  const std::unique_ptr<archive, FileCloser> reader(archive_read_new());
   archive_read_support_filter_all(reader.get());
   archive_read_support_format_all(reader.get());
   if (archive_read_open_filename(reader.get(), path.c_str(), 1 << 16) != ARCHIVE_OK) {
-    return archive_mistake(path, reader.get());
+    return archive_error(path, reader.get());
   }
   archive_entry* entry = nullptr;
   for (int status; (status = archive_read_next_header(reader.get(), &entry)) != ARCHIVE_EOF;) {
-    if (status < ARCHIVE_WARN) return archive_mistake(path, reader.get());
+    if (status < ARCHIVE_WARN) return archive_error(path, reader.get());
     const char* const full = archive_entry_pathname(entry);
     if (full == nullptr || archive_entry_filetype(entry) != AE_IFREG) continue;
     const std::string name = fs::path(full).filename().string();
@@ -104,8 +104,8 @@ Result<void> for_each_member_start(const std::string& path, size_t bytes_max, co
 
 #else
 
-tl::unexpected<Mistake> no_archives(const std::string& path) {
-  return mistake(path, "this kvtwin was built without libarchive", "unpack it and give the directory");
+tl::unexpected<Error> no_archives(const std::string& path) {
+  return make_error(path, "this kvtwin was built without libarchive", "unpack it and give the directory");
 }
 Result<void> for_each_member(const std::string& path, const WantDocument&, const TakeDocument&) {
   return no_archives(path);
@@ -124,7 +124,7 @@ Result<void> for_each_file_in(const std::string& path, const WantDocument& wante
     std::error_code ignored;
     if (it->is_regular_file(ignored) && wanted(name)) names.push_back(name);
   }
-  if (error) return mistake(path, fmt::format("cannot be listed: {}", error.message()));
+  if (error) return make_error(path, fmt::format("cannot be listed: {}", error.message()));
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     const Result<std::string> bytes = read_document((fs::path(path) / name).string());
@@ -135,13 +135,13 @@ Result<void> for_each_file_in(const std::string& path, const WantDocument& wante
 }
 
 Result<std::string> start_of_file(const std::string& path, size_t bytes_max) {
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
   std::ifstream in(path, std::ios::binary);
-  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string start(bytes_max, '\0');
   in.read(start.data(), static_cast<std::streamsize>(start.size()));
   start.resize(static_cast<size_t>(in.gcount()));
-  if (Result<void> ok = check_not_compressed(path, start); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_not_compressed(path, start); !ok) return tl::unexpected<Error>(ok.error());
   return start;
 }
 
@@ -154,7 +154,7 @@ Result<std::vector<std::string>> files_below(const std::string& path, const Want
     if (it->is_regular_file(ignored) && wanted(it->path().filename().string()))
       files.push_back(it->path().string());
   }
-  if (error) return mistake(path, fmt::format("cannot be listed: {}", error.message()));
+  if (error) return make_error(path, fmt::format("cannot be listed: {}", error.message()));
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -203,12 +203,12 @@ Result<void> for_each_start(const std::string& path, size_t bytes_max, const Wan
 
 Result<std::string> read_document(const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
+  if (fs::is_directory(path, error)) return make_error(path, "is a directory", "a file");
   const uintmax_t size = fs::file_size(path, error);
   if (!error && size > kDocumentBytesMax) return too_large(path);
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
   std::ifstream in(path, std::ios::binary);
-  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string bytes;
   constexpr size_t kPiece = 1 << 20;
   while (in) {
@@ -218,17 +218,17 @@ Result<std::string> read_document(const std::string& path) {
     in.read(bytes.data() + before, kPiece);
     bytes.resize(before + static_cast<size_t>(in.gcount()));
   }
-  if (in.bad()) return mistake(path, fmt::format("reading failed: {}", std::strerror(errno)));
-  if (Result<void> ok = check_not_compressed(path, bytes); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (in.bad()) return make_error(path, fmt::format("reading failed: {}", std::strerror(errno)));
+  if (Result<void> ok = check_not_compressed(path, bytes); !ok) return tl::unexpected<Error>(ok.error());
   return bytes;
 }
 
 Result<void> for_each_line(const std::string& path, const TakeLine& take) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (fs::is_directory(path, error)) return make_error(path, "is a directory", "a file");
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
   std::ifstream in(path, std::ios::binary);
-  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::vector<char> piece(1 << 16);
   std::string line;
   uint64_t number = 1;
@@ -254,7 +254,7 @@ Result<void> for_each_line(const std::string& path, const TakeLine& take) {
     line.append(rest);
     if (line.size() > kDocumentBytesMax) return too_large(fmt::format("{}:{}", path, number));
   }
-  if (in.bad()) return mistake(path, fmt::format("reading failed: {}", std::strerror(errno)));
+  if (in.bad()) return make_error(path, fmt::format("reading failed: {}", std::strerror(errno)));
   return line.empty() ? Result<void>{} : give();
 }
 

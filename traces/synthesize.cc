@@ -18,7 +18,7 @@ constexpr int64_t kWindowMin = 32'768;  // the longest instructions, their outpu
 constexpr uint64_t kWholeTrace = UINT64_MAX;
 enum class GroupDraw : uint64_t { kGroup = 1'000, kArrival };
 
-Dice group_dice(const Plan& plan, int64_t group) {
+SessionDraws group_dice(const Plan& plan, int64_t group) {
   return {plan.seed, kWholeTrace - 1 - static_cast<uint64_t>(group)};
 }
 
@@ -26,7 +26,7 @@ std::vector<Recipe> all_recipes() {
   std::vector<Recipe> recipes;
   recipes.push_back(coding_agent_like());
   recipes.push_back(bcp_like());
-  recipes.push_back(frames_like());
+  recipes.push_back(logical_pages_like());
   recipes.push_back(osworld_like());
   recipes.push_back(scbench_like());
   recipes.push_back(bfcl_memory_like());
@@ -36,8 +36,8 @@ std::vector<Recipe> all_recipes() {
 
 Result<Plan> checked_plan(const Recipe& recipe, const SynthOptions& options) {
   if (options.sessions < 1 || options.sessions > kSessionsMax) {
-    return mistake("sessions", fmt::format("{} sessions were asked for", options.sessions),
-                   fmt::format("1 to {} can be made", kSessionsMax));
+    return make_error("sessions", fmt::format("{} sessions were asked for", options.sessions),
+                      fmt::format("1 to {} can be made", kSessionsMax));
   }
   Plan plan{.sessions = options.sessions, .seed = options.seed, .values = {}};
   std::string names;
@@ -47,23 +47,23 @@ Result<Plan> checked_plan(const Recipe& recipe, const SynthOptions& options) {
   }
   for (const auto& [name, text] : options.params) {
     const std::string where = recipe.info.name + "." + name;
-    if (!plan.values.contains(name)) return mistake(where, "no such parameter", "there are " + names);
+    if (!plan.values.contains(name)) return make_error(where, "no such parameter", "there are " + names);
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || end != text.data() + text.size()) {
-      return mistake(where, fmt::format("\"{}\" is no integer", text.substr(0, 40)));
+      return make_error(where, fmt::format("\"{}\" is no integer", text.substr(0, 40)));
     }
     for (const SynthParam& param : recipe.info.params) {
       if (param.name == name && (value < param.low || value > param.high)) {
-        return mistake(where, fmt::format("{} {} is out of range", value, param.unit),
-                       fmt::format("{} to {} is allowed", param.low, param.high));
+        return make_error(where, fmt::format("{} {} is out of range", value, param.unit),
+                          fmt::format("{} to {} is allowed", param.low, param.high));
       }
     }
     plan.values[name] = value;
   }
   if (const int64_t window = plan["window_tokens"]; window != 0 && window < kWindowMin) {
-    return mistake(recipe.info.name + ".window_tokens", fmt::format("{} tokens hold no session", window),
-                   fmt::format("0 means no limit, {} is the least", kWindowMin));
+    return make_error(recipe.info.name + ".window_tokens", fmt::format("{} tokens hold no session", window),
+                      fmt::format("0 means no limit, {} is the least", kWindowMin));
   }
   for (const auto& [name, low] : plan.values) {
     const size_t at = name.find("_min");
@@ -72,8 +72,8 @@ Result<Plan> checked_plan(const Recipe& recipe, const SynthOptions& options) {
     upper.replace(at, 4, "_max");
     const auto high = plan.values.find(upper);
     if (high != plan.values.end() && high->second < low) {
-      return mistake(recipe.info.name + "." + name,
-                     fmt::format("{} is above {}={}", low, upper, high->second));
+      return make_error(recipe.info.name + "." + name,
+                        fmt::format("{} is above {}={}", low, upper, high->second));
     }
   }
   return plan;
@@ -98,16 +98,17 @@ v1::TraceHeader header_of(const Recipe& recipe, const Plan& plan) {
   made_by->set_params_json(params.dump());
   made_by->set_seed(plan.seed);
   made_by->set_fitted_on(recipe.info.fitted_on);
-  for (const char* field : {"Span.role", "Span.tokens", "LlmCall.prompt_tokens", "LlmCall.output_tokens",
-                            "LlmCall.prompt_key", "LlmCall.think_ns", "ToolCall.duration_ns", "Dep.delay_ns",
-                            "Dep.at_output_token", "Session.arrival_at_ns"}) {
+  for (const char* field :
+       {"Span.role", "Span.tokens", "LlmRequest.prompt_tokens", "LlmRequest.output_tokens",
+        "LlmRequest.prompt_key", "LlmRequest.think_ns", "ToolCall.duration_ns", "Dep.delay_ns",
+        "Dep.at_output_token", "Session.arrival_at_ns"}) {
     v1::FieldPolicy* policy = header.add_policies();
     policy->set_field(field);
     policy->set_prov(v1::SYNTHESISED);
     policy->set_recipe(1);  // 1 + index in header.recipes
   }
   header.set_session_arrivals(plan["rate_per_hour"] > 0 ? v1::ARR_OPEN_LOOP : v1::ARR_NONE);
-  header.set_call_arrivals(v1::ARR_NONE);
+  header.set_request_arrivals(v1::ARR_NONE);
   header.set_block_tokens(plan.tokens("key_block"));
   header.set_block_ids_chained(plan["key_block"] > 0);
   header.set_tail_block_hashed(false);
@@ -124,7 +125,7 @@ std::vector<SynthParam> common_params(int64_t key_block, int64_t window_tokens) 
       {"key_block", "tokens", "block size of prompt keys, 0: identity is the place in the arena", key_block,
        0, 4'096},
       {"window_tokens", "tokens",
-       "what a call may hold: a session ends or compacts before one that would not fit, 0: no limit",
+       "what a request may hold: a session ends or compacts before one that would not fit, 0: no limit",
        window_tokens, 0, 10'000'000},
       {"rate_per_hour", "sessions", "Poisson arrivals, 0: none", 0, 0, 100'000'000},
   };
@@ -140,7 +141,7 @@ std::vector<v1::SharedSpanTable> prefix_tables(const Plan& plan, MakePrefix make
   return tables;
 }
 
-void open_with_prefix(const Plan& plan, const Dice& dice, MakePrefix make, AgentThread* thread) {
+void open_with_prefix(const Plan& plan, const SessionDraws& dice, MakePrefix make, AgentThread* thread) {
   const int64_t groups = plan["share_groups"];
   if (groups == 0) {
     for (const v1::Span& span : make(plan, dice)) {
@@ -191,7 +192,7 @@ Result<void> synthesize(const SynthOptions& options, TraceSink* sink) {
     for (const v1::SharedSpanTable& table : recipe.tables(*plan)) {
       if (Result<void> sent = sink->shared_spans(table); !sent) return sent;
     }
-    const Dice whole(plan->seed, synth::kWholeTrace);
+    const SessionDraws whole(plan->seed, synth::kWholeTrace);
     const int64_t rate = (*plan)["rate_per_hour"];
     int64_t at_ns = 0;
     for (uint64_t i = 0; i < plan->sessions; ++i) {
@@ -204,8 +205,8 @@ Result<void> synthesize(const SynthOptions& options, TraceSink* sink) {
     }
     return sink->done();
   }
-  return mistake("recipe", fmt::format("\"{}\" is no recipe", options.recipe.substr(0, 40)),
-                 "there are " + names);
+  return make_error("recipe", fmt::format("\"{}\" is no recipe", options.recipe.substr(0, 40)),
+                    "there are " + names);
 }
 
 }  // namespace kvtwin

@@ -43,7 +43,7 @@ struct SynthOptions {
 std::vector<SynthRecipeInfo> synth_recipes();
 
 // Pushes header, shared tables, sessions and done() into `sink`. A wrong recipe, parameter or count is a
-// Mistake that names the choices; so is whatever the sink returns.
+// Error that names the choices; so is whatever the sink returns.
 Result<void> synthesize(const SynthOptions& options, TraceSink* sink);
 
 }  // namespace kvtwin

@@ -1,6 +1,6 @@
-// coding-agent-like: sessions shaped like the WEKA set of Claude Code traces (692 sessions, 46,218 calls).
+// coding-agent-like: sessions shaped like the WEKA set of Claude Code traces (692 sessions, 46,218 requests).
 //
-// The tables below are percentiles of that set (TRACES 2.1, recomputed at more points): calls per session,
+// The tables below are percentiles of that set (TRACES 2.1, recomputed at more points): requests per session,
 // first prompt, growth beyond the previous prompt and output, outputs, gaps, context rewrites, sub-agents.
 // Tool durations are percentiles of AgentCgroup's 1,151 + 1,287 tool calls (TRACES 2.2). What the
 // recordings hide is invented: which tool ran, how a gap divides into tool and thought (tool first, at
@@ -25,7 +25,7 @@ using namespace coding;
 enum class CodingDraw : uint64_t {
   kSchemas,
   kSystem,
-  kCalls,
+  kRequests,
   kFirst,
   kStops,
   kOutput,
@@ -38,19 +38,19 @@ enum class CodingDraw : uint64_t {
   kCompactAt,
   kReset,
   kResetKind,
-  kKept,
+  kRetained,
   kCompacted,
   kReplaced,
   kSubAgents,
   kSubFanOut,
-  kSubCalls,
+  kSubRequests,
   kSubFirst,
   kSubDelay,
   kReport,
   kThought,
 };
 
-std::vector<v1::Span> coding_prefix(const Plan&, const Dice& dice) {
+std::vector<v1::Span> coding_prefix(const Plan&, const SessionDraws& dice) {
   return {plain_span(v1::INST, dice.pick(kSchemas, CodingDraw::kSchemas)),
           plain_span(v1::INST, dice.pick(kSystem, CodingDraw::kSystem))};
 }
@@ -79,20 +79,20 @@ class CodingSession {
   v1::Session make() {
     open_with_prefix(plan_, dice_, coding_prefix, &main_);
     prefix_tokens_ = main_.history.tokens();
-    const int64_t drawn = dice_.pick(kCalls, CodingDraw::kCalls);
-    const int64_t calls = std::min(drawn, plan_["calls_max"]);
+    const int64_t drawn = dice_.pick(kRequests, CodingDraw::kRequests);
+    const int64_t requests = std::min(drawn, plan_["requests_max"]);
     int64_t first = drawn < kLongSession ? dice_.pick(kFirstOfShort, CodingDraw::kFirst)
                                          : dice_.pick(kFirstOfLong, CodingDraw::kFirst);
     if (window_ > 0) first = std::min(first, window_ / 2);
     say(&main_, v1::USER, first - static_cast<int64_t>(prefix_tokens_));
     for (const GrowthFactor& factor : kGrowthFactors) {
-      if (drawn >= factor.calls) growth_percent_ = factor.percent;
+      if (drawn >= factor.requests) growth_percent_ = factor.percent;
     }
     const int64_t limit = dice_.pick(kCompactAt, CodingDraw::kCompactAt) * plan_["compact_percent"] / 100;
     const bool compacts = limit > 0 && first < limit;  // who starts above it has a model with a larger window
-    for (int64_t step = 0; step < calls; ++step) {
+    for (int64_t step = 0; step < requests; ++step) {
       const uint64_t n = key(main_, step);
-      const bool last = step + 1 == calls;
+      const bool last = step + 1 == requests;
       const bool asks = !last && dice_.chance(85, 100, CodingDraw::kStops, n);
       int64_t output = dice_.pick(asks ? kOutputTool : kOutputEnd, CodingDraw::kOutput, n);
       if (step > 0 && dice_.chance(plan_["reset_per_mille"], 1'000, CodingDraw::kReset, n)) rewrite(n);
@@ -100,7 +100,7 @@ class CodingSession {
       if (above || !fits(plan_, main_.history, output)) compact(n);
       if (window_ > 0) output = std::min(output, window_ - static_cast<int64_t>(main_.history.tokens()));
       if (!asks) {
-        main_.call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
+        main_.request({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
         if (last) break;
         main_.turn += 1;
         main_.think_ns = dice_.pick(kGapUser, CodingDraw::kGap, n) * kMillisecond;
@@ -154,7 +154,7 @@ class CodingSession {
       used.push_back(tool);
     }
     std::vector<Piece> made;
-    agent->call(spans, &made);
+    agent->request(spans, &made);
     const int64_t gap = dice_.pick(gaps, CodingDraw::kGap, n);
     const std::vector<uint32_t> results = divide(growth, tools);
     int64_t longest = 0;
@@ -171,7 +171,7 @@ class CodingSession {
   void delegate(uint64_t n, int64_t output) {
     const int64_t count = dice_.between(1, 3, CodingDraw::kSubFanOut, n);
     std::vector<Piece> made;
-    const uint32_t parent = main_.call(output_of(output, count, kTask), &made);
+    const uint32_t parent = main_.request(output_of(output, count, kTask), &made);
     for (size_t i = 1; i < made.size(); ++i) {
       AgentThread helper(
           &session_,
@@ -180,7 +180,7 @@ class CodingSession {
                       dice_.between(200, 2'000, CodingDraw::kSubDelay, n, i) * kMillisecond,
                       start_token(made, i, n));
       run_helper(&helper);
-      main_.wait_for(helper.last_call(), v1::DEP_JOIN,
+      main_.wait_for(helper.last_request(), v1::DEP_JOIN,
                      dice_.between(20, 200, CodingDraw::kSubDelay, n, 16 + i) * kMillisecond);
     }
     for (size_t i = 1; i < made.size(); ++i) {
@@ -198,15 +198,15 @@ class CodingSession {
     }
     helper->history.add(helper_instructions_);
     say(helper, v1::USER, first - helper_instructions_.tokens);
-    const int64_t calls = dice_.pick(kSubCalls, CodingDraw::kSubCalls, helper->agent());
-    for (int64_t step = 0; step < calls; ++step) {
+    const int64_t requests = dice_.pick(kSubRequests, CodingDraw::kSubRequests, helper->agent());
+    for (int64_t step = 0; step < requests; ++step) {
       const uint64_t n = key(*helper, step);
       const int64_t output = dice_.pick(kSubOutput, CodingDraw::kOutput, n);
       const bool last =
-          step + 1 == calls ||
+          step + 1 == requests ||
           !fits(plan_, helper->history, output + dice_.pick(kSubGrowth, CodingDraw::kGrowth, n) + 9'829);
       if (last) {
-        helper->call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
+        helper->request({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
         return;
       }
       use_tools(helper, n, output, dice_.pick(kSubGrowth, CodingDraw::kGrowth, n), kSubGap);
@@ -219,7 +219,8 @@ class CodingSession {
     if (dice_.chance(5, 100, CodingDraw::kResetKind, n)) return compact(n);
     const std::vector<Piece> old = main_.history.pieces();
     const auto before = static_cast<int64_t>(main_.history.tokens());
-    const int64_t kept = std::max<int64_t>(1, before * dice_.pick(kKept, CodingDraw::kKept, n) / 1'000);
+    const int64_t kept =
+        std::max<int64_t>(1, before * dice_.pick(kRetained, CodingDraw::kRetained, n) / 1'000);
     if (kept >= before) return;
     main_.history.cut(static_cast<uint64_t>(kept));
     size_t next = main_.history.pieces().size();
@@ -240,7 +241,7 @@ class CodingSession {
 
   const Plan& plan_;
   const int64_t window_ = plan_["window_tokens"];
-  Dice dice_;
+  SessionDraws dice_;
   SessionBuilder session_;
   AgentThread main_;
   uint64_t prefix_tokens_ = 0;
@@ -253,13 +254,13 @@ class CodingSession {
 Recipe coding_agent_like() {
   std::vector<SynthParam> params = common_params(64, 0);
   const std::vector<SynthParam> own = {
-      {"calls_max", "calls", "of the main agent in a session", 514, 1, 1'000'000},
+      {"requests_max", "requests", "of the main agent in a session", 514, 1, 1'000'000},
       {"reset_per_mille", "per mille", "steps that rewrite the context, compactions at the limit apart", 23,
        0, 1'000},
       {"compact_percent", "percent",
        "the prompt at which a session is compacted, of the recorded ones (mostly 120k-175k tokens), 0: never",
        100, 0, 10'000},
-      {"subagents_per_mille", "per mille", "calls with tools that start sub-agents instead", 1, 0, 1'000},
+      {"subagents_per_mille", "per mille", "requests with tools that start sub-agents instead", 1, 0, 1'000},
       {"early_start_percent", "percent",
        "tools and sub-agents, not last of their message, that start at their last token", 100, 0, 100},
   };

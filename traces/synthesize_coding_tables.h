@@ -1,4 +1,4 @@
-// The percentile tables of coding-agent-like: shares of 100,000, then tokens, calls or milliseconds.
+// The percentile tables of coding-agent-like: shares of 100,000, then tokens, requests or milliseconds.
 //
 // Source: the 692 distinct sessions of the WEKA Claude Code set (Apache-2.0), at the points of TRACES 2.1 and
 // between them. A growth below one token counts as one. Tool durations: AgentCgroup (facts; TRACES 2.2).
@@ -10,15 +10,15 @@
 
 namespace kvtwin::synth::coding {
 
-constexpr QuantilePoint kCalls[] = {{0, 3},        {1'000, 3},    {5'000, 4},    {10'000, 7},
-                                    {25'000, 18},  {50'000, 44},  {75'000, 90},  {90'000, 149},
-                                    {95'000, 207}, {99'000, 330}, {99'900, 439}, {100'000, 514}};
+constexpr QuantilePoint kRequests[] = {{0, 3},        {1'000, 3},    {5'000, 4},    {10'000, 7},
+                                       {25'000, 18},  {50'000, 44},  {75'000, 90},  {90'000, 149},
+                                       {95'000, 207}, {99'000, 330}, {99'900, 439}, {100'000, 514}};
 // First prompts. Long sessions start small: those that open with much history soon end.
 constexpr QuantilePoint kFirstOfShort[] = {
     {0, 8'979},        {5'000, 13'187},   {10'000, 15'413},  {25'000, 19'236},
     {30'000, 20'209},  {35'000, 22'945},  {40'000, 35'760},  {50'000, 68'322},
     {60'000, 103'541}, {65'000, 113'888}, {70'000, 129'465}, {75'000, 148'452},
-    {90'000, 322'840}, {95'000, 439'167}, {99'000, 790'759}, {100'000, 851'858}};  // fewer than 60 calls
+    {90'000, 322'840}, {95'000, 439'167}, {99'000, 790'759}, {100'000, 851'858}};  // fewer than 60 requests
 constexpr QuantilePoint kFirstOfLong[] = {
     {0, 6'343},       {5'000, 12'639},   {10'000, 15'829},  {25'000, 18'388},
     {30'000, 18'835}, {35'000, 19'083},  {40'000, 19'496},  {50'000, 20'289},
@@ -26,9 +26,9 @@ constexpr QuantilePoint kFirstOfLong[] = {
     {90'000, 82'954}, {95'000, 102'822}, {99'000, 361'434}, {100'000, 496'710}};
 constexpr int64_t kLongSession = 60;
 // Growth per step falls with a session's length: per cent of the tables below for sessions of at least
-// so many calls.
+// so many requests.
 struct GrowthFactor {
-  int64_t calls;
+  int64_t requests;
   int64_t percent;
 };
 constexpr GrowthFactor kGrowthFactors[] = {{0, 230}, {30, 160}, {60, 110}, {120, 70}};
@@ -80,14 +80,14 @@ constexpr QuantilePoint kGapUser[] = {{0, 1},
                                       {99'000, 6'556'000},
                                       {99'900, 20'301'000},
                                       {100'000, 72'013'000}};
-constexpr QuantilePoint kKept[] = {
+constexpr QuantilePoint kRetained[] = {
     {0, 0},        {10'000, 0},   {25'000, 44},    {50'000, 114},
     {75'000, 380}, {90'000, 998}, {100'000, 1'000}};  // per mille of the old prompt
 constexpr QuantilePoint kCompacted[] = {{0, 9'903},        {10'000, 14'407}, {25'000, 25'900},
                                         {50'000, 33'522},  {75'000, 47'809}, {90'000, 68'516},
                                         {100'000, 109'601}};
-constexpr QuantilePoint kSubCalls[] = {{0, 2},       {5'000, 4},   {25'000, 7},  {50'000, 11},
-                                       {75'000, 13}, {90'000, 17}, {100'000, 24}};
+constexpr QuantilePoint kSubRequests[] = {{0, 2},       {5'000, 4},   {25'000, 7},  {50'000, 11},
+                                          {75'000, 13}, {90'000, 17}, {100'000, 24}};
 constexpr QuantilePoint kSubFirst[] = {{0, 8'868},       {25'000, 9'856},  {50'000, 10'335},
                                        {75'000, 11'687}, {90'000, 12'277}, {100'000, 18'259}};
 constexpr QuantilePoint kSubGrowth[] = {{0, 25},          {10'000, 256},    {25'000, 650},
@@ -98,7 +98,8 @@ constexpr QuantilePoint kSubOutput[] = {{0, 62},       {10'000, 131}, {25'000, 1
 constexpr QuantilePoint kSubGap[] = {{0, 680},        {10'000, 2'260},  {25'000, 3'010},  {50'000, 3'900},
                                      {75'000, 6'440}, {90'000, 29'010}, {95'000, 44'320}, {100'000, 133'040}};
 
-// Tools: how many of 100 calls, and their durations in milliseconds. Bash is bimodal, so the table is fine.
+// Tools: how many of 100 requests, and their durations in milliseconds. Bash is bimodal, so the table is
+// fine.
 constexpr QuantilePoint kBashTime[] = {{0, 23},          {5'000, 40},       {10'000, 71},    {25'000, 128},
                                        {50'000, 810},    {75'000, 1'550},   {90'000, 2'730}, {95'000, 5'527},
                                        {99'000, 65'532}, {100'000, 181'463}};

@@ -33,7 +33,8 @@ enum class DialogueDraw : uint64_t {
 };
 
 // A scale from low to high in which every factor of two is as likely as the next.
-uint32_t log_uniform(const Dice& dice, int64_t low, int64_t high, DialogueDraw field, uint64_t n = 0) {
+uint32_t log_uniform(const SessionDraws& dice, int64_t low, int64_t high, DialogueDraw field,
+                     uint64_t n = 0) {
   const QuantilePoint points[] = {{0, low}, {100'000, high}};
   return static_cast<uint32_t>(dice.pick(points, field, n));
 }
@@ -46,12 +47,12 @@ std::vector<SynthParam> with_common(int64_t window_tokens, const std::vector<Syn
 
 // ---- scbench-like
 
-std::vector<v1::Span> scbench_prefix(const Plan&, const Dice& dice) {
+std::vector<v1::Span> scbench_prefix(const Plan&, const SessionDraws& dice) {
   return {plain_span(v1::INST, dice.between(40, 120, DialogueDraw::kTemplate))};
 }
 
 uint32_t context_tokens(const Plan& plan, uint64_t context) {
-  const Dice dice(~plan.seed, context);
+  const SessionDraws dice(~plan.seed, context);
   const int64_t size = plan["class"] < 3 ? plan["class"] : dice.between(0, 2, DialogueDraw::kClass);
   constexpr int64_t kLow[] = {4'000, 20'000, 100'000}, kHigh[] = {20'000, 100'000, 300'000};
   const int64_t tokens = log_uniform(dice, kLow[size], kHigh[size], DialogueDraw::kContext);
@@ -73,7 +74,7 @@ std::vector<v1::SharedSpanTable> scbench_tables(const Plan& plan) {
 }
 
 v1::Session scbench_session(const Plan& plan, uint64_t index) {
-  const Dice dice(plan.seed, index);
+  const SessionDraws dice(plan.seed, index);
   SessionBuilder session(session_name("scbench", index), "long-context", plan.tokens("key_block"));
   AgentThread agent(&session, session.add_agent("main", "reader", 0));
   open_with_prefix(plan, dice, scbench_prefix, &agent);
@@ -85,7 +86,7 @@ v1::Session scbench_session(const Plan& plan, uint64_t index) {
   } else {
     agent.say({.role = v1::OBS, .tokens = tokens});
   }
-  agent.call({{.role = v1::ASSISTANT, .tokens = 1}});
+  agent.request({{.role = v1::ASSISTANT, .tokens = 1}});
   // A task has its own answer length: a label, a sentence or a summary.
   const uint32_t typical = log_uniform(dice, 10, 400, DialogueDraw::kTask);
   const int64_t questions = dice.between(2, 5, DialogueDraw::kQuestions);
@@ -95,7 +96,7 @@ v1::Session scbench_session(const Plan& plan, uint64_t index) {
     agent.say({.role = v1::USER,
                .tokens = static_cast<uint32_t>(dice.between(30, 200, DialogueDraw::kQuestion, i)),
                .query = true});
-    agent.call(
+    agent.request(
         {{.role = v1::ASSISTANT,
           .tokens = log_uniform(dice, std::max(10u, typical / 2), 2 * typical, DialogueDraw::kOutput, i)}});
   }
@@ -107,7 +108,7 @@ v1::Session scbench_session(const Plan& plan, uint64_t index) {
 constexpr uint32_t kStore = 1, kRetrieve = 2;
 
 // Tool schemas of BFCL's key-value, vector and recursive-summary memories, in tokens.
-std::vector<v1::Span> memory_prefix(const Plan& plan, const Dice&) {
+std::vector<v1::Span> memory_prefix(const Plan& plan, const SessionDraws&) {
   constexpr int64_t kSchemas[] = {2'218, 1'839, 601};
   return {plain_span(v1::INST, kSchemas[plan["backend"]])};
 }
@@ -124,26 +125,27 @@ std::vector<v1::SharedSpanTable> memory_tables(const Plan& plan) {
   return tables;
 }
 
-void memory_turn(const Plan& plan, const Dice& dice, uint64_t turn, uint32_t user_tokens, int64_t calls,
-                 uint32_t tool, AgentThread* agent) {
+void memory_turn(const Plan& plan, const SessionDraws& dice, uint64_t turn, uint32_t user_tokens,
+                 int64_t requests, uint32_t tool, AgentThread* agent) {
   agent->turn = static_cast<uint32_t>(turn);
   if (turn > 0) agent->think_ns = plan["think_ms"] * kMillisecond;
   agent->say({.role = v1::USER, .tokens = user_tokens, .query = true});
-  for (uint64_t i = 0; i < static_cast<uint64_t>(calls); ++i) {
+  for (uint64_t i = 0; i < static_cast<uint64_t>(requests); ++i) {
     const uint64_t n = turn * 16 + i;
     const auto arguments = dice.between(15, tool == kStore ? 120 : 40, DialogueDraw::kArguments, n);
     std::vector<Piece> made;
-    agent->call({{.role = v1::TOOL_CALL, .tokens = static_cast<uint32_t>(arguments), .tool = tool}}, &made);
+    agent->request({{.role = v1::TOOL_CALL, .tokens = static_cast<uint32_t>(arguments), .tool = tool}},
+                   &made);
     const auto result = dice.between(10, tool == kStore ? 40 : 300, DialogueDraw::kResult, n);
     agent->tool(tool, made[0], {.tokens = static_cast<uint32_t>(result)},
                 dice.between(1, 5, DialogueDraw::kTool, n) * kMillisecond);
   }
-  agent->call({{.role = v1::ASSISTANT,
-                .tokens = static_cast<uint32_t>(dice.between(20, 100, DialogueDraw::kReply, turn))}});
+  agent->request({{.role = v1::ASSISTANT,
+                   .tokens = static_cast<uint32_t>(dice.between(20, 100, DialogueDraw::kReply, turn))}});
 }
 
 v1::Session memory_session(const Plan& plan, uint64_t index) {
-  const Dice dice(plan.seed, index);
+  const SessionDraws dice(plan.seed, index);
   const auto size = static_cast<uint64_t>(plan["dialogues"] + plan["questions"]);
   const uint64_t scenario = index / size;
   const auto place = static_cast<int64_t>(index % size);
@@ -181,12 +183,12 @@ constexpr QuantilePoint kAimeOutputs[] = {{0, 2'563},       {3'704, 3'001},   {7
                                           {22'222, 4'514},  {25'926, 6'555},  {29'630, 12'255},
                                           {33'333, 13'846}, {37'037, 16'384}, {100'000, 16'384}};
 
-std::vector<v1::Span> reasoning_prefix(const Plan&, const Dice& dice) {
+std::vector<v1::Span> reasoning_prefix(const Plan&, const SessionDraws& dice) {
   return {plain_span(v1::INST, dice.between(20, 60, DialogueDraw::kTemplate))};
 }
 
 v1::Session reasoning_session(const Plan& plan, uint64_t index) {
-  const Dice dice(plan.seed, index);
+  const SessionDraws dice(plan.seed, index);
   SessionBuilder session(session_name("reasoning", index), "reasoning", plan.tokens("key_block"));
   AgentThread agent(&session, session.add_agent("main", "solver", 0));
   open_with_prefix(plan, dice, reasoning_prefix, &agent);
@@ -203,7 +205,7 @@ v1::Session reasoning_session(const Plan& plan, uint64_t index) {
   std::vector<SpanSpec> output = {
       {.role = v1::REASONING, .tokens = static_cast<uint32_t>(cut ? total : total - answer)}};
   if (!cut) output.push_back({.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(answer)});
-  const uint32_t node = agent.call(output);
+  const uint32_t node = agent.request(output);
   session.llm(node).set_max_output_tokens(static_cast<uint32_t>(longest));
   session.llm(node).set_stop_reason(cut ? "length" : "stop");
   return session.take();

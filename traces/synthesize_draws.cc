@@ -74,14 +74,14 @@ uint64_t exp2_q32(uint64_t exponent) {
 }
 
 int64_t quantile(QuantileTable table, uint64_t u) {
-  KVT_CHECK(table.size() >= 2 && table.front().share == 0 && table.back().share == 100'000);
+  KVT_CHECK(table.size() >= 2 && table.front().cumulative == 0 && table.back().cumulative == 100'000);
   const uint64_t at = (u >> 32) * 100'000;  // share, Q32
   size_t i = 1;
-  while (i + 1 < table.size() && (uint64_t{table[i].share} << 32) <= at) ++i;
+  while (i + 1 < table.size() && (uint64_t{table[i].cumulative} << 32) <= at) ++i;
   const QuantilePoint& low = table[i - 1];
   const QuantilePoint& high = table[i];
-  if (low.share == high.share || low.value == high.value) return high.value;
-  const uint64_t fraction = (at - (uint64_t{low.share} << 32)) / (high.share - low.share);
+  if (low.cumulative == high.cumulative || low.value == high.value) return high.value;
+  const uint64_t fraction = (at - (uint64_t{low.cumulative} << 32)) / (high.cumulative - low.cumulative);
   return between(low, high, fraction);
 }
 

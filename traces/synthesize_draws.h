@@ -16,10 +16,10 @@
 
 namespace kvtwin {
 
-// `share` parts in 100,000 of the distribution are at most `value`. A table starts at share 0, ends at
+// `cumulative` parts in 100,000 of the distribution are at most `value`. A table starts at share 0, ends at
 // share 100,000, and both columns never fall.
 struct QuantilePoint {
-  uint32_t share;
+  uint32_t cumulative;
   int64_t value;
 };
 using QuantileTable = std::span<const QuantilePoint>;
@@ -35,9 +35,9 @@ uint64_t exp2_q32(uint64_t exponent);
 int64_t exponential(int64_t mean, uint64_t u);
 
 // The draws of one session.
-class Dice {
+class SessionDraws {
  public:
-  Dice(uint64_t seed, uint64_t session) : seed_(seed), session_(session) {}
+  SessionDraws(uint64_t seed, uint64_t session) : seed_(seed), session_(session) {}
 
   // Field is an enum of the caller: one value per quantity that it draws.
   template <typename Field>
@@ -53,10 +53,10 @@ class Dice {
   int64_t between(int64_t low, int64_t high, Field field, uint64_t n = 0, uint64_t k = 0) const {
     return low + static_cast<int64_t>(bits(field, n, k) % static_cast<uint64_t>(high - low + 1));
   }
-  // True in `share` of `of` cases.
+  // True in `cumulative` of `of` cases.
   template <typename Field>
-  bool chance(int64_t share, int64_t of, Field field, uint64_t n = 0, uint64_t k = 0) const {
-    return between(1, of, field, n, k) <= share;
+  bool chance(int64_t cumulative, int64_t of, Field field, uint64_t n = 0, uint64_t k = 0) const {
+    return between(1, of, field, n, k) <= cumulative;
   }
 
  private:

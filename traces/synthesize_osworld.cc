@@ -20,7 +20,7 @@ constexpr QuantilePoint kHumanSteps[] = {
     {0, 1},       {5'000, 1},   {15'000, 2},  {25'000, 4},  {40'000, 4},  {50'000, 6},  {60'000, 9},
     {70'000, 11}, {75'000, 13}, {80'000, 17}, {85'000, 20}, {90'000, 26}, {95'000, 58}, {100'000, 407}};
 
-std::vector<v1::Span> desktop_prefix(const Plan&, const Dice& dice) {
+std::vector<v1::Span> desktop_prefix(const Plan&, const SessionDraws& dice) {
   return {plain_span(v1::INST, dice.between(2'000, 4'000, DesktopDraw::kInstructions))};
 }
 
@@ -33,7 +33,7 @@ SpanSpec screenshot(const Plan& plan) {
 }
 
 v1::Session make_session(const Plan& plan, uint64_t index) {
-  const Dice dice(plan.seed, index);
+  const SessionDraws dice(plan.seed, index);
   SessionBuilder session(session_name("osworld", index), "computer-use", plan.tokens("key_block"));
   AgentThread agent(&session, session.add_agent("main", "computer-use", 0));
   open_with_prefix(plan, dice, desktop_prefix, &agent);
@@ -50,12 +50,12 @@ v1::Session make_session(const Plan& plan, uint64_t index) {
   for (int64_t i = 0; i < steps && (i == 0 || fits(plan, agent.history, 460 + plan["image_tokens"])); ++i) {
     const auto step = static_cast<uint64_t>(i);
     std::vector<Piece> made;
-    agent.call({{.role = v1::REASONING,
-                 .tokens = static_cast<uint32_t>(dice.between(150, 400, DesktopDraw::kThought, step))},
-                {.role = v1::TOOL_CALL,
-                 .tokens = static_cast<uint32_t>(dice.between(30, 60, DesktopDraw::kAction, step)),
-                 .tool = kAct}},
-               &made);
+    agent.request({{.role = v1::REASONING,
+                    .tokens = static_cast<uint32_t>(dice.between(150, 400, DesktopDraw::kThought, step))},
+                   {.role = v1::TOOL_CALL,
+                    .tokens = static_cast<uint32_t>(dice.between(30, 60, DesktopDraw::kAction, step)),
+                    .tool = kAct}},
+                  &made);
     if (i + 1 == steps) break;  // the last action is "done"
     agent.tool(kAct, made[1], screenshot(plan),
                dice.between(500, 3'000, DesktopDraw::kTool, step) * kMillisecond);
@@ -64,7 +64,7 @@ v1::Session make_session(const Plan& plan, uint64_t index) {
     for (; fading.size() > keep; fading.pop_front()) agent.history.remove(fading.front());
   }
   v1::Session done = session.take();
-  for (v1::Span& span : *done.mutable_arena()) {
+  for (v1::Span& span : *done.mutable_spans()) {
     if (span.modality() != v1::IMAGE) continue;
     span.mutable_image()->set_width(1'920);
     span.mutable_image()->set_height(1'080);

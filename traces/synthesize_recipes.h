@@ -43,15 +43,15 @@ v1::Span plain_span(v1::Role role, int64_t tokens);
 
 // Prefixes that sessions share: group g = 0, 1, ... has table 1 + g, whose spans `make` draws with dice of
 // its own. With share_groups = 0 there are none, and every session draws its own.
-using MakePrefix = std::vector<v1::Span> (*)(const Plan& plan, const Dice& dice);
+using MakePrefix = std::vector<v1::Span> (*)(const Plan& plan, const SessionDraws& dice);
 std::vector<v1::SharedSpanTable> prefix_tables(const Plan& plan, MakePrefix make);
-void open_with_prefix(const Plan& plan, const Dice& dice, MakePrefix make, AgentThread* thread);
+void open_with_prefix(const Plan& plan, const SessionDraws& dice, MakePrefix make, AgentThread* thread);
 std::string session_name(const std::string& recipe, uint64_t index);
-// True while a call with this much history and `more` tokens fits the window (0: no window).
+// True while a request with this much history and `more` tokens fits the window (0: no window).
 bool fits(const Plan& plan, const History& history, int64_t more);
 
 Recipe bcp_like();
-Recipe frames_like();
+Recipe logical_pages_like();
 Recipe osworld_like();
 Recipe scbench_like();
 Recipe bfcl_memory_like();

@@ -26,7 +26,7 @@ enum class SearchDraw : uint64_t {
 };
 constexpr uint32_t kSearch = 1, kGetDocument = 2;
 
-std::vector<v1::Span> search_prefix(const Plan& plan, const Dice& dice) {
+std::vector<v1::Span> search_prefix(const Plan& plan, const SessionDraws& dice) {
   return {plain_span(v1::INST, dice.between(600, 900, SearchDraw::kSchemas)),
           plain_span(v1::INST, plan["template_tokens"])};
 }
@@ -36,7 +36,8 @@ std::vector<v1::SharedSpanTable> search_tables(const Plan& plan) {
 }
 
 // One search, or one document opened. Returns the tokens that came back.
-void look_up(const Plan& plan, const Dice& dice, uint64_t step, const Piece& call_span, AgentThread* agent) {
+void look_up(const Plan& plan, const SessionDraws& dice, uint64_t step, const Piece& call_span,
+             AgentThread* agent) {
   const int64_t took = dice.between(20, 200, SearchDraw::kTool, step) * kMillisecond;
   if (dice.chance(plan["documents_percent"], 100, SearchDraw::kOpen, step)) {
     const int64_t tokens =
@@ -55,7 +56,7 @@ void look_up(const Plan& plan, const Dice& dice, uint64_t step, const Piece& cal
 }
 
 v1::Session make_session(const Plan& plan, uint64_t index, const char* name) {
-  const Dice dice(plan.seed, index);
+  const SessionDraws dice(plan.seed, index);
   SessionBuilder session(session_name(name, index), "browse", plan.tokens("key_block"));
   AgentThread agent(&session, session.add_agent("main", "searcher", 0));
   open_with_prefix(plan, dice, search_prefix, &agent);
@@ -74,12 +75,12 @@ v1::Session make_session(const Plan& plan, uint64_t index, const char* name) {
     const auto arguments = static_cast<uint32_t>(dice.between(20, 60, SearchDraw::kArguments, step));
     const auto thought = static_cast<uint32_t>(dice.between(60, 340, SearchDraw::kThought, step));
     std::vector<Piece> made;
-    agent.call({{.role = v1::REASONING, .tokens = thought},
-                {.role = v1::TOOL_CALL, .tokens = arguments, .tool = kSearch}},
-               &made);
+    agent.request({{.role = v1::REASONING, .tokens = thought},
+                   {.role = v1::TOOL_CALL, .tokens = arguments, .tool = kSearch}},
+                  &made);
     look_up(plan, dice, step, made[1], &agent);
   }
-  agent.call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(answer)}});
+  agent.request({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(answer)}});
   return session.take();
 }
 
@@ -111,7 +112,7 @@ Recipe bcp_like() {
       .session = [](const Plan& plan, uint64_t i) { return make_session(plan, i, "bcp"); }};
 }
 
-Recipe frames_like() {
+Recipe logical_pages_like() {
   return {.info = {"frames-like",
                    "multi-hop questions as in FRAMES: more hops, distractor snippets, short documents",
                    "IntentKV appendix C", params(60, 3, 8, 256, 25, 500, 4'000)},

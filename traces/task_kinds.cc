@@ -59,7 +59,7 @@ uint32_t hand_over(TaskSession* s, const std::vector<Ids>& items, uint32_t token
   return s->used();
 }
 
-// user (talk) fetch T / call T end / result T ... end: a document comes as a tool's result.
+// user (talk) fetch T / request T end / result T ... end: a document comes as a tool's result.
 uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uint32_t tokens,
                uint32_t talk = 0) {
   s->next_turn();
@@ -67,7 +67,7 @@ uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uin
   request.insert(request.begin(), kUser);
   request.insert(request.end(), {kFetch, tool});
   s->say(v1::USER, request);
-  s->answer(v1::TOOL_CALL, {kCall, tool, kEnd}, false, s->used(), 1 + tool - kToolFirst);
+  s->answer(v1::TOOL_CALL, {kRequest, tool, kEnd}, false, s->used(), 1 + tool - kToolFirst);
   Ids ids = {kResult, tool};
   const Ids body = s->document(items, tokens - 3);
   ids.insert(ids.end(), body.begin(), body.end());
@@ -243,7 +243,7 @@ void changing_intent(TaskSession* s) {
   }
 }
 
-// The system prompt says what parameters tools take; a call must have them word for word.
+// The system prompt says what parameters tools take; a request must have them word for word.
 void tool_schema(TaskSession* s) {
   constexpr uint32_t kParameters = 3, kTurn = 3 + kParameters + 3;
   s->say(v1::INST, {kBegin, kSystem});
@@ -267,7 +267,7 @@ void tool_schema(TaskSession* s) {
     const uint32_t t = s->below(count);
     s->next_turn();
     s->say(v1::USER, {kUser, kUse, tools[t]}, true);
-    Ids right = {kCall, tools[t]};
+    Ids right = {kRequest, tools[t]};
     right.insert(right.end(), parameters[t].begin(), parameters[t].end());
     right.push_back(kEnd);
     s->answer(v1::TOOL_CALL, right, true, end, 1 + tools[t] - kToolFirst);

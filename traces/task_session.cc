@@ -65,7 +65,7 @@ void TaskSession::observe(const Ids& ids, uint32_t tool, bool called) {
     fill(agent_.say(spec(v1::OBS, ids, false, tool)), ids);
     return;
   }
-  agent_.tool(tool, last_call_, spec(v1::OBS, ids, false, tool), kToolNs);
+  agent_.tool(tool, last_request_, spec(v1::OBS, ids, false, tool), kToolNs);
   fill(agent_.history.pieces().back(), ids);
 }
 
@@ -73,9 +73,9 @@ void TaskSession::answer(v1::Role role, const Ids& ids, bool scored, uint32_t so
   const uint32_t age = used() - std::min(used(), source_end);
   agent_.think_ns = kThinkNs;
   std::vector<Piece> made;
-  const uint32_t node = agent_.call({spec(role, ids, false, tool)}, &made);
+  const uint32_t node = agent_.request({spec(role, ids, false, tool)}, &made);
   fill(made.front(), ids);
-  if (role == v1::TOOL_CALL) last_call_ = made.front();
+  if (role == v1::TOOL_CALL) last_request_ = made.front();
   v1::Extra* extra = session_.node(node).add_extras();
   extra->set_key(kTaskExtra);
   extra->set_value_json(

@@ -1,4 +1,4 @@
-// TaskSession writes one session of a task: what is said, what calls answer, with token ids throughout.
+// TaskSession writes one session of a task: what is said, what requests answer, with token ids throughout.
 
 #ifndef KVTWIN_TRACES_TASK_SESSION_H_
 #define KVTWIN_TRACES_TASK_SESSION_H_
@@ -39,7 +39,7 @@ class TaskSession {
 
   void next_turn() { ++agent_.turn; }
   void say(v1::Role role, const Ids& ids, bool query = false);
-  // A tool's result, which the last call asked for if `called`.
+  // A tool's result, which the last request asked for if `called`.
   void observe(const Ids& ids, uint32_t tool, bool called);
   // The model speaks: `ids` is right. `source_end`: where what it must know ends, in tokens of the session.
   void answer(v1::Role role, const Ids& ids, bool scored, uint32_t source_end, uint32_t tool = 0);
@@ -54,7 +54,7 @@ class TaskSession {
   Prng draws_;
   SessionBuilder session_;
   AgentThread agent_;
-  Piece last_call_{};  // the span of the last tool call
+  Piece last_request_{};  // the span of the last tool call
 };
 
 // One session; the shape of each task is in task_kinds.cc. REQUIRES: the task is one, and the plan's

@@ -13,7 +13,7 @@ namespace kvtwin::task {
 constexpr uint32_t kVocab = 256;
 
 // Who speaks: each opens a span of its role. kEnd closes a turn of the model.
-constexpr uint32_t kPad = 0, kBegin = 1, kSystem = 2, kUser = 3, kAssistant = 4, kCall = 5, kResult = 6,
+constexpr uint32_t kPad = 0, kBegin = 1, kSystem = 2, kUser = 3, kAssistant = 4, kRequest = 5, kResult = 6,
                    kEnd = 7;
 // What is asked for, and what binds symbols.
 constexpr uint32_t kAsk = 8;       // ask K: the value of K, links followed
@@ -21,8 +21,8 @@ constexpr uint32_t kSame = 9;      // K1 same K2: K1 has the value of K2
 constexpr uint32_t kList = 10;     // list K1 K2 ...: each with its value
 constexpr uint32_t kAll = 11;      // all K: every value that K was given, in order
 constexpr uint32_t kSchema = 12;   // schema T P1 P2 P3: tool T takes these parameters
-constexpr uint32_t kUse = 13;      // use T: call T with its parameters, word for word
-constexpr uint32_t kFetch = 14;    // fetch T: call T, which answers with a document
+constexpr uint32_t kUse = 13;      // use T: request T with its parameters, word for word
+constexpr uint32_t kFetch = 14;    // fetch T: request T, which answers with a document
 constexpr uint32_t kEarlier = 15;  // what was asked before the document
 constexpr uint32_t kToolFirst = 16, kTools = 16;
 constexpr uint32_t kKeyFirst = 32, kKeys = 64;      // names of facts, parameters

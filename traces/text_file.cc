@@ -19,13 +19,13 @@ TextFile::~TextFile() {
 Result<void> TextFile::open() {
   out_.open(part_, std::ios::binary | std::ios::trunc);
   if (out_) return {};
-  return mistake(part_, fmt::format("cannot be written: {}", std::strerror(errno)));
+  return make_error(part_, fmt::format("cannot be written: {}", std::strerror(errno)));
 }
 
 Result<void> TextFile::write(std::string_view text) {
   out_.write(text.data(), static_cast<std::streamsize>(text.size()));
   if (out_) return {};
-  return mistake(part_, fmt::format("writing failed: {}", std::strerror(errno)));
+  return make_error(part_, fmt::format("writing failed: {}", std::strerror(errno)));
 }
 
 Result<void> TextFile::commit() {
@@ -35,7 +35,7 @@ Result<void> TextFile::commit() {
   if (!out_.fail() && !error) return {};
   std::error_code ignored;
   std::filesystem::remove(part_, ignored);
-  return mistake(path_, fmt::format("cannot be written: {}", error ? error.message() : "closing failed"));
+  return make_error(path_, fmt::format("cannot be written: {}", error ? error.message() : "closing failed"));
 }
 
 }  // namespace kvtwin

@@ -1,7 +1,8 @@
-// TraceTokens keeps the token ids that a trace gives, call by call: what a model that knows them computes.
+// TraceTokens keeps the token ids that a trace gives, request by request: what a model that knows them
+// computes.
 //
-// Only of traces whose tokenizer has the model's vocabulary; a call any of whose spans has no ids has none,
-// and its tokens are made from identities as everybody's are (engine/cpu/token_ids.h).
+// Only of traces whose tokenizer has the model's vocabulary; a request any of whose spans has no ids has
+// none, and its tokens are made from identities as everybody's are (engine/cpu/token_ids.h).
 
 #ifndef KVTWIN_TRACES_TRACE_TOKENS_H_
 #define KVTWIN_TRACES_TRACE_TOKENS_H_
@@ -21,12 +22,12 @@ class TraceTokens final : public TraceSink {
 
   Result<void> header(const v1::TraceHeader& header) override;
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
-  // Mistakes: an id that is none of the vocabulary.
+  // Errors: an id that is none of the vocabulary.
   Result<void> session(const v1::Session& session) override;
 
-  bool any() const { return calls_ > 0; }
+  bool any() const { return requests_ > 0; }
   // Prompt, then output, of node `node` of session `session` of the file; empty if the trace does not say.
-  std::vector<uint32_t> call(uint32_t session, uint32_t node) const;
+  std::vector<uint32_t> request(uint32_t session, uint32_t node) const;
 
  private:
   struct Spans {
@@ -35,8 +36,8 @@ class TraceTokens final : public TraceSink {
     std::vector<bool> known;
   };
   struct Session {
-    Spans arena;
-    std::map<uint32_t, std::vector<v1::SpanRun>> calls;  // by node
+    Spans session_spans;
+    std::map<uint32_t, std::vector<v1::SpanRun>> requests;  // by node
   };
   Result<Spans> keep(const google::protobuf::RepeatedPtrField<v1::Span>& spans,
                      const std::string& where) const;
@@ -44,7 +45,7 @@ class TraceTokens final : public TraceSink {
 
   const uint32_t vocab_;
   bool wanted_ = false;
-  uint64_t calls_ = 0;  // with ids, or at least spans
+  uint64_t requests_ = 0;  // with ids, or at least spans
   std::vector<Session> sessions_;
   std::map<uint32_t, Spans> tables_;
 };

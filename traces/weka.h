@@ -1,8 +1,8 @@
 // WEKA's Claude Code traces (github.com/callanjfox/kv-cache-tester): one JSON file per session.
 //
-// A file lists calls and sub-agents in order of time. What is easily read wrongly (TRACES 4, 1-6):
-// a sub-agent's `t` is its END, and its calls count from its start; the parent's next `think_time`
-// contains the sub-agent's wall time; ids cover floor(in/64) blocks; calls without `api_time` are
+// A file lists requests and sub-agents in order of time. What is easily read wrongly (TRACES 4, 1-6):
+// a sub-agent's `t` is its END, and its requests count from its start; the parent's next `think_time`
+// contains the sub-agent's wall time; ids cover floor(in/64) blocks; requests without `api_time` are
 // followed by a `think_time` longer than the whole gap.
 
 #ifndef KVTWIN_TRACES_WEKA_H_
@@ -24,7 +24,7 @@ struct WekaPrefix {  // what a prompt begins with
   uint64_t tokens() const { return uint64_t{tool_tokens} + system_tokens; }
 };
 
-struct WekaCall {
+struct WekaRequest {
   int64_t at_ns = 0;  // since the session's start, for sub-agents too
   std::optional<int64_t> service_ns, think_ns, ttft_ns;
   uint32_t prompt_tokens = 0, output_tokens = 0;
@@ -41,11 +41,11 @@ struct WekaAgent {  // a sub-agent
   bool joined = false;  // the parent waited for it
   WekaPrefix prefix;
   std::string fields_json;  // all fields but its requests, for re-export
-  std::vector<WekaCall> calls;
+  std::vector<WekaRequest> requests;
 };
 
 struct WekaItem {
-  std::optional<WekaCall> call;  // of the main agent
+  std::optional<WekaRequest> request;  // of the main agent
   std::optional<WekaAgent> agent;
 };
 

@@ -12,14 +12,14 @@
 namespace kvtwin {
 namespace {
 
-// A sub-agent starts 0.2-2 s after the call that asks for it. What is longer is no client overhead but
+// A sub-agent starts 0.2-2 s after the request that asks for it. What is longer is no client overhead but
 // the user's time, and belongs to think_ns, where a cap finds it.
 constexpr int64_t kSpawnDelayMax = 2'000'000'000;
 
 // What an agent's next call needs to know.
 struct AgentState {
   uint32_t index = 0;       // in session.agents
-  int last = -1;            // its latest call's node
+  int last = -1;            // its latest request's node
   int64_t last_end_ns = 0;  // when that ended: recorded, or estimated
   bool last_recorded = false;
   uint32_t turn = 0;
@@ -42,11 +42,11 @@ class WekaBuilder {
         sub_agent(*item.agent, main);
         continue;
       }
-      main_call(*item.call, next_event_ns(i), &main);
+      main_request(*item.request, next_event_ns(i), &main);
     }
     if (!spans_.good()) {
-      return mistake(trace_.id, fmt::format("its prompts take more than {} runs of spans", kWekaRunsMax),
-                     "cut the session");
+      return make_error(trace_.id, fmt::format("its prompts take more than {} runs of spans", kWekaRunsMax),
+                        "cut the session");
     }
     share_weka_prefixes(keyed_, sharing_, trace_, &session_);
     return std::move(session_);
@@ -75,16 +75,16 @@ class WekaBuilder {
   int64_t next_event_ns(size_t i) const {
     for (size_t k = i + 1; k < trace_.items.size(); ++k) {
       const WekaItem& item = trace_.items[k];
-      return item.call ? item.call->at_ns : item.agent->start_ns;
+      return item.request ? item.request->at_ns : item.agent->start_ns;
     }
     return INT64_MAX;
   }
 
-  void main_call(const WekaCall& call, int64_t bound_ns, AgentState* main) {
+  void main_request(const WekaRequest& request, int64_t bound_ns, AgentState* main) {
     const AgentState before = *main;
-    const int index = add_call(call, bound_ns, "", main);
+    const int index = add_request(request, bound_ns, "", main);
     v1::Node& node = *session_.mutable_nodes(index);
-    // The sub-agents that ran since the last call and were waited for (trap 2: the recorded think
+    // The sub-agents that ran since the last request and were waited for (trap 2: the recorded think
     // time contains their wall time).
     int64_t joined_ns = before.last_end_ns;
     for (const Join& join : joins_) {
@@ -96,21 +96,21 @@ class WekaBuilder {
     }
     const bool joined = !joins_.empty();
     joins_.clear();
-    set_think(call, before, joined ? joined_ns - before.last_end_ns : 0, joined, &node);
+    set_think(request, before, joined ? joined_ns - before.last_end_ns : 0, joined, &node);
   }
 
   // think_ns and its provenance. `inside_ns`: how much of the recorded think time others worked.
-  void set_think(const WekaCall& call, const AgentState& before, int64_t inside_ns, bool joined,
+  void set_think(const WekaRequest& request, const AgentState& before, int64_t inside_ns, bool joined,
                  v1::Node* node) {
-    constexpr uint32_t kThink = v1::LlmCall::kThinkNsFieldNumber;
-    const int64_t recorded = call.think_ns.value_or(0);
+    constexpr uint32_t kThink = v1::LlmRequest::kThinkNsFieldNumber;
+    const int64_t recorded = request.think_ns.value_or(0);
     int64_t think = recorded;
     if (before.last < 0) {  // a root is released by start_offset_ns
       think = 0;
       if (recorded != 0) mark(node, kThink, v1::DERIVED);
-    } else if (!before.last_recorded || !call.think_ns) {
+    } else if (!before.last_recorded || !request.think_ns) {
       // Trap 4: think_time was measured from an earlier event; what is known is the gap.
-      think = std::max<int64_t>(0, call.at_ns - before.last_end_ns - inside_ns);
+      think = std::max<int64_t>(0, request.at_ns - before.last_end_ns - inside_ns);
       mark(node, kThink, v1::ESTIMATED, kWekaServiceRecipe);
     } else if (joined) {
       think = std::max<int64_t>(0, recorded - inside_ns);
@@ -118,8 +118,8 @@ class WekaBuilder {
     }
     node->mutable_llm()->set_think_ns(think);
     const bool overridden = marked(*node, kThink) != v1::PROV_UNSPECIFIED;
-    if (overridden ? call.think_ns.has_value() : !call.think_ns.has_value()) {
-      add_extra(node->mutable_extras(), "think_ns", call.think_ns ? fmt::format("{}", recorded) : "null");
+    if (overridden ? request.think_ns.has_value() : !request.think_ns.has_value()) {
+      add_extra(node->mutable_extras(), "think_ns", request.think_ns ? fmt::format("{}", recorded) : "null");
     }
   }
 
@@ -129,18 +129,18 @@ class WekaBuilder {
     add_extra(made.mutable_extras(), "weka", agent.fields_json);
     const int64_t gap =
         main.last < 0 ? agent.start_ns : std::max<int64_t>(0, agent.start_ns - main.last_end_ns);
-    if (agent.calls.empty()) {
+    if (agent.requests.empty()) {
       opaque_agent(agent, main, gap);
       return;
     }
-    for (size_t i = 0; i < agent.calls.size(); ++i) {
-      const WekaCall& call = agent.calls[i];
+    for (size_t i = 0; i < agent.requests.size(); ++i) {
+      const WekaRequest& request = agent.requests[i];
       const AgentState before = state;
-      const int64_t bound = i + 1 < agent.calls.size() ? agent.calls[i + 1].at_ns : INT64_MAX;
-      const int index = add_call(call, bound, agent.kind, &state);
+      const int64_t bound = i + 1 < agent.requests.size() ? agent.requests[i + 1].at_ns : INT64_MAX;
+      const int index = add_request(request, bound, agent.kind, &state);
       v1::Node& node = *session_.mutable_nodes(index);
-      set_think(call, before, 0, false, &node);
-      if (before.last < 0) spawn(main, gap, call.at_ns - agent.start_ns, &node);
+      set_think(request, before, 0, false, &node);
+      if (before.last < 0) spawn(main, gap, request.at_ns - agent.start_ns, &node);
     }
     if (agent.joined)
       joins_.push_back({state.last, std::max<int64_t>(0, agent.end_ns - state.last_end_ns), agent.end_ns});
@@ -159,8 +159,8 @@ class WekaBuilder {
     const int64_t think = gap_ns - dep.delay_ns() + first_ns;
     if (think == 0) return;
     node->mutable_llm()->set_think_ns(think);
-    if (marked(*node, v1::LlmCall::kThinkNsFieldNumber) != v1::PROV_UNSPECIFIED) return;
-    mark(node, v1::LlmCall::kThinkNsFieldNumber, v1::DERIVED);
+    if (marked(*node, v1::LlmRequest::kThinkNsFieldNumber) != v1::PROV_UNSPECIFIED) return;
+    mark(node, v1::LlmRequest::kThinkNsFieldNumber, v1::DERIVED);
     if (find_extra(node->extras(), "think_ns") == nullptr) add_extra(node->mutable_extras(), "think_ns", "0");
   }
 
@@ -177,34 +177,34 @@ class WekaBuilder {
     if (agent.joined) joins_.push_back({session_.nodes_size() - 1, 0, agent.end_ns});
   }
 
-  int add_call(const WekaCall& source, int64_t bound_ns, const std::string& family, AgentState* agent) {
+  int add_request(const WekaRequest& source, int64_t bound_ns, const std::string& family, AgentState* agent) {
     const int index = session_.nodes_size();
     v1::Node& node = *session_.add_nodes();
     node.set_agent(agent->index);
-    v1::LlmCall& call = *node.mutable_llm();
-    call.set_model(models_->index(source.model));
-    if (agent->last < 0) session_.mutable_agents(static_cast<int>(agent->index))->set_model(call.model());
-    call.set_prompt_tokens(source.prompt_tokens);
-    call.set_output_tokens(source.output_tokens);
-    call.set_streaming(source.type == "s");
-    call.set_stop_reason(source.stop);
-    call.set_recorded_at_ns(source.at_ns);
+    v1::LlmRequest& request = *node.mutable_llm();
+    request.set_model(models_->index(source.model));
+    if (agent->last < 0) session_.mutable_agents(static_cast<int>(agent->index))->set_model(request.model());
+    request.set_prompt_tokens(source.prompt_tokens);
+    request.set_output_tokens(source.output_tokens);
+    request.set_streaming(source.type == "s");
+    request.set_stop_reason(source.stop);
+    request.set_recorded_at_ns(source.at_ns);
     const int64_t fit = std::min(estimated_service_ns(source.prompt_tokens, source.output_tokens),
                                  std::max<int64_t>(0, bound_ns - source.at_ns));
-    call.set_recorded_service_ns(source.service_ns.value_or(fit));
+    request.set_recorded_service_ns(source.service_ns.value_or(fit));
     if (!source.service_ns) {
-      mark(&node, v1::LlmCall::kRecordedServiceNsFieldNumber, v1::ESTIMATED, kWekaServiceRecipe);
+      mark(&node, v1::LlmRequest::kRecordedServiceNsFieldNumber, v1::ESTIMATED, kWekaServiceRecipe);
     }
     if (source.ttft_ns) {
-      call.set_recorded_ttft_ns(*source.ttft_ns);
-      mark(&node, v1::LlmCall::kRecordedTtftNsFieldNumber, v1::RECORDED);
+      request.set_recorded_ttft_ns(*source.ttft_ns);
+      mark(&node, v1::LlmRequest::kRecordedTtftNsFieldNumber, v1::RECORDED);
     }
-    encode_key(source.ids, trace_.scope, call.mutable_prompt_key());
+    encode_key(source.ids, trace_.scope, request.mutable_prompt_key());
     add_types(source, &node);
     const bool user = !source.has_input("tool_result");
     if (user && agent->last >= 0) ++agent->turn;
-    call.set_turn(agent->turn);
-    const bool continues = spans_.add(source, keyed_, agent->last, agent->prefix, &call);
+    request.set_turn(agent->turn);
+    const bool continues = spans_.add(source, keyed_, agent->last, agent->prefix, &request);
     if (agent->last >= 0) {
       v1::Dep& dep = *node.add_deps();
       dep.set_node(static_cast<uint32_t>(agent->last));
@@ -214,13 +214,13 @@ class WekaBuilder {
     }
     keyed_.push_back({index, &source.ids, family, agent->prefix});
     agent->last = index;
-    agent->last_end_ns = source.at_ns + call.recorded_service_ns();
+    agent->last_end_ns = source.at_ns + request.recorded_service_ns();
     agent->last_recorded = source.service_ns.has_value();
     return index;
   }
 
   // Input and output types as two bit sets: [4,9] means tool_result in, text and tool_use out.
-  static void add_types(const WekaCall& call, v1::Node* node) {
+  static void add_types(const WekaRequest& request, v1::Node* node) {
     const auto encoded = [](const std::vector<std::string>& types) {
       constexpr const char* kTypes[] = {"text", "thinking", "tool_result", "tool_use"};
       int bits = 0;
@@ -231,7 +231,7 @@ class WekaBuilder {
       // Lists that are not sorted, or hold other words, are kept as they are.
       return found == types.size() ? nlohmann::json(bits) : nlohmann::json(types);
     };
-    const nlohmann::json both{encoded(call.input_types), encoded(call.output_types)};
+    const nlohmann::json both{encoded(request.input_types), encoded(request.output_types)};
     add_extra(node->mutable_extras(), "io",
               both.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   }
@@ -241,7 +241,7 @@ class WekaBuilder {
   NameTable* const models_;
   v1::Session session_;
   WekaSpans spans_;
-  std::vector<WekaKeyedCall> keyed_;
+  std::vector<WekaKeyedRequest> keyed_;
   std::vector<Join> joins_;
 };
 

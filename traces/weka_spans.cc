@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-// How many earlier calls are searched for the one whose prompt this one continues. The call before
+// How many earlier requests are searched for the one whose prompt this one continues. The request before
 // it nearly always is; the rest are retries and returns from a side question.
 constexpr size_t kBasesSearched = 32;
 
@@ -29,13 +29,13 @@ void append(uint32_t first, uint32_t count, uint32_t keep,
   run.set_keep_tokens(keep);
 }
 
-// The earlier call with the longest common prefix, the latest of equals; nullptr when none shares a block.
-const WekaKeyedCall* find_base(const std::vector<WekaKeyedCall>& calls, const IdRuns& ids,
-                               uint64_t* shared_blocks) {
-  const WekaKeyedCall* best = nullptr;
+// The earlier request with the longest common prefix, the latest of equals; nullptr when none shares a block.
+const WekaKeyedRequest* find_base(const std::vector<WekaKeyedRequest>& requests, const IdRuns& ids,
+                                  uint64_t* shared_blocks) {
+  const WekaKeyedRequest* best = nullptr;
   *shared_blocks = 0;
-  for (size_t n = 0; n < kBasesSearched && n < calls.size(); ++n) {
-    const WekaKeyedCall& candidate = calls[calls.size() - 1 - n];
+  for (size_t n = 0; n < kBasesSearched && n < requests.size(); ++n) {
+    const WekaKeyedRequest& candidate = requests[requests.size() - 1 - n];
     const uint64_t common = common_blocks(*candidate.ids, ids);
     if (common > *shared_blocks) best = &candidate, *shared_blocks = common;
     if (n == 0 && best != nullptr && common == blocks_in(*candidate.ids)) break;  // it simply goes on
@@ -45,15 +45,15 @@ const WekaKeyedCall* find_base(const std::vector<WekaKeyedCall>& calls, const Id
 
 }  // namespace
 
-bool WekaSpans::add(const WekaCall& source, const std::vector<WekaKeyedCall>& before, int last,
-                    const WekaPrefix& prefix, v1::LlmCall* call) {
+bool WekaSpans::add(const WekaRequest& source, const std::vector<WekaKeyedRequest>& before, int last,
+                    const WekaPrefix& prefix, v1::LlmRequest* request) {
   if (!good()) return false;
-  Runs* const prompt = call->mutable_prompt();
+  Runs* const prompt = request->mutable_prompt();
   uint64_t left = source.prompt_tokens;
   bool continues = false;
   uint64_t shared_blocks = 0;
-  if (const WekaKeyedCall* const base = find_base(before, source.ids, &shared_blocks)) {
-    const v1::LlmCall& earlier = session_.nodes(base->node).llm();
+  if (const WekaKeyedRequest* const base = find_base(before, source.ids, &shared_blocks)) {
+    const v1::LlmRequest& earlier = session_.nodes(base->node).llm();
     if (shared_blocks == blocks_in(*base->ids) && earlier.prompt_tokens() <= left) {
       left -= append_cut(earlier.prompt(), earlier.prompt_tokens(), prompt);
       const uint64_t appended = append_output(earlier, left, prompt);
@@ -66,27 +66,27 @@ bool WekaSpans::add(const WekaCall& source, const std::vector<WekaKeyedCall>& be
   const uint64_t have = source.prompt_tokens - left;
   if (have < prefix.tokens()) {
     const uint64_t inst = std::min(left, prefix.tokens() - have);
-    add_span(v1::INST, inst, call->turn(), prompt);
+    add_span(v1::INST, inst, request->turn(), prompt);
     left -= inst;
   }
-  add_span(source.has_input("tool_result") ? v1::OBS : v1::USER, left, call->turn(), prompt);
-  add_output(source, call->turn(), call->mutable_output());
-  runs_ += static_cast<uint64_t>(call->prompt_size());
+  add_span(source.has_input("tool_result") ? v1::OBS : v1::USER, left, request->turn(), prompt);
+  add_output(source, request->turn(), request->mutable_output());
+  runs_ += static_cast<uint64_t>(request->prompt_size());
   return continues;
 }
 
 void WekaSpans::add_span(v1::Role role, uint64_t tokens, uint32_t turn, Runs* runs) {
   if (tokens == 0) return;
-  v1::Span& span = *session_.add_arena();
+  v1::Span& span = *session_.add_spans();
   span.set_role(role);
   span.set_tokens(static_cast<uint32_t>(tokens));
   span.set_turn(turn);
   span.set_scope(v1::SCOPE_SESSION);
   before_.push_back(before_.back() + tokens);
-  append(static_cast<uint32_t>(session_.arena_size() - 1), 1, 0, runs);
+  append(static_cast<uint32_t>(session_.spans_size() - 1), 1, 0, runs);
 }
 
-void WekaSpans::add_output(const WekaCall& source, uint32_t turn, Runs* runs) {
+void WekaSpans::add_output(const WekaRequest& source, uint32_t turn, Runs* runs) {
   // In the order in which the API emits them.
   constexpr std::pair<const char*, v1::Role> kRoles[] = {
       {"thinking", v1::REASONING}, {"text", v1::ASSISTANT}, {"tool_use", v1::TOOL_CALL}};
@@ -98,12 +98,12 @@ void WekaSpans::add_output(const WekaCall& source, uint32_t turn, Runs* runs) {
   if (roles.empty()) roles.push_back(v1::ROLE_UNKNOWN);
   uint64_t left = source.output_tokens;
   for (size_t i = 0; i < roles.size(); ++i) {
-    const uint64_t share = left / (roles.size() - i);
-    const int index = session_.arena_size();
-    add_span(roles[i], share, turn, runs);
-    left -= share;
-    if (roles.size() == 1 || session_.arena_size() == index) continue;
-    v1::ProvOverride& prov = *session_.mutable_arena(index)->add_prov();
+    const uint64_t fraction = left / (roles.size() - i);
+    const int index = session_.spans_size();
+    add_span(roles[i], fraction, turn, runs);
+    left -= fraction;
+    if (roles.size() == 1 || session_.spans_size() == index) continue;
+    v1::ProvOverride& prov = *session_.mutable_spans(index)->add_prov();
     prov.set_field(v1::Span::kTokensFieldNumber);
     prov.set_prov(v1::SYNTHESISED);
     prov.set_recipe(kWekaSplitRecipe);
@@ -135,12 +135,12 @@ uint64_t WekaSpans::append_cut(const Runs& source, uint64_t tokens, Runs* runs) 
   return tokens - left;
 }
 
-uint64_t WekaSpans::append_output(const v1::LlmCall& call, uint64_t room, Runs* runs) const {
-  if (call.output_tokens() <= room) return append_cut(call.output(), call.output_tokens(), runs);
+uint64_t WekaSpans::append_output(const v1::LlmRequest& request, uint64_t room, Runs* runs) const {
+  if (request.output_tokens() <= room) return append_cut(request.output(), request.output_tokens(), runs);
   uint64_t left = room;
-  for (const v1::SpanRun& run : call.output()) {
+  for (const v1::SpanRun& run : request.output()) {
     for (uint32_t i = run.first(); i < run.first() + run.count() && left > 0; ++i) {
-      const v1::Span& span = session_.arena(static_cast<int>(i));
+      const v1::Span& span = session_.spans(static_cast<int>(i));
       if (span.role() == v1::REASONING) continue;
       const uint64_t take = std::min<uint64_t>(left, span.tokens());
       append(i, 1, take == span.tokens() ? 0 : static_cast<uint32_t>(take), runs);
@@ -150,30 +150,31 @@ uint64_t WekaSpans::append_output(const v1::LlmCall& call, uint64_t room, Runs* 
   return room - left;
 }
 
-void share_weka_prefixes(const std::vector<WekaKeyedCall>& calls, PrefixSharing sharing,
+void share_weka_prefixes(const std::vector<WekaKeyedRequest>& requests, PrefixSharing sharing,
                          const WekaTrace& trace, v1::Session* session) {
   if (sharing == PrefixSharing::kNone) return;
-  std::map<std::string, const WekaKeyedCall*> first_of;  // family -> its first call
-  for (const WekaKeyedCall& call : calls) {
-    const WekaKeyedCall& first = *first_of.emplace(call.family, &call).first->second;
+  std::map<std::string, const WekaKeyedRequest*> first_of;  // family -> its first request
+  for (const WekaKeyedRequest& request : requests) {
+    const WekaKeyedRequest& first = *first_of.emplace(request.family, &request).first->second;
     uint64_t blocks =
-        std::min(first.prefix.tokens() / trace.block_tokens, common_blocks(*first.ids, *call.ids));
+        std::min(first.prefix.tokens() / trace.block_tokens, common_blocks(*first.ids, *request.ids));
     if (blocks == 0) continue;
     uint64_t name = 0;
-    for (const char c : call.family) name = mix64(name ^ static_cast<uint8_t>(c));
+    for (const char c : request.family) name = mix64(name ^ static_cast<uint8_t>(c));
     const uint64_t key = sharing == PrefixSharing::kAll
                              ? draw({name})
                              : draw({name, first.prefix.tool_tokens, first.prefix.system_tokens});
     // GLOBAL: a clone of the session has the same system prompt. 40 bits: room for any page arithmetic.
     IdRuns shared{{static_cast<int64_t>(key >> 24), static_cast<uint32_t>(blocks), v1::SCOPE_GLOBAL}};
-    for (IdRun run : *call.ids) {
+    for (IdRun run : *request.ids) {
       const auto skipped = static_cast<uint32_t>(std::min<uint64_t>(blocks, run.count));
       blocks -= skipped;
       run.first += skipped;
       run.count -= skipped;
       append_run(&shared, run);
     }
-    encode_key(shared, trace.scope, session->mutable_nodes(call.node)->mutable_llm()->mutable_prompt_key());
+    encode_key(shared, trace.scope,
+               session->mutable_nodes(request.node)->mutable_llm()->mutable_prompt_key());
   }
 }
 

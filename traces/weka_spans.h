@@ -2,7 +2,7 @@
 //
 // WEKA records sizes and block ids, no roles. A prompt is read as: what it shares with the earlier
 // prompt that it continues (whole, when that prompt's ids are a prefix of its own; else as far as the
-// ids agree), that call's output if there is room, then what is new: tool results or user text. Sizes
+// ids agree), that request's output if there is room, then what is new: tool results or user text. Sizes
 // are DERIVED; the split of one output over its types is SYNTHESISED, evenly.
 
 #ifndef KVTWIN_TRACES_WEKA_SPANS_H_
@@ -19,7 +19,7 @@ namespace kvtwin {
 // The most span runs that the prompts of one session may take; real ones take 0.02 million.
 constexpr uint64_t kWekaRunsMax = 2u << 20;
 
-struct WekaKeyedCall {
+struct WekaKeyedRequest {
   int node = 0;
   const IdRuns* ids = nullptr;
   std::string family;  // "" or the kind of sub-agent: who may share a tool and system prompt
@@ -31,20 +31,20 @@ class WekaSpans {
   // `session` outlives this and grows only through it, as far as its arena goes.
   WekaSpans(v1::Session* session, uint32_t block_tokens) : session_(*session), block_tokens_(block_tokens) {}
 
-  // Fills prompt and output of `call`, whose turn is set. `last`: node of the agent's previous call, or
-  // -1. Returns whether that call's output is part of this prompt.
-  bool add(const WekaCall& source, const std::vector<WekaKeyedCall>& before, int last,
-           const WekaPrefix& prefix, v1::LlmCall* call);
+  // Fills prompt and output of `request`, whose turn is set. `last`: node of the agent's previous call, or
+  // -1. Returns whether that request's output is part of this prompt.
+  bool add(const WekaRequest& source, const std::vector<WekaKeyedRequest>& before, int last,
+           const WekaPrefix& prefix, v1::LlmRequest* request);
   bool good() const { return runs_ <= kWekaRunsMax; }
 
  private:
   using Runs = google::protobuf::RepeatedPtrField<v1::SpanRun>;
 
   void add_span(v1::Role role, uint64_t tokens, uint32_t turn, Runs* runs);
-  void add_output(const WekaCall& source, uint32_t turn, Runs* runs);
+  void add_output(const WekaRequest& source, uint32_t turn, Runs* runs);
   uint64_t append_cut(const Runs& source, uint64_t tokens, Runs* runs) const;
-  // Appends as much of a call's output as fits; reasoning only if all fits. Returns the tokens appended.
-  uint64_t append_output(const v1::LlmCall& call, uint64_t room, Runs* runs) const;
+  // Appends as much of a request's output as fits; reasoning only if all fits. Returns the tokens appended.
+  uint64_t append_output(const v1::LlmRequest& request, uint64_t room, Runs* runs) const;
 
   v1::Session& session_;
   const uint32_t block_tokens_;
@@ -53,7 +53,7 @@ class WekaSpans {
 };
 
 // Renames the block ids of tool and system prompts so that sessions share them, as `sharing` says.
-void share_weka_prefixes(const std::vector<WekaKeyedCall>& calls, PrefixSharing sharing,
+void share_weka_prefixes(const std::vector<WekaKeyedRequest>& requests, PrefixSharing sharing,
                          const WekaTrace& trace, v1::Session* session);
 
 }  // namespace kvtwin

@@ -16,12 +16,13 @@ Result<void> TraceWriter::record(char tag, const google::protobuf::MessageLite& 
   buffer_.clear();
   buffer_.push_back(tag);
   if (message.ByteSizeLong() > kRecordBytesMax) {
-    return mistake(file_.path(),
-                   fmt::format("a record of {} bytes at byte {}", message.ByteSizeLong(), offset_),
-                   fmt::format("a record may have at most {} bytes: cut the session", kRecordBytesMax));
+    return make_error(file_.path(),
+                      fmt::format("a record of {} bytes at byte {}", message.ByteSizeLong(), offset_),
+                      fmt::format("a record may have at most {} bytes: cut the session", kRecordBytesMax));
   }
   append_varint(message.ByteSizeLong(), &buffer_);
-  if (!message.AppendPartialToString(&buffer_)) return mistake(file_.path(), "a record could not be encoded");
+  if (!message.AppendPartialToString(&buffer_))
+    return make_error(file_.path(), "a record could not be encoded");
   if (auto good = file_.write(buffer_); !good) return good;
   offset_ += buffer_.size();
   return {};
@@ -47,7 +48,7 @@ Result<void> TraceWriter::session(const v1::Session& session) {
 }
 
 Result<void> TraceWriter::done() {
-  if (!have_header_) return mistake(file_.path(), "the trace has no header");
+  if (!have_header_) return make_error(file_.path(), "the trace has no header");
   if (auto good = record(kFooterTag, footer_); !good) return good;
   return file_.commit();
 }

@@ -30,7 +30,7 @@ inline Result<void> check_not_compressed(const std::string& path, std::string_vi
       {{"BZh", 3}, "is bzip2-compressed", "bunzip2 it first"},
   };
   for (const Compression& one : kKnown) {
-    if (start.starts_with(one.first_bytes)) return mistake(path, one.what, one.hint);
+    if (start.starts_with(one.first_bytes)) return make_error(path, one.what, one.hint);
   }
   return {};
 }

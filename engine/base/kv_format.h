@@ -1,4 +1,4 @@
-// How cells are stored, and how many bytes that takes: integers only, so that kernels (which write the
+// How KV entries are stored, and how many bytes that takes: integers only, so that kernels (which write the
 // bytes), policies (which count pages) and models (which price them) share one arithmetic.
 //
 // METHODS 4.3. "Cell" is K and V of one token in one KV head. A group of values shares one fp16 scale and

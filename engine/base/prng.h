@@ -1,7 +1,7 @@
 // The only sources of randomness. Integers only: floating point would tie a draw to a compiler.
 //
 // Prng is a stream. CounterPrng is a pure function of a key, so that neither the order of events nor
-// the number of threads can change a draw: key it by (seed, session, call, field, ...).
+// the number of threads can change a draw: key it by (seed, session, request, field, ...).
 
 #ifndef KVTWIN_ENGINE_BASE_PRNG_H_
 #define KVTWIN_ENGINE_BASE_PRNG_H_

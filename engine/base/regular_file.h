@@ -20,7 +20,7 @@ inline Result<void> check_regular_file(const std::string& path) {
   const char* const what = S_ISFIFO(about.st_mode)   ? "is a pipe"
                            : S_ISSOCK(about.st_mode) ? "is a socket"
                                                      : "is a device";
-  return mistake(path, what, "a regular file: inputs are read more than once");
+  return make_error(path, what, "a regular file: inputs are read more than once");
 }
 
 }  // namespace kvtwin

@@ -1,6 +1,6 @@
 // Result<T>: what a function returns when the user's input may be wrong.
 //
-// A Mistake reads `where: what, with the value; what would be right`. It travels up to the command,
+// An Error reads `where: what, with the value; what would be right`. It travels up to the command,
 // which prints it and exits 2. Our own bugs go through KVT_CHECK instead (check.h).
 
 #ifndef KVTWIN_ENGINE_BASE_RESULT_H_
@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-struct Mistake {
+struct Error {
   std::string where;  // file:line:column, a flag, or a field path
   std::string what;   // what is wrong, with the value
   std::string hint;   // what would be right; may be empty
@@ -23,10 +23,10 @@ struct Mistake {
 };
 
 template <typename T>
-using Result = tl::expected<T, Mistake>;
+using Result = tl::expected<T, Error>;
 
-inline tl::unexpected<Mistake> mistake(std::string where, std::string what, std::string hint = {}) {
-  return tl::unexpected<Mistake>(Mistake{std::move(where), std::move(what), std::move(hint)});
+inline tl::unexpected<Error> make_error(std::string where, std::string what, std::string hint = {}) {
+  return tl::unexpected<Error>(Error{std::move(where), std::move(what), std::move(hint)});
 }
 
 }  // namespace kvtwin

@@ -1,6 +1,6 @@
 // Quantities that must not be mixed up.
 //
-// An Instant is a point on the world's own clock, a Duration the distance between two points. Both
+// An Instant is a point on the backend's own clock, a Duration the distance between two points. Both
 // count nanoseconds in a signed 64-bit integer (292 years), so that the simulator, a real engine and
 // a replay agree to the bit. Seconds as doubles exist only at the edges: SimGrid, models, reports.
 
@@ -29,13 +29,13 @@ constexpr Duration operator+(Duration a, Duration b) { return {a.ns + b.ns}; }
 
 constexpr Instant kNever{INT64_MAX};
 
-// Distinct types for distinct things: passing a PageId where a CallId is wanted does not compile.
-// Ids of calls and sessions are dealt by the Client, all others by the Core that uses them.
-enum class CallId : uint32_t {};
+// Distinct types for distinct things: passing a PageId where a RequestId is wanted does not compile.
+// Ids of requests and sessions are dealt by the Client, all others by the Core that uses them.
+enum class RequestId : uint32_t {};
 enum class SessionId : uint32_t {};
 enum class EngineId : uint16_t {};
 enum class PageId : uint32_t {};  // one address space per engine; tiers own disjoint ranges
-enum class StepId : uint64_t {};  // counts single steps of one engine, folded or not
+enum class StepId : uint64_t {};  // counts single steps of one engine, coalesced or not
 enum class TransferId : uint64_t {};
 enum class TimerId : uint64_t {};
 

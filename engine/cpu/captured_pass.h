@@ -22,7 +22,7 @@ class CapturedPass final : private LayerAttention {
   CapturedPass(Forward* forward, uint32_t tokens_max, bool keep_hidden = false);
 
   // The rows of `tokens` follow those that are there. A row's values do not depend on how rows are cut into
-  // calls. REQUIRES: there is room.
+  // requests. REQUIRES: there is room.
   void extend(std::span<const uint32_t> tokens);
   // The same for rows [count][hidden] that are no tokens: Judge Q's.
   void extend_rows(const std::vector<float>& rows);

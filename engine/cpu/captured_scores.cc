@@ -31,13 +31,13 @@ class Scoring {
     } else if (spec_.kind == ScorerKind::kKvzip) {
       score_repeats();
     } else {
-      probes_ = context_.response_rows;
+      probes_ = context_.response_tokens;
       if (spec_.kind == ScorerKind::kJudgeQ && probes_ == 0) {
         pass_.extend_rows(context_.scorer_weights->soft_tokens);
         probes_ = pass_.tokens() - tokens_;
       }
       for (uint32_t l = 0; l < pass_.llm().layers; ++l) score_layer(l);
-      pass_.truncate(tokens_ + context_.response_rows);
+      pass_.truncate(tokens_ + context_.response_tokens);
     }
     return std::move(scores_);
   }
@@ -115,16 +115,16 @@ class Scoring {
       default:
         ask_last_rows(layer, spec_.window.window, &in);
     }
-    kernels::score_cells(spec_, in, out);
+    kernels::score_entries(spec_, in, out);
   }
 
   std::vector<float> accumulated(uint32_t layer, const ScoreInputs& in) const {
     std::vector<float> sums(uint64_t{heads()} * tokens_);
-    const kernels::Look look{.q = pass_.q(layer, 0, tokens_),
-                             .q_positions = positions(0, tokens_),
-                             .k = in.k,
-                             .positions = in.positions};
-    kernels::h2o_accumulate(look, kernels::packed_scores(sums, heads(), tokens_));
+    const kernels::AttentionScores attention_scores{.q = pass_.q(layer, 0, tokens_),
+                                                    .q_positions = positions(0, tokens_),
+                                                    .k = in.k,
+                                                    .positions = in.positions};
+    kernels::h2o_accumulate(attention_scores, kernels::packed_scores(sums, heads(), tokens_));
     return sums;
   }
 
@@ -143,7 +143,7 @@ class Scoring {
       kernels::intent_forget(dim, query, memory);
       ScoreInputs in = inputs(l);
       in.memory = memory;
-      kernels::score_cells(spec_, in, kernels::packed_scores(one, 1, tokens_));
+      kernels::score_entries(spec_, in, kernels::packed_scores(one, 1, tokens_));
     }
     kernels::finish_scores(spec_, {}, kernels::packed_scores(one, 1, tokens_));
     for (size_t i = 0; i < scores_.size(); ++i) scores_[i] = one[i % tokens_];
@@ -167,18 +167,18 @@ class Scoring {
   }
 
   void score_repeat(uint32_t layer, const kernels::RepeatChunk& chunk, uint32_t sinks, uint32_t rows) {
-    const uint32_t cells = chunk.end - chunk.begin;
-    std::vector<uint32_t> seen(sinks + cells);
+    const uint32_t kv_entries = chunk.end - chunk.begin;
+    std::vector<uint32_t> seen(sinks + kv_entries);
     std::iota(seen.begin(), seen.begin() + sinks, 0u);
     std::iota(seen.begin() + sinks, seen.end(), chunk.begin);
     ScoreInputs in = inputs(layer);
-    in.k.rows = sinks + cells, in.k.list = seen;
-    in.positions = {sinks + cells, seen};
+    in.k.rows = sinks + kv_entries, in.k.list = seen;
+    in.positions = {sinks + kv_entries, seen};
     in.sinks = sinks;
     in.q = pass_.q(layer, tokens_, rows), in.own_k = pass_.k(layer, tokens_, rows);
     ScoreView out = layer_scores(layer);
-    out.data += chunk.begin, out.rows = cells;
-    kernels::score_cells(spec_, in, out);
+    out.data += chunk.begin, out.rows = kv_entries;
+    kernels::score_entries(spec_, in, out);
   }
 
   const ScoreSpec spec_;
@@ -199,7 +199,7 @@ std::optional<std::string> cannot_score(ScorerKind kind) {
   return std::nullopt;
 }
 
-uint32_t probe_rows_max(ScorerKind kind, const ScoredContext& context, uint32_t hidden) {
+uint32_t probe_tokens_max(ScorerKind kind, const ScoredContext& context, uint32_t hidden) {
   if (kind == ScorerKind::kJudgeQ && context.scorer_weights != nullptr)
     return static_cast<uint32_t>(context.scorer_weights->soft_tokens.size() / hidden);
   if (kind != ScorerKind::kKvzip) return 0;
@@ -211,12 +211,12 @@ bool needs_hidden(ScorerKind kind) { return kind == ScorerKind::kFastKvzip || ki
 
 std::vector<float> score_captured(const ScoreSpec& spec, const ScoredContext& context, CapturedPass* pass) {
   KVT_CHECK(!cannot_score(spec.kind));
-  KVT_CHECK(!context.tokens.empty() && pass->tokens() == context.tokens.size() + context.response_rows);
+  KVT_CHECK(!context.tokens.empty() && pass->tokens() == context.tokens.size() + context.response_tokens);
   KVT_CHECK(spec.kind != ScorerKind::kCritical || context.weights != nullptr);
   KVT_CHECK(!needs_hidden(spec.kind) || context.scorer_weights != nullptr);
-  KVT_CHECK(spec.kind != ScorerKind::kJudgeQ || context.response_rows > 0 ||
+  KVT_CHECK(spec.kind != ScorerKind::kJudgeQ || context.response_tokens > 0 ||
             context.scorer_weights != nullptr);
-  KVT_CHECK(spec.kind != ScorerKind::kKvzip || context.response_rows == 0);
+  KVT_CHECK(spec.kind != ScorerKind::kKvzip || context.response_tokens == 0);
   return Scoring(spec, context, pass).take();
 }
 

@@ -19,7 +19,7 @@ struct ScoredContext {
   std::span<const uint32_t> tokens;  // of the context: rows [0, tokens.size()) of the pass
   // judge_q in oracle mode: the rows behind the context are the response's, and ask instead of soft tokens;
   // 0: soft tokens do.
-  uint32_t response_rows = 0;
+  uint32_t response_tokens = 0;
   // KVzip: what stands before each repeated piece, how long pieces are, and how much of the piece before is
   // repeated.
   std::span<const uint32_t> instruction{};
@@ -35,14 +35,14 @@ std::optional<std::string> cannot_score(kernels::ScorerKind kind);
 
 // Rows that KVzip or Judge Q adds behind the context at once: room that a pass must have. `hidden`: the
 // model's.
-uint32_t probe_rows_max(kernels::ScorerKind kind, const ScoredContext& context, uint32_t hidden);
+uint32_t probe_tokens_max(kernels::ScorerKind kind, const ScoredContext& context, uint32_t hidden);
 // Whether the pass must keep hidden rows for this scorer.
 bool needs_hidden(kernels::ScorerKind kind);
 
 // Scores [layers][kv_heads][tokens], higher means keep. Scorers with one score per token give it to all
 // heads. RaaS has no steps behind it: its scores are those of a prompt. H2O's are those of all rows of the
-// prompt. REQUIRES: !cannot_score(spec.kind); pass->tokens() == tokens + response_rows; for KVzip no response
-// rows; room for probe_rows_max(); what the scorer reads of `context`. The pass is left as it was.
+// prompt. REQUIRES: !cannot_score(spec.kind); pass->tokens() == tokens + response_tokens; for KVzip no
+// response rows; room for probe_tokens_max(); what the scorer reads of `context`. The pass is left as it was.
 std::vector<float> score_captured(const kernels::ScoreSpec& spec, const ScoredContext& context,
                                   CapturedPass* pass);
 

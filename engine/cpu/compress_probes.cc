@@ -15,22 +15,22 @@ void CompressedCache::run_probes(const Work& work) {
 }
 
 void CompressedCache::ask_judges(const Work& work) {
-  const uint32_t end = work.compression->end, asked = probe_rows();
+  const uint32_t end = work.compression->end, asked = probe_tokens();
   std::vector<float> rows = weights_.soft_tokens;
   if (config_.ask_response) {
     // What is fed back: the last token of the output never is.
-    const uint32_t prompt = access_.prompt_tokens(work.rows.call),
-                   output = access_.output_tokens(work.rows.call);
+    const uint32_t prompt = access_.prompt_tokens(work.rows.request),
+                   output = access_.output_tokens(work.rows.request);
     const uint32_t last = prompt + std::max(output, 2u) - 1;
     std::vector<uint32_t> tokens;
     for (uint32_t p = end; p < std::min(last, end + asked); ++p)
-      tokens.push_back(access_.token(work.rows.call, p));
+      tokens.push_back(access_.token(work.rows.request, p));
     rows = access_.forward->embed(tokens);
   }
-  ProbePass pass(store_.get(), &work.call->cells, &llm_, &rope_);
+  ProbePass pass(store_.get(), &work.request->kv_entries, &llm_, &rope_);
   pass.set_rows(static_cast<uint32_t>(rows.size() / llm_.hidden));
   access_.forward->pass(std::move(rows), &pass);
-  work.call->captured.probes = std::move(pass.probes());
+  work.request->captured.probes = std::move(pass.probes());
 }
 
 // Chunk by chunk: an instruction that nobody taught the model (drawn ids), the end of the chunk before, and
@@ -41,18 +41,18 @@ void CompressedCache::repeat_context(const Work& work) {
   std::vector<uint32_t> instruction(spec.repeat_instruction);
   for (uint32_t i = 0; i < instruction.size(); ++i)
     instruction[i] = static_cast<uint32_t>(draw({config_.seed, 0x6b767a6970, i}) % llm_.vocab);
-  work.call->captured.repeated.assign(size_t{llm_.layers} * llm_.kv_heads, {});
+  work.request->captured.repeated.assign(size_t{llm_.layers} * llm_.kv_heads, {});
   for (const kernels::RepeatChunk& chunk :
        kernels::repeat_chunks(begin, work.compression->end, spec.repeat_tokens, spec.repeat_tail)) {
     std::vector<uint32_t> tokens = instruction;
     for (uint32_t p = chunk.tail_begin; p < chunk.end; ++p)
-      tokens.push_back(access_.token(work.rows.call, p));
-    ProbePass pass(store_.get(), &work.call->cells, &llm_, &rope_);
+      tokens.push_back(access_.token(work.rows.request, p));
+    ProbePass pass(store_.get(), &work.request->kv_entries, &llm_, &rope_);
     pass.set_rows(static_cast<uint32_t>(tokens.size()));
     access_.forward->pass(access_.forward->embed(tokens), &pass);
     for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
-      scorer_->score_repeated(layer, pass.probes()[layer], chunk, begin, work.call->cells,
-                              &work.call->captured);
+      scorer_->score_repeated(layer, pass.probes()[layer], chunk, begin, work.request->kv_entries,
+                              &work.request->captured);
     }
   }
 }
@@ -63,14 +63,14 @@ void CompressedCache::remember(const Work& work) {
   const bool at_end = work.compression != nullptr && !work.compression->before;
   const bool ended = work.rows.prompt && (work.rows.samples || at_end);
   if (!ended) return;
-  const SessionId session = access_.session(work.rows.call);
+  const SessionId session = access_.session(work.rows.request);
   // A session that ended meanwhile has lost it: then this turn is all there is.
-  const bool known = !remembered_.insert(work.rows.call).second && intents_->find(session) != nullptr;
-  if (!known) intents_->remember(session, work.call->captured.queries, work.call->cells.tokens());
+  const bool known = !remembered_.insert(work.rows.request).second && intents_->find(session) != nullptr;
+  if (!known) intents_->remember(session, work.request->captured.queries, work.request->kv_entries.tokens());
 }
 
-uint32_t CompressedCache::probe_rows() const {
-  return captured_rows(config_.core.policies.scorer, config_.core.policies.scorer_spec);
+uint32_t CompressedCache::probe_tokens() const {
+  return captured_queries(config_.core.policies.scorer, config_.core.policies.scorer_spec);
 }
 
 }  // namespace kvtwin::cpu

@@ -5,24 +5,24 @@
 
 #include "engine/base/check.h"
 #include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/imposed.h"
+#include "engine/cpu/forced_outcome.h"
 #include "kernels/score_math.h"
 
 namespace kvtwin::cpu {
 
 RankedHead CompressedCache::ranked(const Work& work, uint32_t head) const {
   const Compression& c = *work.compression;
-  const CallCells& cells = work.call->cells;
+  const RequestTable& kv_entries = work.request->kv_entries;
   const uint32_t group = shape_.groups.group_of(head);
-  const std::span<const uint32_t> positions = cells.positions(head);
+  const std::span<const uint32_t> positions = kv_entries.positions(head);
   RankedHead out;
   out.head = head;
   out.first = static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), c.begin) -
                                     positions.begin());
   out.positions.assign(positions.begin() + out.first, positions.end());
-  cells.phases(head, out.first, &out.phases);
-  for (uint32_t cell = out.first; cell < positions.size(); ++cell)
-    out.places.push_back(cells.place(group, cell));
+  kv_entries.phases(head, out.first, &out.phases);
+  for (uint32_t kv_entry = out.first; kv_entry < positions.size(); ++kv_entry)
+    out.places.push_back(kv_entries.place(group, kv_entry));
   for (uint32_t i = 0; work.rows.staged && i < work.rows.tokens; ++i) {
     out.positions.push_back(work.rows.context + i);
     out.phases.push_back(work.rows.phase + i);
@@ -47,15 +47,15 @@ std::vector<RankedHead> CompressedCache::rank_layer(const Work& work, uint32_t l
   std::vector<RankedHead> heads;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) heads.push_back(ranked(work, layer * llm_.kv_heads + h));
   scorer_->score(layer, heads, work.compression->end, work.rows, expected_of(work, heads[0]),
-                 work.call->captured);
+                 work.request->captured);
   return heads;
 }
 
 // The forced rows and the `count` best others.
 kernels::RowSet CompressedCache::choose(const Work& work, const RankedHead& head,
                                         std::span<const float> scores, uint32_t count) {
-  if (!config_.impose) return kernels::select_rows(scores, head.forced, count, &nan_scores_);
-  const std::span<const uint32_t> left = config_.impose(work.rows.call, head.head);
+  if (!config_.force_outcomes) return kernels::select_rows(scores, head.forced, count, &nan_scores_);
+  const std::span<const uint32_t> left = config_.force_outcomes(work.rows.request, head.head);
   kernels::RowSet out;
   for (uint32_t row = 0; row < head.rows(); ++row) {
     if (std::binary_search(left.begin(), left.end(), head.positions[row])) out.push_back(row);
@@ -72,22 +72,22 @@ void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
   const uint32_t group = shape_.groups.group_of(head->head);
   std::vector<uint32_t> positions;
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    const uint32_t cell = head->first + i;
-    const Place to = work.call->cells.place(group, cell);
+    const uint32_t kv_entry = head->first + i;
+    const Place to = work.request->kv_entries.place(group, kv_entry);
     store_->move(head->head, head->places[rows[i]], to);
-    if (shape_.rerotate && head->phases[rows[i]] != cell) {
+    if (shape_.rerotate && head->phases[rows[i]] != kv_entry) {
       const kernels::RopePlanes planes{rope_.inverse, 1.0f};  // a scale is in the key already
-      const int64_t by = int64_t{cell} - int64_t{head->phases[rows[i]]};
+      const int64_t by = int64_t{kv_entry} - int64_t{head->phases[rows[i]]};
       float* const key = store_->key(head->head, to);
       kernels::apply_planes(kernels::rotation_at(planes, by), key, key);
     }
     positions.push_back(head->positions[rows[i]]);
   }
-  work.call->cells.replace(head->head, head->first, positions);
-  std::vector<float>& summaries = work.call->summaries[head->head];
+  work.request->kv_entries.replace(head->head, head->first, positions);
+  std::vector<float>& summaries = work.request->summaries[head->head];
   const size_t still = size_t{head->first / memory_.page_tokens} * 2 * llm_.head_dim;
   summaries.resize(std::min(summaries.size(), still));
-  work.call->captured.keep(head->head, head->first, rows);
+  work.request->captured.keep(head->head, head->first, rows);
 }
 
 void CompressedCache::compress_staged(const Work& work, uint32_t layer) {
@@ -101,7 +101,7 @@ std::vector<RankedHead> CompressedCache::rank_all(const Work& work) {
   std::vector<RankedHead> heads;
   if (intents_ != nullptr) {
     for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) heads.push_back(ranked(work, head));
-    intents_->score(access_.session(work.rows.call), heads, *store_);
+    intents_->score(access_.session(work.rows.request), heads, *store_);
   }
   for (uint32_t layer = 0; layer < llm_.layers && intents_ == nullptr; ++layer) {
     for (RankedHead& head : rank_layer(work, layer)) heads.push_back(std::move(head));
@@ -114,25 +114,26 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, std::span<const 
   const std::span<const uint32_t> known = work.compression->keep;
   if (!known.empty()) return {known.begin(), known.end()};
   std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
-  const CellsKept* const imposed = imposed_kept(given_, work.rows.call);
-  if (imposed == nullptr || imposed->counts.size() != out.size()) return out;
+  const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request);
+  if (forced_outcome == nullptr || forced_outcome->counts.size() != out.size()) return out;
   for (uint32_t g = 0; g < out.size(); ++g) {
     const RankedHead& head = heads[shape_.groups.members(g)[0]];
-    out[g] = imposed_keep(imposed->counts[g], head.first + static_cast<uint32_t>(head.forced.size()),
-                          head.candidates());
+    out[g] = forced_keep_count(forced_outcome->counts[g],
+                               head.first + static_cast<uint32_t>(head.forced.size()), head.candidates());
   }
   return out;
 }
 
-void CompressedCache::compress(const Work& work, StepValues* values) {
+void CompressedCache::compress(const Work& work, DataOutcomes* values) {
   run_probes(work);
   std::vector<RankedHead> heads = rank_all(work);
-  if (shape_.keeping == Keeping::kHoles) return compress_holes(work, &heads, &values->kept_live);
-  const std::vector<uint32_t> kept = counts(work, heads);
-  for (RankedHead& head : heads) keep(work, &head, kept[shape_.groups.group_of(head.head)]);
+  if (shape_.slot_retention == SlotRetention::kInPlace)
+    return compress_in_place(work, &heads, &values->retained_live);
+  const std::vector<uint32_t> retained = counts(work, heads);
+  for (RankedHead& head : heads) keep(work, &head, retained[shape_.groups.group_of(head.head)]);
   if (!work.compression->keep.empty()) return;  // the policy knows
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
-    values->kept_counts.push_back(work.call->cells.cells(shape_.groups.members(g)[0]));
+    values->retained_counts.push_back(work.request->kv_entries.kv_entries(shape_.groups.members(g)[0]));
   }
 }
 
@@ -148,16 +149,17 @@ std::vector<float> CompressedCache::token_scores(std::span<const RankedHead> hea
 }
 
 // Appends a bit for each position that was ranked or held before: whether it is left.
-void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* heads,
-                                     std::vector<uint64_t>* live_out) {
+void CompressedCache::compress_in_place(const Work& work, std::vector<RankedHead>* heads,
+                                        std::vector<uint64_t>* live_out) {
   const Compression& c = *work.compression;
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   const RankedHead& any = heads->front();
   const std::vector<float> scores = token_scores(*heads);
   kernels::RowSet rows = choose(work, any, scores, c.keep[0]);
-  if (const CellsKept* const imposed = imposed_kept(given_, work.rows.call)) {
-    kernels::RowSet told = imposed_rows(imposed->live, any.positions, any.forced, rows.size());
-    if (!told.empty()) rows.swap(told);
+  if (const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request)) {
+    kernels::RowSet forced_list =
+        forced_outcome_rows(forced_outcome->live, any.positions, any.forced, rows.size());
+    if (!forced_list.empty()) rows.swap(forced_list);
   }
   std::vector<uint32_t> left;
   std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
@@ -170,12 +172,12 @@ void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* 
       live[position / 64] |= uint64_t{1} << (position % 64);
       continue;
     }
-    std::vector<bool>& dead = page_dead_[PageId{any.places[row].page}];
-    dead.resize(memory_.page_tokens, false);
-    dead[any.places[row].slot] = true;
+    std::vector<bool>& dropped_tokens = page_dropped_[PageId{any.places[row].page}];
+    dropped_tokens.resize(memory_.page_tokens, false);
+    dropped_tokens[any.places[row].slot] = true;
   }
-  for (const RankedHead& head : *heads) work.call->captured.keep(head.head, 0, rows);
-  work.call->cells.drop_all_but(std::move(left));
+  for (const RankedHead& head : *heads) work.request->captured.keep(head.head, 0, rows);
+  work.request->kv_entries.drop_all_but(std::move(left));
   live_out->insert(live_out->end(), live.begin(), live.end());
 }
 

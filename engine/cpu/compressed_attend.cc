@@ -1,4 +1,4 @@
-// A layer's attention where heads hold different cells.
+// A layer's attention where heads hold different KV entries.
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +25,8 @@ const float* CompressedCache::rounded(float* k, const float* v) {
 Place CompressedCache::place_of(const Work& work, uint32_t head, uint32_t row) const {
   const uint32_t group = shape_.groups.group_of(head);
   if (work.rows.staged || shape_.is_ring(group)) return store_->staged(head, work.rows.row + row);
-  const CallCells& cells = work.call->cells;
-  return cells.place(group, cells.cells(head) - work.rows.tokens + row);
+  const RequestTable& kv_entries = work.request->kv_entries;
+  return kv_entries.place(group, kv_entries.kv_entries(head) - work.rows.tokens + row);
 }
 
 void CompressedCache::rotate(float* q, float* k) const {
@@ -50,7 +50,7 @@ void CompressedCache::attend(uint32_t layer, float* q, float* k, const float* v,
   hold_in_rings(layer, true);
   for (const Work& work : work_) {
     const float* const rows = q + uint64_t{work.rows.row} * llm_.query_heads * llm_.head_dim;
-    scorer_->observe(layer, work.rows, rows, work.call->cells, &work.call->captured);
+    scorer_->observe(layer, work.rows, rows, work.request->kv_entries, &work.request->captured);
     if (work.rows.staged) compress_staged(work, layer);
   }
 }
@@ -70,7 +70,7 @@ void CompressedCache::write_rows(uint32_t layer, const float* k, const float* v)
       }
     }
   }
-  if (scorer_->needs_hidden()) scorer_->mark_cells(layer, hidden_, rows_, places);
+  if (scorer_->needs_hidden()) scorer_->update_state(layer, hidden_, rows_, places);
 }
 
 void CompressedCache::read_rows(uint32_t layer, uint32_t kv_head, const float* q, float* out) {
@@ -96,7 +96,7 @@ void CompressedCache::read_rows(uint32_t layer, uint32_t kv_head, const float* q
 // how a prompt was cut. q [tokens][group][head_dim]
 void CompressedCache::reads_of(const Work& work, uint32_t head, const float* q) {
   const uint32_t group = shape_.groups.group_of(head), tokens = work.rows.tokens;
-  const CallCells& cells = work.call->cells;
+  const RequestTable& kv_entries = work.request->kv_entries;
   if (shape_.is_ring(group)) {
     for (uint32_t i = 0; i < tokens; ++i) {
       std::vector<kernels::ReadRun>& runs = runs_.emplace_back();
@@ -108,12 +108,12 @@ void CompressedCache::reads_of(const Work& work, uint32_t head, const float* q) 
     return;
   }
   if (may_choose(work, head) && chosen_reads(work, head, q)) return;
-  const uint32_t before = cells.cells(head) - (work.rows.staged ? 0 : tokens);
+  const uint32_t before = kv_entries.kv_entries(head) - (work.rows.staged ? 0 : tokens);
   std::span<const kernels::ReadRun> shared = work.reads;
-  if (shape_.keeping != Keeping::kHoles || work.own_exact) {
+  if (shape_.slot_retention != SlotRetention::kInPlace || work.own_exact) {
     std::vector<kernels::ReadRun>& runs = runs_.emplace_back(work.reads);
-    if (shape_.keeping != Keeping::kHoles)
-      cells.reads(group, work.own_exact ? before : before + tokens, &runs);
+    if (shape_.slot_retention != SlotRetention::kInPlace)
+      kv_entries.reads(group, work.own_exact ? before : before + tokens, &runs);
     for (uint32_t i = 0; work.own_exact && i < tokens; ++i)
       append_place(store_->staged(head, work.rows.row + i), &runs);
     shared = runs;
@@ -121,14 +121,14 @@ void CompressedCache::reads_of(const Work& work, uint32_t head, const float* q) 
   for (uint32_t i = 0; i < tokens; ++i) reads_.push_back({shared, before + i + 1});
 }
 
-// Sinks and the newest cells up to the row itself: in the ring, or among this step's rows. A decoded row is
-// in the ring already.
+// Sinks and the newest KV entries up to the row itself: in the ring, or among this step's rows. A decoded row
+// is in the ring already.
 void CompressedCache::ring_reads(const Work& work, uint32_t head, uint32_t row,
                                  std::vector<kernels::ReadRun>* runs) const {
   const uint32_t position = work.rows.context + row, group = shape_.groups.group_of(head);
   const uint32_t held = work.rows.context + (work.rows.prompt ? 0 : work.rows.tokens);
   const auto read = [&](uint32_t p) {
-    append_place(p < held ? work.call->cells.ring_place(group, p)
+    append_place(p < held ? work.request->kv_entries.ring_place(group, p)
                           : store_->staged(head, work.rows.row + p - work.rows.context),
                  runs);
   };
@@ -148,7 +148,7 @@ void CompressedCache::hold_in_rings(uint32_t layer, bool prompts) {
       for (uint32_t p = work.rows.context; p < end; ++p) {
         if (p >= shape_.ring_sinks() && p < shape_.first_in_ring(end - 1)) continue;
         store_->move(head, store_->staged(head, work.rows.row + p - work.rows.context),
-                     work.call->cells.ring_place(group, p));
+                     work.request->kv_entries.ring_place(group, p));
       }
     }
   }

@@ -2,8 +2,9 @@
 // the first ones, the last ones and the best of the others, by summaries of their keys.
 //
 // Pages are those of the head's group, in order; every head summarises and scores its own column of them. A
-// page is summarised when it is full and its cells no longer move, from keys as they were before they were
-// packed; cells that are dropped from it afterwards leave the summary as it is, which stays a bound.
+// page is summarised when it is full and its KV entries no longer move, from keys as they were before they
+// were packed; KV entries that are dropped from it afterwards leave the summary as it is, which stays a
+// bound.
 
 #include <algorithm>
 #include <cmath>
@@ -16,15 +17,16 @@
 
 namespace kvtwin::cpu {
 
-// The pages of a head in which it has cells left.
-std::vector<CompressedCache::PageCells> CompressedCache::pages_left(const CallCells& cells,
-                                                                    uint32_t head) const {
-  const uint32_t page_tokens = memory_.page_tokens, all = cells.cells(head);
-  const std::span<const uint32_t> positions = cells.positions(head);
-  std::vector<PageCells> out;
-  for (uint32_t cell = 0; cell < all; ++cell) {
-    const uint32_t index = (shape_.keeping == Keeping::kHoles ? positions[cell] : cell) / page_tokens;
-    if (out.empty() || out.back().index != index) out.push_back({index, cell, 0});
+// The pages of a head in which it has KV entries left.
+std::vector<CompressedCache::PageEntries> CompressedCache::pages_left(const RequestTable& kv_entries,
+                                                                      uint32_t head) const {
+  const uint32_t page_tokens = memory_.page_tokens, all = kv_entries.kv_entries(head);
+  const std::span<const uint32_t> positions = kv_entries.positions(head);
+  std::vector<PageEntries> out;
+  for (uint32_t kv_entry = 0; kv_entry < all; ++kv_entry) {
+    const uint32_t index =
+        (shape_.slot_retention == SlotRetention::kInPlace ? positions[kv_entry] : kv_entry) / page_tokens;
+    if (out.empty() || out.back().index != index) out.push_back({index, kv_entry, 0});
     ++out.back().count;
   }
   return out;
@@ -36,11 +38,11 @@ bool CompressedCache::may_choose(const Work& work, uint32_t head) const {
 
 const float* CompressedCache::summary_of(const Work& work, uint32_t head, uint32_t index) {
   const uint32_t dim = llm_.head_dim;
-  std::vector<float>& of_head = work.call->summaries[head];
+  std::vector<float>& of_head = work.request->summaries[head];
   const uint32_t group = shape_.groups.group_of(head);
   for (auto next = static_cast<uint32_t>(of_head.size() / (2 * dim)); next <= index; ++next) {
     of_head.resize(of_head.size() + size_t{2} * dim);
-    const PageId page = work.call->cells.pages(group)[next];
+    const PageId page = work.request->kv_entries.pages(group)[next];
     if (page == kNoPage) continue;  // holes: nothing is left of it
     float* const high = of_head.data() + size_t{next} * 2 * dim;
     kernels::summarise_page_ref(kind_of(retrieval_.summary), store_->exact_keys(head, raw(page)),
@@ -51,8 +53,8 @@ const float* CompressedCache::summary_of(const Work& work, uint32_t head, uint32
 
 // What the decoded row reads of its head, for the queries q [group][head_dim]. False: everything.
 bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float* q) {
-  const std::vector<PageCells> pages = pages_left(work.call->cells, head);
-  const ArenaShape budget(retrieval_, memory_.page_tokens);
+  const std::vector<PageEntries> pages = pages_left(work.request->kv_entries, head);
+  const ResidentShape budget(retrieval_, memory_.page_tokens);
   if (pages.size() <= budget.slots) return false;
   const uint32_t layer = head / llm_.kv_heads, group = llm_.query_heads / llm_.kv_heads;
   const size_t end = pages.size() - budget.window;
@@ -67,7 +69,7 @@ bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float*
   std::vector<float> scores(vectors.size());
   kernels::score_pages_ref(pooling_of(retrieval_.pooling), scale, q, group, llm_.head_dim, vectors,
                            scores.data());
-  std::vector<PageCells> read(pages.begin(), pages.begin() + budget.sinks);
+  std::vector<PageEntries> read(pages.begin(), pages.begin() + budget.sinks);
   for (const uint32_t i : kernels::select_rows(scores, {}, budget.selectable, &nan_scores_))
     read.push_back(pages[budget.sinks + i]);
   read.insert(read.end(), pages.begin() + static_cast<ptrdiff_t>(end), pages.end());
@@ -77,21 +79,21 @@ bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float*
   return true;
 }
 
-void CompressedCache::read_pages(const Work& work, uint32_t head, std::span<const PageCells> pages) {
-  const CallCells& cells = work.call->cells;
+void CompressedCache::read_pages(const Work& work, uint32_t head, std::span<const PageEntries> pages) {
+  const RequestTable& kv_entries = work.request->kv_entries;
   const uint32_t kv_heads = llm_.kv_heads, group = shape_.groups.group_of(head);
   std::vector<kernels::ReadRun>& runs = runs_.emplace_back();
   std::vector<uint32_t> positions;
-  for (const PageCells& page : pages) {
-    for (uint32_t cell = page.first; cell < page.first + page.count; ++cell) {
-      append_place(cells.place(group, cell), &runs);
-      positions.push_back(cells.positions(head)[cell]);
+  for (const PageEntries& page : pages) {
+    for (uint32_t kv_entry = page.first; kv_entry < page.first + page.count; ++kv_entry) {
+      append_place(kv_entries.place(group, kv_entry), &runs);
+      positions.push_back(kv_entries.positions(head)[kv_entry]);
     }
   }
   reads_.push_back({runs, static_cast<uint32_t>(positions.size())});
   if (config_.witness == nullptr) return;
   config_.witness->attends(
-      {{work.rows.call, head / kv_heads, head % kv_heads, work.rows.context}, runs, positions, false});
+      {{work.rows.request, head / kv_heads, head % kv_heads, work.rows.context}, runs, positions, false});
 }
 
 }  // namespace kvtwin::cpu

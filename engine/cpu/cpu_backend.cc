@@ -15,22 +15,22 @@ Duration wall_time(const std::function<void()>& work) {
   return {std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count()};
 }
 
-// A LaunchStep with buffers of its own; `told` of its steps were answered.
+// A LaunchStep with buffers of its own; `answered` of its steps were answered.
 struct CpuBackend::Launch {
   explicit Launch(const LaunchStep& from, Instant now)
       : submitted(now),
         entries(from.entries.begin(), from.entries.end()),
-        grants(from.grants.begin(), from.grants.end()),
+        allocations(from.allocations.begin(), from.allocations.end()),
         compressions(from.compressions.begin(), from.compressions.end()),
         formats(from.formats.begin(), from.formats.end()),
-        ageings(from.ageings.begin(), from.ageings.end()),
-        snapshots(from.snapshots.begin(), from.snapshots.end()) {
-    for (const Adoption& adoption : from.adoptions) {
-      adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
-      adopted_cells.emplace_back(adoption.cells.begin(), adoption.cells.end());
-      adopted_shared.emplace_back(adoption.shared.begin(), adoption.shared.end());
-      adoptions.push_back(
-          {adoption.call, adopted.back(), adoption.snapshot, adopted_cells.back(), adopted_shared.back()});
+        requantisations(from.requantisations.begin(), from.requantisations.end()),
+        prefix_checkpoints(from.prefix_checkpoints.begin(), from.prefix_checkpoints.end()) {
+    for (const PrefixHit& prefix_hit : from.prefix_hits) {
+      reused.emplace_back(prefix_hit.pages.begin(), prefix_hit.pages.end());
+      reused_entries.emplace_back(prefix_hit.kv_entries.begin(), prefix_hit.kv_entries.end());
+      reused_shared.emplace_back(prefix_hit.shared.begin(), prefix_hit.shared.end());
+      prefix_hits.push_back({prefix_hit.request, reused.back(), prefix_hit.prefix_checkpoint,
+                             reused_entries.back(), reused_shared.back()});
     }
     for (Compression& compression : compressions) {
       forced.emplace_back(compression.forced.begin(), compression.forced.end());
@@ -40,28 +40,28 @@ struct CpuBackend::Launch {
     }
     command = from;
     command.entries = entries;
-    command.grants = grants;
-    command.adoptions = adoptions;
+    command.allocations = allocations;
+    command.prefix_hits = prefix_hits;
     command.compressions = compressions;
     command.formats = formats;
-    command.ageings = ageings;
-    command.snapshots = snapshots;
+    command.requantisations = requantisations;
+    command.prefix_checkpoints = prefix_checkpoints;
     steps = from.repeat;
   }
 
   LaunchStep command;
   Instant submitted{};
   uint32_t steps = 0;  // fewer than command.repeat when it was cut
-  uint32_t told = 0;
+  uint32_t answered = 0;
   std::vector<PlanEntry> entries;
-  std::vector<PageGrant> grants;
-  std::vector<Adoption> adoptions;
+  std::vector<PageAllocation> allocations;
+  std::vector<PrefixHit> prefix_hits;
   std::vector<Compression> compressions;
-  std::vector<CellRun> formats;
-  std::vector<CellAgeing> ageings;
-  std::vector<Snapshot> snapshots;
-  std::deque<std::vector<PageId>> adopted;
-  std::deque<std::vector<uint32_t>> adopted_cells, adopted_shared;
+  std::vector<FormatRun> formats;
+  std::vector<Requantisation> requantisations;
+  std::vector<PrefixCheckpoint> prefix_checkpoints;
+  std::deque<std::vector<PageId>> reused;
+  std::deque<std::vector<uint32_t>> reused_entries, reused_shared;
   std::deque<std::vector<Compression::Forced>> forced;
   std::deque<std::vector<uint32_t>> keep;
 };
@@ -73,11 +73,11 @@ struct CpuBackend::Engine {
   // The step that runs: it was performed, and is not yet answered.
   bool performed = false;
   Instant end{};  // of it, or of the last one that was answered
-  StepValues values;
+  DataOutcomes values;
   // Of copies to the GPU and of all others. Copies that are not timed apart all count as the latter.
   Instant copies_until[2]{};
-  StepValues told_values;  // what the last answer points to
-  Instant told_end{};
+  DataOutcomes answered_outcomes;  // what the last answer points to
+  Instant answered_end{};
 };
 
 CpuBackend::CpuBackend(const CpuBackendOptions& options, OutcomeSource* engines, Stopwatch stopwatch)
@@ -101,7 +101,7 @@ void CpuBackend::submit(const Command& command) {
   } else if (const auto* timer = std::get_if<SetTimer>(&command)) {
     alarms_.push_back({std::max(timer->at, now_), alarms_set_++, {timer->engine, timer->timer}});
   } else {
-    source_->told(command);
+    source_->notify(command);
   }
 }
 
@@ -109,11 +109,11 @@ void CpuBackend::submit(const Command& command) {
 void CpuBackend::start(const StartTransfer& command, const Command& whole) {
   const TransferDone done{command.engine, command.transfer};
   if (options_.copy_time) {
-    source_->told(whole);
+    source_->notify(whole);
     return copies_.push_back({now_, done, false, command.target_tier == Tier::kGpu});
   }
   Instant& until = engines_.at(raw(command.engine))->copies_until[false];
-  const Duration took = stopwatch_([&] { source_->told(whole); });
+  const Duration took = stopwatch_([&] { source_->notify(whole); });
   until = std::max(until, now_) + took;
   copies_.push_back({until, done});
 }
@@ -133,8 +133,8 @@ void CpuBackend::perform_next(Engine* engine) {
   if (engine->performed || engine->launches.empty()) return;
   const Launch& launch = *engine->launches.front();
   const Instant start = std::max(engine->end, launch.submitted);
-  if (options_.before_step) options_.before_step(launch.command, launch.told);
-  const Duration took = stopwatch_([&] { source_->step(launch.command, launch.told, &engine->values); });
+  if (options_.before_step) options_.before_step(launch.command, launch.answered);
+  const Duration took = stopwatch_([&] { source_->step(launch.command, launch.answered, &engine->values); });
   engine->end = start + took;
   engine->performed = true;
 }
@@ -190,31 +190,31 @@ bool CpuBackend::interrupt(EngineId id, Event* event) {
 
 void CpuBackend::answer(Engine* engine, Event* event) {
   Launch& launch = *engine->launches.front();
-  std::swap(engine->values, engine->told_values);
-  engine->told_end = engine->end;
+  std::swap(engine->values, engine->answered_outcomes);
+  engine->answered_end = engine->end;
   engine->performed = false;
-  const StepValues& values = engine->told_values;
+  const DataOutcomes& values = engine->answered_outcomes;
   *event = StepDone{.engine = engine->id,
-                    .step = StepId{raw(launch.command.step) + launch.told},
-                    .ends = {&engine->told_end, 1},
+                    .step = StepId{raw(launch.command.step) + launch.answered},
+                    .ends = {&engine->answered_end, 1},
                     .outcome = {},
                     .eos = values.eos,
-                    .kept = values.kept};
-  ++launch.told;
-  if (launch.told == launch.steps) engine->launches.pop_front();
-  // A stretch ends where a call does; with two in flight one more step of it was already launched.
+                    .retained = values.retained};
+  ++launch.answered;
+  if (launch.answered == launch.steps) engine->launches.pop_front();
+  // A stretch ends where a request does; with two in flight one more step of it was already launched.
   if (!values.eos.empty()) cut(engine, engine->in_flight_max - 1);
 }
 
 // Of what is not yet answered, only the next `steps` steps run; but every launch has at least one.
 void CpuBackend::cut(Engine* engine, uint32_t steps) {
   for (const auto& launch : engine->launches) {
-    const uint32_t least = launch->told > 0 ? launch->told : 1;
-    const uint32_t keep = std::max(least, std::min(launch->steps, launch->told + steps));
-    steps -= std::min(steps, keep - launch->told);
+    const uint32_t least = launch->answered > 0 ? launch->answered : 1;
+    const uint32_t keep = std::max(least, std::min(launch->steps, launch->answered + steps));
+    steps -= std::min(steps, keep - launch->answered);
     launch->steps = keep;
   }
-  while (!engine->launches.empty() && engine->launches.back()->told == engine->launches.back()->steps)
+  while (!engine->launches.empty() && engine->launches.back()->answered == engine->launches.back()->steps)
     engine->launches.pop_back();
 }
 

@@ -1,4 +1,5 @@
-// The real world of engines that compute, on a CPU or a GPU: steps take as long as they take (--clock=wall).
+// The real backend of engines that compute, on a CPU or a GPU: steps take as long as they take
+// (--clock=wall).
 //
 // Steps are performed when they are due to start, and measured. Each engine's time is its own, as if each had
 // a machine to itself: while one engine computes, the others' clocks wait for it, not their steps. Gaps in

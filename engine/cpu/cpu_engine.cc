@@ -7,7 +7,7 @@
 
 namespace kvtwin::cpu {
 
-void CpuEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void CpuEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   KVT_CHECK(launch.engine == engine_);
   KVT_CHECK(offset < launch.repeat);
   values->clear();
@@ -35,33 +35,34 @@ void CpuEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* valu
 }
 
 void CpuEngine::add_entry(const PlanEntry& entry) {
-  for (uint32_t i = 0; i < entry.tokens; ++i) inputs_.push_back(tokens_.input(entry.call, entry.context + i));
+  for (uint32_t i = 0; i < entry.tokens; ++i)
+    inputs_.push_back(tokens_.input(entry.request, entry.context + i));
   if (entry.samples) sampling_.push_back(static_cast<uint32_t>(inputs_.size()) - 1);
 }
 
-void CpuEngine::take_sample(const PlanEntry& entry, size_t index, StepValues* values) {
+void CpuEngine::take_sample(const PlanEntry& entry, size_t index, DataOutcomes* values) {
   const uint32_t vocab = forward_.llm().vocab;
   const uint32_t token = kernels::argmax_ref(logits_.data() + index * vocab, vocab);
-  samples_.push_back({entry.call, entry.context + entry.tokens, token});
-  if (tokens_.sampled(entry, token)) values->eos.push_back(entry.call);
+  samples_.push_back({entry.request, entry.context + entry.tokens, token});
+  if (tokens_.sampled(entry, token)) values->eos.push_back(entry.request);
 }
 
-void CpuEngine::told(const Command& command) {
-  cache_->told(command);
-  if (const auto* drop = std::get_if<DropCallState>(&command)) tokens_.dropped(*drop);
+void CpuEngine::notify(const Command& command) {
+  cache_->notify(command);
+  if (const auto* drop = std::get_if<DropRequestState>(&command)) tokens_.dropped(*drop);
 }
 
-void EngineSources::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void EngineSources::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   engines_.at(raw(launch.engine))->step(launch, offset, values);
 }
 
-void EngineSources::told(const Command& command) {
+void EngineSources::notify(const Command& command) {
   std::visit(
       [&](const auto& c) {
         using Kind = std::remove_cvref_t<decltype(c)>;
-        if constexpr (std::is_same_v<Kind, StartTransfer> || std::is_same_v<Kind, DropCallState> ||
+        if constexpr (std::is_same_v<Kind, StartTransfer> || std::is_same_v<Kind, DropRequestState> ||
                       std::is_same_v<Kind, DropSessionState>) {
-          engines_.at(raw(c.engine))->told(command);
+          engines_.at(raw(c.engine))->notify(command);
         }
       },
       command);

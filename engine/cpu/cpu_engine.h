@@ -1,11 +1,11 @@
 // CpuEngine performs the steps of one serving engine: real tokens, real pages, real sums.
 //
 // It is asked for single steps in order, and answers with what the values decided. Two clocks drive it:
-// cpu_backend.h measures how long each step takes; the simulated world asks it as its OutcomeSource and keeps
-// its own time (--clock=virtual). What it computes does not depend on which.
+// cpu_backend.h measures how long each step takes; the simulated backend asks it as its OutcomeSource and
+// keeps its own time (--clock=virtual). What it computes does not depend on which.
 //
 // The policy says which pages; the engine's KvCache says what is in them (kv_cache.h). The engine itself
-// knows tokens: what goes in, what was sampled, when a call ends.
+// knows tokens: what goes in, what was sampled, when a request ends.
 
 #ifndef KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
 #define KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
@@ -15,20 +15,20 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/call_tokens.h"
 #include "engine/cpu/forward.h"
 #include "engine/cpu/kv_cache.h"
-#include "engine/imposed_source.h"
+#include "engine/cpu/request_tokens.h"
+#include "engine/forced_outcomes.h"
 
 namespace kvtwin::cpu {
 
 struct CpuEngineConfig {
   EngineId engine{};
   Decoding decoding = Decoding::kForced;
-  std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
+  std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the request
 };
 
-class CpuEngine final : public ImposableSource {
+class CpuEngine final : public ForcibleSource {
  public:
   // `weights` and `tokens` must outlive this.
   CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens,
@@ -39,19 +39,19 @@ class CpuEngine final : public ImposableSource {
         forward_(weights),
         cache_(std::move(cache)) {
     cache_->serve({.forward = &forward_,
-                   .token = [this](CallId call, uint32_t at) { return tokens_.input(call, at); },
-                   .session = [this](CallId call) { return ids_->session(call); },
-                   .prompt_tokens = [this](CallId call) { return ids_->prompt_tokens(call); },
-                   .output_tokens = [this](CallId call) { return ids_->output_tokens(call); }});
+                   .token = [this](RequestId request, uint32_t at) { return tokens_.input(request, at); },
+                   .session = [this](RequestId request) { return ids_->session(request); },
+                   .prompt_tokens = [this](RequestId request) { return ids_->prompt_tokens(request); },
+                   .output_tokens = [this](RequestId request) { return ids_->output_tokens(request); }});
   }
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
-  void told(const Command& command) override;
-  void impose(const StepValues* given) override { cache_->impose(given); }
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
+  void notify(const Command& command) override;
+  void force_outcomes(const DataOutcomes* given) override { cache_->force_outcomes(given); }
 
   // Of the last step, one per entry that samples, in their order.
   struct Sample {
-    CallId call{};
+    RequestId request{};
     uint32_t position = 0;  // of the token that was sampled
     uint32_t token = 0;     // the largest logit, whatever the decoding
   };
@@ -65,17 +65,17 @@ class CpuEngine final : public ImposableSource {
   const Recalled& recalled() const { return recalled_; }
   // Tokens that went through the model.
   uint64_t tokens_computed() const { return tokens_computed_; }
-  // Fingerprint of what all ended calls sampled, whatever the order in which they ended.
+  // Fingerprint of what all ended requests sampled, whatever the order in which they ended.
   uint64_t samples_digest() const { return tokens_.digest(); }
   KvCache& cache() { return *cache_; }
 
  private:
   void add_entry(const PlanEntry& entry);
-  void take_sample(const PlanEntry& entry, size_t index, StepValues* values);
+  void take_sample(const PlanEntry& entry, size_t index, DataOutcomes* values);
 
   const EngineId engine_;
   const TokenIds* const ids_;
-  CallTokens tokens_;
+  RequestTokens tokens_;
   Forward forward_;
   const std::unique_ptr<KvCache> cache_;
   // Of the step at hand.
@@ -93,8 +93,8 @@ class EngineSources final : public OutcomeSource {
   // In engine order; they must outlive this.
   explicit EngineSources(std::vector<OutcomeSource*> engines) : engines_(std::move(engines)) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
-  void told(const Command& command) override;
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
+  void notify(const Command& command) override;
 
  private:
   const std::vector<OutcomeSource*> engines_;

@@ -59,13 +59,13 @@ Forward::Linear Forward::linear(const TensorView& weight, const TensorView& bias
   Linear out;
   out.weight = &weight;
   out.bias = vector_of(bias);
-  if (keep_) pack(weight, &out.kept);
+  if (keep_) pack(weight, &out.retained);
   return out;
 }
 
 void Forward::apply(const Linear& linear, const float* x, uint32_t rows, std::vector<float>* y) {
   if (!keep_) pack(*linear.weight, &widened_);
-  const kernels::PackedMatrix& matrix = keep_ ? linear.kept : widened_;
+  const kernels::PackedMatrix& matrix = keep_ ? linear.retained : widened_;
   y->resize(uint64_t{rows} * matrix.out);
   kernels::gemm_ref(matrix, linear.bias.empty() ? nullptr : linear.bias.data(), x, rows, y->data());
 }

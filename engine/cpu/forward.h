@@ -21,7 +21,7 @@
 
 namespace kvtwin::cpu {
 
-// Attention of one layer over all rows of a batch. What the rows are is between it and who calls Forward.
+// Attention of one layer over all rows of a batch. What the rows are is between it and who requests Forward.
 class LayerAttention {
  public:
   virtual ~LayerAttention() = default;
@@ -55,7 +55,7 @@ class Forward {
   struct Linear {
     const TensorView* weight = nullptr;
     std::vector<float> bias;
-    kernels::PackedMatrix kept;
+    kernels::PackedMatrix retained;
   };
   struct Layer {
     std::vector<float> attention_norm, mlp_norm, q_norm, k_norm;

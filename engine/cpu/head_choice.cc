@@ -46,9 +46,9 @@ std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, cons
                                                  const PartialKeys& partial, const float* q, uint32_t first,
                                                  uint32_t end, uint32_t most) {
   const uint32_t dim = llm.head_dim, columns = partial.columns(), group = llm.query_heads / llm.kv_heads;
-  std::vector<float> look(uint64_t{llm.query_heads} * columns);
+  std::vector<float> attention_scores(uint64_t{llm.query_heads} * columns);
   for (uint32_t j = 0; j < llm.query_heads; ++j)
-    partial.project(j / group, q + uint64_t{j} * dim, look.data() + uint64_t{j} * columns);
+    partial.project(j / group, q + uint64_t{j} * dim, attention_scores.data() + uint64_t{j} * columns);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   // A token is a page of one: its largest product is its product.
   std::vector<std::vector<float>> scores(llm.kv_heads, std::vector<float>(end - first));
@@ -56,7 +56,7 @@ std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, cons
   uint64_t near = 0;
   for (uint32_t h = 0; h < llm.kv_heads; ++h) {
     for (uint32_t t = first; t < end; ++t) keys[t - first] = {partial.key(t, h), partial.key(t, h)};
-    const float* const heads = look.data() + uint64_t{h} * group * columns;
+    const float* const heads = attention_scores.data() + uint64_t{h} * group * columns;
     for (uint32_t g = 0; g < group; ++g) {
       kernels::score_pages_ref(kernels::PagePooling::kMeanQk, 1, heads + uint64_t{g} * columns, 1, columns,
                                keys, scores[h].data());
@@ -74,8 +74,8 @@ std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, cons
   return out;
 }
 
-HeadArena outgrown_head(const ArenaShape& shape, std::vector<uint32_t> extra) {
-  HeadArena out;
+HeadResidentPages outgrown_head(const ResidentShape& shape, std::vector<uint32_t> extra) {
+  HeadResidentPages out;
   out.extra = out.extra_slots = std::move(extra);
   for (uint32_t page = shape.sinks; page < shape.sinks + shape.selectable + shape.extra; ++page) {
     if (!std::binary_search(out.extra.begin(), out.extra.end(), page)) out.slots.push_back(page);

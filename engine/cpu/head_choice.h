@@ -1,4 +1,4 @@
-// What one KV head of a call in an arena chooses and keeps (METHODS 6.2, 6.5), of pages that are full and
+// What one KV head of a request in an arena chooses and keeps (METHODS 6.2, 6.5), of pages that are full and
 // outside of sinks and window: for every engine that chooses on the host.
 
 #ifndef KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_
@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/arena_call.h"
+#include "engine/cpu/resident_request.h"
 #include "engine/policy/retrieval_spec.h"
 #include "kernels/page_score.h"
 #include "models/llm.h"
@@ -37,9 +37,9 @@ std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, cons
                                                  const PartialKeys& partial, const float* q, uint32_t first,
                                                  uint32_t end, uint32_t most);
 
-// A head of a call whose pages lie in slots of their own number, as it outgrows its arena: the pages of
+// A head of a request whose pages lie in slots of their own number, as it outgrows its arena: the pages of
 // `extra` (ascending) stay, all others between sinks and window can be overwritten.
-HeadArena outgrown_head(const ArenaShape& shape, std::vector<uint32_t> extra);
+HeadResidentPages outgrown_head(const ResidentShape& shape, std::vector<uint32_t> extra);
 
 }  // namespace kvtwin::cpu
 

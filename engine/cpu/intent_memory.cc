@@ -51,7 +51,7 @@ namespace {
 
 // Keys of `rows` of a layer's heads, packed [heads][rows][dim].
 std::vector<float> keys_of(std::span<const RankedHead> of_layer, std::span<const uint32_t> rows,
-                           const CellStore& store) {
+                           const KvEntryStore& store) {
   std::vector<float> out;
   std::vector<Place> places;
   for (const RankedHead& head : of_layer) {
@@ -64,7 +64,7 @@ std::vector<float> keys_of(std::span<const RankedHead> of_layer, std::span<const
 
 }  // namespace
 
-void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const CellStore& store) const {
+void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const KvEntryStore& store) const {
   const RankedHead& any = heads[0];
   std::vector<uint32_t> candidates;
   for (uint32_t row = 0; row < any.rows(); ++row) {
@@ -89,7 +89,7 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const C
 // Layers are added in their order, whichever is done first.
 void IntentMemory::add_layers(const std::vector<std::vector<float>>& memory,
                               std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
-                              const CellStore& store, std::vector<float>* scores) const {
+                              const KvEntryStore& store, std::vector<float>* scores) const {
   const auto rows = static_cast<uint32_t>(candidates.size());
   std::vector<std::vector<float>> parts(llm_.layers);
   side_by_side(llm_.layers, [&](uint32_t l) {
@@ -108,7 +108,7 @@ void IntentMemory::add_layers(const std::vector<std::vector<float>>& memory,
 std::vector<float> IntentMemory::corrections(const std::vector<std::vector<float>>& memory,
                                              std::span<const RankedHead> heads,
                                              std::span<const uint32_t> candidates,
-                                             const CellStore& store) const {
+                                             const KvEntryStore& store) const {
   const uint32_t dim = llm_.head_dim;
   const uint32_t first_span = heads[0].forced.empty() ? 0 : heads[0].forced.back() + 1;
   // The span is the last of what is forced: rows up to the end without a gap.

@@ -1,8 +1,8 @@
 // IntentMemory keeps what each session has been asking for (IntentKV's QueryMemory, METHODS 3.1 and 3.4), and
 // scores tokens with it: one score per token, for all layers and heads.
 //
-// The turn's query is the mean over the query rows that were captured of its span. Calls of one session that
-// run at the same time change its memory in the order in which their prompts end.
+// The turn's query is the mean over the query rows that were captured of its span. Requests of one session
+// that run at the same time change its memory in the order in which their prompts end.
 
 #ifndef KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
 #define KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
-#include "engine/cpu/cell_store.h"
+#include "engine/cpu/kv_entry_store.h"
 #include "engine/cpu/ranking.h"
 #include "engine/cpu/scorer_weights.h"
 #include "kernels/score.h"
@@ -35,7 +35,7 @@ class IntentMemory {
 
   // Fills the scores of all heads (in order, all layers), which hold the same positions; those of forced rows
   // are 0.
-  void score(SessionId session, std::span<RankedHead> heads, const CellStore& store) const;
+  void score(SessionId session, std::span<RankedHead> heads, const KvEntryStore& store) const;
 
   // By layer, [query_heads * head_dim]; null: the session has none.
   const std::vector<std::vector<float>>* find(SessionId session) const;
@@ -43,11 +43,11 @@ class IntentMemory {
  private:
   void absorb(SessionId session, uint32_t layer, std::span<const float> mean);
   void add_layers(const std::vector<std::vector<float>>& memory, std::span<const RankedHead> heads,
-                  std::span<const uint32_t> candidates, const CellStore& store,
+                  std::span<const uint32_t> candidates, const KvEntryStore& store,
                   std::vector<float>* scores) const;
   std::vector<float> corrections(const std::vector<std::vector<float>>& memory,
                                  std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
-                                 const CellStore& store) const;
+                                 const KvEntryStore& store) const;
 
   const kernels::ScoreSpec spec_;
   const LlmSpec& llm_;

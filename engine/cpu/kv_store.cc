@@ -22,15 +22,15 @@ Result<KvStore> KvStore::make(const LlmSpec& llm, uint32_t page_tokens, uint64_t
   uint64_t bytes = 0;
   // Address space alone: the kernel gives memory page by page, on the first write.
   if (__builtin_mul_overflow(out.page_bytes(), pages, &bytes) || bytes > uint64_t{1} << 46)
-    return mistake("memory", fmt::format("{} pages of {} bytes are too many", pages, out.page_bytes()),
-                   "give fewer: --set=memory.gpu_pages=N");
+    return make_error("memory", fmt::format("{} pages of {} bytes are too many", pages, out.page_bytes()),
+                      "give fewer: --set=memory.gpu_pages=N");
   if (bytes == 0) return out;
   void* const at =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
-    return mistake("memory",
-                   fmt::format("there is no room for {} pages of {} bytes", pages, out.page_bytes()),
-                   "give fewer: --set=memory.gpu_pages=N");
+    return make_error("memory",
+                      fmt::format("there is no room for {} pages of {} bytes", pages, out.page_bytes()),
+                      "give fewer: --set=memory.gpu_pages=N");
   out.base_ = static_cast<float*>(at);
   return out;
 }

@@ -1,17 +1,17 @@
 // PackedCache keeps KV in one packed format on pages by position (fp8, int4, fp4), or as KIVI does: int2 but
-// for the newest cells, which stay bf16 until there are enough of them (METHODS 4.7).
+// for the newest KV entries, which stay bf16 until there are enough of them (METHODS 4.7).
 //
 // What is stored and what is read (METHODS 4.6):
 //   * keys after their rotation and values are rounded to bf16 first, as they leave a GPU's projections; so
 //   it
-//     does not matter to what is stored whether a cell was packed at once or waited in bf16;
+//     does not matter to what is stored whether a KV entry was packed at once or waited in bf16;
 //   * a chunk's rows attend to their own chunk exactly, and to what came before as it was stored;
 //   * a decoded row is stored first and read like the others.
 // So a chunked prefill is not a whole one, by definition; what is stored of the first chunk is.
 //
-// KIVI: keys are packed residual_tokens at a time, counted from where the call began to compute; a value when
-// residual_tokens newer ones exist. Packing follows the step's attention, as in KIVI's code. A call adopts
-// packed pages only: the policy shares no others (CoreConfig, precision).
+// KIVI: keys are packed residual_tokens at a time, counted from where the request began to compute; a value
+// when residual_tokens newer ones exist. Packing follows the step's attention, as in KIVI's code. A request
+// reuses packed pages only: the policy shares no others (CoreConfig, precision).
 
 #ifndef KVTWIN_ENGINE_CPU_PACKED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_PACKED_CACHE_H_
@@ -42,19 +42,19 @@ class PackedCache final : public KvCache {
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
-  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, StepValues*) override;
-  void told(const Command& command) override;
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, DataOutcomes*) override;
+  void notify(const Command& command) override;
 
   const PackedStore& store() const { return store_; }  // for tests
 
  private:
-  struct Call {
+  struct Request {
     std::vector<PageId> pages;
     uint32_t keys_packed = 0, values_packed = 0;  // KIVI: the first so many
   };
   // An entry's share of the step.
-  struct Share {
-    Call* call = nullptr;
+  struct RequestPart {
+    Request* request = nullptr;
     uint32_t row = 0, tokens = 0, context = 0;
     uint32_t keys_packed = 0, values_packed = 0;  // KIVI: afterwards
     std::vector<kernels::ReadRun> runs;
@@ -65,9 +65,9 @@ class PackedCache final : public KvCache {
       : memory_(memory), llm_(llm), format_(format), rope_(rope_frequencies(llm)), store_(std::move(store)) {}
 
   void take_pages(const LaunchStep& launch, uint32_t offset);
-  void plan_reads(const PlanEntry& entry, Share* share) const;
-  void store_rows(uint32_t layer, const Share& share, const float* k, const float* v);
-  void pack_due(uint32_t layer, const Share& share);
+  void plan_reads(const PlanEntry& entry, RequestPart* request_part) const;
+  void store_rows(uint32_t layer, const RequestPart& request_part, const float* k, const float* v);
+  void pack_due(uint32_t layer, const RequestPart& request_part);
   bool kivi() const { return format_.residual_tokens > 0; }
 
   const KvMemory memory_;
@@ -75,9 +75,9 @@ class PackedCache final : public KvCache {
   const PackedFormat format_;
   const RopeFrequencies rope_;
   PackedStore store_;
-  std::map<CallId, Call> calls_;
-  std::vector<Share> shares_;  // of the step
-  std::vector<float> values_;  // of the layer, rounded
+  std::map<RequestId, Request> requests_;
+  std::vector<RequestPart> request_parts_;  // of the step
+  std::vector<float> values_;               // of the layer, rounded
 };
 
 }  // namespace kvtwin::cpu

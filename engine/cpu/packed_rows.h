@@ -1,5 +1,5 @@
-// What caches of packed cells share: rows of a step in bf16, and in scratch pages, where a chunk reads its
-// own rows as they are.
+// What caches of packed KV entries share: rows of a step in bf16, and in scratch pages, where a chunk reads
+// its own rows as they are.
 
 #ifndef KVTWIN_ENGINE_CPU_PACKED_ROWS_H_
 #define KVTWIN_ENGINE_CPU_PACKED_ROWS_H_

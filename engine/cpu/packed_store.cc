@@ -18,17 +18,17 @@ Result<PackedStore> PackedStore::make(const LlmSpec& llm, const PageShape& shape
   std::vector<Pool> made;
   for (const PackedPool& pool : pools) {
     if (!page_shape_is_possible(shape, pool.format))
-      return mistake("memory",
-                     fmt::format("{} pages of {} tokens and heads of {} have no groups of {}",
-                                 format_name(pool.format), shape.page_tokens, llm.head_dim, shape.group),
-                     "int2 pages are whole groups, and a head is groups or a part of one");
+      return make_error("memory",
+                        fmt::format("{} pages of {} tokens and heads of {} have no groups of {}",
+                                    format_name(pool.format), shape.page_tokens, llm.head_dim, shape.group),
+                        "int2 pages are whole groups, and a head is groups or a part of one");
     const uint64_t head_bytes = page_bytes(pool.format, shape);
     made.push_back({pool.format, pages, pool.pages, size, head_bytes});
     pages += pool.pages;
     size += pool.pages * head_bytes * llm.layers * llm.kv_heads;
   }
   Result<KvStore> values = KvStore::make(llm, shape.page_tokens, pages + scratch_pages);
-  if (!values) return tl::unexpected<Mistake>(values.error());
+  if (!values) return tl::unexpected<Error>(values.error());
   PackedStore out(llm, shape, std::move(*values));
   out.pools_ = std::move(made);
   out.pages_ = pages;
@@ -37,8 +37,8 @@ Result<PackedStore> PackedStore::make(const LlmSpec& llm, const PageShape& shape
   void* const at =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
-    return mistake("memory", fmt::format("there is no room for {} pages, {} bytes", pages, size),
-                   "give fewer: --set=memory.gpu_pages=N");
+    return make_error("memory", fmt::format("there is no room for {} pages, {} bytes", pages, size),
+                      "give fewer: --set=memory.gpu_pages=N");
   out.base_ = static_cast<uint8_t*>(at);
   return out;
 }
@@ -77,15 +77,15 @@ void PackedStore::put(PageId page, uint32_t slot, uint32_t layer, uint32_t head,
   const uint32_t d = shape_.head_dim;
   const Format kind = format(page);
   const std::span<uint8_t> to = bytes(page, layer, head);
-  kernels::pack_cell(kind, shape_, slot, {k, d}, {v, d}, to);
+  kernels::pack_kv_entry(kind, shape_, slot, {k, d}, {v, d}, to);
   const kernels::KvPages pages = values_.layer(layer);
   const uint64_t at = pages.at(raw(page), head, slot);
-  kernels::PackedRun cell = kernels::page_run(kind, shape_, to, 1);
+  kernels::PackedRun kv_entry = kernels::page_run(kind, shape_, to, 1);
   const uint64_t offset = uint64_t{slot} * token_bytes(kind, shape_);
-  cell.k.data = static_cast<const uint8_t*>(cell.k.data) + offset;
-  cell.v.data = static_cast<const uint8_t*>(cell.v.data) + offset;
-  kernels::unpack_side(cell.k, true, 1, shape_, {pages.keys + at, d});
-  kernels::unpack_side(cell.v, false, 1, shape_, {pages.values + at, d});
+  kv_entry.k.data = static_cast<const uint8_t*>(kv_entry.k.data) + offset;
+  kv_entry.v.data = static_cast<const uint8_t*>(kv_entry.v.data) + offset;
+  kernels::unpack_side(kv_entry.k, true, 1, shape_, {pages.keys + at, d});
+  kernels::unpack_side(kv_entry.v, false, 1, shape_, {pages.values + at, d});
 }
 
 void PackedStore::set_exact(uint64_t page, uint32_t slot, uint32_t layer, uint32_t head, const float* k,

@@ -1,14 +1,14 @@
-// PackedStore holds pages of packed cells, byte for byte as kernels read them, and beside them what the bytes
-// say in fp32.
+// PackedStore holds pages of packed KV entries, byte for byte as kernels read them, and beside them what the
+// bytes say in fp32.
 //
-// The bytes are the truth: a cell is packed, and what is unpacked from the bytes is what attention reads.
+// The bytes are the truth: a KV entry is packed, and what is unpacked from the bytes is what attention reads.
 // That copy in fp32 exists because unpacking a whole context for every token would be all that this engine
 // does; nothing reaches it but what was unpacked, or what a method keeps exact (set_exact).
 //
 //   page = [layers][kv_heads][page_bytes(format)]        kernels/packed_page.h
 //
 // Pools of several formats follow one another in one address space. Behind them are scratch pages, which hold
-// exact cells only.
+// exact KV entries only.
 
 #ifndef KVTWIN_ENGINE_CPU_PACKED_STORE_H_
 #define KVTWIN_ENGINE_CPU_PACKED_STORE_H_
@@ -48,14 +48,14 @@ class PackedStore {
 
   // k, v [head_dim]. REQUIRES (put): the page's format is not int2.
   void put(PageId page, uint32_t slot, uint32_t layer, uint32_t head, const float* k, const float* v);
-  // Cells that are not packed yet, or never: the bytes stay as they are.
+  // KV entries that are not packed yet, or never: the bytes stay as they are.
   void set_exact(uint64_t page, uint32_t slot, uint32_t layer, uint32_t head, const float* k, const float* v);
   // int2: k [group][head_dim], slots [first, first + group), first a multiple of the group.
   void put_keys(PageId page, uint32_t first, uint32_t layer, uint32_t head, const float* k);
   void put_value(PageId page, uint32_t slot, uint32_t layer, uint32_t head, const float* v);
 
-  // One layer and head of a cell, bytes and all: what is packed is not packed again. REQUIRES: one format,
-  // not int2.
+  // One layer and head of a KV entry, bytes and all: what is packed is not packed again. REQUIRES: one
+  // format, not int2.
   void move(PageId source, uint32_t from, PageId target, uint32_t to, uint32_t layer, uint32_t head);
   // REQUIRES: one format.
   void copy(PageId source, PageId target);

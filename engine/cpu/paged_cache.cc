@@ -8,7 +8,7 @@ namespace kvtwin::cpu {
 
 Result<std::unique_ptr<KvCache>> PagedCache::make(const KvMemory& memory, const LlmSpec& llm) {
   Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, memory.pages());
-  if (!kv) return tl::unexpected<Mistake>(kv.error());
+  if (!kv) return tl::unexpected<Error>(kv.error());
   return std::unique_ptr<KvCache>(new PagedCache(memory, llm, std::move(*kv)));
 }
 
@@ -19,7 +19,7 @@ void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<cons
   reads_.clear();
   for (const PlanEntry& entry : entries) {
     KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
-    const PageTable& pages = calls_.at(entry.call);
+    const PageTable& pages = requests_.at(entry.request);
     KVT_CHECK(uint64_t{entry.context} + entry.tokens <= pages.size() * uint64_t{memory_.page_tokens});
     for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
       appends_.push_back(
@@ -33,17 +33,17 @@ void PagedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   const auto whole = [&](PageId page) { return kernels::ReadRun{raw(page), 0, memory_.page_tokens}; };
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.first) calls_[entry.call].clear();
+      if (entry.first) requests_[entry.request].clear();
     }
-    for (const Adoption& adoption : launch.adoptions) {
-      for (const PageId page : adoption.pages) calls_[adoption.call].push_back(whole(page));
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      for (const PageId page : prefix_hit.pages) requests_[prefix_hit.request].push_back(whole(page));
     }
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    if (memory_.poison) kv_.poison(grant.page);
-    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
-    calls_[launch.entries[grant.entry].call].push_back(whole(grant.page));
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    if (memory_.poison) kv_.poison(allocation.page);
+    KVT_CHECK(raw(allocation.page) < memory_.pages_gpu);
+    requests_[launch.entries[allocation.entry].request].push_back(whole(allocation.page));
   }
 }
 
@@ -54,7 +54,7 @@ void PagedCache::attend(uint32_t layer, float* q, float* k, const float* v, floa
   kernels::attention_ref(pages, {0, llm_.kv_heads}, llm_.query_heads, scale, q, reads_, out, nullptr);
 }
 
-void PagedCache::told(const Command& command) {
+void PagedCache::notify(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     KVT_CHECK(transfer->source.size() == transfer->target.size());
     for (size_t i = 0; i < transfer->source.size(); ++i) {
@@ -62,10 +62,10 @@ void PagedCache::told(const Command& command) {
       if (memory_.poison && transfer->source_tier == Tier::kDisk) kv_.poison(transfer->source[i]);
     }
   }
-  // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
   // table.
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }
 
 }  // namespace kvtwin::cpu

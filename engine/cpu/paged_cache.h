@@ -1,8 +1,8 @@
-// PagedCache is the identity of every axis: fp32 cells on pages by position, nothing dropped, all read.
+// PagedCache is the identity of every axis: fp32 KV entries on pages by position, nothing dropped, all read.
 //
-// A call's page table starts with its adoption and grows with its grants. A transfer copies pages when it is
-// asked for: the policy lets nobody write to its source or read its target before it is answered (backend.h),
-// so no result depends on the moment.
+// A request's page table starts with its prefix hit and grows with its allocations. A transfer copies pages
+// when it is asked for: the policy lets nobody write to its source or read its target before it is answered
+// (backend.h), so no result depends on the moment.
 
 #ifndef KVTWIN_ENGINE_CPU_PAGED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_PAGED_CACHE_H_
@@ -24,11 +24,11 @@ class PagedCache final : public KvCache {
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const LlmSpec& llm);
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
-  // All KV of the step is written before any is read, so that a call may read pages that another call of the
-  // same step fills.
+  // All KV of the step is written before any is read, so that a request may read pages that another request
+  // of the same step fills.
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
-  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, StepValues*) override {}
-  void told(const Command& command) override;
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, DataOutcomes*) override {}
+  void notify(const Command& command) override;
 
  private:
   using PageTable = std::vector<kernels::ReadRun>;  // whole pages, in order of position
@@ -42,7 +42,7 @@ class PagedCache final : public KvCache {
   const LlmSpec llm_;
   const RopeFrequencies rope_;
   KvStore kv_;
-  std::map<CallId, PageTable> calls_;
+  std::map<RequestId, PageTable> requests_;
   // One per row of the step.
   std::vector<kernels::AppendRow> appends_;
   std::vector<kernels::AttentionRow> reads_;

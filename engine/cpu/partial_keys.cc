@@ -10,8 +10,8 @@
 namespace kvtwin::cpu {
 namespace {
 
-uint32_t columns_of(uint32_t dim, int64_t share_q32) {
-  const auto rounded = static_cast<uint32_t>((dim * share_q32 + kOneQ32 / 2) / kOneQ32);
+uint32_t columns_of(uint32_t dim, int64_t fraction_q32) {
+  const auto rounded = static_cast<uint32_t>((dim * fraction_q32 + kOneQ32 / 2) / kOneQ32);
   return std::clamp(rounded, 1u, dim);
 }
 

@@ -1,10 +1,10 @@
-// PartialKeys: InfiniGen's skewed partial keys of one layer of a call (METHODS 6.5).
+// PartialKeys: InfiniGen's skewed partial keys of one layer of a request (METHODS 6.5).
 //
 // Per KV head, queries and keys turn into the directions of the prompt's own queries (their Gram matrix'
 // eigenvectors), which changes no product; then few columns say most of q.k. Those kept have the largest
 // product of the queries' and the keys' energy over the prompt [the authors calibrate the directions offline
 // and take columns by sums of magnitudes]. Keys and queries are rotated: with a rotation between weights and
-// products the skew cannot be folded into the weights.
+// products the skew cannot be coalesced into the weights.
 
 #ifndef KVTWIN_ENGINE_CPU_PARTIAL_KEYS_H_
 #define KVTWIN_ENGINE_CPU_PARTIAL_KEYS_H_

@@ -1,6 +1,6 @@
 // PrefixRows: rows from which a method makes more than pages hold (ShadowKV's keys before the rotation,
-// InfiniGen's queries beside keys), page by page, so that a call that begins with another's pages can make of
-// them what their first call did, in the same order and so to the bit.
+// InfiniGen's queries beside keys), page by page, so that a request that begins with another's pages can make
+// of them what their first request did, in the same order and so to the bit.
 //
 // A host would keep ShadowKV's keys unrotated instead of rotated, which costs it nothing; InfiniGen's
 // directions are calibrated offline by its authors. This engine takes memory of its own for either.
@@ -22,23 +22,23 @@ class PrefixRows {
   PrefixRows(uint32_t page_tokens, uint64_t a_floats, uint64_t b_floats)
       : page_tokens_(page_tokens), a_floats_(a_floats), row_floats_(a_floats + b_floats) {}
 
-  // Token `slot` of the page that is at home in host page `home`. Null: that part is left out.
-  void put(uint32_t layer, uint32_t home, uint32_t slot, const float* a, const float* b) {
-    std::vector<float>& rows = rows_[{home, layer}];
+  // Token `slot` of the page that is at home in host page `host_copy`. Null: that part is left out.
+  void put(uint32_t layer, uint32_t host_copy, uint32_t slot, const float* a, const float* b) {
+    std::vector<float>& rows = rows_[{host_copy, layer}];
     rows.resize(page_tokens_ * row_floats_);
     float* const row = rows.data() + slot * row_floats_;
     if (a != nullptr) std::copy_n(a, a_floats_, row);
     if (b != nullptr) std::copy_n(b, row_floats_ - a_floats_, row + a_floats_);
   }
   // REQUIRES: it was put.
-  std::pair<const float*, const float*> get(uint32_t layer, uint32_t home, uint32_t slot) const {
-    const float* const row = rows_.at({home, layer}).data() + slot * row_floats_;
+  std::pair<const float*, const float*> get(uint32_t layer, uint32_t host_copy, uint32_t slot) const {
+    const float* const row = rows_.at({host_copy, layer}).data() + slot * row_floats_;
     return {row, row + a_floats_};
   }
   // The page is somebody else's now.
-  void forget(uint32_t home) {
-    const auto first = rows_.lower_bound({home, 0});
-    rows_.erase(first, rows_.lower_bound({home + 1, 0}));
+  void forget(uint32_t host_copy) {
+    const auto first = rows_.lower_bound({host_copy, 0});
+    rows_.erase(first, rows_.lower_bound({host_copy + 1, 0}));
   }
 
  private:

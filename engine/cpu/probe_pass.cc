@@ -10,7 +10,7 @@ namespace kvtwin::cpu {
 
 void ProbePass::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
-  const uint32_t first = cells_.next_phase();
+  const uint32_t first = kv_entries_.next_phase();
   const kernels::RopeTable rope{rope_.inverse, rope_.scale};
   for (uint32_t r = 0; r < rows_; ++r) {
     kernels::rope_ref(rope, first + r, llm_.query_heads, dim, q + uint64_t{r} * llm_.query_heads * dim);
@@ -23,9 +23,9 @@ void ProbePass::attend(uint32_t layer, float* q, float* k, const float* v, float
   const size_t width = size_t{group} * dim, all = size_t{llm_.query_heads} * dim;
   std::vector<float> head_q(rows_ * width), head_out(rows_ * width);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    const uint32_t head = layer * llm_.kv_heads + h, cells = cells_.cells(head);
+    const uint32_t head = layer * llm_.kv_heads + h, kv_entries = kv_entries_.kv_entries(head);
     std::vector<kernels::ReadRun> runs;
-    cells_.reads(store_.shape().groups.group_of(head), cells, &runs);
+    kv_entries_.reads(store_.shape().groups.group_of(head), kv_entries, &runs);
     std::vector<kernels::AttentionRow> reads;
     for (uint32_t r = 0; r < rows_; ++r) {
       const uint64_t at = (uint64_t{r} * llm_.kv_heads + h) * dim;
@@ -33,7 +33,7 @@ void ProbePass::attend(uint32_t layer, float* q, float* k, const float* v, float
       append_place(store_.staged(head, r), &runs);
       std::copy_n(q + r * all + h * width, width, head_q.data() + r * width);
     }
-    for (uint32_t r = 0; r < rows_; ++r) reads.push_back({runs, cells + r + 1});
+    for (uint32_t r = 0; r < rows_; ++r) reads.push_back({runs, kv_entries + r + 1});
     kernels::attention_ref(store_.pages(head), {0, 1}, group, scale, head_q.data(), reads, head_out.data(),
                            nullptr);
     for (uint32_t r = 0; r < rows_; ++r) {

@@ -1,16 +1,16 @@
-// ProbePass lets rows attend to a call's cells, and to one another, and keeps nothing of them but what they
-// asked: Judge Q's soft tokens (METHODS 5.2), KVzip's repetitions (METHODS 1.7).
+// ProbePass lets rows attend to a request's KV entries, and to one another, and keeps nothing of them but
+// what they asked: Judge Q's soft tokens (METHODS 5.2), KVzip's repetitions (METHODS 1.7).
 //
-// The rows stand behind the call's cells. Their own keys and values are staged, so the pages are byte for
-// byte what they were (test J-1).
+// The rows stand behind the request's KV entries. Their own keys and values are staged, so the pages are byte
+// for byte what they were (test J-1).
 
 #ifndef KVTWIN_ENGINE_CPU_PROBE_PASS_H_
 #define KVTWIN_ENGINE_CPU_PROBE_PASS_H_
 
 #include <vector>
 
-#include "engine/cpu/cell_store.h"
 #include "engine/cpu/forward.h"
+#include "engine/cpu/kv_entry_store.h"
 #include "engine/cpu/ranking.h"
 #include "models/rope.h"
 
@@ -19,8 +19,9 @@ namespace kvtwin::cpu {
 class ProbePass final : public LayerAttention {
  public:
   // All must outlive it. REQUIRES: as many rows are staged at most as the store has room for.
-  ProbePass(CellStore* store, const CallCells* cells, const LlmSpec* llm, const RopeFrequencies* rope)
-      : store_(*store), cells_(*cells), llm_(*llm), rope_(*rope), probes_(llm->layers) {}
+  ProbePass(KvEntryStore* store, const RequestTable* kv_entries, const LlmSpec* llm,
+            const RopeFrequencies* rope)
+      : store_(*store), kv_entries_(*kv_entries), llm_(*llm), rope_(*rope), probes_(llm->layers) {}
 
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
   // How many rows go through attend().
@@ -29,8 +30,8 @@ class ProbePass final : public LayerAttention {
   std::vector<Probes>& probes() { return probes_; }  // by layer
 
  private:
-  CellStore& store_;
-  const CallCells& cells_;
+  KvEntryStore& store_;
+  const RequestTable& kv_entries_;
   const LlmSpec& llm_;
   const RopeFrequencies& rope_;
   uint32_t rows_ = 0;

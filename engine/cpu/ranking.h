@@ -7,15 +7,15 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/call_cells.h"
+#include "engine/cpu/request_table.h"
 #include "kernels/select.h"
 
 namespace kvtwin::cpu {
 
-// The readable cells of one head at positions [begin, end) of a Compression.
+// The readable KV entries of one head at positions [begin, end) of a Compression.
 struct RankedHead {
   uint32_t head = 0;                // layer * kv_heads + head
-  uint32_t first = 0;               // cells of the head before them: they stay as they are
+  uint32_t first = 0;               // KV entries of the head before them: they stay as they are
   std::vector<uint32_t> positions;  // logical, ascending
   std::vector<uint32_t> phases;     // positions that keys are rotated by
   std::vector<Place> places;        // in pages, or staged
@@ -28,7 +28,7 @@ struct RankedHead {
 
 // One entry of the step at hand.
 struct StepRows {
-  CallId call{};
+  RequestId request{};
   uint32_t row = 0;      // its first row in the step
   uint32_t tokens = 0;   // rows
   uint32_t context = 0;  // position of the first
@@ -47,8 +47,8 @@ struct Queries {
   void clear() { rows.clear(), positions.clear(), phases.clear(); }
 };
 
-// Rows of one layer that are not among a call's cells: [rows][query_heads][head_dim] and their own keys,
-// [rows][kv_heads][head_dim], rotated.
+// Rows of one layer that are not among a request's KV entries: [rows][query_heads][head_dim] and their own
+// keys, [rows][kv_heads][head_dim], rotated.
 struct Probes {
   std::vector<float> queries, keys;
   uint32_t rows = 0;

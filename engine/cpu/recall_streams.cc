@@ -18,11 +18,11 @@ kernels::HostPage host_page(const KvStore& kv, uint32_t layer, uint32_t page,
 void RecallStreams::ask(RecallTask task) {
   if (task.moves.empty()) return;
   const kernels::KvPages pages = kv_->layer(task.layer);
-  const uint64_t cells = uint64_t{pages.page_tokens} * pages.head_dim;
+  const uint64_t kv_entries = uint64_t{pages.page_tokens} * pages.head_dim;
   for (const RecallTask::Move& move : task.moves) {
     if (!options_.poison) break;
-    std::fill_n(pages.keys + pages.at(move.to, task.head, 0), cells, std::nanf(""));
-    std::fill_n(pages.values + pages.at(move.to, task.head, 0), cells, std::nanf(""));
+    std::fill_n(pages.keys + pages.at(move.to, task.head, 0), kv_entries, std::nanf(""));
+    std::fill_n(pages.values + pages.at(move.to, task.head, 0), kv_entries, std::nanf(""));
   }
   streams_[asked_++ % options_.buffers].push_back({std::move(task)});
 }
@@ -50,16 +50,18 @@ void RecallStreams::advance(uint32_t stream) {
   streams_[stream].pop_front();
 }
 
-void RecallStreams::wait(CallId call, uint32_t layer) {
+void RecallStreams::wait(RequestId request, uint32_t layer) {
   for (uint32_t s = 0; s < 2; ++s) {
-    const auto awaited = [&](const Task& task) { return task.what.call == call && task.what.layer == layer; };
+    const auto awaited = [&](const Task& task) {
+      return task.what.request == request && task.what.layer == layer;
+    };
     while (std::any_of(streams_[s].begin(), streams_[s].end(), awaited)) advance(s);
   }
 }
 
-void RecallStreams::discard(CallId call) {
+void RecallStreams::discard(RequestId request) {
   for (auto& stream : streams_) {
-    std::erase_if(stream, [&](const Task& task) { return task.what.call == call; });
+    std::erase_if(stream, [&](const Task& task) { return task.what.request == request; });
   }
 }
 

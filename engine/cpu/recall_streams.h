@@ -4,7 +4,7 @@
 // Task number n goes through staging buffer n mod B on stream n mod B: its pages are copied to the buffer,
 // then scattered into their slots, while the other stream does the same for task n + 1. Streams keep their
 // own order and know nothing of one another. Two tasks never share a buffer at a time, whatever layers and
-// calls they belong to: that is the strict order that the released code lacks (hazard 2).
+// requests they belong to: that is the strict order that the released code lacks (hazard 2).
 //
 // Nothing runs before somebody waits, unless `delays` is set: then pass_time() runs some copies of either
 // stream, as drawn. Whoever asks does so when nobody reads the slots any more (hazard 1), and waits before
@@ -31,7 +31,7 @@ struct RecallTask {
     uint32_t from = 0;  // page on the host
     uint32_t to = 0;    // page on the gpu; one head of it
   };
-  CallId call{};
+  RequestId request{};
   uint32_t layer = 0;
   uint32_t head = 0;
   std::vector<Move> moves;
@@ -50,10 +50,10 @@ class RecallStreams {
   RecallStreams(KvStore* kv, const Options& options) : kv_(kv), options_(options) {}
 
   void ask(RecallTask task);
-  // The event recall_done[layer] of the call: all that was asked for has arrived.
-  void wait(CallId call, uint32_t layer);
-  // The call is gone: what is still to be copied for it never is.
-  void discard(CallId call);
+  // The event recall_done[layer] of the request: all that was asked for has arrived.
+  void wait(RequestId request, uint32_t layer);
+  // The request is gone: what is still to be copied for it never is.
+  void discard(RequestId request);
   void pass_time();
 
   bool idle() const { return streams_[0].empty() && streams_[1].empty(); }

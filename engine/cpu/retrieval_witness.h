@@ -11,9 +11,9 @@
 
 namespace kvtwin::cpu {
 
-// One KV head of one layer of one call, at the position of the row at hand.
+// One KV head of one layer of one request, at the position of the row at hand.
 struct HeadAt {
-  CallId call{};
+  RequestId request{};
   uint32_t layer = 0;
   uint32_t head = 0;
   uint32_t position = 0;
@@ -23,12 +23,13 @@ class RetrievalWitness {
  public:
   virtual ~RetrievalWitness() = default;
   // A row of a layer is rotated: q [query_heads][head_dim], k and v [kv_heads][head_dim].
-  virtual void rotated(CallId /*call*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/,
+  virtual void rotated(RequestId /*request*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/,
                        const float* /*k*/, const float* /*v*/) {}
   // InfiniGen: the queries [query_heads][head_dim] that a layer's input gives for the layer behind it.
-  virtual void projected(CallId /*call*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/) {}
-  // A row that chooses: attention reads the first positions.size() cells of `runs`, which are those positions
-  // of the call. `corrected`: FreeKV chose anew for this head. `out` is [group][head_dim].
+  virtual void projected(RequestId /*request*/, uint32_t /*layer*/, uint32_t /*position*/,
+                         const float* /*q*/) {}
+  // A row that chooses: attention reads the first positions.size() KV entries of `runs`, which are those
+  // positions of the request. `corrected`: FreeKV chose anew for this head. `out` is [group][head_dim].
   struct Read {
     HeadAt at;
     std::span<const kernels::ReadRun> runs;
@@ -39,7 +40,7 @@ class RetrievalWitness {
   virtual void attended(const Read& /*read*/, const float* /*out*/) {}
   // So many pages were asked for.
   virtual void recalls(const HeadAt& /*at*/, bool /*before_attention*/, uint32_t /*pages*/) {}
-  // Cells of a gpu page were overwritten by a copy.
+  // KV entries of a gpu page were overwritten by a copy.
   virtual void wrote(uint32_t /*page*/, uint32_t /*layer*/, uint32_t /*head*/) {}
 };
 

@@ -23,7 +23,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weigh
       options_(options),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
-      arena_(options.method != RetrievalMethod::kQuest),
+      offloaded_(options.method != RetrievalMethod::kQuest),
       layout_(spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd
                                                     : kernels::HostPageLayout::kNhd),
       rope_(rope_frequencies(llm_)),
@@ -48,25 +48,25 @@ Result<std::unique_ptr<KvCache>> RetrievedCache::make(const KvMemory& memory, co
   KVT_CHECK(options.spec.layers_dense <= llm.layers);
   KVT_CHECK(!check_retrieved(options.method, options.spec, llm));
   Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, uint64_t{memory.pages_gpu} + memory.pages_host);
-  if (!kv) return tl::unexpected<Mistake>(kv.error());
+  if (!kv) return tl::unexpected<Error>(kv.error());
   const bool resident = options.spec.layers_dense > 0 && options.method != RetrievalMethod::kQuest;
   Result<KvStore> dense = KvStore::make(llm, memory.page_tokens, resident ? memory.pages_host : 0);
-  if (!dense) return tl::unexpected<Mistake>(dense.error());
+  if (!dense) return tl::unexpected<Error>(dense.error());
   return std::unique_ptr<KvCache>(
       new RetrievedCache(memory, weights, options, std::move(*kv), std::move(*dense)));
 }
 
-ArenaCall RetrievedCache::new_call() const {
-  ArenaCall call;
-  call.layers.resize(llm_.layers);
+ResidentRequest RetrievedCache::new_request() const {
+  ResidentRequest request;
+  request.layers.resize(llm_.layers);
   for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
-    ArenaLayer& layer = call.layers[l];
+    ResidentLayer& layer = request.layers[l];
     if (options_.method == RetrievalMethod::kShadowkv)
       layer.shadow = std::make_unique<ShadowKeys>(llm_, spec_.rank, spec_.window_tokens);
     if (options_.method == RetrievalMethod::kInfinigen)
       layer.partial = std::make_unique<PartialKeys>(llm_, spec_.columns_q32);
   }
-  return call;
+  return request;
 }
 
 void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
@@ -89,77 +89,78 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
       if (!entry.first) continue;
-      streams_.discard(entry.call);
-      calls_[entry.call] = new_call();
+      streams_.discard(entry.request);
+      requests_[entry.request] = new_request();
     }
-    for (const Adoption& adoption : launch.adoptions) {
-      if (arena_) {
-        begin_with(adoption);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      if (offloaded_) {
+        begin_with(prefix_hit);
         continue;
       }
-      for (const PageId page : adoption.pages) calls_[adoption.call].pages.push_back(whole(raw(page)));
+      for (const PageId page : prefix_hit.pages)
+        requests_[prefix_hit.request].pages.push_back(whole(raw(page)));
     }
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    ArenaCall& call = calls_[launch.entries[grant.entry].call];
-    const uint32_t page = raw(grant.page);
-    if (memory_.poison) kv_.poison(grant.page);
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    ResidentRequest& request = requests_[launch.entries[allocation.entry].request];
+    const uint32_t page = raw(allocation.page);
+    if (memory_.poison) kv_.poison(allocation.page);
     if (page < memory_.pages_gpu) {
-      call.pages.push_back(whole(page));
+      request.pages.push_back(whole(page));
       continue;
     }
-    KVT_CHECK(arena_);
-    call.homes.push_back(page);
+    KVT_CHECK(offloaded_);
+    request.host_copies.push_back(page);
     prefix_rows_.forget(page);
     if (resident_.pages() == 0) continue;
     const uint32_t number = page - memory_.pages_gpu;
     if (memory_.poison) resident_.poison(PageId{number});
-    call.resident.push_back(whole(number));
+    request.resident.push_back(whole(number));
   }
 }
 
-void RetrievedCache::begin_with(const Adoption& adoption) {
+void RetrievedCache::begin_with(const PrefixHit& prefix_hit) {
   KVT_CHECK(options_.prefix_cache);
-  ArenaCall& call = calls_.at(adoption.call);
-  call.begin_with(arena_prefix(adoption, memory_.pages_gpu), memory_.pages_gpu, memory_.page_tokens,
-                  resident_.pages() > 0);
-  call.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
+  ResidentRequest& request = requests_.at(prefix_hit.request);
+  request.begin_with(resident_prefix(prefix_hit, memory_.pages_gpu), memory_.pages_gpu, memory_.page_tokens,
+                     resident_.pages() > 0);
+  request.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
 }
 
 // From the host's layout to the gpu's.
-void RetrievedCache::fetch(PageId home, PageId page) {
+void RetrievedCache::fetch(PageId host_copy, PageId page) {
   if (memory_.poison) kv_.poison(page);
   std::vector<float> staging(uint64_t{2} * memory_.page_tokens * llm_.head_dim);
   for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-      kernels::recall_head_ref(host_page(kv_, l, raw(home), layout_), h, staging.data());
+      kernels::recall_head_ref(host_page(kv_, l, raw(host_copy), layout_), h, staging.data());
       kernels::scatter_head_ref(staging.data(), h, raw(page), kv_.layer(l));
     }
   }
 }
 
 void RetrievedCache::add_rows(const PlanEntry& entry) {
-  ArenaCall& call = calls_.at(entry.call);
-  // Placement arena: until the step that completes its prompt has ended, a call has all its pages.
-  const bool may_choose = arena_ ? call.in_arena : entry.kind == EntryKind::kDecode;
-  KVT_CHECK(!arena_ || !call.in_arena || entry.tokens == 1);
+  ResidentRequest& request = requests_.at(entry.request);
+  // Placement arena: until the step that completes its prompt has ended, a request has all its pages.
+  const bool may_choose = offloaded_ ? request.in_resident : entry.kind == EntryKind::kDecode;
+  KVT_CHECK(!offloaded_ || !request.in_resident || entry.tokens == 1);
   for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
-    const uint32_t cell = position - call.gone;
-    const bool chooses = may_choose && call_retrieves(spec_, memory_.page_tokens, cell + 1);
-    rows_.push_back({entry.call, &call, position, cell, chooses});
-    appends_.push_back(append_of(&call, position));
+    const uint32_t kv_entry = position - request.dropped;
+    const bool chooses = may_choose && request_retrieves(spec_, memory_.page_tokens, kv_entry + 1);
+    rows_.push_back({entry.request, &request, position, kv_entry, chooses});
+    appends_.push_back(append_of(&request, position));
     if (resident_.pages() == 0) continue;
-    const kernels::ReadRun& resident = call.resident.at(cell / memory_.page_tokens);
-    dense_appends_.push_back({position, resident.page, cell % memory_.page_tokens});
+    const kernels::ReadRun& resident = request.resident.at(kv_entry / memory_.page_tokens);
+    dense_appends_.push_back({position, resident.page, kv_entry % memory_.page_tokens});
   }
 }
 
-kernels::AppendRow RetrievedCache::append_of(ArenaCall* call, uint32_t position) {
-  const uint32_t cell = position - call->gone;
-  const uint32_t number = cell / memory_.page_tokens, slot = cell % memory_.page_tokens;
-  const uint32_t place = call->in_arena ? shape_.slot_of(number) : number;
-  const uint32_t page = call->pages.at(place).page;
+kernels::AppendRow RetrievedCache::append_of(ResidentRequest* request, uint32_t position) {
+  const uint32_t kv_entry = position - request->dropped;
+  const uint32_t number = kv_entry / memory_.page_tokens, slot = kv_entry % memory_.page_tokens;
+  const uint32_t place = request->in_resident ? shape_.slot_of(number) : number;
+  const uint32_t page = request->pages.at(place).page;
   // The page that left the window was here.
   if (slot == 0 && place != number && memory_.poison) kv_.poison(PageId{page});
   return {position, page, slot};
@@ -174,7 +175,7 @@ void RetrievedCache::hidden(uint32_t layer, const float* x) {
 }
 
 void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
-  if (layer < spec_.layers_dense && arena_) {
+  if (layer < spec_.layers_dense && offloaded_) {
     attend_dense(layer, q, k, v, out);
     return;
   }
@@ -196,7 +197,7 @@ void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, 
     } else {
       attend_all(layer, row, query, out + r * width);
     }
-    row.call->layers[layer].q_before.assign(query, query + width);
+    row.request->layers[layer].q_before.assign(query, query + width);
   }
   streams_.pass_time();
 }
@@ -205,14 +206,14 @@ void RetrievedCache::attend_dense(uint32_t layer, float* q, float* k, const floa
   const kernels::KvPages pages = resident_.layer(layer);
   kernels::rope_append_ref({rope_.inverse, rope_.scale}, dense_appends_, llm_.query_heads, q, k, v, pages);
   std::vector<kernels::AttentionRow> reads;
-  for (const Row& row : rows_) reads.push_back({row.call->resident, row.cell + 1});
+  for (const Row& row : rows_) reads.push_back({row.request->resident, row.kv_entry + 1});
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
   kernels::attention_ref(pages, {0, llm_.kv_heads}, llm_.query_heads, scale, q, reads, out, nullptr);
 }
 
 void RetrievedCache::attend_all(uint32_t layer, const Row& row, const float* q, float* out) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
-  const kernels::AttentionRow reads{row.call->pages, row.cell + 1};
+  const kernels::AttentionRow reads{row.request->pages, row.kv_entry + 1};
   kernels::attention_ref(kv_.layer(layer), {0, llm_.kv_heads}, llm_.query_heads, scale, q, {&reads, 1}, out,
                          nullptr);
 }
@@ -222,14 +223,15 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
   const uint64_t width = uint64_t{llm_.query_heads} * llm_.head_dim;
   const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
   for (size_t r = 0; r < rows_.size(); ++r) {
-    ArenaLayer& own = rows_[r].call->layers[layer];
+    ResidentLayer& own = rows_[r].request->layers[layer];
     const bool shadow = own.shadow != nullptr && q == nullptr,
                partial = own.partial != nullptr && q != nullptr;
     if (shadow) own.shadow->add(k + r * kv_width);
     if (partial) own.partial->add(q + r * width, k + r * kv_width);
     if (!options_.prefix_cache || !(shadow || partial)) continue;
-    const uint32_t cell = rows_[r].cell, home = rows_[r].call->homes.at(cell / memory_.page_tokens);
-    prefix_rows_.put(layer, home, cell % memory_.page_tokens, partial ? q + r * width : nullptr,
+    const uint32_t kv_entry = rows_[r].kv_entry,
+                   host_copy = rows_[r].request->host_copies.at(kv_entry / memory_.page_tokens);
+    prefix_rows_.put(layer, host_copy, kv_entry % memory_.page_tokens, partial ? q + r * width : nullptr,
                      k + r * kv_width);
   }
 }
@@ -238,36 +240,38 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
 void RetrievedCache::seal_pages(uint32_t layer) {
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
-    if ((row.cell + 1) % memory_.page_tokens != 0) continue;
-    seal_page(layer, *row.call, row.cell / memory_.page_tokens, appends_[r].page);
+    if ((row.kv_entry + 1) % memory_.page_tokens != 0) continue;
+    seal_page(layer, *row.request, row.kv_entry / memory_.page_tokens, appends_[r].page);
   }
 }
 
 // Page `number` of what is left of the context, which lies in gpu page `page`.
-void RetrievedCache::seal_page(uint32_t layer, const ArenaCall& call, uint32_t number, uint32_t page) {
+void RetrievedCache::seal_page(uint32_t layer, const ResidentRequest& request, uint32_t number,
+                               uint32_t page) {
   const kernels::KvPages pages = kv_.layer(layer);
-  const uint32_t owner = arena_ ? call.homes.at(number) : page;
+  const uint32_t owner = offloaded_ ? request.host_copies.at(number) : page;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     summaries_.summarise(kind_of(spec_.summary), owner, layer, h, pages.keys + pages.at(page, h, 0),
                          memory_.page_tokens);
   }
-  if (arena_) kernels::offload_page_ref(pages, page, home(layer, call, number));
+  if (offloaded_) kernels::offload_page_ref(pages, page, host_copy(layer, request, number));
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
-                         StepValues* values) {
+                         DataOutcomes* values) {
   for (const PlanEntry& entry : entries) {
-    ArenaCall& call = calls_.at(entry.call);
-    if (arena_ && entry.samples && !call.in_arena) enter_arena(&call, entry.context + entry.tokens);
+    ResidentRequest& request = requests_.at(entry.request);
+    if (offloaded_ && entry.samples && !request.in_resident)
+      enter_resident(&request, entry.context + entry.tokens);
   }
   values->recalls = recalls_;
 }
 
-void RetrievedCache::told(const Command& command) {
+void RetrievedCache::notify(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     KVT_CHECK(transfer->source.size() == transfer->target.size());
     for (size_t i = 0; i < transfer->source.size(); ++i) {
-      if (arena_) {
+      if (offloaded_) {
         fetch(transfer->source[i], transfer->target[i]);
         continue;
       }
@@ -275,19 +279,19 @@ void RetrievedCache::told(const Command& command) {
       summaries_.copy(raw(transfer->source[i]), raw(transfer->target[i]));
     }
   }
-  const auto* drop = std::get_if<DropCallState>(&command);
+  const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr) return;
-  const auto call = calls_.find(drop->call);
-  if (call == calls_.end()) return;
-  if (drop->reason != DropCallState::Reason::kPreempted) {
-    streams_.discard(drop->call);
-    calls_.erase(call);
+  const auto request = requests_.find(drop->request);
+  if (request == requests_.end()) return;
+  if (drop->reason != DropRequestState::Reason::kPreempted) {
+    streams_.discard(drop->request);
+    requests_.erase(request);
     return;
   }
   // It may still be in a step that was launched before, which reads what was asked for; what that step asks
   // for itself would be written to pages that are others' by then.
-  for (uint32_t layer = 0; layer < llm_.layers; ++layer) streams_.wait(drop->call, layer);
-  call->second.preempted = true;
+  for (uint32_t layer = 0; layer < llm_.layers; ++layer) streams_.wait(drop->request, layer);
+  request->second.preempted = true;
 }
 
 }  // namespace kvtwin::cpu

@@ -1,17 +1,17 @@
-// RetrievedCache keeps all KV of a call and reads some of it: Quest, ArkVale, ShadowKV, InfiniGen, FreeKV
-// (METHODS 6). fp32 cells on pages by position, nothing dropped.
+// RetrievedCache keeps all KV of a request and reads some of it: Quest, ArkVale, ShadowKV, InfiniGen, FreeKV
+// (METHODS 6). fp32 KV entries on pages by position, nothing dropped.
 //
 // Prompts read everything. A decode whose pages do not fit the budget chooses, in every layer but the dense
 // ones and for every KV head, among its full pages outside of sinks and window. Quest's pages all stay on the
 // gpu; the others' lie on the host, which full pages reach at once, and are copied into the slots of the
-// call's arena (arena_call.h) before they are read: pages that were not recalled are not there. Runs are read
-// in order of position, whatever slot they lie in, so that how pages came to be where they are changes no
-// bit.
+// request's arena (resident_request.h) before they are read: pages that were not recalled are not there. Runs
+// are read in order of position, whatever slot they lie in, so that how pages came to be where they are
+// changes no bit.
 //
 // When a prompt is complete, its last query fills the arena from the pages that are still on the gpu; that
 // moves nothing between tiers. The first step that chooses recalls what it lacks before its attention, for
 // all methods. ShadowKV's chosen pages have rebuilt keys and recalled values; InfiniGen recalls tokens, not
-// pages, that it chose while the layer before computed. Every row depends on its own call alone.
+// pages, that it chose while the layer before computed. Every row depends on its own request alone.
 
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
@@ -23,7 +23,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/arena_call.h"
 #include "engine/cpu/head_choice.h"
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
@@ -31,6 +30,7 @@
 #include "engine/cpu/prefix_rows.h"
 #include "engine/cpu/query_projection.h"
 #include "engine/cpu/recall_streams.h"
+#include "engine/cpu/resident_request.h"
 #include "engine/cpu/retrieval_witness.h"
 #include "kernels/attention.h"
 #include "kernels/page_score.h"
@@ -61,41 +61,41 @@ class RetrievedCache final : public KvCache {
                                                const RetrievedOptions& options);
 
   // Recalls of FreeKV and ArkVale alone.
-  void impose(const StepValues* given) override { given_ = given; }
+  void force_outcomes(const DataOutcomes* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-           StepValues* values) override;
-  void told(const Command& command) override;
+           DataOutcomes* values) override;
+  void notify(const Command& command) override;
 
   // A prompt that somebody else computed and cut, whose last row has just run: what is left of it, equally
-  // many cells in every head. `gpu` and `homes` are the call's pages; those that what is left does not fill
-  // are nobody's.
-  struct KeptPrompt {
-    CallId call{};
-    uint32_t tokens = 0, cells = 0;
-    std::span<const PageId> gpu, homes;
+  // many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what is left
+  // does not fill are nobody's.
+  struct RetainedPrompt {
+    RequestId request{};
+    uint32_t tokens = 0, kv_entries = 0;
+    std::span<const PageId> gpu, host_copies;
     std::span<const std::vector<float>> queries;  // by layer: of the last row, rotated
-    // Copies key and value of a cell, rotated as they were.
-    std::function<void(uint32_t layer, uint32_t head, uint32_t cell, float* key, float* value)> copy;
+    // Copies key and value of a KV entry, rotated as they were.
+    std::function<void(uint32_t layer, uint32_t head, uint32_t kv_entry, float* key, float* value)> copy;
   };
-  // retrieved_kept.cc. REQUIRES: an arena; a method whose calls keep nothing but pages.
-  void take_over(const KeptPrompt& prompt);
+  // retrieved_retained.cc. REQUIRES: an arena; a method whose requests keep nothing but pages.
+  void take_over(const RetainedPrompt& prompt);
 
  private:
   struct Row {
-    CallId id{};
-    ArenaCall* call = nullptr;
+    RequestId id{};
+    ResidentRequest* request = nullptr;
     uint32_t position = 0;
-    uint32_t cell = 0;  // among the cells that are left: what pages are counted in
+    uint32_t kv_entry = 0;  // among the KV entries that are left: what pages are counted in
     bool chooses = false;
     uint32_t choice = 0;  // its number among the rows that choose
   };
   // What one KV head reads, in order of position.
   struct Reading {
     std::vector<kernels::ReadRun> runs;
-    std::vector<uint32_t> positions;  // of every cell, among those that are left
+    std::vector<uint32_t> positions;  // of every KV entry, among those that are left
   };
 
   RetrievedCache(const KvMemory& memory, const ModelWeights* weights, const RetrievedOptions& options,
@@ -110,64 +110,69 @@ class RetrievedCache final : public KvCache {
   uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
 
   // retrieved_cache.cc: pages and rows
-  ArenaCall new_call() const;
+  ResidentRequest new_request() const;
   void take_pages(const LaunchStep& launch, uint32_t offset);
-  void begin_with(const Adoption& adoption);
-  void fetch(PageId home, PageId page);
+  void begin_with(const PrefixHit& prefix_hit);
+  void fetch(PageId host_copy, PageId page);
   void add_rows(const PlanEntry& entry);
-  kernels::AppendRow append_of(ArenaCall* call, uint32_t position);
-  void seal_page(uint32_t layer, const ArenaCall& call, uint32_t number, uint32_t page);
+  kernels::AppendRow append_of(ResidentRequest* request, uint32_t position);
+  void seal_page(uint32_t layer, const ResidentRequest& request, uint32_t number, uint32_t page);
   void attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out);
   void attend_all(uint32_t layer, const Row& row, const float* q, float* out);
   void seal_pages(uint32_t layer);
   void keep_factors(uint32_t layer, const float* q, const float* k);
-  kernels::HostPage home(uint32_t layer, const ArenaCall& call, uint32_t page) const {
-    return host_page(kv_, layer, call.homes.at(page), layout_);
+  kernels::HostPage host_copy(uint32_t layer, const ResidentRequest& request, uint32_t page) const {
+    return host_page(kv_, layer, request.host_copies.at(page), layout_);
   }
   HeadAt head_at(const Row& row, uint32_t layer, uint32_t head) const {
     return {row.id, layer, head, row.position};
   }
 
   // retrieved_choice.cc: which pages, and when they come
-  HeadChoice choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages,
+  HeadChoice choose(uint32_t layer, const ResidentRequest& request, uint32_t head, uint32_t pages,
                     const float* q) const;
   void deal_recalls();
-  const kernels::HeadRecall* told(uint32_t layer, const Row& row, uint32_t head) const;
+  const kernels::HeadRecall* notify(uint32_t layer, const Row& row, uint32_t head) const;
   void attend_chosen(uint32_t layer, const Row& row, const float* q, float* out);
   void read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out);
   void recall_and_read(uint32_t layer, const Row& row, const float* q, float* out);
   void recall(uint32_t layer, const Row& row, uint32_t head, HeadChoice* choice, bool before);
   void read_head(uint32_t layer, const Row& row, uint32_t head, std::span<const uint32_t> chosen,
                  bool corrected, const float* q, float* out);
-  std::vector<uint8_t> turned_heads(const ArenaLayer& layer, const float* q) const;
+  std::vector<uint8_t> turned_heads(const ResidentLayer& layer, const float* q) const;
   std::vector<uint8_t> heads_before(uint32_t layer, const Row& row, bool trusts, const float* q);
-  void append_page(const ArenaCall& call, uint32_t page, uint32_t place, uint32_t end, Reading* to) const;
+  void append_page(const ResidentRequest& request, uint32_t page, uint32_t place, uint32_t end,
+                   Reading* to) const;
   void read(uint32_t layer, const Row& row, uint32_t head, const Reading& reading, bool corrected,
             const float* q, float* out);
 
   // retrieved_shadow.cc: ShadowKV
   void rebuild_and_read(uint32_t layer, const Row& row, const float* q, float* out);
-  void place_values(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t page, uint32_t slot);
-  void rebuild_keys(uint32_t layer, const ArenaCall& call, uint32_t head);
-  std::vector<uint32_t> outliers(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t end) const;
+  void place_values(uint32_t layer, const ResidentRequest& request, uint32_t head, uint32_t page,
+                    uint32_t slot);
+  void rebuild_keys(uint32_t layer, const ResidentRequest& request, uint32_t head);
+  std::vector<uint32_t> outliers(uint32_t layer, const ResidentRequest& request, uint32_t head,
+                                 uint32_t end) const;
 
   // retrieved_tokens.cc: InfiniGen
   void choose_tokens(uint32_t layer, const Row& row, const float* x);
-  void recall_tokens(uint32_t layer, const ArenaCall& call, uint32_t head, std::span<const uint32_t> tokens);
+  void recall_tokens(uint32_t layer, const ResidentRequest& request, uint32_t head,
+                     std::span<const uint32_t> tokens);
   void read_tokens(uint32_t layer, const Row& row, const float* q, float* out);
 
-  // retrieved_arena.cc: prompts that are complete
-  void enter_arena(ArenaCall* call, uint32_t tokens);
-  void fill_slots(uint32_t layer, ArenaCall* call, uint32_t pages);
-  void place_page(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t page, uint32_t slot);
-  void outgrow(uint32_t layer, ArenaCall* call);
+  // retrieved_resident.cc: prompts that are complete
+  void enter_resident(ResidentRequest* request, uint32_t tokens);
+  void fill_slots(uint32_t layer, ResidentRequest* request, uint32_t pages);
+  void place_page(uint32_t layer, const ResidentRequest& request, uint32_t head, uint32_t page,
+                  uint32_t slot);
+  void outgrow(uint32_t layer, ResidentRequest* request);
 
   const KvMemory memory_;
   const LlmSpec llm_;
   const RetrievedOptions options_;
   const RetrievalSpec spec_;
-  const ArenaShape shape_;
-  const bool arena_;
+  const ResidentShape shape_;
+  const bool offloaded_;
   const kernels::HostPageLayout layout_;
   const RopeFrequencies rope_;
   KvStore kv_;
@@ -176,12 +181,12 @@ class RetrievedCache final : public KvCache {
   PrefixRows prefix_rows_;
   RecallStreams streams_;
   std::vector<QueryProjection> projections_;  // InfiniGen: of the layers that choose
-  std::map<CallId, ArenaCall> calls_;
+  std::map<RequestId, ResidentRequest> requests_;
   // Of the step at hand.
   std::vector<Row> rows_;
   std::vector<kernels::AppendRow> appends_, dense_appends_;
   std::vector<LayerRecall> recalls_;
-  const StepValues* given_ = nullptr;                    // what is imposed on it
+  const DataOutcomes* given_ = nullptr;                  // what is forced on it
   std::vector<std::vector<kernels::HeadRecall>> dealt_;  // by layer: of each choosing row's heads, if any is
 };
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/imposed.h"
+#include "engine/cpu/forced_outcome.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "kernels/page_score.h"
 #include "kernels/select.h"
@@ -12,11 +12,11 @@
 namespace kvtwin::cpu {
 
 // The best of the pages that are full and outside of sinks and window, for the queries q [group][head_dim].
-HeadChoice RetrievedCache::choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages,
-                                  const float* q) const {
-  const std::vector<HeadArena>& heads = call.layers[layer].heads;
+HeadChoice RetrievedCache::choose(uint32_t layer, const ResidentRequest& request, uint32_t head,
+                                  uint32_t pages, const float* q) const {
+  const std::vector<HeadResidentPages>& heads = request.layers[layer].heads;
   const auto vectors = [&](uint32_t page) {
-    return summaries_.vectors(arena_ ? call.homes[page] : call.pages[page].page, layer, head);
+    return summaries_.vectors(offloaded_ ? request.host_copies[page] : request.pages[page].page, layer, head);
   };
   PageCandidates from{first_candidate(), end_candidates(pages), {}, vectors};
   if (!heads.empty()) from.stays = heads[head].extra;
@@ -36,17 +36,17 @@ void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* 
 void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const float* const own = q + uint64_t{h} * group() * llm_.head_dim;
-    const HeadChoice choice = choose(layer, *row.call, h, pages_of(row.cell + 1), own);
+    const HeadChoice choice = choose(layer, *row.request, h, pages_of(row.kv_entry + 1), own);
     read_head(layer, row, h, choice.chosen, false, q, out);
   }
 }
 
 // FreeKV; and ArkVale, which is FreeKV when every head is corrected.
 void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float* q, float* out) {
-  ArenaLayer& own = row.call->layers[layer];
+  ResidentLayer& own = row.request->layers[layer];
   streams_.wait(row.id, layer);
-  if (own.heads.empty()) outgrow(layer, row.call);
-  const uint32_t pages = pages_of(row.cell + 1);
+  if (own.heads.empty()) outgrow(layer, row.request);
+  const uint32_t pages = pages_of(row.kv_entry + 1);
   // The first step that chooses trusts nothing that was chosen before.
   const bool trusts = spec_.speculation && own.chosen;
   const std::vector<uint8_t> before = heads_before(layer, row, trusts, q);
@@ -54,7 +54,7 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
   std::vector<HeadChoice> choices(llm_.kv_heads);
   const auto choose_all = [&] {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
-      choices[h] = choose(layer, *row.call, h, pages, q + uint64_t{h} * group() * llm_.head_dim);
+      choices[h] = choose(layer, *row.request, h, pages, q + uint64_t{h} * group() * llm_.head_dim);
   };
   if (any) choose_all();
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
@@ -75,7 +75,7 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
 }
 
 // Heads whose queries are less alike than tau to those that chose what they hold. Not a number is unlike.
-std::vector<uint8_t> RetrievedCache::turned_heads(const ArenaLayer& layer, const float* q) const {
+std::vector<uint8_t> RetrievedCache::turned_heads(const ResidentLayer& layer, const float* q) const {
   const double tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
   std::vector<uint8_t> out(llm_.kv_heads);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
@@ -88,31 +88,31 @@ std::vector<uint8_t> RetrievedCache::turned_heads(const ArenaLayer& layer, const
 }
 
 // Heads whose missing pages come before attention: nothing was chosen before, the query turned, or so it is
-// imposed.
+// forced.
 std::vector<uint8_t> RetrievedCache::heads_before(uint32_t layer, const Row& row, bool trusts,
                                                   const float* q) {
   std::vector<uint8_t> out(llm_.kv_heads, uint8_t{1});
-  if (trusts) out = turned_heads(row.call->layers[layer], q);
+  if (trusts) out = turned_heads(row.request->layers[layer], q);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    const kernels::HeadRecall* const imposed = told(layer, row, h);
-    if (imposed != nullptr) out[h] = imposed->before;
-    recalls_[layer].corrected += imposed != nullptr ? imposed->turned : trusts ? out[h] : 0;
+    const kernels::HeadRecall* const forced_outcome = notify(layer, row, h);
+    if (forced_outcome != nullptr) out[h] = forced_outcome->before;
+    recalls_[layer].corrected += forced_outcome != nullptr ? forced_outcome->turned : trusts ? out[h] : 0;
   }
   return out;
 }
 
-// What is imposed on the step, if it is a method whose heads recall pages on their own.
+// What is forced on the step, if it is a method whose heads recall pages on their own.
 void RetrievedCache::deal_recalls() {
   dealt_.clear();
   const bool pages =
       options_.method == RetrievalMethod::kFreekv || options_.method == RetrievalMethod::kArkvale;
   if (given_ == nullptr || given_->recalls.size() != llm_.layers || !pages) return;
-  std::vector<ImposedRow> rows;
+  std::vector<ForcedRow> rows;
   for (Row& row : rows_) {
     if (!row.chooses) continue;
     row.choice = static_cast<uint32_t>(rows.size());
-    const uint32_t candidates = end_candidates(pages_of(row.cell + 1)) - first_candidate();
-    rows.push_back({spec_.speculation && row.call->layers.back().chosen,
+    const uint32_t candidates = end_candidates(pages_of(row.kv_entry + 1)) - first_candidate();
+    rows.push_back({spec_.speculation && row.request->layers.back().chosen,
                     std::min(shape_.selectable, candidates - shape_.selectable)});
   }
   dealt_.resize(llm_.layers);
@@ -122,15 +122,15 @@ void RetrievedCache::deal_recalls() {
   }
 }
 
-const kernels::HeadRecall* RetrievedCache::told(uint32_t layer, const Row& row, uint32_t head) const {
+const kernels::HeadRecall* RetrievedCache::notify(uint32_t layer, const Row& row, uint32_t head) const {
   return dealt_.empty() ? nullptr : &dealt_[layer][row.choice * llm_.kv_heads + head];
 }
 
 // Asks for what the head lacks, and says so in the step's outcome.
 void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, HeadChoice* choice, bool before) {
-  HeadArena& slots = row.call->layers[layer].heads[head];
-  if (const kernels::HeadRecall* const imposed = told(layer, row, head)) {
-    kernels::impose_missing_ref(choice->scores, first_candidate(), slots.held, imposed->missing);
+  HeadResidentPages& slots = row.request->layers[layer].heads[head];
+  if (const kernels::HeadRecall* const forced_outcome = notify(layer, row, head)) {
+    kernels::force_missing_ref(choice->scores, first_candidate(), slots.held, forced_outcome->missing);
     choice->chosen = kernels::select_rows(choice->scores, {}, shape_.selectable);
     for (uint32_t& page : choice->chosen) page += first_candidate();
   }
@@ -139,10 +139,11 @@ void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, HeadC
   const auto pages = static_cast<uint32_t>(changes.size());
   (before ? recalls_[layer].blocking : recalls_[layer].background) += pages;
   if (options_.witness != nullptr) options_.witness->recalls(head_at(row, layer, head), before, pages);
-  if (row.call->preempted && !before) return;
+  if (row.request->preempted && !before) return;
   RecallTask task{row.id, layer, head, {}};
   for (const kernels::SlotChange& change : changes) {
-    task.moves.push_back({row.call->homes[change.page], row.call->pages[slots.slots[change.slot]].page});
+    task.moves.push_back(
+        {row.request->host_copies[change.page], row.request->pages[slots.slots[change.slot]].page});
   }
   streams_.ask(std::move(task));
 }
@@ -150,46 +151,46 @@ void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, HeadC
 // Sinks, what is chosen, what is kept whatever the query, and the window, in order of position.
 void RetrievedCache::read_head(uint32_t layer, const Row& row, uint32_t head,
                                std::span<const uint32_t> chosen, bool corrected, const float* q, float* out) {
-  const ArenaCall& call = *row.call;
-  const HeadArena none;
-  const HeadArena& slots = arena_ ? call.layers[layer].heads[head] : none;
-  std::vector<std::pair<uint32_t, uint32_t>> pages;  // page, and its place among the call's
+  const ResidentRequest& request = *row.request;
+  const HeadResidentPages none;
+  const HeadResidentPages& slots = offloaded_ ? request.layers[layer].heads[head] : none;
+  std::vector<std::pair<uint32_t, uint32_t>> pages;  // page, and its place among the request's
   for (uint32_t page = 0; page < shape_.sinks; ++page) pages.emplace_back(page, page);
   for (size_t i = 0; i < slots.held.size(); ++i) {
     if (std::binary_search(chosen.begin(), chosen.end(), slots.held[i]))
       pages.emplace_back(slots.held[i], slots.slots[i]);
   }
-  for (size_t i = 0; !arena_ && i < chosen.size(); ++i) pages.emplace_back(chosen[i], chosen[i]);
+  for (size_t i = 0; !offloaded_ && i < chosen.size(); ++i) pages.emplace_back(chosen[i], chosen[i]);
   for (size_t i = 0; i < slots.extra.size(); ++i) pages.emplace_back(slots.extra[i], slots.extra_slots[i]);
   std::sort(pages.begin(), pages.end());
   KVT_CHECK(pages.size() == shape_.sinks + chosen.size() + slots.extra.size());
-  const uint32_t end = row.cell + 1;
+  const uint32_t end = row.kv_entry + 1;
   for (uint32_t page = pages_of(end) - shape_.window; page < pages_of(end); ++page)
-    pages.emplace_back(page, arena_ ? shape_.slot_of(page) : page);
+    pages.emplace_back(page, offloaded_ ? shape_.slot_of(page) : page);
   Reading reading;
-  for (const auto& [page, place] : pages) append_page(call, page, place, end, &reading);
+  for (const auto& [page, place] : pages) append_page(request, page, place, end, &reading);
   read(layer, row, head, reading, corrected, q, out);
 }
 
-// The cells of a page that lie before position `end`.
-void RetrievedCache::append_page(const ArenaCall& call, uint32_t page, uint32_t place, uint32_t end,
+// The KV entries of a page that lie before position `end`.
+void RetrievedCache::append_page(const ResidentRequest& request, uint32_t page, uint32_t place, uint32_t end,
                                  Reading* to) const {
   const uint32_t first = page * memory_.page_tokens;
   const uint32_t count = std::min(memory_.page_tokens, end - first);
-  to->runs.push_back({call.pages.at(place).page, 0, count});
+  to->runs.push_back({request.pages.at(place).page, 0, count});
   for (uint32_t i = 0; i < count; ++i) to->positions.push_back(first + i);
 }
 
 void RetrievedCache::read(uint32_t layer, const Row& row, uint32_t head, const Reading& reading,
                           bool corrected, const float* q, float* out) {
   RetrievalWitness* const witness = options_.witness;
-  const RetrievalWitness::Read told{head_at(row, layer, head), reading.runs, reading.positions, corrected};
-  if (witness != nullptr) witness->attends(told);
+  const RetrievalWitness::Read notice{head_at(row, layer, head), reading.runs, reading.positions, corrected};
+  if (witness != nullptr) witness->attends(notice);
   streams_.pass_time();
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
   const kernels::AttentionRow reads{reading.runs, static_cast<uint32_t>(reading.positions.size())};
   kernels::attention_ref(kv_.layer(layer), {head, 1}, llm_.query_heads, scale, q, {&reads, 1}, out, nullptr);
-  if (witness != nullptr) witness->attended(told, out + uint64_t{head} * group() * llm_.head_dim);
+  if (witness != nullptr) witness->attended(notice, out + uint64_t{head} * group() * llm_.head_dim);
 }
 
 }  // namespace kvtwin::cpu

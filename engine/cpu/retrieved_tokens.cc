@@ -10,15 +10,16 @@
 namespace kvtwin::cpu {
 // One number of tokens for all heads.
 void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* x) {
-  ArenaLayer& own = row.call->layers[layer];
+  ResidentLayer& own = row.request->layers[layer];
   std::vector<float> q(uint64_t{llm_.query_heads} * llm_.head_dim);
   projections_[layer - spec_.layers_dense].apply(rope_, row.position, x, q.data());
   if (options_.witness != nullptr) options_.witness->projected(row.id, layer, row.position, q.data());
-  own.tokens = cpu::choose_tokens(
-      spec_, llm_, *own.partial, q.data(), first_candidate() * memory_.page_tokens,
-      end_candidates(pages_of(row.cell + 1)) * memory_.page_tokens, shape_.selectable * memory_.page_tokens);
+  own.tokens =
+      cpu::choose_tokens(spec_, llm_, *own.partial, q.data(), first_candidate() * memory_.page_tokens,
+                         end_candidates(pages_of(row.kv_entry + 1)) * memory_.page_tokens,
+                         shape_.selectable * memory_.page_tokens);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    recall_tokens(layer, *row.call, h, own.tokens[h]);
+    recall_tokens(layer, *row.request, h, own.tokens[h]);
     const uint32_t pages = pages_of(static_cast<uint32_t>(own.tokens[h].size()));  // rounded up
     recalls_[layer].blocking += pages, recalls_[layer].chosen += pages, ++recalls_[layer].heads;
     if (options_.witness != nullptr) options_.witness->recalls(head_at(row, layer, h), true, pages);
@@ -26,12 +27,12 @@ void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* 
 }
 
 // One by one into the slots between sinks and window.
-void RetrievedCache::recall_tokens(uint32_t layer, const ArenaCall& call, uint32_t head,
+void RetrievedCache::recall_tokens(uint32_t layer, const ResidentRequest& request, uint32_t head,
                                    std::span<const uint32_t> tokens) {
   const kernels::KvPages pages = kv_.layer(layer);
   const uint32_t slots = shape_.selectable * memory_.page_tokens;
   for (uint32_t i = 0; i < slots; ++i) {
-    const uint32_t page = call.pages.at(shape_.sinks + i / memory_.page_tokens).page;
+    const uint32_t page = request.pages.at(shape_.sinks + i / memory_.page_tokens).page;
     const uint64_t at = pages.at(page, head, i % memory_.page_tokens);
     if (i >= tokens.size()) {
       if (!memory_.poison) return;
@@ -39,7 +40,7 @@ void RetrievedCache::recall_tokens(uint32_t layer, const ArenaCall& call, uint32
       std::fill_n(pages.values + at, llm_.head_dim, std::nanf(""));
       continue;
     }
-    const kernels::HostPage from = home(layer, call, tokens[i] / memory_.page_tokens);
+    const kernels::HostPage from = host_copy(layer, request, tokens[i] / memory_.page_tokens);
     const uint32_t t = tokens[i] % memory_.page_tokens;
     std::copy_n(from.at(head, 0, t), llm_.head_dim, pages.keys + at);
     std::copy_n(from.at(head, 1, t), llm_.head_dim, pages.values + at);
@@ -48,20 +49,20 @@ void RetrievedCache::recall_tokens(uint32_t layer, const ArenaCall& call, uint32
 }
 
 void RetrievedCache::read_tokens(uint32_t layer, const Row& row, const float* q, float* out) {
-  const ArenaCall& call = *row.call;
-  const uint32_t end = row.cell + 1, page_tokens = memory_.page_tokens;
+  const ResidentRequest& request = *row.request;
+  const uint32_t end = row.kv_entry + 1, page_tokens = memory_.page_tokens;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    const std::vector<uint32_t>& tokens = call.layers[layer].tokens.at(h);
+    const std::vector<uint32_t>& tokens = request.layers[layer].tokens.at(h);
     Reading reading;
-    for (uint32_t page = 0; page < shape_.sinks; ++page) append_page(call, page, page, end, &reading);
+    for (uint32_t page = 0; page < shape_.sinks; ++page) append_page(request, page, page, end, &reading);
     const auto count = static_cast<uint32_t>(tokens.size());
     for (uint32_t i = 0; i < count; i += page_tokens) {
-      const uint32_t page = call.pages.at(shape_.sinks + i / page_tokens).page;
+      const uint32_t page = request.pages.at(shape_.sinks + i / page_tokens).page;
       reading.runs.push_back({page, 0, std::min(page_tokens, count - i)});
     }
     reading.positions.insert(reading.positions.end(), tokens.begin(), tokens.end());
     for (uint32_t page = pages_of(end) - shape_.window; page < pages_of(end); ++page)
-      append_page(call, page, shape_.slot_of(page), end, &reading);
+      append_page(request, page, shape_.slot_of(page), end, &reading);
     read(layer, row, h, reading, false, q, out);
   }
 }

@@ -23,33 +23,33 @@ class Reader {
   void read(const std::string& name, std::vector<float>* to) { read(name, to->size(), to); }
   // `count` values; SIZE_MAX: however many there are.
   void read(const std::string& name, size_t count, std::vector<float>* to) {
-    if (!wrong_.what.empty()) return;
+    if (!problem_.what.empty()) return;
     const TensorView* const found = from_.find(name);
     if (found == nullptr) {
-      wrong_ = {from_.path(), fmt::format("has no tensor \"{}\"", name),
-                "the scorer's weights, as engine/cpu/scorer_weights.h names them"};
+      problem_ = {from_.path(), fmt::format("has no tensor \"{}\"", name),
+                  "the scorer's weights, as engine/cpu/scorer_weights.h names them"};
       return;
     }
     const bool floats = found->type == TensorType::kF32 || found->type == TensorType::kF16 ||
                         found->type == TensorType::kBf16;
     if (!floats || (count != SIZE_MAX && found->elements() != count)) {
-      wrong_ = {from_.path(),
-                fmt::format("tensor \"{}\" has {} values of type {}", name, found->elements(),
-                            name_of(found->type)),
-                fmt::format("{} floats, for this model", count)};
+      problem_ = {from_.path(),
+                  fmt::format("tensor \"{}\" has {} values of type {}", name, found->elements(),
+                              name_of(found->type)),
+                  fmt::format("{} floats, for this model", count)};
       return;
     }
     *to = read_floats(*found);
     for (const float value : *to) {
-      if (!std::isfinite(value) && wrong_.what.empty())
-        wrong_ = {from_.path(), fmt::format("tensor \"{}\" has values that are no numbers", name), ""};
+      if (!std::isfinite(value) && problem_.what.empty())
+        problem_ = {from_.path(), fmt::format("tensor \"{}\" has values that are no numbers", name), ""};
     }
   }
-  const Mistake& wrong() const { return wrong_; }
+  const Error& problem() const { return problem_; }
 
  private:
   const Checkpoint& from_;
-  Mistake wrong_;
+  Error problem_;
 };
 
 void read_layers(Reader* reader, ScorerWeights* out) {
@@ -95,7 +95,8 @@ bool has_weights(ScorerKind kind) {
          kind == ScorerKind::kIntentResidual;
 }
 
-ScorerWeights ScorerWeights::drawn(ScorerKind kind, const LlmSpec& llm, uint32_t probe_rows, uint64_t seed) {
+ScorerWeights ScorerWeights::drawn(ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
+                                   uint64_t seed) {
   ScorerWeights out;
   const uint32_t group = llm.query_heads / llm.kv_heads;
   for (uint32_t l = 0; l < llm.layers; ++l) {
@@ -106,21 +107,21 @@ ScorerWeights ScorerWeights::drawn(ScorerKind kind, const LlmSpec& llm, uint32_t
       out.trimkv.push_back(kernels::seeded_trimkv(llm.kv_heads, llm.hidden, kTrimWidth, own));
   }
   if (kind == ScorerKind::kJudgeQ)
-    out.soft_tokens = kernels::seeded_soft_tokens(probe_rows, llm.hidden, seed);
+    out.soft_tokens = kernels::seeded_soft_tokens(probe_tokens, llm.hidden, seed);
   if (kind == ScorerKind::kIntentResidual) out.residual = kernels::make_intent_residual(llm.head_dim, seed);
   return out;
 }
 
-Result<ScorerWeights> ScorerWeights::load(ScorerKind kind, const LlmSpec& llm, uint32_t probe_rows,
+Result<ScorerWeights> ScorerWeights::load(ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
                                           const std::string& path) {
   Result<Checkpoint> file = Checkpoint::open(path);
-  if (!file) return tl::unexpected<Mistake>(file.error());
-  ScorerWeights out = drawn(kind, llm, probe_rows, 0);  // for the shapes
+  if (!file) return tl::unexpected<Error>(file.error());
+  ScorerWeights out = drawn(kind, llm, probe_tokens, 0);  // for the shapes
   Reader reader(&*file);
   read_layers(&reader, &out);
   if (kind == ScorerKind::kJudgeQ) reader.read("soft_tokens", &out.soft_tokens);
   if (kind == ScorerKind::kIntentResidual) read_residual(&reader, &out.residual);
-  if (!reader.wrong().what.empty()) return tl::unexpected<Mistake>(reader.wrong());
+  if (!reader.problem().what.empty()) return tl::unexpected<Error>(reader.problem());
   return out;
 }
 

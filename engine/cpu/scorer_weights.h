@@ -29,11 +29,11 @@ struct ScorerWeights {
   std::vector<float> soft_tokens;  // [rows][hidden]
   kernels::IntentResidual residual;
 
-  // `probe_rows`: soft tokens.
-  static ScorerWeights drawn(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_rows,
+  // `probe_tokens`: soft tokens.
+  static ScorerWeights drawn(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
                              uint64_t seed);
   // Wrong: no such file, a tensor that is missing or has another size.
-  static Result<ScorerWeights> load(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_rows,
+  static Result<ScorerWeights> load(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
                                     const std::string& path);
 };
 

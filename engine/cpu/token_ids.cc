@@ -17,29 +17,29 @@ class IdentityTokens::Watch final : public Client {
     client_.wake(now, events);
     note(before, events);
   }
-  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override {
+  void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) override {
     const size_t before = events->size();
-    client_.tokens_emitted(now, call, tokens, events);
+    client_.tokens_emitted(now, request, tokens, events);
     note(before, events);
   }
-  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
-                     ClientEvents* events) override {
+  void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
+                        ClientEvents* events) override {
     const size_t before = events->size();
-    tokens_.ended(call);
-    client_.call_finished(now, call, tokens, cancelled, events);
+    tokens_.ended(request);
+    client_.request_finished(now, request, tokens, cancelled, events);
     note(before, events);
   }
-  void call_rejected(Instant now, CallId call, ClientEvents* events) override {
+  void request_rejected(Instant now, RequestId request, ClientEvents* events) override {
     const size_t before = events->size();
-    tokens_.ended(call);
-    client_.call_rejected(now, call, events);
+    tokens_.ended(request);
+    client_.request_rejected(now, request, events);
     note(before, events);
   }
 
  private:
   void note(size_t before, ClientEvents* events) {
     for (size_t i = before; i < events->size(); ++i) {
-      if (auto* ready = std::get_if<CallReady>(&(*events)[i])) tokens_.sent(ready);
+      if (auto* ready = std::get_if<RequestReady>(&(*events)[i])) tokens_.sent(ready);
     }
   }
 
@@ -62,16 +62,17 @@ Client* IdentityTokens::watch(Client* client) {
   return watch_.get();
 }
 
-void IdentityTokens::sent(CallReady* call) {
-  Call& known = calls_[call->call];
-  known.prompt_tokens = call->prompt_tokens;
-  known.output_tokens = call->output_tokens;
-  known.key = call->key();
-  if (options_.given) known.given = options_.given(call->call);
-  if (options_.outputs_unknown) known.given.resize(std::min<size_t>(known.given.size(), call->prompt_tokens));
-  uint64_t left = options_.outputs_unknown ? call->prompt_tokens / options_.unit_tokens : UINT64_MAX;
+void IdentityTokens::sent(RequestReady* request) {
+  Request& known = requests_[request->request];
+  known.prompt_tokens = request->prompt_tokens;
+  known.output_tokens = request->output_tokens;
+  known.key = request->key();
+  if (options_.given) known.given = options_.given(request->request);
+  if (options_.outputs_unknown)
+    known.given.resize(std::min<size_t>(known.given.size(), request->prompt_tokens));
+  uint64_t left = options_.outputs_unknown ? request->prompt_tokens / options_.unit_tokens : UINT64_MAX;
   uint64_t end = 0;
-  for (UnitRun run : call->identity) {
+  for (UnitRun run : request->identity) {
     run.count = static_cast<uint32_t>(std::min<uint64_t>(run.count, left));
     if (run.count == 0) break;
     left -= run.count;
@@ -79,28 +80,28 @@ void IdentityTokens::sent(CallReady* call) {
     known.runs.push_back(run);
     known.ends.push_back(end);
   }
-  if (options_.outputs_unknown) call->identity = known.runs;
+  if (options_.outputs_unknown) request->identity = known.runs;
 }
 
-uint32_t IdentityTokens::token(CallId id, uint32_t position) const {
-  const Call& call = known(id);
-  if (position < call.given.size()) return call.given[position];
+uint32_t IdentityTokens::token(RequestId id, uint32_t position) const {
+  const Request& request = known(id);
+  if (position < request.given.size()) return request.given[position];
   const uint64_t unit = position / options_.unit_tokens;
-  const auto run =
-      static_cast<size_t>(std::upper_bound(call.ends.begin(), call.ends.end(), unit) - call.ends.begin());
+  const auto run = static_cast<size_t>(std::upper_bound(request.ends.begin(), request.ends.end(), unit) -
+                                       request.ends.begin());
   constexpr uint64_t kNoSpace = UINT64_MAX;  // no run has it
-  uint64_t bits = draw({options_.seed, kNoSpace, raw(call.key.session), call.key.index, position});
-  if (run < call.ends.size() && (call.runs[run].space & kPrivateSpace) == 0) {
-    const UnitRun& found = call.runs[run];
-    const uint64_t number = found.first + (unit - (call.ends[run] - found.count));
+  uint64_t bits = draw({options_.seed, kNoSpace, raw(request.key.session), request.key.index, position});
+  if (run < request.ends.size() && (request.runs[run].space & kPrivateSpace) == 0) {
+    const UnitRun& found = request.runs[run];
+    const uint64_t number = found.first + (unit - (request.ends[run] - found.count));
     bits = draw({options_.seed, found.space, number, position % options_.unit_tokens});
   }
   return first_id_ + static_cast<uint32_t>(bits % ids_);
 }
 
-const IdentityTokens::Call& IdentityTokens::known(CallId call) const {
-  const auto known = calls_.find(call);
-  KVT_CHECK(known != calls_.end());
+const IdentityTokens::Request& IdentityTokens::known(RequestId request) const {
+  const auto known = requests_.find(request);
+  KVT_CHECK(known != requests_.end());
   return known->second;
 }
 

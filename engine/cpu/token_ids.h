@@ -1,8 +1,8 @@
-// What the tokens of calls are. The policy knows identities only (engine/policy/identity.h), and so does
+// What the tokens of requests are. The policy knows identities only (engine/policy/identity.h), and so does
 // the trace: token ids are made from them, so that equal identities are equal tokens (TRACES 5.1).
 // Where the trace gives ids of the model's own vocabulary, they are taken instead (traces/trace_tokens.h).
 //
-//   token(call, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
+//   token(request, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
 // where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, index
 // in the session (RequestKey) and position. Since outputs have identities too (what the next prompt says they
 // were), forced decoding makes later prompts match the KV that was generated, bit for bit.
@@ -23,11 +23,11 @@ namespace kvtwin::cpu {
 class TokenIds {
  public:
   virtual ~TokenIds() = default;
-  // REQUIRES: the call was sent and has not ended.
-  virtual uint32_t token(CallId call, uint32_t position) const = 0;
-  virtual uint32_t prompt_tokens(CallId call) const = 0;
-  virtual uint32_t output_tokens(CallId call) const = 0;
-  virtual SessionId session(CallId call) const = 0;
+  // REQUIRES: the request was sent and has not ended.
+  virtual uint32_t token(RequestId request, uint32_t position) const = 0;
+  virtual uint32_t prompt_tokens(RequestId request) const = 0;
+  virtual uint32_t output_tokens(RequestId request) const = 0;
+  virtual SessionId session(RequestId request) const = 0;
 };
 
 struct TokenIdOptions {
@@ -35,14 +35,14 @@ struct TokenIdOptions {
   uint32_t unit_tokens = 16;
   uint32_t vocab = 0;
   // Outputs are what the model samples, not what the trace says: then nobody can know them beforehand, and
-  // calls lose the identity of what follows their prompt.
+  // requests lose the identity of what follows their prompt.
   bool outputs_unknown = false;
-  // Ids that the trace gives: the call's prompt, then its output; empty if it gives none. Asked when the call
-  // is sent. Null: no call has any.
-  std::function<std::vector<uint32_t>(CallId)> given{};
+  // Ids that the trace gives: the request's prompt, then its output; empty if it gives none. Asked when the
+  // request is sent. Null: no request has any.
+  std::function<std::vector<uint32_t>(RequestId)> given{};
 };
 
-// Listens to a Client. Its memory goes with the calls that are open.
+// Listens to a Client. Its memory goes with the requests that are open.
 class IdentityTokens final : public TokenIds {
  public:
   explicit IdentityTokens(const TokenIdOptions& options);
@@ -51,14 +51,14 @@ class IdentityTokens final : public TokenIds {
   // The Client to run with instead of `client`: hands everything on. `client` must outlive the run.
   Client* watch(Client* client);
 
-  uint32_t token(CallId call, uint32_t position) const override;
-  uint32_t prompt_tokens(CallId call) const override { return known(call).prompt_tokens; }
-  uint32_t output_tokens(CallId call) const override { return known(call).output_tokens; }
-  SessionId session(CallId call) const override { return known(call).key.session; }
+  uint32_t token(RequestId request, uint32_t position) const override;
+  uint32_t prompt_tokens(RequestId request) const override { return known(request).prompt_tokens; }
+  uint32_t output_tokens(RequestId request) const override { return known(request).output_tokens; }
+  SessionId session(RequestId request) const override { return known(request).key.session; }
 
  private:
   class Watch;
-  struct Call {
+  struct Request {
     uint32_t prompt_tokens = 0;
     uint32_t output_tokens = 0;
     RequestKey key{};
@@ -67,13 +67,13 @@ class IdentityTokens final : public TokenIds {
     std::vector<uint32_t> given;
   };
 
-  const Call& known(CallId call) const;
-  void sent(CallReady* call);
-  void ended(CallId call) { calls_.erase(call); }
+  const Request& known(RequestId request) const;
+  void sent(RequestReady* request);
+  void ended(RequestId request) { requests_.erase(request); }
 
   const TokenIdOptions options_;
   uint32_t first_id_ = 0, ids_ = 0;
-  std::map<CallId, Call> calls_;
+  std::map<RequestId, Request> requests_;
   std::unique_ptr<Watch> watch_;
 };
 

@@ -21,23 +21,24 @@ class Anchors {
   Anchors(StepBench* bench, CostModel* cost) : bench_(*bench), cost_(*cost) {}
 
   void decodes(uint32_t count, uint32_t context) {
-    const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
-    const Measured found = measured_of(bench_.measure(calls, count, 4, kSteps).wall);
+    const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
+    const Measured found = measured_of(bench_.measure(requests, count, 4, kSteps).wall);
     add(fmt::format("{} decodes of {}", count, context), AnchorKind::kDecode,
-        BenchShape(calls, count, 4 + kSteps / 2), found.us);
+        BenchShape(requests, count, 4 + kSteps / 2), found.us);
   }
 
   // Twice: one series may fall on a bad moment of the clock.
   void chunk(uint32_t tokens, uint32_t context) {
-    const BenchCall call{tokens, context, true};
+    const BenchRequest bench_request{tokens, context, true};
     std::vector<double> all;
     for (int i = 0; i < 2; ++i) {
       rest(&bench_);
-      const StepTimes found = bench_.measure({&call, 1}, tokens, warm_steps(tokens), chunk_steps(tokens));
+      const StepTimes found =
+          bench_.measure({&bench_request, 1}, tokens, warm_steps(tokens), chunk_steps(tokens));
       all.insert(all.end(), found.wall.begin(), found.wall.end());
     }
     add(fmt::format("a chunk of {} behind {}", tokens, context), AnchorKind::kChunk,
-        BenchShape({&call, 1}, tokens, 0), measured_of(all).us);
+        BenchShape({&bench_request, 1}, tokens, 0), measured_of(all).us);
   }
 
   void copy(bool in, uint32_t pages, const MeasuredTable* table) {
@@ -66,19 +67,19 @@ class Anchors {
 
 Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request,
                                             const MeasuredDevice& profile) {
-  if (Result<void> ok = check_gpu(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_gpu(); !ok) return tl::unexpected<Error>(ok.error());
   auto cost = MeasuredCost::make(profile, request.llm, {}, "the profile");
-  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  if (!cost) return tl::unexpected<Error>(cost.error());
   Result<std::unique_ptr<DeviceModel>> model =
       DeviceModel::make(ModelWeights::random_outline(request.llm, request.seed));
-  if (!model) return tl::unexpected<Mistake>(model.error());
+  if (!model) return tl::unexpected<Error>(model.error());
   StepBenchConfig config;
   config.page_tokens = profile.page_tokens;
   config.pages_gpu = kPagesGpu * 16 / profile.page_tokens, config.pages_host = kPagesHost;
   config.row_sizes = calibrated_rows(false);
   config.rows_max = config.row_sizes.back(), config.samples_max = kDecodeRowsMax;
   Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request.llm, model->get());
-  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  if (!bench) return tl::unexpected<Error>(bench.error());
   Anchors anchors(bench->get(), cost->get());
   rest(bench->get());
   for (const uint32_t count : {1u, 4u, 16u, 64u, 256u}) anchors.decodes(count, kShortContext);

@@ -11,7 +11,7 @@
 
 namespace kvtwin::cuda {
 
-// Sizes that the profile's tables have, measured as calibrate_device() does. Mistakes: no GPU; no room; a
+// Sizes that the profile's tables have, measured as calibrate_device() does. Errors: no GPU; no room; a
 // profile of another model.
 Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request, const MeasuredDevice& profile);
 

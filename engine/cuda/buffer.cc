@@ -25,7 +25,7 @@ Result<Buffer> Buffer::make(Kind kind, uint64_t bytes, const char* what, const s
       device ? cudaMalloc(&out.data_, bytes) : cudaHostAlloc(&out.data_, bytes, cudaHostAllocDefault);
   const std::string operation = fmt::format("{} for {}", device ? "cudaMalloc" : "cudaHostAlloc", what);
   if (Result<void> ok = check(error, operation.c_str(), shape, bytes); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   live[static_cast<size_t>(kind)] += bytes;
   return out;
 }

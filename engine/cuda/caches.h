@@ -26,17 +26,17 @@ struct KvMemory {
 
 struct CompressedOptions {
   cpu::CompressedConfig config;
-  // Told after every compression, head by head (layer * kv_heads + head): positions that are left.
-  std::function<void(CallId call, uint32_t head, std::span<const uint32_t> positions)> kept{};
+  // PendingResult after every compression, head by head (layer * kv_heads + head): positions that are left.
+  std::function<void(RequestId request, uint32_t head, std::span<const uint32_t> positions)> retained{};
 };
-// What drops cells, or lets them lie elsewhere than by position (compressed_cache.h). Wrong: no room for so
-// many pages. REQUIRES: validate_core_config() found nothing, and check_compressed() neither.
-// `weights` must outlive it; matrices are read of scorer critical_kv alone.
+// What drops KV entries, or lets them lie elsewhere than by position (compressed_cache.h). Wrong: no room for
+// so many pages. REQUIRES: validate_core_config() found nothing, and check_compressed() neither. `weights`
+// must outlive it; matrices are read of scorer critical_kv alone.
 Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
                                    const ModelWeights* weights);
 // Rows that a scorer runs besides a step's, at once: KvMemory::rows_max and CudaEngineConfig::rows_max must
 // allow for them. 0: none.
-uint32_t probe_rows_max(const CoreConfig& config, kernels::ScorerKind kind);
+uint32_t probe_tokens_max(const CoreConfig& config, kernels::ScorerKind kind);
 // Whether a scorer reads the model's matrices on the host.
 bool reads_matrices(kernels::ScorerKind kind);
 

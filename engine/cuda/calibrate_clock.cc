@@ -15,17 +15,17 @@ namespace kvtwin::cuda {
 // Decodes behind chunks of so many ms (the last of which begins some 15 ms before that): how the clock that
 // these have lowered rises again.
 void Calibration::after_chunks() {
-  const std::vector<BenchCall> calls(16, BenchCall{1, 1024, true});
+  const std::vector<BenchRequest> requests(16, BenchRequest{1, 1024, true});
   constexpr double kLengthsMs[] = {9, 22, 70, 250, 900};
   std::map<uint32_t, std::map<uint32_t, std::vector<double>>> by_length;
   for (int repeat = 0; repeat < (request_.quick ? 1 : 3); ++repeat) {
     for (const double length : kLengthsMs) {
       const uint32_t tokens = std::min(length < 20 ? 320u : 1024u, rows_.back());
-      const BenchCall chunk{tokens, 0, true};
-      quiet();
+      const BenchRequest chunk{tokens, 0, true};
+      wait_idle();
       plain_->series({&chunk, 1}, tokens, std::max(1.0, (length - 15) * 1e3));
       double since = 0;
-      for (const double us : plain_->series(calls, 16, kCalmUs * 1.3)) {
+      for (const double us : plain_->series(requests, 16, kCalmUs * 1.3)) {
         const uint32_t bin = since < 30e3 ? 5 : since < 60e3 ? 10 : 20;
         const auto ms = static_cast<uint32_t>(since / 1e3) / bin * bin + bin / 2;
         by_length[static_cast<uint32_t>(length)][std::min(ms, static_cast<uint32_t>(kCalmUs / 1e3))]
@@ -41,30 +41,31 @@ void Calibration::after_chunks() {
   say("decodes behind chunks are measured");
 }
 
-// A chunk behind quiet time, and every further one behind those before it: what each took, by how much of the
+// A chunk after idle time, and every further one behind those before it: what each took, by how much of the
 // window before it was spent on chunks.
 void Calibration::after_load() {
   for (const uint32_t tokens : rows_) {
     if (tokens < kDecodeRowsMax) continue;
-    for (const auto& [load, us] : visits_->by_load(tokens)) {
+    for (const auto& [load, us] : chunk_runs_->by_load(tokens)) {
       const bool full = load == kSustainedLoad && tokens > kDecodeRowsMax;
-      tables_.keep("chunk after load", shapes_.model, tokens, load, full ? visits_->taken({tokens, 0}) : us);
+      tables_.keep("chunk after load", shapes_.model, tokens, load,
+                   full ? chunk_runs_->taken({tokens, 0}) : us);
     }
   }
   small_after_load();
-  figure("chunk load looks back", "ms", {kLoadWindowUs / 1e3});
+  figure("chunk load window", "ms", {kLoadWindowUs / 1e3});
   figure("chunk tables hold unloaded up to", "rows", {static_cast<double>(kDecodeRowsMax)});
 }
 
 // Chunks too short to be a load themselves wait for memory, as decodes do: what long chunks before them
 // change.
 void Calibration::small_after_load() {
-  const BenchCall load{std::min(1024u, rows_.back()), 0, true};
+  const BenchRequest load{std::min(1024u, rows_.back()), 0, true};
   for (const uint32_t tokens : {64u, 128u}) {
-    const BenchCall chunk{tokens, 0, true};
+    const BenchRequest chunk{tokens, 0, true};
     std::vector<double> quietly, behind;
     for (int repeat = 0; repeat < 4; ++repeat) {
-      quiet();
+      wait_idle();
       quietly.push_back(plain_->series({&chunk, 1}, tokens, 1).front());
       plain_->series({&load, 1}, load.tokens, 2 * kLoadWindowUs);
       behind.push_back(plain_->series({&chunk, 1}, tokens, 1).front());
@@ -75,39 +76,39 @@ void Calibration::small_after_load() {
 }
 
 // Chunks without a pause, for longer: what one takes by how long that has gone on.
-void Calibration::stretch(double length) {
+void Calibration::busy_period(double length) {
   const uint32_t tokens = std::min(1024u, rows_.back());
-  const BenchCall chunk{tokens, 0, true};
-  quiet();
-  quiet();
+  const BenchRequest chunk{tokens, 0, true};
+  wait_idle();
+  wait_idle();
   double spent = 0;
   for (const double us : plain_->series({&chunk, 1}, tokens, length)) {
-    const double bin = spent < kLateStretchUs ? kStretchBinUs : kLateStretchBinUs;
-    if (spent >= kStretchBinUs)  // before, it is the window's
+    const double bin = spent < kLateBusyUs ? kBusyBinUs : kLateBusyBinUs;
+    if (spent >= kBusyBinUs)  // before, it is the window's
       by_ms_[static_cast<uint32_t>((std::floor(spent / bin) + 0.5) * bin / 1e3)].push_back(us);
     spent += us;
   }
 }
 
-void Calibration::by_stretch() {
+void Calibration::busy_curves() {
   for (const auto& [ms, values] : by_ms_)
-    tables_.keep("chunk by stretch", shapes_.model, std::min(1024u, rows_.back()), ms, middle_of(values));
+    tables_.keep("chunk by busy time", shapes_.model, std::min(1024u, rows_.back()), ms, middle_of(values));
   figure("chunk tables hold from", "ms", {kLoadWindowUs / 1e3});
-  figure("chunk tables hold to", "ms", {(kLoadWindowUs + kShortStretchUs) / 1e3});
+  figure("chunk tables hold to", "ms", {(kLoadWindowUs + kShortBusyUs) / 1e3});
 }
 
-// How long a pause must be for a chunk to be as fast as behind quiet time: until half of what load adds is
+// How long a pause must be for a chunk to be as fast as after idle time: until half of what load adds is
 // gone.
 void Calibration::pauses() {
   const uint32_t tokens = std::min(1024u, rows_.back());
-  const BenchCall chunk{tokens, 0, true};
-  const std::vector<BenchCall> calls(kRestCalls, BenchCall{1, 512, true});
-  quiet();
+  const BenchRequest chunk{tokens, 0, true};
+  const std::vector<BenchRequest> requests(kRestRequests, BenchRequest{1, 512, true});
+  wait_idle();
   const double cold = plain_->series({&chunk, 1}, tokens, 1).front();
   double forgotten = 0;
   for (const double pause_ms : {60.0, 45.0, 30.0, 20.0, 10.0, 5.0}) {
     const double hot = measured_of(plain_->series({&chunk, 1}, tokens, 300e3)).us;
-    plain_->series(calls, kRestCalls, pause_ms * 1e3);
+    plain_->series(requests, kRestRequests, pause_ms * 1e3);
     const double first = plain_->series({&chunk, 1}, tokens, 1).front();
     figure(fmt::format("chunk behind a pause of {} ms", pause_ms), "us", {first});
     if (first < (cold + hot) / 2) forgotten = pause_ms;
@@ -118,29 +119,29 @@ void Calibration::pauses() {
 // What decodes, and further chunks, add to a step with a chunk beside their operations, which tables have as
 // a graph starts them: steps of equally many rows, each between decodes, by how many of these decode. What
 // prices of the chunk alone are off by is not theirs.
-Result<void> Calibration::beside_chunks() {
+Result<void> Calibration::during_chunks() {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
-  if (!cost) return tl::unexpected<Mistake>(cost.error());
-  const std::vector<BenchCall> between(kRestCalls, BenchCall{1, 512, true});
-  const auto off = [&](const std::vector<BenchCall>& calls, uint32_t rows) {
-    BenchShape at(calls, rows, 0);
-    at.shape.chunk_load = at.shape.stretch_ms = 0;
+  if (!cost) return tl::unexpected<Error>(cost.error());
+  const std::vector<BenchRequest> between(kRestRequests, BenchRequest{1, 512, true});
+  const auto off = [&](const std::vector<BenchRequest>& requests, uint32_t rows) {
+    BenchShape at(requests, rows, 0);
+    at.shape.chunk_load = at.shape.busy_ms = 0;
     const double priced = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
-    plain_->series(between, kRestCalls, kBetweenUs);
-    return plain_->measure(calls, rows, 0, 1).wall.front() - priced;
+    plain_->series(between, kRestRequests, kBetweenUs);
+    return plain_->measure(requests, rows, 0, 1).wall.front() - priced;
   };
   std::map<uint32_t, std::vector<double>> decoding, several;
   for (const uint32_t rows : {64u, 128u, 256u}) {
     std::map<uint32_t, std::vector<double>> by_decodes, by_chunks;
     for (int repeat = 0; repeat < (request_.quick ? 2 : 7); ++repeat) {
       for (const uint32_t decodes : {0u, 1u, 8u, 32u, 64u, 128u, 192u}) {
-        std::vector<BenchCall> calls(decodes, BenchCall{1, kShortContext, true});
+        std::vector<BenchRequest> requests(decodes, BenchRequest{1, kShortContext, true});
         if (decodes >= rows) continue;
-        calls.push_back({rows - decodes, 0, true});
-        by_decodes[decodes].push_back(off(calls, rows));
+        requests.push_back({rows - decodes, 0, true});
+        by_decodes[decodes].push_back(off(requests, rows));
       }
       for (const uint32_t chunks : {2u, 4u, 8u})
-        by_chunks[chunks].push_back(off(std::vector<BenchCall>(chunks, {rows / chunks, 0, true}), rows));
+        by_chunks[chunks].push_back(off(std::vector<BenchRequest>(chunks, {rows / chunks, 0, true}), rows));
     }
     const double alone = measured_of(by_decodes[0]).us;
     for (const auto& [from, to] : {std::pair(&by_decodes, &decoding), std::pair(&by_chunks, &several)}) {

@@ -43,19 +43,19 @@ Result<void> Calibration::make() {
   say(fmt::format("{}, driver {}: weights of {}", facts.gpu, facts.driver, request_.llm.name));
   Result<std::unique_ptr<DeviceModel>> model =
       DeviceModel::make(ModelWeights::random_outline(request_.llm, request_.seed));
-  if (!model) return tl::unexpected<Mistake>(model.error());
+  if (!model) return tl::unexpected<Error>(model.error());
   model_ = std::move(*model);
   for (auto [to, timed] : {std::pair(&plain_, false), std::pair(&timed_, true)}) {
     const uint64_t before = device_facts().memory_free;
     Result<std::unique_ptr<StepBench>> made = bench(timed);
-    if (!made) return tl::unexpected<Mistake>(made.error());
+    if (!made) return tl::unexpected<Error>(made.error());
     *to = std::move(*made);
     if (timed) continue;
     const double pages = static_cast<double>(request_.llm.kv_bytes_per_token() * kPagesGpu * 16);
     figure(fmt::format("memory of an engine of {} rows beside its pages", rows_.back()), "MiB",
            {(static_cast<double>(before - device_facts().memory_free) - pages) / 1048576});
   }
-  visits_ = std::make_unique<ChunkVisits>(plain_.get());
+  chunk_runs_ = std::make_unique<ChunkRuns>(plain_.get());
   return {};
 }
 
@@ -66,7 +66,7 @@ void Calibration::figure(const std::string& name, const char* unit, const std::v
 }
 
 // The clock recovers from chunks.
-void Calibration::quiet() { rest(plain_.get()); }
+void Calibration::wait_idle() { rest(plain_.get()); }
 
 // Operations of a step that was measured with events between them, `half` steps after it began. `attention`:
 // what depends on contexts is kept too.
@@ -79,7 +79,7 @@ TimedStep Calibration::parts_of(const StepTimes& timed, const BenchShape& at, bo
     Operation operation;
     const std::string& shape;
     uint32_t rows, context;
-    bool kept;
+    bool retained;
   } wanted[] = {{Operation::kEmbed, shapes_.hidden, padded, 0, true},
                 {Operation::kNorm, shapes_.hidden, padded, 0, true},
                 {Operation::kQkv, shapes_.qkv, padded, 0, true},
@@ -98,7 +98,7 @@ TimedStep Calibration::parts_of(const StepTimes& timed, const BenchShape& at, bo
     if (timed.count[kind] == 0) continue;
     found.parts.push_back(
         {name_of(one.operation), one.shape, one.rows, one.context, measured_of(timed.operation[kind]),
-         timed.count[kind], one.kept,
+         timed.count[kind], one.retained,
          one.operation == Operation::kDecodeAttention || one.operation == Operation::kChunkAttention});
     found.events += timed.count[kind];
   }
@@ -127,16 +127,16 @@ void Calibration::note_clocks() {
 
 // Every captured number of rows with short contexts: the first steps of each shape are those of a new graph.
 void Calibration::short_decodes() {
-  quiet();
-  quiet();
+  wait_idle();
+  wait_idle();
   for (const uint32_t count : rows_) {
     if (count > kDecodeRowsMax) continue;
-    const std::vector<BenchCall> calls(count, BenchCall{1, kShortContext, true});
-    const StepTimes plain = plain_->measure(calls, count, kDecodeWarm, kDecodeSteps);
-    forms_[count] = {plain.warm.begin(), plain.warm.begin() + GraphShapes::kMost};
-    const StepTimes timed = timed_->measure(calls, count, kDecodeWarm, kDecodeSteps / 2);
-    const BenchShape at(calls, count, kDecodeWarm + kDecodeSteps / 2);
-    // Tables over contexts have a power of two of calls: in other rows they would have a hole.
+    const std::vector<BenchRequest> requests(count, BenchRequest{1, kShortContext, true});
+    const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
+    graph_keys_[count] = {plain.warm.begin(), plain.warm.begin() + GraphShapes::kMost};
+    const StepTimes timed = timed_->measure(requests, count, kDecodeWarm, kDecodeSteps / 2);
+    const BenchShape at(requests, count, kDecodeWarm + kDecodeSteps / 2);
+    // Tables over contexts have a power of two of requests: in other rows they would have a hole.
     TimedStep step = parts_of(timed, at, std::has_single_bit(count));
     step.wall = measured_of(plain.wall);
     decode_us_[count] = step.wall.us;
@@ -152,35 +152,35 @@ void Calibration::long_decodes() {
   for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
     for (const uint32_t context : {512u, 1024u, 2048u, 4096u, 8192u, 16384u, 32768u}) {
       if (request_.quick && (count % 64 != 0 || context > 2048)) continue;
-      if (uint64_t{count} * (context + 96) >= plain_->cells_max()) continue;
-      const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
-      const StepTimes plain = plain_->measure(calls, count, kDecodeWarm, kDecodeSteps);
+      if (uint64_t{count} * (context + 96) >= plain_->entries_max()) continue;
+      const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
+      const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
       tables_.add(
-          attention_of(BenchShape(calls, count, kDecodeWarm + kDecodeSteps / 2), measured_of(plain.wall)));
+          attention_of(BenchShape(requests, count, kDecodeWarm + kDecodeSteps / 2), measured_of(plain.wall)));
     }
   }
   say("decodes are measured");
 }
 
 // What the first steps of a form take longer than a replay. One step each, so those of similar numbers of
-// calls stand together.
-void Calibration::new_forms() {
+// requests stand together.
+void Calibration::new_graphs() {
   for (const auto& [low, high, at] : {std::tuple(1u, 16u, 8u), std::tuple(24u, 64u, 40u),
                                       std::tuple(72u, 128u, 96u), std::tuple(136u, 256u, 192u)}) {
     std::array<std::vector<double>, GraphShapes::kMost> more;
-    for (const auto& [count, us] : forms_) {
-      if (count < low || count > high || count == kRestCalls) continue;  // rest() has met that one
+    for (const auto& [count, us] : graph_keys_) {
+      if (count < low || count > high || count == kRestRequests) continue;  // rest() has met that one
       for (size_t met = 0; met < more.size(); ++met)
         more[met].push_back(std::max(0.0, us[met] - decode_us_.at(count)));
     }
     for (uint32_t met = 0; met < more.size(); ++met) {
-      if (!more[met].empty()) tables_.keep("form host", shapes_.model, at, met, middle_of(more[met]));
+      if (!more[met].empty()) tables_.keep("new graph host", shapes_.model, at, met, middle_of(more[met]));
     }
   }
 }
 
-std::vector<ChunkVisits::Size> Calibration::chunk_sizes() const {
-  std::vector<ChunkVisits::Size> out;
+std::vector<ChunkRuns::Size> Calibration::chunk_sizes() const {
+  std::vector<ChunkRuns::Size> out;
   for (const uint32_t count : rows_) {
     if (count > kDecodeRowsMax) out.push_back({count, 0});
   }
@@ -197,25 +197,25 @@ std::vector<ChunkVisits::Size> Calibration::chunk_sizes() const {
 
 // All chunks once more, and a stretch of them.
 void Calibration::pass_over_chunks() {
-  visits_->pass(chunk_sizes());
-  stretch(kStretchAgainUs);
+  chunk_runs_->pass(chunk_sizes());
+  busy_period(kBusyAgainUs);
   say("chunks were passed over");
 }
 
 // What operations of chunks are of their steps, and what these take over all passes.
 void Calibration::chunks() {
   for (const auto& [tokens, context] : chunk_sizes()) {
-    const BenchCall call{tokens, context, true};
-    const BenchShape at({&call, 1}, tokens, 0);
+    const BenchRequest bench_request{tokens, context, true};
+    const BenchShape at({&bench_request, 1}, tokens, 0);
     if (context > 0) {
-      tables_.add(attention_of(at, visits_->taken({tokens, context})));
+      tables_.add(attention_of(at, chunk_runs_->taken({tokens, context})));
       continue;
     }
-    quiet();
-    const StepTimes timed =
-        timed_->measure({&call, 1}, tokens, warm_steps(tokens), std::max(3u, chunk_steps(tokens) / 2));
+    wait_idle();
+    const StepTimes timed = timed_->measure({&bench_request, 1}, tokens, warm_steps(tokens),
+                                            std::max(3u, chunk_steps(tokens) / 2));
     TimedStep step = parts_of(timed, at, std::has_single_bit(tokens));
-    step.wall = visits_->taken({tokens, 0});
+    step.wall = chunk_runs_->taken({tokens, 0});
     tables_.add(std::move(step));
     note_clocks();
   }
@@ -224,7 +224,7 @@ void Calibration::chunks() {
 
 Result<void> Calibration::launches() {
   const Result<LaunchTimes> times = launch_times();
-  if (!times) return tl::unexpected<Mistake>(times.error());
+  if (!times) return tl::unexpected<Error>(times.error());
   figure("host starts a kernel", "us", times->host);
   figure("small kernel after another", "us", times->device);
   figure("small kernel and an event after another", "us", times->evented);
@@ -243,11 +243,11 @@ Result<void> Calibration::launched() {
   config.row_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
   config.graphs = false;
   const Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_.get());
-  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  if (!bench) return tl::unexpected<Error>(bench.error());
   for (const uint32_t count : config.row_sizes) {
-    const std::vector<BenchCall> calls(count, BenchCall{1, kShortContext, true});
-    const Measured graph = measured_of(plain_->measure(calls, count, 4, 14).wall);
-    const Measured one_by_one = measured_of((*bench)->measure(calls, count, 4, 14).wall);
+    const std::vector<BenchRequest> requests(count, BenchRequest{1, kShortContext, true});
+    const Measured graph = measured_of(plain_->measure(requests, count, 4, 14).wall);
+    const Measured one_by_one = measured_of((*bench)->measure(requests, count, 4, 14).wall);
     tables_.set_launching(count, std::max(0.0, one_by_one.us - graph.us));
   }
   say("decodes without graphs are measured");
@@ -255,40 +255,40 @@ Result<void> Calibration::launched() {
 }
 
 Result<MeasuredDevice> Calibration::run() {
-  if (Result<void> ok = make(); !ok) return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = launches(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = make(); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = launches(); !ok) return tl::unexpected<Error>(ok.error());
   // What the clocks do after idling is nobody's measurement.
-  const BenchCall warm{std::min(1024u, rows_.back()), 0, true};
+  const BenchRequest warm{std::min(1024u, rows_.back()), 0, true};
   plain_->measure({&warm, 1}, warm.tokens, 20, 1);
   const int passes = request_.quick ? 1 : kChunkPasses;
   pass_over_chunks();
   short_decodes();
   long_decodes();
-  if (Result<void> ok = launched(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = launched(); !ok) return tl::unexpected<Error>(ok.error());
   for (int pass = 2; pass < passes; ++pass) pass_over_chunks();
   after_chunks();
-  stretch(kStretchUs);
+  busy_period(kBusyUs);
   pauses();
   copies();
   both_ways();
-  copies_beside_steps();
-  beside_copies();
+  copies_during_steps();
+  during_copies();
   if (passes > 1) pass_over_chunks();
-  new_forms();
+  new_graphs();
   chunks();
   after_load();
-  by_stretch();
+  busy_curves();
   const CalibrationTables::Found found = tables_.take_steps();
   figure("an event adds to an operation", "us", {found.event_us});
-  figure("step beside its operations", "% of it", found.host_percent);
+  figure("step besides its operations", "% of it", found.host_percent);
   out_.tables = tables_.tables();
-  if (Result<void> ok = beside_chunks(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = during_chunks(); !ok) return tl::unexpected<Error>(ok.error());
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
-  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  if (!cost) return tl::unexpected<Error>(cost.error());
   out_.held_out = held_out_steps(plain_.get(), cost->get(), rows_);
   timed_.reset();  // its pages
   if (Result<void> ok = calibrate_formats(request_, model_.get(), plain_.get(), &out_); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return std::move(out_);
 }
 

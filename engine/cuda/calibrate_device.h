@@ -28,7 +28,7 @@ struct CalibrationRequest {
 // capture these sizes: products between them are interpolated, and cuBLASLt's kernels change in steps.
 std::vector<uint32_t> calibrated_rows(bool quick);
 
-// Mistakes: no GPU; no room.
+// Errors: no GPU; no room.
 Result<MeasuredDevice> calibrate_device(const CalibrationRequest& request);
 
 }  // namespace kvtwin::cuda

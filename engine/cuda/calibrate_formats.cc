@@ -20,9 +20,9 @@ namespace kvtwin::cuda {
 namespace {
 
 constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 32 tokens
-constexpr uint32_t kRowsMax = 2048, kCallsMax = 128;
+constexpr uint32_t kRowsMax = 2048, kRequestsMax = 128;
 constexpr uint32_t kWarm = 3, kSteps = 8;
-constexpr uint32_t kMixedCalls = 16, kMixedLong = 8;
+constexpr uint32_t kMixedRequests = 16, kMixedLong = 8;
 // Chunks of few rows, and of many, which were measured to pay less for what packs between their products than
 // it takes alone. Multiples of two pages, as MixedBench wants.
 constexpr uint32_t kFewTokens = 64, kManyTokens = 1024, kFewPairs = 3, kManyPairs = 4, kMixedRounds = 2;
@@ -59,11 +59,11 @@ class FormatCalibration {
   void packed_decodes(StepBench* bench, CalibrationTables* tables);
   void packed_chunks(StepBench* bench, CalibrationTables* tables);
   Result<void> packed_held_out(const std::string& name, StepBench* bench);
-  void mixed_share(MixedBench* bench, NarrowCells cells, CalibrationTables* tables);
+  void mixed_fraction(MixedBench* bench, LowBitEntries kv_entries, CalibrationTables* tables);
   double mixed_chunks(MixedBench* bench, uint32_t tokens);
   Result<void> mixed_held_out(MixedBench* bench);
 
-  // A chunk behind quiet time.
+  // A chunk after idle time.
   static double chunk_us(StepBench* bench, const ChunkPoint& at, bool samples);
   // What a step takes in bf16 by the file, and attention of one layer of it.
   double priced(const StepShape& shape) { return us_of(cost_->step(shape).device); }
@@ -104,10 +104,10 @@ void FormatCalibration::keep_decode(const StepShape& shape, const std::vector<do
 void FormatCalibration::keep_chunks(const ChunkMore& more, const char* table,
                                     CalibrationTables* tables) const {
   const auto layer = [&](double us) { return std::max(0.0, us / request_.llm.layers); };
-  const auto keep = [&](uint32_t tokens, const std::map<uint32_t, std::vector<double>>& by_cells) {
-    for (const auto& [cells, us] : by_cells) {
+  const auto keep = [&](uint32_t tokens, const std::map<uint32_t, std::vector<double>>& by_entries) {
+    for (const auto& [kv_entries, us] : by_entries) {
       const Measured m = middle_of(us);
-      tables->keep(table, heads_, tokens, cells, {layer(m.us), layer(m.p10), layer(m.p90)});
+      tables->keep(table, heads_, tokens, kv_entries, {layer(m.us), layer(m.p10), layer(m.p90)});
     }
   };
   keep(kFewTokens, more.few);
@@ -116,10 +116,11 @@ void FormatCalibration::keep_chunks(const ChunkMore& more, const char* table,
 }
 
 double FormatCalibration::chunk_us(StepBench* bench, const ChunkPoint& at, bool samples) {
-  const BenchCall call{at.tokens, at.context, samples};
+  const BenchRequest bench_request{at.tokens, at.context, samples};
   rest(bench);
   return measured_of(
-             bench->measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall)
+             bench->measure({&bench_request, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens))
+                 .wall)
       .us;
 }
 
@@ -127,10 +128,11 @@ void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tabl
   for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u}) {
     for (const uint32_t context : {64u, 1024u, 4096u, 16384u}) {
       if (request_.quick && (count % 16 != 1 || context > 1024)) continue;
-      if (uint64_t{count} * (context + 96) >= bench->cells_max()) continue;
-      const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
-      const StepTimes found = bench->measure(calls, count, kWarm, kSteps);
-      keep_decode(BenchShape(calls, count, kWarm + kSteps / 2).shape, found.wall, "decode attention", tables);
+      if (uint64_t{count} * (context + 96) >= bench->entries_max()) continue;
+      const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
+      const StepTimes found = bench->measure(requests, count, kWarm, kSteps);
+      keep_decode(BenchShape(requests, count, kWarm + kSteps / 2).shape, found.wall, "decode attention",
+                  tables);
     }
   }
 }
@@ -145,20 +147,21 @@ void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* table
     }
   };
   const uint32_t longest = request_.quick ? 1024 : 8192;
-  for (const uint32_t cells : {0u, 1024u, 8192u}) {
-    if (cells <= longest) visit({kFewTokens, cells}, kFewPairs, &more.few[cells]);
+  for (const uint32_t kv_entries : {0u, 1024u, 8192u}) {
+    if (kv_entries <= longest) visit({kFewTokens, kv_entries}, kFewPairs, &more.few[kv_entries]);
   }
-  for (const uint32_t cells : {0u, longest}) visit({kManyTokens, cells}, kManyPairs, &more.many[cells]);
+  for (const uint32_t kv_entries : {0u, longest})
+    visit({kManyTokens, kv_entries}, kManyPairs, &more.many[kv_entries]);
   keep_chunks(more, "chunk packing", tables);
 }
 
 Result<void> FormatCalibration::packed(const std::string& name, Format format) {
   StepBenchConfig config;
   config.page_tokens = kPage, config.pages_gpu = kPagesGpu * 16 / kPage;
-  config.rows_max = kRowsMax, config.samples_max = kCallsMax, config.row_sizes = kRowSizes;
+  config.rows_max = kRowsMax, config.samples_max = kRequestsMax, config.row_sizes = kRowSizes;
   config.packed = PackedOptions{.format = format, .group = kGroup};
   Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_);
-  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  if (!bench) return tl::unexpected<Error>(bench.error());
   CalibrationTables tables(request_.llm.name, request_.llm.layers);
   packed_decodes(bench->get(), &tables);
   packed_chunks(bench->get(), &tables);
@@ -169,56 +172,56 @@ Result<void> FormatCalibration::packed(const std::string& name, Format format) {
 
 Result<void> FormatCalibration::packed_held_out(const std::string& name, StepBench* bench) {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", true, name);
-  if (!cost) return tl::unexpected<Mistake>(cost.error());
-  std::vector<BenchCall> skewed;
+  if (!cost) return tl::unexpected<Error>(cost.error());
+  std::vector<BenchRequest> skewed;
   for (uint32_t i = 0; i < 24; ++i) skewed.push_back({1, 100 + i * i * 20});
-  const std::pair<const char*, std::vector<BenchCall>> steps[] = {
-      {"12 decodes of 3000", std::vector<BenchCall>(12, {1, 3000})},
+  const std::pair<const char*, std::vector<BenchRequest>> steps[] = {
+      {"12 decodes of 3000", std::vector<BenchRequest>(12, {1, 3000})},
       {"24 decodes of 100 to 10680", skewed},
       {"chunks of 700, 324 behind 3000, 500", {{700, 3000}, {324, 500}}}};
-  for (const auto& [what, calls] : steps) {
-    const bool chunk = calls.front().tokens > 1;
-    const uint32_t padded = chunk ? 1024 : static_cast<uint32_t>(calls.size());
+  for (const auto& [what, requests] : steps) {
+    const bool chunk = requests.front().tokens > 1;
+    const uint32_t padded = chunk ? 1024 : static_cast<uint32_t>(requests.size());
     if (chunk) rest(bench);
     const uint32_t warm = chunk ? warm_steps(padded) : kWarm, count = chunk ? chunk_steps(padded) : kSteps;
-    const StepTimes found = bench->measure(calls, padded, warm, count);
-    const BenchShape at(calls, padded, warm + count / 2);
+    const StepTimes found = bench->measure(requests, padded, warm, count);
+    const BenchShape at(requests, padded, warm + count / 2);
     const double predicted = us_of((*cost)->step(at.shape).device);
     out_.held_out.push_back({fmt::format("{}: {}", name, what), measured_of(found.wall).us, predicted});
   }
   return {};
 }
 
-StepShape decodes_of(const MixedBench& bench, uint32_t calls, uint32_t back) {
+StepShape decodes_of(const MixedBench& bench, uint32_t requests, uint32_t back) {
   StepShape shape;
-  shape.decodes = shape.tokens = shape.tokens_padded = shape.logits_rows = calls;
-  for (uint32_t i = 0; i < calls; ++i) {
+  shape.decodes = shape.tokens = shape.tokens_padded = shape.logits_rows = requests;
+  for (uint32_t i = 0; i < requests; ++i) {
     const uint32_t context = bench.context(i) - back;
-    shape.decode_context_sum += context, shape.decode_narrow_sum += bench.narrow(i);
+    shape.decode_context_sum += context, shape.decode_low_bit_sum += bench.low_bit(i);
     shape.decode_context_max = std::max(shape.decode_context_max, context);
   }
   return shape;
 }
 
-std::vector<double> decode_steps(MixedBench* bench, uint32_t calls) {
+std::vector<double> decode_steps(MixedBench* bench, uint32_t requests) {
   std::vector<double> out;
   for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
-    const double us = bench->decode(calls);
+    const double us = bench->decode(requests);
     if (i >= kWarm) out.push_back(us);
   }
   return out;
 }
 
-void rest(MixedBench* bench, uint32_t calls) {
-  for (double spent = 0; spent < kQuietUs;) spent += bench->decode(calls);
+void rest(MixedBench* bench, uint32_t requests) {
+  for (double spent = 0; spent < kIdleUs;) spent += bench->decode(requests);
 }
 
-// One chunk of each call, which are of one context; the first ones are warm-up.
+// One chunk of each request, which are of one context; the first ones are warm-up.
 double FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t tokens) {
   const uint32_t context = bench->context(0);
   rest(&plain_);  // prompts here would grow by it
   std::vector<double> wall;
-  for (uint32_t i = 0; i < kMixedCalls; ++i) {
+  for (uint32_t i = 0; i < kMixedRequests; ++i) {
     const double us = bench->chunk(i, tokens);
     if (i >= warm_steps(tokens) && wall.size() < chunk_steps(tokens)) wall.push_back(us);
   }
@@ -226,35 +229,36 @@ double FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t tokens) {
   return measured_of(wall).us - chunk_us(&plain_, {tokens, context}, false);
 }
 
-// Prompts grow, and are measured as they do. Decodes grow them too, by a few cells in 4 bits.
-void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, CalibrationTables* tables) {
-  const bool narrow = cells == NarrowCells::kAll;
-  const char* const decode = narrow ? "decode attention narrow" : "decode attention";
+// Prompts grow, and are measured as they do. Decodes grow them too, by a few KV entries in 4 bits.
+void FormatCalibration::mixed_fraction(MixedBench* bench, LowBitEntries kv_entries,
+                                       CalibrationTables* tables) {
+  const bool low_bit = kv_entries == LowBitEntries::kAll;
+  const char* const decode = low_bit ? "decode attention low-bit" : "decode attention";
   ChunkMore more;
-  // Told of the context in the middle of the rounds.
+  // PendingResult of the context in the middle of the rounds.
   const auto few = [&] {
     std::vector<double>& us = more.few[bench->context(0) + kMixedRounds / 2 * kFewTokens];
     for (uint32_t i = 0; i < kMixedRounds; ++i) us.push_back(mixed_chunks(bench, kFewTokens));
   };
   const auto decodes = [&](std::initializer_list<uint32_t> counts) {
     rest(bench, *counts.begin());  // chunks have lowered the clock
-    for (const uint32_t calls : counts) {
-      const std::vector<double> wall = decode_steps(bench, calls);
-      keep_decode(decodes_of(*bench, calls, kSteps / 2), wall, decode, tables);
+    for (const uint32_t requests : counts) {
+      const std::vector<double> wall = decode_steps(bench, requests);
+      keep_decode(decodes_of(*bench, requests, kSteps / 2), wall, decode, tables);
     }
   };
-  bench->begin(kMixedCalls, cells);
+  bench->begin(kMixedRequests, kv_entries);
   few();
   for (uint32_t i = 0; i < (request_.quick ? 1 : kMixedRounds); ++i) {
-    bench->begin(kMixedCalls, cells);
+    bench->begin(kMixedRequests, kv_entries);
     more.many[0].push_back(mixed_chunks(bench, kManyTokens));
   }
   few();
-  decodes({kMixedCalls, 8, 4, 2, 1});
+  decodes({kMixedRequests, 8, 4, 2, 1});
   if (!request_.quick) {
-    for (uint32_t i = 0; i < 2 * kMixedCalls; ++i) bench->chunk(i % kMixedCalls, 1024);
-    decodes({kMixedCalls, 8, 4, 2, 1});
-    for (uint32_t i = 0; i < kMixedCalls; ++i) {
+    for (uint32_t i = 0; i < 2 * kMixedRequests; ++i) bench->chunk(i % kMixedRequests, 1024);
+    decodes({kMixedRequests, 8, 4, 2, 1});
+    for (uint32_t i = 0; i < kMixedRequests; ++i) {
       while (bench->context(i) < 8192) bench->chunk(i, 1024);
     }
     few();
@@ -262,13 +266,13 @@ void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, Calibr
     more.many[longest].push_back(mixed_chunks(bench, kManyTokens));
     decodes({kMixedLong, 4, 2, 1});
   }
-  keep_chunks(more, narrow ? "chunk packing narrow" : "chunk packing", tables);
+  keep_chunks(more, low_bit ? "chunk packing low-bit" : "chunk packing", tables);
 }
 
 Result<void> FormatCalibration::mixed_held_out(MixedBench* bench) {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", true, "triaxial");
-  if (!cost) return tl::unexpected<Mistake>(cost.error());
-  bench->begin(6, NarrowCells::kHalf);
+  if (!cost) return tl::unexpected<Error>(cost.error());
+  bench->begin(6, LowBitEntries::kHalf);
   for (uint32_t i = 0; i < 6; ++i) {
     bench->chunk(i, 1024);
     bench->chunk(i, 512);
@@ -282,23 +286,23 @@ Result<void> FormatCalibration::mixed_held_out(MixedBench* bench) {
 Result<void> FormatCalibration::mixed() {
   MixedBenchConfig config;
   config.page_tokens = kPage, config.group = kGroup;
-  config.pages = kMixedCalls * 12288 / kPage;
-  config.rows_max = kRowsMax, config.samples_max = kMixedCalls, config.row_sizes = kRowSizes;
+  config.pages = kMixedRequests * 12288 / kPage;
+  config.rows_max = kRowsMax, config.samples_max = kMixedRequests, config.row_sizes = kRowSizes;
   Result<std::unique_ptr<MixedBench>> bench = MixedBench::make(config, request_.llm, model_);
-  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  if (!bench) return tl::unexpected<Error>(bench.error());
   CalibrationTables tables(request_.llm.name, request_.llm.layers);
-  mixed_share(bench->get(), NarrowCells::kNone, &tables);
-  mixed_share(bench->get(), NarrowCells::kAll, &tables);
+  mixed_fraction(bench->get(), LowBitEntries::kNone, &tables);
+  mixed_fraction(bench->get(), LowBitEntries::kAll, &tables);
   out_.formats.push_back({"triaxial", kPage, kGroup, tables.tables()});
   say("triaxial is measured");
   return mixed_held_out(bench->get());
 }
 
-// Heads that nothing packs are no mistake: the file is of bf16 alone.
+// Heads that nothing packs are no error: the file is of bf16 alone.
 Result<void> FormatCalibration::run() {
   if (check_packed(Format::kInt2, kGroup, request_.llm, kPage)) return {};
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
-  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  if (!cost) return tl::unexpected<Error>(cost.error());
   cost_ = std::move(*cost);
   out_.formats.clear();
   if (Result<void> ok = packed("fp8", Format::kFp8); !ok) return ok;
@@ -314,20 +318,20 @@ Result<void> calibrate_formats(const CalibrationRequest& request, const DeviceMo
 }
 
 Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredDevice device) {
-  if (Result<void> ok = check_gpu(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_gpu(); !ok) return tl::unexpected<Error>(ok.error());
   Result<std::unique_ptr<DeviceModel>> model =
       DeviceModel::make(ModelWeights::random_outline(request.llm, request.seed));
-  if (!model) return tl::unexpected<Mistake>(model.error());
+  if (!model) return tl::unexpected<Error>(model.error());
   StepBenchConfig config;
   config.page_tokens = device.page_tokens;
   config.pages_gpu = kPagesGpu * 16 / std::max(1u, device.page_tokens);
-  config.rows_max = kRowsMax, config.samples_max = kCallsMax, config.row_sizes = kRowSizes;
+  config.rows_max = kRowsMax, config.samples_max = kRequestsMax, config.row_sizes = kRowSizes;
   Result<std::unique_ptr<StepBench>> plain = StepBench::make(config, request.llm, model->get());
-  if (!plain) return tl::unexpected<Mistake>(plain.error());
+  if (!plain) return tl::unexpected<Error>(plain.error());
   std::erase_if(device.held_out,
                 [](const HeldOutStep& step) { return step.step.find(": ") != step.step.npos; });
   if (Result<void> ok = calibrate_formats(request, model->get(), plain->get(), &device); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return device;
 }
 

@@ -17,7 +17,7 @@ namespace kvtwin::cuda {
 Result<void> calibrate_formats(const CalibrationRequest& request, const DeviceModel* model, StepBench* plain,
                                MeasuredDevice* device);
 
-// The same to a file of this very machine, with a bench of its own. Mistakes: no GPU; no room; no tables of
+// The same to a file of this very machine, with a bench of its own. Errors: no GPU; no room; no tables of
 // the model.
 Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredDevice device);
 

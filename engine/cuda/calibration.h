@@ -15,7 +15,7 @@
 #include "engine/cuda/calibrate_device.h"
 #include "engine/cuda/calibration_tables.h"
 #include "engine/cuda/chunk_load.h"
-#include "engine/cuda/chunk_visits.h"
+#include "engine/cuda/chunk_runs.h"
 #include "engine/cuda/step_bench.h"
 #include "models/measured_cost.h"
 
@@ -43,24 +43,24 @@ class Calibration {
   void note_clocks();
   void short_decodes();
   void long_decodes();
-  void new_forms();
+  void new_graphs();
   void after_chunks();
-  std::vector<ChunkVisits::Size> chunk_sizes() const;
+  std::vector<ChunkRuns::Size> chunk_sizes() const;
   void pass_over_chunks();
   void chunks();
   Result<void> launches();
   void copies();
   void both_ways();
-  void copies_beside_steps();
-  void beside_copies();
+  void copies_during_steps();
+  void during_copies();
   void after_load();
   void small_after_load();
-  void stretch(double length);
-  void by_stretch();
+  void busy_period(double length);
+  void busy_curves();
   void pauses();
-  void quiet();
+  void wait_idle();
   Result<void> launched();
-  Result<void> beside_chunks();
+  Result<void> during_chunks();
   void figure(const std::string& name, const char* unit, const std::vector<double>& values);
   void say(const std::string& text) const {
     if (request_.progress) request_.progress(text);
@@ -71,10 +71,10 @@ class Calibration {
   const std::vector<uint32_t> rows_;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<StepBench> plain_, timed_;
-  std::unique_ptr<ChunkVisits> visits_;
+  std::unique_ptr<ChunkRuns> chunk_runs_;
   CalibrationTables tables_;
-  std::map<uint32_t, std::vector<double>> forms_;  // by calls: the first three steps of a shape
-  std::map<uint32_t, double> decode_us_;           // by calls: a replay
+  std::map<uint32_t, std::vector<double>> graph_keys_;  // by requests: the first three steps of a shape
+  std::map<uint32_t, double> decode_us_;                // by requests: a replay
   std::map<uint32_t, std::vector<double>> by_ms_;
   MeasuredDevice out_;
 };

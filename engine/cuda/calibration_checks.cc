@@ -7,18 +7,18 @@
 #include <utility>
 
 #include "engine/cuda/chunk_load.h"
-#include "engine/cuda/chunk_visits.h"
+#include "engine/cuda/chunk_runs.h"
 
 namespace kvtwin::cuda {
 namespace {
 
-using Calls = std::vector<BenchCall>;
+using Requests = std::vector<BenchRequest>;
 
-Calls decodes(uint32_t count, uint32_t context) { return Calls(count, {1, context}); }
+Requests decodes(uint32_t count, uint32_t context) { return Requests(count, {1, context}); }
 
-Calls with(Calls calls, const Calls& more) {
-  calls.insert(calls.end(), more.begin(), more.end());
-  return calls;
+Requests with(Requests requests, const Requests& more) {
+  requests.insert(requests.end(), more.begin(), more.end());
+  return requests;
 }
 
 class Checks {
@@ -26,17 +26,17 @@ class Checks {
   Checks(StepBench* bench, CostModel* cost, const std::vector<uint32_t>& rows)
       : bench_(*bench), cost_(*cost), rows_(rows) {}
 
-  void replays(const std::string& name, const Calls& calls);
-  void behind_load(const std::string& name, const Calls& calls);
-  void behind_quiet(const std::string& name, const Calls& calls);
+  void replays(const std::string& name, const Requests& requests);
+  void behind_load(const std::string& name, const Requests& requests);
+  void after_idle(const std::string& name, const Requests& requests);
 
   std::vector<HeldOutStep> take() { return std::move(out_); }
 
  private:
   // 0: too many.
-  uint32_t padded(const Calls& calls) const {
+  uint32_t padded(const Requests& requests) const {
     uint32_t sum = 0;
-    for (const BenchCall& call : calls) sum += call.tokens;
+    for (const BenchRequest& request : requests) sum += request.tokens;
     const auto found = std::lower_bound(rows_.begin(), rows_.end(), sum);
     return found == rows_.end() ? 0 : *found;
   }
@@ -52,37 +52,39 @@ class Checks {
 };
 
 // Decode steps that are replayed.
-void Checks::replays(const std::string& name, const Calls& calls) {
+void Checks::replays(const std::string& name, const Requests& requests) {
   constexpr uint32_t kWarm = 6, kSteps = 12;
-  const uint32_t rows = padded(calls);
+  const uint32_t rows = padded(requests);
   if (rows == 0) return;
-  add(name, bench_.measure(calls, rows, kWarm, kSteps).wall, BenchShape(calls, rows, kWarm + kSteps / 2));
+  add(name, bench_.measure(requests, rows, kWarm, kSteps).wall,
+      BenchShape(requests, rows, kWarm + kSteps / 2));
 }
 
 // Steps with chunks behind others like them. Twice: one series may fall on a bad moment of the clock.
-void Checks::behind_load(const std::string& name, const Calls& calls) {
-  const uint32_t rows = padded(calls);
+void Checks::behind_load(const std::string& name, const Requests& requests) {
+  const uint32_t rows = padded(requests);
   if (rows == 0) return;
   std::vector<double> us;
   for (int i = 0; i < 2; ++i) {
     rest(&bench_);
-    const std::vector<double> found = bench_.measure(calls, rows, warm_steps(rows), chunk_steps(rows)).wall;
+    const std::vector<double> found =
+        bench_.measure(requests, rows, warm_steps(rows), chunk_steps(rows)).wall;
     us.insert(us.end(), found.begin(), found.end());
   }
-  add(name, std::move(us), BenchShape(calls, rows, 0));
+  add(name, std::move(us), BenchShape(requests, rows, 0));
 }
 
-// One such step between decodes, as where a call comes now and then.
-void Checks::behind_quiet(const std::string& name, const Calls& calls) {
-  const uint32_t rows = padded(calls);
+// One such step between decodes, as where a request comes now and then.
+void Checks::after_idle(const std::string& name, const Requests& requests) {
+  const uint32_t rows = padded(requests);
   if (rows == 0) return;
   std::vector<double> us;
   for (int i = 0; i < 6; ++i) {
     rest(&bench_);
-    us.push_back(bench_.measure(calls, rows, 0, 1).wall.front());
+    us.push_back(bench_.measure(requests, rows, 0, 1).wall.front());
   }
-  BenchShape at(calls, rows, 0);
-  at.shape.chunk_load = at.shape.stretch_ms = 0;
+  BenchShape at(requests, rows, 0);
+  at.shape.chunk_load = at.shape.busy_ms = 0;
   add(name, std::move(us), at);
 }
 
@@ -91,7 +93,7 @@ void Checks::behind_quiet(const std::string& name, const Calls& calls) {
 std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost,
                                         const std::vector<uint32_t>& rows) {
   Checks checks(bench, cost, rows);
-  Calls unequal;
+  Requests unequal;
   for (uint32_t i = 0; i < 24; ++i) unequal.push_back({1, 100 + i * i * 40});
   rest(bench);
   for (const auto& [count, context] : {std::pair(3u, 777u), std::pair(12u, 3000u), std::pair(40u, 1500u),
@@ -102,19 +104,19 @@ std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost,
   checks.behind_load("a chunk of 310 behind 700", {{310, 700}});
   checks.behind_load("a chunk of 1500 behind 5000", {{1500, 5000}});
   checks.behind_load("chunks of 700, 900, 448", {{700, 0}, {900, 3000}, {448, 100}});
-  checks.behind_load("eight chunks of 256 behind 1000", Calls(8, {256, 1000}));
+  checks.behind_load("eight chunks of 256 behind 1000", Requests(8, {256, 1000}));
   checks.behind_load("32 decodes of 2000 and a chunk of 1000", with(decodes(32, 2000), {{1000, 2000}}));
   checks.behind_load("100 decodes of 1000 and chunks of 600, 900",
                      with(decodes(100, 1000), {{600, 0}, {900, 5000, false}}));
   for (const uint32_t tokens : {330u, 570u, 700u, 810u, 930u, 1400u})
-    checks.behind_quiet(fmt::format("a chunk of {} behind 300 between decodes", tokens), {{tokens, 300}});
+    checks.after_idle(fmt::format("a chunk of {} behind 300 between decodes", tokens), {{tokens, 300}});
   for (const uint32_t tokens : {40u, 100u, 210u})
-    checks.behind_quiet(fmt::format("a chunk of {} and 20 decodes of 500, between decodes", tokens),
-                        with(decodes(20, 500), {{tokens, 0}}));
-  checks.behind_quiet("chunks of 50, 30, 90 and 12 decodes of 500, between decodes",
-                      with(decodes(12, 500), {{50, 0}, {30, 200}, {90, 0}}));
-  checks.behind_quiet("chunks of 130, 200, 90 and 30 decodes of 400, between decodes",
-                      with(decodes(30, 400), {{130, 0}, {200, 0}, {90, 0}}));
+    checks.after_idle(fmt::format("a chunk of {} and 20 decodes of 500, between decodes", tokens),
+                      with(decodes(20, 500), {{tokens, 0}}));
+  checks.after_idle("chunks of 50, 30, 90 and 12 decodes of 500, between decodes",
+                    with(decodes(12, 500), {{50, 0}, {30, 200}, {90, 0}}));
+  checks.after_idle("chunks of 130, 200, 90 and 30 decodes of 400, between decodes",
+                    with(decodes(30, 400), {{130, 0}, {200, 0}, {90, 0}}));
   return checks.take();
 }
 

@@ -76,7 +76,7 @@ const Measured* CalibrationTables::find(const TimedStep::Part& part) const {
 
 // Operations of many rows were timed once and at some speed of the clock, whole steps often and over all of
 // them: so operations are shares of the step.
-double CalibrationTables::share(const TimedStep& step, double event) const {
+double CalibrationTables::fraction(const TimedStep& step, double event) const {
   double known = 0, sum = 0;
   for (const TimedStep::Part& part : step.parts) {
     if (const Measured* const found = find(part)) {
@@ -94,11 +94,11 @@ double CalibrationTables::share(const TimedStep& step, double event) const {
 CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, double event) {
   Base out{step.wall, 0, 0};
   double sum = 0;
-  const double factor = step.chunk && step.rows > kFewRows ? share(step, event) : 1;
+  const double factor = step.chunk && step.rows > kFewRows ? fraction(step, event) : 1;
   for (const TimedStep::Part& part : step.parts) {
     const Measured net = times(less(part.time, event), factor);
     if (part.attention) out.attention = net.us;
-    sum += (part.kept ? keep(part.operation.c_str(), part.shape, part.rows, part.context, net) : net).us *
+    sum += (part.retained ? keep(part.operation.c_str(), part.shape, part.rows, part.context, net) : net).us *
            part.count;
   }
   out.host = std::max(0.0, step.wall.us - sum);
@@ -113,7 +113,7 @@ CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, dou
 // Of the same rows behind a longer context: whatever the step takes more is attention's. No event is in that.
 void CalibrationTables::take_further(const TimedStep& step, const Base& base) {
   for (const TimedStep::Part& part : step.parts) {
-    if (!part.attention || !part.kept) continue;
+    if (!part.attention || !part.retained) continue;
     const double us = std::max(0.0, base.attention + (step.wall.us - base.wall.us) / layers_);
     keep(part.operation.c_str(), part.shape, part.rows, part.context,
          {us, std::max(0.0, us - (step.wall.us - step.wall.p10) / layers_),

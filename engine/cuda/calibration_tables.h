@@ -24,16 +24,16 @@ struct TimedStep {
   struct Part {
     std::string operation, shape;
     uint32_t rows = 0, context = 0;
-    Measured time;       // of one, with an event
-    uint32_t count = 0;  // in the step
-    bool kept = true;    // a table wants it
+    Measured time;         // of one, with an event
+    uint32_t count = 0;    // in the step
+    bool retained = true;  // a table wants it
     bool attention = false;
   };
   std::vector<Part> parts;
   Measured wall;  // of the whole step, without events
   uint32_t events = 0;
   bool chunk = false;
-  uint32_t rows = 0;  // tokens of the chunk, or calls that decode
+  uint32_t rows = 0;  // tokens of the chunk, or requests that decode
 };
 
 class CalibrationTables {
@@ -48,8 +48,8 @@ class CalibrationTables {
   void add(TimedStep step) { steps_.push_back(std::move(step)); }
   // What operations of steps of so few rows take is known from decodes.
   static constexpr uint32_t kFewRows = 256;
-  // What a decode step of so many calls takes longer that is started operation by operation, in us.
-  void set_launching(uint32_t calls, double us) { launching_[calls] = us; }
+  // What a decode step of so many requests takes longer that is started operation by operation, in us.
+  void set_launching(uint32_t requests, double us) { launching_[requests] = us; }
 
   // Keeps what the steps say. Once.
   struct Found {
@@ -65,7 +65,7 @@ class CalibrationTables {
     double attention = 0, host = 0;
   };
   const Measured* find(const TimedStep::Part& part) const;
-  double share(const TimedStep& step, double event) const;
+  double fraction(const TimedStep& step, double event) const;
   Base take_first(const TimedStep& step, double event);
   void take_further(const TimedStep& step, const Base& base);
 

@@ -1,4 +1,4 @@
-// How steps with prompts are measured, by whoever measures them: behind quiet time, behind a short load.
+// How steps with prompts are measured, by whoever measures them: after idle time, behind a short load.
 
 #ifndef KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
 #define KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
@@ -17,22 +17,22 @@ constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;  // of 16 tokens
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, raises it
 // a little, and forgets all that in a pause of 30 to 60 ms (reports/validation/2026-11-22-h200.md).
-constexpr double kLoadWindowUs = 40e3, kQuietUs = 80e3;
-constexpr double kStretchUs = 3500e3, kStretchAgainUs = 1200e3;  // once, and between all other things
-constexpr double kStretchBinUs = 50e3, kLateStretchBinUs = 250e3, kLateStretchUs = 1000e3;
-constexpr double kShortStretchUs = 150e3;  // behind the window: where tables of chunks are measured
+constexpr double kLoadWindowUs = 40e3, kIdleUs = 80e3;
+constexpr double kBusyUs = 3500e3, kBusyAgainUs = 1200e3;  // once, and between all other things
+constexpr double kBusyBinUs = 50e3, kLateBusyBinUs = 250e3, kLateBusyUs = 1000e3;
+constexpr double kShortBusyUs = 150e3;  // behind the window: where tables of chunks are measured
 constexpr uint32_t kLoadSteps = 8;
 constexpr uint32_t kChunksBetween = 6;  // of few rows, each behind so long of decodes
 constexpr double kBetweenUs = 25e3;
 
 constexpr double kCalmUs = 100e3;  // decodes behind chunks: the clock is back
 
-constexpr uint32_t kRestCalls = 32;
+constexpr uint32_t kRestRequests = 32;
 
 // Decodes for a while: the clock recovers from chunks.
 inline void rest(StepBench* bench) {
-  const std::vector<BenchCall> calls(kRestCalls, BenchCall{1, 512, true});
-  bench->series(calls, kRestCalls, kQuietUs);
+  const std::vector<BenchRequest> requests(kRestRequests, BenchRequest{1, 512, true});
+  bench->series(requests, kRestRequests, kIdleUs);
 }
 
 // Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600
@@ -43,27 +43,27 @@ inline uint32_t warm_steps(uint32_t tokens) {
 
 // So few that the clock does not fall for the second time.
 inline uint32_t chunk_steps(uint32_t tokens) {
-  return std::clamp(static_cast<uint32_t>(kShortStretchUs / (tokens * 22.0)), 3u, 14u);
+  return std::clamp(static_cast<uint32_t>(kShortBusyUs / (tokens * 22.0)), 3u, 14u);
 }
 
-// What a step of these calls is to the cost model, in the middle of `half` * 2 of them, behind a short load.
+// What a step of these requests is to the cost model, in the middle of `half` * 2 of them, behind a short
+// load.
 struct BenchShape {
-  BenchShape(std::span<const BenchCall> calls, uint32_t padded, uint32_t half) {
-    for (const BenchCall& call : calls) {
-      shape.tokens += call.tokens;
-      shape.logits_rows += call.samples ? 1 : 0;
-      if (call.tokens > 1) {
-        chunks.push_back({call.tokens, call.context, 0});
+  BenchShape(std::span<const BenchRequest> requests, uint32_t padded, uint32_t half) {
+    for (const BenchRequest& request : requests) {
+      shape.tokens += request.tokens;
+      shape.logits_rows += request.samples ? 1 : 0;
+      if (request.tokens > 1) {
+        chunks.push_back({request.tokens, request.context, 0});
         continue;
       }
       ++shape.decodes;
-      shape.decode_context_sum += call.context + half;
-      shape.decode_context_max = std::max(shape.decode_context_max, call.context + half);
+      shape.decode_context_sum += request.context + half;
+      shape.decode_context_max = std::max(shape.decode_context_max, request.context + half);
     }
     shape.tokens_padded = std::max(padded, shape.tokens);
     shape.chunks = chunks;
-    if (!chunks.empty())
-      shape.stretch_ms = static_cast<uint32_t>((kLoadWindowUs + kShortStretchUs / 2) / 1e3);
+    if (!chunks.empty()) shape.busy_ms = static_cast<uint32_t>((kLoadWindowUs + kShortBusyUs / 2) / 1e3);
   }
   std::vector<ChunkShape> chunks;
   StepShape shape;

@@ -28,7 +28,7 @@ CompressedCache::CompressedCache(const CompressedOptions& options, const KvMemor
     : options_(options),
       memory_(memory),
       llm_(weights->llm()),
-      shape_(cpu::cell_shape(options.config.core)),
+      shape_(cpu::table_shape(options.config.core)),
       model_(weights),
       layers_(llm_.layers) {}
 
@@ -36,7 +36,7 @@ Result<OwnedCache> CompressedCache::make(const CompressedOptions& options, const
                                          const ModelWeights* weights) {
   KVT_CHECK(!check_compressed(options.config.core, options.config.score, weights->llm()).has_value());
   std::unique_ptr<CompressedCache> out(new CompressedCache(options, memory, weights));
-  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());
   return OwnedCache(out.release());
 }
 
@@ -49,34 +49,35 @@ Result<void> CompressedCache::allocate() {
   const CoreConfig& core = options_.config.core;
   // An entry's rows begin anywhere in a page.
   const uint32_t scratch =
-      div_ceil(memory_.rows_max, memory_.page_tokens) + 2 * std::min(core.calls_max, memory_.rows_max);
+      div_ceil(memory_.rows_max, memory_.page_tokens) + 2 * std::min(core.requests_max, memory_.rows_max);
   const Format format = make_axes(core.policies).precision->prompt_format();
-  Result<CellMemory> cells =
-      CellMemory::make(memory_, llm_, &shape_, scratch, {format, core.policies.precision_spec.group, false});
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
-  cells_ = std::move(*cells);
+  Result<KvEntryMemory> kv_entries = KvEntryMemory::make(memory_, llm_, &shape_, scratch,
+                                                         {format, core.policies.precision_spec.group, false});
+  if (!kv_entries) return tl::unexpected<Error>(kv_entries.error());
+  kv_entries_ = std::move(*kv_entries);
   if (Result<void> ok = make_attention(); !ok) return ok;
   if (Result<void> ok = make_pages(); !ok) return ok;
-  weights_ = options_.config.weights.has_value()
-                 ? *options_.config.weights
-                 : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_,
-                                             captured_rows(core.policies.scorer, core.policies.scorer_spec),
-                                             options_.config.seed);
+  weights_ =
+      options_.config.weights.has_value()
+          ? *options_.config.weights
+          : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_,
+                                      captured_queries(core.policies.scorer, core.policies.scorer_spec),
+                                      options_.config.seed);
   const PolicyAxes axes = make_axes(core.policies);
   const uint32_t window = core.policies.budget_spec.window;
-  const CellScores::Config scorer{options_.config.score, axes.scorer->moment(),
-                                  window > 0 ? window : kSpanRows};
-  Result<CellScores> scores = CellScores::make(scorer, &llm_, &cells_, weights_, memory_.rows_max);
-  if (!scores) return tl::unexpected<Mistake>(scores.error());
-  scores_ = std::make_unique<CellScores>(std::move(*scores));
+  const DeviceScorer::Config scorer{options_.config.score, axes.scorer->compression_trigger(),
+                                    window > 0 ? window : kSpanRows};
+  Result<DeviceScorer> scores = DeviceScorer::make(scorer, &llm_, &kv_entries_, weights_, memory_.rows_max);
+  if (!scores) return tl::unexpected<Error>(scores.error());
+  scores_ = std::make_unique<DeviceScorer>(std::move(*scores));
   if (kernels::scores_tokens(scorer.spec.kind))
     intents_ = std::make_unique<IntentScores>(scorer.spec, &llm_, &weights_);
   if (scores_->on_host()) {
-    host_ =
-        std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.moment, scorer.span_rows}, model_,
-                                     &weights_, &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
+    host_ = std::make_unique<HostScores>(
+        cpu::ScorerConfig{scorer.spec, scorer.compression_trigger, scorer.span_rows}, model_, &weights_,
+        &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
   }
-  budget_ = std::make_unique<cpu::CellBudget>(core.policies, memory_.page_tokens, &shape_.groups);
+  budget_ = std::make_unique<cpu::KvEntryBudget>(core.policies, memory_.page_tokens, &shape_.groups);
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
   const std::vector<float> inverse = rope_frequencies(llm_).inverse;
   grow(&inv_freq_, Buffer::Kind::kDevice, inverse.size() * sizeof(float), "rotations");
@@ -85,42 +86,43 @@ Result<void> CompressedCache::allocate() {
                "copy of rotations", "");
 }
 
-CompressedCache::Call& CompressedCache::call_of(CallId id) {
-  const auto known = calls_.find(id);
-  if (known != calls_.end()) return known->second;
-  return calls_.emplace(id, Call{cpu::CallCells(&shape_), {}}).first->second;
+CompressedCache::Request& CompressedCache::request_of(RequestId id) {
+  const auto known = requests_.find(id);
+  if (known != requests_.end()) return known->second;
+  return requests_.emplace(id, Request{cpu::RequestTable(&shape_), {}}).first->second;
 }
 
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
       if (!entry.first) continue;
-      Call& call = call_of(entry.call);
-      call.cells.clear();
-      call.captured.phases.clear();
-      if (pages_ != nullptr) pages_->begin(&call.tail);
+      Request& request = request_of(entry.request);
+      request.kv_entries.clear();
+      request.captured.phases.clear();
+      if (pages_ != nullptr) pages_->begin(&request.tail);
     }
-    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) reuse(prefix_hit);
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
-    if (memory_.poison) cells_.poison(grant.page, stream);
-    page_dead_.erase(grant.page);
-    call_of(launch.entries[grant.entry].call).cells.grant(grant.group, grant.page);
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    KVT_CHECK(raw(allocation.page) < memory_.pages_gpu);
+    if (memory_.poison) kv_entries_.poison(allocation.page, stream);
+    page_dropped_.erase(allocation.page);
+    request_of(launch.entries[allocation.entry].request)
+        .kv_entries.allocate(allocation.group, allocation.page);
   }
 }
 
 // What was dropped of a page travels with it.
-void CompressedCache::adopt(const Adoption& adoption) {
-  std::vector<bool> dead;
-  for (const PageId page : adoption.pages) {
-    const auto of_page = page_dead_.find(page);
+void CompressedCache::reuse(const PrefixHit& prefix_hit) {
+  std::vector<bool> dropped_tokens;
+  for (const PageId page : prefix_hit.pages) {
+    const auto of_page = page_dropped_.find(page);
     for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
-      dead.push_back(page == kNoPage || (of_page != page_dead_.end() && of_page->second[slot]));
+      dropped_tokens.push_back(page == kNoPage || (of_page != page_dropped_.end() && of_page->second[slot]));
     }
   }
-  call_of(adoption.call).cells.adopt(adoption.pages, dead);
+  request_of(prefix_hit.request).kv_entries.reuse(prefix_hit.pages, dropped_tokens);
 }
 
 void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEntry> entries,
@@ -130,12 +132,12 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
   for (const PlanEntry& entry : entries) {
     KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
     Work& work = work_.emplace_back();
-    work.call = &call_of(entry.call);
-    work.rows = {.call = entry.call,
+    work.request = &request_of(entry.request);
+    work.rows = {.request = entry.request,
                  .row = rows_,
                  .tokens = entry.tokens,
                  .context = entry.context,
-                 .phase = work.call->cells.next_phase(),
+                 .phase = work.request->kv_entries.next_phase(),
                  .prompt = entry.kind == EntryKind::kChunk,
                  .samples = entry.samples};
     rows_ += entry.tokens;
@@ -149,10 +151,10 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
   }
   uint32_t scratch = 0;
   for (Work& work : work_) {
-    cpu::CallCells& cells = work.call->cells;
-    KVT_CHECK(cells.tokens() == work.rows.context);
-    scores_->begin_rows(work.rows, &work.call->captured);
-    cells.add(work.rows.tokens, !work.rows.staged);
+    cpu::RequestTable& kv_entries = work.request->kv_entries;
+    KVT_CHECK(kv_entries.tokens() == work.rows.context);
+    scores_->begin_rows(work.rows, &work.request->captured);
+    kv_entries.add(work.rows.tokens, !work.rows.staged);
     work.scratch = scratch;
     scratch += div_ceil(memory_.page_tokens - 1 + work.rows.tokens, memory_.page_tokens);
   }
@@ -164,18 +166,19 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
   add_works(launch, entries, rows);
   write_lists(on);
   for (const Work& work : work_) {
-    const uint64_t cells = past(work, 0);  // of the first head, for the log
-    const uint64_t read = work.rows.tokens * cells + uint64_t{work.rows.tokens} * (work.rows.tokens + 1) / 2;
-    (work.rows.tokens == 1 ? rows->decode_cells : rows->chunk_cells) += read;
+    const uint64_t kv_entries = past(work, 0);  // of the first head, for the log
+    const uint64_t read =
+        work.rows.tokens * kv_entries + uint64_t{work.rows.tokens} * (work.rows.tokens + 1) / 2;
+    (work.rows.tokens == 1 ? rows->decode_entries : rows->chunk_entries) += read;
   }
 }
 
 // Decodes of all layers at once, where these have equally many and nothing else.
 void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
   const size_t each = layers_[0].decodes.count;
-  planned_ = !cells_.packed() && each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
+  planned_ = !kv_entries_.packed() && each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
   for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
-  if (planned_) attention_.plan_layers(rows_of(0, rows), cells_.pool(), on.stream);
+  if (planned_) attention_.plan_layers(rows_of(0, rows), kv_entries_.pool(), on.stream);
 }
 
 DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) const {
@@ -197,46 +200,48 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   const auto move = [&](const ListAt<CompactHead>& list, const Part& part) {
     if (part.count == 0) return;
     on.timer->begin(Operation::kMove, layer);
-    if (cells_.packed()) {
-      return cells_.packed_heads().move(lists_.at(at_.tables), cells_.marks(), lists_.at(list) + part.first,
-                                        lists_.at(at_.iota), part.count, on.stream);
+    if (kv_entries_.packed()) {
+      return kv_entries_.packed_heads().move(lists_.at(at_.tables), kv_entries_.scorer_state(),
+                                             lists_.at(list) + part.first, lists_.at(at_.iota), part.count,
+                                             on.stream);
     }
-    CompactArgs args{cells_.cells(mine.pages, false), cells_.pool(), cells_.marks(),
-                     lists_.at(list) + part.first, lists_.at(at_.iota)};
+    CompactArgs args{kv_entries_.kv_entries(mine.pages, false), kv_entries_.pool(),
+                     kv_entries_.scorer_state(), lists_.at(list) + part.first, lists_.at(at_.iota)};
     args.count = part.count;
-    must(compact_cells(args, on.stream), "compact_cells", 0,
+    must(compact_entries(args, on.stream), "compact_entries", 0,
          [&] { return fmt::format("{} heads", part.count); });
   };
   const AppendSlot* const slots = mine.slots;
-  if (cells_.packed()) {
-    mine.pages = cells_.packed_heads().iota();
-    mine.slots = lists_.at(at_.wide_slots) + lists.slots;
-    if (memory_.poison) cells_.packed_heads().poison_wide(on.stream);
+  if (kv_entries_.packed()) {
+    mine.pages = kv_entries_.packed_heads().iota();
+    mine.slots = lists_.at(at_.dequantized_slots) + lists.slots;
+    if (memory_.poison) kv_entries_.packed_heads().poison_dequantized(on.stream);
   }
   if (!planned_) {
     on.timer->begin(Operation::kPlan, layer);
-    attention_.plan(mine, cells_.pool(), on.stream);
+    attention_.plan(mine, kv_entries_.pool(), on.stream);
   }
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
-  attention_.append(tensors, mine, cells_.pool(), on.stream);
-  if (cells_.packed()) convert_rows(layer, on);
+  attention_.append(tensors, mine, kv_entries_.pool(), on.stream);
+  if (kv_entries_.packed()) convert_rows(layer, on);
   auto* const tables = const_cast<uint32_t*>(lists_.at(at_.tables));  // with gaps that are filled here
   if (pages_ != nullptr) {
     on.timer->begin(Operation::kScore, layer);
-    pages_->keep_rows(layer, lists_, cells_.packed_heads(), on.stream);
+    pages_->keep_rows(layer, lists_, kv_entries_.packed_heads(), on.stream);
     pages_->choose(layer, lists_, tables, tensors.q, on.stream);
   }
-  mine.slots = slots;  // marks are where cells are kept
-  if (scores_->has_marks()) on.timer->begin(Operation::kScore, layer);
-  scores_->mark_cells(layer, tensors, mine, access_.forward->matmul(), on.stream);
-  attention_.attend(layer, tensors, mine, cells_.pool(), on.stream, on.timer);
+  mine.slots = slots;  // marks are where KV entries are kept
+  if (scores_->has_scorer_state()) on.timer->begin(Operation::kScore, layer);
+  scores_->update_state(layer, tensors, mine, access_.forward->matmul(), on.stream);
+  attention_.attend(layer, tensors, mine, kv_entries_.pool(), on.stream, on.timer);
   if (lists.fused.count > 0) {
     on.timer->begin(Operation::kDecodeAttention, layer);
-    cells_.packed_heads().attend(tables, lists_.at(at_.fused) + lists.fused.first, lists.fused.count,
-                                 cells_.columns(), tensors, on.stream);
+    kv_entries_.packed_heads().attend(tables, lists_.at(at_.fused) + lists.fused.first, lists.fused.count,
+                                      kv_entries_.columns(), tensors, on.stream);
   }
-  if (pages_ != nullptr) pages_->attend(layer, lists_, tables, cells_.packed_heads(), tensors, on.stream);
+  if (pages_ != nullptr)
+    pages_->attend(layer, lists_, tables, kv_entries_.packed_heads(), tensors, on.stream);
   if (lists.runs.count > 0) attend_runs(layer, tensors, on);
   on.timer->begin(Operation::kScore, layer);
   if (probing_.has_value()) return score_probes(layer, tensors, on);
@@ -245,18 +250,18 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   move(at_.holds, lists.holds);
 }
 
-// Chunks whose cells no table of pages names: holes, and rings that have wrapped.
+// Chunks whose KV entries no table of pages names: holes, and rings that have wrapped.
 void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   on.timer->begin(Operation::kRowAttention, layer);
   const Part& runs = layers_[layer].runs;
   AttentionRowsArgs args;
-  const CellPool cells = cells_.cells(lists_.at(at_.tables), true);
-  args.pool = cells.pool, args.pages = cells.pages, args.list = lists_.at(at_.runs) + runs.first;
+  const KvEntryPool kv_entries = kv_entries_.kv_entries(lists_.at(at_.tables), true);
+  args.pool = kv_entries.pool, args.pages = kv_entries.pages, args.list = lists_.at(at_.runs) + runs.first;
   args.q = tensors.q, args.out = tensors.out;
   args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
   args.rows = runs.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
-  args.head_dim = llm_.head_dim, args.page_tokens = cells.page_tokens;
-  args.heads_per_page = cells.heads_per_page;
+  args.head_dim = llm_.head_dim, args.page_tokens = kv_entries.page_tokens;
+  args.heads_per_page = kv_entries.heads_per_page;
   args.by_head = args.listed = args.runs = true;
   must(attention_rows(args, on.stream), "attention_rows", 0,
        [&] { return fmt::format("{} rows and heads of chunks, layer {}", runs.count, layer); });
@@ -265,42 +270,43 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
 // Marks that grow with what rows look at, and query rows that are needed later.
 void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const LayerLists& lists = layers_[layer];
-  LookArgs look = look_args(tensors.q);
-  const bool stamps = scores_->spec().kind == kernels::ScorerKind::kRaas;  // each at its own call's time
-  uint32_t first = lists.looks.first;
+  AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
+  const bool stamps = scores_->spec().kind == kernels::ScorerKind::kRaas;  // each at its own request's time
+  uint32_t first = lists.score_heads.first;
   for (size_t i = 0; i < work_.size();) {
     const cpu::StepRows& rows = work_[i++].rows;
     if (!scores_->observes(rows)) continue;
-    // Rows that are alone of their calls look together. A chunk looks alone: its kernels deal its query rows
-    // out to the SMs by how many there are, and how many cells (look_grid.h).
-    look.queries_max = stamps ? 1 : rows.tokens, look.count = llm_.kv_heads;
+    // Rows that are alone of their requests look together. A chunk looks alone: its kernels deal its query
+    // rows out to the SMs by how many there are, and how many KV entries (attention_score_grid.h).
+    attention_scores.queries_max = stamps ? 1 : rows.tokens, attention_scores.count = llm_.kv_heads;
     for (; !stamps && rows.tokens == 1 && i < work_.size() && work_[i].rows.tokens == 1 &&
            scores_->observes(work_[i].rows);
          ++i)
-      look.count += llm_.kv_heads;
-    look.rows_max = 0;
-    for (uint32_t head = first; head < first + look.count; ++head)
-      look.rows_max = std::max(look.rows_max, looks_[head].cells.rows);
-    look.heads = lists_.at(at_.looks) + first;
-    scores_->observe_marks(look, rows.context + rows.tokens, on.stream);
-    first += look.count;
+      attention_scores.count += llm_.kv_heads;
+    attention_scores.rows_max = 0;
+    for (uint32_t head = first; head < first + attention_scores.count; ++head)
+      attention_scores.rows_max = std::max(attention_scores.rows_max, score_heads_[head].kv_entries.rows);
+    attention_scores.heads = lists_.at(at_.score_heads) + first;
+    scores_->observe_state(attention_scores, rows.context + rows.tokens, on.stream);
+    first += attention_scores.count;
   }
-  for (Work& work : work_) scores_->capture(layer, work.rows, tensors.q, &work.call->captured, on.stream);
+  for (Work& work : work_) scores_->capture(layer, work.rows, tensors.q, &work.request->captured, on.stream);
 }
 
-LookArgs CompressedCache::look_args(const __nv_bfloat16* q) const {
-  LookArgs look;
-  look.cells = cells_.cells(lists_.at(at_.tables), false);
-  look.heads = lists_.at(at_.looks), look.visible = lists_.at(at_.visible);
-  look.q = q, look.q_stride = llm_.query_heads * llm_.head_dim;
-  look.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
-  look.group = llm_.query_heads / llm_.kv_heads;
-  look.rows_max = look_rows_, look.queries_max = look_queries_, look.stride = look_rows_;
-  return look;
+AttentionScoreArgs CompressedCache::attention_score_args(const __nv_bfloat16* q) const {
+  AttentionScoreArgs attention_scores;
+  attention_scores.kv_entries = kv_entries_.kv_entries(lists_.at(at_.tables), false);
+  attention_scores.heads = lists_.at(at_.score_heads), attention_scores.visible = lists_.at(at_.visible);
+  attention_scores.q = q, attention_scores.q_stride = llm_.query_heads * llm_.head_dim;
+  attention_scores.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
+  attention_scores.group = llm_.query_heads / llm_.kv_heads;
+  attention_scores.rows_max = score_rows_max_, attention_scores.queries_max = score_queries_max_,
+  attention_scores.stride = score_rows_max_;
+  return attention_scores;
 }
 
 void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,
-                          const StepStream& on, StepValues* values) {
+                          const StepStream& on, DataOutcomes* values) {
   for (const LayerLists& lists : layers_) apply(lists.staged);
   if (pages_ != nullptr) {
     values->recalls.assign(llm_.layers, {});
@@ -309,38 +315,38 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
       values->recalls[l].chosen = pages_->heads_that_chose(l) * pages_->selectable();
     }
   }
-  values->kept.reserve(launch.compressions.size());
+  values->retained.reserve(launch.compressions.size());
   for (size_t i = 0; i < work_.size(); ++i) {
     Work& work = work_[i];
-    scores_->captured(work.rows, &work.call->captured);
+    scores_->captured(work.rows, &work.request->captured);
     if (intents_ != nullptr) remember(work, on);
     if (work.compression == nullptr) continue;
     if (!work.rows.staged) compress(i, on, values);
-    if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
-    if (memory_.poison) work.call->cells.check();
-    values->end_kept(work.rows.call);
-    for (uint32_t head = 0; options_.kept && head < llm_.layers * llm_.kv_heads; ++head)
-      options_.kept(work.rows.call, head, work.call->cells.positions(head));
+    if (shape_.slot_retention == SlotRetention::kMove) work.request->kv_entries.trim();
+    if (memory_.poison) work.request->kv_entries.check();
+    values->end_retained(work.rows.request);
+    for (uint32_t head = 0; options_.retained && head < llm_.layers * llm_.kv_heads; ++head)
+      options_.retained(work.rows.request, head, work.request->kv_entries.positions(head));
   }
-  values->link_kept();
+  values->link_retained();
 }
 
-void CompressedCache::told(const Command& command) {
-  // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) {
-    const auto call = calls_.find(drop->call);
-    if (call == calls_.end()) return;
-    if (pages_ != nullptr) pages_->end(call->second.tail);
-    calls_.erase(call);
-    remembered_.erase(drop->call);
+void CompressedCache::notify(const Command& command) {
+  // A preempted request may still be in a step that was launched before; if it comes back, it begins anew.
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) {
+    const auto request = requests_.find(drop->request);
+    if (request == requests_.end()) return;
+    if (pages_ != nullptr) pages_->end(request->second.tail);
+    requests_.erase(request);
+    remembered_.erase(drop->request);
   }
   const auto* session = std::get_if<DropSessionState>(&command);
   if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
 }
 
 void CompressedCache::copy(PageId, PageId, cudaStream_t) {
-  KVT_CHECK(!"layouts that drop cells have no host tier");
+  KVT_CHECK(!"layouts that drop KV entries have no host tier");
 }
 
 // Room for the lists of a step of so many rows, before anybody waits for one: more memory is taken within
@@ -348,11 +354,12 @@ void CompressedCache::copy(PageId, PageId, cudaStream_t) {
 void CompressedCache::reserve_lists(uint32_t rows) {
   const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads;
   uint64_t each = sizeof(AppendSlot);
-  if (cells_.packed()) each += sizeof(AppendSlot);
+  if (kv_entries_.packed()) each += sizeof(AppendSlot);
   if (shape_.tables.rings > 0) each += sizeof(QueryRow);  // rows over a ring's end are listed one by one
   uint64_t bytes = rows * heads * each + rows * heads;    // tables and the rest: an eighth of slots
-  const bool holes = shape_.keeping == Keeping::kHoles && memory_.page_tokens > 1;
-  if (holes) bytes += uint64_t{memory_.pages_gpu} * memory_.page_tokens * sizeof(uint32_t);  // cell by cell
+  const bool dropped_slots = shape_.slot_retention == SlotRetention::kInPlace && memory_.page_tokens > 1;
+  if (dropped_slots)
+    bytes += uint64_t{memory_.pages_gpu} * memory_.page_tokens * sizeof(uint32_t);  // KV entry by KV entry
   lists_.reserve(bytes);
 }
 
@@ -366,11 +373,11 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
   rows_ = size;
   for (uint32_t row = 0; row < size; ++row) {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
-      slots_.push_back({h % cells_.columns(), row % memory_.page_tokens});
+      slots_.push_back({h % kv_entries_.columns(), row % memory_.page_tokens});
   }
-  for (uint32_t i = 0; cells_.packed() && i < slots_.size(); ++i)
-    wide_slots_.push_back(PackedHeads::slot(i % kWidePage));
-  const uint32_t columns = cells_.packed() ? 1 : cells_.columns();
+  for (uint32_t i = 0; kv_entries_.packed() && i < slots_.size(); ++i)
+    dequantized_slots_.push_back(PackedHeads::slot(i % kDequantizedPage));
+  const uint32_t columns = kv_entries_.packed() ? 1 : kv_entries_.columns();
   for (uint32_t l = 0; pages_ != nullptr && l < llm_.layers; ++l) pages_->begin_layer();
   const uint32_t group = llm_.query_heads / llm_.kv_heads;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {

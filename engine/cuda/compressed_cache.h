@@ -1,16 +1,17 @@
-// CompressedCache drops cells on the GPU: cpu::CompressedCache's commands and answers, on cells in bf16 or
-// packed (packed_heads.h).
+// CompressedCache drops KV entries on the GPU: cpu::CompressedCache's commands and answers, on KV entries in
+// bf16 or packed (packed_heads.h).
 //
-// Which positions a head still has, and in which slots, is known on the host (cpu::CallCells); keys, values,
-// captured queries and marks are on the device alone. Attention reads each head's own cells: lists name
-// heads, layer by layer. Compressions whose rows are staged run on the stream, right after their layer's
-// attention: their counts are known. All others run in end(), when the rows went through all layers; dynamic
-// budgets fetch the scores there, because counting is the host's. Either way the rows that were kept come
-// back to the host before the step is answered.
+// Which positions a head still has, and in which slots, is known on the host (cpu::RequestTable); keys,
+// values, captured queries and marks are on the device alone. Attention reads each head's own KV entries:
+// lists name heads, layer by layer. Compressions whose rows are staged run on the stream, right after their
+// layer's attention: their counts are known. All others run in end(), when the rows went through all layers;
+// dynamic budgets fetch the scores there, because counting is the host's. Either way the rows that were kept
+// come back to the host before the step is answered.
 //
-// Files: cell_memory (pages, marks, scratch), cell_scores (what scorers see), compressed_reads.cc (which
-// cells a head reads), compressed_packed.cc (what is packed and unpacked; kept_pages: what decodes choose of
-// it), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of launches).
+// Files: kv_entry_memory (pages, marks, scratch), device_scorer (what scorers see), compressed_reads.cc
+// (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked; retained_pages: what
+// decodes choose of it), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of
+// launches).
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
@@ -22,11 +23,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cpu/cell_budget.h"
-#include "engine/cuda/cell_scores.h"
+#include "engine/cpu/kv_entry_budget.h"
+#include "engine/cuda/device_scorer.h"
 #include "engine/cuda/host_scores.h"
 #include "engine/cuda/intent_scores.h"
-#include "engine/cuda/kept_pages.h"
+#include "engine/cuda/retained_pages.h"
 
 namespace kvtwin::cuda {
 
@@ -37,49 +38,50 @@ class CompressedCache final : public KvCache {
                                  const ModelWeights* weights);
 
   void serve(const EngineAccess& engine) override { access_ = engine; }
-  void impose(const StepValues* given) override { given_ = given; }
+  void force_outcomes(const DataOutcomes* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  // Steps of decodes alone that compress nothing and keep no queries, all of whose cells stand in tables.
-  bool repeats(StepForm* form) const override;
+  // Steps of decodes alone that compress nothing and keep no queries, all of whose KV entries stand in
+  // tables.
+  bool repeats(StepGraphKey* graph_key) const override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-           const StepStream& on, StepValues* values) override;
-  void told(const Command& command) override;
+           const StepStream& on, DataOutcomes* values) override;
+  void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
-  // For who takes a call's cells over: where they are.
-  const cpu::CallCells& cells(CallId call) const { return calls_.at(call).cells; }
-  const cpu::CellShape& shape() const { return shape_; }
-  const CellMemory& memory() const { return cells_; }
+  // For who takes a request's KV entries over: where they are.
+  const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
+  const cpu::RequestTableShape& shape() const { return shape_; }
+  const KvEntryMemory& memory() const { return kv_entries_; }
 
  private:
-  struct Call {
-    cpu::CallCells cells;
-    CellScores::State captured;
-    KeptPages::Tail tail{};
+  struct Request {
+    cpu::RequestTable kv_entries;
+    DeviceScorer::State captured;
+    RetainedPages::Tail tail{};
   };
-  // Which cells the rows of an entry read in some heads: `before` cells of a table, and themselves.
+  // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
   struct Read {
     uint32_t table = 0;
     uint32_t before = 0;
-    bool listed = false;          // the table names cells (cell_heads.h)
-    uint32_t sinks = UINT32_MAX;  // a ring that rows leave cells of: behind so many ...
+    bool listed = false;          // the table names KV entries (kv_entry_heads.h)
+    uint32_t sinks = UINT32_MAX;  // a ring that rows leave KV entries of: behind so many ...
     uint32_t from = 0;            // ... the table goes on with this position
     uint32_t slot = UINT32_MAX;   // a full ring: the slot of the one new row
   };
   struct Work {
     cpu::StepRows rows;
-    Call* call = nullptr;
+    Request* request = nullptr;
     const Compression* compression = nullptr;
     uint32_t scratch = 0;                                    // its first scratch page
     std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
     std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> held;  // rings: scratch pages by (group, lane)
-    std::map<uint32_t, uint32_t> wide;                       // packed: by head, the wide cell of its cell 0
+    std::map<uint32_t, uint32_t> dequantized;  // packed: by head, the wide KV entry of its KV entry 0
   };
   // A part of a list: one layer's.
   struct Part {
@@ -88,11 +90,11 @@ class CompressedCache final : public KvCache {
   struct LayerLists {
     uint32_t slots = 0;
     Part decodes, chunks, others;
-    Part runs;                   // rows of chunks that are read cell by cell
+    Part runs;                   // rows of chunks that are read KV entry by KV entry
     Part copies;                 // before rows are written
     Part holds;                  // after attention: into rings
-    Part looks;                  // of what becomes marks
-    Part packs, unpacks, fused;  // packed cells
+    Part score_heads;            // of what becomes marks
+    Part packs, unpacks, fused;  // packed KV entries
     RankBatch staged;
   };
 
@@ -101,12 +103,12 @@ class CompressedCache final : public KvCache {
   Result<void> make_attention();
 
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
-  void adopt(const Adoption& adoption);
-  Call& call_of(CallId id);
+  void reuse(const PrefixHit& prefix_hit);
+  Request& request_of(RequestId id);
   DeviceRows rows_of(uint32_t layer, const DeviceRows& rows) const;
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
-  LookArgs look_args(const __nv_bfloat16* q) const;
+  AttentionScoreArgs attention_score_args(const __nv_bfloat16* q) const;
   void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
 
   // compressed_reads.cc
@@ -118,54 +120,54 @@ class CompressedCache final : public KvCache {
   const Read& read_of(Work* work, uint32_t head);
   Read move_read(Work* work, uint32_t head);
   Read ring_read(Work* work, uint32_t head);
-  bool has_holes(const Work& work) const;
-  Read hole_read(Work* work);
+  bool has_dropped_slots(const Work& work) const;
+  Read in_place_read(Work* work);
   uint32_t pages_of(Work* work, uint32_t group);
-  uint32_t listed(Work* work, const Read& read, uint32_t cells);
+  uint32_t listed(Work* work, const Read& read, uint32_t kv_entries);
   AppendSlot slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const;
   void add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read);
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
-  void add_look(uint32_t head, const Work& work, const Read& read);
+  void add_attention_scores(uint32_t head, const Work& work, const Read& read);
   QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
                     uint32_t kv_head, uint32_t column) const;
   uint32_t past(const Work& work, uint32_t head) const;
 
   // compressed_packed.cc
   uint32_t cell_of(const Work& work, const Read& read, uint32_t row) const;
-  uint32_t cells_of(const Work& work, const Read& read) const;
+  uint32_t kv_entries_of(const Work& work, const Read& read) const;
   bool is_fused(const Work& work, const Read& read) const;
   void add_spans(const Read& read, uint32_t column, uint32_t from, uint32_t to, uint32_t base, bool packs,
-                 std::vector<CellSpan>* spans) const;
-  void add_wide(uint32_t layer, uint32_t kv_head, Work* work, const Read& read);
-  void add_wide_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
-  KeptPages::Head head_pages(const Work& work, uint32_t head) const;
+                 std::vector<KvEntrySpan>* spans) const;
+  void add_dequantized(uint32_t layer, uint32_t kv_head, Work* work, const Read& read);
+  void add_dequantized_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
+  RetainedPages::Head head_pages(const Work& work, uint32_t head) const;
   void add_cut(const RankBatch& batch, uint32_t index);
   Result<void> make_pages();
   void open_ranked(Work* work);
   void unpack_ranked(uint32_t layer, const StepStream& on) const;
-  void grow_wide();
+  void grow_dequantized();
   void convert_rows(uint32_t layer, const StepStream& on);
 
   // compressed_rank.cc
   void add_ranked(size_t work, uint32_t head, RankBatch* batch);
-  void add_query_rows(const Work& work, uint32_t head, uint32_t first, uint32_t rows, RankBatch* batch);
+  void add_query_tokens(const Work& work, uint32_t head, uint32_t first, uint32_t rows, RankBatch* batch);
   void plan_staged();
   void run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void choose(RankBatch* batch, uint32_t index, uint32_t keep);
   void select_and_move(const RankBatch& batch, const DeviceLists& lists, const uint32_t* tables,
                        const StepStream& on);
-  void fetch_kept(const StepStream& on);
+  void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
-  void compress(size_t work, const StepStream& on, StepValues* values);
+  void compress(size_t work, const StepStream& on, DataOutcomes* values);
   void score_all(size_t work, RankBatch* batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
   ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);
   void finish_choice(const StepStream& on);
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
-  void compress_holes(size_t work, RankBatch* batch, const StepStream& on, StepValues* values);
-  std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t kept) const;
-  void impose_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
+  void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, DataOutcomes* values);
+  std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t retained) const;
+  void force_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
   std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch) const;
   void send_scores(const StepStream& on);
@@ -176,7 +178,7 @@ class CompressedCache final : public KvCache {
   void repeat_context(Work* work, const StepStream& on);
   void probe(Work* work, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
              const StepStream& on);
-  void add_probe_look(uint32_t head, const Work& work, const Read& read);
+  void add_probe_scores(uint32_t head, const Work& work, const Read& read);
   void score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void score_on_host(const Work& work, const RankBatch& batch, const uint32_t* tables, bool listed,
                      const StepStream& on);
@@ -187,37 +189,37 @@ class CompressedCache final : public KvCache {
   const CompressedOptions options_;
   const KvMemory memory_;
   const LlmSpec llm_;
-  cpu::CellShape shape_;
-  CellMemory cells_;
+  cpu::RequestTableShape shape_;
+  KvEntryMemory kv_entries_;
   RowAttention attention_;
-  std::unique_ptr<CellScores> scores_;
-  std::unique_ptr<KeptPages> pages_;  // decodes choose among what is left; else null
-  std::unique_ptr<cpu::CellBudget> budget_;
+  std::unique_ptr<DeviceScorer> scores_;
+  std::unique_ptr<RetainedPages> pages_;  // decodes choose among what is left; else null
+  std::unique_ptr<cpu::KvEntryBudget> budget_;
   std::unique_ptr<IntentScores> intents_;  // scorers that ask sessions' memories
   std::unique_ptr<HostScores> host_;       // scorers that our kernels do not compute
   cpu::ScorerWeights weights_;
   const ModelWeights* const model_;
   EngineAccess access_;
-  std::set<CallId> remembered_;  // calls whose prompt the session's memory knows
-  Buffer inv_freq_;              // rerotate
-  std::map<CallId, Call> calls_;
-  std::map<PageId, std::vector<bool>> page_dead_;  // kHoles: slots of a page that hold nothing any more
+  std::set<RequestId> remembered_;  // requests whose prompt the session's memory knows
+  Buffer inv_freq_;                 // rerotate
+  std::map<RequestId, Request> requests_;
+  std::map<PageId, std::vector<bool>> page_dropped_;  // kInPlace: slots of a page that hold nothing any more
   // Of the step at hand.
   std::vector<Work> work_;
   std::vector<LayerLists> layers_;
   std::vector<uint32_t> tables_, visible_, iota_;
-  std::vector<AppendSlot> slots_, wide_slots_;
-  std::vector<CellSpan> packs_, unpacks_;
+  std::vector<AppendSlot> slots_, dequantized_slots_;
+  std::vector<KvEntrySpan> packs_, unpacks_;
   std::vector<PackedSequence> fused_;
   std::vector<DecodeSequence> decodes_;
   std::vector<PrefillSequence> chunks_;
   std::vector<QueryRow> others_, runs_;
   std::vector<CompactHead> copies_, holds_;
-  std::vector<LookHead> looks_;
-  const StepValues* given_ = nullptr;  // what is imposed on it
-  bool planned_ = false;               // all layers at once
-  bool listed_ = false;                // decodes read cells: of all calls, if one of them has holes
-  uint32_t rows_ = 0, kept_total_ = 0, look_rows_ = 0, look_queries_ = 0;
+  std::vector<AttentionScoreHead> score_heads_;
+  const DataOutcomes* given_ = nullptr;  // what is forced on it
+  bool planned_ = false;                 // all layers at once
+  bool listed_ = false;                  // decodes read KV entries: of all requests, if one of them has holes
+  uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
   DeviceLists lists_;
   struct {
     ListAt<uint32_t> tables, visible, iota;
@@ -226,20 +228,20 @@ class CompressedCache final : public KvCache {
     ListAt<PrefillSequence> chunks;
     ListAt<QueryRow> others, runs;
     ListAt<CompactHead> copies, holds;
-    ListAt<LookHead> looks;
-    ListAt<AppendSlot> wide_slots;
-    ListAt<CellSpan> packs, unpacks;
+    ListAt<AttentionScoreHead> score_heads;
+    ListAt<AppendSlot> dequantized_slots;
+    ListAt<KvEntrySpan> packs, unpacks;
     ListAt<PackedSequence> fused;
   } at_;
   // Of a compression in end().
   DeviceLists rank_lists_, choice_lists_;
-  std::vector<CellSpan> rank_unpacks_;
+  std::vector<KvEntrySpan> rank_unpacks_;
   std::vector<Part> rank_parts_;  // of these, by layer
-  ListAt<CellSpan> rank_unpacks_at_;
-  Buffer kept_, kept_host_, nan_;
+  ListAt<KvEntrySpan> rank_unpacks_at_;
+  Buffer retained_, retained_host_, nan_;
   std::vector<float> host_scores_;
   Buffer fetched_, fetched_host_;  // keys and values of a layer
-  // A pass of rows that are not among the cells, while it runs.
+  // A pass of rows that are not among the KV entries, while it runs.
   struct Probing {
     uint64_t stride = 0;                        // of the scores that it makes
     uint32_t begin = 0;                         // of what is ranked

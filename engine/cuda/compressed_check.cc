@@ -9,27 +9,28 @@
 namespace kvtwin::cuda {
 namespace {
 
-// Of decodes that choose among what is left (kept_pages.h).
-std::optional<std::string> check_kept_pages(const CoreConfig& config, const LlmSpec& llm) {
+// Of decodes that choose among what is left (retained_pages.h).
+std::optional<std::string> check_retained_pages(const CoreConfig& config, const LlmSpec& llm) {
   const PolicySet& set = config.policies;
   if (set.retrieval == "all") return std::nullopt;
   const PolicyAxes axes = make_axes(set);
   const Format format = axes.precision->prompt_format();
-  const std::string what = "retrieval " + set.retrieval + " among cells that are left ";
+  const std::string what = "retrieval " + set.retrieval + " among KV entries that are left ";
   if (set.retrieval != "quest" || format == Format::kBf16)
     return what + "in " + set.precision + " is not computed on CUDA; quest of fp8, int4 or fp4 is";
-  if (axes.layout->keeping() != Keeping::kMove || axes.scorer->moment() != Moment::kChunkEnd ||
+  if (axes.layout->slot_retention() != SlotRetention::kMove ||
+      axes.scorer->compression_trigger() != CompressionTrigger::kChunkEnd ||
       !axes.budget->known_at_admission())
     return what + "by scorer " + set.scorer + ", budget " + set.budget + " and layout " + set.layout +
            " is not computed on CUDA; a scorer that works at chunk ends, a budget whose counts are known and "
            "layout compact or ragged are";
   const uint32_t group = set.precision_spec.group;
-  if (config.page_tokens != kWidePage || !PackedHeads::fuses(llm, {format, group, config.page_tokens}))
+  if (config.page_tokens != kDequantizedPage || !PackedHeads::fuses(llm, {format, group, config.page_tokens}))
     return what + fmt::format(
                       "on pages of {} tokens, {} in groups of {}, heads of {} is not computed on CUDA; "
                       "pages of {} and groups of 32 are",
-                      config.page_tokens, set.precision, group, llm.head_dim, kWidePage);
-  const cpu::ArenaShape budget(set.retrieval_spec, config.page_tokens);
+                      config.page_tokens, set.precision, group, llm.head_dim, kDequantizedPage);
+  const cpu::ResidentShape budget(set.retrieval_spec, config.page_tokens);
   if (budget.window == 0 || budget.extra > 0 || budget.selectable == 0 || budget.selectable > kChosenMax ||
       llm.query_heads / llm.kv_heads > 8)
     return what + fmt::format(
@@ -43,10 +44,10 @@ std::optional<std::string> check_kept_pages(const CoreConfig& config, const LlmS
 
 std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
                                             const LlmSpec& llm) {
-  if (const auto wrong = cpu::check_compressed(config, llm)) return wrong;
+  if (const auto problem = cpu::check_compressed(config, llm)) return problem;
   using kernels::ScorerKind;
   const PolicySet& set = config.policies;
-  const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
+  const bool dropped_slots = set.layout == "slot_mask" || set.layout == "page_mask";
   if (llm.head_dim != 64 && llm.head_dim != 128)
     return fmt::format("heads of {} numbers are not ranked on CUDA; 64 and 128 are", llm.head_dim);
   if (config.page_tokens != 1 && config.page_tokens % 16 != 0)
@@ -55,9 +56,9 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const kern
   const bool gathers = score.kind == ScorerKind::kH2o || score.kind == ScorerKind::kObserved ||
                        score.kind == ScorerKind::kRaas;
   if (set.precision != "bf16" && gathers)
-    return "what scorer " + set.scorer + " gathers of cells that are packed (precision " + set.precision +
-           ") is not computed on CUDA; set precision: bf16, or --world=cpu";
-  if (auto wrong = check_kept_pages(config, llm)) return wrong;
+    return "what scorer " + set.scorer + " gathers of KV entries that are packed (precision " +
+           set.precision + ") is not computed on CUDA; set precision: bf16, or --backend=cpu";
+  if (auto problem = check_retained_pages(config, llm)) return problem;
   switch (score.kind) {
     case ScorerKind::kIntentRule:
     case ScorerKind::kIntentResidual:
@@ -66,26 +67,27 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const kern
              " lets heads hold different ones: that is not computed on CUDA; choose layout compact";
     case ScorerKind::kJudgeQ:
       if (!score.renormalise) break;
-      return "scorer judge_q with renormalised probabilities is not computed on CUDA; --world=cpu computes "
+      return "scorer judge_q with renormalised probabilities is not computed on CUDA; --backend=cpu computes "
              "it";
     case ScorerKind::kH2o:
     case ScorerKind::kObserved:
-      if (!holes) break;
-      return "what scorer " + set.scorer + " gathers lies with its cells, and layout " + set.layout +
-             " lets calls share them; choose layout compact";
+      if (!dropped_slots) break;
+      return "what scorer " + set.scorer + " gathers lies with its KV entries, and layout " + set.layout +
+             " lets requests share them; choose layout compact";
     default:
       break;
   }
-  if (config.prefix_cache && !holes && set.budget != "all" && set.layout != "arena")
+  if (config.prefix_cache && !dropped_slots && set.budget != "all" && set.layout != "ring")
     return "layout " + set.layout +
            " shares compressed prefixes, whose pages are not copied on CUDA; set prefix_cache: false, or "
-           "--world=cpu";
-  if (set.scorer_spec.moment == Moment::kTurnStart)
+           "--backend=cpu";
+  if (set.scorer_spec.compression_trigger == CompressionTrigger::kTurnStart)
     return "scorer " + set.scorer +
-           " works at the start of a turn, which is not computed on CUDA; set scorer_options.moment: "
-           "prompt_end, or --world=cpu";
+           " works at the start of a turn, which is not computed on CUDA; set "
+           "scorer_options.compression_trigger: "
+           "prompt_end, or --backend=cpu";
   if (score.kind == ScorerKind::kTrimKv && score.trim.key_norm)
-    return "scorer trimkv with key_norm is not computed on CUDA; --world=cpu computes it";
+    return "scorer trimkv with key_norm is not computed on CUDA; --backend=cpu computes it";
   return std::nullopt;
 }
 

@@ -1,6 +1,6 @@
-// Where cells are packed: what a step packs, and what it unpacks into the wide pages of a layer, which all
-// rows but fused decodes read (packed_heads.h). As in cpu::CompressedCache rows of prompts read one another
-// as they are and their past as it is stored; a decoded row is packed before it is read.
+// Where KV entries are packed: what a step packs, and what it unpacks into the wide pages of a layer, which
+// all rows but fused decodes read (packed_heads.h). As in cpu::CompressedCache rows of prompts read one
+// another as they are and their past as it is stored; a decoded row is packed before it is read.
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace kvtwin::cuda {
 
-// Which of the cells that a Read names is the row's own.
+// Which of the KV entries that a Read names is the row's own.
 uint32_t CompressedCache::cell_of(const Work& work, const Read& read, uint32_t row) const {
   if (!read.listed && read.slot != UINT32_MAX) return read.slot;
   if (!read.listed || read.sinks == UINT32_MAX) return read.before + row;
@@ -20,25 +20,25 @@ uint32_t CompressedCache::cell_of(const Work& work, const Read& read, uint32_t r
 }
 
 // All that the rows read or write.
-uint32_t CompressedCache::cells_of(const Work& work, const Read& read) const {
+uint32_t CompressedCache::kv_entries_of(const Work& work, const Read& read) const {
   if (read.sinks == UINT32_MAX) return read.before + work.rows.tokens;
   const uint32_t end = work.rows.context + work.rows.tokens;
   return std::min(read.sinks, end) + (end > read.from ? end - read.from : 0);
 }
 
 bool CompressedCache::is_fused(const Work& work, const Read& read) const {
-  return cells_.packed_heads().fused() && !work.rows.prompt && work.rows.tokens == 1 && !work.rows.staged &&
-         !read.listed;
+  return kv_entries_.packed_heads().fused() && !work.rows.prompt && work.rows.tokens == 1 &&
+         !work.rows.staged && !read.listed;
 }
 
-// Cells [from, to) of a Read, whose cell 0 is wide cell `base`.
+// KV entries [from, to) of a Read, whose KV entry 0 is wide KV entry `base`.
 void CompressedCache::add_spans(const Read& read, uint32_t column, uint32_t from, uint32_t to, uint32_t base,
-                                bool packs, std::vector<CellSpan>* spans) const {
+                                bool packs, std::vector<KvEntrySpan>* spans) const {
   const uint32_t page = memory_.page_tokens;
-  const auto stored = [&](uint32_t cell) {
-    const uint32_t id =
-        read.listed ? tables_[read.table + cell] : tables_[read.table + cell / page] * page + cell % page;
-    return (id / page * cells_.columns() + column) * page + id % page;
+  const auto stored = [&](uint32_t kv_entry) {
+    const uint32_t id = read.listed ? tables_[read.table + kv_entry]
+                                    : tables_[read.table + kv_entry / page] * page + kv_entry % page;
+    return (id / page * kv_entries_.columns() + column) * page + id % page;
   };
   for (uint32_t at = from; at < to;) {
     const uint32_t first = stored(at);
@@ -53,22 +53,23 @@ void CompressedCache::add_spans(const Read& read, uint32_t column, uint32_t from
   }
 }
 
-void CompressedCache::add_wide(uint32_t layer, uint32_t kv_head, Work* work, const Read& read) {
-  PackedHeads& heads = cells_.packed_heads();
+void CompressedCache::add_dequantized(uint32_t layer, uint32_t kv_head, Work* work, const Read& read) {
+  PackedHeads& heads = kv_entries_.packed_heads();
   const uint32_t head = layer * llm_.kv_heads + kv_head, column = shape_.groups.column_of(head);
-  const uint32_t all = cells_of(*work, read), tokens = work->rows.tokens, context = work->rows.context;
+  const uint32_t all = kv_entries_of(*work, read), tokens = work->rows.tokens, context = work->rows.context;
   const bool fused = is_fused(*work, read);
-  // Of a fused decode only the row itself is unpacked: cell 0 then lies before wide cell 0, and wraps around.
+  // Of a fused decode only the row itself is unpacked: KV entry 0 then lies before wide KV entry 0, and wraps
+  // around.
   const uint32_t base = fused ? heads.open(1) - cell_of(*work, read, 0) : heads.open(all);
-  work->wide[head] = base;
+  work->dequantized[head] = base;
   for (uint32_t i = 0; i < tokens; ++i) {
-    const uint32_t cell = cell_of(*work, read, i);
-    wide_slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
-        PackedHeads::slot(base + cell);
+    const uint32_t kv_entry = cell_of(*work, read, i);
+    dequantized_slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
+        PackedHeads::slot(base + kv_entry);
   }
   KVT_CHECK(pages_ == nullptr || (work->rows.prompt ? work->rows.staged : fused));
   if (pages_ != nullptr && !work->rows.prompt) {
-    pages_->add_decode(head_pages(*work, head), read.before, &work->call->tail);
+    pages_->add_decode(head_pages(*work, head), read.before, &work->request->tail);
   }
   for (uint32_t i = 0; !probing_.has_value() && i < tokens;) {  // rows of rings may jump
     const uint32_t first = cell_of(*work, read, i);
@@ -85,13 +86,13 @@ void CompressedCache::add_wide(uint32_t layer, uint32_t kv_head, Work* work, con
     add_spans(read, column, read.sinks, read.sinks + context - read.from, base, false, &unpacks_);
 }
 
-void CompressedCache::add_wide_rows(uint32_t head, uint32_t column, Work* work, const Read& read) {
+void CompressedCache::add_dequantized_rows(uint32_t head, uint32_t column, Work* work, const Read& read) {
   const cpu::StepRows& rows = work->rows;
   const uint32_t group = llm_.query_heads / llm_.kv_heads, kv_head = head % llm_.kv_heads;
-  const uint32_t base = work->wide.at(head), q_row = rows.row * llm_.query_heads + kv_head * group;
+  const uint32_t base = work->dequantized.at(head), q_row = rows.row * llm_.query_heads + kv_head * group;
   if (is_fused(*work, read)) {
     PackedSequence sequence;
-    const PackedPart part = cells_.packed_heads().part();
+    const PackedPart part = kv_entries_.packed_heads().part();
     if (pages_ != nullptr && pages_->chooses(head / llm_.kv_heads, read.before + 1))
       return pages_->add_choice(head_pages(*work, head), rows.row, read.before + 1, part, &tables_);
     sequence.q_row = q_row, sequence.column = column;
@@ -100,7 +101,7 @@ void CompressedCache::add_wide_rows(uint32_t head, uint32_t column, Work* work, 
     return;
   }
   if (rows.tokens == 1) {
-    decodes_.push_back({q_row, PackedHeads::table(base), cells_of(*work, read), 0});
+    decodes_.push_back({q_row, PackedHeads::table(base), kv_entries_of(*work, read), 0});
     return;
   }
   if (read.sinks == UINT32_MAX) {
@@ -113,17 +114,17 @@ void CompressedCache::add_wide_rows(uint32_t head, uint32_t column, Work* work, 
 Result<void> CompressedCache::make_pages() {
   const PolicySet& set = options_.config.core.policies;
   if (set.retrieval == "all") return {};
-  KeptPages::Shape shape{memory_.pages_gpu, cells_.columns(), llm_.layers * llm_.kv_heads};
-  shape.tail_cells = set.budget_spec.sinks + set.budget_spec.window;
-  Result<std::unique_ptr<KeptPages>> made = KeptPages::make(&llm_, set.retrieval_spec, shape);
-  if (!made) return tl::unexpected<Mistake>(made.error());
+  RetainedPages::Shape shape{memory_.pages_gpu, kv_entries_.columns(), llm_.layers * llm_.kv_heads};
+  shape.tail_entries = set.budget_spec.sinks + set.budget_spec.window;
+  Result<std::unique_ptr<RetainedPages>> made = RetainedPages::make(&llm_, set.retrieval_spec, shape);
+  if (!made) return tl::unexpected<Error>(made.error());
   pages_ = std::move(*made);
   return {};
 }
 
-KeptPages::Head CompressedCache::head_pages(const Work& work, uint32_t head) const {
-  return {head, work.call->cells.pages(shape_.groups.group_of(head)), shape_.groups.column_of(head),
-          work.wide.at(head)};
+RetainedPages::Head CompressedCache::head_pages(const Work& work, uint32_t head) const {
+  return {head, work.request->kv_entries.pages(shape_.groups.group_of(head)), shape_.groups.column_of(head),
+          work.dequantized.at(head)};
 }
 
 // What the next cut ranks again is its window, or all as long as nothing was ranked (Retention::carried).
@@ -132,17 +133,17 @@ void CompressedCache::add_cut(const RankBatch& batch, uint32_t index) {
   Work& work = work_[head.work];
   const BudgetSpec& spec = options_.config.core.policies.budget_spec;
   CompactHead move = batch.compacts[index];
-  move.source = batch.cells[index], move.target_table = move.source.table;
-  const uint32_t cells = head.first + move.count;
+  move.source = batch.kv_entries[index], move.target_table = move.source.table;
+  const uint32_t kv_entries = head.first + move.count;
   const bool ranked = work.compression->end > spec.sinks + spec.window;
-  pages_->add_cut(head_pages(work, head.head), move, past(work, head.head), cells,
-                  ranked ? cells - std::min(cells, spec.window) : 0, &work.call->tail);
+  pages_->add_cut(head_pages(work, head.head), move, past(work, head.head), kv_entries,
+                  ranked ? kv_entries - std::min(kv_entries, spec.window) : 0, &work.request->tail);
 }
 
 void CompressedCache::convert_rows(uint32_t layer, const StepStream& on) {
   const LayerLists& lists = layers_[layer];
-  const PackedHeads& heads = cells_.packed_heads();
-  // Who reads what another call of the step fills finds it.
+  const PackedHeads& heads = kv_entries_.packed_heads();
+  // Who reads what another request of the step fills finds it.
   heads.pack(lists_.at(at_.packs) + lists.packs.first, lists.packs.count, on.stream);
   heads.unpack(lists_.at(at_.unpacks) + lists.unpacks.first, lists.unpacks.count, on.stream);
 }
@@ -150,40 +151,42 @@ void CompressedCache::convert_rows(uint32_t layer, const StepStream& on) {
 // The heads of a compression that runs behind the step, layer by layer.
 void CompressedCache::open_ranked(Work* work) {
   rank_unpacks_.clear(), rank_parts_.assign(llm_.layers, {});
-  PackedHeads& heads = cells_.packed_heads();
+  PackedHeads& heads = kv_entries_.packed_heads();
   for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
     heads.begin_layer();
     rank_parts_[layer].first = static_cast<uint32_t>(rank_unpacks_.size());
     for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-      const uint32_t head = layer * llm_.kv_heads + h, cells = work->call->cells.cells(head);
-      const uint32_t base = heads.open(cells);
-      work->wide[head] = base;
+      const uint32_t head = layer * llm_.kv_heads + h,
+                     kv_entries = work->request->kv_entries.kv_entries(head);
+      const uint32_t base = heads.open(kv_entries);
+      work->dequantized[head] = base;
       Read read = read_of(work, head);
-      add_spans(read, shape_.groups.column_of(head), 0, cells, base, false, &rank_unpacks_);
+      add_spans(read, shape_.groups.column_of(head), 0, kv_entries, base, false, &rank_unpacks_);
     }
     rank_parts_[layer].count = static_cast<uint32_t>(rank_unpacks_.size()) - rank_parts_[layer].first;
   }
-  grow_wide();
+  grow_dequantized();
 }
 
 void CompressedCache::unpack_ranked(uint32_t layer, const StepStream& on) const {
-  if (!cells_.packed()) return;
+  if (!kv_entries_.packed()) return;
   const Part& part = rank_parts_[layer];
-  cells_.packed_heads().unpack(rank_lists_.at(rank_unpacks_at_) + part.first, part.count, on.stream);
+  kv_entries_.packed_heads().unpack(rank_lists_.at(rank_unpacks_at_) + part.first, part.count, on.stream);
 }
 
 // Attention's plans depend on how many pages there are.
-void CompressedCache::grow_wide() {
-  if (!cells_.packed_heads().grow_wide()) return;
+void CompressedCache::grow_dequantized() {
+  if (!kv_entries_.packed_heads().grow_dequantized()) return;
   if (Result<void> ok = make_attention(); !ok) fail(ok.error().text());
 }
 
 Result<void> CompressedCache::make_attention() {
-  RowAttentionShape shape{memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true,
-                          llm_.layers};
-  if (cells_.packed()) shape = {kWidePage, 1, cells_.packed_heads().wide_pages(), memory_.rows_max, true};
+  RowAttentionShape shape{
+      memory_.page_tokens, kv_entries_.columns(), kv_entries_.pages(), memory_.rows_max, true, llm_.layers};
+  if (kv_entries_.packed())
+    shape = {kDequantizedPage, 1, kv_entries_.packed_heads().dequantized_pages(), memory_.rows_max, true};
   Result<RowAttention> attention = RowAttention::make(&llm_, shape);
-  if (!attention) return tl::unexpected<Mistake>(attention.error());
+  if (!attention) return tl::unexpected<Error>(attention.error());
   attention_ = std::move(*attention);
   return {};
 }

@@ -13,10 +13,10 @@
 
 namespace kvtwin::cuda {
 
-uint32_t probe_rows_max(const CoreConfig& config, kernels::ScorerKind kind) {
+uint32_t probe_tokens_max(const CoreConfig& config, kernels::ScorerKind kind) {
   const ScorerSpec& spec = config.policies.scorer_spec;
   if (config.policies.budget == "all") return 0;
-  if (kind == kernels::ScorerKind::kJudgeQ) return captured_rows(config.policies.scorer, spec);
+  if (kind == kernels::ScorerKind::kJudgeQ) return captured_queries(config.policies.scorer, spec);
   if (kind == kernels::ScorerKind::kKvzip)
     return spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction;
   return 0;
@@ -30,7 +30,7 @@ void CompressedCache::run_probes(size_t index, const StepStream& on) {
   const uint32_t heads = llm_.layers * llm_.kv_heads;
   uint32_t rows = 0;
   for (uint32_t head = 0; head < heads; ++head) {
-    const std::span<const uint32_t> positions = work.call->cells.positions(head);
+    const std::span<const uint32_t> positions = work.request->kv_entries.positions(head);
     const auto first = static_cast<uint32_t>(
         std::lower_bound(positions.begin(), positions.end(), work.compression->begin) - positions.begin());
     rows = std::max(rows, rows_ranked(work, head, first));
@@ -52,12 +52,12 @@ void CompressedCache::ask_judges(Work* work, const StepStream& on) {
   const uint32_t end = work->compression->end;
   if (!options_.config.ask_response) return probe(work, {}, weights_.soft_tokens, on);
   // What is fed back: the last token of the output never is.
-  const uint32_t asked = captured_rows(options_.config.core.policies.scorer, spec);
+  const uint32_t asked = captured_queries(options_.config.core.policies.scorer, spec);
   const uint32_t last =
-      access_.prompt_tokens(work->rows.call) + std::max(access_.output_tokens(work->rows.call), 2u) - 1;
+      access_.prompt_tokens(work->rows.request) + std::max(access_.output_tokens(work->rows.request), 2u) - 1;
   std::vector<uint32_t> tokens;
   for (uint32_t p = end; p < std::min(last, end + asked); ++p)
-    tokens.push_back(access_.token(work->rows.call, p));
+    tokens.push_back(access_.token(work->rows.request, p));
   probe(work, tokens, {}, on);
 }
 
@@ -77,13 +77,13 @@ void CompressedCache::repeat_context(Work* work, const StepStream& on) {
     probing_->chunk = chunk;
     std::vector<uint32_t> tokens = instruction;
     for (uint32_t p = chunk.tail_begin; p < chunk.end; ++p)
-      tokens.push_back(access_.token(work->rows.call, p));
+      tokens.push_back(access_.token(work->rows.request, p));
     probe(work, tokens, {}, on);
   }
 }
 
-// Rows behind the call's cells, which nobody keeps: they are staged, and nothing is ranked. `tokens`, or
-// `values` as they enter the first layer.
+// Rows behind the request's KV entries, which nobody keeps: they are staged, and nothing is ranked. `tokens`,
+// or `values` as they enter the first layer.
 void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
                             const StepStream& on) {
   const auto count = static_cast<uint32_t>(tokens.empty() ? values.size() / llm_.hidden : tokens.size());
@@ -92,12 +92,12 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
   std::vector<Work> step = std::move(work_);
   const uint32_t step_rows = rows_;
   Work work;
-  work.call = of->call;
-  work.rows = {.call = of->rows.call,
+  work.request = of->request;
+  work.rows = {.request = of->rows.request,
                .row = 0,
                .tokens = count,
-               .context = of->call->cells.tokens(),
-               .phase = of->call->cells.next_phase(),
+               .context = of->request->kv_entries.tokens(),
+               .phase = of->request->kv_entries.next_phase(),
                .prompt = true,
                .samples = false,
                .staged = true};
@@ -121,53 +121,59 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
 }
 
 // Judge Q: all that is ranked, and the rows themselves. KVzip: sinks, the chunk, and the rows themselves.
-void CompressedCache::add_probe_look(uint32_t head, const Work& work, const Read& read) {
+void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Read& read) {
   const uint32_t count = work.rows.tokens, column = shape_.groups.column_of(head);
-  LookHead look;
-  look.queries = count, look.q_row = 0;
-  look.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
-  look.visible = static_cast<uint32_t>(visible_.size());
+  AttentionScoreHead attention_scores;
+  attention_scores.queries = count, attention_scores.q_row = 0;
+  attention_scores.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  attention_scores.visible = static_cast<uint32_t>(visible_.size());
   if (probing_->chunk.has_value()) {
     const kernels::RepeatChunk& chunk = *probing_->chunk;
-    KVT_CHECK(work.call->cells.cells(head) == work.call->cells.tokens());  // nothing was dropped yet
+    KVT_CHECK(work.request->kv_entries.kv_entries(head) ==
+              work.request->kv_entries.tokens());  // nothing was dropped yet
     const uint32_t page = memory_.page_tokens;
-    look.cells = {static_cast<uint32_t>(tables_.size()), cells_.packed() ? 0 : column, 0, 0};
+    attention_scores.kv_entries = {static_cast<uint32_t>(tables_.size()), kv_entries_.packed() ? 0 : column,
+                                   0, 0};
     const auto add = [&](uint32_t begin, uint32_t end) {
-      for (uint32_t cell = begin; cell < end; ++cell)
-        tables_.push_back(cells_.packed() ? work.wide.at(head) + cell
-                          : read.listed   ? tables_[read.table + cell]
-                                          : tables_[read.table + cell / page] * page + cell % page);
-      look.cells.rows += end - begin;
+      for (uint32_t kv_entry = begin; kv_entry < end; ++kv_entry)
+        tables_.push_back(kv_entries_.packed() ? work.dequantized.at(head) + kv_entry
+                          : read.listed        ? tables_[read.table + kv_entry]
+                                        : tables_[read.table + kv_entry / page] * page + kv_entry % page);
+      attention_scores.kv_entries.rows += end - begin;
     };
     add(0, probing_->sinks), add(chunk.begin, chunk.end);
-    look.scored = look.cells.rows;
+    attention_scores.scored = attention_scores.kv_entries.rows;
     add(read.before, read.before + count);
   } else {
-    const std::span<const uint32_t> positions = work.call->cells.positions(head);
+    const std::span<const uint32_t> positions = work.request->kv_entries.positions(head);
     const auto first = static_cast<uint32_t>(
         std::lower_bound(positions.begin(), positions.end(), probing_->begin) - positions.begin());
-    look.cells = {read.table, column, first, read.before - first + count};
-    if (cells_.packed()) look.cells.table = PackedHeads::table(work.wide.at(head)), look.cells.column = 0;
-    look.scored = read.before - first;
+    attention_scores.kv_entries = {read.table, column, first, read.before - first + count};
+    if (kv_entries_.packed())
+      attention_scores.kv_entries.table = PackedHeads::table(work.dequantized.at(head)),
+      attention_scores.kv_entries.column = 0;
+    attention_scores.scored = read.before - first;
   }
-  for (uint32_t i = 0; i < count; ++i) visible_.push_back(look.scored + i + 1);
-  look_rows_ = std::max(look_rows_, look.cells.rows);
-  look_queries_ = std::max(look_queries_, count);
-  looks_.push_back(look);
+  for (uint32_t i = 0; i < count; ++i) visible_.push_back(attention_scores.scored + i + 1);
+  score_rows_max_ = std::max(score_rows_max_, attention_scores.kv_entries.rows);
+  score_queries_max_ = std::max(score_queries_max_, count);
+  score_heads_.push_back(attention_scores);
 }
 
 void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
-  LookArgs look = look_args(tensors.q);
-  look.heads = lists_.at(at_.looks) + layers_[layer].looks.first, look.count = llm_.kv_heads;
+  AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
+  attention_scores.heads = lists_.at(at_.score_heads) + layers_[layer].score_heads.first,
+  attention_scores.count = llm_.kv_heads;
   float* scores = scores_->scores() + uint64_t{layer} * llm_.kv_heads * probing_->stride;
   uint32_t skip = 0;
-  look.cells.listed = !cells_.packed() && read_of(&work_[0], layer * llm_.kv_heads).listed;
+  attention_scores.kv_entries.listed =
+      !kv_entries_.packed() && read_of(&work_[0], layer * llm_.kv_heads).listed;
   if (probing_->chunk.has_value()) {
     KVT_CHECK(probing_->begin == 0);
-    look.cells.listed = true, look.cells.pages = lists_.at(at_.tables);
+    attention_scores.kv_entries.listed = true, attention_scores.kv_entries.pages = lists_.at(at_.tables);
     skip = probing_->sinks, scores += probing_->chunk->begin;
   }
-  scores_->score_probes(look, scores, probing_->stride, skip, on.stream);
+  scores_->score_probes(attention_scores, scores, probing_->stride, skip, on.stream);
 }
 
 // A layer's keys and values come over, the definitions score them, and scores go back.
@@ -179,14 +185,14 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
   const auto shape = [&] { return fmt::format("{} heads, {} rows", llm_.kv_heads, stride); };
   const auto fetch = [&](uint32_t layer, const float** keys, const float** values) {
     unpack_ranked(layer, on);
-    ReadCellsArgs args{cells_.cells(tables, listed),
-                       rank_lists_.at(batch.at.cells) + uint64_t{layer} * llm_.kv_heads,
-                       fetched_.as<float>(),
-                       fetched_.as<float>() + numbers,
-                       stride,
-                       llm_.kv_heads,
-                       batch.rows_max};
-    must(read_cells(args, on.stream), "read_cells", 0, shape);
+    ReadEntriesArgs args{kv_entries_.kv_entries(tables, listed),
+                         rank_lists_.at(batch.at.kv_entries) + uint64_t{layer} * llm_.kv_heads,
+                         fetched_.as<float>(),
+                         fetched_.as<float>() + numbers,
+                         stride,
+                         llm_.kv_heads,
+                         batch.rows_max};
+    must(read_entries(args, on.stream), "read_entries", 0, shape);
     must(cudaMemcpyAsync(fetched_host_.as<float>(), fetched_.as<float>(), 2 * numbers * sizeof(float),
                          cudaMemcpyDeviceToHost, on.stream),
          "copy of keys and values", 2 * numbers * sizeof(float), shape);
@@ -201,8 +207,8 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
     expected.push_back(known.empty() ? budget_->expected(head.candidates(), work.compression->end)
                                      : known[shape_.groups.group_of(head.head)]);
   }
-  host_->score(access_.session(work.rows.call), heads, work.compression->end, work.rows, expected,
-               scores_->fetch_queries(work.call->captured, on.stream), batch.rows_max, fetch);
+  host_->score(access_.session(work.rows.request), heads, work.compression->end, work.rows, expected,
+               scores_->fetch_queries(work.request->captured, on.stream), batch.rows_max, fetch);
   host_scores_.assign(batch.count() * stride, 0.0f);
   for (size_t i = 0; i < heads.size(); ++i)
     std::copy(heads[i].scores.begin(), heads[i].scores.end(),
@@ -216,14 +222,14 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
   for (const RankBatch::Head& head : batch.heads) KVT_CHECK(head.rows == batch.rows_max);
   const RowRange& forced = batch.heads[0].forced_ranges;  // all heads hold the same positions
   IntentScoreArgs what;
-  what.cells = cells_.cells(tables, listed), what.heads = rank_lists_.at(batch.at.cells);
+  what.kv_entries = kv_entries_.kv_entries(tables, listed), what.heads = rank_lists_.at(batch.at.kv_entries);
   what.forced = rank_lists_.at(batch.at.forced) + forced.begin, what.forced_count = forced.end - forced.begin;
   what.rows = batch.rows_max;
   IntentScores::Target to{scores_->scores(), batch.rows_max, batch.count()};
-  if (shape_.keeping == Keeping::kHoles) to.scores += batch.count() * to.stride, to.copies = 1;
+  if (shape_.slot_retention == SlotRetention::kInPlace) to.scores += batch.count() * to.stride, to.copies = 1;
   std::function<void(uint32_t)> open;
-  if (cells_.packed()) open = [&](uint32_t layer) { unpack_ranked(layer, on); };
-  intents_->score(access_.session(work.rows.call), what, to, open, on.stream);
+  if (kv_entries_.packed()) open = [&](uint32_t layer) { unpack_ranked(layer, on); };
+  intents_->score(access_.session(work.rows.request), what, to, open, on.stream);
 }
 
 // A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
@@ -231,12 +237,12 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
 void CompressedCache::remember(const Work& work, const StepStream& on) {
   const bool ended = work.rows.prompt && (work.rows.samples || work.compression != nullptr);
   if (!ended) return;
-  const SessionId session = access_.session(work.rows.call);
+  const SessionId session = access_.session(work.rows.request);
   // A session that ended meanwhile has lost it: then this turn is all there is.
   const bool known =
-      !remembered_.insert(work.rows.call).second && intents_->memory().find(session) != nullptr;
+      !remembered_.insert(work.rows.request).second && intents_->memory().find(session) != nullptr;
   if (known) return;
-  intents_->remember(session, *scores_, work.call->captured, work.call->cells.tokens(), on.stream);
+  intents_->remember(session, *scores_, work.request->captured, work.request->kv_entries.tokens(), on.stream);
 }
 
 }  // namespace kvtwin::cuda

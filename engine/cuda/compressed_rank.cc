@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/base/check.h"
-#include "engine/cpu/imposed.h"
+#include "engine/cpu/forced_outcome.h"
 #include "engine/cuda/compressed_cache.h"
 #include "engine/cuda/cuda_check.h"
 
@@ -21,22 +21,22 @@ uint32_t before(std::span<const uint32_t> positions, uint32_t position) {
 
 }  // namespace
 
-// Cells from `first` on, and rows that are staged.
+// KV entries from `first` on, and rows that are staged.
 uint32_t CompressedCache::rows_ranked(const Work& work, uint32_t head, uint32_t first) const {
-  return work.call->cells.cells(head) - first + (work.rows.staged ? work.rows.tokens : 0);
+  return work.request->kv_entries.kv_entries(head) - first + (work.rows.staged ? work.rows.tokens : 0);
 }
 
 void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) {
   Work& work = work_[index];
   const Compression& c = *work.compression;
   const uint32_t group = shape_.groups.group_of(head);
-  const std::span<const uint32_t> positions = work.call->cells.positions(head);
+  const std::span<const uint32_t> positions = work.request->kv_entries.positions(head);
   const uint32_t first = before(positions, c.begin), rows = rows_ranked(work, head, first);
-  // Rows before a position; staged ones follow on the cells.
+  // Rows before a position; staged ones follow on the KV entries.
   const auto row_of = [&](uint32_t position) {
-    const uint32_t among_cells = before(positions.subspan(first), position);
+    const uint32_t among_entries = before(positions.subspan(first), position);
     const uint32_t staged = position > work.rows.context ? position - work.rows.context : 0;
-    return among_cells + (work.rows.staged ? std::min(staged, work.rows.tokens) : 0);
+    return among_entries + (work.rows.staged ? std::min(staged, work.rows.tokens) : 0);
   };
   const auto forced_first = static_cast<uint32_t>(batch->forced.size());
   uint32_t forced = 0;
@@ -47,49 +47,52 @@ void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) 
     forced += of_rows.end - of_rows.begin;
   }
   const Read& read = read_of(&work, head);
-  const uint32_t table =
-      work.rows.staged || shape_.keeping == Keeping::kHoles ? read.table : pages_of(&work, group);
+  const uint32_t table = work.rows.staged || shape_.slot_retention == SlotRetention::kInPlace
+                             ? read.table
+                             : pages_of(&work, group);
   batch->heads.push_back(
       {index, head, first, rows, forced, {forced_first, static_cast<uint32_t>(batch->forced.size())}});
-  const CellHead stored{table, shape_.groups.column_of(head), first, rows};
-  batch->cells.push_back(stored);
-  if (cells_.packed()) {
+  const KvEntryHead stored{table, shape_.groups.column_of(head), first, rows};
+  batch->kv_entries.push_back(stored);
+  if (kv_entries_.packed()) {
     batch->stored.push_back(stored);
-    batch->cells.back().table = PackedHeads::table(work.wide.at(head)), batch->cells.back().column = 0;
+    batch->kv_entries.back().table = PackedHeads::table(work.dequantized.at(head)),
+    batch->kv_entries.back().column = 0;
   }
   batch->rows_max = std::max(batch->rows_max, rows);
-  add_query_rows(work, head, first, rows, batch);
-  if (!scores_->has_marks()) return;
+  add_query_tokens(work, head, first, rows, batch);
+  if (!scores_->has_scorer_state()) return;
   const kernels::ScoreSpec& spec = scores_->spec();
   uint32_t stays = 0;
   if (spec.kind == kernels::ScorerKind::kObserved) stays = spec.window.window;
   if (spec.kind == kernels::ScorerKind::kTrimKv) stays = spec.trim.window;
-  batch->marks.push_back({stored, static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
+  batch->scorer_state.push_back(
+      {stored, static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
   batch->positions.insert(batch->positions.end(), positions.begin() + first, positions.end());
   for (uint32_t i = 0; work.rows.staged && i < work.rows.tokens; ++i)
     batch->positions.push_back(work.rows.context + i);
 }
 
-// The rows that ask, and what each sees of the ranked cells.
-void CompressedCache::add_query_rows(const Work& work, uint32_t head, uint32_t first, uint32_t rows,
-                                     RankBatch* batch) {
+// The rows that ask, and what each sees of the ranked KV entries.
+void CompressedCache::add_query_tokens(const Work& work, uint32_t head, uint32_t first, uint32_t rows,
+                                       RankBatch* batch) {
   const kernels::ScoreSpec& spec = scores_->spec();
   const bool pointed = spec.kind == kernels::ScorerKind::kRaas && work.rows.prompt;
-  if (!scores_->looks() && !pointed) return;
-  std::vector<uint32_t> phases = work.call->captured.phases;
-  LookHead look;
-  look.cells = batch->cells.back();
-  look.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  if (!scores_->score_heads() && !pointed) return;
+  std::vector<uint32_t> phases = work.request->captured.phases;
+  AttentionScoreHead attention_scores;
+  attention_scores.kv_entries = batch->kv_entries.back();
+  attention_scores.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
   if (work.rows.staged) {  // they are still where the products left them
     const uint32_t asked = std::min(scores_->rows_kept(work.rows), work.rows.tokens);
     phases.clear();
     for (uint32_t i = work.rows.tokens - asked; i < work.rows.tokens; ++i)
       phases.push_back(work.rows.phase + i);
-    look.q_row = work.rows.row + work.rows.tokens - asked;
+    attention_scores.q_row = work.rows.row + work.rows.tokens - asked;
   }
-  look.queries = static_cast<uint32_t>(phases.size());
-  look.visible = static_cast<uint32_t>(batch->visible.size());
-  const std::span<const uint32_t> positions = work.call->cells.positions(head).subspan(first);
+  attention_scores.queries = static_cast<uint32_t>(phases.size());
+  attention_scores.visible = static_cast<uint32_t>(batch->visible.size());
+  const std::span<const uint32_t> positions = work.request->kv_entries.positions(head).subspan(first);
   const auto seen = [&](uint32_t phase) {  // rows whose phase is below
     if (shape_.rerotate) return std::min(rows, phase > first ? phase - first : 0);
     const uint32_t staged = phase > work.rows.context ? phase - work.rows.context : 0;
@@ -98,25 +101,25 @@ void CompressedCache::add_query_rows(const Work& work, uint32_t head, uint32_t f
   const bool tova = spec.kind == kernels::ScorerKind::kTova;
   for (const uint32_t phase : phases)
     batch->visible.push_back(tova || spec.window.causal ? seen(phase + 1) : rows);
-  look.scored = rows;
+  attention_scores.scored = rows;
   if (!phases.empty() && (tova || spec.window.keep_window))
-    look.scored = seen(tova ? phases.back() : phases.front());
-  batch->queries_max = std::max(batch->queries_max, look.queries);
-  batch->looks.push_back(look);
+    attention_scores.scored = seen(tova ? phases.back() : phases.front());
+  batch->queries_max = std::max(batch->queries_max, attention_scores.queries);
+  batch->score_heads.push_back(attention_scores);
 }
 
 void CompressedCache::choose(RankBatch* batch, uint32_t index, uint32_t keep) {
   const RankBatch::Head& head = batch->heads[index];
   Work& work = work_[head.work];
-  const uint32_t kept_at = kept_total_;
-  kept_total_ += head.kept(keep);
-  batch->choose(index, keep, kept_at, pages_of(&work, shape_.groups.group_of(head.head)));
+  const uint32_t retained_at = retained_total_;
+  retained_total_ += head.retained(keep);
+  batch->choose(index, keep, retained_at, pages_of(&work, shape_.groups.group_of(head.head)));
 }
 
 // Counts are known: everything about these compressions but the values.
 void CompressedCache::plan_staged() {
   uint32_t heads = 0, rows = 0;
-  LookArgs look = look_args(nullptr);
+  AttentionScoreArgs attention_scores = attention_score_args(nullptr);
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     RankBatch& batch = layers_[l].staged;
     for (size_t i = 0; i < work_.size(); ++i) {
@@ -130,14 +133,14 @@ void CompressedCache::plan_staged() {
       }
     }
     heads = std::max(heads, batch.count()), rows = std::max(rows, batch.rows_max);
-    look.queries_max = std::max(look.queries_max, batch.queries_max);
+    attention_scores.queries_max = std::max(attention_scores.queries_max, batch.queries_max);
   }
   if (heads == 0) return;
   scores_->reserve_scores(heads, rows);
-  look.count = heads, look.rows_max = rows, look.stride = rows;
-  if (scores_->looks()) scores_->reserve_look(look);
-  grow(&kept_, Buffer::Kind::kDevice, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
-  grow(&kept_host_, Buffer::Kind::kPinned, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
+  attention_scores.count = heads, attention_scores.rows_max = rows, attention_scores.stride = rows;
+  if (scores_->score_heads()) scores_->reserve_attention_scores(attention_scores);
+  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
+  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
 }
 
 void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
@@ -146,19 +149,20 @@ void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const
   const auto tokens = work_[batch.heads[0].work].compression->end;
   if (scores_->by_position()) {
     send_position_scores(batch, on);
-  } else if (!scores_->has_marks()) {
+  } else if (!scores_->has_scorer_state()) {
     scores_->score(batch, lists_, 0, batch.count(), tables, tensors.q, false, tokens, batch.rows_max,
                    on.stream);
   } else {
-    // What decays does so by its own call's time.
+    // What decays does so by its own request's time.
     for (uint32_t first = 0; first < batch.count(); first += llm_.kv_heads) {
       scores_->score(batch, lists_, first, llm_.kv_heads, tables, tensors.q, false,
                      work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
     }
   }
   select_and_move(batch, lists_, tables, on);
-  if (pages_ != nullptr) pages_->cut(layer, lists_, cells_.packed_heads(), kept_.as<uint32_t>(), on.stream);
-  if (layer + 1 == llm_.layers) fetch_kept(on);
+  if (pages_ != nullptr)
+    pages_->cut(layer, lists_, kv_entries_.packed_heads(), retained_.as<uint32_t>(), on.stream);
+  if (layer + 1 == llm_.layers) fetch_retained(on);
 }
 
 void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists,
@@ -169,32 +173,32 @@ void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists&
                     batch.rows_max,
                     lists.at(batch.at.selects),
                     lists.at(batch.at.forced),
-                    kept_.as<uint32_t>(),
+                    retained_.as<uint32_t>(),
                     nan_.as<uint32_t>(),
                     static_cast<uint32_t>(batch.selects.size()),
                     batch.rows_max};
-  must(select_cells(select, on.stream), "select_cells", 0, shape);
+  must(select_entries(select, on.stream), "select_entries", 0, shape);
   if (batch.compacts.empty()) return;
   on.timer->begin(Operation::kMove);
-  if (cells_.packed()) {
-    return cells_.packed_heads().move(tables, cells_.marks(), lists.at(batch.at.compacts),
-                                      kept_.as<uint32_t>(), batch.count(), on.stream);
+  if (kv_entries_.packed()) {
+    return kv_entries_.packed_heads().move(tables, kv_entries_.scorer_state(), lists.at(batch.at.compacts),
+                                           retained_.as<uint32_t>(), batch.count(), on.stream);
   }
-  CompactArgs args{cells_.cells(tables, false),
-                   cells_.pool(),
-                   cells_.marks(),
+  CompactArgs args{kv_entries_.kv_entries(tables, false),
+                   kv_entries_.pool(),
+                   kv_entries_.scorer_state(),
                    lists.at(batch.at.compacts),
-                   kept_.as<uint32_t>(),
+                   retained_.as<uint32_t>(),
                    shape_.rerotate ? inv_freq_.as<float>() : nullptr,
                    batch.count()};
-  must(compact_cells(args, on.stream), "compact_cells", 0, shape);
+  must(compact_entries(args, on.stream), "compact_entries", 0, shape);
 }
 
-void CompressedCache::fetch_kept(const StepStream& on) {
-  if (kept_total_ == 0) return;
-  must(cudaMemcpyAsync(kept_host_.as<uint32_t>(), kept_.as<uint32_t>(), kept_total_ * sizeof(uint32_t),
-                       cudaMemcpyDeviceToHost, on.stream),
-       "copy of kept rows", kept_total_ * sizeof(uint32_t));
+void CompressedCache::fetch_retained(const StepStream& on) {
+  if (retained_total_ == 0) return;
+  must(cudaMemcpyAsync(retained_host_.as<uint32_t>(), retained_.as<uint32_t>(),
+                       retained_total_ * sizeof(uint32_t), cudaMemcpyDeviceToHost, on.stream),
+       "copy of kept rows", retained_total_ * sizeof(uint32_t));
 }
 
 // The rows that were kept are what is left of their heads.
@@ -203,15 +207,16 @@ void CompressedCache::apply(const RankBatch& batch) {
     const RankBatch::Head& head = batch.heads[i];
     Work& work = work_[head.work];
     const CompactHead& moved = batch.compacts[i];
-    const uint32_t* const rows = kept_host_.as<uint32_t>() + moved.kept;
-    const std::span<const uint32_t> had = work.call->cells.positions(head.head);
+    const uint32_t* const rows = retained_host_.as<uint32_t>() + moved.retained;
+    const std::span<const uint32_t> had = work.request->kv_entries.positions(head.head);
     std::vector<uint32_t> positions;
     for (uint32_t k = 0; k < moved.count; ++k) {
-      const uint32_t cell = head.first + rows[k];
-      positions.push_back(cell < had.size() ? had[cell]
-                                            : work.rows.context + cell - static_cast<uint32_t>(had.size()));
+      const uint32_t kv_entry = head.first + rows[k];
+      positions.push_back(kv_entry < had.size()
+                              ? had[kv_entry]
+                              : work.rows.context + kv_entry - static_cast<uint32_t>(had.size()));
     }
-    work.call->cells.replace(head.head, head.first, positions);
+    work.request->kv_entries.replace(head.head, head.first, positions);
   }
 }
 
@@ -221,7 +226,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   if (!scores_->probes()) scores_->reserve_scores(heads, batch->rows_max);  // else they stand there
   rank_lists_.clear();
   const ListAt<uint32_t> tables = rank_lists_.add(tables_);
-  if (cells_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
+  if (kv_entries_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
   batch->add_to(&rank_lists_);
   rank_lists_.send(on.stream);
   const uint32_t* const at = rank_lists_.at(tables);
@@ -230,9 +235,9 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   const bool listed = read_of(&work, batch->heads[0].head).listed;
   if (host_ != nullptr) return score_on_host(work, *batch, at, listed, on);
   if (intents_ != nullptr) return score_intents(work, *batch, at, listed, on);
-  if (batch->looks.empty()) {
+  if (batch->score_heads.empty()) {
     // Of packed keys there is one layer at a time.
-    const uint32_t together = cells_.packed() && !scores_->has_marks() ? of_layer : heads;
+    const uint32_t together = kv_entries_.packed() && !scores_->has_scorer_state() ? of_layer : heads;
     for (uint32_t first = 0; first < heads; first += together) {
       if (together < heads || llm_.layers == 1) unpack_ranked(first / of_layer, on);
       scores_->score(*batch, rank_lists_, first, together, at, nullptr, listed, work.compression->end,
@@ -240,12 +245,13 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
     }
     return;
   }
-  LookArgs look = scores_->look_args(*batch, rank_lists_, 0, of_layer, at, nullptr, listed);
-  scores_->reserve_look(look);
+  AttentionScoreArgs attention_scores =
+      scores_->attention_score_args(*batch, rank_lists_, 0, of_layer, at, nullptr, listed);
+  scores_->reserve_attention_scores(attention_scores);
   for (uint32_t first = 0; first < heads; first += of_layer) {
     unpack_ranked(first / of_layer, on);
     scores_->score(*batch, rank_lists_, first, of_layer, at,
-                   scores_->queries(work.call->captured, first / of_layer), listed, work.compression->end,
+                   scores_->queries(work.request->captured, first / of_layer), listed, work.compression->end,
                    batch->rows_max, on.stream);
   }
 }
@@ -258,13 +264,13 @@ void CompressedCache::send_position_scores(const RankBatch& batch, const StepStr
   for (uint32_t i = 0; i < batch.count(); ++i) {
     const RankBatch::Head& head = batch.heads[i];
     const Work& work = work_[head.work];
-    const std::span<const uint32_t> had = work.call->cells.positions(head.head).subspan(head.first);
+    const std::span<const uint32_t> had = work.request->kv_entries.positions(head.head).subspan(head.first);
     positions.assign(had.begin(), had.end());
     for (uint32_t row = 0; positions.size() < head.rows; ++row) positions.push_back(work.rows.context + row);
     kernels::ScoreInputs in;
     in.layer = head.head / llm_.kv_heads, in.head_first = head.head % llm_.kv_heads;
     in.positions = {head.rows, positions};
-    kernels::score_cells(scores_->spec(), in, {host_scores_.data() + i * stride, 1, head.rows, head.rows});
+    kernels::score_entries(scores_->spec(), in, {host_scores_.data() + i * stride, 1, head.rows, head.rows});
   }
   send_scores(on);
 }
@@ -281,9 +287,10 @@ std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, con
     const RankBatch::Head& head = batch.heads[i];
     cpu::RankedHead& out = heads.emplace_back();
     out.head = head.head, out.first = head.first;
-    const std::span<const uint32_t> positions = work.call->cells.positions(head.head).subspan(head.first);
+    const std::span<const uint32_t> positions =
+        work.request->kv_entries.positions(head.head).subspan(head.first);
     out.positions.assign(positions.begin(), positions.end());
-    work.call->cells.phases(head.head, head.first, &out.phases);
+    work.request->kv_entries.phases(head.head, head.first, &out.phases);
     for (uint32_t range = head.forced_ranges.begin; range < head.forced_ranges.end; ++range) {
       for (uint32_t row = batch.forced[range].begin; row < batch.forced[range].end; ++row)
         out.forced.push_back(row);
@@ -308,52 +315,52 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch&
     heads[i].scores.assign(first, first + batch.heads[i].rows);
   }
   std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
-  impose_counts(work, batch, &out);
+  force_counts(work, batch, &out);
   return out;
 }
 
-void CompressedCache::impose_counts(const Work& work, const RankBatch& batch,
-                                    std::vector<uint32_t>* counts) const {
-  const CellsKept* const imposed = imposed_kept(given_, work.rows.call);
-  if (imposed == nullptr || imposed->counts.size() != counts->size()) return;
+void CompressedCache::force_counts(const Work& work, const RankBatch& batch,
+                                   std::vector<uint32_t>* counts) const {
+  const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request);
+  if (forced_outcome == nullptr || forced_outcome->counts.size() != counts->size()) return;
   for (uint32_t g = 0; g < counts->size(); ++g) {
     const RankBatch::Head& head = batch.heads[shape_.groups.members(g)[0]];
-    (*counts)[g] =
-        imposed_keep(imposed->counts[g], head.first + head.forced_rows, head.rows - head.forced_rows);
+    (*counts)[g] = forced_keep_count(forced_outcome->counts[g], head.first + head.forced_rows,
+                                     head.rows - head.forced_rows);
   }
 }
 
-void CompressedCache::compress(size_t index, const StepStream& on, StepValues* values) {
+void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
   if (scores_->probes()) run_probes(index, on);
   Work& work = work_[index];
   // Tables of the step are not needed any more: those of this compression take their place.
   tables_.clear();
   for (Work& each : work_) each.reads.clear(), each.pages.clear();
-  kept_total_ = 0;
-  if (cells_.packed()) open_ranked(&work);
+  retained_total_ = 0;
+  if (kv_entries_.packed()) open_ranked(&work);
   RankBatch batch;
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) {
     pages_of(&work, shape_.groups.group_of(head));
     add_ranked(index, head, &batch);
   }
   score_all(index, &batch, on);
-  if (shape_.keeping == Keeping::kHoles) return compress_holes(index, &batch, on, values);
-  const std::vector<uint32_t> kept = counts(work, batch, on);
+  if (shape_.slot_retention == SlotRetention::kInPlace) return compress_in_place(index, &batch, on, values);
+  const std::vector<uint32_t> retained = counts(work, batch, on);
   for (uint32_t i = 0; i < batch.count(); ++i)
-    choose(&batch, i, kept[shape_.groups.group_of(batch.heads[i].head)]);
+    choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
   const ListAt<uint32_t> tables = send_choice(&batch, on);
   select_and_move(batch, choice_lists_, choice_lists_.at(tables), on);
   finish_choice(on);
   apply(batch);
   if (!work.compression->keep.empty()) return;  // the policy knows
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
-    values->kept_counts.push_back(work.call->cells.cells(shape_.groups.members(g)[0]));
+    values->retained_counts.push_back(work.request->kv_entries.kv_entries(shape_.groups.members(g)[0]));
   }
 }
 
 ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
-  grow(&kept_, Buffer::Kind::kDevice, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
-  grow(&kept_host_, Buffer::Kind::kPinned, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
+  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
+  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
   choice_lists_.clear();
   const ListAt<uint32_t> tables = choice_lists_.add(tables_);
   batch->add_to(&choice_lists_);
@@ -362,14 +369,14 @@ ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream
 }
 
 void CompressedCache::finish_choice(const StepStream& on) {
-  fetch_kept(on);
+  fetch_retained(on);
   on.timer->end();
   must(cudaStreamSynchronize(on.stream), "compression");
 }
 
 // A token goes from all heads at once: one score each, the mean.
-void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepStream& on,
-                                     StepValues* values) {
+void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const StepStream& on,
+                                        DataOutcomes* values) {
   Work& work = work_[index];
   const Compression& c = *work.compression;
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
@@ -380,25 +387,25 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
     must(mean_scores(scores_->scores(), stride, batch->count(), batch->rows_max, mean, on.stream),
          "mean_scores");
   RankBatch one;
-  one.heads = {batch->heads[0]}, one.cells = {batch->cells[0]};
+  one.heads = {batch->heads[0]}, one.kv_entries = {batch->kv_entries[0]};
   one.forced = batch->forced, one.rows_max = batch->rows_max;
   choose(&one, 0, c.keep[0]);
-  const uint32_t kept = one.compacts[0].count;
+  const uint32_t retained = one.compacts[0].count;
   one.compacts.clear();  // nothing moves
   send_choice(&one, on);
   SelectArgs select{mean,
                     stride,
                     choice_lists_.at(one.at.selects),
                     choice_lists_.at(one.at.forced),
-                    kept_.as<uint32_t>(),
+                    retained_.as<uint32_t>(),
                     nan_.as<uint32_t>(),
                     1,
                     one.rows_max};
   on.timer->begin(Operation::kSelect);
-  must(select_cells(select, on.stream), "select_cells");
+  must(select_entries(select, on.stream), "select_entries");
   finish_choice(on);
-  const std::vector<uint32_t> rows = rows_left(work, one, kept);
-  const std::span<const uint32_t> had = work.call->cells.positions(0);
+  const std::vector<uint32_t> rows = rows_left(work, one, retained);
+  const std::span<const uint32_t> had = work.request->kv_entries.positions(0);
   std::vector<uint32_t> left;
   std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
   uint32_t next = 0;
@@ -409,25 +416,26 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
       live[had[row] / 64] |= uint64_t{1} << (had[row] % 64);
       continue;
     }
-    const cpu::Place place = work.call->cells.place(0, row);
-    std::vector<bool>& dead = page_dead_[PageId{place.page}];
-    dead.resize(memory_.page_tokens, false);
-    dead[place.slot] = true;
+    const cpu::Place place = work.request->kv_entries.place(0, row);
+    std::vector<bool>& dropped_tokens = page_dropped_[PageId{place.page}];
+    dropped_tokens.resize(memory_.page_tokens, false);
+    dropped_tokens[place.slot] = true;
   }
-  work.call->cells.drop_all_but(std::move(left));
-  values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
+  work.request->kv_entries.drop_all_but(std::move(left));
+  values->retained_live.insert(values->retained_live.end(), live.begin(), live.end());
 }
 
-// The rows that select_cells has kept, or those that are imposed.
+// The rows that select_entries has kept, or those that are forced.
 std::vector<uint32_t> CompressedCache::rows_left(const Work& work, const RankBatch& batch,
-                                                 uint32_t kept) const {
-  const uint32_t* const first = kept_host_.as<uint32_t>();
-  if (const CellsKept* const imposed = imposed_kept(given_, work.rows.call)) {
+                                                 uint32_t retained) const {
+  const uint32_t* const first = retained_host_.as<uint32_t>();
+  if (const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request)) {
     const std::vector<cpu::RankedHead> head = ranked_heads(work, batch);
-    std::vector<uint32_t> told = cpu::imposed_rows(imposed->live, head[0].positions, head[0].forced, kept);
-    if (!told.empty()) return told;
+    std::vector<uint32_t> forced_list =
+        cpu::forced_outcome_rows(forced_outcome->live, head[0].positions, head[0].forced, retained);
+    if (!forced_list.empty()) return forced_list;
   }
-  return {first, first + kept};
+  return {first, first + retained};
 }
 
 }  // namespace kvtwin::cuda

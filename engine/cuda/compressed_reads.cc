@@ -1,4 +1,4 @@
-// Which cells a step's rows write and read, head by head, as lists for the device.
+// Which KV entries a step's rows write and read, head by head, as lists for the device.
 
 #include <algorithm>
 #include <numeric>
@@ -12,29 +12,30 @@ void CompressedCache::clear_lists() {
   for (LayerLists& lists : layers_) lists = {};
   tables_.clear(), visible_.clear(), iota_.clear(), slots_.clear();
   decodes_.clear(), chunks_.clear(), others_.clear(), runs_.clear(), copies_.clear(), holds_.clear(),
-      looks_.clear();
-  wide_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
+      score_heads_.clear();
+  dequantized_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
   if (pages_ != nullptr) pages_->clear();
-  kept_total_ = look_rows_ = look_queries_ = 0;
+  retained_total_ = score_rows_max_ = score_queries_max_ = 0;
   listed_ = false;
 }
 
 void CompressedCache::write_lists(const StepStream& on) {
   clear_lists();
-  // Copies of the cells of one page, or of all rows of the step.
+  // Copies of the KV entries of one page, or of all rows of the step.
   iota_.resize(std::max(memory_.page_tokens, rows_));
   std::iota(iota_.begin(), iota_.end(), 0);
-  for (const Work& work : work_) listed_ = listed_ || (work.rows.tokens == 1 && has_holes(work));
+  for (const Work& work : work_) listed_ = listed_ || (work.rows.tokens == 1 && has_dropped_slots(work));
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     LayerLists& lists = layers_[l];
     const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
     lists.slots = size(slots_);
     slots_.resize(slots_.size() + size_t{rows_} * llm_.kv_heads);
-    if (cells_.packed()) wide_slots_.resize(slots_.size()), cells_.packed_heads().begin_layer();
+    if (kv_entries_.packed())
+      dequantized_slots_.resize(slots_.size()), kv_entries_.packed_heads().begin_layer();
     if (pages_ != nullptr) pages_->begin_layer();
     lists.decodes.first = size(decodes_), lists.chunks.first = size(chunks_);
     lists.others.first = size(others_), lists.runs.first = size(runs_), lists.copies.first = size(copies_);
-    lists.holds.first = size(holds_), lists.looks.first = size(looks_);
+    lists.holds.first = size(holds_), lists.score_heads.first = size(score_heads_);
     lists.packs.first = size(packs_), lists.unpacks.first = size(unpacks_);
     lists.fused.first = size(fused_);
     for (Work& work : work_) {
@@ -46,12 +47,12 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.runs.count = size(runs_) - lists.runs.first;
     lists.copies.count = size(copies_) - lists.copies.first;
     lists.holds.count = size(holds_) - lists.holds.first;
-    lists.looks.count = size(looks_) - lists.looks.first;
+    lists.score_heads.count = size(score_heads_) - lists.score_heads.first;
     lists.packs.count = size(packs_) - lists.packs.first;
     lists.unpacks.count = size(unpacks_) - lists.unpacks.first;
     lists.fused.count = size(fused_) - lists.fused.first;
   }
-  if (cells_.packed()) grow_wide();
+  if (kv_entries_.packed()) grow_dequantized();
   plan_staged();
   send_lists(on);
 }
@@ -62,33 +63,35 @@ void CompressedCache::send_lists(const StepStream& on) {
   at_.slots = lists_.add(slots_), at_.decodes = lists_.add(decodes_), at_.iota = lists_.add(iota_);
   at_.visible = lists_.add(visible_), at_.chunks = lists_.add(chunks_), at_.others = lists_.add(others_);
   at_.runs = lists_.add(runs_), at_.copies = lists_.add(copies_), at_.holds = lists_.add(holds_);
-  at_.looks = lists_.add(looks_), at_.tables = lists_.add(tables_);
-  at_.wide_slots = lists_.add(wide_slots_), at_.packs = lists_.add(packs_);
+  at_.score_heads = lists_.add(score_heads_), at_.tables = lists_.add(tables_);
+  at_.dequantized_slots = lists_.add(dequantized_slots_), at_.packs = lists_.add(packs_);
   at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
   if (pages_ != nullptr) pages_->add_to(&lists_);
   lists_.send(on.stream);
-  if (looks_.empty()) return;
-  LookArgs look = look_args(nullptr);
-  for (const LayerLists& lists : layers_) look.count = std::max(look.count, lists.looks.count);
-  scores_->reserve_look(look);
+  if (score_heads_.empty()) return;
+  AttentionScoreArgs attention_scores = attention_score_args(nullptr);
+  for (const LayerLists& lists : layers_)
+    attention_scores.count = std::max(attention_scores.count, lists.score_heads.count);
+  scores_->reserve_attention_scores(attention_scores);
 }
 
-// Then every layer has a decode for each row and KV head, and nothing else. Packed cells have more lists.
-bool CompressedCache::repeats(StepForm* form) const {
-  if (work_.empty() || probing_.has_value() || cells_.packed()) return false;
+// Then every layer has a decode for each row and KV head, and nothing else. Packed KV entries have more
+// lists.
+bool CompressedCache::repeats(StepGraphKey* graph_key) const {
+  if (work_.empty() || probing_.has_value() || kv_entries_.packed()) return false;
   for (const Work& work : work_) {
     if (work.compression != nullptr || work.rows.tokens != 1 || scores_->rows_kept(work.rows) > 0)
       return false;
   }
   if (decodes_.size() != size_t{rows_} * llm_.kv_heads * llm_.layers) return false;
   if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty() ||
-      !looks_.empty())
+      !score_heads_.empty())
     return false;
-  lists_.add_to(form, at_.slots);
-  lists_.add_to(form, at_.decodes);
-  form->add(uint64_t{listed_});
-  form->add(lists_.at(at_.tables));
+  lists_.add_to(graph_key, at_.slots);
+  lists_.add_to(graph_key, at_.decodes);
+  graph_key->add(uint64_t{listed_});
+  graph_key->add(lists_.at(at_.tables));
   return true;
 }
 
@@ -102,24 +105,24 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
   }
   if (work->rows.staged && !read.listed) add_copy(group, column, work, read);
   if (read.from != 0 || read.sinks != UINT32_MAX) add_holds(head, work);
-  if (cells_.packed()) add_wide(layer, kv_head, work, read);
+  if (kv_entries_.packed()) add_dequantized(layer, kv_head, work, read);
   if (probing_.has_value()) {
-    add_probe_look(head, *work, read);
+    add_probe_scores(head, *work, read);
   } else if (scores_->observes(work->rows)) {
-    add_look(head, *work, read);
+    add_attention_scores(head, *work, read);
   }
-  if (cells_.packed()) return add_wide_rows(head, column, work, read);
+  if (kv_entries_.packed()) return add_dequantized_rows(head, column, work, read);
   add_rows(kv_head, column, work, read);
 }
 
 const CompressedCache::Read& CompressedCache::read_of(Work* work, uint32_t head) {
   const uint32_t group = shape_.groups.group_of(head);
-  const std::pair<uint32_t, uint32_t> key{group, cells_.lane_of(head)};
+  const std::pair<uint32_t, uint32_t> key{group, kv_entries_.lane_of(head)};
   const auto known = work->reads.find(key);
   if (known != work->reads.end()) return known->second;
-  const Read made = shape_.is_ring(group)               ? ring_read(work, head)
-                    : shape_.keeping == Keeping::kHoles ? hole_read(work)
-                                                        : move_read(work, head);
+  const Read made = shape_.is_ring(group)                              ? ring_read(work, head)
+                    : shape_.slot_retention == SlotRetention::kInPlace ? in_place_read(work)
+                                                                       : move_read(work, head);
   return work->reads.emplace(key, made).first->second;
 }
 
@@ -128,18 +131,18 @@ uint32_t CompressedCache::pages_of(Work* work, uint32_t group) {
   const auto known = work->pages.find(group);
   if (known != work->pages.end()) return known->second;
   const auto at = static_cast<uint32_t>(tables_.size());
-  for (const PageId page : work->call->cells.pages(group)) tables_.push_back(raw(page));
+  for (const PageId page : work->request->kv_entries.pages(group)) tables_.push_back(raw(page));
   work->pages[group] = at;
   return at;
 }
 
 uint32_t CompressedCache::past(const Work& work, uint32_t head) const {
-  const uint32_t cells = work.call->cells.cells(head);
-  if (shape_.is_ring(shape_.groups.group_of(head))) return std::min(work.rows.context, shape_.ring_cells());
-  return work.rows.staged ? cells : cells - work.rows.tokens;
+  const uint32_t kv_entries = work.request->kv_entries.kv_entries(head);
+  if (shape_.is_ring(shape_.groups.group_of(head))) return std::min(work.rows.context, shape_.ring_slots());
+  return work.rows.staged ? kv_entries : kv_entries - work.rows.tokens;
 }
 
-// Rows that have no pages stand in scratch pages, behind a copy of the cells that are on the same page.
+// Rows that have no pages stand in scratch pages, behind a copy of the KV entries that are on the same page.
 CompressedCache::Read CompressedCache::move_read(Work* work, uint32_t head) {
   Read out;
   const uint32_t group = shape_.groups.group_of(head), page = memory_.page_tokens;
@@ -147,36 +150,38 @@ CompressedCache::Read CompressedCache::move_read(Work* work, uint32_t head) {
   if (!work->rows.staged) {
     out.table = pages_of(work, group);
     KVT_CHECK(uint64_t{out.before} + work->rows.tokens <=
-              work->call->cells.pages(group).size() * uint64_t{page});
+              work->request->kv_entries.pages(group).size() * uint64_t{page});
     return out;
   }
   out.table = static_cast<uint32_t>(tables_.size());
-  for (uint32_t i = 0; i < out.before / page; ++i) tables_.push_back(raw(work->call->cells.pages(group)[i]));
+  for (uint32_t i = 0; i < out.before / page; ++i)
+    tables_.push_back(raw(work->request->kv_entries.pages(group)[i]));
   const uint32_t scratch = div_ceil(out.before % page + work->rows.tokens, page);
-  for (uint32_t i = 0; i < scratch; ++i) tables_.push_back(cells_.scratch(head, work->scratch + i));
+  for (uint32_t i = 0; i < scratch; ++i) tables_.push_back(kv_entries_.scratch(head, work->scratch + i));
   return out;
 }
 
 // While nothing was overwritten, and while a single row overwrites what it does not see, a ring is a table.
-// Else rows stand in scratch pages, and read what is left of the ring, cell by cell, in order of position.
+// Else rows stand in scratch pages, and read what is left of the ring, KV entry by KV entry, in order of
+// position.
 CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
   Read out;
   const uint32_t group = shape_.groups.group_of(head), context = work->rows.context;
   const uint32_t end = context + work->rows.tokens, page = memory_.page_tokens;
   out.table = pages_of(work, group);
-  if (end <= shape_.ring_cells()) {
+  if (end <= shape_.ring_slots()) {
     out.before = context;
     return out;
   }
   if (work->rows.tokens == 1) {
-    out.before = shape_.ring_cells() - 1;
+    out.before = shape_.ring_slots() - 1;
     out.slot = shape_.ring_slot(context);
     return out;
   }
   const auto scratch = static_cast<uint32_t>(tables_.size());
   for (uint32_t i = 0; i < div_ceil(work->rows.tokens, page); ++i)
-    tables_.push_back(cells_.scratch(head, work->scratch + i));
-  work->held[{group, cells_.lane_of(head)}] = scratch;
+    tables_.push_back(kv_entries_.scratch(head, work->scratch + i));
+  work->held[{group, kv_entries_.lane_of(head)}] = scratch;
   out.listed = true;
   out.sinks = shape_.ring_sinks();
   out.from = std::max(shape_.first_in_ring(context), out.sinks);
@@ -184,7 +189,7 @@ CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
   const auto add = [&](uint32_t position) {
     const uint32_t row = position - context;
     if (position < context) {
-      const cpu::Place place = work->call->cells.ring_place(group, position);
+      const cpu::Place place = work->request->kv_entries.ring_place(group, position);
       tables_.push_back(place.page * page + place.slot);
     } else {
       tables_.push_back(tables_[scratch + row / page] * page + row % page);
@@ -195,53 +200,53 @@ CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
   return out;
 }
 
-// Whether no table of pages names what its rows read. (Pages of one token are cells; packed cells are
-// unpacked, behind one another.)
-bool CompressedCache::has_holes(const Work& work) const {
-  const cpu::CallCells& cells = work.call->cells;
-  return shape_.keeping == Keeping::kHoles && memory_.page_tokens > 1 && !cells_.packed() &&
-         (work.rows.staged || cells.cells(0) != cells.tokens());
+// Whether no table of pages names what its rows read. (Pages of one token are KV entries; packed KV entries
+// are unpacked, behind one another.)
+bool CompressedCache::has_dropped_slots(const Work& work) const {
+  const cpu::RequestTable& kv_entries = work.request->kv_entries;
+  return shape_.slot_retention == SlotRetention::kInPlace && memory_.page_tokens > 1 &&
+         !kv_entries_.packed() && (work.rows.staged || kv_entries.kv_entries(0) != kv_entries.tokens());
 }
 
-// Rows that have no pages (probes) follow on what is left, cell by cell.
-CompressedCache::Read CompressedCache::hole_read(Work* work) {
-  const cpu::CallCells& cells = work->call->cells;
+// Rows that have no pages (probes) follow on what is left, KV entry by cell.
+CompressedCache::Read CompressedCache::in_place_read(Work* work) {
+  const cpu::RequestTable& kv_entries = work->request->kv_entries;
   const uint32_t page = memory_.page_tokens;
   const bool staged = work->rows.staged;
   Read out;
   out.before = past(*work, 0);
-  out.listed =
-      page > 1 && (staged || cells.cells(0) != cells.tokens() || (listed_ && work->rows.tokens == 1));
+  out.listed = page > 1 && (staged || kv_entries.kv_entries(0) != kv_entries.tokens() ||
+                            (listed_ && work->rows.tokens == 1));
   if (!out.listed && page > 1) {
     out.table = pages_of(work, 0);
     return out;
   }
   out.table = static_cast<uint32_t>(tables_.size());
-  for (uint32_t cell = 0; cell < cells.cells(0); ++cell) {
-    const cpu::Place place = cells.place(0, cell);
+  for (uint32_t kv_entry = 0; kv_entry < kv_entries.kv_entries(0); ++kv_entry) {
+    const cpu::Place place = kv_entries.place(0, kv_entry);
     tables_.push_back(place.page * page + place.slot);
   }
   for (uint32_t row = 0; staged && row < work->rows.tokens; ++row)
-    tables_.push_back(cells_.scratch(0, work->scratch + row / page) * page + row % page);
+    tables_.push_back(kv_entries_.scratch(0, work->scratch + row / page) * page + row % page);
   return out;
 }
 
-// A table of cells in place of one of pages.
-uint32_t CompressedCache::listed(Work* work, const Read& read, uint32_t cells) {
+// A table of KV entries in place of one of pages.
+uint32_t CompressedCache::listed(Work* work, const Read& read, uint32_t kv_entries) {
   const uint32_t page = memory_.page_tokens;
   if (read.listed || page == 1) return read.table;
   const auto at = static_cast<uint32_t>(tables_.size());
-  for (uint32_t cell = 0; cell < cells; ++cell)
-    tables_.push_back(tables_[read.table + cell / page] * page + cell % page);
+  for (uint32_t kv_entry = 0; kv_entry < kv_entries; ++kv_entry)
+    tables_.push_back(tables_[read.table + kv_entry / page] * page + kv_entry % page);
   static_cast<void>(work);
   return at;
 }
 
 AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const {
-  const uint32_t page = memory_.page_tokens, columns = cells_.columns();
+  const uint32_t page = memory_.page_tokens, columns = kv_entries_.columns();
   if (!read.listed) {
-    const uint32_t cell = cell_of(work, read, row);
-    return {tables_[read.table + cell / page] * columns + column, cell % page};
+    const uint32_t kv_entry = cell_of(work, read, row);
+    return {tables_[read.table + kv_entry / page] * columns + column, kv_entry % page};
   }
   const uint32_t id = tables_[read.table + cell_of(work, read, row)];
   return {id / page * columns + column, id % page};
@@ -266,14 +271,14 @@ void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, co
   }
 }
 
-// What a row reads cell by cell, of a ring that has wrapped or of anything else.
+// What a row reads KV entry by KV entry, of a ring that has wrapped or of anything else.
 QueryRow CompressedCache::ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
                                    uint32_t kv_head, uint32_t column) const {
   QueryRow out{rows.row + row, table, read.before + row + 1, kv_head, column};
   if (read.sinks == UINT32_MAX) return out;
   const uint32_t position = rows.context + row, first = shape_.first_in_ring(position);
   out.sinks = read.sinks, out.gap = first - read.from;
-  out.cells = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
+  out.kv_entries = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
   return out;
 }
 
@@ -286,7 +291,7 @@ void CompressedCache::add_copy(uint32_t group, uint32_t column, Work* work, cons
 // This step's rows take the places of what no later row reads: runs of slots.
 void CompressedCache::add_holds(uint32_t head, Work* work) {
   const uint32_t group = shape_.groups.group_of(head), column = shape_.groups.column_of(head);
-  const auto scratch = work->held.find({group, cells_.lane_of(head)});
+  const auto scratch = work->held.find({group, kv_entries_.lane_of(head)});
   if (scratch == work->held.end()) return;
   const uint32_t context = work->rows.context, end = context + work->rows.tokens;
   const uint32_t ring = pages_of(work, group);
@@ -306,19 +311,20 @@ void CompressedCache::add_holds(uint32_t head, Work* work) {
 }
 
 // What the rows of an entry see of a head, for accumulators and stamps.
-void CompressedCache::add_look(uint32_t head, const Work& work, const Read& read) {
-  KVT_CHECK(!read.listed && !work.rows.staged && !cells_.packed());
+void CompressedCache::add_attention_scores(uint32_t head, const Work& work, const Read& read) {
+  KVT_CHECK(!read.listed && !work.rows.staged && !kv_entries_.packed());
   const bool newest = scores_->spec().kind == kernels::ScorerKind::kRaas;
   const uint32_t queries = newest ? 1 : work.rows.tokens, first = work.rows.tokens - queries;
-  LookHead look;
-  look.cells = {read.table, shape_.groups.column_of(head), 0, read.before + work.rows.tokens};
-  look.q_row = work.rows.row + first, look.queries = queries;
-  look.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
-  look.visible = static_cast<uint32_t>(visible_.size());
+  AttentionScoreHead attention_scores;
+  attention_scores.kv_entries = {read.table, shape_.groups.column_of(head), 0,
+                                 read.before + work.rows.tokens};
+  attention_scores.q_row = work.rows.row + first, attention_scores.queries = queries;
+  attention_scores.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  attention_scores.visible = static_cast<uint32_t>(visible_.size());
   for (uint32_t i = first; i < work.rows.tokens; ++i) visible_.push_back(read.before + i + 1);
-  look_rows_ = std::max(look_rows_, look.cells.rows);
-  look_queries_ = std::max(look_queries_, queries);
-  looks_.push_back(look);
+  score_rows_max_ = std::max(score_rows_max_, attention_scores.kv_entries.rows);
+  score_queries_max_ = std::max(score_queries_max_, queries);
+  score_heads_.push_back(attention_scores);
 }
 
 }  // namespace kvtwin::cuda

@@ -20,8 +20,8 @@ Result<const CublasLt*> load() {
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) library = dlopen(KVTWIN_CUBLASLT, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return mistake({}, fmt::format("{} cannot be loaded", name),
-                   "put its folder into LD_LIBRARY_PATH (it comes with the CUDA toolkit)");
+    return make_error({}, fmt::format("{} cannot be loaded", name),
+                      "put its folder into LD_LIBRARY_PATH (it comes with the CUDA toolkit)");
   }
   std::string missing;
   find(library, "cublasLtCreate", &lt.Create, &missing);
@@ -37,7 +37,7 @@ Result<const CublasLt*> load() {
   find(library, "cublasLtMatmulPreferenceSetAttribute", &lt.MatmulPreferenceSetAttribute, &missing);
   find(library, "cublasLtMatrixLayoutCreate", &lt.MatrixLayoutCreate, &missing);
   find(library, "cublasLtMatrixLayoutDestroy", &lt.MatrixLayoutDestroy, &missing);
-  if (!missing.empty()) return mistake({}, fmt::format("{} has no {}", name, missing));
+  if (!missing.empty()) return make_error({}, fmt::format("{} has no {}", name, missing));
   return &lt;
 }
 

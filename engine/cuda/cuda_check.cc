@@ -19,7 +19,7 @@ std::string what_failed(const char* operation, const std::string& shape, uint64_
 Result<void> check(cudaError_t error, const char* operation, const std::string& shape, uint64_t bytes) {
   if (error == cudaSuccess) return {};
   cudaGetLastError();  // or the next call would report it again
-  return mistake({}, what_failed(operation, shape, bytes, cudaGetErrorString(error)));
+  return make_error({}, what_failed(operation, shape, bytes, cudaGetErrorString(error)));
 }
 
 void fail(const std::string& what) {

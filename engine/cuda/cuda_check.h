@@ -1,6 +1,6 @@
 // What CUDA says is wrong, in our words: operation, shape, bytes needed and free.
 //
-// While things are set up an error is the user's (too many pages, another GPU): a Mistake. Once a step runs
+// While things are set up an error is the user's (too many pages, another GPU): an Error. Once a step runs
 // nothing can go on: what() is printed and the process ends with status 3.
 
 #ifndef KVTWIN_ENGINE_CUDA_CUDA_CHECK_H_
@@ -20,7 +20,7 @@ namespace kvtwin::cuda {
 std::string what_failed(const char* operation, const std::string& shape, uint64_t bytes,
                         const std::string& said);
 
-// A Mistake without a place: whoever knows the scenario adds it.
+// An Error without a place: whoever knows the scenario adds it.
 Result<void> check(cudaError_t error, const char* operation, const std::string& shape, uint64_t bytes = 0);
 
 [[noreturn]] void fail(const std::string& what);

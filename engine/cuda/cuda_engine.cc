@@ -31,17 +31,17 @@ Result<void> check_gpu() {
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error != cudaSuccess || devices == 0) {
     cudaGetLastError();
-    return mistake({}, fmt::format("there is no CUDA GPU here ({})",
-                                   error != cudaSuccess ? cudaGetErrorString(error) : "none was found"));
+    return make_error({}, fmt::format("there is no CUDA GPU here ({})",
+                                      error != cudaSuccess ? cudaGetErrorString(error) : "none was found"));
   }
   if (kernels_run_here() == cudaSuccess) return {};
   cudaGetLastError();
   cudaDeviceProp found{};
   cudaGetDeviceProperties(&found, 0);
-  return mistake({},
-                 fmt::format("this build has no kernels for {} (compute capability {}.{})", found.name,
-                             found.major, found.minor),
-                 "configure with -DKVTWIN_CUDA_ARCHITECTURES=... for it");
+  return make_error({},
+                    fmt::format("this build has no kernels for {} (compute capability {}.{})", found.name,
+                                found.major, found.minor),
+                    "configure with -DKVTWIN_CUDA_ARCHITECTURES=... for it");
 }
 
 DeviceModel::DeviceModel(std::unique_ptr<DeviceWeights> weights) : weights_(std::move(weights)) {}
@@ -50,11 +50,11 @@ DeviceModel::~DeviceModel() = default;
 Result<std::unique_ptr<DeviceModel>> DeviceModel::make(const ModelWeights& weights) {
   const LlmSpec& llm = weights.llm();
   if (llm.head_dim % 8 != 0 || llm.head_dim > 256 || (llm.head_dim > 64 && llm.head_dim % 64 != 0)) {
-    return mistake({}, fmt::format("heads of {} numbers are not computed on CUDA", llm.head_dim),
-                   "8 to 64 in steps of 8, 128, 192 and 256 are; or --world=cpu");
+    return make_error({}, fmt::format("heads of {} numbers are not computed on CUDA", llm.head_dim),
+                      "8 to 64 in steps of 8, 128, 192 and 256 are; or --backend=cpu");
   }
   Result<std::unique_ptr<DeviceWeights>> made = DeviceWeights::make(weights);
-  if (!made) return tl::unexpected<Mistake>(made.error());
+  if (!made) return tl::unexpected<Error>(made.error());
   return std::unique_ptr<DeviceModel>(new DeviceModel(std::move(*made)));
 }
 
@@ -85,7 +85,7 @@ struct CudaEngine::Parts {
   const CudaEngineConfig config;
   const LlmSpec& llm;
   const cpu::TokenIds* const ids;
-  cpu::CallTokens tokens;
+  cpu::RequestTokens tokens;
   // Copies to the GPU and from it have a stream each: both directions of PCIe at once.
   cudaStream_t compute_stream = nullptr, copy_in = nullptr, copy_out = nullptr;
   std::unique_ptr<OperationTimer> timer;
@@ -124,29 +124,29 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
   for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
   Result<std::unique_ptr<CudaForward>> made_forward =
       CudaForward::make(&model->weights(), {rows_max, config.samples_max});
-  if (!made_forward) return tl::unexpected<Mistake>(made_forward.error());
+  if (!made_forward) return tl::unexpected<Error>(made_forward.error());
   forward = std::move(*made_forward);
   if (cache == nullptr) {
     Result<OwnedCache> made_cache = PagedCache::make(
         {config.page_tokens, config.pages_gpu, config.pages_host, rows_max, config.poison}, &llm);
-    if (!made_cache) return tl::unexpected<Mistake>(made_cache.error());
+    if (!made_cache) return tl::unexpected<Error>(made_cache.error());
     cache = std::move(*made_cache);
   }
   Result<RowsUpload> made_upload = RowsUpload::make(uint64_t{4} << 20);
-  if (!made_upload) return tl::unexpected<Mistake>(made_upload.error());
+  if (!made_upload) return tl::unexpected<Error>(made_upload.error());
   upload = std::move(*made_upload);
   cache->serve({.forward = forward.get(),
-                .token = [this](CallId call, uint32_t at) { return tokens.input(call, at); },
-                .session = [this](CallId call) { return ids->session(call); },
-                .prompt_tokens = [this](CallId call) { return ids->prompt_tokens(call); },
-                .output_tokens = [this](CallId call) { return ids->output_tokens(call); }});
+                .token = [this](RequestId request, uint32_t at) { return tokens.input(request, at); },
+                .session = [this](RequestId request) { return ids->session(request); },
+                .prompt_tokens = [this](RequestId request) { return ids->prompt_tokens(request); },
+                .output_tokens = [this](RequestId request) { return ids->output_tokens(request); }});
   if (config.pages_gpu > 0) warm_up();
   return {};
 }
 
 void CudaEngine::Parts::add_tokens(const PlanEntry& entry) {
   for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
-    rows.tokens.push_back(tokens.input(entry.call, position));
+    rows.tokens.push_back(tokens.input(entry.request, position));
     KVT_CHECK(rows.tokens.back() < llm.vocab);
   }
   if (entry.samples) rows.sampling.push_back(static_cast<uint32_t>(rows.tokens.size()) - 1);
@@ -158,9 +158,9 @@ DeviceRows CudaEngine::Parts::compute() {
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
   const auto start_layers = [&] { forward->run(on_device, cache.get(), on_stream()); };
-  StepForm form{on_device, {}};
-  if (cache->repeats(&form)) {
-    graphs.run(form, compute_stream, cache->lanes(), start_layers);
+  StepGraphKey graph_key{on_device, {}};
+  if (cache->repeats(&graph_key)) {
+    graphs.run(graph_key, compute_stream, cache->side_streams(), start_layers);
   } else {
     start_layers();
   }
@@ -180,8 +180,8 @@ void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
                                   .rows = on_device.rows,
                                   .samples = on_device.samples,
                                   .decode_rows = on_device.decodes_count / llm.kv_heads,
-                                  .decode_cells = rows.decode_cells,
-                                  .chunk_cells = rows.chunk_cells,
+                                  .decode_entries = rows.decode_entries,
+                                  .chunk_entries = rows.chunk_entries,
                                   .issued = issued,
                                   .ended = since(started),
                                   .times = timer->times({})});
@@ -204,18 +204,18 @@ void CudaEngine::Parts::warm_up() {
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {
   KVT_CHECK(transfer.source.size() == transfer.target.size());
-  const bool beside = config.copies_beside;
+  const bool concurrent = config.concurrent_copies;
   // Steps wait for what is before them on their own stream.
   const cudaStream_t copies_go = transfer.target_tier == Tier::kGpu ? copy_in : copy_out;
-  const cudaStream_t stream = beside ? copies_go : compute_stream;
+  const cudaStream_t stream = concurrent ? copies_go : compute_stream;
   Copy copy;
-  if (beside) {
+  if (concurrent) {
     must(cudaEventCreate(&copy.begin), "cudaEventCreate");
     must(cudaEventCreate(&copy.end), "cudaEventCreate");
     must(cudaEventRecord(copy.begin, stream), "cudaEventRecord");
   }
   cache->copy_all(transfer.source, transfer.target, stream);
-  if (!beside) return;
+  if (!concurrent) return;
   must(cudaEventRecord(copy.end, stream), "cudaEventRecord");
   copies[transfer.transfer] = copy;
 }
@@ -228,11 +228,11 @@ CudaEngine::~CudaEngine() = default;
 Result<std::unique_ptr<CudaEngine>> CudaEngine::make(const CudaEngineConfig& config, const DeviceModel* model,
                                                      const cpu::TokenIds* tokens, OwnedCache cache) {
   auto parts = std::make_unique<Parts>(config, model, tokens, std::move(cache));
-  if (Result<void> ok = parts->make(model); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = parts->make(model); !ok) return tl::unexpected<Error>(ok.error());
   return std::unique_ptr<CudaEngine>(new CudaEngine(std::move(parts)));
 }
 
-void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   Parts& p = *parts_;
   KVT_CHECK(launch.engine == p.config.engine);
   KVT_CHECK(offset < launch.repeat);
@@ -254,18 +254,18 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
     const uint32_t token = p.forward->sampled()[p.samples.size()];
-    p.samples.push_back({entry.call, entry.context + entry.tokens, token});
-    if (p.tokens.sampled(entry, token)) values->eos.push_back(entry.call);
+    p.samples.push_back({entry.request, entry.context + entry.tokens, token});
+    if (p.tokens.sampled(entry, token)) values->eos.push_back(entry.request);
   }
 }
 
-void CudaEngine::told(const Command& command) {
+void CudaEngine::notify(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) parts_->start(*transfer);
-  parts_->cache->told(command);
-  if (const auto* drop = std::get_if<DropCallState>(&command)) parts_->tokens.dropped(*drop);
+  parts_->cache->notify(command);
+  if (const auto* drop = std::get_if<DropRequestState>(&command)) parts_->tokens.dropped(*drop);
 }
 
-void CudaEngine::impose(const StepValues* given) { parts_->cache->impose(given); }
+void CudaEngine::force_outcomes(const DataOutcomes* given) { parts_->cache->force_outcomes(given); }
 
 Duration CudaEngine::copy_time(TransferId transfer) {
   const auto found = parts_->copies.find(transfer);

@@ -1,7 +1,7 @@
 // CudaEngine performs the steps of one serving engine on a GPU.
 //
 // Like CpuEngine it is an OutcomeSource: asked for single steps in order, it keeps no time, and what it
-// computes does not depend on who does (cpu_backend.h measures, the simulated world prices). What lies in
+// computes does not depend on who does (cpu_backend.h measures, the simulated backend prices). What lies in
 // pages is its KvCache's business (kv_cache.h). A step is: work lists up in one copy, all layers, sampled
 // tokens down, one wait.
 
@@ -13,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/call_tokens.h"
+#include "engine/cpu/request_tokens.h"
 #include "engine/cuda/operation_log.h"
 #include "engine/cuda/owned_cache.h"
-#include "engine/imposed_source.h"
+#include "engine/forced_outcomes.h"
 #include "models/weights.h"
 
 namespace kvtwin::cuda {
@@ -27,13 +27,13 @@ struct CudaEngineConfig {
   uint32_t pages_gpu = 0;    // pages [0, pages_gpu) of the address space
   uint32_t pages_host = 0;   // behind them, in pinned memory
   uint32_t rows_max = 0;     // tokens of one step
-  uint32_t samples_max = 0;  // calls of one step
+  uint32_t samples_max = 0;  // requests of one step
   // Numbers of rows that matrix products will run on (CoreConfig::capture_sizes): all is made ready for them.
   std::vector<uint32_t> row_sizes{};
   cpu::Decoding decoding = cpu::Decoding::kForced;
-  std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
+  std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the request
   // Copies between tiers go on beside the steps that follow, until copy_time() is asked; else before them.
-  bool copies_beside = false;
+  bool concurrent_copies = false;
   bool poison = false;          // pages are filled with NaN when they are granted: tests
   OperationLog* log = nullptr;  // null: operations are not timed
   // So many shapes of decode steps are kept as CUDA graphs (step_graphs.h); timed operations never are.
@@ -58,7 +58,7 @@ class DeviceModel {
   std::unique_ptr<DeviceWeights> weights_;
 };
 
-class CudaEngine final : public ImposableSource {
+class CudaEngine final : public ForcibleSource {
  public:
   // `model` and `tokens` must outlive this. `cache`: null is the identity of every axis (paged_cache.h).
   // Wrong: no room for so many pages.
@@ -66,14 +66,15 @@ class CudaEngine final : public ImposableSource {
                                                   const cpu::TokenIds* tokens, OwnedCache cache = nullptr);
   ~CudaEngine() override;
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
-  void told(const Command& command) override;
-  void impose(const StepValues* given) override;
-  // Waits for a copy that was asked for, and says how long it took. REQUIRES: copies_beside; once per copy.
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
+  void notify(const Command& command) override;
+  void force_outcomes(const DataOutcomes* given) override;
+  // Waits for a copy that was asked for, and says how long it took. REQUIRES: concurrent_copies; once per
+  // copy.
   Duration copy_time(TransferId transfer);
 
   struct Sample {
-    CallId call{};
+    RequestId request{};
     uint32_t position = 0;  // of the token that was sampled
     uint32_t token = 0;     // the largest logit, whatever the decoding
   };
@@ -84,7 +85,7 @@ class CudaEngine final : public ImposableSource {
   uint64_t tokens_computed() const;
   uint64_t graph_replays() const;
   Duration issued() const;          // what starting the last step's work took the host
-  uint64_t samples_digest() const;  // cpu::CallTokens::digest
+  uint64_t samples_digest() const;  // cpu::RequestTokens::digest
 
  private:
   struct Parts;

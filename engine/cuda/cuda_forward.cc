@@ -22,9 +22,9 @@ Result<std::unique_ptr<CudaForward>> CudaForward::make(const DeviceWeights* weig
                                                        const ForwardLimits& limits) {
   std::unique_ptr<CudaForward> out(new CudaForward(weights, limits));
   Result<std::unique_ptr<Matmul>> matmul = Matmul::make();
-  if (!matmul) return tl::unexpected<Mistake>(matmul.error());
+  if (!matmul) return tl::unexpected<Error>(matmul.error());
   out->matmul_ = std::move(*matmul);
-  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());
   return out;
 }
 
@@ -52,7 +52,7 @@ Result<void> CudaForward::allocate() {
                                        fmt::format("{} rows, {} samples", limits_.rows, limits_.samples));
     if (!made) {
       made.error().hint = "give fewer: --set=limits.step_tokens_max=N";
-      return tl::unexpected<Mistake>(made.error());
+      return tl::unexpected<Error>(made.error());
     }
     *row.buffer = std::move(*made);
   }

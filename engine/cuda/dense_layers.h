@@ -17,14 +17,15 @@ class DenseLayers {
   static Result<DenseLayers> make(const LlmSpec* llm, uint32_t page_tokens, uint32_t pages, uint32_t rows);
 
   void clear() { rows_.clear(); }
-  // Cells [context, context + tokens) of a call whose pages are `pages`; cell i is of position i + gone.
-  void add(std::span<const uint32_t> pages, uint32_t context, uint32_t tokens, uint32_t gone);
+  // KV entries [context, context + tokens) of a request whose pages are `pages`; KV entry i is of position i
+  // + gone.
+  void add(std::span<const uint32_t> pages, uint32_t context, uint32_t tokens, uint32_t dropped);
   void warm_up(uint32_t size) { attention_.add_warm_up(size, &rows_); }
 
   // The lists are on their way.
   void send(cudaStream_t stream) { on_device_ = upload_.send(rows_, stream); }
   // As LayerAttention::repeats(), of plan() and attend().
-  bool repeats(StepForm* form) const;
+  bool repeats(StepGraphKey* graph_key) const;
   // `pool`: the layer's.
   void plan(const __nv_bfloat16* pool, cudaStream_t stream);
   void attend(uint32_t layer, const LayerRows& tensors, __nv_bfloat16* pool, const StepStream& on);

@@ -62,7 +62,7 @@ class SmallKernel {
  public:
   Result<void> make() {
     Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, 16 * kWidth, "a small kernel", "one row");
-    if (!made) return tl::unexpected<Mistake>(made.error());
+    if (!made) return tl::unexpected<Error>(made.error());
     memory_ = std::move(*made);
     if (auto ok = check(cudaMemset(memory_.as<void>(), 0, memory_.bytes()), "cudaMemset", ""); !ok) return ok;
     return check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", "");
@@ -127,7 +127,7 @@ Clocks device_clocks() { return {nvml().clock(1), nvml().clock(2)}; }
 Result<LaunchTimes> launch_times() {
   constexpr int kRepeats = 20, kLaunches = 100;
   SmallKernel kernel;
-  if (Result<void> ok = kernel.make(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = kernel.make(); !ok) return tl::unexpected<Error>(ok.error());
   const auto some = [&] {
     for (int i = 0; i < kLaunches; ++i) kernel.start();
   };

@@ -40,9 +40,9 @@ class DeviceLists {
   const void* base() const { return device_.as<const void>(); }
   // REQUIRES: sent, as below. Where a list lies, and how long it is.
   template <typename T>
-  void add_to(StepForm* form, const ListAt<T>& list) const {
-    form->add(at(list));
-    form->add(uint64_t{list.count});
+  void add_to(StepGraphKey* graph_key, const ListAt<T>& list) const {
+    graph_key->add(at(list));
+    graph_key->add(uint64_t{list.count});
   }
   template <typename T>
   const T* at(const ListAt<T>& list) const {

@@ -28,9 +28,9 @@ Result<DevicePages> DevicePages::make_packed(uint64_t part_bytes, uint32_t layer
     return made;
   };
   Result<Buffer> near = tier(Buffer::Kind::kDevice, "KV pages", gpu, "memory.gpu_pages=N");
-  if (!near) return tl::unexpected<Mistake>(near.error());
+  if (!near) return tl::unexpected<Error>(near.error());
   Result<Buffer> far = tier(Buffer::Kind::kPinned, "KV pages of the host tier", host, "memory.host_bytes=N");
-  if (!far) return tl::unexpected<Mistake>(far.error());
+  if (!far) return tl::unexpected<Error>(far.error());
   out.gpu_ = std::move(*near);
   out.host_ = std::move(*far);
   return out;

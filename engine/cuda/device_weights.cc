@@ -23,7 +23,7 @@ class DeviceWeights::Upload {
     at_ = 0;
     for (Piece& piece : pieces_) {
       Result<Buffer> memory = Buffer::make(Buffer::Kind::kPinned, kPiece, "weights", "a staging buffer");
-      if (!memory) return tl::unexpected<Mistake>(memory.error());
+      if (!memory) return tl::unexpected<Error>(memory.error());
       piece.memory = std::move(*memory);
       if (Result<void> ok = check(cudaEventCreate(&piece.free), "cudaEventCreate", "weights"); !ok) return ok;
     }
@@ -80,7 +80,7 @@ class DeviceWeights::Upload {
     const uint64_t count = tensor.elements();
     const std::string shape = fmt::format("{} numbers", count);
     if (tensor.drawing != nullptr) {
-      const Drawing& drawing = *tensor.drawing;
+      const TensorDraw& drawing = *tensor.drawing;
       const DrawArgs args{drawing.key, drawing.mean, drawing.gain, count,
                           reinterpret_cast<__nv_bfloat16*>(to)};
       return check(draw_weights(args, nullptr), "draw_weights", shape, count * sizeof(uint16_t));
@@ -122,21 +122,22 @@ Result<std::unique_ptr<DeviceWeights>> DeviceWeights::make(const ModelWeights& w
   static_cast<void>(out->place(weights, &upload));  // counts
   Result<Buffer> memory = Buffer::make(Buffer::Kind::kDevice, upload.bytes(), "weights",
                                        fmt::format("{} parameters", weights.llm().parameters()));
-  if (!memory) return tl::unexpected<Mistake>(memory.error());
+  if (!memory) return tl::unexpected<Error>(memory.error());
   out->memory_ = std::move(*memory);
   if (Result<void> ok = upload.fill_from(out->memory_.as<char>()); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = out->place(weights, &upload); !ok) return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = out->place(weights, &upload); !ok) return tl::unexpected<Error>(ok.error());
   if (Result<void> ok =
           check(cudaDeviceSynchronize(), "upload of weights", weights.llm().name, out->memory_.bytes());
       !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return out;
 }
 
 Result<void> DeviceWeights::place(const ModelWeights& weights, Upload* upload) {
   const uint32_t heads = (llm_.query_heads + 2 * llm_.kv_heads) * llm_.head_dim;
-  const uint32_t queries = llm_.query_heads * llm_.head_dim, hidden = llm_.hidden, wide = llm_.intermediate;
+  const uint32_t queries = llm_.query_heads * llm_.head_dim, hidden = llm_.hidden,
+                 dequantized = llm_.intermediate;
   embedding_ = upload->bf16({&weights.embedding()});
   final_norm_ = upload->fp32(weights.final_norm());
   lm_head_ = {llm_.tied_embeddings ? embedding_ : upload->bf16({&weights.lm_head()}), nullptr, llm_.vocab,
@@ -153,8 +154,8 @@ Result<void> DeviceWeights::place(const ModelWeights& weights, Upload* upload) {
     to.o = {upload->bf16({&from.o}), nullptr, hidden, queries};
     to.o_bias = upload->fp32(from.o_bias);
     to.gate_up = {upload->bf16({&from.gate, &from.up}), upload->bf16({&from.gate_bias, &from.up_bias}),
-                  2 * wide, hidden};
-    to.down = {upload->bf16({&from.down}), nullptr, hidden, wide};
+                  2 * dequantized, hidden};
+    to.down = {upload->bf16({&from.down}), nullptr, hidden, dequantized};
     to.down_bias = upload->fp32(from.down_bias);
   }
   return upload->result();

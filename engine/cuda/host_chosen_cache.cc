@@ -45,13 +45,13 @@ Result<OwnedCache> HostChosenCache::make(const KvMemory& memory, const LlmSpec& 
   KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
   KVT_CHECK(options.spec.layers_dense < llm.layers);
   std::unique_ptr<HostChosenCache> out(new HostChosenCache(memory, llm, options));
-  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());
   return OwnedCache(out.release());
 }
 
 Result<void> HostChosenCache::allocate() {
   const auto take = [](auto made, auto* to) -> Result<void> {
-    if (!made) return tl::unexpected<Mistake>(made.error());
+    if (!made) return tl::unexpected<Error>(made.error());
     *to = std::move(*made);
     return {};
   };
@@ -78,17 +78,17 @@ Result<void> HostChosenCache::allocate() {
   return take(DenseLayers::make(&llm_, page, memory_.pages_host, memory_.rows_max), &dense_);
 }
 
-HostChosenCache::Call HostChosenCache::new_call() const {
-  Call call;
-  call.layers.resize(llm_.layers);
+HostChosenCache::Request HostChosenCache::new_request() const {
+  Request request;
+  request.layers.resize(llm_.layers);
   for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
     if (shadow()) {
-      call.layers[l].shadow = std::make_unique<cpu::ShadowKeys>(llm_, spec_.rank, spec_.window_tokens);
+      request.layers[l].shadow = std::make_unique<cpu::ShadowKeys>(llm_, spec_.rank, spec_.window_tokens);
     } else {
-      call.layers[l].partial = std::make_unique<cpu::PartialKeys>(llm_, spec_.columns_q32);
+      request.layers[l].partial = std::make_unique<cpu::PartialKeys>(llm_, spec_.columns_q32);
     }
   }
-  return call;
+  return request;
 }
 
 void HostChosenCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -111,72 +111,72 @@ void HostChosenCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
   const auto whole = [&](uint32_t page) { return kernels::ReadRun{page, 0, memory_.page_tokens}; };
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.first) calls_[entry.call] = new_call();
+      if (entry.first) requests_[entry.request] = new_request();
     }
-    for (const Adoption& adoption : launch.adoptions) begin_with(adoption);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) begin_with(prefix_hit);
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    Call& call = calls_.at(launch.entries[grant.entry].call);
-    const uint32_t page = raw(grant.page);
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    Request& request = requests_.at(launch.entries[allocation.entry].request);
+    const uint32_t page = raw(allocation.page);
     if (page < memory_.pages_gpu) {
-      if (memory_.poison) pages_.poison(grant.page, stream);
-      call.pages.push_back(whole(page));
+      if (memory_.poison) pages_.poison(allocation.page, stream);
+      request.pages.push_back(whole(page));
       continue;
     }
-    call.homes.push_back(page);
+    request.host_copies.push_back(page);
     prefix_rows_.forget(page);
     if (spec_.layers_dense == 0) continue;
     const uint32_t number = page - memory_.pages_gpu;
     if (memory_.poison) resident_.poison(PageId{number}, stream);
-    call.resident.push_back(whole(number));
+    request.resident.push_back(whole(number));
   }
 }
 
-void HostChosenCache::begin_with(const Adoption& adoption) {
+void HostChosenCache::begin_with(const PrefixHit& prefix_hit) {
   KVT_CHECK(prefix_cache_);
-  Call& call = calls_.at(adoption.call);
-  call.begin_with(cpu::arena_prefix(adoption, memory_.pages_gpu), memory_.pages_gpu, memory_.page_tokens,
-                  spec_.layers_dense > 0);
-  call.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
+  Request& request = requests_.at(prefix_hit.request);
+  request.begin_with(cpu::resident_prefix(prefix_hit, memory_.pages_gpu), memory_.pages_gpu,
+                     memory_.page_tokens, spec_.layers_dense > 0);
+  request.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
 }
 
 void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
-  Call& call = calls_.at(entry.call);
-  // Until the step that completes its prompt has ended, a call has all its pages.
-  KVT_CHECK(!call.in_arena || entry.tokens == 1);
+  Request& request = requests_.at(entry.request);
+  // Until the step that completes its prompt has ended, a request has all its pages.
+  KVT_CHECK(!request.in_resident || entry.tokens == 1);
   const uint32_t page_tokens = memory_.page_tokens, end = entry.context + entry.tokens;
-  const bool chooses = call.in_arena && call_retrieves(spec_, page_tokens, end);
+  const bool chooses = request.in_resident && request_retrieves(spec_, page_tokens, end);
   const auto first = static_cast<uint32_t>(rows->positions.size());
   for (uint32_t position = entry.context; position < end; ++position) {
     const uint32_t number = position / page_tokens;
-    const uint32_t page = call.pages.at(call.in_arena ? shape_.slot_of(number) : number).page;
+    const uint32_t page = request.pages.at(request.in_resident ? shape_.slot_of(number) : number).page;
     rows->positions.push_back(position);
     rows->slots.push_back({page * llm_.kv_heads, position % page_tokens});
-    rows_.push_back({&call, position, page, chooses});
+    rows_.push_back({&request, position, page, chooses});
   }
   if (spec_.layers_dense > 0) {
     std::vector<uint32_t> pages;
-    for (const kernels::ReadRun& page : call.resident) pages.push_back(page.page);
+    for (const kernels::ReadRun& page : request.resident) pages.push_back(page.page);
     dense_.add(pages, entry.context, entry.tokens, 0);
   }
-  if (chooses) return add_arena(call, first, entry.context, rows);
+  if (chooses) return add_spans(request, first, entry.context, rows);
   const auto table = static_cast<uint32_t>(rows->pages.size());
-  for (uint32_t page = 0; page < pages_of(end); ++page) rows->pages.push_back(call.pages.at(page).page);
+  for (uint32_t page = 0; page < pages_of(end); ++page) rows->pages.push_back(request.pages.at(page).page);
   attention_.add(first, table, entry.context, entry.tokens, rows);
 }
 
 // ShadowKV: all slots of the arena, the same for all heads; what lies in them is a head's own. The window
 // comes last, because its last page may be filled in part. (InfiniGen: attend_tokens().)
-void HostChosenCache::add_arena(const Call& call, uint32_t row, uint32_t position, StepRows* rows) {
+void HostChosenCache::add_spans(const Request& request, uint32_t row, uint32_t position, StepRows* rows) {
   if (!shadow()) return;
   const uint32_t pages = pages_of(position + 1), page_tokens = memory_.page_tokens;
   const auto table = static_cast<uint32_t>(rows->pages.size());
   for (uint32_t slot = 0; slot < shape_.slots - shape_.window; ++slot)
-    rows->pages.push_back(call.pages.at(slot).page);
+    rows->pages.push_back(request.pages.at(slot).page);
   for (uint32_t page = pages - shape_.window; page < pages; ++page)
-    rows->pages.push_back(call.pages.at(shape_.slot_of(page)).page);
+    rows->pages.push_back(request.pages.at(shape_.slot_of(page)).page);
   attention_.add(row, table, (shape_.slots - 1) * page_tokens + position % page_tokens, 1, rows);
 }
 
@@ -223,44 +223,45 @@ void HostChosenCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     for (size_t r = 0; r < rows_.size(); ++r) {
       const float* const q = queries_.data() + r * width;
       if (rows_[r].chooses && shadow()) rebuild(layer, rows_[r], q, on.stream);
-      rows_[r].call->layers[layer].q_before.assign(q, q + width);
+      rows_[r].request->layers[layer].q_before.assign(q, q + width);
     }
   }
   attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
   if (any && !shadow()) attend_tokens(layer, tensors, on);
 }
 
-// Sinks, tokens and window, cell by cell, because what each head reads ends inside pages.
+// Sinks, tokens and window, KV entry by KV entry, because what each head reads ends inside pages.
 void HostChosenCache::attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const uint32_t page_tokens = memory_.page_tokens;
   std::vector<QueryRow> list;
-  std::vector<uint32_t> cells;
+  std::vector<uint32_t> kv_entries;
   for (uint32_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
     if (!row.chooses) continue;
     const uint32_t end = row.position + 1, pages = pages_of(end);
     for (uint32_t head = 0; head < llm_.kv_heads; ++head) {
-      const auto table = static_cast<uint32_t>(cells.size());
+      const auto table = static_cast<uint32_t>(kv_entries.size());
       const auto add = [&](uint32_t slot, uint32_t count) {
-        const uint32_t first = row.call->pages.at(slot).page * page_tokens;
-        for (uint32_t i = 0; i < count; ++i) cells.push_back(first + i);
+        const uint32_t first = row.request->pages.at(slot).page * page_tokens;
+        for (uint32_t i = 0; i < count; ++i) kv_entries.push_back(first + i);
       };
       for (uint32_t page = 0; page < shape_.sinks; ++page) add(page, page_tokens);
-      const auto count = static_cast<uint32_t>(row.call->layers[layer].tokens.at(head).size());
+      const auto count = static_cast<uint32_t>(row.request->layers[layer].tokens.at(head).size());
       for (uint32_t i = 0; i < count; i += page_tokens)
         add(shape_.sinks + i / page_tokens, std::min(page_tokens, count - i));
       for (uint32_t page = pages - shape_.window; page < pages; ++page)
         add(shape_.slot_of(page), std::min(page_tokens, end - page * page_tokens));
-      list.push_back({r, table, static_cast<uint32_t>(cells.size()) - table, head, head});
+      list.push_back({r, table, static_cast<uint32_t>(kv_entries.size()) - table, head, head});
     }
   }
   on.timer->begin(Operation::kRowAttention, layer);
-  cells_.clear();
-  const ListAt<QueryRow> list_at = cells_.add(list);
-  const ListAt<uint32_t> cells_at = cells_.add(cells);
-  cells_.send(on.stream);
+  kv_entries_.clear();
+  const ListAt<QueryRow> list_at = kv_entries_.add(list);
+  const ListAt<uint32_t> entries_at = kv_entries_.add(kv_entries);
+  kv_entries_.send(on.stream);
   AttentionRowsArgs args;
-  args.pool = pages_.layer(layer), args.pages = cells_.at(cells_at), args.list = cells_.at(list_at);
+  args.pool = pages_.layer(layer), args.pages = kv_entries_.at(entries_at),
+  args.list = kv_entries_.at(list_at);
   args.q = tensors.q, args.out = tensors.out;
   args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
   args.rows = list_at.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
@@ -271,35 +272,36 @@ void HostChosenCache::attend_tokens(uint32_t layer, const LayerRows& tensors, co
 }
 
 void HostChosenCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
-                          const StepStream& on, StepValues* values) {
+                          const StepStream& on, DataOutcomes* values) {
   values->recalls = recalls_;
   staged_numbers_ = 0;
   for (const PlanEntry& entry : entries) {
-    Call& call = calls_.at(entry.call);
-    if (!entry.samples || call.in_arena) continue;
-    call.in_arena = true;
-    for (cpu::ArenaLayer& layer : call.layers) {
+    Request& request = requests_.at(entry.request);
+    if (!entry.samples || request.in_resident) continue;
+    request.in_resident = true;
+    for (cpu::ResidentLayer& layer : request.layers) {
       if (layer.partial != nullptr) layer.partial->choose_columns();
     }
     const uint32_t pages = pages_of(entry.context + entry.tokens);
-    KVT_CHECK(call.pages.size() == pages && call.homes.size() == pages);
+    KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
     if (pages > shape_.slots) {
       // Slots of the ring that are overwritten hold pages that left the window: see slot_of().
       for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
-        pages_.copy(PageId{call.pages[page].page}, PageId{call.pages[shape_.slot_of(page)].page}, on.stream);
+        pages_.copy(PageId{request.pages[page].page}, PageId{request.pages[shape_.slot_of(page)].page},
+                    on.stream);
       for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && shadow(); ++layer)
-        fill_slots(layer, &call, pages, on.stream);
+        fill_slots(layer, &request, pages, on.stream);
     }
-    call.pages.resize(gpu_pages_held(spec_, memory_.page_tokens, pages));
+    request.pages.resize(gpu_pages_held(spec_, memory_.page_tokens, pages));
   }
   must(cudaStreamSynchronize(on.stream), "filling of arenas");
 }
 
-void HostChosenCache::told(const Command& command) {
-  // A preempted call may still be in a step that was launched before. What that step writes, it writes before
-  // any step that comes after it.
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+void HostChosenCache::notify(const Command& command) {
+  // A preempted request may still be in a step that was launched before. What that step writes, it writes
+  // before any step that comes after it.
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }
 
 // Summaries travel with their pages.

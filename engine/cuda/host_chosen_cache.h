@@ -8,7 +8,7 @@
 // that it chose with the input of the layer before. Then attention. So a layer waits for the host once, and
 // copies are started one by one: right, and slow.
 //
-// Homes are read where they lie, in pinned memory. Layers that choose nothing, prompts, and calls that fit
+// Homes are read where they lie, in pinned memory. Layers that choose nothing, prompts, and requests that fit
 // their arena are as in RetrievedCache.
 
 #ifndef KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_
@@ -20,11 +20,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/arena_call.h"
 #include "engine/cpu/head_choice.h"
 #include "engine/cpu/page_summaries.h"
 #include "engine/cpu/prefix_rows.h"
 #include "engine/cpu/query_projection.h"
+#include "engine/cpu/resident_request.h"
 #include "engine/cuda/dense_layers.h"
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
@@ -48,15 +48,15 @@ class HostChosenCache final : public KvCache {
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-           const StepStream& on, StepValues* values) override;
-  void told(const Command& command) override;
+           const StepStream& on, DataOutcomes* values) override;
+  void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
-  using Call = cpu::ArenaCall;
+  using Request = cpu::ResidentRequest;
   struct Row {
-    Call* call = nullptr;
+    Request* request = nullptr;
     uint32_t position = 0;
     uint32_t page = 0;  // of the GPU, that it is written to
     bool chooses = false;
@@ -70,36 +70,36 @@ class HostChosenCache final : public KvCache {
   uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
 
   // host_chosen_cache.cc: pages, rows, and what a layer starts
-  Call new_call() const;
+  Request new_request() const;
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
-  void begin_with(const Adoption& adoption);
+  void begin_with(const PrefixHit& prefix_hit);
   void add_entry(const PlanEntry& entry, StepRows* rows);
-  void add_arena(const Call& call, uint32_t row, uint32_t position, StepRows* rows);
+  void add_spans(const Request& request, uint32_t row, uint32_t position, StepRows* rows);
   void fetch(const __nv_bfloat16* from, uint32_t width, std::vector<float>* to, cudaStream_t stream);
   void attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on);
 
   // host_chosen_choice.cc: what the host makes of rows
   void keep_rows(uint32_t layer);
   void seal(uint32_t layer, cudaStream_t stream);
-  std::vector<float> home_keys(uint32_t layer, uint32_t owner, uint32_t head) const;
-  cpu::HeadChoice choose(uint32_t layer, const Call& call, uint32_t head, uint32_t pages,
+  std::vector<float> host_copy_keys(uint32_t layer, uint32_t owner, uint32_t head) const;
+  cpu::HeadChoice choose(uint32_t layer, const Request& request, uint32_t head, uint32_t pages,
                          const float* q) const;
-  std::vector<uint32_t> outliers(uint32_t layer, const Call& call, uint32_t head, uint32_t end) const;
+  std::vector<uint32_t> outliers(uint32_t layer, const Request& request, uint32_t head, uint32_t end) const;
   void rebuild(uint32_t layer, const Row& row, const float* q, cudaStream_t stream);
-  void rebuild_keys(uint32_t layer, const Call& call, uint32_t head, cudaStream_t stream);
+  void rebuild_keys(uint32_t layer, const Request& request, uint32_t head, cudaStream_t stream);
   void choose_tokens(uint32_t layer, const Row& row, const float* x, cudaStream_t stream);
-  void fill_slots(uint32_t layer, Call* call, uint32_t pages, cudaStream_t stream);
+  void fill_slots(uint32_t layer, Request* request, uint32_t pages, cudaStream_t stream);
   // Writes a side of the block of (GPU page, KV head), or both, from the staging buffer or from a home.
   __nv_bfloat16* stage(uint64_t numbers);
   void write_block(uint32_t layer, uint32_t page, uint32_t head, uint32_t side, const __nv_bfloat16* from,
                    uint64_t numbers, cudaStream_t stream);
-  const __nv_bfloat16* home_block(uint32_t layer, uint32_t owner, uint32_t head) const;
+  const __nv_bfloat16* host_copy_block(uint32_t layer, uint32_t owner, uint32_t head) const;
 
   const KvMemory memory_;
   const LlmSpec llm_;
   const RetrievalMethod method_;
   const RetrievalSpec spec_;
-  const cpu::ArenaShape shape_;
+  const cpu::ResidentShape shape_;
   const bool prefix_cache_;
   const RopeFrequencies rope_;
   LlmSpec dense_llm_;  // the layers that choose nothing
@@ -109,7 +109,7 @@ class HostChosenCache final : public KvCache {
   cpu::PageSummaries summaries_;                   // of homes
   cpu::PrefixRows prefix_rows_;                    // likewise, for who begins with them
   std::vector<cpu::QueryProjection> projections_;  // InfiniGen: of the layers that choose
-  std::map<CallId, Call> calls_;
+  std::map<RequestId, Request> requests_;
   Buffer keys_;              // of the step's rows, [rows][kv_heads][head_dim]
   Buffer fetched_, staged_;  // pinned
   uint64_t staged_numbers_ = 0;
@@ -117,7 +117,7 @@ class HostChosenCache final : public KvCache {
   std::vector<Row> rows_;
   std::vector<float> queries_, row_keys_, hidden_;  // of the layer, on the host
   std::vector<LayerRecall> recalls_;
-  DeviceLists cells_;  // InfiniGen: what the layer's choosing rows read, cell by cell
+  DeviceLists kv_entries_;  // InfiniGen: what the layer's choosing rows read, KV entry by KV entry
 };
 
 }  // namespace kvtwin::cuda

@@ -9,11 +9,12 @@ void HostScores::score(SessionId session, std::span<cpu::RankedHead> heads, uint
                        const std::vector<cpu::Queries>& queries, uint32_t stride, const Fetch& fetch) {
   const LlmSpec& llm = model_.llm();
   // Ranked rows alone, staged: the definitions find them where their heads say.
-  Result<cpu::CellStore> made = cpu::CellStore::make({shape_.tables.page_tokens, 0}, llm, &shape_, stride);
+  Result<cpu::KvEntryStore> made =
+      cpu::KvEntryStore::make({shape_.tables.page_tokens, 0}, llm, &shape_, stride);
   KVT_CHECK(made.has_value());
-  cpu::CellStore store = std::move(*made);
-  cpu::CellScorer scorer(config_, &model_, &weights_, &store);
-  cpu::CellScorer::State state;
+  cpu::KvEntryStore store = std::move(*made);
+  cpu::KvEntryScorer scorer(config_, &model_, &weights_, &store);
+  cpu::KvEntryScorer::State state;
   scorer.begin(&state);
   state.queries = queries;
   for (uint32_t l = 0; l < llm.layers; ++l) {

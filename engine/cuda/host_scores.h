@@ -1,6 +1,6 @@
 // HostScores computes on the host what our kernels do not: Expected Attention, CriticalKV and IntentKV's
-// residual, by the definitions themselves (cpu::CellScorer, cpu::IntentMemory), on the GPU's bf16 cells and
-// queries.
+// residual, by the definitions themselves (cpu::KvEntryScorer, cpu::IntentMemory), on the GPU's bf16 KV
+// entries and queries.
 //
 // Every compression fetches the keys (and values) that it ranks: right, and as slow as a copy and a loop are.
 
@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/cell_scorer.h"
 #include "engine/cpu/intent_memory.h"
+#include "engine/cpu/kv_entry_scorer.h"
 
 namespace kvtwin::cuda {
 
@@ -21,13 +21,13 @@ class HostScores {
  public:
   // All must outlive it. `intents`: sessions' memories, for scorers that ask them.
   HostScores(const cpu::ScorerConfig& config, const ModelWeights* model, const cpu::ScorerWeights* weights,
-             const cpu::CellShape* shape, const cpu::IntentMemory* intents)
+             const cpu::RequestTableShape* shape, const cpu::IntentMemory* intents)
       : config_(config), model_(*model), weights_(*weights), shape_(*shape), intents_(intents) {}
 
   // Keys and values of all rows of one layer's heads, [heads][stride][head_dim].
   using Fetch = std::function<void(uint32_t layer, const float** keys, const float** values)>;
-  // Fills the scores of all heads, which are in order of layers. `expected`, by layer: cells that a head will
-  // keep besides the forced ones.
+  // Fills the scores of all heads, which are in order of layers. `expected`, by layer: KV entries that a head
+  // will keep besides the forced ones.
   void score(SessionId session, std::span<cpu::RankedHead> heads, uint32_t tokens, const cpu::StepRows& rows,
              std::span<const uint32_t> expected, const std::vector<cpu::Queries>& queries, uint32_t stride,
              const Fetch& fetch);
@@ -36,7 +36,7 @@ class HostScores {
   const cpu::ScorerConfig config_;
   const ModelWeights& model_;
   const cpu::ScorerWeights& weights_;
-  const cpu::CellShape& shape_;
+  const cpu::RequestTableShape& shape_;
   const cpu::IntentMemory* const intents_;
 };
 

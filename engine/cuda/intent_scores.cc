@@ -10,8 +10,8 @@
 
 namespace kvtwin::cuda {
 
-void IntentScores::remember(SessionId session, const CellScores& scores, const CellScores::State& captured,
-                            uint32_t tokens, cudaStream_t stream) {
+void IntentScores::remember(SessionId session, const DeviceScorer& scores,
+                            const DeviceScorer::State& captured, uint32_t tokens, cudaStream_t stream) {
   // Rotations are taken off on the host.
   if (spec_.intent.memory_pre_rope)
     return memory_.remember(session, scores.fetch_queries(captured, stream), tokens);

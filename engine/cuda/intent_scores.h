@@ -11,7 +11,7 @@
 #include <functional>
 
 #include "engine/cpu/intent_memory.h"
-#include "engine/cuda/cell_scores.h"
+#include "engine/cuda/device_scorer.h"
 #include "kernels/score_intent_cuda.h"
 
 namespace kvtwin::cuda {
@@ -23,15 +23,15 @@ class IntentScores {
       : spec_(spec), llm_(*llm), rope_(rope_frequencies(*llm)), memory_(spec, llm, &rope_, weights) {}
 
   // A prompt of `tokens` tokens has ended, whose query rows `scores` has captured. Waits for the stream.
-  void remember(SessionId session, const CellScores& scores, const CellScores::State& captured,
+  void remember(SessionId session, const DeviceScorer& scores, const DeviceScorer::State& captured,
                 uint32_t tokens, cudaStream_t stream);
   void forget(SessionId session) { memory_.forget(session); }
   const cpu::IntentMemory& memory() const { return memory_; }
   // The definition's normalisation of the rule (RuleNorm) is left out: it changes no order.
   bool on_device() const { return spec_.kind == kernels::ScorerKind::kIntentRule; }
 
-  // Cells that are ranked: `what` says where, memory and sizes of the LLM aside. Rows' scores at
-  // scores[c * stride + row] for c < copies. `open(layer)`, if there is one, makes one layer's cells
+  // KV entries that are ranked: `what` says where, memory and sizes of the LLM aside. Rows' scores at
+  // scores[c * stride + row] for c < copies. `open(layer)`, if there is one, makes one layer's KV entries
   // readable; the next layer's take their place.
   struct Target {
     float* scores = nullptr;

@@ -39,25 +39,25 @@ Matmul::~Matmul() {
 
 Result<std::unique_ptr<Matmul>> Matmul::make() {
   const Result<const CublasLt*> library = load_cublas_lt();
-  if (!library) return tl::unexpected<Mistake>(library.error());
+  if (!library) return tl::unexpected<Error>(library.error());
   std::unique_ptr<Matmul> out(new Matmul);
   out->lt_ = *library;
   cublasLtHandle_t handle = nullptr;
   if (const cublasStatus_t status = out->lt_->Create(&handle); status != CUBLAS_STATUS_SUCCESS)
-    return mistake({}, what_failed("cublasLtCreate", "", 0, out->lt_->GetStatusString(status)));
+    return make_error({}, what_failed("cublasLtCreate", "", 0, out->lt_->GetStatusString(status)));
   out->handle_ = handle;
   Result<Buffer> workspace = Buffer::make(Buffer::Kind::kDevice, kWorkspace, "matrix products", "workspace");
-  if (!workspace) return tl::unexpected<Mistake>(workspace.error());
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
   out->workspace_ = std::move(*workspace);
   return out;
 }
 
 // cuBLAS counts columns first: y^T [out x rows] = (w^T as stored [in x out])^T times x^T [in x rows].
 const Matmul::Plan& Matmul::plan(const Key& key) {
-  std::unique_ptr<Plan>& kept = plans_[key];
-  if (kept != nullptr) return *kept;
-  kept = std::make_unique<Plan>(*lt_);
-  Plan& made = *kept;
+  std::unique_ptr<Plan>& retained = plans_[key];
+  if (retained != nullptr) return *retained;
+  retained = std::make_unique<Plan>(*lt_);
+  Plan& made = *retained;
   const auto ok = [&](cublasStatus_t status) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     fail(what_failed("matrix product", fmt::format("{} rows, {} in, {} out", key.rows, key.in, key.out),
@@ -100,10 +100,11 @@ void Matmul::run(const Matrix& matrix, const __nv_bfloat16* x, uint32_t rows, In
     lt_->MatmulDescSetAttribute(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &matrix.bias,
                                 sizeof matrix.bias);
   }
-  const float one = 1, kept = into == Into::kAddFloat ? 1.0f : 0.0f;
-  const cublasStatus_t status = lt_->Matmul(
-      static_cast<cublasLtHandle_t>(handle_), chosen.operation, &one, matrix.weight, chosen.w, x, chosen.x,
-      &kept, y, chosen.y, y, chosen.y, &chosen.algorithm, workspace_.as<void>(), workspace_.bytes(), stream);
+  const float one = 1, retained = into == Into::kAddFloat ? 1.0f : 0.0f;
+  const cublasStatus_t status =
+      lt_->Matmul(static_cast<cublasLtHandle_t>(handle_), chosen.operation, &one, matrix.weight, chosen.w, x,
+                  chosen.x, &retained, y, chosen.y, y, chosen.y, &chosen.algorithm, workspace_.as<void>(),
+                  workspace_.bytes(), stream);
   if (status != CUBLAS_STATUS_SUCCESS) {
     fail(what_failed("matrix product", fmt::format("{} rows, {} in, {} out", rows, matrix.in, matrix.out),
                      workspace_.bytes(), lt_->GetStatusString(status)));

@@ -1,6 +1,6 @@
-// MixedBench runs steps of calls whose cells are in int2 and int4 pages by tag (dual_cache.h) and measures
-// them as StepBench does. Which cells such a call has is not said by its pages, so its prompt is really
-// computed.
+// MixedBench runs steps of requests whose KV entries are in int2 and int4 pages by tag
+// (mixed_precision_cache.h) and measures them as StepBench does. Which KV entries such a request has is not
+// said by its pages, so its prompt is really computed.
 
 #ifndef KVTWIN_ENGINE_CUDA_MIXED_BENCH_H_
 #define KVTWIN_ENGINE_CUDA_MIXED_BENCH_H_
@@ -14,8 +14,8 @@
 
 namespace kvtwin::cuda {
 
-// Which cells of prompts get 2 bits: none, all, or every other page of them.
-enum class NarrowCells : uint8_t { kNone, kAll, kHalf };
+// Which KV entries of prompts get 2 bits: none, all, or every other page of them.
+enum class LowBitEntries : uint8_t { kNone, kAll, kHalf };
 
 struct MixedBenchConfig {
   uint32_t page_tokens = 32, group = 32;
@@ -31,15 +31,15 @@ class MixedBench {
                                                   const DeviceModel* model);
   ~MixedBench();
 
-  // So many calls without a cell; ends those before.
-  void begin(uint32_t calls, NarrowCells narrow);
-  // The next tokens of one call's prompt, without a sample, in us. REQUIRES: `tokens` is a multiple of two
+  // So many requests without a KV entry; ends those before.
+  void begin(uint32_t requests, LowBitEntries low_bit);
+  // The next tokens of one request's prompt, without a sample, in us. REQUIRES: `tokens` is a multiple of two
   // pages, and nothing was decoded beside whole pages of them.
-  double chunk(uint32_t call, uint32_t tokens);
-  // One token of the first `calls`, in us.
-  double decode(uint32_t calls);
-  uint32_t context(uint32_t call) const;
-  uint32_t narrow(uint32_t call) const;  // of these, cells in 2 bits
+  double chunk(uint32_t request, uint32_t tokens);
+  // One token of the first `requests`, in us.
+  double decode(uint32_t requests);
+  uint32_t context(uint32_t request) const;
+  uint32_t low_bit(uint32_t request) const;  // of these, KV entries in 2 bits
 
  private:
   struct Parts;

@@ -25,31 +25,31 @@ void OperationLog::add(EngineId engine, StepOperations step) {
     ++row.count[kind];
     row.total[kind].ns += one.to.ns - one.from.ns;
   }
-  if (details_) kept_[{engine, step.step}] = std::move(step.times);
+  if (details_) retained_[{engine, step.step}] = std::move(step.times);
   step.times.clear();
   row.step = std::move(step);
   rows_.push_back(std::move(row));
 }
 
 std::vector<OperationTime> OperationLog::take(EngineId engine, StepId step) {
-  const auto found = kept_.find({engine, step});
-  if (found == kept_.end()) return {};
+  const auto found = retained_.find({engine, step});
+  if (found == retained_.end()) return {};
   std::vector<OperationTime> out = std::move(found->second);
-  kept_.erase(found);
+  retained_.erase(found);
   return out;
 }
 
 std::string OperationLog::csv() const {
   std::string out =
-      "engine,step,rows,samples,decode_rows,decode_cells,chunk_cells,issued_ns,step_ns,operation,count,"
+      "engine,step,rows,samples,decode_rows,decode_entries,chunk_entries,issued_ns,step_ns,operation,count,"
       "device_ns\n";
   for (const Row& row : rows_) {
     const StepOperations& step = row.step;
     for (size_t kind = 0; kind < kOperations; ++kind) {
       if (row.count[kind] == 0) continue;
       fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{}\n", raw(row.engine),
-                     raw(step.step), step.rows, step.samples, step.decode_rows, step.decode_cells,
-                     step.chunk_cells, step.issued.ns, step.ended.ns, kNames[kind], row.count[kind],
+                     raw(step.step), step.rows, step.samples, step.decode_rows, step.decode_entries,
+                     step.chunk_entries, step.issued.ns, step.ended.ns, kNames[kind], row.count[kind],
                      row.total[kind].ns);
     }
   }

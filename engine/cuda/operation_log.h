@@ -33,7 +33,7 @@ enum class Operation : uint8_t {
   kSample,  // argmax, and the tokens back to the host
   kScore,   // what scorers take down and make of it
   kSelect,
-  kMove,  // cells that are kept, to where they stay
+  kMove,  // KV entries that are kept, to where they stay
 };
 constexpr size_t kOperations = 18;
 const char* name_of(Operation operation);
@@ -48,11 +48,11 @@ struct OperationTime {
 struct StepOperations {
   StepId step{};
   uint32_t rows = 0, samples = 0;
-  uint32_t decode_rows = 0;   // that attention_decode took
-  uint64_t decode_cells = 0;  // read by their attention, all KV heads as one
-  uint64_t chunk_cells = 0;   // likewise, by all other rows
-  Duration issued{};          // the host was done with starting operations
-  Duration ended{};           // and with waiting for them
+  uint32_t decode_rows = 0;     // that attention_decode took
+  uint64_t decode_entries = 0;  // read by their attention, all KV heads as one
+  uint64_t chunk_entries = 0;   // likewise, by all other rows
+  Duration issued{};            // the host was done with starting operations
+  Duration ended{};             // and with waiting for them
   std::vector<OperationTime> times;
 };
 
@@ -77,7 +77,7 @@ class OperationLog {
 
   const bool details_;
   std::vector<Row> rows_;
-  std::map<std::pair<EngineId, StepId>, std::vector<OperationTime>> kept_;
+  std::map<std::pair<EngineId, StepId>, std::vector<OperationTime>> retained_;
 };
 
 }  // namespace kvtwin::cuda

@@ -10,7 +10,7 @@ OperationTimer::~OperationTimer() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
 }
 
-void OperationTimer::mark(const Mark& mark) {
+void OperationTimer::mark(const StateValue& mark) {
   const auto shape = [&] { return std::string(name_of(mark.operation)); };
   if (marks_.size() == events_.size()) {
     cudaEvent_t event = nullptr;

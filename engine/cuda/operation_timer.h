@@ -27,22 +27,22 @@ class OperationTimer {
   void end() {
     if (on_) mark({Operation::kSample, 0, true});
   }
-  // Times of what was begun since the last call; the first began at `start`, and what lies between an end()
-  // and the next begin() is nobody's. REQUIRES: all of it has ended.
+  // Times of what was begun since the last request; the first began at `start`, and what lies between an
+  // end() and the next begin() is nobody's. REQUIRES: all of it has ended.
   std::vector<OperationTime> times(Duration start);
 
  private:
-  struct Mark {
+  struct StateValue {
     Operation operation{};
     uint32_t layer = 0;
     bool idle = false;
   };
-  void mark(const Mark& mark);
+  void mark(const StateValue& mark);
 
   const bool on_;
   const cudaStream_t stream_;
   std::vector<cudaEvent_t> events_;
-  std::vector<Mark> marks_;
+  std::vector<StateValue> marks_;
 };
 
 }  // namespace kvtwin::cuda

@@ -16,53 +16,56 @@ Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, co
   std::unique_ptr<OrderedStreams> out(new OrderedStreams(layers, tests));
   int low = 0, high = 0;
   if (Result<void> ok = check(cudaDeviceGetStreamPriorityRange(&low, &high), "stream priorities", ""); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  for (const Lane lane : {Lane::kRecall, Lane::kOffload}) {
-    if (Result<void> ok = check(cudaStreamCreateWithPriority(&out->streams_[static_cast<uint32_t>(lane)],
-                                                             cudaStreamNonBlocking, high),
-                                "cudaStreamCreate", "");
+    return tl::unexpected<Error>(ok.error());
+  for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload}) {
+    if (Result<void> ok =
+            check(cudaStreamCreateWithPriority(&out->streams_[static_cast<uint32_t>(stream_kind)],
+                                               cudaStreamNonBlocking, high),
+                  "cudaStreamCreate", "");
         !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
   }
   out->events_.resize(size_t{kEdges} * layers);
   for (cudaEvent_t& event : out->events_) {
     if (Result<void> ok =
             check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", "");
         !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
     // Whoever waits for it before it is recorded anew waits for nothing, in graphs too.
-    if (Result<void> ok = check(cudaEventRecord(event, out->stream(Lane::kRecall)), "cudaEventRecord", "");
+    if (Result<void> ok =
+            check(cudaEventRecord(event, out->stream(StreamKind::kRecall)), "cudaEventRecord", "");
         !ok)
-      return tl::unexpected<Mistake>(ok.error());
+      return tl::unexpected<Error>(ok.error());
   }
   return out;
 }
 
 OrderedStreams::~OrderedStreams() {
-  for (const Lane lane : {Lane::kRecall, Lane::kOffload}) {
-    if (stream(lane) == nullptr) continue;
-    cudaStreamSynchronize(stream(lane));  // nothing may be freed under work in flight
-    cudaStreamDestroy(stream(lane));
+  for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload}) {
+    if (stream(stream_kind) == nullptr) continue;
+    cudaStreamSynchronize(stream(stream_kind));  // nothing may be freed under work in flight
+    cudaStreamDestroy(stream(stream_kind));
   }
   for (const cudaEvent_t event : events_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
 }
 
-void OrderedStreams::record(Edge edge, uint32_t layer, Lane lane) {
-  must(cudaEventRecordWithFlags(events_[number(edge, layer)], stream(lane),
+void OrderedStreams::record(Edge edge, uint32_t layer, StreamKind stream_kind) {
+  must(cudaEventRecordWithFlags(events_[number(edge, layer)], stream(stream_kind),
                                 captured() ? cudaEventRecordExternal : cudaEventRecordDefault),
        "cudaEventRecord");
-  if (watched()) watch()->recorded(number(edge, layer), static_cast<uint32_t>(lane));
+  if (watched()) watch()->recorded(number(edge, layer), static_cast<uint32_t>(stream_kind));
 }
 
 // What is left out is waited for all the same: a kernel would read lists that are not there yet, which name
 // pages that do not exist (once, of the full pages on their way to the host: an illegal access).
-void OrderedStreams::wait(Lane lane, Edge edge, uint32_t layer) {
-  must(cudaStreamWaitEvent(stream(lane), events_[number(edge, layer)],
+void OrderedStreams::wait(StreamKind stream_kind, Edge edge, uint32_t layer) {
+  must(cudaStreamWaitEvent(stream(stream_kind), events_[number(edge, layer)],
                            captured() ? cudaEventWaitExternal : cudaEventWaitDefault),
        "cudaStreamWaitEvent");
-  if (watched() && edge != tests_.left_out) watch()->waited(static_cast<uint32_t>(lane), number(edge, layer));
+  if (watched() && edge != tests_.left_out)
+    watch()->waited(static_cast<uint32_t>(stream_kind), number(edge, layer));
 }
 
 void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
@@ -70,34 +73,34 @@ void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
 }
 
 void OrderedStreams::wait_for_recalls() {
-  must(cudaStreamSynchronize(stream(Lane::kRecall)), "recall of pages");
+  must(cudaStreamSynchronize(stream(StreamKind::kRecall)), "recall of pages");
   // The host starts what comes later: every stream knows.
   if (tests_.watch == nullptr) return;
   constexpr uint32_t kHost = UINT32_MAX;
-  tests_.watch->recorded(kHost, static_cast<uint32_t>(Lane::kRecall));
-  for (const Lane lane : {Lane::kCompute, Lane::kOffload})
-    tests_.watch->waited(static_cast<uint32_t>(lane), kHost);
+  tests_.watch->recorded(kHost, static_cast<uint32_t>(StreamKind::kRecall));
+  for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kOffload})
+    tests_.watch->waited(static_cast<uint32_t>(stream_kind), kHost);
 }
 
 void OrderedStreams::step_ended() {
   if (tests_.watch == nullptr) return;
   constexpr uint32_t kHost = UINT32_MAX;
-  tests_.watch->recorded(kHost, static_cast<uint32_t>(Lane::kCompute));
-  for (const Lane lane : {Lane::kRecall, Lane::kOffload})
-    tests_.watch->waited(static_cast<uint32_t>(lane), kHost);
+  tests_.watch->recorded(kHost, static_cast<uint32_t>(StreamKind::kCompute));
+  for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload})
+    tests_.watch->waited(static_cast<uint32_t>(stream_kind), kHost);
 }
 
-void OrderedStreams::dawdle(Lane lane) {
+void OrderedStreams::delay_for_tests(StreamKind stream_kind) {
   if (tests_.delays == 0) return;
   const uint64_t bits = draw({tests_.delays, ++moments_});
   if (bits % 3 == 0) return;
-  must(delay(bits / 3 % kDelayMax, stream(lane)), "delay");
+  must(delay(bits / 3 % kDelayMax, stream(stream_kind)), "delay");
 }
 
-void OrderedStreams::touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,
-                             const char* operation) {
+void OrderedStreams::touches(StreamKind stream_kind, HappensBefore::Access access, const char* what,
+                             uint32_t number, const char* operation) {
   if (!watched()) return;
-  watch()->touches(static_cast<uint32_t>(lane), access, {what, number}, operation);
+  watch()->touches(static_cast<uint32_t>(stream_kind), access, {what, number}, operation);
 }
 
 }  // namespace kvtwin::cuda

@@ -24,7 +24,7 @@
 
 namespace kvtwin::cuda {
 
-enum class Lane : uint32_t { kCompute, kRecall, kOffload };
+enum class StreamKind : uint32_t { kCompute, kRecall, kOffload };
 class OrderedStreams {
  public:
   // Wrong: what CUDA says.
@@ -35,10 +35,10 @@ class OrderedStreams {
 
   // The compute stream is the engine's: it is told at each step.
   void compute_on(cudaStream_t stream) { streams_[0] = stream; }
-  cudaStream_t stream(Lane lane) const { return streams_[static_cast<uint32_t>(lane)]; }
+  cudaStream_t stream(StreamKind stream_kind) const { return streams_[static_cast<uint32_t>(stream_kind)]; }
 
-  void record(Edge edge, uint32_t layer, Lane lane);
-  void wait(Lane lane, Edge edge, uint32_t layer);
+  void record(Edge edge, uint32_t layer, StreamKind stream_kind);
+  void wait(StreamKind stream_kind, Edge edge, uint32_t layer);
   // A stream of somebody else's waits. (HappensBefore does not know it.)
   void hold(cudaStream_t other, Edge edge, uint32_t layer);
   // The host waits for the recall stream.
@@ -46,18 +46,18 @@ class OrderedStreams {
   // The host has waited for the compute stream, and everything that it waited for.
   void step_ended();
   // A moment at which this stream may be late.
-  void dawdle(Lane lane);
-  void touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,
+  void delay_for_tests(StreamKind stream_kind);
+  void touches(StreamKind stream_kind, HappensBefore::Access access, const char* what, uint32_t number,
                const char* operation);
   bool watched() const { return watch() != nullptr; }
   // What is started from here on is part of a graph, or of a rehearsal of one.
-  void capturing(StepLanes::Capture now) { capturing_ = now; }
-  bool captured() const { return capturing_ != StepLanes::Capture::kNone; }
+  void capturing(SideStreams::Capture now) { capturing_ = now; }
+  bool captured() const { return capturing_ != SideStreams::Capture::kNone; }
 
  private:
   OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
   // Who is told: not of what is captured to be replayed, because it does not run yet.
-  HappensBefore* watch() const { return capturing_ == StepLanes::Capture::kGraph ? nullptr : tests_.watch; }
+  HappensBefore* watch() const { return capturing_ == SideStreams::Capture::kGraph ? nullptr : tests_.watch; }
   uint32_t number(Edge edge, uint32_t layer) const { return static_cast<uint32_t>(edge) * layers_ + layer; }
 
   const uint32_t layers_;
@@ -65,7 +65,7 @@ class OrderedStreams {
   cudaStream_t streams_[3] = {};
   std::vector<cudaEvent_t> events_;
   uint64_t moments_ = 0;
-  StepLanes::Capture capturing_ = StepLanes::Capture::kNone;
+  SideStreams::Capture capturing_ = SideStreams::Capture::kNone;
 };
 
 }  // namespace kvtwin::cuda

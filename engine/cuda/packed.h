@@ -22,7 +22,7 @@ struct PackedOptions {
   bool fused = true;             // decodes read packed pages where a kernel does; else all is unpacked: tests
 };
 
-struct DualOptions {
+struct MixedPrecisionOptions {
   uint32_t pages_int2 = 0;  // the first so many of pages_gpu
   uint32_t group = 32;
   bool fused = true;  // as above
@@ -32,11 +32,12 @@ struct DualOptions {
 std::optional<std::string> check_packed(Format format, uint32_t group, const LlmSpec& llm,
                                         uint32_t page_tokens);
 
-// One format on pages by position, or KIVI (packed_cache.h); int2 and int4 by tag (dual_cache.h).
+// One format on pages by position, or KIVI (packed_cache.h); int2 and int4 by tag (mixed_precision_cache.h).
 // `llm` must outlive them. Wrong: no room. REQUIRES: check_packed() has nothing to say of any of their
 // formats; dual: memory.pages_host == 0.
 Result<OwnedCache> make_packed(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm);
-Result<OwnedCache> make_dual(const DualOptions& options, const KvMemory& memory, const LlmSpec* llm);
+Result<OwnedCache> make_mixed_precision(const MixedPrecisionOptions& options, const KvMemory& memory,
+                                        const LlmSpec* llm);
 
 }  // namespace kvtwin::cuda
 

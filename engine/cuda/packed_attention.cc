@@ -13,7 +13,7 @@ namespace kvtwin::cuda {
 std::optional<PackedPart> PackedAttention::part_of(Format format) {
   if (format == Format::kInt2) return kPartInt2;
   if (format == Format::kInt4) return kPartInt4;
-  if (format == Format::kFp8 || format == Format::kFp4) return kPartWide;
+  if (format == Format::kFp8 || format == Format::kFp4) return kPartHighPrecision;
   return std::nullopt;
 }
 
@@ -24,7 +24,7 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
   if (Result<void> ok = check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
                               "cudaDeviceGetAttribute", "multiprocessors");
       !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   PackedDecodeShape shape;
   shape.layout = staged ? PackedLayout::kKivi : PackedLayout::kRows;
   shape.head_dim = llm.head_dim, shape.group = llm.query_heads / llm.kv_heads;
@@ -34,10 +34,10 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
     const std::optional<PackedPart> part = part_of(pool.format);
     if (!part) return out;
     shape.page_tokens[*part] = pool.shape.page_tokens;
-    if (*part != kPartWide) shape.scale_group = pool.shape.group;
+    if (*part != kPartHighPrecision) shape.scale_group = pool.shape.group;
     if (pool.format == Format::kFp4) shape.layout = PackedLayout::kFp4;
   }
-  if (staged) shape.page_tokens[kPartWide] = kStagedPage;
+  if (staged) shape.page_tokens[kPartHighPrecision] = kStagedPage;
   if (!packed_shape_is_possible(shape)) return out;
   shape.sequences = rows * llm.kv_heads;
   const struct {
@@ -51,7 +51,7 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
         Buffer::make(Buffer::Kind::kDevice, row.bytes, row.what, fmt::format("{} rows", rows));
     if (!made) {
       made.error().hint = "give fewer: --set=limits.step_tokens_max=N";
-      return tl::unexpected<Mistake>(made.error());
+      return tl::unexpected<Error>(made.error());
     }
     *row.buffer = std::move(*made);
   }
@@ -113,13 +113,13 @@ void PackedAttention::attend(uint32_t layer, const LayerRows& tensors, std::span
                              const StepStream& on, const void* staged) {
   if (sequences_.empty()) return;
   on.timer->begin(Operation::kDecodeAttention, layer);
-  PackedDecodeArgs call = args();
-  for (const PackedPages& pool : pools) call.pool[*part_of(pool.format)] = pool.pages.packed_layer(layer);
-  if (staged != nullptr) call.pool[kPartWide] = staged;
-  call.q = tensors.q, call.out = tensors.out;
+  PackedDecodeArgs request = args();
+  for (const PackedPages& pool : pools) request.pool[*part_of(pool.format)] = pool.pages.packed_layer(layer);
+  if (staged != nullptr) request.pool[kPartHighPrecision] = staged;
+  request.q = tensors.q, request.out = tensors.out;
   PackedDecodeShape now = shape_;
   now.sequences = static_cast<uint32_t>(sequences_.size());
-  must(packed_decode(now, call, on.stream), "packed_decode", 0,
+  must(packed_decode(now, request, on.stream), "packed_decode", 0,
        [&] { return fmt::format("{} sequences, head_dim {}", sequences_.size(), shape_.head_dim); });
 }
 

@@ -1,5 +1,6 @@
 // PackedAttention: decoded rows that read packed pages as they are (kernels/packed_decode.h), without
-// unpacking them: fp8, int4, fp4, int2 beside int4, and KIVI's int2 beside staged cells (staged_cells.h).
+// unpacking them: fp8, int4, fp4, int2 beside int4, and KIVI's int2 beside staged KV entries
+// (staged_entries.h).
 
 #ifndef KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
 #define KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
@@ -12,7 +13,7 @@
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/kv_cache.h"
 #include "engine/cuda/row_attention.h"
-#include "engine/cuda/staged_cells.h"
+#include "engine/cuda/staged_entries.h"
 #include "kernels/packed_decode.h"
 
 namespace kvtwin::cuda {
@@ -31,7 +32,7 @@ class PackedAttention {
   bool ready() const { return shape_.sequences > 0; }
 
   void clear();
-  // What a row reads of one pool: the first `tokens` cells of `pages`, laid end to end.
+  // What a row reads of one pool: the first `tokens` KV entries of `pages`, laid end to end.
   struct Part {
     PackedPart part{};
     std::span<const uint32_t> pages;
@@ -40,7 +41,7 @@ class PackedAttention {
   void add(uint32_t row, std::span<const Part> parts);
 
   void send(cudaStream_t stream);
-  // As StagedCells::repeats(), of plan() and attend(): every row has been added.
+  // As StagedEntries::repeats(), of plan() and attend(): every row has been added.
   bool repeats() const { return upload_.base() == lists_at_; }
   void plan(const StepStream& on);
   // `staged`: the staged pages, if some rows read them.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/dual_cache.h"
+#include "engine/cuda/mixed_precision_cache.h"
 
 namespace kvtwin::cuda {
 
@@ -26,8 +26,9 @@ std::optional<std::string> check_packed(Format format, uint32_t group, const Llm
 Result<OwnedCache> make_packed(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm) {
   return PackedCache::make(options, memory, llm);
 }
-Result<OwnedCache> make_dual(const DualOptions& options, const KvMemory& memory, const LlmSpec* llm) {
-  return DualCache::make(options, memory, llm);
+Result<OwnedCache> make_mixed_precision(const MixedPrecisionOptions& options, const KvMemory& memory,
+                                        const LlmSpec* llm) {
+  return MixedPrecisionCache::make(options, memory, llm);
 }
 
 Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemory& memory,
@@ -38,20 +39,20 @@ Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemor
   Result<DevicePages> pages =
       DevicePages::make_packed(page_bytes(options.format, out->pool_.shape) * llm->kv_heads, llm->layers,
                                memory.pages_gpu, memory.pages_host);
-  if (!pages) return tl::unexpected<Mistake>(pages.error());
+  if (!pages) return tl::unexpected<Error>(pages.error());
   out->pool_.pages = std::move(*pages);
-  Result<StagedCells> staged =
-      StagedCells::make(llm, uint64_t{memory.pages_gpu} * memory.page_tokens, memory.rows_max, memory.poison);
-  if (!staged) return tl::unexpected<Mistake>(staged.error());
+  Result<StagedEntries> staged = StagedEntries::make(llm, uint64_t{memory.pages_gpu} * memory.page_tokens,
+                                                     memory.rows_max, memory.poison);
+  if (!staged) return tl::unexpected<Error>(staged.error());
   out->staged_ = std::move(*staged);
   out->staged_.spans().resize(1);
   if (out->kivi()) {
-    out->exact_ = ExactCells(*llm, options.residual_tokens);
+    out->exact_ = ExactEntries(*llm, options.residual_tokens);
   }
   if (options.fused) {
     Result<PackedAttention> fused =
         PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max, memory.pages_gpu, out->kivi());
-    if (!fused) return tl::unexpected<Mistake>(fused.error());
+    if (!fused) return tl::unexpected<Error>(fused.error());
     out->fused_ = std::move(*fused);
   }
   return OwnedCache(out.release());
@@ -79,19 +80,19 @@ void PackedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStre
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
       if (!entry.first) continue;
-      const auto [call, fresh] = calls_.try_emplace(entry.call);
-      const uint32_t slot = fresh && kivi() ? take_slot() : call->second.slot;
-      call->second = {{}, entry.context, entry.context, slot};
+      const auto [request, fresh] = requests_.try_emplace(entry.request);
+      const uint32_t slot = fresh && kivi() ? take_slot() : request->second.slot;
+      request->second = {{}, entry.context, entry.context, slot};
     }
-    for (const Adoption& adoption : launch.adoptions) {
-      for (const PageId page : adoption.pages) calls_.at(adoption.call).pages.push_back(raw(page));
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      for (const PageId page : prefix_hit.pages) requests_.at(prefix_hit.request).pages.push_back(raw(page));
     }
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
-    if (memory_.poison) pool_.pages.poison(grant.page, stream);
-    calls_.at(launch.entries[grant.entry].call).pages.push_back(raw(grant.page));
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    KVT_CHECK(raw(allocation.page) < memory_.pages_gpu);
+    if (memory_.poison) pool_.pages.poison(allocation.page, stream);
+    requests_.at(launch.entries[allocation.entry].request).pages.push_back(raw(allocation.page));
   }
 }
 
@@ -103,69 +104,70 @@ uint32_t PackedCache::take_slot() {
 }
 
 void PackedCache::add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows) {
-  Call& call = calls_.at(entry.call);
+  Request& request = requests_.at(entry.request);
   const bool decode = entry.kind == EntryKind::kDecode;
   const uint32_t context = entry.context, end = context + entry.tokens;
-  KVT_CHECK(end <= uint64_t{call.pages.size()} * memory_.page_tokens);
+  KVT_CHECK(end <= uint64_t{request.pages.size()} * memory_.page_tokens);
   if (decode && fused_.ready())
-    return kivi() ? add_fused_kivi(entry, row, &call, rows) : add_fused(call, entry, row, rows);
+    return kivi() ? add_fused_kivi(entry, row, &request, rows) : add_fused(request, entry, row, rows);
   const uint32_t base = staged_.open(end);
-  StagedCells::add_rows(llm_, base + context, context, entry.tokens, rows);
+  StagedEntries::add_rows(llm_, base + context, context, entry.tokens, rows);
   staged_.add_reads(base, row, context, entry.tokens, rows);
-  if (kivi()) return add_kivi(entry, base, &call);
-  span_pages(call, context, end, base, kBothSides, true);
-  span_pages(call, 0, decode ? end : context, base, kBothSides, false);
+  if (kivi()) return add_kivi(entry, base, &request);
+  span_pages(request, context, end, base, kBothSides, true);
+  span_pages(request, 0, decode ? end : context, base, kBothSides, false);
 }
 
-void PackedCache::add_fused(const Call& call, const PlanEntry& entry, uint32_t row, StepRows* rows) {
+void PackedCache::add_fused(const Request& request, const PlanEntry& entry, uint32_t row, StepRows* rows) {
   KVT_CHECK(entry.tokens == 1);
-  const uint32_t at = staged_.open(1), cells = entry.context + 1, page = memory_.page_tokens;
-  StagedCells::add_rows(llm_, at, entry.context, 1, rows);
+  const uint32_t at = staged_.open(1), kv_entries = entry.context + 1, page = memory_.page_tokens;
+  StagedEntries::add_rows(llm_, at, entry.context, 1, rows);
   staged_.spans()[0].packed.push_back(
-      {at, pool_.cell(call.pages[entry.context / page], entry.context % page), 1, kBothSides});
-  const PackedAttention::Part part{
-      *PackedAttention::part_of(options_.format), {call.pages.data(), div_ceil(cells, page)}, cells};
+      {at, pool_.kv_entry(request.pages[entry.context / page], entry.context % page), 1, kBothSides});
+  const PackedAttention::Part part{*PackedAttention::part_of(options_.format),
+                                   {request.pages.data(), div_ceil(kv_entries, page)},
+                                   kv_entries};
   fused_.add(row, {&part, 1});
-  rows->decode_cells += cells;
+  rows->decode_entries += kv_entries;
 }
 
 // What the step packs, and what was exact before it, is read as it is.
-void PackedCache::add_kivi(const PlanEntry& entry, uint32_t base, Call* call) {
-  span_pages(*call, 0, call->keys_packed, base, kKeySide, false);
-  span_pages(*call, 0, call->values_packed, base, kValueSide, false);
-  span_ring(*call, call->keys_packed, entry.context, base, kKeySide, false);
-  span_ring(*call, call->values_packed, entry.context, base, kValueSide, false);
-  pack_kivi(entry, base, call);
+void PackedCache::add_kivi(const PlanEntry& entry, uint32_t base, Request* request) {
+  span_pages(*request, 0, request->keys_packed, base, kKeySide, false);
+  span_pages(*request, 0, request->values_packed, base, kValueSide, false);
+  span_ring(*request, request->keys_packed, entry.context, base, kKeySide, false);
+  span_ring(*request, request->values_packed, entry.context, base, kValueSide, false);
+  pack_kivi(entry, base, request);
 }
 
-// Cells whose values are packed are read as they lie; the others are staged from their first one on.
-void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* call, StepRows* rows) {
-  KVT_CHECK(entry.tokens == 1 && call->values_packed <= call->keys_packed);
-  const uint32_t first = call->values_packed, staged = entry.context + 1 - first;
+// KV entries whose values are packed are read as they lie; the others are staged from their first one on.
+void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* request, StepRows* rows) {
+  KVT_CHECK(entry.tokens == 1 && request->values_packed <= request->keys_packed);
+  const uint32_t first = request->values_packed, staged = entry.context + 1 - first;
   const uint32_t page = memory_.page_tokens, at = staged_.open(staged);
-  const uint32_t base = at - first;  // of cell 0, which is not staged: below 0 wraps around, and back
-  StagedCells::add_rows(llm_, base + entry.context, entry.context, 1, rows);
-  span_pages(*call, first, call->keys_packed, base, kKeySide, false);
-  span_ring(*call, call->keys_packed, entry.context, base, kKeySide, false);
-  span_ring(*call, first, entry.context, base, kValueSide, false);
+  const uint32_t base = at - first;  // of KV entry 0, which is not staged: below 0 wraps around, and back
+  StagedEntries::add_rows(llm_, base + entry.context, entry.context, 1, rows);
+  span_pages(*request, first, request->keys_packed, base, kKeySide, false);
+  span_ring(*request, request->keys_packed, entry.context, base, kKeySide, false);
+  span_ring(*request, first, entry.context, base, kValueSide, false);
   std::vector<uint32_t> pages(div_ceil(staged, kStagedPage));
   std::iota(pages.begin(), pages.end(), at / kStagedPage);
-  const PackedAttention::Part parts[] = {{kPartInt2, {call->pages.data(), div_ceil(first, page)}, first},
-                                         {kPartWide, pages, staged}};
+  const PackedAttention::Part parts[] = {{kPartInt2, {request->pages.data(), div_ceil(first, page)}, first},
+                                         {kPartHighPrecision, pages, staged}};
   fused_.add(row, parts);
-  rows->decode_cells += entry.context + 1;
-  pack_kivi(entry, base, call);
+  rows->decode_entries += entry.context + 1;
+  pack_kivi(entry, base, request);
 }
 
 // What a row needs at most: pages that its staged keys come from, its ring once or twice around on either
-// side, the value that is packed and the cell that is kept.
+// side, the value that is packed and the KV entry that is kept.
 void PackedCache::even_out(std::span<const PlanEntry> entries) {
   StagedSpans& spans = staged_.spans()[0];
   const size_t rows = entries.size(), pages = options_.residual_tokens / memory_.page_tokens + 1;
-  const auto packs_keys = [](const CellSpan& span) { return (span.sides & kKeySide) != 0; };
+  const auto packs_keys = [](const KvEntrySpan& span) { return (span.sides & kKeySide) != 0; };
   const bool keys = std::any_of(spans.packed.begin(), spans.packed.end(), packs_keys);
   const struct {
-    std::vector<CellSpan>* list;
+    std::vector<KvEntrySpan>* list;
     size_t each;
   } bounds[] = {{&spans.unpacked, pages},
                 {&spans.from_exact, 4},
@@ -176,47 +178,48 @@ void PackedCache::even_out(std::span<const PlanEntry> entries) {
           });
   for (const auto& [list, each] : bounds) even_ = even_ && list->size() <= each * rows;
   for (const auto& [list, each] : bounds) {
-    if (even_) list->resize(each * rows, CellSpan{});
+    if (even_) list->resize(each * rows, KvEntrySpan{});
   }
 }
 
-void PackedCache::pack_kivi(const PlanEntry& entry, uint32_t base, Call* call) {
+void PackedCache::pack_kivi(const PlanEntry& entry, uint32_t base, Request* request) {
   const uint32_t residual = options_.residual_tokens, end = entry.context + entry.tokens;
-  const uint32_t keys = call->keys_packed + (end - call->keys_packed) / residual * residual;
-  const uint32_t values = std::max(call->values_packed, end > residual ? end - residual : 0);
-  span_pages(*call, call->keys_packed, keys, base, kKeySide, true);
-  span_pages(*call, call->values_packed, values, base, kValueSide, true);
-  span_ring(*call, std::max(entry.context, end > residual ? end - residual : 0), end, base, kBothSides, true);
-  call->keys_packed = keys, call->values_packed = values;
+  const uint32_t keys = request->keys_packed + (end - request->keys_packed) / residual * residual;
+  const uint32_t values = std::max(request->values_packed, end > residual ? end - residual : 0);
+  span_pages(*request, request->keys_packed, keys, base, kKeySide, true);
+  span_pages(*request, request->values_packed, values, base, kValueSide, true);
+  span_ring(*request, std::max(entry.context, end > residual ? end - residual : 0), end, base, kBothSides,
+            true);
+  request->keys_packed = keys, request->values_packed = values;
 }
 
-void PackedCache::span_pages(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
-                             bool packs) {
+void PackedCache::span_pages(const Request& request, uint32_t from, uint32_t to, uint32_t base,
+                             uint32_t sides, bool packs) {
   const uint32_t page = memory_.page_tokens;
   StagedSpans& spans = staged_.spans()[0];
   for (uint32_t at = from; at < to;) {
     const uint32_t count = std::min(to, (at / page + 1) * page) - at;
-    const uint32_t cell = pool_.cell(call.pages[at / page], at % page);
+    const uint32_t kv_entry = pool_.kv_entry(request.pages[at / page], at % page);
     if (packs) {
-      spans.packed.push_back({base + at, cell, count, sides});
+      spans.packed.push_back({base + at, kv_entry, count, sides});
     } else {
-      spans.unpacked.push_back({cell, base + at, count, sides});
+      spans.unpacked.push_back({kv_entry, base + at, count, sides});
     }
     at += count;
   }
 }
 
-void PackedCache::span_ring(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
+void PackedCache::span_ring(const Request& request, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
                             bool keeps) {
   const uint32_t ring = options_.residual_tokens;
   StagedSpans& spans = staged_.spans()[0];
   for (uint32_t at = from; at < to;) {
     const uint32_t count = std::min(to, (at / ring + 1) * ring) - at;
-    const uint32_t cell = call.slot * ring + at % ring;
+    const uint32_t kv_entry = request.slot * ring + at % ring;
     if (keeps) {
-      spans.to_exact.push_back({base + at, cell, count, sides});
+      spans.to_exact.push_back({base + at, kv_entry, count, sides});
     } else {
-      spans.from_exact.push_back({cell, base + at, count, sides});
+      spans.from_exact.push_back({kv_entry, base + at, count, sides});
     }
     at += count;
   }
@@ -227,13 +230,13 @@ void PackedCache::plan(const DeviceRows& rows, const StepStream& on) {
   fused_.plan(on);
 }
 
-bool PackedCache::repeats(StepForm* form) const {
-  const DeviceRows& rows = form->rows;
+bool PackedCache::repeats(StepGraphKey* graph_key) const {
+  const DeviceRows& rows = graph_key->rows;
   if (rows.decodes_count > 0 || rows.chunks_count > 0 || rows.other_rows > 0) return false;
   if (!fused_.ready() || !fused_.repeats()) return false;
   if (!kivi()) return staged_.repeats();
-  for (const uint32_t layer : {0u, llm_.layers - 1}) form->add(exact_.layer(layer));
-  staged_.add_to(form);
+  for (const uint32_t layer : {0u, llm_.layers - 1}) graph_key->add(exact_.layer(layer));
+  staged_.add_to(graph_key);
   return even_;
 }
 
@@ -245,15 +248,15 @@ void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceR
   if (kivi()) staged_.keep(layer, exact_, on.stream);
 }
 
-void PackedCache::told(const Command& command) {
-  // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+void PackedCache::notify(const Command& command) {
+  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
   // table.
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop == nullptr || drop->reason == DropCallState::Reason::kPreempted) return;
-  const auto call = calls_.find(drop->call);
-  if (call == calls_.end()) return;
-  if (kivi()) free_slots_.push_back(call->second.slot);
-  calls_.erase(call);
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop == nullptr || drop->reason == DropRequestState::Reason::kPreempted) return;
+  const auto request = requests_.find(drop->request);
+  if (request == requests_.end()) return;
+  if (kivi()) free_slots_.push_back(request->second.slot);
+  requests_.erase(request);
 }
 
 void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {

@@ -1,16 +1,18 @@
 // PackedCache keeps KV in one packed format on pages by position (fp8, int4, fp4), or as KIVI does: int2 but
-// for the newest cells. What is stored and what is read: engine/cpu/packed_cache.h, which is the definition.
-// Here:
+// for the newest KV entries. What is stored and what is read: engine/cpu/packed_cache.h, which is the
+// definition. Here:
 //
 //   * a decoded row is packed and then reads packed pages, if a kernel does that (packed_attention.h);
-//   * all other rows read what is staged (staged_cells.h): history unpacked, a chunk's own rows as they are;
-//   * KIVI's exact cells are a ring of residual_tokens for each call, by position. A decoded row reads them,
-//     and those whose keys alone are packed, from what is staged: at most twice as many cells. Spans that
-//     move nothing make the lists of such steps as long in all of them.
+//   * all other rows read what is staged (staged_entries.h): history unpacked, a chunk's own rows as they
+//   are;
+//   * KIVI's exact KV entries are a ring of residual_tokens for each request, by position. A decoded row
+//   reads them,
+//     and those whose keys alone are packed, from what is staged: at most twice as many KV entries. Spans
+//     that move nothing make the lists of such steps as long in all of them.
 //
-// In a step everything is packed before anything is unpacked, so who adopts what another call of the step
-// fills finds it. A call's own cells that were exact when the step began are staged from the ring, whether or
-// not they are packed in that step.
+// In a step everything is packed before anything is unpacked, so who reuses what another request of the step
+// fills finds it. A request's own KV entries that were exact when the step began are staged from the ring,
+// whether or not they are packed in that step.
 
 #ifndef KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
@@ -20,7 +22,7 @@
 
 #include "engine/cuda/packed.h"
 #include "engine/cuda/packed_attention.h"
-#include "engine/cuda/staged_cells.h"
+#include "engine/cuda/staged_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -35,18 +37,18 @@ class PackedCache final : public KvCache {
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   // Steps of decodes alone that read packed pages.
-  bool repeats(StepForm* form) const override;
-  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
-  }
-  void told(const Command& command) override;
+  bool repeats(StepGraphKey* graph_key) const override;
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,
+           DataOutcomes*) override {}
+  void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
-  struct Call {
+  struct Request {
     std::vector<uint32_t> pages;
     uint32_t keys_packed = 0, values_packed = 0;  // KIVI: the first so many
-    uint32_t slot = 0;                            // KIVI: of its exact cells
+    uint32_t slot = 0;                            // KIVI: of its exact KV entries
   };
 
   PackedCache(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm)
@@ -55,26 +57,28 @@ class PackedCache final : public KvCache {
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
   uint32_t take_slot();
   void add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows);
-  void add_fused(const Call& call, const PlanEntry& entry, uint32_t row, StepRows* rows);
-  void add_kivi(const PlanEntry& entry, uint32_t base, Call* call);
+  void add_fused(const Request& request, const PlanEntry& entry, uint32_t row, StepRows* rows);
+  void add_kivi(const PlanEntry& entry, uint32_t base, Request* request);
   // KIVI's decodes: as many spans in all steps of so many rows that pack keys, and in all that do not.
   void even_out(std::span<const PlanEntry> entries);
-  void add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* call, StepRows* rows);
-  // What a step of KIVI's packs and keeps of cells that are staged from `base` on.
-  void pack_kivi(const PlanEntry& entry, uint32_t base, Call* call);
-  // Cells [from, to) of a call, which are staged from `base` on: spans between its pages and there.
-  void span_pages(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides, bool packs);
+  void add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* request, StepRows* rows);
+  // What a step of KIVI's packs and keeps of KV entries that are staged from `base` on.
+  void pack_kivi(const PlanEntry& entry, uint32_t base, Request* request);
+  // KV entries [from, to) of a request, which are staged from `base` on: spans between its pages and there.
+  void span_pages(const Request& request, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
+                  bool packs);
   // The same of its ring.
-  void span_ring(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides, bool keeps);
+  void span_ring(const Request& request, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
+                 bool keeps);
 
   const PackedOptions options_;
   const KvMemory memory_;
   const LlmSpec& llm_;
   PackedPages pool_;
-  StagedCells staged_;
+  StagedEntries staged_;
   PackedAttention fused_;
-  ExactCells exact_;
-  std::map<CallId, Call> calls_;
+  ExactEntries exact_;
+  std::map<RequestId, Request> requests_;
   bool even_ = false;  // KIVI: the step at hand has as many spans as all of its kind
   std::vector<uint32_t> free_slots_;
   uint32_t slots_ = 0;

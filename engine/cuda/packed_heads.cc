@@ -46,26 +46,26 @@ Result<PackedHeads> PackedHeads::make(const LlmSpec* llm, const PackedHeadsShape
   Result<Buffer> packed = device_buffer(
       out.page_size() * shape.pages, "packed KV pages",
       fmt::format("{} {} pages of {} bytes", shape.pages, format_name(shape.format), out.page_size()));
-  if (!packed) return tl::unexpected<Mistake>(packed.error());
+  if (!packed) return tl::unexpected<Error>(packed.error());
   out.packed_ = std::move(*packed);
   constexpr uint64_t kEntries = 64;  // which begin with pages of their own; it grows
-  const uint64_t cells = (shape.rows + kEntries * kWidePage) * llm->kv_heads;
-  if (Result<void> ok = out.allocate_wide(cells); !ok) return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = out.make_decodes(); !ok) return tl::unexpected<Mistake>(ok.error());
+  const uint64_t kv_entries = (shape.rows + kEntries * kDequantizedPage) * llm->kv_heads;
+  if (Result<void> ok = out.allocate_dequantized(kv_entries); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = out.make_decodes(); !ok) return tl::unexpected<Error>(ok.error());
   return out;
 }
 
-Result<void> PackedHeads::allocate_wide(uint64_t cells) {
-  wide_ = Buffer(), iota_ = Buffer();  // before more is asked for
-  capacity_ = uint64_t{div_ceil(cells, uint64_t{kWidePage})} * kWidePage;
+Result<void> PackedHeads::allocate_dequantized(uint64_t kv_entries) {
+  dequantized_ = Buffer(), iota_ = Buffer();  // before more is asked for
+  capacity_ = uint64_t{div_ceil(kv_entries, uint64_t{kDequantizedPage})} * kDequantizedPage;
   KVT_CHECK(capacity_ <= UINT32_MAX);
-  const std::string shape = fmt::format("{} cells of one KV head of {}", capacity_, llm_->head_dim);
-  Result<Buffer> wide = device_buffer(capacity_ * 2 * llm_->head_dim * sizeof(__nv_bfloat16),
-                                      "unpacked cells of one layer", shape);
-  if (!wide) return tl::unexpected<Mistake>(wide.error());
-  wide_ = std::move(*wide);
-  Result<Buffer> iota = device_buffer(capacity_ * sizeof(uint32_t), "tables of unpacked cells", shape);
-  if (!iota) return tl::unexpected<Mistake>(iota.error());
+  const std::string shape = fmt::format("{} KV entries of one KV head of {}", capacity_, llm_->head_dim);
+  Result<Buffer> dequantized = device_buffer(capacity_ * 2 * llm_->head_dim * sizeof(__nv_bfloat16),
+                                             "unpacked KV entries of one layer", shape);
+  if (!dequantized) return tl::unexpected<Error>(dequantized.error());
+  dequantized_ = std::move(*dequantized);
+  Result<Buffer> iota = device_buffer(capacity_ * sizeof(uint32_t), "tables of unpacked KV entries", shape);
+  if (!iota) return tl::unexpected<Error>(iota.error());
   iota_ = std::move(*iota);
   std::vector<uint32_t> numbers(capacity_);
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -89,9 +89,9 @@ Result<void> PackedHeads::make_decodes() {
   shape.sequences = shape_.rows * llm_->kv_heads;
   const std::string rows = fmt::format("{} rows", shape_.rows);
   Result<Buffer> plan = device_buffer(packed_plan_bytes(shape), "the plan of packed attention", rows);
-  if (!plan) return tl::unexpected<Mistake>(plan.error());
+  if (!plan) return tl::unexpected<Error>(plan.error());
   Result<Buffer> workspace = device_buffer(packed_workspace_bytes(shape), "packed attention", rows);
-  if (!workspace) return tl::unexpected<Mistake>(workspace.error());
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
   plan_ = std::move(*plan), workspace_ = std::move(*workspace);
   decode_ = shape;
   return {};
@@ -99,49 +99,49 @@ Result<void> PackedHeads::make_decodes() {
 
 PackedPart PackedHeads::part() const { return *PackedAttention::part_of(shape_.format); }
 
-uint32_t PackedHeads::open(uint32_t cells) {
+uint32_t PackedHeads::open(uint32_t kv_entries) {
   const uint64_t first = used_;
-  used_ += uint64_t{div_ceil(cells, kWidePage)} * kWidePage;
+  used_ += uint64_t{div_ceil(kv_entries, kDequantizedPage)} * kDequantizedPage;
   most_ = std::max(most_, used_);
   KVT_CHECK(used_ <= UINT32_MAX);
   return static_cast<uint32_t>(first);
 }
 
-bool PackedHeads::grow_wide() {
+bool PackedHeads::grow_dequantized() {
   if (most_ <= capacity_) return false;
-  must(cudaDeviceSynchronize(), "wait for unpacked cells", 0, [] { return std::string(); });
-  if (Result<void> ok = allocate_wide(most_ + most_ / 2); !ok) fail(ok.error().text());
+  must(cudaDeviceSynchronize(), "wait for unpacked KV entries", 0, [] { return std::string(); });
+  if (Result<void> ok = allocate_dequantized(most_ + most_ / 2); !ok) fail(ok.error().text());
   return true;
 }
 
-ConvertArgs PackedHeads::convert(const CellSpan* spans, uint32_t count) const {
+ConvertArgs PackedHeads::convert(const KvEntrySpan* spans, uint32_t count) const {
   ConvertArgs out;
   out.spans = spans, out.count = count;
   out.format = shape_.format, out.shape = {shape_.page_tokens, llm_->head_dim, shape_.group};
-  out.kv_heads = 1, out.wide_page_tokens = kWidePage;
+  out.kv_heads = 1, out.dequantized_page_tokens = kDequantizedPage;
   return out;
 }
 
-void PackedHeads::pack(const CellSpan* spans, uint32_t count, cudaStream_t stream) const {
+void PackedHeads::pack(const KvEntrySpan* spans, uint32_t count, cudaStream_t stream) const {
   if (count == 0) return;
-  must(pack_cells(convert(spans, count), pool(), packed_.as<uint8_t>(), stream), "pack_cells", 0,
+  must(pack_entries(convert(spans, count), pool(), packed_.as<uint8_t>(), stream), "pack_entries", 0,
        [&] { return fmt::format("{} spans", count); });
 }
 
-void PackedHeads::unpack(const CellSpan* spans, uint32_t count, cudaStream_t stream) const {
+void PackedHeads::unpack(const KvEntrySpan* spans, uint32_t count, cudaStream_t stream) const {
   if (count == 0) return;
-  must(unpack_cells(convert(spans, count), packed_.as<uint8_t>(), pool(), stream), "unpack_cells", 0,
+  must(unpack_entries(convert(spans, count), packed_.as<uint8_t>(), pool(), stream), "unpack_entries", 0,
        [&] { return fmt::format("{} spans", count); });
 }
 
-void PackedHeads::move(const uint32_t* tables, float* marks, const CompactHead* heads, const uint32_t* kept,
-                       uint32_t count, cudaStream_t stream) const {
+void PackedHeads::move(const uint32_t* tables, float* scorer_state, const CompactHead* heads,
+                       const uint32_t* retained, uint32_t count, cudaStream_t stream) const {
   CompactPackedArgs args;
-  args.cells = {nullptr, tables, shape_.page_tokens, shape_.columns, llm_->head_dim, false};
+  args.kv_entries = {nullptr, tables, shape_.page_tokens, shape_.columns, llm_->head_dim, false};
   args.format = shape_.format, args.group = shape_.group;
-  args.pool = packed_.as<uint8_t>(), args.marks = marks;
-  args.heads = heads, args.kept = kept, args.count = count;
-  must(compact_packed_cells(args, stream), "compact_packed_cells", 0,
+  args.pool = packed_.as<uint8_t>(), args.scorer_state = scorer_state;
+  args.heads = heads, args.retained = retained, args.count = count;
+  must(compact_packed_entries(args, stream), "compact_packed_entries", 0,
        [&] { return fmt::format("{} heads", count); });
 }
 
@@ -150,9 +150,9 @@ void PackedHeads::poison(uint32_t page, cudaStream_t stream) const {
        "poisoning of a page", page_size(), [&] { return fmt::format("page {}", page); });
 }
 
-void PackedHeads::poison_wide(cudaStream_t stream) const {
-  must(cudaMemsetAsync(wide_.as<void>(), 0xff, wide_.bytes(), stream), "poisoning of unpacked cells",
-       wide_.bytes(), [] { return std::string(); });
+void PackedHeads::poison_dequantized(cudaStream_t stream) const {
+  must(cudaMemsetAsync(dequantized_.as<void>(), 0xff, dequantized_.bytes(), stream),
+       "poisoning of unpacked KV entries", dequantized_.bytes(), [] { return std::string(); });
 }
 
 void PackedHeads::attend(const uint32_t* pages, const PackedSequence* table, uint32_t count,

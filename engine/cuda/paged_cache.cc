@@ -10,11 +10,11 @@ Result<OwnedCache> PagedCache::make(const KvMemory& memory, const LlmSpec* llm) 
   std::unique_ptr<PagedCache> out(new PagedCache(memory, llm));
   Result<RowAttention> attention =
       RowAttention::make(llm, {memory.page_tokens, llm->kv_heads, memory.pages_gpu, memory.rows_max});
-  if (!attention) return tl::unexpected<Mistake>(attention.error());
+  if (!attention) return tl::unexpected<Error>(attention.error());
   out->attention_ = std::move(*attention);
   Result<DevicePages> pages =
       DevicePages::make(*llm, memory.page_tokens, memory.pages_gpu, memory.pages_host);
-  if (!pages) return tl::unexpected<Mistake>(pages.error());
+  if (!pages) return tl::unexpected<Error>(pages.error());
   out->pages_ = std::move(*pages);
   return OwnedCache(out.release());
 }
@@ -29,30 +29,30 @@ void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<cons
 void PagedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.first) tables_[entry.call].clear();
+      if (entry.first) tables_[entry.request].clear();
     }
-    for (const Adoption& adoption : launch.adoptions) {
-      for (const PageId page : adoption.pages) tables_[adoption.call].push_back(raw(page));
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      for (const PageId page : prefix_hit.pages) tables_[prefix_hit.request].push_back(raw(page));
     }
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
-    if (memory_.poison) pages_.poison(grant.page, stream);
-    tables_[launch.entries[grant.entry].call].push_back(raw(grant.page));
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    KVT_CHECK(raw(allocation.page) < memory_.pages_gpu);
+    if (memory_.poison) pages_.poison(allocation.page, stream);
+    tables_[launch.entries[allocation.entry].request].push_back(raw(allocation.page));
   }
 }
 
 void PagedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
-  const std::vector<uint32_t>& table = tables_.at(entry.call);
-  const uint32_t cells = entry.context + entry.tokens, page = memory_.page_tokens;
-  const uint32_t used = div_ceil(cells, page);
+  const std::vector<uint32_t>& table = tables_.at(entry.request);
+  const uint32_t kv_entries = entry.context + entry.tokens, page = memory_.page_tokens;
+  const uint32_t used = div_ceil(kv_entries, page);
   KVT_CHECK(used <= table.size());
   const auto at = static_cast<uint32_t>(rows->pages.size());
   rows->pages.insert(rows->pages.end(), table.begin(), table.begin() + used);
   const auto first = static_cast<uint32_t>(rows->positions.size());
-  for (uint32_t position = entry.context; position < cells; ++position) {
+  for (uint32_t position = entry.context; position < kv_entries; ++position) {
     rows->positions.push_back(position);
     rows->slots.push_back({table[position / page] * llm_.kv_heads, position % page});
   }
@@ -70,11 +70,11 @@ void PagedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRo
   attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
 }
 
-void PagedCache::told(const Command& command) {
-  // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+void PagedCache::notify(const Command& command) {
+  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
   // table.
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) tables_.erase(drop->call);
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) tables_.erase(drop->request);
 }
 
 void PagedCache::copy(PageId source, PageId target, cudaStream_t stream) {

@@ -1,6 +1,6 @@
-// PagedCache is the identity of every axis: bf16 cells on pages by position, nothing dropped, all read.
+// PagedCache is the identity of every axis: bf16 KV entries on pages by position, nothing dropped, all read.
 //
-// A call's page table starts with its adoption and grows with its grants.
+// A request's page table starts with its prefix hit and grows with its allocations.
 
 #ifndef KVTWIN_ENGINE_CUDA_PAGED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_PAGED_CACHE_H_
@@ -23,17 +23,17 @@ class PagedCache final : public KvCache {
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
   void plan(const DeviceRows& rows, const StepStream& on) override;
-  // All KV of the step is written before any is read, so that a call may read pages that another call of the
-  // same step fills.
+  // All KV of the step is written before any is read, so that a request may read pages that another request
+  // of the same step fills.
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   // Chunks could be, but no two are alike.
-  bool repeats(StepForm* form) const override {
-    return form->rows.chunks_count == 0 && form->rows.other_rows == 0;
+  bool repeats(StepGraphKey* graph_key) const override {
+    return graph_key->rows.chunks_count == 0 && graph_key->rows.other_rows == 0;
   }
-  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
-  }
-  void told(const Command& command) override;
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,
+           DataOutcomes*) override {}
+  void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
@@ -46,7 +46,7 @@ class PagedCache final : public KvCache {
   const LlmSpec& llm_;
   DevicePages pages_;
   RowAttention attention_;
-  std::map<CallId, std::vector<uint32_t>> tables_;  // pages in order of position
+  std::map<RequestId, std::vector<uint32_t>> tables_;  // pages in order of position
 };
 
 }  // namespace kvtwin::cuda

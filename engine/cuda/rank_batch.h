@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "engine/cuda/device_lists.h"
-#include "kernels/cell_marks.h"
-#include "kernels/compact_cells.h"
-#include "kernels/score_look.h"
-#include "kernels/select_cells.h"
+#include "kernels/attention_scores.h"
+#include "kernels/compact_entries.h"
+#include "kernels/scorer_state.h"
+#include "kernels/select_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -19,31 +19,31 @@ struct RankBatch {
   struct Head {
     size_t work = 0;           // of the step
     uint32_t head = 0;         // layer * kv_heads + head
-    uint32_t first = 0;        // cells before what is ranked
+    uint32_t first = 0;        // KV entries before what is ranked
     uint32_t rows = 0;         // ranked
     uint32_t forced_rows = 0;  // of these
     RowRange forced_ranges{};  // [begin, end) in `forced`
 
-    uint32_t kept(uint32_t keep) const { return std::min(rows, forced_rows + keep); }
+    uint32_t retained(uint32_t keep) const { return std::min(rows, forced_rows + keep); }
   };
   std::vector<Head> heads;
-  std::vector<CellHead> cells;
-  std::vector<CellHead> stored;  // where they lie in pages, if that is elsewhere
+  std::vector<KvEntryHead> kv_entries;
+  std::vector<KvEntryHead> stored;  // where they lie in pages, if that is elsewhere
   std::vector<RowRange> forced;
-  std::vector<LookHead> looks;  // scorers that look, alone
+  std::vector<AttentionScoreHead> score_heads;  // scorers that look, alone
   std::vector<uint32_t> visible;
-  std::vector<MarkScoreHead> marks;  // scorers of marks, alone
+  std::vector<StateScoreHead> scorer_state;  // scorers of marks, alone
   std::vector<uint32_t> positions;
   std::vector<SelectHead> selects;  // once it is known how many stay
   std::vector<CompactHead> compacts;
   uint32_t rows_max = 0, queries_max = 0;
 
   struct OnDevice {
-    ListAt<CellHead> cells;
+    ListAt<KvEntryHead> kv_entries;
     ListAt<RowRange> forced;
-    ListAt<LookHead> looks;
+    ListAt<AttentionScoreHead> score_heads;
     ListAt<uint32_t> visible;
-    ListAt<MarkScoreHead> marks;
+    ListAt<StateScoreHead> scorer_state;
     ListAt<uint32_t> positions;
     ListAt<SelectHead> selects;
     ListAt<CompactHead> compacts;
@@ -51,16 +51,16 @@ struct RankBatch {
 
   uint32_t count() const { return static_cast<uint32_t>(heads.size()); }
   void add_to(DeviceLists* lists) {
-    at = {lists->add(cells), lists->add(forced),    lists->add(looks),   lists->add(visible),
-          lists->add(marks), lists->add(positions), lists->add(selects), lists->add(compacts)};
+    at = {lists->add(kv_entries),   lists->add(forced),    lists->add(score_heads), lists->add(visible),
+          lists->add(scorer_state), lists->add(positions), lists->add(selects),     lists->add(compacts)};
   }
-  // Of the head at `index`: `keep` rows besides the forced ones stay; they are row numbers at kept_at.
-  void choose(uint32_t index, uint32_t keep, uint32_t kept_at, uint32_t target_table) {
+  // Of the head at `index`: `keep` rows besides the forced ones stay; they are row numbers at retained_at.
+  void choose(uint32_t index, uint32_t keep, uint32_t retained_at, uint32_t target_table) {
     const Head& head = heads[index];
     selects.push_back({head.rows, keep, head.forced_ranges.begin,
-                       head.forced_ranges.end - head.forced_ranges.begin, kept_at});
-    compacts.push_back(
-        {stored.empty() ? cells[index] : stored[index], target_table, head.first, kept_at, head.kept(keep)});
+                       head.forced_ranges.end - head.forced_ranges.begin, retained_at});
+    compacts.push_back({stored.empty() ? kv_entries[index] : stored[index], target_table, head.first,
+                        retained_at, head.retained(keep)});
   }
 };
 

@@ -11,9 +11,9 @@ namespace kvtwin::cuda {
 namespace {
 
 Buffer grown(uint64_t bytes, const char* what) {
-  Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of calls that choose pages");
+  Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of requests that choose pages");
   if (!made) fail(made.error().text());
-  // A list that is read too early, by mistake, names blocks that exist.
+  // A list that is read too early, by error, names blocks that exist.
   must(cudaMemset(made->as<void>(), 0, bytes), "cudaMemset", bytes);
   return std::move(*made);
 }
@@ -39,13 +39,13 @@ Result<RetrievalMemory> RetrievalMemory::make(const LlmSpec& llm, const ChoiceSh
     Result<Buffer> made =
         Buffer::make(row.kind, row.bytes, row.what,
                      fmt::format("{} pages, {} layers of {}", size.owners, size.layers, llm.layers));
-    if (!made) return tl::unexpected<Mistake>(made.error());
+    if (!made) return tl::unexpected<Error>(made.error());
     *row.buffer = std::move(*made);
   }
   if (Result<void> ok =
           check(cudaMemset(out.counts_.as<void>(), 0, counts), "cudaMemset", "counts of choices");
       !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return out;
 }
 
@@ -61,18 +61,18 @@ __nv_bfloat16* RetrievalMemory::q_before(uint32_t layer) const {
 void RetrievalMemory::reserve_states(uint32_t states) {
   if (!size_.slots || states <= states_) return;
   states = std::max({states, 2 * states_, 16u});
-  must(cudaDeviceSynchronize(), "wait for calls that choose pages");
+  must(cudaDeviceSynchronize(), "wait for requests that choose pages");
   for (const auto& [buffer, each] : {std::pair{&held_, head_lists() * sizeof(uint32_t)},
                                      std::pair{&q_before_, query_numbers() * sizeof(__nv_bfloat16)}}) {
-    Buffer made = grown(each * states * size_.layers, "what calls hold");
+    Buffer made = grown(each * states * size_.layers, "what requests hold");
     if (states_ > 0) {
       must(cudaMemcpy2D(made.as<char>(), each * states, buffer->as<char>(), each * states_, each * states_,
                         size_.layers, cudaMemcpyDeviceToDevice),
-           "copy of what calls hold", each * states);
+           "copy of what requests hold", each * states);
     }
     *buffer = std::move(made);
   }
-  must(cudaDeviceSynchronize(), "copy of what calls hold");
+  must(cudaDeviceSynchronize(), "copy of what requests hold");
   states_ = states;
   ++place_;
 }
@@ -82,7 +82,7 @@ void RetrievalMemory::reserve_rows(uint32_t rows, uint32_t candidates) {
   ++place_;
   rows_ = std::max(rows, rows_);
   shape_.score_stride = std::max(shape_.score_stride, (candidates + candidates / 4 + 3) / 4 * 4);
-  must(cudaDeviceSynchronize(), "wait for calls that choose pages");
+  must(cudaDeviceSynchronize(), "wait for requests that choose pages");
   scores_ =
       grown(uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float),
             "scores of pages");

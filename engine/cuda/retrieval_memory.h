@@ -1,5 +1,5 @@
 // What choosing pages keeps on the GPU besides pages (kernels/page_choice.h): summaries by page, what slots
-// hold and which query chose it by call and layer, and room for one layer's scores and moves.
+// hold and which query chose it by request and layer, and room for one layer's scores and moves.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_MEMORY_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_MEMORY_H_
@@ -23,8 +23,8 @@ class RetrievalMemory {
   // Wrong: no room.
   static Result<RetrievalMemory> make(const LlmSpec& llm, const ChoiceShape& shape, const Size& size);
 
-  // Room for so many calls (numbers below it); for steps with so many rows that choose, of so many pages at
-  // most. Growing waits for the GPU. What calls have stays.
+  // Room for so many requests (numbers below it); for steps with so many rows that choose, of so many pages
+  // at most. Growing waits for the GPU. What requests have stays.
   void reserve_states(uint32_t states);
   void reserve_rows(uint32_t rows, uint32_t candidates);
 

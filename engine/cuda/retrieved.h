@@ -33,7 +33,7 @@ struct RetrievedOptions {
   RetrievalSpec spec{};
   OrderTests tests{};
   const ModelWeights* weights = nullptr;  // infinigen: with matrices; must outlive the cache
-  bool prefix_cache = false;              // calls may begin with homes of others
+  bool prefix_cache = false;              // requests may begin with homes of others
 };
 
 // Whether a method reads the model's matrices on the host.
@@ -48,9 +48,9 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
 Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                   const LlmSpec& llm);
 
-// A budget drops cells of prompts, and decodes recall pages of what is left (recalled_cells.h). The check is
-// a sentence, as above, of a policy set that drops cells and retrieves; REQUIRES: validate_core_config()
-// found nothing. Wrong: no room. `weights` must outlive it.
+// A budget drops KV entries of prompts, and decodes recall pages of what is left (recalled_entries.h). The
+// check is a sentence, as above, of a policy set that drops KV entries and retrieves; REQUIRES:
+// validate_core_config() found nothing. Wrong: no room. `weights` must outlive it.
 std::optional<std::string> check_recalled(const CoreConfig& config, const kernels::ScoreSpec& score,
                                           RetrievalMethod method, const LlmSpec& llm);
 Result<OwnedCache> make_recalled(const CompressedOptions& compressed, const RetrievedOptions& retrieved,

@@ -14,10 +14,10 @@ namespace {
 
 using Access = HappensBefore::Access;
 
-// What is watched: cells that were computed here, cells that were recalled, cells on the host.
+// What is watched: KV entries that were computed here, KV entries that were recalled, KV entries on the host.
 constexpr const char* kPages = "pages of layer";
 constexpr const char* kSlots = "slots of layer";
-constexpr const char* kHome =
+constexpr const char* kHostCopy =
     "host page by layers";           // by page: what one step recalls and offloads lies apart
 constexpr uint32_t kRecallCtas = 4;  // when nothing else runs
 // Beside what follows attention: a warp an SM, and stores in bursts (kernels/README.md).
@@ -32,30 +32,30 @@ void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const Devi
   if (dense(layer)) {
     return dense_.attend(layer, tensors, resident() ? resident_.layer(layer) : pages_.layer(layer), on);
   }
-  if (arena_ && spec_.speculation) order_->wait(Lane::kCompute, Edge::kRecalled, layer);
-  order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "append");
+  if (offloaded_ && spec_.speculation) order_->wait(StreamKind::kCompute, Edge::kRecalled, layer);
+  order_->touches(StreamKind::kCompute, Access::kWrite, kPages, layer, "append");
   attention_.append(tensors, rows, pages_.layer(layer), on.stream);
   seal(layer, on.stream);
   if (!choice_rows_.empty()) choose(layer, tensors, rows, on.stream);
-  order_->dawdle(Lane::kCompute);
+  order_->delay_for_tests(StreamKind::kCompute);
   for (const char* const what : {kPages, kSlots})
-    order_->touches(Lane::kCompute, Access::kRead, what, layer, "attention");
+    order_->touches(StreamKind::kCompute, Access::kRead, what, layer, "attention");
   attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
-  if (arena_) {
+  if (offloaded_) {
     const auto width = llm_.query_heads * llm_.head_dim;
-    must(keep_queries(upload_.at(at_.kept), static_cast<uint32_t>(kept_.size()), width, tensors.q,
+    must(keep_queries(upload_.at(at_.retained), static_cast<uint32_t>(retained_.size()), width, tensors.q,
                       choices_.q_before(chooser(layer)), on.stream),
          "keep_queries");
   }
-  if (arena_ && spec_.speculation && !choice_rows_.empty()) {
-    order_->record(Edge::kAttended, layer, Lane::kCompute);
-    order_->wait(Lane::kRecall, Edge::kAttended, layer);
-    order_->dawdle(Lane::kRecall);
+  if (offloaded_ && spec_.speculation && !choice_rows_.empty()) {
+    order_->record(Edge::kAttended, layer, StreamKind::kCompute);
+    order_->wait(StreamKind::kRecall, Edge::kAttended, layer);
+    order_->delay_for_tests(StreamKind::kRecall);
     const ChoiceArgs args = choices_.args(chooser(layer), false);
     recall(layer, args.after, &args.counts->moves_after, true);
-    order_->record(Edge::kRecalled, layer, Lane::kRecall);
+    order_->record(Edge::kRecalled, layer, StreamKind::kRecall);
   }
-  if (layer + 1 == llm_.layers && arena_ && !choice_rows_.empty()) choices_.fetch_counts(on.stream);
+  if (layer + 1 == llm_.layers && offloaded_ && !choice_rows_.empty()) choices_.fetch_counts(on.stream);
 }
 
 // Pages that this step has filled: summarised from exact keys, and on their way to the host.
@@ -70,20 +70,21 @@ void RetrievedCache::seal(uint32_t layer, cudaStream_t stream) {
   args.kind = kind_of(spec_.summary);
   must(summarise_pages(args, stream), "summarise_pages", 0,
        [&] { return fmt::format("{} pages, layer {}", sealed_.size(), layer); });
-  if (!arena_) return;
-  order_->record(Edge::kSealed, layer, Lane::kCompute);
+  if (!offloaded_) return;
+  order_->record(Edge::kSealed, layer, StreamKind::kCompute);
   if (!order_->captured()) offload(layer);
 }
 
 void RetrievedCache::offload(uint32_t layer) {
-  order_->wait(Lane::kOffload, Edge::kSealed, layer);
-  order_->dawdle(Lane::kOffload);
-  const cudaStream_t stream = order_->stream(Lane::kOffload);
+  order_->wait(StreamKind::kOffload, Edge::kSealed, layer);
+  order_->delay_for_tests(StreamKind::kOffload);
+  const cudaStream_t stream = order_->stream(StreamKind::kOffload);
   const HostPool host = host_layer(layer);
   const uint64_t numbers = host.page_numbers(), bytes = numbers * sizeof(__nv_bfloat16);
-  order_->touches(Lane::kOffload, Access::kRead, kPages, layer, "offload");
+  order_->touches(StreamKind::kOffload, Access::kRead, kPages, layer, "offload");
   for (const Sealed& page : sealed_)
-    order_->touches(Lane::kOffload, Access::kWrite, kHome, page.owner * llm_.layers + layer, "offload");
+    order_->touches(StreamKind::kOffload, Access::kWrite, kHostCopy, page.owner * llm_.layers + layer,
+                    "offload");
   for (size_t i = 0; i < sealed_.size(); ++i) {
     const __nv_bfloat16* from = pages_.layer(layer) + sealed_[i].page * numbers;
     if (spec_.host_layout == HostLayout::kNhd) {
@@ -97,12 +98,13 @@ void RetrievedCache::offload(uint32_t layer) {
              "stage_pages");
       }
     }
-    __nv_bfloat16* const home =
+    __nv_bfloat16* const host_copy =
         pages_.host_layer(layer) + (sealed_[i].owner - memory_.pages_gpu) * host.page_stride;
-    must(cudaMemcpyAsync(home, from, bytes, cudaMemcpyDeviceToHost, stream), "copy of a page to the host",
-         bytes, [&] { return fmt::format("page {}, layer {}", sealed_[i].page, layer); });
+    must(cudaMemcpyAsync(host_copy, from, bytes, cudaMemcpyDeviceToHost, stream),
+         "copy of a page to the host", bytes,
+         [&] { return fmt::format("page {}, layer {}", sealed_[i].page, layer); });
   }
-  if (layer + 1 == llm_.layers) order_->record(Edge::kOffloaded, 0, Lane::kOffload);
+  if (layer + 1 == llm_.layers) order_->record(Edge::kOffloaded, 0, StreamKind::kOffload);
 }
 
 void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
@@ -112,47 +114,49 @@ void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const Devi
   args.lists = upload_.at(at_.lists);
   args.q = tensors.q;
   args.tables = const_cast<uint32_t*>(rows.pages);  // the upload's own, written for one layer at a time
-  if (!imposed_.empty())
-    args.imposed = upload_.at(at_.imposed) + size_t{chooser(layer)} * args.count * llm_.kv_heads;
+  if (!forced_outcomes_.empty())
+    args.forced_outcome =
+        upload_.at(at_.forced_outcome) + size_t{chooser(layer)} * args.count * llm_.kv_heads;
   const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
   must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
   must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
   must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
-  if (arena_) recall(layer, args.before, &args.counts->before, false);
+  if (offloaded_) recall(layer, args.before, &args.counts->before, false);
 }
 
-void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool beside) {
-  const Lane lane = beside ? Lane::kRecall : Lane::kCompute;
+void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool concurrent) {
+  const StreamKind stream_kind = concurrent ? StreamKind::kRecall : StreamKind::kCompute;
   for (const ChoiceRow& row : choice_rows_) {
     for (uint32_t i = 0; i < row.candidates && order_->watched(); ++i)
-      order_->touches(lane, Access::kRead, kHome, lists_[row.owners + i] * llm_.layers + layer, "recall");
+      order_->touches(stream_kind, Access::kRead, kHostCopy, lists_[row.owners + i] * llm_.layers + layer,
+                      "recall");
   }
-  order_->touches(lane, Access::kWrite, kSlots, layer, "recall");
+  order_->touches(stream_kind, Access::kWrite, kSlots, layer, "recall");
   must(recall_pages({host_layer(layer), pages_.layer(layer), moves, count,
-                     beside ? kRecallWarps : kRecallCtas, beside, beside ? kRecallBurstNs : 0},
-                    order_->stream(lane)),
+                     concurrent ? kRecallWarps : kRecallCtas, concurrent, concurrent ? kRecallBurstNs : 0},
+                    order_->stream(stream_kind)),
        "recall_pages", 0, [&] { return fmt::format("layer {}", layer); });
 }
 
 // From prompts whose pages are all on the GPU to arenas that hold some of them. The policy gives back what
-// does not fit in the same order: the last pages first (core_arena.cc).
-void RetrievedCache::enter_arenas(cudaStream_t stream) {
+// does not fit in the same order: the last pages first (core_resident.cc).
+void RetrievedCache::enter_residents(cudaStream_t stream) {
   if (entering_.empty()) return;
-  order_->wait(Lane::kCompute, Edge::kOffloaded, 0);
+  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
   choice_rows_.clear(), lists_.clear(), sealed_.clear();
   uint32_t most = 0;
-  for (Call* const call : entering_) {
-    const auto pages = static_cast<uint32_t>(call->homes.size());
+  for (Request* const request : entering_) {
+    const auto pages = static_cast<uint32_t>(request->host_copies.size());
     // Slots of the ring that are overwritten hold pages that left the window: see slot_of().
     for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
-      pages_.copy(PageId{call->pages[page]}, PageId{call->pages[shape_.slot_of(page)]}, stream);
-    ChoiceRow choice = choice_of(*call, pages);
+      pages_.copy(PageId{request->pages[page]}, PageId{request->pages[shape_.slot_of(page)]}, stream);
+    ChoiceRow choice = choice_of(*request, pages);
     choice.row = choice.state;
     choice.table = static_cast<uint32_t>(choice_rows_.size()) * llm_.kv_heads * shape_.selectable;
     choice.table_stride = shape_.selectable;
     choice.held = Held::kNothing;
     choice_rows_.push_back(choice);
-    call->filled = true;
+    request->filled = true;
     most = std::max(most, choice.candidates);
   }
   choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
@@ -168,15 +172,15 @@ void RetrievedCache::enter_arenas(cudaStream_t stream) {
 // What the last query of the prompt would read. Its pages are on the host by now, and that copy is read:
 // slots may hold something else already.
 void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
-  order_->wait(Lane::kCompute, Edge::kRecalled, layer);
-  order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "copies of the window");
+  order_->wait(StreamKind::kCompute, Edge::kRecalled, layer);
+  order_->touches(StreamKind::kCompute, Access::kWrite, kPages, layer, "copies of the window");
   ChoiceArgs args = choices_.args(chooser(layer), true);
   args.rows = enter_upload_.at(at_.choices);
   args.count = static_cast<uint32_t>(choice_rows_.size());
   args.lists = enter_upload_.at(at_.lists);
   args.q = args.q_before;
   args.tables = choices_.spare_tables();
-  const auto shape = [&] { return fmt::format("{} calls, layer {}", args.count, layer); };
+  const auto shape = [&] { return fmt::format("{} requests, layer {}", args.count, layer); };
   must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
   must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
   must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
@@ -185,9 +189,9 @@ void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
 
 // From the host's layout to the GPU's: a recall of all heads of whole pages. The kernel reads its list where
 // the host has written it.
-void RetrievedCache::fetch(std::span<const PageId> homes, std::span<const PageId> pages,
+void RetrievedCache::fetch(std::span<const PageId> host_copies, std::span<const PageId> pages,
                            cudaStream_t stream) {
-  const uint64_t moves = homes.size() * uint64_t{llm_.kv_heads};
+  const uint64_t moves = host_copies.size() * uint64_t{llm_.kv_heads};
   const uint64_t bytes = div_ceil(kFetchHeader + moves * sizeof(RecallMove), kFetchHeader) * kFetchHeader;
   if (fetched_at_ + bytes > fetched_.bytes()) {
     must(cudaDeviceSynchronize(), "prefixes that were fetched before");
@@ -201,12 +205,12 @@ void RetrievedCache::fetch(std::span<const PageId> homes, std::span<const PageId
   for (uint64_t i = 0; i < moves; ++i) {
     const uint64_t page = i / llm_.kv_heads;
     const auto head = static_cast<uint32_t>(i % llm_.kv_heads);
-    list[i] = {raw(homes[page]) - memory_.pages_gpu, head, raw(pages[page]) * llm_.kv_heads + head};
+    list[i] = {raw(host_copies[page]) - memory_.pages_gpu, head, raw(pages[page]) * llm_.kv_heads + head};
   }
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
     must(recall_pages({host_layer(layer), pages_.layer(layer), list, count, kRecallCtas, false}, stream),
          "recall_pages", 0,
-         [&] { return fmt::format("{} pages of a prefix, layer {}", homes.size(), layer); });
+         [&] { return fmt::format("{} pages of a prefix, layer {}", host_copies.size(), layer); });
   }
 }
 

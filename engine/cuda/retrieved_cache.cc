@@ -50,7 +50,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const
       llm_(llm),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
-      arena_(options.method != RetrievalMethod::kQuest),
+      offloaded_(options.method != RetrievalMethod::kQuest),
       prefix_cache_(options.prefix_cache),
       dense_llm_(llm) {
   dense_llm_.layers = spec_.layers_dense;
@@ -64,19 +64,19 @@ Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& l
   KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm.layers);
   std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
   Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
-  if (!order) return tl::unexpected<Mistake>(order.error());
+  if (!order) return tl::unexpected<Error>(order.error());
   out->order_ = std::move(*order);
-  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());
   return OwnedCache(out.release());
 }
 
 Result<void> RetrievedCache::allocate() {
   const auto take = [](auto made, auto* to) -> Result<void> {
-    if (!made) return tl::unexpected<Mistake>(made.error());
+    if (!made) return tl::unexpected<Error>(made.error());
     *to = std::move(*made);
     return {};
   };
-  const uint32_t host = arena_ ? memory_.pages_host : 0, page = memory_.page_tokens;
+  const uint32_t host = offloaded_ ? memory_.pages_host : 0, page = memory_.page_tokens;
   if (auto ok = take(DevicePages::make(llm_, page, memory_.pages_gpu, memory_.pages_host), &pages_); !ok)
     return ok;
   if (auto ok = take(RowAttention::make(&llm_, {page, llm_.kv_heads, memory_.pages_gpu, memory_.rows_max}),
@@ -89,14 +89,14 @@ Result<void> RetrievedCache::allocate() {
     const uint32_t pages = resident() ? host : memory_.pages_gpu;
     if (auto ok = take(DenseLayers::make(&llm_, page, pages, memory_.rows_max), &dense_); !ok) return ok;
   }
-  if (arena_ && spec_.host_layout == HostLayout::kNhd) {
+  if (offloaded_ && spec_.host_layout == HostLayout::kNhd) {
     if (auto ok = take(Buffer::make(Buffer::Kind::kDevice, pages_.part_bytes() * kStagedMax,
                                     "pages on their way to the host", fmt::format("{} pages", kStagedMax)),
                        &staging_);
         !ok)
       return ok;
   }
-  if (arena_ && prefix_cache_ && spec_.host_layout == HostLayout::kNhd) {
+  if (offloaded_ && prefix_cache_ && spec_.host_layout == HostLayout::kNhd) {
     const uint64_t moves = uint64_t{memory_.pages_gpu} * llm_.kv_heads;
     if (auto ok = take(Buffer::make(Buffer::Kind::kPinned, kFetchHeader + moves * sizeof(RecallMove),
                                     "lists of prefixes", fmt::format("{} pages", memory_.pages_gpu)),
@@ -106,11 +106,11 @@ Result<void> RetrievedCache::allocate() {
   }
   ChoiceShape shape = choice_shape(llm_, spec_, llm_.kv_heads, shape_.selectable);
   shape.tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
-  if (arena_) shape.first_host = memory_.pages_gpu;
-  return take(
-      RetrievalMemory::make(
-          llm_, shape, {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host, arena_}),
-      &choices_);
+  if (offloaded_) shape.first_host = memory_.pages_gpu;
+  return take(RetrievalMemory::make(
+                  llm_, shape,
+                  {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host, offloaded_}),
+              &choices_);
 }
 
 HostPool RetrievedCache::host_layer(uint32_t layer) const {
@@ -127,18 +127,19 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
                            const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
   order_->compute_on(on.stream);
-  order_->wait(Lane::kCompute, Edge::kOffloaded, 0);
+  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
   choice_rows_.clear();
   lists_.clear();
   sealed_.clear();
-  kept_.clear();
+  retained_.clear();
   dense_.clear();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
   send_lists(on.stream);
-  for (const Lane lane : {Lane::kCompute, Lane::kRecall}) order_->dawdle(lane);
+  for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kRecall})
+    order_->delay_for_tests(stream_kind);
 }
 
 void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
@@ -148,77 +149,78 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
 }
 
 // Numbers of pages to choose from stand behind everything else: how many there are is no launch parameter.
-bool RetrievedCache::repeats(StepForm* form) const {
-  if (decodes_ == 0 || form->rows.chunks_count > 0 || form->rows.other_rows > 0) return false;
-  form->add(choices_.place());
-  upload_.add_to(form, at_.choices);
-  upload_.add_to(form, at_.kept);
-  upload_.add_to(form, at_.imposed);
-  upload_.add_to(form, at_.summaries);
-  form->add(upload_.at(at_.lists));
-  return spec_.layers_dense == 0 || dense_.repeats(form);
+bool RetrievedCache::repeats(StepGraphKey* graph_key) const {
+  if (decodes_ == 0 || graph_key->rows.chunks_count > 0 || graph_key->rows.other_rows > 0) return false;
+  graph_key->add(choices_.place());
+  upload_.add_to(graph_key, at_.choices);
+  upload_.add_to(graph_key, at_.retained);
+  upload_.add_to(graph_key, at_.forced_outcome);
+  upload_.add_to(graph_key, at_.summaries);
+  graph_key->add(upload_.at(at_.lists));
+  return spec_.layers_dense == 0 || dense_.repeats(graph_key);
 }
 
 std::vector<cudaStream_t> RetrievedCache::streams() const {
-  return arena_ && spec_.speculation ? std::vector{order_->stream(Lane::kRecall)}
-                                     : std::vector<cudaStream_t>();
+  return offloaded_ && spec_.speculation ? std::vector{order_->stream(StreamKind::kRecall)}
+                                         : std::vector<cudaStream_t>();
 }
 
 void RetrievedCache::launched() {
-  for (uint32_t layer = spec_.layers_dense; arena_ && !sealed_.empty() && layer < llm_.layers; ++layer)
+  for (uint32_t layer = spec_.layers_dense; offloaded_ && !sealed_.empty() && layer < llm_.layers; ++layer)
     offload(layer);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
-                         const StepStream& on, StepValues* values) {
+                         const StepStream& on, DataOutcomes* values) {
   order_->step_ended();
   values->recalls.assign(llm_.layers, {});
   const auto rows = static_cast<uint32_t>(choice_rows_.size());
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && rows > 0; ++layer) {
-    LayerRecall& told = values->recalls[layer];
-    told.heads = rows * llm_.kv_heads;
-    told.chosen = rows * llm_.kv_heads * shape_.selectable;
-    if (!arena_) continue;
+    LayerRecall& layer_recall = values->recalls[layer];
+    layer_recall.heads = rows * llm_.kv_heads;
+    layer_recall.chosen = rows * llm_.kv_heads * shape_.selectable;
+    if (!offloaded_) continue;
     const ChoiceCounts& counts = choices_.counts_on_host()[chooser(layer)];
-    told.blocking = counts.before, told.background = counts.after, told.corrected = counts.turned;
+    layer_recall.blocking = counts.before, layer_recall.background = counts.after,
+    layer_recall.corrected = counts.turned;
   }
   entering_.clear();
   for (const PlanEntry& entry : entries) {
-    Call& call = calls_.at(entry.call);
-    if (!arena_ || !entry.samples || call.in_arena) continue;
-    call.in_arena = true;
+    Request& request = requests_.at(entry.request);
+    if (!offloaded_ || !entry.samples || request.in_resident) continue;
+    request.in_resident = true;
     const uint32_t pages = pages_of(entry.context + entry.tokens);
-    KVT_CHECK(call.pages.size() == pages && call.homes.size() == pages);
-    if (pages > shape_.slots) entering_.push_back(&call);
+    KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
+    if (pages > shape_.slots) entering_.push_back(&request);
   }
-  enter_arenas(on.stream);
+  enter_residents(on.stream);
   for (const PlanEntry& entry : entries) {
-    Call& call = calls_.at(entry.call);
-    if (!arena_ || !call.in_arena || !entry.samples) continue;
+    Request& request = requests_.at(entry.request);
+    if (!offloaded_ || !request.in_resident || !entry.samples) continue;
     const uint32_t held =
-        gpu_pages_held(spec_, memory_.page_tokens, static_cast<uint32_t>(call.homes.size()));
-    if (held < call.pages.size()) call.pages.resize(held);
+        gpu_pages_held(spec_, memory_.page_tokens, static_cast<uint32_t>(request.host_copies.size()));
+    if (held < request.pages.size()) request.pages.resize(held);
   }
 }
 
-void RetrievedCache::told(const Command& command) {
-  const auto* drop = std::get_if<DropCallState>(&command);
+void RetrievedCache::notify(const Command& command) {
+  const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr) return;
-  const auto found = calls_.find(drop->call);
-  if (found == calls_.end()) return;
+  const auto found = requests_.find(drop->request);
+  if (found == requests_.end()) return;
   // Its slots are somebody else's from here on.
-  if (arena_) order_->wait_for_recalls();
-  if (drop->reason == DropCallState::Reason::kPreempted) {
+  if (offloaded_) order_->wait_for_recalls();
+  if (drop->reason == DropRequestState::Reason::kPreempted) {
     found->second.preempted = true;
     return;
   }
-  if (arena_) free_states_.push_back(found->second.state);
-  calls_.erase(found);
+  if (offloaded_) free_states_.push_back(found->second.state);
+  requests_.erase(found);
 }
 
 // Summaries travel with their pages. (Beside an arena they belong to homes, which stay where they are.)
 void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
-  KVT_CHECK(!arena_);
+  KVT_CHECK(!offloaded_);
   pages_.copy(source, target, stream);
   const uint64_t page = choices_.summary_bytes(), layer = choices_.summaries_of_layer_bytes();
   char* const first = reinterpret_cast<char*>(choices_.summaries(0));
@@ -233,7 +235,7 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 // Beside an arena: prefixes, from their homes to the GPU.
 void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
                               cudaStream_t stream) {
-  if (!arena_) return KvCache::copy_all(source, target, stream);
+  if (!offloaded_) return KvCache::copy_all(source, target, stream);
   order_->hold(stream, Edge::kOffloaded, 0);  // they may still be on their way there
   if (spec_.host_layout == HostLayout::kNhd) return fetch(source, target, stream);
   for (size_t i = 0; i < source.size(); ++i) pages_.copy(source[i], target[i], stream);

@@ -1,7 +1,7 @@
-// RetrievedCache keeps all KV of a call and reads some of it, as cpu::RetrievedCache does: Quest, whose pages
-// stay on the GPU, and ArkVale and FreeKV, whose pages lie on the host and are recalled into the slots of the
-// call's arena (engine/cpu/arena_call.h). What is read, chosen and told is what that header says; here is
-// what differs.
+// RetrievedCache keeps all KV of a request and reads some of it, as cpu::RetrievedCache does: Quest, whose
+// pages stay on the GPU, and ArkVale and FreeKV, whose pages lie on the host and are recalled into the slots
+// of the request's arena (engine/cpu/resident_request.h). What is read, chosen and told is what that header
+// says; here is what differs.
 //
 // Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
 //   append, summaries of pages that are full now, scores, choice (what it changes in the slots becomes two
@@ -16,7 +16,8 @@
 // run when the next step begins. Pages to the host are in none: which ones, changes from step to step. The
 // host starts their copies behind the replay, each layer's behind what the replay records.
 //
-// A call that ends, or is preempted, is waited for on the recall stream before its slots are anybody else's.
+// A request that ends, or is preempted, is waited for on the recall stream before its slots are anybody
+// else's.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
@@ -25,7 +26,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/cpu/arena_call.h"
+#include "engine/cpu/resident_request.h"
 #include "engine/cuda/dense_layers.h"
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
@@ -33,62 +34,62 @@
 #include "engine/cuda/ordered_streams.h"
 #include "engine/cuda/retrieval_memory.h"
 #include "engine/cuda/retrieved.h"
-#include "kernels/cell_heads.h"
+#include "kernels/kv_entry_heads.h"
 #include "kernels/page_moves.h"
 
 namespace kvtwin::cuda {
 
-class RetrievedCache final : public KvCache, private StepLanes {
+class RetrievedCache final : public KvCache, private SideStreams {
  public:
   // As make_retrieved().
   static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   ~RetrievedCache() override;
 
-  void impose(const StepValues* given) override { given_ = given; }
+  void force_outcomes(const DataOutcomes* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   // Steps of decodes alone.
-  bool repeats(StepForm* form) const override;
-  StepLanes* lanes() override { return this; }
+  bool repeats(StepGraphKey* graph_key) const override;
+  SideStreams* side_streams() override { return this; }
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-           const StepStream& on, StepValues* values) override;
-  void told(const Command& command) override;
+           const StepStream& on, DataOutcomes* values) override;
+  void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // A prompt that somebody else computed and cut, whose last row has just run: what is left of it, equally
-  // many cells in every head. `gpu` and `homes` are the call's pages; those that what is left does not fill
-  // are nobody's. Three calls (retrieved_kept.cc): expect() before the step's lists are sent, keep_query() in
-  // every layer, take_over() when its rows went through all layers; it waits for what it starts.
-  // REQUIRES: an arena.
-  struct KeptHead {
-    std::span<const PageId> pages;  // of the pool that its cells are in, in order
+  // many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what is left
+  // does not fill are nobody's. Three requests (retrieved_retained.cc): expect() before the step's lists are
+  // sent, keep_query() in every layer, take_over() when its rows went through all layers; it waits for what
+  // it starts. REQUIRES: an arena.
+  struct RetainedHead {
+    std::span<const PageId> pages;  // of the pool that its KV entries are in, in order
     uint32_t column = 0;
   };
-  struct KeptPrompt {
-    CallId call{};
-    uint32_t tokens = 0, cells = 0;
-    std::span<const PageId> gpu, homes;
-    std::vector<KeptHead> heads;  // layer * kv_heads + head
+  struct RetainedPrompt {
+    RequestId request{};
+    uint32_t tokens = 0, kv_entries = 0;
+    std::span<const PageId> gpu, host_copies;
+    std::vector<RetainedHead> heads;  // layer * kv_heads + head
   };
-  void expect(CallId call);
+  void expect(RequestId request);
   // q: the last row's, rotated, [query_heads][head_dim].
-  void keep_query(uint32_t layer, CallId call, const __nv_bfloat16* q, cudaStream_t stream);
-  // `from`: the pool that the cells are in.
-  void take_over(std::span<const KeptPrompt> prompts, const CellPool& from, cudaStream_t stream);
+  void keep_query(uint32_t layer, RequestId request, const __nv_bfloat16* q, cudaStream_t stream);
+  // `from`: the pool that the KV entries are in.
+  void take_over(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, cudaStream_t stream);
 
  private:
-  struct Call {
-    std::vector<uint32_t> pages;     // of the GPU: by position, then the arena's
-    std::vector<uint32_t> homes;     // host pages, as the address space counts them, by position
-    std::vector<uint32_t> resident;  // numbers of dense layers' pages, by position
-    uint32_t state = 0;              // its number in RetrievalMemory
-    uint32_t gone = 0;               // cells that were dropped: cell i is the i-th that is left
-    bool in_arena = false;           // its prompt is complete
+  struct Request {
+    std::vector<uint32_t> pages;        // of the GPU: by position, then the arena's
+    std::vector<uint32_t> host_copies;  // host pages, as the address space counts them, by position
+    std::vector<uint32_t> resident;     // numbers of dense layers' pages, by position
+    uint32_t state = 0;                 // its number in RetrievalMemory
+    uint32_t dropped = 0;               // KV entries that were dropped: KV entry i is the i-th that is left
+    bool in_resident = false;           // its prompt is complete
     bool preempted = false;
     bool filled = false;  // its slots were filled when its prompt was complete
     bool chosen = false;  // a step has chosen pages
@@ -101,9 +102,9 @@ class RetrievedCache final : public KvCache, private StepLanes {
   // Where the step's lists lie in an upload.
   struct Lists {
     ListAt<ChoiceRow> choices;
-    ListAt<QueryKept> kept;
-    ListAt<kernels::HeadRecall> imposed;  // [layers that choose][choices][kv_heads], or none
-    ListAt<SummaryPage> summaries;        // in steps of decodes alone: none, or one for each row and head
+    ListAt<QueryRetained> retained;
+    ListAt<kernels::HeadRecall> forced_outcome;  // [layers that choose][choices][kv_heads], or none
+    ListAt<SummaryPage> summaries;  // in steps of decodes alone: none, or one for each row and head
     ListAt<uint32_t> lists;
     ListAt<uint32_t> staged;
   };
@@ -117,37 +118,37 @@ class RetrievedCache final : public KvCache, private StepLanes {
   void launched() override;
   uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
   bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
-  bool resident() const { return arena_ && spec_.layers_dense > 0; }
+  bool resident() const { return offloaded_ && spec_.layers_dense > 0; }
   uint32_t chooser(uint32_t layer) const { return layer - spec_.layers_dense; }
   HostPool host_layer(uint32_t layer) const;
 
   // retrieved_lists.cc: what the rows of a step are
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
-  void begin_with(const Adoption& adoption);
-  Call& new_call(CallId id);
+  void begin_with(const PrefixHit& prefix_hit);
+  Request& new_request(RequestId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
-  void add_choice(Call* call, uint32_t row, uint32_t cell, StepRows* rows);
-  ChoiceRow choice_of(const Call& call, uint32_t pages);
+  void add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows);
+  ChoiceRow choice_of(const Request& request, uint32_t pages);
   void deal_recalls();
   void send_lists(cudaStream_t stream);
-  void pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const;
+  void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const;
 
   // retrieved_attend.cc: what one layer starts
   void seal(uint32_t layer, cudaStream_t stream);
   void offload(uint32_t layer);
   void choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, cudaStream_t stream);
-  void recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool beside);
-  void enter_arenas(cudaStream_t stream);
+  void recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool concurrent);
+  void enter_residents(cudaStream_t stream);
   void fill_slots(uint32_t layer, cudaStream_t stream);
-  void take_kept(const KeptPrompt& prompt, cudaStream_t stream);
-  void copy_kept(std::span<const KeptPrompt> prompts, const CellPool& from, cudaStream_t stream);
-  void fetch(std::span<const PageId> homes, std::span<const PageId> pages, cudaStream_t stream);
+  void take_retained(const RetainedPrompt& prompt, cudaStream_t stream);
+  void copy_retained(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, cudaStream_t stream);
+  void fetch(std::span<const PageId> host_copies, std::span<const PageId> pages, cudaStream_t stream);
 
   const KvMemory memory_;
   const LlmSpec llm_;
   const RetrievalSpec spec_;
-  const cpu::ArenaShape shape_;
-  const bool arena_, prefix_cache_;
+  const cpu::ResidentShape shape_;
+  const bool offloaded_, prefix_cache_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
   RowAttention attention_;
@@ -157,7 +158,7 @@ class RetrievedCache final : public KvCache, private StepLanes {
   Buffer fetched_;  // pinned: what prefixes fetch, one list behind the other, round and round
   uint64_t fetched_at_ = 0;
   std::unique_ptr<OrderedStreams> order_;
-  std::map<CallId, Call> calls_;
+  std::map<RequestId, Request> requests_;
   std::vector<uint32_t> free_states_;
   uint32_t states_ = 0;
   // Of the step at hand.
@@ -165,12 +166,12 @@ class RetrievedCache final : public KvCache, private StepLanes {
   std::vector<ChoiceRow> choice_rows_;
   std::vector<uint32_t> lists_;
   std::vector<Sealed> sealed_;
-  std::vector<QueryKept> kept_;
-  const StepValues* given_ = nullptr;  // what is imposed on it
-  std::vector<kernels::HeadRecall> imposed_;
+  std::vector<QueryRetained> retained_;
+  const DataOutcomes* given_ = nullptr;  // what is forced on it
+  std::vector<kernels::HeadRecall> forced_outcomes_;
   DeviceLists upload_, enter_upload_, kept_upload_;
   Lists at_;
-  std::vector<Call*> entering_;
+  std::vector<Request*> entering_;
 };
 
 }  // namespace kvtwin::cuda

@@ -35,7 +35,7 @@ Result<RowAttention> RowAttention::make(const LlmSpec* llm, const RowAttentionSh
   if (Result<void> ok = check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
                               "cudaDeviceGetAttribute", "multiprocessors");
       !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   const uint32_t group = llm->query_heads / llm->kv_heads;
   const uint64_t sequences = uint64_t{shape.rows} * llm->kv_heads;
   out.decode_ = {llm->head_dim,
@@ -67,7 +67,7 @@ Result<RowAttention> RowAttention::make(const LlmSpec* llm, const RowAttentionSh
         Buffer::make(Buffer::Kind::kDevice, row.bytes, row.what, fmt::format("{} rows", shape.rows));
     if (!made) {
       made.error().hint = "give fewer: --set=limits.step_tokens_max=N";
-      return tl::unexpected<Mistake>(made.error());
+      return tl::unexpected<Error>(made.error());
     }
     *row.buffer = std::move(*made);
   }
@@ -78,21 +78,21 @@ Result<RowAttention> RowAttention::make(const LlmSpec* llm, const RowAttentionSh
                            cudaMemcpyHostToDevice),
                 "copy of rotations", fmt::format("{} numbers", rope.inverse.size()), out.inv_freq_.bytes());
       !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return out;
 }
 
 void RowAttention::add(uint32_t first, uint32_t table, uint32_t context, uint32_t count,
                        StepRows* rows) const {
   const uint32_t group = llm_->query_heads / llm_->kv_heads;
-  const uint64_t cells = uint64_t{count} * context + uint64_t{count} * (count + 1) / 2;
+  const uint64_t kv_entries = uint64_t{count} * context + uint64_t{count} * (count + 1) / 2;
   if (count == 1 && decode_takes()) {
     for (uint32_t head = 0; head < llm_->kv_heads; ++head)
       rows->decodes.push_back({first * llm_->query_heads + head * group, table, context + 1, head});
-    rows->decode_cells += cells;
+    rows->decode_entries += kv_entries;
     return;
   }
-  rows->chunk_cells += cells;
+  rows->chunk_entries += kv_entries;
   if (chunk_takes()) {
     for (uint32_t head = 0; head < llm_->kv_heads; ++head)
       rows->chunks.push_back({first, count, head, context, table, head});

@@ -1,6 +1,6 @@
 // RowAttention runs a step's lists over a pool of bf16 pages: rows of q, k, v are rotated and written, then
-// every row reads what its list says. It knows lists, blocks and kernels; which calls they are of it does not
-// know, so every KvCache whose cells are bf16 can use it.
+// every row reads what its list says. It knows lists, blocks and kernels; which requests they are of it does
+// not know, so every KvCache whose KV entries are bf16 can use it.
 //
 // Three kinds of rows: `decodes` are attention_decode's, `chunks` attention_prefill's, `others`
 // attention_rows' (any shape, slowly). Who writes the lists asks decode_takes() and chunk_takes().
@@ -37,9 +37,9 @@ struct RowAttentionShape {
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t pages = 0;           // of the pool
   uint32_t rows = 0;            // of one step, at most
-  bool by_head = false;         // heads hold different cells: lists name heads, slots are one per head, and
-                                // tables of `others` name cells (attention_rows.h, listed)
-  uint32_t layers = 1;          // that plan_layers() plans
+  bool by_head = false;  // heads hold different KV entries: lists name heads, slots are one per head, and
+                         // tables of `others` name KV entries (attention_rows.h, listed)
+  uint32_t layers = 1;   // that plan_layers() plans
 };
 
 class RowAttention {
@@ -48,12 +48,12 @@ class RowAttention {
   // `llm` must outlive it. Wrong: no room for plans.
   static Result<RowAttention> make(const LlmSpec* llm, const RowAttentionShape& shape);
 
-  // Whether attention_decode takes a row that is alone of its call, and attention_prefill a chunk; what
+  // Whether attention_decode takes a row that is alone of its request, and attention_prefill a chunk; what
   // neither takes is attention_rows'.
   bool decode_takes() const;
   bool chunk_takes() const;
-  // Rows [first, first + count) of one call read `context` cells of the pages at rows->pages[table], and
-  // themselves, each the ones before it and itself: adds them to the list that takes them.
+  // Rows [first, first + count) of one request read `context` KV entries of the pages at rows->pages[table],
+  // and themselves, each the ones before it and itself: adds them to the list that takes them.
   void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
 
   // `size` rows on page 0 that nobody has: one decode and, where there is room for it, a chunk. (What the
@@ -62,8 +62,8 @@ class RowAttention {
 
   // The lists are on the device: cuts the work. One plan serves every layer.
   void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
-  // Layers that read different cells: `rows` are the first one's, its decodes are followed by those of the
-  // layers behind it, as many in each. REQUIRES: no chunks.
+  // Layers that read different KV entries: `rows` are the first one's, its decodes are followed by those of
+  // the layers behind it, as many in each. REQUIRES: no chunks.
   void plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
   // `keys` [rows][kv_heads][head_dim], rotated, beside the pages; null: not wanted. REQUIRES (wanted):
   // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.

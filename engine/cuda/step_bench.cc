@@ -25,8 +25,8 @@ struct StepBench::Parts {
         tokens(llm.vocab) {}
 
   void fill();
-  // Steps of these calls from now on, with pages of their own; ends the ones before.
-  void begin(std::span<const BenchCall> calls);
+  // Steps of these requests from now on, with pages of their own; ends the ones before.
+  void begin(std::span<const BenchRequest> requests);
   double step(uint32_t padded);
   TransferId start_copy(bool to_gpu, uint32_t pages);
 
@@ -36,11 +36,11 @@ struct StepBench::Parts {
   OperationLog log{true};
   std::unique_ptr<CudaEngine> engine;
   uint64_t next_step = 1, next_transfer = 1;
-  uint32_t next_call = 1;
+  uint32_t next_request = 1;
   std::vector<PlanEntry> entries;
   std::vector<std::vector<PageId>> pages;  // by entry
   bool first = false;
-  StepValues values;
+  DataOutcomes values;
 };
 
 StepBench::StepBench(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -54,7 +54,7 @@ Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config
   own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
   own.rows_max = config.rows_max, own.samples_max = config.samples_max;
   own.row_sizes = config.row_sizes;
-  own.copies_beside = true;
+  own.concurrent_copies = true;
   own.log = config.timed ? &parts->log : nullptr;
   if (!config.graphs) own.graphs_max = 0;
   OwnedCache cache;
@@ -66,61 +66,65 @@ Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config
                                              .pages_host = config.pages_host,
                                              .rows_max = std::max(config.rows_max, most)},
                                             &llm);
-    if (!packed) return tl::unexpected<Mistake>(packed.error());
+    if (!packed) return tl::unexpected<Error>(packed.error());
     cache = std::move(*packed);
   }
   Result<std::unique_ptr<CudaEngine>> engine = CudaEngine::make(own, model, &parts->tokens, std::move(cache));
-  if (!engine) return tl::unexpected<Mistake>(engine.error());
+  if (!engine) return tl::unexpected<Error>(engine.error());
   parts->engine = std::move(*engine);
   parts->fill();
   return std::unique_ptr<StepBench>(new StepBench(std::move(parts)));
 }
 
-uint64_t StepBench::cells_max() const {
+uint64_t StepBench::entries_max() const {
   return uint64_t{parts_->config.pages_gpu - 1} * parts_->config.page_tokens;
 }
 
 // One page of KV as the model makes it, everywhere.
 void StepBench::Parts::fill() {
-  tokens.begin(CallId{0}, config.page_tokens);
-  const PlanEntry entry{CallId{0}, EntryKind::kChunk, true, false, config.page_tokens, 0};
-  const PageGrant grant{0, 0, PageId{0}};
-  engine->step({.tokens = config.page_tokens, .entries = {&entry, 1}, .grants = {&grant, 1}, .adoptions = {}},
+  tokens.begin(RequestId{0}, config.page_tokens);
+  const PlanEntry entry{RequestId{0}, EntryKind::kChunk, true, false, config.page_tokens, 0};
+  const PageAllocation allocation{0, 0, PageId{0}};
+  engine->step({.tokens = config.page_tokens,
+                .entries = {&entry, 1},
+                .allocations = {&allocation, 1},
+                .prefix_hits = {}},
                0, &values);
   const std::vector<PageId> from(config.pages_gpu - 1);
   std::vector<PageId> to;
   for (uint32_t p = 1; p < config.pages_gpu; ++p) to.push_back(PageId{p});
   const TransferId transfer{next_transfer++};
-  engine->told(StartTransfer{.transfer = transfer, .source = from, .target = to});
+  engine->notify(StartTransfer{.transfer = transfer, .source = from, .target = to});
   engine->copy_time(transfer);
-  engine->told(DropCallState{{}, CallId{0}, DropCallState::Reason::kFinished});
+  engine->notify(DropRequestState{{}, RequestId{0}, DropRequestState::Reason::kFinished});
 }
 
-void StepBench::Parts::begin(std::span<const BenchCall> calls) {
+void StepBench::Parts::begin(std::span<const BenchRequest> requests) {
   for (const PlanEntry& entry : entries) {
-    engine->told(DropCallState{{}, entry.call, DropCallState::Reason::kFinished});
-    tokens.end(entry.call);
+    engine->notify(DropRequestState{{}, entry.request, DropRequestState::Reason::kFinished});
+    tokens.end(entry.request);
   }
   entries.clear(), pages.clear();
-  for (const BenchCall& call : calls) {
-    const EntryKind kind = call.tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode;
-    tokens.begin(CallId{next_call}, call.context + call.tokens);
-    entries.push_back({CallId{next_call++}, kind, true, call.samples, call.tokens, call.context});
+  for (const BenchRequest& request : requests) {
+    const EntryKind kind = request.tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode;
+    tokens.begin(RequestId{next_request}, request.context + request.tokens);
+    entries.push_back(
+        {RequestId{next_request++}, kind, true, request.samples, request.tokens, request.context});
   }
   first = true;
-  // Page p of every call, then page p + 1: neighbours of a call lie apart, as in a server that has run for
-  // a while. The first page of the pool is where padding rows of the warm-up went.
+  // Page p of every request, then page p + 1: neighbours of a request lie apart, as in a server that has run
+  // for a while. The first page of the pool is where padding rows of the warm-up went.
   constexpr uint32_t kStepsMax = 64;
   std::vector<uint32_t> needed;
   uint32_t most = 0;
-  for (const BenchCall& call : calls) {
-    needed.push_back(div_ceil(call.context + call.tokens + kStepsMax, config.page_tokens));
+  for (const BenchRequest& request : requests) {
+    needed.push_back(div_ceil(request.context + request.tokens + kStepsMax, config.page_tokens));
     most = std::max(most, needed.back());
   }
-  pages.resize(calls.size());
+  pages.resize(requests.size());
   uint32_t next = 1;
   for (uint32_t p = 0; p < most; ++p) {
-    for (size_t i = 0; i < calls.size(); ++i) {
+    for (size_t i = 0; i < requests.size(); ++i) {
       if (p < needed[i]) pages[i].push_back(PageId{next++});
     }
   }
@@ -128,20 +132,20 @@ void StepBench::Parts::begin(std::span<const BenchCall> calls) {
 }
 
 double StepBench::Parts::step(uint32_t padded) {
-  std::vector<Adoption> adoptions;
+  std::vector<PrefixHit> prefix_hits;
   uint32_t rows = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     entries[i].first = first;
     rows += entries[i].tokens;
-    if (first) adoptions.push_back({entries[i].call, pages[i]});
+    if (first) prefix_hits.push_back({entries[i].request, pages[i]});
   }
   first = false;
   const LaunchStep launch{.step = StepId{next_step++},
                           .tokens = rows,
                           .tokens_padded = std::max(padded, rows),
                           .entries = entries,
-                          .grants = {},
-                          .adoptions = adoptions};
+                          .allocations = {},
+                          .prefix_hits = prefix_hits};
   const Clock::time_point start = Clock::now();
   engine->step(launch, 0, &values);
   const double took = us_since(start);
@@ -149,10 +153,10 @@ double StepBench::Parts::step(uint32_t padded) {
   return took;
 }
 
-StepTimes StepBench::measure(std::span<const BenchCall> calls, uint32_t padded, uint32_t warm,
+StepTimes StepBench::measure(std::span<const BenchRequest> requests, uint32_t padded, uint32_t warm,
                              uint32_t steps) {
   StepTimes out;
-  parts_->begin(calls);
+  parts_->begin(requests);
   for (uint32_t i = 0; i < warm + steps; ++i) {
     const StepId id{parts_->next_step};
     const double took = parts_->step(padded);
@@ -175,11 +179,11 @@ StepTimes StepBench::measure(std::span<const BenchCall> calls, uint32_t padded, 
   return out;
 }
 
-std::vector<double> StepBench::series(std::span<const BenchCall> calls, uint32_t padded, double us) {
+std::vector<double> StepBench::series(std::span<const BenchRequest> requests, uint32_t padded, double us) {
   constexpr uint32_t kAtOnce = 48;  // contexts grow, and have room for so many tokens
   std::vector<double> out;
   for (double sum = 0; sum < us;) {
-    parts_->begin(calls);
+    parts_->begin(requests);
     for (uint32_t i = 0; i < kAtOnce && sum < us; ++i) {
       out.push_back(parts_->step(padded));
       sum += out.back();
@@ -201,7 +205,7 @@ TransferId StepBench::Parts::start_copy(bool to_gpu, uint32_t count) {
   copy.transfer = TransferId{next_transfer++};
   copy.source_tier = to_gpu ? Tier::kHost : Tier::kGpu, copy.target_tier = to_gpu ? Tier::kGpu : Tier::kHost;
   copy.source = to_gpu ? far : near, copy.target = to_gpu ? near : far;
-  engine->told(copy);
+  engine->notify(copy);
   return copy.transfer;
 }
 
@@ -233,10 +237,10 @@ StepBench::BothWays StepBench::both_ways(uint32_t pages, uint32_t times) {
   return out;
 }
 
-StepBench::Beside StepBench::copy_beside_steps(std::span<const BenchCall> calls, bool to_gpu, uint32_t pages,
-                                               uint32_t steps) {
-  Beside result;
-  parts_->begin(calls);
+StepBench::Concurrent StepBench::copy_during_steps(std::span<const BenchRequest> requests, bool to_gpu,
+                                                   uint32_t pages, uint32_t steps) {
+  Concurrent result;
+  parts_->begin(requests);
   for (uint32_t i = 0; i < 4; ++i) parts_->step(0);
   for (uint32_t i = 0; i < steps; ++i) {
     const TransferId copy = parts_->start_copy(to_gpu, pages);
@@ -247,11 +251,11 @@ StepBench::Beside StepBench::copy_beside_steps(std::span<const BenchCall> calls,
 }
 
 // Copies are kept ahead of the steps: each direction always has one in flight.
-StepBench::Beside StepBench::beside_copies(std::span<const BenchCall> calls, bool in, bool out,
-                                           uint32_t pages, uint32_t steps) {
-  Beside result;
+StepBench::Concurrent StepBench::during_copies(std::span<const BenchRequest> requests, bool in, bool out,
+                                               uint32_t pages, uint32_t steps) {
+  Concurrent result;
   Parts& p = *parts_;
-  p.begin(calls);
+  p.begin(requests);
   for (uint32_t i = 0; i < 3; ++i) p.step(0);
   std::vector<TransferId> ins, outs;
   // As many as the steps may need at 60 GB/s and 20 ms a step are asked for at once.

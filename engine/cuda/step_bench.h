@@ -22,7 +22,7 @@
 namespace kvtwin::cuda {
 
 // `tokens` above 1: a chunk, the same in every step. 1: a decode, whose context grows.
-struct BenchCall {
+struct BenchRequest {
   uint32_t tokens = 1;
   uint32_t context = 0;
   bool samples = true;
@@ -56,14 +56,14 @@ class StepBench {
                                                  const DeviceModel* model);
   ~StepBench();
 
-  uint64_t cells_max() const;  // of all calls of one step
+  uint64_t entries_max() const;  // of all requests of one step
 
   // The same step `warm + steps` times; the first `warm` are not told. `padded`: rows of matrix products.
-  // REQUIRES: the calls fit rows, samples and pages.
-  StepTimes measure(std::span<const BenchCall> calls, uint32_t padded, uint32_t warm, uint32_t steps);
+  // REQUIRES: the requests fit rows, samples and pages.
+  StepTimes measure(std::span<const BenchRequest> requests, uint32_t padded, uint32_t warm, uint32_t steps);
 
   // The same step again and again, for at least so many us of steps: what each took.
-  std::vector<double> series(std::span<const BenchCall> calls, uint32_t padded, double us);
+  std::vector<double> series(std::span<const BenchRequest> requests, uint32_t padded, double us);
 
   // In us, each: `pages` pages to the host (or back), alone.
   std::vector<double> copies(bool to_gpu, uint32_t pages, uint32_t times);
@@ -72,16 +72,18 @@ class StepBench {
     std::vector<double> in_gb_per_s, out_gb_per_s;
   };
   BothWays both_ways(uint32_t pages, uint32_t times);
-  // The decode step of `calls` while pages are copied in the directions asked for, and how many GB/s they
+  // The decode step of `requests` while pages are copied in the directions asked for, and how many GB/s they
   // reached meanwhile, per direction.
-  struct Beside {
+  struct Concurrent {
     StepTimes steps;
     std::vector<double> in_gb_per_s, out_gb_per_s;
     std::vector<double> copies;  // us of each
   };
   // The same, with one copy begun before each step, which should be the longer one of both.
-  Beside copy_beside_steps(std::span<const BenchCall> calls, bool to_gpu, uint32_t pages, uint32_t steps);
-  Beside beside_copies(std::span<const BenchCall> calls, bool in, bool out, uint32_t pages, uint32_t steps);
+  Concurrent copy_during_steps(std::span<const BenchRequest> requests, bool to_gpu, uint32_t pages,
+                               uint32_t steps);
+  Concurrent during_copies(std::span<const BenchRequest> requests, bool in, bool out, uint32_t pages,
+                           uint32_t steps);
 
  private:
   struct Parts;

@@ -22,60 +22,60 @@ void StepGraphs::forget(const Graph& one) {
   }
 }
 
-void StepGraphs::run(const StepForm& form, cudaStream_t stream, StepLanes* lanes,
+void StepGraphs::run(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
                      const std::function<void()>& start) {
   if (graphs_max_ == 0) return start();
-  const auto found =
-      std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& one) { return one.form == form; });
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(),
+                                  [&](const Graph& one) { return one.graph_key == graph_key; });
   if (found == graphs_.end()) {
     if (graphs_.size() == graphs_max_) {
       forget(graphs_.back());
       graphs_.pop_back();
     }
-    graphs_.push_front({form, {}, {}});
+    graphs_.push_front({graph_key, {}, {}});
     return start();
   }
   graphs_.splice(graphs_.begin(), graphs_, found);
   Streams streams{stream};
-  if (lanes != nullptr) {
-    for (const cudaStream_t lane : lanes->streams()) streams.push_back(lane);
+  if (side_streams != nullptr) {
+    for (const cudaStream_t lane : side_streams->streams()) streams.push_back(lane);
   }
   // The device is busy with this step while the host prepares what a later one replays.
   if (found->captured.empty()) {
     start();
-    found->captured = record(streams, lanes, StepLanes::Capture::kGraph, start);
+    found->captured = record(streams, side_streams, SideStreams::Capture::kGraph, start);
     return;
   }
   if (found->graphs.empty()) {
     start();
     return instantiate(&*found);
   }
-  if (lanes != nullptr && lanes->watched()) {
-    for (const cudaGraph_t graph : record(streams, lanes, StepLanes::Capture::kRehearsal, start))
+  if (side_streams != nullptr && side_streams->watched()) {
+    for (const cudaGraph_t graph : record(streams, side_streams, SideStreams::Capture::kRehearsal, start))
       cudaGraphDestroy(graph);
   }
   // In this order: a lane waits for events that the graph before it records.
   for (size_t i = 0; i < streams.size(); ++i) {
     if (found->graphs[i] == nullptr) continue;
     must(cudaGraphLaunch(found->graphs[i], streams[i]), "replay of a step's graph", 0, [&] {
-      return fmt::format("{} rows, {} decode sequences, {} samples", form.rows.padded_rows,
-                         form.rows.decodes_count, form.rows.samples);
+      return fmt::format("{} rows, {} decode sequences, {} samples", graph_key.rows.padded_rows,
+                         graph_key.rows.decodes_count, graph_key.rows.samples);
     });
   }
-  if (lanes != nullptr) lanes->launched();
+  if (side_streams != nullptr) side_streams->launched();
   ++replays_;
 }
 
-std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, StepLanes* lanes, StepLanes::Capture how,
-                                            const std::function<void()>& start) {
-  if (lanes != nullptr) lanes->capturing(how);
+std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, SideStreams* side_streams,
+                                            SideStreams::Capture how, const std::function<void()>& start) {
+  if (side_streams != nullptr) side_streams->capturing(how);
   for (const cudaStream_t stream : streams)
     must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture of a step");
   start();
   std::vector<cudaGraph_t> out(streams.size());
   for (size_t i = 0; i < streams.size(); ++i)
     must(cudaStreamEndCapture(streams[i], &out[i]), "capture of a step");
-  if (lanes != nullptr) lanes->capturing(StepLanes::Capture::kNone);
+  if (side_streams != nullptr) side_streams->capturing(SideStreams::Capture::kNone);
   return out;
 }
 

@@ -1,17 +1,17 @@
 // StepGraphs keeps CUDA graphs of steps: what starting some 300 operations costs the host (5 us each), a
 // replay costs once.
 //
-// What a step starts is fixed by its StepForm: where its lists lie and how long they are. What stands in
-// the lists is not part of it, so a graph serves all steps of one form: those of a quiet stretch, in which
-// calls decode and nobody comes or goes. A form is captured when it comes up for the second time, while the
-// device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many forms never
-// come back. The third time it is instantiated, again beside the device's work: both at once take the host
-// longer than a small step takes the device. From the fourth time on it is replayed. The least recently used
-// graph makes room.
+// What a step starts is fixed by its StepGraphKey: where its lists lie and how long they are. What stands in
+// the lists is not part of it, so a graph serves all steps of one form: those of a run of coalesced steps, in
+// which requests decode and nobody comes or goes. A form is captured when it comes up for the second time,
+// while the device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many forms
+// never come back. The third time it is instantiated, again beside the device's work: both at once take the
+// host longer than a small step takes the device. From the fourth time on it is replayed. The least recently
+// used graph makes room.
 //
-// A KvCache that moves pages beside steps has streams of its own (StepLanes). Each is captured as a graph of
-// its own, and external events join the graphs: what a lane does for one step may still go on while the next
-// one begins, which one graph could not, because a graph ends when all of it has ended.
+// A KvCache that moves pages during steps has streams of its own (SideStreams). Each is captured as a graph
+// of its own, and external events join the graphs: what a lane does for one step may still go on while the
+// next one begins, which one graph could not, because a graph ends when all of it has ended.
 
 #ifndef KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
 #define KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
@@ -28,14 +28,14 @@
 namespace kvtwin::cuda {
 
 // Streams that steps use besides their own.
-class StepLanes {
+class SideStreams {
  public:
   enum class Capture : uint8_t {
     kNone,       // what is started runs
     kGraph,      // it becomes a graph; what is on streams that are no lanes is not to be started
     kRehearsal,  // likewise, and nobody keeps the graph: a replay follows, of which whoever watches is told
   };
-  virtual ~StepLanes() = default;
+  virtual ~SideStreams() = default;
   // Those that are captured.
   virtual std::vector<cudaStream_t> streams() const = 0;
   virtual void capturing(Capture now) = 0;
@@ -53,27 +53,28 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
   ~StepGraphs();
 
-  // Starts on `stream`, and on `lanes` (null: there are none), what `start` starts there. REQUIRES: for equal
-  // `form` that is always the same, and nothing of it waits for the host.
-  void run(const StepForm& form, cudaStream_t stream, StepLanes* lanes, const std::function<void()>& start);
+  // Starts on `stream`, and on `side_streams` (null: there are none), what `start` starts there. REQUIRES:
+  // for equal `graph_key` that is always the same, and nothing of it waits for the host.
+  void run(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
+           const std::function<void()>& start);
 
   uint64_t replays() const { return replays_; }
 
  private:
   struct Graph {
-    StepForm form;
+    StepGraphKey graph_key;
     std::vector<cudaGraph_t> captured;    // the step's, then its lanes'; none: seen once
     std::vector<cudaGraphExec_t> graphs;  // likewise; none: not instantiated yet
   };
   using Streams = std::vector<cudaStream_t>;
-  static std::vector<cudaGraph_t> record(const Streams& streams, StepLanes* lanes, StepLanes::Capture how,
-                                         const std::function<void()>& start);
+  static std::vector<cudaGraph_t> record(const Streams& streams, SideStreams* side_streams,
+                                         SideStreams::Capture how, const std::function<void()>& start);
   void instantiate(Graph* one);
   static void forget(const Graph& one);
 
   const uint32_t graphs_max_;
   std::list<Graph> graphs_;        // the last used first
-  cudaStream_t upload_ = nullptr;  // of graphs, beside steps
+  cudaStream_t upload_ = nullptr;  // of graphs, during steps
   uint64_t replays_ = 0;
 };
 

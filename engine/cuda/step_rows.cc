@@ -29,10 +29,10 @@ void StepRows::clear() {
   chunks.clear();
   others.clear();
   pages.clear();
-  decode_cells = chunk_cells = 0;
+  decode_entries = chunk_entries = 0;
 }
 
-void StepForm::add(const DeviceRows& of) {
+void StepGraphKey::add(const DeviceRows& of) {
   for (const void* const list : {static_cast<const void*>(of.tokens), static_cast<const void*>(of.positions),
                                  static_cast<const void*>(of.slots), static_cast<const void*>(of.sampling),
                                  static_cast<const void*>(of.decodes), static_cast<const void*>(of.chunks),
@@ -45,7 +45,7 @@ void StepForm::add(const DeviceRows& of) {
 
 Result<RowsUpload> RowsUpload::make(uint64_t bytes) {
   RowsUpload out;
-  if (Result<void> ok = out.reserve(bytes); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = out.reserve(bytes); !ok) return tl::unexpected<Error>(ok.error());
   return out;
 }
 
@@ -53,9 +53,9 @@ Result<void> RowsUpload::reserve(uint64_t bytes) {
   if (bytes <= staging_.bytes()) return {};
   bytes = std::max(bytes, 2 * staging_.bytes());
   Result<Buffer> staging = Buffer::make(Buffer::Kind::kPinned, bytes, "work lists", "of a step");
-  if (!staging) return tl::unexpected<Mistake>(staging.error());
+  if (!staging) return tl::unexpected<Error>(staging.error());
   Result<Buffer> device = Buffer::make(Buffer::Kind::kDevice, bytes, "work lists", "of a step");
-  if (!device) return tl::unexpected<Mistake>(device.error());
+  if (!device) return tl::unexpected<Error>(device.error());
   staging_ = std::move(*staging);
   device_ = std::move(*device);
   return {};

@@ -1,6 +1,6 @@
 // What the rows of one step are: written by the engine, sent to the GPU in one copy.
 //
-// Every list is of fixed records; how long calls are stands in them, on the device, and in no launch.
+// Every list is of fixed records; how long requests are stands in them, on the device, and in no launch.
 
 #ifndef KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
 #define KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
@@ -29,8 +29,8 @@ struct StepRows {
   std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
   std::vector<uint32_t> pages;  // page tables, one behind the other
-  // For the log: cells that are read by decodes, and by all other rows, all KV heads as one.
-  uint64_t decode_cells = 0, chunk_cells = 0;
+  // For the log: KV entries that are read by decodes, and by all other rows, all KV heads as one.
+  uint64_t decode_entries = 0, chunk_entries = 0;
 
   void clear();
 };
@@ -48,21 +48,21 @@ struct DeviceRows {
   uint32_t rows = 0;         // with a position
   uint32_t padded_rows = 0;  // with a token
   uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
-  bool listed = false;  // tables of `decodes` name cells (attention_decode.h)
+  bool listed = false;  // tables of `decodes` name KV entries (attention_decode.h)
 
   bool operator==(const DeviceRows&) const = default;
 };
 
 // What decides which operations a step starts, and with which parameters: where its lists lie, and how long
 // they are. `more`: of the lists that a KvCache sends itself.
-struct StepForm {
+struct StepGraphKey {
   DeviceRows rows;
   std::vector<uint64_t> more;
 
   void add(uint64_t number) { more.push_back(number); }
   void add(const void* at) { more.push_back(reinterpret_cast<uintptr_t>(at)); }
   void add(const DeviceRows& of);
-  bool operator==(const StepForm&) const = default;
+  bool operator==(const StepGraphKey&) const = default;
 };
 
 class RowsUpload {

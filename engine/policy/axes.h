@@ -1,5 +1,5 @@
 // The policy halves of the eight axes (DESIGN 4): integers only. Values (scores, packed bytes) belong to
-// the worlds, prices to models/.
+// the backends, prices to models/.
 //
 // Each axis is one small interface; its identity choice is in axis_<name>.cc with whatever other choices
 // exist. To add a policy: one .cc, one line in registry.cc, one table test.
@@ -20,61 +20,65 @@
 
 namespace kvtwin {
 
-// Whether the cells kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
+// Whether the KV entries kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
 enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
 
-// How important is a cell? The policy half says when to score and what the step must capture.
+// How important is a KV entry? The policy half says when to score and what the step must capture.
 class Scorer {
  public:
   virtual ~Scorer() = default;
-  virtual Moment moment() const = 0;
+  virtual CompressionTrigger compression_trigger() const = 0;
   virtual Causality causality() const = 0;
-  virtual uint32_t probe_rows() const = 0;    // extra rows behind the prompt (Judge Q soft tokens)
+  virtual uint32_t probe_tokens() const = 0;  // extra rows behind the prompt (Judge Q soft tokens)
   virtual bool needs_all_layers() const = 0;  // a threshold over layers: staging must hold them all
 };
 
-// How many cells may a head group keep, and when is that known?
+// How many KV entries may a head group keep, and when is that known?
 class Budget {
  public:
   virtual ~Budget() = default;
   virtual bool keeps_all() const = 0;
-  // The counts follow from lengths alone; otherwise the world answers them (CellsKept).
+  // The counts follow from lengths alone; otherwise the backend answers them (CompressionOutcome).
   virtual bool known_at_admission() const = 0;
   // Admission sets pages aside for what is kept, so no page is ever given back (METHODS 2.5).
   virtual bool reserves() const = 0;
-  // Of the first `ranked` ranked cells so many are left in `group`; never grows by more than `ranked` does.
-  // Where counts are not known: the most that can be.
+  // Of the first `ranked` ranked KV entries so many are left in `group`; never grows by more than `ranked`
+  // does. Where counts are not known: the most that can be.
   virtual uint32_t quota(uint32_t group, uint32_t ranked) const = 0;
 };
 
 // How does a keep-set become pages?
-enum class Keeping : uint8_t {
-  kAll,    // nothing is dropped: one table, by position
-  kRing,   // a fixed number of pages per call and group, whose content the world chooses
-  kMove,   // what is kept moves together: as many pages as the cells need, in each group
-  kHoles,  // what is kept stays where it is: a page goes when nothing in it is left
+enum class SlotRetention : uint8_t {
+  kAll,      // nothing is dropped: one table, by position
+  kRing,     // a fixed number of pages per request and group, whose content the backend chooses
+  kMove,     // what is kept moves together: as many pages as the KV entries need, in each group
+  kInPlace,  // what is kept stays where it is: a page goes when nothing in it is left
 };
 
 class Layout {
  public:
   virtual ~Layout() = default;
-  virtual Keeping keeping() const = 0;
-  virtual bool has_groups() const = 0;   // more than one page table per call
+  virtual SlotRetention slot_retention() const = 0;
+  virtual bool has_groups() const = 0;   // more than one page table per request
   virtual bool keeps_slots() const = 0;  // a cached prefix keeps its slots: reusable (METHODS 7.4)
   virtual bool keeps_phase() const = 0;  // keys keep the rotation of their position
   virtual bool needs_page_1() const = 0;
 };
 
-// Which format does a cell get?
+// Which format does a KV entry get?
 class Precision {
  public:
   virtual ~Precision() = default;
-  virtual Format prompt_format() const = 0;  // by_tag(): of cells that need least
+  virtual Format prompt_format() const = 0;  // by_tag(): of KV entries that need least
   virtual Format decode_format() const = 0;
-  virtual bool by_tag() const { return false; }  // a prompt cell's format depends on its role: dual_pool.h
+  virtual bool by_tag() const {
+    return false;
+  }  // a prompt KV entry's format depends on its role: mixed_precision_pool.h
   virtual Format format_of(const TokenRole&, uint32_t /*last_turn*/) const { return prompt_format(); }
-  virtual uint32_t group_tokens() const { return 1; }      // cells that share scales: pages hold whole groups
-  virtual uint32_t exact_tokens_max() const { return 0; }  // of a call, kept as bf16 beside its pages
+  virtual uint32_t group_tokens() const {
+    return 1;
+  }  // KV entries that share scales: pages hold whole groups
+  virtual uint32_t exact_tokens_max() const { return 0; }  // of a request, kept as bf16 beside its pages
 };
 
 // Which tier holds a page?
@@ -82,9 +86,9 @@ class Placement {
  public:
   virtual ~Placement() = default;
   virtual bool uses_host() const = 0;  // the host tier has pages
-  // Every page of a call is on the host; what the gpu holds after the prompt's end is an arena whose
-  // content the world chooses. Otherwise the host tier is for cached prefixes.
-  virtual bool uses_arena() const = 0;
+  // Every page of a request is on the host; what the gpu holds after the prompt's end is an arena whose
+  // content the backend chooses. Otherwise the host tier is for cached prefixes.
+  virtual bool uses_resident() const = 0;
 };
 
 // Which stored pages does this step read?
@@ -92,7 +96,7 @@ class Retrieval {
  public:
   virtual ~Retrieval() = default;
   virtual bool reads_everything() const = 0;
-  virtual bool needs_arena() const = 0;  // recalls pages: placement must be arena
+  virtual bool needs_resident() const = 0;  // recalls pages: placement must be arena
   virtual RetrievalMethod method() const = 0;
 };
 
@@ -109,10 +113,10 @@ class Partition {
 class Identity {
  public:
   virtual ~Identity() = default;
-  // The namespace of a call's prefixes; nullopt: its prefixes are never kept.
+  // The namespace of a request's prefixes; nullopt: its prefixes are never kept.
   virtual std::optional<uint64_t> name_space(SessionId session) const = 0;
   virtual bool shares_across_sessions() const = 0;
-  // Sessions whose state (a query memory) the world keeps between calls; 0: none.
+  // Sessions whose state (a query memory) the backend keeps between requests; 0: none.
   virtual uint32_t session_states_max() const = 0;
 };
 

@@ -1,5 +1,5 @@
 // All budgets: a number per head group where counts follow from lengths, nothing but its name where the
-// world counts.
+// backend counts.
 
 #include <algorithm>
 
@@ -18,26 +18,26 @@ class All final : public Budget {
   uint32_t quota(uint32_t, uint32_t ranked) const override { return ranked; }
 };
 
-// Of `ranked` cells a share of them, and never more than a limit; both by group.
-class Known final : public Budget {
+// Of `ranked` KV entries a fraction of them, and never more than a limit; both by group.
+class FixedBudget final : public Budget {
  public:
-  Known(std::vector<Share> shares, std::vector<uint32_t> limits, bool up, bool reserves)
-      : shares_(std::move(shares)), limits_(std::move(limits)), up_(up), reserves_(reserves) {}
+  FixedBudget(std::vector<Fraction> fractions, std::vector<uint32_t> limits, bool up, bool reserves)
+      : fractions_(std::move(fractions)), limits_(std::move(limits)), up_(up), reserves_(reserves) {}
   bool keeps_all() const override { return false; }
   bool known_at_admission() const override { return true; }
   bool reserves() const override { return reserves_; }
   uint32_t quota(uint32_t group, uint32_t ranked) const override {
-    const uint32_t part = up_ ? part_up(shares_[group], ranked) : part_down(shares_[group], ranked);
+    const uint32_t part = up_ ? part_up(fractions_[group], ranked) : part_down(fractions_[group], ranked);
     return std::min(part, limits_[group]);
   }
 
  private:
-  const std::vector<Share> shares_;
+  const std::vector<Fraction> fractions_;
   const std::vector<uint32_t> limits_;
   const bool up_, reserves_;
 };
 
-// The world ranks across heads and answers how many each group keeps (METHODS 2.1, 2.4).
+// The backend ranks across heads and answers how many each group keeps (METHODS 2.1, 2.4).
 class Dynamic final : public Budget {
  public:
   bool keeps_all() const override { return false; }
@@ -52,26 +52,27 @@ std::unique_ptr<Budget> make_budget(const PolicySet& set) {
   constexpr uint32_t kNoLimit = UINT32_MAX;
   const BudgetSpec& spec = set.budget_spec;
   const GroupMap map = make_groups(set);
-  std::vector<Share> shares(map.groups(), kWhole);
+  std::vector<Fraction> fractions(map.groups(), kWhole);
   std::vector<uint32_t> limits(map.groups(), kNoLimit);
   if (set.budget == "all") return std::make_unique<All>();
   if (set.budget == "ratio") {
-    shares.assign(map.groups(), spec.ratio);
-    return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
+    fractions.assign(map.groups(), spec.ratio);
+    return std::make_unique<FixedBudget>(std::move(fractions), std::move(limits), false, false);
   }
   if (set.budget == "uniform") {
-    limits.assign(map.groups(), ranked_cells(spec));
-    return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
+    limits.assign(map.groups(), ranked_entries(spec));
+    return std::make_unique<FixedBudget>(std::move(fractions), std::move(limits), false, false);
   }
   if (set.budget == "pyramid") {
-    const std::vector<Share> of_groups = map.largest(clustering_budgets(set));
+    const std::vector<Fraction> of_groups = map.largest(clustering_budgets(set));
     std::transform(of_groups.begin(), of_groups.end(), limits.begin(),
-                   [](Share cells) { return static_cast<uint32_t>(cells); });
-    return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
+                   [](Fraction kv_entries) { return static_cast<uint32_t>(kv_entries); });
+    return std::make_unique<FixedBudget>(std::move(fractions), std::move(limits), false, false);
   }
   if (set.budget == "reserved" || set.budget == "head_masks") {
     const bool reserved = set.budget == "reserved";
-    return std::make_unique<Known>(map.largest(clustering_budgets(set)), std::move(limits), true, reserved);
+    return std::make_unique<FixedBudget>(map.largest(clustering_budgets(set)), std::move(limits), true,
+                                         reserved);
   }
   return std::make_unique<Dynamic>();
 }

@@ -19,7 +19,7 @@ std::unique_ptr<Layout> make_layout(const PolicySet& set);
 std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec);
 std::unique_ptr<Placement> make_placement_gpu();
 std::unique_ptr<Placement> make_placement_host();
-std::unique_ptr<Placement> make_placement_arena();
+std::unique_ptr<Placement> make_placement_resident();
 std::unique_ptr<Retrieval> make_retrieval_all();
 std::unique_ptr<Retrieval> make_retrieval_quest();
 std::unique_ptr<Retrieval> make_retrieval_arkvale();

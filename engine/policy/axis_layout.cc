@@ -9,24 +9,24 @@ namespace {
 
 struct Kind {
   const char* name;
-  Keeping keeping;
+  SlotRetention slot_retention;
   bool keeps_slots, keeps_phase, needs_page_1;
 };
 
 constexpr Kind kKinds[] = {
-    {"paged", Keeping::kAll, true, true, false},
-    {"arena", Keeping::kRing, false, true, false},
-    {"compact", Keeping::kMove, false, true, false},
-    {"compact_rerotate", Keeping::kMove, false, false, false},
-    {"slot_dead", Keeping::kHoles, true, true, true},
-    {"page_mask_dead", Keeping::kHoles, true, true, false},
-    {"ragged", Keeping::kMove, false, true, false},
+    {"paged", SlotRetention::kAll, true, true, false},
+    {"ring", SlotRetention::kRing, false, true, false},
+    {"compact", SlotRetention::kMove, false, true, false},
+    {"compact_rerotate", SlotRetention::kMove, false, false, false},
+    {"slot_mask", SlotRetention::kInPlace, true, true, true},
+    {"page_mask", SlotRetention::kInPlace, true, true, false},
+    {"ragged", SlotRetention::kMove, false, true, false},
 };
 
 class TableLayout final : public Layout {
  public:
   explicit TableLayout(const Kind& kind) : kind_(kind) {}
-  Keeping keeping() const override { return kind_.keeping; }
+  SlotRetention slot_retention() const override { return kind_.slot_retention; }
   bool has_groups() const override { return layout_has_groups(kind_.name); }
   bool keeps_slots() const override { return kind_.keeps_slots; }
   bool keeps_phase() const override { return kind_.keeps_phase; }

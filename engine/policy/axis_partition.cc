@@ -24,7 +24,7 @@ std::unique_ptr<Partition> make_partition(std::string_view name) {
   if (name == "flash_decoding") return std::make_unique<Planned>(PartitionKind::kFlashDecoding);
   if (name == "flashinfer") return std::make_unique<Planned>(PartitionKind::kFlashInfer);
   if (name == "stream_k") return std::make_unique<Planned>(PartitionKind::kStreamK);
-  if (name == "aot") return std::make_unique<Planned>(PartitionKind::kAotShares);
+  if (name == "aot") return std::make_unique<Planned>(PartitionKind::kAotFractions);
   return nullptr;
 }
 

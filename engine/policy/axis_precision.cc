@@ -3,7 +3,7 @@
 namespace kvtwin {
 namespace {
 
-// One format for all cells.
+// One format for all KV entries.
 class Uniform final : public Precision {
  public:
   explicit Uniform(Format format) : format_(format) {}
@@ -14,7 +14,7 @@ class Uniform final : public Precision {
   const Format format_;
 };
 
-// int2 but for the newest cells (METHODS 4.7).
+// int2 but for the newest KV entries (METHODS 4.7).
 class Kivi final : public Precision {
  public:
   explicit Kivi(const PrecisionSpec& spec) : spec_(spec) {}

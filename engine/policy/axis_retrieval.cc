@@ -9,7 +9,7 @@ class Named final : public Retrieval {
  public:
   explicit Named(RetrievalMethod method) : method_(method) {}
   bool reads_everything() const override { return method_ == RetrievalMethod::kAll; }
-  bool needs_arena() const override { return !reads_everything() && method_ != RetrievalMethod::kQuest; }
+  bool needs_resident() const override { return !reads_everything() && method_ != RetrievalMethod::kQuest; }
   RetrievalMethod method() const override { return method_; }
 
  private:

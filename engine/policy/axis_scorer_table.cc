@@ -1,7 +1,7 @@
 // All scorers' policy halves, as one table: when each may work, who may share what it kept, what it adds.
 //
 // Sources: METHODS 1.x for the moments, 7.3 for causality, 5.2 and 1.7 for extra rows. A scorer is
-// prefix-closed only at chunk ends: there the cells kept of the tokens before a boundary depend on these
+// prefix-closed only at chunk ends: there the KV entries kept of the tokens before a boundary depend on these
 // alone. The same scorer at the end of a prompt ranks them against what follows.
 
 #include <algorithm>
@@ -14,10 +14,12 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t bit(Moment moment) { return 1u << static_cast<uint32_t>(moment); }
-constexpr uint32_t kChunk = bit(Moment::kChunkEnd), kPrompt = bit(Moment::kPromptEnd),
-                   kTurn = bit(Moment::kTurnStart), kStep = bit(Moment::kDecodeStep),
-                   kNever = bit(Moment::kAtNoTime);
+constexpr uint32_t bit(CompressionTrigger compression_trigger) {
+  return 1u << static_cast<uint32_t>(compression_trigger);
+}
+constexpr uint32_t kChunk = bit(CompressionTrigger::kChunkEnd), kPrompt = bit(CompressionTrigger::kPromptEnd),
+                   kTurn = bit(CompressionTrigger::kTurnStart), kStep = bit(CompressionTrigger::kDecodeStep),
+                   kNever = bit(CompressionTrigger::kAtNoTime);
 
 // Whether what is kept at a chunk's end depends on the tokens before it alone.
 enum class Closed : uint8_t {
@@ -28,37 +30,38 @@ enum class Closed : uint8_t {
 
 struct Row {
   std::string_view name;
-  Moment own;        // where ScorerSpec names no moment
-  uint32_t allowed;  // moments
+  CompressionTrigger own;  // where ScorerSpec names no moment
+  uint32_t allowed;        // moments
   Closed closed;
-  bool all_layers;      // one threshold, or one score, over all layers
-  uint32_t query_rows;  // whose queries are captured; 0: none, or all
-  uint32_t probe_rows;
+  bool all_layers;        // one threshold, or one score, over all layers
+  uint32_t query_tokens;  // whose queries are captured; 0: none, or all
+  uint32_t probe_tokens;
 };
 
 constexpr Row kRows[] = {
-    {"none", Moment::kAtNoTime, kNever, Closed::kYes, false, 0, 0},
-    {"streaming_llm", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
-    {"h2o", Moment::kDecodeStep, kStep, Closed::kNo, false, 0, 0},
-    {"h2o_prefill", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 0, 0},
-    {"snapkv", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"pyramidkv", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"tova", Moment::kPromptEnd, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 1, 0},
-    {"knorm", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
-    {"keydiff", Moment::kChunkEnd, kChunk | kPrompt | kTurn, Closed::kYes, false, 0, 0},
-    {"expected_attention", Moment::kPromptEnd, kPrompt | kChunk, Closed::kYes, false, 0, 0},
-    {"kvzip", Moment::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
-    {"fastkvzip", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
-    {"trimkv", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"raas", Moment::kDecodeStep, kStep, Closed::kNo, false, 1, 0},
-    {"duo_attention", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"razor_attention", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"judge_q", Moment::kPromptEnd, kPrompt, Closed::kNo, false, 0, 32},
-    {"intent_rule", Moment::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
-    {"intent_residual", Moment::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
-    {"finch", Moment::kPromptEnd, kPrompt | kChunk, Closed::kNo, false, 32, 0},
-    {"critical_kv", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"random", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"none", CompressionTrigger::kAtNoTime, kNever, Closed::kYes, false, 0, 0},
+    {"streaming_llm", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0,
+     0},
+    {"h2o", CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 0, 0},
+    {"h2o_prefill", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 0, 0},
+    {"snapkv", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"pyramidkv", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"tova", CompressionTrigger::kPromptEnd, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 1, 0},
+    {"knorm", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"keydiff", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn, Closed::kYes, false, 0, 0},
+    {"expected_attention", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kYes, false, 0, 0},
+    {"kvzip", CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
+    {"fastkvzip", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"trimkv", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"raas", CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 1, 0},
+    {"duo_attention", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"razor_attention", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"judge_q", CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, false, 0, 32},
+    {"intent_rule", CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
+    {"intent_residual", CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
+    {"finch", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kNo, false, 32, 0},
+    {"critical_kv", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"random", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
 };
 
 const Row* find(std::string_view name) {
@@ -67,17 +70,17 @@ const Row* find(std::string_view name) {
   return at == std::end(kRows) ? nullptr : &*at;
 }
 
-const char* words(Moment moment) {
-  switch (moment) {
-    case Moment::kAtNoTime:
+const char* words(CompressionTrigger compression_trigger) {
+  switch (compression_trigger) {
+    case CompressionTrigger::kAtNoTime:
       return "at no time";
-    case Moment::kChunkEnd:
+    case CompressionTrigger::kChunkEnd:
       return "at chunk ends";
-    case Moment::kPromptEnd:
+    case CompressionTrigger::kPromptEnd:
       return "at the end of the prompt";
-    case Moment::kTurnStart:
+    case CompressionTrigger::kTurnStart:
       return "at the start of a turn";
-    case Moment::kDecodeStep:
+    case CompressionTrigger::kDecodeStep:
       return "at decode steps";
   }
   return "";
@@ -85,9 +88,11 @@ const char* words(Moment moment) {
 
 std::string allowed_words(uint32_t allowed) {
   std::string out;
-  for (const Moment moment :
-       {Moment::kChunkEnd, Moment::kPromptEnd, Moment::kTurnStart, Moment::kDecodeStep}) {
-    if ((allowed & bit(moment)) != 0) out += (out.empty() ? "" : ", ") + std::string(words(moment));
+  for (const CompressionTrigger compression_trigger :
+       {CompressionTrigger::kChunkEnd, CompressionTrigger::kPromptEnd, CompressionTrigger::kTurnStart,
+        CompressionTrigger::kDecodeStep}) {
+    if ((allowed & bit(compression_trigger)) != 0)
+      out += (out.empty() ? "" : ", ") + std::string(words(compression_trigger));
   }
   return out.empty() ? "at no time" : out;
 }
@@ -95,23 +100,24 @@ std::string allowed_words(uint32_t allowed) {
 class TableScorer final : public Scorer {
  public:
   TableScorer(const Row& row, const ScorerSpec& spec)
-      : moment_(spec.moment.value_or(row.own)),
-        probe_rows_(row.probe_rows > 0 && spec.probe_rows > 0 ? spec.probe_rows : row.probe_rows),
+      : compression_trigger_(spec.compression_trigger.value_or(row.own)),
+        probe_tokens_(row.probe_tokens > 0 && spec.probe_tokens > 0 ? spec.probe_tokens : row.probe_tokens),
         all_layers_(row.all_layers) {
     const bool closed =
         row.closed == Closed::kYes || (row.closed == Closed::kWithItsWindow && spec.window_closed);
-    const bool early = moment_ == Moment::kChunkEnd || moment_ == Moment::kAtNoTime;
+    const bool early = compression_trigger_ == CompressionTrigger::kChunkEnd ||
+                       compression_trigger_ == CompressionTrigger::kAtNoTime;
     causality_ = closed && early ? Causality::kPrefixClosed : Causality::kSuffixDependent;
   }
-  Moment moment() const override { return moment_; }
+  CompressionTrigger compression_trigger() const override { return compression_trigger_; }
   Causality causality() const override { return causality_; }
-  uint32_t probe_rows() const override { return probe_rows_; }
+  uint32_t probe_tokens() const override { return probe_tokens_; }
   bool needs_all_layers() const override { return all_layers_; }
 
  private:
-  Moment moment_;
+  CompressionTrigger compression_trigger_;
   Causality causality_;
-  uint32_t probe_rows_;
+  uint32_t probe_tokens_;
   bool all_layers_;
 };
 
@@ -129,18 +135,19 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
   const Row* row = find(name);
   KVT_CHECK(row != nullptr);
   const std::string scorer = "scorer " + std::string(name);
-  if (spec.moment && (row->allowed & bit(*spec.moment)) == 0) {
-    return scorer + " cannot work " + words(*spec.moment) + "; it works " + allowed_words(row->allowed);
+  if (spec.compression_trigger && (row->allowed & bit(*spec.compression_trigger)) == 0) {
+    return scorer + " cannot work " + words(*spec.compression_trigger) + "; it works " +
+           allowed_words(row->allowed);
   }
-  if (spec.probe_rows > 0 && row->probe_rows == 0) {
-    return scorer + " has no probe rows, but probe_rows is " + std::to_string(spec.probe_rows) +
+  if (spec.probe_tokens > 0 && row->probe_tokens == 0) {
+    return scorer + " has no probe rows, but probe_tokens is " + std::to_string(spec.probe_tokens) +
            "; set it to 0, or choose scorer judge_q";
   }
-  if (spec.query_rows > 0 && row->query_rows == 0) {
-    return scorer + " looks at no window of queries, but query_rows is " + std::to_string(spec.query_rows) +
-           "; set it to 0";
+  if (spec.query_tokens > 0 && row->query_tokens == 0) {
+    return scorer + " looks at no window of queries, but query_tokens is " +
+           std::to_string(spec.query_tokens) + "; set it to 0";
   }
-  for (const uint32_t rows : {spec.probe_rows, spec.query_rows}) {
+  for (const uint32_t rows : {spec.probe_tokens, spec.query_tokens}) {
     if (rows > kRowsMax) {
       return scorer + " is given " + std::to_string(rows) + " rows of queries; at most " +
              std::to_string(kRowsMax) + " are";
@@ -153,14 +160,14 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
   return std::nullopt;
 }
 
-uint32_t captured_rows(std::string_view name, const ScorerSpec& spec) {
+uint32_t captured_queries(std::string_view name, const ScorerSpec& spec) {
   const Row* row = find(name);
   KVT_CHECK(row != nullptr);
-  if (row->probe_rows > 0) return spec.probe_rows > 0 ? spec.probe_rows : row->probe_rows;
-  return row->query_rows > 0 && spec.query_rows > 0 ? spec.query_rows : row->query_rows;
+  if (row->probe_tokens > 0) return spec.probe_tokens > 0 ? spec.probe_tokens : row->probe_tokens;
+  return row->query_tokens > 0 && spec.query_tokens > 0 ? spec.query_tokens : row->query_tokens;
 }
 
-uint64_t repeated_rows(std::string_view name, const ScorerSpec& spec, uint32_t context_tokens) {
+uint64_t repeated_prompt_tokens(std::string_view name, const ScorerSpec& spec, uint32_t context_tokens) {
   if (name != "kvzip" || context_tokens == 0) return 0;
   KVT_CHECK(spec.repeat_tokens > 0);
   const uint64_t pieces = div_ceil(uint64_t{context_tokens}, uint64_t{spec.repeat_tokens});

@@ -4,20 +4,20 @@
 
 namespace kvtwin {
 
-bool layout_has_groups(const std::string& layout) { return layout == "ragged" || layout == "arena"; }
+bool layout_has_groups(const std::string& layout) { return layout == "ragged" || layout == "ring"; }
 
-std::vector<Share> clustering_budgets(const PolicySet& set) {
+std::vector<Fraction> clustering_budgets(const PolicySet& set) {
   const BudgetSpec& spec = set.budget_spec;
   const LayoutSpec& layout = set.layout_spec;
-  std::vector<Share> out;
-  if (set.budget == "reserved") return reserved_shares(spec);
+  std::vector<Fraction> out;
+  if (set.budget == "reserved") return reserved_fractions(spec);
   if (set.budget == "head_masks") {
     for (const bool all : spec.keeps_all) out.push_back(all ? kWhole : 0);
   }
   if (set.budget == "pyramid") {
-    const std::vector<uint32_t> cells =
-        pyramid_exact({layout.layers, ranked_cells(spec), 0, spec.pyramid_beta}, UINT32_MAX);
-    for (const uint32_t of_layer : cells) out.insert(out.end(), layout.kv_heads, of_layer);
+    const std::vector<uint32_t> kv_entries =
+        pyramid_exact({layout.layers, ranked_entries(spec), 0, spec.pyramid_beta}, UINT32_MAX);
+    for (const uint32_t of_layer : kv_entries) out.insert(out.end(), layout.kv_heads, of_layer);
   }
   return out;
 }
@@ -25,8 +25,8 @@ std::vector<Share> clustering_budgets(const PolicySet& set) {
 GroupMap make_groups(const PolicySet& set) {
   LayoutSpec spec = set.layout_spec;
   if (!layout_has_groups(set.layout)) spec.heads_per_group = 0;
-  const std::vector<Share> budgets = clustering_budgets(set);
-  return GroupMap(spec, budgets.size() == spec.heads() ? budgets : std::vector<Share>{});
+  const std::vector<Fraction> budgets = clustering_budgets(set);
+  return GroupMap(spec, budgets.size() == spec.heads() ? budgets : std::vector<Fraction>{});
 }
 
 }  // namespace kvtwin

@@ -13,7 +13,7 @@ namespace kvtwin {
 // What each head may keep, by layer * kv_heads + head, in whatever unit the set's budget counts: what
 // heads are sorted by. Empty where the budget does not tell heads apart.
 // REQUIRES: validate_budget_spec() and validate_layout_spec() found nothing.
-std::vector<Share> clustering_budgets(const PolicySet& set);
+std::vector<Fraction> clustering_budgets(const PolicySet& set);
 
 // One group of all heads unless the layout has groups.
 GroupMap make_groups(const PolicySet& set);

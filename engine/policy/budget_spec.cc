@@ -10,30 +10,30 @@ namespace {
 using Wide = unsigned __int128;
 
 // alpha * sigma + mu, times ratio for shares; clipped.
-Share head_share(const BudgetSpec& spec, size_t head, Share alpha) {
-  Wide share = Wide{spec.mu[head]} + ((Wide{alpha} * spec.sigma[head]) >> 32);
-  if (spec.shares) share = (share * spec.ratio) >> 32;
-  return static_cast<Share>(std::min<Wide>(share, kWhole));
+Fraction head_fraction(const BudgetSpec& spec, size_t head, Fraction alpha) {
+  Wide fraction = Wide{spec.mu[head]} + ((Wide{alpha} * spec.sigma[head]) >> 32);
+  if (spec.relative) fraction = (fraction * spec.ratio) >> 32;
+  return static_cast<Fraction>(std::min<Wide>(fraction, kWhole));
 }
 
-Wide sum_of_shares(const BudgetSpec& spec, Share alpha) {
+Wide sum_of_fractions(const BudgetSpec& spec, Fraction alpha) {
   Wide sum = 0;
-  for (size_t head = 0; head < spec.mu.size(); ++head) sum += head_share(spec, head, alpha);
+  for (size_t head = 0; head < spec.mu.size(); ++head) sum += head_fraction(spec, head, alpha);
   return sum;
 }
 
 }  // namespace
 
-std::vector<Share> reserved_shares(const BudgetSpec& spec) {
+std::vector<Fraction> reserved_fractions(const BudgetSpec& spec) {
   KVT_CHECK(spec.mu.size() == spec.sigma.size());
-  Share alpha = spec.alpha;
+  Fraction alpha = spec.alpha;
   if (spec.inflation.has_value()) {
     const Wide limit = ((Wide{kWhole} + *spec.inflation) * spec.ratio >> 32) * spec.mu.size();
     // The sum grows with alpha: the largest alpha that fits, to the last bit. None may fit: 0 then.
-    Share low = 0, high = spec.alpha;
+    Fraction low = 0, high = spec.alpha;
     while (low < high) {
-      const Share middle = low + (high - low + 1) / 2;
-      if (sum_of_shares(spec, middle) <= limit) {
+      const Fraction middle = low + (high - low + 1) / 2;
+      if (sum_of_fractions(spec, middle) <= limit) {
         low = middle;
       } else {
         high = middle - 1;
@@ -41,8 +41,8 @@ std::vector<Share> reserved_shares(const BudgetSpec& spec) {
     }
     alpha = low;
   }
-  std::vector<Share> out(spec.mu.size());
-  for (size_t head = 0; head < out.size(); ++head) out[head] = head_share(spec, head, alpha);
+  std::vector<Fraction> out(spec.mu.size());
+  for (size_t head = 0; head < out.size(); ++head) out[head] = head_fraction(spec, head, alpha);
   return out;
 }
 
@@ -53,7 +53,7 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   if (budget == "all") return std::nullopt;
   // So that no sum of them leaves its type.
   constexpr uint32_t kTokensMax = 1u << 24;
-  for (const uint32_t value : {spec.sinks, spec.window, spec.interval, spec.cells, spec.chunk_tokens}) {
+  for (const uint32_t value : {spec.sinks, spec.window, spec.interval, spec.kv_entries, spec.chunk_tokens}) {
     if (value > kTokensMax)
       return "a number of budget " + budget + " is " + number(value) + "; 16,777,216 is the most";
   }
@@ -62,10 +62,11 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   if (spec.interval == 0) return "the interval of budget " + budget + " is 0 decode steps; 1 is the least";
   if (spec.chunk_tokens == 0) return "the chunk of budget " + budget + " has 0 tokens; 1 is the least";
   const bool absolute = budget == "uniform" || budget == "pyramid" || budget == "ada";
-  const uint32_t forced = forced_cells(spec);
-  if (absolute && spec.cells < std::max(forced, 1u)) {
-    return "budget " + budget + " keeps " + number(spec.cells) + " cells, but sinks and window alone are " +
-           number(forced) + "; raise cells, or shrink them";
+  const uint32_t forced = forced_kv_entries(spec);
+  if (absolute && spec.kv_entries < std::max(forced, 1u)) {
+    return "budget " + budget + " keeps " + number(spec.kv_entries) +
+           " KV entries, but sinks and window alone are " + number(forced) +
+           "; raise KV entries, or shrink them";
   }
   if (budget == "reserved") {
     if (spec.mu.size() != layout.heads() || spec.sigma.size() != layout.heads()) {
@@ -73,10 +74,11 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
              number(spec.sigma.size()) + ", but the layout has " + heads + " heads";
     }
     if (spec.alpha > (kWhole << 12)) return "the alpha of budget reserved is above 4096";
-    for (const std::vector<Share>* table : {&spec.mu, &spec.sigma}) {
-      const bool wild =
-          std::any_of(table->begin(), table->end(), [](Share share) { return share > (kWhole << 12); });
-      if (wild) return "a kept share of budget reserved is above 4096; shares of a whole are at most 1";
+    for (const std::vector<Fraction>* table : {&spec.mu, &spec.sigma}) {
+      const bool wild = std::any_of(table->begin(), table->end(),
+                                    [](Fraction fraction) { return fraction > (kWhole << 12); });
+      if (wild)
+        return "a retained fraction of budget reserved is above 4096; shares of a whole are at most 1";
     }
   }
   if (budget == "head_masks" && spec.keeps_all.size() != layout.heads()) {

@@ -38,7 +38,7 @@ constexpr Bracket kMistralBrackets[] = {
     {5, 6, Semantic::kInst, ChatRole::kSystem, true},                 // [AVAILABLE_TOOLS]
     {7, 8, Semantic::kObs, ChatRole::kTool, true},                    // [TOOL_RESULTS]
     {17, 18, Semantic::kInst, ChatRole::kSystem, true},               // [SYSTEM_PROMPT]
-    {9, kNoToken, Semantic::kToolCall, ChatRole::kAssistant, false},  // [TOOL_CALLS], to the end
+    {9, kNoToken, Semantic::kToolCall, ChatRole::kAssistant, false},  // [TOOL_REQUESTS], to the end
     {34, 35, Semantic::kReasoning, ChatRole::kAssistant, false}};     // [THINK]
 constexpr uint32_t kMistralEnds[] = {2};
 constexpr uint32_t kMistralDelimiters[] = {1};

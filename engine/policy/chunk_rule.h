@@ -16,11 +16,11 @@ constexpr uint64_t adjusted_ratio(uint64_t ratio, uint32_t tokens, uint32_t sink
   constexpr uint64_t kOne = uint64_t{1} << 32;
   const uint64_t n = tokens > sinks ? tokens - sinks : 0;
   if (ratio >= kOne || n <= window) return kOne;
-  const uint64_t kept = ratio * n;  // below 2^64: both factors are below 2^32
+  const uint64_t retained = ratio * n;  // below 2^64: both factors are below 2^32
   const uint64_t always = uint64_t{window} << 32;
-  if (kept < always) return 0;
+  if (retained < always) return 0;
   const uint64_t others = n - window;
-  return (kept - always) / others + (2 * ((kept - always) % others) >= others ? 1 : 0);
+  return (retained - always) / others + (2 * ((retained - always) % others) >= others ? 1 : 0);
 }
 
 }  // namespace kvtwin

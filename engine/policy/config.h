@@ -19,7 +19,7 @@
 namespace kvtwin {
 
 enum class BatchOrder : uint8_t {
-  kDecodeFirst,   // running calls first, then waiting ones (vLLM v1)
+  kDecodeFirst,   // running requests first, then waiting ones (vLLM v1)
   kPrefillFirst,  // prompts first; decodes take what is left of the budget
   kMixed,         // a prompt may take at most half of the budget while anything decodes
 };
@@ -32,7 +32,7 @@ enum class AdmissionKind : uint8_t {
 
 enum class PreemptionKind : uint8_t {
   kRecompute,  // pages are let go (and stay findable until reused); the prompt is computed again
-  kDemote,     // pages are copied to the host and come back; where that cannot be, as kRecompute
+  kSwap,       // pages are copied to the host and come back; where that cannot be, as kRecompute
 };
 
 // One name per axis (DESIGN 4). The first choice of each axis is its identity.
@@ -62,26 +62,26 @@ struct CoreConfig {
   uint32_t pages_host = 0;           // 0: no host tier
   uint32_t pages_disk = 0;           // behind the host tier; 0: none
   uint32_t pages_int2 = 0;           // triaxial: the first so many of pages_gpu; the others are int4
-  uint32_t calls_max = 256;          // running at once (vLLM max_num_seqs)
+  uint32_t requests_max = 256;       // running at once (vLLM max_num_seqs)
   uint32_t step_tokens_max = 2048;   // budget of one step (vLLM max_num_batched_tokens)
   uint32_t chunk_tokens_max = 0;     // of one prompt in one step; 0: the budget
   uint32_t context_tokens_max = 0;   // the model's window, prompt + output; 0: no limit
   uint32_t steps_in_flight_max = 1;  // 2: step n+1 is planned while n runs (vLLM async_scheduling)
-  uint32_t repeat_max = 1u << 20;    // longest quiet stretch; 1: never fold
+  uint32_t repeat_max = 1u << 20;    // longest run of coalesced steps; 1: never fold
   BatchOrder batch_order = BatchOrder::kDecodeFirst;
   AdmissionKind admission = AdmissionKind::kWatermark;
   uint32_t watermark_pages = 0;
   PageOrder page_order = PageOrder::kLowestFirst;
   PreemptionKind preemption = PreemptionKind::kRecompute;
   bool prefix_cache = true;
-  bool prefill_only = false;  // hands every call over once its first token exists (commands.h, HandOver)
+  bool prefill_only = false;  // hands every request over once its first token exists (commands.h, HandOver)
   std::string prefix_eviction = "lru";
   // cost_aware: so much context before it doubles the work of computing a token again; 0: it does not count.
   uint32_t eviction_doubling_tokens = 0;
-  uint32_t evict_batch_pages = 64;   // evict at least this many at once when any are needed
-  uint32_t clean_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
-  uint32_t spill_pages_target = 0;   // disk tier: keep so many host pages free
-  uint32_t clean_batch_pages = 256;  // of one demotion or spill
+  uint32_t evict_batch_pages = 64;     // evict at least this many at once when any are needed
+  uint32_t offload_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
+  uint32_t spill_pages_target = 0;     // disk tier: keep so many host pages free
+  uint32_t offload_batch_pages = 256;  // of one demotion or spill
   // Ascending; steps of at most the largest are padded up to the next one (CUDA graphs).
   std::vector<uint32_t> capture_sizes;
   PolicySet policies;

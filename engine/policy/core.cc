@@ -13,24 +13,26 @@ namespace kvtwin {
 
 namespace {
 
-// Frames with a cell in a page, and those whose cells all wait.
-uint32_t frames_max(const CoreConfig& c) {
-  const uint64_t waiting = uint64_t{c.calls_max} * (c.page_tokens + 1);
+// Frames with a KV entry in a page, and those whose KV entries all wait.
+uint32_t logical_pages_max(const CoreConfig& c) {
+  const uint64_t waiting = uint64_t{c.requests_max} * (c.page_tokens + 1);
   return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
 }
 
 // Layouts that keep slots share pages by position; others share what a chunk's end left.
-std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retention& retention) {
-  if (!c.prefix_cache || retention.keeping() != Keeping::kMove) return nullptr;
-  return std::make_unique<SnapshotCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
-                                         retention.shape(),
-                                         make_prefix_eviction(c, retention.chunk_tokens()));
+std::unique_ptr<PrefixCheckpointCache> make_prefix_checkpoints(const CoreConfig& c,
+                                                               const Retention& retention) {
+  if (!c.prefix_cache || retention.slot_retention() != SlotRetention::kMove) return nullptr;
+  return std::make_unique<PrefixCheckpointCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
+                                                 retention.shape(),
+                                                 make_prefix_eviction(c, retention.chunk_tokens()));
 }
 
-std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
+std::unique_ptr<MixedPrecisionPool> make_mixed_precision_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
-  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
-                                    c.policies.precision_spec.ageing == Ageing::kRequantise);
+  return std::make_unique<MixedPrecisionPool>(
+      MixedPrecisionPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
+      c.policies.precision_spec.ageing == Ageing::kRequantise);
 }
 
 }  // namespace
@@ -46,20 +48,20 @@ void Core::apply(Instant now, const Event& event, std::vector<Command>* commands
 }
 
 bool Core::idle() const {
-  return state_->calls_live == 0 && state_->launches.empty() && state_->transfers_live == 0 &&
+  return state_->requests_live == 0 && state_->launches.empty() && state_->transfers_live == 0 &&
          state_->handed_over.empty();
 }
 
-uint32_t Core::tokens_cached(const CallReady& call) const {
+uint32_t Core::tokens_cached(const RequestReady& request) const {
   const State& s = *state_;
-  const auto name_space = s.axes.identity->name_space(call.session);
+  const auto name_space = s.axes.identity->name_space(request.session);
   if (!s.config.prefix_cache || !name_space.has_value()) return 0;
-  if (s.snapshots) {
+  if (s.prefix_checkpoints) {
     const uint32_t chunk = s.retention.chunk_tokens();
-    return s.snapshots->find(*name_space, call.identity, call.prompt_tokens / chunk) * chunk;
+    return s.prefix_checkpoints->find(*name_space, request.identity, request.prompt_tokens / chunk) * chunk;
   }
   const uint32_t page = s.config.page_tokens;
-  return s.index.find_on_gpu(*name_space, call.identity, call.prompt_tokens / page) * page;
+  return s.index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
 }
 
 uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
@@ -69,19 +71,19 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       axes(std::move(policies)),
       retention(config, axes),
       fit(config, axes, retention),
-      arena(axes.placement->uses_arena()),
+      resident(axes.placement->uses_resident()),
       exact_tail(axes.precision->by_tag() ? 0 : axes.precision->exact_tokens_max()),
-      dual(make_dual_pool(c, axes)),
-      gpu(PageId{0}, dual ? frames_max(c) : c.pages_gpu, c.page_order),
+      mixed(make_mixed_precision_pool(c, axes)),
+      gpu(PageId{0}, mixed ? logical_pages_max(c) : c.pages_gpu, c.page_order),
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
       disk(c.pages_disk == 0 ? nullptr
                              : std::make_unique<PagePool>(PageId{c.pages_gpu + c.pages_host}, c.pages_disk,
                                                           PageOrder::kLowestFirst)),
-      index(c.page_tokens / c.unit_tokens, arena ? host.get() : &gpu, arena ? nullptr : host.get(),
-            make_prefix_eviction(c, c.page_tokens), dual.get(), disk.get()),
-      snapshots(make_snapshots(c, retention)),
+      index(c.page_tokens / c.unit_tokens, resident ? host.get() : &gpu, resident ? nullptr : host.get(),
+            make_prefix_eviction(c, c.page_tokens), mixed.get(), disk.get()),
+      prefix_checkpoints(make_prefix_checkpoints(c, retention)),
       sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
@@ -91,7 +93,7 @@ void Core::State::apply(Instant at, const Event& event, std::vector<Command>* co
   KVT_CHECK(at >= now);
   now = at;
   out = commands;
-  if (!std::holds_alternative<StepDone>(event)) cut_stretch();
+  if (!std::holds_alternative<StepDone>(event)) cut_coalesced();
   std::visit([this](const auto& e) { on(e); }, event);
   while (plan_step()) {
   }
@@ -101,55 +103,56 @@ void Core::State::apply(Instant at, const Event& event, std::vector<Command>* co
 
 uint64_t Core::State::draw_record(std::initializer_list<uint64_t> record) { return draw(record); }
 
-// --- calls come and go
+// --- requests come and go
 
-void Core::State::on(const CallReady& event) {
+void Core::State::on(const RequestReady& event) {
   if (reject(event)) return;
-  const Slot slot = take_slot();
-  CallState& call = calls[slot];
-  call.id = event.call;
-  call.key = event.key();
-  call.prompt = event.prompt_tokens;
-  call.output = event.output_tokens;
+  const RequestIndex request_index = take_request_index();
+  RequestState& request = requests[request_index];
+  request.id = event.request;
+  request.key = event.key();
+  request.prompt = event.prompt_tokens;
+  request.output = event.output_tokens;
   if (config.prefill_only && event.output_tokens > 1) {
-    call.output = 1;
-    call.hands_over = true;
+    request.output = 1;
+    request.hands_over = true;
   }
-  call.identity.assign(event.identity.begin(), event.identity.end());
-  call.triggers.assign(event.triggers.begin(), event.triggers.end());
-  if (dual) {
-    call.cells.prompt = event.prompt_tokens;
-    bits_of(event.roles, event.turn, event.prompt_tokens, config.policies.precision_spec, &call.cells.bits);
+  request.identity.assign(event.identity.begin(), event.identity.end());
+  request.triggers.assign(event.triggers.begin(), event.triggers.end());
+  if (mixed) {
+    request.kv_entries.prompt = event.prompt_tokens;
+    bits_of(event.roles, event.turn, event.prompt_tokens, config.policies.precision_spec,
+            &request.kv_entries.bits);
   }
   uint64_t units = 0, units_public = 0;
-  for (const UnitRun& run : call.identity) {
+  for (const UnitRun& run : request.identity) {
     if ((run.space & kPrivateSpace) == 0 && units_public == units) units_public += run.count;
     units += run.count;
   }
   const uint32_t page_units = config.page_tokens / config.unit_tokens;
   const auto name_space = axes.identity->name_space(event.session);
   const bool cached = config.prefix_cache && name_space.has_value();
-  call.name_space = name_space.value_or(0);
-  if (snapshots) {
+  request.name_space = name_space.value_or(0);
+  if (prefix_checkpoints) {
     const uint32_t chunk_units = retention.chunk_tokens() / config.unit_tokens;
-    call.chunks_public = cached ? static_cast<uint32_t>(units_public / chunk_units) : 0;
+    request.chunks_public = cached ? static_cast<uint32_t>(units_public / chunk_units) : 0;
   } else {
-    call.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
-    call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
+    request.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
+    request.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
   }
-  call.phase = CallState::Phase::kWaiting;
-  if (event.emitted > 0) begin_arrival(event, &call);
-  if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
-  slots[raw(event.call)] = slot;
-  waiting.push_back(slot);
-  cleaning_barred = spilling_barred = false;
-  ++calls_live;
+  request.phase = RequestState::Phase::kWaiting;
+  if (event.emitted > 0) begin_arrival(event, &request);
+  if (raw(event.request) >= slots.size()) slots.resize(raw(event.request) + 1, UINT32_MAX);
+  slots[raw(event.request)] = request_index;
+  waiting.push_back(request_index);
+  offload_barred = spilling_barred = false;
+  ++requests_live;
   sessions.begin(event.session);
   session_here(event.session);
   drop_surplus_sessions();
 }
 
-// More sessions have a memory than the world is to keep.
+// More sessions have a memory than the backend is to keep.
 void Core::State::drop_surplus_sessions() {
   for (SessionId session; sessions.take_surplus(&session);) {
     note({kSessionDropped, raw(session)});
@@ -157,263 +160,265 @@ void Core::State::drop_surplus_sessions() {
   }
 }
 
-bool Core::State::reject(const CallReady& event) {
+bool Core::State::reject(const RequestReady& event) {
   const std::optional<Misfit> misfit = fit.misfit(event);
   if (!misfit.has_value()) return false;
-  note({kRejected, raw(event.call), static_cast<uint64_t>(misfit->reason)});
-  out->push_back(RejectCall{config.engine, event.call, misfit->reason, misfit->needed, misfit->limit});
-  if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.call, event.from});
+  note({kRejected, raw(event.request), static_cast<uint64_t>(misfit->reason)});
+  out->push_back(RejectRequest{config.engine, event.request, misfit->reason, misfit->needed, misfit->limit});
+  if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.request, event.from});
   return true;
 }
 
-void Core::State::on(const CallCancelled& event) {
-  const Slot slot = slot_of(event.call);
-  if (slot == UINT32_MAX) return;  // it finished at this very instant
-  CallState& call = calls[slot];
-  call.ending = call.cancelled = true;
+void Core::State::on(const RequestCancelled& event) {
+  const RequestIndex request_index = request_index_of(event.request);
+  if (request_index == UINT32_MAX) return;  // it finished at this very instant
+  RequestState& request = requests[request_index];
+  request.ending = request.cancelled = true;
   for (Launch& launch : launches) {
     for (const Launch::Member& member : launch.members) {
-      if (member.call == event.call) launch.decisive = true;
+      if (member.request == event.request) launch.decisive = true;
     }
   }
-  if (call.launches == 0) end_call(slot);
+  if (request.launches == 0) end_request(request_index);
 }
 
 void Core::State::on(const Timer&) {}  // no policy sets one yet
 
-void Core::State::end_call(Slot slot) {
-  CallState& call = calls[slot];
-  cleaning_barred = spilling_barred = false;
-  if (call.phase == CallState::Phase::kWaiting) {
-    waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
-    if (!call.host_pages.empty()) let_go_of_host(&call);
-    if (call.arrives) drop_source(&call);
-  } else if (call.phase == CallState::Phase::kAway) {
-    cancel_demotion(slot);
-  } else if (call.phase == CallState::Phase::kRecalling) {
+void Core::State::end_request(RequestIndex request_index) {
+  RequestState& request = requests[request_index];
+  offload_barred = spilling_barred = false;
+  if (request.phase == RequestState::Phase::kWaiting) {
+    waiting.erase(std::find(waiting.begin(), waiting.end(), request_index));
+    if (!request.host_pages.empty()) detach_from_host(&request);
+    if (request.arrives) drop_source(&request);
+  } else if (request.phase == RequestState::Phase::kSwappedOut) {
+    cancel_swap_out(request_index);
+  } else if (request.phase == RequestState::Phase::kLoading) {
     --recalling;  // the transfer goes on without it
-    reserved_total -= call.reserved;
-    reserved_host_total -= call.reserved_host;
-  } else if (call.phase == CallState::Phase::kRunning) {
-    running.erase(std::find(running.begin(), running.end(), slot));
-    let_go(&call, false);
+    reserved_total -= request.reserved;
+    reserved_host_total -= request.reserved_host;
+  } else if (request.phase == RequestState::Phase::kRunning) {
+    running.erase(std::find(running.begin(), running.end(), request_index));
+    detach(&request, false);
   }
-  note({kEnded, done, raw(call.id), call.emitted});
-  out->push_back(FinishCall{config.engine, call.id, call.emitted, call.cancelled});
-  out->push_back(
-      DropCallState{config.engine, call.id,
-                    call.cancelled ? DropCallState::Reason::kCancelled : DropCallState::Reason::kFinished});
-  forget(slot);
+  note({kEnded, done, raw(request.id), request.emitted});
+  out->push_back(FinishRequest{config.engine, request.id, request.emitted, request.cancelled});
+  out->push_back(DropRequestState{
+      config.engine, request.id,
+      request.cancelled ? DropRequestState::Reason::kCancelled : DropRequestState::Reason::kFinished});
+  forget(request_index);
 }
 
-// The call is over for this engine: its slot is free for another.
-void Core::State::forget(Slot slot) {
-  CallState& call = calls[slot];
-  slots[raw(call.id)] = UINT32_MAX;
-  call.phase = CallState::Phase::kUnused;
-  unused.push_back(slot);
-  --calls_live;
-  sessions.end(call.key.session);
-  session_left(call.key.session);
+// The request is over for this engine: its slot is free for another.
+void Core::State::forget(RequestIndex request_index) {
+  RequestState& request = requests[request_index];
+  slots[raw(request.id)] = UINT32_MAX;
+  request.phase = RequestState::Phase::kUnused;
+  unused.push_back(request_index);
+  --requests_live;
+  sessions.end(request.key.session);
+  session_left(request.key.session);
   drop_surplus_sessions();
 }
 
-// A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
-void Core::State::let_go(CallState* call, bool preempted) {
-  cells_held -= cells_of(*call, call->kv);
-  pages_running -= table_pages(*call);
+// A running request's pages go: what others may use into the index, the rest, last page first, to the pool.
+void Core::State::detach(RequestState* request, bool preempted) {
+  entries_held -= kv_entries_of(*request, request->kv);
+  pages_running -= table_pages(*request);
   // Formats by tag: of what was planned for it in this very step nothing will be written.
-  const uint32_t settled =
-      dual ? std::min(call->settled, call->kv / config.page_tokens) : pages_settled(*call, call->kv);
-  publish_pages(call, std::min(settled, preempted ? call->pages_known : call->pages_public));
-  if (KVT_PLANTED(leak_on_preempt) && preempted && !call->pages.empty()) call->pages.pop_back();
-  for (auto page = call->pages.rbegin(); page != call->pages.rend(); ++page) {
-    if (*page != kNoPage) give_page(*page);
+  const uint32_t settled = mixed ? std::min(request->settled, request->kv / config.page_tokens)
+                                 : pages_settled(*request, request->kv);
+  publish_pages(request, std::min(settled, preempted ? request->pages_known : request->pages_public));
+  if (KVT_PLANTED(leak_on_preempt) && preempted && !request->pages.empty()) request->pages.pop_back();
+  for (auto page = request->pages.rbegin(); page != request->pages.rend(); ++page) {
+    if (*page != kNoPage) free_page(*page);
   }
-  call->pages.clear();
+  request->pages.clear();
   spare_pages.clear();
-  call->tables.clear(&spare_pages);
-  for (const PageId page : spare_pages) give_page(page);
-  call->holes = call->dead = call->dead_soon = 0;
-  call->page_dead.clear();
-  prefixes().mark(snapshots ? call->snapshots : call->lease, call->key.session);
-  if (!KVT_PLANTED(stale_lease) || !preempted) index.release(call->lease, true);
-  call->lease = {};
-  if (snapshots) snapshots->release(call->snapshots, true);
-  call->snapshots = {};
-  reserved_total -= call->reserved;
-  reserved_2_total -= call->reserved_2;
-  call->reserved = call->beyond = call->reserved_2 = 0;
-  DualPool::reset(&call->cells);
-  if (arena) let_go_of_host(call);
+  request->tables.clear(&spare_pages);
+  for (const PageId page : spare_pages) free_page(page);
+  request->dropped_slots = request->dropped_tokens = request->dropped_soon = 0;
+  request->page_dropped.clear();
+  prefixes().mark(prefix_checkpoints ? request->prefix_checkpoints : request->pin, request->key.session);
+  if (!KVT_PLANTED(stale_pin) || !preempted) index.release(request->pin, true);
+  request->pin = {};
+  if (prefix_checkpoints) prefix_checkpoints->release(request->prefix_checkpoints, true);
+  request->prefix_checkpoints = {};
+  reserved_total -= request->reserved;
+  reserved_2_total -= request->reserved_2;
+  request->reserved = request->beyond = request->reserved_2 = 0;
+  MixedPrecisionPool::reset(&request->kv_entries);
+  if (resident) detach_from_host(request);
 }
 
-void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
-  if (call->insert_barred || pages_limit <= call->lease.pages) return;
-  std::vector<PageId>& own = own_pages(call);
-  const std::span<const PageId> pages(own.data(), pages_limit - call->lease.pages);
-  const size_t first = call->lease.pages;
-  const std::span<const uint16_t> dead = call->page_dead.size() > first
-                                             ? std::span(call->page_dead).subspan(first)
-                                             : std::span<const uint16_t>{};
-  if (index.insert(call->name_space, call->identity, pages, &call->lease,
-                   dead.subspan(0, std::min(dead.size(), pages.size())))) {
+void Core::State::publish_pages(RequestState* request, uint32_t pages_limit) {
+  if (request->insert_barred || pages_limit <= request->pin.pages) return;
+  std::vector<PageId>& own = own_pages(request);
+  const std::span<const PageId> pages(own.data(), pages_limit - request->pin.pages);
+  const size_t first = request->pin.pages;
+  const std::span<const uint16_t> dropped_tokens = request->page_dropped.size() > first
+                                                       ? std::span(request->page_dropped).subspan(first)
+                                                       : std::span<const uint16_t>{};
+  if (index.insert(request->name_space, request->identity, pages, &request->pin,
+                   dropped_tokens.subspan(0, std::min(dropped_tokens.size(), pages.size())))) {
     own.erase(own.begin(), own.begin() + static_cast<ptrdiff_t>(pages.size()));
   } else {
-    call->insert_barred = true;
+    request->insert_barred = true;
   }
 }
 
-Slot Core::State::take_slot() {
+RequestIndex Core::State::take_request_index() {
   if (unused.empty()) {
-    calls.emplace_back();
-    return static_cast<Slot>(calls.size() - 1);
+    requests.emplace_back();
+    return static_cast<RequestIndex>(requests.size() - 1);
   }
-  const Slot slot = unused.back();
+  const RequestIndex request_index = unused.back();
   unused.pop_back();
-  CallState& call = calls[slot];
-  CallState fresh;
-  fresh.pages = std::move(call.pages);  // keeps what it has allocated
-  fresh.host_pages = std::move(call.host_pages);
-  fresh.identity = std::move(call.identity);
-  fresh.triggers = std::move(call.triggers);
-  fresh.source = std::move(call.source);
-  fresh.tables = std::move(call.tables);
-  fresh.page_dead = std::move(call.page_dead);
-  fresh.page_dead.clear();
-  fresh.cells = std::move(call.cells);
-  DualPool::reset(&fresh.cells);
-  call = std::move(fresh);
-  return slot;
+  RequestState& request = requests[request_index];
+  RequestState fresh;
+  fresh.pages = std::move(request.pages);  // keeps what it has allocated
+  fresh.host_pages = std::move(request.host_pages);
+  fresh.identity = std::move(request.identity);
+  fresh.triggers = std::move(request.triggers);
+  fresh.source = std::move(request.source);
+  fresh.tables = std::move(request.tables);
+  fresh.page_dropped = std::move(request.page_dropped);
+  fresh.page_dropped.clear();
+  fresh.kv_entries = std::move(request.kv_entries);
+  MixedPrecisionPool::reset(&fresh.kv_entries);
+  request = std::move(fresh);
+  return request_index;
 }
 
-Slot Core::State::slot_of(CallId call) const {
-  return raw(call) < slots.size() ? slots[raw(call)] : UINT32_MAX;
+RequestIndex Core::State::request_index_of(RequestId request) const {
+  return raw(request) < slots.size() ? slots[raw(request)] : UINT32_MAX;
 }
 
 // --- what others may know
 
 CoreGauges Core::gauges() const {
   const State& s = *state_;
-  // Pages and cells of steps that no world has been allowed to start yet are not held yet.
-  uint64_t pages_ahead = 0, host_ahead = 0, cells_ahead = 0;
+  // Pages and KV entries of steps that no backend has been allowed to start yet are not held yet.
+  uint64_t pages_ahead = 0, host_ahead = 0, entries_ahead = 0;
   if (!s.launches.empty()) {
     const Launch& last = s.launches.back();
     const uint64_t started = std::max(last.first + 1, s.done + s.config.steps_in_flight_max);
     if (started < last.end) {
       const auto steps = static_cast<uint32_t>(last.end - started);
       for (const Launch::Member& member : last.members) {
-        const CallState& call = s.calls[member.slot];
-        cells_ahead += s.cells_of(call, call.kv) - s.cells_of(call, call.kv - steps);
+        const RequestState& request = s.requests[member.request_index];
+        entries_ahead += s.kv_entries_of(request, request.kv) - s.kv_entries_of(request, request.kv - steps);
       }
-      const auto ahead =
-          std::lower_bound(last.grants.begin(), last.grants.end(), started - last.first,
-                           [](const PageGrant& grant, uint64_t offset) { return grant.offset < offset; });
-      host_ahead = static_cast<uint64_t>(std::count_if(
-          ahead, last.grants.end(), [&s](const PageGrant& grant) { return s.on_host(grant.page); }));
-      pages_ahead = static_cast<uint64_t>(last.grants.end() - ahead) - host_ahead;
+      const auto ahead = std::lower_bound(
+          last.allocations.begin(), last.allocations.end(), started - last.first,
+          [](const PageAllocation& allocation, uint64_t offset) { return allocation.offset < offset; });
+      host_ahead = static_cast<uint64_t>(
+          std::count_if(ahead, last.allocations.end(),
+                        [&s](const PageAllocation& allocation) { return s.on_host(allocation.page); }));
+      pages_ahead = static_cast<uint64_t>(last.allocations.end() - ahead) - host_ahead;
     }
   }
   CoreGauges g;
-  g.calls_running = static_cast<uint32_t>(s.running.size());
-  g.calls_waiting = s.calls_live - g.calls_running;
+  g.requests_running = static_cast<uint32_t>(s.running.size());
+  g.requests_waiting = s.requests_live - g.requests_running;
   g.step_in_flight = !s.launches.empty();
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
-  g.pages_gpu_cached = s.pages_loose();
-  if (s.dual) {
+  g.pages_gpu_cached = s.pages_evictable();
+  if (s.mixed) {
     g.pages_gpu_total = s.config.pages_gpu;
     g.pages_gpu_free =
-        s.dual->pages_free(false) + s.dual->pages_free(true) + static_cast<uint32_t>(pages_ahead);
-    g.pages_gpu_cached = s.dual->pages_loose(false) + s.dual->pages_loose(true);
+        s.mixed->pages_free(false) + s.mixed->pages_free(true) + static_cast<uint32_t>(pages_ahead);
+    g.pages_gpu_cached = s.mixed->pages_evictable(false) + s.mixed->pages_evictable(true);
     g.pages_int2_total = s.config.pages_int2;
-    g.pages_int2_held = s.config.pages_int2 - s.dual->pages_free(false) - s.dual->pages_loose(false);
+    g.pages_int2_held = s.config.pages_int2 - s.mixed->pages_free(false) - s.mixed->pages_evictable(false);
   }
   g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
-  g.pages_evicted = s.index.pages_evicted() + s.snapshots_evicted;
+  g.pages_evicted = s.index.pages_evicted() + s.prefix_checkpoints_evicted;
   g.pages_host_total = s.host ? s.host->pages_total() : 0;
   g.pages_host_free = s.host ? s.host->pages_free() + static_cast<uint32_t>(host_ahead) : 0;
   g.pages_disk_total = s.config.pages_disk;
   g.pages_disk_free = s.disk ? s.disk->pages_free() : 0;
-  g.cells_held = s.cells_held - cells_ahead;
-  g.slots_held = (s.pages_running - (s.arena ? host_ahead : pages_ahead)) * s.config.page_tokens;
-  if (s.dual) {  // cells that wait for their group have slots in staging
-    for (const Slot slot : s.running) g.slots_held += s.calls[slot].cells.waiting.size();
+  g.entries_held = s.entries_held - entries_ahead;
+  g.slots_held = (s.pages_running - (s.resident ? host_ahead : pages_ahead)) * s.config.page_tokens;
+  if (s.mixed) {  // KV entries that wait for their group have slots in staging
+    for (const RequestIndex request_index : s.running)
+      g.slots_held += s.requests[request_index].kv_entries.waiting.size();
   }
   return g;
 }
 
 void Core::check_invariants() const { state_->check_invariants(); }
 
-// free + owned by calls + owned by the index + in flight = capacity, in each tier.
+// free + owned by requests + owned by the index + in flight = capacity, in each tier.
 void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   if (disk) disk->check_invariants();
   index.check_invariants();
-  if (snapshots) snapshots->check_invariants();
+  if (prefix_checkpoints) prefix_checkpoints->check_invariants();
   sessions.check_invariants();
-  uint64_t pages_own = 0, host_own = 0, cells = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
-  for (const CallState& call : calls) {
-    if (call.phase == CallState::Phase::kUnused) continue;
+  uint64_t pages_own = 0, host_own = 0, kv_entries = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
+  for (const RequestState& r : requests) {
+    if (r.phase == RequestState::Phase::kUnused) continue;
     ++live;
-    KVT_CHECK(call.emitted <= call.sampled);
-    KVT_CHECK(call.sampled <= call.output);
-    reserved += call.reserved;
-    reserved_host += call.reserved_host;
-    if (call.phase != CallState::Phase::kRunning) {
-      KVT_CHECK(call.pages.empty());
-      KVT_CHECK(call.host_pages.empty() || call.phase == CallState::Phase::kWaiting);
+    KVT_CHECK(r.emitted <= r.sampled);
+    KVT_CHECK(r.sampled <= r.output);
+    reserved += r.reserved;
+    reserved_host += r.reserved_host;
+    if (r.phase != RequestState::Phase::kRunning) {
+      KVT_CHECK(r.pages.empty());
+      KVT_CHECK(r.host_pages.empty() || r.phase == RequestState::Phase::kWaiting);
       // Whoever waits has its KV on the host, or nowhere.
-      KVT_CHECK(call.kv == 0 || !call.host_pages.empty() || call.phase != CallState::Phase::kWaiting);
-      host_own += call.host_pages.size();
-      KVT_CHECK(call.tables.pages() == 0);
-      KVT_CHECK(call.lease.pages == 0);
-      KVT_CHECK(call.snapshots.pages == 0);
+      KVT_CHECK(r.kv == 0 || !r.host_pages.empty() || r.phase != RequestState::Phase::kWaiting);
+      host_own += r.host_pages.size();
+      KVT_CHECK(r.tables.pages() == 0);
+      KVT_CHECK(r.pin.pages == 0);
+      KVT_CHECK(r.prefix_checkpoints.pages == 0);
       continue;
     }
-    cells += cells_of(call, call.kv);
-    held += table_pages(call);
-    host_own += call.host_pages.size();
-    for (const PageId page : call.host_pages) KVT_CHECK(host->owned(page));
-    for (const PageId page : call.pages) KVT_CHECK(page == kNoPage || gpu.owned(page));
-    KVT_CHECK(call.holes ==
-              index.holes(call.lease) + std::count(call.pages.begin(), call.pages.end(), kNoPage));
-    pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease)) - call.tables.lent();
-    if (arena) {
-      KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv - call.dead);
-      KVT_CHECK(!call.in_arena || call.pages.size() == gpu_pages_held(config.policies.retrieval_spec,
-                                                                      config.page_tokens, table_pages(call)));
+    kv_entries += kv_entries_of(r, r.kv);
+    held += table_pages(r);
+    host_own += r.host_pages.size();
+    for (const PageId page : r.host_pages) KVT_CHECK(host->owned(page));
+    for (const PageId page : r.pages) KVT_CHECK(page == kNoPage || gpu.owned(page));
+    KVT_CHECK(r.dropped_slots ==
+              index.dropped_slots(r.pin) + std::count(r.pages.begin(), r.pages.end(), kNoPage));
+    pages_own += r.pages_held() - (r.pin.pages - index.dropped_slots(r.pin)) - r.tables.lent();
+    if (resident) {
+      KVT_CHECK(uint64_t{table_pages(r)} * config.page_tokens >= r.kv - r.dropped_tokens);
+      KVT_CHECK(!r.in_resident || r.pages.size() == gpu_pages_held(config.policies.retrieval_spec,
+                                                                   config.page_tokens, table_pages(r)));
     } else if (!retention.by_group()) {
-      KVT_CHECK(!dual || call.cells.at == call.kv);
-      KVT_CHECK(uint64_t{call.pages_span()} * config.page_tokens >= call.kv);
-      KVT_CHECK(cells_of(call, call.kv) <= uint64_t{call.pages_held()} * config.page_tokens);
+      KVT_CHECK(!mixed || r.kv_entries.at == r.kv);
+      KVT_CHECK(uint64_t{r.pages_span()} * config.page_tokens >= r.kv);
+      KVT_CHECK(kv_entries_of(r, r.kv) <= uint64_t{r.pages_held()} * config.page_tokens);
     } else {
-      KVT_CHECK(call.pages.empty());
-      call.tables.check(call.kv);
-      for (uint32_t g = 0; g < call.tables.groups(); ++g) {
-        for (uint32_t i = 0; i < call.tables.pages(g); ++i) KVT_CHECK(gpu.owned(call.tables.page(g, i)));
+      KVT_CHECK(r.pages.empty());
+      r.tables.check(r.kv);
+      for (uint32_t g = 0; g < r.tables.groups(); ++g) {
+        for (uint32_t i = 0; i < r.tables.pages(g); ++i) KVT_CHECK(gpu.owned(r.tables.page(g, i)));
       }
     }
   }
   uint64_t gpu_in_flight = 0, host_in_flight = 0, disk_in_flight = 0;
   check_transfers(&gpu_in_flight, &host_in_flight, &disk_in_flight);
   pages_own += pages_handed_over();
-  KVT_CHECK(live == calls_live);
-  KVT_CHECK(cells == cells_held);
+  KVT_CHECK(live == requests_live);
+  KVT_CHECK(kv_entries == entries_held);
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
   KVT_CHECK(reserved_host == reserved_host_total);
-  const uint32_t in_snapshots = snapshots ? snapshots->pages() : 0;
-  const uint32_t in_index = arena ? 0 : index.pages_gpu();
-  const uint32_t host_in_index = arena ? index.pages_gpu() : index.pages_host();
-  KVT_CHECK(gpu.pages_owned() == pages_own + in_index + in_snapshots + gpu_in_flight);
+  const uint32_t in_prefix_checkpoints = prefix_checkpoints ? prefix_checkpoints->pages() : 0;
+  const uint32_t in_index = resident ? 0 : index.pages_gpu();
+  const uint32_t host_in_index = resident ? index.pages_gpu() : index.pages_host();
+  KVT_CHECK(gpu.pages_owned() == pages_own + in_index + in_prefix_checkpoints + gpu_in_flight);
   KVT_CHECK(!host || host->pages_owned() == host_own + host_in_index + host_in_flight);
   KVT_CHECK(!disk || disk->pages_owned() == index.pages_disk() + disk_in_flight);
-  KVT_CHECK(running.size() <= config.calls_max);
+  KVT_CHECK(running.size() <= config.requests_max);
   KVT_CHECK(launched >= done);
   check_reserves();
-  KVT_CHECK(!host || reserved_host_total <= host->pages_free() + (arena ? index.pages_evictable() : 0));
+  KVT_CHECK(!host || reserved_host_total <= host->pages_free() + (resident ? index.pages_evictable() : 0));
 }
 
 }  // namespace kvtwin

@@ -19,13 +19,13 @@ namespace kvtwin {
 
 // Exact counts of what one engine holds, for metrics and tests.
 struct CoreGauges {
-  uint32_t calls_running = 0;
-  uint32_t calls_waiting = 0;
-  bool step_in_flight = false;  // of calls that run, or that were preempted since it was launched
+  uint32_t requests_running = 0;
+  uint32_t requests_waiting = 0;
+  bool step_in_flight = false;  // of requests that run, or that were preempted since it was launched
   uint32_t pages_gpu_total = 0;
   uint32_t pages_gpu_free = 0;    // nobody's
   uint32_t pages_gpu_cached = 0;  // only the prefix index holds them: can be had by evicting
-  uint32_t pages_gpu_held = 0;    // calls or transfers need them
+  uint32_t pages_gpu_held = 0;    // requests or transfers need them
   uint64_t pages_evicted = 0;     // that left the prefix index to make room, so far
   uint32_t pages_host_total = 0;
   uint32_t pages_host_free = 0;
@@ -34,9 +34,9 @@ struct CoreGauges {
   // Formats by tag; the rest of the pages are int4.
   uint32_t pages_int2_total = 0;
   uint32_t pages_int2_held = 0;
-  // Cells of KV that running calls can read, and slots in their pages; shared ones once per call. A cell
-  // is one token in all heads of one group.
-  uint64_t cells_held = 0;
+  // KV entries of KV that running requests can read, and slots in their pages; shared ones once per request.
+  // A KV entry is one token in all heads of one group.
+  uint64_t entries_held = 0;
   uint64_t slots_held = 0;
 };
 
@@ -55,14 +55,14 @@ class Core {
   void apply(Instant now, const Event& event, std::vector<Command>* commands);
 
   // Leading tokens of the prompt whose KV need not be computed nor copied from a lower tier: in whole pages
-  // on the gpu (placement arena: on the host), in whole chunks where prefixes are compressed. Asked by
-  // routers. Changes nothing, and is the same whether steps were folded or not.
-  uint32_t tokens_cached(const CallReady& call) const;
+  // on the gpu (placement resident: on the host), in whole chunks where prefixes are compressed. Asked by
+  // routers. Changes nothing, and is the same whether steps were coalesced or not.
+  uint32_t tokens_cached(const RequestReady& request) const;
 
-  // No call is known and nothing is in flight.
+  // No request is known and nothing is in flight.
   bool idle() const;
   CoreGauges gauges() const;
-  // Fingerprint of all decisions so far, without times; the same whether steps were folded or not.
+  // Fingerprint of all decisions so far, without times; the same whether steps were coalesced or not.
   uint64_t digest() const;
   // Verifies every numbered invariant (G-5, X-3, X-4 of METHODS, and those of the parts).
   void check_invariants() const;

@@ -1,4 +1,4 @@
-// Waiting calls: how they get in, and the host tier that some of them wait for.
+// Waiting requests: how they get in, and the host tier that some of them wait for.
 
 #include <algorithm>
 
@@ -9,94 +9,94 @@
 namespace kvtwin {
 
 // The first of the waiting runs now; `cached` tokens of it are there. What barred it is over.
-void Core::State::let_in(Slot slot, uint32_t cached) {
-  CallState& call = calls[slot];
+void Core::State::let_in(RequestIndex request_index, uint32_t cached) {
+  RequestState& request = requests[request_index];
   waiting.pop_front();
-  running.push_back(slot);
-  call.phase = CallState::Phase::kRunning;
-  call.kv = cached;
-  call.admitted_now = true;
-  call.insert_barred = call.recall_barred = call.reuse_barred = false;
+  running.push_back(request_index);
+  request.phase = RequestState::Phase::kRunning;
+  request.kv = cached;
+  request.admitted_now = true;
+  request.insert_barred = request.load_barred = request.reuse_barred = false;
 }
 
 // Nothing of it has been dropped since it was admitted.
-void Core::State::begin_retention(CallState* call) {
-  call->due = true;
-  call->fill = call->known();
-  call->ranked = call->answers = 0;
-  ++call->attempt;
+void Core::State::begin_retention(RequestState* request) {
+  request->due = true;
+  request->fill = request->known();
+  request->ranked = request->answers = 0;
+  ++request->attempt;
 }
 
-Core::State::Admitted Core::State::admit(Slot slot) {
-  CallState& call = calls[slot];
-  if (call.arrives) return receive_first(slot);
-  if (arena) return admit_to_arena(slot);
-  if (!call.host_pages.empty()) return resume(slot);
-  if (dual) return admit_to_pools(slot);
-  if (snapshots) return admit_from_snapshot(slot);
+Core::State::Admitted Core::State::admit(RequestIndex request_index) {
+  RequestState& request = requests[request_index];
+  if (request.arrives) return receive_first(request_index);
+  if (resident) return admit_to_resident(request_index);
+  if (!request.host_pages.empty()) return swap_in(request_index);
+  if (mixed) return admit_to_pools(request_index);
+  if (prefix_checkpoints) return admit_from_prefix_checkpoint(request_index);
   Match match;
-  if (call.pages_known > 0) {
+  if (request.pages_known > 0) {
     // One token at least is computed: something must be sampled from.
-    const uint32_t pages_max = std::min((call.known() - 1) / config.page_tokens, call.pages_known);
-    match = call.recall_barred ? index.acquire_on_gpu(call.name_space, call.identity, pages_max)
-                               : index.acquire(call.name_space, call.identity, pages_max);
-    if (match.pages_gpu < match.lease.pages) return recall_first(slot, match);
+    const uint32_t pages_max = std::min((request.known() - 1) / config.page_tokens, request.pages_known);
+    match = request.load_barred ? index.acquire_on_gpu(request.name_space, request.identity, pages_max)
+                                : index.acquire(request.name_space, request.identity, pages_max);
+    if (match.pages_gpu < match.pin.pages) return recall_first(request_index, match);
   }
-  const uint32_t cached = match.lease.pages * config.page_tokens;
-  const uint32_t tokens = entry_tokens(call, cached, false);
-  const uint64_t pages = pages_to_admit(call, cached, tokens);
-  if (tokens == 0 || pages + config.watermark_pages > pages_available(call)) {
-    index.release(match.lease, false);
+  const uint32_t cached = match.pin.pages * config.page_tokens;
+  const uint32_t tokens = entry_tokens(request, cached, false);
+  const uint64_t pages = pages_to_admit(request, cached, tokens);
+  if (tokens == 0 || pages + config.watermark_pages > pages_available(request)) {
+    index.release(match.pin, false);
     return Admitted::kBlocked;
   }
-  let_in(slot, cached);
-  call.lease = match.lease;
-  begin_retention(&call);
-  if (retention.by_group()) call.tables.open(&retention.shape());
-  if (!retention.keeps_all()) adopt_holes(&call);
-  start(slot, cached, tokens, pages);
+  let_in(request_index, cached);
+  request.pin = match.pin;
+  begin_retention(&request);
+  if (retention.by_group()) request.tables.open(&retention.shape());
+  if (!retention.keeps_all()) reuse_dropped_slots(&request);
+  start(request_index, cached, tokens, pages);
   return Admitted::kYes;
 }
 
-// An admitted call, whose lease and tables are its own, gets what it reserves and its first tokens' pages.
-void Core::State::start(Slot slot, uint32_t cached, uint32_t tokens, uint64_t pages) {
-  CallState& call = calls[slot];
-  cells_held += cells_of(call, cached);
-  pages_running += call.pages_held();
+// An admitted request, whose lease and tables are its own, gets what it reserves and its first tokens' pages.
+void Core::State::start(RequestIndex request_index, uint32_t cached, uint32_t tokens, uint64_t pages) {
+  RequestState& request = requests[request_index];
+  entries_held += kv_entries_of(request, cached);
+  pages_running += request.pages_held();
   if (retention.reserves() || config.admission == AdmissionKind::kFullReservation) {
-    call.reserved = static_cast<uint32_t>(pages);
+    request.reserved = static_cast<uint32_t>(pages);
     reserved_total += pages;
   }
-  const size_t granted_before = granted.size();
-  const bool grown = grow(&call, tokens);
+  const size_t allocated_before = allocated.size();
+  const bool grown = grow(&request, tokens);
   KVT_CHECK(grown);
-  add_entry(slot, tokens, granted_before);
+  add_entry(request_index, tokens, allocated_before);
 }
 
-// Part of the prefix is below the gpu only: the call waits while it comes back, others may pass.
-Core::State::Admitted Core::State::recall_first(Slot slot, const Match& match) {
-  CallState& call = calls[slot];
-  if (match.recall != Match::kNoRecall) {
-    index.release(match.lease, false);
-    TransferState& transfer = transfer_of(TransferId{match.recall});
+// Part of the prefix is below the gpu only: the request waits while it comes back, others may pass.
+Core::State::Admitted Core::State::recall_first(RequestIndex request_index, const Match& match) {
+  RequestState& request = requests[request_index];
+  if (match.load != Match::kNoLoad) {
+    index.release(match.pin, false);
+    TransferState& transfer = transfer_of(TransferId{match.load});
     waiting.pop_front();
-    call.phase = CallState::Phase::kRecalling;
+    request.phase = RequestState::Phase::kLoading;
     ++recalling;
-    transfer.waiting.emplace_back(slot, call.id);
-    return Admitted::kElsewhere;
+    transfer.waiting.emplace_back(request_index, request.id);
+    return Admitted::kNotHere;
   }
-  const uint32_t pages = match.lease.pages - match.pages_gpu;
-  // Steps in flight may still write pages that a preempted call gave back: no copy may touch them yet.
+  const uint32_t pages = match.pin.pages - match.pages_gpu;
+  // Steps in flight may still write pages that a preempted request gave back: no copy may touch them yet.
   const bool unsafe = preempted_until > done;
-  if (unsafe || uint64_t{pages} + config.watermark_pages > pages_available(call)) {
+  if (unsafe || uint64_t{pages} + config.watermark_pages > pages_available(request)) {
     admission_open = admission_open || unsafe;
-    index.release(match.lease, false);
+    index.release(match.pin, false);
     return Admitted::kBlocked;
   }
-  TransferState& transfer = new_transfer(TransferKind::kRecall);
-  transfer.lease = match.lease;
+  TransferState& transfer = new_transfer(TransferKind::kLoad);
+  transfer.pin = match.pin;
   transfer.first = match.pages_gpu;
-  index.host_pages(match.lease, match.pages_gpu, &transfer.source);
+  index.host_pages(match.pin, match.pages_gpu, &transfer.source);
   // One tier at a time: what is on the disk lies behind, and comes by a transfer of its own afterwards.
   const bool from_disk = index.on_disk(transfer.source.front());
   const auto other = std::find_if(transfer.source.begin(), transfer.source.end(),
@@ -105,50 +105,50 @@ Core::State::Admitted Core::State::recall_first(Slot slot, const Match& match) {
   for (size_t left = transfer.source.size(); left > 0; --left) {
     transfer.target.push_back(take_page(static_cast<uint32_t>(left)));
   }
-  index.start_recall(match.lease, match.pages_gpu, raw(transfer.id));
+  index.start_load(match.pin, match.pages_gpu, raw(transfer.id));
   waiting.pop_front();
-  call.phase = CallState::Phase::kRecalling;
+  request.phase = RequestState::Phase::kLoading;
   ++recalling;
-  transfer.waiting.emplace_back(slot, call.id);
+  transfer.waiting.emplace_back(request_index, request.id);
   submit_transfer(transfer, from_disk ? Tier::kDisk : Tier::kHost, Tier::kGpu);
-  return Admitted::kElsewhere;
+  return Admitted::kNotHere;
 }
 
-bool Core::State::below_clean_target(uint32_t pages_taken) const {
-  return uint64_t{gpu.pages_free()} + index.pages_evictable_clean() + cleaning_pages <
-         uint64_t{config.clean_pages_target} + pages_taken;
+bool Core::State::below_offload_target(uint32_t pages_taken) const {
+  return uint64_t{gpu.pages_free()} + index.pages_evictable_copied() + offload_pages <
+         uint64_t{config.offload_pages_target} + pages_taken;
 }
 
 // Copies what is next to go to the host ahead of need, so that evicting it costs nothing.
-void Core::State::start_cleaning() {
+void Core::State::start_offload() {
   constexpr uint32_t kCleaningsMax = 2;
   const bool unsafe = preempted_until > done && !KVT_PLANTED(unsafe_copy);  // see recall_first()
-  if (!tiered() || cleaning_barred || unsafe) return;
-  while (cleaning < kCleaningsMax && below_clean_target(0)) {
+  if (!tiered() || offload_barred || unsafe) return;
+  while (offload < kCleaningsMax && below_offload_target(0)) {
     // A spill under way makes room: nothing is dropped for want of a page that comes by itself.
     if (spilling > 0 && host->pages_free() == 0) return;
-    TransferState& transfer = new_transfer(TransferKind::kDemote);
-    using Cleaning = PrefixIndex::Cleaning;
-    Cleaning answer = index.start_cleaning(config.clean_batch_pages, &transfer.lease, &transfer.first,
-                                           &transfer.source, &transfer.target);
-    if (answer == Cleaning::kStarted &&
+    TransferState& transfer = new_transfer(TransferKind::kOffload);
+    using Offload = PrefixIndex::Offload;
+    Offload answer = index.start_offload(config.offload_batch_pages, &transfer.pin, &transfer.first,
+                                         &transfer.source, &transfer.target);
+    if (answer == Offload::kStarted &&
         reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
       // While they are copied, pages cannot be evicted: what is set aside must stay within reach.
       // (Copies were dropped for it, so trying again at once could go on for ever.)
-      index.clean_failed(transfer.lease, transfer.target);
-      cleaning_barred = true;
-      answer = Cleaning::kNothingToClean;
+      index.offload_failed(transfer.pin, transfer.target);
+      offload_barred = true;
+      answer = Offload::kNothingToOffload;
     }
-    if (answer != Cleaning::kStarted) {
+    if (answer != Offload::kStarted) {
       undo_transfer(&transfer);
-      if (answer == Cleaning::kNothingToClean) return;
+      if (answer == Offload::kNothingToOffload) return;
       evicted_now = true;
-      give_page(index.evict_uncleaned_page());  // the oldest there is, on either tier: not worth a copy
+      free_page(index.evict_uncopied_page());  // the oldest there is, on either tier: not worth a copy
       continue;
     }
     evicted_now = true;  // what is being copied cannot be had meanwhile
-    ++cleaning;
-    cleaning_pages += static_cast<uint32_t>(transfer.source.size());
+    ++offload;
+    offload_pages += static_cast<uint32_t>(transfer.source.size());
     submit_transfer(transfer, Tier::kGpu, Tier::kHost);
   }
 }
@@ -158,41 +158,41 @@ void Core::State::on(const TransferFailed& event) { finish_transfer(event.transf
 
 void Core::State::finish_transfer(TransferId id, bool arrived) {
   TransferState& transfer = transfer_of(id);
-  if (transfer.kind == TransferKind::kPreempt) {
-    finish_demotion(&transfer, arrived);
-  } else if (transfer.kind == TransferKind::kResume) {
-    finish_resume(&transfer, arrived);
-  } else if (transfer.kind == TransferKind::kDemote) {
-    --cleaning;
-    cleaning_pages -= static_cast<uint32_t>(transfer.source.size());
+  if (transfer.kind == TransferKind::kSwapOut) {
+    finish_swap_out(&transfer, arrived);
+  } else if (transfer.kind == TransferKind::kSwapIn) {
+    finish_swap_in(&transfer, arrived);
+  } else if (transfer.kind == TransferKind::kOffload) {
+    --offload;
+    offload_pages -= static_cast<uint32_t>(transfer.source.size());
     if (arrived) {
-      index.cleaned(transfer.lease, transfer.first, transfer.target);
+      index.offloaded(transfer.pin, transfer.first, transfer.target);
     } else {
-      index.clean_failed(transfer.lease, transfer.target);
-      cleaning_barred = true;
+      index.offload_failed(transfer.pin, transfer.target);
+      offload_barred = true;
     }
   } else if (transfer.kind == TransferKind::kReceive) {
     finish_receive(transfer, arrived);
-  } else if (arena) {
+  } else if (resident) {
     finish_fetch(transfer, arrived);
   } else if (transfer.kind == TransferKind::kSpill) {
     finish_spill(transfer, arrived);
   } else {
     if (arrived) {
-      index.recalled(transfer.lease, transfer.first, transfer.target);
+      index.loaded(transfer.pin, transfer.first, transfer.target);
     } else {
-      index.recall_failed(transfer.lease, transfer.first);
-      for (const PageId page : transfer.target) give_page(page);
+      index.load_failed(transfer.pin, transfer.first);
+      for (const PageId page : transfer.target) free_page(page);
     }
-    index.release(transfer.lease, arrived);
+    index.release(transfer.pin, arrived);
     // They were at the head of the queue; in their old order they are again.
-    for (auto call = transfer.waiting.rbegin(); call != transfer.waiting.rend(); ++call) {
-      CallState& state = calls[call->first];
-      if (state.id != call->second || state.phase != CallState::Phase::kRecalling) continue;
-      state.phase = CallState::Phase::kWaiting;
-      state.recall_barred = !arrived;
+    for (auto request = transfer.waiting.rbegin(); request != transfer.waiting.rend(); ++request) {
+      RequestState& state = requests[request->first];
+      if (state.id != request->second || state.phase != RequestState::Phase::kLoading) continue;
+      state.phase = RequestState::Phase::kWaiting;
+      state.load_barred = !arrived;
       --recalling;
-      waiting.push_front(call->first);
+      waiting.push_front(request->first);
     }
   }
   note({kTransferEnded, raw(id), arrived});
@@ -210,7 +210,7 @@ TransferState& Core::State::new_transfer(TransferKind kind) {
   place->target.clear();
   place->waiting.clear();
   place->first = 0;
-  place->lease = {};
+  place->pin = {};
   place->asked = true;
   place->live = true;
   ++transfers_live;
@@ -237,7 +237,7 @@ void Core::State::submit_transfer(const TransferState& transfer, Tier source, Ti
                         target,        transfer.source, transfer.target};
   if (transfer.kind == TransferKind::kReceive) {
     command.from = transfer.from;
-    command.call = transfer.waiting.front().second;
+    command.request = transfer.waiting.front().second;
   }
   out->push_back(command);
 }

@@ -11,7 +11,7 @@ namespace kvtwin {
 // protects its path, and frees or takes pages of the other tier.
 void Core::State::start_copies_down() {
   do {
-    start_cleaning();
+    start_offload();
   } while (disk && start_spilling());
 }
 
@@ -21,12 +21,12 @@ bool Core::State::start_spilling() {
   while (!spilling_barred && spilling < kSpillsMax &&
          uint64_t{host->pages_free()} + spilling_pages < config.spill_pages_target) {
     TransferState& transfer = new_transfer(TransferKind::kSpill);
-    bool started = index.start_spill(config.clean_batch_pages, &transfer.lease, &transfer.first,
+    bool started = index.start_spill(config.offload_batch_pages, &transfer.pin, &transfer.first,
                                      &transfer.source, &transfer.target);
     evicted_now = evicted_now || started;  // what is older may have made room
     if (started && reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
-      // What is above them on the gpu cannot be evicted meanwhile: see start_cleaning().
-      index.spill_failed(transfer.lease, transfer.target);
+      // What is above them on the gpu cannot be evicted meanwhile: see start_offload().
+      index.spill_failed(transfer.pin, transfer.target);
       spilling_barred = true;
       started = false;
     }
@@ -46,9 +46,9 @@ void Core::State::finish_spill(const TransferState& transfer, bool arrived) {
   --spilling;
   spilling_pages -= static_cast<uint32_t>(transfer.source.size());
   if (arrived) {
-    index.spilled(transfer.lease, transfer.first, transfer.target);
+    index.spilled(transfer.pin, transfer.first, transfer.target);
   } else {
-    index.spill_failed(transfer.lease, transfer.target);
+    index.spill_failed(transfer.pin, transfer.target);
     spilling_barred = true;
   }
 }

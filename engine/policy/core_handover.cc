@@ -1,12 +1,12 @@
-// Prefill and decode on engines of their own: how a call leaves the one and arrives at the other.
+// Prefill and decode on engines of their own: how a request leaves the one and arrives at the other.
 //
-// The prefilling engine computes the prompt and samples the first token, keeps the call's pages and says so
-// (HandOver). The decoding engine takes pages of its own when it has room, copies what it does not have
-// already (StartTransfer kReceive), and runs the call from then on like one that it prefilled itself. It
+// The prefilling engine computes the prompt and samples the first token, keeps the request's pages and says
+// so (HandOver). The decoding engine takes pages of its own when it has room, copies what it does not have
+// already (StartTransfer kReceive), and runs the request from then on like one that it prefilled itself. It
 // pulls, rather than being pushed to, because only it knows when it has room and what its prefix index holds;
-// so a page is adopted only after its transfer ended, and no page is promised twice.
+// so a page is reused only after its transfer ended, and no page is promised twice.
 //
-// A decoding engine that preempts the call computes everything again itself: the source is gone by then.
+// A decoding engine that preempts the request computes everything again itself: the source is gone by then.
 
 #include <algorithm>
 
@@ -17,40 +17,40 @@ namespace kvtwin {
 
 // --- the prefilling engine
 
-void Core::State::hand_over(Slot slot) {
-  CallState& call = calls[slot];
-  KVT_CHECK(call.phase == CallState::Phase::kRunning);
-  KVT_CHECK(call.kv >= call.prompt);
-  cleaning_barred = false;
-  running.erase(std::find(running.begin(), running.end(), slot));
-  cells_held -= cells_of(call, call.kv);
-  pages_running -= table_pages(call);
-  publish_pages(&call, std::min(pages_settled(call, call.kv), call.pages_public));
+void Core::State::hand_over(RequestIndex request_index) {
+  RequestState& request = requests[request_index];
+  KVT_CHECK(request.phase == RequestState::Phase::kRunning);
+  KVT_CHECK(request.kv >= request.prompt);
+  offload_barred = false;
+  running.erase(std::find(running.begin(), running.end(), request_index));
+  entries_held -= kv_entries_of(request, request.kv);
+  pages_running -= table_pages(request);
+  publish_pages(&request, std::min(pages_settled(request, request.kv), request.pages_public));
   HeldPages& held = handed_over.emplace_back();
-  held.call = call.id;
-  held.lease = call.lease;
-  held.own.swap(call.pages);
-  index.gpu_pages(held.lease, &held.all);
+  held.request = request.id;
+  held.pin = request.pin;
+  held.own.swap(request.pages);
+  index.gpu_pages(held.pin, &held.all);
   held.all.insert(held.all.end(), held.own.begin(), held.own.end());
-  held.all.resize(div_ceil(call.prompt, config.page_tokens));
-  index.mark(held.lease, call.key.session);
-  call.lease = {};
-  reserved_total -= call.reserved;
-  note({kHandedOver, done, raw(call.id), digest_of(held.all)});
-  out->push_back(HandOver{config.engine, call.id, held.all});
-  out->push_back(DropCallState{config.engine, call.id, DropCallState::Reason::kFinished});
-  forget(slot);
+  held.all.resize(div_ceil(request.prompt, config.page_tokens));
+  index.mark(held.pin, request.key.session);
+  request.pin = {};
+  reserved_total -= request.reserved;
+  note({kHandedOver, done, raw(request.id), digest_of(held.all)});
+  out->push_back(HandOver{config.engine, request.id, held.all});
+  out->push_back(DropRequestState{config.engine, request.id, DropRequestState::Reason::kFinished});
+  forget(request_index);
 }
 
 void Core::State::on(const PagesTaken& event) {
   const auto held = std::find_if(handed_over.begin(), handed_over.end(),
-                                 [&](const HeldPages& one) { return one.call == event.call; });
+                                 [&](const HeldPages& one) { return one.request == event.request; });
   if (held == handed_over.end()) return;  // from a log that somebody changed
-  for (auto page = held->own.rbegin(); page != held->own.rend(); ++page) give_page(*page);
-  index.release(held->lease, true);
+  for (auto page = held->own.rbegin(); page != held->own.rend(); ++page) free_page(*page);
+  index.release(held->pin, true);
   handed_over.erase(held);
-  cleaning_barred = false;
-  note({kTaken, raw(event.call)});
+  offload_barred = false;
+  note({kTaken, raw(event.request)});
 }
 
 uint64_t Core::State::pages_handed_over() const {
@@ -64,96 +64,98 @@ uint64_t Core::State::pages_handed_over() const {
 
 // --- the decoding engine
 
-void Core::State::begin_arrival(const CallReady& event, CallState* call) {
-  call->arrives = true;
-  call->from = event.from;
-  call->source.assign(event.source.begin(), event.source.end());
-  call->sampled = call->emitted = std::min(event.emitted, event.output_tokens);
-  while (call->next_trigger < call->triggers.size() && call->triggers[call->next_trigger] <= call->emitted)
-    ++call->next_trigger;
-  KVT_CHECK(call->source.size() == div_ceil(call->prompt, config.page_tokens));
+void Core::State::begin_arrival(const RequestReady& event, RequestState* request) {
+  request->arrives = true;
+  request->from = event.from;
+  request->source.assign(event.source.begin(), event.source.end());
+  request->sampled = request->emitted = std::min(event.emitted, event.output_tokens);
+  while (request->next_trigger < request->triggers.size() &&
+         request->triggers[request->next_trigger] <= request->emitted)
+    ++request->next_trigger;
+  KVT_CHECK(request->source.size() == div_ceil(request->prompt, config.page_tokens));
 }
 
 // It is not waited for any more. Computing everything here is always possible.
-void Core::State::drop_source(CallState* call) {
-  call->arrives = false;
-  out->push_back(SourceRead{config.engine, call->id, call->from});
+void Core::State::drop_source(RequestState* request) {
+  request->arrives = false;
+  out->push_back(SourceRead{config.engine, request->id, request->from});
 }
 
-Core::State::Admitted Core::State::receive_first(Slot slot) {
-  CallState& call = calls[slot];
+Core::State::Admitted Core::State::receive_first(RequestIndex request_index) {
+  RequestState& request = requests[request_index];
   Match match;
-  if (call.pages_known > 0) {  // what is on the host only comes from the other engine as well
-    const uint32_t pages_max = std::min(call.prompt / config.page_tokens, call.pages_known);
-    match = index.acquire_on_gpu(call.name_space, call.identity, pages_max);
+  if (request.pages_known > 0) {  // what is on the host only comes from the other engine as well
+    const uint32_t pages_max = std::min(request.prompt / config.page_tokens, request.pages_known);
+    match = index.acquire_on_gpu(request.name_space, request.identity, pages_max);
   }
-  const uint32_t cached = match.lease.pages;
-  const uint32_t missing = static_cast<uint32_t>(call.source.size()) - cached;
-  const uint64_t pages = std::max<uint64_t>(missing, pages_to_admit(call, cached * config.page_tokens, 1));
-  // Steps in flight may still write pages that a preempted call gave back: no copy may touch them yet.
+  const uint32_t cached = match.pin.pages;
+  const uint32_t missing = static_cast<uint32_t>(request.source.size()) - cached;
+  const uint64_t pages = std::max<uint64_t>(missing, pages_to_admit(request, cached * config.page_tokens, 1));
+  // Steps in flight may still write pages that a preempted request gave back: no copy may touch them yet.
   const bool unsafe = preempted_until > done;
-  if (unsafe || pages + config.watermark_pages > pages_available(call)) {
+  if (unsafe || pages + config.watermark_pages > pages_available(request)) {
     admission_open = admission_open || unsafe;
-    index.release(match.lease, false);
+    index.release(match.pin, false);
     return Admitted::kBlocked;
   }
   TransferState& transfer = new_transfer(TransferKind::kReceive);
-  transfer.lease = match.lease;
+  transfer.pin = match.pin;
   transfer.first = cached;
-  transfer.from = call.from;
-  transfer.source.assign(call.source.begin() + cached, call.source.end());
+  transfer.from = request.from;
+  transfer.source.assign(request.source.begin() + cached, request.source.end());
   for (uint32_t left = missing; left > 0; --left) transfer.target.push_back(take_page(left));
   if (config.admission == AdmissionKind::kFullReservation) {
-    call.reserved = static_cast<uint32_t>(pages - missing);
-    reserved_total += call.reserved;
+    request.reserved = static_cast<uint32_t>(pages - missing);
+    reserved_total += request.reserved;
   }
   waiting.pop_front();
-  call.phase = CallState::Phase::kRecalling;
+  request.phase = RequestState::Phase::kLoading;
   ++recalling;
-  transfer.waiting.emplace_back(slot, call.id);
+  transfer.waiting.emplace_back(request_index, request.id);
   submit_transfer(transfer, Tier::kGpu, Tier::kGpu);
-  return Admitted::kElsewhere;
+  return Admitted::kNotHere;
 }
 
 void Core::State::finish_receive(const TransferState& transfer, bool arrived) {
-  const auto [slot, id] = transfer.waiting.front();
-  CallState& call = calls[slot];
+  const auto [request_index, id] = transfer.waiting.front();
+  RequestState& request = requests[request_index];
   out->push_back(SourceRead{config.engine, id, transfer.from});
-  const bool expected = call.id == id && call.phase == CallState::Phase::kRecalling;
+  const bool expected = request.id == id && request.phase == RequestState::Phase::kLoading;
   if (expected) {
     --recalling;
-    call.arrives = false;
+    request.arrives = false;
   }
   if (!arrived || !expected) {
-    for (auto page = transfer.target.rbegin(); page != transfer.target.rend(); ++page) give_page(*page);
-    index.release(transfer.lease, false);
+    for (auto page = transfer.target.rbegin(); page != transfer.target.rend(); ++page) free_page(*page);
+    index.release(transfer.pin, false);
     if (!expected) return;  // cancelled meanwhile
-    reserved_total -= call.reserved;
-    call.reserved = 0;
-    call.phase = CallState::Phase::kWaiting;
-    waiting.push_front(slot);
+    reserved_total -= request.reserved;
+    request.reserved = 0;
+    request.phase = RequestState::Phase::kWaiting;
+    waiting.push_front(request_index);
     return;
   }
-  running.push_back(slot);
-  call.phase = CallState::Phase::kRunning;
-  call.lease = transfer.lease;
-  call.pages.assign(transfer.target.begin(), transfer.target.end());
-  call.kv = call.prompt;
-  call.fill = call.known();
-  call.arrived_now = true;
-  ++call.attempt;
-  cells_held += cells_of(call, call.kv);
-  pages_running += call.pages_held();
-  publish_pages(&call, std::min(pages_settled(call, call.kv), call.pages_public));
+  running.push_back(request_index);
+  request.phase = RequestState::Phase::kRunning;
+  request.pin = transfer.pin;
+  request.pages.assign(transfer.target.begin(), transfer.target.end());
+  request.kv = request.prompt;
+  request.fill = request.known();
+  request.arrived_now = true;
+  ++request.attempt;
+  entries_held += kv_entries_of(request, request.kv);
+  pages_running += request.pages_held();
+  publish_pages(&request, std::min(pages_settled(request, request.kv), request.pages_public));
 }
 
-// The first entry names all pages that are filled; those taken for the entry itself are grants.
-void Core::State::adopt_arrived(CallState* call, size_t granted_before) {
-  index.gpu_pages(call->lease, &adopted);
-  const size_t filled = call->pages.size() - (granted.size() - granted_before);
-  adopted.insert(adopted.end(), call->pages.begin(), call->pages.begin() + static_cast<ptrdiff_t>(filled));
-  call->arrived_now = false;
-  call->admitted_now = true;
+// The first entry names all pages that are filled; those taken for the entry itself are allocations.
+void Core::State::reuse_arrived(RequestState* request, size_t allocated_before) {
+  index.gpu_pages(request->pin, &reused);
+  const size_t filled = request->pages.size() - (allocated.size() - allocated_before);
+  reused.insert(reused.end(), request->pages.begin(),
+                request->pages.begin() + static_cast<ptrdiff_t>(filled));
+  request->arrived_now = false;
+  request->admitted_now = true;
 }
 
 }  // namespace kvtwin

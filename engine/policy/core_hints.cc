@@ -1,7 +1,7 @@
 // What clients say of their sessions, and what the prefix index makes of it.
 //
 // Times come in with events that clients send, and at no others: so what is waited for, and for how long, is
-// the same whether a world folds its steps or not.
+// the same whether a backend folds its steps or not.
 
 #include <algorithm>
 
@@ -18,14 +18,14 @@ constexpr Duration kGapMax{int64_t{365} * 86'400 * 1'000'000'000};
 
 }  // namespace
 
-PrefixIndex& Core::State::prefixes() { return snapshots ? snapshots->index() : index; }
+PrefixIndex& Core::State::prefixes() { return prefix_checkpoints ? prefix_checkpoints->index() : index; }
 
 void Core::State::session_here(SessionId session) {
   prefixes().forget_overdue(now);
-  prefixes().begin_call(session);
+  prefixes().begin_request(session);
 }
 
-void Core::State::session_left(SessionId session) { prefixes().end_call(session, now + kPatience); }
+void Core::State::session_left(SessionId session) { prefixes().end_request(session, now + kPatience); }
 
 void Core::State::on(const SessionHint& event) {
   prefixes().forget_overdue(now);
@@ -35,7 +35,7 @@ void Core::State::on(const SessionHint& event) {
       sessions.forget(event.session);
       out->push_back(DropSessionState{config.engine, event.session});
       return;
-    case SessionHint::Kind::kNextCallExpected: {
+    case SessionHint::Kind::kNextRequestExpected: {
       const Duration gap{std::clamp<int64_t>(event.expected_gap.ns, 0, kGapMax.ns)};
       prefixes().expect(event.session, now + gap + std::max(gap, kPatience));
       return;

@@ -1,4 +1,5 @@
-// Steps end: tokens exist, calls finish; and what happens to a stretch that something from outside ends.
+// Steps end: tokens exist, requests finish; and what happens to a run of coalesced steps that something from
+// outside ends.
 
 #include <algorithm>
 
@@ -15,38 +16,40 @@ void Core::State::on(const StepDone& event) {
   KVT_CHECK(steps > 0);
   KVT_CHECK(done + steps <= launch.end);
   done += steps;
-  if (!launch.compressions.empty()) apply_kept(event, launch);
+  if (!launch.compressions.empty()) apply_retained(event, launch);
   for (const Launch::Member& member : launch.members) {
     if (member.samples) emit(member, steps);
   }
-  for (const CallId id : event.eos) end_early(id);
+  for (const RequestId id : event.eos) end_early(id);
   if (done == launch.end) close_launch();
 }
 
 void Core::State::emit(const Launch::Member& member, uint32_t steps) {
-  CallState& call = calls[member.slot];
-  KVT_CHECK(call.id == member.call);
-  if (call.ending) return;  // sampled behind its end: nobody sees it
-  const bool first = call.emitted == 0;
-  call.emitted += steps;
+  RequestState& request = requests[member.request_index];
+  KVT_CHECK(request.id == member.request);
+  if (request.ending) return;  // sampled behind its end: nobody sees it
+  const bool first = request.emitted == 0;
+  request.emitted += steps;
   bool tell = first;
-  while (call.next_trigger < call.triggers.size() && call.triggers[call.next_trigger] <= call.emitted) {
+  while (request.next_trigger < request.triggers.size() &&
+         request.triggers[request.next_trigger] <= request.emitted) {
     tell = true;
-    ++call.next_trigger;
+    ++request.next_trigger;
   }
-  if (tell) out->push_back(TokensEmitted{config.engine, call.id, call.emitted});
+  if (tell) out->push_back(TokensEmitted{config.engine, request.id, request.emitted});
 }
 
-void Core::State::end_early(CallId id) {
-  const Slot slot = slot_of(id);
-  if (slot == UINT32_MAX) return;
-  calls[slot].ending = true;
+void Core::State::end_early(RequestId id) {
+  const RequestIndex request_index = request_index_of(id);
+  if (request_index == UINT32_MAX) return;
+  requests[request_index].ending = true;
   for (size_t i = 0; i < launches.size(); ++i) {
     for (const Launch::Member& member : launches[i].members) {
-      if (member.call == id) launches[i].decisive = true;
+      if (member.request == id) launches[i].decisive = true;
     }
   }
-  // The world stops a stretch here; with two in flight one more step of it was already launched.
+  // The backend stops a run of coalesced steps here; with two in flight one more step of it was already
+  // launched.
   if (launches.back().end > done + config.steps_in_flight_max - 1)
     shorten_last(done + config.steps_in_flight_max - 1);
 }
@@ -55,31 +58,33 @@ void Core::State::close_launch() {
   spare.push_back(std::move(launches.front()));
   launches.erase(launches.begin());
   const Launch& launch = spare.back();
-  if (arena && config.prefix_cache) publish_homes(launch);
+  if (resident && config.prefix_cache) publish_host_copies(launch);
   ended.clear();
   for (const Launch::Member& member : launch.members) {
-    CallState& call = calls[member.slot];
-    KVT_CHECK(call.launches > 0);
-    --call.launches;
-    const bool complete = call.emitted == call.output && (call.output > 0 || call.kv >= call.prompt);
-    if (call.launches == 0 && (call.ending || complete)) {
-      ended.push_back(member.slot);
-    } else if (call.launches == 0 && call.phase == CallState::Phase::kAway) {
-      start_demotion(member.slot);
+    RequestState& request = requests[member.request_index];
+    KVT_CHECK(request.launches > 0);
+    --request.launches;
+    const bool complete =
+        request.emitted == request.output && (request.output > 0 || request.kv >= request.prompt);
+    if (request.launches == 0 && (request.ending || complete)) {
+      ended.push_back(member.request_index);
+    } else if (request.launches == 0 && request.phase == RequestState::Phase::kSwappedOut) {
+      start_swap_out(member.request_index);
     }
   }
-  for (const Slot slot : ended) {
-    const CallState& call = calls[slot];
-    const bool hands_over = call.hands_over && !call.ending;
+  for (const RequestIndex request_index : ended) {
+    const RequestState& request = requests[request_index];
+    const bool hands_over = request.hands_over && !request.ending;
     // Preempted behind its last step: what it would hand over is computed again first.
-    if (hands_over && (call.phase != CallState::Phase::kRunning || call.kv < call.prompt)) continue;
-    hands_over ? hand_over(slot) : end_call(slot);
+    if (hands_over && (request.phase != RequestState::Phase::kRunning || request.kv < request.prompt))
+      continue;
+    hands_over ? hand_over(request_index) : end_request(request_index);
   }
 }
 
-// Something from outside is about to be told. The world completes the step that runs, and with two in
-// flight the one behind it; the rest of a stretch never runs (backend.h, interrupt).
-void Core::State::cut_stretch() {
+// Something from outside is about to be told. The backend completes the step that runs, and with two in
+// flight the one behind it; the rest of a run of coalesced steps never runs (backend.h, interrupt).
+void Core::State::cut_coalesced() {
   if (launches.empty()) return;
   const uint64_t end = std::max(done + config.steps_in_flight_max, launches.back().first + 1);
   if (end < launches.back().end) shorten_last(end);
@@ -91,48 +96,48 @@ void Core::State::shorten_last(uint64_t end) {
   KVT_CHECK(end > last.first);
   KVT_CHECK(end >= done);
   const auto steps = static_cast<uint32_t>(last.end - end);
-  for (size_t i = last.grants.size(); i > 0 && last.first + last.grants[i - 1].offset >= end; --i) {
-    digest -= grant_record(last, last.grants[i - 1]);
+  for (size_t i = last.allocations.size(); i > 0 && last.first + last.allocations[i - 1].offset >= end; --i) {
+    digest -= allocation_record(last, last.allocations[i - 1]);
   }
-  give_back_grants(&last, static_cast<uint32_t>(end - last.first));
+  roll_back_allocations(&last, static_cast<uint32_t>(end - last.first));
   for (const Launch::Member& member : last.members) {
-    CallState& call = calls[member.slot];
-    cells_held -= cells_of(call, call.kv) - cells_of(call, call.kv - steps);
-    if (dual) shrink_cells(&call, call.kv - steps);
-    call.kv -= steps;
-    call.sampled -= steps;
+    RequestState& request = requests[member.request_index];
+    entries_held -= kv_entries_of(request, request.kv) - kv_entries_of(request, request.kv - steps);
+    if (mixed) shrink_entries(&request, request.kv - steps);
+    request.kv -= steps;
+    request.sampled -= steps;
   }
   last.end = launched = end;
   last.decisive = false;
   for (const Launch::Member& member : last.members) {
-    last.decisive = last.decisive || calls[member.slot].launched_out();
+    last.decisive = last.decisive || requests[member.request_index].launched_out();
   }
 }
 
 // Pages for steps [offset, ...) of the launch return to the pool as if they had never left it.
-void Core::State::give_back_grants(Launch* launch, uint32_t offset) {
-  while (!launch->grants.empty() && launch->grants.back().offset >= offset) {
-    const PageGrant grant = launch->grants.back();
-    launch->grants.pop_back();
-    CallState& call = calls[launch->members[grant.entry].slot];
-    if (arena) {
-      give_back_arena_page(&call, grant.page);
+void Core::State::roll_back_allocations(Launch* launch, uint32_t offset) {
+  while (!launch->allocations.empty() && launch->allocations.back().offset >= offset) {
+    const PageAllocation allocation = launch->allocations.back();
+    launch->allocations.pop_back();
+    RequestState& request = requests[launch->members[allocation.entry].request_index];
+    if (resident) {
+      roll_back_resident_page(&request, allocation.page);
       continue;
     }
-    if (dual) {
-      dual->give_back_page(frames_of(call), &call.cells);
-      note_untaken(&call);
+    if (mixed) {
+      mixed->roll_back_page(logical_pages_of(request), &request.kv_entries);
+      note_untaken(&request);
       continue;
     }
     if (retention.by_group()) {
-      const PageId page = call.tables.take_last(grant.group);
-      KVT_CHECK(page == grant.page);
+      const PageId page = request.tables.take_last(allocation.group);
+      KVT_CHECK(page == allocation.page);
     } else {
-      KVT_CHECK(call.pages.back() == grant.page);
-      call.pages.pop_back();
+      KVT_CHECK(request.pages.back() == allocation.page);
+      request.pages.pop_back();
     }
-    gpu.unacquire(grant.page);
-    note_untaken(&call);
+    gpu.roll_back(allocation.page);
+    note_untaken(&request);
   }
 }
 

@@ -12,12 +12,12 @@
 
 namespace kvtwin {
 
-using Slot = uint32_t;  // index into State::calls
+using RequestIndex = uint32_t;  // index into State::requests
 
 struct Launch {
   struct Member {
-    Slot slot;
-    CallId call;
+    RequestIndex request_index;
+    RequestId request;
     bool samples;
   };
   uint64_t first = 0;
@@ -25,56 +25,56 @@ struct Launch {
   bool decisive = false;  // when it ends, something changes besides lengths
   std::vector<Member> members;
   std::vector<PlanEntry> entries;
-  std::vector<PageGrant> grants;
-  std::vector<PageId> adopted;
-  std::vector<Adoption> adoptions;  // parts of `adopted`
-  // Of compressions[i], which is the call's attempt number attempts[i]; parts of `keep` and `forced`.
+  std::vector<PageAllocation> allocations;
+  std::vector<PageId> reused;
+  std::vector<PrefixHit> prefix_hits;  // parts of `reused`
+  // Of compressions[i], which is the request's attempt number attempts[i]; parts of `keep` and `forced`.
   std::vector<Compression> compressions;
   std::vector<uint32_t> attempts;
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
-  std::vector<CellRun> formats;
-  std::vector<CellAgeing> ageings;
-  std::vector<uint32_t> adopted_counts;  // of snapshots: cells, then shared pages, by group
-  std::vector<Snapshot> snapshots;
+  std::vector<FormatRun> formats;
+  std::vector<Requantisation> requantisations;
+  std::vector<uint32_t> reused_counts;  // of prefix checkpoints: KV entries, then shared pages, by group
+  std::vector<PrefixCheckpoint> prefix_checkpoints;
 
   void clear(uint64_t step) {
     first = end = step;
     decisive = false;
     members.clear();
     entries.clear();
-    grants.clear();
-    adopted.clear();
-    adoptions.clear();
+    allocations.clear();
+    reused.clear();
+    prefix_hits.clear();
     compressions.clear();
     attempts.clear();
     keep.clear();
     forced.clear();
     formats.clear();
-    ageings.clear();
-    adopted_counts.clear();
-    snapshots.clear();
+    requantisations.clear();
+    reused_counts.clear();
+    prefix_checkpoints.clear();
   }
 };
 
 struct TransferState {
   TransferId id{};
   TransferKind kind{};
-  Lease lease;
-  uint32_t first = 0;  // page of the lease
+  Pin pin;
+  uint32_t first = 0;  // page of the pin
   std::vector<PageId> source;
   std::vector<PageId> target;
-  std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
-  EngineId from{};                               // kReceive
-  bool asked = true;  // of the world; not yet where steps in flight still write the pages
+  std::vector<std::pair<RequestIndex, RequestId>> waiting;  // requests that wait for it
+  EngineId from{};                                          // kReceive
+  bool asked = true;  // of the backend; not yet where steps in flight still write the pages
   bool live = false;
 };
 
-// What a call that was handed over left behind, until PagesTaken.
+// What a request that was handed over left behind, until PagesTaken.
 struct HeldPages {
-  CallId call{};
-  Lease lease;
-  std::vector<PageId> own;  // behind the lease
+  RequestId request{};
+  Pin pin;
+  std::vector<PageId> own;  // behind the pin
   std::vector<PageId> all;
 };
 

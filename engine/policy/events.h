@@ -19,7 +19,7 @@
 namespace kvtwin {
 
 // Names a request by what the trace says of it: the index-th LLM request of its session, in the order of the
-// trace. Outcomes and random draws are keyed by this and not by CallId, which is dealt in the order of
+// trace. Outcomes and random draws are keyed by this and not by RequestId, which is dealt in the order of
 // sending and so depends on times. A request that the Client sends again after a rejection keeps its key.
 struct RequestKey {
   SessionId session{};
@@ -27,10 +27,10 @@ struct RequestKey {
   friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
 };
 
-// A call may start: everything it waits for has happened. Sent by the Client, placed by the Router.
-// output_tokens is forced (replay); a policy may use it to know when the call ends, never to rank.
-struct CallReady {
-  CallId call{};
+// A request may start: everything it waits for has happened. Sent by the Client, placed by the Router.
+// output_tokens is forced (replay); a policy may use it to know when the request ends, never to rank.
+struct RequestReady {
+  RequestId request{};
   SessionId session{};
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
@@ -41,9 +41,9 @@ struct CallReady {
   // What the prompt's tokens are, in order; what is left out has no role. Only where the precision policy
   // asks.
   std::span<const RoleRun> roles{};
-  uint32_t turn = 0;  // of the call; roles' turns are at most this
+  uint32_t turn = 0;  // of the request; roles' turns are at most this
   // Handed over by another engine (commands.h): `emitted` output tokens exist, and the KV of the prompt lies
-  // in these pages of `from`, in order of position. 0: the call is new.
+  // in these pages of `from`, in order of position. 0: the request is new.
   uint32_t emitted = 0;
   EngineId from{};
   std::span<const PageId> source{};
@@ -52,25 +52,25 @@ struct CallReady {
   RequestKey key() const { return {session, index}; }
 };
 
-// The pages of a call that this engine handed over have been read, or nobody wants them any more.
+// The pages of a request that this engine handed over have been read, or nobody wants them any more.
 struct PagesTaken {
   EngineId engine{};
-  CallId call{};
+  RequestId request{};
 };
 
-// The client no longer wants the call. The call ends at the next step boundary; FinishCall answers.
-struct CallCancelled {
-  CallId call{};
+// The client no longer wants the request. The request ends at the next step boundary; FinishRequest answers.
+struct RequestCancelled {
+  RequestId request{};
 };
 
 struct SessionHint {
-  enum class Kind : uint8_t { kSessionEnds, kNextCallExpected };
+  enum class Kind : uint8_t { kSessionEnds, kNextRequestExpected };
   SessionId session{};
   Kind kind{};
-  Duration expected_gap{};  // kNextCallExpected: the client's own estimate, not an oracle
+  Duration expected_gap{};  // kNextRequestExpected: the client's own estimate, not an oracle
 };
 
-// Data-dependent answers of one step, summed over its calls (DESIGN 3, "Outcomes").
+// Data-dependent answers of one step, summed over its requests (DESIGN 3, "Outcomes").
 struct StepOutcome {
   Duration host{};         // part of the step's time in which the device waited for the host
   Duration exposed{};      // part in which compute waited for a transfer of this step
@@ -79,11 +79,12 @@ struct StepOutcome {
   uint64_t bytes_out = 0;  // gpu to host
 };
 
-// Answer to one Compression (commands.h): what is readable of the call from now on. A world may leave it
-// out where `keep` was given and the layout moves cells: then there is nothing that the policy does not know.
-struct CellsKept {
-  CallId call{};
-  std::span<const uint32_t> counts;  // by head group: cells that each head has left, of all it had
+// Answer to one Compression (commands.h): what is readable of the request from now on. A backend may leave it
+// out where `keep` was given and the layout moves KV entries: then there is nothing that the policy does not
+// know.
+struct CompressionOutcome {
+  RequestId request{};
+  std::span<const uint32_t> counts;  // by head group: KV entries that each head has left, of all it had
   std::span<const uint64_t> live;    // layouts that keep slots: bit i says that position begin + i is left
 };
 
@@ -93,9 +94,10 @@ struct StepDone {
   EngineId engine{};
   StepId step{};
   std::span<const Instant> ends;
-  StepOutcome outcome;                // summed over the steps
-  std::span<const CallId> eos;        // calls that sampled end-of-sequence in the last of the steps
-  std::span<const CellsKept> kept{};  // of the compressions of the last of the steps, in their order
+  StepOutcome outcome;             // summed over the steps
+  std::span<const RequestId> eos;  // requests that sampled end-of-sequence in the last of the steps
+  std::span<const CompressionOutcome>
+      retained{};  // of the compressions of the last of the steps, in their order
 };
 
 struct TransferDone {
@@ -103,7 +105,7 @@ struct TransferDone {
   TransferId transfer{};
 };
 
-// Nothing was written that anyone may read. The policy decides what becomes of the calls that wait.
+// Nothing was written that anyone may read. The policy decides what becomes of the requests that wait.
 struct TransferFailed {
   EngineId engine{};
   TransferId transfer{};
@@ -114,11 +116,11 @@ struct Timer {
   TimerId timer{};
 };
 
-// The Client is addressed like an engine where only worlds look (timers).
+// The Client is addressed like an engine where only backends look (timers).
 constexpr EngineId kClient{UINT16_MAX};
 
-using Event = std::variant<CallReady, CallCancelled, SessionHint, StepDone, TransferDone, TransferFailed,
-                           Timer, PagesTaken>;
+using Event = std::variant<RequestReady, RequestCancelled, SessionHint, StepDone, TransferDone,
+                           TransferFailed, Timer, PagesTaken>;
 
 }  // namespace kvtwin
 

@@ -9,11 +9,11 @@
 namespace kvtwin {
 
 Fragmentation& Fragmentation::operator+=(const Fragmentation& other) {
-  need_cells += other.need_cells;
-  level_cells += other.level_cells;
-  held_cells += other.held_cells;
-  page_cells += other.page_cells;
-  full_cells += other.full_cells;
+  needed_entries += other.needed_entries;
+  level_entries += other.level_entries;
+  held_entries += other.held_entries;
+  page_slots += other.page_slots;
+  full_entries += other.full_entries;
   return *this;
 }
 
@@ -28,14 +28,14 @@ Fragmentation fragmentation(std::span<const uint32_t> group_of, std::span<const 
     KVT_CHECK(needs[h] <= lengths[group]);
     ++heads[group];
     largest[group] = std::max<uint64_t>(largest[group], needs[h]);
-    out.need_cells += needs[h];
+    out.needed_entries += needs[h];
   }
   for (size_t g = 0; g < lengths.size(); ++g) {
-    out.level_cells += heads[g] * largest[g];
-    out.held_cells += heads[g] * lengths[g];
-    out.page_cells += heads[g] * page_tokens * div_ceil<uint64_t>(lengths[g], page_tokens);
+    out.level_entries += heads[g] * largest[g];
+    out.held_entries += heads[g] * lengths[g];
+    out.page_slots += heads[g] * page_tokens * div_ceil<uint64_t>(lengths[g], page_tokens);
   }
-  out.full_cells = uint64_t{needs.size()} * tokens;
+  out.full_entries = uint64_t{needs.size()} * tokens;
   return out;
 }
 

@@ -1,5 +1,6 @@
-// What is lost between the cells that are needed and the pages that hold them (METHODS 2.10), as exact
-// fractions of whole numbers. One call's figures, or sums over calls: numerators and denominators add up.
+// What is lost between the KV entries that are needed and the pages that hold them (METHODS 2.10), as exact
+// fractions of whole numbers. One request's figures, or sums over requests: numerators and denominators add
+// up.
 
 #ifndef KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
 #define KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
@@ -16,23 +17,25 @@ struct Quotient {
 };
 
 struct Fragmentation {
-  uint64_t need_cells = 0;   // sum over heads of what the head needs
-  uint64_t level_cells = 0;  // sum over groups of heads * the largest need in the group
-  uint64_t held_cells = 0;   // sum over groups of heads * length
-  uint64_t page_cells = 0;   // sum over groups of heads * slots of its pages
-  uint64_t full_cells = 0;   // all heads * all tokens
+  uint64_t needed_entries = 0;  // sum over heads of what the head needs
+  uint64_t level_entries = 0;   // sum over groups of heads * the largest need in the group
+  uint64_t held_entries = 0;    // sum over groups of heads * length
+  uint64_t page_slots = 0;      // sum over groups of heads * slots of its pages
+  uint64_t full_entries = 0;    // all heads * all tokens
 
   Fragmentation& operator+=(const Fragmentation& other);
   // Lost because the heads of a group share one length. The paper calls it page fragmentation.
-  Quotient group() const { return {level_cells - need_cells, level_cells}; }
+  Quotient group() const { return {level_entries - needed_entries, level_entries}; }
   // Lost in last pages.
-  Quotient tail() const { return {page_cells - held_cells, page_cells}; }
+  Quotient tail() const { return {page_slots - held_entries, page_slots}; }
   // Of the full cache, what is free. 0 where pages hold more than the full cache would.
-  Quotient reclaimed() const { return {full_cells > page_cells ? full_cells - page_cells : 0, full_cells}; }
+  Quotient reclaimed() const {
+    return {full_entries > page_slots ? full_entries - page_slots : 0, full_entries};
+  }
 };
 
-// group_of [heads]: the group of each head, below lengths.size(); needs [heads]: cells that each head keeps;
-// lengths [groups]: cells that each group holds per head, at least the largest need of its heads.
+// group_of [heads]: the group of each head, below lengths.size(); needs [heads]: KV entries that each head
+// keeps; lengths [groups]: KV entries that each group holds per head, at least the largest need of its heads.
 Fragmentation fragmentation(std::span<const uint32_t> group_of, std::span<const uint32_t> needs,
                             std::span<const uint32_t> lengths, uint32_t page_tokens, uint32_t tokens);
 

@@ -10,9 +10,9 @@ void GroupTables::open(const GroupShape* shape) {
   shape_ = shape;
   settled_ = true;
   ordered_ = false;
-  gone_least_ = 0;
-  gone_all_ = 0;
-  gone_.assign(shape->groups, 0);
+  dropped_least_ = 0;
+  dropped_all_ = 0;
+  dropped_.assign(shape->groups, 0);
   pages_.assign(shape->groups, 0);
   borrows_ = false;
   shared_all_ = 0;
@@ -20,8 +20,8 @@ void GroupTables::open(const GroupShape* shape) {
 }
 
 uint32_t GroupTables::needs(uint32_t group, uint32_t tokens) const {
-  const uint32_t cells_of = shape_->even ? longest(tokens) : cells(group, tokens);
-  return div_ceil(cells_of, shape_->page_tokens);
+  const uint32_t kv_entries_of = shape_->even ? longest(tokens) : kv_entries(group, tokens);
+  return div_ceil(kv_entries_of, shape_->page_tokens);
 }
 
 uint64_t GroupTables::pages_until(uint32_t tokens) const {
@@ -38,7 +38,7 @@ void GroupTables::wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* 
     return;
   }
   for (uint32_t g = 0; g < groups(); ++g) {
-    for (uint32_t page = kept_pages(g), need = needs(g, tokens); page < need; ++page)
+    for (uint32_t page = retained_pages(g), need = needs(g, tokens); page < need; ++page)
       groups_out->push_back(g);
   }
 }
@@ -46,7 +46,7 @@ void GroupTables::wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* 
 void GroupTables::wanted(std::span<const uint32_t> after, std::vector<uint32_t>* groups_out) const {
   for (uint32_t g = 0; g < groups(); ++g) {
     const uint32_t need = div_ceil(after[g], shape_->page_tokens);
-    for (uint32_t page = kept_pages(g); page < need; ++page) groups_out->push_back(g);
+    for (uint32_t page = retained_pages(g); page < need; ++page) groups_out->push_back(g);
   }
 }
 
@@ -55,8 +55,8 @@ void GroupTables::order() {
   ordered_ = true;
   const uint32_t page = shape_->page_tokens;
   starts_.assign(page + 1, 0);
-  order_.resize(gone_.size());
-  const auto residue = [&](uint32_t g) { return (shape_->even ? gone_least_ : gone_[g]) % page; };
+  order_.resize(dropped_.size());
+  const auto residue = [&](uint32_t g) { return (shape_->even ? dropped_least_ : dropped_[g]) % page; };
   for (uint32_t g = 0; g < groups(); ++g) ++starts_[residue(g) + 1];
   for (uint32_t r = 0; r < page; ++r) starts_[r + 1] += starts_[r];
   for (uint32_t g = groups(); g-- > 0;) order_[--starts_[residue(g) + 1]] = g;
@@ -93,16 +93,16 @@ PageId GroupTables::take_last(uint32_t group) {
   return table_[size_t{group} * stride_ + --pages_[group]];
 }
 
-void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
+void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> entries_left) {
   KVT_CHECK(shape_->rings == 0);
-  KVT_CHECK(cells_left.size() == groups());
-  gone_all_ = 0;
-  gone_least_ = UINT32_MAX;
+  KVT_CHECK(entries_left.size() == groups());
+  dropped_all_ = 0;
+  dropped_least_ = UINT32_MAX;
   for (uint32_t g = 0; g < groups(); ++g) {
-    KVT_CHECK(cells_left[g] <= tokens - gone_[g]);
-    gone_[g] = tokens - cells_left[g];
-    gone_all_ += gone_[g];
-    gone_least_ = std::min(gone_least_, gone_[g]);
+    KVT_CHECK(entries_left[g] <= tokens - dropped_[g]);
+    dropped_[g] = tokens - entries_left[g];
+    dropped_all_ += dropped_[g];
+    dropped_least_ = std::min(dropped_least_, dropped_[g]);
   }
   if (!KVT_PLANTED(stale_order)) ordered_ = false;
 }
@@ -110,7 +110,7 @@ void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
 void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {
   for (uint32_t g = groups(); g-- > 0;) {
     // What the group itself needs: topping up to an even depth happens when pages are given next.
-    const uint32_t own = div_ceil(cells(g, tokens), shape_->page_tokens);
+    const uint32_t own = div_ceil(kv_entries(g, tokens), shape_->page_tokens);
     KVT_CHECK(own >= shared(g));
     while (pages_[g] > own) pages->push_back(take_last(g));
   }
@@ -128,21 +128,21 @@ void GroupTables::clear(std::vector<PageId>* pages) {
   borrows_ = false;
 }
 
-void GroupTables::stand_behind(uint32_t tokens, std::span<const uint32_t> cells_there,
+void GroupTables::stand_behind(uint32_t tokens, std::span<const uint32_t> entries_there,
                                std::span<const uint32_t> shared_there) {
   KVT_CHECK(pages_all_ == 0 && shape_->rings == 0);
-  keep(tokens, cells_there);
+  keep(tokens, entries_there);
   shared_.assign(shared_there.begin(), shared_there.end());
   for (const uint32_t pages : shared_) shared_all_ += pages;
   borrows_ = true;
   settled_ = false;
 }
 
-void GroupTables::borrow(std::span<const uint32_t> cells_there, std::span<const PageId> pages) {
+void GroupTables::borrow(std::span<const uint32_t> entries_there, std::span<const PageId> pages) {
   KVT_CHECK(pages_all_ == 0 && borrows_);
   size_t next = 0;
   for (uint32_t g = 0; g < groups(); ++g) {
-    for (uint32_t n = div_ceil(cells_there[g], shape_->page_tokens); n > 0; --n) give(g, pages[next++]);
+    for (uint32_t n = div_ceil(entries_there[g], shape_->page_tokens); n > 0; --n) give(g, pages[next++]);
     KVT_CHECK(shared(g) <= pages_[g]);
   }
   KVT_CHECK(next == pages.size());
@@ -168,15 +168,15 @@ void GroupTables::drop_borrowed() {
 void GroupTables::check(uint32_t tokens) const {
   uint64_t sum = 0, all = 0;
   for (uint32_t g = 0; g < groups(); ++g) {
-    KVT_CHECK(gone_[g] <= tokens);
-    KVT_CHECK(uint64_t{pages_[g]} * shape_->page_tokens >= cells(g, tokens));  // T-2
+    KVT_CHECK(dropped_[g] <= tokens);
+    KVT_CHECK(uint64_t{pages_[g]} * shape_->page_tokens >= kv_entries(g, tokens));  // T-2
     KVT_CHECK(!is_ring(g) || pages_[g] <= shape_->ring_pages);
     KVT_CHECK(shared(g) <= pages_[g]);
     sum += pages_[g];
-    all += cells(g, tokens);
+    all += kv_entries(g, tokens);
   }
   KVT_CHECK(sum == pages_all_);
-  KVT_CHECK(all == cells(tokens));
+  KVT_CHECK(all == kv_entries(tokens));
 }
 
 }  // namespace kvtwin

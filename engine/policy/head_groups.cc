@@ -26,7 +26,7 @@ std::optional<std::string> validate_layout_spec(const LayoutSpec& spec) {
   return std::nullopt;
 }
 
-GroupMap::GroupMap(const LayoutSpec& spec, std::span<const Share> budgets)
+GroupMap::GroupMap(const LayoutSpec& spec, std::span<const Fraction> budgets)
     : groups_(spec.groups()), members_(spec.heads()), group_of_(spec.heads()), column_of_(spec.heads()) {
   KVT_CHECK(!validate_layout_spec(spec).has_value());
   KVT_CHECK(budgets.empty() || budgets.size() == spec.heads());
@@ -50,9 +50,9 @@ GroupMap::GroupMap(const LayoutSpec& spec, std::span<const Share> budgets)
   }
 }
 
-std::vector<Share> GroupMap::largest(std::span<const Share> of_heads) const {
+std::vector<Fraction> GroupMap::largest(std::span<const Fraction> of_heads) const {
   KVT_CHECK(of_heads.size() == heads());
-  std::vector<Share> out(groups_, 0);
+  std::vector<Fraction> out(groups_, 0);
   for (uint32_t head = 0; head < heads(); ++head) {
     out[group_of_[head]] = std::max(out[group_of_[head]], of_heads[head]);
   }

@@ -1,7 +1,7 @@
 // GroupMap says which KV heads share one page table.
 //
 // A *head group* is a set of (layer, KV head) pairs with one length and one page table; a page of the pool
-// holds page_tokens cells of every member. The member's *column* is its place in such a page. Without
+// holds page_tokens KV entries of every member. The member's *column* is its place in such a page. Without
 // groups (heads_per_group 0) all heads of all layers form one group: a plain paged engine.
 //
 // Which heads belong together is decided once, from calibrated budgets (METHODS 2.6, 2.7): sorted by budget,
@@ -20,8 +20,8 @@
 namespace kvtwin {
 
 // A part of a whole as Q0.32: kWhole is 1.
-using Share = uint64_t;
-constexpr Share kWhole = uint64_t{1} << 32;
+using Fraction = uint64_t;
+constexpr Fraction kWhole = uint64_t{1} << 32;
 
 enum class Clustering : uint8_t {
   kAdjacent,     // neighbours in (layer, head) order
@@ -50,7 +50,7 @@ class GroupMap {
   // `budgets` by layer * kv_heads + head; needed (and used) by the clustered kinds only.
   // REQUIRES: validate_layout_spec() found nothing; `budgets` is empty or has spec.heads() values. Empty
   // stands for equal budgets.
-  GroupMap(const LayoutSpec& spec, std::span<const Share> budgets);
+  GroupMap(const LayoutSpec& spec, std::span<const Fraction> budgets);
 
   uint32_t groups() const { return groups_; }
   uint32_t heads() const { return static_cast<uint32_t>(group_of_.size()); }
@@ -63,7 +63,7 @@ class GroupMap {
   uint32_t column_of(uint32_t head) const { return column_of_[head]; }
 
   // Largest value of each group's members.
-  std::vector<Share> largest(std::span<const Share> of_heads) const;
+  std::vector<Fraction> largest(std::span<const Fraction> of_heads) const;
 
  private:
   uint32_t groups_;

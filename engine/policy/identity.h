@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// Set in UnitRun::space where the units belong to one call alone: once it has ended, no prompt can
+// Set in UnitRun::space where the units belong to one request alone: once it has ended, no prompt can
 // ever match them.
 constexpr uint64_t kPrivateSpace = uint64_t{1} << 63;
 

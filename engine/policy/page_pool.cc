@@ -73,7 +73,7 @@ void PagePool::release(PageId page, uint64_t stamp) {
   newest_ = index;
 }
 
-void PagePool::unacquire(PageId page) {
+void PagePool::roll_back(PageId page) {
   const uint32_t index = disown(page);
   if (order_ == PageOrder::kLowestFirst) return set_free_bit(index);
   next_[index] = oldest_;

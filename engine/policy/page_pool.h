@@ -34,7 +34,7 @@ class PagePool {
   void release(PageId page, uint64_t stamp);
   // Undoes the last acquire() not yet undone. REQUIRES: `page` is what it gave, and nothing was
   // acquired or released since.
-  void unacquire(PageId page);
+  void roll_back(PageId page);
   // When the page that acquire() would give was freed. REQUIRES: pages_free() > 0.
   uint64_t oldest_stamp() const;
 

@@ -14,19 +14,20 @@ using Wide = unsigned __int128;
 uint32_t round_up(uint32_t value, uint32_t unit) { return div_ceil(value, unit) * unit; }
 
 // At most `splits` pieces of equal length, but for the last.
-void cut_row(uint32_t row, uint32_t cells, uint32_t splits, uint32_t tile, std::vector<SplitItem>* plan) {
-  if (cells == 0) return;
-  const uint32_t piece = piece_cells(cells, splits, tile);
-  for (uint32_t begin = 0; begin < cells; begin += std::min(piece, cells - begin)) {
+void cut_row(uint32_t row, uint32_t kv_entries, uint32_t splits, uint32_t tile,
+             std::vector<SplitItem>* plan) {
+  if (kv_entries == 0) return;
+  const uint32_t piece = piece_entries(kv_entries, splits, tile);
+  for (uint32_t begin = 0; begin < kv_entries; begin += std::min(piece, kv_entries - begin)) {
     plan->push_back(
-        {row, begin, begin + std::min(piece, cells - begin), static_cast<uint32_t>(plan->size())});
+        {row, begin, begin + std::min(piece, kv_entries - begin), static_cast<uint32_t>(plan->size())});
   }
 }
 
 uint32_t longest(std::span<const SplitRow> rows) {
-  uint32_t cells = 0;
-  for (const SplitRow& row : rows) cells = std::max(cells, row.cells);
-  return cells;
+  uint32_t kv_entries = 0;
+  for (const SplitRow& row : rows) kv_entries = std::max(kv_entries, row.kv_entries);
+  return kv_entries;
 }
 
 // Blocks are tiles, weighed by bytes. Block i ends at weight e_i of T: CTA ceil(e_i * W / T) - 1 owns it.
@@ -34,18 +35,19 @@ uint32_t longest(std::span<const SplitRow> rows) {
 void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
               std::vector<SplitItem>* plan) {
   uint64_t total = 0;
-  for (const SplitRow& row : rows) total += uint64_t{div_ceil(row.cells, spec.tile)} * row.cell_bytes;
+  for (const SplitRow& row : rows)
+    total += uint64_t{div_ceil(row.kv_entries, spec.tile)} * row.kv_entry_bytes;
   uint64_t before = 0;  // weight of the rows before this one
   for (uint32_t r = 0; r < rows.size(); ++r) {
-    const uint64_t weight = rows[r].cell_bytes, tiles = div_ceil(rows[r].cells, spec.tile);
+    const uint64_t weight = rows[r].kv_entry_bytes, tiles = div_ceil(rows[r].kv_entries, spec.tile);
     for (uint64_t at = 0; at < tiles;) {
       const Wide end_weight = before + (at + 1) * weight;
       const auto cta = static_cast<uint64_t>((end_weight * grid.cta_count() + total - 1) / total - 1);
       // Its last block of this row: e <= (cta + 1) * T / W.
-      const auto share_end = static_cast<uint64_t>(Wide{cta + 1} * total / grid.cta_count());
-      const uint64_t end = std::min(tiles, std::max(at + 1, (share_end - before) / weight));
+      const auto fraction_end = static_cast<uint64_t>(Wide{cta + 1} * total / grid.cta_count());
+      const uint64_t end = std::min(tiles, std::max(at + 1, (fraction_end - before) / weight));
       plan->push_back({r, static_cast<uint32_t>(at) * spec.tile,
-                       std::min(static_cast<uint32_t>(end) * spec.tile, rows[r].cells),
+                       std::min(static_cast<uint32_t>(end) * spec.tile, rows[r].kv_entries),
                        static_cast<uint32_t>(cta)});
       at = end;
     }
@@ -61,7 +63,7 @@ void aot(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& 
     std::vector<uint64_t> works;
     for (const SplitRow& row : rows) works.push_back(row.planned_work);
     const std::vector<uint32_t> splits = aot_splits(works, ctas, true);
-    for (uint32_t r = 0; r < rows.size(); ++r) cut_row(r, rows[r].cells, splits[r], spec.tile, plan);
+    for (uint32_t r = 0; r < rows.size(); ++r) cut_row(r, rows[r].kv_entries, splits[r], spec.tile, plan);
     return;
   }
   Wide sum = 0;
@@ -70,14 +72,14 @@ void aot(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& 
     const Wide work = Wide{rows[r].planned_work} * rows[r].group_rows;
     const Wide rounded = sum == 0 ? 1 : (2 * work * ctas + sum) / (2 * sum);
     const auto group = static_cast<uint32_t>(std::clamp<Wide>(rounded, 1, UINT32_MAX / 4));
-    cut_row(r, rows[r].cells, aot_member_splits(group, rows[r].group_rows), spec.tile, plan);
+    cut_row(r, rows[r].kv_entries, aot_member_splits(group, rows[r].group_rows), spec.tile, plan);
   }
 }
 
 }  // namespace
 
-uint32_t piece_cells(uint32_t cells, uint32_t splits, uint32_t tile) {
-  return round_up(div_ceil(cells, std::max(splits, 1u)), tile);
+uint32_t piece_entries(uint32_t kv_entries, uint32_t splits, uint32_t tile) {
+  return round_up(div_ceil(kv_entries, std::max(splits, 1u)), tile);
 }
 
 uint32_t grid_filling_splits(uint32_t rows, uint32_t ctas) { return std::max(1u, ctas / std::max(rows, 1u)); }
@@ -100,13 +102,13 @@ uint32_t flash_decoding_splits(uint32_t blocks, uint32_t sms, uint32_t tiles, ui
 
 uint32_t flashinfer_chunk_pages(std::span<const SplitRow> rows, const Grid& grid) {
   uint32_t live = 0;
-  for (const SplitRow& row : rows) live += row.cells > 0;
+  for (const SplitRow& row : rows) live += row.kv_entries > 0;
   if (live >= grid.cta_count()) return 0;
   const uint32_t most = div_ceil(longest(rows), grid.page_tokens);
   uint32_t low = std::max(128 / grid.page_tokens, 1u), high = std::max(low, most);
   const auto fits = [&](uint32_t chunk) {
     uint64_t pieces = 0;
-    for (const SplitRow& row : rows) pieces += div_ceil(div_ceil(row.cells, grid.page_tokens), chunk);
+    for (const SplitRow& row : rows) pieces += div_ceil(div_ceil(row.kv_entries, grid.page_tokens), chunk);
     return pieces <= grid.cta_count();
   };
   while (low < high) {
@@ -125,16 +127,16 @@ void plan_partition(PartitionKind kind, const PartitionSpec& spec, const Grid& g
   KVT_CHECK(spec.tile > 0 && grid.cta_count() > 0 && grid.page_tokens > 0);
   plan->clear();
   if (kind == PartitionKind::kStreamK) return stream_k(rows, spec, grid, plan);
-  if (kind == PartitionKind::kAotShares) return aot(rows, spec, grid, plan);
+  if (kind == PartitionKind::kAotFractions) return aot(rows, spec, grid, plan);
   if (kind == PartitionKind::kFlashInfer) {
     const uint32_t pages = flashinfer_chunk_pages(rows, grid);
     for (uint32_t r = 0; r < rows.size(); ++r) {
       if (pages == 0) {
-        cut_row(r, rows[r].cells, 1, 1, plan);
+        cut_row(r, rows[r].kv_entries, 1, 1, plan);
         continue;
       }
       const uint32_t chunk = pages * grid.page_tokens;
-      cut_row(r, rows[r].cells, div_ceil(rows[r].cells, chunk), chunk, plan);
+      cut_row(r, rows[r].kv_entries, div_ceil(rows[r].kv_entries, chunk), chunk, plan);
     }
     return;
   }
@@ -144,7 +146,7 @@ void plan_partition(PartitionKind kind, const PartitionSpec& spec, const Grid& g
     splits = flash_decoding_splits(static_cast<uint32_t>(rows.size()), grid.sms,
                                    div_ceil(longest(rows), spec.tile), spec.flash_splits_max);
   }
-  for (uint32_t r = 0; r < rows.size(); ++r) cut_row(r, rows[r].cells, splits, spec.tile, plan);
+  for (uint32_t r = 0; r < rows.size(); ++r) cut_row(r, rows[r].kv_entries, splits, spec.tile, plan);
 }
 
 }  // namespace kvtwin

@@ -1,13 +1,13 @@
 // How attention work is cut into pieces for the GPU's thread blocks (METHODS 2.8 and 2.9). Integers only.
 //
-// A *row* is what one (call, KV head) reads in one format; a piece is a slice of a row that one block
-// (CTA) works on. Whatever the planner, pieces tile their row exactly, and rows without cells have none.
+// A *row* is what one (request, KV head) reads in one format; a piece is a slice of a row that one block
+// (CTA) works on. Whatever the planner, pieces tile their row exactly, and rows without KV entries have none.
 //
 //   uniform          every row into the same number of pieces
 //   flash_decoding   the same number for all rows, by the wave heuristic over the longest row
 //   flashinfer       the smallest piece length with which the grid still holds all pieces (binary search)
-//   stream_k         a persistent grid; block g takes the g-th equal share of the flattened list
-//   aot              splits from calibrated budgets; O(1) per (call, group) and step
+//   stream_k         a persistent grid; block g takes the g-th equal fraction of the flattened list
+//   aot              splits from calibrated budgets; O(1) per (request, group) and step
 
 #ifndef KVTWIN_ENGINE_POLICY_PARTITION_H_
 #define KVTWIN_ENGINE_POLICY_PARTITION_H_
@@ -18,7 +18,7 @@
 
 namespace kvtwin {
 
-enum class PartitionKind : uint8_t { kUniform, kFlashDecoding, kFlashInfer, kStreamK, kAotShares };
+enum class PartitionKind : uint8_t { kUniform, kFlashDecoding, kFlashInfer, kStreamK, kAotFractions };
 
 // What AOT takes a group's work for (METHODS 2.8).
 enum class AotWeight : uint8_t {
@@ -29,11 +29,11 @@ enum class AotWeight : uint8_t {
 struct PartitionSpec {
   uint32_t uniform_splits = 1;  // 0: as many as fill the grid once
   uint32_t flash_splits_max = 128;
-  uint32_t tile = 64;  // cells; pieces end on multiples of it
+  uint32_t tile = 64;  // KV entries; pieces end on multiples of it
   AotWeight aot_weight = AotWeight::kGroupMax;
   bool aot_exact_grid = false;  // largest remainders: splits of a layer's rows sum to the grid
   // AOT: pieces for so many grids. With 1, a few rows too many make a second wave; the paper's splits, made
-  // for one call, give a batch as many waves as it has calls.
+  // for one request, give a batch as many waves as it has requests.
   uint32_t aot_waves = 1;
   // AOT: calibrated budgets by layer, then KV head, Q0.32 (1 << 32 is everything). Empty: equal ones.
   std::vector<uint64_t> head_budgets{};
@@ -47,8 +47,8 @@ struct Grid {
 };
 
 struct SplitRow {
-  uint32_t cells = 0;
-  uint32_t cell_bytes = 1;  // planners weigh work by bytes where formats mix
+  uint32_t kv_entries = 0;
+  uint32_t kv_entry_bytes = 1;  // planners weigh work by bytes where formats mix
   // aot: planned work of this row's group / its rows; else unused.
   uint64_t planned_work = 0;
   uint32_t group_rows = 1;  // aot: rows (members) of the head group
@@ -56,7 +56,7 @@ struct SplitRow {
 
 struct SplitItem {
   uint32_t row = 0;
-  uint32_t begin = 0, end = 0;  // cells
+  uint32_t begin = 0, end = 0;  // KV entries
   uint32_t cta = 0;             // who works on it; without a persistent grid, each its own
   friend bool operator==(const SplitItem&, const SplitItem&) = default;
 };
@@ -65,8 +65,8 @@ struct SplitItem {
 void plan_partition(PartitionKind kind, const PartitionSpec& spec, const Grid& grid,
                     std::span<const SplitRow> rows, std::vector<SplitItem>* plan);
 
-// Length of the pieces of a row of `cells` that is cut into at most `splits`, but for the last one.
-uint32_t piece_cells(uint32_t cells, uint32_t splits, uint32_t tile);
+// Length of the pieces of a row of `kv_entries` that is cut into at most `splits`, but for the last one.
+uint32_t piece_entries(uint32_t kv_entries, uint32_t splits, uint32_t tile);
 // Splits of each of `rows` rows with which their pieces fill the grid, and not more.
 uint32_t grid_filling_splits(uint32_t rows, uint32_t ctas);
 
@@ -87,19 +87,19 @@ std::vector<uint32_t> aot_splits(std::span<const uint64_t> weights, uint32_t cta
 uint32_t aot_member_splits(uint32_t group_splits, uint32_t members);
 // Whether tails that decode has grown have flattened lengths so much that weights must be taken anew:
 // tail > mean length / 10. lengths_sum over `groups` groups, tails included.
-bool aot_shares_are_stale(uint64_t lengths_sum, uint32_t groups, uint32_t tail);
+bool aot_fractions_are_stale(uint64_t lengths_sum, uint32_t groups, uint32_t tail);
 
 // The slowest piece beside the mean: ratio = work * ctas / (splits * work_sum).
-struct Straggler {
+struct SlowestSplit {
   uint64_t work = 0;    // of the unit whose pieces are largest
   uint32_t splits = 1;  // into which it is cut
   uint64_t work_sum = 0;
   uint32_t ctas = 1;
 };
 // REQUIRES: both spans have the same length, splits >= 1.
-Straggler straggler_of(std::span<const uint64_t> works, std::span<const uint32_t> splits, uint32_t ctas);
+SlowestSplit straggler_of(std::span<const uint64_t> works, std::span<const uint32_t> splits, uint32_t ctas);
 // The same for pieces: the most loaded CTA, by bytes.
-Straggler straggler_of(std::span<const SplitRow> rows, std::span<const SplitItem> plan, uint32_t ctas);
+SlowestSplit straggler_of(std::span<const SplitRow> rows, std::span<const SplitItem> plan, uint32_t ctas);
 
 }  // namespace kvtwin
 

@@ -66,13 +66,13 @@ uint32_t aot_member_splits(uint32_t group_splits, uint32_t members) {
   return std::max(1u, (2 * group_splits + members) / (2 * members));
 }
 
-bool aot_shares_are_stale(uint64_t lengths_sum, uint32_t groups, uint32_t tail) {
+bool aot_fractions_are_stale(uint64_t lengths_sum, uint32_t groups, uint32_t tail) {
   return Wide{tail} * 10 * groups > lengths_sum;
 }
 
-Straggler straggler_of(std::span<const uint64_t> works, std::span<const uint32_t> splits, uint32_t ctas) {
+SlowestSplit straggler_of(std::span<const uint64_t> works, std::span<const uint32_t> splits, uint32_t ctas) {
   KVT_CHECK(works.size() == splits.size());
-  Straggler worst{0, 1, 0, ctas};
+  SlowestSplit worst{0, 1, 0, ctas};
   for (size_t i = 0; i < works.size(); ++i) {
     worst.work_sum += works[i];
     if (Wide{works[i]} * worst.splits > Wide{worst.work} * splits[i]) {
@@ -83,12 +83,12 @@ Straggler straggler_of(std::span<const uint64_t> works, std::span<const uint32_t
   return worst;
 }
 
-Straggler straggler_of(std::span<const SplitRow> rows, std::span<const SplitItem> plan, uint32_t ctas) {
+SlowestSplit straggler_of(std::span<const SplitRow> rows, std::span<const SplitItem> plan, uint32_t ctas) {
   std::vector<uint64_t> load;
-  Straggler worst{0, 1, 0, ctas};
+  SlowestSplit worst{0, 1, 0, ctas};
   for (const SplitItem& item : plan) {
     if (item.cta >= load.size()) load.resize(item.cta + 1, 0);
-    const uint64_t bytes = uint64_t{item.end - item.begin} * rows[item.row].cell_bytes;
+    const uint64_t bytes = uint64_t{item.end - item.begin} * rows[item.row].kv_entry_bytes;
     load[item.cta] += bytes;
     worst.work_sum += bytes;
     worst.work = std::max(worst.work, load[item.cta]);

@@ -11,22 +11,22 @@
 
 namespace kvtwin {
 
-// What happens to cells whose tag would get 2 bits now, and got 4 when they were written (METHODS 4.6).
+// What happens to KV entries whose tag would get 2 bits now, and got 4 when they were written (METHODS 4.6).
 enum class Ageing : uint8_t {
   kIgnore,      // nothing; the paper
   kForecast,    // bits are those of the tag that a token has for most of its life: older
-  kRequantise,  // at turn start, whole pages of such cells become int2; never the other way
+  kRequantise,  // at turn start, whole pages of such KV entries become int2; never the other way
 };
 
 struct PrecisionSpec {
   uint32_t group = 32;             // values that share scale and zero: 32, 64 or 128
   uint32_t residual_tokens = 128;  // kivi_int2: keys packed at once, values kept exact
   bool per_channel_keys = false;   // int4 in the fast layout: records of 128 tokens (kv_format.h)
-  // triaxial: bit k says that cells of tag k get int4; the others int2.
+  // triaxial: bit k says that KV entries of tag k get int4; the others int2.
   uint64_t four_bit_tags = kAllTags;
-  // Tags in the order in which their int4 cells are requantised when nothing else is left to take
+  // Tags in the order in which their int4 KV entries are requantised when nothing else is left to take
   // (ascending loss per bit, METHODS 4.6).
-  std::array<uint8_t, kTags> demote_order = [] {
+  std::array<uint8_t, kTags> two_bit_order = [] {
     std::array<uint8_t, kTags> order{};
     for (uint8_t tag = 0; tag < kTags; ++tag) order[tag] = tag;
     return order;
@@ -37,8 +37,8 @@ struct PrecisionSpec {
   Ageing ageing = Ageing::kIgnore;
 };
 
-// The next `count` cells of a call, in order of position. Of none, with 4 bits: what waits for its group goes
-// to int4 now (the end of the prompt).
+// The next `count` KV entries of a request, in order of position. Of none, with 4 bits: what waits for its
+// group goes to int4 now (the end of the prompt).
 struct BitRun {
   uint32_t count = 0;
   bool four = false;

@@ -3,10 +3,11 @@
 //   lru            let go longest ago
 //   lfu            used least often
 //   session_aware  first what no session is waited for that used it, then what one is expected to come back
-//                  for, then what a call that is here is about to use; each by age. KVFlow (arXiv 2507.07400)
-//                  keeps agents' KV by how many steps of a known workflow are left; here it is the client's
-//                  word alone (events.h, SessionHint), the mean of the session's pauses so far.
-//   cost_aware     GreedyDual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost /
+//                  for, then what a request that is here is about to use; each by age. KVFlow (arXiv
+//                  2507.07400) keeps agents' KV by how many steps of a known workflow are left; here it is
+//                  the client's word alone (events.h, SessionHint), the mean of the session's pauses so far.
+//   cost_aware     GreedyMixedPrecision-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor +
+//   uses x cost /
 //                  size, the floor being the highest rank that was ever evicted, as it was at the last use.
 //                  Cost over size is the work of computing one token again, which grows with what stands
 //                  before it.
@@ -25,7 +26,7 @@
 namespace kvtwin {
 
 // Of the sessions that used a prefix, the one that needs it most: has ended, was given up, or nobody said
-// anything of it | should come back | has a call here.
+// anything of it | should come back | has a request here.
 enum class Awaited : uint8_t { kNo, kExpected, kHere };
 
 struct PrefixUse {
@@ -42,7 +43,7 @@ class PrefixEviction {
   virtual ~PrefixEviction() = default;
   virtual uint64_t rank(const PrefixUse& use) const = 0;
   // Whether it reads `awaited`: without, nobody keeps an account of sessions.
-  virtual bool asks_sessions() const { return false; }
+  virtual bool needs_sessions() const { return false; }
   virtual uint64_t floor() const { return 0; }
   // A page of this rank has gone.
   virtual void evicted(uint64_t rank) { (void)rank; }

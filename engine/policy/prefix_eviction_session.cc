@@ -11,7 +11,7 @@ class SessionAware final : public PrefixEviction {
   uint64_t rank(const PrefixUse& use) const override {
     return static_cast<uint64_t>(use.awaited) << 62 | (use.stamp & ((uint64_t{1} << 62) - 1));
   }
-  bool asks_sessions() const override { return true; }
+  bool needs_sessions() const override { return true; }
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
       disk_pool_(disk),
       eviction_(std::move(eviction)),
       watch_(watch),
-      asks_sessions_(eviction_->asks_sessions()),
+      needs_sessions_(eviction_->needs_sessions()),
       nodes_(1),
       table_(1024, 0) {
   KVT_CHECK(units_per_page > 0);
@@ -43,13 +43,13 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
     lock(taken);
     if (on_gpu) match.pages_gpu += static_cast<uint32_t>(node.gpu.size());
     on_gpu = on_gpu && node.gpu.size() == node.pages;
-    if (node.recall != Match::kNoRecall) match.recall = node.recall;
+    if (node.load != Match::kNoLoad) match.load = node.load;
     pages += matched;
     advance(&cursor, uint64_t{matched} * units_per_page_);
     at = taken;
     if (taken != child) break;
   }
-  match.lease = {NodeId{at}, pages};
+  match.pin = {NodeId{at}, pages};
   return match;
 }
 
@@ -71,9 +71,9 @@ uint32_t PrefixIndex::find_on_gpu(uint64_t name_space, std::span<const UnitRun> 
   return pages;
 }
 
-void PrefixIndex::release(const Lease& lease, bool used) {
+void PrefixIndex::release(const Pin& pin, bool used) {
   const uint64_t stamp = used ? tick() : 0;
-  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+  for (uint32_t id = raw(pin.node); id != 0; id = nodes_[id].parent) {
     if (used) {
       nodes_[id].stamp = stamp;
       nodes_[id].floor = eviction_->floor();
@@ -87,7 +87,7 @@ void PrefixIndex::lock(uint32_t id) {
   Node& node = nodes_[id];
   if (node.locks++ == 0) {
     evictable_ -= node.gpu_pages();
-    evictable_clean_ -= node.clean_count;
+    evictable_copied_ -= node.copied_count;
     if (watch_ != nullptr) watch_->hold(node.gpu, true);
     file(id);
   }
@@ -98,44 +98,44 @@ void PrefixIndex::unlock(uint32_t id) {
   KVT_CHECK(node.locks > 0);
   if (--node.locks == 0) {
     evictable_ += node.gpu_pages();
-    evictable_clean_ += node.clean_count;
+    evictable_copied_ += node.copied_count;
     if (watch_ != nullptr) watch_->hold(node.gpu, false);
     file(id);
   }
 }
 
 bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
-                         std::span<const PageId> pages, Lease* lease, std::span<const uint16_t> dead) {
+                         std::span<const PageId> pages, Pin* pin, std::span<const uint16_t> dropped_tokens) {
   if (pages.empty()) return true;
-  const uint32_t parent = raw(lease->node);
+  const uint32_t parent = raw(pin->node);
   Cursor cursor{identity};
-  advance(&cursor, uint64_t{lease->pages} * units_per_page_);
+  advance(&cursor, uint64_t{pin->pages} * units_per_page_);
   const auto count = static_cast<uint32_t>(pages.size());
   const uint64_t units = uint64_t{count} * units_per_page_;
   KVT_CHECK(has_units(cursor, units));
-  const auto holes = static_cast<uint32_t>(std::count(pages.begin(), pages.end(), kNoPage));
-  KVT_CHECK(holes == 0 || host_pool_ == nullptr);
-  pages_gpu_ += count - holes;
+  const auto dropped_slots = static_cast<uint32_t>(std::count(pages.begin(), pages.end(), kNoPage));
+  KVT_CHECK(dropped_slots == 0 || host_pool_ == nullptr);
+  pages_gpu_ += count - dropped_slots;
   if (parent != 0 && nodes_[parent].locks == 1 && nodes_[parent].first_child == 0) {
     // Nobody else stands on this leaf: it grows in place, and a session stays one node.
     Node& leaf = nodes_[parent];
     KVT_CHECK(leaf.gpu.size() == leaf.pages);
     append_runs(cursor, units, &leaf.runs);
     leaf.gpu.insert(leaf.gpu.end(), pages.begin(), pages.end());
-    leaf.holes += holes;
-    if (!dead.empty()) {
-      leaf.dead.resize(leaf.pages, 0);
-      leaf.dead.insert(leaf.dead.end(), dead.begin(), dead.end());
+    leaf.dropped_slots += dropped_slots;
+    if (!dropped_tokens.empty()) {
+      leaf.dropped_tokens.resize(leaf.pages, 0);
+      leaf.dropped_tokens.insert(leaf.dropped_tokens.end(), dropped_tokens.begin(), dropped_tokens.end());
     }
     leaf.pages += count;
     if (!leaf.host.empty()) leaf.host.resize(leaf.pages, kNoPage);
-    if (!leaf.dead.empty()) leaf.dead.resize(leaf.pages, 0);
-    lease->pages += count;
+    if (!leaf.dropped_tokens.empty()) leaf.dropped_tokens.resize(leaf.pages, 0);
+    pin->pages += count;
     return true;
   }
   const uint64_t hash = hash_first_page(parent, name_space, cursor);
   if (find_child(parent, name_space, hash, cursor) != 0) {
-    pages_gpu_ -= count - holes;
+    pages_gpu_ -= count - dropped_slots;
     return false;
   }
   const uint32_t id = make_node();
@@ -144,14 +144,14 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   node.name_space = name_space;
   node.hash = hash;
   node.pages = count;
-  node.pages_before = lease->pages;
+  node.pages_before = pin->pages;
   node.locks = 1;
   append_runs(cursor, units, &node.runs);
   node.gpu.assign(pages.begin(), pages.end());
-  node.holes = holes;
-  if (!dead.empty()) {
-    node.dead.assign(dead.begin(), dead.end());
-    node.dead.resize(count, 0);
+  node.dropped_slots = dropped_slots;
+  if (!dropped_tokens.empty()) {
+    node.dropped_tokens.assign(dropped_tokens.begin(), dropped_tokens.end());
+    node.dropped_tokens.resize(count, 0);
   }
   Node& above = nodes_[parent];
   node.next_sibling = above.first_child;
@@ -159,20 +159,20 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   above.first_child = id;
   ++above.children_gpu;
   table_put(hash, id);
-  *lease = {NodeId{id}, lease->pages + count};
+  *pin = {NodeId{id}, pin->pages + count};
   return true;
 }
 
-void PrefixIndex::gpu_pages(const Lease& lease, std::vector<PageId>* pages) const {
-  visit_pages(lease, 0, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
+void PrefixIndex::gpu_pages(const Pin& pin, std::vector<PageId>* pages) const {
+  visit_pages(pin, 0, pin.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
     const Node& node = nodes_[id];
     KVT_CHECK(to <= node.gpu.size());
     pages->insert(pages->end(), node.gpu.begin() + from, node.gpu.begin() + to);
   });
 }
 
-void PrefixIndex::host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
+void PrefixIndex::host_pages(const Pin& pin, uint32_t first, std::vector<PageId>* pages) const {
+  visit_pages(pin, first, pin.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
     const Node& node = nodes_[id];
     for (uint32_t i = from; i < to; ++i) {
       KVT_CHECK(i < node.host.size());
@@ -182,9 +182,9 @@ void PrefixIndex::host_pages(const Lease& lease, uint32_t first, std::vector<Pag
   });
 }
 
-uint32_t PrefixIndex::pages_on_gpu(const Lease& lease) const {
+uint32_t PrefixIndex::pages_on_gpu(const Pin& pin) const {
   uint32_t count = 0;
-  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+  for (uint32_t id = raw(pin.node); id != 0; id = nodes_[id].parent) {
     count += nodes_[id].gpu_pages();
   }
   return count;
@@ -192,7 +192,7 @@ uint32_t PrefixIndex::pages_on_gpu(const Lease& lease) const {
 
 // --- eviction
 
-bool PrefixIndex::tail_is_clean(const Node& node) {
+bool PrefixIndex::tail_is_copied(const Node& node) {
   return !node.host.empty() && node.host[node.gpu.size() - 1] != kNoPage;
 }
 
@@ -204,24 +204,24 @@ void PrefixIndex::file(uint32_t id) {
   Node& node = nodes_[id];
   const bool unlocked = node.locks == 0 && node.pages > 0;
   const bool gpu_leaf = unlocked && !node.gpu.empty() && node.children_gpu == 0;
-  const bool clean = gpu_leaf && tail_is_clean(node);
+  const bool has_copy = gpu_leaf && tail_is_copied(node);
   const bool host_leaf = unlocked && node.host_count > 0 && node.children_host == 0;
   const bool disk_leaf = unlocked && node.disk_count > 0 && node.children_disk == 0;
   const uint64_t rank = gpu_leaf || host_leaf || disk_leaf ? rank_of(node) : 0;
-  if (clean)
-    clean_.set(id, rank);
+  if (has_copy)
+    copied_.set(id, rank);
   else
-    clean_.remove(id);
-  if (gpu_leaf && !clean)
-    dirty_.set(id, rank);
+    copied_.remove(id);
+  if (gpu_leaf && !has_copy)
+    uncopied_.set(id, rank);
   else
-    dirty_.remove(id);
+    uncopied_.remove(id);
   if (host_leaf)
     host_.set(id, rank);
   else
     host_.remove(id);
   if (disk_pool_ == nullptr) return;
-  if (host_leaf && node.host_count > node.clean_count)
+  if (host_leaf && node.host_count > node.copied_count)
     spill_.set(id, rank);
   else
     spill_.remove(id);
@@ -232,34 +232,34 @@ void PrefixIndex::file(uint32_t id) {
 }
 
 uint64_t PrefixIndex::next_eviction_rank() const {
-  return clean_.empty() ? dirty_.top_rank() : clean_.top_rank();
+  return copied_.empty() ? uncopied_.top_rank() : copied_.top_rank();
 }
 
 PageId PrefixIndex::evict_gpu_page() {
   KVT_CHECK(evictable_ > 0);
-  KVT_CHECK(!clean_.empty() || !dirty_.empty());
+  KVT_CHECK(!copied_.empty() || !uncopied_.empty());
   for (;;) {
-    const PageId page = evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
+    const PageId page = evict_tail(copied_.empty() ? uncopied_.top() : copied_.top());
     if (page != kNoPage) return page;
   }
 }
 
 PageId PrefixIndex::evict_tail(uint32_t id) {
   Node& node = nodes_[id];
-  const bool keeps_copy = tail_is_clean(node);
+  const bool keeps_copy = tail_is_copied(node);
   eviction_->evicted(rank_of(node));
   const PageId page = node.gpu.back();
   node.gpu.pop_back();
   if (page == kNoPage) {
-    --node.holes;
+    --node.dropped_slots;
   } else {
     --evictable_;
     --pages_gpu_;
     ++evicted_;
   }
   if (keeps_copy) {
-    --node.clean_count;
-    --evictable_clean_;
+    --node.copied_count;
+    --evictable_copied_;
   } else {
     drop_behind(id, static_cast<uint32_t>(node.gpu.size()) + 1);
   }
@@ -280,7 +280,7 @@ void PrefixIndex::trim_last_page(uint32_t id) {
   Node& node = nodes_[id];
   --node.pages;
   if (!node.host.empty()) node.host.pop_back();
-  if (!node.dead.empty()) node.dead.pop_back();
+  if (!node.dropped_tokens.empty()) node.dropped_tokens.pop_back();
   uint32_t units = units_per_page_;
   while (units > 0) {
     UnitRun& last = node.runs.back();
@@ -359,8 +359,8 @@ void PrefixIndex::count_copy(uint32_t id, uint32_t index, PageId page, bool has)
   count += change;
   (disk ? pages_disk_ : pages_host_) += change;
   if (index < node.gpu.size() && !disk) {
-    node.clean_count += change;
-    if (node.locks == 0) evictable_clean_ += change;
+    node.copied_count += change;
+    if (node.locks == 0) evictable_copied_ += change;
   }
   if (count == (has ? 1u : 0u)) {
     Node& above = nodes_[node.parent];
@@ -386,11 +386,11 @@ bool PrefixIndex::free_host_pages(uint32_t pages) {
   return host_pool_->pages_free() >= pages;
 }
 
-PrefixIndex::Cleaning PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
-                                                  std::vector<PageId>* source, std::vector<PageId>* target) {
-  if (host_pool_ == nullptr || dirty_.empty()) return Cleaning::kNothingToClean;
-  const uint32_t id = dirty_.top();
-  const uint64_t rank = dirty_.top_rank();
+PrefixIndex::Offload PrefixIndex::start_offload(uint32_t pages_max, Pin* pin, uint32_t* first,
+                                                std::vector<PageId>* source, std::vector<PageId>* target) {
+  if (host_pool_ == nullptr || uncopied_.empty()) return Offload::kNothingToOffload;
+  const uint32_t id = uncopied_.top();
+  const uint64_t rank = uncopied_.top_rank();
   // Locked first: making room on the host must not drop what is about to be copied.
   for (uint32_t above = id; above != 0; above = nodes_[above].parent) lock(above);
   const Node& node = nodes_[id];
@@ -405,34 +405,34 @@ PrefixIndex::Cleaning PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lea
   }
   if (begin == end) {
     for (uint32_t above = id; above != 0; above = nodes_[above].parent) unlock(above);
-    return Cleaning::kHostHoldsNewer;
+    return Offload::kHostHoldsNewer;
   }
   std::reverse(target->begin() + static_cast<ptrdiff_t>(targets_before), target->end());
   source->insert(source->end(), node.gpu.begin() + begin, node.gpu.begin() + end);
-  *lease = {NodeId{id}, node.pages_before + end};
+  *pin = {NodeId{id}, node.pages_before + end};
   *first = node.pages_before + begin;
-  return Cleaning::kStarted;
+  return Offload::kStarted;
 }
 
-void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {
+void PrefixIndex::offloaded(const Pin& pin, uint32_t first, std::span<const PageId> host) {
   size_t next = 0;
-  // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
-  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()),
+  // Another cleaning of the same page cannot be under way: the pin keeps it out of uncopied_.
+  visit_pages(pin, first, first + static_cast<uint32_t>(host.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
               });
   KVT_CHECK(next == host.size());
-  release(lease, false);
+  release(pin, false);
 }
 
-void PrefixIndex::clean_failed(const Lease& lease, std::span<const PageId> host) {
+void PrefixIndex::offload_failed(const Pin& pin, std::span<const PageId> host) {
   for (const PageId page : host) host_pool_->release(page, clock_);
-  release(lease, false);
+  release(pin, false);
 }
 
-void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const PageId> gpu) {
+void PrefixIndex::loaded(const Pin& pin, uint32_t first, std::span<const PageId> gpu) {
   size_t next = 0;
-  visit_pages(lease, first, first + static_cast<uint32_t>(gpu.size()),
+  visit_pages(pin, first, first + static_cast<uint32_t>(gpu.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 Node& node = nodes_[id];
                 KVT_CHECK(node.gpu.size() == from);
@@ -441,22 +441,21 @@ void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const P
                   const bool from_disk = on_disk(node.host[i]);
                   if (from_disk) release_copy(id, i);
                   node.gpu.push_back(gpu[next++]);
-                  if (!from_disk && node.host[i] != kNoPage) ++node.clean_count;
+                  if (!from_disk && node.host[i] != kNoPage) ++node.copied_count;
                 }
               });
   KVT_CHECK(next == gpu.size());
   pages_gpu_ += static_cast<uint32_t>(gpu.size());
-  recall_failed(lease, first);
+  load_failed(pin, first);
 }
 
-void PrefixIndex::start_recall(const Lease& lease, uint32_t first, uint64_t recall) {
-  visit_pages(lease, first, lease.pages,
-              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
+void PrefixIndex::start_load(const Pin& pin, uint32_t first, uint64_t load) {
+  visit_pages(pin, first, pin.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].load = load; });
 }
 
-void PrefixIndex::recall_failed(const Lease& lease, uint32_t first) {
-  visit_pages(lease, first, lease.pages,
-              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
+void PrefixIndex::load_failed(const Pin& pin, uint32_t first) {
+  visit_pages(pin, first, pin.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].load = Match::kNoLoad; });
 }
 
 }  // namespace kvtwin

@@ -47,16 +47,16 @@ enum class NodeId : uint32_t {};
 constexpr NodeId kNoNode{0};
 
 // Protection of the first `pages` pages of one identity.
-struct Lease {
+struct Pin {
   NodeId node = kNoNode;
   uint32_t pages = 0;
 };
 
 struct Match {
-  Lease lease;
-  uint32_t pages_gpu = 0;       // so many of them, from the start, are on the gpu
-  uint64_t recall = kNoRecall;  // a recall that is under way for some of the others
-  static constexpr uint64_t kNoRecall = UINT64_MAX;
+  Pin pin;
+  uint32_t pages_gpu = 0;   // so many of them, from the start, are on the gpu
+  uint64_t load = kNoLoad;  // a recall that is under way for some of the others
+  static constexpr uint64_t kNoLoad = UINT64_MAX;
 };
 
 // Is told which pages of the index somebody leases (held), and which nobody does any more. Pages come into
@@ -80,42 +80,42 @@ class PrefixIndex {
   // As acquire(), of what is on the gpu.
   Match acquire_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) {
     const Match match = acquire(name_space, identity, pages_max);
-    if (match.pages_gpu == match.lease.pages) return match;
-    release(match.lease, false);
+    if (match.pages_gpu == match.pin.pages) return match;
+    release(match.pin, false);
     return acquire(name_space, identity, match.pages_gpu);
   }
   // Pages of the longest prefix of `identity` that is all on the gpu, at most pages_max. Touches nothing.
   uint32_t find_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) const;
-  // Ends a lease. `used`: the path counts as used now; otherwise it keeps its age.
-  void release(const Lease& lease, bool used);
+  // Ends a pin. `used`: the path counts as used now; otherwise it keeps its age.
+  void release(const Pin& pin, bool used);
 
   // Adds `pages`, which hold identity pages [lease->pages, lease->pages + pages.size()), behind the
   // lease and extends it over them. False, and nothing changed, if the index holds the same tokens
   // already: then the caller keeps its own copy. kNoPage among them is a hole: a page of which nothing is
-  // left; dead[i] cells of pages[i] are (it may be shorter). Holes match like pages. REQUIRES: no host tier
-  // where there are holes.
-  bool insert(uint64_t name_space, std::span<const UnitRun> identity, std::span<const PageId> pages,
-              Lease* lease, std::span<const uint16_t> dead = {});
+  // left; dead[i] KV entries of pages[i] are (it may be shorter). Holes match like pages. REQUIRES: no host
+  // tier where there are holes.
+  bool insert(uint64_t name_space, std::span<const UnitRun> identity, std::span<const PageId> pages, Pin* pin,
+              std::span<const uint16_t> dropped_tokens = {});
 
   // Appends the gpu pages [0, lease.pages) in order, kNoPage for holes. REQUIRES: all are on the gpu.
-  void gpu_pages(const Lease& lease, std::vector<PageId>* pages) const;
-  // The last of them. REQUIRES: the lease is of one page at least, and all are on the gpu.
-  PageId last_gpu_page(const Lease& lease) const {
-    const Node& node = nodes_[raw(lease.node)];
-    return node.gpu[lease.pages - node.pages_before - 1];
+  void gpu_pages(const Pin& pin, std::vector<PageId>* pages) const;
+  // The last of them. REQUIRES: the pin is of one page at least, and all are on the gpu.
+  PageId last_gpu_page(const Pin& pin) const {
+    const Node& node = nodes_[raw(pin.node)];
+    return node.gpu[pin.pages - node.pages_before - 1];
   }
   // Appends the pages in which copies of [first, lease.pages) lie, on the host or on the disk, in order.
   // REQUIRES: all have one.
-  void host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const;
-  uint32_t pages_on_gpu(const Lease& lease) const;
+  void host_pages(const Pin& pin, uint32_t first, std::vector<PageId>* pages) const;
+  uint32_t pages_on_gpu(const Pin& pin) const;
 
   // Whose they are (prefix_index_sessions.cc): nothing, unless the PrefixEviction asks for it.
-  // The path of the lease has been used by `session`.
-  void mark(const Lease& lease, SessionId session);
-  // A call of the session is here: what is the session's is wanted now. Ends with end_call(), after which the
-  // next expect() of a session that ever had one is waited for until `until`.
-  void begin_call(SessionId session);
-  void end_call(SessionId session, Instant until);
+  // The path of the pin has been used by `session`.
+  void mark(const Pin& pin, SessionId session);
+  // A request of the session is here: what is the session's is wanted now. Ends with end_request(), after
+  // which the next expect() of a session that ever had one is waited for until `until`.
+  void begin_request(SessionId session);
+  void end_request(SessionId session, Instant until);
   // The session's next call should come, and is waited for until `until`. Nothing while one is here.
   void expect(SessionId session, Instant until);
   // It will not come back. Likewise.
@@ -134,50 +134,50 @@ class PrefixIndex {
   // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *lease;
   // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
   // *target. On a full host only copies of what was let go earlier make room. Ends with cleaned() or
-  // clean_failed().
-  enum class Cleaning : uint8_t { kStarted, kNothingToClean, kHostHoldsNewer };
-  Cleaning start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
-                          std::vector<PageId>* target);
+  // offload_failed().
+  enum class Offload : uint8_t { kStarted, kNothingToOffload, kHostHoldsNewer };
+  Offload start_offload(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
+                        std::vector<PageId>* target);
   // Takes the page that is next to be cleaned instead. REQUIRES: there is one (kHostHoldsNewer).
-  PageId evict_uncleaned_page() { return evict_tail(dirty_.top()); }  // no holes: see insert
-  void cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host);
-  void clean_failed(const Lease& lease, std::span<const PageId> host);
-  // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled(), of all or
-  // of the first of them, or recall_failed(). None of the three touches the lease. What came from the disk
+  PageId evict_uncopied_page() { return evict_tail(uncopied_.top()); }  // no holes: see insert
+  void offloaded(const Pin& pin, uint32_t first, std::span<const PageId> host);
+  void offload_failed(const Pin& pin, std::span<const PageId> host);
+  // Pages [first, lease.pages) are being recalled by the transfer `load`; ends with recalled(), of all or
+  // of the first of them, or load_failed(). None of the three touches the pin. What came from the disk
   // is on the gpu alone then.
-  void start_recall(const Lease& lease, uint32_t first, uint64_t recall);
-  void recalled(const Lease& lease, uint32_t first, std::span<const PageId> gpu);
-  void recall_failed(const Lease& lease, uint32_t first);
+  void start_load(const Pin& pin, uint32_t first, uint64_t load);
+  void loaded(const Pin& pin, uint32_t first, std::span<const PageId> gpu);
+  void load_failed(const Pin& pin, uint32_t first);
 
   // Picks up to pages_max pages that are on the host alone, next to go, and protects them with *lease; *first
   // is the position of the first. Appends their host pages to *source and owned disk pages to *target. On a
   // full disk what is not newer makes room. False: there is nothing to spill, or all on the disk is newer.
   // Ends with spilled() or spill_failed().
-  bool start_spill(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
+  bool start_spill(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
                    std::vector<PageId>* target);
   // Their host pages are free, but for those that somebody else leases, or that came back to the gpu
   // meanwhile: they stay where they are, since they are in use, or being read by a recall.
-  void spilled(const Lease& lease, uint32_t first, std::span<const PageId> disk);
-  void spill_failed(const Lease& lease, std::span<const PageId> disk);
+  void spilled(const Pin& pin, uint32_t first, std::span<const PageId> disk);
+  void spill_failed(const Pin& pin, std::span<const PageId> disk);
   bool on_disk(PageId page) const { return disk_pool_ != nullptr && disk_pool_->has(page); }
 
-  // `cells` tokens of page `page` of the lease will never be read again (dead slots, METHODS 3.6).
-  void mark_dead(const Lease& lease, uint32_t page, uint32_t cells);
-  // Takes page `page` of the lease out and leaves a hole, if no other lease stands on it; else, and where
+  // `kv_entries` tokens of page `page` of the pin will never be read again (dead slots, METHODS 3.6).
+  void mark_dropped(const Pin& pin, uint32_t page, uint32_t kv_entries);
+  // Takes page `page` of the pin out and leaves a hole, if no other pin stands on it; else, and where
   // there is a hole already, kNoPage.
-  PageId take_dead_page(const Lease& lease, uint32_t page);
-  // No other lease stands on page `page`.
-  bool sole(const Lease& lease, uint32_t page) const;
-  uint32_t holes(const Lease& lease) const;
-  // Dead cells of each page of the lease, replacing *cells; all 0: empty.
-  void dead_cells(const Lease& lease, std::vector<uint16_t>* cells) const;
-  // Tokens of the lease that are not dead, for pages of page_tokens.
-  uint64_t live_tokens(const Lease& lease, uint32_t page_tokens) const;
+  PageId take_dropped_page(const Pin& pin, uint32_t page);
+  // No other pin stands on page `page`.
+  bool sole(const Pin& pin, uint32_t page) const;
+  uint32_t dropped_slots(const Pin& pin) const;
+  // Dead KV entries of each page of the pin, replacing *KV entries; all 0: empty.
+  void dropped_entries(const Pin& pin, std::vector<uint16_t>* kv_entries) const;
+  // Tokens of the pin that are not dead, for pages of page_tokens.
+  uint64_t live_tokens(const Pin& pin, uint32_t page_tokens) const;
 
   uint64_t tick() { return ++clock_; }  // a fresh stamp
   uint32_t pages_evictable() const { return evictable_; }
   uint64_t pages_evicted() const { return evicted_; }  // from the gpu, so far
-  uint32_t pages_evictable_clean() const { return evictable_clean_; }
+  uint32_t pages_evictable_copied() const { return evictable_copied_; }
   uint32_t pages_gpu() const { return pages_gpu_; }
   uint32_t pages_host() const { return pages_host_; }
   uint32_t pages_disk() const { return pages_disk_; }
@@ -193,30 +193,30 @@ class PrefixIndex {
     uint32_t pages = 0;
     uint32_t pages_before = 0;                // on the path above
     uint32_t host_count = 0, disk_count = 0;  // of `host`
-    uint32_t clean_count = 0;                 // gpu pages with a host copy
-    uint32_t holes = 0;                       // places in `gpu` that have no page
+    uint32_t copied_count = 0;                // gpu pages with a host copy
+    uint32_t dropped_slots = 0;               // places in `gpu` that have no page
     uint32_t uses = 0;
     uint64_t stamp = 0;
     uint64_t floor = 0;  // the eviction's, at the last use
-    uint64_t recall = Match::kNoRecall;
+    uint64_t load = Match::kNoLoad;
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
-    std::vector<PageId> gpu;     // of the first gpu.size() pages; kNoPage: a hole
-    std::vector<PageId> host;    // copies below, on host or disk; kNoPage: none; empty: none at all
-    std::vector<uint16_t> dead;  // cells per page; empty: none
-    uint32_t first_mark = 0;     // of those on it
+    std::vector<PageId> gpu;               // of the first gpu.size() pages; kNoPage: a hole
+    std::vector<PageId> host;              // copies below, on host or disk; kNoPage: none; empty: none at all
+    std::vector<uint16_t> dropped_tokens;  // KV entries per page; empty: none
+    uint32_t first_mark = 0;               // of those on it
     uint32_t marks_expected = 0, marks_here = 0;  // on it or below it, of sessions that are awaited so
 
-    uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }
+    uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - dropped_slots; }
   };
   struct Owner {
     Awaited awaited = Awaited::kNo;
-    uint32_t calls = 0;      // here
+    uint32_t requests = 0;   // here
     bool announced = false;  // expect() has spoken of it
     std::vector<uint32_t> marks;
   };
-  // A call of the session ended on the node: the session uses it and all nodes above.
+  // A request of the session ended on the node: the session uses it and all nodes above.
   struct Mark {
     uint32_t session = 0;
     uint32_t node = 0;
@@ -251,7 +251,7 @@ class PrefixIndex {
   void unlock(uint32_t id);
   void file(uint32_t id);  // puts the node into the heaps it belongs to, and out of the others
   uint64_t rank_of(const Node& node) const;
-  static bool tail_is_clean(const Node& node);
+  static bool tail_is_copied(const Node& node);
   void set_host(uint32_t id, uint32_t index, PageId page);
   void count_copy(uint32_t id, uint32_t index, PageId page, bool has);
   void release_copy(uint32_t id, uint32_t index);
@@ -266,7 +266,7 @@ class PrefixIndex {
   void lift_marks(uint32_t id);
   void check_marks() const;
   template <typename Visit>
-  void visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const;
+  void visit_pages(const Pin& pin, uint32_t first, uint32_t last, Visit visit) const;
 
   void table_put(uint64_t hash, uint32_t id);
   void table_replace(uint64_t hash, uint32_t from, uint32_t to);
@@ -279,11 +279,11 @@ class PrefixIndex {
   PagePool* const disk_pool_;
   const std::unique_ptr<PrefixEviction> eviction_;
   HoldWatch* const watch_;
-  const bool asks_sessions_;
+  const bool needs_sessions_;
   std::vector<Node> nodes_;  // [0] is above all roots
   std::vector<uint32_t> unused_;
   std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty
-  IndexedHeap dirty_, clean_, host_, spill_, disk_;
+  IndexedHeap uncopied_, copied_, host_, spill_, disk_;
   std::vector<Owner> owners_;  // by SessionId
   std::vector<Mark> marks_;    // [0] is none
   std::vector<uint32_t> unused_marks_;
@@ -291,15 +291,15 @@ class PrefixIndex {
   mutable std::vector<uint32_t> path_;
   uint64_t clock_ = 0;
   uint64_t evicted_ = 0;
-  uint32_t evictable_ = 0, evictable_clean_ = 0;
+  uint32_t evictable_ = 0, evictable_copied_ = 0;
   uint32_t pages_gpu_ = 0, pages_host_ = 0, pages_disk_ = 0, nodes_live_ = 0;
 };
 
 // Calls visit(node, from, to) along the path: pages [from, to) of each node that has some of [first, last).
 template <typename Visit>
-void PrefixIndex::visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const {
+void PrefixIndex::visit_pages(const Pin& pin, uint32_t first, uint32_t last, Visit visit) const {
   path_.clear();
-  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+  for (uint32_t id = raw(pin.node); id != 0; id = nodes_[id].parent) {
     if (nodes_[id].pages_before < last) path_.push_back(id);
     if (nodes_[id].pages_before <= first) break;
   }

@@ -21,7 +21,7 @@ void PrefixIndex::drop_disk_page(uint32_t id) {
   trim_last_page(id);
 }
 
-bool PrefixIndex::start_spill(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
+bool PrefixIndex::start_spill(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
                               std::vector<PageId>* target) {
   if (disk_pool_ == nullptr || spill_.empty()) return false;
   const uint32_t id = spill_.top();
@@ -41,17 +41,17 @@ bool PrefixIndex::start_spill(uint32_t pages_max, Lease* lease, uint32_t* first,
   const Node& node = nodes_[id];
   source->insert(source->end(), node.host.begin() + (end - count), node.host.begin() + end);
   for (uint32_t i = 0; i < count; ++i) target->push_back(disk_pool_->acquire());
-  *lease = {NodeId{id}, node.pages_before + end};
+  *pin = {NodeId{id}, node.pages_before + end};
   *first = node.pages_before + end - count;
   return true;
 }
 
-void PrefixIndex::spilled(const Lease& lease, uint32_t first, std::span<const PageId> disk) {
+void PrefixIndex::spilled(const Pin& pin, uint32_t first, std::span<const PageId> disk) {
   size_t next = 0;
-  visit_pages(lease, first, first + static_cast<uint32_t>(disk.size()),
+  visit_pages(pin, first, first + static_cast<uint32_t>(disk.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i, ++next) {
-                  // Locked but by this lease: pages that came back to the gpu have not left it again.
+                  // Locked but by this pin: pages that came back to the gpu have not left it again.
                   const bool unlocked = nodes_[id].locks == 1 || KVT_PLANTED(hot_spill);
                   const bool moves = unlocked && i >= nodes_[id].gpu.size();
                   if (!moves) {
@@ -63,12 +63,12 @@ void PrefixIndex::spilled(const Lease& lease, uint32_t first, std::span<const Pa
                 }
               });
   KVT_CHECK(next == disk.size());
-  release(lease, false);
+  release(pin, false);
 }
 
-void PrefixIndex::spill_failed(const Lease& lease, std::span<const PageId> disk) {
+void PrefixIndex::spill_failed(const Pin& pin, std::span<const PageId> disk) {
   for (const PageId page : disk) disk_pool_->release(page, clock_);
-  release(lease, false);
+  release(pin, false);
 }
 
 // Invariants (3) and (6), as far as a disk is concerned.
@@ -91,7 +91,7 @@ void PrefixIndex::check_tiers(uint32_t id) const {
   }
   KVT_CHECK(children_disk == node.children_disk);
   const bool unlocked = node.locks == 0;
-  const bool spills = node.host_count > node.clean_count && node.children_host == 0;
+  const bool spills = node.host_count > node.copied_count && node.children_host == 0;
   KVT_CHECK(spill_.contains(id) == (disk_pool_ != nullptr && unlocked && spills));
   KVT_CHECK(disk_.contains(id) == (unlocked && disk > 0 && children_disk == 0));
 }

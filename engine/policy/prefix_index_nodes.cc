@@ -123,8 +123,8 @@ void PrefixIndex::drop_node(uint32_t id) {
     nodes_[node.parent].first_child = node.next_sibling;
   }
   if (node.next_sibling != 0) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
-  dirty_.remove(id);
-  clean_.remove(id);
+  uncopied_.remove(id);
+  copied_.remove(id);
   host_.remove(id);
   spill_.remove(id);
   disk_.remove(id);
@@ -184,19 +184,19 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   const bool lower_was_on_host = lower.host_count > 0, lower_was_on_disk = lower.disk_count > 0;
   split_list(&lower.gpu, &upper.gpu);
   split_list(&lower.host, &upper.host);
-  split_list(&lower.dead, &upper.dead);
+  split_list(&lower.dropped_tokens, &upper.dropped_tokens);
   const auto count_copies = [this](Node* node) {
-    node->holes = static_cast<uint32_t>(std::count(node->gpu.begin(), node->gpu.end(), kNoPage));
-    node->host_count = node->disk_count = node->clean_count = 0;
+    node->dropped_slots = static_cast<uint32_t>(std::count(node->gpu.begin(), node->gpu.end(), kNoPage));
+    node->host_count = node->disk_count = node->copied_count = 0;
     for (size_t i = 0; i < node->host.size(); ++i) {
       if (node->host[i] == kNoPage) continue;
       ++(on_disk(node->host[i]) ? node->disk_count : node->host_count);
-      if (i < node->gpu.size()) ++node->clean_count;
+      if (i < node->gpu.size()) ++node->copied_count;
     }
     if (node->host_count + node->disk_count == 0) node->host.clear();
   };
   // What is on the gpu already is not being recalled.
-  if (upper.gpu.size() < pages) upper.recall = lower.recall;
+  if (upper.gpu.size() < pages) upper.load = lower.load;
   count_copies(&upper);
   count_copies(&lower);
   upper.children_gpu = lower.gpu.empty() ? 0 : 1;
@@ -247,9 +247,9 @@ void PrefixIndex::table_erase(uint64_t hash, uint32_t id) {
   }
   table_[hole] = 0;
   for (size_t at = (hole + 1) & mask; table_[at] != 0; at = (at + 1) & mask) {
-    const size_t home = nodes_[table_[at]].hash & mask;
+    const size_t host_copy = nodes_[table_[at]].hash & mask;
     // It may fill the hole if the hole lies on its way from home, cyclically.
-    if (((at - home) & mask) >= ((at - hole) & mask)) {
+    if (((at - host_copy) & mask) >= ((at - hole) & mask)) {
       table_[hole] = table_[at];
       table_[at] = 0;
       hole = at;
@@ -270,7 +270,7 @@ void PrefixIndex::table_grow() {
 }
 
 void PrefixIndex::check_invariants() const {
-  uint32_t evictable = 0, evictable_clean = 0, gpu = 0, host = 0, disk = 0, live = 0;
+  uint32_t evictable = 0, evictable_copied = 0, gpu = 0, host = 0, disk = 0, live = 0;
   for (uint32_t id = 1; id < nodes_.size(); ++id) {
     const Node& node = nodes_[id];
     if (node.pages == 0) continue;
@@ -292,32 +292,32 @@ void PrefixIndex::check_invariants() const {
     uint64_t units = 0;
     for (const UnitRun& run : node.runs) units += run.count;
     KVT_CHECK(units == uint64_t{node.pages} * units_per_page_);
-    uint32_t copies = 0, clean = 0, holes = 0;
+    uint32_t copies = 0, has_copy = 0, dropped_slots = 0;
     for (uint32_t i = 0; i < node.pages; ++i) {
       const bool copied = !node.host.empty() && node.host[i] != kNoPage;
       KVT_CHECK(i < node.gpu.size() || copied);
       copies += copied ? 1 : 0;
-      clean += copied && i < node.gpu.size() ? 1 : 0;
+      has_copy += copied && i < node.gpu.size() ? 1 : 0;
       if (i < node.gpu.size() && node.gpu[i] == kNoPage)
-        ++holes;
+        ++dropped_slots;
       else if (i < node.gpu.size())
         KVT_CHECK(gpu_pool_->owned(node.gpu[i]));
       if (copied) KVT_CHECK((on_disk(node.host[i]) ? disk_pool_ : host_pool_)->owned(node.host[i]));
     }
     KVT_CHECK(copies == node.host_count + node.disk_count);
-    KVT_CHECK(clean == node.clean_count);
-    KVT_CHECK(holes == node.holes);
-    KVT_CHECK(node.dead.empty() || node.dead.size() == node.pages);
+    KVT_CHECK(has_copy == node.copied_count);
+    KVT_CHECK(dropped_slots == node.dropped_slots);
+    KVT_CHECK(node.dropped_tokens.empty() || node.dropped_tokens.size() == node.pages);
     gpu += node.gpu_pages();
     host += node.host_count;
     disk += node.disk_count;
     if (node.locks == 0) {
       evictable += node.gpu_pages();
-      evictable_clean += clean;
+      evictable_copied += has_copy;
     }
     const bool gpu_leaf = node.locks == 0 && !node.gpu.empty() && node.children_gpu == 0;
-    KVT_CHECK((clean_.contains(id) || dirty_.contains(id)) == gpu_leaf);
-    KVT_CHECK(!(clean_.contains(id) && dirty_.contains(id)));
+    KVT_CHECK((copied_.contains(id) || uncopied_.contains(id)) == gpu_leaf);
+    KVT_CHECK(!(copied_.contains(id) && uncopied_.contains(id)));
     KVT_CHECK(host_.contains(id) == (node.locks == 0 && node.host_count > 0 && node.children_host == 0));
     check_tiers(id);
     KVT_CHECK(find_child(node.parent, node.name_space, node.hash, Cursor{node.runs}) == id);
@@ -325,7 +325,7 @@ void PrefixIndex::check_invariants() const {
   check_marks();
   KVT_CHECK(live == nodes_live_);
   KVT_CHECK(evictable == evictable_);
-  KVT_CHECK(evictable_clean == evictable_clean_);
+  KVT_CHECK(evictable_copied == evictable_copied_);
   KVT_CHECK(gpu == pages_gpu_);
   KVT_CHECK(host == pages_host_);
   KVT_CHECK(disk == pages_disk_);

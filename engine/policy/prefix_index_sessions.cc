@@ -1,6 +1,6 @@
 // Whose prefixes they are: only where the PrefixEviction asks for it.
 //
-// A *mark* stands on a node on which a call of a session ended. The session uses that node and all nodes
+// A *mark* stands on a node on which a request of a session ended. The session uses that node and all nodes
 // above it. Each node counts the marks on it and below it whose sessions are awaited, so how much it is
 // awaited itself is known without looking at sessions. When a node goes, its marks move to the node above; so
 // a mark climbs its own path once at most, and no operation looks at the sessions that share a node.
@@ -66,9 +66,9 @@ PrefixIndex::Owner& PrefixIndex::owner(SessionId session) {
   return owners_[raw(session)];
 }
 
-void PrefixIndex::mark(const Lease& lease, SessionId session) {
-  const uint32_t at = raw(lease.node);
-  if (!asks_sessions_ || at == 0) return;
+void PrefixIndex::mark(const Pin& pin, SessionId session) {
+  const uint32_t at = raw(pin.node);
+  if (!needs_sessions_ || at == 0) return;
   Owner& who = owner(session);
   path_.clear();
   for (uint32_t id = at; id != 0; id = nodes_[id].parent) {
@@ -96,18 +96,18 @@ void PrefixIndex::mark(const Lease& lease, SessionId session) {
   recount(at, Awaited::kNo, who.awaited);
 }
 
-void PrefixIndex::begin_call(SessionId session) {
-  if (!asks_sessions_) return;
-  ++owner(session).calls;
+void PrefixIndex::begin_request(SessionId session) {
+  if (!needs_sessions_) return;
+  ++owner(session).requests;
   waited_for_.remove(raw(session));
   await(raw(session), Awaited::kHere);
 }
 
-void PrefixIndex::end_call(SessionId session, Instant until) {
-  if (!asks_sessions_) return;
+void PrefixIndex::end_request(SessionId session, Instant until) {
+  if (!needs_sessions_) return;
   Owner& who = owner(session);
-  KVT_CHECK(who.calls > 0);
-  if (--who.calls > 0) return;
+  KVT_CHECK(who.requests > 0);
+  if (--who.requests > 0) return;
   if (who.announced) {
     waited_for_.set(raw(session), static_cast<uint64_t>(until.ns));
   } else {
@@ -116,14 +116,14 @@ void PrefixIndex::end_call(SessionId session, Instant until) {
 }
 
 void PrefixIndex::expect(SessionId session, Instant until) {
-  if (!asks_sessions_ || owner(session).calls > 0) return;
+  if (!needs_sessions_ || owner(session).requests > 0) return;
   owner(session).announced = true;
   waited_for_.set(raw(session), static_cast<uint64_t>(until.ns));
   await(raw(session), Awaited::kExpected);
 }
 
 void PrefixIndex::forget(SessionId session) {
-  if (!asks_sessions_ || owner(session).calls > 0) return;
+  if (!needs_sessions_ || owner(session).requests > 0) return;
   waited_for_.remove(raw(session));
   Owner& who = owner(session);
   await(raw(session), Awaited::kNo);
@@ -155,7 +155,7 @@ void PrefixIndex::check_marks() const {
     const Owner& who = owners_[session];
     marks += who.marks.size();
     for (const uint32_t mark : who.marks) {
-      KVT_CHECK(asks_sessions_ && marks_[mark].session == session);
+      KVT_CHECK(needs_sessions_ && marks_[mark].session == session);
       for (uint32_t id = marks_[mark].node; id != 0; id = nodes_[id].parent) {
         expected[id] += who.awaited == Awaited::kExpected ? 1 : 0;
         here[id] += who.awaited == Awaited::kHere ? 1 : 0;

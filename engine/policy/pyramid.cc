@@ -44,13 +44,13 @@ std::vector<uint32_t> pyramid_released(const PyramidSpec& spec, uint32_t tokens)
   const int64_t step = spec.layers > 1 ? (most - least) / (int64_t{spec.layers} - 1) : 0;
   std::vector<uint32_t> out(spec.layers);
   for (uint32_t l = 0; l < spec.layers; ++l) {
-    int64_t cells = most - l * step;
+    int64_t kv_entries = most - l * step;
     if (tokens < spec.budget) {
-      cells = room;
+      kv_entries = room;
     } else if (int64_t{tokens} < 2 * base) {
-      cells = base;
+      kv_entries = base;
     }
-    out[l] = static_cast<uint32_t>(std::clamp<int64_t>(cells, 0, room));
+    out[l] = static_cast<uint32_t>(std::clamp<int64_t>(kv_entries, 0, room));
   }
   return out;
 }

@@ -1,8 +1,8 @@
-// PyramidKV: how many cells each layer keeps, fewer with depth (METHODS 1.4). Integers.
+// PyramidKV: how many KV entries each layer keeps, fewer with depth (METHODS 1.4). Integers.
 //
 // The line: base = B - w; from max = 2 base - min in the first layer to min = base / beta in the last; where
-// max would exceed the N - w cells there are, max = N - w and min = 2 base - max. The window w is kept on
-// top.
+// max would exceed the N - w KV entries there are, max = N - w and min = 2 base - max. The window w is kept
+// on top.
 
 #ifndef KVTWIN_ENGINE_POLICY_PYRAMID_H_
 #define KVTWIN_ENGINE_POLICY_PYRAMID_H_

@@ -12,26 +12,26 @@ namespace kvtwin {
 namespace {
 
 constexpr PolicyInfo kPolicies[] = {
-    {"scorer", "none", "Nothing is scored; every cell is kept."},
-    {"scorer", "streaming_llm", "The first cells and the most recent ones (StreamingLLM)."},
+    {"scorer", "none", "Nothing is scored; every KV entry is kept."},
+    {"scorer", "streaming_llm", "The first entries and the most recent ones (StreamingLLM)."},
     {"scorer", "h2o",
-     "Cells that have gathered most attention so far, beside the most recent (H2O, at every step)."},
+     "Entries that have gathered most attention so far, beside the most recent (H2O, at every step)."},
     {"scorer", "h2o_prefill",
      "Attention gathered over the prompt once: column sums (KVCache-Factory), or per row that can see the "
-     "cell "
+     "KV entry "
      "(kvpress ObservedAttention)."},
     {"scorer", "snapkv",
      "What the last queries of the prompt look at, smoothed (SnapKV; five code bases' variants)."},
     {"scorer", "pyramidkv", "SnapKV's scores; made for budgets that shrink with depth (PyramidKV)."},
     {"scorer", "tova", "What the last query looks at, all heads together (TOVA)."},
-    {"scorer", "knorm", "Cells with short keys (Knorm)."},
-    {"scorer", "keydiff", "Cells whose keys differ from the mean key (KeyDiff)."},
+    {"scorer", "knorm", "Entries with short keys (Knorm)."},
+    {"scorer", "keydiff", "Entries whose keys differ from the mean key (KeyDiff)."},
     {"scorer", "expected_attention",
      "What queries to come are expected to look at, from the past ones' mean and covariance."},
     {"scorer", "kvzip",
      "What the model looks at when it repeats its context; one more pass over it (KVzip)."},
     {"scorer", "fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip)."},
-    {"scorer", "trimkv", "A trained gate that sets how fast each cell's worth decays (TrimKV)."},
+    {"scorer", "trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV)."},
     {"scorer", "raas", "Pages by when they last drew attention; the stalest goes first (RaaS)."},
     {"scorer", "duo_attention",
      "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's."},
@@ -42,12 +42,13 @@ constexpr PolicyInfo kPolicies[] = {
     {"scorer", "intent_residual", "The rule, corrected by a small trained head (IntentKV)."},
     {"scorer", "finch", "SnapKV whose window is the question (FINCH)."},
     {"scorer", "critical_kv",
-     "SnapKV for half of the budget, then weighted by what a cell adds to the output (CriticalKV)."},
-    {"scorer", "random", "A draw per cell: the floor that a scorer must beat."},
+     "SnapKV for half of the budget, then weighted by what a KV entry adds to the output (CriticalKV)."},
+    {"scorer", "random", "A draw per KV entry: the floor that a scorer must beat."},
     {"budget", "all", "A head group may keep every cell."},
-    {"budget", "ratio", "Every head keeps the same share of the cells that are ranked."},
-    {"budget", "uniform", "Every head keeps the same number of cells, whatever the length."},
-    {"budget", "pyramid", "Lower layers keep more cells than higher ones; their sum is layers times cells."},
+    {"budget", "ratio", "Every head keeps the same fraction of the entries that are ranked."},
+    {"budget", "uniform", "Every head keeps the same number of entries, whatever the length."},
+    {"budget", "pyramid",
+     "Lower layers keep more entries than higher ones; their sum is layers times entries."},
     {"budget", "reserved",
      "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages "
      "for "
@@ -55,25 +56,28 @@ constexpr PolicyInfo kPolicies[] = {
     {"budget", "head_masks",
      "Some heads keep everything, the others sinks and window only (DuoAttention, RazorAttention)."},
     {"budget", "ada",
-     "A layer's heads share layers' worth of cells by their scores, with a floor each; counted by the world "
+     "A layer's heads share layers' worth of entries by their scores, with a floor each; counted by the "
+     "backend "
      "(Ada-KV)."},
-    {"budget", "top_per_layer", "The best share of a layer's cells stays, whichever heads they are of."},
+    {"budget", "top_per_layer", "The best fraction of a layer's entries stays, whichever heads they are of."},
     {"budget", "top_across_layers",
-     "The best share of all layers' cells stays, whichever heads they are of."},
+     "The best fraction of all layers' entries stays, whichever heads they are of."},
     {"budget", "released",
      "The dynamic chunk rule of TANGRAM's released code: counts by scores, rounded up to pages, pages given "
      "back after each chunk."},
-    {"layout", "paged", "Cells fill pages in order of position; a cached prefix keeps its slots."},
-    {"layout", "arena",
-     "A fixed number of pages per call and head group; the world chooses what they hold (StreamingLLM's and "
+    {"layout", "paged", "Entries fill pages in order of position; a cached prefix keeps its slots."},
+    {"layout", "ring",
+     "A fixed number of pages per request and head group; the backend chooses what they hold (StreamingLLM's "
+     "and "
      "RaaS's rings)."},
-    {"layout", "compact", "Kept cells move together and keep their rotation; pages behind them are freed."},
+    {"layout", "compact", "Kept entries move together and keep their rotation; pages behind them are freed."},
     {"layout", "compact_rerotate", "As compact, with keys rotated to their new places: never shared."},
-    {"layout", "slot_dead", "Dropped cells leave holes; pages of one token are freed one by one (IntentKV)."},
-    {"layout", "page_mask_dead", "Dropped cells are masked; a page is freed when nothing in it is left."},
+    {"layout", "slot_mask",
+     "Dropped entries leave holes; pages of one token are freed one by one (IntentKV)."},
+    {"layout", "page_mask", "Dropped entries are masked; a page is freed when nothing in it is left."},
     {"layout", "ragged",
      "Groups of KV heads have page tables of their own, each as long as its heads need (TANGRAM)."},
-    {"precision", "bf16", "Every cell is stored as the model computed it."},
+    {"precision", "bf16", "Every KV entry is stored as the model computed it."},
     {"precision", "fp8", "E4M3, one byte per value; half of bf16's memory."},
     {"precision", "int4",
      "4 bits per value, scale and zero per `group` channels of a token (precision_options.group: 32, 64, "
@@ -83,7 +87,7 @@ constexpr PolicyInfo kPolicies[] = {
     {"precision", "kivi_int2",
      "2 bits per value, keys per channel and values per token; the last precision_options.residual_tokens of "
      "a "
-     "call stay bf16."},
+     "request stay bf16."},
     {"precision", "triaxial",
      "2 or 4 bits by a token's tag (age of its turn, modality, role): two pools in one address space, "
      "decoded "
@@ -91,10 +95,10 @@ constexpr PolicyInfo kPolicies[] = {
     {"placement", "gpu", "KV lives on the gpu only; what is evicted is computed again."},
     {"placement", "host",
      "Cached prefixes that are about to be evicted are copied to the host; a hit there is recalled by a "
-     "transfer that the call waits for."},
-    {"placement", "arena",
-     "Every page of a call is on the host. The prompt is computed on the gpu; at its end the gpu keeps an "
-     "arena of fixed size per call, whose content the retrieval chooses step by step."},
+     "transfer that the request waits for."},
+    {"placement", "resident",
+     "Every page of a request is on the host. The prompt is computed on the gpu; at its end the gpu keeps an "
+     "arena of fixed size per request, whose content the retrieval chooses step by step."},
     {"retrieval", "all", "A step reads every live page."},
     {"retrieval", "quest",
      "Reads the pages whose min-max summary bounds the query highest. All pages stay on the gpu; the first "
@@ -117,23 +121,24 @@ constexpr PolicyInfo kPolicies[] = {
      "FlashAttention's rule: as many splits, the same for all, as fill whole waves of blocks."},
     {"partition", "flashinfer",
      "The CPU searches the smallest chunk that fits the grid, per layer and step; its time is charged."},
-    {"partition", "stream_k", "The device gives each block an equal share of all work, by prefix sums."},
+    {"partition", "stream_k", "The device gives each block an equal fraction of all work, by prefix sums."},
     {"partition", "aot",
-     "Splits from calibrated budgets, fixed offline and scaled by each call's length; no planning at run "
+     "Splits from calibrated budgets, fixed offline and scaled by each request's length; no planning at run "
      "time."},
     {"identity", "shared", "Equal tokens share KV, whoever sent them."},
-    {"identity", "session", "Only calls of one session share KV."},
+    {"identity", "session", "Only requests of one session share KV."},
     {"identity", "session_memory",
-     "As session; besides, the world keeps a query memory for each of the 1,024 sessions used last "
+     "As session; besides, the backend keeps a query memory for each of the 1,024 sessions used last "
      "(IntentKV)."},
     {"identity", "none", "No prefix is ever reused."},
     {"prefix_eviction", "lru", "The prefix that was let go longest ago loses its pages first."},
     {"prefix_eviction", "lfu", "The prefix that was used least often loses its pages first; ties by age."},
     {"prefix_eviction", "session_aware",
      "First what belongs to sessions that have ended or are long overdue, then to those that their clients "
-     "say will come back, then to those with a call in the queue; each by age."},
+     "say will come back, then to those with a request in the queue; each by age."},
     {"prefix_eviction", "cost_aware",
-     "GreedyDual-Size-Frequency: uses times the work of computing a token again, on top of the highest rank "
+     "GreedyMixedPrecision-Size-Frequency: uses times the work of computing a token again, on top of the "
+     "highest rank "
      "that was evicted before the last use."},
 };
 
@@ -144,7 +149,7 @@ struct Choice {
 };
 
 constexpr Choice<Placement> kPlacements[] = {
-    {"gpu", make_placement_gpu}, {"host", make_placement_host}, {"arena", make_placement_arena}};
+    {"gpu", make_placement_gpu}, {"host", make_placement_host}, {"resident", make_placement_resident}};
 constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all},
                                              {"quest", make_retrieval_quest},
                                              {"arkvale", make_retrieval_arkvale},
@@ -203,12 +208,13 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
            ", but must be a multiple of the group, " + std::to_string(spec.group);
   }
   // Before packing, rows may move; packed keys share scales with their neighbours.
-  const bool moves_packed = axes.scorer->moment() != Moment::kAtNoTime &&
-                            axes.scorer->moment() != Moment::kChunkEnd && !axes.layout->keeps_slots();
+  const bool moves_packed = axes.scorer->compression_trigger() != CompressionTrigger::kAtNoTime &&
+                            axes.scorer->compression_trigger() != CompressionTrigger::kChunkEnd &&
+                            !axes.layout->keeps_slots();
   if (moves_packed) {
-    return "layout " + set.layout + " moves cells after precision " + set.precision +
+    return "layout " + set.layout + " moves entries after precision " + set.precision +
            " has packed them in groups, which would quantise them twice; use a layout that keeps slots "
-           "(page_mask_dead), a scorer that works at chunk ends, or precision int4";
+           "(page_mask), a scorer that works at chunk ends, or precision int4";
   }
   return std::nullopt;
 }
@@ -217,22 +223,22 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
 std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes& axes,
                                           const CoreConfig& config) {
   const PrecisionSpec& spec = set.precision_spec;
-  if (axes.placement->uses_host() || axes.placement->uses_arena()) {
+  if (axes.placement->uses_host() || axes.placement->uses_resident()) {
     return "precision triaxial keeps pages of two sizes, which no transfer moves yet, but placement is " +
            set.placement + "; set placement: gpu, or precision: int4";
   }
   if (!axes.budget->keeps_all() || set.layout != "paged") {
-    const char* const why = axes.layout->keeping() == Keeping::kHoles
+    const char* const why = axes.layout->slot_retention() == SlotRetention::kInPlace
                                 ? ", which holds tokens from far apart, so holes would hardly ever empty one"
                                 : ", of all heads, but what is left is other tokens in each head, and so "
                                   "other numbers of either format (METHODS 7.5: quotas per format)";
-    return "precision triaxial fills pages with cells of one format" + std::string(why) + "; budget " +
+    return "precision triaxial fills pages with entries of one format" + std::string(why) + "; budget " +
            set.budget + " and layout " + set.layout +
            " move or drop them; set budget: all and layout: paged, or precision: int4, which packs what is "
            "left";
   }
   if (!axes.retrieval->reads_everything()) {
-    return "precision triaxial fills pages with cells of positions far apart, which retrieval " +
+    return "precision triaxial fills pages with entries of positions far apart, which retrieval " +
            set.retrieval + " cannot choose among; set retrieval: all, or precision: int4";
   }
   if (config.page_order == PageOrder::kOldestFirst) {
@@ -261,25 +267,26 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
 }
 
 // Recalling what a budget has kept. An arena is of pages that all heads share, so all must hold equally many
-// cells; and a page that was offloaded must not change any more, so all is dropped at once, before that.
-std::optional<std::string> validate_recall_of_kept(const PolicySet& set, const PolicyAxes& axes,
-                                                   const CoreConfig& config) {
+// KV entries; and a page that was offloaded must not change any more, so all is dropped at once, before that.
+std::optional<std::string> validate_recall_of_retained(const PolicySet& set, const PolicyAxes& axes,
+                                                       const CoreConfig& config) {
   const std::string recalls = "retrieval " + set.retrieval + " recalls pages of all heads";
   if (set.layout != "compact") {
     return recalls + ", of which layout " + set.layout +
-           (axes.layout->keeping() == Keeping::kHoles ? " leaves pages with holes"
-            : axes.layout->keeps_phase()              ? " has one table for each group of them"
-                                                      : " turns the keys when they move") +
+           (axes.layout->slot_retention() == SlotRetention::kInPlace ? " leaves pages with holes"
+            : axes.layout->keeps_phase()                             ? " has one table for each group of them"
+                                                                     : " turns the keys when they move") +
            "; set layout: compact, or retrieval: quest with placement: gpu, or budget: all with layout: "
            "paged";
   }
-  if (axes.scorer->moment() != Moment::kPromptEnd) {
+  if (axes.scorer->compression_trigger() != CompressionTrigger::kPromptEnd) {
     return recalls + " that never change, but scorer " + set.scorer +
-           " drops cells more than once; choose a scorer that works at the prompt's end, or retrieval: quest "
+           " drops entries more than once; choose a scorer that works at the prompt's end, or retrieval: "
+           "quest "
            "with placement: gpu";
   }
   if (config.prefix_cache) {
-    return "layout " + set.layout + " moves cells when scorer " + set.scorer +
+    return "layout " + set.layout + " moves entries when scorer " + set.scorer +
            " has seen the whole prompt, so what is at home on the host cannot be reused; set prefix_cache: "
            "false";
   }
@@ -288,26 +295,27 @@ std::optional<std::string> validate_recall_of_kept(const PolicySet& set, const P
     return "retrieval " + set.retrieval +
            (method == RetrievalMethod::kShadowkv ? " factorises the keys of a token in all heads together"
                                                  : " learns its columns from all rows of the prompt") +
-           ", but each head has cells of its own tokens left; set retrieval: freekv, arkvale or quest, or "
+           ", but each head has entries of its own tokens left; set retrieval: freekv, arkvale or quest, or "
            "budget: all with layout: paged";
   }
   return std::nullopt;
 }
 
-// Choosing among what a budget has kept. A page's summary is taken when its cells no longer move, and holds
-// for what is left of it: a bound over more keys is still a bound.
-std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, const PolicyAxes& axes,
-                                                      const CoreConfig& config) {
-  if (axes.layout->keeping() == Keeping::kAll) return std::nullopt;
-  if (axes.placement->uses_arena()) return validate_recall_of_kept(set, axes, config);
-  if (axes.layout->keeping() == Keeping::kRing) {
+// Choosing among what a budget has kept. A page's summary is taken when its KV entries no longer move, and
+// holds for what is left of it: a bound over more keys is still a bound.
+std::optional<std::string> validate_retrieval_of_retained(const PolicySet& set, const PolicyAxes& axes,
+                                                          const CoreConfig& config) {
+  if (axes.layout->slot_retention() == SlotRetention::kAll) return std::nullopt;
+  if (axes.placement->uses_resident()) return validate_recall_of_retained(set, axes, config);
+  if (axes.layout->slot_retention() == SlotRetention::kRing) {
     return "retrieval " + set.retrieval +
-           " chooses whole pages, but layout arena overwrites them cell by "
-           "cell; set layout: compact, ragged or page_mask_dead, or retrieval: all";
+           " chooses whole pages, but layout ring overwrites them KV entry by "
+           "KV entry; set layout: compact, ragged or page_mask, or retrieval: all";
   }
-  if (axes.layout->keeping() == Keeping::kMove && axes.scorer->moment() == Moment::kDecodeStep) {
+  if (axes.layout->slot_retention() == SlotRetention::kMove &&
+      axes.scorer->compression_trigger() == CompressionTrigger::kDecodeStep) {
     return "scorer " + set.scorer +
-           " moves cells while the call decodes, and no page's summary is rebuilt for "
+           " moves entries while the request decodes, and no page's summary is rebuilt for "
            "retrieval " +
            set.retrieval + "; choose a scorer that works at chunk or prompt ends, or retrieval: all";
   }
@@ -317,17 +325,17 @@ std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, cons
 // METHODS 7.5, the pairs with placement and retrieval.
 std::optional<std::string> validate_retrieval(const PolicySet& set, const PolicyAxes& axes,
                                               const CoreConfig& config) {
-  if (axes.retrieval->needs_arena() && !axes.placement->uses_arena()) {
+  if (axes.retrieval->needs_resident() && !axes.placement->uses_resident()) {
     return "retrieval " + set.retrieval + " recalls pages from the host, but placement " + set.placement +
-           " keeps none of a running call there; set placement: arena, or retrieval: quest";
+           " keeps none of a running request there; set placement: resident, or retrieval: quest";
   }
-  if (axes.placement->uses_arena() && !axes.retrieval->needs_arena()) {
-    return "placement arena leaves a call only part of its pages, but retrieval " + set.retrieval +
+  if (axes.placement->uses_resident() && !axes.retrieval->needs_resident()) {
+    return "placement resident leaves a request only part of its pages, but retrieval " + set.retrieval +
            " reads all of them on the gpu; set placement: gpu, or a retrieval that recalls (freekv)";
   }
   if (axes.retrieval->reads_everything()) return std::nullopt;
-  if (auto wrong = validate_retrieval_of_kept(set, axes, config)) return wrong;
-  if (set.precision != "bf16" && axes.retrieval->needs_arena()) {
+  if (auto problem = validate_retrieval_of_retained(set, axes, config)) return problem;
+  if (set.precision != "bf16" && axes.retrieval->needs_resident()) {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
            set.precision +
            ") is not built; set precision: bf16, or retrieval: quest, whose pages stay on the gpu";
@@ -339,7 +347,7 @@ std::optional<std::string> validate_disk(const PolicyAxes& axes, const PolicySet
                                          const CoreConfig& config) {
   if (config.pages_disk == 0) return std::nullopt;
   const std::string has = "the disk tier has " + std::to_string(config.pages_disk) + " pages";
-  if (axes.placement->uses_arena() || !axes.placement->uses_host()) {
+  if (axes.placement->uses_resident() || !axes.placement->uses_host()) {
     return has + " behind a host tier that placement " + set.placement +
            " does not keep for cached prefixes; set placement: host, or 0 pages";
   }
@@ -350,14 +358,14 @@ std::optional<std::string> validate_disk(const PolicyAxes& axes, const PolicySet
 }
 
 // Whose pages can go to the host and come back as they are.
-std::optional<std::string> validate_demotion(const PolicyAxes& axes, const PolicySet& set) {
-  if (axes.placement->uses_arena() || !axes.placement->uses_host()) {
-    return "preemption demote copies a call's pages to the host tier, which placement " + set.placement +
+std::optional<std::string> validate_swap(const PolicyAxes& axes, const PolicySet& set) {
+  if (axes.placement->uses_resident() || !axes.placement->uses_host()) {
+    return "preemption demote copies a request's pages to the host tier, which placement " + set.placement +
            " does not keep for them; set placement: host, or preemption: recompute";
   }
   if (axes.precision->exact_tokens_max() > 0 || set.precision_spec.per_channel_keys) {
     return "preemption demote copies pages, but precision " + set.precision +
-           " keeps a call's newest cells beside them; set preemption: recompute, or another precision";
+           " keeps a request's newest entries beside them; set preemption: recompute, or another precision";
   }
   return std::nullopt;
 }
@@ -395,51 +403,51 @@ std::optional<std::string> unknown_policy(const PolicySet& set) {
       {"precision", set.precision}, {"placement", set.placement}, {"retrieval", set.retrieval},
       {"partition", set.partition}, {"identity", set.identity}};
   for (const auto& [axis, name] : names) {
-    if (auto wrong = unknown(axis, name)) return wrong;
+    if (auto problem = unknown(axis, name)) return problem;
   }
   return std::nullopt;
 }
 
 std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config) {
-  if (auto wrong = unknown_policy(set)) return wrong;
-  if (auto wrong = unknown("prefix_eviction", config.prefix_eviction)) return wrong;
-  if (auto wrong = validate_scorer(set.scorer, set.scorer_spec)) return wrong;
-  if (auto wrong = validate_layout_spec(set.layout_spec)) return wrong;
-  if (auto wrong = validate_budget_spec(set.budget, set.budget_spec, set.layout_spec)) return wrong;
+  if (auto problem = unknown_policy(set)) return problem;
+  if (auto problem = unknown("prefix_eviction", config.prefix_eviction)) return problem;
+  if (auto problem = validate_scorer(set.scorer, set.scorer_spec)) return problem;
+  if (auto problem = validate_layout_spec(set.layout_spec)) return problem;
+  if (auto problem = validate_budget_spec(set.budget, set.budget_spec, set.layout_spec)) return problem;
   return validate_axes(make_axes(set), set, config);
 }
 
 std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet& set,
                                          const CoreConfig& config) {
-  if (auto wrong = validate_retention(axes, set, config)) return wrong;
+  if (auto problem = validate_retention(axes, set, config)) return problem;
   if (axes.layout->needs_page_1() && config.page_tokens != 1) {
     return "layout " + set.layout + " frees single tokens and needs page_tokens 1, not " +
-           std::to_string(config.page_tokens) + "; set it, or take layout page_mask_dead";
+           std::to_string(config.page_tokens) + "; set it, or take layout page_mask";
   }
   if (!axes.layout->keeps_slots() && config.prefix_cache) {
-    if (auto wrong = validate_snapshots(axes, set, config)) return wrong;
+    if (auto problem = validate_prefix_checkpoints(axes, set, config)) return problem;
   }
-  if (auto wrong = validate_precision(set, axes, config)) return wrong;
+  if (auto problem = validate_precision(set, axes, config)) return problem;
   if (axes.precision->by_tag()) {
-    if (auto wrong = validate_pools(set, axes, config)) return wrong;
+    if (auto problem = validate_pools(set, axes, config)) return problem;
   } else if (config.pages_int2 > 0) {
     return std::to_string(config.pages_int2) + " pages are int2, but precision " + set.precision +
            " has one format; set precision: triaxial";
   }
   if (axes.scorer->causality() == Causality::kSuffixDependent && axes.identity->shares_across_sessions()) {
     return "scorer " + set.scorer +
-           " keeps cells by what follows them, which would leak one session's view into "
+           " keeps entries by what follows them, which would leak one session's view into "
            "another; set identity: session or none";
   }
-  if (auto wrong = validate_retrieval(set, axes, config)) return wrong;
+  if (auto problem = validate_retrieval(set, axes, config)) return problem;
   if (axes.placement->uses_host() && config.pages_host == 0) {
     return "placement " + set.placement +
            " needs a host tier, but it has 0 pages; give it room, or use placement gpu";
   }
-  if (config.preemption == PreemptionKind::kDemote) {
-    if (auto wrong = validate_demotion(axes, set)) return wrong;
+  if (config.preemption == PreemptionKind::kSwap) {
+    if (auto problem = validate_swap(axes, set)) return problem;
   }
-  if (auto wrong = validate_disk(axes, set, config)) return wrong;
+  if (auto problem = validate_disk(axes, set, config)) return problem;
   if (!axes.placement->uses_host() && config.pages_host > 0) {
     return "the host tier has " + std::to_string(config.pages_host) + " pages that placement " +
            set.placement + " never uses; set placement host, or 0 pages";
@@ -448,7 +456,7 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
 }
 
 std::optional<std::string> validate_core_config(const CoreConfig& config) {
-  if (auto wrong = validate_limits(config)) return wrong;
+  if (auto problem = validate_limits(config)) return problem;
   return validate_policy_set(config.policies, config);
 }
 
@@ -471,14 +479,14 @@ std::optional<std::string> validate_limits(const CoreConfig& config) {
     return "watermark_pages is " + number(config.watermark_pages) + " of " + number(config.pages_gpu) +
            " pages, so nothing could ever be admitted";
   }
-  if (config.calls_max == 0) return "calls_max is 0, so nothing could ever run";
+  if (config.requests_max == 0) return "requests_max is 0, so nothing could ever run";
   if (config.step_tokens_max == 0) return "step_tokens_max is 0, so nothing could ever run";
   if (config.steps_in_flight_max < 1 || config.steps_in_flight_max > 2) {
     return "steps_in_flight_max is " + number(config.steps_in_flight_max) + ", but must be 1 or 2";
   }
   if (config.repeat_max == 0) return "repeat_max is 0, but must be at least 1";
   if (config.evict_batch_pages == 0) return "evict_batch_pages is 0, but must be at least 1";
-  if (config.clean_batch_pages == 0) return "clean_batch_pages is 0, but must be at least 1";
+  if (config.offload_batch_pages == 0) return "offload_batch_pages is 0, but must be at least 1";
   if (config.page_order == PageOrder::kOldestFirst && config.prefix_eviction != "lru") {
     return "page_order OLDEST_FIRST keeps free and cached pages in one queue by age, which prefix_eviction " +
            config.prefix_eviction + " does not follow; set prefix_eviction: lru, or page_order: LOWEST_FIRST";

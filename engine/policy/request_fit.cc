@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "engine/policy/dual_pool.h"
+#include "engine/policy/mixed_precision_pool.h"
 #include "engine/policy/registry.h"
 
 namespace kvtwin {
 namespace {
 
-uint64_t tokens_of(const CallReady& request) {
+uint64_t tokens_of(const RequestReady& request) {
   return uint64_t{request.prompt_tokens} + request.output_tokens;
 }
 
@@ -17,13 +17,13 @@ uint64_t tokens_of(const CallReady& request) {
 RequestFit::RequestFit(const CoreConfig& config, const PolicyAxes& axes, const Retention& retention)
     : config_(config),
       retention_(retention),
-      arena_(axes.placement->uses_arena()),
+      offloaded_(axes.placement->uses_resident()),
       by_tag_(axes.precision->by_tag()) {}
 
-PagesNeeded RequestFit::needed(const CallReady& request) const {
+PagesNeeded RequestFit::needed(const RequestReady& request) const {
   const uint64_t tokens = tokens_of(request), pages = div_ceil(tokens, uint64_t{config_.page_tokens});
-  if (tokens > UINT32_MAX) return {pages, arena_ ? pages : 0};
-  if (arena_) return needed_in_arena(request.prompt_tokens, request.output_tokens);
+  if (tokens > UINT32_MAX) return {pages, offloaded_ ? pages : 0};
+  if (offloaded_) return needed_in_resident(request.prompt_tokens, request.output_tokens);
   if (by_tag_) return {int4_pages(request), 0};
   // Of a request that will be handed over the output counts too: decoding engines are alike as a rule, and
   // nothing is computed in vain.
@@ -31,19 +31,19 @@ PagesNeeded RequestFit::needed(const CallReady& request) const {
 }
 
 // A preempted request is computed again as a prompt, with what it had said. With all reserved, none ever is.
-PagesNeeded RequestFit::needed_in_arena(uint32_t prompt_tokens, uint32_t output_tokens) const {
+PagesNeeded RequestFit::needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const {
   const uint32_t page = config_.page_tokens, pages = div_ceil(prompt_tokens + output_tokens, page);
   if (config_.admission != AdmissionKind::kFullReservation) return {pages, pages};
   const uint32_t held = gpu_pages_held(config_.policies.retrieval_spec, page, pages);
   return {std::max(div_ceil(prompt_tokens, page), held), pages};
 }
 
-uint64_t RequestFit::int4_pages(const CallReady& request) const {
-  DualPool::Call probe;
+uint64_t RequestFit::int4_pages(const RequestReady& request) const {
+  MixedPrecisionPool::Request probe;
   probe.prompt = request.prompt_tokens;
   bits_of(request.roles, request.turn, request.prompt_tokens, config_.policies.precision_spec, &probe.bits);
-  return DualPool::demand_of(probe, static_cast<uint32_t>(tokens_of(request)), config_.pages_int2,
-                             config_.page_tokens)
+  return MixedPrecisionPool::demand_of(probe, static_cast<uint32_t>(tokens_of(request)), config_.pages_int2,
+                                       config_.page_tokens)
       .pages_4;
 }
 
@@ -51,8 +51,8 @@ PagesNeeded RequestFit::room() const {
   return {config_.pages_gpu - config_.pages_int2 - config_.watermark_pages, config_.pages_host};
 }
 
-std::optional<Misfit> RequestFit::misfit(const CallReady& request) const {
-  using Reason = RejectCall::Reason;
+std::optional<Misfit> RequestFit::misfit(const RequestReady& request) const {
+  using Reason = RejectRequest::Reason;
   const uint64_t tokens = tokens_of(request);
   if (request.prompt_tokens == 0) return Misfit{Reason::kPromptEmpty, 1, 0};
   if (config_.context_tokens_max != 0 && tokens > config_.context_tokens_max) {

@@ -24,7 +24,7 @@ struct PagesNeeded {
 
 // Why a request can never run.
 struct Misfit {
-  RejectCall::Reason reason{};
+  RejectRequest::Reason reason{};
   uint64_t needed = 0;  // tokens or pages, by reason
   uint64_t limit = 0;
 };
@@ -34,19 +34,19 @@ class RequestFit {
   // REQUIRES: all are valid together, and outlive this.
   RequestFit(const CoreConfig& config, const PolicyAxes& axes, const Retention& retention);
 
-  PagesNeeded needed(const CallReady& request) const;
+  PagesNeeded needed(const RequestReady& request) const;
   // Placement arena, whose reservations are this. REQUIRES: fewer than 2^32 tokens.
-  PagesNeeded needed_in_arena(uint32_t prompt_tokens, uint32_t output_tokens) const;
+  PagesNeeded needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const;
   // What requests may hold; the watermark stays free.
   PagesNeeded room() const;
-  std::optional<Misfit> misfit(const CallReady& request) const;
+  std::optional<Misfit> misfit(const RequestReady& request) const;
 
  private:
-  uint64_t int4_pages(const CallReady& request) const;
+  uint64_t int4_pages(const RequestReady& request) const;
 
   const CoreConfig& config_;
   const Retention& retention_;
-  const bool arena_, by_tag_;
+  const bool offloaded_, by_tag_;
 };
 
 }  // namespace kvtwin

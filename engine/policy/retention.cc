@@ -9,27 +9,29 @@ namespace kvtwin {
 
 Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
     : budget_(*axes.budget),
-      keeping_(axes.layout->keeping()),
-      moment_(axes.budget->keeps_all() ? Moment::kAtNoTime : axes.scorer->moment()),
+      slot_retention_(axes.layout->slot_retention()),
+      compression_trigger_(axes.budget->keeps_all() ? CompressionTrigger::kAtNoTime
+                                                    : axes.scorer->compression_trigger()),
       sinks_(config.policies.budget_spec.sinks),
       window_(config.policies.budget_spec.window),
       forced_(sinks_ + window_),
       chunk_tokens_(config.policies.budget_spec.chunk_tokens),
       interval_(config.policies.budget_spec.interval) {
   const BudgetSpec& spec = config.policies.budget_spec;
-  arena_ = axes.placement->uses_arena();
+  offloaded_ = axes.placement->uses_resident();
   known_ = axes.budget->known_at_admission();
-  by_chunk_ = keeping_ == Keeping::kMove && moment_ == Moment::kChunkEnd;
+  by_chunk_ =
+      slot_retention_ == SlotRetention::kMove && compression_trigger_ == CompressionTrigger::kChunkEnd;
   staged_ = by_chunk_ && known_;
   reserves_ = axes.budget->reserves() && staged_;
   const GroupMap groups = make_groups(config.policies);
   shape_.groups = groups.groups();
   shape_.page_tokens = config.page_tokens;
   shape_.even = spec.uniform_depth;
-  if (keeping_ != Keeping::kRing) return;
+  if (slot_retention_ != SlotRetention::kRing) return;
   const bool masks = !spec.keeps_all.empty() && config.policies.budget == "head_masks";
-  const uint32_t cells = masks ? forced_ : spec.cells;
-  shape_.ring_pages = div_ceil(cells, config.page_tokens);
+  const uint32_t kv_entries = masks ? forced_ : spec.kv_entries;
+  shape_.ring_pages = div_ceil(kv_entries, config.page_tokens);
   for (uint32_t g = 0; g < shape_.groups; ++g) {
     // A ring keeps none of what it ranks; whoever keeps it all is none.
     const bool ring = !masks || budget_.quota(g, 1'000) == 0;
@@ -38,10 +40,10 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
   }
 }
 
-uint64_t Retention::pages_kept(uint32_t tokens, uint32_t raw) const {
+uint64_t Retention::pages_retained(uint32_t tokens, uint32_t raw) const {
   uint64_t pages = 0;
   for (uint32_t g = 0; g < shape_.groups; ++g) {
-    pages += div_ceil<uint64_t>(uint64_t{cells_after(g, tokens)} + raw, shape_.page_tokens);
+    pages += div_ceil<uint64_t>(uint64_t{entries_after(g, tokens)} + raw, shape_.page_tokens);
   }
   return pages;
 }
@@ -54,7 +56,7 @@ uint64_t Retention::pages_raw(uint32_t tokens) const {
 
 uint32_t Retention::decode_limit(uint32_t tokens) const {
   uint32_t most = 0;
-  for (uint32_t g = 0; g < shape_.groups; ++g) most = std::max(most, cells_after(g, tokens));
+  for (uint32_t g = 0; g < shape_.groups; ++g) most = std::max(most, entries_after(g, tokens));
   return most + interval_;
 }
 
@@ -67,41 +69,44 @@ uint32_t Retention::steps_until_full(uint32_t tokens) const {
 bool Retention::can_drop(uint32_t tokens, uint64_t live) const {
   if (!known_) return ranked(tokens) > 0;
   uint64_t after = 0;
-  for (uint32_t g = 0; g < shape_.groups; ++g) after += cells_after(g, tokens);
+  for (uint32_t g = 0; g < shape_.groups; ++g) after += entries_after(g, tokens);
   return after < live;
 }
 
 namespace {
 
-std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicySet& set,
-                                           const CoreConfig& config) {
+std::optional<std::string> validate_compression_trigger(const PolicyAxes& axes, const PolicySet& set,
+                                                        const CoreConfig& config) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
-  const Moment moment = axes.scorer->moment();
+  const CompressionTrigger compression_trigger = axes.scorer->compression_trigger();
   const BudgetSpec& spec = set.budget_spec;
-  if (moment == Moment::kTurnStart && axes.layout->keeping() != Keeping::kHoles) {
+  if (compression_trigger == CompressionTrigger::kTurnStart &&
+      axes.layout->slot_retention() != SlotRetention::kInPlace) {
     return "scorer " + set.scorer +
-           " works at the start of a turn, on the prefix that a call begins with, which layout " +
-           set.layout + " does not share; choose layout page_mask_dead or slot_dead";
+           " works at the start of a turn, on the prefix that a request begins with, which layout " +
+           set.layout + " does not share; choose layout page_mask or slot_mask";
   }
-  if (moment == Moment::kTurnStart && !config.prefix_cache) {
+  if (compression_trigger == CompressionTrigger::kTurnStart && !config.prefix_cache) {
     return "scorer " + set.scorer +
-           " works at the start of a turn, on the prefix that a call begins with, but prefix_cache is false; "
+           " works at the start of a turn, on the prefix that a request begins with, but prefix_cache is "
+           "false; "
            "set it, or choose another moment";
   }
-  if (moment == Moment::kDecodeStep && !axes.budget->known_at_admission()) {
+  if (compression_trigger == CompressionTrigger::kDecodeStep && !axes.budget->known_at_admission()) {
     return "scorer " + set.scorer + " works at decode steps, where budget " + set.budget +
-           " does not say when there are too many cells; choose budget uniform, ratio or pyramid";
+           " does not say when there are too many KV entries; choose budget uniform, ratio or pyramid";
   }
-  if (axes.budget->reserves() && moment != Moment::kChunkEnd) {
+  if (axes.budget->reserves() && compression_trigger != CompressionTrigger::kChunkEnd) {
     return "scorer " + set.scorer + " needs the whole prompt before it drops anything, but budget " +
            set.budget +
            " sets aside pages only for what is kept; choose a scorer that works at chunk ends, or budget "
            "ratio";
   }
-  if (moment == Moment::kChunkEnd) {
-    if (axes.layout->keeping() == Keeping::kHoles) {
-      return "layout " + set.layout + " drops cells where they are once the prompt is known, but scorer " +
-             set.scorer + " works at chunk ends; choose layout compact or ragged";
+  if (compression_trigger == CompressionTrigger::kChunkEnd) {
+    if (axes.layout->slot_retention() == SlotRetention::kInPlace) {
+      return "layout " + set.layout +
+             " drops KV entries where they are once the prompt is known, but scorer " + set.scorer +
+             " works at chunk ends; choose layout compact or ragged";
     }
     uint32_t room = config.step_tokens_max;
     if (config.batch_order == BatchOrder::kMixed) room /= 2;
@@ -112,7 +117,8 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
              " tokens of a prompt; set chunk_tokens to that or less, or raise the step's limit";
     }
   }
-  if (spec.uniform_depth && moment == Moment::kChunkEnd && axes.budget->known_at_admission()) {
+  if (spec.uniform_depth && compression_trigger == CompressionTrigger::kChunkEnd &&
+      axes.budget->known_at_admission()) {
     return "uniform_depth tops up what a dynamic budget has given back, but budget " + set.budget +
            " gives nothing back; choose budget released, or uniform_depth: false";
   }
@@ -123,44 +129,45 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
 
 std::optional<std::string> validate_retention(const PolicyAxes& axes, const PolicySet& set,
                                               const CoreConfig& config) {
-  const Keeping keeping = axes.layout->keeping();
+  const SlotRetention slot_retention = axes.layout->slot_retention();
   const bool keeps_all = axes.budget->keeps_all();
-  if (keeping == Keeping::kRing) {
+  if (slot_retention == SlotRetention::kRing) {
     if (set.budget != "uniform" && set.budget != "head_masks") {
-      return "layout arena has a fixed number of pages per call, which budget " + set.budget +
+      return "layout ring has a fixed number of pages per request, which budget " + set.budget +
              " does not say; choose budget uniform or head_masks";
     }
     const BudgetSpec& spec = set.budget_spec;
     if (set.budget == "head_masks" && spec.sinks + spec.window == 0) {
-      return "layout arena gives the heads that budget head_masks names no room at all: sinks and window are "
+      return "layout ring gives the heads that budget head_masks names no room at all: sinks and window are "
              "both 0; raise one of them";
     }
     return std::nullopt;
   }
   if (keeps_all) {
-    if (keeping == Keeping::kAll) return std::nullopt;
+    if (slot_retention == SlotRetention::kAll) return std::nullopt;
     return "layout " + set.layout +
-           " has nothing to do while budget all keeps every cell; choose layout "
+           " has nothing to do while budget all keeps every KV entry; choose layout "
            "paged, or another budget";
   }
-  if (axes.scorer->moment() == Moment::kAtNoTime) {
-    return "budget " + set.budget + " drops cells, but scorer " + set.scorer +
+  if (axes.scorer->compression_trigger() == CompressionTrigger::kAtNoTime) {
+    return "budget " + set.budget + " drops KV entries, but scorer " + set.scorer +
            " ranks nothing; choose a scorer, or budget all";
   }
-  if (keeping == Keeping::kAll) {
-    return "budget " + set.budget + " drops cells, but layout " + set.layout +
-           " has no way to let go of them; choose layout compact, ragged, slot_dead or page_mask_dead";
+  if (slot_retention == SlotRetention::kAll) {
+    return "budget " + set.budget + " drops KV entries, but layout " + set.layout +
+           " has no way to let go of them; choose layout compact, ragged, slot_mask or page_mask";
   }
-  if (axes.placement->uses_host() && !axes.placement->uses_arena()) {  // arena: validate_retrieval_of_kept()
+  if (axes.placement->uses_host() &&
+      !axes.placement->uses_resident()) {  // arena: validate_retrieval_of_retained()
     return "placement " + set.placement + " copies whole pages of a prefix, which layout " + set.layout +
            " does not keep; use placement gpu";
   }
-  if (keeping == Keeping::kHoles && axes.identity->shares_across_sessions()) {
+  if (slot_retention == SlotRetention::kInPlace && axes.identity->shares_across_sessions()) {
     return "layout " + set.layout +
            " leaves holes where a prompt ended, which would leak one session's view into another; set "
            "identity: session or none";
   }
-  if (keeping == Keeping::kHoles && !axes.budget->known_at_admission()) {
+  if (slot_retention == SlotRetention::kInPlace && !axes.budget->known_at_admission()) {
     return "budget " + set.budget + " gives heads different counts, but layout " + set.layout +
            " drops a token from all heads at once; choose layout ragged, or budget uniform or ratio";
   }
@@ -168,24 +175,24 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
     return "budget " + set.budget + " gives heads different counts, but layout " + set.layout +
            " has one page table for all of them; choose layout ragged, or budget uniform or ratio";
   }
-  return validate_moment(axes, set, config);
+  return validate_compression_trigger(axes, set, config);
 }
 
-std::optional<std::string> validate_snapshots(const PolicyAxes& axes, const PolicySet& set,
-                                              const CoreConfig& config) {
+std::optional<std::string> validate_prefix_checkpoints(const PolicyAxes& axes, const PolicySet& set,
+                                                       const CoreConfig& config) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const BudgetSpec& spec = set.budget_spec;
-  if (axes.layout->keeping() != Keeping::kMove || !axes.layout->keeps_phase()) {
+  if (axes.layout->slot_retention() != SlotRetention::kMove || !axes.layout->keeps_phase()) {
     return "layout " + set.layout + (axes.layout->keeps_phase() ? " overwrites" : " rotates") +
-           " cells, so a cached prefix cannot be reused; set prefix_cache: false, or layout: compact";
+           " KV entries, so a cached prefix cannot be reused; set prefix_cache: false, or layout: compact";
   }
-  if (axes.scorer->moment() != Moment::kChunkEnd) {
-    return "layout " + set.layout + " moves cells when scorer " + set.scorer +
+  if (axes.scorer->compression_trigger() != CompressionTrigger::kChunkEnd) {
+    return "layout " + set.layout + " moves KV entries when scorer " + set.scorer +
            " has seen the whole prompt, so what is left of a prefix depends on what follows it and cannot be "
            "reused; set prefix_cache: false, or a scorer that works at chunk ends";
   }
   if (axes.scorer->causality() != Causality::kPrefixClosed) {
-    return "scorer " + set.scorer + " keeps cells by what follows them, so what layout " + set.layout +
+    return "scorer " + set.scorer + " keeps KV entries by what follows them, so what layout " + set.layout +
            " has left of a prefix cannot be reused; set prefix_cache: false, scorer_options.window_closed: "
            "true where the scorer has a window, or another scorer";
   }
@@ -207,7 +214,7 @@ std::optional<std::string> validate_snapshots(const PolicyAxes& axes, const Poli
   }
   if (axes.precision->exact_tokens_max() > 0) {
     return "precision " + set.precision +
-           " keeps a call's newest cells beside its pages, which a compressed prefix would lack; set "
+           " keeps a request's newest KV entries beside its pages, which a compressed prefix would lack; set "
            "prefix_cache: false, or another precision";
   }
   if (axes.budget->known_at_admission()) return std::nullopt;

@@ -46,7 +46,7 @@ RetrievalSpec retrieval_defaults(RetrievalMethod method) {
   return spec;
 }
 
-uint32_t arena_pages(const RetrievalSpec& spec, uint32_t page_tokens) {
+uint32_t resident_pages(const RetrievalSpec& spec, uint32_t page_tokens) {
   return (spec.budget_tokens + spec.extra_tokens) / page_tokens;
 }
 
@@ -55,22 +55,22 @@ uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens) {
 }
 
 uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages) {
-  const uint64_t resident = (uint64_t{pages} * spec.resident_share_q32 + (uint64_t{1} << 32) - 1) >> 32;
-  return static_cast<uint32_t>(std::min<uint64_t>(pages, arena_pages(spec, page_tokens) + resident));
+  const uint64_t resident = (uint64_t{pages} * spec.resident_fraction_q32 + (uint64_t{1} << 32) - 1) >> 32;
+  return static_cast<uint32_t>(std::min<uint64_t>(pages, resident_pages(spec, page_tokens) + resident));
 }
 
-bool call_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
-  return (uint64_t{tokens} + page_tokens - 1) / page_tokens > arena_pages(spec, page_tokens);
+bool request_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
+  return (uint64_t{tokens} + page_tokens - 1) / page_tokens > resident_pages(spec, page_tokens);
 }
 
 uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
-  if (!call_retrieves(spec, page_tokens, tokens)) return tokens;
+  if (!request_retrieves(spec, page_tokens, tokens)) return tokens;
   const uint32_t unfilled = (page_tokens - tokens % page_tokens) % page_tokens;  // of the last page
-  return arena_pages(spec, page_tokens) * page_tokens - unfilled;
+  return resident_pages(spec, page_tokens) * page_tokens - unfilled;
 }
 
 uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
-  if (!call_retrieves(spec, page_tokens, tokens)) return 0;
+  if (!request_retrieves(spec, page_tokens, tokens)) return 0;
   const uint32_t pages = (tokens + page_tokens - 1) / page_tokens;
   return pages - (spec.sink_tokens + spec.window_tokens) / page_tokens;
 }
@@ -111,7 +111,7 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, Retri
   if (method == RetrievalMethod::kShadowkv && spec.rank == 0)
     return "rank is 0, but keys are rebuilt from it";
   if (method == RetrievalMethod::kInfinigen && (spec.columns_q32 <= 0 || spec.columns_q32 > kOneQ32)) {
-    return "the share of scored key columns must be above 0 and at most 1";
+    return "the fraction of scored key columns must be above 0 and at most 1";
   }
   return std::nullopt;
 }

@@ -1,7 +1,7 @@
-// RetrievalSpec: the integers of in-step retrieval (METHODS 6): how much of a call stays on the GPU, which
-// pages may be chosen, and how they travel. Values (queries, summaries, scores) belong to the worlds.
+// RetrievalSpec: the integers of in-step retrieval (METHODS 6): how much of a request stays on the GPU, which
+// pages may be chosen, and how they travel. Values (queries, summaries, scores) belong to the backends.
 //
-// A call whose pages all fit its arena reads everything. Beyond that the arena holds, for every KV head:
+// A request whose pages all fit its arena reads everything. Beyond that the arena holds, for every KV head:
 // sinks + window (the page being written is its last) + selectable pages + extra pages that a method keeps
 // whatever the query. Tokens are whole pages.
 
@@ -41,10 +41,10 @@ struct RetrievalSpec {
   HostCopy host_copy = HostCopy::kStrided;
   uint32_t staging_buffers = 2;  // 1: a head's pages are converted before the next head's are copied
   uint32_t rank = 160;           // ShadowKV: of the factorised keys
-  int64_t columns_q32 = kOneQ32 * 3 / 10;  // InfiniGen: share of the key columns that are scored
-  // What every page beyond the arena leaves on the gpu, as a share of a page: summaries, factors, dense
+  int64_t columns_q32 = kOneQ32 * 3 / 10;  // InfiniGen: fraction of the key columns that are scored
+  // What every page beyond the arena leaves on the gpu, as a fraction of a page: summaries, factors, dense
   // layers. Found by whoever knows the model's shape.
-  uint32_t resident_share_q32 = 0;
+  uint32_t resident_fraction_q32 = 0;
 
   friend bool operator==(const RetrievalSpec&, const RetrievalSpec&) = default;
 };
@@ -52,18 +52,18 @@ struct RetrievalSpec {
 // What each method's authors use (METHODS 6.1, 6.5); budgets for page_tokens 32.
 RetrievalSpec retrieval_defaults(RetrievalMethod method);
 
-// Pages of one call on the gpu besides what resident_share_q32 says.
-uint32_t arena_pages(const RetrievalSpec& spec, uint32_t page_tokens);
+// Pages of one request on the gpu besides what resident_fraction_q32 says.
+uint32_t resident_pages(const RetrievalSpec& spec, uint32_t page_tokens);
 uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens);
-// What a call with `pages` pages of context holds on the gpu once its prompt is complete: all of them while
-// they fit the arena. Grows by at most one page per page.
+// What a request with `pages` pages of context holds on the gpu once its prompt is complete: all of them
+// while they fit the arena. Grows by at most one page per page.
 uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages);
 
-// A call that has `tokens` tokens of context, the one being computed included: does this step choose pages
+// A request that has `tokens` tokens of context, the one being computed included: does this step choose pages
 // for it, and how many tokens does every KV head read?
-bool call_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+bool request_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
-// Pages that can be chosen at all: full ones, without sinks and window. 0 when the call reads everything.
+// Pages that can be chosen at all: full ones, without sinks and window. 0 when the request reads everything.
 uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 
 // A sentence that says what is wrong and what would be right.

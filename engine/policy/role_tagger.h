@@ -7,9 +7,9 @@
 //   * a user body is user, a tool body observation; a tool response inside a user message is observation
 //     too, and such a message opens no turn;
 //   * in an assistant body, what stands between think or tool-call markers is reasoning or tool call.
-// Calls that a model writes without a marker (Llama's JSON calls) stay assistant text. Text before any marker
-// is user text of turn 0. O(1) per token; append-only, except that the header of a
-// user message learns its turn with the first token behind it.
+// Requests that a model writes without a marker (Llama's JSON requests) stay assistant text. Text before any
+// marker is user text of turn 0. O(1) per token; append-only, except that the header of a user message learns
+// its turn with the first token behind it.
 
 #ifndef KVTWIN_ENGINE_POLICY_ROLE_TAGGER_H_
 #define KVTWIN_ENGINE_POLICY_ROLE_TAGGER_H_

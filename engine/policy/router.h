@@ -1,9 +1,10 @@
-// Router places each call on one of several engines. One per run and role; deterministic like Core.
+// Router places each request on one of several engines. One per run and role; deterministic like Core.
 //
 //   round_robin     goes around, whatever the load
 //   least_loaded    fewest prompt + output tokens not yet finished
 //   session_affine  a session stays; a new one goes where the fewest sessions live
-//   prefix_aware    fewest tokens still to come: of calls not yet finished there, and of this prompt what is
+//   prefix_aware    fewest tokens still to come: of requests not yet finished there, and of this prompt what
+//   is
 //                   not cached there. NVIDIA Dynamo's KV router adds the same two (Router Design: potential
 //                   active blocks, potential new prefill blocks; weight 1) from a copy of the engines'
 //                   indexes; here they are asked, so there is no lag.
@@ -38,22 +39,26 @@ constexpr RoutingKind kRoutingLast = RoutingKind::kHintAware;
 class Router {
  public:
   // Tokens of a prompt that an engine holds already.
-  using TokensCached = std::function<uint32_t(EngineId, const CallReady&)>;
+  using TokensCached = std::function<uint32_t(EngineId, const RequestReady&)>;
 
   // Over engines [first, first + engines). REQUIRES: engines > 0.
   Router(RoutingKind kind, uint32_t engines, EngineId first = {});
 
   // `cached` is asked by prefix_aware alone.
-  EngineId place(const CallReady& call, const TokensCached& cached = {});
-  bool is_live(CallId call) const { return raw(call) < calls_.size() && calls_[raw(call)].live; }
-  // REQUIRES: is_live(call).
-  EngineId engine_of(CallId call) const;
-  // Those that were given calls of the session since it ended last, and so may hold something of it;
+  EngineId place(const RequestReady& request, const TokensCached& cached = {});
+  bool is_live(RequestId request) const {
+    return raw(request) < requests_.size() && requests_[raw(request)].live;
+  }
+  // REQUIRES: is_live(request).
+  EngineId engine_of(RequestId request) const;
+  // Those that were given requests of the session since it ended last, and so may hold something of it;
   // ascending. Valid until the next place() or session_ended().
   std::span<const EngineId> engines_of_session(SessionId session) const;
-  bool knows(SessionId session) const { return raw(session) < homes_.size() && homes_[raw(session)].known; }
-  // The call has finished or was rejected, or goes on elsewhere.
-  void ended(CallId call);
+  bool knows(SessionId session) const {
+    return raw(session) < session_engines_.size() && session_engines_[raw(session)].known;
+  }
+  // The request has finished or was rejected, or goes on elsewhere.
+  void ended(RequestId request);
   void session_ended(SessionId session);
   // The session's next call is expected after `gap`.
   void session_returns(SessionId session, Duration gap);
@@ -69,25 +74,25 @@ class Router {
     bool live = false;
     uint64_t tokens = 0;
   };
-  struct SessionHome {
+  struct SessionEngine {
     uint32_t engine = 0;
     bool known = false;
     bool live = false;
     bool returns = false;  // soon, and its context counts in tokens_
-    uint64_t context = 0;  // of its last call
+    uint64_t context = 0;  // of its last request
     std::vector<EngineId> engines;
   };
 
-  uint32_t choose(const CallReady& call, SessionHome* home, const TokensCached& cached);
-  uint32_t least_missing(const CallReady& call, const TokensCached& cached) const;
-  void stop_waiting_for(SessionHome* home);
+  uint32_t choose(const RequestReady& request, SessionEngine* session_engine, const TokensCached& cached);
+  uint32_t least_missing(const RequestReady& request, const TokensCached& cached) const;
+  void stop_waiting_for(SessionEngine* session_engine);
 
   RoutingKind kind_;
   EngineId first_;
-  std::vector<uint64_t> tokens_;    // per engine
-  std::vector<uint64_t> sessions_;  // per engine, live
-  std::vector<Placed> calls_;       // by CallId
-  std::vector<SessionHome> homes_;  // by SessionId
+  std::vector<uint64_t> tokens_;                // per engine
+  std::vector<uint64_t> sessions_;              // per engine, live
+  std::vector<Placed> requests_;                // by RequestId
+  std::vector<SessionEngine> session_engines_;  // by SessionId
   uint32_t next_ = 0;
   uint64_t placed_ = 0;
   uint64_t digest_ = 0;

@@ -1,5 +1,5 @@
 // The integers behind a scorer: when it works and what it adds to a step. Its values (smoothing, gates,
-// decays) are the world's (kernels/score.h). What always stays, sinks and window, is the budget's.
+// decays) are the backend's (kernels/score.h). What always stays, sinks and window, is the budget's.
 
 #ifndef KVTWIN_ENGINE_POLICY_SCORER_SPEC_H_
 #define KVTWIN_ENGINE_POLICY_SCORER_SPEC_H_
@@ -11,15 +11,15 @@
 
 namespace kvtwin {
 
-// When a policy changes which cells are kept (METHODS 7.3, 7.6).
-enum class Moment : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
+// When a policy changes which KV entries are kept (METHODS 7.3, 7.6).
+enum class CompressionTrigger : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
 
 struct ScorerSpec {
-  std::optional<Moment> moment;  // absent: the scorer's own
-  uint32_t query_rows = 0;       // rows whose queries are captured; 0: the scorer's own. Prices need it
-  uint32_t probe_rows = 0;       // Judge Q: soft tokens behind the prompt; 0: the scorer's own
+  std::optional<CompressionTrigger> compression_trigger;  // absent: the scorer's own
+  uint32_t query_tokens = 0;  // rows whose queries are captured; 0: the scorer's own. Prices need it
+  uint32_t probe_tokens = 0;  // Judge Q: soft tokens behind the prompt; 0: the scorer's own
   // Window scorers at chunk ends: the last rows of a chunk are ranked with that chunk, not carried into the
-  // next. Only then do the cells kept of a prefix depend on that prefix alone (METHODS 7.3).
+  // next. Only then do the KV entries kept of a prefix depend on that prefix alone (METHODS 7.3).
   bool window_closed = false;
   // KVzip's second pass: the context in pieces, each repeated behind an instruction and the end of the
   // piece before it.
@@ -34,13 +34,13 @@ struct ScorerSpec {
 // REQUIRES, here and below: the name is known (registry.h).
 std::optional<std::string> validate_scorer(std::string_view name, const ScorerSpec& spec);
 
-// Rows of queries that scoring one call takes per layer: of the window, or probe rows. 0: none, or all rows
-// of what is scored (H2O, Expected Attention), which needs no count.
-uint32_t captured_rows(std::string_view name, const ScorerSpec& spec);
+// Rows of queries that scoring one request takes per layer: of the window, or probe rows. 0: none, or all
+// rows of what is scored (H2O, Expected Attention), which needs no count.
+uint32_t captured_queries(std::string_view name, const ScorerSpec& spec);
 
 // Extra rows of a pass over `context_tokens`, KVzip's cost: each piece behind an instruction, and but the
 // first behind the end of the piece before it. 0 for other scorers.
-uint64_t repeated_rows(std::string_view name, const ScorerSpec& spec, uint32_t context_tokens);
+uint64_t repeated_prompt_tokens(std::string_view name, const ScorerSpec& spec, uint32_t context_tokens);
 
 }  // namespace kvtwin
 

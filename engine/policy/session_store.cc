@@ -9,18 +9,18 @@ void SessionStore::begin(SessionId session) {
   const uint32_t id = raw(session);
   if (id >= entries_.size()) entries_.resize(size_t{id} + 1);
   Entry& entry = entries_[id];
-  if (entry.kept && entry.calls == 0) unlink(id);
-  kept_ += entry.kept ? 0 : 1;
-  entry.kept = true;
-  ++entry.calls;
+  if (entry.retained && entry.requests == 0) unlink(id);
+  retained_ += entry.retained ? 0 : 1;
+  entry.retained = true;
+  ++entry.requests;
 }
 
 void SessionStore::end(SessionId session) {
   if (capacity_ == 0) return;
   const uint32_t id = raw(session);
   Entry& entry = entries_[id];
-  KVT_CHECK(entry.calls > 0);
-  if (--entry.calls > 0 || !entry.kept) return;
+  KVT_CHECK(entry.requests > 0);
+  if (--entry.requests > 0 || !entry.retained) return;
   entry.before = newest_;
   entry.behind = kNone;
   (newest_ == kNone ? oldest_ : entries_[newest_].behind) = id;
@@ -30,14 +30,14 @@ void SessionStore::end(SessionId session) {
 bool SessionStore::forget(SessionId session) {
   if (!keeps(session)) return false;
   Entry& entry = entries_[raw(session)];
-  if (entry.calls == 0) unlink(raw(session));
-  entry.kept = false;
-  --kept_;
+  if (entry.requests == 0) unlink(raw(session));
+  entry.retained = false;
+  --retained_;
   return true;
 }
 
 bool SessionStore::take_surplus(SessionId* session) {
-  if (kept_ <= capacity_ || oldest_ == kNone) return false;
+  if (retained_ <= capacity_ || oldest_ == kNone) return false;
   *session = SessionId{oldest_};
   return forget(*session);
 }
@@ -50,13 +50,13 @@ void SessionStore::unlink(uint32_t id) {
 }
 
 void SessionStore::check_invariants() const {
-  uint32_t kept = 0, idle = 0, listed = 0;
+  uint32_t retained = 0, idle = 0, listed = 0;
   for (const Entry& entry : entries_) {
-    kept += entry.kept ? 1 : 0;
-    idle += entry.kept && entry.calls == 0 ? 1 : 0;
+    retained += entry.retained ? 1 : 0;
+    idle += entry.retained && entry.requests == 0 ? 1 : 0;
   }
   for (uint32_t id = oldest_; id != kNone; id = entries_[id].behind) ++listed;
-  KVT_CHECK(kept == kept_);
+  KVT_CHECK(retained == retained_);
   KVT_CHECK(idle == listed);
 }
 

@@ -13,10 +13,10 @@ using kernels::PagePooling;
 
 constexpr uint32_t kDim = 128, kKvHeads = 8, kGroup = 4, kPage = 32, kChosen = 32;
 
-// range: calls, tokens of each.
+// range: requests, tokens of each.
 void choice(benchmark::State& state, PagePooling pooling, bool scores) {
-  const auto calls = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
-  const uint32_t pages = tokens / kPage - 32, each = calls * pages;
+  const auto requests = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
+  const uint32_t pages = tokens / kPage - 32, each = requests * pages;
   const double bytes = 4.0 * kDim * kKvHeads * each;
   const auto sets = static_cast<uint32_t>(std::clamp<double>(std::ceil(384e6 / bytes), 1, 48));
   ChoiceShape shape{kDim, kKvHeads, kGroup, kChosen, pooling, 0.0883883f, 0.9};
@@ -25,27 +25,27 @@ void choice(benchmark::State& state, PagePooling pooling, bool scores) {
   std::iota(lists.begin(), lists.end(), 0);
   std::shuffle(lists.begin(), lists.end(), std::mt19937(1));
   std::vector<ChoiceRow> rows;
-  for (uint32_t i = 0; i < calls * sets; ++i) {
-    rows.push_back({i % calls, i % calls, pages, i * pages, 0, i % calls * kKvHeads * kChosen, kChosen,
-                    Held::kTrusted, 0});
+  for (uint32_t i = 0; i < requests * sets; ++i) {
+    rows.push_back({i % requests, i % requests, pages, i * pages, 0, i % requests * kKvHeads * kChosen,
+                    kChosen, Held::kTrusted, 0});
   }
   const auto summaries = random_bf16(lists.size() * kKvHeads * 2 * kDim);
-  const auto q = random_bf16(size_t{calls} * kKvHeads * kGroup * kDim);
-  const DeviceArray<__nv_bfloat16> before(size_t{calls} * kKvHeads * kGroup * kDim);
+  const auto q = random_bf16(size_t{requests} * kKvHeads * kGroup * kDim);
+  const DeviceArray<__nv_bfloat16> before(size_t{requests} * kKvHeads * kGroup * kDim);
   KVT_CUDA(cudaMemcpy(before.get(), q.get(), q.bytes(), cudaMemcpyDeviceToDevice));
-  std::vector<uint32_t> slots(size_t{calls} * kKvHeads * kChosen);
+  std::vector<uint32_t> slots(size_t{requests} * kKvHeads * kChosen);
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = i % kChosen;
   const DeviceArray<uint32_t> lists_on(lists), held(slots), tables(slots);
   const DeviceArray<ChoiceRow> rows_on(rows);
-  const DeviceArray<float> u(size_t{calls} * kKvHeads * kGroup * shape.score_stride);
+  const DeviceArray<float> u(size_t{requests} * kKvHeads * kGroup * shape.score_stride);
   const DeviceArray<RecallMove> moves(slots.size()), more(slots.size());
   const DeviceArray<ChoiceCounts> counts(1);
-  ChoiceArgs args{rows_on.get(), calls,   lists_on.get(), summaries.get(), q.get(),    before.get(),
-                  held.get(),    u.get(), tables.get(),   moves.get(),     more.get(), counts.get()};
+  ChoiceArgs args{rows_on.get(), requests, lists_on.get(), summaries.get(), q.get(),    before.get(),
+                  held.get(),    u.get(),  tables.get(),   moves.get(),     more.get(), counts.get()};
   KVT_CUDA(score_pages(shape, args, nullptr));
   KVT_CUDA(cudaDeviceSynchronize());
   const double seconds = median_of_replays(state, std::max(sets, 8u), [&](uint32_t i, cudaStream_t stream) {
-    args.rows = rows_on.get() + i % sets * calls;
+    args.rows = rows_on.get() + i % sets * requests;
     if (scores) return score_pages(shape, args, stream);
     const cudaError_t error = cudaMemsetAsync(counts.get(), 0, sizeof(ChoiceCounts), stream);
     return error != cudaSuccess ? error : choose_pages(shape, args, stream);
@@ -59,7 +59,7 @@ void choice(benchmark::State& state, PagePooling pooling, bool scores) {
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
-  for (const int calls : {1, 8, 32}) b->Args({calls, 32768});
+  for (const int requests : {1, 8, 32}) b->Args({requests, 32768});
   b->Args({32, 131072})->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK_CAPTURE(choice, score_mean_s, PagePooling::kMeanS, true)->Apply(shapes);

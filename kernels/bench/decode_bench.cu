@@ -42,10 +42,10 @@ void decode(benchmark::State& state, Lengths lengths, bool plan_only, uint32_t o
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
-  b->Args({32, 16384});  // as many cells as 10 and 90 % of 32k
-  for (const int calls : {1, 8, 32, 128}) {
+  b->Args({32, 16384});  // as many KV entries as 10 and 90 % of 32k
+  for (const int requests : {1, 8, 32, 128}) {
     for (const int tokens : {2048, 8192, 32768}) {
-      if (calls * tokens <= 128 * 8192) b->Args({calls, tokens});
+      if (requests * tokens <= 128 * 8192) b->Args({requests, tokens});
     }
   }
   b->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
@@ -53,16 +53,16 @@ void shapes(benchmark::internal::Benchmark* b) {
 void ragged(benchmark::internal::Benchmark* b) {
   b->Args({8, 32768})->Args({32, 32768})->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
 }
-// Tables of cells: all of every page, every other one, one of eight.
-void holes(benchmark::internal::Benchmark* b) {
+// Tables of KV entries: all of every page, every other one, one of eight.
+void dropped_slots(benchmark::internal::Benchmark* b) {
   b->Args({1, 1400})->Args({8, 1400})->Args({32, 8192});
   b->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK_CAPTURE(decode, uniform, uniform, false)->Apply(shapes);
-BENCHMARK_CAPTURE(decode, pages, uniform, false)->Apply(holes);  // for comparison
-BENCHMARK_CAPTURE(decode, listed_all, uniform, false, 8)->Apply(holes);
-BENCHMARK_CAPTURE(decode, listed_half, uniform, false, 4)->Apply(holes);
-BENCHMARK_CAPTURE(decode, listed_eighth, uniform, false, 1)->Apply(holes);
+BENCHMARK_CAPTURE(decode, pages, uniform, false)->Apply(dropped_slots);  // for comparison
+BENCHMARK_CAPTURE(decode, listed_all, uniform, false, 8)->Apply(dropped_slots);
+BENCHMARK_CAPTURE(decode, listed_half, uniform, false, 4)->Apply(dropped_slots);
+BENCHMARK_CAPTURE(decode, listed_eighth, uniform, false, 1)->Apply(dropped_slots);
 BENCHMARK_CAPTURE(decode, one_hot, one_hot, false)->Apply(ragged);
 BENCHMARK_CAPTURE(decode, ten_ninety, ten_ninety, false)->Apply(ragged);
 BENCHMARK_CAPTURE(decode, plan, uniform, true)

@@ -28,23 +28,23 @@ inline Bench& bench() {
   return instance;
 }
 
-// Tokens of each KV head of `calls` calls.
-using Lengths = std::vector<uint32_t> (*)(uint32_t calls, uint32_t tokens);
-inline std::vector<uint32_t> uniform(uint32_t calls, uint32_t tokens) {
-  return std::vector<uint32_t>(size_t{calls} * kKvHeads, tokens);
+// Tokens of each KV head of `requests` requests.
+using Lengths = std::vector<uint32_t> (*)(uint32_t requests, uint32_t tokens);
+inline std::vector<uint32_t> uniform(uint32_t requests, uint32_t tokens) {
+  return std::vector<uint32_t>(size_t{requests} * kKvHeads, tokens);
 }
-inline std::vector<uint32_t> one_hot(uint32_t calls, uint32_t tokens) {
-  std::vector<uint32_t> out = uniform(calls, tokens / 16);
+inline std::vector<uint32_t> one_hot(uint32_t requests, uint32_t tokens) {
+  std::vector<uint32_t> out = uniform(requests, tokens / 16);
   for (size_t i = 0; i < out.size(); i += kKvHeads) out[i + i / kKvHeads % kKvHeads] = tokens;
   return out;
 }
-inline std::vector<uint32_t> ten_ninety(uint32_t calls, uint32_t tokens) {
+inline std::vector<uint32_t> ten_ninety(uint32_t requests, uint32_t tokens) {
   std::vector<uint32_t> out;
-  for (uint32_t i = 0; i < calls * kKvHeads; ++i) out.push_back(tokens * (i % 2 ? 9 : 1) / 10);
+  for (uint32_t i = 0; i < requests * kKvHeads; ++i) out.push_back(tokens * (i % 2 ? 9 : 1) / 10);
   return out;
 }
 
-// A step's inputs: `calls` calls of up to `tokens` tokens, in as many sets of pages as exceed L2.
+// A step's inputs: `requests` requests of up to `tokens` tokens, in as many sets of pages as exceed L2.
 struct DecodeCase {
   std::vector<uint32_t> each;  // tokens of each sequence
   double bytes;
@@ -56,10 +56,10 @@ struct DecodeCase {
   DeviceArray<char> workspace;
   DecodeArgs args;
 
-  // ctas_max: of the launches to come. of_eight: tables of cells, and so many of eight are left of a page;
-  // 0: tables of pages.
-  DecodeCase(Lengths lengths, uint32_t calls, uint32_t tokens, uint32_t ctas_max, uint32_t of_eight = 0)
-      : each(lengths(calls, tokens)),
+  // ctas_max: of the launches to come. of_eight: tables of KV entries, and so many of eight are left of a
+  // page; 0: tables of pages.
+  DecodeCase(Lengths lengths, uint32_t requests, uint32_t tokens, uint32_t ctas_max, uint32_t of_eight = 0)
+      : each(lengths(requests, tokens)),
         bytes(std::accumulate(each.begin(), each.end(), 0.0) * 4 * kDim),
         sets(static_cast<uint32_t>(std::clamp<double>(std::ceil(384e6 / bytes), 1, 48))),
         shape{kDim, kGroup, kPage, 1, static_cast<uint32_t>(each.size()), ctas_max, of_eight > 0},
@@ -73,7 +73,7 @@ struct DecodeCase {
     std::vector<uint32_t> numbers(kPoolBlocks);
     std::iota(numbers.begin(), numbers.end(), 0);
     std::shuffle(numbers.begin(), numbers.end(), std::mt19937(1));
-    if (of_eight > 0) numbers = cells_left(numbers, of_eight);
+    if (of_eight > 0) numbers = entries_left(numbers, of_eight);
     if (size_t{pages} * sets > numbers.size()) check_cuda(cudaErrorInvalidValue, "the pool is too small");
     table_pages = DeviceArray<uint32_t>(numbers);
     table = DeviceArray<DecodeSequence>(rows);
@@ -81,9 +81,9 @@ struct DecodeCase {
     args = {bench().pool.get(), table_pages.get(), table.get(), q.get(),
             out.get(),          0.0883883f,        nullptr,     workspace.get()};
   }
-  // Of pages in this order, those that drew well; of sequences and sets, their cells behind one another.
+  // Of pages in this order, those that drew well; of sequences and sets, their KV entries behind one another.
   // Every sequence begins on a page of its own.
-  std::vector<uint32_t> cells_left(const std::vector<uint32_t>& numbers, uint32_t of_eight) const {
+  std::vector<uint32_t> entries_left(const std::vector<uint32_t>& numbers, uint32_t of_eight) const {
     std::vector<uint32_t> out;
     std::mt19937 random(2);
     size_t page = 0;

@@ -1,4 +1,4 @@
-// A decode step's inputs on the device, with everything that could hide a mistake: pages in random order,
+// A decode step's inputs on the device, with everything that could hide an error: pages in random order,
 // NaN wherever nothing was written, fresh numbers from a seed, and the answer in double precision.
 
 #ifndef KVTWIN_KERNELS_BENCH_DECODE_PROBLEM_CUH_
@@ -23,7 +23,7 @@ inline void check_cuda(cudaError_t error, const char* what) {
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
 }
-#define KVT_CUDA(call) ::kvtwin::test::check_cuda((call), #call)
+#define KVT_CUDA(request) ::kvtwin::test::check_cuda((request), #request)
 
 template <typename T>
 class DeviceArray {
@@ -87,7 +87,7 @@ struct DecodeProblem {
   DeviceArray<char> plan, workspace;
 
   // tokens[i]: of sequence i. heads_per_page sequences share a page table: they must be equally long. Tables
-  // of cells leave out some of the cells of their pages.
+  // of KV entries leave out some of the KV entries of their pages.
   DecodeProblem(DecodeShape wanted, const std::vector<uint32_t>& tokens, uint64_t seed) : shape(wanted) {
     std::mt19937_64 random(seed);
     shape.sequences = static_cast<uint32_t>(tokens.size());
@@ -96,7 +96,7 @@ struct DecodeProblem {
     std::vector<DecodeSequence> rows;
     std::vector<uint32_t> numbers;
     for (uint32_t i = 0; i < tokens.size(); ++i) {
-      const uint32_t own = cells_listed() ? tokens[i] : (tokens[i] + page - 1) / page;
+      const uint32_t own = entries_listed() ? tokens[i] : (tokens[i] + page - 1) / page;
       if (i % heads == 0) add_table(own, random, &numbers);
       rows.push_back({i * shape.group, static_cast<uint32_t>(numbers.size()) - own, tokens[i], i % heads});
     }
@@ -104,15 +104,15 @@ struct DecodeProblem {
     for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
     std::shuffle(shuffled.begin(), shuffled.end(), random);
     for (uint32_t& entry : numbers) {
-      entry = cells_listed() ? shuffled[entry / page] * page + entry % page : shuffled[entry];
+      entry = entries_listed() ? shuffled[entry / page] * page + entry % page : shuffled[entry];
     }
-    std::vector<__nv_bfloat16> cells(shuffled.size() * heads * block, __float2bfloat16(NAN));
+    std::vector<__nv_bfloat16> kv_entries(shuffled.size() * heads * block, __float2bfloat16(NAN));
     std::vector<__nv_bfloat16> queries(tokens.size() * shape.group * d);
     std::normal_distribution<float> normal;
     for (auto& value : queries) value = __float2bfloat16(2 * normal(random));
-    fill_cells(rows, numbers, block, &cells, [&] { return __float2bfloat16(normal(random)); });
-    solve(rows, numbers, block, cells, queries);
-    pool = DeviceArray<__nv_bfloat16>(cells);
+    fill_entries(rows, numbers, block, &kv_entries, [&] { return __float2bfloat16(normal(random)); });
+    solve(rows, numbers, block, kv_entries, queries);
+    pool = DeviceArray<__nv_bfloat16>(kv_entries);
     q = DeviceArray<__nv_bfloat16>(queries);
     out = DeviceArray<__nv_bfloat16>(std::vector<__nv_bfloat16>(queries.size(), __float2bfloat16(NAN)));
     pages = DeviceArray<uint32_t>(numbers);
@@ -136,47 +136,49 @@ struct DecodeProblem {
  private:
   uint32_t pages_used = 0;
 
-  bool cells_listed() const { return shape.listed && shape.page_tokens > 1; }
-  // Entries of pages that nobody else has. Of cells, now most are left of a page, now every other, now few.
+  bool entries_listed() const { return shape.listed && shape.page_tokens > 1; }
+  // Entries of pages that nobody else has. Of KV entries, now most are left of a page, now every other, now
+  // few.
   void add_table(uint32_t entries, std::mt19937_64& random, std::vector<uint32_t>* numbers) {
-    if (!cells_listed()) {
+    if (!entries_listed()) {
       for (uint32_t p = 0; p < entries; ++p) numbers->push_back(pages_used++);
       return;
     }
     uint32_t of_eight = 0;
-    for (uint32_t cell = pages_used * shape.page_tokens; entries > 0; ++cell) {
-      if (cell % shape.page_tokens == 0) {
+    for (uint32_t kv_entry = pages_used * shape.page_tokens; entries > 0; ++kv_entry) {
+      if (kv_entry % shape.page_tokens == 0) {
         of_eight = std::array<uint32_t, 4>{8, 7, 4, 1}[random() % 4];
-        pages_used = cell / shape.page_tokens + 1;
+        pages_used = kv_entry / shape.page_tokens + 1;
       }
       if (random() % 8 >= of_eight) continue;
-      numbers->push_back(cell);
+      numbers->push_back(kv_entry);
       --entries;
     }
   }
   uint32_t slot_of(const DecodeSequence& row, const std::vector<uint32_t>& numbers, uint32_t token) const {
-    return (cells_listed() ? numbers[row.table + token] : token) % shape.page_tokens;
+    return (entries_listed() ? numbers[row.table + token] : token) % shape.page_tokens;
   }
   size_t block_of(const DecodeSequence& row, const std::vector<uint32_t>& numbers, uint32_t token,
                   size_t block) const {
-    const uint32_t page = cells_listed() ? numbers[row.table + token] / shape.page_tokens
-                                         : numbers[row.table + token / shape.page_tokens];
+    const uint32_t page = entries_listed() ? numbers[row.table + token] / shape.page_tokens
+                                           : numbers[row.table + token / shape.page_tokens];
     return (size_t{page} * shape.heads_per_page + row.column) * block;
   }
   template <typename Draw>
-  void fill_cells(const std::vector<DecodeSequence>& rows, const std::vector<uint32_t>& numbers, size_t block,
-                  std::vector<__nv_bfloat16>* cells, const Draw& draw) const {
+  void fill_entries(const std::vector<DecodeSequence>& rows, const std::vector<uint32_t>& numbers,
+                    size_t block, std::vector<__nv_bfloat16>* kv_entries, const Draw& draw) const {
     for (const DecodeSequence& row : rows) {
       for (uint32_t t = 0; t < row.tokens; ++t) {
         const size_t base = block_of(row, numbers, t, block);
         for (uint32_t c = 0; c < 2 * shape.head_dim; ++c) {
-          (*cells)[base + at(slot_of(row, numbers, t), c % shape.head_dim, c >= shape.head_dim)] = draw();
+          (*kv_entries)[base + at(slot_of(row, numbers, t), c % shape.head_dim, c >= shape.head_dim)] =
+              draw();
         }
       }
     }
   }
   void solve(const std::vector<DecodeSequence>& rows, const std::vector<uint32_t>& numbers, size_t block,
-             const std::vector<__nv_bfloat16>& cells, const std::vector<__nv_bfloat16>& queries) {
+             const std::vector<__nv_bfloat16>& kv_entries, const std::vector<__nv_bfloat16>& queries) {
     const uint32_t d = shape.head_dim;
     expected.assign(queries.size(), 0);
     std::vector<double> weight;
@@ -187,9 +189,9 @@ struct DecodeProblem {
         for (uint32_t t = 0; t < row.tokens; ++t) {
           const size_t base = block_of(row, numbers, t, block);
           for (uint32_t c = 0; c < d; ++c) {
-            weight[t] +=
-                static_cast<double>(__bfloat162float(queries[query + c])) *
-                static_cast<double>(__bfloat162float(cells[base + at(slot_of(row, numbers, t), c, false)]));
+            weight[t] += static_cast<double>(__bfloat162float(queries[query + c])) *
+                         static_cast<double>(
+                             __bfloat162float(kv_entries[base + at(slot_of(row, numbers, t), c, false)]));
           }
           weight[t] /= std::sqrt(static_cast<double>(d));
         }
@@ -199,9 +201,9 @@ struct DecodeProblem {
         for (uint32_t t = 0; t < row.tokens; ++t) {
           const size_t base = block_of(row, numbers, t, block);
           for (uint32_t c = 0; c < d; ++c) {
-            expected[query + c] +=
-                weight[t] / sum *
-                static_cast<double>(__bfloat162float(cells[base + at(slot_of(row, numbers, t), c, true)]));
+            expected[query + c] += weight[t] / sum *
+                                   static_cast<double>(__bfloat162float(
+                                       kv_entries[base + at(slot_of(row, numbers, t), c, true)]));
           }
         }
       }

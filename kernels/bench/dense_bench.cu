@@ -1,12 +1,13 @@
-// Time of the small kernels of a forward pass, of rows that no fast kernel takes, and of cells on their way
-// to and from packed pages: bytes read and written, against 4.69 TB/s. Llama-3.1-8B's shapes; few rows, as a
-// decode step has them, and many, as a chunk has. Sets of inputs in turn, so that nothing is found in L2.
+// Time of the small kernels of a forward pass, of rows that no fast kernel takes, and of KV entries on their
+// way to and from packed pages: bytes read and written, against 4.69 TB/s. Llama-3.1-8B's shapes; few rows,
+// as a decode step has them, and many, as a chunk has. Sets of inputs in turn, so that nothing is found in
+// L2.
 
 #include <numeric>
 
 #include "kernels/attention_rows.h"
 #include "kernels/bench/replay.cuh"
-#include "kernels/convert_cells.h"
+#include "kernels/convert_entries.h"
 #include "kernels/dense_cuda.h"
 #include "kernels/qkv_append.h"
 #include "kernels/sample_tokens.h"
@@ -153,11 +154,11 @@ void append(benchmark::State& state) {
   });
 }
 
-// range: rows, cells that each reads. Every row has pages of its own: a decode step.
+// range: rows, KV entries that each reads. Every row has pages of its own: a decode step.
 void any_rows(benchmark::State& state) {
-  const uint32_t rows = rows_of(state), cells = static_cast<uint32_t>(state.range(1));
+  const uint32_t rows = rows_of(state), kv_entries = static_cast<uint32_t>(state.range(1));
   constexpr uint32_t kPage = 16;
-  const uint32_t pages = rows * cells / kPage;
+  const uint32_t pages = rows * kv_entries / kPage;
   const auto pool = random_bf16(size_t{pages} * kPage * kKvHeads * 2 * kDim);
   const auto q = random_bf16(size_t{rows} * kQueryHeads * kDim);
   const DeviceArray<__nv_bfloat16> out(size_t{rows} * kQueryHeads * kDim);
@@ -165,7 +166,7 @@ void any_rows(benchmark::State& state) {
   std::iota(numbers.begin(), numbers.end(), 0);
   std::shuffle(numbers.begin(), numbers.end(), std::mt19937(8));
   std::vector<QueryRow> list;
-  for (uint32_t r = 0; r < rows; ++r) list.push_back({r, r * cells / kPage, cells});
+  for (uint32_t r = 0; r < rows; ++r) list.push_back({r, r * kv_entries / kPage, kv_entries});
   const DeviceArray<uint32_t> table(numbers);
   const DeviceArray<QueryRow> list_on(list);
   AttentionRowsArgs args;
@@ -174,32 +175,34 @@ void any_rows(benchmark::State& state) {
   args.kv_heads = kKvHeads, args.head_dim = kDim, args.page_tokens = kPage;
   const double seconds = median_of_replays(
       state, 2, [&](uint32_t, cudaStream_t stream) { return attention_rows(args, stream); });
-  report(state, static_cast<double>(rows) * cells * kKvHeads * 4 * kDim, seconds);
+  report(state, static_cast<double>(rows) * kv_entries * kKvHeads * 4 * kDim, seconds);
   label_with_digest(state, out);
 }
 
-// The history of 32 calls of 2k cells, out of packed pages or into them.
+// The history of 32 requests of 2k KV entries, out of packed pages or into them.
 void convert(benchmark::State& state, Format format, bool packing) {
-  constexpr uint32_t kCalls = 32, kCells = 2048, kWidePage = 16;
+  constexpr uint32_t kRequests = 32, kKvEntries = 2048, kDequantizedPage = 16;
   const PageShape shape{32, kDim, 32};
-  const size_t packed_bytes = page_bytes(format, shape) * kKvHeads * (kCalls * kCells / shape.page_tokens);
-  const auto wide = random_bf16(size_t{kCalls} * kCells * kKvHeads * 2 * kDim);
+  const size_t packed_bytes =
+      page_bytes(format, shape) * kKvHeads * (kRequests * kKvEntries / shape.page_tokens);
+  const auto dequantized = random_bf16(size_t{kRequests} * kKvEntries * kKvHeads * 2 * kDim);
   // Bytes that every format can read: scales of about 1 in fp16, powers of two near 1.
   DeviceArray<uint8_t> packed(packed_bytes);
   KVT_CUDA(cudaMemset(packed.get(), 0x38, packed_bytes));
-  std::vector<CellSpan> spans;
-  for (uint32_t i = 0; i < kCalls; ++i) spans.push_back({i * kCells, i * kCells, kCells, kBothSides});
-  const DeviceArray<CellSpan> spans_on(spans);
-  const ConvertArgs args{spans_on.get(), kCalls, format, shape, kKvHeads, kWidePage};
+  std::vector<KvEntrySpan> spans;
+  for (uint32_t i = 0; i < kRequests; ++i)
+    spans.push_back({i * kKvEntries, i * kKvEntries, kKvEntries, kBothSides});
+  const DeviceArray<KvEntrySpan> spans_on(spans);
+  const ConvertArgs args{spans_on.get(), kRequests, format, shape, kKvHeads, kDequantizedPage};
   const double seconds = median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) {
-    return packing ? pack_cells(args, wide.get(), packed.get(), stream)
-                   : unpack_cells(args, packed.get(), wide.get(), stream);
+    return packing ? pack_entries(args, dequantized.get(), packed.get(), stream)
+                   : unpack_entries(args, packed.get(), dequantized.get(), stream);
   });
-  report(state, static_cast<double>(wide.bytes() + packed_bytes), seconds);
+  report(state, static_cast<double>(dequantized.bytes() + packed_bytes), seconds);
   if (packing) {
     label_with_digest(state, packed);
   } else {
-    label_with_digest(state, wide);
+    label_with_digest(state, dequantized);
   }
 }
 

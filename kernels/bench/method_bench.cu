@@ -1,14 +1,14 @@
-// Time of what methods do to cells: scores, selection, compaction; against bytes at 4.69 TB/s, and flops at
-// what mma.sync reaches (660 TFLOP/s, KERNELS 8) where many query rows look at every key. Llama-3.1-8B's
-// heads, all layers of one call or more, 32 MB at least; pages in random order.
+// Time of what methods do to KV entries: scores, selection, compaction; against bytes at 4.69 TB/s, and flops
+// at what mma.sync reaches (660 TFLOP/s, KERNELS 8) where many query rows look at every key. Llama-3.1-8B's
+// heads, all layers of one request or more, 32 MB at least; pages in random order.
 
-#include "kernels/bench/cell_case.cuh"
-#include "kernels/cell_marks.h"
-#include "kernels/compact_cells.h"
+#include "kernels/attention_scores.h"
+#include "kernels/bench/kv_entry_case.cuh"
+#include "kernels/compact_entries.h"
 #include "kernels/score_intent_cuda.h"
 #include "kernels/score_keys_cuda.h"
-#include "kernels/score_look.h"
-#include "kernels/select_cells.h"
+#include "kernels/scorer_state.h"
+#include "kernels/select_entries.h"
 
 namespace kvtwin::test {
 namespace {
@@ -16,40 +16,43 @@ namespace {
 constexpr double kMmaCeiling = 660e12;
 
 void keys(benchmark::State& state, bool diff) {
-  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
   const DeviceArray<float> workspace(keydiff_floats(c.heads, c.rows, kDim));
-  const KeyScoreArgs args{c.cells(), c.list.get(), c.scores.get(), c.rows, c.heads, c.rows, workspace.get()};
+  const KeyScoreArgs args{c.kv_entries(), c.list.get(), c.scores.get(), c.rows,
+                          c.heads,        c.rows,       workspace.get()};
   const double seconds = median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) {
-    return diff ? score_keydiff_cells(args, stream) : score_knorm_cells(args, stream);
+    return diff ? score_keydiff_entries(args, stream) : score_knorm_entries(args, stream);
   });
   report(state, c.all() * ((diff ? 4 : 2) * kDim + 4), seconds);
   label_with_digest(state, c.scores);
 }
 
-void look(benchmark::State& state) {
-  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+void attention_scores(benchmark::State& state) {
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
   const auto queries = static_cast<uint32_t>(state.range(2));
   const DeviceArray<__nv_bfloat16> q = random_bf16(size_t{c.heads} * queries * kGroup * kDim);
-  std::vector<LookHead> heads;
+  std::vector<AttentionScoreHead> heads;
   std::vector<uint32_t> visible;
   for (uint32_t h = 0; h < c.heads; ++h) {
     heads.push_back(
         {c.host[h], h * queries, 0, queries, static_cast<uint32_t>(visible.size()), c.rows - queries});
     for (uint32_t i = 0; i < queries; ++i) visible.push_back(c.rows - queries + i + 1);
   }
-  const DeviceArray<LookHead> heads_on(heads);
+  const DeviceArray<AttentionScoreHead> heads_on(heads);
   const DeviceArray<uint32_t> visible_on(visible);
-  LookArgs args;
-  args.cells = c.cells(), args.heads = heads_on.get(), args.q = q.get(), args.visible = visible_on.get();
+  AttentionScoreArgs args;
+  args.kv_entries = c.kv_entries(), args.heads = heads_on.get(), args.q = q.get(),
+  args.visible = visible_on.get();
   args.stride = c.rows, args.scale = 0.088f, args.count = c.heads, args.group = kGroup;
   args.q_stride = kGroup * kDim, args.rows_max = c.rows, args.queries_max = queries;
   const DeviceArray<float> sums(size_t{c.heads} * kGroup * c.rows);
-  const DeviceArray<char> workspace(look_workspace_bytes(args));
+  const DeviceArray<char> workspace(attention_score_workspace_bytes(args));
   args.sums = sums.get(), args.workspace = workspace.get();
-  WindowScoreArgs score{args, c.scores.get(), c.rows, 5, LookPool::kAverage, LookReduce::kMean, true};
+  WindowScoreArgs score{
+      args, c.scores.get(), c.rows, 5, AttentionScorePool::kAverage, AttentionScoreReduce::kMean, true};
   const double seconds = median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) {
-    const cudaError_t error = look_at_cells(args, stream);
-    return error != cudaSuccess ? error : score_window_cells(score, stream);
+    const cudaError_t error = compute_attention_scores(args, stream);
+    return error != cudaSuccess ? error : score_window_entries(score, stream);
   });
   // Keys once if so few rows look that their logits can be kept, else twice; sums written and read; scores.
   const double passes = queries * kGroup <= 8 ? 1 : 2;
@@ -61,60 +64,62 @@ void look(benchmark::State& state) {
 }
 
 void select(benchmark::State& state) {
-  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
   const uint32_t keep = c.rows / 4;
   std::vector<SelectHead> heads;
   for (uint32_t h = 0; h < c.heads; ++h) heads.push_back({c.rows, keep, 0, 1, h * (keep + 32)});
   const DeviceArray<SelectHead> heads_on(heads);
   const DeviceArray<RowRange> forced(std::vector<RowRange>{{c.rows - 32, c.rows}});
-  const DeviceArray<uint32_t> kept(size_t{c.heads} * (keep + 32));
+  const DeviceArray<uint32_t> retained(size_t{c.heads} * (keep + 32));
   const SelectArgs args{c.scores.get(), c.rows,  heads_on.get(), forced.get(),
-                        kept.get(),     nullptr, c.heads,        c.rows};
-  const double seconds =
-      median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) { return select_cells(args, stream); });
+                        retained.get(), nullptr, c.heads,        c.rows};
+  const double seconds = median_of_replays(
+      state, 4, [&](uint32_t, cudaStream_t stream) { return select_entries(args, stream); });
   report(state, c.all() * 4 + static_cast<double>(c.heads) * (keep + 32) * 4, seconds);
-  label_with_digest(state, kept);
+  label_with_digest(state, retained);
 }
 
 void compact(benchmark::State& state) {
-  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
   const uint32_t keep = c.rows / 2;
   std::vector<CompactHead> heads;
-  std::vector<uint32_t> kept;
+  std::vector<uint32_t> retained;
   for (uint32_t h = 0; h < c.heads; ++h) {
     heads.push_back({c.host[h], c.host[h].table, 0, h * keep, keep});
-    for (uint32_t i = 0; i < keep; ++i) kept.push_back(2 * i + 1);
+    for (uint32_t i = 0; i < keep; ++i) retained.push_back(2 * i + 1);
   }
   const DeviceArray<CompactHead> heads_on(heads);
-  const DeviceArray<uint32_t> kept_on(kept);
-  const CompactArgs args{c.cells(),     c.pool.get(), c.marks.get(), heads_on.get(),
-                         kept_on.get(), nullptr,      c.heads};
-  const double seconds =
-      median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) { return compact_cells(args, stream); });
+  const DeviceArray<uint32_t> retained_on(retained);
+  const CompactArgs args{c.kv_entries(), c.pool.get(),      c.scorer_state.get(),
+                         heads_on.get(), retained_on.get(), nullptr,
+                         c.heads};
+  const double seconds = median_of_replays(
+      state, 2, [&](uint32_t, cudaStream_t stream) { return compact_entries(args, stream); });
   report(state, static_cast<double>(c.heads) * keep * (8 * kDim + 12), seconds);
   label_with_digest(state, c.pool);
 }
 
-void marks(benchmark::State& state) {
-  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
-  std::vector<MarkScoreHead> heads;
-  for (const CellHead& head : c.host) heads.push_back({head, 0, 0});
-  const DeviceArray<MarkScoreHead> heads_on(heads);
-  const MarkScoreArgs args{c.cells(),      heads_on.get(), c.marks.get(), nullptr,
-                           c.scores.get(), c.rows,         c.heads,       c.rows};
-  const double seconds =
-      median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) { return score_marks(args, stream); });
+void scorer_state(benchmark::State& state) {
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  std::vector<StateScoreHead> heads;
+  for (const KvEntryHead& head : c.host) heads.push_back({head, 0, 0});
+  const DeviceArray<StateScoreHead> heads_on(heads);
+  const StateScoreArgs args{
+      c.kv_entries(), heads_on.get(), c.scorer_state.get(), nullptr, c.scores.get(), c.rows, c.heads, c.rows};
+  const double seconds = median_of_replays(
+      state, 4, [&](uint32_t, cudaStream_t stream) { return score_from_state(args, stream); });
   report(state, c.all() * 8, seconds);
   label_with_digest(state, c.scores);
 }
 
-// IntentKV's rule: all layers of one call, a score for each row.
+// IntentKV's rule: all layers of one request, a score for each row.
 void intent(benchmark::State& state) {
-  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
   constexpr uint32_t kKvHeads = 8;
   const DeviceArray<float> memory(std::vector<float>(size_t{c.heads} * kGroup * kDim, 0.088f));
   IntentScoreArgs args;
-  args.cells = c.cells(), args.heads = c.list.get(), args.memory = memory.get(), args.scale = 0.088f;
+  args.kv_entries = c.kv_entries(), args.heads = c.list.get(), args.memory = memory.get(),
+  args.scale = 0.088f;
   args.layers = c.heads / kKvHeads, args.query_heads = kKvHeads * kGroup, args.kv_heads = kKvHeads;
   args.rows = c.rows;
   const DeviceArray<float> workspace(intent_floats(args));
@@ -176,7 +181,7 @@ void pieces(benchmark::State& state, bool copied, bool shuffled) {
   if (copied) label_with_digest(state, to);
 }
 
-// Heads of all layers of one call, and of many.
+// Heads of all layers of one request, and of many.
 void sizes(benchmark::internal::Benchmark* b) {
   b->Args({256, 8192})->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
 }
@@ -184,14 +189,14 @@ BENCHMARK_CAPTURE(keys, knorm, false)->Apply(sizes);
 BENCHMARK_CAPTURE(keys, keydiff, true)->Apply(sizes);
 BENCHMARK(select)->Apply(sizes)->Args({256, 65536})->Args({1024, 2048})->Args({8, 131072})->Args({64, 8192});
 BENCHMARK(compact)->Apply(sizes);
-BENCHMARK(marks)->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
+BENCHMARK(scorer_state)->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
 BENCHMARK(intent)->Args({256, 2560})->Args({256, 8192})->Args({256, 30720})->Iterations(9)->UseManualTime();
 BENCHMARK(intent_mean)->Args({32, 64})->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, read_random, false, true)->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, read_in_order, false, false)->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, copied_random, true, true)->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, copied_in_order, true, false)->Iterations(9)->UseManualTime();
-BENCHMARK(look)
+BENCHMARK(attention_scores)
     ->Args({256, 8192, 1})
     ->Args({8, 32768, 1})
     ->Args({64, 32768, 1})

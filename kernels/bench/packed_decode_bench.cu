@@ -27,7 +27,7 @@ __device__ Word word_of_group(uint32_t at, uint32_t codes, uint32_t count) {
 __device__ Word word_of(const PackedDecodeShape& s, uint32_t part, uint32_t at) {
   const uint32_t bits = part == kPartInt2 ? 2 : 4, page = s.page_tokens[part];
   if (s.layout == PackedLayout::kFast) {
-    if (part == kPartWide) return Word::kNumber;
+    if (part == kPartHighPrecision) return Word::kNumber;
     const uint32_t codes = kRecordTokens * kDim * bits / 8, keys = codes + 4 * kDim;
     return at < keys ? word_of_group(at, codes, kDim) : word_of_group(at - keys, codes, kRecordTokens);
   }
@@ -35,7 +35,7 @@ __device__ Word word_of(const PackedDecodeShape& s, uint32_t part, uint32_t at) 
     const uint32_t row = kDim / 2 + kDim / kFp4Block;
     return at % row < kDim / 2 ? Word::kCodes : Word::kPowers;
   }
-  if (part == kPartWide) return s.layout == PackedLayout::kKivi ? Word::kNumber : Word::kBytes;
+  if (part == kPartHighPrecision) return s.layout == PackedLayout::kKivi ? Word::kNumber : Word::kBytes;
   const uint32_t groups = kDim / s.scale_group, row = kDim * bits / 8 + 4 * groups;
   const uint32_t channel = s.scale_group / 4, group = kDim * (channel + 4);
   const uint32_t keys = part == kPartInt2 ? page / s.scale_group * group : page * row;
@@ -68,10 +68,10 @@ __global__ void fill(const __grid_constant__ PackedDecodeShape shape, uint32_t p
 
 struct Case {
   PackedDecodeShape shape;
-  uint32_t quarters[kPackedParts];  // of a call's cells, by part
+  uint32_t quarters[kPackedParts];  // of a request's KV entries, by part
   uint32_t exact = 0;               // besides, in the wide part
 
-  bool has(uint32_t part) const { return quarters[part] > 0 || (part == kPartWide && exact > 0); }
+  bool has(uint32_t part) const { return quarters[part] > 0 || (part == kPartHighPrecision && exact > 0); }
 };
 
 struct Pools {
@@ -115,8 +115,8 @@ enum class Lengths { kUniform, kTenNinety };
 
 void decode(benchmark::State& state, Case c, Lengths lengths) {
   PackedDecodeShape& shape = c.shape;
-  const auto calls = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
-  shape.sequences = calls * kKvHeads;
+  const auto requests = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
+  shape.sequences = requests * kKvHeads;
   std::vector<PackedSequence> rows;
   uint32_t pages[kPackedParts] = {};
   double bytes = 0;
@@ -124,7 +124,7 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
     PackedSequence row{i * kGroup, 0, {}, {}};
     const uint32_t mine = lengths == Lengths::kUniform ? tokens : tokens * (i % 2 ? 9 : 1) / 10 / 512 * 512;
     for (uint32_t part = 0; part < kPackedParts; ++part) {
-      row.tokens[part] = mine / 4 * c.quarters[part] + (part == kPartWide ? c.exact : 0);
+      row.tokens[part] = mine / 4 * c.quarters[part] + (part == kPartHighPrecision ? c.exact : 0);
       row.table[part] = pages[part];
       pages[part] += (row.tokens[part] + shape.page_tokens[part] - 1) / shape.page_tokens[part];
       bytes += static_cast<double>(row.tokens[part]) / shape.page_tokens[part] *
@@ -187,9 +187,9 @@ void timing(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Iterations(15)->Unit(benchmark::kMicrosecond);
 }
 void all_shapes(benchmark::internal::Benchmark* b) {
-  for (const auto& [calls, tokens] :
+  for (const auto& [requests, tokens] :
        {std::pair{1, 8192}, {1, 32768}, {8, 8192}, {8, 32768}, {32, 8192}, {32, 32768}}) {
-    b->Args({calls, tokens});
+    b->Args({requests, tokens});
   }
   timing(b);
 }
@@ -216,7 +216,7 @@ BENCHMARK_CAPTURE(decode, rows64_int4, Case{rows_of(64, 64), {0, 4, 0}}, Lengths
 BENCHMARK_CAPTURE(decode, rows64_int2, Case{rows_of(64, 64), {4, 0, 0}}, Lengths::kUniform)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows128_int4, Case{rows_of(128, 128), {0, 4, 0}}, Lengths::kUniform)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows128_int2, Case{rows_of(128, 128), {4, 0, 0}}, Lengths::kUniform)->Apply(large);
-// KIVI: besides, half of the time's mean of cells whose values are exact (128 to 255).
+// KIVI: besides, half of the time's mean of KV entries whose values are exact (128 to 255).
 const PackedDecodeShape kFp4{PackedLayout::kFp4, kDim, kGroup, 32, {32, 128, 32}, 1, 0, 132};
 const PackedDecodeShape kKivi{PackedLayout::kKivi, kDim, kGroup, 32, {32, 128, 32}, 1, 0, 132};
 BENCHMARK_CAPTURE(decode, fp4, Case{kFp4, {0, 0, 4}}, Lengths::kUniform)->Apply(all_shapes);

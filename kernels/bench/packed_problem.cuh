@@ -1,6 +1,6 @@
-// A packed decode step's inputs on the device, with everything that could hide a mistake: pages in random
-// order, NaN patterns wherever no cell is, fresh numbers from a seed, and the answer in double precision from
-// what the definitions (packed_page.h, pack_fast.h) read back.
+// A packed decode step's inputs on the device, with everything that could hide an error: pages in random
+// order, NaN patterns wherever no KV entry is, fresh numbers from a seed, and the answer in double precision
+// from what the definitions (packed_page.h, pack_fast.h) read back.
 
 #ifndef KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
 #define KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
@@ -25,14 +25,15 @@ inline Format format_of(const PackedDecodeShape& s, uint32_t part) {
   return s.layout == PackedLayout::kRows ? Format::kFp8 : Format::kBf16;
 }
 
-// One page of one head: its bytes, of which the first `cells` cells count, and those cells read back.
+// One page of one head: its bytes, of which the first `kv_entries` KV entries count, and those KV entries
+// read back.
 struct PackedProblemPage {
   std::vector<uint8_t> bytes;
   std::vector<float> k, v;
 };
 
-inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t cells, std::span<const float> k,
-                                        std::span<const float> v) {
+inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t kv_entries,
+                                        std::span<const float> k, std::span<const float> v) {
   using namespace kernels;
   const size_t keys = record_bytes(bits, d), values = value_record_bytes(bits, d);
   PackedProblemPage page{std::vector<uint8_t>(keys + values), std::vector<float>(k.size()),
@@ -42,7 +43,7 @@ inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t cell
   pack_record(Side::kValue, bits, d, v, bytes.subspan(keys));
   unpack_record(Side::kKey, bits, d, bytes.first(keys), page.k);
   unpack_record(Side::kValue, bits, d, bytes.subspan(keys), page.v);
-  for (uint32_t t = cells; t < kRecordTokens; ++t) {  // scale and zero of cells that do not count
+  for (uint32_t t = kv_entries; t < kRecordTokens; ++t) {  // scale and zero of KV entries that do not count
     for (const size_t at : {size_t{t}, size_t{t} + kRecordTokens}) {
       std::memset(page.bytes.data() + keys + size_t{kRecordTokens} * d * bits / 8 + 2 * at, 0xff, 2);
     }
@@ -50,8 +51,8 @@ inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t cell
   return page;
 }
 
-inline PackedProblemPage make_bf16_page(uint32_t tokens, uint32_t d, uint32_t cells, std::span<const float> k,
-                                        std::span<const float> v) {
+inline PackedProblemPage make_bf16_page(uint32_t tokens, uint32_t d, uint32_t kv_entries,
+                                        std::span<const float> k, std::span<const float> v) {
   PackedProblemPage page{std::vector<uint8_t>(size_t{4} * tokens * d, 0xff), {}, {}};
   for (uint32_t row = 0; row < 2 * tokens; ++row) {
     for (uint32_t c = 0; c < d; ++c) {
@@ -59,13 +60,13 @@ inline PackedProblemPage make_bf16_page(uint32_t tokens, uint32_t d, uint32_t ce
       const __nv_bfloat16 value = __float2bfloat16((row < tokens ? k : v)[size_t{t} * d + c]);
       (row < tokens ? page.k : page.v).push_back(__bfloat162float(value));
       const size_t at = (size_t{row} * d + ((c / 8) ^ (t & 7)) * 8 + c % 8) * 2;
-      if (t < cells) std::memcpy(page.bytes.data() + at, &value, 2);
+      if (t < kv_entries) std::memcpy(page.bytes.data() + at, &value, 2);
     }
   }
   return page;
 }
 
-inline PackedProblemPage make_row_page(Format format, const PageShape& shape, uint32_t cells,
+inline PackedProblemPage make_row_page(Format format, const PageShape& shape, uint32_t kv_entries,
                                        std::span<const float> k, std::span<const float> v) {
   using namespace kernels;
   PackedProblemPage page{std::vector<uint8_t>(page_bytes(format, shape)), std::vector<float>(k.size()),
@@ -73,20 +74,20 @@ inline PackedProblemPage make_row_page(Format format, const PageShape& shape, ui
   pack_page(format, shape, k, v, page.bytes);
   unpack_page(format, shape, page.bytes, shape.page_tokens, page.k, page.v);
   const size_t keys = key_part_bytes(format, shape), row = token_bytes(format, shape);
-  const size_t groups = (cells + shape.group - 1) / shape.group;
-  const size_t keys_used = format == Format::kInt2 ? groups * key_group_bytes(2, shape) : cells * row;
+  const size_t groups = (kv_entries + shape.group - 1) / shape.group;
+  const size_t keys_used = format == Format::kInt2 ? groups * key_group_bytes(2, shape) : kv_entries * row;
   std::memset(page.bytes.data() + keys_used, 0xff, keys - keys_used);
-  std::memset(page.bytes.data() + keys + cells * row, 0xff, (shape.page_tokens - cells) * row);
+  std::memset(page.bytes.data() + keys + kv_entries * row, 0xff, (shape.page_tokens - kv_entries) * row);
   return page;
 }
 
-inline PackedProblemPage make_page(const PackedDecodeShape& s, uint32_t part, uint32_t cells,
+inline PackedProblemPage make_page(const PackedDecodeShape& s, uint32_t part, uint32_t kv_entries,
                                    std::span<const float> k, std::span<const float> v) {
   const Format format = format_of(s, part);
   const PageShape shape{s.page_tokens[part], s.head_dim, s.scale_group};
-  if (format == Format::kBf16) return make_bf16_page(shape.page_tokens, s.head_dim, cells, k, v);
-  if (s.layout != PackedLayout::kFast) return make_row_page(format, shape, cells, k, v);
-  return make_fast_page(part == kPartInt2 ? 2 : 4, s.head_dim, cells, k, v);
+  if (format == Format::kBf16) return make_bf16_page(shape.page_tokens, s.head_dim, kv_entries, k, v);
+  if (s.layout != PackedLayout::kFast) return make_row_page(format, shape, kv_entries, k, v);
+  return make_fast_page(part == kPartInt2 ? 2 : 4, s.head_dim, kv_entries, k, v);
 }
 
 struct PackedProblem {
@@ -101,11 +102,11 @@ struct PackedProblem {
   DeviceArray<char> plan, workspace;
 
   // tokens[i]: of sequence i, by part. heads_per_page sequences share tables: they must be equally long.
-  // value_size: how large values are. dead_in_8: of eight cells so many are dead (0: there are no bits at
-  // all).
+  // value_size: how large values are. dropped_in_8: of eight KV entries so many are dead (0: there are no
+  // bits at all).
   PackedProblem(PackedDecodeShape wanted, const std::vector<PartTokens>& tokens, uint64_t seed,
-                float value_size = 1, uint32_t dead_in_8 = 0)
-      : shape(wanted), random_(seed), value_size_(value_size), dead_in_8_(dead_in_8) {
+                float value_size = 1, uint32_t dropped_in_8 = 0)
+      : shape(wanted), random_(seed), value_size_(value_size), dropped_in_8_(dropped_in_8) {
     shape.sequences = static_cast<uint32_t>(tokens.size());
     const uint32_t d = shape.head_dim;
     std::vector<__nv_bfloat16> queries(tokens.size() * shape.group * d);
@@ -140,7 +141,7 @@ struct PackedProblem {
     args.plan = plan.get(), args.workspace = workspace.get();
     for (uint32_t part = 0; part < kPackedParts; ++part) {
       args.pool[part] = pools[part].get();
-      args.live[part] = dead_in_8 > 0 ? live[part].get() : nullptr;
+      args.live[part] = dropped_in_8 > 0 ? live[part].get() : nullptr;
     }
   }
 
@@ -191,19 +192,19 @@ struct PackedProblem {
                   std::vector<uint8_t>* pool, std::vector<float>* k, std::vector<float>* v) {
     const uint32_t page = shape.page_tokens[part], d = shape.head_dim;
     for (uint32_t from = 0; from < row.tokens[part]; from += page) {
-      const uint32_t cells = std::min(page, row.tokens[part] - from);
+      const uint32_t kv_entries = std::min(page, row.tokens[part] - from);
       std::vector<float> keys(size_t{page} * d), values(keys.size());
       for (size_t i = 0; i < keys.size(); ++i) {
         keys[i] = draw() + static_cast<float>(i % d % 7) / 2 - 1;
         values[i] = value_size_ * (draw() + static_cast<float>(i % d % 5) / 2 - 1);
       }
-      const PackedProblemPage made = make_page(shape, part, cells, keys, values);
+      const PackedProblemPage made = make_page(shape, part, kv_entries, keys, values);
       const size_t number = numbers[row.table[part] + from / page];
       std::copy(made.bytes.begin(), made.bytes.end(),
                 pool->begin() +
                     static_cast<ptrdiff_t>((number * shape.heads_per_page + row.column) * page_size(part)));
-      for (uint32_t t = 0; t < cells; ++t) {
-        if (dead_in_8_ > 0 && random_() % 8 < dead_in_8_) continue;
+      for (uint32_t t = 0; t < kv_entries; ++t) {
+        if (dropped_in_8_ > 0 && random_() % 8 < dropped_in_8_) continue;
         live_[part][(number * shape.heads_per_page + row.column) * 4 + t / 32] |= 1u << t % 32;
         k->insert(k->end(), made.k.begin() + t * d, made.k.begin() + (t + 1) * d);
         v->insert(v->end(), made.v.begin() + t * d, made.v.begin() + (t + 1) * d);
@@ -214,11 +215,11 @@ struct PackedProblem {
   void solve(const PackedSequence& row, const std::vector<float>& k, const std::vector<float>& v,
              const std::vector<__nv_bfloat16>& queries) {
     const uint32_t d = shape.head_dim;
-    const size_t cells = k.size() / d;
-    std::vector<double> weight(cells);
-    for (uint32_t j = 0; j < shape.group && cells > 0; ++j) {
+    const size_t kv_entries = k.size() / d;
+    std::vector<double> weight(kv_entries);
+    for (uint32_t j = 0; j < shape.group && kv_entries > 0; ++j) {
       const size_t query = size_t{row.q_row + j} * d;
-      for (size_t t = 0; t < cells; ++t) {
+      for (size_t t = 0; t < kv_entries; ++t) {
         double sum = 0;
         for (uint32_t c = 0; c < d; ++c) {
           sum +=
@@ -229,7 +230,7 @@ struct PackedProblem {
       const double most = *std::max_element(weight.begin(), weight.end());
       double sum = 0;
       for (double& w : weight) sum += w = std::exp(w - most);
-      for (size_t t = 0; t < cells; ++t) {
+      for (size_t t = 0; t < kv_entries; ++t) {
         for (uint32_t c = 0; c < d; ++c)
           expected[query + c] += weight[t] / sum * static_cast<double>(v[t * d + c]);
       }
@@ -238,7 +239,7 @@ struct PackedProblem {
 
   std::mt19937_64 random_;
   float value_size_;
-  uint32_t dead_in_8_;
+  uint32_t dropped_in_8_;
   std::array<std::vector<uint32_t>, kPackedParts> live_;
   std::array<size_t, kPackedParts> free_{};  // pages of each pool
 };

@@ -1,4 +1,4 @@
-// Time of what moves cells between forms and places: bytes read and written, against 4.69 TB/s.
+// Time of what moves KV entries between forms and places: bytes read and written, against 4.69 TB/s.
 // Llama-3.1-8B's shapes, at least 32 MB a launch, sets of pages in turn so that nothing is found in L2.
 
 #include <numeric>
@@ -77,31 +77,31 @@ void summarise(benchmark::State& state, PageSummaryKind kind, uint32_t page) {
 }
 
 void gather(benchmark::State& state, bool all) {
-  constexpr uint32_t kPage = 16, kCalls = 32, kCells = 8192, kSequences = kCalls * kKvHeads;
-  const uint32_t pages = kSequences * (kCells / kPage), stay = all ? kCells : kCells / 2;
+  constexpr uint32_t kPage = 16, kRequests = 32, kKvEntries = 8192, kSequences = kRequests * kKvHeads;
+  const uint32_t pages = kSequences * (kKvEntries / kPage), stay = all ? kKvEntries : kKvEntries / 2;
   const auto source = random_bf16(size_t{pages} * kPage * 2 * kDim);
   const DeviceArray<__nv_bfloat16> target(size_t{pages} * kPage * 2 * kDim);
   const DeviceArray<uint32_t> from(shuffled(pages, 3)), to(shuffled(pages, 4));
   std::vector<GatherSequence> table;
-  std::vector<uint32_t> kept;
+  std::vector<uint32_t> retained;
   for (uint32_t s = 0; s <= kSequences; ++s) {
-    table.push_back({s * stay, s * (kCells / kPage), 0, s * (kCells / kPage), 0});
-    std::vector<uint32_t> mine = shuffled(kCells, s);
+    table.push_back({s * stay, s * (kKvEntries / kPage), 0, s * (kKvEntries / kPage), 0});
+    std::vector<uint32_t> mine = shuffled(kKvEntries, s);
     std::sort(mine.begin(), mine.begin() + stay);
-    kept.insert(kept.end(), mine.begin(), mine.begin() + stay);
+    retained.insert(retained.end(), mine.begin(), mine.begin() + stay);
   }
   const DeviceArray<GatherSequence> table_on(table);
-  const DeviceArray<uint32_t> kept_on(kept);
+  const DeviceArray<uint32_t> retained_on(retained);
   const GatherArgs args{source.get(),
                         target.get(),
                         {from.get(), kPage, 1},
                         {to.get(), kPage, 1},
                         table_on.get(),
-                        all ? nullptr : kept_on.get(),
+                        all ? nullptr : retained_on.get(),
                         kSequences,
                         kDim};
-  const double seconds =
-      median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) { return gather_cells(args, stream); });
+  const double seconds = median_of_replays(
+      state, 4, [&](uint32_t, cudaStream_t stream) { return gather_entries(args, stream); });
   report(state, static_cast<double>(kSequences) * stay * (8 * kDim + (all ? 0 : 4)), seconds);
   label_with_digest(state, target);
 }
@@ -112,16 +112,16 @@ void pack(benchmark::State& state, Format format, uint32_t group, bool back, uin
   const auto pool = random_bf16(size_t{sets} * count * shape.page_tokens * 2 * kDim);
   const DeviceArray<uint8_t> packed(size_t{sets} * count * page_bytes(format, shape));
   const std::vector<uint32_t> a = shuffled(size_t{sets} * count, 5), b = shuffled(size_t{sets} * count, 6);
-  std::vector<PagePair> there, home;
-  for (size_t i = 0; i < a.size(); ++i) there.push_back({a[i], b[i]}), home.push_back({b[i], a[i]});
-  const DeviceArray<PagePair> there_on(there), home_on(home);
+  std::vector<PagePair> there, host_copy;
+  for (size_t i = 0; i < a.size(); ++i) there.push_back({a[i], b[i]}), host_copy.push_back({b[i], a[i]});
+  const DeviceArray<PagePair> there_on(there), host_copy_on(host_copy);
   for (uint32_t set = 0; set < sets; ++set) {
     const PackArgs args{there_on.get() + size_t{set} * count, count, format, shape};
     KVT_CUDA(pack_pages(args, pool.get(), packed.get(), nullptr));
   }
   KVT_CUDA(cudaDeviceSynchronize());
   const double seconds = median_of_replays(state, 12, [&](uint32_t i, cudaStream_t stream) {
-    const PackArgs args{(back ? home_on : there_on).get() + i % sets * count, count, format, shape};
+    const PackArgs args{(back ? host_copy_on : there_on).get() + i % sets * count, count, format, shape};
     return back ? unpack_pages(args, packed.get(), pool.get(), stream)
                 : pack_pages(args, pool.get(), packed.get(), stream);
   });
@@ -141,7 +141,7 @@ BENCHMARK_CAPTURE(rope, norm, true)->Apply(rows);
 BENCHMARK_CAPTURE(summarise, min_max_16, PageSummaryKind::kMinMax, 16)->Apply(times);
 BENCHMARK_CAPTURE(summarise, min_max_32, PageSummaryKind::kMinMax, 32)->Apply(times);
 BENCHMARK_CAPTURE(summarise, cuboid_32, PageSummaryKind::kCuboid, 32)->Apply(times);
-BENCHMARK_CAPTURE(gather, kept_half, false)->Apply(times);
+BENCHMARK_CAPTURE(gather, retained_half, false)->Apply(times);
 BENCHMARK_CAPTURE(gather, copy, true)->Apply(times);
 BENCHMARK_CAPTURE(pack, fp8, Format::kFp8, 32, false)->Apply(times);
 BENCHMARK_CAPTURE(pack, int4_32, Format::kInt4, 32, false)->Apply(times);

@@ -1,5 +1,6 @@
 // Time of prefill attention for Llama-3.1-8B's shapes, one layer, against 790 TFLOP/s
-// (kernels/attention_prefill.h). Flops are those of visible cells: 4 * head_dim per (query head, row, cell).
+// (kernels/attention_prefill.h). Flops are those of visible KV entries: 4 * head_dim per (query head, row, KV
+// entry).
 
 #include <numeric>
 
@@ -9,24 +10,25 @@
 namespace kvtwin::test {
 namespace {
 
-struct Call {
+struct Request {
   uint32_t rows = 0;
   uint32_t past = 0;
 };
 
-void prefill(benchmark::State& state, const std::vector<Call>& calls, bool in_pages, uint32_t page,
+void prefill(benchmark::State& state, const std::vector<Request>& requests, bool in_pages, uint32_t page,
              uint32_t dim, bool plan_only) {
   PrefillShape shape;
   shape.head_dim = dim, shape.page_tokens = page, shape.heads_per_page = shape.kv_heads;
   std::vector<PrefillSequence> rows;
   uint32_t pages = 0;
   double flops = 0;
-  for (const Call& call : calls) {
+  for (const Request& request : requests) {
     for (uint32_t h = 0; h < shape.kv_heads; ++h)
-      rows.push_back({shape.rows, call.rows, h, call.past, pages, h});
-    pages += (call.past + (in_pages ? call.rows : 0) + page - 1) / page;
-    shape.rows += call.rows;
-    flops += 4.0 * dim * shape.kv_heads * shape.group * call.rows * (call.past + (call.rows + 1) / 2.0);
+      rows.push_back({shape.rows, request.rows, h, request.past, pages, h});
+    pages += (request.past + (in_pages ? request.rows : 0) + page - 1) / page;
+    shape.rows += request.rows;
+    flops +=
+        4.0 * dim * shape.kv_heads * shape.group * request.rows * (request.past + (request.rows + 1) / 2.0);
   }
   const uint32_t heads = shape.kv_heads * shape.group, width = (heads + 2 * shape.kv_heads) * dim;
   shape.q_stride = shape.kv_stride = width;
@@ -59,13 +61,13 @@ void prefill(benchmark::State& state, const std::vector<Call>& calls, bool in_pa
   label_with_digest(state, out);
 }
 
-std::vector<Call> mixed() {
-  std::vector<Call> out;
+std::vector<Request> mixed() {
+  std::vector<Request> out;
   for (uint32_t i = 0; i < 16; ++i) out.push_back({200 + i * 173, i % 3 == 0 ? 0 : i * 1111});
   return out;
 }
-const std::vector<Call> k2k = {{2048, 0}}, k8k = {{8192, 0}}, k32k = {{32768, 0}}, kChunk = {{2048, 30720}},
-                        kShort = {{256, 32000}}, kBatch(4, {2048, 6144});
+const std::vector<Request> k2k = {{2048, 0}}, k8k = {{8192, 0}}, k32k = {{32768, 0}},
+                           kChunk = {{2048, 30720}}, kShort = {{256, 32000}}, kBatch(4, {2048, 6144});
 
 void times(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);

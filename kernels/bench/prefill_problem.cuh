@@ -1,5 +1,5 @@
-// A prefill step's inputs on the device, with everything that could hide a mistake: pages in random order,
-// NaN wherever nothing was written and in rows between calls, q, k and v as columns of one matrix, fresh
+// A prefill step's inputs on the device, with everything that could hide an error: pages in random order,
+// NaN wherever nothing was written and in rows between requests, q, k and v as columns of one matrix, fresh
 // numbers from a seed, and the answer in double precision.
 
 #ifndef KVTWIN_KERNELS_BENCH_PREFILL_PROBLEM_CUH_
@@ -10,7 +10,7 @@
 
 namespace kvtwin::test {
 
-struct PrefillCall {
+struct PrefillRequest {
   uint32_t rows = 0;
   uint32_t past = 0;
 };
@@ -19,7 +19,7 @@ struct PrefillProblem {
   PrefillShape shape;
   PrefillArgs args;
   std::vector<PrefillSequence> rows;
-  std::vector<std::vector<float>> keys, values;  // of each sequence, [cells][head_dim]
+  std::vector<std::vector<float>> keys, values;  // of each sequence, [KV entries][head_dim]
   std::vector<__nv_bfloat16> qkv;                // [rows][q_stride]
   DeviceArray<__nv_bfloat16> pool, matrix, out;
   DeviceArray<float> lse;
@@ -27,26 +27,27 @@ struct PrefillProblem {
   DeviceArray<PrefillSequence> table;
   DeviceArray<char> plan;
 
-  // One head per page: head h keeps past * (h + 1) / kv_heads cells. Else all heads keep all, and share
+  // One head per page: head h keeps past * (h + 1) / kv_heads KV entries. Else all heads keep all, and share
   // pages.
-  PrefillProblem(PrefillShape wanted, const std::vector<PrefillCall>& calls, bool in_pages, uint64_t seed)
+  PrefillProblem(PrefillShape wanted, const std::vector<PrefillRequest>& requests, bool in_pages,
+                 uint64_t seed)
       : shape(wanted), in_pages_(in_pages) {
     std::mt19937_64 random(seed);
     const uint32_t d = shape.head_dim, heads = shape.kv_heads * shape.group;
     shape.q_stride = shape.kv_stride = (heads + 2 * shape.kv_heads) * d + 8;
     std::vector<uint32_t> numbers;
-    for (const PrefillCall& call : calls) {
+    for (const PrefillRequest& request : requests) {
       for (uint32_t h = 0; h < shape.kv_heads; ++h) {
         const bool own = shape.heads_per_page == 1;
-        const uint32_t past = own ? call.past * (h + 1) / shape.kv_heads : call.past;
-        const uint32_t cells = past + (in_pages ? call.rows : 0);
+        const uint32_t past = own ? request.past * (h + 1) / shape.kv_heads : request.past;
+        const uint32_t kv_entries = past + (in_pages ? request.rows : 0);
         if (own || h == 0) {
           first_page_ = static_cast<uint32_t>(numbers.size());
-          numbers.resize(numbers.size() + (cells + shape.page_tokens - 1) / shape.page_tokens);
+          numbers.resize(numbers.size() + (kv_entries + shape.page_tokens - 1) / shape.page_tokens);
         }
-        rows.push_back({shape.rows, call.rows, h, past, first_page_, own ? 0 : h});
+        rows.push_back({shape.rows, request.rows, h, past, first_page_, own ? 0 : h});
       }
-      shape.rows += call.rows + 1;  // a row of nobody's
+      shape.rows += request.rows + 1;  // a row of nobody's
     }
     shape.sequences = static_cast<uint32_t>(rows.size());
     draw_numbers(&random);
@@ -66,7 +67,8 @@ struct PrefillProblem {
   }
 
   // The worst row's largest difference, against its largest number expected; infinite if what nobody owns was
-  // written, or a row was not. `every`: only so many rows are looked at (and the first and last of a call).
+  // written, or a row was not. `every`: only so many rows are looked at (and the first and last of a
+  // request).
   double error(uint32_t every = 1) const {
     if (shape.rows == 0) return 0;
     const std::vector<__nv_bfloat16> got = out.read();
@@ -98,9 +100,9 @@ struct PrefillProblem {
     std::normal_distribution<float> normal;
     qkv.assign(size_t{shape.rows} * shape.q_stride, __float2bfloat16(NAN));
     for (const PrefillSequence& s : rows) {
-      const size_t cells = s.past + s.rows, width = size_t{shape.group} * shape.head_dim;
+      const size_t kv_entries = s.past + s.rows, width = size_t{shape.group} * shape.head_dim;
       for (auto* const side : {&keys, &values}) {
-        side->emplace_back(cells * shape.head_dim);
+        side->emplace_back(kv_entries * shape.head_dim);
         for (float& value : side->back()) value = __bfloat162float(__float2bfloat16(normal(*random)));
       }
       for (uint32_t t = 0; t < s.rows; ++t) {
@@ -120,7 +122,7 @@ struct PrefillProblem {
     std::shuffle(shuffled.begin(), shuffled.end(), *random);
     std::copy_n(shuffled.begin(), numbers->size(), numbers->begin());
     shape.pool_blocks = static_cast<uint32_t>(shuffled.size()) * shape.heads_per_page;
-    std::vector<__nv_bfloat16> cells(shape.pool_blocks * block, __float2bfloat16(NAN));
+    std::vector<__nv_bfloat16> kv_entries(shape.pool_blocks * block, __float2bfloat16(NAN));
     const size_t k_at = size_t{shape.kv_heads} * shape.group * d, v_at = k_at + size_t{shape.kv_heads} * d;
     for (size_t i = 0; i < rows.size(); ++i) {
       const PrefillSequence& s = rows[i];
@@ -134,7 +136,7 @@ struct PrefillProblem {
             const uint32_t slot = t % page, chunk = (c / 8) ^ (slot & 7);
             const size_t at =
                 (number * shape.heads_per_page + s.column) * block + size_t{slot} * d + chunk * 8;
-            cells[at + c % 8] = k, cells[at + size_t{page} * d + c % 8] = v;
+            kv_entries[at + c % 8] = k, kv_entries[at + size_t{page} * d + c % 8] = v;
           } else {
             const size_t row = size_t{s.row + t - s.past} * shape.kv_stride + size_t{s.head} * d + c;
             qkv[row + k_at] = k, qkv[row + v_at] = v;
@@ -142,7 +144,7 @@ struct PrefillProblem {
         }
       }
     }
-    pool = DeviceArray<__nv_bfloat16>(cells);
+    pool = DeviceArray<__nv_bfloat16>(kv_entries);
     matrix = DeviceArray<__nv_bfloat16>(qkv);
     pages = DeviceArray<uint32_t>(*numbers);
     table = DeviceArray<PrefillSequence>(rows);

@@ -1,4 +1,4 @@
-// Recall of 16 KB units from 2 GB of pinned memory: alone, and beside decode attention of 32 calls of 8k
+// Recall of 16 KB units from 2 GB of pinned memory: alone, and beside decode attention of 32 requests of 8k
 // (Llama-3.1-8B, one layer, page 32). 55.4 GB/s is what the copy engine gives large copies (KERNELS 5).
 //
 // Beside: decodes in graphs, one behind the other, and a recall that starts after the first ones and ends
@@ -15,13 +15,13 @@ namespace {
 
 using kernels::HostPageLayout;
 
-constexpr uint32_t kDim = 128, kKvHeads = 8, kGroup = 4, kPage = 32, kCalls = 32, kTokens = 8192;
+constexpr uint32_t kDim = 128, kKvHeads = 8, kGroup = 4, kPage = 32, kRequests = 32, kTokens = 8192;
 constexpr uint32_t kHostPages = 16'384;           // of 128 KB
 constexpr double kUnit = 2.0 * kPage * kDim * 2;  // bytes
 constexpr double kCopyCeiling = 55.4e9;
 constexpr uint32_t kSms = 132;
 
-enum class Way : uint8_t { kKernel, kSpread, kCopyEngine };
+enum class CopyMethod : uint8_t { kKernel, kSpread, kCopyEngine };
 
 // Pinned pages with random bytes, and moves of `count` random units to blocks one behind the other.
 struct Recall {
@@ -60,11 +60,11 @@ struct Recall {
   }
   double bytes() const { return kUnit * static_cast<double>(moves.size()); }
 
-  void start(Way way, HostPageLayout layout, uint32_t ctas, uint32_t burst_ns = 0) const {
+  void start(CopyMethod way, HostPageLayout layout, uint32_t ctas, uint32_t burst_ns = 0) const {
     const HostPool host{pinned, uint64_t{kKvHeads} * 2 * kPage * kDim, layout, kPage, kKvHeads, kDim};
-    if (way != Way::kCopyEngine) {
-      KVT_CUDA(recall_pages({host, pool.get(), list.get(), count.get(), ctas, way == Way::kSpread, burst_ns},
-                            stream));
+    if (way != CopyMethod::kCopyEngine) {
+      KVT_CUDA(recall_pages(
+          {host, pool.get(), list.get(), count.get(), ctas, way == CopyMethod::kSpread, burst_ns}, stream));
     } else {
       KVT_CUDA(copy_recalled(host, pool.get(), moves, stream));
     }
@@ -92,7 +92,7 @@ void report(benchmark::State& state, double bytes, const std::vector<double>& se
   state.counters["pct_ceiling"] = rate / kCopyCeiling * 100;
 }
 
-void alone(benchmark::State& state, Way way, HostPageLayout layout) {
+void alone(benchmark::State& state, CopyMethod way, HostPageLayout layout) {
   const auto ctas = static_cast<uint32_t>(state.range(0)), units = static_cast<uint32_t>(state.range(1));
   const Recall recall(units);
   const Event begin, end;
@@ -120,10 +120,10 @@ struct Decodes {
   DeviceArray<char> plan, workspace;
   cudaStream_t stream{};
   cudaGraphExec_t graph{};
-  Event marks[kGraphs + 1];
+  Event scorer_state[kGraphs + 1];
 
   explicit Decodes(uint32_t ctas) {
-    constexpr uint32_t kSequences = kCalls * kKvHeads, kPages = kSequences * (kTokens / kPage), kSets = 4;
+    constexpr uint32_t kSequences = kRequests * kKvHeads, kPages = kSequences * (kTokens / kPage), kSets = 4;
     std::vector<uint32_t> numbers(size_t{kPages} * kSets);
     std::iota(numbers.begin(), numbers.end(), 0);
     std::shuffle(numbers.begin(), numbers.end(), std::mt19937(1));
@@ -155,15 +155,15 @@ struct Decodes {
   Decodes(const Decodes&) = delete;
   ~Decodes() { cudaGraphExecDestroy(graph), cudaStreamDestroy(stream); }
 
-  // Starts all, then calls `beside`.
-  template <typename Beside>
-  void run(const Beside& beside) const {
-    marks[0].record(stream);
+  // Starts all, then requests `concurrent`.
+  template <typename Concurrent>
+  void run(const Concurrent& concurrent) const {
+    scorer_state[0].record(stream);
     for (uint32_t i = 0; i < kGraphs; ++i) {
       KVT_CUDA(cudaGraphLaunch(graph, stream));
-      marks[i + 1].record(stream);
+      scorer_state[i + 1].record(stream);
     }
-    beside();
+    concurrent();
   }
 };
 
@@ -175,7 +175,7 @@ double decode_alone() {
       decodes.run([] {});
       KVT_CUDA(cudaStreamSynchronize(decodes.stream));
       for (uint32_t g = 2; g < Decodes::kGraphs; ++g)
-        each.push_back(decodes.marks[g + 1].since(decodes.marks[g]) / Decodes::kOfGraph);
+        each.push_back(decodes.scorer_state[g + 1].since(decodes.scorer_state[g]) / Decodes::kOfGraph);
     }
     return median(each);
   }();
@@ -183,7 +183,7 @@ double decode_alone() {
 }
 
 // range: CTAs (spread: warps) of the recall, SMs that decode leaves out, MB of the recall, ns between bursts.
-void beside(benchmark::State& state, Way way) {
+void concurrent(benchmark::State& state, CopyMethod way) {
   const auto ctas = static_cast<uint32_t>(state.range(0)), left_out = static_cast<uint32_t>(state.range(1));
   const auto burst_ns = static_cast<uint32_t>(state.range(3));
   const double one = decode_alone();
@@ -196,7 +196,7 @@ void beside(benchmark::State& state, Way way) {
   KVT_CUDA(cudaDeviceSynchronize());
   for (auto _ : state) {
     decodes.run([&] {
-      KVT_CUDA(cudaStreamWaitEvent(recall.stream, decodes.marks[2].event));
+      KVT_CUDA(cudaStreamWaitEvent(recall.stream, decodes.scorer_state[2].event));
       begin.record(recall.stream);
       recall.start(way, HostPageLayout::kHnd, ctas, burst_ns);
       end.record(recall.stream);
@@ -204,10 +204,10 @@ void beside(benchmark::State& state, Way way) {
     KVT_CUDA(cudaDeviceSynchronize());
     seconds.push_back(end.since(begin));
     state.SetIterationTime(seconds.back());
-    if (decodes.marks[Decodes::kGraphs].since(end) < 0) within = false;
+    if (decodes.scorer_state[Decodes::kGraphs].since(end) < 0) within = false;
     for (uint32_t g = 0; g < Decodes::kGraphs; ++g) {
-      if (decodes.marks[g].since(begin) > 0 && end.since(decodes.marks[g + 1]) > 0)
-        each.push_back(decodes.marks[g + 1].since(decodes.marks[g]) / Decodes::kOfGraph);
+      if (decodes.scorer_state[g].since(begin) > 0 && end.since(decodes.scorer_state[g + 1]) > 0)
+        each.push_back(decodes.scorer_state[g + 1].since(decodes.scorer_state[g]) / Decodes::kOfGraph);
     }
   }
   if (!within || each.empty())
@@ -227,7 +227,7 @@ void left_out(benchmark::State& state) {
     decodes.run([] {});
     KVT_CUDA(cudaStreamSynchronize(decodes.stream));
     for (uint32_t g = 2; g < Decodes::kGraphs; ++g)
-      each.push_back(decodes.marks[g + 1].since(decodes.marks[g]) / Decodes::kOfGraph);
+      each.push_back(decodes.scorer_state[g + 1].since(decodes.scorer_state[g]) / Decodes::kOfGraph);
     state.SetIterationTime(each.back());
   }
   state.counters["decode_us"] = median(each) * 1e6;
@@ -262,26 +262,26 @@ void kernel_alone(benchmark::internal::Benchmark* b) {
   times(b->Args({1, 8192})->Args({2, 8192})->Args({3, 8192})->Args({4, 8192})->Args({2, 64})->Args({4, 64}));
 }
 void engine_alone(benchmark::internal::Benchmark* b) { times(b->Args({0, 8192})->Args({0, 64})); }
-BENCHMARK_CAPTURE(alone, kernel_hnd, Way::kKernel, HostPageLayout::kHnd)->Apply(kernel_alone);
-BENCHMARK_CAPTURE(alone, kernel_nhd, Way::kKernel, HostPageLayout::kNhd)->Apply(kernel_alone);
-BENCHMARK_CAPTURE(alone, spread_hnd, Way::kSpread, HostPageLayout::kHnd)
+BENCHMARK_CAPTURE(alone, kernel_hnd, CopyMethod::kKernel, HostPageLayout::kHnd)->Apply(kernel_alone);
+BENCHMARK_CAPTURE(alone, kernel_nhd, CopyMethod::kKernel, HostPageLayout::kNhd)->Apply(kernel_alone);
+BENCHMARK_CAPTURE(alone, spread_hnd, CopyMethod::kSpread, HostPageLayout::kHnd)
     ->Args({70, 8192})
     ->Args({132, 8192})
     ->Apply(times);
-BENCHMARK_CAPTURE(alone, spread_nhd, Way::kSpread, HostPageLayout::kNhd)
+BENCHMARK_CAPTURE(alone, spread_nhd, CopyMethod::kSpread, HostPageLayout::kNhd)
     ->Args({70, 8192})
     ->Args({132, 8192})
     ->Apply(times);
-BENCHMARK_CAPTURE(alone, copies_hnd, Way::kCopyEngine, HostPageLayout::kHnd)->Apply(engine_alone);
-BENCHMARK_CAPTURE(alone, copies_nhd, Way::kCopyEngine, HostPageLayout::kNhd)->Apply(engine_alone);
+BENCHMARK_CAPTURE(alone, copies_hnd, CopyMethod::kCopyEngine, HostPageLayout::kHnd)->Apply(engine_alone);
+BENCHMARK_CAPTURE(alone, copies_nhd, CopyMethod::kCopyEngine, HostPageLayout::kNhd)->Apply(engine_alone);
 BENCHMARK(left_out)->Arg(0)->Arg(1)->Arg(2)->Arg(4)->Apply(times);
-BENCHMARK_CAPTURE(beside, kernel, Way::kKernel)
+BENCHMARK_CAPTURE(concurrent, kernel, CopyMethod::kKernel)
     ->Args({2, 2, 384, 0})
     ->Args({4, 4, 512, 0})
     ->Args({6, 6, 768, 0})
     ->Args({8, 8, 768, 0})
     ->Apply(times);
-BENCHMARK_CAPTURE(beside, spread, Way::kSpread)
+BENCHMARK_CAPTURE(concurrent, spread, CopyMethod::kSpread)
     ->Args({40, 0, 256, 0})
     ->Args({50, 0, 384, 0})
     ->Args({70, 0, 512, 0})
@@ -295,7 +295,7 @@ BENCHMARK_CAPTURE(beside, spread, Way::kSpread)
     ->Args({132, 0, 512, 26'500})
     ->Args({132, 0, 512, 27'000})
     ->Apply(times);
-BENCHMARK_CAPTURE(beside, copies, Way::kCopyEngine)->Args({0, 0, 128, 0})->Apply(times);
+BENCHMARK_CAPTURE(concurrent, copies, CopyMethod::kCopyEngine)->Args({0, 0, 128, 0})->Apply(times);
 BENCHMARK_CAPTURE(stage, hnd, HostPageLayout::kHnd)->Apply(times);
 BENCHMARK_CAPTURE(stage, nhd, HostPageLayout::kNhd)->Apply(times);
 

@@ -43,8 +43,8 @@ def replay(launch, launches, repeats=15):
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        kept = [launch(i) for i in range(launches)]
-    del kept
+        retained = [launch(i) for i in range(launches)]
+    del retained
     seconds = []
     with torch.cuda.stream(stream):
         for _ in range(repeats + 2):
@@ -130,7 +130,7 @@ def best_over(ours_us, *rivals):
 def attention_tables(folder):
     ours = bench(folder, "decode_bench", "decode/uniform/")
     print("decode attention, us")
-    line("calls x tokens", "floor", "flash", "cuDNN", "kvtwin", "kvtwin/best")
+    line("requests x tokens", "floor", "flash", "cuDNN", "kvtwin", "kvtwin/best")
     for batch, tokens in DECODE:
         flash = attention(SDPBackend.FLASH_ATTENTION, "flash", batch, 1, tokens, False)
         cudnn = attention(SDPBackend.CUDNN_ATTENTION, "cuDNN", batch, 1, tokens, False)

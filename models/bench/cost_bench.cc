@@ -82,7 +82,7 @@ void price(benchmark::State& state, CostModel& model, Load load) {
 void table(benchmark::State& state, Load load) {
   const auto llm = Catalog().llm("llama-3.1-8b");
   auto model =
-      llm ? TableCost::make(synthetic_tables(), *llm, 1, 128, {}, {}) : tl::unexpected<Mistake>(llm.error());
+      llm ? TableCost::make(synthetic_tables(), *llm, 1, 128, {}, {}) : tl::unexpected<Error>(llm.error());
   if (!model) return state.SkipWithError(model.error().text().c_str());
   price(state, **model, load);
 }

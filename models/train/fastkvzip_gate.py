@@ -72,7 +72,7 @@ def targets(model, args, ids, begin):
     else:
         whole, rows, seen = questions_batch(ids, begin)
     for hidden, q, k in frozen.layers_of(model, whole):
-        yield hidden[:, :end], frozen.most_looked(q[:, :, rows], k, group, seen)[:, :, :end]
+        yield hidden[:, :end], frozen.most_attended(q[:, :, rows], k, group, seen)[:, :, :end]
 
 
 def main():

@@ -63,7 +63,7 @@ def layers_of(model, ids):
         x = layer(x, cos, sin)
 
 
-def most_looked(q, k, group, seen):
+def most_attended(q, k, group, seen):
     """Per KV head, the largest attention that any row gives a key: [B][H][T]. q [B][Hq][R][d], k [B][Hq][T][d], seen
     [B][R][T]: which keys the softmax of a row is over."""
     scores = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[3])

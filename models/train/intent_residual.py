@@ -94,8 +94,8 @@ def turn_rule(memory, k, candidates):
 
 
 def losses(score, f, wanted, candidates, args):
-    share = (wanted.sum() / candidates.sum()).clamp(1e-3, 0.5)
-    weight = torch.where(wanted, ((1 - share) / share).clamp(1, 50), torch.ones_like(share))
+    fraction = (wanted.sum() / candidates.sum()).clamp(1e-3, 0.5)
+    weight = torch.where(wanted, ((1 - fraction) / fraction).clamp(1, 50), torch.ones_like(fraction))
     bce = F.binary_cross_entropy_with_logits(score, wanted.float(), weight=weight, reduction="none")
     bce = bce[candidates].mean()
     # Against the 16 hardest of what nobody wants.
@@ -105,14 +105,14 @@ def losses(score, f, wanted, candidates, args):
 
 
 def replay(model, head, args, ids, begins, wanted):
-    """Yields (loss, rank loss, share of what is wanted among the best --cells by rule, by rule and head) by turn."""
+    """Yields (loss, rank loss, fraction of what is wanted among the best --kv-entries by rule, by rule and head) by turn."""
     with torch.no_grad():
         q, k, keys = capture(model, ids)
     memory = torch.zeros(q.shape[0], len(ids), q.shape[2], q.shape[4], device=ids.device)
     at = torch.arange(ids.shape[1], device=ids.device)
     for turn in range(begins.shape[1]):
         begin = begins[:, turn]
-        live = begin >= args.window + args.sinks + args.cells
+        live = begin >= args.window + args.sinks + args.kv_entries
         span = (begin[:, None] - args.window + torch.arange(args.window, device=ids.device)).clamp(min=0)
         rows = torch.gather(q, 3, span[None, :, None, :, None].expand(q.shape[0], -1, q.shape[2], -1, q.shape[4]))
         memory = F.normalize(args.gamma * memory + rows.mean(3), dim=-1)
@@ -129,7 +129,7 @@ def replay(model, head, args, ids, begins, wanted):
         loss, rank = losses(score, f, hoped, candidates, args)
         found = []
         for by in (rule, score):
-            best = by.detach().masked_fill(~candidates, -1e4).topk(args.cells, 1).indices
+            best = by.detach().masked_fill(~candidates, -1e4).topk(args.kv_entries, 1).indices
             found.append((torch.gather(hoped, 1, best).sum() / hoped.sum()).item())
         yield loss, rank.item(), found
 
@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--gamma", type=float, default=0.9)
     parser.add_argument("--window", type=int, default=3, help="rows of a question: the query span")
     parser.add_argument("--sinks", type=int, default=2)
-    parser.add_argument("--cells", type=int, default=64)
+    parser.add_argument("--kv-entries", type=int, default=64)
     parser.add_argument("--questions", type=int, default=6)
     parser.add_argument("--sessions", type=int, default=480, help="of each task")
     args = parser.parse_args()

@@ -75,15 +75,15 @@ def to_batch(ids, marks, device):
 def answers(ids, marks, guesses):
     """(right, asked): answers all of whose tokens were guessed. An answer is a run of SCORED marks."""
     scored = marks == SCORED
-    wrong = scored & (ids != guesses)
+    problem = scored & (ids != guesses)
     begins = scored & ~np.pad(scored, ((0, 0), (1, 0)))[:, :-1]
     number = np.cumsum(begins.reshape(-1)) - 1
-    bad = np.bincount(number[wrong.reshape(-1)], minlength=int(begins.sum())) > 0
+    bad = np.bincount(number[problem.reshape(-1)], minlength=int(begins.sum())) > 0
     return int((~bad).sum()), int(begins.sum())
 
 
 def by_token(ids, marks, guesses):
-    """Share of right tokens by their place in an answer, to three digits."""
+    """Fraction of right tokens by their place in an answer, to three digits."""
     scored = marks == SCORED
     place = np.zeros(ids.shape, int)
     for at in range(1, ids.shape[1]):

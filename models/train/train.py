@@ -29,11 +29,11 @@ import task_data
 
 TASKS = ["needle", "multi_key", "multi_value", "variable_tracking", "multi_hop", "old_result", "changing_intent",
          "tool_schema", "question_first", "long_list"]
-# Short contexts first: lookup heads form where there is little to look through. `share`: of the time.
+# Short contexts first: lookup heads form where there is little to look through. `fraction`: of the time.
 STAGES = [
-    {"tokens": 128, "questions": [12], "share": 0.30},
-    {"tokens": 256, "questions": [16, 4], "share": 0.30},
-    {"tokens": 512, "questions": [24, 4], "share": 0.40},
+    {"tokens": 128, "questions": [12], "fraction": 0.30},
+    {"tokens": 256, "questions": [16, 4], "fraction": 0.30},
+    {"tokens": 512, "questions": [24, 4], "fraction": 0.40},
 ]
 
 
@@ -44,8 +44,8 @@ def stages_of(args):
         return STAGES
     out = []
     for word in args.stages.split(","):
-        tokens, questions, share = word.split(":")
-        out.append({"tokens": int(tokens), "questions": [int(q) for q in questions.split("/")], "share": float(share)})
+        tokens, questions, fraction = word.split(":")
+        out.append({"tokens": int(tokens), "questions": [int(q) for q in questions.split("/")], "fraction": float(fraction)})
     return out
 
 
@@ -166,7 +166,7 @@ def steps_of(args, model, sources):
         return [2] * len(args.stages)
     if args.steps:
         return [int(word) for word in args.steps.split(",")]
-    kept = {k: v.clone() for k, v in model.state_dict().items()}
+    retained = {k: v.clone() for k, v in model.state_dict().items()}
     optimizer, steps = make_optimizer(model, args), []
     for number, stage in enumerate(args.stages):
         batch = next(sources[number])
@@ -178,9 +178,9 @@ def steps_of(args, model, sources):
             train_step(model, optimizer, batch, 1e-5, args)
         torch.cuda.synchronize()
         each = (time.time() - begin) / 10
-        steps.append(max(1, int(args.seconds * stage["share"] / (each * 1.04))))
+        steps.append(max(1, int(args.seconds * stage["fraction"] / (each * 1.04))))
         print(f"stage {stage['tokens']}: {each * 1e3:.1f} ms a step, {steps[-1]} steps", flush=True)
-    model.load_state_dict(kept)
+    model.load_state_dict(retained)
     return steps
 
 
@@ -232,9 +232,9 @@ def main():
     sets = test_sets(args, scratch)
     model = llama.Llama(llama.Shape(family=args.family)).draw(args.seed).to(args.device)
     if args.resume:
-        kept = load_file(f"{args.resume}/model.safetensors")
+        retained = load_file(f"{args.resume}/model.safetensors")
         some, _ = task_data.make(args.kvtwin, f"{scratch}/some", "mixed", "train", args.seed, 8, 384, 4)
-        model.take_over({name: value.float() for name, value in kept.items()},
+        model.take_over({name: value.float() for name, value in retained.items()},
                         torch.from_numpy(some.astype(np.int64)).to(args.device))
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
     emphasis = args.emphasis.split(",") if args.emphasis else []

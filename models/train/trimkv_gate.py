@@ -3,7 +3,7 @@
   python3 models/train/trimkv_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=trimkv.safetensors
 
 A gate gives every token of every KV head a beta below 1; attention to it fades as beta^(t-p). Only the gates learn: answers
-must stay right although what the betas add up to, averaged over rows, may not be above the capacity (--cells).
+must stay right although what the betas add up to, averaged over rows, may not be above the capacity (--kv-entries).
 """
 
 import math
@@ -36,7 +36,7 @@ class Gate(torch.nn.Module):
 
 
 def faded(model, gates, ids):
-    """(logits, per layer [B][H]: how many cells of it a mean row still holds). What a row gives a key fades with its age."""
+    """(logits, per layer [B][H]: how many KV entries of it a mean row still holds). What a row gives a key fades with its age."""
     shape, t = model.shape, ids.shape[1]
     at = torch.arange(t, device=ids.device)
     cos, sin = llama.rotation(shape, at)
@@ -58,7 +58,7 @@ def faded(model, gates, ids):
 
 def main():
     parser = frozen.arguments(batch=24)
-    parser.add_argument("--cells", type=int, default=64, help="of a head, that may be held on average")
+    parser.add_argument("--kv-entries", type=int, default=64, help="of a head, that may be held on average")
     parser.add_argument("--capacity", type=float, default=1.0, help="weight of what is held beyond that")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--steps", type=int, default=500)
@@ -77,7 +77,7 @@ def main():
         logits, held = faded(model, gates, inputs)
         each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
         answers = (each * weights.flatten()).sum() / weights.sum()
-        above = F.relu(held - args.cells).mean() / args.cells
+        above = F.relu(held - args.kv_entries).mean() / args.kv_entries
         return answers + args.capacity * above, lambda: (f" answers {answers.item():.4f} held "
                                                          f"{held[..., -1].mean().item():.1f} above {above.item():.3f}")
 

@@ -35,7 +35,7 @@ def main():
             path = os.path.join(folder, "moved.csv")
             with open(path, "w") as file:
                 file.write(moved(lines, by_ms))
-            text = subprocess.run([kvtwin, "run", scenario, "--world=sim", "--no-write", "--quiet", f"--set=trace.path={path}"],
+            text = subprocess.run([kvtwin, "run", scenario, "--backend=sim", "--no-write", "--quiet", f"--set=trace.path={path}"],
                                   capture_output=True, text=True, check=True).stdout
             print(f"{by_ms:+4d} ms: tpot mean {re.search(r'^  tpot +([0-9.]+)', text, re.M).group(1)} ms")
 

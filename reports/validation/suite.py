@@ -44,14 +44,14 @@ def validated(kvtwin, folder, recorded):
     out = []
     for one in json.loads(done.stdout)["scenarios"]:
         name = one["scenario"]
-        group = "imposed" if folder.endswith("imposed") else "dense" if name in dense else "methods"
+        group = "forced" if folder.endswith("forced") else "dense" if name in dense else "methods"
         out.append((group, one, [row for row in rows if row["scenario"] == name]))
     return out
 
 
-def percentile(values, share):
+def percentile(values, fraction):
     values = sorted(values)
-    return values[min(len(values) - 1, int(share * len(values)))]
+    return values[min(len(values) - 1, int(fraction * len(values)))]
 
 
 def open_loop(suite, steps):
@@ -84,7 +84,7 @@ def print_scenarios(suite):
             value = f"{figure['difference']:+.1f}"
             row.append({"": value, "*": f"**{value}** *", "**": f"**{value}**"}[mark] + f" ({spread:.1f})")
         steps = one["open_loop"]["steps"]
-        print(f"| {one['scenario']}{' (imposed)' if group == 'imposed' else ''} | {len(one['replayed'])} | "
+        print(f"| {one['scenario']}{' (forced)' if group == 'forced' else ''} | {len(one['replayed'])} | "
               f"{steps['median_percent']:.1f} / {steps['p95_percent']:.1f} | " + " | ".join(row) + " |")
 
 
@@ -93,7 +93,7 @@ def main():
     suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "validation/imposed", "h200/imposed")
     if "--scenarios" in sys.argv:
         return print_scenarios(suite)
-    groups = {"all": suite} | {name: [one for one in suite if one[0] == name] for name in ("dense", "methods", "imposed")}
+    groups = {"all": suite} | {name: [one for one in suite if one[0] == name] for name in ("dense", "methods", "forced")}
     runs = {name: [run for _, one, _ in part for run in one["replayed"]] for name, part in groups.items()}
     lines = [("scenarios", lambda name: len(groups[name])),
              ("real runs that decide the same, of", lambda name: f"{sum(r['same'] for r in runs[name])} of {len(runs[name])}"),

@@ -63,7 +63,7 @@ for (const scheme of ["light", "dark"]) {
     }),
   );
   seen.plots = plots.length;
-  // A run without calls has plots that say so.
+  // A run without requests has plots that say so.
   const nothing = options.includes("--nothing-is-fine")
     ? await page.evaluate(() => window.kvtwinCharts.filter(({ chart }) => chart.getOption().title?.[0]?.text).map(({ label }) => label))
     : [];
@@ -78,7 +78,7 @@ for (const scheme of ["light", "dark"]) {
   }
   const stacks = await page.evaluate(stacksOf);
   seen.stack_tops = stacks.reduce((sum, one) => sum + one.checked, 0);
-  for (const { wrong } of stacks) if (wrong) problems.push(`${scheme}: ${wrong}`);
+  for (const { problem } of stacks) if (problem) problems.push(`${scheme}: ${wrong}`);
   for (const name of (option("stacks") ?? "").split(",").filter(Boolean)) {
     if (!stacks.some(({ label, checked }) => label.includes(name) && checked > 0)) problems.push(`${scheme}: no stack in a plot "${name}"`);
   }

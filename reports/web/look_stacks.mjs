@@ -4,7 +4,7 @@
 export function stacksOf() {
   const out = [];
   for (const { label, chart } of window.kvtwinCharts) {
-    const found = { label, checked: 0, wrong: "" };
+    const found = { label, checked: 0, problem: "" };
     const sums = new Map();
     chart.getModel().eachSeries((series) => {
       const stack = series.get("stack");
@@ -26,7 +26,7 @@ export function stacksOf() {
         const axis = chart.getModel().getComponent(lies ? "xAxis" : "yAxis", 0).axis.scale.getExtent();
         const far = Math.abs(top - below[i]) > 0.01 * (axis[1] - axis[0]);
         if (!(Number.isFinite(top) && Number.isFinite(below[i])) || far) {
-          found.wrong ||= `plot "${label}": ${series.name}, value ${i}: the stack is drawn up to ${top}, and its values sum to ${below[i]}`;
+          found.problem ||= `plot "${label}": ${series.name}, value ${i}: the stack is drawn up to ${top}, and its values sum to ${below[i]}`;
         }
         ++found.checked;
       }

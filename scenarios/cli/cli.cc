@@ -9,13 +9,13 @@
 
 namespace kvtwin {
 
-int complain(const Mistake& mistake, int status) {
-  fmt::print(stderr, "{}\n", mistake.text());
+int complain(const Error& error, int status) {
+  fmt::print(stderr, "{}\n", error.text());
   return status;
 }
 
-int complain(const std::vector<Mistake>& mistakes, int status) {
-  for (const Mistake& one : mistakes) complain(one, status);
+int complain(const std::vector<Error>& errors, int status) {
+  for (const Error& one : errors) complain(one, status);
   return status;
 }
 
@@ -24,7 +24,7 @@ Result<void> write_text(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (file) return {};
-  return mistake(path, "cannot be written", "check the folder and its permissions");
+  return make_error(path, "cannot be written", "check the folder and its permissions");
 }
 
 Result<OutputFormat> parse_format(const std::string& text) {
@@ -32,7 +32,7 @@ Result<OutputFormat> parse_format(const std::string& text) {
   if (text == "json") return OutputFormat::kJson;
   if (text == "jsonl") return OutputFormat::kJsonl;
   if (text == "csv") return OutputFormat::kCsv;
-  return mistake("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
+  return make_error("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
 }
 
 std::vector<std::string> split_list(const std::string& text) {

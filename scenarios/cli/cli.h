@@ -1,4 +1,4 @@
-// What all commands share: exit statuses, how mistakes are printed, and what each command registers.
+// What all commands share: exit statuses, how errors are printed, and what each command registers.
 
 #ifndef KVTWIN_SCENARIOS_CLI_CLI_H_
 #define KVTWIN_SCENARIOS_CLI_CLI_H_
@@ -17,17 +17,17 @@ namespace kvtwin {
 
 enum ExitStatus : int {
   kExitDone = 0,
-  kExitNo = 1,           // the answer is no
-  kExitWrongInput = 2,   // command line, scenario or trace
-  kExitEnvironment = 3,  // disk full, out of memory
-  kExitNoBackend = 4,    // this build lacks the world
+  kExitNo = 1,            // the answer is no
+  kExitInvalidInput = 2,  // command line, scenario or trace
+  kExitEnvironment = 3,   // disk full, out of memory
+  kExitNoBackend = 4,     // this build lacks the backend
 };
 
 // One line each on stderr. Return `status`, to be handed on.
-int complain(const Mistake& mistake, int status = kExitWrongInput);
-int complain(const std::vector<Mistake>& mistakes, int status = kExitWrongInput);
+int complain(const Error& error, int status = kExitInvalidInput);
+int complain(const std::vector<Error>& errors, int status = kExitInvalidInput);
 
-// Replaces the file. Mistakes: it cannot be written.
+// Replaces the file. Errors: it cannot be written.
 Result<void> write_text(const std::string& path, const std::string& text);
 
 Result<OutputFormat> parse_format(const std::string& text);

@@ -43,10 +43,10 @@ void add_common(CLI::App* command, CommonArguments* to) {
 Result<void> check_common(const CommonArguments& common) {
   const ContextChoice& choice = common.choice;
   if (choice.count < 1 || choice.count > 65'536)
-    return mistake("--contexts", fmt::format("is {}", choice.count), "1 to 65,536");
+    return make_error("--contexts", fmt::format("is {}", choice.count), "1 to 65,536");
   if (choice.tokens_min < 1 || choice.tokens_min > choice.tokens_max)
-    return mistake("--context-min", fmt::format("is {}", choice.tokens_min),
-                   fmt::format("1 to --context-max, which is {}", choice.tokens_max));
+    return make_error("--context-min", fmt::format("is {}", choice.tokens_min),
+                      fmt::format("1 to --context-max, which is {}", choice.tokens_max));
   return {};
 }
 
@@ -58,9 +58,9 @@ struct Calibrated {
 int calibrate(const CommonArguments& common,
               const std::function<Result<Calibrated>(const Scenario&, CalibrationModel*)>& work) {
   if (Result<void> ok = check_common(common); !ok) return complain(ok.error());
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(common.scenario, common.sets);
+  const tl::expected<Scenario, Errors> scenario = load_scenario(common.scenario, common.sets);
   if (!scenario) return complain(scenario.error());
-  const tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> model =
+  const tl::expected<std::unique_ptr<CalibrationModel>, Errors> model =
       CalibrationModel::make(*scenario, common.choice);
   if (!model) return complain(model.error());
   const Result<Calibrated> made = work(*scenario, model->get());
@@ -97,10 +97,10 @@ int run_retention(RetentionArguments arguments, bool samples) {
   return calibrate(
       arguments.common, [&](const Scenario& scenario, CalibrationModel* model) -> Result<Calibrated> {
         const Result<RetentionProfile> profile = calibrate_retention(scenario, request, model);
-        if (!profile) return tl::unexpected<Mistake>(profile.error());
+        if (!profile) return tl::unexpected<Error>(profile.error());
         return Calibrated{retention_textproto(*profile, arguments.alpha, samples),
                           retention_table(*profile, arguments.alpha, arguments.group),
-                          "policies.budget_options.profile; simulation.kept: \"profile\" draws from it"};
+                          "policies.budget_options.profile; simulation.retained: \"profile\" draws from it"};
       });
 }
 
@@ -142,7 +142,7 @@ int run_precision(PrecisionArguments arguments) {
   return calibrate(arguments.common,
                    [&](const Scenario& scenario, CalibrationModel* model) -> Result<Calibrated> {
                      const Result<TagMap> map = calibrate_precision(scenario, request, model);
-                     if (!map) return tl::unexpected<Mistake>(map.error());
+                     if (!map) return tl::unexpected<Error>(map.error());
                      return Calibrated{tag_map_textproto(*map), tag_map_table(*map),
                                        "policies.precision_options.tag_map, with precision: \"triaxial\""};
                    });
@@ -179,7 +179,7 @@ int run_retrieval(RetrievalArguments arguments) {
   return calibrate(
       arguments.common, [&](const Scenario& scenario, CalibrationModel* model) -> Result<Calibrated> {
         const Result<RecallProfile> profile = calibrate_retrieval(scenario, arguments.request, model);
-        if (!profile) return tl::unexpected<Mistake>(profile.error());
+        if (!profile) return tl::unexpected<Error>(profile.error());
         return Calibrated{recall_textproto(*profile), recall_table(*profile),
                           "simulation.retrieval.profile, with outcomes: \"profile\""};
       });
@@ -213,11 +213,12 @@ void add_calibrate_command(CLI::App& app, int* status) {
       "Runs prompts of a scenario's trace through its model on the CPU engine and measures what a policy "
       "needs.");
   policy->require_subcommand(1);
-  add_retention(policy, status, "budgets", false,
-                "Example: kvtwin calibrate policy budgets scenarios/search_tiny.textproto "
-                "--set=policies.scorer=snapkv --ratio=0.3 --out=budgets.textproto\n\n"
-                "How much each KV head keeps when a scorer's best cells are kept, mean and deviation over "
-                "prompts:\nwhat budget \"reserved\" sets pages aside for.");
+  add_retention(
+      policy, status, "budgets", false,
+      "Example: kvtwin calibrate policy budgets scenarios/search_tiny.textproto "
+      "--set=policies.scorer=snapkv --ratio=0.3 --out=budgets.textproto\n\n"
+      "How much each KV head keeps when a scorer's best KV entries are kept, mean and deviation over "
+      "prompts:\nwhat budget \"reserved\" sets pages aside for.");
   add_retention(policy, status, "retention", true,
                 "Example: kvtwin calibrate policy retention scenarios/search_tiny.textproto "
                 "--set=policies.scorer=snapkv --ratio=0.3 --out=retention.textproto\n\n"

@@ -62,7 +62,7 @@ std::string summary_of(const MeasuredDevice& device) {
                            spread.p90);
 }
 
-constexpr uint32_t kDecodeRowsMax = 256;  // calibrate_device() has decodes of up to so many calls
+constexpr uint32_t kDecodeRowsMax = 256;  // calibrate_device() has decodes of up to so many requests
 
 // Exit status: done, or (rejected, or to be rescaled and nobody asked for it) failed.
 int run_anchors(const DeviceArguments& arguments, const cuda::CalibrationRequest& request) {
@@ -120,7 +120,7 @@ int run_device(const DeviceArguments& arguments) {
 #else
 
 int run_device(const DeviceArguments&) {
-  return complain({"kvtwin calibrate device", "this build has no CUDA world",
+  return complain({"kvtwin calibrate device", "this build has no CUDA backend",
                    "configure with nvcc on PATH and -DKVTWIN_CUDA=ON, on a machine with the GPU"},
                   kExitNoBackend);
 }

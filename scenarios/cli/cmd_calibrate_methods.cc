@@ -56,9 +56,10 @@ void add_calibrate_methods_command(CLI::App* calibrate, int* status) {
       "Example: kvtwin calibrate methods scenarios/calibration/*.textproto "
       "--profile=models/measured/h200.textproto "
       "--keep=runs --out=models/measured/h200.textproto\n\n"
-      "Runs the scenarios on this GPU and fits what each method adds to the dense engine's steps, per call, "
+      "Runs the scenarios on this GPU and fits what each method adds to the dense engine's steps, per "
+      "request, "
       "row, "
-      "cell\nand page; prints how far that is off on steps that it was not fitted to.");
+      "KV entry\nand page; prints how far that is off on steps that it was not fitted to.");
   const auto arguments = std::make_shared<MethodsArguments>();
   command->add_option("SCENARIO", arguments->request.scenarios, "of the methods; several may be of one")
       ->required();

@@ -32,10 +32,10 @@ int run_compare(const CompareArguments& arguments) {
   if (!format) return complain(format.error());
   std::error_code ignored;
   if (std::filesystem::is_directory(arguments.requests, ignored)) {
-    return complain(Mistake{arguments.requests, "is a folder, and a real server's log is a file",
-                            fmt::format("{0}/requests.jsonl of an imported run; two runs beside each other: "
-                                        "kvtwin report {1} {0} --out=report.html",
-                                        arguments.requests, arguments.dir)});
+    return complain(Error{arguments.requests, "is a folder, and a real server's log is a file",
+                          fmt::format("{0}/requests.jsonl of an imported run; two runs beside each other: "
+                                      "kvtwin report {1} {0} --out=report.html",
+                                      arguments.requests, arguments.dir)});
   }
   const bool is_dir = std::filesystem::is_directory(arguments.dir, ignored);
   const Result<std::vector<Request>> ours = load(is_dir ? arguments.dir + "/requests.jsonl" : arguments.dir);

@@ -22,8 +22,8 @@ namespace {
 
 struct EvaluateArguments {
   EvaluateRequest request;
-  std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128", worlds = "cpu",
-              format = "table", shard = "0/1", jobs = "1";
+  std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128",
+              backends = "cpu", format = "table", shard = "0/1", jobs = "1";
   std::vector<uint32_t> processes;
   bool quiet = false, allow_unread = false;
 
@@ -44,47 +44,47 @@ Result<void> check(EvaluateArguments* arguments) {
   request.tasks = split_list(arguments->tasks);
   for (const std::string& task : request.tasks) {
     if (std::find(known.begin(), known.end(), task) == known.end())
-      return mistake("--tasks", fmt::format("there is no task \"{}\"", task.substr(0, 40)),
-                     fmt::format("one of: {}", fmt::join(known, ", ")));
+      return make_error("--tasks", fmt::format("there is no task \"{}\"", task.substr(0, 40)),
+                        fmt::format("one of: {}", fmt::join(known, ", ")));
   }
   for (const std::string& word : split_list(arguments->budgets)) {
     request.budgets.push_back(0);
     if (!whole(word, &request.budgets.back()) || request.budgets.back() == 0)
-      return mistake("--budgets", fmt::format("\"{}\" is no budget", word.substr(0, 40)),
-                     "cells of one head");
+      return make_error("--budgets", fmt::format("\"{}\" is no budget", word.substr(0, 40)),
+                        "KV entries of one head");
   }
-  request.worlds = split_list(arguments->worlds);
-  for (const std::string& world : request.worlds) {
-    if (world != "cpu" && world != "cuda")
-      return mistake("--world", fmt::format("\"{}\" computes no values", world.substr(0, 40)),
-                     "cpu or cuda; cuda,cpu takes the first that computes a policy set");
+  request.backends = split_list(arguments->backends);
+  for (const std::string& backend : request.backends) {
+    if (backend != "cpu" && backend != "cuda")
+      return make_error("--backend", fmt::format("\"{}\" computes no values", backend.substr(0, 40)),
+                        "cpu or cuda; cuda,cpu takes the first that computes a policy set");
   }
-  if (request.batch > 4'096) return mistake("--batch", fmt::format("is {}", request.batch), "1 to 4,096");
+  if (request.batch > 4'096) return make_error("--batch", fmt::format("is {}", request.batch), "1 to 4,096");
   for (const std::string& word : split_list(arguments->jobs)) {
     arguments->processes.push_back(0);
     if (!whole(word, &arguments->processes.back()) || arguments->processes.back() < 1 ||
         arguments->processes.back() > 1'024)
-      return mistake("--jobs", fmt::format("\"{}\" is no number of processes", word.substr(0, 40)),
-                     "1 to 1,024");
+      return make_error("--jobs", fmt::format("\"{}\" is no number of processes", word.substr(0, 40)),
+                        "1 to 1,024");
   }
-  if (arguments->processes.size() != 1 && arguments->processes.size() != request.worlds.size())
-    return mistake("--jobs", fmt::format("has {} numbers", arguments->processes.size()),
-                   fmt::format("one, or one for each world: {}", request.worlds.size()));
+  if (arguments->processes.size() != 1 && arguments->processes.size() != request.backends.size())
+    return make_error("--jobs", fmt::format("has {} numbers", arguments->processes.size()),
+                      fmt::format("one, or one for each backend: {}", request.backends.size()));
   if (request.scenarios.empty() && request.collect.empty())
-    return mistake("SCENARIO", "is missing", "policy sets, or --collect=DIR");
+    return make_error("SCENARIO", "is missing", "policy sets, or --collect=DIR");
   if (request.questions < 1 || request.questions > 100'000)
-    return mistake("--questions", fmt::format("is {}", request.questions), "1 to 100,000");
+    return make_error("--questions", fmt::format("is {}", request.questions), "1 to 100,000");
   const size_t slash = arguments->shard.find('/');
   if (slash == std::string::npos || !whole(arguments->shard.substr(0, slash), &request.shard) ||
       !whole(arguments->shard.substr(slash + 1), &request.shards) || request.shard >= request.shards)
-    return mistake("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
-                   "I/N with I below N, as 0/4");
+    return make_error("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
+                      "I/N with I below N, as 0/4");
   if (!request.load.empty() && !can_simulate())
-    return mistake("--throughput", "this build has no simulated world",
-                   "install libsimgrid-dev and configure again");
+    return make_error("--throughput", "this build has no simulated backend",
+                      "install libsimgrid-dev and configure again");
   if (arguments->in_processes() && request.shards > 1)
-    return mistake("--jobs", "is given beside --shard", "one of them");
-  if (request.out.empty()) return mistake("--out", "is missing", "the folder of the cells");
+    return make_error("--jobs", "is given beside --shard", "one of them");
+  if (request.out.empty()) return make_error("--out", "is missing", "the folder of the KV entries");
   return {};
 }
 
@@ -97,7 +97,7 @@ int run_evaluate(EvaluateArguments arguments) {
   }
   using Clock = std::chrono::steady_clock;
   Clock::time_point last = Clock::now();
-  const auto told = [&](const QualityRow& row) {
+  const auto report = [&](const QualityRow& row) {
     const double seconds = std::chrono::duration<double>(Clock::now() - last).count();
     last = Clock::now();
     if (arguments.quiet) return;
@@ -117,7 +117,7 @@ int run_evaluate(EvaluateArguments arguments) {
         evaluate_in_processes(arguments.request, own_program(), arguments.processes, said);
     if (!ran) return complain(ran.error());
   }
-  Result<std::vector<QualityRow>> rows = evaluate(arguments.request, told);
+  Result<std::vector<QualityRow>> rows = evaluate(arguments.request, report);
   if (!rows) return complain(rows.error());
   if (!arguments.request.load.empty()) {
     const uint32_t processes = *std::max_element(arguments.processes.begin(), arguments.processes.end());
@@ -132,7 +132,7 @@ int run_evaluate(EvaluateArguments arguments) {
   const auto refused =
       std::count_if(rows->begin(), rows->end(), [](const QualityRow& row) { return !row.refused.empty(); });
   if (refused == 0 || arguments.request.shards > 1) return kExitDone;  // of shards, who collects them says it
-  return static_cast<size_t>(refused) == rows->size() ? kExitWrongInput : kExitNo;
+  return static_cast<size_t>(refused) == rows->size() ? kExitInvalidInput : kExitNo;
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--per-session", request.per_session);
   command->add_option("--seed", request.seed);
   command->add_option("--out", request.out);
-  command->add_option("--world", arguments->worlds);
+  command->add_option("--backend", arguments->backends);
   command->add_option("--batch", request.batch);
   command->add_option("--jobs", arguments->jobs);
   command->add_option("--collect", request.collect)->expected(1)->allow_extra_args(false)->take_all();

@@ -40,15 +40,15 @@ Result<Layers> parse_layers(const std::string& text, uint32_t layers) {
                     read(std::string_view(text).substr(dots + 2), &out.last) && out.first <= out.last &&
                     out.last < layers;
   if (good) return out;
-  return mistake("--layers", fmt::format("\"{}\" are no layers", text),
-                 fmt::format("FROM..TO of 0 to {}, both included", layers - 1));
+  return make_error("--layers", fmt::format("\"{}\" are no layers", text),
+                    fmt::format("FROM..TO of 0 to {}, both included", layers - 1));
 }
 
 Result<ExplainedStep> explain(const ExplainArguments& arguments, const Scenario& scenario,
                               Composed* composed) {
   if (arguments.step) return explain_step(scenario, composed, arguments.engine, *arguments.step);
   const Result<AskedShape> shape = parse_shape(arguments.shape);
-  if (!shape) return tl::unexpected<Mistake>(shape.error());
+  if (!shape) return tl::unexpected<Error>(shape.error());
   return explain_shape(scenario, composed, *shape);
 }
 
@@ -58,8 +58,8 @@ Result<void> check_not_fixed(const std::vector<std::string>& sets, const std::ve
     for (const std::string& one : fixed) {
       const std::string field = one.substr(0, one.find('=') + 1);
       if (set.starts_with(field) && set != one)
-        return mistake("--set=" + set, fmt::format("kvtwin explain prices steps with {} alone", one),
-                       "leave it out");
+        return make_error("--set=" + set, fmt::format("kvtwin explain prices steps with {} alone", one),
+                          "leave it out");
     }
   }
   return {};
@@ -69,22 +69,22 @@ int run_explain(const ExplainArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (arguments.step.has_value() != arguments.shape.empty())
-    return complain(Mistake{"kvtwin explain", "wants one of --step and --shape",
-                            "--step=N of the scenario's run, or --shape=decodes=4,context=32768"});
+    return complain(Error{"kvtwin explain", "wants one of --step and --shape",
+                          "--step=N of the scenario's run, or --shape=decodes=4,context=32768"});
   if (!can_simulate())
-    return complain(Mistake{arguments.scenario, "this build has no simulated world",
-                            "install libsimgrid-dev and configure again"},
+    return complain(Error{arguments.scenario, "this build has no simulated backend",
+                          "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
   // Prices are asked for, not values.
-  const std::vector<std::string> fixed = {"world=sim", "simulation.fidelity=collapsed"};
+  const std::vector<std::string> fixed = {"backend=sim", "simulation.fidelity=collapsed"};
   if (const Result<void> ok = check_not_fixed(arguments.sets, fixed); !ok) return complain(ok.error());
   std::vector<std::string> sets = arguments.sets;
   sets.insert(sets.end(), fixed.begin(), fixed.end());
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, sets);
+  const tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, sets);
   if (!scenario) return complain(scenario.error());
-  tl::expected<Composed, Mistakes> composed = compose(*scenario);
+  tl::expected<Composed, Errors> composed = compose(*scenario);
   if (!composed) return complain(composed.error());
-  const Mistakes unread = unread_sets(scenario->values, composed->client->mode(), arguments.sets);
+  const Errors unread = unread_sets(scenario->values, composed->client->mode(), arguments.sets);
   if (!unread.empty()) return complain(unread);
   const Result<Layers> layers = parse_layers(arguments.layers, composed->llm.layers);
   if (!layers) return complain(layers.error());

@@ -37,21 +37,21 @@ Result<MeasuredFormat> format_of(const ImportArguments& arguments, const std::st
   if (arguments.format == "bench") return MeasuredFormat::kBench;
   if (arguments.format == "aiperf") return MeasuredFormat::kAiperf;
   if (arguments.format == "prometheus") return MeasuredFormat::kPrometheus;
-  return mistake("--format", fmt::format("there is no format \"{}\"", arguments.format),
-                 "one of: auto, bench, aiperf, prometheus, vidur");
+  return make_error("--format", fmt::format("there is no format \"{}\"", arguments.format),
+                    "one of: auto, bench, aiperf, prometheus, vidur");
 }
 
 Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
   const Result<std::string> text = read_text_file(arguments.file, kBytesMax);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   const Result<MeasuredFormat> format = format_of(arguments, *text);
-  if (!format) return tl::unexpected<Mistake>(format.error());
+  if (!format) return tl::unexpected<Error>(format.error());
   if (*format == MeasuredFormat::kBench) return read_bench(*text, arguments.file, arguments.run);
   if (*format == MeasuredFormat::kAiperf) return read_aiperf(*text, arguments.file);
   std::string before;
   if (!arguments.before.empty()) {
     Result<std::string> earlier = read_text_file(arguments.before, kBytesMax);
-    if (!earlier) return tl::unexpected<Mistake>(earlier.error());
+    if (!earlier) return tl::unexpected<Error>(earlier.error());
     before = std::move(*earlier);
   }
   return read_prometheus(*text, before, arguments.seconds, arguments.file);
@@ -73,9 +73,9 @@ Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& pr
   }
   if (others.empty()) return {};
   if (!arguments.force) {
-    return mistake(arguments.out,
-                   fmt::format("holds {}, which is not of this import", others.front().string()),
-                   "another --out; --force replaces the profile in it");
+    return make_error(arguments.out,
+                      fmt::format("holds {}, which is not of this import", others.front().string()),
+                      "another --out; --force replaces the profile in it");
   }
   for (const fs::path& other : others) {
     const bool table =
@@ -88,7 +88,7 @@ Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& pr
 // Kernel times: a folder with mlp.csv and attention.csv becomes one that cost.profile reads.
 int import_profile(const ImportArguments& arguments) {
   if (arguments.model.empty())
-    return complain(Mistake{"--model", "says whose rows to take, and is not given", "kvtwin list models"});
+    return complain(Error{"--model", "says whose rows to take, and is not given", "kvtwin list models"});
   const Result<LlmSpec> llm = Catalog().llm(arguments.model);
   if (!llm) return complain(llm.error());
   NamedText mlp{arguments.file + "/mlp.csv", {}}, attention{arguments.file + "/attention.csv", {}};
@@ -132,12 +132,12 @@ int import_run(const ImportArguments& arguments) {
   if (!run) return complain(run.error());
   if (!arguments.name.empty()) run->name = arguments.name;
   const std::string name = run->name;
-  const size_t calls = run->calls.size();
+  const size_t requests = run->requests.size();
   const std::vector<RunFile> files = measured_files(std::move(*run));
   if (const Result<void> ok = check_same_import(arguments, files); !ok) return complain(ok.error());
   if (Result<void> ok = replace_run(arguments.out, files); !ok) return complain(ok.error(), kExitEnvironment);
-  fmt::print("{}: {}, {} {}; beside a run: kvtwin report {} RUN\n", arguments.out, name, calls,
-             plural(calls, "call"), arguments.out);
+  fmt::print("{}: {}, {} {}; beside a run: kvtwin report {} RUN\n", arguments.out, name, requests,
+             plural(requests, "request"), arguments.out);
   return kExitDone;
 }
 

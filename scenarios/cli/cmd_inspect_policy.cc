@@ -28,17 +28,19 @@ Result<void> check(InspectArguments* arguments) {
     request.budgets.push_back(number ? static_cast<uint32_t>(std::stoul(word)) : 0);
     const uint64_t fixed = uint64_t{request.sinks} + request.window;
     if (request.budgets.back() <= fixed)
-      return mistake("--budgets", fmt::format("\"{}\" is no budget", word),
-                     fmt::format("cells of one head, more than sinks and window, which are {}", fixed));
+      return make_error(
+          "--budgets", fmt::format("\"{}\" is no budget", word),
+          fmt::format("KV entries of one head, more than sinks and window, which are {}", fixed));
   }
   const ContextChoice& choice = arguments->choice;
   if (choice.count < 1 || choice.count > 65'536)
-    return mistake("--contexts", fmt::format("is {}", choice.count), "1 to 65,536");
+    return make_error("--contexts", fmt::format("is {}", choice.count), "1 to 65,536");
   if (choice.tokens_min < 1 || choice.tokens_min > choice.tokens_max)
-    return mistake("--context-min", fmt::format("is {}", choice.tokens_min),
-                   fmt::format("1 to --context-max, which is {}", choice.tokens_max));
-  if (request.response_rows < 1 || request.error_rows < 1)
-    return mistake(request.response_rows < 1 ? "--response" : "--error-rows", "is 0", "1 or more rows");
+    return make_error("--context-min", fmt::format("is {}", choice.tokens_min),
+                      fmt::format("1 to --context-max, which is {}", choice.tokens_max));
+  if (request.response_tokens < 1 || request.error_tokens < 1)
+    return make_error(request.response_tokens < 1 ? "--response" : "--error-tokens", "is 0",
+                      "1 or more rows");
   arguments->choice.output_min = 1;
   return {};
 }
@@ -47,9 +49,9 @@ int run_inspect(InspectArguments arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (Result<void> ok = check(&arguments); !ok) return complain(ok.error());
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, arguments.sets);
+  const tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, arguments.sets);
   if (!scenario) return complain(scenario.error());
-  const tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> model =
+  const tl::expected<std::unique_ptr<CalibrationModel>, Errors> model =
       CalibrationModel::make(*scenario, arguments.choice);
   if (!model) return complain(model.error());
   const Result<std::vector<InspectRow>> rows = inspect_policy(*scenario, arguments.request, model->get());
@@ -61,7 +63,7 @@ int run_inspect(InspectArguments arguments) {
         "{}: {}, {}; {} contexts; critical: what up to {} tokens of the response choose\n\n{}",
         scenario->values.name(), (*model)->llm().name,
         checkpoint.empty() ? fmt::format("weights drawn from seed {}", scenario->values.seed()) : checkpoint,
-        (*model)->contexts().size(), arguments.request.response_rows, text);
+        (*model)->contexts().size(), arguments.request.response_tokens, text);
   }
   if (arguments.out.empty()) {
     fmt::print("{}", text);
@@ -82,8 +84,8 @@ void add_inspect_policy_command(CLI::App& app, int* status) {
   command->add_option("--budgets", arguments->budgets);
   command->add_option("--sinks", arguments->request.sinks);
   command->add_option("--window", arguments->request.window);
-  command->add_option("--response", arguments->request.response_rows);
-  command->add_option("--error-rows", arguments->request.error_rows);
+  command->add_option("--response", arguments->request.response_tokens);
+  command->add_option("--error-tokens", arguments->request.error_tokens);
   command->add_option("--contexts", arguments->choice.count);
   command->add_option("--context-min", arguments->choice.tokens_min);
   command->add_option("--context-max", arguments->choice.tokens_max);

@@ -39,10 +39,10 @@ void list_catalog(const char* kind) {
 
 // Whether the file says that it holds what scenarios name: profiles and tables.
 bool is_part_of_scenario(const std::string& text) {
-  constexpr std::string_view kSays = "# proto-message: kvtwin.v1.";
-  const size_t at = text.find(kSays);
+  constexpr std::string_view kReports = "# proto-message: kvtwin.v1.";
+  const size_t at = text.find(kReports);
   if (at == std::string::npos) return false;
-  const std::string_view message = std::string_view(text).substr(at + kSays.size());
+  const std::string_view message = std::string_view(text).substr(at + kReports.size());
   return !message.starts_with("Scenario") && !message.starts_with("Sweep");
 }
 
@@ -87,8 +87,8 @@ int run_list(const std::string& what) {
     for (const TraceFormat& format : formats()) fmt::print("{:<18} {}\n", format.name, format.description);
   } else {
     const std::string close = did_you_mean(what, known);
-    return complain(Mistake{"kvtwin list", fmt::format("there is no list of \"{}\"", what),
-                            close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close});
+    return complain(Error{"kvtwin list", fmt::format("there is no list of \"{}\"", what),
+                          close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close});
   }
   return kExitDone;
 }

@@ -51,8 +51,8 @@ struct ModelProfile {
 
 int run_import_profile(const ModelProfile& options) {
   if (!(options.alpha >= 0 && options.alpha <= 100))
-    return complain(Mistake{"--alpha", fmt::format("is {}", options.alpha), "0 to 100"});
-  if (options.group == 0) return complain(Mistake{"--group", "is 0", "1 or more heads"});
+    return complain(Error{"--alpha", fmt::format("is {}", options.alpha), "0 to 100"});
+  if (options.group == 0) return complain(Error{"--group", "is 0", "1 or more heads"});
   Result<RetentionProfile> profile = import_retention_npz_file(options.npz);
   if (!profile) return complain(profile.error());
   if (!options.name.empty()) profile->name = options.name;
@@ -120,7 +120,7 @@ struct InitOptions {
 Result<LlmSpec> read_model(const std::string& model) {
   if (!model.ends_with(".json")) return Catalog().llm(model);
   const Result<std::string> json = read_text_file(model, size_t{1} << 20);
-  if (!json) return tl::unexpected<Mistake>(json.error());
+  if (!json) return tl::unexpected<Error>(json.error());
   return import_hf_config(*json, model);
 }
 

@@ -32,28 +32,28 @@ Result<PlanSpec> spec_of(const PlanArguments& arguments) {
   spec.sweep.sets = arguments.sets;
   for (const std::string& vary : arguments.vary) {
     Result<Axis> axis = parse_axis(vary);
-    if (!axis) return tl::unexpected<Mistake>(axis.error());
+    if (!axis) return tl::unexpected<Error>(axis.error());
     spec.sweep.axes.push_back(std::move(*axis));
   }
   Result<LoadAxis> load = parse_load(arguments.load);
-  if (!load) return tl::unexpected<Mistake>(load.error());
+  if (!load) return tl::unexpected<Error>(load.error());
   spec.load = std::move(*load);
   Result<std::vector<Slo>> slos = parse_slos(arguments.slos);
-  if (!slos) return tl::unexpected<Mistake>(slos.error());
+  if (!slos) return tl::unexpected<Error>(slos.error());
   spec.slos = std::move(*slos);
   for (const std::string& text : arguments.losses) {
     Result<KnownLoss> loss = parse_loss(text);
-    if (!loss) return tl::unexpected<Mistake>(loss.error());
+    if (!loss) return tl::unexpected<Error>(loss.error());
     spec.losses.push_back(std::move(*loss));
   }
   if (!arguments.quality.empty()) {
     const Result<std::string> text = read_text_file(arguments.quality);
-    if (!text) return tl::unexpected<Mistake>(text.error());
+    if (!text) return tl::unexpected<Error>(text.error());
     Result<std::vector<KnownLoss>> losses = read_losses(*text, arguments.quality);
-    if (!losses) return tl::unexpected<Mistake>(losses.error());
+    if (!losses) return tl::unexpected<Error>(losses.error());
     for (KnownLoss& loss : *losses) spec.losses.push_back(std::move(loss));
   }
-  if (arguments.seeds == 0) return mistake("--seeds", "is 0", "1 at least");
+  if (arguments.seeds == 0) return make_error("--seeds", "is 0", "1 at least");
   spec.need = arguments.need;
   spec.seeds = arguments.seeds;
   spec.allow_roofline = arguments.allow_roofline;
@@ -64,12 +64,12 @@ int plan(const PlanArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (*format == OutputFormat::kCsv)
-    return complain(Mistake{"--format", "a plan is no table of figures", "table, json or jsonl"});
+    return complain(Error{"--format", "a plan is no table of figures", "table, json or jsonl"});
   const Result<PlanSpec> spec = spec_of(arguments);
   if (!spec) return complain(spec.error());
   if (!can_simulate()) {
-    return complain(Mistake{arguments.scenario, "this build has no simulated world",
-                            "install libsimgrid-dev and configure again"},
+    return complain(Error{arguments.scenario, "this build has no simulated backend",
+                          "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
   }
   PlanRun how;
@@ -87,7 +87,7 @@ int plan(const PlanArguments& arguments) {
     fmt::print(stderr, "{} {}, {} {} now; in {}\n", made->candidates.size(),
                plural(made->candidates.size(), "candidate"), made->runs, plural(made->runs, "run"),
                arguments.out);
-  if (made->not_judged()) return kExitWrongInput;
+  if (made->not_judged()) return kExitInvalidInput;
   return made->best ? kExitDone : kExitNo;
 }
 

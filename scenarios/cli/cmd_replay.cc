@@ -26,9 +26,9 @@ struct ReplayArguments {
 // A log beside the result of another run says nothing about that result.
 Result<void> check_together(const std::string& dir, const Log& log) {
   const Result<v1::RunResult> result = read_result(dir);
-  if (!result) return tl::unexpected<Mistake>(result.error());
+  if (!result) return tl::unexpected<Error>(result.error());
   if (result->decisions() == log.digest) return {};
-  return mistake(
+  return make_error(
       dir + "/log.binpb",
       fmt::format("is the log of another run (decisions={:016x}) than run.binpb (decisions={:016x})",
                   log.digest, result->decisions()),
@@ -43,9 +43,9 @@ int run_replay(const ReplayArguments& arguments) {
   const std::string path = is_dir ? arguments.dir + "/log.binpb" : arguments.dir;
   Result<std::string> bytes = read_text_file(path, kLogBytesMax);
   if (!bytes) {
-    Mistake wrong = bytes.error();
-    wrong.hint = "a run leaves a log only with --record";
-    return complain(wrong);
+    Error problem = bytes.error();
+    problem.hint = "a run leaves a log only with --record";
+    return complain(problem);
   }
   const Result<Log> log = read_log(path, *bytes);
   if (!log) return complain(log.error());

@@ -25,7 +25,7 @@ int make_report(const ReportArguments& arguments) {
   const bool markdown = out.extension() == ".md";
   if (!markdown && out.extension() != ".html")
     return complain(
-        Mistake{"--out", fmt::format("\"{}\" is no page", arguments.out), "a name in .html or .md"});
+        Error{"--out", fmt::format("\"{}\" is no page", arguments.out), "a name in .html or .md"});
   const std::string command =
       fmt::format("kvtwin report {} --out={}", fmt::join(arguments.dirs, " "), arguments.out);
   const Result<Report> report = read_report(arguments.dirs, command);

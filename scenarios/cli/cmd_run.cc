@@ -16,7 +16,7 @@
 #include "scenarios/cli/progress.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_values.h"
-#include "scenarios/head_shares.h"
+#include "scenarios/head_fractions.h"
 #include "scenarios/inputs.h"
 #include "scenarios/results.h"
 #include "scenarios/timeline.h"
@@ -26,7 +26,7 @@ namespace kvtwin {
 namespace {
 
 struct RunArguments {
-  std::string scenario, out, format = "table", timeline, world, clock;
+  std::string scenario, out, format = "table", timeline, backend, clock;
   std::optional<std::string> seed;
   std::vector<std::string> sets;
   bool record = false, no_write = false, quiet = false, prefix_bound = false, allow_unread = false,
@@ -35,7 +35,7 @@ struct RunArguments {
 
 std::string repeat_command(const RunArguments& arguments, const Scenario& scenario) {
   std::string text = fmt::format("kvtwin run {}", arguments.scenario);
-  if (!arguments.world.empty()) text += " --world=" + arguments.world;
+  if (!arguments.backend.empty()) text += " --backend=" + arguments.backend;
   if (!arguments.clock.empty()) text += " --clock=" + arguments.clock;
   if (arguments.allow_unread) text += " --allow-unread";
   for (const std::string& set : arguments.sets) {
@@ -46,7 +46,7 @@ std::string repeat_command(const RunArguments& arguments, const Scenario& scenar
   return text + fmt::format(" --seed={}", scenario.values.seed());
 }
 
-Mistakes check_sets(const RunArguments& arguments, const Scenario& scenario, const Composed& composed) {
+Errors check_sets(const RunArguments& arguments, const Scenario& scenario, const Composed& composed) {
   if (arguments.allow_unread) return {};
   return unread_sets(scenario.values, composed.client->mode(), arguments.sets);
 }
@@ -62,9 +62,9 @@ Result<void> check_bound(const RunArguments& arguments, const Composed& composed
                         : !config.prefix_cache                 ? "limits.prefix_cache=true"
                                                                : nullptr;
     if (field == nullptr) continue;
-    return mistake("--prefix-bound",
-                   "the bound is of one prefix cache of whole pages on the gpu, which this run has not",
-                   fmt::format("--set={}, or run without it", field));
+    return make_error("--prefix-bound",
+                      "the bound is of one prefix cache of whole pages on the gpu, which this run has not",
+                      fmt::format("--set={}, or run without it", field));
   }
   return {};
 }
@@ -75,14 +75,14 @@ struct Extras {
   std::unique_ptr<OutcomeLog> outcomes;
   std::unique_ptr<Timeline> timeline;
   std::unique_ptr<PrefixBound> bound;
-  std::string operations_csv;  // of a world that times operations
+  std::string operations_csv;  // of a backend that times operations
 };
 
 std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& composed, const Metrics& metrics,
                               const Extras& extras, const RunEnd& end) {
   std::vector<RunFile> files;
   files.push_back({"scenario.resolved.textproto", result.scenario_text()});
-  files.push_back({"calls.csv", calls_csv(composed, metrics)});
+  files.push_back({"requests.csv", requests_csv(composed, metrics)});
   if (std::string tools = tools_csv(composed); !tools.empty())
     files.push_back({"tools.csv", std::move(tools)});
   if (std::string heads = heads_json(composed.options.engines.front().policies); !heads.empty())
@@ -106,14 +106,14 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
 std::vector<std::string> all_sets(const RunArguments& arguments) {
   std::vector<std::string> sets = arguments.sets;
   if (arguments.seed) sets.push_back(fmt::format("seed={}", *arguments.seed));
-  if (!arguments.world.empty()) sets.push_back("world=" + arguments.world);
+  if (!arguments.backend.empty()) sets.push_back("backend=" + arguments.backend);
   if (!arguments.clock.empty()) sets.push_back("clock=" + arguments.clock);
   return sets;
 }
 
 // Makes what was asked for, and adds it to the observers. Returns the Client to run with.
 Client* attach(const RunArguments& arguments, const Scenario& scenario,
-               const std::optional<TimelineWindow>& window, ValuesWorld* values, Client* client,
+               const std::optional<TimelineWindow>& window, EngineBackend* values, Client* client,
                Composed* composed, Extras* extras, std::vector<Observer*>* observers) {
   if (arguments.record) {
     const RecordedAbout about{scenario.values.name(), scenario.values.seed()};
@@ -139,9 +139,9 @@ Client* attach(const RunArguments& arguments, const Scenario& scenario,
 // Whether this build and machine have what the scenario runs on.
 Result<void> check_backend(const RunArguments& arguments, const Scenario& scenario) {
   if (needs_simulator(scenario) && !can_simulate())
-    return mistake(arguments.scenario, "this build has no simulated world",
-                   "install libsimgrid-dev and configure again, or --world=cpu --clock=wall");
-  return scenario.values.world() == "cuda" ? check_cuda_backend(scenario) : Result<void>{};
+    return make_error(arguments.scenario, "this build has no simulated backend",
+                      "install libsimgrid-dev and configure again, or --backend=cpu --clock=wall");
+  return scenario.values.backend() == "cuda" ? check_cuda_backend(scenario) : Result<void>{};
 }
 
 int run_scenario(const RunArguments& arguments) {
@@ -149,14 +149,14 @@ int run_scenario(const RunArguments& arguments) {
   if (!format) return complain(format.error());
   if (arguments.seed && !is_whole_number(*arguments.seed))
     return complain(
-        Mistake{"--seed=" + *arguments.seed, "is no whole number from 0 to 18446744073709551615", {}});
+        Error{"--seed=" + *arguments.seed, "is no whole number from 0 to 18446744073709551615", {}});
   std::optional<TimelineWindow> window;
   if (!arguments.timeline.empty()) {
     const Result<TimelineWindow> parsed = parse_window(arguments.timeline);
     if (!parsed) return complain(parsed.error());
     window = *parsed;
   }
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, all_sets(arguments));
+  const tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, all_sets(arguments));
   if (!scenario) return complain(scenario.error());
   if (const Result<void> ok = check_backend(arguments, *scenario); !ok)
     return complain(ok.error(), kExitNoBackend);
@@ -168,10 +168,10 @@ int run_scenario(const RunArguments& arguments) {
       return complain(ok.error());
   }
   Progress progress(arguments.quiet);
-  tl::expected<Composed, Mistakes> composed = compose(*scenario, [&] { progress.read_session(); });
+  tl::expected<Composed, Errors> composed = compose(*scenario, [&] { progress.read_session(); });
   progress.finish();
   if (!composed) return complain(composed.error());
-  if (const Mistakes unread = check_sets(arguments, *scenario, *composed); !unread.empty())
+  if (const Errors unread = check_sets(arguments, *scenario, *composed); !unread.empty())
     return complain(unread);
 
   if (const Result<void> ok = check_bound(arguments, *composed); !ok) return complain(ok.error());
@@ -180,15 +180,15 @@ int run_scenario(const RunArguments& arguments) {
   Metrics metrics(composed->facts);
   Extras extras;
   std::vector<Observer*> observers = {&metrics};
-  const Result<std::unique_ptr<ValuesWorld>> made =
-      make_values_world(*scenario, *composed, window.has_value());
+  const Result<std::unique_ptr<EngineBackend>> made =
+      make_engine_backend(*scenario, *composed, window.has_value());
   if (!made) return complain(made.error());
-  ValuesWorld* const values = made->get();
+  EngineBackend* const values = made->get();
   Client* client = composed->client.get();
   if (values != nullptr) client = values->watch(client);
   client = attach(arguments, *scenario, window, values, client, &*composed, &extras, &observers);
   if (!arguments.quiet) observers.push_back(&progress);
-  progress.start_run(composed->client->report().calls_total);
+  progress.start_run(composed->client->report().requests_total);
   const Result<SimulatedEnd> simulated = values != nullptr
                                              ? values->run(*scenario, &*composed, client, observers)
                                              : simulate(*scenario, &*composed, client, observers);
@@ -208,8 +208,8 @@ int run_scenario(const RunArguments& arguments) {
   }
   fmt::print("{}", format_summary(result, *format, context));
   if (!simulated->end.idle) {
-    fmt::print(stderr, "{}: the run ended with {} {} still open\n", arguments.scenario, result.calls().open(),
-               plural(result.calls().open(), "call"));
+    fmt::print(stderr, "{}: the run ended with {} {} still open\n", arguments.scenario,
+               result.requests().open(), plural(result.requests().open(), "request"));
   }
   return kExitDone;
 }
@@ -226,7 +226,7 @@ void add_run_command(CLI::App& app, int* status) {
   command->add_option("--seed", arguments->seed);
   command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--timeline", arguments->timeline);
-  command->add_option("--world", arguments->world);
+  command->add_option("--backend", arguments->backend);
   command->add_option("--clock", arguments->clock);
   command->add_flag("--record", arguments->record);
   command->add_flag("--prefix-bound", arguments->prefix_bound);

@@ -45,27 +45,27 @@ bool is_sweep_file(const std::string& scenario) {
 Result<void> read_sweep_file(SweepArguments* arguments) {
   if (!is_sweep_file(arguments->scenario)) {
     if (arguments->vary.empty())
-      return mistake("kvtwin sweep", "--vary is missing",
-                     "as in --vary=limits.calls_max=4..64*2, or a FILE.sweep.textproto");
+      return make_error("kvtwin sweep", "--vary is missing",
+                        "as in --vary=limits.requests_max=4..64*2, or a FILE.sweep.textproto");
     return {};
   }
   const Result<std::string> found = find_scenario(arguments->scenario);
-  if (!found) return tl::unexpected<Mistake>(found.error());
+  if (!found) return tl::unexpected<Error>(found.error());
   const std::string path = *found;
   const Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   v1::Sweep file;
   if (Result<void> ok = parse_textproto(*text, path, &file); !ok) return ok;
   if (file.scenario().empty())
-    return mistake(path, "scenario is missing",
-                   "write, for example, scenario: \"coding_agents_small.textproto\"");
+    return make_error(path, "scenario is missing",
+                      "write, for example, scenario: \"coding_agents_small.textproto\"");
   const auto before = [](const auto& in, std::vector<std::string>* out) {
     out->insert(out->begin(), in.begin(), in.end());
   };
   before(file.vary(), &arguments->vary);
   before(file.set(), &arguments->sets);
   if (arguments->vary.empty())
-    return mistake(path, "nothing varies", "write, for example, vary: \"limits.calls_max=4..64*2\"");
+    return make_error(path, "nothing varies", "write, for example, vary: \"limits.requests_max=4..64*2\"");
   arguments->scenario =
       (std::filesystem::path(path).parent_path() / file.scenario()).lexically_normal().string();
   const auto take = [](const std::string& in, std::string* out) {
@@ -90,7 +90,7 @@ void take_defaults(SweepArguments* arguments) {
   if (arguments->out.empty())
     arguments->out = fmt::format("out/sweep-{:016x}", sweep_fingerprint(words_of(*arguments)));
   if (arguments->columns.empty())
-    arguments->columns = "calls_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
+    arguments->columns = "requests_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
   if (arguments->seed == 0) arguments->seed = 1;
   if (arguments->keep_one_of == 0) arguments->keep_one_of = 3;
 }
@@ -153,19 +153,19 @@ Result<SweepSpec> spec_of(const SweepArguments& arguments) {
   spec.sets = arguments.sets;
   for (const std::string& vary : arguments.vary) {
     Result<Axis> axis = parse_axis(vary);
-    if (!axis) return tl::unexpected<Mistake>(axis.error());
+    if (!axis) return tl::unexpected<Error>(axis.error());
     for (const Axis& before : spec.axes) {
       if (before.field == axis->field)
-        return mistake("--vary", fmt::format("{} is varied twice", axis->field),
-                       "give its values in one list");
+        return make_error("--vary", fmt::format("{} is varied twice", axis->field),
+                          "give its values in one list");
     }
     spec.axes.push_back(std::move(*axis));
   }
   spec.sampling = {Sampler::kGrid, arguments.samples, arguments.seed};
   if (arguments.sampler.empty() && arguments.samples == 0) return spec;
   if (!arguments.sampler.empty() && arguments.sampler != "sobol" && arguments.sampler != "random")
-    return mistake("--sampler", fmt::format("there is no sampler \"{}\"", arguments.sampler),
-                   "sobol or random");
+    return make_error("--sampler", fmt::format("there is no sampler \"{}\"", arguments.sampler),
+                      "sobol or random");
   spec.sampling.sampler = arguments.sampler == "random" ? Sampler::kRandom : Sampler::kSobol;
   return spec;
 }
@@ -184,7 +184,7 @@ int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::
   std::vector<std::string> columns = split_list(arguments.columns);
   std::erase(columns, "");
   for (const std::string& column : unknown_columns(rows, columns))
-    complain(Mistake{"--columns", fmt::format("results have no \"{}\"", column), "--format=jsonl names all"});
+    complain(Error{"--columns", fmt::format("results have no \"{}\"", column), "--format=jsonl names all"});
   fmt::print("{}", format_sweep(spec, rows, format, columns));
   size_t counts[3] = {};
   for (const SweepRow& row : rows) ++counts[static_cast<size_t>(row.state)];
@@ -274,7 +274,7 @@ std::vector<std::string> plan_words(const SweepArguments& arguments, const std::
 
 int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, OutputFormat format) {
   if (arguments.tasks == 0)
-    return complain(Mistake{"--tasks", "the array needs a size", "--launcher=slurm --tasks=16, say"});
+    return complain(Error{"--tasks", "the array needs a size", "--launcher=slurm --tasks=16, say"});
   const std::string dir = std::filesystem::absolute(arguments.out).string();
   const SlurmJob job{own_program(),   plan_words(arguments, dir),   dir,
                      arguments.tasks, std::max(1u, arguments.jobs), arguments.sbatch};
@@ -297,13 +297,13 @@ int sweep(SweepArguments arguments) {
   const Result<SweepSpec> spec = spec_of(arguments);
   if (!spec) return complain(spec.error());
   if (arguments.launcher != "local" && arguments.launcher != "slurm")
-    return complain(Mistake{"--launcher", fmt::format("there is no launcher \"{}\"", arguments.launcher),
-                            "local or slurm; --shard for any other scheduler"});
+    return complain(Error{"--launcher", fmt::format("there is no launcher \"{}\"", arguments.launcher),
+                          "local or slurm; --shard for any other scheduler"});
   const bool slurm = arguments.launcher == "slurm";
   if (!arguments.halve.empty() || !arguments.rungs.empty()) {
     if (shard->count > 1 || arguments.dry || slurm)
-      return complain(Mistake{"--halve", "which points go on is known when all of a rung ended",
-                              "leave out --shard, --launcher and --dry-run"});
+      return complain(Error{"--halve", "which points go on is known when all of a rung ended",
+                            "leave out --shard, --launcher and --dry-run"});
     return halve(arguments, *spec, *format);
   }
   if (slurm && !arguments.dry) return sweep_on_slurm(arguments, *spec, *format);

@@ -21,12 +21,12 @@ namespace {
 
 // "3s", "250ms", "10min", "2h"; "0" is no time at all.
 Result<int64_t> parse_duration(const std::string& flag, const std::string& text) {
-  const auto wrong = [&] {
-    return mistake(flag, fmt::format("'{}' is no duration", text), "like 250ms, 3s, 10min or 2h");
+  const auto problem = [&] {
+    return make_error(flag, fmt::format("'{}' is no duration", text), "like 250ms, 3s, 10min or 2h");
   };
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return wrong();
+  if (error != std::errc()) return problem();
   const std::string unit(end, text.data() + text.size());
   uint64_t ns = 0;
   if (unit == "ms")
@@ -38,9 +38,9 @@ Result<int64_t> parse_duration(const std::string& flag, const std::string& text)
   else if (unit == "h")
     ns = 3'600'000'000'000;
   else if (number != 0 || !unit.empty())
-    return wrong();
+    return problem();
   if (ns != 0 && number > (uint64_t{1} << 60) / ns)
-    return mistake(flag, fmt::format("'{}' is too long", text), "at most 36 years");
+    return make_error(flag, fmt::format("'{}' is too long", text), "at most 36 years");
   return static_cast<int64_t>(number * ns);
 }
 
@@ -81,7 +81,7 @@ int run_export(const Arguments& arguments) {
 
 int run_inspect(Arguments arguments) {
   if (arguments.as != "table" && arguments.as != "json") {
-    return complain(Mistake{"--format", fmt::format("'{}'", arguments.as), "table or json"});
+    return complain(Error{"--format", fmt::format("'{}'", arguments.as), "table or json"});
   }
   std::vector<std::string> notes;
   arguments.import.notes = &notes;
@@ -95,7 +95,7 @@ int run_cut(Arguments arguments) {
   const auto until = parse_duration("--until", arguments.until);
   if (!until) return complain(until.error());
   if (arguments.sub_agents != "keep" && arguments.sub_agents != "opaque") {
-    return complain(Mistake{"--sub-agents", fmt::format("'{}'", arguments.sub_agents), "keep or opaque"});
+    return complain(Error{"--sub-agents", fmt::format("'{}'", arguments.sub_agents), "keep or opaque"});
   }
   arguments.cut.until_ns = *until;
   arguments.cut.opaque_sub_agents = arguments.sub_agents == "opaque";
@@ -158,19 +158,19 @@ void add_inspect(CLI::App& trace, int* status) {
 void add_cut(CLI::App& trace, int* status) {
   CLI::App* const command = trace.add_subcommand(
       "cut",
-      "Example: kvtwin trace cut weka.trace --window=32768 --min-calls=3 --out=agent-32k.trace\n\n"
+      "Example: kvtwin trace cut weka.trace --window=32768 --min-requests=3 --out=agent-32k.trace\n\n"
       "Keeps the heads of sessions. Limits that are not given do not apply.");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("FILE", arguments->path, "a kvtwin trace")->required();
   command->add_option("--out", arguments->out, "the trace to write")->required();
   command->add_option("--window", arguments->cut.window_tokens,
-                      "context window: a call's prompt and output together");
+                      "context window: a request's prompt and output together");
   command
-      ->add_option("--min-calls", arguments->cut.head_calls_min,
-                   "leave out sessions whose main agent keeps fewer calls")
+      ->add_option("--min-requests", arguments->cut.head_requests_min,
+                   "leave out sessions whose main agent keeps fewer requests")
       ->capture_default_str();
   command->add_option("--sessions", arguments->cut.sessions_max, "at most so many sessions");
-  command->add_option("--calls", arguments->cut.calls_max, "at most so many calls, in all");
+  command->add_option("--requests", arguments->cut.requests_max, "at most so many requests, in all");
   command->add_option("--until", arguments->until, "only what was recorded before, as in 600s");
   command->add_option("--sub-agents", arguments->sub_agents, "keep, or opaque: one wait each")
       ->capture_default_str();
@@ -184,7 +184,7 @@ void report_written(const std::string& path, const v1::TraceFooter& footer) {
     return fmt::format("{} {}", count, plural(count, noun));
   };
   fmt::print("{}: {}, {}, {}, {}, {}\n", path, counted(footer.sessions(), "session"),
-             counted(footer.llm_calls(), "call"), counted(footer.tool_calls(), "tool call"),
+             counted(footer.llm_requests(), "request"), counted(footer.tool_calls(), "tool call"),
              counted(footer.prompt_tokens(), "prompt token"),
              counted(footer.output_tokens(), "output token"));
 }

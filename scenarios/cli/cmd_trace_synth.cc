@@ -52,8 +52,9 @@ Result<SynthRecipeInfo> find_recipe(const std::string& name) {
     if (recipe.name == name) return recipe;
     names.push_back(recipe.name);
   }
-  if (name.empty()) return mistake("RECIPE", "is missing", fmt::format("one of {}", fmt::join(names, ", ")));
-  return mistake("RECIPE", fmt::format("no recipe \"{}\"", name.substr(0, 40)), choices(name, names));
+  if (name.empty())
+    return make_error("RECIPE", "is missing", fmt::format("one of {}", fmt::join(names, ", ")));
+  return make_error("RECIPE", fmt::format("no recipe \"{}\"", name.substr(0, 40)), choices(name, names));
 }
 
 Result<void> take_sets(const SynthRecipeInfo& recipe, const std::vector<std::string>& sets,
@@ -64,13 +65,13 @@ Result<void> take_sets(const SynthRecipeInfo& recipe, const std::vector<std::str
     const size_t equals = set.find('=');
     const std::string name = set.substr(0, equals);
     const std::string where = "--set=" + set.substr(0, 80);
-    if (equals == std::string::npos) return mistake(where, "has no value", "write --set=NAME=VALUE");
+    if (equals == std::string::npos) return make_error(where, "has no value", "write --set=NAME=VALUE");
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      return mistake(where, fmt::format("{} has no parameter \"{}\"", recipe.name, name.substr(0, 40)),
-                     choices(name, names));
+      return make_error(where, fmt::format("{} has no parameter \"{}\"", recipe.name, name.substr(0, 40)),
+                        choices(name, names));
     }
     if (!params->emplace(name, set.substr(equals + 1)).second)
-      return mistake(where, fmt::format("{} is set twice", name));
+      return make_error(where, fmt::format("{} is set twice", name));
   }
   return {};
 }
@@ -81,7 +82,7 @@ int run_synth(SynthArguments arguments) {
   if (!recipe) return complain(recipe.error());
   if (auto good = take_sets(*recipe, arguments.sets, &arguments.options.params); !good)
     return complain(good.error());
-  if (arguments.out.empty()) return complain(Mistake{"--out", "is missing", "the trace to write"});
+  if (arguments.out.empty()) return complain(Error{"--out", "is missing", "the trace to write"});
   TraceWriter writer(arguments.out);
   if (auto good = synthesize(arguments.options, &writer); !good) return complain(good.error());
   report_written(arguments.out, writer.footer());

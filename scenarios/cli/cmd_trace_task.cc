@@ -32,10 +32,10 @@ int run_make_task(const TaskArguments& arguments) {
   }
   if (arguments.list) return kExitDone;
   if (arguments.options.task.empty())
-    return complain(Mistake{"TASK", "is missing", fmt::format("one of {}", fmt::join(names, ", "))});
+    return complain(Error{"TASK", "is missing", fmt::format("one of {}", fmt::join(names, ", "))});
   if (arguments.out.empty() == arguments.arrays.empty())
-    return complain(Mistake{"--out", arguments.out.empty() ? "is missing" : "is given beside --arrays",
-                            "--out=FILE writes a trace, --arrays=PREFIX what a trainer reads"});
+    return complain(Error{"--out", arguments.out.empty() ? "is missing" : "is given beside --arrays",
+                          "--out=FILE writes a trace, --arrays=PREFIX what a trainer reads"});
   if (!arguments.arrays.empty()) {
     TaskArrays arrays(arguments.arrays, arguments.options.tokens);
     if (auto good = make_task(arguments.options, &arrays); !good) return complain(good.error());

@@ -45,23 +45,24 @@ class WorkFolder {
 Result<void> complete(ValidateArguments* arguments) {
   ValidateRequest& request = arguments->request;
   if (arguments->recorded.empty() == arguments->out.empty())
-    return mistake("kvtwin validate", "neither or both of --recorded and --out are given",
-                   "--out=DIR runs the scenarios here and keeps what happened; --recorded=DIR reads that");
+    return make_error("kvtwin validate", "neither or both of --recorded and --out are given",
+                      "--out=DIR runs the scenarios here and keeps what happened; --recorded=DIR reads that");
   if (request.repeats < 1 || request.repeats > 100)
-    return mistake("--repeats", fmt::format("is {}", request.repeats), "1 to 100");
-  if (request.world != "cuda" && request.world != "cpu")
-    return mistake("--world", fmt::format("is \"{}\"", request.world), "cuda or cpu: what really runs");
+    return make_error("--repeats", fmt::format("is {}", request.repeats), "1 to 100");
+  if (request.backend != "cuda" && request.backend != "cpu")
+    return make_error("--backend", fmt::format("is \"{}\"", request.backend),
+                      "cuda or cpu: what really runs");
   if (request.clock != "wall" && request.clock != "virtual")
-    return mistake(
+    return make_error(
         "--clock", fmt::format("is \"{}\"", request.clock),
         "wall: steps take what they take; virtual: what the cost model says, to compare outcomes alone");
   request.record = arguments->recorded.empty();
   request.recordings = request.record ? arguments->out : arguments->recorded;
   if (arguments->known.empty()) return {};
   const Result<std::string> text = read_text_file(arguments->known);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   Result<std::vector<KnownDeviation>> known = parse_known_deviations(*text, arguments->known);
-  if (!known) return tl::unexpected<Mistake>(known.error());
+  if (!known) return tl::unexpected<Error>(known.error());
   request.known = std::move(*known);
   return {};
 }
@@ -74,7 +75,7 @@ int run_validate(ValidateArguments arguments) {
         {"--format", fmt::format("{} is not written by validate", arguments.format), "table or json"});
   if (Result<void> ok = complete(&arguments); !ok) return complain(ok.error());
   if (!can_simulate())
-    return complain({"kvtwin validate", "this build has no simulated world",
+    return complain({"kvtwin validate", "this build has no simulated backend",
                      "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
   const WorkFolder work;
@@ -117,7 +118,7 @@ void add_validate_command(CLI::App& app, int* status) {
   command->add_option("--recorded", arguments->recorded);
   command->add_option("--out", arguments->out);
   command->add_option("--repeats", arguments->request.repeats);
-  command->add_option("--world", arguments->request.world);
+  command->add_option("--backend", arguments->request.backend);
   command->add_option("--clock", arguments->request.clock);
   command->add_option("--set", arguments->request.sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--known", arguments->known);

@@ -152,7 +152,7 @@ void add_completion_command(CLI::App& app, int* status) {
   command->callback([&app, shell, status] {
     if (*shell != "bash" && *shell != "zsh") {
       *status =
-          complain(Mistake{"SHELL", fmt::format("there is no completion for \"{}\"", *shell), "bash or zsh"});
+          complain(Error{"SHELL", fmt::format("there is no completion for \"{}\"", *shell), "bash or zsh"});
       return;
     }
     const std::vector<CommandWords> all = all_commands(app);

@@ -9,7 +9,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
 
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
-  kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
+  kvtwin sweep   SCENARIO --vary=limits.requests_max=16..256*2 --out=out/sweep   run it at many points
   kvtwin plan    SCENARIO --slo='ttft_p99<2s' --load=FIELD=LOW..HIGH --need=LOAD   which hardware and policy are enough?
   kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
@@ -35,21 +35,21 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   kvtwin run scenarios/mooncake_conversation.textproto
   kvtwin run scenarios/weka_h200.textproto --set=memory.host_bytes=1000000000000 --set=replay.population=64
 
-  kvtwin run scenarios/search_tiny.textproto --world=cpu --clock=wall
+  kvtwin run scenarios/search_tiny.textproto --backend=cpu --clock=wall
 
   SCENARIO              a .textproto file (traces/proto/scenario.proto says what can be in it), or the name of a
                         shipped one (kvtwin list scenarios)
   --out=DIR             where the result goes; else out/run- and the fingerprint of all inputs
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
-  --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated. A field that the other
+  --set=FIELD=VALUE     change a field, as in --set=limits.requests_max=128; may be repeated. A field that the other
                         settings leave unread is an error that says which setting makes it count. A path is relative
                         to the working directory, or to the scenario file if the working directory does not have it
   --allow-unread        no error then
   --force               replace a result of other inputs in --out
-  --world=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32;
+  --backend=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32;
                         cuda: likewise on the GPU, in bf16
-  --clock=CLOCK         of worlds cpu and cuda. wall: steps take what they take; virtual: what the cost
+  --clock=CLOCK         of backends cpu and cuda. wall: steps take what they take; virtual: what the cost
                         model says
   --record              keep the event log too (log.binpb), for kvtwin replay
   --timeline=FROM..TO   keep what ran in these seconds, for ui.perfetto.dev (timeline.perfetto-trace) and
@@ -58,12 +58,12 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 
-The result: run.binpb, calls.csv, tools.csv, requests.jsonl and scenario.resolved.textproto, in place of an earlier
+The result: run.binpb, requests.csv, tools.csv, requests.jsonl and scenario.resolved.textproto, in place of an earlier
 run's. Same inputs, same bytes, unless times were measured (--clock=wall).
 )";
 
 constexpr char kReplay[] =
-    R"(Decide a recorded run again, with neither world, and say whether the decisions are the same.
+    R"(Decide a recorded run again, with neither backend, and say whether the decisions are the same.
 
   kvtwin run scenarios/coding_agents_small.textproto --record --out=out/a
   kvtwin replay out/a
@@ -97,9 +97,9 @@ beyond what they hide behind, and how much later each operation could end withou
   kvtwin explain scenarios/methods/freekv.textproto --step=20 --layers=0..2 --out=step.dot
   kvtwin explain scenarios/methods/arkvale.textproto --shape=decodes=4,context=32768
 
-  SCENARIO              as for kvtwin run; always priced in the simulated world
+  SCENARIO              as for kvtwin run; always priced in the simulated backend
   --step=N              the Nth single step of the engine in the run, from 0
-  --shape=SHAPE         or a step of alike calls, the third of three: decodes=N,context=TOKENS and
+  --shape=SHAPE         or a step of alike requests, the third of three: decodes=N,context=TOKENS and
                         chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS, compress=1: chunks end with a
                         compression
   --engine=N            of --step; 0 if it is not given
@@ -123,17 +123,17 @@ compare that with what the response's own queries would have kept, and with atte
   SCENARIO              whose model, weights and trace are taken; its policies play no part
   --scorers=A,B         kvtwin list policies names them, with their published options (the scenario's own scorer
                         with the scenario's); oracle: the response asks
-  --budgets=N,M         cells of one head
+  --budgets=N,M         KV entries of one head
   --sinks=N --window=N  of these, kept whatever their score; 0 if not given
   --response=N          tokens of each output that choose; 64 if not given
-  --error-rows=N        of them, rows whose attention is compared; 8 if not given
+  --error-tokens=N        of them, rows whose attention is compared; 8 if not given
   --contexts=N          prompts of the trace, evenly spread; 16 if not given
   --context-min=N --context-max=N   tokens; other prompts are left out; 1 and 4096 if not given
   --format=table        or json, jsonl, csv: one record per scorer, budget and layer
   --out=FILE            instead of standard output
   --set=FIELD=VALUE     change a field; may be repeated
 
-hit rate: of the cells that the response chooses, those that the scorer kept, mean over layers, heads and
+hit rate: of the KV entries that the response chooses, those that the scorer kept, mean over layers, heads and
 contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
 )";
 
@@ -145,24 +145,24 @@ constexpr char kEvaluate[] =
 
   SCENARIO...           policy sets: scenario files with a model and its checkpoint; their traces play no part
   --tasks=A,B           kvtwin trace make-task --list names them
-  --budgets=N,M         cells of one head, for policy sets that have a budget: budget_options.cells if the file sets
+  --budgets=N,M         KV entries of one head, for policy sets that have a budget: budget_options.kv_entries if the file sets
                         it, else ratio (of the mean prompt), retrieval_options.budget_tokens where they retrieve
-  --questions=N         that count in a cell, at least; 100 if not given
+  --questions=N         that count in a KV entry, at least; 100 if not given
   --tokens=N            of a session, 384; --per-session=N questions in it, 4; --seed=N of the test split, 1
-  --out=DIR             cells/ has a file per cell; what is there is not computed again. quality.csv, quality.json
-  --world=cpu           cuda,cpu: on the GPU what it computes, on the CPU what it does not
+  --out=DIR             cells/ has a file per KV entry; what is there is not computed again. quality.csv, quality.json
+  --backend=cpu           cuda,cpu: on the GPU what it computes, on the CPU what it does not
   --batch=N             sessions at once, 8; more need a GPU to be worth it. limits and pages grow with it
-  --jobs=N              processes at once; N,M with --world=cuda,cpu: N for what the GPU computes, M beside them for the rest
-  --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
-  --collect=DIR         cells of another evaluation are rows too, or of its quality.csv; may be repeated, and needs no
-                        SCENARIO. One model, and sessions drawn alike; of a cell that is there twice, the one with more
+  --jobs=N              processes at once; N,M with --backend=cuda,cpu: N for what the GPU computes, M beside them for the rest
+  --shard=I/N           every N-th KV entry from the I-th on: run N processes on one DIR, then once more without
+  --collect=DIR         KV entries of another evaluation are rows too, or of its quality.csv; may be repeated, and needs no
+                        SCENARIO. One model, and sessions drawn alike; of a KV entry that is there twice, the one with more
                         questions
-  --throughput=LOAD     simulate a scenario with each policy set, its budget as the same share of a prompt: column
-                        simulated_tokens_per_s. --sets-in=DIR: where collected cells' policy sets are
-  --format=table        or json, jsonl, csv: one record per cell
-  --set=FIELD=VALUE     of every cell; may be repeated. A field that no cell reads is an error
+  --throughput=LOAD     simulate a scenario with each policy set, its budget as the same fraction of a prompt: column
+                        simulated_tokens_per_s. --sets-in=DIR: where collected KV entries' policy sets are
+  --format=table        or json, jsonl, csv: one record per KV entry
+  --set=FIELD=VALUE     of every KV entry; may be repeated. A field that no KV entry reads is an error
   --allow-unread        no error then
-  --quiet               no line per cell on stderr
+  --quiet               no line per KV entry on stderr
 
 An answer is right if all its tokens are. [low high]: 95 % interval (Wilson). Decoding is forced, which finds the same
 answers right as greedy decoding does. A policy set that is refused is a row that says why. Exit status 1 if a row was
@@ -172,7 +172,7 @@ refused, 2 if all were.
 constexpr char kSweep[] =
     R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
-  kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
+  kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.requests_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
 
   SCENARIO              a .textproto file; or FILE.sweep.textproto, which says all of this itself
                         (traces/proto/sweep.proto), and to which the command line adds
@@ -212,7 +212,7 @@ constexpr char kPlan[] =
 
   SCENARIO              scenario file
   --slo=PROMISE         ttft_p99<2s, tpot_p95<40ms, session_p90<10min, e2e_mean<1min, itl_p99<100ms;
-                        goodput>=95% with conditions of each call: ttft<2s, tpot<40ms, e2e<30s;
+                        goodput>=95% with conditions of each request: ttft<2s, tpot<40ms, e2e<30s;
                         or any figure of kvtwin run --format=jsonl: output_tokens_per_s>1000. Repeatable: all hold
   --load=FIELD=LOW..HIGH  what there is to do: replay.population (sessions in flight, with
                         --set=replay.arrivals=fixed_population), replay.sessions_per_s (with poisson), ...
@@ -239,7 +239,7 @@ constexpr char kValidate[] =
   --out=DIR             run them here, keep DIR/SCENARIO/REPEAT/{log,run}.binpb and DIR/validation.json
   --recorded=DIR        read such a folder instead; needs no GPU
   --repeats=N           real runs of each scenario (3)
-  --world=cuda|cpu      what really runs (cuda)
+  --backend=cuda|cpu      what really runs (cuda)
   --clock=wall|virtual  of it (wall); virtual compares what values decide, in the same times
   --set=FIELD=VALUE     change a field of the scenarios; may be repeated
   --known=FILE          deviations that are known: listed, not counted (traces/proto/validation.proto)
@@ -275,7 +275,7 @@ constexpr char kImport[] =
   FILE                  the result of vLLM's or SGLang's serving benchmark with single requests (--save-detailed,
                         --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics;
                         or a folder with mlp.csv and attention.csv of Vidur's profiling
-  --out=DIR             run.binpb, calls.csv and requests.jsonl of it
+  --out=DIR             run.binpb, requests.csv and requests.jsonl of it
   --format=auto         or bench, aiperf, prometheus, vidur
   --run=N               bench: which of a file's results, from 0; the last if it is not given
   --before=FILE         prometheus: an earlier scrape, whose counts are taken off

@@ -65,22 +65,22 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       const std::string name = word.substr(0, word.find('='));
       const CLI::Option* option = app->get_option_no_throw(name);
       if (option == nullptr) {
-        return mistake(path, fmt::format("no option \"{}\"", name), nearest(name, option_names(*app)));
+        return make_error(path, fmt::format("no option \"{}\"", name), nearest(name, option_names(*app)));
       }
       const bool takes_value = option->get_items_expected_max() > 0;
       if (takes_value && word.find('=') == std::string::npos) {
-        return mistake(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
+        return make_error(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
       }
       // CLI11 takes "-1", and numbers of any length.
       if (takes_value && option->get_type_name() == "UINT" && !is_whole_number(word.substr(name.size() + 1)))
-        return mistake(word, "is no whole number from 0 to 18446744073709551615");
+        return make_error(word, "is no whole number from 0 to 18446744073709551615");
     } else if (word.size() > 1 && word[0] == '-') {
-      return mistake(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
+      return make_error(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
     } else if (!app->get_subcommands({}).empty()) {
       const std::vector<CLI::App*> named =
           app->get_subcommands([&](CLI::App* one) { return one->get_name() == word; });
       if (named.empty()) {
-        return mistake(path, fmt::format("no command \"{}\"", word), nearest(word, command_names(*app)));
+        return make_error(path, fmt::format("no command \"{}\"", word), nearest(word, command_names(*app)));
       }
       app = named.front();
       path += " " + word;
@@ -127,7 +127,7 @@ int run_main(const std::vector<std::string>& given) {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
   } catch (const CLI::ParseError& error) {
     return complain(
-        Mistake{"kvtwin " + words.front(), error.what(), fmt::format("kvtwin {} --help", words.front())});
+        Error{"kvtwin " + words.front(), error.what(), fmt::format("kvtwin {} --help", words.front())});
   }
   return status;
 }

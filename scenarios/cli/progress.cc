@@ -26,9 +26,9 @@ void Progress::read_session() {
   shown_ = true;
 }
 
-void Progress::start_run(uint64_t calls) {
+void Progress::start_run(uint64_t requests) {
   finish();
-  calls_ = calls;
+  requests_ = requests;
   start_ = Clock::now();
   next_ = start_ + std::chrono::seconds(1);
 }
@@ -43,21 +43,21 @@ void Progress::saw_event(Instant now, EngineId, const Event&) {
 }
 
 void Progress::saw_command(Instant, const Command& command) {
-  if (std::holds_alternative<FinishCall>(command) || std::holds_alternative<RejectCall>(command))
-    ++calls_ended_;
+  if (std::holds_alternative<FinishRequest>(command) || std::holds_alternative<RejectRequest>(command))
+    ++requests_ended_;
 }
 
 void Progress::show(Instant now) {
   if (!due()) return;
-  const uint64_t tenths = calls_ == 0 ? 0 : 10 * calls_ended_ / calls_;
+  const uint64_t tenths = requests_ == 0 ? 0 : 10 * requests_ended_ / requests_;
   if (!terminal_ && shown_ && tenths == tenths_) return;
   tenths_ = tenths;
   const double spent = seconds();
-  const double left = calls_ended_ == 0 ? 0
-                                        : spent * static_cast<double>(calls_ - calls_ended_) /
-                                              static_cast<double>(calls_ended_);
-  fmt::print(stderr, "{}{} of {} calls, {:.0f} s simulated in {:.1f} s, about {:.0f} s left{}",
-             terminal_ ? "\r\033[K" : "", grouped(calls_ended_), grouped(calls_),
+  const double left = requests_ended_ == 0 ? 0
+                                           : spent * static_cast<double>(requests_ - requests_ended_) /
+                                                 static_cast<double>(requests_ended_);
+  fmt::print(stderr, "{}{} of {} requests, {:.0f} s simulated in {:.1f} s, about {:.0f} s left{}",
+             terminal_ ? "\r\033[K" : "", grouped(requests_ended_), grouped(requests_),
              static_cast<double>(now.ns) / 1e9, spent, left, terminal_ ? "" : "\n");
   shown_ = true;
 }

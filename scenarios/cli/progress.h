@@ -17,8 +17,8 @@ class Progress : public Observer {
 
   // While the trace is read.
   void read_session();
-  // From here on calls are counted.
-  void start_run(uint64_t calls);
+  // From here on requests are counted.
+  void start_run(uint64_t requests);
   // Wipes the rewritten line.
   void finish();
 
@@ -38,7 +38,7 @@ class Progress : public Observer {
   Clock::time_point start_ = Clock::now();
   Clock::time_point next_ = start_ + std::chrono::seconds(1);
   uint64_t sessions_ = 0;
-  uint64_t calls_ = 0, calls_ended_ = 0, events_ = 0;
+  uint64_t requests_ = 0, requests_ended_ = 0, events_ = 0;
   uint64_t tenths_ = 0;
 };
 

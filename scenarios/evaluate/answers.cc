@@ -22,8 +22,8 @@ Result<void> TaskKey::session(const v1::Session& session) {
     }
   }
   if (!any)
-    return mistake(fmt::format("session \"{}\"", session.id()), "is of no task",
-                   "kvtwin trace make-task writes tasks");
+    return make_error(fmt::format("session \"{}\"", session.id()), "is of no task",
+                      "kvtwin trace make-task writes tasks");
   ++sessions_;
   return {};
 }
@@ -32,20 +32,20 @@ double TaskKey::prompt_mean() const {
   return scored_.empty() ? 0 : static_cast<double>(prompt_tokens_) / static_cast<double>(scored_.size());
 }
 
-void Answers::sampled(CallId call, uint32_t position, uint32_t token, std::span<const float> logits) {
-  const ReplayCallInfo info = composed_.client->call_info(call);
+void Answers::sampled(RequestId request, uint32_t position, uint32_t token, std::span<const float> logits) {
+  const ReplayRequestInfo info = composed_.client->request_info(request);
   const std::pair<uint32_t, uint32_t> at{info.session_index, info.node};
   if (!key_.scored(at.first, at.second) || position < info.prompt_tokens) return;
   Answer& answer = answers_[at];
   if (answer.right.empty()) {
-    const std::vector<uint32_t> all = composed_.tokens->call(at.first, at.second);
+    const std::vector<uint32_t> all = composed_.tokens->request(at.first, at.second);
     answer.right.assign(all.begin() + info.prompt_tokens, all.end());
     answer.said.assign(answer.right.size(), UINT32_MAX);
     answer.loss.assign(answer.right.size(), 0);
   }
   const uint32_t i = position - info.prompt_tokens;
   if (i >= answer.right.size()) return;  // what would come behind the answer
-  // A call that was preempted samples again; the last word counts.
+  // A request that was preempted samples again; the last word counts.
   answer.said[i] = token;
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

@@ -8,7 +8,7 @@
 #include "engine/metrics.h"
 #include "engine/metrics_summary.h"
 #include "scenarios/compose_values.h"
-#include "scenarios/evaluate/kept_bytes.h"
+#include "scenarios/evaluate/kv_bytes.h"
 #include "traces/formats.h"
 #include "traces/make_task.h"
 #include "traces/writer.h"
@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 constexpr uint32_t kBatch = 8;  // that the limits of scenarios/quality are made for
 
 // Pushes what comes into two sinks.
-class Both final : public TraceSink {
+class TwoSinks final : public TraceSink {
  public:
-  Both(TraceSink* first, TraceSink* second) : first_(*first), second_(*second) {}
+  TwoSinks(TraceSink* first, TraceSink* second) : first_(*first), second_(*second) {}
   Result<void> header(const v1::TraceHeader& header) override {
     if (auto ok = first_.header(header); !ok) return ok;
     return second_.header(header);
@@ -53,9 +53,9 @@ fs::path trace_path(const EvaluateRequest& request, const std::string& task) {
 }
 
 std::vector<std::string> cell_sets(const EvaluateRequest& request, const std::string& trace,
-                                   const std::string& world) {
+                                   const std::string& backend) {
   const uint32_t batch = request.batch > 0 ? request.batch : kBatch;
-  std::vector<std::string> out = {"world=" + world,
+  std::vector<std::string> out = {"backend=" + backend,
                                   "clock=wall",
                                   "trace.format=kvtwin",
                                   "trace.path=" + trace,
@@ -65,12 +65,12 @@ std::vector<std::string> cell_sets(const EvaluateRequest& request, const std::st
   return out;
 }
 
-// Limits that grow with the batch: steps and pages for as many calls as run at once.
+// Limits that grow with the batch: steps and pages for as many requests as run at once.
 std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenario& scenario) {
   if (request.batch == 0) return {};
   const uint64_t pages = scenario.values.memory().gpu_pages();
   std::vector<std::string> out = {
-      fmt::format("limits.calls_max={}", request.batch),
+      fmt::format("limits.requests_max={}", request.batch),
       fmt::format("limits.step_tokens_max={}",
                   std::max(scenario.values.limits().step_tokens_max(), 128 * request.batch))};
   if (pages > 0)
@@ -80,9 +80,9 @@ std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenar
 
 }  // namespace
 
-Mistake joined(const Mistakes& mistakes) {
-  Mistake out = mistakes.front();
-  if (mistakes.size() > 1) out.what += fmt::format(" (and {} more)", mistakes.size() - 1);
+Error joined(const Errors& errors) {
+  Error out = errors.front();
+  if (errors.size() > 1) out.what += fmt::format(" (and {} more)", errors.size() - 1);
   return out;
 }
 
@@ -100,31 +100,31 @@ Result<const TaskTrace*> TaskTraces::of(const std::string& task) {
                       .tokens = request_.tokens,
                       .questions = request_.per_session};
   TaskKey probe;
-  if (Result<void> ok = make_task(options, &probe); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = make_task(options, &probe); !ok) return tl::unexpected<Error>(ok.error());
   options.sessions =
       std::max<uint64_t>(1, (10 * request_.questions + probe.questions() - 1) / probe.questions());
   std::error_code failed;
   fs::create_directories(fs::path(request_.out) / "tasks", failed);
-  if (failed) return mistake(request_.out, "cannot be made: " + failed.message(), "choose another --out");
+  if (failed) return make_error(request_.out, "cannot be made: " + failed.message(), "choose another --out");
   auto out = std::make_unique<TaskTrace>();
   // Another process may write the same trace at the same time: each shard has files of its own.
   out->path = trace_path(request_, task);
   out->temporary = request_.shards > 1;
   TraceWriter writer(out->path);
-  Both both(&writer, &out->key);
-  if (Result<void> ok = make_task(options, &both); !ok) return tl::unexpected<Mistake>(ok.error());
+  TwoSinks both(&writer, &out->key);
+  if (Result<void> ok = make_task(options, &both); !ok) return tl::unexpected<Error>(ok.error());
   return (made_[task] = std::move(out)).get();
 }
 
-Result<std::vector<Cell>> plan_cells(const EvaluateRequest& request, TaskTraces* traces) {
+Result<std::vector<Cell>> plan_entries(const EvaluateRequest& request, TaskTraces* traces) {
   std::vector<Cell> out;
   for (const std::string& path : request.scenarios) {
     const Result<const TaskTrace*> any = traces->of(request.tasks.front());
-    if (!any) return tl::unexpected<Mistake>(any.error());
+    if (!any) return tl::unexpected<Error>(any.error());
     // Whether it has a budget depends neither on the budget's size nor on the trace.
-    const tl::expected<Scenario, Mistakes> scenario =
-        load_scenario(path, cell_sets(request, (*any)->path, request.worlds.front()));
-    if (!scenario) return tl::unexpected<Mistake>(joined(scenario.error()));
+    const tl::expected<Scenario, Errors> scenario =
+        load_scenario(path, cell_sets(request, (*any)->path, request.backends.front()));
+    if (!scenario) return tl::unexpected<Error>(joined(scenario.error()));
     const bool budgeted = !budget_sets(*scenario, 1, 1).empty();
     const std::string model = fs::path(scenario->values.cpu().checkpoint()).filename().string();
     for (const uint32_t budget : budgeted ? request.budgets : std::vector<uint32_t>{0}) {
@@ -145,10 +145,10 @@ Result<std::vector<Cell>> plan_cells(const EvaluateRequest& request, TaskTraces*
   return out;
 }
 
-tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, const Cell& cell,
-                                               const TaskTrace& trace, const std::string& world) {
-  std::vector<std::string> sets = cell_sets(request, trace.path, world);
-  tl::expected<Scenario, Mistakes> scenario = load_scenario(cell.scenario, sets);
+tl::expected<Scenario, Errors> cell_scenario(const EvaluateRequest& request, const Cell& cell,
+                                             const TaskTrace& trace, const std::string& backend) {
+  std::vector<std::string> sets = cell_sets(request, trace.path, backend);
+  tl::expected<Scenario, Errors> scenario = load_scenario(cell.scenario, sets);
   if (!scenario) return scenario;
   std::vector<std::string> more = batch_sets(request, *scenario);
   if (cell.row.budget > 0) {
@@ -160,46 +160,46 @@ tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, c
   return load_scenario(cell.scenario, sets);
 }
 
-Result<size_t> first_world(const EvaluateRequest& request) {
+Result<size_t> first_backend(const EvaluateRequest& request) {
   TaskTraces traces(&request);
-  const Result<std::vector<Cell>> cells = plan_cells(request, &traces);
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  const Result<std::vector<Cell>> cells = plan_entries(request, &traces);
+  if (!cells) return tl::unexpected<Error>(cells.error());
   const Result<const TaskTrace*> trace = traces.of(cells->front().row.task);
-  if (!trace) return tl::unexpected<Mistake>(trace.error());
-  for (size_t i = 0; i + 1 < request.worlds.size(); ++i) {
-    const tl::expected<Scenario, Mistakes> scenario =
-        cell_scenario(request, cells->front(), **trace, request.worlds[i]);
+  if (!trace) return tl::unexpected<Error>(trace.error());
+  for (size_t i = 0; i + 1 < request.backends.size(); ++i) {
+    const tl::expected<Scenario, Errors> scenario =
+        cell_scenario(request, cells->front(), **trace, request.backends[i]);
     if (!scenario) continue;
-    const tl::expected<Composed, Mistakes> composed = compose(*scenario);
-    if (composed && (request.worlds[i] != "cuda" || check_cuda_world(*scenario, *composed))) return i;
+    const tl::expected<Composed, Errors> composed = compose(*scenario);
+    if (composed && (request.backends[i] != "cuda" || check_cuda_backend(*scenario, *composed))) return i;
   }
-  return request.worlds.size() - 1;
+  return request.backends.size() - 1;
 }
 
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row) {
-  tl::expected<Composed, Mistakes> composed = compose(scenario);
-  if (!composed) return tl::unexpected<Mistake>(joined(composed.error()));
+  tl::expected<Composed, Errors> composed = compose(scenario);
+  if (!composed) return tl::unexpected<Error>(joined(composed.error()));
   if (!composed->tokens)
-    return mistake(scenario.where("model.name"),
-                   fmt::format("has a vocabulary of {}, tasks have another", composed->llm.vocab),
-                   "a model that was trained on tasks: models/tiny/tasks-6x256");
+    return make_error(scenario.where("model.name"),
+                      fmt::format("has a vocabulary of {}, tasks have another", composed->llm.vocab),
+                      "a model that was trained on tasks: models/tiny/tasks-6x256");
   Answers answers(&*composed, &trace.key);
   composed->samples = &answers;
   composed->step_time = Duration{1'000'000};
   Metrics metrics(composed->facts);
-  const Result<std::unique_ptr<ValuesWorld>> world = make_values_world(scenario, *composed, false);
-  if (!world) return tl::unexpected<Mistake>(world.error());
-  Client* const client = (*world)->watch(composed->client.get());
-  const Result<SimulatedEnd> end = (*world)->run(scenario, &*composed, client, {&metrics});
-  if (!end) return tl::unexpected<Mistake>(end.error());
+  const Result<std::unique_ptr<EngineBackend>> backend = make_engine_backend(scenario, *composed, false);
+  if (!backend) return tl::unexpected<Error>(backend.error());
+  Client* const client = (*backend)->watch(composed->client.get());
+  const Result<SimulatedEnd> end = (*backend)->run(scenario, &*composed, client, {&metrics});
+  if (!end) return tl::unexpected<Error>(end.error());
   const Summary sum = summarise(metrics);
-  row->world = scenario.values.world();
+  row->backend = scenario.values.backend();
   row->prompt_mean = trace.key.prompt_mean();
   row->answers = answers.totals();
   row->reads_raw = sum.reads_raw, row->reads_effective = sum.reads_effective;
   row->reused = sum.reused_tokens, row->reused_live = sum.reused_live;
   row->tokens_computed = end->tokens_computed, row->samples = end->samples_digest;
-  const KeptBytes bytes = kept_bytes(scenario, *composed, sum);
+  const KvBytes bytes = kv_bytes(scenario, *composed, sum);
   row->kv_bytes_mean = bytes.kept, row->kv_read_bytes_mean = bytes.read;
   return {};
 }
@@ -209,11 +209,11 @@ std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, d
   if (axes.retrieval() != "all") return {fmt::format("policies.retrieval_options.budget_tokens={}", cells)};
   if (axes.budget() == "all") return {};
   const v1::BudgetOptions& options = axes.budget_options();
-  if (axes.layout() == "arena" && cells > options.sinks()) {  // a ring holds nothing but sinks and window
-    return {fmt::format("policies.budget_options.cells={}", cells),
+  if (axes.layout() == "ring" && cells > options.sinks()) {  // a ring holds nothing but sinks and window
+    return {fmt::format("policies.budget_options.kv_entries={}", cells),
             fmt::format("policies.budget_options.window={}", cells - options.sinks())};
   }
-  if (options.cells() > 0) return {fmt::format("policies.budget_options.cells={}", cells)};
+  if (options.kv_entries() > 0) return {fmt::format("policies.budget_options.kv_entries={}", cells)};
   return {fmt::format("policies.budget_options.ratio={:.6f}", std::min(1.0, cells / prompt_mean))};
 }
 

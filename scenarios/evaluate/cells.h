@@ -23,7 +23,7 @@ struct TaskTrace {
 class TaskTraces {
  public:
   explicit TaskTraces(const EvaluateRequest* request) : request_(*request) {}
-  // With as many sessions as the questions need. Mistakes: make_task's; a file that cannot be written.
+  // With as many sessions as the questions need. Errors: make_task's; a file that cannot be written.
   Result<const TaskTrace*> of(const std::string& task);
 
  private:
@@ -37,21 +37,21 @@ struct Cell {
 };
 
 // All cells, in order: by scenario, budget, task. `traces` is the request's.
-Result<std::vector<Cell>> plan_cells(const EvaluateRequest& request, TaskTraces* traces);
+Result<std::vector<Cell>> plan_entries(const EvaluateRequest& request, TaskTraces* traces);
 
-// The scenario of a cell in `world`. Mistakes: the budget does not fit the policy set.
-tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, const Cell& cell,
-                                               const TaskTrace& trace, const std::string& world);
+// The scenario of a cell in `backend`. Errors: the budget does not fit the policy set.
+tl::expected<Scenario, Errors> cell_scenario(const EvaluateRequest& request, const Cell& cell,
+                                             const TaskTrace& trace, const std::string& backend);
 
-// Computes a cell: everything of `row` but its name and inputs. Mistakes: the policy set is refused.
+// Computes a cell: everything of `row` but its name and inputs. Errors: the policy set is refused.
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row);
 
-// The first of the request's worlds that computes its first policy set, so far as can be said without running
-// it; the last if none does. Mistakes: as plan_cells.
-Result<size_t> first_world(const EvaluateRequest& request);
+// The first of the request's backends that computes its first policy set, so far as can be said without
+// running it; the last if none does. Errors: as plan_entries.
+Result<size_t> first_backend(const EvaluateRequest& request);
 
-// One mistake for all of them.
-Mistake joined(const Mistakes& mistakes);
+// One error for all of them.
+Error joined(const Errors& errors);
 
 }  // namespace kvtwin
 

@@ -27,7 +27,7 @@ bool better(const QualityRow& one, const QualityRow& other) {
 
 Result<std::vector<QualityRow>> read_csv(const std::string& path) {
   const Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   std::string_view rest = *text;
   std::vector<std::string> names, values;
   std::vector<QualityRow> out;
@@ -37,15 +37,15 @@ Result<std::vector<QualityRow>> read_csv(const std::string& path) {
     for (size_t i = 0; i < std::min(names.size(), values.size()); ++i) line[names[i]] = values[i];
     const std::optional<QualityRow> row = row_from_csv(line);
     if (!row)
-      return mistake(fmt::format("{}:{}", path, number), "is no cell as this version of kvtwin writes it",
-                     "kvtwin evaluate --out makes it");
+      return make_error(fmt::format("{}:{}", path, number), "is no cell as this version of kvtwin writes it",
+                        "kvtwin evaluate --out makes it");
     out.push_back(*row);
   }
-  if (out.empty()) return mistake(path, "has no cells", "the quality.csv of kvtwin evaluate --out");
+  if (out.empty()) return make_error(path, "has no cells", "the quality.csv of kvtwin evaluate --out");
   return out;
 }
 
-Result<std::vector<QualityRow>> read_cells(const std::string& folder) {
+Result<std::vector<QualityRow>> read_entries(const std::string& folder) {
   if (fs::path(folder).extension() == ".csv") return read_csv(folder);
   std::vector<QualityRow> out;
   std::error_code failed;
@@ -53,14 +53,14 @@ Result<std::vector<QualityRow>> read_cells(const std::string& folder) {
     if (file.path().extension() != ".json") continue;
     const std::string path = file.path().string();
     const Result<std::string> text = read_text_file(path);
-    if (!text) return tl::unexpected<Mistake>(text.error());
+    if (!text) return tl::unexpected<Error>(text.error());
     const std::optional<QualityRow> row = row_from_json(*text);
     if (!row)
-      return mistake(path, "is no cell as this version of kvtwin writes it",
-                     "kvtwin evaluate --out makes it");
+      return make_error(path, "is no cell as this version of kvtwin writes it",
+                        "kvtwin evaluate --out makes it");
     out.push_back(*row);
   }
-  if (out.empty()) return mistake(folder, "has no cells", "a folder that kvtwin evaluate made with --out");
+  if (out.empty()) return make_error(folder, "has no cells", "a folder that kvtwin evaluate made with --out");
   std::sort(out.begin(), out.end(), by_name);
   return out;
 }
@@ -73,13 +73,14 @@ struct TableFacts {
   Result<void> take(const std::string& folder, const QualityRow& row) {
     if (model.empty()) model = row.model;
     if (row.model != model)
-      return mistake(folder, fmt::format("has rows of model {}, others are of {}", row.model, model),
-                     "collect evaluations of one model");
+      return make_error(folder, fmt::format("has rows of model {}, others are of {}", row.model, model),
+                        "collect evaluations of one model");
     std::string& known = asked[row.task];
     if (known.empty()) known = row.asked;
     if (row.asked != known)
-      return mistake(folder, fmt::format("asked task {} with {}, others with {}", row.task, row.asked, known),
-                     "collect evaluations with the same --tokens, --per-session and --seed");
+      return make_error(folder,
+                        fmt::format("asked task {} with {}, others with {}", row.task, row.asked, known),
+                        "collect evaluations with the same --tokens, --per-session and --seed");
     return {};
   }
 };
@@ -96,8 +97,8 @@ Result<void> collect(const std::vector<std::string>& folders, std::vector<Qualit
     at.emplace(name_of(row), at.size());
   }
   for (const std::string& folder : folders) {
-    const Result<std::vector<QualityRow>> found = read_cells(folder);
-    if (!found) return tl::unexpected<Mistake>(found.error());
+    const Result<std::vector<QualityRow>> found = read_entries(folder);
+    if (!found) return tl::unexpected<Error>(found.error());
     for (const QualityRow& row : *found) {
       if (Result<void> ok = facts.take(folder, row); !ok) return ok;
       const auto [place, fresh] = at.emplace(name_of(row), rows->size());

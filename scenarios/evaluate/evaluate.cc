@@ -16,21 +16,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A cell's scenario in one of the worlds, and the fingerprint of all it depends on. The trace's path differs
-// between shards; what is in it does not, and that is what counts.
+// A cell's scenario in one of the backends, and the fingerprint of all it depends on. The trace's path
+// differs between shards; what is in it does not, and that is what counts.
 struct Attempt {
-  tl::expected<Scenario, Mistakes> scenario;
+  tl::expected<Scenario, Errors> scenario;
   uint64_t inputs = 0;
 };
 
 Result<std::vector<Attempt>> attempts(const EvaluateRequest& request, const Cell& cell,
                                       const TaskTrace& trace, PathDigests* digests) {
   std::vector<Attempt> out;
-  for (const std::string& world : request.worlds) {
-    Attempt attempt{cell_scenario(request, cell, trace, world)};
+  for (const std::string& backend : request.backends) {
+    Attempt attempt{cell_scenario(request, cell, trace, backend)};
     if (attempt.scenario) {
       const Result<uint64_t> inputs = inputs_fingerprint(*attempt.scenario, digests);
-      if (!inputs) return tl::unexpected<Mistake>(inputs.error());
+      if (!inputs) return tl::unexpected<Error>(inputs.error());
       attempt.inputs = *inputs;
     }
     out.push_back(std::move(attempt));
@@ -45,11 +45,11 @@ std::optional<QualityRow> kept_row(const std::string& file) {
 
 // Leaves the row of a cell of this process complete: from its file, or computed.
 Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDigests* digests, Cell* cell,
-                      const std::function<void(const QualityRow&)>& told) {
+                      const std::function<void(const QualityRow&)>& report) {
   const Result<const TaskTrace*> trace = traces->of(cell->row.task);
-  if (!trace) return tl::unexpected<Mistake>(trace.error());
+  if (!trace) return tl::unexpected<Error>(trace.error());
   const Result<std::vector<Attempt>> all = attempts(request, *cell, **trace, digests);
-  if (!all) return tl::unexpected<Mistake>(all.error());
+  if (!all) return tl::unexpected<Error>(all.error());
   if (const std::optional<QualityRow> kept = kept_row(cell->file)) {
     for (const Attempt& attempt : *all) {
       if (kept->inputs != attempt.inputs) continue;
@@ -57,7 +57,7 @@ Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDi
       return {};
     }
   }
-  // The first world that computes it; where none does, what the last one says.
+  // The first backend that computes it; where none does, what the last one says.
   for (const Attempt& attempt : *all) {
     cell->row.inputs = attempt.inputs;
     cell->row.refused.clear();
@@ -71,7 +71,7 @@ Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDi
   }
   const fs::path file(cell->file);
   if (auto ok = write_files(file.parent_path(), {{file.filename(), row_json(cell->row)}}); !ok) return ok;
-  told(cell->row);
+  report(cell->row);
   return {};
 }
 
@@ -80,46 +80,47 @@ Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDi
 Result<void> check_sets_read(const EvaluateRequest& request) {
   if (request.sets.empty() || request.scenarios.empty()) return {};
   TaskTraces traces(&request);
-  const Result<std::vector<Cell>> cells = plan_cells(request, &traces);
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  const Result<std::vector<Cell>> cells = plan_entries(request, &traces);
+  if (!cells) return tl::unexpected<Error>(cells.error());
   std::vector<v1::Scenario> all;
   for (const Cell& cell : *cells) {
     const Result<const TaskTrace*> trace = traces.of(cell.row.task);
-    if (!trace) return tl::unexpected<Mistake>(trace.error());
-    for (const std::string& world : request.worlds) {
-      if (const auto scenario = cell_scenario(request, cell, **trace, world)) all.push_back(scenario->values);
+    if (!trace) return tl::unexpected<Error>(trace.error());
+    for (const std::string& backend : request.backends) {
+      if (const auto scenario = cell_scenario(request, cell, **trace, backend))
+        all.push_back(scenario->values);
     }
   }
-  const Mistakes unread = unread_sets(all, request.sets);
-  if (!unread.empty()) return tl::unexpected<Mistake>(unread.front());
+  const Errors unread = unread_sets(all, request.sets);
+  if (!unread.empty()) return tl::unexpected<Error>(unread.front());
   return {};
 }
 
 Result<size_t> cell_count(const EvaluateRequest& request) {
   TaskTraces traces(&request);
-  const Result<std::vector<Cell>> cells = plan_cells(request, &traces);
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  const Result<std::vector<Cell>> cells = plan_entries(request, &traces);
+  if (!cells) return tl::unexpected<Error>(cells.error());
   return cells->size();
 }
 
 Result<std::vector<QualityRow>> evaluate(const EvaluateRequest& request,
-                                         const std::function<void(const QualityRow&)>& told) {
+                                         const std::function<void(const QualityRow&)>& report) {
   TaskTraces traces(&request);
-  Result<std::vector<Cell>> cells = plan_cells(request, &traces);
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  Result<std::vector<Cell>> cells = plan_entries(request, &traces);
+  if (!cells) return tl::unexpected<Error>(cells.error());
   PathDigests digests;
   std::vector<QualityRow> rows;
   for (size_t i = 0; i < cells->size(); ++i) {
     Cell& cell = (*cells)[i];
     if (i % request.shards == request.shard) {
-      if (Result<void> ok = complete(request, &traces, &digests, &cell, told); !ok)
-        return tl::unexpected<Mistake>(ok.error());
+      if (Result<void> ok = complete(request, &traces, &digests, &cell, report); !ok)
+        return tl::unexpected<Error>(ok.error());
       rows.push_back(cell.row);
     } else if (const std::optional<QualityRow> kept = kept_row(cell.file)) {
       rows.push_back(*kept);
     }
   }
-  if (Result<void> ok = collect(request.collect, &rows); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = collect(request.collect, &rows); !ok) return tl::unexpected<Error>(ok.error());
   return rows;
 }
 

@@ -1,10 +1,10 @@
 // evaluate(): policy sets x budgets x tasks, computed on real values: does the kept KV still answer?
 //
 // A cell is one scenario with one budget on one task. Its trace is made here (traces/make_task.h, split
-// test), it runs in the first of the request's worlds that computes its policy set, and every step is said to
-// take one millisecond: so the numbers of world cpu depend on neither the machine nor SimGrid, and cells can
-// run in any order and process. A cell that is done is a file, named and fingerprinted by all it depends on:
-// who comes again finds it.
+// test), it runs in the first of the request's backends that computes its policy set, and every step is said
+// to take one millisecond: so the numbers of backend cpu depend on neither the machine nor SimGrid, and cells
+// can run in any order and process. A cell that is done is a file, named and fingerprinted by all it depends
+// on: who comes again finds it.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_EVALUATE_H_
 #define KVTWIN_SCENARIOS_EVALUATE_EVALUATE_H_
@@ -31,10 +31,10 @@ struct EvaluateRequest {
   uint32_t tokens = 384;          // of a session
   uint32_t per_session = 4;
   uint64_t seed = 1;
-  std::vector<std::string> worlds = {"cpu"};  // cpu, cuda
-  uint32_t batch = 0;                         // sessions at once; 0: 8, and the limits that the files have
-  std::string out;                            // folder: cells/, tasks/, quality.csv, quality.json
-  uint32_t shard = 0, shards = 1;             // this process does cells shard, shard + shards, ...
+  std::vector<std::string> backends = {"cpu"};  // cpu, cuda
+  uint32_t batch = 0;                           // sessions at once; 0: 8, and the limits that the files have
+  std::string out;                              // folder: cells/, tasks/, quality.csv, quality.json
+  uint32_t shard = 0, shards = 1;               // this process does cells shard, shard + shards, ...
   std::vector<std::string> collect;  // other evaluations whose cells are rows too: folders, quality.csv
   std::string load;     // scenario that is simulated with every policy set (throughput.h); empty: none
   std::string sets_in;  // folder of the collected rows' policy sets
@@ -50,35 +50,35 @@ struct QualityRow {
   double prompt_mean = 0;  // tokens
   uint64_t reads_raw = 0,
            reads_effective = 0;  // tokens that decodes had behind them; of which a cell is left
-  double kv_bytes_mean = 0;      // that a decode's own call keeps for it, in either tier: formats counted
+  double kv_bytes_mean = 0;      // that a decode's own request keeps for it, in either tier: formats counted
   double kv_read_bytes_mean =
       0;  // that it reads of them: less where pages are chosen, whose layers may be dense
   uint64_t reused = 0, reused_live = 0;  // prompt tokens found in the cache; of which a cell is left
   uint64_t tokens_computed = 0, samples = 0;
-  std::string world;                  // that computed it; empty: refused
+  std::string backend;                // that computed it; empty: refused
   std::string model;                  // the checkpoint's folder
   std::string asked;                  // how sessions were drawn: "tokens=384 per_session=4 seed=1"
   double simulated_tokens_per_s = 0;  // output of the load with this policy set
   std::string simulated_load;         // its name; empty: nothing was simulated
 };
 
-// A policy set's budget as fields: cells of a head where it counts cells, the share of the mean prompt where
-// it has a ratio, tokens read where it retrieves. Empty: it has no budget.
+// A policy set's budget as fields: cells of a head where it counts cells, the fraction of the mean prompt
+// where it has a ratio, tokens read where it retrieves. Empty: it has no budget.
 std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, double prompt_mean);
 
 // Every setting of the request is read by one of its cells at least.
 Result<void> check_sets_read(const EvaluateRequest& request);
 
-// How many cells the request has. Mistakes: a scenario that cannot be read.
+// How many cells the request has. Errors: a scenario that cannot be read.
 Result<size_t> cell_count(const EvaluateRequest& request);
 
 // Rows of all cells that are there at the end, in the order of the request, then those that were collected
-// (collect.h). Files of rows are write_quality()'s. `told` is called after every cell that this process
-// computed, with its wall-clock seconds left to the caller to measure. Mistakes: what is wrong with the
+// (collect.h). Files of rows are write_quality()'s. `report` is called after every cell that this process
+// computed, with its wall-clock seconds left to the caller to measure. Errors: what is wrong with the
 // request, a folder that cannot be written, or one to collect from that does not fit. What is wrong with a
 // cell is in its row.
 Result<std::vector<QualityRow>> evaluate(const EvaluateRequest& request,
-                                         const std::function<void(const QualityRow&)>& told);
+                                         const std::function<void(const QualityRow&)>& report);
 
 // quality.csv and quality.json.
 Result<void> write_quality(const std::string& out, const std::vector<QualityRow>& rows);

@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 
 // So many processes one after the other: cells differ in length. On a GPU one: there a process takes longer
 // to start (5 to 12 s on a busy machine) than a cell (half a second).
-size_t shards_each(const EvaluateRequest& request) { return request.worlds.front() == "cuda" ? 1 : 4; }
+size_t shards_each(const EvaluateRequest& request) { return request.backends.front() == "cuda" ? 1 : 4; }
 
 std::vector<std::string> words_of(const EvaluateRequest& request) {
   std::vector<std::string> out = {"evaluate"};
   out.insert(out.end(), request.scenarios.begin(), request.scenarios.end());
   out.push_back(fmt::format("--tasks={}", fmt::join(request.tasks, ",")));
   out.push_back(fmt::format("--budgets={}", fmt::join(request.budgets, ",")));
-  out.push_back(fmt::format("--world={}", fmt::join(request.worlds, ",")));
+  out.push_back(fmt::format("--backend={}", fmt::join(request.backends, ",")));
   out.push_back(fmt::format("--questions={}", request.questions));
   out.push_back(fmt::format("--tokens={}", request.tokens));
   out.push_back(fmt::format("--per-session={}", request.per_session));
@@ -40,19 +40,19 @@ std::vector<std::string> words_of(const EvaluateRequest& request) {
   return out;
 }
 
-// The request's policy sets by the world that computes them: as many requests as there are worlds.
-Result<std::vector<EvaluateRequest>> by_world(const EvaluateRequest& request) {
-  std::vector<EvaluateRequest> out(request.worlds.size(), request);
+// The request's policy sets by the backend that computes them: as many requests as there are backends.
+Result<std::vector<EvaluateRequest>> by_backend(const EvaluateRequest& request) {
+  std::vector<EvaluateRequest> out(request.backends.size(), request);
   for (size_t i = 0; i < out.size(); ++i) {
     out[i].scenarios.clear();
-    out[i].worlds = {request.worlds.begin() + static_cast<ptrdiff_t>(i), request.worlds.end()};
+    out[i].backends = {request.backends.begin() + static_cast<ptrdiff_t>(i), request.backends.end()};
   }
   for (const std::string& scenario : request.scenarios) {
     EvaluateRequest one = request;
     one.scenarios = {scenario};
-    const Result<size_t> world = first_world(one);
-    if (!world) return tl::unexpected<Mistake>(world.error());
-    out[*world].scenarios.push_back(scenario);
+    const Result<size_t> backend = first_backend(one);
+    if (!backend) return tl::unexpected<Error>(backend.error());
+    out[*backend].scenarios.push_back(scenario);
   }
   return out;
 }
@@ -61,7 +61,7 @@ Result<void> add_shards(const EvaluateRequest& request, uint32_t processes, size
                         std::vector<Job>* jobs) {
   if (request.scenarios.empty()) return {};
   const Result<size_t> cells = cell_count(request);
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  if (!cells) return tl::unexpected<Error>(cells.error());
   // Budgets and tasks come round in the order of cells: no shard may have the dear ones of all policy sets.
   size_t shards = std::min<size_t>(*cells, size_t{processes} * shards_each(request));
   while (std::gcd(shards, *cells) > 1) --shards;
@@ -78,15 +78,15 @@ Result<void> add_shards(const EvaluateRequest& request, uint32_t processes, size
 
 Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::string& program,
                                    const std::vector<uint32_t>& processes,
-                                   const std::function<void(const std::string&)>& told) {
-  KVT_CHECK(processes.size() == 1 || processes.size() == request.worlds.size());
+                                   const std::function<void(const std::string&)>& report) {
+  KVT_CHECK(processes.size() == 1 || processes.size() == request.backends.size());
   std::error_code failed;
   fs::create_directories(fs::path(request.out) / "logs", failed);
-  if (failed) return mistake(request.out, "cannot be made: " + failed.message(), "choose another --out");
+  if (failed) return make_error(request.out, "cannot be made: " + failed.message(), "choose another --out");
   std::vector<EvaluateRequest> lanes = {request};
   if (processes.size() > 1) {
-    Result<std::vector<EvaluateRequest>> parts = by_world(request);
-    if (!parts) return tl::unexpected<Mistake>(parts.error());
+    Result<std::vector<EvaluateRequest>> parts = by_backend(request);
+    if (!parts) return tl::unexpected<Error>(parts.error());
     lanes = std::move(*parts);
   }
   std::vector<Job> jobs;
@@ -95,9 +95,9 @@ Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::st
   }
   return run_jobs(program, jobs, processes, [&](const JobEnd& end) {
     const Result<std::string> text = read_text_file(jobs[end.job].errors);
-    if (text && !text->empty()) told(*text);
+    if (text && !text->empty()) report(*text);
     if (end.status != 0)
-      told(fmt::format("shard {} of {} ended with status {}\n", end.job, jobs.size(), end.status));
+      report(fmt::format("shard {} of {} ended with status {}\n", end.job, jobs.size(), end.status));
     return true;
   });
 }

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double share(uint64_t part, uint64_t whole) {
+double fraction(uint64_t part, uint64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
@@ -41,7 +41,7 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["answered"] = a.answered;
   out["right"] = a.right;
   const auto measured = [&](double value) { return row.refused.empty() ? Json(value) : Json(); };
-  out["accuracy"] = measured(share(a.right, a.questions));
+  out["accuracy"] = measured(fraction(a.right, a.questions));
   out["accuracy_low"] = measured(range.low);
   out["accuracy_high"] = measured(range.high);
   out["right_permuted"] = a.right_permuted;
@@ -52,7 +52,7 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["prompt_tokens_mean"] = row.prompt_mean;
   out["reads_raw"] = row.reads_raw;
   out["reads_effective"] = row.reads_effective;
-  out["kv_share"] = share(row.reads_effective, row.reads_raw);
+  out["kv_fraction"] = fraction(row.reads_effective, row.reads_raw);
   out["kv_bytes_mean"] = row.kv_bytes_mean;
   out["kv_read_bytes_mean"] = row.kv_read_bytes_mean;
   out["prefix_hit_tokens"] = row.reused;
@@ -60,7 +60,7 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["tokens_computed"] = row.tokens_computed;
   out["samples"] = fmt::format("{:016x}", row.samples);
   out["inputs"] = fmt::format("{:016x}", row.inputs);
-  out["world"] = row.world;
+  out["backend"] = row.backend;
   out["model"] = row.model;
   out["asked"] = row.asked;
   const bool simulated = !row.simulated_load.empty();
@@ -120,11 +120,11 @@ std::string table(const std::vector<QualityRow>& rows) {
       raw += row->reads_raw, left += row->reads_effective;
       const Interval range = wilson(row->answers.right, row->answers.questions);
       cells += fmt::format(" {:>20}", fmt::format("{:.1f} [{:.1f} {:.1f}]",
-                                                  100 * share(row->answers.right, row->answers.questions),
+                                                  100 * fraction(row->answers.right, row->answers.questions),
                                                   100 * range.low, 100 * range.high));
     }
     fmt::format_to(add, "  {:<18} {:>6} {:>5.1f} %{}\n", policy,
-                   budget == 0 ? "-" : fmt::format("{}", budget), 100 * share(left, raw), cells);
+                   budget == 0 ? "-" : fmt::format("{}", budget), 100 * fraction(left, raw), cells);
   }
   std::string refusals;
   for (const QualityRow& row : rows) {
@@ -151,14 +151,14 @@ std::optional<QualityRow> row_of(const Json& in) {
         "prefix_hit_tokens", "live_hit_tokens", "tokens_computed"}) {
     if (!number(name)) return std::nullopt;
   }
-  for (const char* name : {"policy", "task", "refused", "samples", "inputs", "world", "model", "asked"}) {
+  for (const char* name : {"policy", "task", "refused", "samples", "inputs", "backend", "model", "asked"}) {
     if (!words(name)) return std::nullopt;
   }
   const auto hex = [&](const char* name) {
     return std::strtoull(in[name].get<std::string>().c_str(), nullptr, 16);
   };
   row.policy = in["policy"], row.task = in["task"], row.refused = in["refused"];
-  row.world = in["world"], row.model = in["model"], row.asked = in["asked"];
+  row.backend = in["backend"], row.model = in["model"], row.asked = in["asked"];
   row.budget = in["budget"].get<uint32_t>();
   row.answers = {in["questions"].get<uint64_t>(),     in["answered"].get<uint64_t>(),
                  in["right"].get<uint64_t>(),         in["right_permuted"].get<uint64_t>(),

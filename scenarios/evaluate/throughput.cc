@@ -33,14 +33,16 @@ class Prompts final : public TraceSink {
     for (const v1::Node& node : session.nodes()) {
       if (!node.has_llm()) continue;
       tokens_ += node.llm().prompt_tokens();
-      ++calls_;
+      ++requests_;
     }
     return {};
   }
-  double mean() const { return calls_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(calls_) : 0; }
+  double mean() const {
+    return requests_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(requests_) : 0;
+  }
 
  private:
-  uint64_t tokens_ = 0, calls_ = 0;
+  uint64_t tokens_ = 0, requests_ = 0;
 };
 
 std::string printed(const v1::Scenario& scenario) {
@@ -61,23 +63,23 @@ struct Load {
 
 Result<Load> read_load(const std::string& given) {
   const Result<std::string> found = find_scenario(given);
-  if (!found) return tl::unexpected<Mistake>(found.error());
+  if (!found) return tl::unexpected<Error>(found.error());
   const std::string& path = *found;
   const Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   v1::Scenario written;
   if (!pb::TextFormat::ParseFromString(*text, &written))
-    return mistake(path, "is no scenario", "scenarios/quality/load has one");
+    return make_error(path, "is no scenario", "scenarios/quality/load has one");
   Load out;
   out.options = written.policies();
   written.clear_policies();
-  tl::expected<Scenario, Mistakes> scenario = parse_scenario(printed(written), path, {});
-  if (!scenario) return tl::unexpected<Mistake>(joined(scenario.error()));
+  tl::expected<Scenario, Errors> scenario = parse_scenario(printed(written), path, {});
+  if (!scenario) return tl::unexpected<Error>(joined(scenario.error()));
   out.path = path, out.scenario = std::move(*scenario);
   const v1::TraceChoice& trace = out.scenario.values.trace();
   Prompts prompts;
   if (auto ok = import_trace(trace.format(), out.scenario.file(trace.path()), {}, &prompts); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   out.mean_prompt = prompts.mean();
   return out;
 }
@@ -94,10 +96,10 @@ void take_from_load(const v1::Policies& written, v1::Policies* policies) {
   if (policies->retrieval() != "all")
     policies->mutable_retrieval_options()->MergeFrom(written.retrieval_options());
   if (policies->budget() == "reserved" && written.budget_options().mean_size() > 0) {
-    v1::BudgetOptions& shares = *policies->mutable_budget_options();
-    shares.clear_profile();
-    *shares.mutable_mean() = written.budget_options().mean();
-    *shares.mutable_deviation() = written.budget_options().deviation();
+    v1::BudgetOptions& fractions = *policies->mutable_budget_options();
+    fractions.clear_profile();
+    *fractions.mutable_mean() = written.budget_options().mean();
+    *fractions.mutable_deviation() = written.budget_options().deviation();
   }
 }
 
@@ -117,21 +119,21 @@ std::string file_of(const EvaluateRequest& request, const std::string& policy) {
 }
 
 // The load with the policies of `set`, as text to be parsed where the load is. Of `sets` ("field=value")
-// those of policies count. `share`: cells of a head by tokens of a session; 0: the set has no budget.
-// Mistakes: of the set, of both together.
+// those of policies count. `fraction`: cells of a head by tokens of a session; 0: the set has no budget.
+// Errors: of the set, of both together.
 Result<std::string> load_scenario_text(const Load& load, const std::string& set,
-                                       const std::vector<std::string>& sets, double share) {
+                                       const std::vector<std::string>& sets, double fraction) {
   std::vector<std::string> all = {"trace.path=" + resolved(load.scenario).trace().path()};  // it has none
   for (const std::string& one : sets) {
     if (one.rfind("policies.", 0) == 0) all.push_back(one);
   }
-  const tl::expected<Scenario, Mistakes> asked = load_scenario(set, all);
-  if (!asked) return tl::unexpected<Mistake>(joined(asked.error()));
+  const tl::expected<Scenario, Errors> asked = load_scenario(set, all);
+  if (!asked) return tl::unexpected<Error>(joined(asked.error()));
   const v1::Scenario own = resolved(*asked);
   if (own.policies().precision() == "triaxial")
-    return mistake(asked->where("policies.precision"),
-                   "has bits by a token's tag, and the load's tokens have none",
-                   "int4, or a load of sessions");
+    return make_error(asked->where("policies.precision"),
+                      "has bits by a token's tag, and the load's tokens have none",
+                      "int4, or a load of sessions");
   v1::Scenario out = resolved(load.scenario);
   *out.mutable_policies() = own.policies();
   take_from_load(load.options, out.mutable_policies());
@@ -140,15 +142,15 @@ Result<std::string> load_scenario_text(const Load& load, const std::string& set,
   out.mutable_limits()->set_prefix_cache(own.limits().prefix_cache());
   if (own.memory().host_bytes() == 0) out.mutable_memory()->set_host_bytes(0);
   out.clear_cpu();  // nothing is computed
-  if (share <= 0) return printed(out);
+  if (fraction <= 0) return printed(out);
   // What is read is whole pages.
   const uint32_t unit = out.policies().retrieval() == "all" ? 1 : std::max(1U, out.memory().page_tokens());
-  const auto cells = unit * static_cast<uint32_t>(std::lround(share * load.mean_prompt / unit));
-  const tl::expected<Scenario, Mistakes> whole = parse_scenario(printed(out), load.path, {});
-  if (!whole) return tl::unexpected<Mistake>(joined(whole.error()));
-  const tl::expected<Scenario, Mistakes> cut =
-      parse_scenario(printed(out), load.path, budget_sets(*whole, cells, load.mean_prompt));
-  if (!cut) return tl::unexpected<Mistake>(joined(cut.error()));
+  const auto kv_entries = unit * static_cast<uint32_t>(std::lround(fraction * load.mean_prompt / unit));
+  const tl::expected<Scenario, Errors> whole = parse_scenario(printed(out), load.path, {});
+  if (!whole) return tl::unexpected<Error>(joined(whole.error()));
+  const tl::expected<Scenario, Errors> cut =
+      parse_scenario(printed(out), load.path, budget_sets(*whole, kv_entries, load.mean_prompt));
+  if (!cut) return tl::unexpected<Error>(joined(cut.error()));
   return resolved_textproto(*cut);
 }
 
@@ -157,19 +159,19 @@ struct Waiting {
   std::string folder, scenario, why;  // why: there is none
 };
 
-using SetAndShare = std::pair<std::string, double>;
+using SetAndFraction = std::pair<std::string, double>;
 
 Result<Waiting> prepare(const EvaluateRequest& request, const Load& load, const std::string& set,
-                        double share, PathDigests* digests) {
-  const Result<std::string> text = load_scenario_text(load, set, request.sets, share);
+                        double fraction, PathDigests* digests) {
+  const Result<std::string> text = load_scenario_text(load, set, request.sets, fraction);
   if (!text) return Waiting{"", "", text.error().text()};
-  const tl::expected<Scenario, Mistakes> scenario = parse_scenario(*text, load.path, {});
+  const tl::expected<Scenario, Errors> scenario = parse_scenario(*text, load.path, {});
   if (!scenario) return Waiting{"", "", joined(scenario.error()).text()};
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario, digests);
-  if (!inputs) return tl::unexpected<Mistake>(inputs.error());
+  if (!inputs) return tl::unexpected<Error>(inputs.error());
   const fs::path folder = fs::path(request.out) / "throughput" / fmt::format("{:016x}", *inputs);
   const Result<void> ok = write_files(folder.string(), {{"scenario.textproto", *text}});
-  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return Waiting{folder.string(), (folder / "scenario.textproto").string(), ""};
 }
 
@@ -191,21 +193,21 @@ Result<void> run_all(const std::vector<Waiting>& all, const std::string& program
 
 Result<void> add_throughput(const EvaluateRequest& request, const std::string& program, uint32_t processes,
                             std::vector<QualityRow>* rows,
-                            const std::function<void(const std::string&)>& told) {
+                            const std::function<void(const std::string&)>& report) {
   const Result<Load> load = read_load(request.load);
-  if (!load) return tl::unexpected<Mistake>(load.error());
+  if (!load) return tl::unexpected<Error>(load.error());
   PathDigests digests;
-  std::map<SetAndShare, Waiting> known;
+  std::map<SetAndFraction, Waiting> known;
   std::vector<Waiting> all;
   for (const QualityRow& row : *rows) {
     const std::string file = file_of(request, row.policy);
     const uint32_t tokens = session_tokens(row);
     if (file.empty() || tokens == 0 || !row.refused.empty()) continue;
-    const SetAndShare key{file, static_cast<double>(row.budget) / tokens};
+    const SetAndFraction key{file, static_cast<double>(row.budget) / tokens};
     if (known.contains(key)) continue;
     const Result<Waiting> one = prepare(request, *load, key.first, key.second, &digests);
-    if (!one) return tl::unexpected<Mistake>(one.error());
-    if (!one->why.empty()) told(fmt::format("{}: {}\n", row.policy, one->why));
+    if (!one) return tl::unexpected<Error>(one.error());
+    if (!one->why.empty()) report(fmt::format("{}: {}\n", row.policy, one->why));
     all.push_back(known[key] = *one);
   }
   if (Result<void> ok = run_all(all, program, processes); !ok) return ok;
@@ -218,8 +220,8 @@ Result<void> add_throughput(const EvaluateRequest& request, const std::string& p
     row.simulated_tokens_per_s = run ? run->rates().output_tokens_per_s() : 0;
     row.simulated_load = run ? fs::path(request.load).stem().string() : "";
     if (!run && found->second.why.empty())
-      told(fmt::format("{} {}: was not simulated, see {}/log.txt\n", row.policy, row.budget,
-                       found->second.folder));
+      report(fmt::format("{} {}: was not simulated, see {}/log.txt\n", row.policy, row.budget,
+                         found->second.folder));
   }
   return {};
 }

@@ -15,36 +15,36 @@ namespace {
 
 int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
 
-std::string session_of(const MeasuredCall& call, size_t index) {
-  return call.session.empty() ? fmt::format("{}", index) : call.session;
+std::string session_of(const MeasuredRequest& request, size_t index) {
+  return request.session.empty() ? fmt::format("{}", index) : request.session;
 }
 
-// Latencies and rates of finished calls.
-void fill_from_calls(MeasuredRun* run) {
+// Latencies and rates of finished requests.
+void fill_from_requests(MeasuredRun* run) {
   v1::RunResult& out = run->result;
   std::vector<double> ttft, tpot, e2e;
   std::set<std::string> sessions;
   double first = INFINITY, last = 0;
-  for (size_t i = 0; i < run->calls.size(); ++i) {
-    const MeasuredCall& call = run->calls[i];
-    sessions.insert(session_of(call, i));
-    v1::CallCounts& counts = *out.mutable_calls();
-    counts.set_calls(counts.calls() + 1);
-    if (!call.finished) {
+  for (size_t i = 0; i < run->requests.size(); ++i) {
+    const MeasuredRequest& request = run->requests[i];
+    sessions.insert(session_of(request, i));
+    v1::RequestCounts& counts = *out.mutable_requests();
+    counts.set_requests(counts.requests() + 1);
+    if (!request.finished) {
       counts.set_cancelled(counts.cancelled() + 1);
       continue;
     }
     counts.set_finished(counts.finished() + 1);
-    first = std::min(first, call.begin_s), last = std::max(last, call.end_s);
-    ttft.push_back((call.first_s - call.begin_s) * 1e9);
-    e2e.push_back((call.end_s - call.begin_s) * 1e9);
-    if (call.output > 1)
-      tpot.push_back((call.end_s - call.first_s) * 1e9 / static_cast<double>(call.output - 1));
+    first = std::min(first, request.begin_s), last = std::max(last, request.end_s);
+    ttft.push_back((request.first_s - request.begin_s) * 1e9);
+    e2e.push_back((request.end_s - request.begin_s) * 1e9);
+    if (request.output > 1)
+      tpot.push_back((request.end_s - request.first_s) * 1e9 / static_cast<double>(request.output - 1));
     v1::Rates& rates = *out.mutable_rates();
-    rates.set_prompt_tokens(rates.prompt_tokens() + call.prompt);
-    rates.set_output_tokens(rates.output_tokens() + call.output);
+    rates.set_prompt_tokens(rates.prompt_tokens() + request.prompt);
+    rates.set_output_tokens(rates.output_tokens() + request.output);
   }
-  out.mutable_calls()->set_sessions(sessions.size());
+  out.mutable_requests()->set_sessions(sessions.size());
   v1::Latencies& latencies = *out.mutable_latencies();
   fill(distribution(&ttft), latencies.mutable_ttft());
   fill(distribution(&tpot), latencies.mutable_tpot());
@@ -57,7 +57,7 @@ void fill_rates(v1::RunResult* out) {
   v1::Rates& rates = *out->mutable_rates();
   if (rates.elapsed_ns() <= 0) return;
   const double seconds = static_cast<double>(rates.elapsed_ns()) / 1e9;
-  rates.set_calls_per_s(static_cast<double>(out->calls().finished()) / seconds);
+  rates.set_requests_per_s(static_cast<double>(out->requests().finished()) / seconds);
   rates.set_output_tokens_per_s(static_cast<double>(rates.output_tokens()) / seconds);
   rates.set_prompt_tokens_per_s(static_cast<double>(rates.prompt_tokens()) / seconds);
 }
@@ -76,24 +76,26 @@ Result<MeasuredFormat> detect_measured(std::string_view text, const std::string&
       return MeasuredFormat::kAiperf;
     return MeasuredFormat::kBench;
   }
-  return mistake(
+  return make_error(
       where, "is no result that can be imported",
       "JSON of vLLM's or SGLang's serving benchmark, AIPerf's profile_export.jsonl, or the text of "
       "vLLM's /metrics");
 }
 
-Result<void> check_calls(const MeasuredRun& run, const std::string& where) {
+Result<void> check_requests(const MeasuredRun& run, const std::string& where) {
   constexpr double kSecondsMax = 1e9;
-  for (size_t i = 0; i < run.calls.size(); ++i) {
-    const MeasuredCall& call = run.calls[i];
-    const bool ordered = call.begin_s >= 0 && call.first_s >= call.begin_s && call.end_s >= call.first_s;
-    if (!ordered || call.end_s > kSecondsMax)
-      return mistake(where,
-                     fmt::format("request {} begins at {} s, has its first token at {} s and ends at {} s", i,
-                                 call.begin_s, call.first_s, call.end_s),
-                     "times in order, of at most 1e9 s");
-    if (call.prompt > UINT32_MAX || call.output > UINT32_MAX)
-      return mistake(where, fmt::format("request {} has {} + {} tokens", i, call.prompt, call.output));
+  for (size_t i = 0; i < run.requests.size(); ++i) {
+    const MeasuredRequest& request = run.requests[i];
+    const bool ordered =
+        request.begin_s >= 0 && request.first_s >= request.begin_s && request.end_s >= request.first_s;
+    if (!ordered || request.end_s > kSecondsMax)
+      return make_error(where,
+                        fmt::format("request {} begins at {} s, has its first token at {} s and ends at {} s",
+                                    i, request.begin_s, request.first_s, request.end_s),
+                        "times in order, of at most 1e9 s");
+    if (request.prompt > UINT32_MAX || request.output > UINT32_MAX)
+      return make_error(where,
+                        fmt::format("request {} has {} + {} tokens", i, request.prompt, request.output));
   }
   return {};
 }
@@ -103,30 +105,31 @@ std::vector<RunFile> measured_files(MeasuredRun run) {
   out.set_schema_version(kResultSchema);
   out.set_kvtwin_version(KVTWIN_VERSION);
   out.set_scenario(run.name);
-  out.set_world("measured");
-  const bool single = !run.calls.empty();
-  if (single) fill_from_calls(&run);
+  out.set_backend("measured");
+  const bool single = !run.requests.empty();
+  if (single) fill_from_requests(&run);
   fill_rates(&out);
   std::string csv =
-      "call,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,ready_ns,admitted_ns,"
+      "request,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,ready_ns,admitted_"
+      "ns,"
       "first_token_ns,finished_ns\n";
-  std::string requests;
-  for (size_t i = 0; i < run.calls.size(); ++i) {
-    const MeasuredCall& call = run.calls[i];
-    csv += fmt::format("{},{},0,{},0,{},{},{},0,{},{},{},{}\n", i, csv_cell(session_of(call, i)), i,
-                       call.finished ? "finished" : "cancelled", call.prompt, call.output, ns(call.begin_s),
-                       ns(call.begin_s), ns(call.first_s), ns(call.end_s));
-    if (!call.finished) continue;
+  std::string lines;
+  for (size_t i = 0; i < run.requests.size(); ++i) {
+    const MeasuredRequest& request = run.requests[i];
+    csv += fmt::format("{},{},0,{},0,{},{},{},0,{},{},{},{}\n", i, csv_cell(session_of(request, i)), i,
+                       request.finished ? "finished" : "cancelled", request.prompt, request.output,
+                       ns(request.begin_s), ns(request.begin_s), ns(request.first_s), ns(request.end_s));
+    if (!request.finished) continue;
     nlohmann::ordered_json line;
     line["request_id"] = fmt::format("{}", i);
-    line["input_toks"] = call.prompt;
-    line["output_toks"] = call.output;
-    line["arrival_time"] = line["queued_ts"] = line["scheduled_ts"] = call.begin_s;
-    line["first_token_ts"] = call.first_s;
-    line["last_token_ts"] = call.end_s;
-    requests += line.dump() + "\n";
+    line["input_toks"] = request.prompt;
+    line["output_toks"] = request.output;
+    line["arrival_time"] = line["queued_ts"] = line["scheduled_ts"] = request.begin_s;
+    line["first_token_ts"] = request.first_s;
+    line["last_token_ts"] = request.end_s;
+    lines += line.dump() + "\n";
   }
-  return {{"run.binpb", out.SerializeAsString()}, {"calls.csv", csv}, {"requests.jsonl", requests}};
+  return {{"run.binpb", out.SerializeAsString()}, {"requests.csv", csv}, {"requests.jsonl", lines}};
 }
 
 }  // namespace kvtwin

@@ -1,5 +1,5 @@
 // A real server's run, read from what benchmark tools and servers write, in the shape of a run's folder:
-// run.binpb and calls.csv for reports, requests.jsonl for `kvtwin compare`.
+// run.binpb and requests.csv for reports, requests.jsonl for `kvtwin compare`.
 //
 //   bench       one JSON object per run: vLLM's `vllm bench serve --save-result --save-detailed` (and its
 //               benchmark_serving.py), SGLang's bench_serving --output-file --output-details (one a line).
@@ -7,7 +7,8 @@
 //               also start_times (s)
 //   aiperf      AIPerf's profile_export.jsonl: per request metadata.request_start_ns and request_end_ns, and
 //               metrics (time_to_first_token, input_sequence_length, output_sequence_length: value and unit)
-//   prometheus  the text of vLLM's /metrics: histograms and counters since the server began, no single calls.
+//   prometheus  the text of vLLM's /metrics: histograms and counters since the server began, no single
+//   requests.
 //               Percentiles are interpolated within their bucket, as histogram_quantile() does
 //
 // What such a file does not say (pages, transfers, decisions) is absent. Failed requests count as cancelled.
@@ -27,7 +28,7 @@
 
 namespace kvtwin {
 
-struct MeasuredCall {
+struct MeasuredRequest {
   std::string session;  // "": its own
   uint64_t prompt = 0, output = 0;
   double begin_s = 0, first_s = 0, end_s = 0;
@@ -36,13 +37,13 @@ struct MeasuredCall {
 
 struct MeasuredRun {
   std::string name;
-  std::vector<MeasuredCall> calls;
-  v1::RunResult result;  // what the calls do not say: filled by the reader; the rest by measured_files()
+  std::vector<MeasuredRequest> requests;
+  v1::RunResult result;  // what the requests do not say: filled by the reader; the rest by measured_files()
   std::vector<double> itls_ns;
 };
 
 enum class MeasuredFormat : uint8_t { kBench, kAiperf, kPrometheus };
-// By what the text begins with. Mistake: none of them.
+// By what the text begins with. Error: none of them.
 Result<MeasuredFormat> detect_measured(std::string_view text, const std::string& where);
 
 // `run`: which of a file's runs, from 0; the last if it is negative.
@@ -53,11 +54,11 @@ Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where)
 Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view before, double seconds,
                                     const std::string& where);
 
-// Mistake: a time or count that no run has.
-Result<void> check_calls(const MeasuredRun& run, const std::string& where);
+// Error: a time or count that no run has.
+Result<void> check_requests(const MeasuredRun& run, const std::string& where);
 
-// Fills in what follows from the calls: run.binpb, calls.csv, requests.jsonl (the latter two of finished
-// calls).
+// Fills in what follows from the requests: run.binpb, requests.csv, requests.jsonl (the latter two of
+// finished requests).
 std::vector<RunFile> measured_files(MeasuredRun run);
 
 }  // namespace kvtwin

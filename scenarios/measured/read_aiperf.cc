@@ -24,7 +24,7 @@ double value_of(const ForeignJson& metrics, const char* name) {
 }
 
 struct Record {
-  MeasuredCall call;
+  MeasuredRequest request;
   int64_t start_ns = 0, end_ns = 0;
 };
 
@@ -35,15 +35,15 @@ Record record_of(const ForeignJson& json) {
   out.start_ns = metadata.at("request_start_ns").get<int64_t>();
   out.end_ns = metadata.at("request_end_ns").get<int64_t>();
   if (const auto at = metadata.find("x_correlation_id"); at != metadata.end() && at->is_string())
-    out.call.session = at->get<std::string>();
+    out.request.session = at->get<std::string>();
   const double ttft = value_of(metrics, "time_to_first_token");
   const double input = value_of(metrics, "input_sequence_length");
   const double output = value_of(metrics, "output_sequence_length");
   const bool failed = json.contains("error") && !json["error"].is_null();
-  out.call.finished = !failed && std::isfinite(ttft) && std::isfinite(input) && output >= 1;
-  out.call.prompt = std::isfinite(input) ? static_cast<uint64_t>(input) : 0;
-  out.call.output = std::isfinite(output) ? static_cast<uint64_t>(output) : 0;
-  out.call.first_s = std::isfinite(ttft) ? ttft : 0;  // from the start
+  out.request.finished = !failed && std::isfinite(ttft) && std::isfinite(input) && output >= 1;
+  out.request.prompt = std::isfinite(input) ? static_cast<uint64_t>(input) : 0;
+  out.request.output = std::isfinite(output) ? static_cast<uint64_t>(output) : 0;
+  out.request.first_s = std::isfinite(ttft) ? ttft : 0;  // from the start
   return out;
 }
 
@@ -61,20 +61,20 @@ Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where)
     try {
       records.push_back(record_of(ForeignJson::parse(line)));
     } catch (const ForeignJson::exception& error) {
-      return mistake(fmt::format("{}:{}", where, number), fmt::format("is no record: {}", error.what()),
-                     "profile_export.jsonl, as AIPerf writes it");
+      return make_error(fmt::format("{}:{}", where, number), fmt::format("is no record: {}", error.what()),
+                        "profile_export.jsonl, as AIPerf writes it");
     }
   }
   int64_t first = INT64_MAX;
   for (const Record& one : records) first = std::min(first, one.start_ns);
   for (Record& one : records) {
-    one.call.begin_s = static_cast<double>(one.start_ns - first) / 1e9;
-    one.call.end_s = static_cast<double>(one.end_ns - first) / 1e9;
-    one.call.first_s = std::min(one.call.begin_s + one.call.first_s, one.call.end_s);
-    run.calls.push_back(one.call);
+    one.request.begin_s = static_cast<double>(one.start_ns - first) / 1e9;
+    one.request.end_s = static_cast<double>(one.end_ns - first) / 1e9;
+    one.request.first_s = std::min(one.request.begin_s + one.request.first_s, one.request.end_s);
+    run.requests.push_back(one.request);
   }
-  if (run.calls.empty()) return mistake(where, "holds no request");
-  if (const Result<void> good = check_calls(run, where); !good) return tl::unexpected<Mistake>(good.error());
+  if (run.requests.empty()) return make_error(where, "holds no request");
+  if (const Result<void> good = check_requests(run, where); !good) return tl::unexpected<Error>(good.error());
   return run;
 }
 

@@ -26,10 +26,10 @@ Result<std::vector<ForeignJson>> objects_of(std::string_view text, const std::st
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     out.push_back(ForeignJson::parse(line, nullptr, false));
     if (!out.back().is_object())
-      return mistake(fmt::format("{}:{}", where, number), "is no JSON object",
-                     "the result of one benchmark, or one result a line");
+      return make_error(fmt::format("{}:{}", where, number), "is no JSON object",
+                        "the result of one benchmark, or one result a line");
   }
-  if (out.empty()) return mistake(where, "holds no result");
+  if (out.empty()) return make_error(where, "holds no result");
   return out;
 }
 
@@ -40,15 +40,15 @@ class Reader {
   Result<MeasuredRun> read() {
     for (const char* name : {"input_lens", "output_lens", "ttfts", "itls"}) {
       if (json_.contains(name) && json_[name].is_array()) continue;
-      return mistake(where_, fmt::format("has no list \"{}\"", name),
-                     "save single requests too: vllm bench serve --save-detailed, sglang.bench_serving "
-                     "--output-details");
+      return make_error(where_, fmt::format("has no list \"{}\"", name),
+                        "save single requests too: vllm bench serve --save-detailed, sglang.bench_serving "
+                        "--output-details");
     }
     const size_t count = json_["input_lens"].size();
     for (const char* name : {"output_lens", "ttfts", "itls"}) {
       if (json_[name].size() != count)
-        return mistake(where_,
-                       fmt::format("{} has {} values, input_lens {}", name, json_[name].size(), count));
+        return make_error(where_,
+                          fmt::format("{} has {} values, input_lens {}", name, json_[name].size(), count));
     }
     try {
       run_.name = json_.value("model_id", json_.value("backend", std::string("benchmark")));
@@ -56,11 +56,12 @@ class Reader {
       for (size_t i = 0; i < count; ++i) add(i);
       run_.result.mutable_rates()->set_elapsed_ns(static_cast<int64_t>(json_.value("duration", 0.0) * 1e9));
     } catch (const ForeignJson::exception& error) {
-      return mistake(where_, fmt::format("cannot be read: {}", error.what()));
+      return make_error(where_, fmt::format("cannot be read: {}", error.what()));
     }
-    if (!timed_) run_.result.add_notes("the file has no start times: calls are shown as if all began at 0 s");
-    if (const Result<void> good = check_calls(run_, where_); !good)
-      return tl::unexpected<Mistake>(good.error());
+    if (!timed_)
+      run_.result.add_notes("the file has no start times: requests are shown as if all began at 0 s");
+    if (const Result<void> good = check_requests(run_, where_); !good)
+      return tl::unexpected<Error>(good.error());
     return std::move(run_);
   }
 
@@ -74,21 +75,21 @@ class Reader {
     for (double& begin : begins_) begin -= first;
   }
   void add(size_t i) {
-    MeasuredCall call;
-    call.prompt = json_["input_lens"][i].get<uint64_t>();
-    call.output = json_["output_lens"][i].get<uint64_t>();
+    MeasuredRequest request;
+    request.prompt = json_["input_lens"][i].get<uint64_t>();
+    request.output = json_["output_lens"][i].get<uint64_t>();
     const std::string error =
         json_.contains("errors") && i < json_["errors"].size() && json_["errors"][i].is_string()
             ? json_["errors"][i].get<std::string>()
             : "";
-    call.finished = error.empty() && call.output > 0;
-    call.begin_s = begins_[i];
-    call.first_s = call.end_s = call.begin_s + json_["ttfts"][i].get<double>();
+    request.finished = error.empty() && request.output > 0;
+    request.begin_s = begins_[i];
+    request.first_s = request.end_s = request.begin_s + json_["ttfts"][i].get<double>();
     for (const ForeignJson& gap : json_["itls"][i]) {
-      call.end_s += gap.get<double>();
-      if (call.finished) run_.itls_ns.push_back(gap.get<double>() * 1e9);
+      request.end_s += gap.get<double>();
+      if (request.finished) run_.itls_ns.push_back(gap.get<double>() * 1e9);
     }
-    run_.calls.push_back(call);
+    run_.requests.push_back(request);
   }
 
   const ForeignJson& json_;
@@ -102,11 +103,11 @@ class Reader {
 
 Result<MeasuredRun> read_bench(std::string_view text, const std::string& where, int64_t run) {
   const Result<std::vector<ForeignJson>> all = objects_of(text, where);
-  if (!all) return tl::unexpected<Mistake>(all.error());
+  if (!all) return tl::unexpected<Error>(all.error());
   const auto count = static_cast<int64_t>(all->size());
   if (run >= count)
-    return mistake("--run", fmt::format("there is no run {}", run),
-                   fmt::format("{} has {}, from 0", where, count));
+    return make_error("--run", fmt::format("there is no run {}", run),
+                      fmt::format("{} has {}, from 0", where, count));
   const auto index = static_cast<size_t>(run < 0 ? count - 1 : run);
   return Reader((*all)[index], where).read();
 }

@@ -17,8 +17,8 @@ struct Histogram {
   double sum = 0, count = 0;
 
   // Linear within its bucket, from 0 or the edge before; the last edge for what lies beyond all.
-  double quantile(double share) const {
-    const double rank = share * count;
+  double quantile(double fraction) const {
+    const double rank = fraction * count;
     double edge = 0, below = 0;
     for (const auto& [upper, seen] : upto) {
       if (seen >= rank && seen > below)
@@ -99,10 +99,11 @@ Result<Scrape> read_scrape(std::string_view text, const std::string& where) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.find_first_not_of(' ') == std::string_view::npos || line.starts_with('#')) continue;
     if (!add_line(line, &out))
-      return mistake(fmt::format("{}:{}", where, line_number),
-                     fmt::format("\"{}\" is no sample", line.substr(0, 80)), "the text of vLLM's /metrics");
+      return make_error(fmt::format("{}:{}", where, line_number),
+                        fmt::format("\"{}\" is no sample", line.substr(0, 80)),
+                        "the text of vLLM's /metrics");
   }
-  if (!out.any) return mistake(where, "has no metric of vLLM", "the text of vLLM's /metrics");
+  if (!out.any) return make_error(where, "has no metric of vLLM", "the text of vLLM's /metrics");
   return out;
 }
 
@@ -139,15 +140,15 @@ void fill(const Scrape& scrape, std::initializer_list<const char*> names, v1::Di
 Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view before, double seconds,
                                     const std::string& where) {
   Result<Scrape> scrape = read_scrape(text, where);
-  if (!scrape) return tl::unexpected<Mistake>(scrape.error());
+  if (!scrape) return tl::unexpected<Error>(scrape.error());
   if (!before.empty()) {
     const Result<Scrape> earlier = read_scrape(before, "--before");
-    if (!earlier) return tl::unexpected<Mistake>(earlier.error());
+    if (!earlier) return tl::unexpected<Error>(earlier.error());
     take_off(*earlier, &*scrape);
     for (const auto& [name, histogram] : scrape->histograms) {
       if (histogram.count < 0)
-        return mistake("--before", fmt::format("has more of vllm:{} than {}", name, where),
-                       "an earlier scrape of the same server, which did not begin anew");
+        return make_error("--before", fmt::format("has more of vllm:{} than {}", name, where),
+                          "an earlier scrape of the same server, which did not begin anew");
     }
   }
   MeasuredRun run;
@@ -162,9 +163,9 @@ Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view befo
     const auto found = scrape->counters.find(name);
     return found == scrape->counters.end() || found->second < 0 ? 0 : static_cast<uint64_t>(found->second);
   };
-  out.mutable_calls()->set_finished(counter("request_success"));
-  out.mutable_calls()->set_calls(counter("request_success"));
-  out.mutable_calls()->set_preemptions(counter("num_preemptions"));
+  out.mutable_requests()->set_finished(counter("request_success"));
+  out.mutable_requests()->set_requests(counter("request_success"));
+  out.mutable_requests()->set_preemptions(counter("num_preemptions"));
   out.mutable_rates()->set_prompt_tokens(counter("prompt_tokens"));
   out.mutable_rates()->set_output_tokens(counter("generation_tokens"));
   out.mutable_rates()->set_elapsed_ns(static_cast<int64_t>(seconds * 1e9));

@@ -20,7 +20,7 @@ namespace {
 constexpr double kMeasuredEnough = 0.995;
 constexpr uint32_t kStepsDownMax = 6;
 
-struct Ask {
+struct LoadQuestion {
   size_t candidate = 0;
   double load = 0;
   uint32_t seed = 0;  // counts from the scenario's
@@ -39,24 +39,25 @@ class Runner {
     sweep_.axes.push_back({.field = "seed", .values = {}});
   }
 
-  Result<std::vector<LoadRun>> run(const std::vector<Candidate>& candidates, const std::vector<Ask>& asks) {
+  Result<std::vector<LoadRun>> run(const std::vector<Candidate>& candidates,
+                                   const std::vector<LoadQuestion>& questions) {
     std::vector<SweepPoint> points;
-    for (const Ask& ask : asks) {
+    for (const LoadQuestion& ask : questions) {
       SweepPoint point = candidates[ask.candidate].values;
       point.push_back(written(spec_.load, ask.load));
       point.push_back(std::to_string(first_seed_ + ask.seed));
       points.push_back(std::move(point));
     }
     Result<std::vector<SweepRow>> rows = plan_points(sweep_, points, how_.dir, how_.warn);
-    if (!rows) return tl::unexpected<Mistake>(rows.error());
+    if (!rows) return tl::unexpected<Error>(rows.error());
     const SweepRun settings{{}, how_.at_once, how_.program};
     Result<void> ran = run_sweep(sweep_, how_.dir, settings, &*rows, [&](const SweepRow&) {
       ++runs_;
       if (how_.progress) how_.progress(runs_);
     });
-    if (!ran) return tl::unexpected<Mistake>(ran.error());
+    if (!ran) return tl::unexpected<Error>(ran.error());
     std::vector<LoadRun> out;
-    for (size_t i = 0; i < asks.size(); ++i) out.push_back(read((*rows)[i], asks[i].load));
+    for (size_t i = 0; i < questions.size(); ++i) out.push_back(read((*rows)[i], questions[i].load));
     return out;
   }
   uint64_t runs() const { return runs_; }
@@ -74,21 +75,21 @@ class Runner {
       if (std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc{})
         out.figures[name] = value;
     }
-    std::string calls;
-    const bool needs_calls = std::any_of(spec_.slos.begin(), spec_.slos.end(),
-                                         [](const Slo& slo) { return slo.kind == Slo::Kind::kGoodput; });
-    if (needs_calls) {
+    std::string requests;
+    const bool needs_requests = std::any_of(spec_.slos.begin(), spec_.slos.end(),
+                                            [](const Slo& slo) { return slo.kind == Slo::Kind::kGoodput; });
+    if (needs_requests) {
       std::ostringstream text;
-      text << std::ifstream(how_.dir + "/points/" + row.key + "/calls.csv").rdbuf();
-      calls = text.str();
+      text << std::ifstream(how_.dir + "/points/" + row.key + "/requests.csv").rdbuf();
+      requests = text.str();
     }
-    out.values = judge(spec_.slos, out.figures, calls);
+    out.values = judge(spec_.slos, out.figures, requests);
     const auto wanting = [&](const char* name) {
       const auto found = out.figures.find(name);
       return found != out.figures.end() && found->second > 0;
     };
-    // A call that was refused, or is open when all is over, keeps nothing.
-    out.kept = !wanting("calls_rejected") && !wanting("calls_open") &&
+    // A request that was refused, or is open when all is over, keeps nothing.
+    out.kept = !wanting("requests_rejected") && !wanting("requests_open") &&
                std::all_of(out.values.begin(), out.values.end(), [](const SloValue& v) { return v.kept; });
     return out;
   }
@@ -125,12 +126,12 @@ Candidate make_candidate(const PlanSpec& spec, const SweepPoint& values) {
   }
   if (out.name.empty()) out.name = "as it is";
   sets.push_back(fmt::format("{}={}", spec.load.field, written(spec.load, spec.need)));
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, sets);
+  const tl::expected<Scenario, Errors> scenario = load_scenario(spec.sweep.scenario, sets);
   if (!scenario) {
     out.refused = scenario.error().front().text();
     return out;
   }
-  const tl::expected<Composed, Mistakes> composed = compose_engines(*scenario);
+  const tl::expected<Composed, Errors> composed = compose_engines(*scenario);
   if (!composed) {
     out.refused = composed.error().front().text();
     return out;
@@ -146,11 +147,11 @@ Candidate make_candidate(const PlanSpec& spec, const SweepPoint& values) {
 
 // The candidate has run: what do its prices rest on?
 void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
-  const auto share = [&](const char* name) {
+  const auto fraction = [&](const char* name) {
     const auto found = candidate->at_need.figures.find(name);
     return found == candidate->at_need.figures.end() ? 0.0 : found->second;
   };
-  const double measured = share("cost_measured"), interpolated = share("cost_interpolated");
+  const double measured = fraction("cost_measured"), interpolated = fraction("cost_interpolated");
   if (measured + interpolated < kMeasuredEnough && !spec.allow_roofline) {
     candidate->not_judged = true;
     candidate->refused = fmt::format(
@@ -159,8 +160,8 @@ void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
         100 * (1 - measured - interpolated));
   }
   candidate->model_error = kErrorMeasured * measured + kErrorInterpolated * interpolated +
-                           candidate->model_error * share("cost_roofline") +
-                           kErrorUnmeasured * share("cost_extrapolated");
+                           candidate->model_error * fraction("cost_roofline") +
+                           kErrorUnmeasured * fraction("cost_extrapolated");
 }
 
 // No more sessions are in flight than the trace has.
@@ -207,19 +208,19 @@ void note_run(const LoadRun& run, Candidate* candidate) {
 }
 
 double replicas_of(const PlanSpec& spec) {
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
+  const tl::expected<Scenario, Errors> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
   return scenario ? scenario->values.replay().replicas() : 1;
 }
 
 Result<void> run_at_need(const PlanSpec& spec, Runner* runner, std::vector<Candidate>* candidates) {
-  std::vector<Ask> asks;
+  std::vector<LoadQuestion> questions;
   for (size_t i = 0; i < candidates->size(); ++i) {
-    if ((*candidates)[i].refused.empty()) asks.push_back({i, spec.need, 0});
+    if ((*candidates)[i].refused.empty()) questions.push_back({i, spec.need, 0});
   }
-  Result<std::vector<LoadRun>> runs = runner->run(*candidates, asks);
-  if (!runs) return tl::unexpected<Mistake>(runs.error());
-  for (size_t i = 0; i < asks.size(); ++i) {
-    Candidate& candidate = (*candidates)[asks[i].candidate];
+  Result<std::vector<LoadRun>> runs = runner->run(*candidates, questions);
+  if (!runs) return tl::unexpected<Error>(runs.error());
+  for (size_t i = 0; i < questions.size(); ++i) {
+    Candidate& candidate = (*candidates)[questions[i].candidate];
     candidate.at_need = (*runs)[i];
     if (!candidate.at_need.ran) {
       candidate.refused = candidate.at_need.error;
@@ -227,8 +228,9 @@ Result<void> run_at_need(const PlanSpec& spec, Runner* runner, std::vector<Candi
     }
     for (size_t s = 0; s < spec.slos.size(); ++s) {
       if (candidate.at_need.values[s].known) continue;
-      return mistake("--slo=" + spec.slos[s].text, fmt::format("results have no \"{}\"", spec.slos[s].figure),
-                     "kvtwin run --format=jsonl names all figures");
+      return make_error("--slo=" + spec.slos[s].text,
+                        fmt::format("results have no \"{}\"", spec.slos[s].figure),
+                        "kvtwin run --format=jsonl names all figures");
     }
     candidate.seeds_tried = 1;
     candidate.seeds_held = candidate.at_need.kept;
@@ -244,17 +246,17 @@ Result<void> find_capacities(const PlanSpec& spec, Runner* runner, std::vector<C
     if ((*candidates)[i].refused.empty()) searches[i].emplace(spec, (*candidates)[i]);
   }
   for (;;) {
-    std::vector<Ask> asks;
+    std::vector<LoadQuestion> questions;
     for (size_t i = 0; i < searches.size(); ++i) {
       const std::optional<double> load = searches[i] ? searches[i]->next() : std::nullopt;
-      if (load) asks.push_back({i, *load, 0});
+      if (load) questions.push_back({i, *load, 0});
     }
-    if (asks.empty()) return {};
-    const Result<std::vector<LoadRun>> runs = runner->run(*candidates, asks);
-    if (!runs) return tl::unexpected<Mistake>(runs.error());
-    for (size_t i = 0; i < asks.size(); ++i) {
-      searches[asks[i].candidate]->take(asks[i].load, (*runs)[i].kept);
-      note_run((*runs)[i], &(*candidates)[asks[i].candidate]);
+    if (questions.empty()) return {};
+    const Result<std::vector<LoadRun>> runs = runner->run(*candidates, questions);
+    if (!runs) return tl::unexpected<Error>(runs.error());
+    for (size_t i = 0; i < questions.size(); ++i) {
+      searches[questions[i].candidate]->take(questions[i].load, (*runs)[i].kept);
+      note_run((*runs)[i], &(*candidates)[questions[i].candidate]);
     }
   }
 }
@@ -272,14 +274,14 @@ Result<void> check_load_counts(const PlanSpec& spec, Runner* runner,
   }
   for (const double load : {spec.load.low, spec.load.high}) {
     const Result<std::vector<LoadRun>> runs = runner->run(candidates, {{index, load, 0}});
-    if (!runs) return tl::unexpected<Mistake>(runs.error());
+    if (!runs) return tl::unexpected<Error>(runs.error());
     const LoadRun& end = runs->front();
     if (!end.ran || !end.same_as(tried->at_need)) return {};
   }
-  return mistake(fmt::format("--load={}", spec.load.field),
-                 fmt::format("the runs at {} and {} are the same: nothing in this scenario depends on it",
-                             written(spec.load, spec.load.low), written(spec.load, spec.load.high)),
-                 "a load that the scenario reads, or a trace with more work (replay.replicas)");
+  return make_error(fmt::format("--load={}", spec.load.field),
+                    fmt::format("the runs at {} and {} are the same: nothing in this scenario depends on it",
+                                written(spec.load, spec.load.low), written(spec.load, spec.load.high)),
+                    "a load that the scenario reads, or a trace with more work (replay.replicas)");
 }
 
 // More sessions than the trace has are never in flight.
@@ -289,11 +291,12 @@ Result<void> check_population(const PlanSpec& spec, const std::vector<Candidate>
     if (!candidate.at_need.ran) continue;
     const auto sessions = candidate.at_need.figures.find("sessions");
     if (sessions == candidate.at_need.figures.end() || sessions->second >= spec.need) return {};
-    return mistake(fmt::format("--need={}", written(spec.load, spec.need)),
-                   fmt::format("the trace has {:.0f} sessions, so {} are never in flight", sessions->second,
-                               written(spec.load, spec.need)),
-                   fmt::format("--set=replay.replicas={:.0f}, or a trace with more sessions",
-                               std::ceil(spec.need / std::max(sessions->second, 1.0) * replicas_of(spec))));
+    return make_error(
+        fmt::format("--need={}", written(spec.load, spec.need)),
+        fmt::format("the trace has {:.0f} sessions, so {} are never in flight", sessions->second,
+                    written(spec.load, spec.need)),
+        fmt::format("--set=replay.replicas={:.0f}, or a trace with more sessions",
+                    std::ceil(spec.need / std::max(sessions->second, 1.0) * replicas_of(spec))));
   }
   return {};
 }
@@ -307,11 +310,11 @@ struct Seeds {
 // Other seeds than the first.
 Result<Seeds> run_seeds(const PlanSpec& spec, Runner* runner, const std::vector<Candidate>& candidates,
                         size_t candidate, double load) {
-  std::vector<Ask> asks;
-  for (uint32_t seed = 1; seed < spec.seeds; ++seed) asks.push_back({candidate, load, seed});
-  const Result<std::vector<LoadRun>> runs = runner->run(candidates, asks);
-  if (!runs) return tl::unexpected<Mistake>(runs.error());
-  Seeds seeds{.tried = static_cast<uint32_t>(asks.size())};
+  std::vector<LoadQuestion> questions;
+  for (uint32_t seed = 1; seed < spec.seeds; ++seed) questions.push_back({candidate, load, seed});
+  const Result<std::vector<LoadRun>> runs = runner->run(candidates, questions);
+  if (!runs) return tl::unexpected<Error>(runs.error());
+  Seeds seeds{.tried = static_cast<uint32_t>(questions.size())};
   for (const LoadRun& run : *runs) {
     seeds.held += run.kept;
     const LoadRun& first = candidates[candidate].at_need;
@@ -327,7 +330,7 @@ Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
   for (size_t i = 0; i < all.size() && !plan->best; ++i) {
     if (!all[i].refused.empty() || !all[i].at_need.kept) continue;
     const Result<Seeds> seeds = run_seeds(spec, runner, all, i, spec.need);
-    if (!seeds) return tl::unexpected<Mistake>(seeds.error());
+    if (!seeds) return tl::unexpected<Error>(seeds.error());
     all[i].seeds_tried = spec.seeds;
     all[i].seeds_held = seeds->held + 1;
     all[i].seeds_matter = seeds->differ;
@@ -339,7 +342,7 @@ Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
   double load = best.held.load;
   for (uint32_t step = 0; step < kStepsDownMax && load > spec.need; ++step) {
     const Result<Seeds> seeds = run_seeds(spec, runner, all, *plan->best, load);
-    if (!seeds) return tl::unexpected<Mistake>(seeds.error());
+    if (!seeds) return tl::unexpected<Error>(seeds.error());
     if (seeds->all()) {
       best.held_all_seeds = load;
       break;
@@ -373,15 +376,15 @@ void mark_front(Plan* plan) {
 Result<void> check_axes(const PlanSpec& spec) {
   for (const Axis& axis : spec.sweep.axes) {
     if (axis.sampled())
-      return mistake("--vary=" + axis.field, "is a range to sample from",
-                     "a plan takes lists and steps: 1..8*2");
+      return make_error("--vary=" + axis.field, "is a range to sample from",
+                        "a plan takes lists and steps: 1..8*2");
     if (axis.field == spec.load.field || axis.field == "seed")
-      return mistake("--vary=" + axis.field, "is the load, or the seed", "the plan varies these itself");
+      return make_error("--vary=" + axis.field, "is the load, or the seed", "the plan varies these itself");
   }
   if (spec.need >= spec.load.low && spec.need <= spec.load.high) return {};
-  return mistake("--need",
-                 fmt::format("{} is outside the load's {} to {}", spec.need, spec.load.low, spec.load.high),
-                 "a load inside, or a wider --load");
+  return make_error(
+      "--need", fmt::format("{} is outside the load's {} to {}", spec.need, spec.load.low, spec.load.high),
+      "a load inside, or a wider --load");
 }
 
 // A value that no scenario takes is an error of the command line, not a candidate; and every field is read.
@@ -389,15 +392,15 @@ Result<void> check_values(const PlanSpec& spec, const std::vector<SweepPoint>& p
   SweepSpec at_need = spec.sweep;
   at_need.sets.push_back(fmt::format("{}={}", spec.load.field, written(spec.load, spec.need)));
   if (Result<void> ok = check_fields_read(at_need, points); !ok) {
-    Mistake wrong = ok.error();
-    if (wrong.where == "--set=" + at_need.sets.back()) wrong.where = "--load=" + spec.load.field;
-    return tl::unexpected<Mistake>(wrong);
+    Error problem = ok.error();
+    if (problem.where == "--set=" + at_need.sets.back()) problem.where = "--load=" + spec.load.field;
+    return tl::unexpected<Error>(problem);
   }
   for (const SweepPoint& point : points) {
     std::vector<std::string> sets = at_need.sets;
     for (size_t a = 0; a < point.size(); ++a) sets.push_back(spec.sweep.axes[a].field + "=" + point[a]);
-    const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, sets);
-    if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+    const tl::expected<Scenario, Errors> scenario = load_scenario(spec.sweep.scenario, sets);
+    if (!scenario) return tl::unexpected<Error>(scenario.error().front());
   }
   return {};
 }
@@ -405,18 +408,18 @@ Result<void> check_values(const PlanSpec& spec, const std::vector<SweepPoint>& p
 }  // namespace
 
 Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
-  if (const Result<void> ok = check_axes(spec); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (const Result<void> ok = check_axes(spec); !ok) return tl::unexpected<Error>(ok.error());
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.sweep.axes, {});
-  if (!points) return tl::unexpected<Mistake>(points.error());
-  if (const Result<void> ok = check_values(spec, *points); !ok) return tl::unexpected<Mistake>(ok.error());
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
+  if (!points) return tl::unexpected<Error>(points.error());
+  if (const Result<void> ok = check_values(spec, *points); !ok) return tl::unexpected<Error>(ok.error());
+  const tl::expected<Scenario, Errors> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
   const uint64_t seed = scenario ? scenario->values.seed() : 42;
   Plan plan;
   for (const SweepPoint& point : *points) plan.candidates.push_back(make_candidate(spec, point));
   // What is wrong with the scenario itself is wrong with every candidate.
   if (std::none_of(plan.candidates.begin(), plan.candidates.end(),
                    [](const Candidate& c) { return c.refused.empty(); })) {
-    return mistake(spec.sweep.scenario, "no candidate can run: " + plan.candidates.front().refused);
+    return make_error(spec.sweep.scenario, "no candidate can run: " + plan.candidates.front().refused);
   }
   std::stable_sort(plan.candidates.begin(), plan.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
@@ -425,12 +428,11 @@ Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
                    });
   Runner runner(spec, how, seed);
   std::vector<Candidate>* const all = &plan.candidates;
-  if (Result<void> ok = run_at_need(spec, &runner, all); !ok) return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = check_population(spec, *all); !ok) return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = find_capacities(spec, &runner, all); !ok) return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = check_load_counts(spec, &runner, *all); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = choose(spec, &runner, &plan); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = run_at_need(spec, &runner, all); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = check_population(spec, *all); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = find_capacities(spec, &runner, all); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = check_load_counts(spec, &runner, *all); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = choose(spec, &runner, &plan); !ok) return tl::unexpected<Error>(ok.error());
   mark_front(&plan);
   plan.runs = runner.runs();
   return plan;

@@ -18,10 +18,10 @@ Result<double> number(std::string_view text, const std::string& where) {
   double value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed == std::errc{} && end == text.data() + text.size() && std::isfinite(value)) return value;
-  return mistake(where, fmt::format("\"{}\" is no number", text), "as in replay.population=1..1000");
+  return make_error(where, fmt::format("\"{}\" is no number", text), "as in replay.population=1..1000");
 }
 
-// What kvtwin evaluate calls sets that keep every cell, and the precision that each is.
+// What kvtwin evaluate requests sets that keep every cell, and the precision that each is.
 constexpr std::pair<const char*, const char*> kEvaluated[] = {
     {"full", "bf16"}, {"fp8", "fp8"}, {"int4", "int4"}, {"kivi", "kivi_int2"}, {"triaxial", "triaxial"}};
 
@@ -31,13 +31,13 @@ Result<LoadAxis> parse_load(std::string_view text) {
   const std::string where = fmt::format("--load={}", text);
   const size_t equals = text.find('='), dots = text.find("..");
   if (equals == std::string_view::npos || equals == 0 || dots == std::string_view::npos || dots < equals)
-    return mistake(where, "is no FIELD=LOW..HIGH", "as in --load=replay.population=1..1000");
+    return make_error(where, "is no FIELD=LOW..HIGH", "as in --load=replay.population=1..1000");
   const Result<double> low = number(text.substr(equals + 1, dots - equals - 1), where);
   const Result<double> high = number(text.substr(dots + 2), where);
-  if (!low) return tl::unexpected<Mistake>(low.error());
-  if (!high) return tl::unexpected<Mistake>(high.error());
+  if (!low) return tl::unexpected<Error>(low.error());
+  if (!high) return tl::unexpected<Error>(high.error());
   if (*low <= 0 || *high < *low)
-    return mistake(where, fmt::format("the load goes from {} to {}", *low, *high), "up, and from above 0");
+    return make_error(where, fmt::format("the load goes from {} to {}", *low, *high), "up, and from above 0");
   const bool whole = text.substr(equals).find_first_of("eE") == std::string_view::npos &&
                      std::floor(*low) == *low && std::floor(*high) == *high &&
                      text.substr(equals + 1, dots - equals - 1).find('.') == std::string_view::npos &&
@@ -49,9 +49,9 @@ Result<KnownLoss> parse_loss(std::string_view text) {
   const std::string where = fmt::format("--loss={}", text);
   const size_t equals = text.find('='), colon = text.rfind(':');
   if (equals == std::string_view::npos || equals == 0 || colon == std::string_view::npos || colon < equals)
-    return mistake(where, "is no FIELD=VALUE:PERCENT", "as in --loss=policies.precision=int4:0.4");
+    return make_error(where, "is no FIELD=VALUE:PERCENT", "as in --loss=policies.precision=int4:0.4");
   const Result<double> percent = number(text.substr(colon + 1), where);
-  if (!percent) return tl::unexpected<Mistake>(percent.error());
+  if (!percent) return tl::unexpected<Error>(percent.error());
   return KnownLoss{std::string(text.substr(0, equals)),
                    std::string(text.substr(equals + 1, colon - equals - 1)), *percent};
 }
@@ -65,12 +65,12 @@ Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::s
   const size_t policy = column("policy"), budget = column("budget"), task = column("task"),
                accuracy = column("accuracy");
   if (std::max({policy, budget, task, accuracy}) == file.header().size())
-    return mistake(path + ":1", "has no columns policy, budget, task and accuracy",
-                   "give the quality.csv of kvtwin evaluate --out");
+    return make_error(path + ":1", "has no columns policy, budget, task and accuracy",
+                      "give the quality.csv of kvtwin evaluate --out");
   std::map<std::string, std::map<std::string, double>> right;  // by format and task
   CsvRow row;
   for (Result<bool> more = file.next(&row);; more = file.next(&row)) {
-    if (!more) return tl::unexpected<Mistake>(more.error());
+    if (!more) return tl::unexpected<Error>(more.error());
     if (!*more) break;
     if (row.text(budget) != "0" || row.text(accuracy).empty()) continue;
     for (const auto& [evaluated, precision] : kEvaluated) {
@@ -83,17 +83,17 @@ Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::s
   for (const auto& [precision, tasks] : right) {
     double points = 0;
     size_t both = 0;
-    for (const auto& [name, share] : tasks) {
+    for (const auto& [name, fraction] : tasks) {
       const auto at = full.find(name);
       if (at == full.end()) continue;
-      points += 100 * (at->second - share);
+      points += 100 * (at->second - fraction);
       ++both;
     }
     if (both > 0) out.push_back({"policies.precision", precision, points / static_cast<double>(both)});
   }
   if (out.size() < 2)
-    return mistake(path, "has no format beside full KV that answered one of its tasks",
-                   "kvtwin evaluate with full and int4, kivi or triaxial");
+    return make_error(path, "has no format beside full KV that answered one of its tasks",
+                      "kvtwin evaluate with full and int4, kivi or triaxial");
   return out;
 }
 

@@ -23,7 +23,7 @@ const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
   const Slo* found = nullptr;
   double most = -1;
   for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
-    if (slos[i].kind == Slo::Kind::kOfEachCall || run.values[i].use <= most) continue;
+    if (slos[i].kind == Slo::Kind::kOfEachRequest || run.values[i].use <= most) continue;
     most = run.values[i].use;
     found = &slos[i];
   }
@@ -40,9 +40,9 @@ std::string broken_text(const PlanSpec& spec, const Candidate& c) {
   if (!c.refused.empty()) return c.refused;
   if (c.broken.load == 0) return fmt::format("nothing breaks up to {}", load_text(spec, c.held.load));
   if (!c.broken.ran) return fmt::format("fails at {}: {}", load_text(spec, c.broken.load), c.broken.error);
-  if (figure(c.broken, "calls_rejected") > 0)
-    return fmt::format("at {} {:.0f} calls are rejected", load_text(spec, c.broken.load),
-                       figure(c.broken, "calls_rejected"));
+  if (figure(c.broken, "requests_rejected") > 0)
+    return fmt::format("at {} {:.0f} requests are rejected", load_text(spec, c.broken.load),
+                       figure(c.broken, "requests_rejected"));
   const Slo* slo = tightest(spec.slos, c.broken);
   if (slo == nullptr) return "";
   return fmt::format("{} breaks at {}: {}", slo->text, load_text(spec, c.broken.load),
@@ -82,7 +82,7 @@ class Answer {
     print("At {}:", load_text(spec_, spec_.need));
     const char* comma = "";
     for (size_t i = 0; i < spec_.slos.size(); ++i) {
-      if (spec_.slos[i].kind == Slo::Kind::kOfEachCall) continue;
+      if (spec_.slos[i].kind == Slo::Kind::kOfEachRequest) continue;
       print("{} {} at {:.0f} % of its limit", comma, spec_.slos[i].text, 100 * c.at_need.values[i].use);
       comma = ",";
     }
@@ -212,7 +212,7 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
   out["on_front"] = c.on_front;
   out["model_error"] = c.model_error;
   for (size_t i = 0; i < spec.slos.size(); ++i) {
-    if (spec.slos[i].kind == Slo::Kind::kOfEachCall) continue;
+    if (spec.slos[i].kind == Slo::Kind::kOfEachRequest) continue;
     out["slos"][spec.slos[i].text] = {{"value", c.at_need.values[i].value}, {"use", c.at_need.values[i].use}};
   }
   return out;
@@ -229,7 +229,7 @@ bool Plan::not_judged() const {
 std::vector<Use> uses_of(const std::vector<Slo>& slos, const LoadRun& run) {
   std::vector<Use> uses;
   for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
-    if (slos[i].kind != Slo::Kind::kOfEachCall) uses.push_back({slos[i].text, run.values[i].use});
+    if (slos[i].kind != Slo::Kind::kOfEachRequest) uses.push_back({slos[i].text, run.values[i].use});
   }
   if (figure(run, "gpu_pages") > 0)
     uses.push_back({"KV pages", figure(run, "gpu_pages_held_mean") / figure(run, "gpu_pages")});
@@ -248,7 +248,7 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
   };
   if (const double all = figure(run, "session_makespan_mean_ms");
       slo.figure.starts_with("session_makespan")) {
-    // Sessions wait for their own tools and people, whoever serves their calls.
+    // Sessions wait for their own tools and people, whoever serves their requests.
     const double own = all > 0 ? 1 - figure(run, "session_served_mean_ms") / all : 0;
     if (own > 0.5)
       return fmt::format(
@@ -270,7 +270,7 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
     all += figure(run, part.name);
     if (most == nullptr || figure(run, part.name) > figure(run, most->name)) most = &part;
   }
-  const double share = all > 0 ? 100 * figure(run, most->name) / all : 0;
+  const double fraction = all > 0 ? 100 * figure(run, most->name) / all : 0;
   std::string words = most->words;
   if (words == "queueing") {
     const bool memory = figure(run, "preemptions") > 0 ||
@@ -280,7 +280,7 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
              : prefill ? " for GPU time, most of it prefill"
                        : " for GPU time, most of it decode";
   }
-  return fmt::format("{} ({:.0f} % of that time)", words, share);
+  return fmt::format("{} ({:.0f} % of that time)", words, fraction);
 }
 
 std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat format) {

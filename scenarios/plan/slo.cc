@@ -17,7 +17,7 @@ namespace {
 const std::vector<std::string> kLatencies = {"ttft", "ttft_from_queued", "tpot",          "itl",
                                              "e2e",  "session",          "session_served"};
 const std::vector<std::string> kPoints = {"mean", "p50", "p90", "p95", "p99"};
-const std::vector<std::string> kOfCalls = {"ttft", "tpot", "e2e"};
+const std::vector<std::string> kOfRequests = {"ttft", "tpot", "e2e"};
 constexpr std::array<std::pair<std::string_view, double>, 6> kUnitsMs{
     {{"ns", 1e-6}, {"us", 1e-3}, {"ms", 1}, {"s", 1e3}, {"min", 60e3}, {"h", 3.6e6}}};
 
@@ -39,7 +39,7 @@ struct Words {
 Result<Words> split(std::string_view text, const std::string& where) {
   const size_t at = text.find_first_of("<>");
   if (at == std::string_view::npos || at == 0)
-    return mistake(where, "compares nothing", "as in ttft_p99<2s or goodput>=95%");
+    return make_error(where, "compares nothing", "as in ttft_p99<2s or goodput>=95%");
   Words words;
   words.name = text.substr(0, at);
   words.below = text[at] == '<';
@@ -47,7 +47,7 @@ Result<Words> split(std::string_view text, const std::string& where) {
   if (!rest.empty() && rest.front() == '=') rest.remove_prefix(1);
   const auto [end, failed] = std::from_chars(rest.data(), rest.data() + rest.size(), words.number);
   if (failed != std::errc{} || !std::isfinite(words.number))
-    return mistake(where, fmt::format("\"{}\" is no number", rest), "as in ttft_p99<2s");
+    return make_error(where, fmt::format("\"{}\" is no number", rest), "as in ttft_p99<2s");
   words.unit = rest.substr(static_cast<size_t>(end - rest.data()));
   return words;
 }
@@ -56,14 +56,16 @@ Result<void> take_time(const Words& words, const std::string& where, Slo* slo) {
   const auto unit = std::find_if(kUnitsMs.begin(), kUnitsMs.end(),
                                  [&](const auto& one) { return one.first == words.unit; });
   if (unit == kUnitsMs.end()) {
-    return mistake(where,
-                   words.unit.empty() ? fmt::format("{} has no unit", words.number)
-                                      : fmt::format("there is no unit of time \"{}\"", words.unit),
-                   "ns, us, ms, s, min or h");
+    return make_error(where,
+                      words.unit.empty() ? fmt::format("{} has no unit", words.number)
+                                         : fmt::format("there is no unit of time \"{}\"", words.unit),
+                      "ns, us, ms, s, min or h");
   }
   if (!words.below)
-    return mistake(where, fmt::format("{} is to be above its limit", words.name), "latencies take < or <=");
-  if (words.number <= 0) return mistake(where, fmt::format("the limit is {}", words.number), "more than 0");
+    return make_error(where, fmt::format("{} is to be above its limit", words.name),
+                      "latencies take < or <=");
+  if (words.number <= 0)
+    return make_error(where, fmt::format("the limit is {}", words.number), "more than 0");
   slo->limit = words.number * unit->second;
   return {};
 }
@@ -75,8 +77,8 @@ std::optional<std::pair<std::string, std::string>> latency_of(const std::string&
   return std::pair{name.substr(0, at), name.substr(at + 1)};
 }
 
-// latencies of one row of calls.csv, in ms
-struct CallTimes {
+// latencies of one row of requests.csv, in ms
+struct RequestTimes {
   double ttft = 0, tpot = 0, e2e = 0;
   double of(const std::string& figure) const {
     return figure == "ttft" ? ttft : figure == "tpot" ? tpot : e2e;
@@ -97,8 +99,8 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-double goodput(const std::vector<Slo>& slos, const std::string& calls_csv, double stretch) {
-  std::istringstream in(calls_csv);
+double goodput(const std::vector<Slo>& slos, const std::string& requests_csv, double slowdown) {
+  std::istringstream in(requests_csv);
   std::string line;
   std::getline(in, line);
   const std::vector<std::string> names = cells_of(line);
@@ -115,15 +117,15 @@ double goodput(const std::vector<Slo>& slos, const std::string& calls_csv, doubl
     ++all;
     if (cells[end] != "finished") continue;
     const auto ms = [&](size_t a, size_t b) {
-      return (std::stod(cells[b]) - std::stod(cells[a])) / 1e6 * stretch;
+      return (std::stod(cells[b]) - std::stod(cells[a])) / 1e6 * slowdown;
     };
-    CallTimes times;
+    RequestTimes times;
     times.e2e = ms(ready, finished);
     if (!cells[first].empty()) times.ttft = ms(ready, first);
     if (const double tokens = std::stod(cells[output]); tokens > 1 && !cells[first].empty())
       times.tpot = ms(first, finished) / (tokens - 1);
     good += std::all_of(slos.begin(), slos.end(), [&](const Slo& slo) {
-      return slo.kind != Slo::Kind::kOfEachCall || times.of(slo.figure) <= slo.limit;
+      return slo.kind != Slo::Kind::kOfEachRequest || times.of(slo.figure) <= slo.limit;
     });
   }
   return all > 0 ? good / all : 0;
@@ -136,40 +138,40 @@ bool is_latency(const std::string& figure) { return figure.ends_with("_ms"); }
 Result<Slo> parse_slo(std::string_view text) {
   const std::string where = fmt::format("--slo={}", text);
   const Result<Words> words = split(text, where);
-  if (!words) return tl::unexpected<Mistake>(words.error());
+  if (!words) return tl::unexpected<Error>(words.error());
   Slo slo;
   slo.text = text;
   slo.below = words->below;
   if (words->name == "goodput") {
     slo.kind = Slo::Kind::kGoodput;
-    if (slo.below) return mistake(where, "goodput is to stay below its limit", "as in goodput>=95%");
+    if (slo.below) return make_error(where, "goodput is to stay below its limit", "as in goodput>=95%");
     slo.limit = words->unit == "%" ? words->number / 100 : words->number;
     if ((!words->unit.empty() && words->unit != "%") || slo.limit <= 0 || slo.limit >= 1)
-      return mistake(where, fmt::format("goodput is {}{}", words->number, words->unit),
-                     "more than 0 %, less than 100 %");
+      return make_error(where, fmt::format("goodput is {}{}", words->number, words->unit),
+                        "more than 0 %, less than 100 %");
     return slo;
   }
   if (const auto latency = latency_of(words->name)) {
     if (!has(kLatencies, latency->first))
-      return mistake(where, fmt::format("there is no latency \"{}\"", latency->first),
-                     did_you(latency->first, kLatencies));
-    if (Result<void> ok = take_time(*words, where, &slo); !ok) return tl::unexpected<Mistake>(ok.error());
+      return make_error(where, fmt::format("there is no latency \"{}\"", latency->first),
+                        did_you(latency->first, kLatencies));
+    if (Result<void> ok = take_time(*words, where, &slo); !ok) return tl::unexpected<Error>(ok.error());
     slo.figure =
         (latency->first == "session" ? "session_makespan" : latency->first) + "_" + latency->second + "_ms";
     return slo;
   }
   if (has(kLatencies, words->name)) {
-    slo.kind = Slo::Kind::kOfEachCall;
+    slo.kind = Slo::Kind::kOfEachRequest;
     slo.figure = words->name;
-    if (!has(kOfCalls, slo.figure))
-      return mistake(where, fmt::format("{} is not a latency of a call", slo.figure),
-                     fmt::format("{}_p90, for example; of each call: ttft, tpot, e2e", slo.figure));
-    if (Result<void> ok = take_time(*words, where, &slo); !ok) return tl::unexpected<Mistake>(ok.error());
+    if (!has(kOfRequests, slo.figure))
+      return make_error(where, fmt::format("{} is not a latency of a request", slo.figure),
+                        fmt::format("{}_p90, for example; of each request: ttft, tpot, e2e", slo.figure));
+    if (Result<void> ok = take_time(*words, where, &slo); !ok) return tl::unexpected<Error>(ok.error());
     return slo;
   }
   if (!words->unit.empty())
-    return mistake(where, fmt::format("there is no latency \"{}\"", words->name),
-                   fmt::format("{}; other figures take a plain number", did_you(words->name, kLatencies)));
+    return make_error(where, fmt::format("there is no latency \"{}\"", words->name),
+                      fmt::format("{}; other figures take a plain number", did_you(words->name, kLatencies)));
   slo.figure = words->name;
   slo.limit = words->number;
   return slo;
@@ -177,39 +179,39 @@ Result<Slo> parse_slo(std::string_view text) {
 
 Result<std::vector<Slo>> parse_slos(const std::vector<std::string>& texts) {
   std::vector<Slo> slos;
-  size_t goodputs = 0, of_calls = 0;
+  size_t goodputs = 0, of_requests = 0;
   for (const std::string& text : texts) {
     Result<Slo> slo = parse_slo(text);
-    if (!slo) return tl::unexpected<Mistake>(slo.error());
+    if (!slo) return tl::unexpected<Error>(slo.error());
     goodputs += slo->kind == Slo::Kind::kGoodput;
-    of_calls += slo->kind == Slo::Kind::kOfEachCall;
+    of_requests += slo->kind == Slo::Kind::kOfEachRequest;
     slos.push_back(std::move(*slo));
   }
-  if (slos.empty()) return mistake("--slo", "nothing is promised", "as in --slo='ttft_p99<2s'");
-  if (goodputs > 1) return mistake("--slo", "there are two goodputs", "one of them");
-  if (goodputs == 1 && of_calls == 0)
-    return mistake("--slo", "goodput of which calls", "add what a good call keeps: --slo='ttft<2s'");
-  if (goodputs == 0 && of_calls > 0)
-    return mistake("--slo", "conditions of each call, but no share of calls that must keep them",
-                   "add --slo='goodput>=95%', or a percentile: ttft_p95<2s");
+  if (slos.empty()) return make_error("--slo", "nothing is promised", "as in --slo='ttft_p99<2s'");
+  if (goodputs > 1) return make_error("--slo", "there are two goodputs", "one of them");
+  if (goodputs == 1 && of_requests == 0)
+    return make_error("--slo", "goodput of which requests", "add what a good request keeps: --slo='ttft<2s'");
+  if (goodputs == 0 && of_requests > 0)
+    return make_error("--slo", "conditions of each request, but no fraction of requests that must keep them",
+                      "add --slo='goodput>=95%', or a percentile: ttft_p95<2s");
   return slos;
 }
 
 std::vector<SloValue> judge(const std::vector<Slo>& slos, const std::map<std::string, double>& figures,
-                            const std::string& calls_csv, double stretch) {
+                            const std::string& requests_csv, double slowdown) {
   std::vector<SloValue> out;
   for (const Slo& slo : slos) {
     SloValue one;
-    if (slo.kind == Slo::Kind::kOfEachCall) {
+    if (slo.kind == Slo::Kind::kOfEachRequest) {
       one.known = one.kept = true;  // goodput judges it
     } else if (slo.kind == Slo::Kind::kGoodput) {
-      one.known = !calls_csv.empty();
-      one.value = goodput(slos, calls_csv, stretch);
+      one.known = !requests_csv.empty();
+      one.value = goodput(slos, requests_csv, slowdown);
       one.use = (1 - one.value) / (1 - slo.limit);
       one.kept = one.known && one.value >= slo.limit;
     } else if (const auto found = figures.find(slo.figure); found != figures.end()) {
       one.known = true;
-      one.value = found->second * (is_latency(slo.figure) ? stretch : 1);
+      one.value = found->second * (is_latency(slo.figure) ? slowdown : 1);
       one.use = slo.below ? one.value / slo.limit : (one.value > 0 ? slo.limit / one.value : 1e9);
       one.kept = slo.below ? one.value <= slo.limit : one.value >= slo.limit;
     }

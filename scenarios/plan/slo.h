@@ -1,14 +1,15 @@
 // What a service promises, as one writes it:
 //
 //   ttft_p99<2s        a percentile or the mean of a latency: ttft, ttft_from_queued, tpot, itl, e2e, session
-//                      (first call ready to last call finished) or session_served (less tools and thinking),
-//                      with _mean, _p50, _p90, _p95 or _p99; "<" or "<=", and ns, us, ms, s, min or h
-//   ttft<2s            without a percentile: of each call, for goodput; ttft, tpot and e2e
-//   goodput>=95%       at least so many of all calls keep every condition of the second form
-//   calls_per_s>1.5    any other figure of a result by its name (kvtwin run --format=jsonl), with a
+//                      (first request ready to last request finished) or session_served (less tools and
+//                      thinking), with _mean, _p50, _p90, _p95 or _p99; "<" or "<=", and ns, us, ms, s, min
+//                      or h
+//   ttft<2s            without a percentile: of each request, for goodput; ttft, tpot and e2e
+//   goodput>=95%       at least so many of all requests keep every condition of the second form
+//   requests_per_s>1.5    any other figure of a result by its name (kvtwin run --format=jsonl), with a
 //                      plain number
 //
-// TPOT of calls with one token counts as kept.
+// TPOT of requests with one token counts as kept.
 
 #ifndef KVTWIN_SCENARIOS_PLAN_SLO_H_
 #define KVTWIN_SCENARIOS_PLAN_SLO_H_
@@ -23,16 +24,16 @@
 namespace kvtwin {
 
 struct Slo {
-  enum class Kind { kFigure, kOfEachCall, kGoodput };
+  enum class Kind { kFigure, kOfEachRequest, kGoodput };
   std::string text;  // as written
   Kind kind{};
-  std::string figure;  // of a result; of each call: ttft, tpot, e2e
+  std::string figure;  // of a result; of each request: ttft, tpot, e2e
   bool below = true;   // the figure must stay below the limit; else above
   double limit = 0;    // in the figure's own unit: ms of latencies; goodput: 0 to 1
 };
 
 Result<Slo> parse_slo(std::string_view text);
-// All of them; also: a goodput needs conditions of each call, and these a goodput.
+// All of them; also: a goodput needs conditions of each request, and these a goodput.
 Result<std::vector<Slo>> parse_slos(const std::vector<std::string>& texts);
 
 // A run beside one promise.
@@ -45,10 +46,10 @@ struct SloValue {
   bool kept = false;
 };
 
-// Figures by name, and calls.csv as `kvtwin run` writes it (for goodput; may be empty without one). `stretch`
-// multiplies every latency, for cost models that may be off by so much.
+// Figures by name, and requests.csv as `kvtwin run` writes it (for goodput; may be empty without one).
+// `slowdown` multiplies every latency, for cost models that may be off by so much.
 std::vector<SloValue> judge(const std::vector<Slo>& slos, const std::map<std::string, double>& figures,
-                            const std::string& calls_csv, double stretch = 1);
+                            const std::string& requests_csv, double slowdown = 1);
 
 }  // namespace kvtwin
 

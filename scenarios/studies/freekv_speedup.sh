@@ -4,7 +4,7 @@
 #
 #   scenarios/studies/freekv_speedup.sh build/dev/bin/kvtwin [MODEL ...]
 #
-# Time per step is the median gap between tokens (itl): with four calls, prompts of others do not count.
+# Time per step is the median gap between tokens (itl): with four requests, prompts of others do not count.
 set -euo pipefail
 
 kvtwin=${1:?the program}
@@ -61,9 +61,9 @@ ablation() {  # MODEL TRACE TAU CALLS MISS
 printf '## FreeKV over other methods\n\nPaper: up to 13.7x over ArkVale, 8.4x over ShadowKV; InfiniGen 3.2x / 5.4x (Qwen-7B) and\n'
 printf '5.1x / 8.5x (Llama-8B), long input / long generation. A100-40GB, PCIe 4, 32k in / 512 out and 600 in / 16k out.\n'
 for model in "${models[@]}"; do
-  for calls in 1 4; do
-    speed_up "$model" long_input 0.8 "$calls"
-    speed_up "$model" long_generation 0.9 "$calls"
+  for requests in 1 4; do
+    speed_up "$model" long_input 0.8 "$requests"
+    speed_up "$model" long_generation 0.9 "$requests"
   done
 done
 printf '\n## Ablation\n\nPaper (batch 4): layout up to 10.5x, double buffer 1.2x, speculation 1.9x. Times in ms.\n\n'

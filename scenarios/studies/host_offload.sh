@@ -26,7 +26,7 @@ node gen5 55300000000
 node gen6 110600000000
 
 printf '## Host tier of 500 GB beside one H200: Llama-3.1-8B, %s sessions of WEKA, %s in flight\n\n' "$sessions" "$population"
-printf '| think time at most, s | host tier | session served, mean, s | against none | TTFT p90, s | prefix reuse | GB in | GB out | waited for copies, whole %% of call time |\n'
+printf '| think time at most, s | host tier | session served, mean, s | against none | TTFT p90, s | prefix reuse | GB in | GB out | waited for copies, whole %% of request time |\n'
 printf '|---|---|---|---|---|---|---|---|---|\n'
 for think in 1 10 60; do
   base=0

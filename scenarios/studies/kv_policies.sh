@@ -14,11 +14,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$here/common.sh"
 
-# The same GPU, so the same bytes: what is left beside the weights. Calls that never fit are listed as rejected.
+# The same GPU, so the same bytes: what is left beside the weights. Requests that never fit are listed as rejected.
 common=(model.name=llama-3.1-8b model.context_window=1048576 hardware.node=h200 memory.page_tokens=32
   'trace.path=$KVTWIN_DATA/weka-claude-code/traces_710.tar.xz' trace.format=weka "replay.sessions_max=$sessions"
   replay.mode=closed_loop replay.arrivals=fixed_population "replay.population=$population" replay.think_cap_s=60
-  replay.oversized=reject limits.calls_max=64 limits.step_tokens_max=4096)
+  replay.oversized=reject limits.requests_max=64 limits.step_tokens_max=4096)
 
 row() {  # NAME QUALITY SCENARIO SET...: with a prefix cache where the policies can share what they keep, else without
   local name=$1 lost=$2 scenario=$3 json cache=yes
@@ -40,7 +40,7 @@ row() {  # NAME QUALITY SCENARIO SET...: with a prefix cache where the policies 
   printf '| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$name" "$cache" \
     "$(number "$(figure session_served_mean_ms "$json")" 0 0.001)" "$(number "$(figure ttft_p90_ms "$json")" 1 0.001)" \
     "$(number "$(figure tpot_p95_ms "$json")" 1)" "$(number "$(ratio "$reused" "$prompt")" 2)" "$(figure gpu_pages "$json")" \
-    "$(figure preemptions "$json")" "$(figure calls_rejected "$json")" "$lost"
+    "$(figure preemptions "$json")" "$(figure requests_rejected "$json")" "$lost"
 }
 
 printf '## Claude Code sessions on one H200: Llama-3.1-8B, %s sessions of WEKA, %s in flight\n\n' "$sessions" "$population"
@@ -59,10 +59,10 @@ tier=(memory.host_bytes=500000000000 hardware.node=h200-x8 hardware.gpus=1)
   row "FreeKV, 4,096 tokens read" "$(quality freekv 128) (128 of 370 read)" freekv policies.retrieval_options.budget_tokens=4096 "${tier[@]}"
   quarter=(policies.budget=ratio policies.budget_options.ratio=0.25 policies.identity=session)
   row "SnapKV, a quarter kept at the prompt's end" "$(quality snapkv 128)" snapkv "${quarter[@]}"
-  row "SnapKV, a quarter kept at chunk ends" "-" snapkv "${quarter[@]}" policies.scorer_options.moment=chunk_end policies.budget_options.chunk_tokens=2048
+  row "SnapKV, a quarter kept at chunk ends" "-" snapkv "${quarter[@]}" policies.scorer_options.compression_trigger=chunk_end policies.budget_options.chunk_tokens=2048
   row "KeyDiff, a quarter kept at chunk ends" "$(quality keydiff 128)" keydiff "${quarter[@]}" policies.budget_options.chunk_tokens=2048
   row "TANGRAM, .3 of FastKVzip's profile" "-" tangram policies.identity=session policies.budget_options.chunk_tokens=2048
-  row "StreamingLLM, 4,096 tokens" "$(quality streaming_llm 128) (128 of 370 kept)" streaming_llm policies.budget_options.cells=4096
+  row "StreamingLLM, 4,096 tokens" "$(quality streaming_llm 128) (128 of 370 kept)" streaming_llm policies.budget_options.kv_entries=4096
 } | tee "$work/rows"
 printf '\nWithout a prefix cache every turn computes its whole context again, and an agent'"'"'s next prompt is its last one and a little more.\n'
 printf 'Answers lost: of a model of 6 layers that was trained for such questions, at the share of KV nearest to the row'"'"'s (reports/quality);\nno figure for Llama-3.1-8B, and none for contexts of this length.\n'

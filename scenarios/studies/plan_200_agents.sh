@@ -13,7 +13,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$kvtwin" trace synth coding-agent-like --set=window_tokens=120000 --set=calls_max=12 --sessions=$((agents * 2)) --seed=7 --out="$work/agents.kvtrace" > /dev/null
+"$kvtwin" trace synth coding-agent-like --set=window_tokens=120000 --set=requests_max=12 --sessions=$((agents * 2)) --seed=7 --out="$work/agents.kvtrace" > /dev/null
 
 plan() {  # TITLE VARY...
   local title=$1 vary words=()

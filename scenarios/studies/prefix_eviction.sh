@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Study e: which cached prefix should go first? All orders at several sizes of memory, each beside Belady's order on
-# the very calls of its run, and beside a cache without end. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
+# the very requests of its run, and beside a cache without end. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
 #   scenarios/studies/prefix_eviction.sh build/dev/bin/kvtwin [SESSIONS [POPULATION [GIB...]]]
 set -euo pipefail
@@ -28,7 +28,7 @@ row() {  # GIB NAME JSON
   bound=$(figure reused_tokens_bound "$json")
   printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$1" "$2" "$(percent "$(figure reused_tokens_first "$json")" "$prompt")" \
     "$([[ $bound == 0 ]] && printf '' || percent "$bound" "$prompt")" "$(number "$(figure ttft_p90_ms "$json")" 1 0.001)" \
-    "$(number "$(figure session_served_mean_ms "$json")" 0 0.001)" "$(figure preemptions "$json")" "$(figure calls_rejected "$json")"
+    "$(number "$(figure session_served_mean_ms "$json")" 0 0.001)" "$(figure preemptions "$json")" "$(figure requests_rejected "$json")"
 }
 percent() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f %%", (b > 0 ? 100 * a / b : 0) }'; }
 
@@ -49,10 +49,10 @@ done
 wait
 
 printf '## Prefix eviction on one H200: Llama-3.1-8B, %s sessions of WEKA, %s in flight, gaps of at most 60 s\n\n' "$sessions" "$population"
-printf '| GiB for KV | order | prompt tokens found | found by Belady, same calls | TTFT p90, s | session served, mean, s | preemptions | rejected |\n'
+printf '| GiB for KV | order | prompt tokens found | found by Belady, same requests | TTFT p90, s | session served, mean, s | preemptions | rejected |\n'
 printf '|---|---|---|---|---|---|---|---|\n'
 for gib in $sizes; do
   for order in $orders; do row "$gib" "$order" "$(cat "$work/$gib.$order")"; done
 done
 row "without end" "none goes" "$(cat "$work/endless")"
-printf '\nBelady: the pages needed last go, for the admissions and ends that this run had. Another order ends calls at other times,\nso bounds differ from row to row. Rejected calls are larger than the whole pool; their sessions end there.\n'
+printf '\nBelady: the pages needed last go, for the admissions and ends that this run had. Another order ends requests at other times,\nso bounds differ from row to row. Rejected requests are larger than the whole pool; their sessions end there.\n'

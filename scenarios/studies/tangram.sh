@@ -6,11 +6,11 @@
 #
 # PART: parts, reclaim, groups, terms; all of them where none is named.
 #
-# All calls arrive at once; throughput is calls per second until the last one has ended.
+# All requests arrive at once; throughput is requests per second until the last one has ended.
 set -euo pipefail
 
 kvtwin=${1:?the program}
-calls=${2:-128}
+requests=${2:-128}
 output=${3:-1024}
 shift $(($# < 3 ? $# : 3))
 wanted=" ${*:-parts reclaim groups terms} "
@@ -22,7 +22,7 @@ trap 'rm -rf "$work"' EXIT
 lengths() {  # NAME MIDDLE OUTPUT
   {
     echo TIMESTAMP,ContextTokens,GeneratedTokens
-    for ((i = 0; i < calls; ++i)); do
+    for ((i = 0; i < requests; ++i)); do
       echo "2026-01-01 00:00:00.0000000,$(($2 * (2 + i % 5) / 4)),$3"
     done
   } > "$work/$1.csv"
@@ -42,9 +42,9 @@ shares() {  # FIELD
 mean=$(shares mean)
 deviation=$(shares deviation)
 
-common=(hardware.node=a100-80gb-x4 engines.tensor_parallel=4 limits.calls_max=512 trace.format=azure replay.arrivals=all_at_once
+common=(hardware.node=a100-80gb-x4 engines.tensor_parallel=4 limits.requests_max=512 trace.format=azure replay.arrivals=all_at_once
   limits.step_tokens_max=4096 limits.prefix_cache=false memory.page_tokens=16)
-profile=(policies.budget_options.shares=true "policies.budget_options.mean=$mean" "policies.budget_options.deviation=$deviation"
+profile=(policies.budget_options.relative=true "policies.budget_options.mean=$mean" "policies.budget_options.deviation=$deviation"
   policies.budget_options.sinks=4 policies.budget_options.window=32)
 
 # result METHOD LENGTH SET...: the run as one line of JSON.
@@ -62,24 +62,24 @@ ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
 number() { awk -v a="$1" -v d="${2:-2}" 'BEGIN { printf "%.*f", d, a }'; }
 
 row() {  # NAME FULL JSON
-  printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$1" "$(number "$(of calls_per_s "$3")" 3)" "$(ratio "$(of calls_per_s "$3")" "$2")" \
-    "$(number "$(of itl_p50_ms "$3")")" "$(number "$(of attention_stretch "$3")")" "$(number "$(of reclaimed "$3")")" \
+  printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$1" "$(number "$(of requests_per_s "$3")" 3)" "$(ratio "$(of requests_per_s "$3")" "$2")" \
+    "$(number "$(of itl_p50_ms "$3")")" "$(number "$(of attention_slowdown "$3")")" "$(number "$(of reclaimed "$3")")" \
     "$(number "$(of fragmentation_group "$3")")" "$(of preemptions "$3")"
 }
 
 parts() {
-  printf '## TANGRAM, Llama-3.1-8B on 4 x A100-80 (TP4), %s calls at once, %s tokens out\n' "$calls" "$output"
+  printf '## TANGRAM, Llama-3.1-8B on 4 x A100-80 (TP4), %s requests at once, %s tokens out\n' "$requests" "$output"
   for length in short mid long; do
     full=$(result dense "$length")
-    base=$(of calls_per_s "$full")
+    base=$(of requests_per_s "$full")
     printf '\n### %s inputs\n\n' "$length"
-    printf '| | calls/s | over full KV | itl p50, ms | attention over even shares | reclaimed | group fragmentation | preemptions |\n'
+    printf '| | requests/s | over full KV | itl p50, ms | attention over even shares | reclaimed | group fragmentation | preemptions |\n'
     printf '|---|---|---|---|---|---|---|---|\n'
     row "full KV" "$base" "$full"
     for evicted in 25 50 75; do
       with=("${profile[@]}" "policies.budget_options.ratio=$(ratio $((100 - evicted)) 100)" policies.layout_options.heads_per_group=4
         policies.layout_options.clustering=across_layers)
-      released=("${with[@]}" simulation.kept=profile policies.partition=flashinfer)
+      released=("${with[@]}" simulation.retained=profile policies.partition=flashinfer)
       row "$evicted %: compress and reclaim, even tables" "$base" "$(result tangram_released "$length" "${released[@]}")"
       row "$evicted %: + ragged tables" "$base" \
         "$(result tangram_released "$length" "${released[@]}" policies.budget_options.uniform_depth=false)"
@@ -106,7 +106,7 @@ reclaim() {
     for method in tangram_released tangram; do
       with=("${profile[@]}" policies.budget_options.ratio=0.25 policies.layout_options.heads_per_group=4
         policies.layout_options.clustering=across_layers policies.partition=flashinfer)
-      [[ $method == tangram_released ]] && with+=(simulation.kept=profile)
+      [[ $method == tangram_released ]] && with+=(simulation.retained=profile)
       run=$(result "$method" "$length" "${with[@]}")
       awk -v m="$method" -v l="$length" -v c="$(of compression_capture_s "$run")" -v s="$(of compression_score_s "$run")" \
         -v k="$(of compression_select_s "$run")" -v v="$(of compression_move_s "$run")" -v b="$(of compression_bookkeeping_s "$run")" \
@@ -121,18 +121,18 @@ reclaim() {
 
 groups() {
   printf '\n## Heads per group: 75 %% evicted, mid inputs, AOT shares, pieces for 8 grids\n\n'
-  printf '| H_p | tables per call | reclaimed | group fragmentation | attention over even shares | over full KV, 3.2 ns a table | 100 ns | 1000 ns |\n'
+  printf '| H_p | tables per request | reclaimed | group fragmentation | attention over even shares | over full KV, 3.2 ns a table | 100 ns | 1000 ns |\n'
   printf '|---|---|---|---|---|---|---|---|\n'
-  base=$(of calls_per_s "$(result dense mid)")
+  base=$(of requests_per_s "$(result dense mid)")
   for heads in 1 2 4 8 16 32; do
     cells=()
     for ns in 3.2 100 1000; do
       run=$(result tangram mid "${profile[@]}" policies.budget_options.ratio=0.25 policies.partition=aot policies.partition_options.aot_waves=8 "cost.group_ns=$ns" \
         policies.layout_options.clustering=across_layers "policies.layout_options.heads_per_group=$heads")
-      cells+=("$(ratio "$(of calls_per_s "$run")" "$base")")
+      cells+=("$(ratio "$(of requests_per_s "$run")" "$base")")
     done
     printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$heads" $((256 / heads)) "$(number "$(of reclaimed "$run")")" \
-      "$(number "$(of fragmentation_group "$run")")" "$(number "$(of attention_stretch "$run")")" "${cells[@]}"
+      "$(number "$(of fragmentation_group "$run")")" "$(number "$(of attention_slowdown "$run")")" "${cells[@]}"
   done
 }
 
@@ -140,11 +140,11 @@ groups() {
 terms() {
   local full base with
   full=$(result dense long)
-  base=$(of calls_per_s "$full")
+  base=$(of requests_per_s "$full")
   with=("${profile[@]}" policies.budget_options.ratio=0.25 policies.partition=aot policies.partition_options.aot_waves=8
     policies.layout_options.clustering=across_layers policies.layout_options.heads_per_group=4)
   printf '\n## What is between: 75 %% evicted, long inputs\n\n'
-  printf '| | calls/s | over full KV | itl p50, ms | attention over even shares | reclaimed | group fragmentation | preemptions |\n'
+  printf '| | requests/s | over full KV | itl p50, ms | attention over even shares | reclaimed | group fragmentation | preemptions |\n'
   printf '|---|---|---|---|---|---|---|---|\n'
   row "AOT shares, pieces for 8 grids" "$base" "$(result tangram long "${with[@]}")"
   with+=(policies.partition_options.priced=never)
@@ -152,7 +152,7 @@ terms() {
   with+=(policies.budget_options.alpha=0)
   row "... and budgets are means (alpha 0)" "$base" "$(result tangram long "${with[@]}")"
   lengths long 30720 $((4 * output))
-  base=$(of calls_per_s "$(result dense long)")
+  base=$(of requests_per_s "$(result dense long)")
   row "... and four times the output" "$base" "$(result tangram long "${with[@]}")"
 }
 

@@ -5,7 +5,7 @@
 #
 #   scenarios/studies/triaxial.sh build/dev/bin/kvtwin
 #
-# Concurrency is the mean number of calls that run: time of calls without queueing, over elapsed time (Little).
+# Concurrency is the mean number of requests that run: time of requests without queueing, over elapsed time (Little).
 set -euo pipefail
 
 kvtwin=${1:?the program}
@@ -14,7 +14,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$kvtwin" trace synth osworld-like --sessions=40 --seed=7 --out="$folder/osworld.kvtrace" >/dev/null 2>&1
 
-# run SET...: calls/s, output tokens/s, calls that run, median step in ms, preemptions, pages, reused share.
+# run SET...: requests/s, output tokens/s, requests that run, median step in ms, preemptions, pages, reused share.
 run() {
   local set sets=()
   for set in "$@"; do sets+=("--set=$set"); done
@@ -23,7 +23,7 @@ run() {
     "${sets[@]}" | awk -v RS='[,{}]' -F: '
       { gsub(/"/, "", $1); of[$1] = $2 }
       END {
-        printf "%s %s %.4f %s %s %s %.4f\n", of["calls_per_s"], of["output_tokens_per_s"],
+        printf "%s %s %.4f %s %s %s %.4f\n", of["requests_per_s"], of["output_tokens_per_s"],
           (of["time_latency_s"] - of["time_queue_s"]) / of["elapsed_s"], of["itl_p50_ms"], of["preemptions"],
           of["gpu_pages"], of["reused_tokens_first"] / of["admitted_prompt_tokens"]
       }'
@@ -31,7 +31,7 @@ run() {
 
 table() {  # ADMISSION
   local format base row
-  printf '| format | pages of 32 | x bf16 | calls that run | x bf16 | output tokens/s | x bf16 | step, ms | preemptions | reused |\n'
+  printf '| format | pages of 32 | x bf16 | requests that run | x bf16 | output tokens/s | x bf16 | step, ms | preemptions | reused |\n'
   printf '|---|---|---|---|---|---|---|---|---|---|\n'
   base=$(run policies.precision=bf16 "limits.admission=$1")
   for format in bf16 fp8 int4 kivi_int2 triaxial; do
@@ -44,14 +44,14 @@ table() {  # ADMISSION
   done
 }
 
-printf '## Concurrency and throughput\n\nPaper: 11.78 calls against 3.46 (x3.40), throughput x1.52, capacity x4.5.\n'
+printf '## Concurrency and throughput\n\nPaper: 11.78 requests against 3.46 (x3.40), throughput x1.52, capacity x4.5.\n'
 for admission in watermark full_reservation; do
   printf '\n### admission %s\n\n' "$admission"
   table "$admission"
 done
 
 printf '\n## How the pools are cut\n\nCells int2 : int4 = (4 - B) : (B - 2). The tag map stays; pages x bf16 is what the layouts hold.\n\n'
-printf '| B | int2 cells planned | pages of 32 | x bf16 | calls that run | x bf16 | output tokens/s | x bf16 |\n|---|---|---|---|---|---|---|---|\n'
+printf '| B | int2 cells planned | pages of 32 | x bf16 | requests that run | x bf16 | output tokens/s | x bf16 |\n|---|---|---|---|---|---|---|---|\n'
 base=$(run policies.precision=bf16)
 for bits in 2.3 2.5 2.6 2.7 2.9 3.1 3.3 3.6; do
   row=$(run "policies.precision_options.bits=$bits")
@@ -62,13 +62,13 @@ for bits in 2.3 2.5 2.6 2.7 2.9 3.1 3.3 3.6; do
   }'
 done
 
-# A call takes P of prefill and its share of D decode steps: 1/rate = P + D step / calls that run.
+# A request takes P of prefill and its fraction of D decode steps: 1/rate = P + D step / requests that run.
 printf '\n## Where the throughput ratio comes from\n\n'
 awk -v a="$base" -v b="$(run)" 'BEGIN {
   split(a, x, " "); split(b, y, " ")
   dx = x[2] / x[1] * x[4] / 1e3 / x[3]; dy = y[2] / y[1] * y[4] / 1e3 / y[3]
   px = 1 / x[1] - dx; py = 1 / y[1] - dy
-  printf "Seconds of an engine per call: bf16 %.2f of prefill + %.2f of decode; triaxial %.2f + %.2f.\n", px, dx, py, dy
+  printf "Seconds of an engine per request: bf16 %.2f of prefill + %.2f of decode; triaxial %.2f + %.2f.\n", px, dx, py, dy
   printf "Without prefill the ratio would be %.2f. It would be 1.52 if a prefill took %.2f s in both.\n", dx / dy,
     (dx - 1.52 * dy) / 0.52
 }'

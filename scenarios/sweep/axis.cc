@@ -34,8 +34,8 @@ Result<void> split_list(std::string_view field, std::string_view list, Axis* axi
     const size_t comma = list.find(',');
     const std::string_view value = list.substr(0, comma);
     if (value.empty())
-      return mistake(fmt::format("--vary={}", field), fmt::format("\"{}\" has an empty value", all),
-                     "separate values by single commas");
+      return make_error(fmt::format("--vary={}", field), fmt::format("\"{}\" has an empty value", all),
+                        "separate values by single commas");
     axis->values.emplace_back(value);
     if (comma == std::string_view::npos) return {};
     list.remove_prefix(comma + 1);
@@ -47,8 +47,8 @@ Result<void> take_steps(const std::string& where, std::string_view step, Axis* a
   const std::optional<Number> by = number(step.substr(1));
   const bool times = step[0] == '*';
   if (!by || (times ? by->value <= 1 || axis->low <= 0 : by->value <= 0))
-    return mistake(where, fmt::format("cannot step by \"{}\"", step),
-                   times ? "*F needs F > 1 and a range above 0" : "+D needs D > 0");
+    return make_error(where, fmt::format("cannot step by \"{}\"", step),
+                      times ? "*F needs F > 1 and a range above 0" : "+D needs D > 0");
   const bool whole = axis->whole && by->whole;
   // Each value from the first one, not from the one before: roundings do not add up.
   for (size_t i = 0;; ++i) {
@@ -56,7 +56,7 @@ Result<void> take_steps(const std::string& where, std::string_view step, Axis* a
     const double value = times ? axis->low * std::pow(by->value, n) : axis->low + by->value * n;
     if (value > axis->high * (1 + 1e-12)) break;
     if (i == kAxisValuesMax)
-      return mistake(where, fmt::format("has more than {} values", kAxisValuesMax), "take larger steps");
+      return make_error(where, fmt::format("has more than {} values", kAxisValuesMax), "take larger steps");
     axis->values.push_back(written(value, whole));
   }
   return {};
@@ -72,40 +72,41 @@ Result<void> take_range(const std::string& where, std::string_view text, size_t 
   }
   const std::optional<Number> low = number(text.substr(0, dots)), high = number(rest);
   if (!low || !high)
-    return mistake(where, fmt::format("\"{}\" is no range of numbers", text), "as in 1..8, 1..8*2 or 1..8+1");
+    return make_error(where, fmt::format("\"{}\" is no range of numbers", text),
+                      "as in 1..8, 1..8*2 or 1..8+1");
   if (low->value > high->value)
-    return mistake(where, fmt::format("the range {} ends before it starts", text),
-                   "give the smaller one first");
+    return make_error(where, fmt::format("the range {} ends before it starts", text),
+                      "give the smaller one first");
   axis->low = low->value;
   axis->high = high->value;
   axis->whole = low->whole && high->whole;
   if (step.empty()) return {};
   if (step.size() > 1) return take_steps(where, step, axis);
   if (step != "*" || axis->low <= 0)
-    return mistake(where, fmt::format("\"{}\" is no scale for {}", step, text),
-                   "* alone needs a range above 0");
+    return make_error(where, fmt::format("\"{}\" is no scale for {}", step, text),
+                      "* alone needs a range above 0");
   axis->logarithmic = true;
   return {};
 }
 
 }  // namespace
 
-std::string Axis::at(double share) const {
+std::string Axis::at(double fraction) const {
   if (!sampled()) {
-    const auto index = static_cast<size_t>(share * static_cast<double>(values.size()));
+    const auto index = static_cast<size_t>(fraction * static_cast<double>(values.size()));
     return values[std::min(index, values.size() - 1)];
   }
   // A whole range has one cell for each of its numbers.
   const double end = whole ? high + 1 : high;
-  const double value = logarithmic ? low * std::pow(end / low, share) : low + (end - low) * share;
+  const double value = logarithmic ? low * std::pow(end / low, fraction) : low + (end - low) * fraction;
   return written(whole ? std::min(std::floor(value), high) : value, whole);
 }
 
 Result<Axis> parse_axis(std::string_view vary) {
   const size_t equals = vary.find('=');
   if (equals == std::string_view::npos || equals == 0 || equals + 1 == vary.size())
-    return mistake("--vary", fmt::format("\"{}\" is no FIELD=VALUES", vary),
-                   "as in --vary=limits.calls_max=16..256*2");
+    return make_error("--vary", fmt::format("\"{}\" is no FIELD=VALUES", vary),
+                      "as in --vary=limits.requests_max=16..256*2");
   Axis axis;
   axis.field = vary.substr(0, equals);
   const std::string_view text = vary.substr(equals + 1);
@@ -115,7 +116,7 @@ Result<Axis> parse_axis(std::string_view vary) {
   const bool range = dots != std::string_view::npos && text.find(',') == std::string_view::npos &&
                      number(text.substr(0, dots)).has_value();
   Result<void> ok = range ? take_range(where, text, dots, &axis) : split_list(axis.field, text, &axis);
-  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return axis;
 }
 

@@ -1,7 +1,7 @@
 // Axis is one field of a scenario that a sweep varies, and the values it takes.
 //
-//   limits.calls_max=16,32,64          these
-//   limits.calls_max=16..256*2         16, 32, 64, 128, 256
+//   limits.requests_max=16,32,64          these
+//   limits.requests_max=16..256*2         16, 32, 64, 128, 256
 //   replay.population=8..64+8          8, 16, ... 64
 //   memory.gpu_pages=1000..9000        sampled: evenly from the range, whole if both ends are
 //   replay.rate=0.01..10*              sampled: evenly on a logarithmic scale
@@ -29,14 +29,14 @@ struct Axis {
   bool whole = false;
 
   bool sampled() const { return values.empty(); }
-  // The value at `share` of the axis; 0 <= share < 1.
-  std::string at(double share) const;
+  // The value at `fraction` of the axis; 0 <= share < 1.
+  std::string at(double fraction) const;
 };
 
 // At most this many values on one axis.
 constexpr size_t kAxisValuesMax = 100'000;
 
-// `vary` is FIELD=VALUES as above. Mistakes are about --vary.
+// `vary` is FIELD=VALUES as above. Errors are about --vary.
 Result<Axis> parse_axis(std::string_view vary);
 
 }  // namespace kvtwin

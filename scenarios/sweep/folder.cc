@@ -60,13 +60,13 @@ Result<void> check_same_sweep(const std::string& dir, const SweepWords& words) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return {};
   const Result<std::string> text = read_text_file(path);
-  if (!text) return tl::unexpected<Mistake>(text.error());
+  if (!text) return tl::unexpected<Error>(text.error());
   v1::Sweep file;
   if (Result<void> ok = parse_textproto(*text, path, &file); !ok) return ok;
   const SweepWords there{
       file.scenario(), {file.vary().begin(), file.vary().end()}, {file.set().begin(), file.set().end()}};
   if (sweep_fingerprint(there) == sweep_fingerprint(words)) return {};
-  return mistake(
+  return make_error(
       dir,
       fmt::format("is of another sweep: {} over {}{}{}", name_of(there), fmt::join(fields(there), ", "),
                   there.sets.empty() ? "" : " with ", fmt::join(there.sets, ", ")),
@@ -87,7 +87,7 @@ Result<void> note_sweep(const std::string& dir, const SweepWords& words) {
   const std::string draft = fmt::format(".{}.{}.{}", kFile, host, getpid());
   if (Result<void> ok = write_files(dir, {{draft, text}}); !ok) return ok;
   fs::rename(fs::path(dir) / draft, path, failed);
-  if (failed) return mistake(path, "cannot be written: " + failed.message());
+  if (failed) return make_error(path, "cannot be written: " + failed.message());
   return {};
 }
 

@@ -26,7 +26,7 @@ uint64_t sweep_fingerprint(const SweepWords& words);
 // Fails if `dir` is of another sweep.
 Result<void> check_same_sweep(const std::string& dir, const SweepWords& words);
 
-// Makes `dir` one of this sweep. A mistake here is the environment's.
+// Makes `dir` one of this sweep. An error here is the environment's.
 Result<void> note_sweep(const std::string& dir, const SweepWords& words);
 
 }  // namespace kvtwin

@@ -1,5 +1,5 @@
-// Successive halving (Jamieson and Talwalkar 2016): all points at a low fidelity, the better share of them at
-// the next, and so on. A fidelity is a value of one field: sessions of the trace, say.
+// Successive halving (Jamieson and Talwalkar 2016): all points at a low fidelity, the better fraction of them
+// at the next, and so on. A fidelity is a value of one field: sessions of the trace, say.
 
 #ifndef KVTWIN_SCENARIOS_SWEEP_HALVING_H_
 #define KVTWIN_SCENARIOS_SWEEP_HALVING_H_

@@ -41,12 +41,12 @@ Result<std::unique_ptr<SweepIndex>> SweepIndex::open(const std::string& path, co
       ok = index->prepare(spec, rows);
     }
     if (ok) return index;
-    if (last) return tl::unexpected<Mistake>(ok.error());
+    if (last) return tl::unexpected<Error>(ok.error());
     index.reset();
     warn(ok.error().text() + "; it is made again from the points");
     remove_base(path);
   }
-  return mistake(path, "cannot be opened");
+  return make_error(path, "cannot be opened");
 }
 
 SweepIndex::~SweepIndex() { sqlite3_close(base_); }
@@ -61,8 +61,8 @@ void SweepIndex::bind(sqlite3_stmt* statement, int at, const Cell& cell) {
   }
 }
 
-tl::unexpected<Mistake> SweepIndex::failure() const {
-  return mistake(path_, fmt::format("the index cannot be written: {}", sqlite3_errmsg(base_)));
+tl::unexpected<Error> SweepIndex::failure() const {
+  return make_error(path_, fmt::format("the index cannot be written: {}", sqlite3_errmsg(base_)));
 }
 
 Result<void> SweepIndex::prepare(const SweepSpec& spec, const std::vector<SweepRow>& rows) {

@@ -41,7 +41,7 @@ class SweepIndex {
   static void bind(sqlite3_stmt* statement, int at, const Cell& cell);
   Result<void> run(const char* sql, const std::vector<Cell>& cells);
   Result<void> put_metrics(const SweepRow& row);
-  tl::unexpected<Mistake> failure() const;
+  tl::unexpected<Error> failure() const;
 
   const std::string path_;
   sqlite3* base_ = nullptr;

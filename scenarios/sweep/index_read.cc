@@ -32,9 +32,9 @@ class Reader {
   }
 
  private:
-  tl::unexpected<Mistake> failure() const {
-    return mistake(path_, fmt::format("the index cannot be read: {}", sqlite3_errmsg(base_)),
-                   "kvtwin sweep makes it again from the points");
+  tl::unexpected<Error> failure() const {
+    return make_error(path_, fmt::format("the index cannot be read: {}", sqlite3_errmsg(base_)),
+                      "kvtwin sweep makes it again from the points");
   }
 
   const std::string path_;
@@ -63,7 +63,7 @@ Result<IndexedSweep> read_index(const std::string& path) {
   Result<void> ok = reader.each("SELECT DISTINCT field FROM axes ORDER BY rowid", [&](sqlite3_stmt* row) {
     if (axis_of.emplace(text(row, 0), out.axes.size()).second) out.axes.push_back(text(row, 0));
   });
-  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   std::map<int64_t, size_t> place;
   std::vector<nlohmann::ordered_json> metrics;
   ok = reader.each("SELECT point FROM points WHERE state='done' ORDER BY point", [&](sqlite3_stmt* row) {
@@ -71,18 +71,18 @@ Result<IndexedSweep> read_index(const std::string& path) {
     out.points.push_back({std::vector<std::string>(out.axes.size()), ""});
     metrics.emplace_back(nlohmann::ordered_json::object());
   });
-  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   ok = reader.each("SELECT point, field, value FROM axes", [&](sqlite3_stmt* row) {
     const auto found = place.find(sqlite3_column_int64(row, 0));
     if (found != place.end()) out.points[found->second].values[axis_of[text(row, 1)]] = text(row, 2);
   });
-  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   ok = reader.each("SELECT p.point, m.name, m.value FROM points p JOIN metrics m USING(key) ORDER BY m.rowid",
                    [&](sqlite3_stmt* row) {
                      const auto found = place.find(sqlite3_column_int64(row, 0));
                      if (found != place.end()) metrics[found->second][text(row, 1)] = value(row, 2);
                    });
-  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   for (size_t i = 0; i < out.points.size(); ++i) out.points[i].metrics = metrics[i].dump();
   return out;
 }

@@ -14,11 +14,11 @@ Result<std::vector<SweepPoint>> grid(const std::vector<Axis>& axes) {
   size_t count = 1;
   for (const Axis& axis : axes) {
     if (axis.sampled())
-      return mistake(fmt::format("--vary={}", axis.field), "is a range without steps",
-                     "give steps (1..8*2, 1..8+1), or --samples=N");
+      return make_error(fmt::format("--vary={}", axis.field), "is a range without steps",
+                        "give steps (1..8*2, 1..8+1), or --samples=N");
     if (axis.values.size() > kSweepPointsMax / count)
-      return mistake("--vary", fmt::format("there are more than {} combinations", kSweepPointsMax),
-                     "sample them: --samples=N");
+      return make_error("--vary", fmt::format("there are more than {} combinations", kSweepPointsMax),
+                        "sample them: --samples=N");
     count *= axis.values.size();
   }
   std::vector<SweepPoint> points(count);
@@ -60,8 +60,8 @@ std::vector<SweepPoint> sobol_points(const std::vector<Axis>& axes, const Sampli
 Result<std::vector<SweepPoint>> sweep_points(const std::vector<Axis>& axes, const Sampling& sampling) {
   if (sampling.sampler == Sampler::kGrid) return grid(axes);
   if (sampling.samples == 0 || sampling.samples > kSweepPointsMax)
-    return mistake("--samples", fmt::format("{} points cannot be sampled", sampling.samples),
-                   fmt::format("1 to {}", kSweepPointsMax));
+    return make_error("--samples", fmt::format("{} points cannot be sampled", sampling.samples),
+                      fmt::format("1 to {}", kSweepPointsMax));
   return sampling.sampler == Sampler::kSobol ? sobol_points(axes, sampling) : random_points(axes, sampling);
 }
 
@@ -74,8 +74,8 @@ Result<Shard> parse_shard(std::string_view text) {
   };
   if (slash == std::string_view::npos || !whole(text.substr(0, slash), &shard.index) ||
       !whole(text.substr(slash + 1), &shard.count) || shard.index >= shard.count)
-    return mistake("--shard", fmt::format("\"{}\" is no part of a whole", text),
-                   "INDEX/COUNT from 0, as in 0/4");
+    return make_error("--shard", fmt::format("\"{}\" is no part of a whole", text),
+                      "INDEX/COUNT from 0, as in 0/4");
   return shard;
 }
 

@@ -88,7 +88,7 @@ Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs,
         continue;
       }
       if (running.empty())
-        return mistake(program, fmt::format("cannot be started: {}", std::strerror(errno)));
+        return make_error(program, fmt::format("cannot be started: {}", std::strerror(errno)));
       // Too many processes for now: wait for one of ours.
     }
     int status = 0;

@@ -24,7 +24,7 @@ struct JobEnd {
 };
 
 // Runs all jobs with `program`, of each lane at most `at_once[lane]` at a time. `ended` returns false to
-// start no more. Children die with this process. Mistake: no process can be started. REQUIRES: every job's
+// start no more. Children die with this process. Error: no process can be started. REQUIRES: every job's
 // lane is there, and has room for one.
 Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs,
                       const std::vector<uint32_t>& at_once, const std::function<bool(const JobEnd&)>& ended);

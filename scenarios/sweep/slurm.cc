@@ -65,13 +65,13 @@ Result<void> run_on_slurm(const SlurmJob& job) {
   words.push_back(job.dir + "/slurm.sh");
   const int status = run_sbatch(words);
   if (status == 127 || status < 0)
-    return mistake("--launcher=slurm", "sbatch was not found",
-                   "run this where jobs are submitted, or use --shard");
+    return make_error("--launcher=slurm", "sbatch was not found",
+                      "run this where jobs are submitted, or use --shard");
   std::error_code ignored;
   // sbatch ends with what the worst task ended with; only if none wrote a log was it sbatch itself.
   if (status != 0 && !std::filesystem::exists(job.dir + "/slurm-0.log", ignored))
-    return mistake("--launcher=slurm", fmt::format("sbatch ended with status {}", status),
-                   "its message is above");
+    return make_error("--launcher=slurm", fmt::format("sbatch ended with status {}", status),
+                      "its message is above");
   return {};
 }
 

@@ -24,7 +24,7 @@ struct SlurmJob {
 // The batch script: what `dir`/slurm.sh will hold.
 std::string slurm_script(const SlurmJob& job);
 // Writes the script, submits it and waits for the end of all tasks. Wrong: there is no sbatch, or it refuses.
-// Tasks that failed are no mistake here: what they did not do is missing.
+// Tasks that failed are no error here: what they did not do is missing.
 Result<void> run_on_slurm(const SlurmJob& job);
 
 }  // namespace kvtwin

@@ -44,9 +44,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-std::string first_of(const Mistakes& mistakes) {
-  return mistakes.empty() ? "" : one_line(mistakes.front().text());
-}
+std::string first_of(const Errors& errors) { return errors.empty() ? "" : one_line(errors.front().text()); }
 
 // Held until it goes; the kernel lets go of it when the process dies.
 class Lock {
@@ -107,30 +105,30 @@ Result<void> check_fields_read(const SweepSpec& spec, const std::vector<SweepPoi
   std::map<std::string, std::string> given;  // field to the word that gave it
   for (const std::string& set : spec.sets) given[set.substr(0, set.find('='))] = "--set=" + set;
   for (const Axis& axis : spec.axes) given[axis.field] = "--vary=" + axis.field;
-  std::map<std::string, Mistake> unread;
+  std::map<std::string, Error> unread;
   for (size_t i = 0; i < points.size() && !given.empty(); ++i) {
-    const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.scenario, sets_of(spec, points[i]));
+    const tl::expected<Scenario, Errors> scenario = load_scenario(spec.scenario, sets_of(spec, points[i]));
     if (!scenario) continue;  // a failed row
     std::erase_if(given, [&](const auto& one) {
-      const std::optional<Mistake> why = why_unread(scenario->values, one.first, one.second);
+      const std::optional<Error> why = why_unread(scenario->values, one.first, one.second);
       if (why) unread.try_emplace(one.first, *why);
       return !why;
     });
     std::erase_if(unread, [&](const auto& one) { return !given.contains(one.first); });
   }
-  if (!unread.empty()) return tl::unexpected<Mistake>(unread.begin()->second);
+  if (!unread.empty()) return tl::unexpected<Error>(unread.begin()->second);
   return {};
 }
 
 Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir, const Warn& warn) {
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
-  if (!points) return tl::unexpected<Mistake>(points.error());
-  if (Result<void> ok = check_fields_read(spec, *points); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (!points) return tl::unexpected<Error>(points.error());
+  if (Result<void> ok = check_fields_read(spec, *points); !ok) return tl::unexpected<Error>(ok.error());
   Result<std::vector<SweepRow>> rows = plan_points(spec, *points, dir, warn);
   // A field that nobody knows, say: nothing will ever run, so nothing is written either.
   if (rows && !rows->empty() &&
       std::all_of(rows->begin(), rows->end(), [](const SweepRow& row) { return row.key.empty(); }))
-    return mistake(spec.scenario, "no point can run: " + rows->front().error, "change what they share");
+    return make_error(spec.scenario, "no point can run: " + rows->front().error, "change what they share");
   return rows;
 }
 
@@ -142,14 +140,14 @@ Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vect
     SweepRow& row = rows[i];
     row.point = i;
     row.values = points[i];
-    const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.scenario, sets_of(spec, row.values));
+    const tl::expected<Scenario, Errors> scenario = load_scenario(spec.scenario, sets_of(spec, row.values));
     if (!scenario) {
       row.state = PointState::kFailed;
       row.error = first_of(scenario.error());
       continue;
     }
     const Result<uint64_t> inputs = inputs_fingerprint(*scenario, &read);
-    if (!inputs) return tl::unexpected<Mistake>(inputs.error());
+    if (!inputs) return tl::unexpected<Error>(inputs.error());
     row.key = fmt::format("{:016x}", *inputs);
     std::string complaint;
     look_up(dir, &row, &complaint);
@@ -178,10 +176,10 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
                        std::vector<SweepRow>* rows, const std::function<void(const SweepRow&)>& ended) {
   std::error_code failed;
   fs::create_directories(fs::path(dir) / "points", failed);
-  if (failed) return mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+  if (failed) return make_error(dir, "cannot be made: " + failed.message(), "choose another --out");
   const Lock lock(fs::path(dir) / fmt::format(".lock-{}-of-{}", how.shard.index, how.shard.count));
   if (!lock.held())
-    return mistake(dir, "another process sweeps here", "wait for it, or choose another --out");
+    return make_error(dir, "another process sweeps here", "wait for it, or choose another --out");
   std::map<std::string, std::vector<size_t>> same;  // rows by key
   std::vector<Job> jobs;
   std::vector<std::string> keys;
@@ -194,7 +192,7 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
     }
     of_key.push_back(row.point);
   }
-  std::optional<Mistake> environment;
+  std::optional<Error> environment;
   Result<void> ran = run_jobs(how.program, jobs, {how.at_once}, [&](const JobEnd& end) {
     const std::vector<size_t>& of_key = same[keys[end.job]];
     SweepRow& first = (*rows)[of_key.front()];
@@ -204,13 +202,13 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
       row.state = first.state, row.error = first.error, row.metrics = first.metrics;
     }
     if (end.status == kEnvironment && !environment)
-      environment = Mistake{fmt::format("point {}", first.point), first.error,
-                            "mend that and repeat the command: what is done stays done"};
+      environment = Error{fmt::format("point {}", first.point), first.error,
+                          "mend that and repeat the command: what is done stays done"};
     ended(first);
     return !environment;
   });
   if (!ran) return ran;
-  if (environment) return tl::unexpected<Mistake>(*environment);
+  if (environment) return tl::unexpected<Error>(*environment);
   return {};
 }
 

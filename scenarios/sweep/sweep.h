@@ -49,7 +49,7 @@ struct SweepRow {
 Result<void> check_fields_read(const SweepSpec& spec, const std::vector<SweepPoint>& points);
 
 // All points in order, each with its key, and as far as DIR knows them. Points at which the scenario is wrong
-// are failed rows, no mistakes. `warn` is told of results that cannot be read and count as missing.
+// are failed rows, no errors. `warn` is told of results that cannot be read and count as missing.
 using Warn = std::function<void(const std::string&)>;
 Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir, const Warn& warn);
 // The same of these points.
@@ -66,7 +66,7 @@ struct SweepRun {
 };
 
 // Runs what is missing or failed, once per key. `ended` is called after each point that ran, with all rows of
-// its key up to date. Mistakes: another process sweeps here, or the environment failed (disk full), after
+// its key up to date. Errors: another process sweeps here, or the environment failed (disk full), after
 // which nothing more is started: exit status 3.
 Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const SweepRun& how,
                        std::vector<SweepRow>* rows, const std::function<void(const SweepRow&)>& ended);

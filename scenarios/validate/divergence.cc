@@ -9,7 +9,7 @@ namespace {
 
 using Launch = LaunchHistory::Launch;
 
-// Calls of a batch that are listed one by one; the rest are counted.
+// Requests of a batch that are listed one by one; the rest are counted.
 constexpr size_t kListed = 12;
 
 // The launch that ran `step`: the last one that begins there or before it. Null: none did.
@@ -27,7 +27,7 @@ PlanEntry at_offset(PlanEntry entry, uint64_t offset) {
 }
 
 bool same(const PlanEntry& a, const PlanEntry& b) {
-  return a.call == b.call && a.kind == b.kind && a.tokens == b.tokens && a.context == b.context &&
+  return a.request == b.request && a.kind == b.kind && a.tokens == b.tokens && a.context == b.context &&
          a.samples == b.samples;
 }
 
@@ -63,20 +63,21 @@ uint64_t first_difference(const std::vector<Launch>& a, const std::vector<Launch
 
 std::string batch_text(const Launch& launch, uint64_t step) {
   uint32_t decodes = 0, chunks = 0, tokens = 0;
-  std::string calls;
+  std::string requests;
   for (size_t i = 0; i < launch.entries.size(); ++i) {
     const PlanEntry entry = at_offset(launch.entries[i], step - launch.step);
     const bool decode = entry.kind == EntryKind::kDecode;
     (decode ? decodes : chunks) += 1;
     tokens += entry.tokens;
     if (i < kListed)
-      calls += fmt::format(
-          "{}{}{}", i > 0 ? ", " : "", raw(entry.call),
+      requests += fmt::format(
+          "{}{}{}", i > 0 ? ", " : "", raw(entry.request),
           decode ? fmt::format("@{}", entry.context) : fmt::format(":{}@{}", entry.tokens, entry.context));
   }
-  if (launch.entries.size() > kListed) calls += fmt::format(", and {} more", launch.entries.size() - kListed);
-  return fmt::format("{} decodes, {} chunks, {} tokens, {} compressions (calls {})", decodes, chunks, tokens,
-                     launch.compressions, calls);
+  if (launch.entries.size() > kListed)
+    requests += fmt::format(", and {} more", launch.entries.size() - kListed);
+  return fmt::format("{} decodes, {} chunks, {} tokens, {} compressions (requests {})", decodes, chunks,
+                     tokens, launch.compressions, requests);
 }
 
 std::string side_text(const std::string& name, const std::vector<Launch>& all, uint64_t step) {
@@ -87,11 +88,11 @@ std::string side_text(const std::string& name, const std::vector<Launch>& all, u
   std::string out = fmt::format("      {}: planned at {:.6f} s: {}\n", name,
                                 static_cast<double>(launch->at.ns) / 1e9, batch_text(*launch, step));
   out += fmt::format(
-      "      {:>{}}  then {} calls ran, {} waited, {} had ended, {} had been preempted; pages {} held, {} "
+      "      {:>{}}  then {} requests ran, {} waited, {} had ended, {} had been preempted; pages {} held, {} "
       "cached, {} "
       "free; host pages {} free; {} transfers asked for\n",
-      "", name.size(), g.calls_running, g.calls_waiting, launch->done, launch->preempted, g.pages_gpu_held,
-      g.pages_gpu_cached, g.pages_gpu_free, g.pages_host_free, launch->transfers);
+      "", name.size(), g.requests_running, g.requests_waiting, launch->done, launch->preempted,
+      g.pages_gpu_held, g.pages_gpu_cached, g.pages_gpu_free, g.pages_host_free, launch->transfers);
   return out;
 }
 
@@ -116,9 +117,9 @@ void LaunchHistory::saw_command(Instant now, const Command& command) {
                                engine.preempted});
   } else if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     ++engines_.at(raw(transfer->engine)).transfers;
-  } else if (const auto* drop = std::get_if<DropCallState>(&command)) {
+  } else if (const auto* drop = std::get_if<DropRequestState>(&command)) {
     Engine& engine = engines_.at(raw(drop->engine));
-    ++(drop->reason == DropCallState::Reason::kFinished ? engine.done : engine.preempted);
+    ++(drop->reason == DropRequestState::Reason::kFinished ? engine.done : engine.preempted);
   }
 }
 

@@ -22,9 +22,9 @@ class LaunchHistory final : public Observer {
     std::vector<PlanEntry> entries;
     size_t compressions = 0;
     CoreGauges gauges;       // behind the decision
-    uint64_t done = 0;       // calls that had ended
+    uint64_t done = 0;       // requests that had ended
     uint64_t transfers = 0;  // that had been asked for
-    uint64_t preempted = 0;  // calls that had lost their pages
+    uint64_t preempted = 0;  // requests that had lost their pages
   };
 
   explicit LaunchHistory(size_t engines) : engines_(engines) {}

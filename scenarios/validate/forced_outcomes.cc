@@ -15,25 +15,26 @@ class LoggedOutcomes final : public OutcomeSource {
  public:
   explicit LoggedOutcomes(const Log::Engine& engine) : engine_(engine) {}
 
-  void step(const LaunchStep& launch, uint32_t, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t, DataOutcomes* values) override {
     values->clear();
     // A stretch ends with the step that has outcomes.
-    const auto stretch =
-        std::lower_bound(engine_.stretches.begin(), engine_.stretches.end(), raw(launch.step),
-                         [](const Log::Stretch& one, uint64_t step) { return one.step + one.steps <= step; });
-    if (stretch == engine_.stretches.end()) return;
+    const auto busy_period = std::lower_bound(
+        engine_.coalesced_runs.begin(), engine_.coalesced_runs.end(), raw(launch.step),
+        [](const Log::CoalescedSteps& one, uint64_t step) { return one.step + one.steps <= step; });
+    if (busy_period == engine_.coalesced_runs.end()) return;
     for (const Compression& compression : launch.compressions) {
-      const CallId call = launch.entries[compression.entry].call;
-      for (const Log::Kept& kept : stretch->kept) {
-        if (kept.call != call) continue;
-        values->kept_counts.insert(values->kept_counts.end(), kept.counts.begin(), kept.counts.end());
-        values->kept_live.insert(values->kept_live.end(), kept.live.begin(), kept.live.end());
+      const RequestId request = launch.entries[compression.entry].request;
+      for (const Log::Retained& retained : busy_period->retained) {
+        if (retained.request != request) continue;
+        values->retained_counts.insert(values->retained_counts.end(), retained.counts.begin(),
+                                       retained.counts.end());
+        values->retained_live.insert(values->retained_live.end(), retained.live.begin(), retained.live.end());
       }
-      values->end_kept(call);
+      values->end_retained(request);
     }
-    values->link_kept();
+    values->link_retained();
   }
-  void told(const Command&) override {}
+  void notify(const Command&) override {}
 
  private:
   const Log::Engine& engine_;
@@ -47,11 +48,11 @@ class Asking final : public Observer {
   void saw_command(Instant, const Command& command) override {
     const auto* launch = std::get_if<LaunchStep>(&command);
     if (launch != nullptr) {
-      StepValues values;
+      DataOutcomes values;
       sources_.at(raw(launch->engine))->step(*launch, 0, &values);
       return;
     }
-    for (OutcomeSource* source : sources_) source->told(command);
+    for (OutcomeSource* source : sources_) source->notify(command);
   }
 
  private:
@@ -59,12 +60,13 @@ class Asking final : public Observer {
 };
 
 bool awaits_outcomes(const Log& log) {
-  const auto retains = [](const Log::Stretch& stretch) {
-    return std::any_of(stretch.kept.begin(), stretch.kept.end(),
-                       [](const Log::Kept& kept) { return !kept.counts.empty() || !kept.live.empty(); });
+  const auto retains = [](const Log::CoalescedSteps& busy_period) {
+    return std::any_of(
+        busy_period.retained.begin(), busy_period.retained.end(),
+        [](const Log::Retained& retained) { return !retained.counts.empty() || !retained.live.empty(); });
   };
   return std::any_of(log.engines.begin(), log.engines.end(), [&](const Log::Engine& engine) {
-    return std::any_of(engine.stretches.begin(), engine.stretches.end(), retains);
+    return std::any_of(engine.coalesced_runs.begin(), engine.coalesced_runs.end(), retains);
   });
 }
 
@@ -81,7 +83,7 @@ Result<std::string> retained_outcomes(const std::string& name, const Log& log) {
   }
   Asking asking(sources);
   const Result<Replayed> replayed = replay(name, log, {&asking});
-  if (!replayed) return tl::unexpected<Mistake>(replayed.error());
+  if (!replayed) return tl::unexpected<Error>(replayed.error());
   return outcomes.finish();
 }
 

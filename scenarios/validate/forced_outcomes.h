@@ -1,6 +1,6 @@
 // What compressions retained in a recorded run, written as a record that a simulation can follow
-// (simulation.kept: "recorded"). A run with forced outcomes is simulated with the very same ones: draws of
-// another key or seed are another run's.
+// (simulation.retained: "recorded"). A run with forced outcomes is simulated with the very same ones: draws
+// of another key or seed are another run's.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_FORCED_OUTCOMES_H_
 #define KVTWIN_SCENARIOS_VALIDATE_FORCED_OUTCOMES_H_

@@ -41,17 +41,17 @@ struct Steps {
 Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::string& path) {
   std::vector<std::string> sets = request.sets;
   sets.push_back("cost.profile=" + fs::absolute(request.profile).string());
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(path, sets);
-  if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+  const tl::expected<Scenario, Errors> scenario = load_scenario(path, sets);
+  if (!scenario) return tl::unexpected<Error>(scenario.error().front());
   const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
   if (request.record) {
     const RecordRequest recorded{path, sets, "cuda", "wall", 1, folder, request.work, request.progress};
-    if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Mistake>(ok.error());
+    if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Error>(ok.error());
   }
   const Result<std::vector<Recording>> recordings = read_recordings(folder);
-  if (!recordings) return tl::unexpected<Mistake>(recordings.error());
-  tl::expected<Composed, Mistakes> composed = compose(*scenario);
-  if (!composed) return tl::unexpected<Mistake>(composed.error().front());
+  if (!recordings) return tl::unexpected<Error>(recordings.error());
+  tl::expected<Composed, Errors> composed = compose(*scenario);
+  if (!composed) return tl::unexpected<Error>(composed.error().front());
   const PolicySet& set = composed->options.engines.front().policies;
   Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision),
             composed->llm.name,
@@ -60,13 +60,13 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
             {},
             {}};
   for (const Recording& recording : *recordings) {
-    const Retrieving retrieving = make_retrieving(*scenario, *composed);
+    const RetrievalSetup retrieving = make_retrieving(*scenario, *composed);
     OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), {});
     const Result<Replayed> replayed = replay(name, recording.log, {&open});
-    if (!replayed) return tl::unexpected<Mistake>(replayed.error());
+    if (!replayed) return tl::unexpected<Error>(replayed.error());
     if (!replayed->same)
-      return mistake(folder, fmt::format("is no run of {} as it is now: {}", path, replayed->difference),
-                     "record it again");
+      return make_error(folder, fmt::format("is no run of {} as it is now: {}", path, replayed->difference),
+                        "record it again");
     const std::vector<PricedStep> steps = open.steps();
     if (out.method == kDense) out.dense.insert(out.dense.end(), steps.begin(), steps.end());
     if (!steps.empty()) out.first.push_back(steps.front());
@@ -98,7 +98,7 @@ Result<ByMethod> all_steps(const MethodCalibrationRequest& request) {
   ByMethod out;
   for (const std::string& path : request.scenarios) {
     Result<Steps> steps = steps_of(request, path);
-    if (!steps) return tl::unexpected<Mistake>(steps.error());
+    if (!steps) return tl::unexpected<Error>(steps.error());
     Steps& all = out[{steps->method, steps->model}];
     all.paths.push_back(path);
     all.samples.insert(all.samples.end(), steps->samples.begin(), steps->samples.end());
@@ -112,7 +112,7 @@ Result<ByMethod> steps_by(const MeasuredDevice& device, const std::vector<std::s
                           MethodCalibrationRequest request) {
   constexpr char kProfile[] = "profile.textproto";
   if (auto ok = write_files(request.work, {{kProfile, measured_device_textproto(device)}}); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   request.profile = fmt::format("{}/{}", request.work, kProfile), request.record = false;
   request.scenarios = paths;
   return all_steps(request);
@@ -129,10 +129,10 @@ Result<void> settle_dense(const MethodCalibrationRequest& request, ByMethod* ste
   if (dense.empty()) return {};
   forget_served(device);
   const Result<ByMethod> served = steps_by(*device, dense, request);
-  if (!served) return tl::unexpected<Mistake>(served.error());
+  if (!served) return tl::unexpected<Error>(served.error());
   for (const auto& [key, one] : *served) learn_served(one.dense, device);
   Result<ByMethod> again = steps_by(*device, others, request);
-  if (!again) return tl::unexpected<Mistake>(again.error());
+  if (!again) return tl::unexpected<Error>(again.error());
   *steps = std::move(*again);
   return {};
 }
@@ -174,14 +174,14 @@ double chosen_from_price(const ByMethod& by_method, const std::string& model) {
 
 Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
   Result<MeasuredDevice> device = load_measured_device(request.profile);
-  if (!device) return tl::unexpected<Mistake>(device.error());
+  if (!device) return tl::unexpected<Error>(device.error());
   if (Result<void> ok = check_sets_read(request.scenarios, request.sets, "cuda", "wall"); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   Result<ByMethod> found = all_steps(request);
-  if (!found) return tl::unexpected<Mistake>(found.error());
+  if (!found) return tl::unexpected<Error>(found.error());
   ByMethod& by_method = *found;
   if (Result<void> ok = settle_dense(request, &by_method, &*device); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   std::map<std::string, double> chosen_from;  // by model
   for (const auto& [key, steps] : by_method) {
     MethodCounts known = known_before();

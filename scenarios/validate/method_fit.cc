@@ -10,7 +10,8 @@ constexpr int kRounds = 12;
 constexpr double kSmallError = 0.003;  // relative: below it a step weighs no more
 constexpr double kRidge =
     1e-6;  // terms that always come together share a price alike, whatever the last bits
-constexpr double kBeside = 0.4;  // of a step; the time between attention and the next layer's recall is more
+constexpr double kConcurrent =
+    0.4;                         // of a step; the time between attention and the next layer's recall is more
 constexpr double kHeldUp = 1.1;  // a step takes so much longer than its sum: it waited
 
 using Vector = std::vector<double>;
@@ -81,18 +82,18 @@ double predicted(const MethodSample& one, const MethodCounts& prices) {
 
 // Recalls behind attention run beside all that is not attention or another recall, and the rest of them is
 // waited for (graph_pricer.h has the exact rule).
-double beside(const MethodSample& one, MethodCounts prices) {
-  for (const MethodTerm pages :
-       {MethodTerm::kRecalling, MethodTerm::kRecallingHead, MethodTerm::kRecallingNext, MethodTerm::kPageNow,
-        MethodTerm::kPageMixed, MethodTerm::kPageBeside, MethodTerm::kPageLaunched, MethodTerm::kPageNext})
+double concurrent(const MethodSample& one, MethodCounts prices) {
+  for (const MethodTerm pages : {MethodTerm::kLoading, MethodTerm::kRecallingHead, MethodTerm::kRecallingNext,
+                                 MethodTerm::kPageNow, MethodTerm::kPageMixed, MethodTerm::kPageConcurrent,
+                                 MethodTerm::kPageLaunched, MethodTerm::kPageNext})
     prices[index(pages)] = 0;
   return predicted(one, prices) - one.attention;
 }
 
-double predicted_beside(const MethodSample& one, MethodCounts prices) {
+double predicted_concurrent(const MethodSample& one, MethodCounts prices) {
   const double recalls = one.counts[index(MethodTerm::kPageNext)] * prices[index(MethodTerm::kPageNext)];
   prices[index(MethodTerm::kPageNext)] = 0;
-  return predicted(one, prices) + std::max(0.0, recalls - beside(one, prices));
+  return predicted(one, prices) + std::max(0.0, recalls - concurrent(one, prices));
 }
 
 MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) {
@@ -130,14 +131,14 @@ double page_behind(const std::vector<MethodSample>& samples, MethodCounts prices
     const double pages = one.counts[index(MethodTerm::kPageNext)], sum = predicted(one, prices);
     if (pages <= 0 || one.counts[index(MethodTerm::kChunkStep)] > 0) continue;
     with.push_back(&one);
-    if (one.measured > kHeldUp * sum) tried.push_back((one.measured - sum + beside(one, prices)) / pages);
+    if (one.measured > kHeldUp * sum) tried.push_back((one.measured - sum + concurrent(one, prices)) / pages);
   }
   double best = 0, least = 0;
   for (size_t i = 0; i < tried.size(); ++i) {
     price = tried[i];
     double error = 0;
     for (const MethodSample* one : with)
-      error += std::abs(predicted_beside(*one, prices) / one->measured - 1);
+      error += std::abs(predicted_concurrent(*one, prices) / one->measured - 1);
     if (i == 0 || error < least) best = price, least = error;
   }
   return best;
@@ -150,7 +151,7 @@ std::vector<MethodSample> without_waits(const std::vector<MethodSample>& samples
   std::vector<MethodSample> out;
   for (const MethodSample& one : samples) {
     const double pages = one.counts[index(MethodTerm::kPageNext)];
-    const bool waits = page > 0 ? pages * page > kBeside * one.measured : pages * 2 > most;
+    const bool waits = page > 0 ? pages * page > kConcurrent * one.measured : pages * 2 > most;
     if (!waits && !recorded(one)) out.push_back(one);
   }
   return out;
@@ -187,7 +188,7 @@ double choosing_error(const std::vector<MethodSample>& samples, const MeasuredMe
   double sum = 0, count = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s % kHeldOut == 0 || samples[s].counts[index(MethodTerm::kChoosing)] == 0) continue;
-    sum += std::abs(predicted_beside(samples[s], prices) / samples[s].measured - 1), ++count;
+    sum += std::abs(predicted_concurrent(samples[s], prices) / samples[s].measured - 1), ++count;
   }
   return count > 0 ? sum / count : 0;
 }
@@ -215,7 +216,7 @@ MeasuredMethod fit_method(const std::string& name, const std::string& model,
   }
   std::vector<double> errors;
   for (size_t s = 0; s < samples.size(); s += kHeldOut)
-    errors.push_back(std::abs(predicted_beside(samples[s], prices) / samples[s].measured - 1));
+    errors.push_back(std::abs(predicted_concurrent(samples[s], prices) / samples[s].measured - 1));
   if (errors.empty()) return out;
   const Measured spread = measured_of(errors);
   out.error_median = spread.us, out.error_p90 = spread.p90;

@@ -27,7 +27,7 @@ void OpenLoop::saw_command(Instant now, const Command& command) {
 // A launch may be cut short: then the next one has the numbers of what never ran.
 void OpenLoop::price(Instant now, const LaunchStep& launch) {
   const std::vector<Instant>& ends = log_.engines.at(raw(launch.engine)).ends;
-  StepShape shape = sim::shape_of(launch, pricing_.lists_cells, &chunks_);
+  StepShape shape = sim::shape_of(launch, pricing_.lists_entries, &chunks_);
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));
@@ -60,11 +60,11 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
     const double size = pricing_.page_tokens / kMethodPageTokens;
     const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
     out->counts[static_cast<size_t>(before)] += size * recall.blocking;
-    out->counts[static_cast<size_t>(MethodTerm::kRecalling)] += recall.blocking > 0 ? 1 : 0;
+    out->counts[static_cast<size_t>(MethodTerm::kLoading)] += recall.blocking > 0 ? 1 : 0;
     out->counts[static_cast<size_t>(MethodTerm::kRecallingHead)] += recall.heads_waiting();
     out->counts[static_cast<size_t>(MethodTerm::kRecallingNext)] += recall.background > 0 ? 1 : 0;
     out->counts[static_cast<size_t>(MethodTerm::kPageNext)] += size * recall.background;
-    out->counts[static_cast<size_t>(MethodTerm::kPageBeside)] += recall.background;
+    out->counts[static_cast<size_t>(MethodTerm::kPageConcurrent)] += recall.background;
     if (launched.chunks.empty() && pricer.reads().launched())
       out->counts[static_cast<size_t>(MethodTerm::kPageLaunched)] += recall.background;
   }
@@ -79,19 +79,20 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   StepShape& shape = launched.shape;
   shape.chunks = launched.chunks, shape.compressions = launched.compressions;
   const Ticks begin = begun.ns * kTicksPerNs;
-  const GraphShapes::Key form =
-      pricing_.pricers.empty() ? GraphShapes::key(shape)
-                               : pricing_.pricers[engine]->form(shape, *launched.entries, launched.offset);
-  shape.chunk_load = memory->load.share(begin), shape.stretch_ms = memory->stretch.ms(begin);
-  shape.calm_ms = memory->stretch.calm_ms(begin), shape.stretch_before_ms = memory->stretch.length_ms();
-  shape.graph = memory->graphs.use(form, memory->graphs.seen(form));
+  const GraphShapes::Key graph_key =
+      pricing_.pricers.empty()
+          ? GraphShapes::key(shape)
+          : pricing_.pricers[engine]->graph_key(shape, *launched.entries, launched.offset);
+  shape.chunk_load = memory->load.fraction(begin), shape.busy_ms = memory->busy_period.ms(begin);
+  shape.calm_ms = memory->busy_period.calm_ms(begin), shape.busy_before_ms = memory->busy_period.length_ms();
+  shape.graph = memory->graphs.use(graph_key, memory->graphs.seen(graph_key));
   const uint32_t held = most_held(shape);
   shape.held_more = held - std::min(held, memory->most_held);
   memory->most_held = std::max(memory->most_held, held);
   shape.behind_many = memory->graphs.last_started() > GraphShapes::kManyRows;
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->stretch.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->graphs.add(form, GraphShapes::started_rows(shape));
+  memory->busy_period.add(shape, begin, ended.ns * kTicksPerNs);
+  memory->graphs.add(graph_key, GraphShapes::started_rows(shape));
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
   out.counts = method_counts(shape, pricing_.facts);
@@ -99,12 +100,12 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   const StepShape& reads = graph ? pricing_.pricers[engine]->reads() : shape;
   const StepCost cost = pricing_.cost->step(reads);
   const StepRange range = pricing_.cost->range(reads);
-  const Ticks took = graph ? through : cost.device, beside = took - cost.device;
+  const Ticks took = graph ? through : cost.device, concurrent = took - cost.device;
   out.measured = us_of(ended - begun);
   out.predicted = us_of(std::max(took + std::max<Ticks>(0, cost.host), cost.least));
   out.dense = us_of(cost.device);
   for (const Ticks part : cost.compression) out.dense -= us_of(part);
-  out.low = us_of(range.low + beside), out.high = us_of(range.high + beside);
+  out.low = us_of(range.low + concurrent), out.high = us_of(range.high + concurrent);
   out.chunks = !shape.chunks.empty();
   out.graph = shape.graph, out.behind_many = shape.behind_many, out.calm_ms = shape.calm_ms;
   out.step = step, out.longest = shape.decode_context_max, out.samples = shape.logits_rows,
@@ -169,7 +170,7 @@ std::vector<PricedStep> OpenLoop::steps() const {
   std::vector<PricedStep> out;
   for (size_t engine = 0; engine < launched_.size(); ++engine) {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
-    Memory memory{RecentLoad(pricing_.cost->looks_back()), LoadStretch(pricing_.cost->forgets_after()),
+    Memory memory{RecentLoad(pricing_.cost->load_window()), BusyPeriod(pricing_.cost->forgets_after()),
                   GraphShapes(pricing_.cost->graphs_kept())};
     for (const auto& [step, launched] : launched_[engine]) {
       const Instant before = step == 0 ? Instant{} : ends[step - 1];

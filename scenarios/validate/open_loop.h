@@ -67,7 +67,7 @@ struct StepPricing {
   const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
   MethodFacts facts{};                         // method_counts()
   uint32_t page_tokens = 16;
-  bool lists_cells = false;  // StepShape::listed_decodes
+  bool lists_entries = false;  // StepShape::listed_decodes
 };
 
 class OpenLoop final : public Observer {
@@ -99,10 +99,10 @@ class OpenLoop final : public Observer {
   };
   void price(Instant now, const LaunchStep& launch);
   void price(Instant now, const StartTransfer& transfer);
-  // What prices depend on beside a step's plan.
+  // What prices depend on during a step's plan.
   struct Memory {
     RecentLoad load;
-    LoadStretch stretch;
+    BusyPeriod busy_period;
     GraphShapes graphs;
     uint32_t most_held = 0;  // by a compression
   };

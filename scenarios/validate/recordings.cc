@@ -23,16 +23,16 @@ constexpr char kOutcomes[] = "/outcomes.binpb";
 // What can be had again from log and scenario is left out, and so are paths of this machine.
 Result<void> keep_recording(const std::string& from, const std::string& to) {
   Result<v1::RunResult> result = read_result(from);
-  if (!result) return tl::unexpected<Mistake>(result.error());
+  if (!result) return tl::unexpected<Error>(result.error());
   result->clear_scenario_text();
   result->clear_series();
   const Result<std::string> log = read_text_file(from + "/log.binpb", kLogBytesMax);
-  if (!log) return tl::unexpected<Mistake>(log.error());
+  if (!log) return tl::unexpected<Error>(log.error());
   std::vector<RunFile> files = {{"log.binpb", *log}, {"run.binpb", result->SerializeAsString()}};
-  // Cells that were kept stand in the log as counts; recalls stand nowhere else.
+  // KV entries that were kept stand in the log as counts; recalls stand nowhere else.
   if (result->has_retrieval()) {
     const Result<std::string> outcomes = read_text_file(from + kOutcomes, kLogBytesMax);
-    if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+    if (!outcomes) return tl::unexpected<Error>(outcomes.error());
     files.push_back({"outcomes.binpb", *outcomes});
   }
   return replace_run(to, files);
@@ -55,14 +55,15 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
     return ok;
   if (status == 0) return {};
   const Result<std::string> said = read_text_file(job.errors);
-  return mistake(scenario, fmt::format("a run ended with status {}: {}", status,
-                                       said && !said->empty() ? said->substr(0, 1000) : "it said nothing"));
+  return make_error(scenario,
+                    fmt::format("a run ended with status {}: {}", status,
+                                said && !said->empty() ? said->substr(0, 1000) : "it said nothing"));
 }
 
 Result<void> check_sets_read(const std::vector<std::string>& scenarios, const std::vector<std::string>& sets,
-                             const std::string& world, const std::string& clock) {
+                             const std::string& backend, const std::string& clock) {
   std::vector<std::string> real = sets;
-  real.push_back("world=" + world);
+  real.push_back("backend=" + backend);
   real.push_back("clock=" + clock);
   std::vector<v1::Scenario> all;
   for (const std::string& path : scenarios) {
@@ -70,8 +71,8 @@ Result<void> check_sets_read(const std::vector<std::string>& scenarios, const st
       if (const auto scenario = load_scenario(path, one)) all.push_back(scenario->values);
     }
   }
-  const Mistakes unread = unread_sets(all, sets);
-  if (!unread.empty()) return tl::unexpected<Mistake>(unread.front());
+  const Errors unread = unread_sets(all, sets);
+  if (!unread.empty()) return tl::unexpected<Error>(unread.front());
   return {};
 }
 
@@ -79,7 +80,7 @@ Result<void> record(const RecordRequest& request, const std::string& name) {
   if (request.progress) request.progress(fmt::format("{}: real run {}", name, request.repeat));
   const std::string made = fmt::format("{}/{}.real", request.work, name);
   if (Result<void> ok = run_apart(request.scenario, request.sets,
-                                  {"--world=" + request.world, "--clock=" + request.clock, "--record"},
+                                  {"--backend=" + request.backend, "--clock=" + request.clock, "--record"},
                                   fmt::format("{}/{}.errors", request.work, name), made);
       !ok)
     return ok;
@@ -92,21 +93,21 @@ Result<void> record(const RecordRequest& request, const std::string& name) {
 
 Result<Recording> read_recording(const std::string& path, const std::string& repeat) {
   const Result<std::string> bytes = read_text_file(path + "/log.binpb", kLogBytesMax);
-  if (!bytes) return tl::unexpected<Mistake>(bytes.error());
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
   Result<Log> log = read_log(path + "/log.binpb", *bytes);
-  if (!log) return tl::unexpected<Mistake>(log.error());
+  if (!log) return tl::unexpected<Error>(log.error());
   Result<v1::RunResult> result = read_result(path);
-  if (!result) return tl::unexpected<Mistake>(result.error());
+  if (!result) return tl::unexpected<Error>(result.error());
   Recording out{repeat, std::move(*log), std::move(*result)};
   std::error_code error;
   if (!fs::exists(path + kOutcomes, error)) return out;
   const Result<std::string> said = read_text_file(path + kOutcomes, kLogBytesMax);
-  if (!said) return tl::unexpected<Mistake>(said.error());
+  if (!said) return tl::unexpected<Error>(said.error());
   Result<RecordedOutcomes> outcomes = read_outcomes(
       path + kOutcomes, *said, [&]() -> Result<RequestNumbers> { return RequestNumbers(out.log); });
-  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  if (!outcomes) return tl::unexpected<Error>(outcomes.error());
   if (outcomes->engines.size() != out.log.engines.size())
-    return mistake(
+    return make_error(
         path + kOutcomes,
         fmt::format("is of {} {}", outcomes->engines.size(), plural(outcomes->engines.size(), "engine")),
         fmt::format("the log beside it is of {}", out.log.engines.size()));
@@ -121,12 +122,12 @@ Result<std::vector<Recording>> read_recordings(const std::string& dir) {
     if (at->is_directory()) repeats.push_back(at->path().filename().string());
   }
   if (failed || repeats.empty())
-    return mistake(dir, "holds no recording", "kvtwin validate SCENARIO --out=DIR makes them, on a GPU");
+    return make_error(dir, "holds no recording", "kvtwin validate SCENARIO --out=DIR makes them, on a GPU");
   std::sort(repeats.begin(), repeats.end());
   std::vector<Recording> out;
   for (const std::string& repeat : repeats) {
     Result<Recording> one = read_recording(dir + "/" + repeat, repeat);
-    if (!one) return tl::unexpected<Mistake>(one.error());
+    if (!one) return tl::unexpected<Error>(one.error());
     out.push_back(std::move(*one));
   }
   return out;

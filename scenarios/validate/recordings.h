@@ -16,20 +16,20 @@ namespace kvtwin {
 
 // `kvtwin run SCENARIO WORDS...`, in a process of its own, into folder `out`: the simulator runs once in a
 // process, and a run that fails is only its own. Its messages go to `errors`. Settings may be unread: see
-// check_sets_read(). Mistakes: how it failed.
+// check_sets_read(). Errors: how it failed.
 Result<void> run_apart(const std::string& scenario, const std::vector<std::string>& sets,
                        const std::vector<std::string>& words, const std::string& errors,
                        const std::string& out);
 
-// Every one of `sets` is read by the real run, on `world` under `clock`, or by the simulated one, of a
+// Every one of `sets` is read by the real run, on `backend` under `clock`, or by the simulated one, of a
 // scenario at least. Scenarios that are wrong are not this function's finding.
 Result<void> check_sets_read(const std::vector<std::string>& scenarios, const std::vector<std::string>& sets,
-                             const std::string& world, const std::string& clock);
+                             const std::string& backend, const std::string& clock);
 
 struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;
-  std::string world = "cuda", clock = "wall";
+  std::string backend = "cuda", clock = "wall";
   uint32_t repeat = 1;  // its folder's name
   std::string to;       // the scenario's folder of recordings
   std::string work;     // folder for what is not kept; it must exist

@@ -83,11 +83,11 @@ Result<Priced> replay_all(const Scenario& scenario, std::vector<Recording>* reco
   for (Recording& recording : *recordings) {
     Evictions evictions(recording.log.engines.size());
     // Of its own: pricers remember what steps left to later ones.
-    const Retrieving retrieving = make_retrieving(scenario, *composed);
+    const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
     OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), copy_price(*composed));
     const Result<Replayed> replayed =
         replay(fmt::format("{}/{}", out->name, recording.repeat), recording.log, {&open, &evictions});
-    if (!replayed) return tl::unexpected<Mistake>(replayed.error());
+    if (!replayed) return tl::unexpected<Error>(replayed.error());
     recording.pages_evicted = evictions.pages();
     uint64_t steps = 0;
     for (const Log::Engine& engine : recording.log.engines) steps += engine.ends.size();
@@ -124,64 +124,64 @@ double length_ms(const Log& log) {
 // outcomes were its own, or no compression had any.
 Result<std::vector<std::string>> forced_sets(const ValidateRequest& request, const Scenario& scenario,
                                              const Recording& real) {
-  if (!scenario.values.simulation().impose()) return std::vector<std::string>();
+  if (!scenario.values.simulation().force_outcomes()) return std::vector<std::string>();
   const std::string& name = scenario.values.name();
   const Result<std::string> outcomes = retained_outcomes(fmt::format("{}/{}", name, real.repeat), real.log);
-  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  if (!outcomes) return tl::unexpected<Error>(outcomes.error());
   if (outcomes->empty()) return std::vector<std::string>();
   const fs::path dir = fs::absolute(fmt::format("{}/{}.forced", request.work, name));
   if (Result<void> ok = write_files(dir.string(), {{"outcomes.binpb", *outcomes}}); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  return std::vector<std::string>{"simulation.kept=recorded", "simulation.recorded_run=" + dir.string()};
+    return tl::unexpected<Error>(ok.error());
+  return std::vector<std::string>{"simulation.retained=recorded", "simulation.recorded_run=" + dir.string()};
 }
 
 // Question three.
 Result<void> compare_runs(const ValidateRequest& request, const Scenario& scenario, const std::string& path,
                           const std::vector<Recording>& recordings, ScenarioValidation* out) {
   Result<std::vector<std::string>> sets = forced_sets(request, scenario, recordings.front());
-  if (!sets) return tl::unexpected<Mistake>(sets.error());
+  if (!sets) return tl::unexpected<Error>(sets.error());
   sets->insert(sets->begin(), request.sets.begin(), request.sets.end());
   const std::string dir = fmt::format("{}/{}.sim", request.work, out->name);
-  if (Result<void> ok = run_apart(path, *sets, {"--world=sim", "--record"},
+  if (Result<void> ok = run_apart(path, *sets, {"--backend=sim", "--record"},
                                   fmt::format("{}/{}.errors", request.work, out->name), dir);
       !ok)
     return ok;
   Result<Recording> simulated = read_recording(dir, "simulated");
-  if (!simulated) return tl::unexpected<Mistake>(simulated.error());
+  if (!simulated) return tl::unexpected<Error>(simulated.error());
   const size_t engines = simulated->log.engines.size();
   Evictions evictions(engines);
   LaunchHistory history(engines), real(engines);
   const Result<Replayed> replayed = replay(dir, simulated->log, {&evictions, &history});
-  if (!replayed) return tl::unexpected<Mistake>(replayed.error());
+  if (!replayed) return tl::unexpected<Error>(replayed.error());
   simulated->pages_evicted = evictions.pages();
   out->figures = compare_closed_loop(*simulated, recordings);
   out->simulated_ms = length_ms(simulated->log);
   for (const Recording& recording : recordings) out->real_ms.push_back(length_ms(recording.log));
   const Result<Replayed> again = replay(out->name, recordings.front().log, {&real});
-  if (!again) return tl::unexpected<Mistake>(again.error());
+  if (!again) return tl::unexpected<Error>(again.error());
   out->parts_at = first_divergence(real, "real " + recordings.front().repeat, history, "simulated");
   return {};
 }
 
 Result<ScenarioValidation> validate_one(const ValidateRequest& request, const std::string& path,
                                         std::string* profile, Priced* all) {
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(path, request.sets);
-  if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+  const tl::expected<Scenario, Errors> scenario = load_scenario(path, request.sets);
+  if (!scenario) return tl::unexpected<Error>(scenario.error().front());
   ScenarioValidation out;
   out.name = scenario->values.name();
   *profile = scenario->values.cost().profile();
   Result<std::vector<Recording>> recordings = read_recordings(request.recordings + "/" + out.name);
-  if (!recordings) return tl::unexpected<Mistake>(recordings.error());
-  tl::expected<Composed, Mistakes> composed = compose(*scenario);
-  if (!composed) return tl::unexpected<Mistake>(composed.error().front());
+  if (!recordings) return tl::unexpected<Error>(recordings.error());
+  tl::expected<Composed, Errors> composed = compose(*scenario);
+  if (!composed) return tl::unexpected<Error>(composed.error().front());
   if (request.progress) request.progress(fmt::format("{}: replay and simulation", out.name));
   const Result<Priced> priced = replay_all(*scenario, &*recordings, &*composed, &out);
-  if (!priced) return tl::unexpected<Mistake>(priced.error());
+  if (!priced) return tl::unexpected<Error>(priced.error());
   all->steps.insert(all->steps.end(), priced->steps.begin(), priced->steps.end());
   all->copies.insert(all->copies.end(), priced->copies.begin(), priced->copies.end());
   all->details += priced->details;
   if (Result<void> ok = compare_runs(request, *scenario, path, *recordings, &out); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+    return tl::unexpected<Error>(ok.error());
   return out;
 }
 
@@ -189,12 +189,12 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
 Result<void> record_all(const ValidateRequest& request) {
   for (uint32_t repeat = 1; repeat <= request.repeats; ++repeat) {
     for (const std::string& path : request.scenarios) {
-      const tl::expected<Scenario, Mistakes> scenario = load_scenario(path, request.sets);
-      if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+      const tl::expected<Scenario, Errors> scenario = load_scenario(path, request.sets);
+      if (!scenario) return tl::unexpected<Error>(scenario.error().front());
       const std::string& name = scenario->values.name();
       const RecordRequest one{.scenario = path,
                               .sets = request.sets,
-                              .world = request.world,
+                              .backend = request.backend,
                               .clock = request.clock,
                               .repeat = repeat,
                               .to = fmt::format("{}/{}", request.recordings, name),
@@ -208,28 +208,29 @@ Result<void> record_all(const ValidateRequest& request) {
 
 }  // namespace
 
-StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving, const Recording& recording) {
+StepPricing step_pricing(const Composed& composed, const RetrievalSetup& retrieving,
+                         const Recording& recording) {
   StepPricing out;
   out.cost = composed.cost.get();
   for (const auto& pricer : retrieving.pricers) out.pricers.push_back(pricer.get());
   if (recording.outcomes) out.outcomes = &*recording.outcomes;
   out.facts = method_facts(composed.options.engines.front(), composed.llm);
   out.page_tokens = composed.options.engines.front().page_tokens;
-  out.lists_cells = lists_cells(composed.options.engines.front());
+  out.lists_entries = lists_entries(composed.options.engines.front());
   return out;
 }
 
 Result<Validation> run_validation(const ValidateRequest& request) {
   Validation out;
   Priced all;
-  if (Result<void> ok = check_sets_read(request.scenarios, request.sets, request.world, request.clock); !ok)
-    return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_sets_read(request.scenarios, request.sets, request.backend, request.clock); !ok)
+    return tl::unexpected<Error>(ok.error());
   if (request.record) {
-    if (Result<void> ok = record_all(request); !ok) return tl::unexpected<Mistake>(ok.error());
+    if (Result<void> ok = record_all(request); !ok) return tl::unexpected<Error>(ok.error());
   }
   for (const std::string& path : request.scenarios) {
     Result<ScenarioValidation> one = validate_one(request, path, &out.profile, &all);
-    if (!one) return tl::unexpected<Mistake>(one.error());
+    if (!one) return tl::unexpected<Error>(one.error());
     out.scenarios.push_back(std::move(*one));
   }
   add_exposed_transfers(&out.scenarios);
@@ -241,14 +242,14 @@ Result<Validation> run_validation(const ValidateRequest& request) {
 
 Result<std::vector<KnownDeviation>> parse_known_deviations(std::string_view text, const std::string& where) {
   v1::KnownDeviations read;
-  if (auto ok = parse_textproto(text, where, &read); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (auto ok = parse_textproto(text, where, &read); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<KnownDeviation> out;
   for (const v1::KnownDeviation& one : read.deviation()) {
     if (one.scenario().empty() || one.figure().empty() || one.because().empty())
-      return mistake(where,
-                     fmt::format("a deviation of \"{}\" in \"{}\" lacks a name or its reason", one.figure(),
-                                 one.scenario()),
-                     "scenario, figure and because");
+      return make_error(where,
+                        fmt::format("a deviation of \"{}\" in \"{}\" lacks a name or its reason",
+                                    one.figure(), one.scenario()),
+                        "scenario, figure and because");
     out.push_back({one.scenario(), one.figure(), one.because(), one.until()});
   }
   return out;

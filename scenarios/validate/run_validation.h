@@ -14,11 +14,11 @@
 namespace kvtwin {
 
 struct ValidateRequest {
-  std::vector<std::string> scenarios;          // files
-  std::vector<std::string> sets;               // as kvtwin run has them
-  std::string recordings;                      // folder: DIR/SCENARIO/REPEAT
-  bool record = false;                         // first make them, on this machine
-  std::string world = "cuda", clock = "wall";  // to be recorded
+  std::vector<std::string> scenarios;            // files
+  std::vector<std::string> sets;                 // as kvtwin run has them
+  std::string recordings;                        // folder: DIR/SCENARIO/REPEAT
+  bool record = false;                           // first make them, on this machine
+  std::string backend = "cuda", clock = "wall";  // to be recorded
   uint32_t repeats = 3;
   std::string work;  // folder for what is simulated and for messages of runs; it must exist
   std::vector<KnownDeviation> known;
@@ -26,7 +26,7 @@ struct ValidateRequest {
 };
 
 // Every real and every simulated run is a process of its own (this program's `run`): the simulator runs once
-// in a process, and a run that fails is only its own. Mistakes: of scenarios, recordings, or the first run
+// in a process, and a run that fails is only its own. Errors: of scenarios, recordings, or the first run
 // that failed.
 Result<Validation> run_validation(const ValidateRequest& request);
 
@@ -34,7 +34,8 @@ Result<Validation> run_validation(const ValidateRequest& request);
 Result<std::vector<KnownDeviation>> parse_known_deviations(std::string_view text, const std::string& where);
 
 // What steps of a recorded run are priced by. All must outlive it.
-StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving, const Recording& recording);
+StepPricing step_pricing(const Composed& composed, const RetrievalSetup& retrieving,
+                         const Recording& recording);
 
 }  // namespace kvtwin
 

@@ -104,7 +104,7 @@ void judge(const std::vector<KnownDeviation>& known, ScenarioValidation* one);
 std::string validation_table(const Validation& validation);
 std::string validation_json(const Validation& validation);
 // Medians and differences that are worse than in `baseline` (a validation.json) by more than a tenth and a
-// twentieth of a percent; sentences. `part`: it may be of more scenarios. Mistake: it is no such file, or has
+// twentieth of a percent; sentences. `part`: it may be of more scenarios. Error: it is no such file, or has
 // figures that are not validated.
 Result<std::vector<std::string>> worse_than(const Validation& validation, const std::string& baseline,
                                             const std::string& where, bool part = false);

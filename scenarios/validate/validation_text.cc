@@ -99,14 +99,14 @@ Json scenario_json(const ScenarioValidation& one) {
   return out;
 }
 
-struct Compared {
+struct FigurePair {
   std::string scenario, name;
   double value = 0;
 };
 
 // What must not get worse: sizes of errors by name.
-std::vector<Compared> guarded(const Json& validation) {
-  std::vector<Compared> out;
+std::vector<FigurePair> guarded(const Json& validation) {
+  std::vector<FigurePair> out;
   for (const Json& scenario : validation.at("scenarios")) {
     for (const Json& figure : scenario.at("figures")) {
       const Json& difference = figure.at("difference");
@@ -152,20 +152,20 @@ Result<std::vector<std::string>> worse_than(const Validation& validation, const 
   };
   std::vector<std::string> out;
   try {
-    const std::vector<Compared> before = guarded(Json::parse(baseline));
-    const std::vector<Compared> now = guarded(Json::parse(validation_json(validation)));
-    for (const Compared& was : before) {
+    const std::vector<FigurePair> before = guarded(Json::parse(baseline));
+    const std::vector<FigurePair> now = guarded(Json::parse(validation_json(validation)));
+    for (const FigurePair& was : before) {
       if (part && !validated(was.scenario)) continue;
       const auto found =
-          std::find_if(now.begin(), now.end(), [&](const Compared& one) { return one.name == was.name; });
+          std::find_if(now.begin(), now.end(), [&](const FigurePair& one) { return one.name == was.name; });
       if (found == now.end())
-        return mistake(where, fmt::format("has \"{}\", which is not validated now", was.name),
-                       "validate the same scenarios, or some of them with --part");
+        return make_error(where, fmt::format("has \"{}\", which is not validated now", was.name),
+                          "validate the same scenarios, or some of them with --part");
       if (found->value > was.value * kWorseFactor + kWorsePercent)
         out.push_back(fmt::format("{}: off by {:.2f}, was {:.2f}", was.name, found->value, was.value));
     }
   } catch (const nlohmann::json::exception& error) {
-    return mistake(where, fmt::format("is no validation.json: {}", error.what()));
+    return make_error(where, fmt::format("is no validation.json: {}", error.what()));
   }
   return out;
 }

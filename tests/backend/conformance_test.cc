@@ -7,7 +7,7 @@
 #include "tests/sim/in_child.h"
 #include "tests/sim/script.h"
 #include "tests/support/analytic_backend.h"
-#ifdef KVTWIN_WITH_SCRIPT_WORLD
+#ifdef KVTWIN_WITH_SCRIPT_BACKEND
 #include "tests/support/script_backend.h"
 #endif
 
@@ -48,24 +48,24 @@ sim::SimConfig config_for(const ContractOptions& options, CostModel* cost) {
 
 }  // namespace
 
-TEST_CASE("conformance: the analytic world keeps the contract") {
+TEST_CASE("conformance: the analytic backend keeps the contract") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     CoarseCost cost;
     const sim::SimConfig config = config_for(options_for(seed), &cost);
-    AnalyticBackend world(config);
-    REQUIRE(Contract(options_for(seed), &world).check() == "");
+    AnalyticBackend backend(config);
+    REQUIRE(Contract(options_for(seed), &backend).check() == "");
   }
 }
 
 // Steps and copies that do nothing, and a stopwatch that says what they took.
 class NoValues final : public OutcomeSource {
  public:
-  void step(const LaunchStep&, uint32_t, StepValues* values) override { values->clear(); }
-  void told(const Command&) override {}
+  void step(const LaunchStep&, uint32_t, DataOutcomes* values) override { values->clear(); }
+  void notify(const Command&) override {}
 };
 
-TEST_CASE("conformance: the CPU engine's world keeps the contract") {
+TEST_CASE("conformance: the CPU engine's backend keeps the contract") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     ContractOptions options = options_for(seed);
@@ -76,29 +76,30 @@ TEST_CASE("conformance: the CPU engine's world keeps the contract") {
       work();
       return Duration{static_cast<int64_t>(draw({seed, ++drawn}) % 20) * 100};
     };
-    cpu::CpuBackend world({std::vector<uint32_t>(options.engines, options.steps_in_flight_max)}, &values,
-                          stopwatch);
-    REQUIRE(Contract(options, &world).check() == "");
+    cpu::CpuBackend backend({std::vector<uint32_t>(options.engines, options.steps_in_flight_max)}, &values,
+                            stopwatch);
+    REQUIRE(Contract(options, &backend).check() == "");
   }
 }
 
 #ifdef KVTWIN_WITH_SIMGRID
-TEST_CASE("conformance: the simulated world keeps the contract") {
+TEST_CASE("conformance: the simulated backend keeps the contract") {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     CAPTURE(seed);
     CoarseCost cost;
     const sim::SimConfig config = config_for(options_for(seed), &cost);
     REQUIRE(in_child([&] {
               std::string complaints;
-              sim::simulate(config,
-                            [&](Backend* world) { complaints = Contract(options_for(seed), world).check(); });
+              sim::simulate(config, [&](Backend* backend) {
+                complaints = Contract(options_for(seed), backend).check();
+              });
               return complaints;
             }) == "");
   }
 }
 #endif
 
-#ifdef KVTWIN_WITH_SCRIPT_WORLD
+#ifdef KVTWIN_WITH_SCRIPT_BACKEND
 TEST_CASE("conformance: the adversary keeps the contract") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
@@ -109,10 +110,10 @@ TEST_CASE("conformance: the adversary keeps the contract") {
       engines[i].engine = EngineId{static_cast<uint16_t>(i)};
       engines[i].steps_in_flight_max = options.steps_in_flight_max;
     }
-    ScriptBackend world(
+    ScriptBackend backend(
         {.seed = seed, .step_zero_per_100 = 20, .transfer_fails_per_100 = 10, .pieces = options.may_split},
         engines, nullptr);
-    REQUIRE(Contract(options, &world).check() == "");
+    REQUIRE(Contract(options, &backend).check() == "");
   }
 }
 #endif

@@ -1,4 +1,4 @@
-// What every world owes to the driver (engine/backend.h), as a check that any Backend can be put through:
+// What every backend owes to the driver (engine/backend.h), as a check that any Backend can be put through:
 // a seeded policy submits steps, transfers and timers, interrupts, and complains about what it is told.
 
 #ifndef KVTWIN_TESTS_BACKEND_CONTRACT_H_
@@ -22,49 +22,49 @@ struct ContractOptions {
   uint64_t seed = 0;
   uint32_t engines = 1;
   uint32_t steps_in_flight_max = 1;
-  bool may_split = false;  // the world may answer a stretch in more pieces than it must
+  bool may_split = false;  // the backend may answer a stretch in more pieces than it must
 };
 
 class Contract {
  public:
-  Contract(const ContractOptions& options, Backend* world)
-      : options_(options), world_(world), prng_(options.seed), engines_(options.engines) {}
+  Contract(const ContractOptions& options, Backend* backend)
+      : options_(options), backend_(backend), prng_(options.seed), engines_(options.engines) {}
 
-  // All complaints, one per line. Empty: the world keeps the contract as far as this seed can see.
+  // All complaints, one per line. Empty: the backend keeps the contract as far as this seed can see.
   std::string check() {
     Instant now;
     Event event;
-    if (world_->next(&now, &event)) complain("an idle world had something to tell");
+    if (backend_->next(&now, &event)) complain("an idle backend had something to tell");
     for (uint32_t i = 0; i < options_.engines; ++i) {
-      if (world_->interrupt(engine_id(i), &event))
+      if (backend_->interrupt(engine_id(i), &event))
         complain("interrupt() of an idle engine had something to tell");
     }
     for (uint32_t i = 0; i < 60; ++i) set_timer({static_cast<int64_t>(prng_.range(0, 3000)) * 100});
-    uint64_t told = 0;
-    while (world_->next(&now, &event)) {
-      if (++told > 100'000) return complain("the world never comes to rest"), text_;
+    uint64_t notify = 0;
+    while (backend_->next(&now, &event)) {
+      if (++notify > 100'000) return complain("the backend never comes to rest"), text_;
       if (now < now_) complain("now went backwards");
       check_order(now, event);
       now_ = now;
       take(event);
     }
     for (const Engine& engine : engines_) {
-      if (!engine.left.empty()) complain("the world came to rest with steps unanswered");
+      if (!engine.left.empty()) complain("the backend came to rest with steps unanswered");
     }
-    if (!transfers_.empty()) complain("the world came to rest with transfers unanswered");
-    if (timers_due_ != 0) complain("the world came to rest with timers set");
-    if (world_->next(&now, &event)) complain("the world came to rest and told more");
+    if (!transfers_.empty()) complain("the backend came to rest with transfers unanswered");
+    if (timers_due_ != 0) complain("the backend came to rest with timers set");
+    if (backend_->next(&now, &event)) complain("the backend came to rest and told more");
     return text_;
   }
 
  private:
-  struct Stretch {
+  struct CoalescedSteps {
     uint64_t first = 0;
     uint32_t steps = 0;
     bool one_by_one = false;
   };
   struct Engine {
-    std::vector<Stretch> left;  // unanswered
+    std::vector<CoalescedSteps> left;  // unanswered
     uint64_t launched = 0;
     uint64_t transfers = 0;
     Instant last_end{};
@@ -84,10 +84,10 @@ class Contract {
     return {9, 0, 0};
   }
 
-  // Two things of one instant, with nothing submitted between them, come in the seam's order.
+  // Two things of one instant, with nothing submitted between them, come in the backend interface's order.
   void check_order(Instant now, const Event& event) {
     const Rank rank = rank_of(event);
-    if (std::get<0>(rank) == 9) complain("a world told something that only a Client may");
+    if (std::get<0>(rank) == 9) complain("a backend told something that only a Client may");
     if (now == now_ && !submitted_ && rank <= rank_)
       complain("things of one instant came in the wrong order");
     rank_ = rank;
@@ -120,50 +120,50 @@ class Contract {
   void outside(uint32_t index) {
     Engine& engine = engines_[index];
     Event event;
-    for (int i = 0; world_->interrupt(engine_id(index), &event); ++i) {
+    for (int i = 0; backend_->interrupt(engine_id(index), &event); ++i) {
       if (i > 10'000) return complain("interrupt() never comes to an end");
       if (!std::holds_alternative<StepDone>(event)) return complain("interrupt() told something but steps");
       steps_ended(std::get<StepDone>(event), false);
       if (engine.last_end > now_) complain("interrupt() told of a step that has not ended");
       plan(index);
     }
-    if (world_->interrupt(engine_id(index), &event)) complain("interrupt() twice told something new");
+    if (backend_->interrupt(engine_id(index), &event)) complain("interrupt() twice told something new");
     uint32_t keep = options_.steps_in_flight_max;
-    for (Stretch& stretch : engine.left) {
-      stretch.steps = std::min(stretch.steps, keep);
-      stretch.one_by_one = true;
-      keep -= stretch.steps;
+    for (CoalescedSteps& coalesced : engine.left) {
+      coalesced.steps = std::min(coalesced.steps, keep);
+      coalesced.one_by_one = true;
+      keep -= coalesced.steps;
     }
-    std::erase_if(engine.left, [](const Stretch& stretch) { return stretch.steps == 0; });
+    std::erase_if(engine.left, [](const CoalescedSteps& coalesced) { return coalesced.steps == 0; });
     if (!engine.left.empty()) engine.launched = engine.left.back().first + engine.left.back().steps;
   }
 
   void steps_ended(const StepDone& done, bool by_next) {
     Engine& engine = engines_[raw(done.engine)];
     if (engine.left.empty()) return complain("steps that nobody launched");
-    Stretch& stretch = engine.left.front();
+    CoalescedSteps& coalesced = engine.left.front();
     const auto count = static_cast<uint32_t>(done.ends.size());
-    if (raw(done.step) != stretch.first) complain("steps out of order");
-    if (count == 0 || count > stretch.steps) return complain("an answer of a wrong number of steps");
-    if (stretch.one_by_one && count != 1) complain("after an interruption steps are answered one by one");
+    if (raw(done.step) != coalesced.first) complain("steps out of order");
+    if (count == 0 || count > coalesced.steps) return complain("an answer of a wrong number of steps");
+    if (coalesced.one_by_one && count != 1) complain("after an interruption steps are answered one by one");
     const uint32_t whole =
-        options_.steps_in_flight_max == 2 && stretch.steps > 1 ? stretch.steps - 1 : stretch.steps;
+        options_.steps_in_flight_max == 2 && coalesced.steps > 1 ? coalesced.steps - 1 : coalesced.steps;
     if (count > whole) complain("with two in flight the last step is answered by itself");
-    if (by_next && !options_.may_split && !stretch.one_by_one && count != whole) {
-      complain(fmt::format("{} steps of {} were answered, and nobody interrupted", count, stretch.steps));
+    if (by_next && !options_.may_split && !coalesced.one_by_one && count != whole) {
+      complain(fmt::format("{} steps of {} were answered, and nobody interrupted", count, coalesced.steps));
     }
     for (const Instant end : done.ends) {
       if (end < engine.last_end) complain("a step ended before the one before it");
       engine.last_end = end;
     }
-    stretch.first += count;
-    stretch.steps -= count;
-    if (stretch.steps == 0) engine.left.erase(engine.left.begin());
+    coalesced.first += count;
+    coalesced.steps -= count;
+    if (coalesced.steps == 0) engine.left.erase(engine.left.begin());
   }
 
   uint64_t in_flight(const Engine& engine) const {
     uint64_t steps = 0;
-    for (const Stretch& stretch : engine.left) steps += stretch.steps;
+    for (const CoalescedSteps& coalesced : engine.left) steps += coalesced.steps;
     return steps;
   }
 
@@ -171,20 +171,20 @@ class Contract {
     Engine& engine = engines_[index];
     while (in_flight(engine) < options_.steps_in_flight_max && engine.launched < 150 && prng_.chance(9, 10)) {
       const auto repeat = static_cast<uint32_t>(prng_.chance(1, 2) ? 1 : prng_.range(1, 30));
-      const PlanEntry entry{CallId{index},
+      const PlanEntry entry{RequestId{index},
                             EntryKind::kDecode,
                             engine.launched == 0,
                             true,
                             1,
                             static_cast<uint32_t>(engine.launched)};
-      world_->submit(LaunchStep{.engine = engine_id(index),
-                                .step = StepId{engine.launched},
-                                .repeat = repeat,
-                                .tokens = 1,
-                                .tokens_padded = 1,
-                                .entries = {&entry, 1},
-                                .grants = {},
-                                .adoptions = {}});
+      backend_->submit(LaunchStep{.engine = engine_id(index),
+                                  .step = StepId{engine.launched},
+                                  .repeat = repeat,
+                                  .tokens = 1,
+                                  .tokens_padded = 1,
+                                  .entries = {&entry, 1},
+                                  .allocations = {},
+                                  .prefix_hits = {}});
       engine.left.push_back({engine.launched, repeat, false});
       engine.launched += repeat;
       submitted_ = true;
@@ -201,22 +201,22 @@ class Contract {
     const bool in = prng_.chance(1, 2);
     const uint64_t number = engines_[index].transfers++;
     transfers_.insert({index, number});
-    world_->submit(StartTransfer{engine_id(index), TransferId{number},
-                                 in ? TransferKind::kRecall : TransferKind::kDemote,
-                                 in ? Tier::kHost : Tier::kGpu, in ? Tier::kGpu : Tier::kHost, pages, pages});
+    backend_->submit(
+        StartTransfer{engine_id(index), TransferId{number}, in ? TransferKind::kLoad : TransferKind::kOffload,
+                      in ? Tier::kHost : Tier::kGpu, in ? Tier::kGpu : Tier::kHost, pages, pages});
     submitted_ = true;
   }
 
   void set_timer(Instant at) {
     at = std::max(at, Instant{});
     due_[timers_set_] = std::max(at, now_);  // in the past: now
-    world_->submit(SetTimer{kClient, TimerId{timers_set_++}, at});
+    backend_->submit(SetTimer{kClient, TimerId{timers_set_++}, at});
     ++timers_due_;
     submitted_ = true;
   }
 
   const ContractOptions options_;
-  Backend* const world_;
+  Backend* const backend_;
   Prng prng_;
   std::vector<Engine> engines_;
   std::set<std::pair<uint64_t, uint64_t>> transfers_;

@@ -16,7 +16,7 @@ TEST_CASE("units: instants and durations keep nanoseconds exactly") {
 }
 
 TEST_CASE("units: one kind of id is not another, and neither is a number") {
-  static_assert(!std::is_convertible_v<PageId, CallId>);
+  static_assert(!std::is_convertible_v<PageId, RequestId>);
   static_assert(!std::is_convertible_v<PageId, uint32_t>);
   static_assert(!std::is_convertible_v<uint32_t, PageId>);
   CHECK(raw(PageId{7}) == 7u);

@@ -1,4 +1,4 @@
-// Core::apply in its steady state: what a decision costs, in call-steps (one call's share of one step).
+// Core::apply in its steady state: what a decision costs, in request-steps (one request's share of one step).
 
 #include <benchmark/benchmark.h>
 
@@ -18,16 +18,17 @@
 namespace kvtwin {
 namespace {
 
-// `calls` calls decode for ever (as far as this benchmark lives) and are answered at once.
+// `requests` requests decode for ever (as far as this benchmark lives) and are answered at once.
 class Steady {
  public:
-  Steady(uint32_t calls, uint32_t repeat_max, uint32_t in_flight)
-      : Steady(calls, config(repeat_max, in_flight)) {}
-  Steady(uint32_t calls, const CoreConfig& config) : Steady(calls, config, make_axes(config.policies)) {}
-  Steady(uint32_t calls, const CoreConfig& config, PolicyAxes axes)
+  Steady(uint32_t requests, uint32_t repeat_max, uint32_t in_flight)
+      : Steady(requests, config(repeat_max, in_flight)) {}
+  Steady(uint32_t requests, const CoreConfig& config)
+      : Steady(requests, config, make_axes(config.policies)) {}
+  Steady(uint32_t requests, const CoreConfig& config, PolicyAxes axes)
       : config_(config), core_(config_, std::move(axes)) {
-    for (uint32_t i = 0; i < calls; ++i) arrive();
-    while (warm_ < 4 * calls) warm_ += answer() > 1 ? 4 * calls : 1;
+    for (uint32_t i = 0; i < requests; ++i) arrive();
+    while (warm_ < 4 * requests) warm_ += answer() > 1 ? 4 * requests : 1;
   }
 
   // Answers the launch in flight. Returns how many single steps that was.
@@ -38,8 +39,8 @@ class Steady {
     now_ = now_ + Duration{10};
     ends_.assign(piece, now_);
     commands_.clear();
-    core_.apply(now_, StepDone{config_.engine, StepId{done_}, ends_, {}, {}, kept_}, &commands_);
-    kept_.clear();
+    core_.apply(now_, StepDone{config_.engine, StepId{done_}, ends_, {}, {}, retained_}, &commands_);
+    retained_.clear();
     done_ += piece;
     take();
     return piece;
@@ -49,7 +50,7 @@ class Steady {
   static CoreConfig config(uint32_t repeat_max, uint32_t in_flight) {
     CoreConfig config;
     config.pages_gpu = 200'000;
-    config.calls_max = 1'024;
+    config.requests_max = 1'024;
     config.step_tokens_max = 8'192;
     config.repeat_max = repeat_max;
     config.steps_in_flight_max = in_flight;
@@ -57,22 +58,23 @@ class Steady {
   }
 
  private:
-  // What the world would answer: every third cell of what it counts, every token where cells keep places.
+  // What the backend would answer: every third KV entry of what it counts, every token where KV entries keep
+  // places.
   void keep(const LaunchStep& launch) {
     counts_.assign(launch.compressions.size(), {});
     for (size_t i = 0; i < launch.compressions.size(); ++i) {
       const Compression& c = launch.compressions[i];
       live_.assign(std::max<size_t>(live_.size(), c.end / 64 + 1), ~uint64_t{0});
       if (c.keep.empty()) counts_[i].assign(groups_, 16 + c.end / 3 % 64);
-      kept_.push_back({launch.entries[c.entry].call, counts_[i], live_});
+      retained_.push_back({launch.entries[c.entry].request, counts_[i], live_});
     }
   }
 
   void arrive() {
-    CallReady ready;
-    ready.call = CallId{call_next_++};
-    ready.prompt_tokens = 500 + 13 * call_next_ % 300;
-    ready.output_tokens = 300 + 97 * call_next_ % 700;
+    RequestReady ready;
+    ready.request = RequestId{request_next_++};
+    ready.prompt_tokens = 500 + 13 * request_next_ % 300;
+    ready.output_tokens = 300 + 97 * request_next_ % 700;
     const RoleRun roles[] = {{{0, Modal::kText, Semantic::kInst}, 100},
                              {{0, Modal::kText, Semantic::kObs}, ready.prompt_tokens - 100}};
     ready.roles = roles;
@@ -95,7 +97,7 @@ class Steady {
         ends_of_launches_.push_back(last_first_ + launch->repeat);
         keep(*launch);
       }
-      finished += std::holds_alternative<FinishCall>(command) ? 1 : 0;
+      finished += std::holds_alternative<FinishRequest>(command) ? 1 : 0;
     }
     while (finished-- > 0) arrive();  // another takes its place
   }
@@ -106,55 +108,55 @@ class Steady {
   std::vector<Instant> ends_;
   std::vector<std::vector<uint32_t>> counts_;
   std::vector<uint64_t> live_;
-  std::vector<CellsKept> kept_;
+  std::vector<CompressionOutcome> retained_;
   const uint32_t groups_ = make_groups(config_.policies).groups();
   std::deque<uint64_t> ends_of_launches_;
   uint64_t last_first_ = 0, done_ = 0;
-  uint32_t call_next_ = 0, warm_ = 0;
+  uint32_t request_next_ = 0, warm_ = 0;
   Instant now_{};
 };
 
 void core_apply(benchmark::State& state, uint32_t repeat_max, uint32_t in_flight) {
-  const auto calls = static_cast<uint32_t>(state.range(0));
-  Steady steady(calls, repeat_max, in_flight);
+  const auto requests = static_cast<uint32_t>(state.range(0));
+  Steady steady(requests, repeat_max, in_flight);
   uint64_t steps = 0;
   for (auto _ : state) steps += steady.answer();
-  state.counters["call_steps"] =
-      benchmark::Counter(static_cast<double>(steps * calls), benchmark::Counter::kIsRate);
+  state.counters["request_steps"] =
+      benchmark::Counter(static_cast<double>(steps * requests), benchmark::Counter::kIsRate);
   state.counters["steps_per_apply"] = static_cast<double>(steps) / static_cast<double>(state.iterations());
 }
 BENCHMARK_CAPTURE(core_apply, every_step, 1, 1)->Arg(50)->Arg(256);
 BENCHMARK_CAPTURE(core_apply, every_step_two_in_flight, 1, 2)->Arg(50);
-BENCHMARK_CAPTURE(core_apply, folded, 1u << 20, 1)->Arg(50)->Arg(256);
-BENCHMARK_CAPTURE(core_apply, folded_two_in_flight, 1u << 20, 2)->Arg(50);
+BENCHMARK_CAPTURE(core_apply, coalesced, 1u << 20, 1)->Arg(50)->Arg(256);
+BENCHMARK_CAPTURE(core_apply, coalesced_two_in_flight, 1u << 20, 2)->Arg(50);
 
-// A scorer that works at one moment; what it ranks is the world's affair.
+// A scorer that works at one moment; what it ranks is the backend's affair.
 class BenchScorer final : public Scorer {
  public:
-  explicit BenchScorer(Moment moment) : moment_(moment) {}
-  Moment moment() const override { return moment_; }
+  explicit BenchScorer(CompressionTrigger compression_trigger) : compression_trigger_(compression_trigger) {}
+  CompressionTrigger compression_trigger() const override { return compression_trigger_; }
   Causality causality() const override { return Causality::kPrefixClosed; }
-  uint32_t probe_rows() const override { return 0; }
+  uint32_t probe_tokens() const override { return 0; }
   bool needs_all_layers() const override { return false; }
 
  private:
-  const Moment moment_;
+  const CompressionTrigger compression_trigger_;
 };
 
-// 64 calls with 32 layers of 8 heads: prompts, compressions, decodes and ends, as they come.
-void core_retention(benchmark::State& state, const char* layout, const char* budget, Moment moment,
-                    uint32_t heads_per_group, uint32_t repeat_max) {
-  constexpr uint32_t kCalls = 64;
+// 64 requests with 32 layers of 8 heads: prompts, compressions, decodes and ends, as they come.
+void core_retention(benchmark::State& state, const char* layout, const char* budget,
+                    CompressionTrigger compression_trigger, uint32_t heads_per_group, uint32_t repeat_max) {
+  constexpr uint32_t kRequests = 64;
   CoreConfig config = Steady::config(repeat_max, 1);
   config.pages_gpu = 4'000'000;
   config.prefix_cache = false;
   config.policies.identity = "none";
   config.policies.layout = layout;
   config.policies.budget = budget;
-  if (std::string_view(layout) == "slot_dead") config.page_tokens = config.unit_tokens = 1;
+  if (std::string_view(layout) == "slot_mask") config.page_tokens = config.unit_tokens = 1;
   config.policies.layout_spec = {32, 8, heads_per_group, Clustering::kAcrossLayers};
   BudgetSpec& spec = config.policies.budget_spec;
-  spec.cells = 256;
+  spec.kv_entries = 256;
   spec.ratio = kWhole / 3;
   spec.interval = 16;
   for (uint32_t head = 0; head < 256; ++head) {
@@ -162,37 +164,39 @@ void core_retention(benchmark::State& state, const char* layout, const char* bud
     spec.sigma.push_back(kWhole / 64);
   }
   PolicyAxes axes = make_axes(config.policies);
-  axes.scorer = std::make_unique<BenchScorer>(moment);
-  Steady steady(kCalls, config, std::move(axes));
+  axes.scorer = std::make_unique<BenchScorer>(compression_trigger);
+  Steady steady(kRequests, config, std::move(axes));
   uint64_t steps = 0;
   for (auto _ : state) steps += steady.answer();
   using benchmark::Counter;
-  const auto call_steps = static_cast<double>(steps * kCalls);
-  state.counters["per_call_step"] = Counter(call_steps, Counter::kIsRate | Counter::kInvert);
+  const auto request_steps = static_cast<double>(steps * kRequests);
+  state.counters["per_request_step"] = Counter(request_steps, Counter::kIsRate | Counter::kInvert);
 }
-constexpr uint32_t kFold = 1u << 20;
-BENCHMARK_CAPTURE(core_retention, paged, "paged", "all", Moment::kAtNoTime, 0, 1);
-BENCHMARK_CAPTURE(core_retention, compact, "compact", "uniform", Moment::kPromptEnd, 0, 1);
-BENCHMARK_CAPTURE(core_retention, compact_decode, "compact", "uniform", Moment::kDecodeStep, 0, 1);
-BENCHMARK_CAPTURE(core_retention, ragged_4, "ragged", "reserved", Moment::kChunkEnd, 4, 1);
-BENCHMARK_CAPTURE(core_retention, ragged_1, "ragged", "reserved", Moment::kChunkEnd, 1, 1);
-BENCHMARK_CAPTURE(core_retention, ragged_1_folded, "ragged", "reserved", Moment::kChunkEnd, 1, kFold);
-BENCHMARK_CAPTURE(core_retention, released_4, "ragged", "released", Moment::kChunkEnd, 4, 1);
-BENCHMARK_CAPTURE(core_retention, ada_1, "ragged", "ada", Moment::kPromptEnd, 1, 1);
-BENCHMARK_CAPTURE(core_retention, slot_dead, "slot_dead", "uniform", Moment::kPromptEnd, 0, 1);
-BENCHMARK_CAPTURE(core_retention, page_mask_dead, "page_mask_dead", "uniform", Moment::kPromptEnd, 0, 1);
-BENCHMARK_CAPTURE(core_retention, arena, "arena", "uniform", Moment::kAtNoTime, 0, 1);
+constexpr uint32_t kCoalesce = 1u << 20;
+BENCHMARK_CAPTURE(core_retention, paged, "paged", "all", CompressionTrigger::kAtNoTime, 0, 1);
+BENCHMARK_CAPTURE(core_retention, compact, "compact", "uniform", CompressionTrigger::kPromptEnd, 0, 1);
+BENCHMARK_CAPTURE(core_retention, compact_decode, "compact", "uniform", CompressionTrigger::kDecodeStep, 0,
+                  1);
+BENCHMARK_CAPTURE(core_retention, ragged_4, "ragged", "reserved", CompressionTrigger::kChunkEnd, 4, 1);
+BENCHMARK_CAPTURE(core_retention, ragged_1, "ragged", "reserved", CompressionTrigger::kChunkEnd, 1, 1);
+BENCHMARK_CAPTURE(core_retention, ragged_1_coalesced, "ragged", "reserved", CompressionTrigger::kChunkEnd, 1,
+                  kCoalesce);
+BENCHMARK_CAPTURE(core_retention, released_4, "ragged", "released", CompressionTrigger::kChunkEnd, 4, 1);
+BENCHMARK_CAPTURE(core_retention, ada_1, "ragged", "ada", CompressionTrigger::kPromptEnd, 1, 1);
+BENCHMARK_CAPTURE(core_retention, slot_mask, "slot_mask", "uniform", CompressionTrigger::kPromptEnd, 0, 1);
+BENCHMARK_CAPTURE(core_retention, page_mask, "page_mask", "uniform", CompressionTrigger::kPromptEnd, 0, 1);
+BENCHMARK_CAPTURE(core_retention, resident, "ring", "uniform", CompressionTrigger::kAtNoTime, 0, 1);
 
-// The same of the axes that keep every cell: where their pages are, and in what format.
+// The same of the axes that keep every KV entry: where their pages are, and in what format.
 void core_axis(benchmark::State& state, const CoreConfig& config) {
-  constexpr uint32_t kCalls = 64;
-  if (const auto wrong = validate_core_config(config)) return state.SkipWithError(wrong->c_str());
-  Steady steady(kCalls, config);
+  constexpr uint32_t kRequests = 64;
+  if (const auto problem = validate_core_config(config)) return state.SkipWithError(problem->c_str());
+  Steady steady(kRequests, config);
   uint64_t steps = 0;
   for (auto _ : state) steps += steady.answer();
   using benchmark::Counter;
-  const auto call_steps = static_cast<double>(steps * kCalls);
-  state.counters["per_call_step"] = Counter(call_steps, Counter::kIsRate | Counter::kInvert);
+  const auto request_steps = static_cast<double>(steps * kRequests);
+  state.counters["per_request_step"] = Counter(request_steps, Counter::kIsRate | Counter::kInvert);
 }
 CoreConfig axis(const char* precision, const char* retrieval) {
   CoreConfig config = Steady::config(1, 1);
@@ -213,11 +217,11 @@ CoreConfig triaxial() {
   }
   return config;
 }
-// Arenas of four pages in calls of ten to thirty.
-CoreConfig arena_of(const char* retrieval, RetrievalMethod method) {
+// Arenas of four pages in requests of ten to thirty.
+CoreConfig resident_of(const char* retrieval, RetrievalMethod method) {
   CoreConfig config = axis("bf16", retrieval);
   config.pages_host = 200'000;
-  config.policies.placement = "arena";
+  config.policies.placement = "resident";
   config.policies.retrieval_spec = retrieval_defaults(method);
   config.policies.retrieval_spec.budget_tokens = 128;
   config.policies.retrieval_spec.sink_tokens = config.policies.retrieval_spec.window_tokens = 32;
@@ -232,10 +236,10 @@ CoreConfig quest() {
   return config;
 }
 BENCHMARK_CAPTURE(core_axis, quest, quest());
-BENCHMARK_CAPTURE(core_axis, arkvale, arena_of("arkvale", RetrievalMethod::kArkvale));
-BENCHMARK_CAPTURE(core_axis, freekv, arena_of("freekv", RetrievalMethod::kFreekv));
+BENCHMARK_CAPTURE(core_axis, arkvale, resident_of("arkvale", RetrievalMethod::kArkvale));
+BENCHMARK_CAPTURE(core_axis, freekv, resident_of("freekv", RetrievalMethod::kFreekv));
 
-// Admission of one call: O(layers * heads / heads_per_group).
+// Admission of one request: O(layers * heads / heads_per_group).
 void reservation(benchmark::State& state) {
   CoreConfig config = Steady::config(1, 1);
   config.policies.layout = "ragged";
@@ -247,26 +251,26 @@ void reservation(benchmark::State& state) {
   const Retention retention(config, axes);
   uint64_t pages = 0;
   uint32_t tokens = 10'000;
-  for (auto _ : state) pages += retention.pages_kept(tokens++, 16);
+  for (auto _ : state) pages += retention.pages_retained(tokens++, 16);
   state.counters["out"] = static_cast<double>(pages % 65'536);
   state.SetComplexityN(256 / state.range(0));
 }
 BENCHMARK(reservation)->RangeMultiplier(2)->Range(1, 32)->Complexity(benchmark::oN);
 
-// What a compression does to the tables of one call: of a chunk of 2,048 tokens each group gives back the
+// What a compression does to the tables of one request: of a chunk of 2,048 tokens each group gives back the
 // pages of the 70 % that it drops (90 of 128). Per group: cost.reclaim_ns.
 void tables_of_compression(benchmark::State& state) {
-  constexpr uint32_t kPage = 16, kChunk = 2'048, kKept = 614, kChunks = 8;
+  constexpr uint32_t kPage = 16, kChunk = 2'048, kRetained = 614, kChunks = 8;
   GroupShape shape;
   shape.groups = static_cast<uint32_t>(state.range(0)), shape.page_tokens = kPage;
   PagePool pool(PageId{0}, 2'000'000, PageOrder::kLowestFirst);
   GroupTables tables;
-  std::vector<uint32_t> wanted, cells;
+  std::vector<uint32_t> wanted, kv_entries;
   std::vector<PageId> spare;
   uint32_t tokens = 0;
   uint64_t stamp = 0;
   double seconds = 0;
-  const auto give_back = [&] {
+  const auto roll_back = [&] {
     for (const PageId page : spare) pool.release(page, ++stamp);
     spare.clear();
   };
@@ -274,7 +278,7 @@ void tables_of_compression(benchmark::State& state) {
   for (auto _ : state) {
     if (tokens >= kChunk * kChunks) {
       tables.clear(&spare);
-      give_back();
+      roll_back();
       tables.open(&shape);
       tokens = 0;
     }
@@ -284,11 +288,12 @@ void tables_of_compression(benchmark::State& state) {
     tables.settle();
     tokens += kChunk;
     const auto begin = std::chrono::steady_clock::now();
-    cells.assign(shape.groups, 0);
-    for (uint32_t g = 0; g < shape.groups; ++g) cells[g] = tables.cells(g, tokens) - (kChunk - kKept);
-    tables.keep(tokens, cells);
+    kv_entries.assign(shape.groups, 0);
+    for (uint32_t g = 0; g < shape.groups; ++g)
+      kv_entries[g] = tables.kv_entries(g, tokens) - (kChunk - kRetained);
+    tables.keep(tokens, kv_entries);
     tables.trim(tokens, &spare);
-    give_back();
+    roll_back();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     state.SetIterationTime(took.count());
     seconds += took.count();

@@ -21,12 +21,12 @@ class DrawnTokens final : public cpu::TokenIds {
  public:
   DrawnTokens(uint32_t vocab, uint32_t prompt, uint32_t output)
       : vocab_(vocab), prompt_(prompt), output_(output) {}
-  uint32_t token(CallId call, uint32_t position) const override {
-    return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
+  uint32_t token(RequestId request, uint32_t position) const override {
+    return static_cast<uint32_t>(draw({raw(request), position}) % vocab_);
   }
-  uint32_t prompt_tokens(CallId) const override { return prompt_; }
-  uint32_t output_tokens(CallId) const override { return output_; }
-  SessionId session(CallId) const override { return {}; }
+  uint32_t prompt_tokens(RequestId) const override { return prompt_; }
+  uint32_t output_tokens(RequestId) const override { return output_; }
+  SessionId session(RequestId) const override { return {}; }
 
  private:
   const uint32_t vocab_, prompt_, output_;
@@ -47,14 +47,14 @@ struct NamedModel {
 
 // The last one that was asked for is kept.
 inline const NamedModel& model_named(const char* name) {
-  static NamedModel kept;
-  if (kept.name == name) return kept;
-  kept.device.reset();  // its memory first
-  kept.name = name;
-  kept.llm = must_be(Catalog().llm(name));
-  kept.weights = std::make_unique<ModelWeights>(ModelWeights::random_outline(kept.llm, 1));
-  kept.device = must_be(cuda::DeviceModel::make(*kept.weights));
-  return kept;
+  static NamedModel retained;
+  if (retained.name == name) return retained;
+  retained.device.reset();  // its memory first
+  retained.name = name;
+  retained.llm = must_be(Catalog().llm(name));
+  retained.weights = std::make_unique<ModelWeights>(ModelWeights::random_outline(retained.llm, 1));
+  retained.device = must_be(cuda::DeviceModel::make(*retained.weights));
+  return retained;
 }
 
 inline double median(std::vector<double> values) {

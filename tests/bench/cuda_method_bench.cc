@@ -1,9 +1,9 @@
 // Decode steps of methods on the CUDA engine, random weights: what a step takes, replayed as a graph and
 // started operation by operation, on the same engine settings, one after the other.
 //
-// Quest, FreeKV: all calls begin with copies of one prompt of 8,192 tokens. Whatever random weights would
-// say, FreeKV corrects no head and recalls 2 % of what it chose, behind attention (imposed). SnapKV: calls as
-// long as what a budget leaves of them; nothing is dropped. KIVI: cuda_step_bench.
+// Quest, FreeKV: all requests begin with copies of one prompt of 8,192 tokens. Whatever random weights would
+// say, FreeKV corrects no head and recalls 2 % of what it chose, behind attention (forced). SnapKV: requests
+// as long as what a budget leaves of them; nothing is dropped. KIVI: cuda_step_bench.
 
 #include <benchmark/benchmark.h>
 
@@ -27,10 +27,10 @@ constexpr uint32_t kPage = 16, kChunk = 2048, kTail = 16, kWarm = 8, kSteps = 48
 
 struct Shape {
   RetrievalMethod method = RetrievalMethod::kAll;  // all: SnapKV
-  uint32_t calls = 32, context = 8192;
+  uint32_t requests = 32, context = 8192;
 };
 
-// Room for all calls, each with pages of its own, and for one more, whose prompt is computed.
+// Room for all requests, each with pages of its own, and for one more, whose prompt is computed.
 class MethodServer {
  public:
   MethodServer(const NamedModel& model, const Shape& shape, bool graphs)
@@ -39,9 +39,9 @@ class MethodServer {
         tokens_(model.llm.vocab, shape.context + kTail, kWarm + kSteps),
         each_(div_ceil(shape.context + kTail + kWarm + kSteps, kPage) + 1) {
     config_.page_tokens = kPage;
-    config_.pages_gpu = (shape.calls + 1) * each_ + 1;
-    config_.pages_host = arena() ? each_ + shape.calls * own_homes() : 0;
-    config_.rows_max = kChunk, config_.samples_max = shape.calls;
+    config_.pages_gpu = (shape.requests + 1) * each_ + 1;
+    config_.pages_host = resident() ? each_ + shape.requests * own_host_copies() : 0;
+    config_.rows_max = kChunk, config_.samples_max = shape.requests;
     if (!graphs) config_.graphs_max = 0;
     engine_ = must_be(cuda::CudaEngine::make(config_, model.device.get(), &tokens_, make_cache(model)));
     shape.method == RetrievalMethod::kAll ? begin_alone() : begin_with_copies();
@@ -51,19 +51,19 @@ class MethodServer {
   // Seconds.
   double step() {
     std::vector<PlanEntry> entries;
-    std::vector<PageGrant> grants;
-    for (uint32_t i = 0; i < shape_.calls; ++i) {
-      entries.push_back({CallId{1 + i}, EntryKind::kDecode, false, true, 1, context_});
-      if (context_ % kPage == 0) grant(i, context_ / kPage, i, &grants);
+    std::vector<PageAllocation> allocations;
+    for (uint32_t i = 0; i < shape_.requests; ++i) {
+      entries.push_back({RequestId{1 + i}, EntryKind::kDecode, false, true, 1, context_});
+      if (context_ % kPage == 0) allocation(i, context_ / kPage, i, &allocations);
     }
-    StepValues given;
-    for (uint32_t l = 0; arena() && l < layers_; ++l) {
+    DataOutcomes given;
+    for (uint32_t l = 0; resident() && l < layers_; ++l) {
       LayerRecall& one = given.recalls.emplace_back(last_.empty() ? LayerRecall{} : last_[l]);
       one.blocking = one.corrected = 0, one.background = one.chosen / 50;
     }
-    engine_->impose(last_.empty() ? nullptr : &given);
+    engine_->force_outcomes(last_.empty() ? nullptr : &given);
     const Clock::time_point start = Clock::now();
-    run(entries, grants, {});
+    run(entries, allocations, {});
     const double took = std::chrono::duration<double>(Clock::now() - start).count();
     ++context_;
     last_ = values_.recalls;
@@ -75,7 +75,7 @@ class MethodServer {
   double issued() const { return static_cast<double>(engine_->issued().ns) / 1e9; }
 
  private:
-  bool arena() const { return shape_.method == RetrievalMethod::kFreekv; }
+  bool resident() const { return shape_.method == RetrievalMethod::kFreekv; }
 
   cuda::OwnedCache make_cache(const NamedModel& model) const {
     const cuda::KvMemory memory{kPage, config_.pages_gpu, config_.pages_host, config_.rows_max};
@@ -85,7 +85,7 @@ class MethodServer {
                                           memory, model.llm));
     }
     CoreConfig core;
-    core.page_tokens = kPage, core.pages_gpu = config_.pages_gpu, core.calls_max = shape_.calls + 1;
+    core.page_tokens = kPage, core.pages_gpu = config_.pages_gpu, core.requests_max = shape_.requests + 1;
     core.step_tokens_max = kChunk, core.prefix_cache = false;
     PolicySet& set = core.policies;
     set.scorer = "snapkv", set.budget = "uniform", set.layout = "compact";
@@ -96,85 +96,90 @@ class MethodServer {
     return must_be(cuda::make_compressed(options, memory, model.weights.get()));
   }
 
-  // Page `number` of call 1 + call. Neighbouring pages of a call lie apart.
-  PageId page(uint32_t call, uint32_t number) const { return PageId{1 + number * (shape_.calls + 1) + call}; }
+  // Page `number` of request 1 + request. Neighbouring pages of a request lie apart.
+  PageId page(uint32_t request, uint32_t number) const {
+    return PageId{1 + number * (shape_.requests + 1) + request};
+  }
   // The prompt that all begin with has one home.
-  uint32_t own_homes() const { return each_ - shape_.context / kPage; }
-  PageId home(uint32_t call, uint32_t number) const {
+  uint32_t own_host_copies() const { return each_ - shape_.context / kPage; }
+  PageId host_copy(uint32_t request, uint32_t number) const {
     const uint32_t shared = shape_.context / kPage;
-    const uint32_t at =
-        call == shape_.calls || number < shared ? number : each_ + call * own_homes() + number - shared;
+    const uint32_t at = request == shape_.requests || number < shared
+                            ? number
+                            : each_ + request * own_host_copies() + number - shared;
     return PageId{config_.pages_gpu + at};
   }
-  void grant(uint32_t call, uint32_t number, uint32_t entry, std::vector<PageGrant>* grants) const {
-    grants->push_back({0, entry, page(call, number)});
-    if (arena()) grants->push_back({0, entry, home(call, number)});
+  void allocation(uint32_t request, uint32_t number, uint32_t entry,
+                  std::vector<PageAllocation>* allocations) const {
+    allocations->push_back({0, entry, page(request, number)});
+    if (resident()) allocations->push_back({0, entry, host_copy(request, number)});
   }
-  void run(const std::vector<PlanEntry>& entries, const std::vector<PageGrant>& grants,
-           const std::vector<Adoption>& adoptions) {
+  void run(const std::vector<PlanEntry>& entries, const std::vector<PageAllocation>& allocations,
+           const std::vector<PrefixHit>& prefix_hits) {
     uint32_t rows = 0;
     for (const PlanEntry& entry : entries) rows += entry.tokens;
     engine_->step({.step = StepId{++step_},
                    .tokens = rows,
                    .entries = entries,
-                   .grants = grants,
-                   .adoptions = adoptions},
+                   .allocations = allocations,
+                   .prefix_hits = prefix_hits},
                   0, &values_);
   }
-  // `tokens` of call 1 + call from `context` on, in chunks.
-  void prefill(uint32_t call, uint32_t tokens, bool samples) {
+  // `tokens` of request 1 + request from `context` on, in chunks.
+  void prefill(uint32_t request, uint32_t tokens, bool samples) {
     for (uint32_t at = 0; at < tokens; at += kChunk) {
       const uint32_t count = std::min(kChunk, tokens - at);
-      std::vector<PageGrant> grants;
-      for (uint32_t p = at / kPage; p < div_ceil(at + count, kPage); ++p) grant(call, p, 0, &grants);
-      run({{CallId{1 + call}, EntryKind::kChunk, at == 0, samples && at + count == tokens, count, at}},
-          grants, {});
+      std::vector<PageAllocation> allocations;
+      for (uint32_t p = at / kPage; p < div_ceil(at + count, kPage); ++p)
+        allocation(request, p, 0, &allocations);
+      run({{RequestId{1 + request}, EntryKind::kChunk, at == 0, samples && at + count == tokens, count, at}},
+          allocations, {});
     }
   }
   void begin_alone() {
-    for (uint32_t i = 0; i < shape_.calls; ++i) prefill(i, shape_.context + kTail, true);
+    for (uint32_t i = 0; i < shape_.requests; ++i) prefill(i, shape_.context + kTail, true);
   }
   void begin_with_copies() {
-    const uint32_t pages = shape_.context / kPage, model = shape_.calls;
+    const uint32_t pages = shape_.context / kPage, model = shape_.requests;
     prefill(model, shape_.context, false);
     std::vector<PlanEntry> entries;
-    std::vector<PageGrant> grants;
-    std::vector<Adoption> adoptions;
-    std::vector<std::vector<PageId>> adopted(shape_.calls);
-    for (uint32_t i = 0; i < shape_.calls; ++i) {
+    std::vector<PageAllocation> allocations;
+    std::vector<PrefixHit> prefix_hits;
+    std::vector<std::vector<PageId>> reused(shape_.requests);
+    for (uint32_t i = 0; i < shape_.requests; ++i) {
       std::vector<PageId> from, to;
       for (uint32_t p = 0; p < pages; ++p) {
-        from.push_back(arena() ? home(model, p) : page(model, p)), to.push_back(page(i, p));
+        from.push_back(resident() ? host_copy(model, p) : page(model, p)), to.push_back(page(i, p));
       }
-      engine_->told(
-          StartTransfer{.source_tier = arena() ? Tier::kHost : Tier::kGpu, .source = from, .target = to});
-      if (arena()) adopted[i] = from;
-      adopted[i].insert(adopted[i].end(), to.begin(), to.end());
-      entries.push_back({CallId{1 + i}, EntryKind::kChunk, true, true, kTail, shape_.context});
-      grant(i, pages, i, &grants);
-      adoptions.push_back({CallId{1 + i}, adopted[i]});
+      engine_->notify(
+          StartTransfer{.source_tier = resident() ? Tier::kHost : Tier::kGpu, .source = from, .target = to});
+      if (resident()) reused[i] = from;
+      reused[i].insert(reused[i].end(), to.begin(), to.end());
+      entries.push_back({RequestId{1 + i}, EntryKind::kChunk, true, true, kTail, shape_.context});
+      allocation(i, pages, i, &allocations);
+      prefix_hits.push_back({RequestId{1 + i}, reused[i]});
     }
-    run(entries, grants, adoptions);
-    engine_->told(DropCallState{{}, CallId{1 + model}, DropCallState::Reason::kFinished});
+    run(entries, allocations, prefix_hits);
+    engine_->notify(DropRequestState{{}, RequestId{1 + model}, DropRequestState::Reason::kFinished});
   }
 
   const Shape shape_;
   const uint32_t layers_;
   DrawnTokens tokens_;
-  const uint32_t each_;  // pages of a call
+  const uint32_t each_;  // pages of a request
   cuda::CudaEngineConfig config_;
   std::unique_ptr<cuda::CudaEngine> engine_;
   uint32_t context_ = 0;
   uint64_t step_ = 0, digest_ = 0;
-  StepValues values_;
+  DataOutcomes values_;
   std::vector<LayerRecall> last_;
 };
 
-struct Taken {
+struct StepCost {
   double step = 0, issued = 0;
   uint64_t digest = 0, replays = 0;
 };
-Taken steps(const NamedModel& model, const Shape& shape, bool graphs) {
+StepCost steps(const NamedModel& model, const Shape& shape, bool graphs) {
   MethodServer server(model, shape, graphs);
   std::vector<double> took, issued;
   for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
@@ -192,7 +197,7 @@ void method_step(benchmark::State& state, const char* name, Shape shape) {
   }
   const NamedModel& model = model_named(name);
   for (auto unused : state) {
-    const Taken with = steps(model, shape, true), without = steps(model, shape, false);
+    const StepCost with = steps(model, shape, true), without = steps(model, shape, false);
     KVT_CHECK(with.digest == without.digest && with.replays > kSteps / 2 && without.replays == 0);
     state.SetIterationTime(with.step);
     state.counters["us issued"] = with.issued * 1e6;

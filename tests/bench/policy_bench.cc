@@ -32,9 +32,9 @@ void page_pool(benchmark::State& state, PageOrder order) {
 BENCHMARK_CAPTURE(page_pool, lowest_first, PageOrder::kLowestFirst)->Arg(4'096)->Arg(1'000'000);
 BENCHMARK_CAPTURE(page_pool, oldest_first, PageOrder::kOldestFirst)->Arg(4'096)->Arg(1'000'000);
 
-// Sessions of coding agents: a prompt of 100,000 tokens in pages of 64 grows by 1,200 tokens a call, and
+// Sessions of coding agents: a prompt of 100,000 tokens in pages of 64 grows by 1,200 tokens a request, and
 // an eighth of it (system prompt and tools) is everybody's. 24 sessions take turns, and the pool holds
-// about half of what they know. One iteration is one call: acquire, insert what is new, release.
+// about half of what they know. One iteration is one request: acquire, insert what is new, release.
 void prefix_index(benchmark::State& state) {
   constexpr uint32_t kSessions = 24, kStart = 1'560, kShared = 195, kGrowth = 19;
   const auto pages_total = static_cast<uint32_t>(state.range(0));
@@ -42,7 +42,7 @@ void prefix_index(benchmark::State& state) {
   PrefixIndex index(1, &gpu, nullptr, make_lru_eviction());
   std::vector<uint32_t> length(kSessions, kStart);
   std::vector<PageId> pages;
-  uint64_t hits = 0, calls = 0, space = 1;
+  uint64_t hits = 0, requests = 0, space = 1;
   std::vector<uint64_t> own(kSessions);
   for (uint64_t& s : own) s = ++space;
   Prng prng(1);
@@ -55,25 +55,25 @@ void prefix_index(benchmark::State& state) {
     }
     const UnitRun identity[] = {{1, 0, kShared}, {own[session], kShared, length[session] - kShared}};
     Match match = index.acquire(0, identity, length[session]);
-    hits += match.lease.pages;
-    const uint32_t missing = length[session] - match.lease.pages;
+    hits += match.pin.pages;
+    const uint32_t missing = length[session] - match.pin.pages;
     pages.clear();
     while (pages.size() < missing) {
       if (gpu.pages_free() == 0) gpu.release(index.evict_gpu_page(), index.tick());
       pages.push_back(gpu.acquire());
     }
-    if (!index.insert(0, identity, pages, &match.lease)) {
+    if (!index.insert(0, identity, pages, &match.pin)) {
       for (const PageId page : pages) gpu.release(page, index.tick());
     }
-    index.release(match.lease, true);
-    ++calls;
+    index.release(match.pin, true);
+    ++requests;
   }
-  state.counters["pages_reused_per_call"] = static_cast<double>(hits) / static_cast<double>(calls);
+  state.counters["pages_reused_per_request"] = static_cast<double>(hits) / static_cast<double>(requests);
 }
 BENCHMARK(prefix_index)->Arg(40'000)->Arg(200'000);
 
-// As many live sessions share a system prompt. One iteration is one call of one of them, by the session-aware
-// order: its time must not grow with the sessions.
+// As many live sessions share a system prompt. One iteration is one request of one of them, by the
+// session-aware order: its time must not grow with the sessions.
 void shared_prefix(benchmark::State& state) {
   constexpr uint32_t kShared = 200, kOwn = 4;
   const auto sessions = static_cast<uint32_t>(state.range(0));
@@ -81,36 +81,36 @@ void shared_prefix(benchmark::State& state) {
   PrefixIndex index(1, &gpu, nullptr, make_session_aware_eviction());
   std::vector<PageId> pages;
   Instant now{};
-  const auto call = [&](uint32_t session) {
+  const auto request = [&](uint32_t session) {
     now = now + Duration{1};
-    index.begin_call(SessionId{session});
+    index.begin_request(SessionId{session});
     const UnitRun identity[] = {{1, 0, kShared}, {uint64_t{session} + 2, 0, kOwn}};
     Match match = index.acquire(0, identity, kShared + kOwn);
     pages.clear();
-    while (match.lease.pages + pages.size() < kShared + kOwn) pages.push_back(gpu.acquire());
-    index.insert(0, identity, pages, &match.lease);
-    index.mark(match.lease, SessionId{session});
-    index.release(match.lease, true);
-    index.end_call(SessionId{session}, now + Duration{1'000'000'000});
+    while (match.pin.pages + pages.size() < kShared + kOwn) pages.push_back(gpu.acquire());
+    index.insert(0, identity, pages, &match.pin);
+    index.mark(match.pin, SessionId{session});
+    index.release(match.pin, true);
+    index.end_request(SessionId{session}, now + Duration{1'000'000'000});
     index.expect(SessionId{session}, now + Duration{1'000'000'000});
   };
-  for (uint32_t session = 0; session < sessions; ++session) call(session);
+  for (uint32_t session = 0; session < sessions; ++session) request(session);
   Prng prng(1);
-  for (auto _ : state) call(static_cast<uint32_t>(prng.next() % sessions));
+  for (auto _ : state) request(static_cast<uint32_t>(prng.next() % sessions));
 }
 BENCHMARK(shared_prefix)->Arg(100)->Arg(1'000)->Arg(10'000);
 
 void router_place(benchmark::State& state, RoutingKind kind) {
   Router router(kind, 8);
   Prng prng(1);
-  CallReady call;
+  RequestReady request;
   uint32_t next = 0;
   for (auto _ : state) {
-    call.call = CallId{next % 4'096};
-    call.session = SessionId{static_cast<uint32_t>(prng.next() % 64)};
-    call.prompt_tokens = static_cast<uint32_t>(prng.next() % 100'000);
-    if (next++ >= 4'096) router.ended(call.call);
-    router.place(call);
+    request.request = RequestId{next % 4'096};
+    request.session = SessionId{static_cast<uint32_t>(prng.next() % 64)};
+    request.prompt_tokens = static_cast<uint32_t>(prng.next() % 100'000);
+    if (next++ >= 4'096) router.ended(request.request);
+    router.place(request);
   }
   state.counters["out"] = static_cast<double>(router.digest() % 65'536);
 }

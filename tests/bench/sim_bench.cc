@@ -1,4 +1,4 @@
-// What the simulated world costs: one SimGrid event, one step, one copy, one evaluation of a step graph.
+// What the simulated backend costs: one SimGrid event, one step, one copy, one evaluation of a step graph.
 //
 // Each benchmark reports a digest of its output, so that a faster program that computes something else
 // does not pass for an improvement.
@@ -16,35 +16,35 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// `steps` steps of 50 calls in stretches of `repeat`, answered and launched again.
+// `steps` steps of 50 requests in stretches of `repeat`, answered and launched again.
 void steps(benchmark::State& state) {
   const auto repeat = static_cast<uint32_t>(state.range(0));
-  const std::vector<PlanEntry> entries(50, {CallId{1}, EntryKind::kDecode, false, true, 1, 1000});
+  const std::vector<PlanEntry> entries(50, {RequestId{1}, EntryKind::kDecode, false, true, 1, 1000});
   double digest = 0;
   int64_t count = 0;
   ToyCost cost(1, false, 0);
   sim::SimConfig config;
   config.engines.push_back({.cost = &cost, .page_bytes = 1'000'000});
-  sim::simulate(config, [&](Backend* world) {
+  sim::simulate(config, [&](Backend* backend) {
     Instant now;
     Event event;
     for (auto _ : state) {
       const auto step = static_cast<uint64_t>(count);
-      world->submit(LaunchStep{.engine = {},
-                               .step = StepId{step},
-                               .repeat = repeat,
-                               .tokens = 50,
-                               .tokens_padded = 64,
-                               .entries = entries,
-                               .grants = {},
-                               .adoptions = {}});
-      world->next(&now, &event);
+      backend->submit(LaunchStep{.engine = {},
+                                 .step = StepId{step},
+                                 .repeat = repeat,
+                                 .tokens = 50,
+                                 .tokens_padded = 64,
+                                 .entries = entries,
+                                 .allocations = {},
+                                 .prefix_hits = {}});
+      backend->next(&now, &event);
       count += repeat;
     }
     digest = static_cast<double>(now.ns) / static_cast<double>(count);
   });
   state.SetItemsProcessed(count);
-  state.counters["ns_of_world_per_step"] = digest;
+  state.counters["ns_of_backend_per_step"] = digest;
 }
 
 // A timer and nothing else: what SimGrid takes to bring the driver to the next instant.
@@ -52,12 +52,12 @@ void simgrid_event(benchmark::State& state) {
   ToyCost cost(1, false, 0);
   sim::SimConfig config;
   config.engines.push_back({.cost = &cost});
-  sim::simulate(config, [&](Backend* world) {
+  sim::simulate(config, [&](Backend* backend) {
     Instant now;
     Event event;
     for (auto _ : state) {
-      world->submit(SetTimer{kClient, {}, {now.ns + 1000}});
-      world->next(&now, &event);
+      backend->submit(SetTimer{kClient, {}, {now.ns + 1000}});
+      backend->next(&now, &event);
     }
   });
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));
@@ -69,15 +69,15 @@ void transfer(benchmark::State& state) {
   sim::SimConfig config;
   config.node.gpus = static_cast<uint32_t>(state.range(0));
   config.engines.push_back({.cost = &cost, .page_bytes = 4'000'000, .gpus = config.node.gpus});
-  sim::simulate(config, [&](Backend* world) {
+  sim::simulate(config, [&](Backend* backend) {
     Instant now;
     Event event;
     const PageId page{};
     uint64_t number = 0;
     for (auto _ : state) {
-      world->submit(
+      backend->submit(
           StartTransfer{{}, TransferId{number++}, {}, Tier::kHost, Tier::kGpu, {&page, 1}, {&page, 1}});
-      world->next(&now, &event);
+      backend->next(&now, &event);
     }
   });
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));

@@ -40,7 +40,7 @@ std::vector<std::string> simulate(const std::vector<std::string>& more) {
 // What a run that keeps by a profile says on its command line.
 std::vector<std::string> reserved(const std::string& profile, const std::vector<std::string>& more) {
   std::vector<std::string> words = {kSnapkv,
-                                    "--set=policies.scorer_options.moment=chunk_end",
+                                    "--set=policies.scorer_options.compression_trigger=chunk_end",
                                     "--set=policies.budget=reserved",
                                     "--set=policies.layout=ragged",
                                     "--set=policies.identity=none",
@@ -91,23 +91,23 @@ TEST_CASE(
   for (const double x : mu) mean += x / 8;
   for (const double n : contexts) expected += (0.3 * n - 32) / n / 3;
   CHECK(mean == doctest::Approx(expected).epsilon(0.005));
-  CHECK(list_of(text, "share_mu").size() == 8);
+  CHECK(list_of(text, "fraction_mu").size() == 8);
   CHECK(list_of(text, "budget_q32").size() == 8);
 
-  const Outcome ran = run_kvtwin(folder, reserved(file, {"--set=simulation.kept=profile"}));
+  const Outcome ran = run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"}));
   REQUIRE_MESSAGE(ran.status == 0, ran.err);
-  CHECK(value_of(ran.out, "calls_finished") == "51");
-  CHECK(value_of(ran.out, "calls_rejected") == "0");
-  const Outcome shares = run_kvtwin(folder, reserved(file, {"--set=policies.budget_options.shares=true",
-                                                            "--set=policies.budget_options.ratio=0.5"}));
-  REQUIRE_MESSAGE(shares.status == 0, shares.err);
-  CHECK(value_of(shares.out, "decisions") != value_of(ran.out, "decisions"));
+  CHECK(value_of(ran.out, "requests_finished") == "51");
+  CHECK(value_of(ran.out, "requests_rejected") == "0");
+  const Outcome fractions = run_kvtwin(folder, reserved(file, {"--set=policies.budget_options.relative=true",
+                                                               "--set=policies.budget_options.ratio=0.5"}));
+  REQUIRE_MESSAGE(fractions.status == 0, fractions.err);
+  CHECK(value_of(fractions.out, "decisions") != value_of(ran.out, "decisions"));
   // What the file holds is an input of the run.
   const std::string other = folder.file("other.textproto");
   REQUIRE(
       run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + other})).status ==
       0);
-  const Outcome changed = run_kvtwin(folder, reserved(other, {"--set=simulation.kept=profile"}));
+  const Outcome changed = run_kvtwin(folder, reserved(other, {"--set=simulation.retained=profile"}));
   CHECK(value_of(changed.out, "inputs") != value_of(ran.out, "inputs"));
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("calibrate cli: retention keeps what every context kept, and is read b
   const std::vector<double> kept = list_of(text, "kept"), mu = list_of(text, "mu");
   REQUIRE(kept.size() == 3 * 8);
   for (size_t h = 0; h < 8; ++h) CHECK((kept[h] + kept[8 + h] + kept[16 + h]) / 3 == doctest::Approx(mu[h]));
-  CHECK(run_kvtwin(folder, reserved(file, {"--set=simulation.kept=profile"})).status == 0);
+  CHECK(run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"})).status == 0);
 }
 
 TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
@@ -161,7 +161,7 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   CHECK(made.out.find("current text inst") != std::string::npos);
   const std::string text = folder.read("tags.textproto");
   CHECK(text == run_kvtwin(folder, words({"--bits=2.7"})).out);
-  CHECK(list_of(text, "demote_order").size() == 56);
+  CHECK(list_of(text, "two_bit_order").size() == 56);
   // Everything that was seen loses less with 4 bits; all bits: nothing has 2.
   const Outcome all = run_kvtwin(folder, words({"--bits=4", "--out=" + folder.file("all.textproto")}));
   CHECK(all.out.find("2 bits: 0.0 % of the tokens") != std::string::npos);
@@ -173,7 +173,7 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
     REQUIRE_MESSAGE(done.status == 0, done.err);
     std::vector<bool> out(56, false);
     for (const double tag : list_of(done.out, "four_bit_tags")) out.at(static_cast<size_t>(tag)) = true;
-    CHECK(list_of(done.out, "demote_order").size() == 56);
+    CHECK(list_of(done.out, "two_bit_order").size() == 56);
     return out;
   };
   const std::vector<bool> no_time = bits("temporal"), no_meaning = bits("semantic");
@@ -220,7 +220,7 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
   CHECK(tau[20] == 0);
   const std::vector<std::string> run = {"run",
                                         scenario,
-                                        "--world=sim",
+                                        "--backend=sim",
                                         "--no-write",
                                         "--quiet",
                                         "--format=jsonl",
@@ -232,8 +232,8 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
         doctest::Approx(corrected).epsilon(0.15));
   CHECK(std::stod(value_of(ran.out, "retrieval_miss_rate")) == doctest::Approx(missed).epsilon(0.15));
   // And as the CPU engine has them, which reads only what it chose.
-  const Outcome natural = run_kvtwin(
-      folder, {"run", scenario, "--world=cpu", "--clock=virtual", "--no-write", "--quiet", "--format=jsonl"});
+  const Outcome natural = run_kvtwin(folder, {"run", scenario, "--backend=cpu", "--clock=virtual",
+                                              "--no-write", "--quiet", "--format=jsonl"});
   REQUIRE_MESSAGE(natural.status == 0, natural.err);
   for (const char* rate : {"retrieval_correction_rate", "retrieval_miss_rate"})
     CHECK(std::stod(value_of(ran.out, rate)) ==
@@ -241,9 +241,9 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
   std::vector<std::string> always = run;
   always.push_back("--set=policies.retrieval_options.tau=1.5");
   CHECK(value_of(run_kvtwin(folder, always).out, "retrieval_correction_rate") == "1.0");
-  std::vector<std::string> wrong = run;
-  wrong[6] = "--set=simulation.retrieval.outcomes=fixed";
-  CHECK(run_kvtwin(folder, wrong).said("a profile beside outcomes fixed"));
+  std::vector<std::string> problem = run;
+  problem[6] = "--set=simulation.retrieval.outcomes=fixed";
+  CHECK(run_kvtwin(folder, problem).said("a profile beside outcomes fixed"));
   std::vector<std::string> other = run;
   other.push_back("--set=model.name=llama-3.1-8b");
   CHECK(run_kvtwin(folder, other)
@@ -254,7 +254,7 @@ TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, lar
   const Folder folder;
   const std::vector<std::string> words = {"inspect-policy",     kScenario,          "--contexts=3",
                                           "--context-max=1100", "--budgets=64,256", "--response=16",
-                                          "--error-rows=4"};
+                                          "--error-tokens=4"};
   const auto inspect = [&](std::vector<std::string> more) {
     more.insert(more.begin(), words.begin(), words.end());
     return run_kvtwin(folder, more);
@@ -301,10 +301,10 @@ TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, lar
         0);
 }
 
-TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
+TEST_CASE("calibrate and inspect cli: errors name what would be right") {
   const Folder folder;
-  folder.write("calls.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
-  const std::string azure = "--set=trace.path=" + folder.file("calls.csv"),
+  folder.write("requests.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
+  const std::string azure = "--set=trace.path=" + folder.file("requests.csv"),
                     format = "--set=trace.format=azure";
   const std::string file = folder.file("p.textproto");
   REQUIRE(run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + file})).status ==
@@ -327,7 +327,7 @@ TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
       {calibrate("budgets", {kSnapkv, "--context-min=1101"}),
        "--context-min: is 1101; 1 to --context-max, which is 1100"},
       {calibrate("budgets", {kSnapkv, "--context-max=40"}),
-       "none of 51 calls has a prompt of 37 to 40 tokens"},
+       "none of 51 requests has a prompt of 37 to 40 tokens"},
       {calibrate("budgets", {kSnapkv, "--set=model.name=gpt-oss-20b"}), "is not computed"},
       {calibrate("precision", {azure, format}), "says nothing of the roles of its tokens"},
       {calibrate("precision", {"--set=policies.precision_options.group=48"}),
@@ -342,7 +342,7 @@ TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
        "ratio is 0.5, knorm-llama-4x256 was made at 0.3"},
       {reserved(file, {"--set=policies.budget_options.mean=0.5"}), "profile stands beside mean or deviation"},
       {reserved(folder.file("none.textproto"), {}), "does not exist"},
-      {reserved(folder.file("calls.csv"), {}), "policies.budget_options.profile"},
+      {reserved(folder.file("requests.csv"), {}), "policies.budget_options.profile"},
       {reserved(file, {"--set=model.name=llama-3.1-8b", "--set=memory.gpu_pages=20000"}),
        "knorm-llama-4x256 has 4 layers of 2 KV heads, the engine has 32 of 8"},
       {inspected("--scorers=snapkw"), "there is no scorer \"snapkw\"; did you mean \"snapkv\"?"},

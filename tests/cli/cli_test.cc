@@ -47,6 +47,10 @@ TEST_CASE(
       {"rum x", "kvtwin: no command \"rum\"; did you mean \"run\"?"},
       {"run", "SCENARIO is required"},
       {"run x --fomat=json", "kvtwin run: no option \"--fomat\"; did you mean \"--format\"?"},
+      {"run x --wo"
+       "rld=cpu",
+       "kvtwin run: no option \"--wo"
+       "rld\"; it is called \"--backend\" now"},
       {"run x --format json", "kvtwin run: --format has no value; write --format=..."},
       {"run -q x", "kvtwin run: no option \"-q\"; options are long: --name=value"},
       {"run x --format=yaml", "--format: there is no format \"yaml\""},
@@ -85,14 +89,16 @@ TEST_CASE("cli: help opens with an example and costs nothing") {
   CHECK(tool(scratch, "--version").out.find("kvtwin 0.") == 0);
 }
 
-TEST_CASE("cli: wrong scenarios are refused with every mistake, and nothing is written") {
+TEST_CASE("cli: wrong scenarios are refused with every error, and nothing is written") {
   const Folder scratch;
-  const Outcome outcome = tool(
-      scratch, fmt::format("run {} --set=limits.cals_max=3 --set=memory.page_tokens=0 --out=res", kSample));
+  const Outcome outcome =
+      tool(scratch,
+           fmt::format("run {} --set=limits.reqests_max=3 --set=memory.page_tokens=0 --out=res", kSample));
   CHECK(outcome.status == 2);
-  CHECK(outcome.err.find(
-            "--set=limits.cals_max=3: no field \"cals_max\" in Limits; did you mean \"calls_max\"?") !=
-        std::string::npos);
+  CHECK(
+      outcome.err.find(
+          "--set=limits.reqests_max=3: no field \"reqests_max\" in Limits; did you mean \"requests_max\"?") !=
+      std::string::npos);
   CHECK(outcome.err.find("--set=memory.page_tokens=0: page_tokens is 0") != std::string::npos);
   CHECK(!fs::exists(scratch.file("res")));
 }
@@ -138,7 +144,7 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
   CHECK(files == 8);
   const auto trace =
       kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
-  for (const std::string& wrong : trace.wrong) CHECK_MESSAGE(false, wrong);
+  for (const std::string& problem : trace.problem) CHECK_MESSAGE(false, problem);
   CHECK(trace.slices.size() > 100);
   CHECK(trace.counters.contains("gpu pages held"));
   const Outcome replayed = tool(scratch, "replay a --format=jsonl");
@@ -153,7 +159,8 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
 }
 
 TEST_CASE(
-    "cli: every order of eviction is replayed to the same digest, folded or not, and finds no more than its "
+    "cli: every order of eviction is replayed to the same digest, coalesced or not, and finds no more than "
+    "its "
     "bound") {
   const Folder scratch;
   const auto number = [](const std::string& json, const std::string& name) {
@@ -168,17 +175,17 @@ TEST_CASE(
         "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=5000 "
         "--set=policies.prefix_eviction={} ",
         kSample, order);
-    const Outcome folded = tool(scratch, run + "--force --out=a");
-    REQUIRE_MESSAGE(folded.status == 0, folded.err);
-    const Outcome single = tool(scratch, run + "--set=simulation.fold=false --force --out=b");
+    const Outcome coalesced = tool(scratch, run + "--force --out=a");
+    REQUIRE_MESSAGE(coalesced.status == 0, coalesced.err);
+    const Outcome single = tool(scratch, run + "--set=simulation.coalesce=false --force --out=b");
     REQUIRE_MESSAGE(single.status == 0, single.err);
     CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
     const Outcome replayed = tool(scratch, "replay a --format=jsonl");
     CHECK(replayed.out.find("\"same\":true") != std::string::npos);
-    found.push_back(number(folded.out, "reused_tokens_first"));
+    found.push_back(number(coalesced.out, "reused_tokens_first"));
     CHECK(found.back() > 0);
-    CHECK(found.back() <= number(folded.out, "reused_tokens_bound"));
-    CHECK(number(folded.out, "reused_tokens_bound") <= number(folded.out, "admitted_prompt_tokens"));
+    CHECK(found.back() <= number(coalesced.out, "reused_tokens_bound"));
+    CHECK(number(coalesced.out, "reused_tokens_bound") <= number(coalesced.out, "admitted_prompt_tokens"));
   }
   std::sort(found.begin(), found.end());
   CHECK(std::unique(found.begin(), found.end()) == found.end());  // four orders, four results
@@ -193,18 +200,19 @@ TEST_CASE(
 TEST_CASE("cli: folding changes neither decisions nor a single time") {
   const Folder scratch;
   REQUIRE(tool(scratch, fmt::format("run {} --quiet --record --out=a", kSample)).status == 0);
-  REQUIRE(tool(scratch, fmt::format("run {} --quiet --record --out=b --set=simulation.fold=false", kSample))
-              .status == 0);
+  REQUIRE(
+      tool(scratch, fmt::format("run {} --quiet --record --out=b --set=simulation.coalesce=false", kSample))
+          .status == 0);
   CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
-  CHECK(Folder::read_any(scratch.file("a/calls.csv")) == Folder::read_any(scratch.file("b/calls.csv")));
+  CHECK(Folder::read_any(scratch.file("a/requests.csv")) == Folder::read_any(scratch.file("b/requests.csv")));
 }
 
 TEST_CASE("cli: the resolved scenario of a result repeats it") {
   const Folder scratch;
-  REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=a --set=limits.calls_max=7 --seed=3", kSample))
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=a --set=limits.requests_max=7 --seed=3", kSample))
               .status == 0);
   REQUIRE(tool(scratch, "run a/scenario.resolved.textproto --quiet --out=b").status == 0);
-  CHECK(Folder::read_any(scratch.file("a/calls.csv")) == Folder::read_any(scratch.file("b/calls.csv")));
+  CHECK(Folder::read_any(scratch.file("a/requests.csv")) == Folder::read_any(scratch.file("b/requests.csv")));
   CHECK(Folder::read_any(scratch.file("a/run.binpb")) == Folder::read_any(scratch.file("b/run.binpb")));
 }
 
@@ -215,7 +223,7 @@ TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and
   CHECK(table.find("coding_agents_small: ") == 0);
   for (const char* word :
        {"ttft", "tpot", "e2e", "throughput", "prefix reuse", "after re-admission", "preemptions",
-        "gpu pages, peak", "fragmentation", "transfers", "time of calls", "input tokens", "step time",
+        "gpu pages, peak", "fragmentation", "transfers", "time of requests", "input tokens", "step time",
         "rejected", "seed=42 decisions=", "repeat: kvtwin run"}) {
     CAPTURE(word);
     CHECK(table.find(word) != std::string::npos);
@@ -305,13 +313,13 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
   CHECK(scratch.read("q.md").find("| full | all | 75.0 % |") != std::string::npos);
 }
 
-TEST_CASE("cli: a run writes what its sessions' tools took, between the calls that wait for them") {
+TEST_CASE("cli: a run writes what its sessions' tools took, between the requests that wait for them") {
   const Folder scratch;
   const Outcome outcome =
       tool(scratch, fmt::format("run {} --quiet --set=replay.sessions_max=2 --out=run", kSample));
   REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-  // The first session's first call, its tool, and the call that answers it: nodes 0, 1 and 2.
-  const std::string calls = scratch.read("run/calls.csv"), tools = scratch.read("run/tools.csv");
+  // The first session's first request, its tool, and the request that answers it: nodes 0, 1 and 2.
+  const std::string requests = scratch.read("run/requests.csv"), tools = scratch.read("run/tools.csv");
   const auto cells_of = [](const std::string& csv, const std::string& session, size_t column,
                            const char* node) {
     std::istringstream in(csv);
@@ -319,14 +327,14 @@ TEST_CASE("cli: a run writes what its sessions' tools took, between the calls th
       std::vector<std::string> cells;
       std::istringstream line(row);
       for (std::string cell; std::getline(line, cell, ',');) cells.push_back(cell);
-      const size_t at = cells.size() > 10 ? 1 : 0;  // calls.csv begins with the call
+      const size_t at = cells.size() > 10 ? 1 : 0;  // requests.csv begins with the request
       if (cells[at] == session && cells[at + 2] == node) return cells;
     }
     return std::vector<std::string>(column + 1);
   };
-  const auto first = cells_of(calls, "coding-000000", 23, "0"),
+  const auto first = cells_of(requests, "coding-000000", 23, "0"),
              tool = cells_of(tools, "coding-000000", 6, "1"),
-             next = cells_of(calls, "coding-000000", 23, "2");
+             next = cells_of(requests, "coding-000000", 23, "2");
   CHECK(first[16] == tool[5]);  // ended: released
   CHECK(tool[4] == "tool");
   CHECK(std::stoll(tool[6]) <= std::stoll(next[12]));  // finished: ready

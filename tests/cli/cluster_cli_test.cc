@@ -22,18 +22,19 @@ std::string run_line(const Folder& folder, std::vector<std::string> sets, int st
 
 }  // namespace
 
-TEST_CASE("cluster: prompts and decodes apart: every call once, tokens conserved, recorded and replayed") {
+TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conserved, recorded and replayed") {
   const Folder folder;
   const std::vector<std::string> sets = {"hardware.node=h200-x8", "engines.count=5", "engines.prefill=2",
                                          "engines.routing=prefix_aware"};
   const std::string together = run_line(folder, {}), apart = run_line(folder, sets);
-  for (const char* conserved : {"calls", "calls_finished", "prompt_tokens", "output_tokens", "sessions"}) {
+  for (const char* conserved :
+       {"requests", "requests_finished", "prompt_tokens", "output_tokens", "sessions"}) {
     CHECK(json_number(apart, conserved) == json_number(together, conserved));
   }
-  CHECK(json_number(apart, "calls_open") == 0);
+  CHECK(json_number(apart, "requests_open") == 0);
   CHECK(json_number(apart, "transfer_bytes_received") > 0);
   CHECK(json_number(together, "transfer_bytes_received") == 0);
-  // What each call waited for still sums to its latency.
+  // What each request waited for still sums to its latency.
   const double parts = json_number(apart, "time_queue_s") + json_number(apart, "time_transfer_s") +
                        json_number(apart, "time_prefill_s") + json_number(apart, "time_recompute_s") +
                        json_number(apart, "time_decode_s") + json_number(apart, "time_host_s");
@@ -51,14 +52,15 @@ TEST_CASE("cluster: prompts and decodes apart: every call once, tokens conserved
 
 TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart") {
   const Folder folder;
-  const auto sets = [](const char* fold) {
+  const auto sets = [](const char* coalesce) {
     return std::vector<std::string>{"hardware.node=h200-x8", "engines.count=4", "engines.prefill=1",
-                                    "engines.routing=hint_aware", std::string("simulation.fold=") + fold};
+                                    "engines.routing=hint_aware",
+                                    std::string("simulation.coalesce=") + coalesce};
   };
-  const std::string folded = run_line(folder, sets("true")), single = run_line(folder, sets("false"));
+  const std::string coalesced = run_line(folder, sets("true")), single = run_line(folder, sets("false"));
   for (const char* figure :
        {"ttft_mean_ms", "tpot_p99_ms", "itl_p99_ms", "session_makespan_mean_ms", "steps"}) {
-    CHECK(json_number(folded, figure) == json_number(single, figure));
+    CHECK(json_number(coalesced, figure) == json_number(single, figure));
   }
 }
 
@@ -80,7 +82,7 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   CHECK(json_number(run.out, "gpus") == 1 + 2 + 2);
   const std::string one = run_line(folder, {});
   CHECK(json_number(run.out, "gpu_pages") > json_number(one, "gpu_pages"));
-  CHECK(json_number(run.out, "calls_finished") == json_number(one, "calls_finished"));
+  CHECK(json_number(run.out, "requests_finished") == json_number(one, "requests_finished"));
   // An hour's price times the hours that it ran, over its million tokens.
   const double spent = json_number(one, "usd_per_hour") * json_number(one, "elapsed_s") / 3600;
   CHECK(json_number(one, "usd_per_million_output_tokens") ==
@@ -116,7 +118,7 @@ TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "policies.precision=kivi_int2",
         "memory.page_tokens=32"},
        "precision \"kivi_int2\" does not go with handing KV over");
-  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "world=cpu"}, "world \"cpu\"");
+  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "backend=cpu"}, "backend \"cpu\"");
   said({"engines.further.count=2"}, "further is a list of groups; write it in the scenario's file");
   said({"engines.routing=prefix_aweare"}, "did you mean \"prefix_aware\"");
 }

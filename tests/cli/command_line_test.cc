@@ -57,9 +57,9 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
        "replay.arrival_scale is not read"},
       {{"sweep", kSample, "--vary=replay.population=1,2,4", out},
        "--vary=replay.population: replay.population"},
-      {{"sweep", kSample, "--vary=limits.calls_max=1,2", "--set=replay.population=4", out},
+      {{"sweep", kSample, "--vary=limits.requests_max=1,2", "--set=replay.population=4", out},
        "--set=replay.population=4: replay.population"},
-      {{"sweep", kSample, "--vary=limits.calls_max=1,2", "--halve=ttft_p99_ms:min",
+      {{"sweep", kSample, "--vary=limits.requests_max=1,2", "--halve=ttft_p99_ms:min",
         "--rungs=replay.population=1,2", out},
        "--set=replay.population=1: replay.population"},
       {{"plan", kSample, "--slo=ttft_p99<2s", "--load=replay.population=1..500", "--need=200",
@@ -70,9 +70,9 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
        "--set=replay.arrivals=fixed_population makes it count"},
       {{"explain", kSample, "--shape=decodes=1,context=64", "--set=replay.population=4"},
        "--set=replay.population=4: replay.population is not read"},
-      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=cpu.decode=greedy"}, "world is sim"},
-      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=world=cpu"},
-       "--set=world=cpu: kvtwin explain prices steps with world=sim alone; leave it out"},
+      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=cpu.decode=greedy"}, "backend is sim"},
+      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=backend=cpu"},
+       "--set=backend=cpu: kvtwin explain prices steps with backend=sim alone; leave it out"},
       {{"validate", kScenarios + "search_tiny.textproto", "--recorded=none", "--set=replay.population=4"},
        "--set=replay.population=4: replay.population is not read"},
       {{"evaluate", kScenarios + "quality/full.textproto", kScenarios + "quality/int4.textproto",
@@ -92,7 +92,7 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
   CHECK(!folder.has("o"));
 }
 
-TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is no mistake") {
+TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is no error") {
   const Folder folder;
   const Outcome sweep = run_kvtwin(
       folder, {"sweep", kSample, "--quiet", "--vary=replay.arrivals=recorded,fixed_population",
@@ -117,7 +117,7 @@ TEST_CASE("command line: a plan answers only what it asked") {
     words.insert(words.end(), more.begin(), more.end());
     return run_kvtwin(folder, words);
   };
-  // Read, but nothing comes of it: no call is ever rejected.
+  // Read, but nothing comes of it: no request is ever rejected.
   const Outcome same = plan(
       {"--set=replay.on_reject=retry", "--load=replay.retries_max=1..3", "--need=2", "--allow-roofline"});
   CHECK(same.status == 2);
@@ -152,7 +152,7 @@ TEST_CASE("command line: output that cannot be written is exit status 3") {
   const Folder folder;
   const std::string run = "run " + kSample + " --quiet --no-write --set=replay.sessions_max=1";
   const std::string sweep =
-      "sweep " + kSample + " --quiet --vary=limits.calls_max=1,2 --set=replay.sessions_max=1 --out=s";
+      "sweep " + kSample + " --quiet --vary=limits.requests_max=1,2 --set=replay.sessions_max=1 --out=s";
   for (const std::string& words :
        {run, run + " --format=json", std::string("list policies"), std::string("--help"),
         std::string("--version"), sweep + " --format=csv",
@@ -177,7 +177,7 @@ TEST_CASE("command line: an output folder holds one run") {
   CHECK(run_kvtwin(folder, {"replay", dir}).status == 0);
   // Other inputs: refused before anything runs, and nothing is changed.
   const std::string before = folder.read("o/run.binpb");
-  const Outcome other = run_kvtwin(folder, small_run(dir, {"--set=limits.calls_max=2"}));
+  const Outcome other = run_kvtwin(folder, small_run(dir, {"--set=limits.requests_max=2"}));
   CHECK(other.status == 2);
   CHECK_MESSAGE(other.said("holds the result of other inputs (coding_agents_small)"), other.err);
   CHECK(folder.read("o/run.binpb") == before);
@@ -190,7 +190,7 @@ TEST_CASE("command line: an output folder holds one run") {
   CHECK(folder.read("o/run.binpb") == before);
   fs::remove(dir + "/notes.txt");
   REQUIRE(run_kvtwin(folder, small_run(dir, {"--record"})).status == 0);
-  REQUIRE(run_kvtwin(folder, small_run(dir, {"--set=limits.calls_max=2", "--force"})).status == 0);
+  REQUIRE(run_kvtwin(folder, small_run(dir, {"--set=limits.requests_max=2", "--force"})).status == 0);
   CHECK(!folder.has("o/log.binpb"));
   for (const auto& entry : fs::directory_iterator(folder.path()))
     CHECK(entry.path().filename().string().find("kvtwin-run") == std::string::npos);
@@ -285,11 +285,11 @@ TEST_CASE("command line: the words that everybody tries first") {
   CHECK_MESSAGE(alone.said("no option \"--format\"; options follow their command"), alone.err);
 }
 
-TEST_CASE("command line: a world that is not there is exit status 4") {
+TEST_CASE("command line: a backend that is not there is exit status 4") {
   if (fs::exists("/dev/nvidiactl")) return;  // there it is
   const Folder folder;
   const Outcome cuda = run_kvtwin(
-      folder, {"run", kScenarios + "search_tiny.textproto", "--world=cuda", "--clock=wall", "--no-write"});
+      folder, {"run", kScenarios + "search_tiny.textproto", "--backend=cuda", "--clock=wall", "--no-write"});
   CHECK(cuda.status == 4);
   CHECK_MESSAGE(cuda.said("CUDA"), cuda.err);
 }

@@ -1,4 +1,4 @@
-// Worlds that compute values, as their users meet them.
+// Backends that compute values, as their users meet them.
 
 #include "tests/cli/program.h"
 
@@ -10,7 +10,7 @@ const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textprot
 
 // One session: a second or two.
 std::vector<std::string> run_words(const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"run", kScenario, "--world=cpu", "--quiet",
+  std::vector<std::string> words = {"run", kScenario, "--backend=cpu", "--quiet",
                                     "--set=replay.sessions_max=1"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
@@ -30,7 +30,7 @@ TEST_CASE("cpu: a run on real values is recorded, and its log replays to the sam
   CHECK(replayed.out.find("same decisions") != std::string::npos);
   CHECK(after(replayed.out, "decisions=") == after(run.out, "decisions="));
 
-  // Times are measured and differ; what calls sample does not. Nor beside another budget or page size, or
+  // Times are measured and differ; what requests sample does not. Nor beside another budget or page size, or
   // with the weights read from a file.
   const Outcome init =
       run_kvtwin(folder, {"model", "init", KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
@@ -49,16 +49,17 @@ TEST_CASE("cpu: what it cannot compute is refused with what would be right, stat
   const Folder folder;
   const struct {
     std::vector<std::string> words;
-    const char* says;
+    const char* message;
   } rows[] = {
-      {{"--world=gpu"}, "world is \"gpu\"; did you mean \"cuda\""},
-      {{"--world=cuda", "--clock=real"}, "clock is \"real\""},
-      {{"--world=sim", "--clock=wall"}, "the simulated world has no wall clock"},
-      {{"--world=cpu", "--set=model.name=gpt-oss-20b"}, "family \"gpt_oss\" is not computed"},
-      {{"--world=cpu", "--set=cpu.decode=beam"}, "decode is \"beam\""},
-      {{"--world=cpu", "--set=cpu.checkpoint=/nowhere"}, "\"/nowhere\" does not exist"},
-      {{"--world=cpu", "--set=cpu.checkpoint=" KVTWIN_SOURCE_DIR "/models"}, "config.json: cannot be opened"},
-      {{"--world=cpu", "--set=cpu.checkpoint=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
+      {{"--backend=gpu"}, "backend is \"gpu\"; did you mean \"cuda\""},
+      {{"--backend=cuda", "--clock=real"}, "clock is \"real\""},
+      {{"--backend=sim", "--clock=wall"}, "the simulated backend has no wall clock"},
+      {{"--backend=cpu", "--set=model.name=gpt-oss-20b"}, "family \"gpt_oss\" is not computed"},
+      {{"--backend=cpu", "--set=cpu.decode=beam"}, "decode is \"beam\""},
+      {{"--backend=cpu", "--set=cpu.checkpoint=/nowhere"}, "\"/nowhere\" does not exist"},
+      {{"--backend=cpu", "--set=cpu.checkpoint=" KVTWIN_SOURCE_DIR "/models"},
+       "config.json: cannot be opened"},
+      {{"--backend=cpu", "--set=cpu.checkpoint=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
        "has 2 layers, model llama-4x256 has 4"},
   };
   for (const auto& row : rows) {
@@ -66,7 +67,7 @@ TEST_CASE("cpu: what it cannot compute is refused with what would be right, stat
     words.insert(words.end(), row.words.begin(), row.words.end());
     const Outcome outcome = run_kvtwin(folder, words);
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
   }
   const Outcome init = run_kvtwin(folder, {"model", "init", "gpt-oss-20b", "--out=" + folder.file("m")});
   CHECK(init.status == 2);
@@ -79,20 +80,21 @@ TEST_CASE("cpu: greedy decoding goes its own way, and always the same") {
   REQUIRE_MESSAGE(once.status == 0, once.err);
   CHECK(once.out.find("greedy decoding") != std::string::npos);
   const Outcome twice =
-      run_kvtwin(folder, run_words({"--no-write", "--set=cpu.decode=greedy", "--set=limits.calls_max=1"}));
+      run_kvtwin(folder, run_words({"--no-write", "--set=cpu.decode=greedy", "--set=limits.requests_max=1"}));
   CHECK(after(twice.out, "samples=") == after(once.out, "samples="));
 }
 
-TEST_CASE("cpu: under the virtual clock it decides what the simulated world decides, and samples the same") {
+TEST_CASE(
+    "cpu: under the virtual clock it decides what the simulated backend decides, and samples the same") {
   const Folder folder;
   const Outcome computed = run_kvtwin(folder, run_words({"--no-write", "--clock=virtual"}));
-  if (computed.said("no simulated world")) {
+  if (computed.said("no simulated backend")) {
     MESSAGE("this build has no simulator: skipped");
     return;
   }
   REQUIRE_MESSAGE(computed.status == 0, computed.err);
   const Outcome simulated = run_kvtwin(
-      folder, {"run", kScenario, "--world=sim", "--quiet", "--set=replay.sessions_max=1", "--no-write"});
+      folder, {"run", kScenario, "--backend=sim", "--quiet", "--set=replay.sessions_max=1", "--no-write"});
   CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
   const Outcome wall = run_kvtwin(folder, run_words({"--no-write", "--clock=wall"}));
   CHECK(after(computed.out, "samples=") == after(wall.out, "samples="));
@@ -105,32 +107,33 @@ TEST_CASE("cuda: without a GPU a sentence says so, status 4; with one, it decide
     words.insert(words.end(), more.begin(), more.end());
     return run_kvtwin(folder, words);
   };
-  const Outcome first = run({"--world=cuda", "--no-write", "--clock=virtual"});
-  if (first.said("no simulated world")) return;
+  const Outcome first = run({"--backend=cuda", "--no-write", "--clock=virtual"});
+  if (first.said("no simulated backend")) return;
   if (first.status != 0) {
     CHECK(first.status == 4);
-    CHECK_MESSAGE((first.said("there is no CUDA GPU here") || first.said("this build has no CUDA world")),
+    CHECK_MESSAGE((first.said("there is no CUDA GPU here") || first.said("this build has no CUDA backend")),
                   first.err);
-    CHECK_MESSAGE(first.said("--world=cpu, or --world=sim"), first.err);
+    CHECK_MESSAGE(first.said("--backend=cpu, or --backend=sim"), first.err);
     return;
   }
   CHECK(first.out.find("computed in bf16 on a GPU") != std::string::npos);
-  const Outcome simulated = run({"--world=sim", "--no-write"});
+  const Outcome simulated = run({"--backend=sim", "--no-write"});
   CHECK(after(first.out, "decisions=") == after(simulated.out, "decisions="));
-  CHECK(after(run({"--world=cuda", "--no-write", "--clock=virtual"}).out, "samples=") ==
+  CHECK(after(run({"--backend=cuda", "--no-write", "--clock=virtual"}).out, "samples=") ==
         after(first.out, "samples="));
-  const Outcome wall = run({"--world=cuda", "--record", "--set=cuda.timings=true", "--timeline=0..10",
+  const Outcome wall = run({"--backend=cuda", "--record", "--set=cuda.timings=true", "--timeline=0..10",
                             "--out=" + folder.file("a")});
   REQUIRE_MESSAGE(wall.status == 0, wall.err);
   CHECK(wall.out.find("100.0 % measured") != std::string::npos);
   CHECK(folder.has("a/operations.csv"));
   const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
   CHECK(after(replayed.out, "decisions=") == after(wall.out, "decisions="));
-  CHECK(run({"--world=cuda", "--no-write", "--set=engines.tensor_parallel=2"}).status == 2);
+  CHECK(run({"--backend=cuda", "--no-write", "--set=engines.tensor_parallel=2"}).status == 2);
 }
 
 TEST_CASE(
-    "cpu: packed formats are computed, and decide under the virtual clock what the simulated world decides") {
+    "cpu: packed formats are computed, and decide under the virtual clock what the simulated backend "
+    "decides") {
   const Folder folder;
   for (const std::string name : {"int4", "kivi", "triaxial"}) {
     CAPTURE(name);
@@ -141,15 +144,15 @@ TEST_CASE(
       out.insert(out.end(), more.begin(), more.end());
       return out;
     };
-    const Outcome wall = run_kvtwin(folder, words({"--world=cpu", "--clock=wall"}));
+    const Outcome wall = run_kvtwin(folder, words({"--backend=cpu", "--clock=wall"}));
     REQUIRE_MESSAGE(wall.status == 0, wall.err);
-    const Outcome exact = run_kvtwin(folder, words({"--world=cpu", "--set=policies.precision=bf16"}));
+    const Outcome exact = run_kvtwin(folder, words({"--backend=cpu", "--set=policies.precision=bf16"}));
     CHECK(after(exact.out, "samples=") != after(wall.out, "samples="));
-    const Outcome simulated = run_kvtwin(folder, words({"--world=sim"}));
-    if (simulated.said("no simulated world")) continue;
-    const Outcome computed = run_kvtwin(folder, words({"--world=cpu", "--clock=virtual"}));
+    const Outcome simulated = run_kvtwin(folder, words({"--backend=sim"}));
+    if (simulated.said("no simulated backend")) continue;
+    const Outcome computed = run_kvtwin(folder, words({"--backend=cpu", "--clock=virtual"}));
     CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
-    const Outcome single = run_kvtwin(folder, words({"--world=sim", "--set=simulation.fold=false"}));
+    const Outcome single = run_kvtwin(folder, words({"--backend=sim", "--set=simulation.coalesce=false"}));
     CHECK(after(single.out, "decisions=") == after(simulated.out, "decisions="));
     const std::string log = folder.file(name);
     const Outcome recorded = run_kvtwin(folder, {"run", scenario, "--quiet", "--record", "--out=" + log});
@@ -159,7 +162,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cpu: turns that grow old are requantised, in both worlds alike; ignored, they stay in int4") {
+TEST_CASE("cpu: turns that grow old are requantised, in both backends alike; ignored, they stay in int4") {
   const Folder folder;
   const std::string trace = folder.file("turns.kvtrace"), log = folder.file("aged");
   const Outcome drawn = run_kvtwin(
@@ -171,24 +174,26 @@ TEST_CASE("cpu: turns that grow old are requantised, in both worlds alike; ignor
                                       "--quiet",
                                       "--set=trace.path=" + trace,
                                       "--set=replay.arrivals=all_at_once",
-                                      "--set=replay.calls_max=6",
+                                      "--set=replay.requests_max=6",
                                       "--set=policies.identity=session",
                                       "--set=policies.precision_options.ageing=" + ageing};
     words.insert(words.end(), more.begin(), more.end());
     return run_kvtwin(folder, words);
   };
-  const Outcome simulated = run("requantise", {"--world=sim", "--no-write"});
-  if (simulated.said("no simulated world")) return;
+  const Outcome simulated = run("requantise", {"--backend=sim", "--no-write"});
+  if (simulated.said("no simulated backend")) return;
   REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
   CHECK(std::stoi(after(simulated.out, "requantised")) >= 32);
-  const Outcome single = run("requantise", {"--world=sim", "--no-write", "--set=simulation.fold=false"});
+  const Outcome single =
+      run("requantise", {"--backend=sim", "--no-write", "--set=simulation.coalesce=false"});
   CHECK(after(single.out, "decisions=") == after(simulated.out, "decisions="));
-  const Outcome computed = run("requantise", {"--world=cpu", "--clock=virtual", "--record", "--out=" + log});
+  const Outcome computed =
+      run("requantise", {"--backend=cpu", "--clock=virtual", "--record", "--out=" + log});
   REQUIRE_MESSAGE(computed.status == 0, computed.err);
   CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
   const Outcome replayed = run_kvtwin(folder, {"replay", log});
   CHECK(replayed.out.find("same decisions") != std::string::npos);
-  const Outcome ignored = run("ignore", {"--world=cpu", "--no-write"});
+  const Outcome ignored = run("ignore", {"--backend=cpu", "--no-write"});
   CHECK(ignored.out.find("requantised") == std::string::npos);
   CHECK(after(ignored.out, "samples=") != after(computed.out, "samples="));
 }

@@ -13,7 +13,7 @@ Outcome run_with(const Folder& folder, const std::string& scenario, std::vector<
   return run_kvtwin(folder, more);
 }
 
-// 128 KiB a token: pages of 16 tokens have 2 MiB. The longest call just fits, prefixes leave the gpu.
+// 128 KiB a token: pages of 16 tokens have 2 MiB. The longest request just fits, prefixes leave the gpu.
 const std::vector<std::string> kSmall = {"--set=memory.gpu_pages=13000", "--set=memory.host_bytes=4000000000",
                                          "--format=json"};
 const std::string kDisk = "--set=memory.disk_bytes=100000000000";
@@ -41,7 +41,7 @@ TEST_CASE("disk: prefixes that the host has no room for come back from there; lo
   CHECK(run_kvtwin(folder, {"replay", folder.file("a")}).out.find("same decisions") != std::string::npos);
 
   const Outcome single =
-      run_with(folder, kAgents, with(kSmall, {kDisk, "--no-write", "--set=simulation.fold=false"}));
+      run_with(folder, kAgents, with(kSmall, {kDisk, "--no-write", "--set=simulation.coalesce=false"}));
   CHECK(after(single.out, "\"decisions\":") == after(disk.out, "\"decisions\":"));
   CHECK(json_number(single.out, "elapsed_s") == json_number(disk.out, "elapsed_s"));
 }
@@ -50,7 +50,7 @@ TEST_CASE("disk: what cannot be is said with its place and the way out, status 2
   const Folder folder;
   const struct {
     std::vector<std::string> words;
-    const char* says;
+    const char* message;
   } rows[] = {
       {{"--set=memory.host_bytes=0"}, "--set=memory.host_bytes=N gives one"},
       {{"--set=limits.prefix_cache=false"}, "set prefix_cache: true"},
@@ -58,14 +58,14 @@ TEST_CASE("disk: what cannot be is said with its place and the way out, status 2
       {{"--set=memory.disk_bytes=1000"}, "smallest that does: --set=memory.disk_bytes=2097152"},
       {{"--set=hardware.node=l40s"}, "node l40s has no disk for KV"},
       {{"--set=engines.count=2", "--set=hardware.nodes=2"}, "disks belong to one"},
-      {{"--world=cuda"}, "the CUDA engine has no disk tier"},
+      {{"--backend=cuda"}, "the CUDA engine has no disk tier"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.words.front());
     const Outcome outcome = run_with(folder, kAgents, with(with(kSmall, {kDisk, "--no-write"}), row.words));
     // Without a GPU, or in a build without CUDA, that comes first.
-    if (row.words.front() == "--world=cuda" && outcome.status == 4) continue;
+    if (row.words.front() == "--backend=cuda" && outcome.status == 4) continue;
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
   }
 }

@@ -35,8 +35,8 @@ std::vector<std::string> evaluate(const std::vector<std::string>& policies,
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
-const std::vector<std::string> kCells = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24",
-                                         "--per-session=6"};
+const std::vector<std::string> kKvEntries = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24",
+                                             "--per-session=6"};
 const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "judge_q", "quest", "int4"};
 
 // Rows of a CSV by "policy task", fields by name. No cell of ours has a comma where it is not refused.
@@ -68,7 +68,7 @@ double number(const Rows& rows, const std::string& cell, const std::string& name
 TEST_CASE(
     "kvtwin evaluate: stored accuracies lie within the intervals; full answers, random and chance do not") {
   const Folder folder;
-  std::vector<std::string> words = evaluate(kPolicies, kCells);
+  std::vector<std::string> words = evaluate(kPolicies, kKvEntries);
   words.push_back("--out=" + folder.file("q"));
   const Outcome done = run_kvtwin(folder, words);
   REQUIRE_MESSAGE(done.status == 0, done.err);
@@ -91,11 +91,11 @@ TEST_CASE(
     CHECK(number(rows, "full " + task, "accuracy") >= 0.9);
     CHECK(number(rows, "random " + task, "accuracy_high") < number(rows, "full " + task, "accuracy_low"));
     CHECK(number(rows, "random " + task, "token_loss_above_full") > 1);
-    CHECK(number(rows, "random " + task, "kv_share") < 0.5);
-    CHECK(number(rows, "full " + task, "kv_share") == 1);
+    CHECK(number(rows, "random " + task, "kv_fraction") < 0.5);
+    CHECK(number(rows, "full " + task, "kv_fraction") == 1);
     // What is read of all that is kept: the first of six layers everything, the others 64 of some 370 tokens.
     CHECK(number(rows, "quest " + task, "accuracy_low") > number(rows, "random " + task, "accuracy_high"));
-    CHECK(number(rows, "quest " + task, "kv_share") == 1);
+    CHECK(number(rows, "quest " + task, "kv_fraction") == 1);
     CHECK(number(rows, "quest " + task, "kv_read_bytes_mean") <
           0.4 * number(rows, "full " + task, "kv_bytes_mean"));
     CHECK(number(rows, "judge_q " + task, "accuracy") >= number(rows, "snapkv " + task, "accuracy"));
@@ -158,9 +158,9 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
 
-  SUBCASE("each world has processes of its own") {
+  SUBCASE("each backend has processes of its own") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
-    words.insert(words.end(), {"--out=" + folder.file("lanes"), "--world=cuda,cpu", "--jobs=1,2"});
+    words.insert(words.end(), {"--out=" + folder.file("lanes"), "--backend=cuda,cpu", "--jobs=1,2"});
     const Outcome done = run_kvtwin(folder, words);
     REQUIRE_MESSAGE(done.status == 0, done.err);
     const Rows lanes = rows_of(folder.read("lanes/quality.csv")),
@@ -171,7 +171,7 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
       CAPTURE(name);
       CHECK(row.at("answered") == row.at("questions"));
       // Without a GPU everything is the CPU's.
-      if (row.at("world") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
+      if (row.at("backend") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
     }
   }
   SUBCASE("and so do processes, a batch, and folders that are collected") {
@@ -203,7 +203,7 @@ TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell 
   const Folder folder;
   const std::vector<std::string> words = evaluate(
       {"full", "knorm"}, {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4", "--tokens=128",
-                          "--out=" + folder.file("once"), "--world=cuda,cpu", "--jobs=1,2", "--seed=7",
+                          "--out=" + folder.file("once"), "--backend=cuda,cpu", "--jobs=1,2", "--seed=7",
                           "--batch=2", "--per-session=2", "--set=limits.step_tokens_max=768"});
   const Outcome done = run_kvtwin(folder, words);
   REQUIRE_MESSAGE(done.status == 0, done.err);
@@ -219,7 +219,7 @@ TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell 
   // What no GPU computed was asked of no process for GPUs.
   const Rows once = rows_of(folder.read("once/quality.csv"));
   const bool gpu = std::any_of(once.begin(), once.end(),
-                               [](const auto& cell) { return cell.second.at("world") == "cuda"; });
+                               [](const auto& cell) { return cell.second.at("backend") == "cuda"; });
   CHECK((shards("0.") > 0) == gpu);
   // A GPU has one process. Without one, 2 x 4 shards: of six cells five, which is prime to six.
   CHECK(shards("0.") <= 1);
@@ -229,19 +229,19 @@ TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell 
 TEST_CASE(
     "kvtwin evaluate: throughput is that of the load with the policy set, whose budget is the same share") {
   const Folder folder;
-  folder.write("calls.csv",
+  folder.write("requests.csv",
                "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.0000000,4096,64\n"
                "2026-01-01 00:00:00.0000000,4096,64\n");
   folder.write("load.textproto",
                "model { name: \"llama-3.1-8b\" } hardware { node: \"h200\" } memory { page_tokens: 32 }\n"
                "policies { retrieval_options { sink_tokens: 64 window_tokens: 128 } }\n"
-               "trace { path: \"calls.csv\" format: \"azure\" } replay { arrivals: \"all_at_once\" }\n");
+               "trace { path: \"requests.csv\" format: \"azure\" } replay { arrivals: \"all_at_once\" }\n");
   std::vector<std::string> words =
       evaluate({"full", "knorm", "quest", "random", "triaxial"},
                {"--tasks=needle", "--budgets=32,64", "--questions=4", "--tokens=128", "--jobs=2", "--quiet"});
   words.insert(words.end(), {"--out=" + folder.file("q"), "--throughput=" + folder.file("load.textproto")});
   const Outcome done = run_kvtwin(folder, words);
-  if (done.err.find("no simulated world") != std::string::npos) return;
+  if (done.err.find("no simulated backend") != std::string::npos) return;
   REQUIRE_MESSAGE(done.status == 0, done.err);
   std::map<std::string, double> speed;
   std::istringstream lines(folder.read("q/quality.csv"));
@@ -269,7 +269,7 @@ TEST_CASE(
     }
     return false;
   };
-  CHECK(simulated("cells: 1024", "knorm"));
+  CHECK(simulated("kv_entries: 1024", "knorm"));
   CHECK(simulated("budget_tokens: 1024", "quest"));
 
   // Rows of another evaluation, whose policy sets lie elsewhere; the same simulations are found again.
@@ -291,7 +291,7 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
     REQUIRE_MESSAGE(done.status == 0, done.err);
     const Rows rows = rows_of(done.out);
     CHECK(number(rows, "adakv needle", "kv_bytes_mean") ==
-          doctest::Approx(number(rows, "adakv needle", "kv_share") *
+          doctest::Approx(number(rows, "adakv needle", "kv_fraction") *
                           number(rows, "full needle", "kv_bytes_mean")));
   }
   SUBCASE("bytes count what lies in two formats, and what is exact beside packed pages") {
@@ -347,22 +347,22 @@ TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts,
 TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {
   const Folder folder;
   const std::string out = "--out=" + folder.file("q");
-  const auto says = [&](const std::vector<std::string>& more, const std::string& what) {
+  const auto message = [&](const std::vector<std::string>& more, const std::string& what) {
     const Outcome outcome = run_kvtwin(folder, evaluate({"full"}, more));
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said(what), outcome.err);
   };
-  says({out, "--tasks=nedle"}, "no task \"nedle\"");
-  says({out, "--budgets=none"}, "\"none\" is no budget");
-  says({out, "--shard=2/2"}, "I below N");
-  says({"--tasks=needle"}, "--out: is missing");
-  says({out, "--world=sim"}, "\"sim\" computes no values");
-  says({out, "--jobs=2", "--shard=0/2"}, "beside --shard");
-  says({out, "--jobs=2,3"}, "--jobs: has 2 numbers; one, or one for each world: 1");
-  says({out, "--jobs=0"}, "\"0\" is no number of processes");
-  says({out, "--batch=9999"}, "1 to 4,096");
-  says({out, "--tasks=needle", "--questions=2", "--collect=" + folder.file("nowhere")}, "has no cells");
-  says({out, "--tokens=20"}, "96 to 8192");
+  message({out, "--tasks=nedle"}, "no task \"nedle\"");
+  message({out, "--budgets=none"}, "\"none\" is no budget");
+  message({out, "--shard=2/2"}, "I below N");
+  message({"--tasks=needle"}, "--out: is missing");
+  message({out, "--backend=sim"}, "\"sim\" computes no values");
+  message({out, "--jobs=2", "--shard=0/2"}, "beside --shard");
+  message({out, "--jobs=2,3"}, "--jobs: has 2 numbers; one, or one for each backend: 1");
+  message({out, "--jobs=0"}, "\"0\" is no number of processes");
+  message({out, "--batch=9999"}, "1 to 4,096");
+  message({out, "--tasks=needle", "--questions=2", "--collect=" + folder.file("nowhere")}, "has no cells");
+  message({out, "--tokens=20"}, "96 to 8192");
   const Outcome refused = run_kvtwin(
       folder, evaluate({"full", "snapkv"}, {out, "--tasks=needle", "--budgets=4", "--questions=2"}));
   CHECK(refused.status == 1);

@@ -86,7 +86,7 @@ TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical
 
 TEST_CASE("explain cli: a step of the run is the run's own") {
   const Folder folder;
-  // All steps of a run of one call, one by one: their sum is what the run takes.
+  // All steps of a run of one request, one by one: their sum is what the run takes.
   const std::vector<std::string> few = {"--set=replay.sessions_max=1",
                                         "--set=trace.path=" + folder.file("t.csv")};
   folder.write("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,3000,4\n");
@@ -170,7 +170,7 @@ TEST_CASE("explain cli: the graph has a cluster for each stream and the same byt
   CHECK(dot.find("attention[2]") == std::string::npos);  // not asked for
 }
 
-TEST_CASE("explain cli: mistakes name what would be right") {
+TEST_CASE("explain cli: errors name what would be right") {
   const Folder folder;
   const struct {
     std::vector<std::string> more;

@@ -1,5 +1,5 @@
-// Each method that drops cells, as a small scenario in both worlds: values decide on the CPU engine, and the
-// simulated world that is given the same answers decides the same.
+// Each method that drops cells, as a small scenario in both backends: values decide on the CPU engine, and
+// the simulated backend that is given the same answers decides the same.
 
 #include <algorithm>
 #include <filesystem>
@@ -47,9 +47,9 @@ TEST_CASE(
   for (const std::string& method : dropping(kMethods / "tiny")) {
     CAPTURE(method);
     const Folder folder;
-    const Outcome computed = run_kvtwin(folder, run_words(method, {"--world=cpu", "--clock=virtual",
+    const Outcome computed = run_kvtwin(folder, run_words(method, {"--backend=cpu", "--clock=virtual",
                                                                    "--record", "--out=" + folder.file("a")}));
-    if (computed.said("no simulated world")) {
+    if (computed.said("no simulated backend")) {
       MESSAGE("this build has no simulator: skipped");
       return;
     }
@@ -59,7 +59,7 @@ TEST_CASE(
     CHECK(std::stod(after(reads, "decode reads")) < 0.8 * std::stod(after(reads, "M tokens of")));
 
     const bool ring = reads.substr(0, reads.find('\n')).find("ring") != std::string::npos;
-    std::vector<std::string> more = {"--world=sim", "--no-write"};
+    std::vector<std::string> more = {"--backend=sim", "--no-write"};
     const bool chooses = computed.out.find("choosing heads") != std::string::npos;
     const bool recalls = method == "freekv_snapkv";
     CHECK(chooses == (method == "composite" || recalls));
@@ -71,7 +71,7 @@ TEST_CASE(
       more.push_back("--set=simulation.retrieval.outcomes=recorded");
     }
     if (!ring) {
-      more.push_back("--set=simulation.kept=recorded");
+      more.push_back("--set=simulation.retained=recorded");
       more.push_back("--set=simulation.recorded_run=" + folder.file("a"));
     }
     const Outcome simulated = run_kvtwin(folder, run_words(method, more));
@@ -91,7 +91,7 @@ TEST_CASE(
     CAPTURE(method);
     const Folder folder;
     const auto run = [&](const std::string& how) {
-      return run_kvtwin(folder, run_words(method, {"--world=sim", "--no-write", "--format=jsonl",
+      return run_kvtwin(folder, run_words(method, {"--backend=sim", "--no-write", "--format=jsonl",
                                                    "--set=cost.compressions=" + how}));
     };
     const Outcome priced = run("roofline"), free = run("free");
@@ -117,7 +117,7 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
   const struct {
     const char* method;
     std::vector<std::string> words;
-    const char* says;
+    const char* message;
   } rows[] = {
       {"snapkv",
        {"--set=cpu.scorer_weights=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
@@ -126,9 +126,9 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
       {"judge_q",
        {"--set=cpu.scorer_weights=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
        "has no tensor \"soft_tokens\""},
-      {"judge_q", {"--set=cpu.judge_rows=hard"}, "judge_rows is \"hard\""},
+      {"judge_q", {"--set=cpu.judge_tokens=hard"}, "judge_tokens is \"hard\""},
       {"judge_q",
-       {"--set=cpu.judge_rows=response", "--set=cpu.decode=greedy"},
+       {"--set=cpu.judge_tokens=response", "--set=cpu.decode=greedy"},
        "the response is asked before it is there"},
       {"streaming_llm", {"--set=policies.scorer=knorm"}, "which is not what scorer knorm says"},
       {"intentkv", {"--set=policies.scorer=critical_kv"}, "drops a token from all heads at once"},
@@ -143,12 +143,12 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
       {"triaxial", {"--set=policies.retrieval=quest"}, "which retrieval quest cannot choose among"},
   };
   for (const auto& row : rows) {
-    CAPTURE(row.says);
-    std::vector<std::string> more = {"--world=cpu", "--no-write"};
+    CAPTURE(row.message);
+    std::vector<std::string> more = {"--backend=cpu", "--no-write"};
     more.insert(more.end(), row.words.begin(), row.words.end());
     const Outcome outcome = run_kvtwin(folder, run_words(row.method, more));
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
   }
 }
 
@@ -157,8 +157,8 @@ TEST_CASE("methods: a recording under the wall clock replays to the same digest"
     CAPTURE(method);
     const Folder folder;
     const Outcome run =
-        run_kvtwin(folder, run_words(method, {"--world=cpu", "--clock=wall", "--record",
-                                              "--set=replay.calls_max=2", "--out=" + folder.file("a")}));
+        run_kvtwin(folder, run_words(method, {"--backend=cpu", "--clock=wall", "--record",
+                                              "--set=replay.requests_max=2", "--out=" + folder.file("a")}));
     REQUIRE_MESSAGE(run.status == 0, run.err);
     const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
     CHECK(replayed.out.find("same decisions") != std::string::npos);

@@ -17,9 +17,9 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
   };
   const Row rows[] = {
       {"freekv", "simulation.retrieval.miss_rate=0.7", "simulation.retrieval.outcomes=recorded"},
-      {"tangram_released", "simulation.kept=profile", "simulation.kept=recorded"},
-      {"adakv", "seed=9", "simulation.kept=recorded"},
-      {"intentkv", "seed=9", "simulation.kept=recorded"}};
+      {"tangram_released", "simulation.retained=profile", "simulation.retained=recorded"},
+      {"adakv", "seed=9", "simulation.retained=recorded"},
+      {"intentkv", "seed=9", "simulation.retained=recorded"}};
   for (const Row& row : rows) {
     CAPTURE(row.method);
     const Folder folder;
@@ -28,13 +28,13 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const std::string other = std::string("--set=") + row.other;
     REQUIRE(run_kvtwin(folder, method_words(row.method, {"--record", few, other, out("a")})).status == 0);
-    const Outcome told =
+    const Outcome notify =
         run_kvtwin(folder, method_words(row.method, {"--record", few, out("b"), "--set=" + run,
                                                      std::string("--set=") + row.recorded}));
-    REQUIRE(told.status == 0);
-    CHECK(told.out.find("recorded") != std::string::npos);
-    CHECK(told.out.find("the others fixed") == std::string::npos);
-    CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
+    REQUIRE(notify.status == 0);
+    CHECK(notify.out.find("recorded") != std::string::npos);
+    CHECK(notify.out.find("the others fixed") == std::string::npos);
+    CHECK(folder.read("a/requests.csv") == folder.read("b/requests.csv"));
     CHECK(folder.read("a/outcomes.binpb") == folder.read("b/outcomes.binpb"));
     // What the record does not know is said.
     const Outcome more =
@@ -44,38 +44,38 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
     CHECK(more.out.find("the others fixed") != std::string::npos);
     // Folding does not show in the record.
     REQUIRE(run_kvtwin(folder, method_words(row.method, {"--record", few, other, out("c"),
-                                                         "--set=simulation.fold=false"}))
+                                                         "--set=simulation.coalesce=false"}))
                 .status == 0);
     CHECK(folder.read("a/outcomes.binpb") == folder.read("c/outcomes.binpb"));
   }
 }
 
-TEST_CASE("recorded outcomes: what cannot be one is a mistake with the way out") {
+TEST_CASE("recorded outcomes: what cannot be one is an error with the way out") {
   const Folder folder;
-  const auto wrong = [&](const char* method, const std::vector<std::string>& sets, const char* says) {
+  const auto problem = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
     std::vector<std::string> more = {"--no-write"};
     for (const std::string& set : sets) more.push_back("--set=" + set);
     const Outcome outcome = run_kvtwin(folder, method_words(method, more));
     CAPTURE(outcome.err);
     CHECK(outcome.status == 2);
-    CHECK(outcome.err.find(says) != std::string::npos);
+    CHECK(outcome.err.find(message) != std::string::npos);
   };
-  wrong("freekv", {"simulation.retrieval.outcomes=recorded"}, "recorded_run does not say in which run");
-  wrong("freekv", {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=/nowhere"},
-        "does not exist");
+  problem("freekv", {"simulation.retrieval.outcomes=recorded"}, "recorded_run does not say in which run");
+  problem("freekv", {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=/nowhere"},
+          "does not exist");
   folder.write("empty/x", "");
-  wrong("freekv",
-        {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("empty")},
-        "cannot be opened");
+  problem("freekv",
+          {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("empty")},
+          "cannot be opened");
   folder.write("rubbish/outcomes.binpb", "\x07garbage!");
-  wrong("freekv",
-        {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("rubbish")},
-        "outcomes.binpb");
+  problem("freekv",
+          {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("rubbish")},
+          "outcomes.binpb");
   REQUIRE(run_kvtwin(folder, method_words("adakv", {"--record", "--set=replay.sessions_max=1",
                                                     "--out=" + folder.file("adakv")}))
               .status == 0);
-  wrong("tangram_released", {"simulation.kept=recorded", "simulation.recorded_run=" + folder.file("adakv")},
-        "head groups");
+  problem("tangram_released",
+          {"simulation.retained=recorded", "simulation.recorded_run=" + folder.file("adakv")}, "head groups");
 }
 
 TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each saves what it saves alone") {
@@ -98,11 +98,11 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
     }
     const auto out = [&](const char* name) { return "--out=" + folder.file(method + name); };
     REQUIRE(run_kvtwin(folder, method_words(method, {"--record", few, quest, out("a")})).status == 0);
-    REQUIRE(run_kvtwin(folder, method_words(
-                                   method, {"--record", few, quest, "--set=simulation.fold=false", out("b")}))
+    REQUIRE(run_kvtwin(folder, method_words(method, {"--record", few, quest,
+                                                     "--set=simulation.coalesce=false", out("b")}))
                 .status == 0);
     CHECK(folder.read(method + "a/log.binpb") == folder.read(method + "b/log.binpb"));
-    CHECK(folder.read(method + "a/calls.csv") == folder.read(method + "b/calls.csv"));
+    CHECK(folder.read(method + "a/requests.csv") == folder.read(method + "b/requests.csv"));
     CHECK(run_kvtwin(folder, {"replay", folder.file(method + "a"), "--quiet"}).status == 0);
   }
 }
@@ -117,10 +117,10 @@ TEST_CASE("retrieval cli: what retrieval and dropping cannot do together is refu
     CHECK(outcome.status == 2);
     CHECK(outcome.err.find(way_out) != std::string::npos);
   };
-  refused("streaming_llm", {"retrieval=quest"}, "set layout: compact, ragged or page_mask_dead");
+  refused("streaming_llm", {"retrieval=quest"}, "set layout: compact, ragged or page_mask");
   refused("h2o", {"retrieval=quest"}, "choose a scorer that works at chunk or prompt ends");
   refused("freekv",
-          {"scorer=snapkv", "budget=ada", "budget_options.cells=1024", "layout=ragged", "identity=none"},
+          {"scorer=snapkv", "budget=ada", "budget_options.kv_entries=1024", "layout=ragged", "identity=none"},
           "set layout: compact");
 }
 
@@ -145,13 +145,13 @@ TEST_CASE("I: reads obey their definitions: raw at least effective, and equal wh
   CHECK(full[0] == full[1]);
   CHECK(full[2] == full[3]);
   const auto pruned = reads("intentkv", "seed=1"),
-             small = reads("intentkv", "policies.budget_options.cells=2048");
+             small = reads("intentkv", "policies.budget_options.kv_entries=2048");
   CHECK(pruned[1] < pruned[0]);
   CHECK(pruned[0] == small[0]);  // raw reads do not depend on what is dropped
   CHECK(pruned[2] == small[2]);
   CHECK(small[1] < pruned[1]);
   CHECK(small[3] < pruned[3]);
-  // B limits the compressible history: besides, there is the prefix and what the call itself decodes.
+  // B limits the compressible history: besides, there is the prefix and what the request itself decodes.
   CHECK(small[3] >= 2048);
 }
 
@@ -184,18 +184,18 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
 
 TEST_CASE("partition: its price orders the choices, and only where heads differ") {
   const Folder folder;
-  const auto stretch = [&](const char* method, const std::string& partition) {
+  const auto slowdown = [&](const char* method, const std::string& partition) {
     const Outcome outcome = run_kvtwin(
         folder, method_words(method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=2",
                                       "--set=policies.partition=" + partition}));
     REQUIRE(outcome.status == 0);
-    return json_number(outcome.out, "attention_stretch");
+    return json_number(outcome.out, "attention_slowdown");
   };
-  const double even = stretch("tangram", "stream_k"), aot = stretch("tangram", "aot"),
-               uniform = stretch("tangram", "uniform");
+  const double even = slowdown("tangram", "stream_k"), aot = slowdown("tangram", "aot"),
+               uniform = slowdown("tangram", "uniform");
   CHECK(even >= 1);
-  CHECK(even < 1.2);  // one call's few thousand cells a layer are few tiles for 216 blocks
+  CHECK(even < 1.2);  // one request's few thousand cells a layer are few tiles for 216 blocks
   CHECK(aot < uniform);
   CHECK(uniform > 1.3);
-  CHECK(stretch("snapkv", "uniform") == -1);  // all heads keep as much: nothing to price
+  CHECK(slowdown("snapkv", "uniform") == -1);  // all heads keep as much: nothing to price
 }

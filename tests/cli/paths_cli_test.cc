@@ -106,10 +106,10 @@ TEST_CASE("paths: a node's device is relative to the node's file, and is an inpu
   std::ofstream(folder.file("gpu/mine-device.textproto"), std::ios::app) << "# another device\n";
   CHECK(key() != before);
   fs::remove(folder.file("gpu/mine-device.textproto"));
-  const Outcome gone =
+  const Outcome dropped =
       run_from(folder, folder.path(), one_session(kShipped, {"--set=hardware.node=gpu/node.textproto"}));
-  CHECK(gone.status == 2);
-  CHECK_MESSAGE(gone.said("gpu/mine-device.textproto: cannot be opened"), gone.err);
+  CHECK(dropped.status == 2);
+  CHECK_MESSAGE(dropped.said("gpu/mine-device.textproto: cannot be opened"), dropped.err);
 }
 
 TEST_CASE("paths: a shipped scenario's name is as good as its path, and a misspelt one gets the nearest") {
@@ -122,7 +122,7 @@ TEST_CASE("paths: a shipped scenario's name is as good as its path, and a misspe
   const std::vector<std::vector<std::string>> good = {
       {"explain", "methods/dense", "--shape=decodes=1,context=64"},
       {"sweep", "coding_agents_small", "--vary=seed=1", "--dry-run", "--out=" + folder.file("s")},
-      {"sweep", "studies/calls_and_gpus.sweep", "--dry-run", "--out=" + folder.file("s")},
+      {"sweep", "studies/requests_and_gpus.sweep", "--dry-run", "--out=" + folder.file("s")},
   };
   for (const std::vector<std::string>& words : good) {
     CAPTURE(words.front());
@@ -162,7 +162,7 @@ TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that
     const std::string name = line.substr(0, line.find(' '));
     if (names % 20 != 0) continue;  // each is a process
     const Outcome outcome =
-        run_from(folder, folder.path(), {"run", name, "--no-write", "--set=limits.calls_max=0"});
+        run_from(folder, folder.path(), {"run", name, "--no-write", "--set=limits.requests_max=0"});
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(!outcome.said("is neither a file nor a scenario"), outcome.err);
   }
@@ -173,11 +173,11 @@ TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that
   CHECK(list.out.find("trace.path is missing") == std::string::npos);
 }
 
-TEST_CASE("paths: our name for what others call otherwise") {
+TEST_CASE("paths: our name for what others request otherwise") {
   const Folder folder;
-  const Outcome gpu = run_kvtwin(folder, {"run", kShipped, "--world=gpu"});
+  const Outcome gpu = run_kvtwin(folder, {"run", kShipped, "--backend=gpu"});
   CHECK(gpu.status == 2);
-  CHECK_MESSAGE(gpu.said("world is \"gpu\"; did you mean \"cuda\""), gpu.err);
+  CHECK_MESSAGE(gpu.said("backend is \"gpu\"; did you mean \"cuda\""), gpu.err);
   const Outcome node = run_kvtwin(folder, {"run", kShipped, "--set=hardware.node=h100-80gb"});
   CHECK(node.status == 2);
   CHECK_MESSAGE(node.said("did you mean \"h100\" or"), node.err);
@@ -185,7 +185,7 @@ TEST_CASE("paths: our name for what others call otherwise") {
 
 TEST_CASE("paths: a compressed file is called so") {
   const Folder folder;
-  const std::string zipped = folder.write("calls.jsonl.gz", "\x1f\x8b\x08 and more");
+  const std::string zipped = folder.write("requests.jsonl.gz", "\x1f\x8b\x08 and more");
   const std::vector<std::vector<std::string>> rows = {
       {"run", zipped},
       {"run", kShipped, "--set=trace.path=" + zipped, "--set=trace.format=auto"},
@@ -201,11 +201,11 @@ TEST_CASE("paths: a compressed file is called so") {
     CAPTURE(words[0] + " " + words[1]);
     const Outcome outcome = run_from(folder, folder.path(), words);
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said("calls.jsonl.gz: is gzip-compressed; gunzip it first"), outcome.err);
+    CHECK_MESSAGE(outcome.said("requests.jsonl.gz: is gzip-compressed; gunzip it first"), outcome.err);
   }
-  const std::string xz = folder.write("calls.jsonl.xz", std::string("\xfd"
-                                                                    "7zXZ\0more",
-                                                                    10));
+  const std::string xz = folder.write("requests.jsonl.xz", std::string("\xfd"
+                                                                       "7zXZ\0more",
+                                                                       10));
   CHECK(run_kvtwin(folder, {"trace", "inspect", xz}).said("is xz-compressed; unxz it first"));
 }
 

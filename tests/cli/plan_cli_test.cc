@@ -109,7 +109,7 @@ TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
   CHECK(none.status == 1);
   CHECK(none.out.find("No candidate holds population = 2") != std::string::npos);
   CHECK(none.out.find("None holds even 1.") != std::string::npos);
-  // What sessions do between their calls is nobody's fault here.
+  // What sessions do between their requests is nobody's fault here.
   const Outcome sessions =
       plan({"--slo=session_p90<1s", "--load=replay.population=1..4", "--need=2", "--allow-roofline",
             "--set=replay.tool_scale=1", "--set=replay.think_cap_s=600"});

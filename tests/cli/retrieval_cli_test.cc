@@ -1,4 +1,4 @@
-// Retrieval as users meet it: the scenarios of scenarios/methods, their logs, their mistakes.
+// Retrieval as users meet it: the scenarios of scenarios/methods, their logs, their errors.
 
 #include <doctest/doctest.h>
 
@@ -24,11 +24,11 @@ TEST_CASE(
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const std::string few = "--set=replay.sessions_max=2";
     REQUIRE(run_kvtwin(folder, method_words(method, {"--record", few, out("a")})).status == 0);
-    REQUIRE(
-        run_kvtwin(folder, method_words(method, {"--record", few, out("b"), "--set=simulation.fold=false"}))
-            .status == 0);
+    REQUIRE(run_kvtwin(folder,
+                       method_words(method, {"--record", few, out("b"), "--set=simulation.coalesce=false"}))
+                .status == 0);
     CHECK(folder.read("a/log.binpb") == folder.read("b/log.binpb"));
-    CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
+    CHECK(folder.read("a/requests.csv") == folder.read("b/requests.csv"));
     const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a"), "--format=jsonl"});
     CHECK(replayed.status == 0);
     CHECK(replayed.out.find("\"same\":true") != std::string::npos);
@@ -133,26 +133,26 @@ TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs s
     return std::pair(json_number(outcome.out, "itl_p50_ms"),
                      json_number(outcome.out, "retrieval_steps_expanded"));
   };
-  const auto wide_collapsed = run("400000000000", "collapsed"),
-             wide_expanded = run("400000000000", "expanded");
-  CHECK(wide_collapsed.first == doctest::Approx(wide_expanded.first).epsilon(0.01));
+  const auto dequantized_collapsed = run("400000000000", "collapsed"),
+             dequantized_expanded = run("400000000000", "expanded");
+  CHECK(dequantized_collapsed.first == doctest::Approx(dequantized_expanded.first).epsilon(0.01));
   CHECK(run("400000000000", "auto").second == 0);
-  const auto narrow_collapsed = run("12000000000", "collapsed"),
-             narrow_expanded = run("12000000000", "expanded");
-  CHECK(narrow_collapsed.first < narrow_expanded.first * 0.95);
+  const auto low_bit_collapsed = run("12000000000", "collapsed"),
+             low_bit_expanded = run("12000000000", "expanded");
+  CHECK(low_bit_collapsed.first < low_bit_expanded.first * 0.95);
   const auto chosen = run("12000000000", "auto");
   CHECK(chosen.second > 100);
-  CHECK(chosen.first == doctest::Approx(narrow_expanded.first).epsilon(0.05));
+  CHECK(chosen.first == doctest::Approx(low_bit_expanded.first).epsilon(0.05));
 }
 
 TEST_CASE("retrieval cli: what cannot be is said with its place and the way out, status 2") {
   struct Row {
     const char* set;
-    const char* says;
+    const char* message;
   };
   const Folder folder;
   for (const Row& row :
-       {Row{"policies.placement=gpu", "set placement: arena"}, Row{"memory.host_bytes=0", "give it room"},
+       {Row{"policies.placement=gpu", "set placement: resident"}, Row{"memory.host_bytes=0", "give it room"},
         Row{"memory.page_tokens=48", "whole pages of 48"},
         Row{"memory.host_bytes=1000000000", "memory.host_bytes="},
         Row{"policies.retrieval_options.pooling=median", "one of: mean_softmax"},
@@ -172,7 +172,7 @@ TEST_CASE("retrieval cli: what cannot be is said with its place and the way out,
       more.push_back("--set=policies.retrieval_options.rank=1");
     const Outcome outcome = run_kvtwin(folder, method_words("freekv", more));
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
   }
 }
 
@@ -180,5 +180,5 @@ TEST_CASE("retrieval cli: the methods are listed with what they do") {
   const Folder folder;
   const Outcome list = run_kvtwin(folder, {"list", "policies"});
   for (const std::string method : kNames) CHECK(list.out.find("  " + method) != std::string::npos);
-  CHECK(list.out.find("arena") != std::string::npos);
+  CHECK(list.out.find("resident") != std::string::npos);
 }

@@ -20,81 +20,81 @@ Outcome run_tiny(const Folder& folder, const std::string& method, const std::vec
 }  // namespace
 
 TEST_CASE(
-    "same decisions: the simulated world with the outcomes that values gave is that run, byte for byte") {
+    "same decisions: the simulated backend with the outcomes that values gave is that run, byte for byte") {
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const Outcome computed =
-        run_tiny(folder, method, {"--world=cpu", "--clock=virtual", "--record", out("cpu")});
+        run_tiny(folder, method, {"--backend=cpu", "--clock=virtual", "--record", out("cpu")});
     REQUIRE_MESSAGE(computed.status == 0, computed.err);
     CHECK(computed.out.find("outcomes natural") != std::string::npos);
     const Outcome simulated =
         run_tiny(folder, method,
-                 {"--world=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
+                 {"--backend=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
                   "--set=simulation.recorded_run=" + folder.file("cpu")});
     REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
     CHECK(simulated.out.find("the others fixed") == std::string::npos);
     CHECK(after(simulated.out, "decisions=") == after(computed.out, "decisions="));
-    for (const char* file : {"/calls.csv", "/log.binpb", "/outcomes.binpb"})
+    for (const char* file : {"/requests.csv", "/log.binpb", "/outcomes.binpb"})
       CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
-    // Other outcomes take other times, and calls come to other steps. (Quest recalls nothing, and what
+    // Other outcomes take other times, and requests come to other steps. (Quest recalls nothing, and what
     // InfiniGen chooses is all it may.)
     if (method == "quest" || method == "infinigen") continue;
-    const Outcome fixed = run_tiny(folder, method, {"--world=sim", "--no-write"});
+    const Outcome fixed = run_tiny(folder, method, {"--backend=sim", "--no-write"});
     CHECK(after(fixed.out, "decisions=") != after(computed.out, "decisions="));
   }
 }
 
 TEST_CASE(
     "same decisions: turns that begin with prefixes on the host sample what they do without, in both "
-    "worlds") {
+    "backends") {
   const Folder folder;
   const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
   const Outcome computed =
-      run_tiny(folder, "freekv_turns", {"--world=cpu", "--clock=virtual", "--record", out("cpu")});
+      run_tiny(folder, "freekv_turns", {"--backend=cpu", "--clock=virtual", "--record", out("cpu")});
   REQUIRE_MESSAGE(computed.status == 0, computed.err);
   const Outcome simulated =
       run_tiny(folder, "freekv_turns",
-               {"--world=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
+               {"--backend=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
                 "--set=simulation.recorded_run=" + folder.file("cpu")});
   REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
-  for (const char* file : {"/calls.csv", "/log.binpb", "/outcomes.binpb"})
+  for (const char* file : {"/requests.csv", "/log.binpb", "/outcomes.binpb"})
     CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
   const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("cpu")});
   CHECK(replayed.out.find("same decisions") != std::string::npos);
   const Outcome apart =
       run_tiny(folder, "freekv_turns",
-               {"--world=cpu", "--clock=virtual", "--no-write", "--set=limits.prefix_cache=false"});
+               {"--backend=cpu", "--clock=virtual", "--no-write", "--set=limits.prefix_cache=false"});
   REQUIRE_MESSAGE(apart.status == 0, apart.err);
   CHECK(after(apart.out, "samples=") == after(computed.out, "samples="));
   CHECK(after(apart.out, "decisions=") != after(computed.out, "decisions="));
 }
 
 TEST_CASE(
-    "same decisions: under the wall clock a run's log replays; what calls sample is the virtual clock's") {
+    "same decisions: under the wall clock a run's log replays; what requests sample is the virtual clock's") {
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
-    // A call that is preempted samples otherwise: room for all.
+    // A request that is preempted samples otherwise: room for all.
     const std::string room = "--set=memory.gpu_pages=400";
     const Outcome wall = run_tiny(
-        folder, method, {"--world=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room});
+        folder, method, {"--backend=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room});
     REQUIRE_MESSAGE(wall.status == 0, wall.err);
     const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
     CHECK(replayed.status == 0);
     CHECK(replayed.out.find("same decisions") != std::string::npos);
     CHECK(after(replayed.out, "decisions=") == after(wall.out, "decisions="));
-    const Outcome other = run_tiny(folder, method, {"--world=cpu", "--clock=virtual", "--no-write", room});
+    const Outcome other = run_tiny(folder, method, {"--backend=cpu", "--clock=virtual", "--no-write", room});
     CHECK(after(other.out, "samples=") == after(wall.out, "samples="));
     CHECK(after(other.out, "outcomes natural: ") == after(wall.out, "outcomes natural: "));
   }
 }
 
 TEST_CASE(
-    "retrieval on values: the rates that come out are printed, and can be given to the simulated world") {
+    "retrieval on values: the rates that come out are printed, and can be given to the simulated backend") {
   const Folder folder;
-  const Outcome table = run_tiny(folder, "freekv", {"--world=cpu", "--clock=virtual", "--no-write"});
+  const Outcome table = run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write"});
   CHECK(table.out.find("% of the head-pages chosen were absent") != std::string::npos);
   const auto rates = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"--no-write", "--format=jsonl"};
@@ -106,13 +106,13 @@ TEST_CASE(
     };
     return std::pair(number("\"retrieval_miss_rate\":"), number("\"retrieval_correction_rate\":"));
   };
-  const auto [miss, correction] = rates({"--world=cpu", "--clock=virtual"});
+  const auto [miss, correction] = rates({"--backend=cpu", "--clock=virtual"});
   CHECK(miss > 0.2);
   CHECK(correction > 0.2);
   CHECK(correction < 0.8);
   // F-3: what was recalled, at K and V of 16 tokens of 64 numbers in bf16.
   const Outcome priced =
-      run_tiny(folder, "freekv", {"--world=cpu", "--clock=virtual", "--no-write", "--format=jsonl"});
+      run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write", "--format=jsonl"});
   const auto number = [&](const std::string& key) {
     const size_t at = priced.out.find("\"" + key + "\":");
     REQUIRE(at != std::string::npos);
@@ -121,7 +121,7 @@ TEST_CASE(
   CHECK(number("retrieval_bytes_in") ==
         (number("retrieval_pages_now") + number("retrieval_pages_next")) * 2 * 16 * 64 * 2);
   const auto [fixed_miss, fixed_correction] =
-      rates({"--world=sim", "--set=simulation.retrieval.miss_rate=" + std::to_string(miss),
+      rates({"--backend=sim", "--set=simulation.retrieval.miss_rate=" + std::to_string(miss),
              "--set=simulation.retrieval.correction_rate=" + std::to_string(correction)});
   CHECK(fixed_miss == doctest::Approx(miss).epsilon(0.1));
   CHECK(fixed_correction == doctest::Approx(correction).epsilon(0.1));
@@ -129,12 +129,12 @@ TEST_CASE(
 
 TEST_CASE("retrieval on values: what the engine cannot compute is refused with the way out, status 2") {
   const Folder folder;
-  const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* says) {
-    std::vector<std::string> more = {"--no-write", "--world=cpu"};
+  const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
+    std::vector<std::string> more = {"--no-write", "--backend=cpu"};
     for (const std::string& set : sets) more.push_back("--set=" + set);
     const Outcome outcome = run_tiny(folder, method, more);
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said(says), outcome.err);
+    CHECK_MESSAGE(outcome.said(message), outcome.err);
   };
   refused("shadowkv", {"policies.retrieval_options.rank=129"}, "the keys of a layer have 128 numbers");
   refused(

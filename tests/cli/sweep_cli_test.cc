@@ -67,7 +67,7 @@ size_t points_done(const Folder& folder) {
   return done;
 }
 
-const std::vector<std::string> kGrid = {"--vary=limits.calls_max=4..64*2",
+const std::vector<std::string> kGrid = {"--vary=limits.requests_max=4..64*2",
                                         "--vary=memory.gpu_pages=5000..12000+1000"};
 constexpr size_t kPoints = 40;
 
@@ -100,7 +100,7 @@ TEST_CASE("sweep: killed five times, no point is lost or doubled; then all is fr
   std::set<std::string> keys;
   for (const auto& row : rows) {
     CHECK(row["state"] == "done");
-    CHECK(row["metrics"]["calls_finished"] == 617);
+    CHECK(row["metrics"]["requests_finished"] == 617);
     keys.insert(row["key"]);
   }
   CHECK(keys.size() == kPoints);
@@ -110,13 +110,13 @@ TEST_CASE("sweep: killed five times, no point is lost or doubled; then all is fr
   CHECK(folders == kPoints);
   CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points WHERE state='done'") == kPoints);
   CHECK(query(folder.file("s/index.sqlite"),
-              "SELECT count(*) FROM metrics WHERE name='calls_finished' AND value=617") == kPoints);
+              "SELECT count(*) FROM metrics WHERE name='requests_finished' AND value=617") == kPoints);
 
   const Outcome again = run_kvtwin(folder, words_of(folder, grid));
   CHECK(again.out == end.out);
   CHECK(!again.said("points, 0 failed, about"));  // nothing ran
   // One more value: only what is new runs.
-  grid[0] = "--vary=limits.calls_max=4..128*2";
+  grid[0] = "--vary=limits.requests_max=4..128*2";
   CHECK(lines_of(run_kvtwin(folder, words_of(folder, grid)).out).size() == kPoints + 8);
 }
 
@@ -138,29 +138,31 @@ TEST_CASE("sweep: shards share the points, and who collects runs nothing again")
 TEST_CASE("sweep: a wrong point and a point that cannot run are rows with their errors") {
   Folder folder;
   const Outcome out =
-      run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=8,none", "--vary=memory.gpu_pages=9000,3",
-                                           "--format=jsonl"}));
+      run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_max=8,none",
+                                           "--vary=memory.gpu_pages=9000,3", "--format=jsonl"}));
   CHECK(out.status == 1);
   const auto rows = lines_of(out.out);
   REQUIRE(rows.size() == 4);
   CHECK(rows[0]["state"] == "done");
   for (const size_t i : {1u, 2u, 3u}) CHECK(rows[i]["state"] == "failed");
   CHECK(std::string(rows[1]["error"]).find("pages") != std::string::npos);
-  CHECK(std::string(rows[2]["error"]).find("\"none\" is no value of limits.calls_max") != std::string::npos);
+  CHECK(std::string(rows[2]["error"]).find("\"none\" is no value of limits.requests_max") !=
+        std::string::npos);
 }
 
 TEST_CASE("sweep: where no point can ever run, that is said, and nothing is written") {
   Folder folder;
-  const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_mx=4,8"}));
+  const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_mx=4,8"}));
   CHECK(out.status == 2);
   CHECK(out.said("no point can run"));
-  CHECK(out.said("did you mean \"calls_max\"?"));
+  CHECK(out.said("did you mean \"requests_max\"?"));
   CHECK(!folder.has("s"));
 }
 
 TEST_CASE("sweep: damaged results are said and made again; a damaged index too") {
   Folder folder;
-  const std::vector<std::string> words = words_of(folder, {"--vary=limits.calls_max=4,8", "--format=jsonl"});
+  const std::vector<std::string> words =
+      words_of(folder, {"--vary=limits.requests_max=4,8", "--format=jsonl"});
   const Outcome first = run_kvtwin(folder, words);
   const std::string key = lines_of(first.out)[1]["key"];
   std::ofstream(folder.file("s/points/" + key + "/run.binpb"), std::ios::trunc) << "garbage";
@@ -175,7 +177,7 @@ TEST_CASE("sweep: damaged results are said and made again; a damaged index too")
 
 TEST_CASE("sweep: a full disk ends it with a clear error, and nothing done is lost") {
   Folder folder;
-  const std::vector<std::string> words = words_of(folder, {"--vary=limits.calls_max=4,8,16", "--jobs=1"});
+  const std::vector<std::string> words = words_of(folder, {"--vary=limits.requests_max=4,8,16", "--jobs=1"});
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -196,7 +198,7 @@ TEST_CASE("sweep: two at once in one folder: the second is told so") {
   fs::create_directories(folder.file("s/points"));
   const int lock = open(folder.file("s/.lock-0-of-1").c_str(), O_RDWR | O_CREAT, 0644);
   REQUIRE(flock(lock, LOCK_EX) == 0);
-  const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=4,8"}));
+  const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_max=4,8"}));
   close(lock);
   CHECK(out.status == 3);
   CHECK(out.said("another process sweeps here"));
@@ -209,39 +211,39 @@ TEST_CASE("sweep: a folder is of one sweep: another scenario, axis or setting is
     return run_kvtwin(folder, words_of(folder, std::move(more)));
   };
   const std::string few = "--set=replay.sessions_max=1";
-  REQUIRE(sweep({few, "--vary=limits.calls_max=4,8"}).status == 0);
+  REQUIRE(sweep({few, "--vary=limits.requests_max=4,8"}).status == 0);
   const std::string index = folder.read("s/index.sqlite"), noted = folder.read("s/sweep.textproto");
   const std::vector<std::vector<std::string>> others = {
       {few, "--vary=limits.step_tokens_max=512,1024"},
-      {few, "--vary=limits.calls_max=4,8", "--vary=seed=1,2"},
-      {"--set=replay.sessions_max=2", "--vary=limits.calls_max=4,8"},
+      {few, "--vary=limits.requests_max=4,8", "--vary=seed=1,2"},
+      {"--set=replay.sessions_max=2", "--vary=limits.requests_max=4,8"},
       {few, "--vary=seed=1..9+1", "--halve=e2e_mean_ms:min", "--rungs=replay.sessions_max=1,2"},
   };
   for (const std::vector<std::string>& words : others) {
     CAPTURE(words[1]);
     const Outcome other = sweep(words);
     CHECK(other.status == 2);
-    CHECK_MESSAGE(other.said("s: is of another sweep: coding_agents_small over limits.calls_max with "
+    CHECK_MESSAGE(other.said("s: is of another sweep: coding_agents_small over limits.requests_max with "
                              "replay.sessions_max=1; another --out; --force"),
                   other.err);
   }
   const Outcome scenario =
       run_kvtwin(folder, {"sweep", std::string(KVTWIN_SOURCE_DIR) + "/scenarios/search_tiny.textproto", few,
-                          "--quiet", "--vary=limits.calls_max=4,8", "--out=" + folder.file("s")});
+                          "--quiet", "--vary=limits.requests_max=4,8", "--out=" + folder.file("s")});
   CHECK(scenario.status == 2);
   CHECK(points_done(folder) == 2);
   CHECK(folder.read("s/index.sqlite") == index);
   CHECK(folder.read("s/sweep.textproto") == noted);
   // The same sweep: another path to the scenario, more values, fewer, a shard, a sample.
-  CHECK(run_kvtwin(folder, {"sweep", "coding_agents_small", few, "--quiet", "--vary=limits.calls_max=4,8,16",
-                            "--out=" + folder.file("s")})
+  CHECK(run_kvtwin(folder, {"sweep", "coding_agents_small", few, "--quiet",
+                            "--vary=limits.requests_max=4,8,16", "--out=" + folder.file("s")})
             .status == 0);
-  CHECK(sweep({few, "--vary=limits.calls_max=8,32", "--shard=1/2"}).status == 0);
-  CHECK(sweep({few, "--vary=limits.calls_max=1..64", "--samples=2"}).status == 0);
+  CHECK(sweep({few, "--vary=limits.requests_max=8,32", "--shard=1/2"}).status == 0);
+  CHECK(sweep({few, "--vary=limits.requests_max=1..64", "--samples=2"}).status == 0);
   const Outcome forced = sweep({few, "--vary=limits.step_tokens_max=512,1024", "--force"});
   CHECK_MESSAGE(forced.status == 0, forced.err);
   CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points") == 2);
-  CHECK(sweep({few, "--vary=limits.calls_max=4,8"}).status == 2);
+  CHECK(sweep({few, "--vary=limits.requests_max=4,8"}).status == 2);
 }
 
 TEST_CASE("sweep: without --out its folder is named by the sweep; json is one list") {
@@ -251,12 +253,12 @@ TEST_CASE("sweep: without --out its folder is named by the sweep; json is one li
   const auto sweep = [&](const std::string& vary) {
     return run_kvtwin(folder, {"sweep", kScenario, "--set=replay.sessions_max=1", vary, "--format=json"});
   };
-  const Outcome first = sweep("--vary=limits.calls_max=4,8"),
-                longer = sweep("--vary=limits.calls_max=4,8,16"), other = sweep("--vary=seed=1,2");
+  const Outcome first = sweep("--vary=limits.requests_max=4,8"),
+                longer = sweep("--vary=limits.requests_max=4,8,16"), other = sweep("--vary=seed=1,2");
   fs::current_path(before);
   REQUIRE_MESSAGE(first.status == 0, first.err);
   CHECK(nlohmann::json::parse(first.out).size() == 2);
-  CHECK(nlohmann::json::parse(longer.out)[2]["axes"]["limits.calls_max"] == "16");
+  CHECK(nlohmann::json::parse(longer.out)[2]["axes"]["limits.requests_max"] == "16");
   CHECK(after(first.err, "; in ") == after(longer.err, "; in "));
   CHECK(after(first.err, "; in ") != after(other.err, "; in "));
   CHECK(after(first.err, "; in ").starts_with("out/sweep-"));
@@ -265,7 +267,7 @@ TEST_CASE("sweep: without --out its folder is named by the sweep; json is one li
 TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
   Folder folder;
   const Outcome out =
-      run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=1..9+1", "--halve=e2e_mean_ms:min",
+      run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_max=1..9+1", "--halve=e2e_mean_ms:min",
                                            "--rungs=replay.sessions_max=2,6,24", "--format=jsonl"}));
   CHECK(out.status == 0);
   const auto rows = lines_of(out.out);
@@ -279,7 +281,8 @@ TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
 TEST_CASE("sweep: a file says what the command line would") {
   Folder folder;
   std::ofstream(folder.file("s.sweep.textproto"))
-      << "scenario: \"" << kScenario << "\"\nvary: \"limits.calls_max=4,8\"\nset: \"replay.sessions_max=2\"\n"
+      << "scenario: \"" << kScenario
+      << "\"\nvary: \"limits.requests_max=4,8\"\nset: \"replay.sessions_max=2\"\n"
       << "samples: 0 columns: \"steps\"\n";
   const auto sweep = [&](std::vector<std::string> more) {
     std::vector<std::string> words = {"sweep", folder.file("s.sweep.textproto"), "--out=" + folder.file("f")};
@@ -290,7 +293,7 @@ TEST_CASE("sweep: a file says what the command line would") {
   REQUIRE_MESSAGE(by_file.status == 0, by_file.err);
   const Outcome by_words = run_kvtwin(
       folder,
-      words_of(folder, {"--vary=limits.calls_max=4,8", "--set=replay.sessions_max=2", "--format=jsonl"}));
+      words_of(folder, {"--vary=limits.requests_max=4,8", "--set=replay.sessions_max=2", "--format=jsonl"}));
   CHECK(by_file.out == by_words.out);
   CHECK(sweep({"--vary=seed=1,2", "--format=jsonl", "--force"}).err.find("4 points") != std::string::npos);
   std::ofstream(folder.file("s.sweep.textproto")) << "scenario: \"x\"\nvari: \"a=1\"\n";
@@ -301,7 +304,7 @@ TEST_CASE("sweep: a file says what the command line would") {
 TEST_CASE("sweep: a changed default, price or rate makes new points; what is only written out does not") {
   Folder folder;
   const auto keys = [&](std::vector<std::string> more) {
-    more.push_back("--vary=limits.calls_max=4");
+    more.push_back("--vary=limits.requests_max=4");
     more.push_back("--dry-run");
     more.push_back("--format=jsonl");
     const Outcome out = run_kvtwin(folder, words_of(folder, more));

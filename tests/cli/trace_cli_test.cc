@@ -48,12 +48,13 @@ TEST_CASE("trace: import, inspect, cut, export and import again") {
   const std::string trace = folder.file("a.trace"), cut = folder.file("cut.trace");
   const Outcome imported = run_kvtwin(folder, {"trace", "import", "auto", rows, "--out=" + trace});
   CHECK(imported.status == 0);
-  CHECK(imported.out == trace + ": 1 session, 2 calls, 0 tool calls, 1537 prompt tokens, 8 output tokens\n");
+  CHECK(imported.out ==
+        trace + ": 1 session, 2 requests, 0 tool calls, 1537 prompt tokens, 8 output tokens\n");
   CHECK(imported.err.empty());
 
   const Outcome table = run_kvtwin(folder, {"trace", "inspect", trace});
   CHECK(table.status == 0);
-  CHECK(table.out.find("calls") != std::string::npos);
+  CHECK(table.out.find("requests") != std::string::npos);
   const Outcome json = run_kvtwin(folder, {"trace", "inspect", trace, "--format=json"});
   CHECK(json.status == 0);
   CHECK(json.out.front() == '{');
@@ -62,8 +63,8 @@ TEST_CASE("trace: import, inspect, cut, export and import again") {
             .status == 0);
   CHECK(folder.read("back.jsonl") == kRows);
 
-  const Outcome headed = run_kvtwin(folder, {"trace", "cut", trace, "--calls=1", "--out=" + cut});
-  CHECK(headed.out == cut + ": 1 session, 1 call, 0 tool calls, 513 prompt tokens, 7 output tokens\n");
+  const Outcome headed = run_kvtwin(folder, {"trace", "cut", trace, "--requests=1", "--out=" + cut});
+  CHECK(headed.out == cut + ": 1 session, 1 request, 0 tool calls, 513 prompt tokens, 7 output tokens\n");
   CHECK(
       run_kvtwin(folder, {"trace", "export", "mooncake", cut, "--out=" + folder.file("head.jsonl")}).status ==
       0);
@@ -143,12 +144,12 @@ TEST_CASE("trace: every format is guessed from its content, alone, in a director
 TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one of them") {
   const Folder folder;
   const Outcome made = run_kvtwin(
-      folder, {"trace", "synth", "coding-agent-like", "--sessions=24", "--seed=1", "--set=calls_max=28",
+      folder, {"trace", "synth", "coding-agent-like", "--sessions=24", "--seed=1", "--set=requests_max=28",
                "--set=window_tokens=65536", "--set=share_groups=2", "--set=subagents_per_mille=25",
                "--set=rate_per_hour=240", "--out=" + folder.file("a.trace")});
   CAPTURE(made.err);
   CHECK(made.status == 0);
-  CHECK(made.out.find(": 24 sessions, 617 calls, 569 tool calls, ") != std::string::npos);
+  CHECK(made.out.find(": 24 sessions, 617 requests, 569 tool calls, ") != std::string::npos);
   std::ifstream in(kSample, std::ios::binary);
   const std::string shipped{std::istreambuf_iterator<char>(in), {}};
   const bool equal = folder.read("a.trace") == shipped;
@@ -193,8 +194,9 @@ TEST_CASE("trace synth: what is unknown or out of range is named, with what is n
   refused({"coding-agent"}, "RECIPE: no recipe \"coding-agent\"; did you mean \"coding-agent-like\"");
   refused({"zzzzzzzz"}, "no recipe \"zzzzzzzz\"; known are: coding-agent-like, ");
   refused({}, "RECIPE: is missing; one of coding-agent-like, ");
-  refused({"bcp-like", "--set=share_group=2"},
-          "--set=share_group=2: bcp-like has no parameter \"share_group\"; did you mean \"share_groups\"");
+  refused(
+      {"bcp-like", "--set=fraction_group=2"},
+      "--set=fraction_group=2: bcp-like has no parameter \"fraction_group\"; did you mean \"share_groups\"");
   refused({"bcp-like", "--set=share_groups"}, "--set=share_groups: has no value");
   refused({"bcp-like", "--set=share_groups=two"}, "bcp-like.share_groups: \"two\" is no integer");
   refused({"bcp-like", "--set=share_groups=-1"}, "-1 groups is out of range; 0 to 100000 is allowed");

@@ -34,7 +34,7 @@ TEST_CASE("validate cli: what is recorded validates again without running") {
   const Folder folder;
   const std::string out = folder.file("v");
   const Outcome made =
-      run_kvtwin(folder, validate({"--out=" + out, "--world=cpu", "--repeats=2", "--format=json"}));
+      run_kvtwin(folder, validate({"--out=" + out, "--backend=cpu", "--repeats=2", "--format=json"}));
   // The roofline of an H200 is not this machine: figures are far outside.
   CHECK_MESSAGE(made.status == 1, made.err);
   CHECK(made.out == text_of(out + "/validation.json"));
@@ -56,7 +56,7 @@ TEST_CASE("validate cli: what is recorded validates again without running") {
   CHECK_MESSAGE(guarded.status == 0, guarded.err);
 }
 
-TEST_CASE("validate cli: mistakes name what would be right") {
+TEST_CASE("validate cli: errors name what would be right") {
   const Folder folder;
   const struct {
     std::vector<std::string> words;
@@ -66,10 +66,10 @@ TEST_CASE("validate cli: mistakes name what would be right") {
       {validate({}), "neither or both of --recorded and --out are given", 2},
       {validate({"--recorded=" + folder.file("none")}), "holds no recording", 2},
       {validate({"--out=x", "--repeats=0"}), "--repeats: is 0; 1 to 100", 2},
-      {validate({"--out=x", "--world=sim"}), "--world: is \"sim\"; cuda or cpu", 2},
+      {validate({"--out=x", "--backend=sim"}), "--backend: is \"sim\"; cuda or cpu", 2},
       {validate({"--out=x", "--format=csv"}), "csv is not written by validate; table or json", 2},
       {validate({"--recorded=x", "--known=none.textproto"}), "none.textproto", 2},
-      {validate({"--recorded=x", "--set=limits.calls_max=x"}), "limits.calls_max", 2},
+      {validate({"--recorded=x", "--set=limits.requests_max=x"}), "limits.requests_max", 2},
   };
   for (const auto& row : rows) {
     const Outcome outcome = run_kvtwin(folder, row.words);
@@ -78,7 +78,7 @@ TEST_CASE("validate cli: mistakes name what would be right") {
   }
 }
 
-TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and mistakes say what is missing") {
+TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and errors say what is missing") {
   const Folder folder;
   const std::string profile = KVTWIN_SOURCE_DIR "/models/measured/h200.textproto";
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/validation/snapkv.textproto";

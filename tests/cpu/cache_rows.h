@@ -1,5 +1,6 @@
-// Drives a KvCache step by step with rows drawn from (layer, call position): no model, so that what a cache
-// stores and reads can be held against definitions. Rows of equal positions are equal whatever the steps.
+// Drives a KvCache step by step with rows drawn from (layer, request position): no model, so that what a
+// cache stores and reads can be held against definitions. Rows of equal positions are equal whatever the
+// steps.
 
 #ifndef KVTWIN_TESTS_CPU_CACHE_ROWS_H_
 #define KVTWIN_TESTS_CPU_CACHE_ROWS_H_
@@ -27,36 +28,36 @@ class CacheRows {
   }
 
   struct Want {
-    CallId call{};
+    RequestId request{};
     uint32_t tokens = 1;
   };
-  void begin(CallId call, const std::vector<PageId>& adopted = {}) {
-    calls_[call] = {adopted, static_cast<uint32_t>(adopted.size()) * memory.page_tokens, true, adopted};
+  void begin(RequestId request, const std::vector<PageId>& reused = {}) {
+    requests_[request] = {reused, static_cast<uint32_t>(reused.size()) * memory.page_tokens, true, reused};
   }
   // One single step.
   void step(const std::vector<Want>& wants) {
     std::vector<PlanEntry> entries;
-    std::vector<PageGrant> grants;
-    std::vector<Adoption> adoptions;
+    std::vector<PageAllocation> allocations;
+    std::vector<PrefixHit> prefix_hits;
     std::vector<uint64_t> positions;
     for (uint32_t i = 0; i < wants.size(); ++i) {
-      Call& call = calls_.at(wants[i].call);
-      const bool decode = wants[i].tokens == 1 && call.kv > 0 && !call.fresh;
-      entries.push_back({wants[i].call, decode ? EntryKind::kDecode : EntryKind::kChunk, call.fresh, decode,
-                         wants[i].tokens, call.kv});
-      if (call.fresh && !call.adopted.empty()) adoptions.push_back({wants[i].call, call.adopted});
-      call.fresh = false;
-      for (uint32_t t = 0; t < wants[i].tokens; ++t) positions.push_back(call.kv++);
-      while (call.pages.size() * memory.page_tokens < call.kv) {
-        call.pages.push_back(take());
-        grants.push_back({0, i, call.pages.back()});
+      Request& request = requests_.at(wants[i].request);
+      const bool decode = wants[i].tokens == 1 && request.kv > 0 && !request.fresh;
+      entries.push_back({wants[i].request, decode ? EntryKind::kDecode : EntryKind::kChunk, request.fresh,
+                         decode, wants[i].tokens, request.kv});
+      if (request.fresh && !request.reused.empty()) prefix_hits.push_back({wants[i].request, request.reused});
+      request.fresh = false;
+      for (uint32_t t = 0; t < wants[i].tokens; ++t) positions.push_back(request.kv++);
+      while (request.pages.size() * memory.page_tokens < request.kv) {
+        request.pages.push_back(take());
+        allocations.push_back({0, i, request.pages.back()});
       }
     }
-    run({.entries = entries, .grants = grants, .adoptions = adoptions}, positions);
+    run({.entries = entries, .allocations = allocations, .prefix_hits = prefix_hits}, positions);
   }
   // `positions` of the launch's rows.
   void run(const LaunchStep& launch, const std::vector<uint64_t>& positions) {
-    StepValues values;
+    DataOutcomes values;
     cache->begin(launch, 0, launch.entries);
     outputs_.clear(), queries_.clear();
     for (uint32_t layer = 0; layer < llm.layers; ++layer) {
@@ -78,7 +79,7 @@ class CacheRows {
     free_.pop_back();
     return page;
   }
-  const std::vector<PageId>& pages(CallId call) const { return calls_.at(call).pages; }
+  const std::vector<PageId>& pages(RequestId request) const { return requests_.at(request).pages; }
   // Of the last step: [layers][rows][query_heads][head_dim].
   const std::vector<float>& outputs() const { return outputs_; }
   const float* output(uint32_t layer, size_t row, uint32_t head) const {
@@ -93,11 +94,11 @@ class CacheRows {
   std::unique_ptr<cpu::KvCache> cache;
 
  private:
-  struct Call {
+  struct Request {
     std::vector<PageId> pages;
     uint32_t kv = 0;
     bool fresh = true;
-    std::vector<PageId> adopted;
+    std::vector<PageId> reused;
   };
   // In [-2, 2).
   std::vector<float> rows(uint32_t layer, uint32_t which, uint32_t heads,
@@ -113,7 +114,7 @@ class CacheRows {
   }
 
   std::vector<PageId> free_;  // the next one last
-  std::map<CallId, Call> calls_;
+  std::map<RequestId, Request> requests_;
   std::vector<float> outputs_, queries_;
   size_t rows_ = 0;
 };

@@ -52,7 +52,8 @@ std::vector<double> attention_row(const LlmSpec& m, const DenseRows& rows, uint3
   return p;
 }
 
-// Mean over rows [first, end) and over the query heads of head h, of what they give to the context's cells.
+// Mean over rows [first, end) and over the query heads of head h, of what they give to the context's KV
+// entries.
 std::vector<double> mean_attention_of(const LlmSpec& m, const DenseRows& rows, uint32_t layer, uint32_t h,
                                       uint32_t first, uint32_t end, uint32_t tokens) {
   const uint32_t group = m.query_heads / m.kv_heads;
@@ -143,11 +144,11 @@ TEST_CASE("captured: scores are those of the rows that the scorer names, on GQA 
         for (uint32_t t = 0; t < kTokens; ++t) {
           CAPTURE(l);
           CAPTURE(t);
-          const float kept = scores_of(snapkv, m, l, h, kTokens)[t];
+          const float retained = scores_of(snapkv, m, l, h, kTokens)[t];
           if (t < kTokens - kRows) {
-            CHECK(kept == doctest::Approx(window[t]).epsilon(1e-3));
+            CHECK(retained == doctest::Approx(window[t]).epsilon(1e-3));
           } else {
-            CHECK(kept == kernels::kMustStay);
+            CHECK(retained == kernels::kMustStay);
           }
           if (t + 1 < kTokens)
             CHECK(scores_of(tova, m, l, h, kTokens)[t] == doctest::Approx(all_heads[t]).epsilon(1e-3));
@@ -162,7 +163,8 @@ TEST_CASE("captured: scores are those of the rows that the scorer names, on GQA 
 }
 
 TEST_CASE(
-    "captured: every scorer that can be scored gives a number to every cell and leaves the pass as it was") {
+    "captured: every scorer that can be scored gives a number to every KV entry and leaves the pass as it "
+    "was") {
   const LlmSpec m = kvtwin::testing::tiny_models()[2];
   const ModelWeights weights = ModelWeights::random(m, 5);
   const std::vector<uint32_t> tokens = some_tokens(150, 3), instruction = some_tokens(4, 8);
@@ -170,7 +172,7 @@ TEST_CASE(
   ScoredContext context;
   context.tokens = tokens, context.instruction = instruction, context.weights = &weights;
   context.repeat_tokens = 60, context.repeat_tail = 3;
-  CapturedPass pass(&forward, 150 + probe_rows_max(ScorerKind::kKvzip, context, m.hidden), true);
+  CapturedPass pass(&forward, 150 + probe_tokens_max(ScorerKind::kKvzip, context, m.hidden), true);
   pass.extend(tokens);
   const std::vector<float> before = score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass);
   int scored = 0;
@@ -209,7 +211,7 @@ TEST_CASE("J-3: on real model rows the oracle has hit rate 1, and random hits as
     pass.extend(tokens);
     ScoredContext context;
     context.tokens = std::span(tokens).first(kTokens);
-    context.response_rows = kRows;
+    context.response_tokens = kRows;
     const auto oracle = score_captured(plain_window(ScorerKind::kJudgeQ, kRows, false), context, &pass);
     const auto random = score_captured(kernels::score_spec(ScorerKind::kRandom), context, &pass);
     std::vector<kernels::HitCount> hits, chance;

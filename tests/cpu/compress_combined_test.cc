@@ -1,5 +1,6 @@
-// Formats and choices beside dropped cells: what is left may be packed, and decodes may read some of it only
-// (METHODS 7.5, 7.8). Whole runs on real values, before a witness that packs, chooses and attends by itself.
+// Formats and choices beside dropped KV entries: what is left may be packed, and decodes may read some of it
+// only (METHODS 7.5, 7.8). Whole runs on real values, before a witness that packs, chooses and attends by
+// itself.
 
 #include "tests/cpu/compress_run.h"
 
@@ -26,12 +27,12 @@ const std::vector<Method>& combined_methods() {
       {"kvzip", "top_across_layers", "ragged", 1, kAdjacent, {}, "int4"},
       // Decode steps, rings.
       {"h2o", "uniform", "compact", 0, kAdjacent, {}, "int4"},
-      {"streaming_llm", "uniform", "arena", 0, kAdjacent, {}, "int4"},
-      {"duo_attention", "head_masks", "arena", 1, kAdjacent, {}, "fp8"},
+      {"streaming_llm", "uniform", "ring", 0, kAdjacent, {}, "int4"},
+      {"duo_attention", "head_masks", "ring", 1, kAdjacent, {}, "fp8"},
       // Holes.
-      {"intent_rule", "uniform", "page_mask_dead", 0, kAdjacent, {}, "int4", "quest"},
-      {"snapkv", "uniform", "page_mask_dead", 0, kAdjacent, {}, "bf16", "quest"},
-      {"intent_rule", "uniform", "slot_dead", 0, kAdjacent, {}, "int4"},
+      {"intent_rule", "uniform", "page_mask", 0, kAdjacent, {}, "int4", "quest"},
+      {"snapkv", "uniform", "page_mask", 0, kAdjacent, {}, "bf16", "quest"},
+      {"intent_rule", "uniform", "slot_mask", 0, kAdjacent, {}, "int4"},
       // Nothing is dropped.
       {"none", "all", "paged", 0, kAdjacent, {}, "int4", "quest"},
       {"none", "all", "paged", 0, kAdjacent, {}, "fp8", "quest"},
@@ -47,7 +48,7 @@ RunOf combined_run(const Method& method, uint64_t seed) {
     out.config.prefix_cache = true;
     out.config.policies.identity = "session";
   }
-  out.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
+  out.client = {.sessions = 3, .requests_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
   return out;
 }
 
@@ -59,7 +60,7 @@ std::string combined_name(const Method& method) {
 // Room for everything, and nothing to choose.
 RunOf roomy(RunOf what) {
   BudgetSpec& budget = what.config.policies.budget_spec;
-  budget.cells = 8192, budget.ratio = kWhole, budget.kept_min = 512;
+  budget.kv_entries = 8192, budget.ratio = kWhole, budget.retained_min = 512;
   budget.mu.assign(budget.mu.size(), kWhole);
   budget.keeps_all.assign(budget.keeps_all.size(), true);
   what.config.policies.retrieval_spec.budget_tokens = 4096;
@@ -77,7 +78,7 @@ TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as st
       CAPTURE(seed);
       RunOf what = combined_run(method, seed);
       what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
-      if (seed >= 3) {  // under pressure: preemptions, cancelled calls
+      if (seed >= 3) {  // under pressure: preemptions, cancelled requests
         const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
                                     ? what.config.policies.layout_spec.groups()
                                     : 1;
@@ -89,9 +90,9 @@ TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as st
       all.compressions += result.compressions, all.dropped += result.dropped, all.rows += result.rows;
       all.chose += result.chose, all.preemptions += result.preemptions;
     }
-    MESSAGE(name << ": " << all.rows << " rows, " << all.dropped << " cells dropped, " << all.chose
+    MESSAGE(name << ": " << all.rows << " rows, " << all.dropped << " KV entries dropped, " << all.chose
                  << " heads of rows chose, " << all.preemptions << " preemptions");
-    const bool drops = std::string(method.layout) != "arena" && std::string(method.layout) != "paged";
+    const bool drops = std::string(method.layout) != "ring" && std::string(method.layout) != "paged";
     CHECK((all.dropped > 0) == drops);
     CHECK((all.chose > 0) == (std::string(method.retrieval) != "all"));
   }
@@ -104,7 +105,7 @@ TEST_CASE(
     CAPTURE(name);
     RunOf what = roomy(combined_run(method, 8));
     // What a chunk reads exactly depends on where prompts are cut: cut them alike.
-    what.config.calls_max = 1;
+    what.config.requests_max = 1;
     what.config.step_tokens_max = what.config.policies.budget_spec.chunk_tokens;
     const RunResult result = run_of(what);
     CHECK(result.dropped == 0);
@@ -112,7 +113,7 @@ TEST_CASE(
     RunOf alone = what;
     PolicySet& set = alone.config.policies;
     set.scorer = "none", set.budget = "all", set.layout = "paged", set.retrieval = "all";
-    set.scorer_spec.probe_rows = 0;
+    set.scorer_spec.probe_tokens = 0;
     alone.dense = true;
     CHECK(result.logits == run_of(alone).logits);
   }
@@ -134,14 +135,14 @@ TEST_CASE("X-9 combined: the composite samples the same beside others and alone"
     const std::string name = combined_name(method);
     CAPTURE(name);
     RunOf what = combined_run(method, 5);
-    const RunResult beside = run_of(what);
-    what.config.calls_max = 1;
+    const RunResult concurrent = run_of(what);
+    what.config.requests_max = 1;
     what.config.step_tokens_max = 33;
     what.config.steps_in_flight_max = 2;
     const RunResult alone = run_of(what);
-    CHECK(beside.preemptions == 0);
-    CHECK(beside.chose > 0);
-    CHECK(beside.logits == alone.logits);
+    CHECK(concurrent.preemptions == 0);
+    CHECK(concurrent.chose > 0);
+    CHECK(concurrent.logits == alone.logits);
   }
 }
 
@@ -165,16 +166,16 @@ TEST_CASE("combined: what cannot be computed is named with a way out") {
   const LlmSpec llm = tiny_models()[2];
   const struct {
     Method method;
-    const char* says;
+    const char* message;
   } rows[] = {
       {{"snapkv", "uniform", "compact_rerotate", 0, kAdjacent, {}, "int4"}, "choose layout compact"},
-      {{"snapkv", "uniform", "page_mask_dead", 0, kAdjacent, {}, "kivi_int2"}, "set precision: int4"},
+      {{"snapkv", "uniform", "page_mask", 0, kAdjacent, {}, "kivi_int2"}, "set precision: int4"},
       {{"snapkv", "uniform", "compact", 0, kAdjacent, {}, "int4", "quest"}, "works at chunk ends"},
-      {{"h2o", "uniform", "page_mask_dead", 0, kAdjacent, {}, "bf16", "quest"}, "retrieval: all"},
+      {{"h2o", "uniform", "page_mask", 0, kAdjacent, {}, "bf16", "quest"}, "retrieval: all"},
   };
   for (const auto& row : rows) {
-    const std::optional<std::string> wrong = cpu::check_compressed(config_of(row.method, llm), llm);
-    REQUIRE(wrong.has_value());
-    CHECK_MESSAGE(wrong->find(row.says) != std::string::npos, *wrong);
+    const std::optional<std::string> problem = cpu::check_compressed(config_of(row.method, llm), llm);
+    REQUIRE(problem.has_value());
+    CHECK_MESSAGE(problem->find(row.message) != std::string::npos, *problem);
   }
 }

@@ -12,22 +12,24 @@ using namespace kvtwin::testing;
 
 namespace {
 
-using Kept = WitnessCache::Kept;
-using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  // call, head, tokens
+using Retained = WitnessCache::Retained;
+using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  // request, head, tokens
 using Sets = std::map<Key, std::vector<uint32_t>>;
 
 std::vector<LlmSpec> invariant_models() { return {tiny_models()[0], tiny_models()[1]}; }
 
 RunOf some(const Method& method, const LlmSpec& llm) {
   RunOf what{.llm = llm, .config = config_of(method, llm), .seed = 3};
-  what.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
+  what.client = {.sessions = 3, .requests_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
   return what;
 }
 
 // What each compression left of each head, and what the run came to.
 Sets sets_of(RunOf what, RunResult* result = nullptr) {
   Sets out;
-  what.judge = [&](const Kept& kept) { out[{raw(kept.call), kept.head, kept.tokens}] = kept.after; };
+  what.judge = [&](const Retained& retained) {
+    out[{raw(retained.request), retained.head, retained.tokens}] = retained.after;
+  };
   const RunResult ran = run_of(what);
   CHECK(ran.dropped > 0);
   if (result != nullptr) *result = ran;
@@ -47,45 +49,45 @@ void double_keys(const ModelWeights& weights, uint32_t head) {
   }
 }
 
-// Who holds each page, as the world can tell: from grants, from what compressions leave, from drops.
+// Who holds each page, as the backend can tell: from allocations, from what compressions leave, from drops.
 class Owners {
  public:
   explicit Owners(const CoreConfig& config)
       : page_tokens_(config.page_tokens), pages_(config.pages_gpu), groups_(make_groups(config.policies)) {}
-  // Single step `offset` of a launch begins: what was granted for a later one may never be the call's.
+  // Single step `offset` of a launch begins: what was granted for a later one may never be the request's.
   void launched(const LaunchStep& launch, uint32_t offset) {
-    CHECK(launch.adoptions.empty());
-    for (const PageGrant& grant : launch.grants) {
-      if (grant.offset != offset) continue;
-      const CallId call = launch.entries[grant.entry].call;
-      CHECK(raw(grant.page) < pages_);
-      const auto [at, is_new] = owner_.insert({grant.page, {call, grant.group}});
-      CHECK_MESSAGE(is_new, "page ", raw(grant.page), " is call ", raw(at->second.first), "'s");
-      tables_[call].resize(groups_.groups());
-      tables_[call][grant.group].push_back(grant.page);
+    CHECK(launch.prefix_hits.empty());
+    for (const PageAllocation& allocation : launch.allocations) {
+      if (allocation.offset != offset) continue;
+      const RequestId request = launch.entries[allocation.entry].request;
+      CHECK(raw(allocation.page) < pages_);
+      const auto [at, is_new] = owner_.insert({allocation.page, {request, allocation.group}});
+      CHECK_MESSAGE(is_new, "page ", raw(allocation.page), " is request ", raw(at->second.first), "'s");
+      tables_[request].resize(groups_.groups());
+      tables_[request][allocation.group].push_back(allocation.page);
     }
     most_ = std::max(most_, owner_.size());
     if (offset == 0 && launch.held.slots > 0) check_held(launch);
   }
-  // A compression: pages of the group's table that its cells do not reach are nobody's.
-  void left(const Kept& kept) {
-    std::vector<PageId>& table = tables_.at(kept.call)[groups_.group_of(kept.head)];
-    const size_t needed = div_ceil(kept.after.size(), size_t{page_tokens_});
+  // A compression: pages of the group's table that its KV entries do not reach are nobody's.
+  void left(const Retained& retained) {
+    std::vector<PageId>& table = tables_.at(retained.request)[groups_.group_of(retained.head)];
+    const size_t needed = div_ceil(retained.after.size(), size_t{page_tokens_});
     REQUIRE(needed <= table.size());
-    for (; table.size() > needed; ++given_back_) {
+    for (; table.size() > needed; ++freed_) {
       owner_.erase(table.back());
       table.pop_back();
     }
   }
-  void dropped(CallId call) {
-    for (const std::vector<PageId>& table : tables_[call]) {
+  void dropped(RequestId request) {
+    for (const std::vector<PageId>& table : tables_[request]) {
       for (const PageId page : table) owner_.erase(page);
     }
-    tables_.erase(call);
+    tables_.erase(request);
   }
   size_t owned() const { return owner_.size(); }
   size_t most() const { return most_; }
-  uint64_t given_back() const { return given_back_; }
+  uint64_t freed() const { return freed_; }
   uint64_t held_checked() const { return held_checked_; }
 
  private:
@@ -94,7 +96,7 @@ class Owners {
     if (!launch.compressions.empty()) return;
     uint64_t pages = 0;
     for (const PlanEntry& entry : launch.entries) {
-      for (const std::vector<PageId>& table : tables_[entry.call]) pages += table.size();
+      for (const std::vector<PageId>& table : tables_[entry.request]) pages += table.size();
     }
     CHECK(launch.held.slots == pages * page_tokens_);
     ++held_checked_;
@@ -102,15 +104,15 @@ class Owners {
 
   const uint32_t page_tokens_, pages_;
   const GroupMap groups_;
-  std::map<PageId, std::pair<CallId, uint32_t>> owner_;
-  std::map<CallId, std::vector<std::vector<PageId>>> tables_;
+  std::map<PageId, std::pair<RequestId, uint32_t>> owner_;
+  std::map<RequestId, std::vector<std::vector<PageId>>> tables_;
   size_t most_ = 0;
-  uint64_t given_back_ = 0, held_checked_ = 0;
+  uint64_t freed_ = 0, held_checked_ = 0;
 };
 
 }  // namespace
 
-TEST_CASE("T-5 world: with alpha each call's pages grow, group by group, up to everything") {
+TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up to everything") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const uint32_t heads : {1u, 2u}) {
       Sets before;
@@ -123,17 +125,21 @@ TEST_CASE("T-5 world: with alpha each call's pages grow, group by group, up to e
         budget.chunk_tokens = what.config.step_tokens_max = 256;
         for (size_t i = 0; i < budget.sigma.size(); ++i) budget.sigma[i] = kWhole / 16 * (1 + i % 3);
         Sets now;
-        what.judge = [&](const Kept& kept) { now[{raw(kept.call), kept.head, kept.tokens}] = kept.after; };
+        what.judge = [&](const Retained& retained) {
+          now[{raw(retained.request), retained.head, retained.tokens}] = retained.after;
+        };
         const RunResult ran = run_of(what);
         CHECK((ran.dropped == 0) == (quarters == 64));                        // B is everything
-        REQUIRE(now.size() >= 6 * what.config.policies.layout_spec.heads());  // calls
+        REQUIRE(now.size() >= 6 * what.config.policies.layout_spec.heads());  // requests
         std::map<std::pair<uint32_t, uint32_t>, uint64_t> sum, sum_before;
         for (const auto& [key, after] : now) {
-          const auto& [call, head, tokens] = key;
+          const auto& [request, head, tokens] = key;
           if (!before.contains(key)) continue;
-          const auto pages = [&](size_t cells) { return div_ceil<uint64_t>(cells, what.config.page_tokens); };
-          sum[{call, tokens}] += pages(after.size());
-          sum_before[{call, tokens}] += pages(before[key].size());
+          const auto pages = [&](size_t kv_entries) {
+            return div_ceil<uint64_t>(kv_entries, what.config.page_tokens);
+          };
+          sum[{request, tokens}] += pages(after.size());
+          sum_before[{request, tokens}] += pages(before[key].size());
           // The same scores: what was kept stays kept.
           CHECK(std::includes(after.begin(), after.end(), before[key].begin(), before[key].end()));
         }
@@ -149,7 +155,7 @@ TEST_CASE("T-5 world: with alpha each call's pages grow, group by group, up to e
   }
 }
 
-TEST_CASE("G-4 world: a run once more keeps the same cells and computes the same bits") {
+TEST_CASE("G-4 backend: a run once more keeps the same KV entries and computes the same bits") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
          {Method{"snapkv", "ada", "ragged", 1}, Method{"expected_attention", "ratio", "compact"},
@@ -165,7 +171,7 @@ TEST_CASE("G-4 world: a run once more keeps the same cells and computes the same
   }
 }
 
-TEST_CASE("G-4 world: with chunks given, steps, company and pages change no score") {
+TEST_CASE("G-4 backend: with chunks given, steps, company and pages change no score") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method : {Method{"knorm", "ratio", "compact"}, Method{"keydiff", "ratio", "ragged", 1},
                                  Method{"fastkvzip", "reserved", "ragged", 1}}) {
@@ -174,7 +180,7 @@ TEST_CASE("G-4 world: with chunks given, steps, company and pages change no scor
       for (const uint32_t step_tokens : {16u, 40u}) {
         RunOf what = some(method, llm);
         what.config.step_tokens_max = step_tokens;  // chunks stay those of 16 tokens
-        what.config.calls_max = step_tokens == 16 ? 1 : 3;
+        what.config.requests_max = step_tokens == 16 ? 1 : 3;
         what.config.pages_gpu = 900;
         CHECK(sets_of(what) == sets);
       }
@@ -182,7 +188,7 @@ TEST_CASE("G-4 world: with chunks given, steps, company and pages change no scor
   }
 }
 
-TEST_CASE("G-4 world: a constant added to all scores of one head keeps the same cells") {
+TEST_CASE("G-4 backend: a constant added to all scores of one head keeps the same KV entries") {
   // TrimKV with key norms adds log |K|: keys twice as long add log 2. The last layer's heads alone are
   // scaled, so that nothing that any scorer sees changes but this.
   for (const LlmSpec& llm : invariant_models()) {
@@ -198,8 +204,8 @@ TEST_CASE("G-4 world: a constant added to all scores of one head keeps the same 
   }
 }
 
-TEST_CASE("G-5 world: every page has one owner or none, whatever is dropped, given back or preempted") {
-  uint64_t preemptions = 0, given_back = 0, held_checked = 0;
+TEST_CASE("G-5 backend: every page has one owner or none, whatever is dropped, given back or preempted") {
+  uint64_t preemptions = 0, freed = 0, held_checked = 0;
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
          {Method{"knorm", "ratio", "compact"}, Method{"snapkv", "ada", "ragged", 1},
@@ -209,21 +215,21 @@ TEST_CASE("G-5 world: every page has one owner or none, whatever is dropped, giv
       RunOf what = some(method, llm);
       what.client.sessions = 5;
       const uint32_t groups = make_groups(what.config.policies).groups();
-      what.config.pages_gpu = groups * 30;  // three calls at their longest
+      what.config.pages_gpu = groups * 30;  // three requests at their longest
       Owners owners(what.config);
       what.launched = [&](const LaunchStep& launch, uint32_t offset) { owners.launched(launch, offset); };
-      what.call_dropped = [&](CallId call) { owners.dropped(call); };
-      what.judge = [&](const Kept& kept) { owners.left(kept); };
+      what.request_dropped = [&](RequestId request) { owners.dropped(request); };
+      what.judge = [&](const Retained& retained) { owners.left(retained); };
       const RunResult ran = run_of(what);
       CHECK(ran.dropped > 0);
       CHECK(owners.owned() == 0);  // all is free again
       CHECK(owners.most() <= what.config.pages_gpu);
-      given_back += owners.given_back();
+      freed += owners.freed();
       held_checked += owners.held_checked();
       preemptions += ran.preemptions;
     }
   }
   CHECK(preemptions > 0);
-  CHECK(given_back > 100);
+  CHECK(freed > 100);
   CHECK(held_checked > 30);
 }

@@ -10,30 +10,33 @@ using namespace kvtwin::testing;
 
 namespace {
 
-using Kept = WitnessCache::Kept;
+using Retained = WitnessCache::Retained;
 using RowSeen = WitnessCache::RowSeen;
 
-constexpr uint32_t kCallsPerSession = 3;
+constexpr uint32_t kRequestsPerSession = 3;
 
 RunOf probe_run(const Method& method, const LlmSpec& llm) {
   RunOf out{.llm = llm, .config = config_of(method, llm), .seed = 4};
-  out.client = {
-      .sessions = 3, .calls_per_session = kCallsPerSession, .prompt_tokens_max = 60, .output_tokens_max = 16};
+  out.client = {.sessions = 3,
+                .requests_per_session = kRequestsPerSession,
+                .prompt_tokens_max = 60,
+                .output_tokens_max = 16};
   return out;
 }
 
-bool is_forced(const Kept& kept, uint32_t p) {
-  const auto& forced = kept.compression->forced;
+bool is_forced(const Retained& retained, uint32_t p) {
+  const auto& forced = retained.compression->forced;
   return std::any_of(forced.begin(), forced.end(),
                      [&](const Compression::Forced& f) { return p >= f.begin && p < f.end; });
 }
 
 // The budget's choice of `score`, as a set of positions.
-std::vector<uint32_t> chosen(const Kept& kept, uint32_t count, const std::function<double(uint32_t)>& score) {
+std::vector<uint32_t> chosen(const Retained& retained, uint32_t count,
+                             const std::function<double(uint32_t)>& score) {
   std::vector<std::pair<double, uint32_t>> order;
   std::vector<uint32_t> out;
-  for (const uint32_t p : kept.before) {
-    if (is_forced(kept, p)) {
+  for (const uint32_t p : retained.before) {
+    if (is_forced(retained, p)) {
       out.push_back(p);
     } else {
       order.emplace_back(score(p), p);
@@ -47,27 +50,27 @@ std::vector<uint32_t> chosen(const Kept& kept, uint32_t count, const std::functi
 
 }  // namespace
 
-TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, byte for byte") {
+TEST_CASE("J-1 probes: what judges ask leaves every KV entry of the request as it was, byte for byte") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     const ModelWeights weights = ModelWeights::random(llm, 3);
     cpu::Forward forward(&weights);
     const RopeFrequencies rope = rope_frequencies(llm);
     LayoutSpec layout{.layers = llm.layers, .kv_heads = llm.kv_heads};
-    cpu::CellShape shape;
+    cpu::RequestTableShape shape;
     shape.groups = GroupMap(layout, {});
     shape.tables.page_tokens = 4;
-    auto store = cpu::CellStore::make({.page_tokens = 4, .pages_gpu = 3}, llm, &shape, 8);
+    auto store = cpu::KvEntryStore::make({.page_tokens = 4, .pages_gpu = 3}, llm, &shape, 8);
     REQUIRE(store);
-    cpu::CallCells cells(&shape);
-    for (const uint32_t page : {2u, 0u, 1u}) cells.grant(0, PageId{page});
-    cells.add(10, true);
+    cpu::RequestTable kv_entries(&shape);
+    for (const uint32_t page : {2u, 0u, 1u}) kv_entries.allocate(0, PageId{page});
+    kv_entries.add(10, true);
     const std::vector<float> values = random_floats(1, 4096);
     const auto all = [&](bool write) {
       std::vector<float> out;
       for (uint32_t head = 0; head < llm.layers * llm.kv_heads; ++head) {
-        for (uint32_t cell = 0; cell < 12; ++cell) {
-          const cpu::Place at = cell < 10 ? cells.place(0, cell) : cpu::Place{1, cell - 8};
-          if (write) store->write(head, at, &values[head * 7 + cell], &values[head * 5 + cell + 99]);
+        for (uint32_t kv_entry = 0; kv_entry < 12; ++kv_entry) {
+          const cpu::Place at = kv_entry < 10 ? kv_entries.place(0, kv_entry) : cpu::Place{1, kv_entry - 8};
+          if (write) store->write(head, at, &values[head * 7 + kv_entry], &values[head * 5 + kv_entry + 99]);
           out.insert(out.end(), store->key(head, at), store->key(head, at) + llm.head_dim);
           out.insert(out.end(), store->value(head, at), store->value(head, at) + llm.head_dim);
         }
@@ -75,31 +78,32 @@ TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, 
       return bits_of(out);
     };
     const uint64_t before = all(true);
-    cpu::ProbePass pass(&*store, &cells, &llm, &rope);
+    cpu::ProbePass pass(&*store, &kv_entries, &llm, &rope);
     pass.set_rows(5);
     forward.pass(random_floats(2, size_t{5} * llm.hidden), &pass);
     CHECK(all(false) == before);
-    CHECK(cells.tokens() == 10);
+    CHECK(kv_entries.tokens() == 10);
     CHECK(pass.probes()[1].queries.size() == size_t{5} * llm.query_heads * llm.head_dim);
   }
 }
 
 TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
   for (const LlmSpec& llm : gqa_and_mha()) {
-    // The response's own rows, on a cache of which nothing was dropped: [call][query head of all][position].
-    std::map<CallId, std::map<uint32_t, std::vector<double>>> looks;
-    std::map<CallId, uint32_t> prompts, rows;
+    // The response's own rows, on a cache of which nothing was dropped: [request][query head of
+    // all][position].
+    std::map<RequestId, std::map<uint32_t, std::vector<double>>> score_heads;
+    std::map<RequestId, uint32_t> prompts, rows;
     RunOf full = probe_run({"judge_q", "uniform", "ragged", 1}, llm);
-    full.config.policies.budget_spec.cells = 8192;
+    full.config.policies.budget_spec.kv_entries = 8192;
     full.hook = [&](WitnessCache* witness) {
-      witness->prompt_ended = [&](CallId call, uint32_t tokens) { prompts[call] = tokens; };
+      witness->prompt_ended = [&](RequestId request, uint32_t tokens) { prompts[request] = tokens; };
       witness->row_seen = [&](const RowSeen& row) {
-        if (!prompts.contains(row.call) || row.position < prompts[row.call]) return;
-        if (row.position >= prompts[row.call] + 5) return;
-        rows[row.call] = row.position - prompts[row.call] + 1;
-        std::vector<double>& sum = looks[row.call][row.layer * llm.query_heads + row.query_head];
-        sum.resize(prompts[row.call], 0.0);
-        for (uint32_t p = 0; p < prompts[row.call]; ++p) sum[p] += row.weights[p];
+        if (!prompts.contains(row.request) || row.position < prompts[row.request]) return;
+        if (row.position >= prompts[row.request] + 5) return;
+        rows[row.request] = row.position - prompts[row.request] + 1;
+        std::vector<double>& sum = score_heads[row.request][row.layer * llm.query_heads + row.query_head];
+        sum.resize(prompts[row.request], 0.0);
+        for (uint32_t p = 0; p < prompts[row.request]; ++p) sum[p] += row.weights[p];
       };
     };
     run_of(full);
@@ -108,27 +112,29 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
     RunOf oracle = probe_run({"judge_q", "uniform", "ragged", 1}, llm);
     oracle.ask_response = true;
     uint64_t other = 0;
-    oracle.judge = [&](const Kept& kept) {
-      if (rows[kept.call] == 0) return;  // an output of one token is never fed back
+    oracle.judge = [&](const Retained& retained) {
+      if (rows[retained.request] == 0) return;  // an output of one token is never fed back
       const uint32_t group = llm.query_heads / llm.kv_heads;
-      const uint32_t first = kept.head / llm.kv_heads * llm.query_heads + kept.head % llm.kv_heads * group;
+      const uint32_t first =
+          retained.head / llm.kv_heads * llm.query_heads + retained.head % llm.kv_heads * group;
       const auto joined = [&](int64_t p) {
         double sum = 0;
-        for (uint32_t g = 0; g < group; ++g) sum += looks[kept.call][first + g][static_cast<size_t>(p)];
-        return static_cast<double>(static_cast<float>(sum / group / rows[kept.call]));
+        for (uint32_t g = 0; g < group; ++g)
+          sum += score_heads[retained.request][first + g][static_cast<size_t>(p)];
+        return static_cast<double>(static_cast<float>(sum / group / rows[retained.request]));
       };
-      const std::vector<uint32_t> expected = chosen(kept, 10, [&](uint32_t p) {
+      const std::vector<uint32_t> expected = chosen(retained, 10, [&](uint32_t p) {
         double most = 0;  // the largest of seven around
         for (int64_t at = int64_t{p} - 3; at <= int64_t{p} + 3; ++at) {
-          if (at >= 0 && at < int64_t{kept.tokens}) most = std::max(most, joined(at));
+          if (at >= 0 && at < int64_t{retained.tokens}) most = std::max(most, joined(at));
         }
         return most;
       });
       std::vector<uint32_t> both;
-      std::set_intersection(kept.after.begin(), kept.after.end(), expected.begin(), expected.end(),
+      std::set_intersection(retained.after.begin(), retained.after.end(), expected.begin(), expected.end(),
                             std::back_inserter(both));
       hits.push_back({both.size(), expected.size()});
-      other += kept.before.size() - kept.after.size();
+      other += retained.before.size() - retained.after.size();
     };
     run_of(oracle);
     CHECK(hits.size() > 10);
@@ -144,24 +150,24 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
 }
 
 TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, through all its turns") {
-  for (const char* layout : {"page_mask_dead", "slot_dead", "compact"}) {
+  for (const char* layout : {"page_mask", "slot_mask", "compact"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t all = llm.layers * llm.query_heads, dim = llm.head_dim;
-      // By call, query head of all layers, position: what rows asked. By session: its memory.
-      std::map<CallId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked;
+      // By request, query head of all layers, position: what rows asked. By session: its memory.
+      std::map<RequestId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked;
       std::map<uint32_t, std::vector<std::vector<double>>> memories;
       RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
       what.hook = [&](WitnessCache* witness) {
         witness->row_seen = [&](const RowSeen& row) {
-          asked[row.call][row.layer * llm.query_heads + row.query_head][row.position] = row.query;
+          asked[row.request][row.layer * llm.query_heads + row.query_head][row.position] = row.query;
         };
-        witness->prompt_ended = [&](CallId call, uint32_t tokens) {
-          std::vector<std::vector<double>>& memory = memories[raw(call) / kCallsPerSession];
+        witness->prompt_ended = [&](RequestId request, uint32_t tokens) {
+          std::vector<std::vector<double>>& memory = memories[raw(request) / kRequestsPerSession];
           memory.resize(all, std::vector<double>(dim, 0.0));
           for (uint32_t j = 0; j < all; ++j) {
             std::vector<double> mean(dim, 0.0);
             uint32_t rows = 0;
-            for (const auto& [position, query] : asked[call][j]) {
+            for (const auto& [position, query] : asked[request][j]) {
               if (position + 4 < tokens) continue;  // the span is the window
               ++rows;
               for (uint32_t d = 0; d < dim; ++d) mean[d] += query[d];
@@ -176,16 +182,17 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
         };
       };
       uint64_t later = 0, judged = 0;
-      what.judge = [&](const Kept& kept) {
-        if (kept.head != 0) return;  // one score for all
-        const std::vector<std::vector<double>>& memory = memories[raw(kept.call) / kCallsPerSession];
+      what.judge = [&](const Retained& retained) {
+        if (retained.head != 0) return;  // one score for all
+        const std::vector<std::vector<double>>& memory =
+            memories[raw(retained.request) / kRequestsPerSession];
         std::map<uint32_t, double> score;
         for (uint32_t j = 0; j < all; ++j) {
           std::map<uint32_t, double> weight;
           double sum = 0;
-          for (const uint32_t p : kept.before) {
-            if (is_forced(kept, p)) continue;
-            const std::vector<double> key = kept.rotated_key(
+          for (const uint32_t p : retained.before) {
+            if (is_forced(retained, p)) continue;
+            const std::vector<double> key = retained.rotated_key(
                 p, j / llm.query_heads, j % llm.query_heads / (llm.query_heads / llm.kv_heads));
             double logit = 0;
             for (uint32_t d = 0; d < dim; ++d) logit += memory[j][d] * key[d];
@@ -193,14 +200,14 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
           }
           for (const auto& [p, w] : weight) score[p] += w / sum / all;
         }
-        double worst_kept = INFINITY, best_dropped = 0;
+        double worst_retained = INFINITY, best_dropped = 0;
         for (const auto& [p, s] : score) {
-          const bool left = std::binary_search(kept.after.begin(), kept.after.end(), p);
-          if (left) worst_kept = std::min(worst_kept, s);
+          const bool left = std::binary_search(retained.after.begin(), retained.after.end(), p);
+          if (left) worst_retained = std::min(worst_retained, s);
           if (!left) best_dropped = std::max(best_dropped, s);
         }
-        CHECK(worst_kept >= best_dropped * (1 - 1e-5));
-        later += raw(kept.call) % kCallsPerSession > 0;
+        CHECK(worst_retained >= best_dropped * (1 - 1e-5));
+        later += raw(retained.request) % kRequestsPerSession > 0;
         ++judged;
       };
       run_of(what);
@@ -211,23 +218,24 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
 }
 
 TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is computed again for it") {
-  for (const char* layout : {"page_mask_dead", "slot_dead"}) {
+  for (const char* layout : {"page_mask", "slot_mask"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
       const RunResult pruned = run_of(what);
-      what.config.policies.budget_spec.cells = 8192;
+      what.config.policies.budget_spec.kv_entries = 8192;
       const RunResult whole = run_of(what);
       CHECK(pruned.dropped > 0);
       CHECK(whole.dropped == 0);
-      CHECK(pruned.adopted_dead > 0);
-      CHECK(whole.adopted_dead == 0);
-      CHECK(pruned.adopted == whole.adopted);
+      CHECK(pruned.reused_dropped > 0);
+      CHECK(whole.reused_dropped == 0);
+      CHECK(pruned.reused == whole.reused);
       CHECK(pruned.rows == whole.rows);
     }
   }
 }
 
-TEST_CASE("X-5 probes: equal tokens of two sessions keep equal cells, where scorers see the prefix alone") {
+TEST_CASE(
+    "X-5 probes: equal tokens of two sessions keep equal KV entries, where scorers see the prefix alone") {
   for (const char* scorer : {"knorm", "keydiff", "random", "fastkvzip", "trimkv"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       RunOf what = probe_run({scorer, "ratio", "ragged", 1}, llm);
@@ -237,12 +245,12 @@ TEST_CASE("X-5 probes: equal tokens of two sessions keep equal cells, where scor
       uint64_t compared = 0;
       std::map<std::pair<std::vector<uint32_t>, uint32_t>, std::vector<uint32_t>> seen;
       what.hook = [&](WitnessCache* made) { witness = made; };
-      what.judge = [&](const Kept& kept) {
+      what.judge = [&](const Retained& retained) {
         std::vector<uint32_t> prefix;
-        for (uint32_t p = 0; p < kept.tokens; ++p) prefix.push_back(witness->token(kept.call, p));
-        const auto [at, fresh] = seen.try_emplace({prefix, kept.head}, kept.after);
+        for (uint32_t p = 0; p < retained.tokens; ++p) prefix.push_back(witness->token(retained.request, p));
+        const auto [at, fresh] = seen.try_emplace({prefix, retained.head}, retained.after);
         if (fresh) return;
-        CHECK(at->second == kept.after);
+        CHECK(at->second == retained.after);
         ++compared;
       };
       run_of(what);
@@ -253,37 +261,37 @@ TEST_CASE("X-5 probes: equal tokens of two sessions keep equal cells, where scor
 
 namespace {
 
-constexpr CallId kOne{1};
+constexpr RequestId kOne{1};
 
-// One call, by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not empty;
+// One request, by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not empty;
 // then the rest as one more chunk, or a token at a time, each of which samples.
 void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t page_tokens,
            const std::vector<uint32_t>& keep, bool samples = false) {
-  std::vector<PageGrant> grants;
-  const auto grant = [&](uint32_t end) {
-    const auto before = static_cast<uint32_t>(grants.size());
-    std::vector<PageGrant> more;
+  std::vector<PageAllocation> allocations;
+  const auto allocation = [&](uint32_t end) {
+    const auto before = static_cast<uint32_t>(allocations.size());
+    std::vector<PageAllocation> more;
     for (uint32_t page = before; page < div_ceil(end, page_tokens); ++page)
       more.push_back({0, 0, PageId{page}});
-    grants.insert(grants.end(), more.begin(), more.end());
+    allocations.insert(allocations.end(), more.begin(), more.end());
     return more;
   };
-  StepValues values;
+  DataOutcomes values;
   const PlanEntry first[] = {{kOne, EntryKind::kChunk, true, true, prompt, 0}};
   const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
   const Compression compression[] = {{0, 0, prompt, false, false, forced, keep}};
-  const std::vector<PageGrant> pages = grant(prompt);
+  const std::vector<PageAllocation> pages = allocation(prompt);
   engine->step({.entries = first,
-                .grants = pages,
-                .adoptions = {},
+                .allocations = pages,
+                .prefix_hits = {},
                 .compressions = std::span(compression).first(keep.empty() ? 0 : 1)},
                0, &values);
   for (uint32_t at = prompt, count = 0; at < tokens; at += count) {
     count = samples ? 1 : tokens - at;
     const PlanEntry entry[] = {{kOne, EntryKind::kChunk, false, samples, count, at}};
-    const std::vector<PageGrant> more = grant(at + count);
-    engine->step({.step = StepId{1 + at - prompt}, .entries = entry, .grants = more, .adoptions = {}}, 0,
-                 &values);
+    const std::vector<PageAllocation> more = allocation(at + count);
+    engine->step({.step = StepId{1 + at - prompt}, .entries = entry, .allocations = more, .prefix_hits = {}},
+                 0, &values);
   }
 }
 
@@ -329,8 +337,8 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
     WitnessCache* witness = nullptr;
     const auto engine = engine_of(&witness);
     uint32_t heads = 0;
-    witness->judge = [&](const Kept& kept) {
-      CHECK(kept.after == chosen(kept, kKeep, [&](uint32_t p) { return most[kept.head][p]; }));
+    witness->judge = [&](const Retained& retained) {
+      CHECK(retained.after == chosen(retained, kKeep, [&](uint32_t p) { return most[retained.head][p]; }));
       ++heads;
     };
     drive(engine.get(), kPrompt, kPrompt, 4, {kKeep});
@@ -355,7 +363,7 @@ TEST_CASE("J-2 probes: with a budget of the whole prompt, what is generated is a
       REQUIRE(made);
       auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, config);
       WitnessCache* const witness = cache.get();
-      witness->judge = [&](const Kept& kept) { judged += kept.before.size() == kPrompt ? 1 : 0; };
+      witness->judge = [&](const Retained& retained) { judged += retained.before.size() == kPrompt ? 1 : 0; };
       cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
       drive(&engine, kPrompt, kTokens, 4, keep, true);
       const uint64_t dropped =

@@ -20,10 +20,10 @@
 #include "engine/recorder.h"
 #include "engine/recorder_replay.h"
 #include "kernels/score.h"
+#include "tests/cpu/backend_checks.h"
 #include "tests/cpu/steps.h"
 #include "tests/cpu/tiny_models.h"
 #include "tests/cpu/witness_cache.h"
-#include "tests/cpu/world_checks.h"
 #include "tests/kernels/floats.h"
 #include "tests/support/script_client.h"
 
@@ -38,7 +38,7 @@ struct Method {
   const char* layout;
   uint32_t heads_per_group = 0;
   Clustering clustering = Clustering::kAdjacent;
-  std::optional<Moment> moment{};
+  std::optional<CompressionTrigger> compression_trigger{};
   const char* precision = "bf16";
   const char* retrieval = "all";
 };
@@ -46,14 +46,14 @@ struct Method {
 // Numbers that drop a lot of prompts of some sixty tokens.
 inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
   CoreConfig config;
-  config.page_tokens = std::string(method.layout) == "slot_dead" ? 1 : 4;
+  config.page_tokens = std::string(method.layout) == "slot_mask" ? 1 : 4;
   config.unit_tokens = config.page_tokens;
   config.pages_gpu = 4000;
-  config.calls_max = 4;
+  config.requests_max = 4;
   config.step_tokens_max = 64;
   PolicySet& set = config.policies;
   set.scorer = method.scorer, set.budget = method.budget, set.layout = method.layout;
-  set.scorer_spec.moment = method.moment;
+  set.scorer_spec.compression_trigger = method.compression_trigger;
   set.precision = method.precision, set.retrieval = method.retrieval;
   if (set.retrieval != "all") {
     set.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
@@ -62,19 +62,19 @@ inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
     set.retrieval_spec.layers_dense = 1, set.retrieval_spec.scale = ScoreScale::kInverseSqrt;
     set.retrieval_spec.pooling = GroupPooling::kMeanS;  // which witnesses compute
   }
-  const bool holes = config.page_tokens == 1 || set.layout == "page_mask_dead";
-  set.identity = holes ? "session_memory" : "none";
-  config.prefix_cache = holes;
+  const bool dropped_slots = config.page_tokens == 1 || set.layout == "page_mask";
+  set.identity = dropped_slots ? "session_memory" : "none";
+  config.prefix_cache = dropped_slots;
   set.layout_spec.layers = llm.layers, set.layout_spec.kv_heads = llm.kv_heads;
   set.layout_spec.heads_per_group = method.heads_per_group;
   set.layout_spec.clustering = method.clustering;
-  if (set.scorer == "judge_q") set.scorer_spec.probe_rows = 5;
+  if (set.scorer == "judge_q") set.scorer_spec.probe_tokens = 5;
   set.scorer_spec.repeat_tokens = 20, set.scorer_spec.repeat_tail = 3;
   set.scorer_spec.repeat_instruction = 4;
   BudgetSpec& budget = set.budget_spec;
-  budget.sinks = 2, budget.window = 4, budget.chunk_tokens = 16, budget.cells = 16, budget.interval = 3;
+  budget.sinks = 2, budget.window = 4, budget.chunk_tokens = 16, budget.kv_entries = 16, budget.interval = 3;
   budget.ratio = kWhole / 3;
-  budget.kept_min = 8;
+  budget.retained_min = 8;
   for (uint32_t head = 0; head < set.layout_spec.heads(); ++head) {
     budget.mu.push_back(kWhole / 8 + draw({head, 5}) % (kWhole / 4));
     budget.sigma.push_back(kWhole / 16);
@@ -93,11 +93,11 @@ inline kernels::ScoreSpec score_of(const CoreConfig& config) {
   return spec;
 }
 
-// Hashes what every call's rows came to, and passes on.
+// Hashes what every request's rows came to, and passes on.
 class LogitHashes final : public OutcomeSource {
  public:
   explicit LogitHashes(cpu::CpuEngine* engine) : engine_(engine) {}
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     if (launched) launched(launch, offset);
     engine_->step(launch, offset, values);
     const size_t vocab =
@@ -107,35 +107,35 @@ class LogitHashes final : public OutcomeSource {
       const std::vector<float> row(engine_->logits().begin() + static_cast<ptrdiff_t>(i * vocab),
                                    engine_->logits().begin() + static_cast<ptrdiff_t>((i + 1) * vocab));
       for (const float x : row) finite_ = finite_ && std::isfinite(x);
-      hashes_[sample.call][sample.position] = bits_of(row);
+      hashes_[sample.request][sample.position] = bits_of(row);
     }
   }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    if (drop != nullptr && dropped) dropped(drop->call);
-    if (drop != nullptr && drop->reason == DropCallState::Reason::kPreempted) {
+  void notify(const Command& command) override {
+    const auto* drop = std::get_if<DropRequestState>(&command);
+    if (drop != nullptr && dropped) dropped(drop->request);
+    if (drop != nullptr && drop->reason == DropRequestState::Reason::kPreempted) {
       ++preemptions_;
-      preempted_.insert(drop->call);
+      preempted_.insert(drop->request);
     }
-    engine_->told(command);
+    engine_->notify(command);
   }
-  // By call, then position.
-  std::map<CallId, std::map<uint32_t, uint64_t>> hashes_;
+  // By request, then position.
+  std::map<RequestId, std::map<uint32_t, uint64_t>> hashes_;
   bool finite_ = true;
   uint32_t preemptions_ = 0;
-  std::set<CallId> preempted_;
+  std::set<RequestId> preempted_;
   std::function<void(const LaunchStep&, uint32_t offset)> launched;
-  std::function<void(CallId)> dropped;
+  std::function<void(RequestId)> dropped;
 
  private:
   cpu::CpuEngine* const engine_;
 };
 
 struct RunResult {
-  std::map<CallId, std::map<uint32_t, uint64_t>> logits;
-  std::set<CallId> preempted{};
+  std::map<RequestId, std::map<uint32_t, uint64_t>> logits;
+  std::set<RequestId> preempted{};
   double worst = 0;
-  uint64_t compressions = 0, dropped = 0, preemptions = 0, adopted = 0, adopted_dead = 0, rows = 0,
+  uint64_t compressions = 0, dropped = 0, preemptions = 0, reused = 0, reused_dropped = 0, rows = 0,
            digest = 0, chose = 0;
 };
 
@@ -145,12 +145,12 @@ struct RunOf {
   uint64_t seed = 1;
   ScriptClientOptions client{};
   bool dense = false;  // nothing is dropped: PagedCache, PackedCache or RetrievedCache instead
-  std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
-  std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
+  std::function<void(const WitnessCache::Retained&)> judge{};  // of every compression
+  std::function<void(kernels::ScoreSpec*)> scorer{};           // changes it
   std::function<void(WitnessCache*)> hook{};
-  // What the world is told, before it acts.
+  // What the backend is told, before it acts.
   std::function<void(const LaunchStep&, uint32_t offset)> launched{};
-  std::function<void(CallId)> call_dropped{};
+  std::function<void(RequestId)> request_dropped{};
   std::function<void(const ModelWeights&)> weigh{};
   bool ask_response = false;
   std::optional<cpu::ScorerWeights> weights{};
@@ -163,7 +163,7 @@ inline ScriptClientOptions client_of(const RunOf& what) {
   return out;
 }
 
-// What keeps every cell, in the same format and as much of it read.
+// What keeps every KV entry, in the same format and as much of it read.
 inline std::unique_ptr<cpu::KvCache> dense_cache(const RunOf& what, const cpu::KvMemory& memory,
                                                  const ModelWeights& weights) {
   const PolicySet& set = what.config.policies;
@@ -183,8 +183,8 @@ inline std::unique_ptr<cpu::KvCache> dense_cache(const RunOf& what, const cpu::K
 }
 
 inline RunResult run_of(const RunOf& what) {
-  const auto wrong = validate_core_config(what.config);
-  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
+  const auto problem = validate_core_config(what.config);
+  REQUIRE_MESSAGE(!problem.has_value(), problem.value_or(""));
   const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
   if (what.weigh) what.weigh(weights);
   RunOptions options;
@@ -220,10 +220,10 @@ inline RunResult run_of(const RunOf& what) {
   }
   cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
   LogitHashes hashes(&engine);
-  hashes.launched = what.launched, hashes.dropped = what.call_dropped;
-  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &hashes, drawn_times(what.seed));
+  hashes.launched = what.launched, hashes.dropped = what.request_dropped;
+  cpu::CpuBackend backend({{what.config.steps_in_flight_max}}, &hashes, drawn_times(what.seed));
   Recorder recorder(options, {"compress", what.seed});
-  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
   CHECK(client.content());
   CHECK(hashes.finite_);  // no slot that nobody wrote was read
@@ -234,8 +234,8 @@ inline RunResult run_of(const RunOf& what) {
                 .digest = end.digest};
   if (witness != nullptr) {
     out.worst = witness->worst(), out.compressions = witness->compressions();
-    out.dropped = witness->dropped(), out.adopted_dead = witness->adopted_dead();
-    out.adopted = witness->adopted();
+    out.dropped = witness->dropped(), out.reused_dropped = witness->reused_dropped();
+    out.reused = witness->reused();
     out.rows = witness->rows_checked(), out.chose = witness->chose();
     CHECK(witness->cache().nan_scores() == 0);
   }

@@ -1,5 +1,5 @@
-// What cells carry with them, through every move: gates that were given when a cell was made, stamps of when
-// it mattered last.
+// What KV entries carry with them, through every move: gates that were given when a KV entry was made, stamps
+// of when it mattered last.
 
 #include "tests/cpu/compress_run.h"
 
@@ -8,44 +8,44 @@ using namespace kvtwin::testing;
 
 namespace {
 
-using Kept = WitnessCache::Kept;
-using Cell = std::tuple<uint32_t, uint32_t, uint32_t>;  // call, head, position
+using Retained = WitnessCache::Retained;
+using KvEntry = std::tuple<uint32_t, uint32_t, uint32_t>;  // request, head, position
 
 // No dropped candidate is better than one that was kept; of equal ones the later stays.
-void check_best_and_later_stay(const Kept& kept, const std::function<double(uint32_t)>& score) {
-  std::pair<double, uint32_t> worst_kept{INFINITY, 0}, best_dropped{-INFINITY, 0};
-  for (const uint32_t p : kept.before) {
-    const auto& forced = kept.compression->forced;
-    const bool stays = p < kept.compression->begin ||
+void check_best_and_later_stay(const Retained& retained, const std::function<double(uint32_t)>& score) {
+  std::pair<double, uint32_t> worst_retained{INFINITY, 0}, best_dropped{-INFINITY, 0};
+  for (const uint32_t p : retained.before) {
+    const auto& forced = retained.compression->forced;
+    const bool stays = p < retained.compression->begin ||
                        std::any_of(forced.begin(), forced.end(),
                                    [&](const Compression::Forced& f) { return p >= f.begin && p < f.end; });
     if (stays) continue;
     const std::pair<double, uint32_t> mine{score(p), p};
-    if (std::binary_search(kept.after.begin(), kept.after.end(), p)) {
-      worst_kept = std::min(worst_kept, mine);
+    if (std::binary_search(retained.after.begin(), retained.after.end(), p)) {
+      worst_retained = std::min(worst_retained, mine);
     } else {
       best_dropped = std::max(best_dropped, mine);
     }
   }
-  CAPTURE(kept.head);
-  CHECK(worst_kept >= best_dropped);
+  CAPTURE(retained.head);
+  CHECK(worst_retained >= best_dropped);
 }
 
 RunOf state_run(const Method& method, const LlmSpec& llm) {
   RunOf out{.llm = llm, .config = config_of(method, llm), .seed = 8};
-  out.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 20};
+  out.client = {.sessions = 3, .requests_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 20};
   return out;
 }
 
 }  // namespace
 
-TEST_CASE("kept: a gate's score is of its token alone, and stays with the cell wherever it moves") {
+TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV entry wherever it moves") {
   const Method methods[] = {
       {"fastkvzip", "ratio", "ragged", 1},
       {"fastkvzip", "released", "ragged", 2},
-      {"fastkvzip", "uniform", "compact", 0, Clustering::kAdjacent, Moment::kDecodeStep},
-      {"trimkv", "uniform", "compact", 0, Clustering::kAdjacent, Moment::kDecodeStep},
-      {"trimkv", "uniform", "ragged", 1, Clustering::kAdjacent, Moment::kDecodeStep}};
+      {"fastkvzip", "uniform", "compact", 0, Clustering::kAdjacent, CompressionTrigger::kDecodeStep},
+      {"trimkv", "uniform", "compact", 0, Clustering::kAdjacent, CompressionTrigger::kDecodeStep},
+      {"trimkv", "uniform", "ragged", 1, Clustering::kAdjacent, CompressionTrigger::kDecodeStep}};
   for (const Method& method : methods) {
     const std::string name = std::string(method.scorer) + " " + method.budget + " " + method.layout;
     CAPTURE(name);
@@ -53,26 +53,26 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the cell w
       const bool fast = std::string(method.scorer) == "fastkvzip";
       const cpu::ScorerWeights weights = cpu::ScorerWeights::drawn(
           fast ? kernels::ScorerKind::kFastKvzip : kernels::ScorerKind::kTrimKv, llm, 0, 9);
-      std::map<Cell, float> gates;
+      std::map<KvEntry, float> gates;
       RunOf what = state_run(method, llm);
       what.hook = [&](WitnessCache* witness) {
-        witness->hidden_seen = [&](CallId call, uint32_t layer, uint32_t position, const float* x) {
+        witness->hidden_seen = [&](RequestId request, uint32_t layer, uint32_t position, const float* x) {
           std::vector<float> out(llm.kv_heads);
           const kernels::HeadsView row{x, 1, 1, llm.hidden, 0, llm.hidden, {}};
           const kernels::ScoreView view = kernels::packed_scores(out, llm.kv_heads, 1);
           if (fast) kernels::score_fastkvzip(weights.fastkvzip[layer].gate(), row, view);
           if (!fast) kernels::trimkv_log_beta(weights.trimkv[layer].gate(), row, view);
           for (uint32_t h = 0; h < llm.kv_heads; ++h)
-            gates[{raw(call), layer * llm.kv_heads + h, position}] = out[h];
+            gates[{raw(request), layer * llm.kv_heads + h, position}] = out[h];
         };
       };
       uint32_t judged = 0;
-      what.judge = [&](const Kept& kept) {
+      what.judge = [&](const Retained& retained) {
         ++judged;
-        check_best_and_later_stay(kept, [&](uint32_t p) {
-          const float gate = gates.at({raw(kept.call), kept.head, p});
+        check_best_and_later_stay(retained, [&](uint32_t p) {
+          const float gate = gates.at({raw(retained.request), retained.head, p});
           // t = tokens seen + 1 (METHODS 1.8), in fp32 as the kernel has it.
-          const float age = static_cast<float>(int64_t{kept.tokens} + 1 - int64_t{p});
+          const float age = static_cast<float>(int64_t{retained.tokens} + 1 - int64_t{p});
           return static_cast<double>(fast ? gate : age * gate);
         });
       };
@@ -86,25 +86,25 @@ TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
   for (const char* layout : {"compact", "ragged"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t group = llm.query_heads / llm.kv_heads;
-      std::map<Cell, uint32_t> stamps;
-      std::map<CallId, uint32_t> prompts;
-      // Of the newest row, by call and head: the positions that it points at.
+      std::map<KvEntry, uint32_t> stamps;
+      std::map<RequestId, uint32_t> prompts;
+      // Of the newest row, by request and head: the positions that it points at.
       std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> pointed_at;
       std::map<uint32_t, double> attention;  // of the row at hand, by position
       RunOf what = state_run({"raas", "uniform", layout, 1}, llm);
-      what.scorer = [](kernels::ScoreSpec* spec) { spec->raas.alpha = 0.05f; };  // of some twenty cells
-      const auto stamp_all = [&](CallId call, uint32_t head, uint32_t now) {
-        for (const uint32_t p : pointed_at[{raw(call), head}]) stamps[{raw(call), head, p}] = now;
+      what.scorer = [](kernels::ScoreSpec* spec) { spec->raas.alpha = 0.05f; };  // of some twenty KV entries
+      const auto stamp_all = [&](RequestId request, uint32_t head, uint32_t now) {
+        for (const uint32_t p : pointed_at[{raw(request), head}]) stamps[{raw(request), head, p}] = now;
       };
       what.hook = [&](WitnessCache* witness) {
         // Of a prompt's rows only the last one's pointing counts.
-        witness->prompt_ended = [&](CallId call, uint32_t tokens) {
-          prompts[call] = tokens;
-          for (uint32_t head = 0; head < llm.layers * llm.kv_heads; ++head) stamp_all(call, head, tokens);
+        witness->prompt_ended = [&](RequestId request, uint32_t tokens) {
+          prompts[request] = tokens;
+          for (uint32_t head = 0; head < llm.layers * llm.kv_heads; ++head) stamp_all(request, head, tokens);
         };
         witness->row_seen = [&](const WitnessCache::RowSeen& row) {
           const uint32_t head = row.layer * llm.kv_heads + row.query_head / group, g = row.query_head % group;
-          stamps[{raw(row.call), head, row.position}] = row.position + 1;
+          stamps[{raw(row.request), head, row.position}] = row.position + 1;
           if (g == 0) attention.clear();
           // The released code does not divide by sqrt(d): its softmax is that of the weights to this power.
           double sum = 0;
@@ -113,20 +113,21 @@ TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
             sum += power.emplace_back(std::pow(w, std::sqrt(static_cast<double>(llm.head_dim))));
           for (size_t c = 0; c < power.size(); ++c) attention[row.reads[c]] += power[c] / sum / group;
           if (g + 1 < group) return;
-          std::vector<uint32_t>& points = pointed_at[{raw(row.call), head}];
+          std::vector<uint32_t>& points = pointed_at[{raw(row.request), head}];
           points.clear();
           for (const auto& [p, a] : attention) {
             if (a > 0.05) points.push_back(p);
           }
-          if (prompts.contains(row.call)) stamp_all(row.call, head, row.position + 1);
+          if (prompts.contains(row.request)) stamp_all(row.request, head, row.position + 1);
         };
       };
       uint32_t judged = 0, pointed = 0;
-      what.judge = [&](const Kept& kept) {
-        if (prompts.at(kept.call) == kept.tokens) return;  // at a prompt's end another rule chooses
+      what.judge = [&](const Retained& retained) {
+        if (prompts.at(retained.request) == retained.tokens)
+          return;  // at a prompt's end another rule chooses
         ++judged;
-        check_best_and_later_stay(kept, [&](uint32_t p) {
-          const uint32_t stamp = stamps.at({raw(kept.call), kept.head, p});
+        check_best_and_later_stay(retained, [&](uint32_t p) {
+          const uint32_t stamp = stamps.at({raw(retained.request), retained.head, p});
           pointed += stamp > p + 1;
           return static_cast<double>(stamp);
         });

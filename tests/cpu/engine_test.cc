@@ -15,15 +15,15 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr CallId kA{1}, kB{2}, kC{3};
+constexpr RequestId kA{1}, kB{2}, kC{3};
 constexpr uint64_t kWeightSeed = 7;
 
 cpu::KvMemory memory_of(uint32_t page_tokens, uint32_t pages = 200) {
   return {.page_tokens = page_tokens, .pages_gpu = pages, .poison = true};
 }
 
-// A forced call of `ids`, as prefill chunks of the given sizes and decodes for the rest: logits of its last
-// token.
+// A forced request of `ids`, as prefill chunks of the given sizes and decodes for the rest: logits of its
+// last token.
 std::vector<float> last_logits(const ModelWeights& weights, const std::vector<uint32_t>& ids,
                                const std::vector<uint32_t>& chunks, uint32_t page_tokens, uint64_t seed) {
   const auto prompt = std::max(1u, std::accumulate(chunks.begin(), chunks.end(), 0u));
@@ -41,8 +41,8 @@ std::vector<float> last_logits(const ModelWeights& weights, const std::vector<ui
   return logits;
 }
 
-struct Prepared {
-  Prepared(const LlmSpec& llm, uint32_t count) : weights(ModelWeights::random(llm, kWeightSeed)) {
+struct PreparedEngine {
+  PreparedEngine(const LlmSpec& llm, uint32_t count) : weights(ModelWeights::random(llm, kWeightSeed)) {
     ids = random_tokens(3, count, llm.vocab);
     tokens.give(kA, ids, count);
   }
@@ -56,7 +56,7 @@ struct Prepared {
 TEST_CASE("G-3 forward: paged fp32 equals an unpaged forward in double precision") {
   for (const LlmSpec& llm : tiny_models()) {
     CAPTURE(llm.family);
-    const Prepared p(llm, 53);
+    const PreparedEngine p(llm, 53);
     const std::vector<double> dense = dense_logits(p.weights, p.ids);
     const std::vector<double> last(dense.end() - llm.vocab, dense.end());
     for (const uint32_t page : {1u, 5u, 16u, 53u}) {
@@ -69,7 +69,7 @@ TEST_CASE("G-3 forward: paged fp32 equals an unpaged forward in double precision
 TEST_CASE("forward: chunked prefill and decode equal the whole prefill, to the bit, on any pages") {
   for (const LlmSpec& llm : tiny_models()) {
     CAPTURE(llm.family);
-    const Prepared p(llm, 50);
+    const PreparedEngine p(llm, 50);
     const std::vector<float> whole = last_logits(p.weights, p.ids, {50}, 16, 0);
     CHECK(std::all_of(whole.begin(), whole.end(), [](float x) { return std::isfinite(x); }));
     CHECK(last_logits(p.weights, p.ids, {16, 16, 18}, 16, 1) == whole);
@@ -80,38 +80,38 @@ TEST_CASE("forward: chunked prefill and decode equal the whole prefill, to the b
   }
 }
 
-TEST_CASE("X-9 forward: a call's logits are the same beside other calls, folded or not") {
+TEST_CASE("X-9 forward: a request's logits are the same beside other requests, coalesced or not") {
   for (const LlmSpec& llm : tiny_models()) {
     CAPTURE(llm.family);
-    const Prepared p(llm, 40);
+    const PreparedEngine p(llm, 40);
     GivenTokens tokens = p.tokens;
     tokens.give(kA, p.ids, 20);
     tokens.give(kB, random_tokens(4, 60, llm.vocab), 33);
     tokens.give(kC, random_tokens(5, 60, llm.vocab), 1);
-    Steps alone(memory_of(8), &p.weights, &tokens, 1), beside(memory_of(8), &p.weights, &tokens, 2);
+    Steps alone(memory_of(8), &p.weights, &tokens, 1), concurrent(memory_of(8), &p.weights, &tokens, 2);
     alone.begin(kA);
     std::vector<float> expected = alone.run({{kA, 20}});
     const auto more = alone.run({{kA, 1}}, 10);
     expected.insert(expected.end(), more.begin(), more.end());
 
-    beside.begin(kB), beside.begin(kA), beside.begin(kC);
+    concurrent.begin(kB), concurrent.begin(kA), concurrent.begin(kC);
     std::vector<float> got;
     const auto of_a = [&](const std::vector<float>& logits, size_t index) {
       const auto first = logits.begin() + static_cast<ptrdiff_t>(index * llm.vocab);
       got.insert(got.end(), first, first + llm.vocab);
     };
-    of_a(beside.run({{kB, 33}, {kA, 20}, {kC, 1}}), 1);
-    for (int i = 0; i < 5; ++i) of_a(beside.run({{kA, 1}, {kC, 1}}), 0);
-    const auto folded = beside.run({{kC, 1}, {kA, 1}, {kB, 1}}, 5);
-    for (size_t i = 0; i < 5; ++i) of_a(folded, 3 * i + 1);
+    of_a(concurrent.run({{kB, 33}, {kA, 20}, {kC, 1}}), 1);
+    for (int i = 0; i < 5; ++i) of_a(concurrent.run({{kA, 1}, {kC, 1}}), 0);
+    const auto coalesced = concurrent.run({{kC, 1}, {kA, 1}, {kB, 1}}, 5);
+    for (size_t i = 0; i < 5; ++i) of_a(coalesced, 3 * i + 1);
     CHECK(got == expected);
   }
 }
 
-TEST_CASE("G-2 forward: an adopted prefix gives the logits of the computed one, to the bit") {
+TEST_CASE("G-2 forward: a reused prefix gives the logits of the computed one, to the bit") {
   for (const LlmSpec& llm : tiny_models()) {
     CAPTURE(llm.family);
-    const Prepared p(llm, 48);
+    const PreparedEngine p(llm, 48);
     GivenTokens tokens = p.tokens;
     std::vector<uint32_t> other(p.ids.begin(), p.ids.begin() + 32);
     const auto tail = random_tokens(8, 16, llm.vocab);
@@ -128,9 +128,9 @@ TEST_CASE("G-2 forward: an adopted prefix gives the logits of the computed one, 
   }
 }
 
-TEST_CASE("forward: a call may adopt pages that another call of the same step fills") {
+TEST_CASE("forward: a request may reuse pages that another request of the same step fills") {
   const LlmSpec llm = tiny_models()[0];
-  const Prepared p(llm, 40);
+  const PreparedEngine p(llm, 40);
   GivenTokens tokens = p.tokens;
   tokens.give(kB, p.ids, 40);
   Steps steps(memory_of(8), &p.weights, &tokens, 6);
@@ -148,7 +148,7 @@ TEST_CASE("forward: a call may adopt pages that another call of the same step fi
 
 TEST_CASE("forward: pages that went to the host tier and came back elsewhere hold the same") {
   const LlmSpec llm = tiny_models()[3];
-  const Prepared p(llm, 48);
+  const PreparedEngine p(llm, 48);
   GivenTokens tokens = p.tokens;
   tokens.give(kB, p.ids, 48);
   cpu::KvMemory memory = memory_of(8);
@@ -160,17 +160,17 @@ TEST_CASE("forward: pages that went to the host tier and came back elsewhere hol
   std::vector<PageId> host, target;
   for (uint32_t i = 0; i < 4; ++i)
     host.push_back(PageId{memory.pages_gpu + 3 * i}), target.push_back(steps.take());
-  const StartTransfer out{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, source, host};
-  const StartTransfer in{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target};
-  steps.engine().told(out);
-  steps.engine().told(in);
+  const StartTransfer out{{}, TransferId{1}, TransferKind::kOffload, Tier::kGpu, Tier::kHost, source, host};
+  const StartTransfer in{{}, TransferId{2}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, target};
+  steps.engine().notify(out);
+  steps.engine().notify(in);
   steps.begin(kB, target);
   CHECK(steps.run({{kB, 16}}) == last_logits(p.weights, p.ids, {48}, 8, 7));
 }
 
 TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples an end") {
   const LlmSpec llm = tiny_models()[2];
-  const Prepared p(llm, 10);
+  const PreparedEngine p(llm, 10);
   cpu::CpuEngineConfig config;
   config.decoding = cpu::Decoding::kGreedy;
   Steps steps(memory_of(8), &p.weights, &p.tokens, 6, config);
@@ -193,13 +193,13 @@ TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples 
     REQUIRE(i < 20);
     ending.run({{kA, 1}});
   }
-  CHECK(ending.values().eos == std::vector<CallId>{kA});
+  CHECK(ending.values().eos == std::vector<RequestId>{kA});
   CHECK(ending.sampled(kA).back() == sampled[7]);
 }
 
-TEST_CASE("decode: a preempted call goes on with what it sampled") {
+TEST_CASE("decode: a preempted request goes on with what it sampled") {
   const LlmSpec llm = tiny_models()[1];
-  const Prepared p(llm, 12);
+  const PreparedEngine p(llm, 12);
   cpu::CpuEngineConfig config;
   config.decoding = cpu::Decoding::kGreedy;
   Steps steady(memory_of(8), &p.weights, &p.tokens, 6, config);
@@ -207,7 +207,7 @@ TEST_CASE("decode: a preempted call goes on with what it sampled") {
   steady.begin(kA), preempted.begin(kA);
   steady.run({{kA, 12}}), preempted.run({{kA, 12}});
   steady.run({{kA, 1}}, 15), preempted.run({{kA, 1}}, 6);
-  preempted.end(kA, DropCallState::Reason::kPreempted);
+  preempted.end(kA, DropRequestState::Reason::kPreempted);
   preempted.begin(kA);
   preempted.run({{kA, 19}});  // prompt and the seven outputs: samples the eighth
   preempted.run({{kA, 1}}, 8);
@@ -232,9 +232,9 @@ TEST_CASE("forward: widening weights when they are needed changes no bit") {
     } identity(llm);
     const auto ids = random_tokens(3, 5, llm.vocab);
     const std::vector<uint32_t> sampling = {1, 4};
-    cpu::Forward kept(&weights), widened(&weights, 0);
+    cpu::Forward retained(&weights), widened(&weights, 0);
     std::vector<float> a, b;
-    kept.run(ids, sampling, &identity, &a);
+    retained.run(ids, sampling, &identity, &a);
     widened.run(ids, sampling, &identity, &b);
     CHECK(a.size() == 2 * llm.vocab);
     CHECK(a == b);

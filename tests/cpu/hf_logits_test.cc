@@ -39,20 +39,20 @@ Golden read_golden(const std::string& folder) {
 // Every token's logits, one decode step after the other.
 std::vector<float> engine_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens) {
   GivenTokens given;
-  given.give(CallId{1}, tokens, 1);
+  given.give(RequestId{1}, tokens, 1);
   cpu::CpuEngine engine({}, &weights, &given,
                         paged({.page_tokens = 4, .pages_gpu = 16, .poison = true}, weights.llm()));
   std::vector<float> out;
-  StepValues values;
+  DataOutcomes values;
   for (uint32_t i = 0; i < tokens.size(); ++i) {
-    const PlanEntry entry{CallId{1}, i == 0 ? EntryKind::kChunk : EntryKind::kDecode, i == 0, true, 1, i};
-    const PageGrant grant{0, 0, PageId{15 - i / 4}};
+    const PlanEntry entry{RequestId{1}, i == 0 ? EntryKind::kChunk : EntryKind::kDecode, i == 0, true, 1, i};
+    const PageAllocation allocation{0, 0, PageId{15 - i / 4}};
     const LaunchStep launch{.step = StepId{i},
                             .tokens = 1,
                             .tokens_padded = 1,
                             .entries = {&entry, 1},
-                            .grants = {&grant, i % 4 == 0 ? 1u : 0u},
-                            .adoptions = {}};
+                            .allocations = {&allocation, i % 4 == 0 ? 1u : 0u},
+                            .prefix_hits = {}};
     engine.step(launch, 0, &values);
     out.insert(out.end(), engine.logits().begin(), engine.logits().end());
   }

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "kernels/pack.h"
-#include "kernels/pack_narrow.h"
+#include "kernels/pack_low_bit.h"
 #include "kernels/packed_page.h"
 #include "tests/cpu/cache_rows.h"
 #include "tests/cpu/tiny_models.h"
@@ -19,7 +19,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr CallId kPackedA{1}, kPackedB{2};
+constexpr RequestId kPackedA{1}, kPackedB{2};
 constexpr uint32_t kPackedPage = 32, kResidual = 64;
 
 LlmSpec packed_model(uint32_t query_heads, uint32_t kv_heads) {
@@ -52,13 +52,13 @@ struct PackedDriven : CacheRows {
   }
 };
 
-// All bytes of a call's first `pages` pages.
-std::vector<uint8_t> bytes_of(const PackedDriven& run, CallId call, size_t pages) {
+// All bytes of a request's first `pages` pages.
+std::vector<uint8_t> bytes_of(const PackedDriven& run, RequestId request, size_t pages) {
   std::vector<uint8_t> out;
   for (size_t p = 0; p < pages; ++p) {
     for (uint32_t l = 0; l < run.llm.layers; ++l) {
       for (uint32_t h = 0; h < run.llm.kv_heads; ++h) {
-        const auto bytes = run.store().bytes(run.pages(call)[p], l, h);
+        const auto bytes = run.store().bytes(run.pages(request)[p], l, h);
         out.insert(out.end(), bytes.begin(), bytes.end());
       }
     }
@@ -128,17 +128,17 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
         std::copy_n(after.second.begin() + own, llm.head_dim, v.begin() + own);
         std::vector<kernels::PackedRun> runs;
         for (uint32_t at = 0; at <= context; at += kPackedPage) {
-          const uint32_t cells = std::min(kPackedPage, context + 1 - at);
+          const uint32_t kv_entries = std::min(kPackedPage, context + 1 - at);
           // KIVI: whole pages of packed keys and values alone are read as int2 here.
           const bool packed = kind.residual == 0 || (at + kPackedPage <= split.keys_packed &&
                                                      at + kPackedPage <= split.values_packed);
           if (packed) {
             const auto bytes = run.store().bytes(run.pages(kPackedA)[at / kPackedPage], 0, h / group);
-            runs.push_back(kernels::page_run(kind.format, shape, bytes, cells));
+            runs.push_back(kernels::page_run(kind.format, shape, bytes, kv_entries));
           } else {
             runs.push_back({{kernels::Rows::kExact, k.data() + size_t{at} * llm.head_dim},
                             {kernels::Rows::kExact, v.data() + size_t{at} * llm.head_dim},
-                            cells});
+                            kv_entries});
           }
         }
         std::vector<float> expected(llm.head_dim);
@@ -181,7 +181,7 @@ TEST_CASE("packed cache: a chunk reads its own rows exactly, and the past as it 
   CHECK(coarse.outputs() != fine.outputs());
 }
 
-TEST_CASE("packed cache: an adopted prefix is the bytes that were stored, also by way of the host") {
+TEST_CASE("packed cache: a reused prefix is the bytes that were stored, also by way of the host") {
   for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
@@ -190,17 +190,17 @@ TEST_CASE("packed cache: an adopted prefix is the bytes that were stored, also b
       run.step({{kPackedA, 64}});
       run.step({{kPackedA, 96}});
       const std::vector<PageId> prefix(run.pages(kPackedA).begin(), run.pages(kPackedA).begin() + 3);
-      PackedDriven other(llm, kind, 6);  // the same rows, nothing adopted
+      PackedDriven other(llm, kind, 6);  // the same rows, nothing reused
       other.begin(kPackedA);
       other.step({{kPackedA, 64}});
       other.step({{kPackedA, 96}});
       std::vector<PageId> host;
       for (uint32_t i = 0; i < 3; ++i) host.push_back(PageId{60 + 2 * i});
       std::vector<PageId> target = {run.take(), run.take(), run.take()};
-      run.cache->told(
-          StartTransfer{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, prefix, host});
-      run.cache->told(
-          StartTransfer{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target});
+      run.cache->notify(
+          StartTransfer{{}, TransferId{1}, TransferKind::kOffload, Tier::kGpu, Tier::kHost, prefix, host});
+      run.cache->notify(
+          StartTransfer{{}, TransferId{2}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, target});
       run.begin(kPackedB, target);
       other.begin(kPackedB, {other.pages(kPackedA).begin(), other.pages(kPackedA).begin() + 3});
       run.step({{kPackedB, 20}});

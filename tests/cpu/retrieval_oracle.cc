@@ -29,11 +29,11 @@ RetrievalOracle::RetrievalOracle(const RetrievalSetting& setting, const LlmSpec&
       selectable_(selectable_pages(setting.spec, page_)),
       extra_(setting.spec.extra_tokens / page_) {}
 
-void RetrievalOracle::rotated(CallId call, uint32_t layer, uint32_t position, const float* q, const float* k,
-                              const float* v) {
-  Rows& rows = rows_[{call, layer}];
+void RetrievalOracle::rotated(RequestId request, uint32_t layer, uint32_t position, const float* q,
+                              const float* k, const float* v) {
+  Rows& rows = rows_[{request, layer}];
   const uint32_t width = llm_.query_heads * llm_.head_dim, kv_width = llm_.kv_heads * llm_.head_dim;
-  // A preempted call comes back and starts anew.
+  // A preempted request comes back and starts anew.
   for (auto* all : {&rows.q, &rows.k, &rows.v}) all->resize(position);
   rows.q.emplace_back(q, q + width);
   rows.k.emplace_back(k, k + kv_width);
@@ -101,9 +101,9 @@ std::optional<bool> RetrievalOracle::turns(const Key& key, uint32_t head, uint32
   return mean < tau;
 }
 
-// ShadowKV: chosen once, when the prompt is complete or the call outgrows its arena; in double.
+// ShadowKV: chosen once, when the prompt is complete or the request outgrows its arena; in double.
 void RetrievalOracle::note_outliers(const Key& key, uint32_t head, uint32_t position) {
-  const uint32_t slots = arena_pages(setting_.spec, page_);
+  const uint32_t slots = resident_pages(setting_.spec, page_);
   const uint32_t end = position == slots * page_ ? slots - window_ : (position + page_ - 1) / page_ - window_;
   std::vector<std::pair<double, uint32_t>> order;
   for (uint32_t p = sinks_; p < end; ++p) {
@@ -132,7 +132,7 @@ void RetrievalOracle::attends(const Read& read) {
   reads_began(read);
   ++reads;
   corrected += read.corrected;
-  std::vector<uint32_t>& positions = positions_[{read.at.call, read.at.layer, read.at.head}];
+  std::vector<uint32_t>& positions = positions_[{read.at.request, read.at.layer, read.at.head}];
   if (!positions.empty() && positions.back() >= read.at.position) positions.clear();
   const bool first = positions.empty();
   positions.push_back(read.at.position);
@@ -146,16 +146,16 @@ void RetrievalOracle::attends(const Read& read) {
   check_pages(read, first);
 }
 
-void RetrievalOracle::projected(CallId call, uint32_t layer, uint32_t position, const float* q) {
-  projected_[{call, layer, position}].assign(q, q + llm_.query_heads * llm_.head_dim);
+void RetrievalOracle::projected(RequestId request, uint32_t layer, uint32_t position, const float* q) {
+  projected_[{request, layer, position}].assign(q, q + llm_.query_heads * llm_.head_dim);
 }
 
 // InfiniGen with all columns: as many tokens as come within 5 of each query head's largest product, on
 // average, and those with the largest mean product. In double, but for what lies too close to call.
 void RetrievalOracle::check_tokens(const Read& read) {
   CHECK(read.positions.size() <= tokens_read(setting_.spec, page_, read.at.position + 1));
-  const Rows& rows = rows_.at({read.at.call, read.at.layer});
-  const std::vector<float>& q = projected_.at({read.at.call, read.at.layer, read.at.position});
+  const Rows& rows = rows_.at({read.at.request, read.at.layer});
+  const std::vector<float>& q = projected_.at({read.at.request, read.at.layer, read.at.position});
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
   const uint32_t first = sinks_ * page_, end = ((read.at.position + page_) / page_ - window_) * page_;
   std::vector<double> pooled(end - first);
@@ -192,7 +192,7 @@ void RetrievalOracle::check_tokens(const Read& read) {
 
 // What everybody reads, and besides what METHODS says this head should.
 void RetrievalOracle::check_pages(const Read& read, bool first) {
-  const Key key{read.at.call, read.at.layer};
+  const Key key{read.at.request, read.at.layer};
   const uint32_t head = read.at.head, position = read.at.position, pages = (position + page_) / page_;
   CHECK(read.positions.size() == tokens_read(setting_.spec, page_, position + 1));
   std::set<uint32_t> chosen;
@@ -201,7 +201,7 @@ void RetrievalOracle::check_pages(const Read& read, bool first) {
   for (uint32_t p = pages - window_; p < pages; ++p) CHECK(chosen.erase(p) == 1);
   if (extra_ > 0) {
     if (first) note_outliers(key, head, position);
-    for (const uint32_t p : outliers_.at({read.at.call, read.at.layer, head})) CHECK(chosen.erase(p) == 1);
+    for (const uint32_t p : outliers_.at({read.at.request, read.at.layer, head})) CHECK(chosen.erase(p) == 1);
   }
   bool ahead = false;
   if (setting_.spec.speculation && setting_.retrieval == "freekv" && !first) {
@@ -216,7 +216,7 @@ void RetrievalOracle::check_pages(const Read& read, bool first) {
 
 // Attention over the rotated rows of the pages that were read, laid out one after another.
 std::vector<float> RetrievalOracle::exact_output(const Read& read) const {
-  const Rows& rows = rows_.at({read.at.call, read.at.layer});
+  const Rows& rows = rows_.at({read.at.request, read.at.layer});
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
   std::vector<float> keys, values;
   for (const uint32_t t : read.positions) {
@@ -224,10 +224,10 @@ std::vector<float> RetrievalOracle::exact_output(const Read& read) const {
     keys.insert(keys.end(), k, k + dim);
     values.insert(values.end(), v, v + dim);
   }
-  const auto cells = static_cast<uint32_t>(keys.size() / dim);
-  const kernels::KvPages pages{keys.data(), values.data(), keys.size(), cells, 1, dim};
-  const kernels::ReadRun run{0, 0, cells};
-  const kernels::AttentionRow row{{&run, 1}, cells};
+  const auto kv_entries = static_cast<uint32_t>(keys.size() / dim);
+  const kernels::KvPages pages{keys.data(), values.data(), keys.size(), kv_entries, 1, dim};
+  const kernels::ReadRun run{0, 0, kv_entries};
+  const kernels::AttentionRow row{{&run, 1}, kv_entries};
   std::vector<float> out(size_t{group} * dim);
   kernels::attention_ref(pages, {0, 1}, group, 1.0f / std::sqrt(static_cast<float>(dim)),
                          rows.q[read.at.position].data() + read.at.head * group * dim, {&row, 1}, out.data(),
@@ -246,13 +246,13 @@ void RetrievalOracle::attended(const Read& read, const float* out) {
 }
 
 void RetrievalOracle::recalls(const cpu::HeadAt& at, bool before_attention, uint32_t pages) {
-  auto& [before, behind] = recalled_[{at.call, at.layer, at.head}][at.position];
+  auto& [before, behind] = recalled_[{at.request, at.layer, at.head}][at.position];
   (before_attention ? before : behind) += pages;
 }
 
 void RetrievalOracle::wrote(uint32_t page, uint32_t layer, uint32_t head) {
   if (reading_ == nullptr) return;
-  ++writes_beside_reads;
+  ++writes_during_reads;
   if (reading_->at.layer != layer || reading_->at.head != head) return;
   for (const kernels::ReadRun& run : reading_->runs) writes_into_reads += run.page == page;
 }
@@ -260,8 +260,8 @@ void RetrievalOracle::wrote(uint32_t page, uint32_t layer, uint32_t head) {
 void RetrievalOracle::check_recalls() const {
   uint64_t checked = 0;
   for (const auto& [where, by_position] : recalled_) {
-    const auto& [call, layer, head] = where;
-    const Key key{call, layer};
+    const auto& [request, layer, head] = where;
+    const Key key{request, layer};
     for (const auto& [position, counts] : by_position) {
       // Before the first step that chooses, other rules say what is there.
       if (position == 0 || !by_position.contains(position - 1)) continue;

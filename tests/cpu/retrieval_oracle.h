@@ -18,9 +18,9 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
  public:
   RetrievalOracle(const RetrievalSetting& setting, const LlmSpec& llm);
 
-  void rotated(CallId call, uint32_t layer, uint32_t position, const float* q, const float* k,
+  void rotated(RequestId request, uint32_t layer, uint32_t position, const float* q, const float* k,
                const float* v) override;
-  void projected(CallId call, uint32_t layer, uint32_t position, const float* q) override;
+  void projected(RequestId request, uint32_t layer, uint32_t position, const float* q) override;
   void attends(const Read& read) override;
   void attended(const Read& read, const float* out) override;
   void recalls(const cpu::HeadAt& at, bool before_attention, uint32_t pages) override;
@@ -34,12 +34,12 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
 
   uint64_t reads = 0, corrected = 0, compared = 0, speculated = 0;
   // copies that ran while somebody read; of these, into what was read.
-  uint64_t writes_beside_reads = 0, writes_into_reads = 0;
+  uint64_t writes_during_reads = 0, writes_into_reads = 0;
   // How far outputs are from attention over the exact rows that were read; 0 but for ShadowKV's keys.
   double worst_output = 0;
 
  private:
-  using Key = std::tuple<CallId, uint32_t>;  // layer
+  using Key = std::tuple<RequestId, uint32_t>;  // layer
   struct Rows {
     std::vector<std::vector<float>> q, k, v;  // by position
   };
@@ -55,12 +55,13 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
   const LlmSpec llm_;
   const uint32_t page_, sinks_, window_, selectable_, extra_;
   std::map<Key, Rows> rows_;
-  // By call, layer, head: the positions that read, and what was recalled at each: {before, behind}.
-  std::map<std::tuple<CallId, uint32_t, uint32_t>, std::map<uint32_t, std::pair<uint32_t, uint32_t>>>
+  // By request, layer, head: the positions that read, and what was recalled at each: {before, behind}.
+  std::map<std::tuple<RequestId, uint32_t, uint32_t>, std::map<uint32_t, std::pair<uint32_t, uint32_t>>>
       recalled_;
-  std::map<std::tuple<CallId, uint32_t, uint32_t>, std::vector<uint32_t>> positions_;
-  std::map<std::tuple<CallId, uint32_t, uint32_t>, std::set<uint32_t>> outliers_;   // ShadowKV
-  std::map<std::tuple<CallId, uint32_t, uint32_t>, std::vector<float>> projected_;  // call, layer, position
+  std::map<std::tuple<RequestId, uint32_t, uint32_t>, std::vector<uint32_t>> positions_;
+  std::map<std::tuple<RequestId, uint32_t, uint32_t>, std::set<uint32_t>> outliers_;  // ShadowKV
+  std::map<std::tuple<RequestId, uint32_t, uint32_t>, std::vector<float>>
+      projected_;  // request, layer, position
   const Read* reading_ = nullptr;
 };
 

@@ -29,7 +29,7 @@ RetrievalSetting prefix_setting(size_t method) {
 }  // namespace
 
 TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample what they do without") {
-  const std::vector<RetrievalCall> calls = turns_of_sessions(kPrefixPage, 3, 3, 1);
+  const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 3, 3, 1);
   for (size_t method = 0; method < 4; ++method) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
       CAPTURE(kRecallingNames[method]);
@@ -38,12 +38,12 @@ TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample 
       const ModelWeights weights = ModelWeights::random(llm, 3);
       RetrievalSetting setting = prefix_setting(method);
       setting.spec.layers_dense = std::max<uint32_t>(setting.spec.layers_dense, index == 1);
-      const RetrievalOutcome apart = run_retrieval(setting, weights, calls);
+      const RetrievalOutcome apart = run_retrieval(setting, weights, requests);
       setting.prefix_cache = true;
       setting.spec.host_layout = index == 0 ? HostLayout::kHnd : HostLayout::kNhd;
-      const RetrievalOutcome shared = run_retrieval(setting, weights, calls);
-      CHECK(apart.tokens_adopted == 0);
-      CHECK(shared.tokens_adopted > 6 * 64);
+      const RetrievalOutcome shared = run_retrieval(setting, weights, requests);
+      CHECK(apart.tokens_reused == 0);
+      CHECK(shared.tokens_reused > 6 * 64);
       CHECK(shared.logits == apart.logits);
       CHECK(shared.recalled.blocking == apart.recalled.blocking);
       CHECK(shared.recalled.background == apart.recalled.background);
@@ -54,68 +54,68 @@ TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample 
 }
 
 TEST_CASE("X-5 retrieval: with identity session nobody begins with another session's pages") {
-  const std::vector<RetrievalCall> calls =
+  const std::vector<RetrievalRequest> requests =
       turns_of_sessions(kPrefixPage, 4, 1, 2);  // one turn each: they share with others alone
   const LlmSpec llm = three_layers(0);
   const ModelWeights weights = ModelWeights::random(llm, 4);
   RetrievalSetting setting = prefix_setting(0);
   setting.prefix_cache = true;
-  setting.calls_max = 1;  // one after the other
-  const RetrievalOutcome shared = run_retrieval(setting, weights, calls);
-  CHECK(shared.tokens_adopted == 3 * 32);
+  setting.requests_max = 1;  // one after the other
+  const RetrievalOutcome shared = run_retrieval(setting, weights, requests);
+  CHECK(shared.tokens_reused == 3 * 32);
   setting.identity = "session";
-  const RetrievalOutcome own = run_retrieval(setting, weights, calls);
-  CHECK(own.tokens_adopted == 0);
+  const RetrievalOutcome own = run_retrieval(setting, weights, requests);
+  CHECK(own.tokens_reused == 0);
   CHECK(own.logits == shared.logits);
 }
 
 TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a prefix too") {
-  const std::vector<RetrievalCall> calls = turns_of_sessions(kPrefixPage, 2, 3, 3);
+  const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 2, 3, 3);
   const LlmSpec llm = three_layers(2);
   const ModelWeights weights = ModelWeights::random(llm, 5);
   RetrievalSetting setting = prefix_setting(0);
   setting.prefix_cache = true;
   setting.spec.tau_q32 = kOneQ32 + 1;
-  const RetrievalOutcome always = run_retrieval(setting, weights, calls);
+  const RetrievalOutcome always = run_retrieval(setting, weights, requests);
   setting.spec.speculation = false;
-  const RetrievalOutcome blocking = run_retrieval(setting, weights, calls);
-  CHECK(always.tokens_adopted > 0);
+  const RetrievalOutcome blocking = run_retrieval(setting, weights, requests);
+  CHECK(always.tokens_reused > 0);
   CHECK(always.logits == blocking.logits);
   CHECK(always.recalled.blocking == blocking.recalled.blocking);
 }
 
 TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory change no bit behind a prefix") {
-  uint64_t preemptions = 0, adopted = 0, rows = 0;
+  uint64_t preemptions = 0, reused = 0, rows = 0;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     CAPTURE(seed);
     const size_t method = seed % 4;
     const LlmSpec llm = three_layers(seed % 3);
     const ModelWeights weights = ModelWeights::random(llm, seed);
-    const std::vector<RetrievalCall> calls = turns_of_sessions(kPrefixPage, 3, 3, seed);
+    const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 3, 3, seed);
     RetrievalSetting setting = prefix_setting(method);
     setting.seed = seed;
-    const RetrievalOutcome expected = run_retrieval(setting, weights, calls);
+    const RetrievalOutcome expected = run_retrieval(setting, weights, requests);
     setting.prefix_cache = true;
     setting.delays = seed;
     setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);
     setting.step_tokens_max = 20 + 9 * static_cast<uint32_t>(seed % 5);
-    setting.calls_max = 1 + static_cast<uint32_t>(seed % 4);
+    setting.requests_max = 1 + static_cast<uint32_t>(seed % 4);
     setting.spec.staging_buffers = 1 + static_cast<uint32_t>(seed % 2);
     setting.pages_gpu = 38 + static_cast<uint32_t>(seed % 5);
     setting.pages_host = 38 + static_cast<uint32_t>(seed % 20);
-    const RetrievalOutcome scarce = run_retrieval(setting, weights, calls);
+    const RetrievalOutcome scarce = run_retrieval(setting, weights, requests);
     preemptions += scarce.preemptions;
-    adopted += scarce.tokens_adopted;
-    for (const auto& [call, logits] : scarce.logits) {
+    reused += scarce.tokens_reused;
+    for (const auto& [request, logits] : scarce.logits) {
       // What it had said before it was sent away is a prompt when it comes back, and reads everything.
-      if (scarce.preempted.contains(call)) continue;
-      CAPTURE(raw(call));
-      CHECK(logits == expected.logits.at(call));
+      if (scarce.preempted.contains(request)) continue;
+      CAPTURE(raw(request));
+      CHECK(logits == expected.logits.at(request));
       ++rows;
     }
   }
-  MESSAGE(preemptions << " preemptions, " << adopted << " tokens adopted, " << rows << " calls compared");
+  MESSAGE(preemptions << " preemptions, " << reused << " tokens reused, " << rows << " requests compared");
   CHECK(preemptions > 10);
-  CHECK(adopted > 2'000);
+  CHECK(reused > 2'000);
   CHECK(rows > 100);
 }

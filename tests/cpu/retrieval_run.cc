@@ -8,12 +8,12 @@
 #include "engine/base/prng.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/paged_cache.h"
-#include "engine/cpu/recalled_cells.h"
+#include "engine/cpu/recalled_entries.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
-#include "tests/cpu/world_checks.h"
+#include "tests/cpu/backend_checks.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -22,27 +22,27 @@ class Listener final : public OutcomeSource {
  public:
   Listener(cpu::CpuEngine* engine, uint32_t vocab, RetrievalOutcome* out)
       : engine_(engine), vocab_(vocab), out_(out) {}
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     engine_->step(launch, offset, values);
     if (offset == 0) out_->compressions += launch.compressions.size();
     for (const PlanEntry& entry : launch.entries)
-      out_->tokens_adopted += offset == 0 && entry.first ? entry.context : 0;
+      out_->tokens_reused += offset == 0 && entry.first ? entry.context : 0;
     out_->steps.emplace_back().recalls = values->recalls;
     const auto samples = engine_->samples();
     for (size_t i = 0; i < samples.size(); ++i) {
       const auto logits = engine_->logits().subspan(i * vocab_, vocab_);
       // Whatever was not recalled holds NaN.
       CHECK(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
-      std::vector<float>& all = out_->logits[samples[i].call];
+      std::vector<float>& all = out_->logits[samples[i].request];
       all.insert(all.end(), logits.begin(), logits.end());
     }
   }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    const bool sent_away = drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
-    out_->preemptions += sent_away;
-    if (sent_away) out_->preempted.insert(drop->call);
-    engine_->told(command);
+  void notify(const Command& command) override {
+    const auto* drop = std::get_if<DropRequestState>(&command);
+    const bool swapped_out = drop != nullptr && drop->reason == DropRequestState::Reason::kPreempted;
+    out_->preemptions += swapped_out;
+    if (swapped_out) out_->preempted.insert(drop->request);
+    engine_->notify(command);
   }
 
  private:
@@ -57,7 +57,7 @@ RetrievalMethod method_of(const std::string& name) {
   return make_axes(set).retrieval->method();
 }
 
-// What drops cells: alone, with Quest among what is left, or with what recalls it.
+// What drops KV entries: alone, with Quest among what is left, or with what recalls it.
 std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, const CoreConfig& core,
                                            const cpu::KvMemory& memory, const cpu::RetrievedOptions& options,
                                            const ModelWeights& weights) {
@@ -65,8 +65,8 @@ std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, cons
       .core = core, .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)), .seed = 1};
   config.score.window.window = 8;
   config.score.seed = 11;
-  if (core.policies.placement == "arena") {
-    auto made = cpu::RecalledCells::make(config, memory, &weights, options);
+  if (core.policies.placement == "resident") {
+    auto made = cpu::RecalledEntries::make(config, memory, &weights, options);
     REQUIRE(made.has_value());
     return std::move(*made);
   }
@@ -106,68 +106,68 @@ CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm) {
   core.page_tokens = core.unit_tokens = setting.page_tokens;
   core.pages_gpu = setting.pages_gpu;
   core.step_tokens_max = setting.step_tokens_max;
-  core.calls_max = setting.calls_max;
+  core.requests_max = setting.requests_max;
   core.steps_in_flight_max = setting.in_flight;
   core.prefix_cache = setting.prefix_cache;
   core.policies.identity = setting.identity;
   core.policies.retrieval = setting.retrieval;
   core.policies.retrieval_spec = setting.spec;
   if (setting.retrieval != "all" && setting.retrieval != "quest") {
-    core.policies.placement = "arena";
+    core.policies.placement = "resident";
     core.pages_host = setting.pages_host;
   }
   if (setting.scorer != "none") {
     PolicySet& set = core.policies;
     set.scorer = setting.scorer, set.budget = setting.budget, set.layout = "compact";
-    set.scorer_spec.moment = Moment::kPromptEnd;
+    set.scorer_spec.compression_trigger = CompressionTrigger::kPromptEnd;
     set.budget_spec = setting.budget_spec;
     set.identity = "none";
     REQUIRE(llm != nullptr);
     set.layout_spec.layers = llm->layers, set.layout_spec.kv_heads = llm->kv_heads;
   }
-  const auto wrong = validate_core_config(core);
-  REQUIRE_MESSAGE(!wrong, wrong.value_or(""));
+  const auto problem = validate_core_config(core);
+  REQUIRE_MESSAGE(!problem, problem.value_or(""));
   return core;
 }
 
 RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
-                               const std::vector<RetrievalCall>& calls) {
+                               const std::vector<RetrievalRequest>& requests) {
   RetrievalOutcome out;
   RunOptions options;
   options.check_invariants = true;
   options.engines = {core_of(setting, &weights.llm())};
-  ArrivingCalls client(calls);
+  ArrivingRequests client(requests);
   cpu::IdentityTokens tokens(
       {.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = weights.llm().vocab});
   cpu::CpuEngine engine({}, &weights, &tokens, make_cache(setting, options.engines[0], weights));
   Listener listener(&engine, weights.llm().vocab, &out);
-  cpu::CpuBackend world({{setting.in_flight}}, &listener, drawn_times(setting.seed));
+  cpu::CpuBackend backend({{setting.in_flight}}, &listener, drawn_times(setting.seed));
   Recorder recorder(options, {"retrieval", setting.seed});
-  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
-  CHECK(client.finished == calls.size());
+  CHECK(client.finished == requests.size());
   check_replays(recorder.finish(end), end.digest);
   out.recalled = engine.recalled();
   out.digest = end.digest;
   return out;
 }
 
-std::vector<RetrievalCall> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
-                                             uint64_t seed) {
+std::vector<RetrievalRequest> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
+                                                uint64_t seed) {
   Prng prng(draw({seed, 7}));
-  std::vector<RetrievalCall> out;
+  std::vector<RetrievalRequest> out;
   for (uint32_t turn = 0; turn < turns_each; ++turn) {
     for (uint32_t s = 0; s < sessions; ++s) {
       const uint32_t before =
           turn == 0 ? 8 * page_tokens : out[out.size() - sessions].prompt + out[out.size() - sessions].output;
-      RetrievalCall call;
-      call.at_ns = int64_t{turn} * 40'000 + int64_t{s} * 900;
-      call.prompt = before + static_cast<uint32_t>(prng.range(1, 40));
-      call.output = static_cast<uint32_t>(prng.range(1, 30));
-      call.session = s;
-      const uint32_t units = (call.prompt + call.output) / page_tokens;
-      call.identity = {{1, 0, 4}, {2 + s, 4, units - 4}};
-      out.push_back(call);
+      RetrievalRequest request;
+      request.at_ns = int64_t{turn} * 40'000 + int64_t{s} * 900;
+      request.prompt = before + static_cast<uint32_t>(prng.range(1, 40));
+      request.output = static_cast<uint32_t>(prng.range(1, 30));
+      request.session = s;
+      const uint32_t units = (request.prompt + request.output) / page_tokens;
+      request.identity = {{1, 0, 4}, {2 + s, 4, units - 4}};
+      out.push_back(request);
     }
   }
   return out;

@@ -1,4 +1,4 @@
-// Whole runs of a RetrievedCache: the real policy, the CPU engine, calls that come and go.
+// Whole runs of a RetrievedCache: the real policy, the CPU engine, requests that come and go.
 
 #ifndef KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
 #define KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
@@ -18,7 +18,7 @@
 
 namespace kvtwin::testing {
 
-struct RetrievalCall {
+struct RetrievalRequest {
   int64_t at_ns = 0;
   uint32_t prompt = 0, output = 0;
   uint32_t session = UINT32_MAX;       // its own
@@ -26,26 +26,28 @@ struct RetrievalCall {
 };
 
 // They come at their times, and wait for the end.
-class ArrivingCalls final : public Client {
+class ArrivingRequests final : public Client {
  public:
-  explicit ArrivingCalls(const std::vector<RetrievalCall>& calls) : calls_(calls) {}
-  Instant wake_at() const override { return next_ < calls_.size() ? Instant{calls_[next_].at_ns} : kNever; }
+  explicit ArrivingRequests(const std::vector<RetrievalRequest>& requests) : requests_(requests) {}
+  Instant wake_at() const override {
+    return next_ < requests_.size() ? Instant{requests_[next_].at_ns} : kNever;
+  }
   void wake(Instant now, ClientEvents* events) override {
-    for (; next_ < calls_.size() && calls_[next_].at_ns <= now.ns; ++next_) {
-      const RetrievalCall& call = calls_[next_];
-      const SessionId session{call.session == UINT32_MAX ? next_ : call.session};
-      CallReady ready{CallId{next_}, session, call.prompt, call.output, call.identity, {}};
+    for (; next_ < requests_.size() && requests_[next_].at_ns <= now.ns; ++next_) {
+      const RetrievalRequest& request = requests_[next_];
+      const SessionId session{request.session == UINT32_MAX ? next_ : request.session};
+      RequestReady ready{RequestId{next_}, session, request.prompt, request.output, request.identity, {}};
       ready.index = next_;
       events->push_back(ready);
     }
   }
-  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
-  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents*) override { ++finished; }
-  void call_rejected(Instant, CallId call, ClientEvents*) override { FAIL_CHECK(raw(call)); }
+  void tokens_emitted(Instant, RequestId, uint32_t, ClientEvents*) override {}
+  void request_finished(Instant, RequestId, uint32_t, bool, ClientEvents*) override { ++finished; }
+  void request_rejected(Instant, RequestId request, ClientEvents*) override { FAIL_CHECK(raw(request)); }
   uint32_t finished = 0;
 
  private:
-  const std::vector<RetrievalCall>& calls_;
+  const std::vector<RetrievalRequest>& requests_;
   uint32_t next_ = 0;
 };
 
@@ -54,13 +56,13 @@ struct RetrievalSetting {
   RetrievalSpec spec{};
   uint32_t page_tokens = 8;
   uint32_t pages_gpu = 400, pages_host = 400;
-  uint32_t step_tokens_max = 64, calls_max = 8, in_flight = 1;
+  uint32_t step_tokens_max = 64, requests_max = 8, in_flight = 1;
   uint64_t seed = 1;    // of tokens and times
   uint64_t delays = 0;  // of copies
   cpu::RetrievalWitness* witness = nullptr;
   bool prefix_cache = false;
   std::string identity = "shared";
-  // What drops cells when a prompt is complete; layout compact. "none": nothing does.
+  // What drops KV entries when a prompt is complete; layout compact. "none": nothing does.
   std::string scorer = "none", budget = "uniform";
   BudgetSpec budget_spec{};
 };
@@ -69,27 +71,27 @@ struct RetrievalSetting {
 RetrievalSpec small_spec(RetrievalMethod method);
 
 struct RetrievalOutcome {
-  std::map<CallId, std::vector<float>> logits;  // of every sample, one after the other
-  std::vector<StepValues> steps;                // recalls alone
+  std::map<RequestId, std::vector<float>> logits;  // of every sample, one after the other
+  std::vector<DataOutcomes> steps;                 // recalls alone
   cpu::CpuEngine::Recalled recalled;
   uint64_t preemptions = 0;
-  std::set<CallId> preempted;
-  uint64_t tokens_adopted = 0;
+  std::set<RequestId> preempted;
+  uint64_t tokens_reused = 0;
   uint64_t compressions = 0;
   uint64_t digest = 0;
 };
 
-// Runs to the end, checks that all calls were answered, that nothing read was missing, and that the log
+// Runs to the end, checks that all requests were answered, that nothing read was missing, and that the log
 // replays to the same digest.
 RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
-                               const std::vector<RetrievalCall>& calls);
+                               const std::vector<RetrievalRequest>& requests);
 
 // Sessions of some turns that begin with the same four pages; each turn's prompt is the one before, what was
 // said, and something new. Turns of one session follow one another; sessions overlap.
-std::vector<RetrievalCall> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
-                                             uint64_t seed);
+std::vector<RetrievalRequest> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
+                                                uint64_t seed);
 
-// The policy's side of `setting`; `llm`: whose heads have cells of their own.
+// The policy's side of `setting`; `llm`: whose heads have KV entries of their own.
 CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm = nullptr);
 
 }  // namespace kvtwin::testing

@@ -1,4 +1,4 @@
-// Drawn budgets, models, calls and limits: whatever they are, the oracle reads, recalls and computes the
+// Drawn budgets, models, requests and limits: whatever they are, the oracle reads, recalls and computes the
 // same.
 
 #include <doctest/doctest.h>
@@ -50,22 +50,22 @@ RetrievalSetting draw_setting(uint64_t seed, uint32_t layers) {
   spec.tau_q32 = (static_cast<int64_t>(prng.range(0, 24)) - 12) * (kOneQ32 / 10);
   spec.speculation = kMethods[method] == RetrievalMethod::kFreekv && prng.chance(5, 6);
   spec.columns_q32 = kOneQ32;  // the oracle chooses by exact products
-  spec.resident_share_q32 = prng.chance(1, 2) ? 1u << 29 : 0;
+  spec.resident_fraction_q32 = prng.chance(1, 2) ? 1u << 29 : 0;
   out.seed = seed;
   out.delays = prng.chance(1, 2) ? seed : 0;
   out.in_flight = static_cast<uint32_t>(prng.range(1, 2));
-  out.calls_max = static_cast<uint32_t>(prng.range(1, 5));
+  out.requests_max = static_cast<uint32_t>(prng.range(1, 5));
   out.step_tokens_max = static_cast<uint32_t>(prng.range(6, 90));
-  // Now and then too few for all: calls give way and come back.
+  // Now and then too few for all: requests give way and come back.
   const uint32_t enough = 240 / out.page_tokens;
   out.pages_gpu = prng.chance(1, 3) ? enough + enough / 2 : 6 * enough;
   out.pages_host = 6 * enough;
   return out;
 }
 
-std::vector<RetrievalCall> draw_calls(uint64_t seed, uint32_t page) {
+std::vector<RetrievalRequest> draw_requests(uint64_t seed, uint32_t page) {
   Prng prng(draw({seed, 2}));
-  std::vector<RetrievalCall> out;
+  std::vector<RetrievalRequest> out;
   int64_t at = 0;
   for (uint64_t i = 0; i < 2 + seed % 4; ++i) {
     at += static_cast<int64_t>(prng.range(0, 3000));
@@ -79,7 +79,7 @@ std::vector<RetrievalCall> draw_calls(uint64_t seed, uint32_t page) {
 }  // namespace
 
 TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the oracle") {
-  uint64_t reads = 0, compared = 0, corrected = 0, speculated = 0, preemptions = 0, beside = 0;
+  uint64_t reads = 0, compared = 0, corrected = 0, speculated = 0, preemptions = 0, concurrent = 0;
   uint64_t by_method[5] = {};
   double worst_exact = 0, worst_shadow = 0;
   for (uint64_t seed = 1; seed <= 120; ++seed) {
@@ -93,12 +93,12 @@ TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the ora
     if (shadow) setting.spec.rank = llm.kv_heads * llm.head_dim;
     RetrievalOracle oracle(setting, llm);
     setting.witness = &oracle;
-    const RetrievalOutcome run = run_retrieval(setting, weights, draw_calls(seed, setting.page_tokens));
+    const RetrievalOutcome run = run_retrieval(setting, weights, draw_requests(seed, setting.page_tokens));
     CHECK(oracle.reads == run.recalled.heads);
     CHECK(oracle.corrected == run.recalled.corrected);
     CHECK(oracle.writes_into_reads == 0);
     reads += oracle.reads, compared += oracle.compared, corrected += oracle.corrected;
-    speculated += oracle.speculated, preemptions += run.preemptions, beside += oracle.writes_beside_reads;
+    speculated += oracle.speculated, preemptions += run.preemptions, concurrent += oracle.writes_during_reads;
     by_method[std::find_if(std::begin(kNames), std::end(kNames),
                            [&](const char* name) { return setting.retrieval == name; }) -
               std::begin(kNames)] += oracle.reads;
@@ -106,7 +106,7 @@ TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the ora
     worst = std::max(worst, oracle.worst_output);
   }
   MESSAGE(reads << " reads, " << corrected << " corrected, " << speculated << " speculated, " << preemptions
-                << " preemptions, " << beside << " copies beside reads; ShadowKV at full rank off by "
+                << " preemptions, " << concurrent << " copies beside reads; ShadowKV at full rank off by "
                 << worst_shadow);
   CHECK(compared == reads);
   CHECK(worst_exact == 0);
@@ -114,7 +114,7 @@ TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the ora
   CHECK(corrected > 500);
   CHECK(speculated > 500);
   CHECK(preemptions > 5);
-  CHECK(beside > 100);
+  CHECK(concurrent > 100);
   for (const uint64_t count : by_method) CHECK(count > 500);
 }
 
@@ -131,34 +131,34 @@ class QuestSteps {
     REQUIRE(cache.has_value());
     engine_ = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*cache));
   }
-  // `tokens` more tokens of a call; what it lacks of pages are `next` and those behind it.
-  std::vector<float> run(CallId call, uint32_t tokens, const std::vector<PageId>& adopted = {}) {
-    uint32_t& had = kv_[call];
+  // `tokens` more tokens of a request; what it lacks of pages are `next` and those behind it.
+  std::vector<float> run(RequestId request, uint32_t tokens, const std::vector<PageId>& reused = {}) {
+    uint32_t& had = kv_[request];
     const bool first = had == 0;
-    if (first) had = static_cast<uint32_t>(adopted.size()) * 8;
+    if (first) had = static_cast<uint32_t>(reused.size()) * 8;
     const PlanEntry entry{
-        call, first || tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode, first, true, tokens, had};
-    std::vector<PageGrant> grants;
+        request, first || tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode, first, true, tokens, had};
+    std::vector<PageAllocation> allocations;
     for (uint32_t page = (had + 7) / 8; page < (had + tokens + 7) / 8; ++page)
-      grants.push_back({0, 0, PageId{next++}});
-    const Adoption adoption{call, adopted};
+      allocations.push_back({0, 0, PageId{next++}});
+    const PrefixHit prefix_hit{request, reused};
     engine_->step({.entries = {&entry, 1},
-                   .grants = grants,
-                   .adoptions = {&adoption, adopted.empty() ? size_t{0} : size_t{1}}},
+                   .allocations = allocations,
+                   .prefix_hits = {&prefix_hit, reused.empty() ? size_t{0} : size_t{1}}},
                   0, &values_);
     had += tokens;
     return {engine_->logits().begin(), engine_->logits().end()};
   }
   void copy(const std::vector<PageId>& source, const std::vector<PageId>& target) {
-    engine_->told(StartTransfer{.source = source, .target = target});
+    engine_->notify(StartTransfer{.source = source, .target = target});
   }
   uint32_t next = 0;
   uint64_t chose() const { return engine_->recalled().heads; }
 
  private:
   std::unique_ptr<cpu::CpuEngine> engine_;
-  std::map<CallId, uint32_t> kv_;
-  StepValues values_;
+  std::map<RequestId, uint32_t> kv_;
+  DataOutcomes values_;
 };
 
 }  // namespace
@@ -168,17 +168,17 @@ TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, bring thei
     const ModelWeights weights = ModelWeights::random(llm, 3);
     GivenTokens tokens;
     const std::vector<uint32_t> ids = random_tokens(4, 160, llm.vocab);
-    for (uint32_t call = 1; call <= 3; ++call) tokens.give(CallId{call}, ids, 110);
+    for (uint32_t request = 1; request <= 3; ++request) tokens.give(RequestId{request}, ids, 110);
     QuestSteps steps(weights, tokens);
-    const auto go_on = [&](CallId call, const std::vector<float>& prompt) {
+    const auto go_on = [&](RequestId request, const std::vector<float>& prompt) {
       std::vector<float> logits = prompt;
       for (int i = 0; i < 30; ++i) {
-        const std::vector<float> more = steps.run(call, 1);
+        const std::vector<float> more = steps.run(request, 1);
         logits.insert(logits.end(), more.begin(), more.end());
       }
       return logits;
     };
-    const std::vector<float> alone = go_on(CallId{1}, steps.run(CallId{1}, 110));
+    const std::vector<float> alone = go_on(RequestId{1}, steps.run(RequestId{1}, 110));
     CHECK(steps.chose() > 0);
     std::vector<PageId> shared, host, back;
     for (uint32_t page = 0; page < 12; ++page) {
@@ -186,9 +186,9 @@ TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, bring thei
       host.push_back(PageId{60 + 2 * page});
       back.push_back(PageId{59 - page});
     }
-    CHECK(go_on(CallId{2}, steps.run(CallId{2}, 14, shared)) == alone);
+    CHECK(go_on(RequestId{2}, steps.run(RequestId{2}, 14, shared)) == alone);
     steps.copy(shared, host);
     steps.copy(host, back);
-    CHECK(go_on(CallId{3}, steps.run(CallId{3}, 14, back)) == alone);
+    CHECK(go_on(RequestId{3}, steps.run(RequestId{3}, 14, back)) == alone);
   }
 }

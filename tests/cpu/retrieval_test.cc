@@ -21,7 +21,8 @@ using namespace kvtwin::testing;
 namespace {
 
 // Prompts beyond the arena (7 pages of 8), within it and outgrowing it, and one that stays within it.
-const std::vector<RetrievalCall> kReadCalls = {{0, 150, 40}, {0, 40, 60}, {900, 201, 24}, {2'000, 20, 12}};
+const std::vector<RetrievalRequest> kReadRequests = {
+    {0, 150, 40}, {0, 40, 60}, {900, 201, 24}, {2'000, 20, 12}};
 
 std::vector<LlmSpec> three_layer_models() {
   std::vector<LlmSpec> all = tiny_models();  // GQA 4:1, MHA, biases, norms
@@ -57,7 +58,7 @@ int64_t q32(double x) { return static_cast<int64_t>(x * static_cast<double>(kOne
 
 std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> recalls_of(const RetrievalOutcome& run) {
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> out;
-  for (const StepValues& step : run.steps) {
+  for (const DataOutcomes& step : run.steps) {
     for (const LayerRecall& recall : step.recalls)
       out.emplace_back(recall.blocking, recall.background, recall.corrected);
   }
@@ -77,7 +78,7 @@ TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and
       setting.spec.layers_dense = llm.family == "qwen2" ? 1 : 0;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadRequests);
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.worst_output == 0);
       CHECK(oracle.reads == run.recalled.heads);
@@ -103,21 +104,21 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at 
     const ModelWeights weights = ModelWeights::random(llm, 4);
     RetrievalSetting setting = setting_of(kByPage[2]);
     setting.spec.tau_q32 = kOneQ32 + 1;
-    const RetrievalOutcome always = run_retrieval(setting, weights, kReadCalls);
+    const RetrievalOutcome always = run_retrieval(setting, weights, kReadRequests);
     setting.spec.tau_q32 = -kOneQ32;
-    const RetrievalOutcome never = run_retrieval(setting, weights, kReadCalls);
+    const RetrievalOutcome never = run_retrieval(setting, weights, kReadRequests);
     setting.spec.speculation = false;
-    const RetrievalOutcome blocking = run_retrieval(setting, weights, kReadCalls);
+    const RetrievalOutcome blocking = run_retrieval(setting, weights, kReadRequests);
     // ArkVale with FreeKV's summaries and pooling is the same selection.
     setting.retrieval = "arkvale";
     setting.spec.host_layout = HostLayout::kNhd;
-    const RetrievalOutcome arkvale = run_retrieval(setting, weights, kReadCalls);
+    const RetrievalOutcome arkvale = run_retrieval(setting, weights, kReadRequests);
     CHECK(always.logits == blocking.logits);
     CHECK(arkvale.logits == blocking.logits);
     CHECK(never.logits != blocking.logits);
     CHECK(always.recalled.blocking == blocking.recalled.blocking);
     CHECK(always.recalled.background == 0);
-    // All but the first step of each of three calls, in three layers.
+    // All but the first step of each of three requests, in three layers.
     CHECK(always.recalled.corrected == always.recalled.heads - 3 * 3 * llm.kv_heads);
     CHECK(blocking.recalled.corrected == 0);
     CHECK(never.recalled.corrected == 0);
@@ -130,19 +131,19 @@ TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing a
     const ModelWeights weights = ModelWeights::random(llm, 5);
     RetrievalSetting dense;
     dense.retrieval = "all";
-    const RetrievalOutcome expected = run_retrieval(dense, weights, kReadCalls);
+    const RetrievalOutcome expected = run_retrieval(dense, weights, kReadRequests);
     for (const ReadMethod& method : all_methods()) {
       CAPTURE(method.name);
       RetrievalSetting setting = setting_of(method);
-      CHECK(run_retrieval(setting, weights, kReadCalls).logits != expected.logits);
-      setting.spec.budget_tokens = 232;  // 225 tokens are the most that any call has
-      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
+      CHECK(run_retrieval(setting, weights, kReadRequests).logits != expected.logits);
+      setting.spec.budget_tokens = 232;  // 225 tokens are the most that any request has
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadRequests);
       CHECK(run.logits == expected.logits);
       CHECK(run.recalled.blocking + run.recalled.background + run.recalled.heads == 0);
       // Where all layers are dense it is the same, whatever the budget.
       setting = setting_of(method);
       setting.spec.layers_dense = llm.layers;
-      CHECK(run_retrieval(setting, weights, kReadCalls).logits == expected.logits);
+      CHECK(run_retrieval(setting, weights, kReadRequests).logits == expected.logits);
     }
   }
 }
@@ -154,21 +155,21 @@ TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs int
     RetrievalSetting setting = setting_of(kByPage[2]);
     setting.spec.tau_q32 = q32(0.1);
     setting.spec.staging_buffers = buffers;
-    const RetrievalOutcome expected = run_retrieval(setting, weights, kReadCalls);
-    uint64_t beside = 0;
+    const RetrievalOutcome expected = run_retrieval(setting, weights, kReadRequests);
+    uint64_t concurrent = 0;
     for (uint64_t delays = 1; delays <= 12; ++delays) {
       CAPTURE(delays);
       RetrievalOracle oracle(setting, llm);
       RetrievalSetting delayed = setting;
       delayed.delays = delays;
       delayed.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(delayed, weights, kReadCalls);
+      const RetrievalOutcome run = run_retrieval(delayed, weights, kReadRequests);
       CHECK(run.logits == expected.logits);
       CHECK(recalls_of(run) == recalls_of(expected));
       CHECK(oracle.writes_into_reads == 0);
-      beside += oracle.writes_beside_reads;
+      concurrent += oracle.writes_during_reads;
     }
-    CHECK(beside > 100);  // copies did run beside reads
+    CHECK(concurrent > 100);  // copies did run beside reads
   }
 }
 
@@ -177,14 +178,14 @@ TEST_CASE("X-8 retrieval: a copy into what is read would be seen") {
   RetrievalSetting setting = setting_of(kInfinigen);
   RetrievalOracle oracle(setting, llm);
   const kernels::ReadRun runs[] = {{5, 0, 3}, {9, 0, 3}};
-  const cpu::RetrievalWitness::Read read{{CallId{1}, 1, 0, 2}, runs, {}, false};
+  const cpu::RetrievalWitness::Read read{{RequestId{1}, 1, 0, 2}, runs, {}, false};
   oracle.reads_began(read);
   oracle.wrote(9, 0, 0);
   oracle.wrote(8, 1, 0);
   CHECK(oracle.writes_into_reads == 0);
   oracle.wrote(9, 1, 0);
   CHECK(oracle.writes_into_reads == 1);
-  CHECK(oracle.writes_beside_reads == 3);
+  CHECK(oracle.writes_during_reads == 3);
 }
 
 TEST_CASE("retrieval: the host's layout and the number of staging buffers change no bit") {
@@ -192,31 +193,31 @@ TEST_CASE("retrieval: the host's layout and the number of staging buffers change
   const ModelWeights weights = ModelWeights::random(llm, 7);
   RetrievalSetting setting = setting_of(kByPage[2]);
   setting.spec.tau_q32 = q32(0.1);
-  const RetrievalOutcome expected = run_retrieval(setting, weights, kReadCalls);
+  const RetrievalOutcome expected = run_retrieval(setting, weights, kReadRequests);
   setting.spec.host_layout = HostLayout::kNhd;
-  CHECK(run_retrieval(setting, weights, kReadCalls).logits == expected.logits);
+  CHECK(run_retrieval(setting, weights, kReadRequests).logits == expected.logits);
   setting.spec.staging_buffers = 1;
-  CHECK(run_retrieval(setting, weights, kReadCalls).logits == expected.logits);
+  CHECK(run_retrieval(setting, weights, kReadRequests).logits == expected.logits);
   for (const GroupPooling pooling : {GroupPooling::kMaxS, GroupPooling::kMeanQk, GroupPooling::kMaxQk,
                                      GroupPooling::kMeanQ, GroupPooling::kMaxQ}) {
     setting.spec.pooling = pooling;
-    CHECK(run_retrieval(setting, weights, kReadCalls).logits != expected.logits);
+    CHECK(run_retrieval(setting, weights, kReadRequests).logits != expected.logits);
   }
 }
 
-TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no value of a call") {
+TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no value of a request") {
   for (const ReadMethod& method : all_methods()) {
     for (const LlmSpec& llm : {three_layer_models()[0], three_layer_models()[1]}) {
       CAPTURE(method.name);
       const ModelWeights weights = ModelWeights::random(llm, 8);
       RetrievalSetting setting = setting_of(method);
       setting.spec.tau_q32 = q32(0.1);
-      const RetrievalOutcome together = run_retrieval(setting, weights, kReadCalls);
+      const RetrievalOutcome together = run_retrieval(setting, weights, kReadRequests);
       CHECK(together.preemptions == 0);
-      setting.calls_max = 1;
+      setting.requests_max = 1;
       setting.step_tokens_max = 23;
       setting.in_flight = 2;
-      const RetrievalOutcome apart = run_retrieval(setting, weights, kReadCalls);
+      const RetrievalOutcome apart = run_retrieval(setting, weights, kReadRequests);
       CHECK(apart.logits == together.logits);
       CHECK(apart.recalled.blocking == together.recalled.blocking);
       CHECK(apart.recalled.background == together.recalled.background);
@@ -225,7 +226,8 @@ TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no
   }
 }
 
-TEST_CASE("X-3 retrieval: calls that are preempted, in every step and with copies on their way, come back") {
+TEST_CASE(
+    "X-3 retrieval: requests that are preempted, in every step and with copies on their way, come back") {
   const LlmSpec llm = three_layer_models()[3];
   const ModelWeights weights = ModelWeights::random(llm, 9);
   uint64_t preemptions = 0;
@@ -239,7 +241,7 @@ TEST_CASE("X-3 retrieval: calls that are preempted, in every step and with copie
     setting.pages_gpu = 30 + static_cast<uint32_t>(seed % 5);
     setting.pages_host = 60;
     setting.page_tokens = 8;
-    preemptions += run_retrieval(setting, weights, kReadCalls).preemptions;
+    preemptions += run_retrieval(setting, weights, kReadRequests).preemptions;
   }
   CHECK(preemptions > 10);
 }
@@ -255,7 +257,7 @@ TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers al
       setting.spec.rank = rank;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadRequests);
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.reads > 150);
       oracle.check_recalls();
@@ -280,7 +282,7 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
       setting.spec.budget_tokens = (3 + selectable) * 8;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadRequests);
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.reads > 100);
       CHECK(oracle.worst_output == 0);
@@ -292,7 +294,7 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
       // Few columns choose something else.
       setting.witness = nullptr;
       setting.spec.columns_q32 = q32(0.2);
-      CHECK(run_retrieval(setting, weights, kReadCalls).logits != run.logits);
+      CHECK(run_retrieval(setting, weights, kReadRequests).logits != run.logits);
     }
   }
 }
@@ -347,9 +349,9 @@ TEST_CASE("retrieval: turning queries and keys changes no product; the columns k
   };
   const std::vector<float> q = rows(llm.query_heads, 5), k = rows(llm.kv_heads, 77);
   double lost[2];
-  for (const double share : {1.0, 0.25}) {
-    cpu::PartialKeys partial(llm, q32(share));
-    CHECK(partial.columns() == dim * share);
+  for (const double fraction : {1.0, 0.25}) {
+    cpu::PartialKeys partial(llm, q32(fraction));
+    CHECK(partial.columns() == dim * fraction);
     for (uint32_t t = 0; t < 150; ++t)
       partial.add(q.data() + t * llm.query_heads * dim, k.data() + t * llm.kv_heads * dim);
     partial.choose_columns();
@@ -370,7 +372,7 @@ TEST_CASE("retrieval: turning queries and keys changes no product; the columns k
         off += (exact - few) * (exact - few), all += exact * exact;
       }
     }
-    lost[share < 1 ? 1 : 0] = off / all;
+    lost[fraction < 1 ? 1 : 0] = off / all;
   }
   CHECK(lost[0] < 1e-10);
   CHECK(lost[1] < 0.05);

@@ -66,8 +66,8 @@ File file_for(ScorerKind kind, const LlmSpec& llm, uint32_t rows) {
 const Method kWeightedMethods[] = {
     {"judge_q", "uniform", "compact"},
     {"fastkvzip", "ratio", "ragged", 1},
-    {"trimkv", "uniform", "compact", 0, Clustering::kAdjacent, Moment::kDecodeStep},
-    {"intent_residual", "uniform", "page_mask_dead"}};
+    {"trimkv", "uniform", "compact", 0, Clustering::kAdjacent, CompressionTrigger::kDecodeStep},
+    {"intent_residual", "uniform", "page_mask"}};
 
 }  // namespace
 
@@ -83,7 +83,8 @@ TEST_CASE("scorer weights: those of a file are used, and what they keep is anoth
         ScorerWeights::load(kind, llm, 5, file_for(kind, llm, 5).write(folder));
     REQUIRE_MESSAGE(loaded.has_value(), (loaded ? "" : loaded.error().text()));
     RunOf what{.llm = llm, .config = config_of(method, llm), .seed = 6};
-    what.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
+    what.client = {
+        .sessions = 3, .requests_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
     const RunResult drawn = run_of(what);
     what.weights = *loaded;
     const RunResult trained = run_of(what);
@@ -93,7 +94,7 @@ TEST_CASE("scorer weights: those of a file are used, and what they keep is anoth
   }
 }
 
-TEST_CASE("scorer weights: a file without them, or for another model, is a mistake that says which") {
+TEST_CASE("scorer weights: a file without them, or for another model, is an error that says which") {
   const LlmSpec llm = tiny_models()[2], other = tiny_models()[1];
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
@@ -101,11 +102,11 @@ TEST_CASE("scorer weights: a file without them, or for another model, is a mista
     const ScorerKind kind = *kernels::scorer_kind(method.scorer);
     const Folder folder;
     const std::string path = file_for(kind, other, 7).write(folder);
-    const Result<ScorerWeights> wrong = ScorerWeights::load(kind, llm, 5, path);
+    const Result<ScorerWeights> problem = ScorerWeights::load(kind, llm, 5, path);
     if (kind != ScorerKind::kIntentResidual) {  // which knows the head size alone, and that is the same
-      REQUIRE(!wrong.has_value());
-      CHECK_MESSAGE(wrong.error().text().find(" values of type F32; ") != std::string::npos,
-                    wrong.error().text());
+      REQUIRE(!problem.has_value());
+      CHECK_MESSAGE(problem.error().text().find(" values of type F32; ") != std::string::npos,
+                    problem.error().text());
     }
     const std::string empty = File().write(folder);
     const Result<ScorerWeights> none = ScorerWeights::load(kind, llm, 5, empty);

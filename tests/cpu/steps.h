@@ -1,4 +1,4 @@
-// Hand-made steps for a CpuEngine: a page table per call, pages in any order the test likes.
+// Hand-made steps for a CpuEngine: a page table per request, pages in any order the test likes.
 
 #ifndef KVTWIN_TESTS_CPU_STEPS_H_
 #define KVTWIN_TESTS_CPU_STEPS_H_
@@ -35,39 +35,40 @@ class EngineSteps {
     std::reverse(free_.begin(), free_.end());
   }
 
-  // A call begins, with what it adopts.
-  void begin(CallId call, const std::vector<PageId>& adopted = {}) {
-    calls_[call] = {adopted, static_cast<uint32_t>(adopted.size()) * page_tokens_, true, adopted};
+  // A request begins, with what it reuses.
+  void begin(RequestId request, const std::vector<PageId>& reused = {}) {
+    requests_[request] = {reused, static_cast<uint32_t>(reused.size()) * page_tokens_, true, reused};
   }
-  void end(CallId call, DropCallState::Reason reason = DropCallState::Reason::kFinished) {
-    engine_->told(DropCallState{EngineId{}, call, reason});
-    calls_.erase(call);
+  void end(RequestId request, DropRequestState::Reason reason = DropRequestState::Reason::kFinished) {
+    engine_->notify(DropRequestState{EngineId{}, request, reason});
+    requests_.erase(request);
   }
 
   struct Want {
-    CallId call{};
+    RequestId request{};
     uint32_t tokens = 1;
     bool samples = true;
   };
   // One launch of `repeat` steps. Returns the logits of all its samples, [steps][samples][vocab].
   std::vector<float> run(const std::vector<Want>& wants, uint32_t repeat = 1) {
     std::vector<PlanEntry> entries;
-    std::vector<PageGrant> grants;
-    std::vector<Adoption> adoptions;
+    std::vector<PageAllocation> allocations;
+    std::vector<PrefixHit> prefix_hits;
     for (const Want& want : wants) {
-      Call& call = calls_.at(want.call);
-      entries.push_back({want.call, call.kv == 0 || want.tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode,
-                         call.fresh, want.samples, want.tokens, call.kv});
-      if (call.fresh && !call.adopted.empty()) adoptions.push_back({want.call, call.adopted});
-      call.fresh = false;
+      Request& request = requests_.at(want.request);
+      entries.push_back({want.request,
+                         request.kv == 0 || want.tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode,
+                         request.fresh, want.samples, want.tokens, request.kv});
+      if (request.fresh && !request.reused.empty()) prefix_hits.push_back({want.request, request.reused});
+      request.fresh = false;
     }
     for (uint32_t offset = 0; offset < repeat; ++offset) {
       for (uint32_t i = 0; i < wants.size(); ++i) {
-        Call& call = calls_.at(wants[i].call);
-        call.kv += wants[i].tokens;
-        while (call.pages.size() * page_tokens_ < call.kv) {
-          call.pages.push_back(take());
-          grants.push_back({offset, i, call.pages.back()});
+        Request& request = requests_.at(wants[i].request);
+        request.kv += wants[i].tokens;
+        while (request.pages.size() * page_tokens_ < request.kv) {
+          request.pages.push_back(take());
+          allocations.push_back({offset, i, request.pages.back()});
         }
       }
     }
@@ -75,15 +76,15 @@ class EngineSteps {
                             .step = StepId{step_},
                             .repeat = repeat,
                             .entries = entries,
-                            .grants = grants,
-                            .adoptions = adoptions};
+                            .allocations = allocations,
+                            .prefix_hits = prefix_hits};
     step_ += repeat;
     std::vector<float> logits;
     for (uint32_t offset = 0; offset < repeat; ++offset) {
       engine_->step(launch, offset, &values_);
       const auto& some = engine_->logits();
       logits.insert(logits.end(), some.begin(), some.end());
-      for (const auto& sample : engine_->samples()) sampled_[sample.call].push_back(sample.token);
+      for (const auto& sample : engine_->samples()) sampled_[sample.request].push_back(sample.token);
     }
     return logits;
   }
@@ -95,24 +96,24 @@ class EngineSteps {
     return page;
   }
   Engine& engine() { return *engine_; }
-  const std::vector<PageId>& pages(CallId call) { return calls_.at(call).pages; }
-  const std::vector<uint32_t>& sampled(CallId call) { return sampled_[call]; }
-  const StepValues& values() const { return values_; }
+  const std::vector<PageId>& pages(RequestId request) { return requests_.at(request).pages; }
+  const std::vector<uint32_t>& sampled(RequestId request) { return sampled_[request]; }
+  const DataOutcomes& values() const { return values_; }
 
  private:
-  struct Call {
+  struct Request {
     std::vector<PageId> pages;
     uint32_t kv = 0;
     bool fresh = true;
-    std::vector<PageId> adopted;
+    std::vector<PageId> reused;
   };
 
   const uint32_t page_tokens_;
   std::unique_ptr<Engine> engine_;
   std::vector<PageId> free_;  // the next one last
-  std::map<CallId, Call> calls_;
-  std::map<CallId, std::vector<uint32_t>> sampled_;
-  StepValues values_;
+  std::map<RequestId, Request> requests_;
+  std::map<RequestId, std::vector<uint32_t>> sampled_;
+  DataOutcomes values_;
   uint64_t step_ = 0;
 };
 

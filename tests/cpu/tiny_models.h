@@ -1,4 +1,4 @@
-// Small models of each kind, and the tokens of calls as tests give them.
+// Small models of each kind, and the tokens of requests as tests give them.
 
 #ifndef KVTWIN_TESTS_CPU_TINY_MODELS_H_
 #define KVTWIN_TESTS_CPU_TINY_MODELS_H_
@@ -47,26 +47,26 @@ inline LlmSpec three_layers(size_t index) {
 // Prompts and outputs, one after the other, as given.
 class GivenTokens final : public cpu::TokenIds {
  public:
-  void give(CallId call, std::vector<uint32_t> tokens, uint32_t prompt) {
-    calls_[call] = {std::move(tokens), prompt};
+  void give(RequestId request, std::vector<uint32_t> tokens, uint32_t prompt) {
+    requests_[request] = {std::move(tokens), prompt};
   }
-  uint32_t token(CallId call, uint32_t position) const override {
-    const Given& given = calls_.at(call);
+  uint32_t token(RequestId request, uint32_t position) const override {
+    const Given& given = requests_.at(request);
     KVT_CHECK(position < given.tokens.size());
     return given.tokens[position];
   }
-  uint32_t prompt_tokens(CallId call) const override { return calls_.at(call).prompt; }
-  uint32_t output_tokens(CallId call) const override {
-    return static_cast<uint32_t>(calls_.at(call).tokens.size()) - calls_.at(call).prompt;
+  uint32_t prompt_tokens(RequestId request) const override { return requests_.at(request).prompt; }
+  uint32_t output_tokens(RequestId request) const override {
+    return static_cast<uint32_t>(requests_.at(request).tokens.size()) - requests_.at(request).prompt;
   }
-  SessionId session(CallId call) const override { return SessionId{raw(call)}; }
+  SessionId session(RequestId request) const override { return SessionId{raw(request)}; }
 
  private:
   struct Given {
     std::vector<uint32_t> tokens;
     uint32_t prompt = 0;
   };
-  std::map<CallId, Given> calls_;
+  std::map<RequestId, Given> requests_;
 };
 
 }  // namespace kvtwin::testing

@@ -11,17 +11,17 @@ namespace {
 // Sends what it is given at the first wake.
 class OneShot final : public Client {
  public:
-  explicit OneShot(std::vector<CallReady> calls) : calls_(std::move(calls)) {}
+  explicit OneShot(std::vector<RequestReady> requests) : requests_(std::move(requests)) {}
   Instant wake_at() const override { return kNever; }
   void wake(Instant, ClientEvents* events) override {
-    for (const CallReady& call : calls_) events->push_back(call);
+    for (const RequestReady& request : requests_) events->push_back(request);
   }
-  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
-  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents*) override {}
-  void call_rejected(Instant, CallId, ClientEvents*) override {}
+  void tokens_emitted(Instant, RequestId, uint32_t, ClientEvents*) override {}
+  void request_finished(Instant, RequestId, uint32_t, bool, ClientEvents*) override {}
+  void request_rejected(Instant, RequestId, ClientEvents*) override {}
 
  private:
-  const std::vector<CallReady> calls_;
+  const std::vector<RequestReady> requests_;
 };
 
 }  // namespace
@@ -29,8 +29,8 @@ class OneShot final : public Client {
 TEST_CASE("token ids: equal identities are equal tokens, others are not, and all are ordinary") {
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}}, b = {{5, 101, 2}, {5, 104, 1}, {6, 1, 1}};
   OneShot client(
-      {{.call = CallId{0}, .prompt_tokens = 40, .output_tokens = 10, .identity = a, .triggers = {}},
-       {.call = CallId{1},
+      {{.request = RequestId{0}, .prompt_tokens = 40, .output_tokens = 10, .identity = a, .triggers = {}},
+       {.request = RequestId{1},
         .prompt_tokens = 32,
         .output_tokens = 10,
         .identity = b,
@@ -40,10 +40,10 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   ClientEvents events;
   tokens.watch(&client)->wake({}, &events);
   REQUIRE(events.size() == 2);
-  CHECK(tokens.prompt_tokens(CallId{0}) == 40);
-  const auto unit = [&](uint32_t call, uint32_t index) {
+  CHECK(tokens.prompt_tokens(RequestId{0}) == 40);
+  const auto unit = [&](uint32_t request, uint32_t index) {
     std::vector<uint32_t> out;
-    for (uint32_t i = 0; i < 8; ++i) out.push_back(tokens.token(CallId{call}, index * 8 + i));
+    for (uint32_t i = 0; i < 8; ++i) out.push_back(tokens.token(RequestId{request}, index * 8 + i));
     return out;
   };
   CHECK(unit(0, 1) == unit(1, 0));  // 5:101
@@ -51,11 +51,11 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   CHECK(unit(0, 4) == unit(1, 3));  // 6:1
   CHECK(unit(0, 0) != unit(1, 0));
   CHECK(unit(0, 3) != unit(1, 3));  // 6:0
-  CHECK(unit(0, 5) != unit(1, 5));  // behind the last run: the call's own
+  CHECK(unit(0, 5) != unit(1, 5));  // behind the last run: the request's own
   std::set<uint32_t> seen;
-  for (uint32_t call = 0; call < 2; ++call) {
+  for (uint32_t request = 0; request < 2; ++request) {
     for (uint32_t position = 0; position < 42; ++position) {
-      const uint32_t id = tokens.token(CallId{call}, position);
+      const uint32_t id = tokens.token(RequestId{request}, position);
       CHECK(id >= 512);  // an eighth of the vocabulary
       CHECK(id < 4032);  // all but the last 64th
       seen.insert(id);
@@ -67,12 +67,12 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
 TEST_CASE("token ids: outputs that nobody can know have no identity") {
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}};
   OneShot client(
-      {{.call = CallId{0}, .prompt_tokens = 30, .output_tokens = 10, .identity = a, .triggers = {}}});
+      {{.request = RequestId{0}, .prompt_tokens = 30, .output_tokens = 10, .identity = a, .triggers = {}}});
   cpu::IdentityTokens tokens({.unit_tokens = 8, .vocab = 64, .outputs_unknown = true});
   ClientEvents events;
   Client* const watched = tokens.watch(&client);
   watched->wake({}, &events);
-  const auto told = std::get<CallReady>(events.at(0)).identity;
-  CHECK(std::vector<UnitRun>(told.begin(), told.end()) == std::vector<UnitRun>{{5, 100, 3}});
-  watched->call_finished({}, CallId{0}, 10, false, &events);
+  const auto notify = std::get<RequestReady>(events.at(0)).identity;
+  CHECK(std::vector<UnitRun>(notify.begin(), notify.end()) == std::vector<UnitRun>{{5, 100, 3}});
+  watched->request_finished({}, RequestId{0}, 10, false, &events);
 }

@@ -22,9 +22,9 @@ WitnessCache::WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const Ll
       format_(make_axes(config.policies).precision->prompt_format()),
       choices_(choices) {}
 
-WitnessCache::Cell& WitnessCache::cell(Call* call, uint32_t position) {
-  if (!holes()) return call->cells[position];
-  const PageId page = call->pages.at(position / page_tokens_);
+WitnessCache::KvEntry& WitnessCache::kv_entry(Request* request, uint32_t position) {
+  if (!dropped_slots()) return request->kv_entries[position];
+  const PageId page = request->pages.at(position / page_tokens_);
   REQUIRE(page != kNoPage);
   return slots_[uint64_t{raw(page)} * page_tokens_ + position % page_tokens_];
 }
@@ -47,55 +47,57 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
   entries_.assign(entries.begin(), entries.end());
   const uint32_t heads = llm_.layers * llm_.kv_heads;
   for (const PlanEntry& entry : entries) {
-    Call& call = calls_[entry.call];
-    if (offset == 0 && entry.first) call = {};
-    call.gone.resize(heads);
-    call.gathered.resize(heads);
+    Request& request = requests_[entry.request];
+    if (offset == 0 && entry.first) request = {};
+    request.dropped_positions.resize(heads);
+    request.gathered.resize(heads);
     // Rows go through all layers one after the other.
-    for (uint32_t i = 0; i < std::min(entry.tokens, kRecentRows); ++i) call.recent.emplace_back(heads);
-    while (call.recent.size() > kRecentRows) call.recent.pop_front();
-    call.tables.resize(cache_->shape().groups.groups());
+    for (uint32_t i = 0; i < std::min(entry.tokens, kRecentRows); ++i) request.recent.emplace_back(heads);
+    while (request.recent.size() > kRecentRows) request.recent.pop_front();
+    request.tables.resize(cache_->shape().groups.groups());
   }
   if (offset == 0) {
-    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) reuse(prefix_hit);
   }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    Call& call = calls_[launch.entries[grant.entry].call];
-    ++call.tables[grant.group];
-    if (holes()) call.pages.push_back(grant.page);
+  for (const PageAllocation& allocation : launch.allocations) {
+    if (allocation.offset != offset) continue;
+    Request& request = requests_[launch.entries[allocation.entry].request];
+    ++request.tables[allocation.group];
+    if (dropped_slots()) request.pages.push_back(allocation.page);
   }
   before_.clear();
   for (const PlanEntry& entry : entries) {
     std::vector<std::vector<uint32_t>>& of_entry = before_.emplace_back();
     for (uint32_t head = 0; head < heads; ++head) {
       std::vector<uint32_t>& left = of_entry.emplace_back();
-      for (const uint32_t p : cache_->positions(entry.call, head)) {
+      for (const uint32_t p : cache_->positions(entry.request, head)) {
         if (p < entry.context) left.push_back(p);
       }
-      if (entry.first) adopted_dead_ += entry.context - left.size();
-      for (const uint32_t p : left) CHECK_MESSAGE(!calls_[entry.call].gone[head].contains(p), "back again");
+      if (entry.first) reused_dropped_ += entry.context - left.size();
+      for (const uint32_t p : left)
+        CHECK_MESSAGE(!requests_[entry.request].dropped_positions[head].contains(p), "back again");
     }
   }
 }
 
 // Nobody sees what another session has left of a prefix (METHODS 3.7).
-void WitnessCache::adopt(const Adoption& adoption) {
-  if (!adoption.cells.empty()) {
-    const Call& from = snapshots_.at(adoption.snapshot);
-    Call& call = calls_[adoption.call];
-    const bool own = !call.cells.empty();
-    if (!own) adopted_ += from.cells.size();
-    call.cells = from.cells;
-    call.gone = from.gone;
-    call.tables.assign(adoption.shared.begin(), adoption.shared.end());
+void WitnessCache::reuse(const PrefixHit& prefix_hit) {
+  if (!prefix_hit.kv_entries.empty()) {
+    const Request& from = prefix_checkpoints_.at(prefix_hit.prefix_checkpoint);
+    Request& request = requests_[prefix_hit.request];
+    const bool own = !request.kv_entries.empty();
+    if (!own) reused_ += from.kv_entries.size();
+    request.kv_entries = from.kv_entries;
+    request.dropped_positions = from.dropped_positions;
+    request.tables.assign(prefix_hit.shared.begin(), prefix_hit.shared.end());
     return;
   }
-  calls_[adoption.call].pages.assign(adoption.pages.begin(), adoption.pages.end());
-  for (const PageId page : adoption.pages) {
-    adopted_ += page_tokens_;
+  requests_[prefix_hit.request].pages.assign(prefix_hit.pages.begin(), prefix_hit.pages.end());
+  for (const PageId page : prefix_hit.pages) {
+    reused_ += page_tokens_;
     for (uint32_t slot = 0; page != kNoPage && slot < page_tokens_; ++slot) {
-      CHECK(slots_.at(uint64_t{raw(page)} * page_tokens_ + slot).session == engine_.session(adoption.call));
+      CHECK(slots_.at(uint64_t{raw(page)} * page_tokens_ + slot).session ==
+            engine_.session(prefix_hit.request));
     }
   }
 }
@@ -103,13 +105,13 @@ void WitnessCache::adopt(const Adoption& adoption) {
 // what row `row` of the entry may read.
 std::vector<uint32_t> WitnessCache::readable(const PlanEntry& entry, uint32_t head, uint32_t row) const {
   const size_t index = static_cast<size_t>(&entry - entries_.data());
-  const cpu::CellShape& shape = cache_->shape();
+  const cpu::RequestTableShape& shape = cache_->shape();
   const uint32_t position = entry.context + row;
   std::vector<uint32_t> out;
   if (shape.is_ring(shape.groups.group_of(head))) {
-    const uint32_t cells = shape.ring_cells(), sinks = std::min(shape.sinks, cells - 1);
+    const uint32_t kv_entries = shape.ring_slots(), sinks = std::min(shape.sinks, kv_entries - 1);
     for (uint32_t p = 0; p <= position; ++p) {
-      if (p < sinks || p + cells - sinks > position) out.push_back(p);
+      if (p < sinks || p + kv_entries - sinks > position) out.push_back(p);
     }
     return out;
   }
@@ -122,7 +124,7 @@ void WitnessCache::hidden(uint32_t layer, const float* x) {
   cache_->hidden(layer, x);
   for (const PlanEntry& entry : entries_) {
     for (uint32_t i = 0; i < entry.tokens; ++i, x += llm_.hidden) {
-      if (hidden_seen) hidden_seen(entry.call, layer, entry.context + i, x);
+      if (hidden_seen) hidden_seen(entry.request, layer, entry.context + i, x);
     }
   }
 }
@@ -132,8 +134,8 @@ void WitnessCache::attend(uint32_t layer, float* q, float* k, const float* v, fl
   uint32_t rows = 0;
   for (const PlanEntry& entry : entries_) {
     for (uint32_t i = 0; i < entry.tokens; ++i, ++rows) {
-      Cell& made = cell(&calls_[entry.call], entry.context + i);
-      made.session = engine_.session(entry.call);
+      KvEntry& made = kv_entry(&requests_[entry.request], entry.context + i);
+      made.session = engine_.session(entry.request);
       made.keys.resize(llm_.layers), made.values.resize(llm_.layers);
       made.keys[layer].assign(k + rows * kv_width, k + (rows + 1) * kv_width);
       made.values[layer].assign(v + rows * kv_width, v + (rows + 1) * kv_width);
@@ -146,47 +148,47 @@ void WitnessCache::attend(uint32_t layer, float* q, float* k, const float* v, fl
   for (const PlanEntry& entry : entries_) {
     for (uint32_t i = 0; i < entry.tokens && format_ != Format::kBf16; ++i, ++row) {
       store(layer, k + size_t{row} * kv_width, v + size_t{row} * kv_width,
-            &cell(&calls_[entry.call], entry.context + i));
+            &kv_entry(&requests_[entry.request], entry.context + i));
     }
   }
   row = 0;
   for (const PlanEntry& entry : entries_) {
-    check_rows(layer, entry, row, &calls_[entry.call], queries.data(), out);
+    check_rows(layer, entry, row, &requests_[entry.request], queries.data(), out);
     row += entry.tokens;
   }
 }
 
-void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t row, Call* call,
+void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t row, Request* request,
                               const float* q, const float* out) {
   const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
   const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
   const bool rerotate = cache_->shape().rerotate;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const uint32_t head = layer * llm_.kv_heads + h;
-    Row& gathered = call->gathered[head];
+    Row& gathered = request->gathered[head];
     gathered.resize(entry.context + entry.tokens, 0.0);
     for (uint32_t i = 0; i < entry.tokens; ++i) {
       std::vector<uint32_t> reads = readable(entry, head, i);
       const float* const own = q + (size_t{row + i} * llm_.query_heads + h * group) * dim;
       if (entry.kind == EntryKind::kDecode && choices_ != nullptr)
-        reads = check_choice(call, entry, layer, h, reads, own);
+        reads = check_choice(request, entry, layer, h, reads, own);
       std::vector<std::vector<double>> keys;
-      for (uint32_t cell_index = 0; cell_index < reads.size(); ++cell_index) {
-        const uint32_t position = reads[cell_index];
-        keys.push_back(
-            key_of(cell(call, position), entry, position, layer, h, rerotate ? cell_index : position));
+      for (uint32_t kv_entry_index = 0; kv_entry_index < reads.size(); ++kv_entry_index) {
+        const uint32_t position = reads[kv_entry_index];
+        keys.push_back(key_of(kv_entry(request, position), entry, position, layer, h,
+                              rerotate ? kv_entry_index : position));
       }
       const uint32_t behind = entry.tokens - i;  // rows from the newest, this one included
       std::vector<Row>* recent = nullptr;
-      if (behind <= call->recent.size()) {
-        recent = &call->recent[call->recent.size() - behind][head];
+      if (behind <= request->recent.size()) {
+        recent = &request->recent[request->recent.size() - behind][head];
         recent->assign(group, Row(entry.context + entry.tokens, 0.0));
       }
       for (uint32_t g = 0; g < group; ++g) {
         const size_t at = (size_t{row + i} * llm_.query_heads + h * group + g) * dim;
-        const std::vector<double> wide(q + at, q + at + dim);
+        const std::vector<double> dequantized(q + at, q + at + dim);
         const uint32_t phase = rerotate ? static_cast<uint32_t>(reads.size()) - 1 : entry.context + i;
-        const std::vector<double> query = turned(wide.data(), phase);
+        const std::vector<double> query = turned(dequantized.data(), phase);
         std::vector<double> p(reads.size());
         double most = -INFINITY, sum = 0;
         for (size_t c = 0; c < reads.size(); ++c) {
@@ -196,9 +198,9 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
         for (double& x : p) sum += x = std::exp(x - most);
         std::vector<double> expected(dim, 0.0);
         for (double& x : p) x /= sum;
-        if (row_seen) row_seen({entry.call, layer, h * group + g, entry.context + i, query, reads, p});
+        if (row_seen) row_seen({entry.request, layer, h * group + g, entry.context + i, query, reads, p});
         for (size_t c = 0; c < reads.size(); ++c) {
-          const Cell& from = cell(call, reads[c]);
+          const KvEntry& from = kv_entry(request, reads[c]);
           const bool chunk = entry.kind == EntryKind::kChunk && reads[c] >= entry.context;
           const auto& values = format_ == Format::kBf16 ? from.values
                                : chunk                  ? from.exact_values
@@ -219,77 +221,78 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
 }
 
 // A row's own bytes: rounded to bf16, packed alone, unpacked. Keys come rotated; that is checked.
-void WitnessCache::store(uint32_t layer, const float* k, const float* v, Cell* cell) const {
+void WitnessCache::store(uint32_t layer, const float* k, const float* v, KvEntry* kv_entry) const {
   const uint32_t dim = llm_.head_dim, width = llm_.kv_heads * dim;
   const PageShape shape{1, dim, config_.policies.precision_spec.group};
-  for (auto* of_layers : {&cell->exact_keys, &cell->exact_values, &cell->stored_keys, &cell->stored_values}) {
+  for (auto* of_layers :
+       {&kv_entry->exact_keys, &kv_entry->exact_values, &kv_entry->stored_keys, &kv_entry->stored_values}) {
     of_layers->resize(llm_.layers);
     (*of_layers)[layer].clear();
   }
   for (uint32_t i = 0; i < width; ++i) {
     CHECK(kernels::from_bf16(kernels::to_bf16(k[i])) == k[i]);
-    cell->exact_keys[layer].push_back(static_cast<double>(k[i]));
-    cell->exact_values[layer].push_back(static_cast<double>(kernels::from_bf16(kernels::to_bf16(v[i]))));
+    kv_entry->exact_keys[layer].push_back(static_cast<double>(k[i]));
+    kv_entry->exact_values[layer].push_back(static_cast<double>(kernels::from_bf16(kernels::to_bf16(v[i]))));
   }
   std::vector<uint8_t> bytes(page_bytes(format_, shape));
   std::vector<float> key(dim), value(dim);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    const auto at = cell->exact_values[layer].begin() + h * dim;
+    const auto at = kv_entry->exact_values[layer].begin() + h * dim;
     const std::vector<float> rounded(at, at + dim);
     kernels::pack_page(format_, shape, {k + h * dim, dim}, rounded, bytes);
     kernels::unpack_page(format_, shape, bytes, 1, key, value);
-    cell->stored_keys[layer].insert(cell->stored_keys[layer].end(), key.begin(), key.end());
-    cell->stored_values[layer].insert(cell->stored_values[layer].end(), value.begin(), value.end());
+    kv_entry->stored_keys[layer].insert(kv_entry->stored_keys[layer].end(), key.begin(), key.end());
+    kv_entry->stored_values[layer].insert(kv_entry->stored_values[layer].end(), value.begin(), value.end());
   }
 }
 
 // As a row of the entry reads it.
-std::vector<double> WitnessCache::key_of(const Cell& cell, const PlanEntry& entry, uint32_t position,
+std::vector<double> WitnessCache::key_of(const KvEntry& kv_entry, const PlanEntry& entry, uint32_t position,
                                          uint32_t layer, uint32_t kv_head, uint32_t phase) const {
   const uint32_t dim = llm_.head_dim;
-  const std::vector<double> exact = turned(cell.keys[layer].data() + kv_head * dim, phase);
+  const std::vector<double> exact = turned(kv_entry.keys[layer].data() + kv_head * dim, phase);
   if (format_ == Format::kBf16) return exact;
   const bool chunk = entry.kind == EntryKind::kChunk && position >= entry.context;
   const auto from = [&](const std::vector<double>& row) {
     return std::vector<double>(row.begin() + kv_head * dim, row.begin() + (kv_head + 1) * dim);
   };
-  const std::vector<double> rounded = from(cell.exact_keys[layer]);
+  const std::vector<double> rounded = from(kv_entry.exact_keys[layer]);
   for (uint32_t d = 0; d < dim; ++d)
     CHECK(std::fabs(rounded[d] - exact[d]) <= std::fabs(exact[d]) / 256 + 1e-6);
-  return chunk ? rounded : from(cell.stored_keys[layer]);
+  return chunk ? rounded : from(kv_entry.stored_keys[layer]);
 }
 
-// What a head has left, page by page: of its table, or by position where cells keep their places.
+// What a head has left, page by page: of its table, or by position where KV entries keep their places.
 std::vector<std::vector<uint32_t>> WitnessCache::pages_of(const std::vector<uint32_t>& readable) const {
   std::map<uint32_t, std::vector<uint32_t>> pages;
   for (uint32_t i = 0; i < readable.size(); ++i)
-    pages[(holes() ? readable[i] : i) / page_tokens_].push_back(readable[i]);
+    pages[(dropped_slots() ? readable[i] : i) / page_tokens_].push_back(readable[i]);
   std::vector<std::vector<uint32_t>> out;
-  for (const auto& [index, cells] : pages) out.push_back(cells);
+  for (const auto& [index, kv_entries] : pages) out.push_back(kv_entries);
   return out;
 }
 
 // METHODS 6.2, min-max and MeanS: of each page, from keys as they were before they were packed. Holes: also
-// of cells that were dropped from it.
-std::vector<double> WitnessCache::scores_of(Call* call, const std::vector<std::vector<uint32_t>>& pages,
+// of KV entries that were dropped from it.
+std::vector<double> WitnessCache::scores_of(Request* request, const std::vector<std::vector<uint32_t>>& pages,
                                             uint32_t layer, uint32_t kv_head, uint32_t position,
                                             const float* q) {
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
   std::vector<double> pooled(pages.size());
   for (uint32_t g = 0; g < group; ++g) {
-    const std::vector<double> wide(q + size_t{g} * dim, q + size_t{g + 1} * dim);
-    const std::vector<double> query = turned(wide.data(), position);
+    const std::vector<double> dequantized(q + size_t{g} * dim, q + size_t{g + 1} * dim);
+    const std::vector<double> query = turned(dequantized.data(), position);
     std::vector<double> u(pages.size());
     for (size_t page = 0; page < pages.size(); ++page) {
       std::vector<uint32_t> members = pages[page];
-      if (holes()) {
+      if (dropped_slots()) {
         members.clear();
         for (uint32_t i = 0; i < page_tokens_; ++i)
           members.push_back(pages[page][0] / page_tokens_ * page_tokens_ + i);
       }
       std::vector<double> high(dim, -INFINITY), low(dim, INFINITY);
       for (const uint32_t p : members) {
-        const Cell& from = cell(call, p);
+        const KvEntry& from = kv_entry(request, p);
         std::vector<double> key = turned(from.keys[layer].data() + kv_head * dim, p);
         for (uint32_t d = 0; d < dim; ++d) {
           if (format_ != Format::kBf16) key[d] = from.exact_keys[layer][kv_head * dim + d];
@@ -308,25 +311,25 @@ std::vector<double> WitnessCache::scores_of(Call* call, const std::vector<std::v
 }
 
 // What the decoded row reads: everything, or the first pages, the last ones, and the best of the others.
-std::vector<uint32_t> WitnessCache::check_choice(Call* call, const PlanEntry& entry, uint32_t layer,
+std::vector<uint32_t> WitnessCache::check_choice(Request* request, const PlanEntry& entry, uint32_t layer,
                                                  uint32_t kv_head, const std::vector<uint32_t>& readable,
                                                  const float* q) {
   const RetrievalSpec& spec = config_.policies.retrieval_spec;
   std::vector<std::vector<uint32_t>> pages = pages_of(readable);
-  const auto told = choices_->reads.find({entry.call, kv_head});
+  const auto notify = choices_->reads.find({entry.request, kv_head});
   const bool chooses = layer >= spec.layers_dense && pages.size() > spec.budget_tokens / page_tokens_;
-  CHECK(chooses == (told != choices_->reads.end()));
-  if (!chooses || told == choices_->reads.end()) return readable;
+  CHECK(chooses == (notify != choices_->reads.end()));
+  if (!chooses || notify == choices_->reads.end()) return readable;
   ++chose_;
   const uint32_t sinks = spec.sink_tokens / page_tokens_, window = spec.window_tokens / page_tokens_;
   const std::vector<std::vector<uint32_t>> candidates(pages.begin() + sinks, pages.end() - window);
-  const std::vector<double> scores = scores_of(call, candidates, layer, kv_head, entry.context, q);
-  std::set<uint32_t> read(told->second.begin(), told->second.end());
-  CHECK(read.size() == told->second.size());
-  const auto take = [&](const std::vector<uint32_t>& cells) {
+  const std::vector<double> scores = scores_of(request, candidates, layer, kv_head, entry.context, q);
+  std::set<uint32_t> read(notify->second.begin(), notify->second.end());
+  CHECK(read.size() == notify->second.size());
+  const auto take = [&](const std::vector<uint32_t>& kv_entries) {
     uint32_t taken = 0;
-    for (const uint32_t p : cells) taken += static_cast<uint32_t>(read.erase(p));
-    CHECK((taken == 0 || taken == cells.size()));  // whole pages
+    for (const uint32_t p : kv_entries) taken += static_cast<uint32_t>(read.erase(p));
+    CHECK((taken == 0 || taken == kv_entries.size()));  // whole pages
     return taken > 0;
   };
   for (size_t i = 0; i < sinks; ++i) CHECK(take(pages[i]));
@@ -342,37 +345,38 @@ std::vector<uint32_t> WitnessCache::check_choice(Call* call, const PlanEntry& en
   CHECK(read.empty());
   CHECK(chosen == selectable_pages(spec, page_tokens_));
   CHECK(least >= most_left - 1e-5);
-  return told->second;
+  return notify->second;
 }
 
 void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-                       StepValues* values) {
+                       DataOutcomes* values) {
   cache_->end(launch, offset, entries, values);
-  REQUIRE(values->kept.size() == launch.compressions.size());
+  REQUIRE(values->retained.size() == launch.compressions.size());
   for (const PlanEntry& entry : entries_) {
     if (prompt_ended && entry.kind == EntryKind::kChunk && entry.samples)
-      prompt_ended(entry.call, entry.context + entry.tokens);
+      prompt_ended(entry.request, entry.context + entry.tokens);
   }
   for (size_t i = 0; i < launch.compressions.size(); ++i)
-    check_kept(launch, launch.compressions[i], values->kept[i]);
-  for (const Snapshot& snapshot : launch.snapshots) {
-    const Call& of = calls_[launch.entries[snapshot.entry].call];
-    Call& taken = snapshots_[snapshot.snapshot];
-    taken.cells = of.cells;
-    taken.gone = of.gone;
+    check_retained(launch, launch.compressions[i], values->retained[i]);
+  for (const PrefixCheckpoint& prefix_checkpoint : launch.prefix_checkpoints) {
+    const Request& of = requests_[launch.entries[prefix_checkpoint.entry].request];
+    Request& taken = prefix_checkpoints_[prefix_checkpoint.prefix_checkpoint];
+    taken.kv_entries = of.kv_entries;
+    taken.dropped_positions = of.dropped_positions;
   }
 }
 
-void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, const CellsKept& kept) {
-  const cpu::CellShape& shape = cache_->shape();
+void WitnessCache::check_retained(const LaunchStep& launch, const Compression& c,
+                                  const CompressionOutcome& retained) {
+  const cpu::RequestTableShape& shape = cache_->shape();
   const PlanEntry& entry = launch.entries[c.entry];
-  Call& call = calls_[entry.call];
-  CHECK(kept.call == entry.call);
-  CHECK(kept.counts.size() == (c.keep.empty() ? shape.groups.groups() : 0));
+  Request& request = requests_[entry.request];
+  CHECK(retained.request == entry.request);
+  CHECK(retained.counts.size() == (c.keep.empty() ? shape.groups.groups() : 0));
   ++compressions_;
-  if (c.before) return check_kept_before(entry, c, kept);
+  if (c.before) return check_retained_before(entry, c, retained);
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) {
-    const std::span<const uint32_t> now = cache_->positions(entry.call, head);
+    const std::span<const uint32_t> now = cache_->positions(entry.request, head);
     const std::vector<uint32_t> after(now.begin(), now.end());
     std::vector<uint32_t> before = before_[c.entry][head];
     for (uint32_t i = 0; i < entry.tokens; ++i) before.push_back(entry.context + i);
@@ -391,37 +395,40 @@ void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, co
         ++candidates;
       }
       if (!left) {
-        call.gone[head].insert(p);
+        request.dropped_positions[head].insert(p);
         ++dropped_;
       }
-      if (!kept.live.empty()) CHECK(((kept.live[p / 64] >> (p % 64)) & 1) == (left ? 1u : 0u));
+      if (!retained.live.empty()) CHECK(((retained.live[p / 64] >> (p % 64)) & 1) == (left ? 1u : 0u));
     }
     const uint32_t group = shape.groups.group_of(head);
     if (!c.keep.empty()) CHECK(after.size() == stay + std::min(candidates, c.keep[group]));
-    if (c.keep.empty()) CHECK(after.size() == kept.counts[group]);
-    if (shape.keeping == Keeping::kMove) {
-      CHECK(after.size() <= uint64_t{call.tables[group]} * page_tokens_);  // T-2
+    if (c.keep.empty()) CHECK(after.size() == retained.counts[group]);
+    if (shape.slot_retention == SlotRetention::kMove) {
+      CHECK(after.size() <= uint64_t{request.tables[group]} * page_tokens_);  // T-2
       // T-1: what was reserved is exactly what is needed, so nothing is given back.
-      if (c.staged) CHECK(call.tables[group] == div_ceil<size_t>(after.size(), page_tokens_));
+      if (c.staged) CHECK(request.tables[group] == div_ceil<size_t>(after.size(), page_tokens_));
     }
     if (!judge) continue;
     const auto key = [&](uint32_t position) -> const std::vector<double>& {
-      return cell(&call, position).keys[head / llm_.kv_heads];
+      return kv_entry(&request, position).keys[head / llm_.kv_heads];
     };
     const auto rotated = [&](uint32_t position, uint32_t layer, uint32_t kv_head) {
-      return turned(cell(&call, position).keys[layer].data() + kv_head * llm_.head_dim, position);
+      return turned(kv_entry(&request, position).keys[layer].data() + kv_head * llm_.head_dim, position);
     };
-    judge({entry.call, head, c.end, &c, before, after, &call.recent, &call.gathered[head], key, rotated});
+    judge({entry.request, head, c.end, &c, before, after, &request.recent, &request.gathered[head], key,
+           rotated});
   }
-  if (shape.keeping != Keeping::kMove) return;
-  for (uint32_t g = 0; g < call.tables.size(); ++g) {
-    const size_t cells = cache_->positions(entry.call, shape.groups.members(g)[0]).size();
-    call.tables[g] = std::min(call.tables[g], static_cast<uint32_t>(div_ceil<size_t>(cells, page_tokens_)));
+  if (shape.slot_retention != SlotRetention::kMove) return;
+  for (uint32_t g = 0; g < request.tables.size(); ++g) {
+    const size_t kv_entries = cache_->positions(entry.request, shape.groups.members(g)[0]).size();
+    request.tables[g] =
+        std::min(request.tables[g], static_cast<uint32_t>(div_ceil<size_t>(kv_entries, page_tokens_)));
   }
 }
 
 // At the start of a turn: rows have read what it left (before_), and the answer says the same.
-void WitnessCache::check_kept_before(const PlanEntry& entry, const Compression& c, const CellsKept& kept) {
+void WitnessCache::check_retained_before(const PlanEntry& entry, const Compression& c,
+                                         const CompressionOutcome& retained) {
   CHECK(c.end == entry.context);
   const std::vector<uint32_t>& left = before_[c.entry][0];
   uint32_t forced = 0;
@@ -430,15 +437,15 @@ void WitnessCache::check_kept_before(const PlanEntry& entry, const Compression& 
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) CHECK(before_[c.entry][head] == left);
   for (uint32_t p = 0; p < c.end; ++p) {
     const bool stays = std::binary_search(left.begin(), left.end(), p);
-    CHECK(((kept.live[p / 64] >> (p % 64)) & 1) == (stays ? 1u : 0u));
+    CHECK(((retained.live[p / 64] >> (p % 64)) & 1) == (stays ? 1u : 0u));
     dropped_ += stays ? 0 : 1;
   }
 }
 
-void WitnessCache::told(const Command& command) {
-  cache_->told(command);
-  const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+void WitnessCache::notify(const Command& command) {
+  cache_->notify(command);
+  const auto* drop = std::get_if<DropRequestState>(&command);
+  if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }
 
 }  // namespace kvtwin::testing

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "engine/cpu/cpu_backend.h"
-#include "engine/cpu/recalled_cells.h"
+#include "engine/cpu/recalled_entries.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/cuda/retrieved.h"
 #include "engine/driver.h"
 #include "engine/recorder.h"
+#include "tests/cpu/backend_checks.h"
 #include "tests/cpu/retrieval_run.h"
-#include "tests/cpu/world_checks.h"
 #include "tests/cuda/cuda_steps.h"
 
 namespace kvtwin::testing {
@@ -28,7 +28,7 @@ namespace kvtwin::testing {
 struct Compared {
   std::vector<double> errors;  // of every sample
   uint64_t samples_that_chose = 0, blocking_cpu = 0, blocking_gpu = 0, chosen_cpu = 0, chosen_gpu = 0;
-  uint64_t preemptions = 0, pages_adopted = 0, compressions = 0;
+  uint64_t preemptions = 0, pages_reused = 0, compressions = 0;
   std::vector<std::vector<float>> logits;  // of the GPU
 };
 
@@ -37,11 +37,11 @@ class BothEngines final : public OutcomeSource {
  public:
   BothEngines(cuda::CudaEngine* gpu, cpu::CpuEngine* cpu, uint32_t vocab, Compared* out)
       : gpu_(*gpu), cpu_(*cpu), vocab_(vocab), out_(*out) {}
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
-    StepValues same;
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
+    DataOutcomes same;
     if (offset == 0) out_.compressions += launch.compressions.size();
-    for (const Adoption& adoption : launch.adoptions)
-      out_.pages_adopted += offset == 0 ? adoption.pages.size() / 2 : 0;
+    for (const PrefixHit& prefix_hit : launch.prefix_hits)
+      out_.pages_reused += offset == 0 ? prefix_hit.pages.size() / 2 : 0;
     gpu_.step(launch, offset, &same);
     cpu_.step(launch, offset, values);
     for (const LayerRecall& one : same.recalls)
@@ -57,15 +57,15 @@ class BothEngines final : public OutcomeSource {
         return std::vector<float>(first, first + static_cast<ptrdiff_t>(vocab_));
       };
       for (const float x : row(got)) {
-        if (!std::isfinite(x)) FAIL_CHECK("not a number: a cell was read that nobody wrote");
+        if (!std::isfinite(x)) FAIL_CHECK("not a number: a KV entry was read that nobody wrote");
       }
       out_.errors.push_back(relative_error(row(got), row(cpu_.logits())));
     }
   }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    out_.preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
-    gpu_.told(command), cpu_.told(command);
+  void notify(const Command& command) override {
+    const auto* drop = std::get_if<DropRequestState>(&command);
+    out_.preemptions += drop != nullptr && drop->reason == DropRequestState::Reason::kPreempted;
+    gpu_.notify(command), cpu_.notify(command);
   }
 
  private:
@@ -75,8 +75,8 @@ class BothEngines final : public OutcomeSource {
   Compared& out_;
 };
 
-// Which cells the GPU kept: the CPU engine keeps the same, because scores of bf16 have other near ties.
-using KeptByGpu = std::shared_ptr<std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>>>;
+// Which KV entries the GPU kept: the CPU engine keeps the same, because scores of bf16 have other near ties.
+using RetainedByGpu = std::shared_ptr<std::map<std::pair<RequestId, uint32_t>, std::vector<uint32_t>>>;
 
 inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, const CoreConfig& core) {
   cpu::CompressedConfig out{
@@ -88,7 +88,7 @@ inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, con
 
 inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMethod method,
                                    const CoreConfig& core, const cuda::CudaEngineConfig& engine,
-                                   const ModelWeights& weights, const KeptByGpu& kept) {
+                                   const ModelWeights& weights, const RetainedByGpu& retained) {
   const cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max, true};
   const cuda::RetrievedOptions options{
       .method = method, .spec = setting.spec, .weights = &weights, .prefix_cache = setting.prefix_cache};
@@ -98,8 +98,8 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMet
     made = cuda::make_retrieved(options, memory, weights.llm());
   } else {
     cuda::CompressedOptions cutting{.config = cutting_config(setting, core)};
-    cutting.kept = [kept](CallId call, uint32_t head, std::span<const uint32_t> positions) {
-      (*kept)[{call, head}].assign(positions.begin(), positions.end());
+    cutting.retained = [retained](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
+      (*retained)[{request, head}].assign(positions.begin(), positions.end());
     };
     REQUIRE(!cuda::check_recalled(core, cutting.config.score, method, weights.llm()).has_value());
     made = cuda::make_recalled(cutting, options, memory, &weights);
@@ -110,7 +110,7 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMet
 
 inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, RetrievalMethod method,
                                                const CoreConfig& core, const ModelWeights& weights,
-                                               const KeptByGpu& kept) {
+                                               const RetainedByGpu& retained) {
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
   const cpu::RetrievedOptions options{
       .method = method, .spec = setting.spec, .prefix_cache = setting.prefix_cache};
@@ -119,17 +119,17 @@ inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, 
     made = cpu::RetrievedCache::make(memory, &weights, options);
   } else {
     cpu::CompressedConfig cutting = cutting_config(setting, core);
-    cutting.impose = [kept](CallId call, uint32_t head) {
-      return std::span<const uint32_t>(kept->at({call, head}));
+    cutting.force_outcomes = [retained](RequestId request, uint32_t head) {
+      return std::span<const uint32_t>(retained->at({request, head}));
     };
-    made = cpu::RecalledCells::make(cutting, memory, &weights, options);
+    made = cpu::RecalledEntries::make(cutting, memory, &weights, options);
   }
   REQUIRE(made.has_value());
   return std::move(*made);
 }
 
 inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method,
-                         const std::vector<RetrievalCall>& calls, const LlmSpec& llm) {
+                         const std::vector<RetrievalRequest>& requests, const LlmSpec& llm) {
   Compared out;
   const ModelWeights weights = ModelWeights::random(llm, 11);
   const std::unique_ptr<cuda::DeviceModel> model = on_device(weights);
@@ -137,23 +137,23 @@ inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method
   options.check_invariants = true;
   options.engines = {core_of(setting, &llm)};
   const CoreConfig& core = options.engines[0];
-  ArrivingCalls client(calls);
+  ArrivingRequests client(requests);
   cpu::IdentityTokens tokens({.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = llm.vocab});
   cuda::CudaEngineConfig config;
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
-  config.rows_max = core.step_tokens_max, config.samples_max = core.calls_max, config.poison = true;
-  const auto kept_by_gpu = std::make_shared<KeptByGpu::element_type>();
+  config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
+  const auto retained_by_gpu = std::make_shared<RetainedByGpu::element_type>();
   auto gpu = cuda::CudaEngine::make(config, model.get(), &tokens,
-                                    cuda_cache(setting, method, core, config, weights, kept_by_gpu));
+                                    cuda_cache(setting, method, core, config, weights, retained_by_gpu));
   REQUIRE(gpu.has_value());
-  cpu::CpuEngine cpu({}, &weights, &tokens, cpu_cache(setting, method, core, weights, kept_by_gpu));
+  cpu::CpuEngine cpu({}, &weights, &tokens, cpu_cache(setting, method, core, weights, retained_by_gpu));
   BothEngines both(gpu->get(), &cpu, llm.vocab, &out);
-  cpu::CpuBackend world({{setting.in_flight}}, &both, drawn_times(setting.seed));
+  cpu::CpuBackend backend({{setting.in_flight}}, &both, drawn_times(setting.seed));
   Recorder recorder(options, {"chosen", setting.seed});
-  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
-  CHECK(client.finished == calls.size());
+  CHECK(client.finished == requests.size());
   check_replays(recorder.finish(end), end.digest);
   std::sort(out.errors.begin(), out.errors.end());
   return out;

@@ -1,4 +1,4 @@
-// Whole runs of methods that drop cells, on the GPU and on what they are compared with, step by step.
+// Whole runs of methods that drop KV entries, on the GPU and on what they are compared with, step by step.
 
 #ifndef KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
 #define KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
@@ -26,44 +26,44 @@ class DenseTwin {
       : engine_(std::move(engine)), page_tokens_(page_tokens), by_position_(by_position) {}
 
   std::vector<float> step(LaunchStep launch, uint32_t offset) {
-    std::vector<PageGrant> grants;
+    std::vector<PageAllocation> allocations;
     for (uint32_t i = 0; !by_position_ && i < launch.entries.size(); ++i) {
       const PlanEntry& entry = launch.entries[i];
-      uint32_t& pages = pages_[entry.call];
+      uint32_t& pages = pages_[entry.request];
       if (entry.first && offset == 0) pages = 0;
       for (; pages * page_tokens_ < entry.context + offset + entry.tokens; ++pages)
-        grants.push_back({offset, i, PageId{next_++}});
+        allocations.push_back({offset, i, PageId{next_++}});
     }
-    if (!by_position_) launch.grants = grants;
+    if (!by_position_) launch.allocations = allocations;
     launch.compressions = {};
-    StepValues values;
+    DataOutcomes values;
     engine_->step(launch, offset, &values);
     return engine_->logits();
   }
-  void told(const Command& command) { engine_->told(command); }
+  void notify(const Command& command) { engine_->notify(command); }
 
  private:
   const std::unique_ptr<cuda::CudaEngine> engine_;
   const uint32_t page_tokens_;
   const bool by_position_;
-  std::map<CallId, uint32_t> pages_;
+  std::map<RequestId, uint32_t> pages_;
   uint32_t next_ = 0;  // pages are used once
 };
 
 // One step after the other on the GPU and on what it is compared with.
-class Both final : public OutcomeSource {
+class PairedEngines final : public OutcomeSource {
  public:
   struct Parts {
     cuda::CudaEngine* gpu = nullptr;
     cpu::CpuEngine* cpu = nullptr;                 // may be null
     DenseTwin* dense = nullptr;                    // likewise
     cpu::CpuEngine* judge = nullptr;               // likewise: keeps what its own scores say
-    const cpu::CompressedCache* judged = nullptr;  // its cells
+    const cpu::CompressedCache* judged = nullptr;  // its KV entries
     cuda::CudaEngine* twin = nullptr;              // likewise: what must do the same by other means
   };
-  explicit Both(const Parts& parts) : parts_(parts) {}
+  explicit PairedEngines(const Parts& parts) : parts_(parts) {}
 
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     parts_.gpu->step(launch, offset, values);
     compressions += launch.compressions.size();
     if (parts_.judge != nullptr) judge(launch, offset);
@@ -73,16 +73,16 @@ class Both final : public OutcomeSource {
       unequal += parts_.dense->step(launch, offset) != logits;
     }
     if (parts_.twin != nullptr) {
-      StepValues same;
+      DataOutcomes same;
       parts_.twin->step(launch, offset, &same);
       ++steps;
-      unequal += parts_.twin->logits() != logits || same.kept_live != values->kept_live;
+      unequal += parts_.twin->logits() != logits || same.retained_live != values->retained_live;
     }
     if (parts_.cpu == nullptr) return;
-    StepValues same;
+    DataOutcomes same;
     parts_.cpu->step(launch, offset, &same);
-    CHECK(same.kept_counts == values->kept_counts);
-    CHECK(same.kept_live == values->kept_live);
+    CHECK(same.retained_counts == values->retained_counts);
+    CHECK(same.retained_live == values->retained_live);
     const std::vector<float> expected(parts_.cpu->logits().begin(), parts_.cpu->logits().end());
     for (size_t layer = 0; layer < values->recalls.size(); ++layer) {
       CHECK(same.recalls[layer].heads == values->recalls[layer].heads);
@@ -93,14 +93,14 @@ class Both final : public OutcomeSource {
     errors.push_back(relative_error(logits, expected));
     worst = std::max(worst, errors.back());
   }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
-    parts_.gpu->told(command);
-    if (parts_.cpu != nullptr) parts_.cpu->told(command);
-    if (parts_.judge != nullptr) parts_.judge->told(command);
-    if (parts_.dense != nullptr) parts_.dense->told(command);
-    if (parts_.twin != nullptr) parts_.twin->told(command);
+  void notify(const Command& command) override {
+    const auto* drop = std::get_if<DropRequestState>(&command);
+    preemptions += drop != nullptr && drop->reason == DropRequestState::Reason::kPreempted;
+    parts_.gpu->notify(command);
+    if (parts_.cpu != nullptr) parts_.cpu->notify(command);
+    if (parts_.judge != nullptr) parts_.judge->notify(command);
+    if (parts_.dense != nullptr) parts_.dense->notify(command);
+    if (parts_.twin != nullptr) parts_.twin->notify(command);
   }
 
   double worst = 0;
@@ -108,22 +108,22 @@ class Both final : public OutcomeSource {
   uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0, replays = 0;
 
   // What both kept by their own scores, and all that was kept.
-  uint64_t agreed = 0, kept = 0;
-  std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>> by_gpu;
+  uint64_t agreed = 0, retained = 0;
+  std::map<std::pair<RequestId, uint32_t>, std::vector<uint32_t>> by_gpu;
 
  private:
   void judge(const LaunchStep& launch, uint32_t offset) {
-    StepValues own;
+    DataOutcomes own;
     parts_.judge->step(launch, offset, &own);
     for (const Compression& c : launch.compressions) {
-      const CallId call = launch.entries[c.entry].call;
+      const RequestId request = launch.entries[c.entry].request;
       for (const auto& [key, positions] : by_gpu) {
-        if (key.first != call) continue;
-        const std::span<const uint32_t> mine = parts_.judged->positions(call, key.second);
+        if (key.first != request) continue;
+        const std::span<const uint32_t> mine = parts_.judged->positions(request, key.second);
         std::vector<uint32_t> both;
         std::set_intersection(mine.begin(), mine.end(), positions.begin(), positions.end(),
                               std::back_inserter(both));
-        agreed += both.size(), kept += positions.size();
+        agreed += both.size(), retained += positions.size();
       }
     }
   }
@@ -138,7 +138,7 @@ inline CoreConfig cuda_config(const Method& method, const LlmSpec& llm) {
   CoreConfig config = config_of(method, llm);
   if (config.page_tokens != 1) config.page_tokens = config.unit_tokens = 16;
   BudgetSpec& budget = config.policies.budget_spec;
-  budget.sinks = 4, budget.window = 8, budget.cells = 40, budget.interval = 3, budget.chunk_tokens = 32;
+  budget.sinks = 4, budget.window = 8, budget.kv_entries = 40, budget.interval = 3, budget.chunk_tokens = 32;
   config.step_tokens_max = 96;
   RetrievalSpec& quest = config.policies.retrieval_spec;
   if (config.policies.retrieval == "all") return config;
@@ -148,7 +148,7 @@ inline CoreConfig cuda_config(const Method& method, const LlmSpec& llm) {
   return config;
 }
 
-struct Wanted {
+struct ExpectedOutcome {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
@@ -162,7 +162,7 @@ struct Wanted {
 };
 
 // Pages by position, in the format of the method's.
-inline std::unique_ptr<DenseTwin> dense_twin(const Wanted& what, const cuda::CudaEngineConfig& own,
+inline std::unique_ptr<DenseTwin> dense_twin(const ExpectedOutcome& what, const cuda::CudaEngineConfig& own,
                                              const cuda::DeviceModel& device, cpu::IdentityTokens* tokens) {
   cuda::OwnedCache cache;
   if (what.config.policies.precision != "bf16") {
@@ -178,11 +178,12 @@ inline std::unique_ptr<DenseTwin> dense_twin(const Wanted& what, const cuda::Cud
 }
 
 // The same engine, but for its graphs; or but for where it scores.
-inline std::unique_ptr<cuda::CudaEngine> other_twin(const Wanted& what, cuda::CompressedOptions options,
+inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
+                                                    cuda::CompressedOptions options,
                                                     cuda::CudaEngineConfig own, const ModelWeights& weights,
                                                     const cuda::DeviceModel& device,
                                                     cpu::IdentityTokens* tokens) {
-  options.kept = nullptr;
+  options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
   if (what.host_rule) options.config.score.kind = kernels::ScorerKind::kIntentResidual;
   auto cache =
@@ -193,24 +194,24 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const Wanted& what, cuda::Co
   return std::move(*twin);
 }
 
-inline Both run_both(const Wanted& what) {
-  const auto wrong = validate_core_config(what.config);
-  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
+inline PairedEngines run_both(const ExpectedOutcome& what) {
+  const auto problem = validate_core_config(what.config);
+  REQUIRE_MESSAGE(!problem.has_value(), problem.value_or(""));
   const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
   const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
   cpu::IdentityTokens tokens(
       {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
   cuda::CudaEngineConfig own;
   own.page_tokens = what.config.page_tokens, own.pages_gpu = what.config.pages_gpu;
-  own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.calls_max;
+  own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.requests_max;
   own.poison = true;
-  Both* record = nullptr;
+  PairedEngines* record = nullptr;
   kernels::ScoreSpec score = score_of(what.config);
   if (what.adjust) what.adjust(&score);
   cuda::CompressedOptions gpu_options;
   gpu_options.config = {.core = what.config, .score = score, .seed = 9};
-  gpu_options.kept = [&](CallId call, uint32_t head, std::span<const uint32_t> positions) {
-    record->by_gpu[{call, head}].assign(positions.begin(), positions.end());
+  gpu_options.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
+    record->by_gpu[{request, head}].assign(positions.begin(), positions.end());
   };
   const auto refused = cuda::check_compressed(what.config, score, what.llm);
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
@@ -222,8 +223,8 @@ inline Both run_both(const Wanted& what) {
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {
     cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9};
-    config.impose = [&](CallId call, uint32_t head) -> std::span<const uint32_t> {
-      return record->by_gpu.at({call, head});
+    config.force_outcomes = [&](RequestId request, uint32_t head) -> std::span<const uint32_t> {
+      return record->by_gpu.at({request, head});
     };
     auto made = cpu::CompressedCache::make(config, {own.page_tokens, own.pages_gpu, 0, true}, &weights);
     REQUIRE(made);
@@ -242,20 +243,20 @@ inline Both run_both(const Wanted& what) {
   const std::unique_ptr<cuda::CudaEngine> twin =
       what.launched || what.host_rule ? other_twin(what, gpu_options, own, weights, *device, &tokens)
                                       : nullptr;
-  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
+  PairedEngines both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
   record = &both;
   RunOptions options;
   options.check_invariants = true;
   options.engines = {what.config};
   ScriptClient client({.seed = what.seed,
                        .sessions = 3,
-                       .calls_per_session = 2,
+                       .requests_per_session = 2,
                        .unit_tokens = what.config.unit_tokens,
                        .prompt_tokens_max = 150,
                        .output_tokens_max = 30,
                        .cancels_per_100 = what.cancels});
-  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &both, drawn_times(what.seed));
-  const RunEnd end = run(options, tokens.watch(&client), &world, {});
+  cpu::CpuBackend backend({{what.config.steps_in_flight_max}}, &both, drawn_times(what.seed));
+  const RunEnd end = run(options, tokens.watch(&client), &backend, {});
   CHECK(end.idle);
   CHECK(client.content());
   both.replays = (*gpu)->graph_replays();
@@ -267,12 +268,12 @@ inline std::string name_of(const Method& method) {
 }
 
 inline void give_room(BudgetSpec* budget) {
-  budget->cells = 8192, budget->ratio = kWhole, budget->kept_min = 512;
+  budget->kv_entries = 8192, budget->ratio = kWhole, budget->retained_min = 512;
   budget->mu.assign(budget->mu.size(), kWhole);
   budget->keeps_all.assign(budget->keeps_all.size(), true);
 }
 
-// Logits beside the CPU engine that keeps what the GPU kept, in pools so small that calls are preempted.
+// Logits beside the CPU engine that keeps what the GPU kept, in pools so small that requests are preempted.
 template <typename Tolerance>
 void check_under_pressure(const std::vector<Method>& methods, const Tolerance& tolerance) {
   uint64_t preemptions = 0;
@@ -280,11 +281,12 @@ void check_under_pressure(const std::vector<Method>& methods, const Tolerance& t
     const std::string name = name_of(method);
     CAPTURE(name);
     const LlmSpec llm = models()[0];
-    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
+    ExpectedOutcome what{
+        .llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
     const uint32_t groups =
         make_axes(what.config.policies).layout->has_groups() ? what.config.policies.layout_spec.groups() : 1;
     what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
-    const Both result = run_both(what);
+    const PairedEngines result = run_both(what);
     CHECK(result.worst < tolerance(method, llm));
     preemptions += result.preemptions;
   }

@@ -1,6 +1,7 @@
-// Packed cells of methods that drop cells, and Quest among what is left: with room for everything they are
-// the packed engine to the bit; with the GPU's choices imposed on it the CPU engine computes the same logits,
-// but for numbers that lie near the middle of two codes (packed_test.cc); and it would keep nearly the same.
+// Packed KV entries of methods that drop KV entries, and Quest among what is left: with room for everything
+// they are the packed engine to the bit; with the GPU's choices forced on it the CPU engine computes the same
+// logits, but for numbers that lie near the middle of two codes (packed_test.cc); and it would keep nearly
+// the same.
 
 #include "tests/cuda/compress_both.h"
 
@@ -20,22 +21,23 @@ const std::vector<Method>& packed_methods() {
       packed_as("fp8", {"knorm", "uniform", "ragged", 1}),
       packed_as("fp4", {"keydiff", "ratio", "ragged", 2}),
       packed_as("int4", {"random", "reserved", "ragged", 2, Clustering::kAcrossLayers}),
-      packed_as("int4", {"streaming_llm", "uniform", "arena"}),
-      packed_as("fp8", {"duo_attention", "head_masks", "arena", 1}),
+      packed_as("int4", {"streaming_llm", "uniform", "ring"}),
+      packed_as("fp8", {"duo_attention", "head_masks", "ring", 1}),
       packed_as("int4", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}),
       packed_as("fp4", {"fastkvzip", "released", "ragged", 2}),
       packed_as("fp8", {"trimkv", "uniform", "compact"}),
       packed_as("int4", {"snapkv", "uniform", "compact"}),
       packed_as("fp4", {"snapkv", "ada", "ragged", 1}),
-      packed_as("int4", {"snapkv", "uniform", "page_mask_dead"}),
+      packed_as("int4", {"snapkv", "uniform", "page_mask"}),
       packed_as("int4", {"tova", "uniform", "compact"}),
       packed_as("int4", {"judge_q", "uniform", "compact"}),
       packed_as("fp8", {"judge_q", "ada", "ragged", 1}),
-      packed_as("int4", {"judge_q", "uniform", "page_mask_dead"}),
+      packed_as("int4", {"judge_q", "uniform", "page_mask"}),
       packed_as("int4", {"kvzip", "top_across_layers", "ragged", 1}),
       packed_as("int4", {"expected_attention", "ratio", "compact"}),
       packed_as("int4", {"critical_kv", "ada", "ragged", 1}),
-      packed_as("int4", {"knorm", "ratio", "slot_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd}),
+      packed_as("int4",
+                {"knorm", "ratio", "slot_mask", 0, Clustering::kAdjacent, CompressionTrigger::kPromptEnd}),
   };
   return all;
 }
@@ -68,80 +70,85 @@ TEST_CASE("G-2 cuda compress: packed, with room for everything, is the packed en
     const LlmSpec llm = models()[i % 2];
     const std::string name = name_of(method);
     CAPTURE(name);
-    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
+    ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
     give_room(&what.config.policies.budget_spec);
-    const Both result = run_both(what);
+    const PairedEngines result = run_both(what);
     CHECK(result.steps > 5);
     CHECK(result.unequal == 0);
   }
 }
 
-TEST_CASE("cuda compress: packed cells that are kept are those that the CPU engine keeps, but for a few") {
+TEST_CASE(
+    "cuda compress: packed KV entries that are kept are those that the CPU engine keeps, but for a few") {
   for (const Method& method : packed_methods()) {
     const PolicyAxes axes = make_axes(cuda_config(method, models()[0]).policies);
-    const bool counts = axes.budget->known_at_admission(), moves = axes.layout->keeping() == Keeping::kMove;
+    const bool counts = axes.budget->known_at_admission(),
+               moves = axes.layout->slot_retention() == SlotRetention::kMove;
     if (!counts || !moves) continue;  // else engines need not agree on how many
     const std::string name = name_of(method);
     CAPTURE(name);
     const LlmSpec llm = models()[0];
-    const Both result = run_both({.llm = llm, .config = cuda_config(method, llm), .seed = 1, .judge = true});
-    const double share = static_cast<double>(result.agreed) / static_cast<double>(result.kept);
-    CHECK(share > 0.9);
-    MESSAGE(name << ": " << result.kept << " cells kept, by both " << share);
+    const PairedEngines result =
+        run_both({.llm = llm, .config = cuda_config(method, llm), .seed = 1, .judge = true});
+    const double fraction = static_cast<double>(result.agreed) / static_cast<double>(result.retained);
+    CHECK(fraction > 0.9);
+    MESSAGE(name << ": " << result.retained << " KV entries kept, by both " << fraction);
   }
 }
 
-TEST_CASE("G-3 cuda compress: packed, logits are the CPU engine's with the same cells left") {
+TEST_CASE("G-3 cuda compress: packed, logits are the CPU engine's with the same KV entries left") {
   for (const Method& method : packed_methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
     double worst = 0;
     uint64_t compressions = 0;
     for (const LlmSpec& llm : models()) {
-      Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 1, .compare = true, .cancels = 10};
-      const Both result = run_both(what);
+      ExpectedOutcome what{
+          .llm = llm, .config = cuda_config(method, llm), .seed = 1, .compare = true, .cancels = 10};
+      const PairedEngines result = run_both(what);
       CHECK(result.worst < packed_tolerance(method));
       worst = std::max(worst, result.worst);
       compressions += result.compressions;
     }
-    CHECK((compressions > 0) == (std::string(method.layout) != "arena"));
+    CHECK((compressions > 0) == (std::string(method.layout) != "ring"));
     MESSAGE(name << ": " << compressions << " compressions, worst relative error of logits " << worst);
   }
 }
 
-TEST_CASE("X-3 cuda compress: packed, under pressure, with preemptions and cancelled calls, the same holds") {
+TEST_CASE(
+    "X-3 cuda compress: packed, under pressure, with preemptions and cancelled requests, the same holds") {
   check_under_pressure(packed_methods(),
                        [](const Method& method, const LlmSpec&) { return packed_tolerance(method); });
 }
 
-TEST_CASE("G-2 cuda compress: Quest with a budget beyond every call is the packed engine, to the bit") {
+TEST_CASE("G-2 cuda compress: Quest with a budget beyond every request is the packed engine, to the bit") {
   for (const Method& method : quest_methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
     const LlmSpec llm = models()[0];
-    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
+    ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
     give_room(&what.config.policies.budget_spec);
     what.config.policies.retrieval_spec.budget_tokens = 1024;
-    const Both result = run_both(what);
+    const PairedEngines result = run_both(what);
     CHECK(result.steps > 5);
     CHECK(result.unequal == 0);
   }
 }
 
-TEST_CASE("G-3 cuda compress: Quest among packed cells that are left reads what the CPU engine reads") {
+TEST_CASE("G-3 cuda compress: Quest among packed KV entries that are left reads what the CPU engine reads") {
   uint64_t preemptions = 0;
   for (const Method& method : quest_methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
     for (const bool pressure : {false, true}) {
       const LlmSpec llm = models()[0];
-      Wanted what{.llm = llm, .config = cuda_config(method, llm), .compare = true, .cancels = 10};
+      ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .compare = true, .cancels = 10};
       what.seed = pressure ? 3 : 2;
       const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
                                   ? what.config.policies.layout_spec.groups()
                                   : 1;
       if (pressure) what.config.pages_gpu = 13 * groups;
-      Both result = run_both(what);
+      PairedEngines result = run_both(what);
       CHECK(result.heads_that_chose > 0);
       CHECK(result.compressions > 0);
       preemptions += result.preemptions;
@@ -158,23 +165,23 @@ TEST_CASE("G-3 cuda compress: Quest among packed cells that are left reads what 
   CHECK(preemptions > 0);
 }
 
-TEST_CASE("cuda compress: what is not computed of packed cells is refused by name") {
+TEST_CASE("cuda compress: what is not computed of packed KV entries is refused by name") {
   const LlmSpec llm = models()[0];
   const auto refused = [&](Method method, uint32_t page_tokens = 16) {
     CoreConfig config = cuda_config(method, llm);
     config.page_tokens = config.unit_tokens = page_tokens;
     return cuda::check_compressed(config, score_of(config), llm).value_or("computed");
   };
-  const auto says = [](const std::string& text, const char* part) {
+  const auto message = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
-  CHECK(says(refused(packed_as("int4", {"h2o", "uniform", "compact"})), "gathers"));
-  CHECK(says(refused(packed_as("fp8", {"raas", "uniform", "ragged", 1})), "gathers"));
+  CHECK(message(refused(packed_as("int4", {"h2o", "uniform", "compact"})), "gathers"));
+  CHECK(message(refused(packed_as("fp8", {"raas", "uniform", "ragged", 1})), "gathers"));
   Method method = quest_methods()[0];
   CHECK(refused(method) == "computed");
-  CHECK(says(refused(method, 32), "pages of 32"));
+  CHECK(message(refused(method, 32), "pages of 32"));
   method.budget = "released";
-  CHECK(says(refused(method), "counts are known"));
+  CHECK(message(refused(method), "counts are known"));
   method = quest_methods()[0], method.precision = "bf16";
-  CHECK(says(refused(method), "quest of fp8, int4 or fp4 is"));
+  CHECK(message(refused(method), "quest of fp8, int4 or fp4 is"));
 }

@@ -1,7 +1,7 @@
-// Methods that drop cells on the GPU: with room for everything they are dense attention to the bit; with the
-// GPU's choices imposed on it the CPU engine computes the same logits within bf16's rounding; what the
+// Methods that drop KV entries on the GPU: with room for everything they are dense attention to the bit; with
+// the GPU's choices forced on it the CPU engine computes the same logits within bf16's rounding; what the
 // engines choose by themselves overlaps. Steps replayed as graphs are those started one by one, to the bit.
-// Packed cells: compress_packed_test.cc.
+// Packed KV entries: compress_packed_test.cc.
 
 #include "tests/cuda/compress_both.h"
 
@@ -17,16 +17,16 @@ const std::vector<Method>& methods() {
       {"keydiff", "ratio", "ragged", 2},
       {"random", "reserved", "ragged", 2, Clustering::kAcrossLayers},
       {"streaming_llm", "uniform", "compact"},
-      {"streaming_llm", "uniform", "arena"},
+      {"streaming_llm", "uniform", "ring"},
       {"duo_attention", "head_masks", "ragged", 1},
-      {"duo_attention", "head_masks", "arena", 1},
+      {"duo_attention", "head_masks", "ring", 1},
       {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer},
       {"fastkvzip", "released", "ragged", 2},
       {"trimkv", "uniform", "compact"},
       {"snapkv", "uniform", "compact"},
       {"snapkv", "ada", "ragged", 1},
       {"snapkv", "top_across_layers", "ragged", 2},
-      {"snapkv", "uniform", "page_mask_dead"},
+      {"snapkv", "uniform", "page_mask"},
       {"pyramidkv", "pyramid", "ragged", 1},
       {"finch", "uniform", "compact_rerotate"},
       {"tova", "uniform", "compact"},
@@ -34,18 +34,18 @@ const std::vector<Method>& methods() {
       {"h2o", "uniform", "compact_rerotate"},
       {"h2o_prefill", "uniform", "compact"},
       {"raas", "uniform", "ragged", 1},
-      {"knorm", "ratio", "slot_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd},
-      {"fastkvzip", "uniform", "page_mask_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd},
+      {"knorm", "ratio", "slot_mask", 0, Clustering::kAdjacent, CompressionTrigger::kPromptEnd},
+      {"fastkvzip", "uniform", "page_mask", 0, Clustering::kAdjacent, CompressionTrigger::kPromptEnd},
       {"judge_q", "uniform", "compact"},
       {"judge_q", "ada", "ragged", 1},
-      {"judge_q", "uniform", "page_mask_dead"},
+      {"judge_q", "uniform", "page_mask"},
       {"kvzip", "top_across_layers", "ragged", 1},
       {"kvzip", "ratio", "compact_rerotate"},
       {"expected_attention", "ratio", "compact"},
       {"critical_kv", "ada", "ragged", 1},
-      {"intent_rule", "uniform", "slot_dead"},
-      {"intent_rule", "uniform", "page_mask_dead"},
-      {"intent_residual", "ratio", "page_mask_dead"},
+      {"intent_rule", "uniform", "slot_mask"},
+      {"intent_rule", "uniform", "page_mask"},
+      {"intent_residual", "ratio", "page_mask"},
       {"intent_rule", "uniform", "compact"},
   };
   return all;
@@ -58,16 +58,16 @@ TEST_CASE("G-2 cuda compress: with room for everything, every method is dense at
     for (const Method& method : methods()) {
       const std::string name = name_of(method);
       CAPTURE(name);
-      Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
+      ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
       give_room(&what.config.policies.budget_spec);
-      const Both result = run_both(what);
+      const PairedEngines result = run_both(what);
       CHECK(result.steps > 5);
       CHECK(result.unequal == 0);
     }
   }
 }
 
-TEST_CASE("G-3 cuda compress: logits are the CPU engine's with the same cells left, within rounding") {
+TEST_CASE("G-3 cuda compress: logits are the CPU engine's with the same KV entries left, within rounding") {
   for (const Method& method : methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
@@ -76,15 +76,15 @@ TEST_CASE("G-3 cuda compress: logits are the CPU engine's with the same cells le
     for (const LlmSpec& llm : models()) {
       for (uint64_t seed = 1; seed <= 2; ++seed) {
         CAPTURE(seed);
-        Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .compare = true};
+        ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .compare = true};
         what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
-        const Both result = run_both(what);
+        const PairedEngines result = run_both(what);
         CHECK(result.worst < bf16_tolerance(llm));
         worst = std::max(worst, result.worst);
         compressions += result.compressions;
       }
     }
-    CHECK((compressions > 0) == (std::string(method.layout) != "arena"));
+    CHECK((compressions > 0) == (std::string(method.layout) != "ring"));
     MESSAGE(name << ": " << compressions << " compressions, worst relative error of logits " << worst);
   }
 }
@@ -95,8 +95,8 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
     CAPTURE(name);
     uint64_t replays = 0;
     for (const LlmSpec& llm : models()) {
-      Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 5, .launched = true};
-      const Both result = run_both(what);
+      ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 5, .launched = true};
+      const PairedEngines result = run_both(what);
       CHECK(result.unequal == 0);
       replays += result.replays;
     }
@@ -104,12 +104,12 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
     MESSAGE(name << ": " << replays << " steps were replays");
     if (method.scorer == std::string("snapkv") && method.layout == std::string("compact"))
       CHECK(replays > 20);
-    const bool holes = method.layout == std::string("page_mask_dead");
-    if (method.scorer == std::string("fastkvzip") || holes) CHECK(replays > 20);
+    const bool dropped_slots = method.layout == std::string("page_mask");
+    if (method.scorer == std::string("fastkvzip") || dropped_slots) CHECK(replays > 20);
     if (method.scorer == std::string("h2o")) CHECK(replays == 0);
   }
 }
 
-TEST_CASE("X-3 cuda compress: under pressure, with preemptions and cancelled calls, the same holds") {
+TEST_CASE("X-3 cuda compress: under pressure, with preemptions and cancelled requests, the same holds") {
   check_under_pressure(methods(), [](const Method&, const LlmSpec& llm) { return bf16_tolerance(llm); });
 }

@@ -13,7 +13,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr CallId kA{1}, kB{2}, kC{3};
+constexpr RequestId kA{1}, kB{2}, kC{3};
 constexpr uint64_t kWeightSeed = 7;
 
 cuda::CudaEngineConfig config_of(uint32_t page_tokens, uint32_t pages = 200) {
@@ -22,8 +22,8 @@ cuda::CudaEngineConfig config_of(uint32_t page_tokens, uint32_t pages = 200) {
   return config;
 }
 
-struct Prepared {
-  Prepared(const LlmSpec& llm, uint32_t count)
+struct PreparedEngine {
+  PreparedEngine(const LlmSpec& llm, uint32_t count)
       : weights(ModelWeights::random(llm, kWeightSeed)), device(on_device(weights)) {
     ids = random_tokens(3, count, llm.vocab);
     tokens.give(kA, ids, count);
@@ -36,13 +36,13 @@ struct Prepared {
 
 // Both engines, driven alike.
 struct Pair {
-  Pair(const Prepared& p, const GivenTokens& tokens, uint32_t page, uint64_t seed)
+  Pair(const PreparedEngine& p, const GivenTokens& tokens, uint32_t page, uint64_t seed)
       : cpu({.page_tokens = page, .pages_gpu = 200, .poison = true}, &p.weights, &tokens, seed),
         gpu(config_of(page), *p.device, &tokens, seed) {}
-  void begin(CallId call) { cpu.begin(call), gpu.begin(call); }
+  void begin(RequestId request) { cpu.begin(request), gpu.begin(request); }
   double run(const std::vector<Steps::Want>& wants, uint32_t repeat = 1) {
     std::vector<CudaSteps::Want> same;
-    for (const Steps::Want& want : wants) same.push_back({want.call, want.tokens, want.samples});
+    for (const Steps::Want& want : wants) same.push_back({want.request, want.tokens, want.samples});
     return relative_error(gpu.run(same, repeat), cpu.run(wants, repeat));
   }
   Steps cpu;
@@ -53,7 +53,7 @@ struct Pair {
 
 TEST_CASE("G-3 cuda: chunks, decodes and both in one step give the logits of the CPU engine") {
   for (const LlmSpec& llm : cuda_models()) {
-    const Prepared p(llm, 90);
+    const PreparedEngine p(llm, 90);
     GivenTokens tokens = p.tokens;
     tokens.give(kA, p.ids, 53);
     tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
@@ -81,7 +81,7 @@ TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same wit
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
-    const Prepared p(llm, 50);
+    const PreparedEngine p(llm, 50);
     const auto last = [&](const std::vector<uint32_t>& chunks, uint64_t seed) {
       GivenTokens tokens;
       tokens.give(kA, p.ids, 50);
@@ -101,18 +101,18 @@ TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same wit
 }
 
 TEST_CASE(
-    "G-2 cuda: adopted pages, also after a round trip to the host tier, are the computed ones to the bit") {
+    "G-2 cuda: reused pages, also after a round trip to the host tier, are the computed ones to the bit") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
-    const Prepared p(llm, 64);
+    const PreparedEngine p(llm, 64);
     GivenTokens tokens = p.tokens;
     tokens.give(kB, p.ids, 64);
     tokens.give(kC, p.ids, 64);
-    for (const bool beside : {false, true}) {
+    for (const bool concurrent : {false, true}) {
       cuda::CudaEngineConfig config = config_of(16);
       config.pages_host = 20;
-      config.copies_beside = beside;
+      config.concurrent_copies = concurrent;
       CudaSteps steps(config, *p.device, &tokens, 6);
       steps.begin(kA);
       steps.run({{kA, 48, false}});
@@ -124,13 +124,13 @@ TEST_CASE(
       std::vector<PageId> host, target;
       for (uint32_t i = 0; i < 3; ++i)
         host.push_back(PageId{config.pages_gpu + 3 * i}), target.push_back(steps.take());
-      steps.engine().told(
-          StartTransfer{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, source, host});
+      steps.engine().notify(
+          StartTransfer{{}, TransferId{1}, TransferKind::kOffload, Tier::kGpu, Tier::kHost, source, host});
       // Nobody asks for what is still on its way.
-      if (beside) CHECK(steps.engine().copy_time(TransferId{1}).ns > 0);
-      steps.engine().told(
-          StartTransfer{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target});
-      if (beside) CHECK(steps.engine().copy_time(TransferId{2}).ns > 0);
+      if (concurrent) CHECK(steps.engine().copy_time(TransferId{1}).ns > 0);
+      steps.engine().notify(
+          StartTransfer{{}, TransferId{2}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, target});
+      if (concurrent) CHECK(steps.engine().copy_time(TransferId{2}).ns > 0);
       steps.begin(kC, target);
       CHECK(steps.run({{kC, 16}}) == expected);
     }
@@ -139,7 +139,7 @@ TEST_CASE(
 
 TEST_CASE("cuda: weights that the GPU draws are those that the host draws") {
   for (const LlmSpec& llm : {cuda_models()[4], cuda_models()[6]}) {
-    const Prepared p(llm, 40);
+    const PreparedEngine p(llm, 40);
     const ModelWeights outline = ModelWeights::random_outline(llm, kWeightSeed);
     const std::unique_ptr<cuda::DeviceModel> drawn = on_device(outline);
     CudaSteps a(config_of(16), *p.device, &p.tokens, 1), b(config_of(16), *drawn, &p.tokens, 1);
@@ -173,7 +173,7 @@ TEST_CASE("cuda: checkpoints in fp32 and in several files are rounded to bf16 an
 TEST_CASE(
     "cuda: greedy decoding feeds back what it sampled, ends where it samples an end, outlives preemption") {
   const LlmSpec llm = cuda_models()[4];
-  const Prepared p(llm, 10);
+  const PreparedEngine p(llm, 10);
   cuda::CudaEngineConfig config = config_of(16);
   config.decoding = cpu::Decoding::kGreedy;
   CudaSteps steps(config, *p.device, &p.tokens, 6);
@@ -190,14 +190,14 @@ TEST_CASE(
     REQUIRE(i < 20);
     ending.run({{kA, 1}});
   }
-  CHECK(ending.values().eos == std::vector<CallId>{kA});
+  CHECK(ending.values().eos == std::vector<RequestId>{kA});
 
   config.end_tokens.clear();
   CudaSteps preempted(config, *p.device, &p.tokens, 8);
   preempted.begin(kA);
   preempted.run({{kA, 10}});
   preempted.run({{kA, 1}}, 6);
-  preempted.end(kA, DropCallState::Reason::kPreempted);
+  preempted.end(kA, DropRequestState::Reason::kPreempted);
   preempted.begin(kA);
   preempted.run({{kA, 17}});  // prompt and the seven outputs: samples the eighth
   CHECK(preempted.sampled(kA).size() == 8);
@@ -209,7 +209,7 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
-    const Prepared p(llm, 90);
+    const PreparedEngine p(llm, 90);
     GivenTokens tokens = p.tokens;
     tokens.give(kA, p.ids, 40);
     tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
@@ -244,7 +244,7 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
 
 TEST_CASE("cuda: operations are timed when somebody keeps them") {
   const LlmSpec llm = cuda_models()[4];
-  const Prepared p(llm, 40);
+  const PreparedEngine p(llm, 40);
   cuda::OperationLog log(true);
   cuda::CudaEngineConfig config = config_of(16);
   config.log = &log;
@@ -266,7 +266,7 @@ TEST_CASE("cuda: operations are timed when somebody keeps them") {
 
 TEST_CASE("cuda: what does not fit is said with operation, shape and bytes, and leaves the GPU usable") {
   const LlmSpec llm = cuda_models()[4];
-  const Prepared p(llm, 40);
+  const PreparedEngine p(llm, 40);
   cuda::CudaEngineConfig config = config_of(16, 400'000'000);
   config.rows_max = 16, config.samples_max = 4;
   const auto made = cuda::CudaEngine::make(config, p.device.get(), &p.tokens);

@@ -13,7 +13,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::vector<RetrievalCall> kCalls = {
+const std::vector<RetrievalRequest> kRequests = {
     {0, 400, 40}, {0, 90, 180}, {50, 333, 20}, {60, 30, 25}, {5'000, 257, 60}};
 
 LlmSpec model_of(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
@@ -43,7 +43,7 @@ TEST_CASE("cuda: ShadowKV and InfiniGen choose, move and read what the CPU engin
     CAPTURE(setting.retrieval);
     for (const LlmSpec& llm :
          {model_of(64, 8, 2), model_of(128, 4, 1)}) {  // 128 numbers: eigenvectors are slow
-      const Compared got = run_both(setting, method, kCalls, llm);
+      const Compared got = run_both(setting, method, kRequests, llm);
       MESSAGE(setting.retrieval << ", heads of " << llm.head_dim << ": relative error of logits, median "
                                 << quantile(got.errors, 0.5) << ", 90 % " << quantile(got.errors, 0.9)
                                 << ", worst " << got.errors.back() << "; pages recalled " << got.blocking_gpu
@@ -58,26 +58,26 @@ TEST_CASE("cuda: ShadowKV and InfiniGen choose, move and read what the CPU engin
   }
 }
 
-TEST_CASE("F-6 cuda: with a budget beyond every call ShadowKV and InfiniGen are dense attention") {
+TEST_CASE("F-6 cuda: with a budget beyond every request ShadowKV and InfiniGen are dense attention") {
   for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
     RetrievalSetting setting = setting_of(method);
     CAPTURE(setting.retrieval);
     setting.spec.budget_tokens = 960, setting.pages_gpu = 200;
     const LlmSpec llm = model_of(64, 8, 2);
-    const Compared got = run_both(setting, method, kCalls, llm);
+    const Compared got = run_both(setting, method, kRequests, llm);
     CHECK(got.samples_that_chose == 0);
     CHECK(got.blocking_gpu == 0);
     CHECK(got.errors.back() < bf16_tolerance(llm));
   }
 }
 
-TEST_CASE("cuda: calls that are preempted and come back under ShadowKV and InfiniGen end, with numbers") {
+TEST_CASE("cuda: requests that are preempted and come back under ShadowKV and InfiniGen end, with numbers") {
   for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
     uint64_t preemptions = 0;
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       RetrievalSetting setting = setting_of(method);
       setting.seed = seed, setting.pages_gpu = 40, setting.in_flight = 1 + seed % 2;
-      preemptions += run_both(setting, method, kCalls, model_of(64, 8, 2)).preemptions;
+      preemptions += run_both(setting, method, kRequests, model_of(64, 8, 2)).preemptions;
     }
     MESSAGE(preemptions << " preemptions");
     CHECK(preemptions > 0);

@@ -1,5 +1,5 @@
 // IntentKV on the GPU: what sessions are remembered by, and that the rule, scored on the device, keeps what
-// its definition keeps of the same bf16 cells.
+// its definition keeps of the same bf16 KV entries.
 
 #include "engine/cuda/intent_scores.h"
 #include "kernels/small_floats.h"
@@ -21,7 +21,7 @@ kernels::ScoreSpec rule(kernels::IntentMode mode, bool pre_rope) {
 
 // A prompt of `tokens` rows goes by in two steps, of drawn queries; what the span's rows were, by layer.
 std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, uint64_t seed,
-                                         cuda::CellScores* scores, cuda::CellScores::State* state) {
+                                         cuda::DeviceScorer* scores, cuda::DeviceScorer::State* state) {
   const uint32_t width = llm.query_heads * llm.head_dim, first_span = tokens - std::min(tokens, kSpan);
   std::vector<cpu::Queries> out(llm.layers);
   std::vector<cuda::DeviceLists> sent;  // until all was captured
@@ -67,13 +67,14 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
     for (const auto& [mode, pre_rope] :
          {std::pair{IntentMode::kMemory, false}, {IntentMode::kQuery, false}, {IntentMode::kMemory, true}}) {
       const kernels::ScoreSpec spec = rule(mode, pre_rope);
-      auto scores = cuda::CellScores::make({spec, Moment::kPromptEnd, kSpan}, &llm, nullptr, weights, 64);
+      auto scores =
+          cuda::DeviceScorer::make({spec, CompressionTrigger::kPromptEnd, kSpan}, &llm, nullptr, weights, 64);
       REQUIRE(scores);
       cuda::IntentScores mine(spec, &llm, &weights);
       cpu::IntentMemory theirs(spec, &llm, &rope, &weights);
       for (uint32_t turn = 0; turn < 4; ++turn) {
         const uint32_t tokens = 5 + 20 * turn;
-        cuda::CellScores::State state;
+        cuda::DeviceScorer::State state;
         const std::vector<cpu::Queries> queries = capture_prompt(llm, tokens, turn, &*scores, &state);
         mine.remember(kSession, *scores, state, tokens, nullptr);
         theirs.remember(kSession, queries, tokens);
@@ -92,7 +93,7 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
       IntentScoreArgs what;
       what.rows = kRows;
       mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);
-      cuda::CellScores::State state;
+      cuda::DeviceScorer::State state;
       capture_prompt(llm, 9, 9, &*scores, &state);  // waits for the stream
       CHECK(std::count(got.begin(), got.end(), 0.0f) == kRows * kCopies);
     }
@@ -101,23 +102,23 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
 
 // The residual, whose drawn weights correct nothing, is the rule, and is scored on the host by the
 // definition.
-TEST_CASE("3.4 cuda intent: the rule on the device keeps what the definition keeps of the same cells") {
+TEST_CASE("3.4 cuda intent: the rule on the device keeps what the definition keeps of the same KV entries") {
   using kernels::IntentMode;
-  const Method all[] = {{"intent_rule", "uniform", "slot_dead"},
-                        {"intent_rule", "uniform", "page_mask_dead"},
-                        {"intent_rule", "ratio", "page_mask_dead"},
+  const Method all[] = {{"intent_rule", "uniform", "slot_mask"},
+                        {"intent_rule", "uniform", "page_mask"},
+                        {"intent_rule", "ratio", "page_mask"},
                         {"intent_rule", "uniform", "compact"},
                         {"intent_rule", "uniform", "compact", 0, Clustering::kAdjacent, {}, "int4"}};
   for (const Method& method : all) {
     uint64_t compressions = 0, steps = 0, unequal = 0;
     for (const LlmSpec& llm : models()) {
       for (uint64_t seed = 1; seed <= 4; ++seed) {
-        Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
+        ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
         what.adjust = [&](kernels::ScoreSpec* spec) {
           spec->intent_mode = seed % 2 == 0 ? IntentMode::kQuery : IntentMode::kMemory;
           spec->intent.memory_pre_rope = seed == 3;
         };
-        const Both result = run_both(what);
+        const PairedEngines result = run_both(what);
         compressions += result.compressions, steps += result.steps, unequal += result.unequal;
       }
     }

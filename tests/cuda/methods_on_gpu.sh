@@ -1,8 +1,8 @@
 #!/bin/sh
-# Each method's CPU run, repeated on the GPU with its outcomes imposed: equal decisions, or it is named.
+# Each method's CPU run, repeated on the GPU with its outcomes forced: equal decisions, or it is named.
 #   tests/cuda/methods_on_gpu.sh KVTWIN SCENARIOS [RECORDS [natural]]
 # KVTWIN: the program; SCENARIOS: a folder of *.textproto; RECORDS: where each one's CPU run was written by
-#   kvtwin run X.textproto --world=cpu --clock=virtual --record --out=RECORDS/X
+#   kvtwin run X.textproto --backend=cpu --clock=virtual --record --out=RECORDS/X
 # or, if there is none, is written now; no RECORDS: and thrown away. Prints a table; `natural`: also whether values alone decide as much.
 # Exit status 1: some method decided otherwise; 77: there is no GPU.
 set -u
@@ -13,9 +13,9 @@ mkdir -p "$records"
 status=0 done=0
 digest() { sed -n 's/.*decisions=\([0-9a-f]*\).*/\1/p' "$1" | head -1; }
 for file in "$scenarios"/*.textproto; do
-  "$kvtwin" run "$file" --world=cuda --clock=virtual --quiet --no-write --set=replay.calls_max=1 \
+  "$kvtwin" run "$file" --backend=cuda --clock=virtual --quiet --no-write --set=replay.requests_max=1 \
     > /dev/null 2> "$work/errors"
-  if grep -qE 'no CUDA GPU here|no kernels for|no CUDA world' "$work/errors"; then
+  if grep -qE 'no CUDA GPU here|no kernels for|no CUDA backend' "$work/errors"; then
     echo "skipped: $(head -1 "$work/errors")"
     exit 77
   fi
@@ -25,20 +25,20 @@ printf '%-22s %-16s %-9s %-9s %s\n' method decisions imposed natural outcomes
 for file in "$scenarios"/*.textproto; do
   name=$(basename "$file" .textproto)
   if [ ! -e "$records/$name/run.binpb" ]; then
-    "$kvtwin" run "$file" --world=cpu --clock=virtual --record --quiet --out="$records/$name" \
+    "$kvtwin" run "$file" --backend=cpu --clock=virtual --record --quiet --out="$records/$name" \
       > "$records/$name.txt" 2> "$work/errors" || { echo "$name: $(head -1 "$work/errors")"; continue; }
   fi
   expected=$(digest "$records/$name.txt")
-  sets="--set=simulation.impose=true"
-  grep -qE 'retrieval: "(shadowkv|infinigen)"' "$file" && sets=  # what they recall cannot be imposed: values decide
+  sets="--set=simulation.force_outcomes=true"
+  grep -qE 'retrieval: "(shadowkv|infinigen)"' "$file" && sets=  # what they recall cannot be forced: values decide
   if [ -n "$sets" ] && [ -e "$records/$name/outcomes.binpb" ]; then
-    sets="$sets --set=simulation.recorded_run=$records/$name --set=simulation.kept=recorded"
+    sets="$sets --set=simulation.recorded_run=$records/$name --set=simulation.retained=recorded"
     grep -q 'retrieval: "' "$file" && sets="$sets --set=simulation.retrieval.outcomes=recorded"
   fi
   for how in imposed ${natural:+natural}; do
     [ $how = natural ] && sets=
     # shellcheck disable=SC2086
-    "$kvtwin" run "$file" --world=cuda --clock=virtual --quiet --no-write $sets \
+    "$kvtwin" run "$file" --backend=cuda --clock=virtual --quiet --no-write $sets \
       > "$work/$how" 2> "$work/errors" || { cat "$work/errors" > "$work/$how"; }
   done
   if ! grep -q 'decisions=' "$work/imposed"; then

@@ -1,7 +1,7 @@
 // Packed KV on CUDA beside the CPU engine's: both are driven by the same launches. What is packed is rounded
 // twice, first to bf16 and then to the format, so a number that lies near the middle of two codes may get the
 // other one on the GPU: errors are held against what the format itself costs. That bytes are right to the bit
-// for equal rows: tests/kernels/convert_cells_test.cu.
+// for equal rows: tests/kernels/convert_entries_test.cu.
 
 #include "engine/cuda/packed.h"
 
@@ -11,12 +11,12 @@
 #include <string>
 
 #include "engine/cpu/cpu_backend.h"
-#include "engine/cpu/dual_cache.h"
+#include "engine/cpu/mixed_precision_cache.h"
 #include "engine/cpu/packed_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
-#include "tests/cpu/world_checks.h"
+#include "tests/cpu/backend_checks.h"
 #include "tests/cuda/cuda_steps.h"
 #include "tests/support/script_client.h"
 
@@ -25,7 +25,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr CallId kA{1}, kB{2}, kC{3};
+constexpr RequestId kA{1}, kB{2}, kC{3};
 constexpr uint32_t kPage = 32, kPages = 120, kRows = 160;
 
 struct Kind {
@@ -57,8 +57,8 @@ std::unique_ptr<cuda::CudaEngine> gpu_engine(const cuda::DeviceModel& model, con
   return take(cuda::CudaEngine::make(config, &model, tokens, std::move(cache)));
 }
 
-struct Prepared {
-  explicit Prepared(const LlmSpec& spec)
+struct PreparedEngine {
+  explicit PreparedEngine(const LlmSpec& spec)
       : llm(spec), weights(ModelWeights::random(spec, 7)), device(on_device(weights)) {}
   const LlmSpec llm;
   const ModelWeights weights;
@@ -66,7 +66,7 @@ struct Prepared {
 };
 
 using GpuSteps = EngineSteps<cuda::CudaEngine>;
-GpuSteps gpu_steps(const Prepared& p, const GivenTokens& tokens, const Kind& kind, uint64_t seed,
+GpuSteps gpu_steps(const PreparedEngine& p, const GivenTokens& tokens, const Kind& kind, uint64_t seed,
                    bool fused = true, uint32_t graphs = 64) {
   return {kPage, kPages, seed,
           gpu_engine(*p.device, &tokens,
@@ -75,10 +75,10 @@ GpuSteps gpu_steps(const Prepared& p, const GivenTokens& tokens, const Kind& kin
                      graphs)};
 }
 
-Steps plain_steps(const Prepared& p, const GivenTokens& tokens, uint64_t seed) {
+Steps plain_steps(const PreparedEngine& p, const GivenTokens& tokens, uint64_t seed) {
   return {{.page_tokens = kPage, .pages_gpu = kPages, .poison = true}, &p.weights, &tokens, seed};
 }
-EngineSteps<cpu::CpuEngine> cpu_steps(const Prepared& p, const GivenTokens& tokens, const Kind& kind,
+EngineSteps<cpu::CpuEngine> cpu_steps(const PreparedEngine& p, const GivenTokens& tokens, const Kind& kind,
                                       uint64_t seed) {
   auto cache = take(cpu::PackedCache::make({.page_tokens = kPage, .pages_gpu = kPages, .poison = true}, p.llm,
                                            {kind.format, 32, kind.residual, 512}));
@@ -100,7 +100,7 @@ struct Error {
   double relative() const { return std::sqrt(differences / sizes); }
 };
 
-// What a call reads: chunks, decodes, chunks beside decodes, page ends on the way.
+// What a request reads: chunks, decodes, chunks beside decodes, page ends on the way.
 template <typename Engine>
 std::vector<std::vector<float>> drive(EngineSteps<Engine>* steps) {
   using Want = typename EngineSteps<Engine>::Want;
@@ -134,7 +134,7 @@ Error error_of(const std::vector<std::vector<float>>& got, const std::vector<std
 
 TEST_CASE("cuda: packed formats give the CPU engine's logits, but for codes that rounding turns") {
   for (const LlmSpec& llm : models()) {
-    const Prepared p(llm);
+    const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
     auto plain = plain_steps(p, tokens, 9);
     const auto exact = drive(&plain);
@@ -155,7 +155,7 @@ TEST_CASE("cuda: packed formats give the CPU engine's logits, but for codes that
 
 TEST_CASE("cuda: decodes that read packed pages agree with those that read them unpacked") {
   for (const LlmSpec& llm : {models()[0], models()[1]}) {
-    const Prepared p(llm);
+    const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
     for (const Kind& kind : kKinds) {
       auto fused = gpu_steps(p, tokens, kind, 5), staged = gpu_steps(p, tokens, kind, 5, false);
@@ -169,7 +169,7 @@ TEST_CASE("cuda: decodes that read packed pages agree with those that read them 
 
 TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one, to the bit") {
   for (const LlmSpec& llm : {models()[0], models()[1]}) {
-    const Prepared p(llm);
+    const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
@@ -181,12 +181,12 @@ TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one,
   }
 }
 
-TEST_CASE("cuda: what is packed depends on no page, and adopted pages are the computed ones to the bit") {
+TEST_CASE("cuda: what is packed depends on no page, and reused pages are the computed ones to the bit") {
   for (const LlmSpec& llm : models()) {
-    const Prepared p(llm);
+    const PreparedEngine p(llm);
     GivenTokens tokens;
-    for (const CallId call : {kA, kB, kC})
-      tokens.give(call, random_tokens(3, 260, llm.vocab), call == kA ? 240 : 168);
+    for (const RequestId request : {kA, kB, kC})
+      tokens.give(request, random_tokens(3, 260, llm.vocab), request == kA ? 240 : 168);
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
       CAPTURE(llm.head_dim);
@@ -196,17 +196,18 @@ TEST_CASE("cuda: what is packed depends on no page, and adopted pages are the co
         steps.begin(kA);
         steps.run({{kA, 128, false}});
         steps.run({{kA, 64, false}});
-        // KIVI: the first 128 cells are packed now. Who adopts them has no cell of them that is exact.
+        // KIVI: the first 128 KV entries are packed now. Who reuses them has no KV entry of them that is
+        // exact.
         const std::vector<PageId> prefix(steps.pages(kA).begin(), steps.pages(kA).begin() + 4);
         steps.begin(kB, prefix);
         out.push_back(steps.run({{kB, 40}}));
         std::vector<PageId> host, target;
         for (uint32_t i = 0; i < 4; ++i)
           host.push_back(PageId{kPages + 3 * i}), target.push_back(steps.take());
-        steps.engine().told(
-            StartTransfer{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, prefix, host});
-        steps.engine().told(
-            StartTransfer{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target});
+        steps.engine().notify(
+            StartTransfer{{}, TransferId{1}, TransferKind::kOffload, Tier::kGpu, Tier::kHost, prefix, host});
+        steps.engine().notify(
+            StartTransfer{{}, TransferId{2}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, target});
         steps.begin(kC, target);
         out.push_back(steps.run({{kC, 40}}));
         out.push_back(steps.run({{kB, 1}}));
@@ -222,13 +223,13 @@ TEST_CASE("cuda: what is packed depends on no page, and adopted pages are the co
   }
 }
 
-TEST_CASE("cuda: who adopts what another call of the same step packs finds it") {
+TEST_CASE("cuda: who reuses what another request of the same step packs finds it") {
   for (const Kind& kind : {kKinds[0], kKinds[1], kKinds[2]}) {
     CAPTURE(std::string(format_name(kind.format)));
-    const Prepared p(models()[0]);
+    const PreparedEngine p(models()[0]);
     GivenTokens tokens;
-    for (const CallId call : {kA, kB}) tokens.give(call, random_tokens(3, 260, p.llm.vocab), 100);
-    // kB adopts the pages that kA fills: in the same step, or in the next one.
+    for (const RequestId request : {kA, kB}) tokens.give(request, random_tokens(3, 260, p.llm.vocab), 100);
+    // kB reuses the pages that kA fills: in the same step, or in the next one.
     const auto run = [&](bool together) {
       auto cache =
           take(cuda::make_packed({kind.format, 32, 0, true}, {kPage, kPages, 20, kRows, true}, &p.llm));
@@ -236,21 +237,22 @@ TEST_CASE("cuda: who adopts what another call of the same step packs finds it") 
       const std::vector<PageId> pages = {PageId{4}, PageId{7}};
       std::vector<PlanEntry> entries = {{kA, EntryKind::kChunk, true, false, 64, 0},
                                         {kB, EntryKind::kChunk, true, true, 36, 64}};
-      std::vector<PageGrant> grants = {
+      std::vector<PageAllocation> allocations = {
           {0, 0, pages[0]}, {0, 0, pages[1]}, {0, 1, PageId{9}}, {0, 1, PageId{3}}};
-      const Adoption adoption{kB, pages};
-      StepValues values;
+      const PrefixHit prefix_hit{kB, pages};
+      DataOutcomes values;
       if (together) {
-        engine->step({.entries = entries, .grants = grants, .adoptions = {&adoption, 1}}, 0, &values);
+        engine->step({.entries = entries, .allocations = allocations, .prefix_hits = {&prefix_hit, 1}}, 0,
+                     &values);
         return engine->logits();
       }
       const std::span<const PlanEntry> first(entries.data(), 1);
-      engine->step({.entries = first, .grants = {grants.data(), 2}, .adoptions = {}}, 0, &values);
-      for (PageGrant& grant : grants) grant.entry = 0;
+      engine->step({.entries = first, .allocations = {allocations.data(), 2}, .prefix_hits = {}}, 0, &values);
+      for (PageAllocation& allocation : allocations) allocation.entry = 0;
       engine->step({.step = StepId{1},
                     .entries = {entries.data() + 1, 1},
-                    .grants = {grants.data() + 2, 2},
-                    .adoptions = {&adoption, 1}},
+                    .allocations = {allocations.data() + 2, 2},
+                    .prefix_hits = {&prefix_hit, 1}},
                    0, &values);
       return engine->logits();
     };
@@ -267,8 +269,8 @@ class AllEngines final : public OutcomeSource {
  public:
   AllEngines(cuda::CudaEngine* gpu, cpu::CpuEngine* cpu, cpu::CpuEngine* exact)
       : gpu_(*gpu), cpu_(*cpu), exact_(exact) {}
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
-    StepValues same;
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
+    DataOutcomes same;
     gpu_.step(launch, offset, &same);
     cpu_.step(launch, offset, values);
     const std::vector<float> got = gpu_.logits();
@@ -279,22 +281,22 @@ class AllEngines final : public OutcomeSource {
       exact_->step(launch, offset, &same);
       format.add(expected, {exact_->logits().begin(), exact_->logits().end()});
     }
-    ageings += launch.ageings.size();
-    adoptions += launch.adoptions.size();
-    for (const CellRun& run : launch.formats) (run.four ? wide : narrow) += run.count;
+    requantisations += launch.requantisations.size();
+    prefix_hits += launch.prefix_hits.size();
+    for (const FormatRun& run : launch.formats) (run.four ? dequantized : low_bit) += run.count;
   }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+  void notify(const Command& command) override {
+    const auto* drop = std::get_if<DropRequestState>(&command);
+    preemptions += drop != nullptr && drop->reason == DropRequestState::Reason::kPreempted;
     const auto* transfer = std::get_if<StartTransfer>(&command);
     transfers += transfer != nullptr;
-    gpu_.told(command), cpu_.told(command);
-    if (exact_ != nullptr) exact_->told(command);
+    gpu_.notify(command), cpu_.notify(command);
+    if (exact_ != nullptr) exact_->notify(command);
   }
 
   Error error, format;
   bool finite = true;
-  uint64_t ageings = 0, adoptions = 0, narrow = 0, wide = 0, preemptions = 0, transfers = 0;
+  uint64_t requantisations = 0, prefix_hits = 0, low_bit = 0, dequantized = 0, preemptions = 0, transfers = 0;
 
  private:
   cuda::CudaEngine& gpu_;
@@ -308,7 +310,7 @@ CoreConfig config_of(const std::string& precision, uint64_t seed) {
   config.page_tokens = kPage;
   config.unit_tokens = prng.chance(1, 2) ? 8 : kPage;
   config.pages_gpu = static_cast<uint32_t>(precision == "triaxial" ? prng.range(24, 40) : prng.range(18, 24));
-  config.calls_max = static_cast<uint32_t>(prng.range(2, 6));
+  config.requests_max = static_cast<uint32_t>(prng.range(2, 6));
   config.step_tokens_max = static_cast<uint32_t>(prng.range(24, 96));
   config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
   PolicySet& set = config.policies;
@@ -321,33 +323,34 @@ CoreConfig config_of(const std::string& precision, uint64_t seed) {
     set.precision_spec.ageing = seed % 2 == 0 ? Ageing::kRequantise : Ageing::kIgnore;
   } else if (prng.chance(1, 2)) {
     set.placement = "host";
-    config.pages_host = 20, config.clean_pages_target = config.pages_gpu / 2, config.clean_batch_pages = 4;
+    config.pages_host = 20, config.offload_pages_target = config.pages_gpu / 2,
+    config.offload_batch_pages = 4;
   }
-  const auto wrong = validate_core_config(config);
-  if (wrong) check_failed(wrong->c_str(), __FILE__, __LINE__);
+  const auto problem = validate_core_config(config);
+  if (problem) check_failed(problem->c_str(), __FILE__, __LINE__);
   return config;
 }
 
 std::unique_ptr<cpu::KvCache> cpu_cache(const CoreConfig& config, const LlmSpec& llm, const Precision& axis) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, true};
-  if (axis.by_tag()) return take(cpu::DualCache::make(memory, llm, {config.pages_int2, 32, 512}));
+  if (axis.by_tag()) return take(cpu::MixedPrecisionCache::make(memory, llm, {config.pages_int2, 32, 512}));
   return take(cpu::PackedCache::make(memory, llm, {axis.prompt_format(), 32, axis.exact_tokens_max(), 512}));
 }
 cuda::OwnedCache gpu_cache(const CoreConfig& config, const LlmSpec& llm, const Precision& axis, bool fused) {
   const cuda::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, 128, true};
-  if (axis.by_tag()) return take(cuda::make_dual({config.pages_int2, 32, fused}, memory, &llm));
+  if (axis.by_tag()) return take(cuda::make_mixed_precision({config.pages_int2, 32, fused}, memory, &llm));
   return take(cuda::make_packed({axis.prompt_format(), 32, axis.exact_tokens_max(), fused}, memory, &llm));
 }
 
 struct Totals {
   Error error, format;
-  uint64_t ageings = 0, adoptions = 0, narrow = 0, wide = 0, preemptions = 0, transfers = 0;
+  uint64_t requantisations = 0, prefix_hits = 0, low_bit = 0, dequantized = 0, preemptions = 0, transfers = 0;
 
   void add(const AllEngines& run) {
     error.differences += run.error.differences, error.sizes += run.error.sizes;
     format.differences += run.format.differences, format.sizes += run.format.sizes;
-    ageings += run.ageings, adoptions += run.adoptions;
-    narrow += run.narrow, wide += run.wide;
+    requantisations += run.requantisations, prefix_hits += run.prefix_hits;
+    low_bit += run.low_bit, dequantized += run.dequantized;
     preemptions += run.preemptions, transfers += run.transfers;
   }
 };
@@ -357,7 +360,7 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
   CAPTURE(precision);
   CAPTURE(seed);
   const LlmSpec llm = models()[seed % 3];
-  const Prepared p(llm);
+  const PreparedEngine p(llm);
   RunOptions options;
   options.check_invariants = true;
   options.engines = {config_of(precision, seed)};
@@ -365,7 +368,7 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
   const PolicyAxes axes = make_axes(config.policies);
   ScriptClient client({.seed = seed,
                        .sessions = 4,
-                       .calls_per_session = 3,
+                       .requests_per_session = 3,
                        .unit_tokens = config.unit_tokens,
                        .prompt_tokens_max = 150,
                        .output_tokens_max = 30,
@@ -374,16 +377,16 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
   cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
   cuda::CudaEngineConfig own;
   own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
-  own.rows_max = 128, own.samples_max = config.calls_max, own.poison = true;
+  own.rows_max = 128, own.samples_max = config.requests_max, own.poison = true;
   const auto gpu = take(
       cuda::CudaEngine::make(own, p.device.get(), &tokens, gpu_cache(config, p.llm, *axes.precision, fused)));
   cpu::CpuEngine cpu({}, &p.weights, &tokens, cpu_cache(config, llm, *axes.precision));
   cpu::CpuEngine exact({}, &p.weights, &tokens,
                        paged({config.page_tokens, config.pages_gpu, config.pages_host, true}, llm));
   AllEngines all(gpu.get(), &cpu, axes.precision->by_tag() ? nullptr : &exact);
-  cpu::CpuBackend world({{config.steps_in_flight_max}}, &all, drawn_times(seed));
+  cpu::CpuBackend backend({{config.steps_in_flight_max}}, &all, drawn_times(seed));
   Recorder recorder(options, {"packed", seed});
-  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
   CHECK(client.content());
   CHECK(all.finite);
@@ -393,7 +396,7 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
 
 }  // namespace
 
-TEST_CASE("X-2 cuda world: packed formats under chunks, shared prefixes, preemption and the host tier") {
+TEST_CASE("X-2 cuda backend: packed formats under chunks, shared prefixes, preemption and the host tier") {
   double coarsest = 0;  // of any format
   for (const std::string precision : {"fp8", "int4", "fp4", "kivi_int2", "triaxial"}) {
     Totals totals;
@@ -403,17 +406,18 @@ TEST_CASE("X-2 cuda world: packed formats under chunks, shared prefixes, preempt
     const double format = by_tag ? coarsest : totals.format.relative();
     MESSAGE(precision << ": relative error of logits " << totals.error.relative() << ", of the format "
                       << format << ", " << totals.preemptions << " preemptions, " << totals.transfers
-                      << " transfers, " << totals.adoptions << " adoptions, " << totals.ageings
-                      << " ageings, cells of 2 bits " << totals.narrow << ", of 4 " << totals.wide);
+                      << " transfers, " << totals.prefix_hits << " prefix hits, " << totals.requantisations
+                      << " ageings, KV entries of 2 bits " << totals.low_bit << ", of 4 "
+                      << totals.dequantized);
     CHECK(totals.error.relative() < bf16_tolerance(models()[0]) + 0.5 * format);
-    CHECK(totals.adoptions > 0);
+    CHECK(totals.prefix_hits > 0);
     CHECK(totals.preemptions > 0);
     if (!by_tag) {
       CHECK(totals.transfers > 0);
       continue;
     }
-    CHECK(totals.narrow > 0);
-    CHECK(totals.wide > 0);
-    CHECK(totals.ageings > 0);
+    CHECK(totals.low_bit > 0);
+    CHECK(totals.dequantized > 0);
+    CHECK(totals.requantisations > 0);
   }
 }

@@ -36,17 +36,17 @@ TEST_CASE("X-5 cuda: turns that begin with prefixes on the host read what the CP
               {"arkvale", RetrievalMethod::kArkvale},
               {"shadowkv", RetrievalMethod::kShadowkv},
               {"infinigen", RetrievalMethod::kInfinigen}};
-  const std::vector<RetrievalCall> calls = turns_of_sessions(16, 3, 4, 1);
+  const std::vector<RetrievalRequest> requests = turns_of_sessions(16, 3, 4, 1);
   LlmSpec llm = tiny_model("llama", 8, 2);
   llm.head_dim = 64, llm.layers = 3, llm.hidden = 256, llm.intermediate = 256, llm.vocab = 256;
   for (const auto& row : rows) {
     CAPTURE(row.name);
     // FreeKV's pages lie on the host as NHD: a kernel fetches them; the others' are copied.
-    const Compared got = run_both(setting_of(row.name, row.method), row.method, calls, llm);
+    const Compared got = run_both(setting_of(row.name, row.method), row.method, requests, llm);
     MESSAGE(row.name << ": relative error of logits, median " << quantile(got.errors, 0.5) << ", 90 % "
                      << quantile(got.errors, 0.9) << ", worst " << got.errors.back() << "; "
-                     << got.pages_adopted << " pages adopted");
-    CHECK(got.pages_adopted > 60);
+                     << got.pages_reused << " pages reused");
+    CHECK(got.pages_reused > 60);
     CHECK(got.samples_that_chose > 50);
     CHECK(quantile(got.errors, 0.5) < bf16_tolerance(llm));
     CHECK(std::abs(static_cast<double>(got.chosen_gpu) / static_cast<double>(got.chosen_cpu) - 1) < 0.02);

@@ -1,4 +1,4 @@
-// Recalling what a budget has left of a prompt on CUDA (recalled_cells.h), step by step beside the CPU
+// Recalling what a budget has left of a prompt on CUDA (recalled_entries.h), step by step beside the CPU
 // engine. Pages are poisoned before they are written: whoever reads what was not handed over samples NaN.
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ namespace {
 
 // Of some the prompt is cut to more pages than the arena has (7 of 16 tokens), of some to fewer; the last is
 // shorter than the budget.
-const std::vector<RetrievalCall> kCalls = {
+const std::vector<RetrievalRequest> kRequests = {
     {0, 300, 40}, {0, 390, 30}, {900, 401, 24}, {900, 350, 90}, {2'000, 40, 60}};
 
 RetrievalSetting setting_of(RetrievalMethod method, const char* scorer, const char* budget) {
@@ -26,7 +26,7 @@ RetrievalSetting setting_of(RetrievalMethod method, const char* scorer, const ch
   spec.tau_q32 = 2 * kOneQ32;  // every head is corrected: a near tie is forgotten in the next step
   out.scorer = scorer, out.budget = budget;
   out.budget_spec.sinks = 3, out.budget_spec.window = 8;
-  out.budget_spec.cells = 183;
+  out.budget_spec.kv_entries = 183;
   out.budget_spec.ratio = kWhole * 6 / 10;
   return out;
 }
@@ -39,7 +39,7 @@ LlmSpec model() {
 
 }  // namespace
 
-TEST_CASE("G-2 cuda recalled cells: what is left of prompts is recalled as the CPU engine recalls it") {
+TEST_CASE("G-2 cuda recalled KV entries: what is left of prompts is recalled as the CPU engine recalls it") {
   const struct {
     RetrievalMethod method;
     const char *scorer, *budget;
@@ -50,7 +50,7 @@ TEST_CASE("G-2 cuda recalled cells: what is left of prompts is recalled as the C
     const std::string name = std::string(row.scorer) + " " + row.budget;
     CAPTURE(name);
     const Compared got =
-        run_both(setting_of(row.method, row.scorer, row.budget), row.method, kCalls, model());
+        run_both(setting_of(row.method, row.scorer, row.budget), row.method, kRequests, model());
     MESSAGE(name << ": relative error of logits, median " << quantile(got.errors, 0.5) << ", 90 % "
                  << quantile(got.errors, 0.9) << ", worst " << got.errors.back() << "; pages recalled "
                  << got.blocking_gpu << " of " << got.blocking_cpu << ", " << got.compressions

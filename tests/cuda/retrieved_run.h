@@ -1,4 +1,4 @@
-// Runs of retrieval on the CUDA engine: the real policy, calls that come and go.
+// Runs of retrieval on the CUDA engine: the real policy, requests that come and go.
 
 #ifndef KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
 #define KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
@@ -16,17 +16,17 @@
 #include "engine/cuda/happens_before.h"
 #include "engine/cuda/retrieved.h"
 #include "engine/driver.h"
-#include "engine/imposed_source.h"
+#include "engine/forced_outcomes.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
 #include "sim/behaviour_retrieval.h"
+#include "tests/cpu/backend_checks.h"
 #include "tests/cpu/retrieval_run.h"
-#include "tests/cpu/world_checks.h"
 #include "tests/cuda/cuda_steps.h"
 
 namespace kvtwin::testing {
 
-inline const std::vector<RetrievalCall> kRetrievalCalls = {
+inline const std::vector<RetrievalRequest> kRetrievalRequests = {
     {0, 400, 40}, {0, 90, 180}, {50, 333, 20}, {60, 30, 25}, {5'000, 257, 60}};
 
 inline LlmSpec retrieval_model(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
@@ -55,17 +55,17 @@ inline RetrievalMethod method_named(const std::string& name) {
 }
 
 struct CudaOutcome {
-  std::map<CallId, std::vector<float>> logits;
+  std::map<RequestId, std::vector<float>> logits;
   LayerRecall recalled;  // sums
   uint64_t preemptions = 0, digest = 0, replays = 0;
-  ImposedSource::Counts imposed;  // steps
+  ForcedOutcomes::Counts forced_outcome;  // steps
 };
 
-class CudaListener final : public ImposableSource {
+class CudaListener final : public ForcibleSource {
  public:
   CudaListener(cuda::CudaEngine* engine, uint32_t vocab, bool finite, CudaOutcome* out)
       : engine_(engine), vocab_(vocab), finite_(finite), out_(out) {}
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     engine_->step(launch, offset, values);
     for (const LayerRecall& one : values->recalls) {
       LayerRecall& sum = out_->recalled;
@@ -75,20 +75,20 @@ class CudaListener final : public ImposableSource {
     const std::vector<float> logits = engine_->logits();
     const auto samples = engine_->samples();
     for (size_t i = 0; i < samples.size(); ++i) {
-      std::vector<float>& all = out_->logits[samples[i].call];
+      std::vector<float>& all = out_->logits[samples[i].request];
       for (size_t k = i * vocab_; k < (i + 1) * vocab_; ++k) {
         if (finite_ && !std::isfinite(logits[k]))
-          FAIL_CHECK("not a number: a cell was read that nobody wrote");
+          FAIL_CHECK("not a number: a KV entry was read that nobody wrote");
         all.push_back(logits[k]);
       }
     }
   }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    out_->preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
-    engine_->told(command);
+  void notify(const Command& command) override {
+    const auto* drop = std::get_if<DropRequestState>(&command);
+    out_->preemptions += drop != nullptr && drop->reason == DropRequestState::Reason::kPreempted;
+    engine_->notify(command);
   }
-  void impose(const StepValues* given) override { engine_->impose(given); }
+  void force_outcomes(const DataOutcomes* given) override { engine_->force_outcomes(given); }
 
  private:
   cuda::CudaEngine* const engine_;
@@ -97,23 +97,23 @@ class CudaListener final : public ImposableSource {
   CudaOutcome* const out_;
 };
 
-// `imposed`: what a behaviour model draws is performed, whatever the values would decide. `graphs`: so many
-// forms of steps are kept to be replayed.
+// `forced_outcome`: what a behaviour model draws is performed, whatever the values would decide. `graphs`: so
+// many forms of steps are kept to be replayed.
 inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::DeviceModel& model,
                                const LlmSpec& llm, const cuda::OrderTests& tests = {},
-                               const std::optional<sim::RetrievalBehaviour>& imposed = {},
+                               const std::optional<sim::RetrievalBehaviour>& forced_outcome = {},
                                uint32_t graphs = 64) {
   CudaOutcome out;
   RunOptions options;
   options.check_invariants = true;
   options.engines = {core_of(setting)};
   const CoreConfig& core = options.engines[0];
-  ArrivingCalls client(kRetrievalCalls);
+  ArrivingRequests client(kRetrievalRequests);
   cpu::IdentityTokens tokens({.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = llm.vocab});
   cuda::CudaEngineConfig config;
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
-  config.rows_max = core.step_tokens_max, config.samples_max = core.calls_max, config.poison = true;
+  config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
   config.graphs_max = graphs;
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
@@ -129,23 +129,23 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
       cuda::CudaEngine::make(config, &model, &tokens, std::move(cache));
   REQUIRE(engine.has_value());
   CudaListener listener(engine->get(), llm.vocab, tests.left_out == cuda::Edge::kNone, &out);
-  std::optional<sim::RetrievalSource> model_says;
-  std::optional<ImposedSource> told;
-  if (imposed) {
-    model_says.emplace(*imposed, method_named(setting.retrieval), setting.spec, setting.page_tokens,
-                       llm.layers, llm.kv_heads);
-    told.emplace(&*model_says, &listener);
+  std::optional<sim::RetrievalSource> model_source;
+  std::optional<ForcedOutcomes> notify;
+  if (forced_outcome) {
+    model_source.emplace(*forced_outcome, method_named(setting.retrieval), setting.spec, setting.page_tokens,
+                         llm.layers, llm.kv_heads);
+    notify.emplace(&*model_source, &listener);
   }
-  OutcomeSource* const source = told ? static_cast<OutcomeSource*>(&*told) : &listener;
-  cpu::CpuBackend world({{setting.in_flight}}, source, drawn_times(setting.seed));
+  OutcomeSource* const source = notify ? static_cast<OutcomeSource*>(&*notify) : &listener;
+  cpu::CpuBackend backend({{setting.in_flight}}, source, drawn_times(setting.seed));
   Recorder recorder(options, {"retrieval", setting.seed});
-  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
-  CHECK(client.finished == kRetrievalCalls.size());
+  CHECK(client.finished == kRetrievalRequests.size());
   check_replays(recorder.finish(end), end.digest);
   out.digest = end.digest;
   out.replays = (*engine)->graph_replays();
-  if (told) out.imposed = told->recalls();
+  if (notify) out.forced_outcome = notify->recalls();
   return out;
 }
 

@@ -78,7 +78,8 @@ TEST_CASE("cuda: with heads of 128 retrieval replayed is retrieval started one b
   check_replays(retrieval_model(128, 4, 4));
 }
 
-TEST_CASE("F-6 cuda: with a budget beyond every call nothing moves, and the dense engine's bits come out") {
+TEST_CASE(
+    "F-6 cuda: with a budget beyond every request nothing moves, and the dense engine's bits come out") {
   const OnDevice d(retrieval_model(64, 8, 2));
   RetrievalSetting setting = setting_of("freekv", 0.5);
   setting.spec.budget_tokens = 960, setting.pages_gpu = 200;
@@ -124,7 +125,7 @@ TEST_CASE("X-8 cuda: the recorder finds each edge that is left out") {
   }
 }
 
-TEST_CASE("cuda: calls that are preempted and come back under retrieval end, with numbers") {
+TEST_CASE("cuda: requests that are preempted and come back under retrieval end, with numbers") {
   const OnDevice d(retrieval_model(64, 8, 2));
   uint64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {

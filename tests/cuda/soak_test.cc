@@ -1,6 +1,6 @@
-// A soak of the CUDA engine: random scenarios of every kind under a pool that is too small, with calls that
-// are cancelled and copies that fail. Each runs twice: both runs compute the same bits, and after the second
-// the GPU has as much free memory as before it. `cuda_soak_test FIRST END` runs seeds [FIRST, END).
+// A soak of the CUDA engine: random scenarios of every kind under a pool that is too small, with requests
+// that are cancelled and copies that fail. Each runs twice: both runs compute the same bits, and after the
+// second the GPU has as much free memory as before it. `cuda_soak_test FIRST END` runs seeds [FIRST, END).
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -27,15 +27,15 @@ bool shared = false;
 // Some copies fail: they were made, and nobody may read them.
 class FailingCopies final : public Backend {
  public:
-  FailingCopies(Backend* world, uint64_t seed) : world_(*world), prng_(seed) {}
-  void submit(const Command& command) override { world_.submit(command); }
+  FailingCopies(Backend* backend, uint64_t seed) : backend_(*backend), prng_(seed) {}
+  void submit(const Command& command) override { backend_.submit(command); }
   bool next(Instant* now, Event* event) override {
-    if (!world_.next(now, event)) return false;
+    if (!backend_.next(now, event)) return false;
     fail(event);
     return true;
   }
   bool interrupt(EngineId engine, Event* event) override {
-    if (!world_.interrupt(engine, event)) return false;
+    if (!backend_.interrupt(engine, event)) return false;
     fail(event);
     return true;
   }
@@ -50,22 +50,22 @@ class FailingCopies final : public Backend {
     ++failed;
     *event = TransferFailed{done->engine, done->transfer};
   }
-  Backend& world_;
+  Backend& backend_;
   Prng prng_;
 };
 
-enum class Kind : uint32_t { kDense, kHostTier, kDemote, kCompressed, kRetrieved, kImposed, kKinds };
-const std::string kNames[] = {"dense", "host tier", "demote", "drops cells", "retrieves", "imposed"};
+enum class Kind : uint32_t { kDense, kHostTier, kOffload, kCompressed, kRetrieved, kForced, kKinds };
+const std::string kNames[] = {"dense", "host tier", "offload", "drops KV entries", "retrieves", "forced"};
 
 const Method kMethods[] = {{"snapkv", "uniform", "compact"},
                            {"knorm", "ratio", "ragged", 2},
                            {"snapkv", "ada", "ragged", 1},
                            {"fastkvzip", "released", "ragged", 2},
-                           {"streaming_llm", "uniform", "arena"},
+                           {"streaming_llm", "uniform", "ring"},
                            {"h2o", "uniform", "compact"},
                            {"raas", "uniform", "ragged", 1},
                            {"kvzip", "top_across_layers", "ragged", 1},
-                           {"intent_rule", "uniform", "page_mask_dead"},
+                           {"intent_rule", "uniform", "page_mask"},
                            {"judge_q", "ada", "ragged", 1},
                            {"expected_attention", "ratio", "compact"},
                            {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}};
@@ -85,9 +85,9 @@ void draw_plain(Kind kind, Prng* prng, CoreConfig* config) {
   if (kind == Kind::kDense) return;
   config->policies.placement = "host";
   config->pages_host = config->pages_gpu;
-  config->clean_pages_target = config->pages_gpu / 2;
-  config->clean_batch_pages = 4;
-  if (kind == Kind::kDemote) config->preemption = PreemptionKind::kDemote;
+  config->offload_pages_target = config->pages_gpu / 2;
+  config->offload_batch_pages = 4;
+  if (kind == Kind::kOffload) config->preemption = PreemptionKind::kSwap;
 }
 
 void draw_retrieved(Prng* prng, CoreConfig* config) {
@@ -108,22 +108,22 @@ Scene draw_scene(uint64_t seed, const LlmSpec& llm) {
     out.config = config_of(kMethods[prng.range(0, std::size(kMethods) - 1)], llm);
     out.config.page_tokens = out.config.unit_tokens = 16;
     BudgetSpec& budget = out.config.policies.budget_spec;
-    budget.sinks = 4, budget.window = 8, budget.cells = 40, budget.chunk_tokens = 32;
+    budget.sinks = 4, budget.window = 8, budget.kv_entries = 40, budget.chunk_tokens = 32;
     const PolicySet& set = out.config.policies;
     const uint32_t groups = make_axes(set).layout->has_groups() ? set.layout_spec.groups() : 1;
     out.config.pages_gpu = static_cast<uint32_t>(prng.range(14, 24)) * groups;
     out.prompt_max = 150;
-  } else if (out.kind == Kind::kRetrieved || out.kind == Kind::kImposed) {
+  } else if (out.kind == Kind::kRetrieved || out.kind == Kind::kForced) {
     draw_retrieved(&prng, &out.config);
     out.prompt_max = 330;
   } else {
     draw_plain(out.kind, &prng, &out.config);
   }
-  out.config.calls_max = static_cast<uint32_t>(prng.range(2, 6));
+  out.config.requests_max = static_cast<uint32_t>(prng.range(2, 6));
   out.config.step_tokens_max = static_cast<uint32_t>(prng.range(48, 96));
   out.config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
-  const auto wrong = validate_core_config(out.config);
-  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
+  const auto problem = validate_core_config(out.config);
+  REQUIRE_MESSAGE(!problem.has_value(), problem.value_or(""));
   return out;
 }
 
@@ -149,7 +149,7 @@ cuda::OwnedCache cache_of(const Scene& scene, const OnDevice& d, uint64_t delays
 }
 
 struct SceneRun {
-  std::map<CallId, std::vector<float>> logits;
+  std::map<RequestId, std::vector<float>> logits;
   uint64_t digest = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
 };
 
@@ -159,30 +159,30 @@ SceneRun run_scene(const Scene& scene, const OnDevice& d, uint64_t delays) {
   cpu::IdentityTokens tokens({.seed = scene.seed, .unit_tokens = config.unit_tokens, .vocab = d.llm.vocab});
   cuda::CudaEngineConfig own;
   own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
-  own.rows_max = config.step_tokens_max, own.samples_max = config.calls_max;
+  own.rows_max = config.step_tokens_max, own.samples_max = config.requests_max;
   own.poison = true;
   auto engine = cuda::CudaEngine::make(own, d.model.get(), &tokens, cache_of(scene, d, delays));
   REQUIRE_MESSAGE(engine.has_value(), (engine ? std::string() : engine.error().text()));
   CudaOutcome heard;
   CudaListener listener(engine->get(), d.llm.vocab, true, &heard);
-  std::optional<sim::RetrievalSource> says;
-  std::optional<ImposedSource> told;
+  std::optional<sim::RetrievalSource> message;
+  std::optional<ForcedOutcomes> notify;
   OutcomeSource* source = &listener;
-  if (scene.kind == Kind::kImposed && config.policies.retrieval != "quest") {
-    says.emplace(sim::RetrievalBehaviour{scene.seed, uint64_t{1} << 30, {}, {uint64_t{1} << 30}},
-                 method_named(config.policies.retrieval), config.policies.retrieval_spec, config.page_tokens,
-                 d.llm.layers, d.llm.kv_heads);
-    source = &told.emplace(&*says, &listener);
+  if (scene.kind == Kind::kForced && config.policies.retrieval != "quest") {
+    message.emplace(sim::RetrievalBehaviour{scene.seed, uint64_t{1} << 30, {}, {uint64_t{1} << 30}},
+                    method_named(config.policies.retrieval), config.policies.retrieval_spec,
+                    config.page_tokens, d.llm.layers, d.llm.kv_heads);
+    source = &notify.emplace(&*message, &listener);
   }
   ScriptClient client({.seed = scene.seed,
                        .sessions = 4,
-                       .calls_per_session = 3,
+                       .requests_per_session = 3,
                        .unit_tokens = config.unit_tokens,
                        .prompt_tokens_max = scene.prompt_max,
                        .output_tokens_max = 40,
                        .cancels_per_100 = scene.seed % 2 == 0 ? 30u : 0u});
-  cpu::CpuBackend world({{config.steps_in_flight_max}}, source, drawn_times(scene.seed));
-  FailingCopies failing(&world, scene.seed);
+  cpu::CpuBackend backend({{config.steps_in_flight_max}}, source, drawn_times(scene.seed));
+  FailingCopies failing(&backend, scene.seed);
   RunOptions options;
   options.check_invariants = true;
   options.engines = {config};
@@ -191,7 +191,7 @@ SceneRun run_scene(const Scene& scene, const OnDevice& d, uint64_t delays) {
   CHECK(end.idle);
   CHECK(client.content());
   check_replays(recorder.finish(end), end.digest);
-  if (told) CHECK(told->recalls().met == told->recalls().imposed);
+  if (notify) CHECK(notify->recalls().met == notify->recalls().forced_outcome);
   SceneRun out{std::move(heard.logits), end.digest, heard.preemptions, failing.copies, failing.failed, 0};
   for (const ScriptClient::Answer& answer : client.answers())
     out.cancelled += answer.kind == ScriptClient::Answer::Kind::kCancelled;
@@ -214,7 +214,7 @@ LlmSpec model_for(uint64_t seed) { return seed / 6 % 2 == 0 ? cuda_models()[4] :
 TEST_CASE("soak: whatever happens, equal runs are equal to the bit, and memory comes back") {
   std::map<uint64_t, SceneRun> first;
   struct Totals {
-    uint64_t runs = 0, calls = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
+    uint64_t runs = 0, requests = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
   } totals[static_cast<size_t>(Kind::kKinds)];
   Memory before;
   for (const bool again : {false, true}) {
@@ -233,7 +233,7 @@ TEST_CASE("soak: whatever happens, equal runs are equal to the bit, and memory c
       CHECK(out.digest == was.digest);
       CHECK(out.logits == was.logits);
       Totals& sum = totals[static_cast<size_t>(scene.kind)];
-      ++sum.runs, sum.calls += out.logits.size(), sum.preemptions += out.preemptions;
+      ++sum.runs, sum.requests += out.logits.size(), sum.preemptions += out.preemptions;
       sum.copies += out.copies, sum.failed += out.failed, sum.cancelled += out.cancelled;
     }
   }
@@ -244,7 +244,7 @@ TEST_CASE("soak: whatever happens, equal runs are equal to the bit, and memory c
   MESSAGE("device memory free before and after the second pass: " << before.free << ", " << after.free);
   for (size_t kind = 0; kind < std::size(totals); ++kind) {
     const Totals& t = totals[kind];
-    MESSAGE(kNames[kind] << ": " << t.runs << " runs, " << t.calls << " calls, " << t.preemptions
+    MESSAGE(kNames[kind] << ": " << t.runs << " runs, " << t.requests << " requests, " << t.preemptions
                          << " preemptions, " << t.cancelled << " cancelled, " << t.failed << " of "
                          << t.copies << " copies failed");
   }

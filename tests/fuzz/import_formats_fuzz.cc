@@ -15,7 +15,7 @@ namespace {
 
 using namespace kvtwin;
 
-struct Checked : TraceSink {  // what an importer passes on may be refused, but must not crash anyone
+struct CheckingSink : TraceSink {  // what an importer passes on may be refused, but must not crash anyone
   SessionChecker checker;
   v1::TraceHeader head;
   Result<void> header(const v1::TraceHeader& h) override { return head = h, checker.header(h); }
@@ -32,7 +32,7 @@ struct Checked : TraceSink {  // what an importer passes on may be refused, but 
 struct Small : TraceSink {
   explicit Small(TraceSink* sink) : next(sink) {}
   TraceSink* next;
-  Checked checked;
+  CheckingSink checked;
   uint64_t tokens = 0;
   Result<void> header(const v1::TraceHeader& h) override {
     if (auto good = checked.header(h); !good) return good;
@@ -45,7 +45,7 @@ struct Small : TraceSink {
   Result<void> session(const v1::Session& s) override {
     if (auto good = checked.session(s); !good) return good;
     for (const v1::Node& node : s.nodes()) tokens += node.llm().prompt_tokens();
-    if (tokens > kTokensMax) return mistake("fuzz", "enough tokens");
+    if (tokens > kTokensMax) return make_error("fuzz", "enough tokens");
     return next->session(s);
   }
   Result<void> done() override { return next->done(); }
@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.jitter_ns = (bits & 0x40) != 0 ? 1000 : 0;
   options.sharing = static_cast<PrefixSharing>((bits >> 4) % 3);
   if ((bits & 3) == 3) {
-    Checked checked;
+    CheckingSink checked;
     (void)import_trace(format, path, options, &checked);
     return 0;
   }

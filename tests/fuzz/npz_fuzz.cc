@@ -1,4 +1,4 @@
-// Any bytes, read as an array, as a retention profile and as its textproto: a result or a mistake that says
+// Any bytes, read as an array, as a retention profile and as its textproto: a result or an error that says
 // where. A profile that is taken is within its limits, and its textproto reads back.
 #include <cmath>
 #include <cstdint>
@@ -23,11 +23,11 @@ void demand(bool good, const char* what) {
 template <typename T>
 void demand_named(const Result<T>& result) {
   if (!result)
-    demand(!result.error().where.empty() && !result.error().what.empty(), "a mistake without place or text");
+    demand(!result.error().where.empty() && !result.error().what.empty(), "an error without place or text");
 }
 
 void use(const RetentionProfile& p) {
-  demand(p.mu.size() == p.heads() && p.share_sigma.size() == p.heads(), "tables of the wrong size");
+  demand(p.mu.size() == p.heads() && p.fraction_sigma.size() == p.heads(), "tables of the wrong size");
   for (const double x : p.mu) demand(x >= 0 && x <= 1, "a fraction that is none");
   const Ratios half = scaled_to_mean(p.mu, p.sigma, 0.5);
   for (const double x : half.mu) demand(x >= 0 && x <= 1, "a scaled fraction that is none");

@@ -1,4 +1,4 @@
-// Any bytes, read as a safetensors file: tensors that lie inside them, or a mistake that says what is wrong.
+// Any bytes, read as a safetensors file: tensors that lie inside them, or an error that says what is wrong.
 // What was read is written, and must be read again.
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto read = parse_safetensors(bytes, "fuzz");
   if (!read) {
-    demand(!read.error().where.empty() && !read.error().what.empty(), "a mistake without place or text");
+    demand(!read.error().where.empty() && !read.error().what.empty(), "an error without place or text");
     return 0;
   }
   std::string again;

@@ -1,4 +1,4 @@
-// Any bytes, read as a scenario: a scenario or mistakes that say where. The lines after the first 0 byte
+// Any bytes, read as a scenario: a scenario or errors that say where. The lines after the first 0 byte
 // are --set arguments. What was resolved is written, and must be a scenario again.
 #include <cstdint>
 #include <cstdio>
@@ -38,10 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string path = KVTWIN_SOURCE_DIR "/scenarios/fuzz.textproto";
   const auto scenario = parse_scenario(all.substr(0, zero), path, lines_of(sets));
   if (!scenario) {
-    demand(!scenario.error().empty(), "refused without a mistake", std::string(all));
-    for (const Mistake& mistake : scenario.error())
-      demand(!mistake.where.empty() && !mistake.what.empty(), "a mistake without place or text",
-             mistake.text());
+    demand(!scenario.error().empty(), "refused without an error", std::string(all));
+    for (const Error& error : scenario.error())
+      demand(!error.where.empty() && !error.what.empty(), "an error without place or text", error.text());
     return 0;
   }
   const std::string text = resolved_textproto(*scenario);

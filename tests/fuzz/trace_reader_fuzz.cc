@@ -1,4 +1,4 @@
-// Any bytes, read as a canonical trace: a trace or a Mistake. What is read is written and read again.
+// Any bytes, read as a canonical trace: a trace or an Error. What is read is written and read again.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 using namespace kvtwin;
 
 // Passes everything on to several sinks.
-struct Tee : TraceSink {
+struct SinkFanout : TraceSink {
   std::vector<TraceSink*> sinks;
   template <typename F>
   Result<void> all(F f) {
@@ -39,7 +39,7 @@ struct Tee : TraceSink {
   }
 };
 
-struct Checked : TraceSink {  // what a cut passes on must keep all rules
+struct CheckingSink : TraceSink {  // what a cut passes on must keep all rules
   SessionChecker checker;
   static void demand(const Result<void>& good) {
     if (good) return;
@@ -59,10 +59,10 @@ struct Checked : TraceSink {  // what a cut passes on must keep all rules
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::istringstream in(std::string(reinterpret_cast<const char*>(data), size));
   TraceInspector inspector;
-  Checked head, opaque;
-  TraceCut cut({.window_tokens = 100, .calls_max = 5}, &head);
+  CheckingSink head, opaque;
+  TraceCut cut({.window_tokens = 100, .requests_max = 5}, &head);
   TraceCut no_agents({.opaque_sub_agents = true}, &opaque);
-  Tee tee;
+  SinkFanout tee;
   tee.sinks = {&inspector, &cut, &no_agents};
   if (read_trace(in, "fuzz", &tee)) inspector.table();
   return 0;

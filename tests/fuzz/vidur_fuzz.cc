@@ -1,4 +1,4 @@
-// Any bytes as Vidur's two files (cut at the first empty line): a profile folder, or a mistake that says
+// Any bytes as Vidur's two files (cut at the first empty line): a profile folder, or an error that says
 // where.
 #include <algorithm>
 #include <cstdint>
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   llm.query_heads = 4, llm.kv_heads = 2, llm.hidden = 64, llm.intermediate = 256, llm.vocab = 1000;
   const Result<ProfileFolder> made = import_vidur(mlp, attention, llm, "test");
   if (!made && (made.error().where.empty() || made.error().what.empty())) {
-    std::fprintf(stderr, "a mistake without place or text\n");
+    std::fprintf(stderr, "an error without place or text\n");
     std::abort();
   }
   if (made && made->size() < 3) {

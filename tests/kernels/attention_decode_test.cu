@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/decode_pieces.h"
 #include "kernels/decode_plan.cuh"
+#include "kernels/decode_splits.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
@@ -73,7 +73,8 @@ TEST_CASE("decode: pages of several heads, each in its column") {
 }
 
 TEST_CASE(
-    "G-3 decode over lists of cells equals softmax in double precision: holes in pages, dead cells NaN") {
+    "G-3 decode over lists of entries equals softmax in double precision: holes in pages, dead KV entries "
+    "NaN") {
   const std::vector<uint32_t> edges = {1, 15, 16, 17, 0, 31, 33, 64, 127, 129, 1000, 4097};
   for (const uint32_t page : {1u, 16u, 32u, 128u}) {
     for (const uint32_t dim : {64u, 128u}) {
@@ -94,7 +95,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("decode: a list of the very cells that pages hold gives the same bits") {
+TEST_CASE("decode: a list of the very KV entries that pages hold gives the same bits") {
   const std::vector<uint32_t> tokens = {2000, 3, 0, 16, 777, 48, 1, 31, 33};
   for (const uint32_t page : {16u, 32u, 64u}) {
     for (const uint32_t dim : {64u, 128u}) {
@@ -110,21 +111,21 @@ TEST_CASE("decode: a list of the very cells that pages hold gives the same bits"
           const std::vector<__nv_bfloat16> by_pages = p.out.read();
           std::vector<DecodeSequence> rows = p.table.read();
           const std::vector<uint32_t> pages = p.pages.read();
-          std::vector<uint32_t> cells;
+          std::vector<uint32_t> kv_entries;
           for (uint32_t i = 0; i < rows.size(); ++i) {
             const uint32_t of_pages = rows[i].table;
-            rows[i].table = static_cast<uint32_t>(cells.size());
+            rows[i].table = static_cast<uint32_t>(kv_entries.size());
             for (uint32_t t = 0; t < rows[i].tokens; ++t)
-              cells.push_back(pages[of_pages + t / page] * page + t % page);
+              kv_entries.push_back(pages[of_pages + t / page] * page + t % page);
           }
-          const DeviceArray<uint32_t> lists(cells);
+          const DeviceArray<uint32_t> lists(kv_entries);
           const DeviceArray<DecodeSequence> table(rows);
           p.args.pages = lists.get(), p.args.table = table.get();
           p.shape.listed = true;
           KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
           run(&p);
-          const std::vector<__nv_bfloat16> by_cells = p.out.read();
-          CHECK(std::memcmp(by_pages.data(), by_cells.data(), by_pages.size() * 2) == 0);
+          const std::vector<__nv_bfloat16> by_entries = p.out.read();
+          CHECK(std::memcmp(by_pages.data(), by_entries.data(), by_pages.size() * 2) == 0);
           CHECK(p.error() < kTolerance);
         }
       }
@@ -162,7 +163,7 @@ TEST_CASE("decode: cut into any pieces, a CTA each") {
   for (int round = 0; round < 24; ++round) {
     std::vector<uint32_t> tokens(1 + random() % 40);
     for (uint32_t& n : tokens) n = random() % 4 == 0 ? 0 : random() % (random() % 4 == 0 ? 6000 : 300);
-    std::vector<DecodePiece> pieces;
+    std::vector<DecodeSplit> pieces;
     for (uint32_t i = 0; i < tokens.size(); ++i) {
       uint32_t begin = 0;
       do {
@@ -175,13 +176,13 @@ TEST_CASE("decode: cut into any pieces, a CTA each") {
     const uint32_t dim = round % 2 == 0 ? 128 : 64, group = round % 5 == 0 ? 8 : 4;
     DecodeProblem p({dim, group, 16u << round % 3, 1, 0, static_cast<uint32_t>(pieces.size())}, tokens,
                     static_cast<uint64_t>(round));
-    const DeviceArray<DecodePiece> list(pieces);
-    const DeviceArray<char> plan(std::vector<char>(decode_pieces_bytes(p.shape), 0x5a));
+    const DeviceArray<DecodeSplit> list(pieces);
+    const DeviceArray<char> plan(std::vector<char>(decode_splits_bytes(p.shape), 0x5a));
     p.args.plan = plan.get();
-    KVT_CUDA(plan_decode_pieces(p.shape, p.args, list.get(), nullptr));
+    KVT_CUDA(plan_decode_splits(p.shape, p.args, list.get(), nullptr));
     for (int again = 0; again < 2; ++again) {
       KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
-      KVT_CUDA(attention_decode_pieces(p.shape, p.args, nullptr));
+      KVT_CUDA(attention_decode_splits(p.shape, p.args, nullptr));
       CAPTURE(round);
       CHECK(p.error() < kTolerance);
     }

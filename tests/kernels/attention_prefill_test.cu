@@ -27,9 +27,9 @@ void run(PrefillProblem* p) {
   KVT_CUDA(cudaDeviceSynchronize());
 }
 
-const std::vector<PrefillCall> kEdges = {{1, 0},    {2, 15},   {16, 16},   {31, 17}, {32, 127},
-                                         {33, 128}, {127, 1},  {128, 129}, {129, 0}, {0, 50},
-                                         {5, 1000}, {200, 77}, {300, 300}, {1, 511}, {64, 64}};
+const std::vector<PrefillRequest> kEdges = {{1, 0},    {2, 15},   {16, 16},   {31, 17}, {32, 127},
+                                            {33, 128}, {127, 1},  {128, 129}, {129, 0}, {0, 50},
+                                            {5, 1000}, {200, 77}, {300, 300}, {1, 511}, {64, 64}};
 
 TEST_CASE(
     "G-3 prefill equals softmax in double precision: page and head sizes, groups, chunk beside or in pages") {
@@ -77,11 +77,11 @@ TEST_CASE("prefill: however many CTAs share the tiles, again and again, the bits
   }
 }
 
-TEST_CASE("prefill: one token; nobody; chunks without rows; many short calls") {
-  for (const std::vector<PrefillCall>& calls :
-       {std::vector<PrefillCall>{{1, 0}}, std::vector<PrefillCall>{}, std::vector<PrefillCall>(5, {0, 9}),
-        std::vector<PrefillCall>(700, {3, 20})}) {
-    PrefillProblem p(shape_of(128, 4, 2, 16, 1), calls, false, calls.size());
+TEST_CASE("prefill: one token; nobody; chunks without rows; many short requests") {
+  for (const std::vector<PrefillRequest>& requests :
+       {std::vector<PrefillRequest>{{1, 0}}, std::vector<PrefillRequest>{},
+        std::vector<PrefillRequest>(5, {0, 9}), std::vector<PrefillRequest>(700, {3, 20})}) {
+    PrefillProblem p(shape_of(128, 4, 2, 16, 1), requests, false, requests.size());
     run(&p);
     CHECK(p.error() < kTolerance);
   }
@@ -96,14 +96,14 @@ TEST_CASE("prefill: long ones, several sections of the plan, and random ragged b
   CHECK(paged.error(97) < kTolerance);
   std::mt19937 random(7);
   for (int round = 0; round < 10; ++round) {
-    std::vector<PrefillCall> calls(1 + random() % 12);
-    for (PrefillCall& c : calls) {
+    std::vector<PrefillRequest> requests(1 + random() % 12);
+    for (PrefillRequest& c : requests) {
       c = {static_cast<uint32_t>(random() % 400),
            static_cast<uint32_t>(random() % (random() % 3 ? 300 : 3000))};
     }
     PrefillProblem p(
-        shape_of(random() % 2 ? 64 : 128, 1 + random() % 8, 1 + random() % 4, 16u << random() % 5, 1), calls,
-        random() % 2, static_cast<uint64_t>(round));
+        shape_of(random() % 2 ? 64 : 128, 1 + random() % 8, 1 + random() % 4, 16u << random() % 5, 1),
+        requests, random() % 2, static_cast<uint64_t>(round));
     run(&p);
     CHECK(p.error(11) < kTolerance);
   }

@@ -20,8 +20,8 @@ struct Shape {
 
 // A pool whose every slot is poison until somebody writes to it, and a shuffled page table.
 struct Pool {
-  Pool(const Shape& s, uint32_t cells, uint64_t seed) : shape(s) {
-    const uint32_t pages = (cells + s.page - 1) / s.page + 3;
+  Pool(const Shape& s, uint32_t kv_entries, uint64_t seed) : shape(s) {
+    const uint32_t pages = (kv_entries + s.page - 1) / s.page + 3;
     stride = uint64_t{s.kv_heads} * s.page * s.dim;
     keys.assign(pages * stride, NAN);
     values.assign(pages * stride, NAN);
@@ -29,9 +29,9 @@ struct Pool {
     std::iota(order.begin(), order.end(), 0u);
     Prng prng(seed);
     for (uint32_t i = pages - 1; i > 0; --i) std::swap(order[i], order[prng.range(0, i)]);
-    plain_keys = random_floats(seed + 1, size_t{cells} * s.kv_heads * s.dim, 2);
+    plain_keys = random_floats(seed + 1, size_t{kv_entries} * s.kv_heads * s.dim, 2);
     plain_values = random_floats(seed + 2, plain_keys.size());
-    for (uint32_t t = 0; t < cells; ++t) {
+    for (uint32_t t = 0; t < kv_entries; ++t) {
       if (t % s.page == 0) reads.push_back({order[t / s.page], 0, 0});
       ++reads.back().count;
       for (uint32_t h = 0; h < s.kv_heads; ++h) {
@@ -56,43 +56,45 @@ struct Expected {
   std::vector<double> out, lse;
 };
 
-// Row r reads the first cells[r] cells.
-Expected naive(const Pool& pool, const std::vector<float>& q, const std::vector<uint32_t>& cells,
+// Row r reads the first KV entries[r] KV entries.
+Expected naive(const Pool& pool, const std::vector<float>& q, const std::vector<uint32_t>& kv_entries,
                double scale) {
   const Shape& s = pool.shape;
   const uint32_t heads = s.kv_heads * s.group;
-  Expected e{std::vector<double>(q.size()), std::vector<double>(cells.size() * heads)};
-  for (size_t r = 0; r < cells.size(); ++r) {
+  Expected e{std::vector<double>(q.size()), std::vector<double>(kv_entries.size() * heads)};
+  for (size_t r = 0; r < kv_entries.size(); ++r) {
     for (uint32_t j = 0; j < heads; ++j) {
       const size_t row = r * heads + j;
-      std::vector<double> p(cells[r]);
+      std::vector<double> p(kv_entries[r]);
       double sum = 0;
-      for (uint32_t t = 0; t < cells[r]; ++t) {
-        const size_t cell = (size_t{t} * s.kv_heads + j / s.group) * s.dim;
+      for (uint32_t t = 0; t < kv_entries[r]; ++t) {
+        const size_t kv_entry = (size_t{t} * s.kv_heads + j / s.group) * s.dim;
         double score = 0;
         for (uint32_t i = 0; i < s.dim; ++i)
-          score += double{q[row * s.dim + i]} * double{pool.plain_keys[cell + i]};
+          score += double{q[row * s.dim + i]} * double{pool.plain_keys[kv_entry + i]};
         p[t] = std::exp(scale * score);
         sum += p[t];
       }
       e.lse[row] = std::log(sum);
-      for (uint32_t t = 0; t < cells[r]; ++t) {
-        const size_t cell = (size_t{t} * s.kv_heads + j / s.group) * s.dim;
+      for (uint32_t t = 0; t < kv_entries[r]; ++t) {
+        const size_t kv_entry = (size_t{t} * s.kv_heads + j / s.group) * s.dim;
         for (uint32_t i = 0; i < s.dim; ++i)
-          e.out[row * s.dim + i] += p[t] / sum * double{pool.plain_values[cell + i]};
+          e.out[row * s.dim + i] += p[t] / sum * double{pool.plain_values[kv_entry + i]};
       }
     }
   }
   return e;
 }
 
-struct Got {
+struct AttentionOutput {
   std::vector<float> out, lse;
 };
 
-Got attend(Pool* pool, const std::vector<float>& q, const std::vector<AttentionRow>& rows, float scale) {
+AttentionOutput attend(Pool* pool, const std::vector<float>& q, const std::vector<AttentionRow>& rows,
+                       float scale) {
   const Shape& s = pool->shape;
-  Got got{std::vector<float>(q.size(), NAN), std::vector<float>(rows.size() * s.kv_heads * s.group, NAN)};
+  AttentionOutput got{std::vector<float>(q.size(), NAN),
+                      std::vector<float>(rows.size() * s.kv_heads * s.group, NAN)};
   attention_ref(pool->pages_of(), {0, s.kv_heads}, s.kv_heads * s.group, scale, q.data(), rows,
                 got.out.data(), got.lse.data());
   return got;
@@ -102,25 +104,25 @@ Got attend(Pool* pool, const std::vector<float>& q, const std::vector<AttentionR
 
 TEST_CASE("attention: equals a softmax in double over shuffled pages, at every page edge") {
   for (const Shape& s : {Shape{2, 4, 64, 16}, Shape{4, 1, 16, 16}, Shape{1, 8, 20, 5}, Shape{2, 3, 128, 1}}) {
-    for (const uint32_t cells : {1u, s.page - 1, s.page, s.page + 1, 3 * s.page + 2, 300u}) {
-      if (cells == 0) continue;
+    for (const uint32_t kv_entries : {1u, s.page - 1, s.page, s.page + 1, 3 * s.page + 2, 300u}) {
+      if (kv_entries == 0) continue;
       CAPTURE(s.kv_heads);
       CAPTURE(s.group);
       CAPTURE(s.dim);
       CAPTURE(s.page);
-      CAPTURE(cells);
-      Pool pool(s, cells, 100 + cells);
-      // A chunk at the end of the cells: row i reads what came before it, and itself.
-      const uint32_t rows = std::min(cells, 7u);
+      CAPTURE(kv_entries);
+      Pool pool(s, kv_entries, 100 + kv_entries);
+      // A chunk at the end of the KV entries: row i reads what came before it, and itself.
+      const uint32_t rows = std::min(kv_entries, 7u);
       const auto q = random_floats(5, size_t{rows} * s.kv_heads * s.group * s.dim);
       std::vector<uint32_t> reach;
       std::vector<AttentionRow> table;
       for (uint32_t i = 0; i < rows; ++i) {
-        reach.push_back(cells - rows + i + 1);
+        reach.push_back(kv_entries - rows + i + 1);
         table.push_back({pool.reads, reach.back()});
       }
       const float scale = 1 / std::sqrt(static_cast<float>(s.dim));
-      const Got got = attend(&pool, q, table, scale);
+      const AttentionOutput got = attend(&pool, q, table, scale);
       const Expected expected = naive(pool, q, reach, double{scale});
       CHECK(distance(got.out, expected.out) < 1e-5);
       CHECK(distance(got.lse, expected.lse) < 1e-5);
@@ -134,21 +136,21 @@ TEST_CASE("attention: a row's bits do not depend on the rows beside it") {
   const auto q = random_floats(6, size_t{4} * 8 * s.dim);
   const std::vector<AttentionRow> rows = {
       {pool.reads, 77}, {pool.reads, 1}, {pool.reads, 40}, {pool.reads, 76}};
-  const Got all = attend(&pool, q, rows, 0.125f);
+  const AttentionOutput all = attend(&pool, q, rows, 0.125f);
   for (size_t r = 0; r < rows.size(); ++r) {
     const std::vector<float> one(q.begin() + static_cast<ptrdiff_t>(r * 8 * s.dim),
                                  q.begin() + static_cast<ptrdiff_t>((r + 1) * 8 * s.dim));
-    const Got alone = attend(&pool, one, {rows[r]}, 0.125f);
+    const AttentionOutput alone = attend(&pool, one, {rows[r]}, 0.125f);
     CHECK(std::equal(alone.out.begin(), alone.out.end(),
                      all.out.begin() + static_cast<ptrdiff_t>(r * 8 * s.dim)));
     CHECK(std::equal(alone.lse.begin(), alone.lse.end(), all.lse.begin() + static_cast<ptrdiff_t>(r * 8)));
   }
 }
 
-TEST_CASE("attention: a row without cells gets zeros and -inf") {
+TEST_CASE("attention: a row without KV entries gets zeros and -inf") {
   Pool pool({}, 5, 1);
   const auto q = random_floats(6, 8 * 64);
-  const Got got = attend(&pool, q, {{{}, 0}}, 1);
+  const AttentionOutput got = attend(&pool, q, {{{}, 0}}, 1);
   CHECK(std::all_of(got.out.begin(), got.out.end(), [](float x) { return x == 0; }));
   CHECK(std::all_of(got.lse.begin(), got.lse.end(), [](float x) { return x == -INFINITY; }));
 }
@@ -157,10 +159,10 @@ TEST_CASE("X-7 attention: the order of runs and the cut into parts change only t
   const Shape s;
   Pool pool(s, 150, 9);
   const auto q = random_floats(7, 8 * s.dim);
-  const Got whole = attend(&pool, q, {{pool.reads, 150}}, 0.125f);
+  const AttentionOutput whole = attend(&pool, q, {{pool.reads, 150}}, 0.125f);
   auto backwards = pool.reads;
   std::reverse(backwards.begin(), backwards.end());
-  const Got permuted = attend(&pool, q, {{backwards, 150}}, 0.125f);
+  const AttentionOutput permuted = attend(&pool, q, {{backwards, 150}}, 0.125f);
   CHECK(distance(permuted.out, whole.out) < 2e-6);
   CHECK(distance(permuted.lse, whole.lse) < 2e-6);
   for (const size_t cut : {size_t{1}, size_t{4}, pool.reads.size() - 1, pool.reads.size()}) {
@@ -171,9 +173,9 @@ TEST_CASE("X-7 attention: the order of runs and the cut into parts change only t
       return std::accumulate(runs.begin(), runs.end(), 0u,
                              [](uint32_t n, const ReadRun& r) { return n + r.count; });
     };
-    const Got first = attend(&pool, q, {{a, count(a)}}, 0.125f),
-              second = attend(&pool, q, {{b, count(b)}}, 0.125f);
-    Got merged{std::vector<float>(q.size()), std::vector<float>(8)};
+    const AttentionOutput first = attend(&pool, q, {{a, count(a)}}, 0.125f),
+                          second = attend(&pool, q, {{b, count(b)}}, 0.125f);
+    AttentionOutput merged{std::vector<float>(q.size()), std::vector<float>(8)};
     const PartialAttention parts[] = {{first.out.data(), first.lse.data()},
                                       {second.out.data(), second.lse.data()}};
     merge_attention_ref(parts, 8, s.dim, merged.out.data(), merged.lse.data());
@@ -182,12 +184,12 @@ TEST_CASE("X-7 attention: the order of runs and the cut into parts change only t
   }
 }
 
-TEST_CASE("attention: KV heads that read different cells are asked one by one") {
+TEST_CASE("attention: KV heads that read different KV entries are asked one by one") {
   const Shape s{2, 2, 32, 8};
   Pool pool(s, 40, 4);
   const auto q = random_floats(8, 4 * s.dim);
-  const Got all = attend(&pool, q, {{pool.reads, 40}}, 0.2f);
-  const Got less = attend(&pool, q, {{pool.reads, 13}}, 0.2f);
+  const AttentionOutput all = attend(&pool, q, {{pool.reads, 40}}, 0.2f);
+  const AttentionOutput less = attend(&pool, q, {{pool.reads, 13}}, 0.2f);
   std::vector<float> out(q.size(), NAN);
   const AttentionRow forty{pool.reads, 40}, thirteen{pool.reads, 13};
   attention_ref(pool.pages_of(), {0, 1}, 4, 0.2f, q.data(), {&thirteen, 1}, out.data(), nullptr);
@@ -199,10 +201,10 @@ TEST_CASE("attention: KV heads that read different cells are asked one by one") 
 TEST_CASE("attention: the same bits on every machine") {
   uint64_t bits = 0;
   for (const uint32_t dim : {16u, 20u, 64u, 128u}) {
-    for (const uint32_t cells : {1u, 17u, 500u}) {
-      Pool pool({2, 4, dim, 16}, cells, 21);
+    for (const uint32_t kv_entries : {1u, 17u, 500u}) {
+      Pool pool({2, 4, dim, 16}, kv_entries, 21);
       const auto q = random_floats(22, size_t{8} * dim, 2);
-      bits = bits_of(attend(&pool, q, {{pool.reads, cells}}, 0.2f).out, bits);
+      bits = bits_of(attend(&pool, q, {{pool.reads, kv_entries}}, 0.2f).out, bits);
     }
   }
   CHECK(bits == 6292046672719105335u);

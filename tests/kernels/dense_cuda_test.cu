@@ -31,7 +31,7 @@ using Bf16 = __nv_bfloat16;
 constexpr float kRounding = 1.0f / 256 + 1e-5f;
 
 struct Numbers {
-  std::vector<float> wide;  // exact in bf16
+  std::vector<float> dequantized;  // exact in bf16
   std::vector<Bf16> narrow;
 };
 
@@ -41,7 +41,7 @@ Numbers numbers(uint64_t seed, size_t count, float scale = 1) {
   Numbers out;
   for (size_t i = 0; i < count; ++i) {
     out.narrow.push_back(__float2bfloat16_rn(normal(random)));
-    out.wide.push_back(__bfloat162float(out.narrow.back()));
+    out.dequantized.push_back(__bfloat162float(out.narrow.back()));
   }
   return out;
 }
@@ -72,10 +72,11 @@ TEST_CASE("rms_norm on CUDA equals its definition, rows picked or not") {
       CAPTURE(width);
       CAPTURE(rows);
       const Numbers x = numbers(width + rows, size_t{rows} * width, 3), weight = numbers(5, width);
-      const DeviceArray<float> on_x(x.wide), on_weight(weight.wide);
+      const DeviceArray<float> on_x(x.dequantized), on_weight(weight.dequantized);
       auto out = poisoned<Bf16>(size_t{rows} * width);
       std::vector<float> expected(size_t{rows} * width);
-      kernels::rms_norm_ref(x.wide.data(), weight.wide.data(), 1e-5f, rows, width, expected.data());
+      kernels::rms_norm_ref(x.dequantized.data(), weight.dequantized.data(), 1e-5f, rows, width,
+                            expected.data());
       KVT_CUDA(rms_norm({on_x.get(), nullptr, on_weight.get(), 1e-5f, rows, width, out.get()}, nullptr));
       CHECK(distance(out.read(), expected) < kRounding);
       const std::vector<uint32_t> pick = {rows - 1, 0};
@@ -100,7 +101,7 @@ TEST_CASE("silu_mul, embed and add_bias on CUDA equal their definitions") {
       KVT_CUDA(silu_mul({on_device.get(), rows, width, out.get()}, nullptr));
       std::vector<float> expected(size_t{rows} * width);
       for (uint32_t r = 0; r < rows; ++r) {
-        const float* const gate = both.wide.data() + size_t{r} * 2 * width;
+        const float* const gate = both.dequantized.data() + size_t{r} * 2 * width;
         kernels::silu_mul_ref(gate, gate + width, width, expected.data() + size_t{r} * width);
       }
       CHECK(distance(out.read(), expected) < kRounding);
@@ -113,7 +114,7 @@ TEST_CASE("silu_mul, embed and add_bias on CUDA equal their definitions") {
       const std::vector<float> got = x.read();
       bool same = true;
       for (size_t i = 0; i < got.size(); ++i)
-        same &= got[i] == both.wide[(i / width == 1 ? 0 : width) + i % width] + 0.5f;
+        same &= got[i] == both.dequantized[(i / width == 1 ? 0 : width) + i % width] + 0.5f;
       CHECK(same);
     }
   }
@@ -165,21 +166,24 @@ struct Pages {
   KvBlockShape block;
   uint32_t heads = 0;
   std::vector<Bf16> narrow;
-  std::vector<float> wide;
+  std::vector<float> dequantized;
 
   Pages(KvBlockShape shape, uint32_t kv_heads, uint32_t pages)
-      : block(shape), heads(kv_heads), wide(size_t{pages} * kv_heads * shape.numbers(), std::nanf("")) {}
+      : block(shape),
+        heads(kv_heads),
+        dequantized(size_t{pages} * kv_heads * shape.numbers(), std::nanf("")) {}
 
   // As kv_pages.h has it: all keys of a page, then all values.
   kernels::KvPages view() {
     const size_t part = size_t{heads} * block.page_tokens * block.head_dim;
-    return {wide.data(), wide.data() + part, 2 * part, block.page_tokens, heads, block.head_dim};
+    return {dequantized.data(), dequantized.data() + part, 2 * part, block.page_tokens, heads,
+            block.head_dim};
   }
   // From there into blocks.
-  void narrow_all() {
+  void low_bit_all() {
     kernels::KvPages from = view();
-    narrow.resize(wide.size());
-    for (size_t page = 0; page < wide.size() / from.page_stride; ++page) {
+    narrow.resize(dequantized.size());
+    for (size_t page = 0; page < dequantized.size() / from.page_stride; ++page) {
       for (uint32_t h = 0; h < heads; ++h) {
         Bf16* const to = narrow.data() + (page * heads + h) * block.numbers();
         for (uint32_t s = 0; s < block.page_tokens; ++s) {
@@ -218,19 +222,19 @@ TEST_CASE("qkv_append on CUDA: norms, rotation, and every number in its place") 
         const Numbers qkv = numbers(dim + page, size_t{rows} * heads * dim), gain = numbers(3, dim);
         std::vector<float> q, k, v;
         for (uint32_t r = 0; r < rows; ++r) {
-          const float* row = qkv.wide.data() + size_t{r} * heads * dim;
+          const float* row = qkv.dequantized.data() + size_t{r} * heads * dim;
           q.insert(q.end(), row, row + q_heads * dim), row += q_heads * dim;
           k.insert(k.end(), row, row + kv_heads * dim), row += kv_heads * dim;
           v.insert(v.end(), row, row + kv_heads * dim);
         }
         if (normed) {
-          kernels::rms_norm_ref(q.data(), gain.wide.data(), 1e-6f, rows * q_heads, dim, q.data());
-          kernels::rms_norm_ref(k.data(), gain.wide.data(), 1e-6f, rows * kv_heads, dim, k.data());
+          kernels::rms_norm_ref(q.data(), gain.dequantized.data(), 1e-6f, rows * q_heads, dim, q.data());
+          kernels::rms_norm_ref(k.data(), gain.dequantized.data(), 1e-6f, rows * kv_heads, dim, k.data());
         }
         Pages expected({page, dim}, kv_heads, pages);
         kernels::rope_append_ref({inverse, 1.25f}, appends, q_heads, q.data(), k.data(), v.data(),
                                  expected.view());
-        expected.narrow_all();
+        expected.low_bit_all();
         const DeviceArray<Bf16> on_qkv(qkv.narrow);
         const DeviceArray<AppendSlot> on_slots(slots);
         const DeviceArray<uint32_t> on_positions(positions);
@@ -276,36 +280,36 @@ TEST_CASE("attention_rows on CUDA equals attention_ref: groups, head sizes, page
         std::shuffle(order.begin(), order.end(), random);
         std::vector<QueryRow> list;
         std::vector<std::vector<kernels::ReadRun>> runs;
-        for (const uint32_t cells : lengths) {
+        for (const uint32_t kv_entries : lengths) {
           const auto row = static_cast<uint32_t>(lengths.size() - 1 - list.size());  // in another order
-          list.push_back({row, static_cast<uint32_t>(table.size()), cells});
+          list.push_back({row, static_cast<uint32_t>(table.size()), kv_entries});
           runs.emplace_back();
-          for (uint32_t first = 0; first < cells; first += page) {
+          for (uint32_t first = 0; first < kv_entries; first += page) {
             table.push_back(order[table.size()]);
             runs.back().push_back({table.back(), 0, page});
-            for (uint32_t s = 0; s < page && first + s < cells; ++s) {
+            for (uint32_t s = 0; s < page && first + s < kv_entries; ++s) {
               for (uint32_t h = 0; h < kv_heads; ++h) {
                 const kernels::KvPages view = pages.view();
                 const size_t at = view.at(table.back(), h, s);
-                const Numbers cell = numbers(random(), 2 * dim);
-                std::copy_n(cell.wide.begin(), dim, view.keys + at);
-                std::copy_n(cell.wide.begin() + dim, dim, view.values + at);
+                const Numbers kv_entry = numbers(random(), 2 * dim);
+                std::copy_n(kv_entry.dequantized.begin(), dim, view.keys + at);
+                std::copy_n(kv_entry.dequantized.begin() + dim, dim, view.values + at);
               }
             }
           }
         }
-        pages.narrow_all();
+        pages.low_bit_all();
         const Numbers q = numbers(9, lengths.size() * q_heads * dim);
         std::vector<kernels::AttentionRow> rows(lengths.size());
-        for (size_t i = 0; i < list.size(); ++i) rows[list[i].row] = {runs[i], list[i].cells};
-        std::vector<float> expected(q.wide.size());
+        for (size_t i = 0; i < list.size(); ++i) rows[list[i].row] = {runs[i], list[i].kv_entries};
+        std::vector<float> expected(q.dequantized.size());
         const float scale = 1 / std::sqrt(static_cast<float>(dim));
-        kernels::attention_ref(pages.view(), {0, kv_heads}, q_heads, scale, q.wide.data(), rows,
+        kernels::attention_ref(pages.view(), {0, kv_heads}, q_heads, scale, q.dequantized.data(), rows,
                                expected.data(), nullptr);
         const DeviceArray<Bf16> pool(pages.narrow), on_q(q.narrow);
         const DeviceArray<uint32_t> on_table(table);
         const DeviceArray<QueryRow> on_list(list);
-        auto out = poisoned<Bf16>(q.wide.size());
+        auto out = poisoned<Bf16>(q.dequantized.size());
         KVT_CUDA(attention_rows({pool.get(), on_table.get(), on_list.get(), on_q.get(), out.get(), scale,
                                  static_cast<uint32_t>(list.size()), q_heads, kv_heads, dim, page},
                                 nullptr));

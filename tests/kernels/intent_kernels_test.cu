@@ -7,7 +7,7 @@
 #include "kernels/score_intent.h"
 #include "kernels/score_intent_cuda.h"
 #include "kernels/select.h"
-#include "tests/kernels/cell_problem.cuh"
+#include "tests/kernels/kv_entry_problem.cuh"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
@@ -17,7 +17,7 @@ constexpr uint32_t kLayers = 3, kKvHeads = 2;
 
 // The heads of all layers, all of the same rows, and what a session remembers.
 struct IntentProblem {
-  CellProblem cells;
+  KvEntryProblem kv_entries;
   uint32_t group, rows;
   float temperature;
   std::vector<RowRange> forced;
@@ -25,10 +25,10 @@ struct IntentProblem {
   DeviceArray<RowRange> forced_on;
   DeviceArray<float> memory_on;
 
-  IntentProblem(const CellProblem::Shape& shape, uint32_t rows_each, uint32_t g, float t,
+  IntentProblem(const KvEntryProblem::Shape& shape, uint32_t rows_each, uint32_t g, float t,
                 std::vector<RowRange> ranges, uint64_t seed)
-      : cells(shape, std::vector<uint32_t>(kLayers * kKvHeads, rows_each),
-              std::vector<uint32_t>(kLayers * kKvHeads, seed % 20), seed),
+      : kv_entries(shape, std::vector<uint32_t>(kLayers * kKvHeads, rows_each),
+                   std::vector<uint32_t>(kLayers * kKvHeads, seed % 20), seed),
         group(g),
         rows(rows_each),
         temperature(t),
@@ -52,15 +52,15 @@ struct IntentProblem {
   }
   IntentScoreArgs args() const {
     IntentScoreArgs out;
-    out.cells = cells.cells(), out.heads = cells.heads_on.get();
+    out.kv_entries = kv_entries.kv_entries(), out.heads = kv_entries.heads_on.get();
     out.forced = forced_on.get(), out.forced_count = static_cast<uint32_t>(forced.size());
     out.memory = memory_on.get();
-    out.scale = 1 / (std::sqrt(static_cast<float>(cells.shape.dim)) * temperature);
+    out.scale = 1 / (std::sqrt(static_cast<float>(kv_entries.shape.dim)) * temperature);
     out.layers = kLayers, out.query_heads = query_heads(), out.kv_heads = kKvHeads, out.rows = rows;
     return out;
   }
   Floats expected() const {
-    const uint32_t dim = cells.shape.dim;
+    const uint32_t dim = kv_entries.shape.dim;
     std::vector<uint32_t> candidates;
     for (uint32_t row = 0; row < rows; ++row) {
       if (!is_forced(row)) candidates.push_back(row);
@@ -70,7 +70,7 @@ struct IntentProblem {
     for (uint32_t l = 0; l < kLayers; ++l) {
       Floats keys;
       for (uint32_t h = 0; h < kKvHeads; ++h) {
-        const Floats& all = cells.keys[l * kKvHeads + h];
+        const Floats& all = kv_entries.keys[l * kKvHeads + h];
         for (const uint32_t row : candidates)
           keys.insert(keys.end(), all.begin() + size_t{row} * dim, all.begin() + size_t{row + 1} * dim);
       }
@@ -97,7 +97,7 @@ struct IntentProblem {
     return scores.read();
   }
   // Rows whose scores are further apart than twice the bound are in the definition's order.
-  void check_kept(const Floats& scores, const Floats& wanted) const {
+  void check_retained(const Floats& scores, const Floats& wanted) const {
     std::vector<uint32_t> stay;
     for (uint32_t row = 0; row < rows; ++row) {
       if (is_forced(row)) stay.push_back(row);
@@ -128,7 +128,7 @@ std::vector<std::vector<RowRange>> forced_of(uint32_t rows) {
 
 TEST_CASE("3.4 intent rule on the device is that of the definition") {
   double worst = 0;
-  for (const CellProblem::Shape& shape : cell_shapes()) {
+  for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.page > 32) continue;
     for (const uint32_t rows : {1u, 15u, 16u, 17u, 256u, 2561u}) {
       for (const uint32_t group : {1u, 2u, 4u, 5u, 8u, 11u}) {
@@ -149,14 +149,14 @@ TEST_CASE("3.4 intent rule on the device is that of the definition") {
           worst = std::max(worst, error);
           CHECK(std::isnan(row[rows]));
         }
-        p.check_kept(got, expected);
+        p.check_retained(got, expected);
       }
     }
   }
   MESSAGE("largest error of a score, of the largest: " << worst);
 }
 
-TEST_CASE("3.4 intent rule: neither memory's room nor calls layer by layer change a bit") {
+TEST_CASE("3.4 intent rule: neither memory's room nor requests layer by layer change a bit") {
   const IntentProblem p({16, 6, 128, true}, 700, 4, 1, {{0, 16}, {650, 700}}, 8);
   const Floats all = p.got(2, 1 << 20, kLayers);
   for (const uint64_t logits_max : {1u, 8u * 700u, 2 * 8u * 700u + 5}) {
@@ -179,13 +179,13 @@ TEST_CASE("3.4 intent rule: a memory of zeros scores all candidates alike, and f
 
 TEST_CASE("3.4 intent rule: a key that is no number is seen by every score") {
   IntentProblem p({16, 6, 64}, 300, 2, 1, {{0, 10}}, 9);
-  Bf16s pool = p.cells.host_pool;
-  const CellHead& head = p.cells.heads[3];
-  pool[p.cells.at(head, head.first + 5, 7, false)] = __float2bfloat16(NAN);  // forced: nobody looks
-  p.cells.pool = DeviceArray<__nv_bfloat16>(pool);
+  Bf16s pool = p.kv_entries.host_pool;
+  const KvEntryHead& head = p.kv_entries.heads[3];
+  pool[p.kv_entries.at(head, head.first + 5, 7, false)] = __float2bfloat16(NAN);  // forced: nobody looks
+  p.kv_entries.pool = DeviceArray<__nv_bfloat16>(pool);
   CHECK(off(p.got(1, 1 << 20, kLayers).data(), p.expected()) < kScoreError);
-  pool[p.cells.at(head, head.first + 77, 7, false)] = __float2bfloat16(NAN);
-  p.cells.pool = DeviceArray<__nv_bfloat16>(pool);
+  pool[p.kv_entries.at(head, head.first + 77, 7, false)] = __float2bfloat16(NAN);
+  p.kv_entries.pool = DeviceArray<__nv_bfloat16>(pool);
   const Floats got = p.got(1, 1 << 20, kLayers);
   for (uint32_t row = 10; row < 300; ++row) CHECK(std::isnan(got[row]));
 }

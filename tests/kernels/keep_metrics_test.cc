@@ -25,17 +25,19 @@ TEST_CASE("output error: none with everything kept, all of it with nothing kept"
   const Tensor k = random_tensor(&prng, 2, 30, 8), v = random_tensor(&prng, 2, 30, 8),
                q = random_tensor(&prng, 4, 3, 8);
   const std::vector<uint32_t> positions = last_positions(30, 3);
-  const Look look{q.view(), positions, k.view(), {30, {}}, {}, false};
+  const AttentionScores attention_scores{q.view(), positions, k.view(), {30, {}}, {}, false};
   RowSet all(30);
   std::iota(all.begin(), all.end(), 0u);
-  CHECK(output_error(look, v.view(), std::vector<RowSet>{all, all}).max_abs == 0.0);
-  CHECK(output_error(look, v.view(), std::vector<RowSet>{{}, {}}).relative == doctest::Approx(1.0));
-  const OutputError half = output_error(look, v.view(), std::vector<RowSet>{all, RowSet{0, 5, 9}});
+  CHECK(output_error(attention_scores, v.view(), std::vector<RowSet>{all, all}).max_abs == 0.0);
+  CHECK(output_error(attention_scores, v.view(), std::vector<RowSet>{{}, {}}).relative ==
+        doctest::Approx(1.0));
+  const OutputError half =
+      output_error(attention_scores, v.view(), std::vector<RowSet>{all, RowSet{0, 5, 9}});
   CHECK(half.relative > 0.0);
   CHECK(half.max_abs > 0.0);
   // Against attention written out.
   std::vector<double> out(8), expected(8, 0.0);
-  attention_output(look, v.view(), 3, 1, all, out);
+  attention_output(attention_scores, v.view(), 3, 1, all, out);
   const std::vector<double> row = attend(q.at(3, 1), k, 1, 29);
   for (uint32_t p = 0; p < 30; ++p) {
     for (uint32_t c = 0; c < 8; ++c) expected[c] += row[p] * v.at(1, p)[c];

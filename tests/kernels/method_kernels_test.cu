@@ -1,36 +1,36 @@
-// The kernels of methods that drop cells against their definitions: scores of keys, marks and gates,
-// selection and compaction, attention over listed cells. What is copied or selected is so to the bit.
+// The kernels of methods that drop KV entries against their definitions: scores of keys, marks and gates,
+// selection and compaction, attention over listed KV entries. What is copied or selected is so to the bit.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include "kernels/attention_rows.h"
-#include "kernels/cell_gates.h"
-#include "kernels/cell_marks.h"
-#include "kernels/compact_cells.h"
+#include "kernels/compact_entries.h"
 #include "kernels/compact_packed.h"
 #include "kernels/gate_weights.h"
+#include "kernels/kv_entry_gates.h"
 #include "kernels/score_keys.h"
 #include "kernels/score_keys_cuda.h"
+#include "kernels/scorer_state.h"
 #include "kernels/select.h"
-#include "kernels/select_cells.h"
-#include "tests/kernels/cell_problem.cuh"
+#include "kernels/select_entries.h"
+#include "tests/kernels/kv_entry_problem.cuh"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
 namespace {
 
 TEST_CASE("1.5 knorm and keydiff on the device are those of the definition") {
-  for (const CellProblem::Shape& shape : cell_shapes()) {
+  for (const KvEntryProblem::Shape& shape : table_shapes()) {
     for (size_t n = 0; n < kRows.size(); ++n) {
-      const CellProblem p(shape, kRows[n], kFirst[n], 10 + n);
+      const KvEntryProblem p(shape, kRows[n], kFirst[n], 10 + n);
       const uint64_t stride = p.rows_max + 3;
       const DeviceArray<float> scores(Floats(p.count() * stride, NAN));
       const DeviceArray<float> workspace(keydiff_floats(p.count(), p.rows_max, shape.dim));
-      const KeyScoreArgs args{p.cells(), p.heads_on.get(), scores.get(),   stride,
-                              p.count(), p.rows_max,       workspace.get()};
+      const KeyScoreArgs args{p.kv_entries(), p.heads_on.get(), scores.get(),   stride,
+                              p.count(),      p.rows_max,       workspace.get()};
       for (const bool diff : {false, true}) {
-        KVT_CUDA(diff ? score_keydiff_cells(args, nullptr) : score_knorm_cells(args, nullptr));
+        KVT_CUDA(diff ? score_keydiff_entries(args, nullptr) : score_knorm_entries(args, nullptr));
         const Floats got = scores.read();
         for (uint32_t h = 0; h < p.count(); ++h) {
           Floats expected(p.heads[h].rows);
@@ -47,14 +47,14 @@ struct SelectProblem {
   std::vector<SelectHead> heads;
   std::vector<RowRange> forced;
   std::vector<Floats> scores;
-  uint32_t kept = 0, rows_max = 0;
+  uint32_t retained = 0, rows_max = 0;
 
   void add(Floats of_rows, uint32_t keep, const std::vector<RowRange>& ranges) {
     SelectHead head{static_cast<uint32_t>(of_rows.size()), keep, static_cast<uint32_t>(forced.size()),
-                    static_cast<uint32_t>(ranges.size()), kept};
+                    static_cast<uint32_t>(ranges.size()), retained};
     uint32_t stay = keep;
     for (const RowRange& range : ranges) stay += range.end - range.begin;
-    kept += std::min(head.rows, stay);
+    retained += std::min(head.rows, stay);
     forced.insert(forced.end(), ranges.begin(), ranges.end());
     rows_max = std::max(rows_max, head.rows);
     heads.push_back(head);
@@ -67,12 +67,12 @@ struct SelectProblem {
     const DeviceArray<float> scores_on(all);
     const DeviceArray<SelectHead> heads_on(heads);
     const DeviceArray<RowRange> forced_on(forced);
-    const DeviceArray<uint32_t> kept_on(std::vector<uint32_t>(kept + 1, 0xdeadbeef));
+    const DeviceArray<uint32_t> retained_on(std::vector<uint32_t>(retained + 1, 0xdeadbeef));
     const DeviceArray<uint32_t> nan_on(std::vector<uint32_t>{0});
-    KVT_CUDA(select_cells({scores_on.get(), stride, heads_on.get(), forced_on.get(), kept_on.get(),
-                           nan_on.get(), static_cast<uint32_t>(heads.size()), rows_max},
-                          nullptr));
-    const std::vector<uint32_t> got = kept_on.read();
+    KVT_CUDA(select_entries({scores_on.get(), stride, heads_on.get(), forced_on.get(), retained_on.get(),
+                             nan_on.get(), static_cast<uint32_t>(heads.size()), rows_max},
+                            nullptr));
+    const std::vector<uint32_t> got = retained_on.read();
     uint64_t nan = 0;
     for (size_t h = 0; h < heads.size(); ++h) {
       std::vector<uint32_t> rows;
@@ -81,16 +81,16 @@ struct SelectProblem {
         for (uint32_t row = range.begin; row < range.end; ++row) rows.push_back(row);
       }
       const kernels::RowSet expected = kernels::select_rows(scores[h], rows, heads[h].keep, &nan);
-      const auto first = got.begin() + heads[h].kept;
+      const auto first = got.begin() + heads[h].retained;
       CAPTURE(h);
       CHECK(std::equal(expected.begin(), expected.end(), first));
     }
-    CHECK(got[kept] == 0xdeadbeef);
+    CHECK(got[retained] == 0xdeadbeef);
     CHECK(nan_on.read()[0] == nan);
   }
 };
 
-TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the scores") {
+TEST_CASE("G-1 select_entries: the rows that the definition selects, whatever the scores") {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
   // 2,048 candidates are all ranked; of more, a sample says which. 256 and 512 threads.
@@ -122,7 +122,7 @@ TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the 
   }
 }
 // Short enough for compute-sanitizer: listed at once, by a sample, and without a list, in every size of CTA.
-TEST_CASE("G-1 select_cells: small ones of every kind") {
+TEST_CASE("G-1 select_entries: small ones of every kind") {
   std::mt19937_64 random(31);
   std::normal_distribution<float> normal;
   for (const uint32_t heads : {3u, 140u}) {
@@ -138,7 +138,7 @@ TEST_CASE("G-1 select_cells: small ones of every kind") {
     }
   }
 }
-TEST_CASE("G-1 select_cells: few heads of many rows, and more rows than there may be") {
+TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there may be") {
   std::mt19937_64 random(30);
   std::normal_distribution<float> normal;
   for (const uint32_t size : {3000u, 140'000u, 500'000u}) {
@@ -158,29 +158,29 @@ TEST_CASE("G-1 select_cells: few heads of many rows, and more rows than there ma
   }
   SelectArgs args;
   args.count = 1, args.rows_max = (1u << 19) + 1;
-  CHECK(select_cells(args, nullptr) == cudaErrorInvalidValue);
+  CHECK(select_entries(args, nullptr) == cudaErrorInvalidValue);
 }
-TEST_CASE("compact_cells: kept rows move in place, with their marks, and nothing else changes") {
+TEST_CASE("compact_entries: kept rows move in place, with their marks, and nothing else changes") {
   std::mt19937_64 random(4);
-  for (const CellProblem::Shape& shape : cell_shapes()) {
+  for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.listed) continue;
     for (const bool rerotate : {false, true}) {
-      const CellProblem p(shape, {1, 50, 333, 700, 64}, {0, 7, 16, 3, 100}, 40);
+      const KvEntryProblem p(shape, {1, 50, 333, 700, 64}, {0, 7, 16, 3, 100}, 40);
       std::vector<CompactHead> heads;
-      std::vector<uint32_t> kept;
+      std::vector<uint32_t> retained;
       Bf16s pool = p.host_pool;
-      Floats marks = p.host_marks, inv_freq;
+      Floats scorer_state = p.host_state, inv_freq;
       for (uint32_t i = 0; i < shape.dim / 2; ++i)
         inv_freq.push_back(std::pow(1e4f, -2.f * static_cast<float>(i) / static_cast<float>(shape.dim)));
       std::vector<std::pair<size_t, float>> turned;
       for (uint32_t h = 0; h < p.count(); ++h) {
-        const CellHead& head = p.heads[h];
-        CompactHead compact{head, head.table, head.first, static_cast<uint32_t>(kept.size()), 0};
+        const KvEntryHead& head = p.heads[h];
+        CompactHead compact{head, head.table, head.first, static_cast<uint32_t>(retained.size()), 0};
         for (uint32_t row = 0; row < head.rows; ++row) {
           if (random() % 3 == 0 && head.rows > 1) continue;
           const uint32_t to = head.first + compact.count, from = head.first + row;
-          kept.push_back(row), ++compact.count;
-          marks[p.mark_at(head, to)] = p.host_marks[p.mark_at(head, from)];
+          retained.push_back(row), ++compact.count;
+          scorer_state[p.state_at(head, to)] = p.host_state[p.state_at(head, from)];
           for (uint32_t c = 0; c < shape.dim; ++c) {
             pool[p.at(head, to, c, true)] = p.host_pool[p.at(head, from, c, true)];
             pool[p.at(head, to, c, false)] = p.host_pool[p.at(head, from, c, false)];
@@ -197,45 +197,45 @@ TEST_CASE("compact_cells: kept rows move in place, with their marks, and nothing
         heads.push_back(compact);
       }
       const DeviceArray<CompactHead> heads_on(heads);
-      const DeviceArray<uint32_t> kept_on(kept);
+      const DeviceArray<uint32_t> retained_on(retained);
       const DeviceArray<float> freq(inv_freq);
-      KVT_CUDA(compact_cells({p.cells(), p.pool.get(), p.marks.get(), heads_on.get(), kept_on.get(),
-                              rerotate ? freq.get() : nullptr, p.count()},
-                             nullptr));
+      KVT_CUDA(compact_entries({p.kv_entries(), p.pool.get(), p.scorer_state.get(), heads_on.get(),
+                                retained_on.get(), rerotate ? freq.get() : nullptr, p.count()},
+                               nullptr));
       Bf16s got = p.pool.read();
       for (const auto& [at, value] : turned) {
         CHECK(std::abs(__bfloat162float(got[at]) - value) <= 0.005f * std::abs(value) + 0.02f);
         got[at] = pool[at];
       }
       CHECK(std::memcmp(got.data(), pool.data(), pool.size() * 2) == 0);
-      const Floats got_marks = p.marks.read();
-      CHECK(std::memcmp(got_marks.data(), marks.data(), marks.size() * 4) == 0);
+      const Floats got_state = p.scorer_state.read();
+      CHECK(std::memcmp(got_state.data(), scorer_state.data(), scorer_state.size() * 4) == 0);
     }
   }
 }
 
-TEST_CASE("compact_packed_cells: kept rows move as bytes, with their marks, and nothing else changes") {
+TEST_CASE("compact_packed_entries: kept rows move as bytes, with their marks, and nothing else changes") {
   std::mt19937_64 random(5);
-  for (const CellProblem::Shape& shape : cell_shapes()) {
+  for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.listed) continue;
     for (const Format format : {Format::kFp8, Format::kInt4, Format::kFp4}) {
-      const CellProblem p(shape, {1, 50, 333, 700, 64}, {0, 7, 16, 3, 100}, 41);
+      const KvEntryProblem p(shape, {1, 50, 333, 700, 64}, {0, 7, 16, 3, 100}, 41);
       const PageShape page{shape.page, shape.dim, 32};
       const size_t block = page_bytes(format, page), each = token_bytes(format, page);
-      std::vector<uint8_t> pool(p.host_marks.size() / shape.page * block);
+      std::vector<uint8_t> pool(p.host_state.size() / shape.page * block);
       for (uint8_t& byte : pool) byte = static_cast<uint8_t>(random());
       const std::vector<uint8_t> before = pool;
-      Floats marks = p.host_marks;
+      Floats scorer_state = p.host_state;
       std::vector<CompactHead> heads;
-      std::vector<uint32_t> kept;
-      for (const CellHead& head : p.heads) {
-        CompactHead compact{head, head.table, head.first, static_cast<uint32_t>(kept.size()), 0};
+      std::vector<uint32_t> retained;
+      for (const KvEntryHead& head : p.heads) {
+        CompactHead compact{head, head.table, head.first, static_cast<uint32_t>(retained.size()), 0};
         for (uint32_t row = 0; row < head.rows; ++row) {
           if (random() % 3 == 0 && head.rows > 1) continue;
           const auto [to, to_slot] = p.place(head, head.first + compact.count);
           const auto [from, from_slot] = p.place(head, head.first + row);
-          kept.push_back(row), ++compact.count;
-          marks[to * shape.page + to_slot] = p.host_marks[from * shape.page + from_slot];
+          retained.push_back(row), ++compact.count;
+          scorer_state[to * shape.page + to_slot] = p.host_state[from * shape.page + from_slot];
           for (const size_t side : {size_t{0}, block / 2})
             std::memcpy(&pool[to * block + side + to_slot * each],
                         &before[from * block + side + from_slot * each], each);
@@ -243,18 +243,18 @@ TEST_CASE("compact_packed_cells: kept rows move as bytes, with their marks, and 
         heads.push_back(compact);
       }
       const DeviceArray<CompactHead> heads_on(heads);
-      const DeviceArray<uint32_t> kept_on(kept);
+      const DeviceArray<uint32_t> retained_on(retained);
       const DeviceArray<uint8_t> pool_on(before);
       CompactPackedArgs args;
-      args.cells = p.cells(), args.format = format, args.group = 32;
-      args.pool = pool_on.get(), args.marks = p.marks.get();
-      args.heads = heads_on.get(), args.kept = kept_on.get(), args.count = p.count();
-      KVT_CUDA(compact_packed_cells(args, nullptr));
+      args.kv_entries = p.kv_entries(), args.format = format, args.group = 32;
+      args.pool = pool_on.get(), args.scorer_state = p.scorer_state.get();
+      args.heads = heads_on.get(), args.retained = retained_on.get(), args.count = p.count();
+      KVT_CUDA(compact_packed_entries(args, nullptr));
       CHECK(pool_on.read() == pool);
-      const Floats got_marks = p.marks.read();
-      CHECK(std::memcmp(got_marks.data(), marks.data(), marks.size() * 4) == 0);
+      const Floats got_state = p.scorer_state.read();
+      CHECK(std::memcmp(got_state.data(), scorer_state.data(), scorer_state.size() * 4) == 0);
       args.format = Format::kInt2;
-      CHECK(compact_packed_cells(args, nullptr) == cudaErrorInvalidValue);
+      CHECK(compact_packed_entries(args, nullptr) == cudaErrorInvalidValue);
     }
   }
 }
@@ -263,13 +263,13 @@ TEST_CASE("compact_packed_cells: kept rows move as bytes, with their marks, and 
 Floats gate_products(const Floats& x, uint32_t rows, const Floats& weights, uint32_t hidden) {
   Bf16s parts(kGateParts * weights.size());
   split_gate_weights(weights.data(), weights.size(), parts.data());
-  const Floats wide = widened(parts);
-  const size_t outputs = wide.size() / hidden;
+  const Floats dequantized = widened(parts);
+  const size_t outputs = dequantized.size() / hidden;
   Floats out(rows * outputs);
   for (size_t i = 0; i < out.size(); ++i) {
     double sum = 0;
     for (uint32_t c = 0; c < hidden; ++c)
-      sum += double{x[i / outputs * hidden + c]} * double{wide[i % outputs * hidden + c]};
+      sum += double{x[i / outputs * hidden + c]} * double{dequantized[i % outputs * hidden + c]};
     out[i] = static_cast<float>(sum);
   }
   return out;
@@ -315,56 +315,56 @@ TEST_CASE("1.7 1.8 gates on the device are those of the definition") {
   }
 }
 
-TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever cells lie") {
-  for (const CellProblem::Shape& shape : cell_shapes()) {
-    const CellProblem p(shape, {33, 100, 1, 5000, 4094}, {4, 0, 3, 5, 18}, 13);
+TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV entries lie") {
+  for (const KvEntryProblem::Shape& shape : table_shapes()) {
+    const KvEntryProblem p(shape, {33, 100, 1, 5000, 4094}, {4, 0, 3, 5, 18}, 13);
     const uint64_t stride = p.rows_max + (shape.columns % 2);  // aligned or not
-    std::vector<MarkScoreHead> of_heads;
+    std::vector<StateScoreHead> of_heads;
     std::vector<uint32_t> positions;
-    for (const CellHead& head : p.heads) {
+    for (const KvEntryHead& head : p.heads) {
       of_heads.push_back({head, static_cast<uint32_t>(positions.size()), 2});
       for (uint32_t i = 0; i < head.rows; ++i) positions.push_back(3 * i + 1);
     }
-    const DeviceArray<MarkScoreHead> heads_on(of_heads);
+    const DeviceArray<StateScoreHead> heads_on(of_heads);
     const DeviceArray<uint32_t> positions_on(positions);
-    for (const MarkScore kind : {MarkScore::kPlain, MarkScore::kPerRow, MarkScore::kDecayed}) {
+    for (const StateScore kind : {StateScore::kPlain, StateScore::kPerRow, StateScore::kDecayed}) {
       const DeviceArray<float> scores(Floats(p.count() * stride, NAN));
-      KVT_CUDA(score_marks({p.cells(), heads_on.get(), p.marks.get(), positions_on.get(), scores.get(),
-                            stride, p.count(), p.rows_max, 20'000, kind},
-                           nullptr));
+      KVT_CUDA(score_from_state({p.kv_entries(), heads_on.get(), p.scorer_state.get(), positions_on.get(),
+                                 scores.get(), stride, p.count(), p.rows_max, 20'000, kind},
+                                nullptr));
       const Floats got = scores.read();
-      uint32_t wrong = 0;
+      uint32_t problem = 0;
       for (uint32_t h = 0; h < p.count(); ++h) {
         for (uint32_t i = 0; i < stride; ++i) {
           const float x = got[h * stride + i];
           if (i >= p.heads[h].rows) {
-            wrong += !std::isnan(x);  // nobody wrote there
+            problem += !std::isnan(x);  // nobody wrote there
             continue;
           }
-          const float mark = p.host_marks[p.mark_at(p.heads[h], p.heads[h].first + i)];
+          const float state_value = p.host_state[p.state_at(p.heads[h], p.heads[h].first + i)];
           const auto age = static_cast<float>(20'000 - (3 * i + 1));
-          const float e = kind == MarkScore::kPlain    ? mark
-                          : kind == MarkScore::kPerRow ? mark / age
-                                                       : mark * age;
-          wrong += x != (i + 2 >= p.heads[h].rows ? INFINITY : e);
+          const float e = kind == StateScore::kPlain    ? state_value
+                          : kind == StateScore::kPerRow ? state_value / age
+                                                        : state_value * age;
+          problem += x != (i + 2 >= p.heads[h].rows ? INFINITY : e);
         }
       }
       CAPTURE(shape.page);
-      CHECK(wrong == 0);
+      CHECK(problem == 0);
     }
   }
 }
 
 // 40 rows a head, that see less and less gone: windows that slide (with sinks, or without), then rows that
 // see nothing, and one that sees everything. `runs`: rows of a head stand together, or alternate.
-std::vector<QueryRow> sliding_rows(const CellProblem& p, uint32_t kv_heads, uint32_t rows) {
+std::vector<QueryRow> sliding_rows(const KvEntryProblem& p, uint32_t kv_heads, uint32_t rows) {
   std::vector<QueryRow> list;
   for (uint32_t h = 0; h < kv_heads; ++h) {
-    const CellHead& head = p.heads[h];
+    const KvEntryHead& head = p.heads[h];
     for (uint32_t i = 0; i < rows; ++i) {
       QueryRow row{i, head.table, 0, h, head.column};
       const uint32_t end = std::min(head.rows, 20 + 7 * i), window = std::min(end, 33u);
-      row.cells = i == 5 ? 0 : i == 6 ? head.rows : window;
+      row.kv_entries = i == 5 ? 0 : i == 6 ? head.rows : window;
       if (i != 5 && i != 6) row.sinks = i % 2 == 0 ? std::min(4u, window) : 0, row.gap = end - window;
       list.push_back(row);
     }
@@ -372,14 +372,15 @@ std::vector<QueryRow> sliding_rows(const CellProblem& p, uint32_t kv_heads, uint
   return list;
 }
 
-TEST_CASE("G-3 attention_rows by head: listed cells, gaps, and columns of their own, alone and in runs") {
-  std::vector<std::pair<CellProblem::Shape, bool>> cases;
-  for (const CellProblem::Shape& shape : cell_shapes())
+TEST_CASE(
+    "G-3 attention_rows by head: listed KV entries, gaps, and columns of their own, alone and in runs") {
+  std::vector<std::pair<KvEntryProblem::Shape, bool>> cases;
+  for (const KvEntryProblem::Shape& shape : table_shapes())
     cases.insert(cases.end(), {{shape, false}, {shape, true}});
   for (const auto& [shape, runs] : cases) {
-    CellProblem::Shape by_cell = shape;
-    by_cell.listed = true;
-    const CellProblem p(by_cell, {90, 1, 300}, {0, 0, 0}, 14);
+    KvEntryProblem::Shape by_entry = shape;
+    by_entry.listed = true;
+    const KvEntryProblem p(by_entry, {90, 1, 300}, {0, 0, 0}, 14);
     const uint32_t dim = shape.dim, kv_heads = 3, rows = 40;
     for (const uint32_t group : {1u, 3u, 4u, 7u}) {
       CAPTURE(group);
@@ -414,15 +415,15 @@ TEST_CASE("G-3 attention_rows by head: listed cells, gaps, and columns of their 
           const size_t at = (size_t{row.row} * kv_heads + row.head) * group * dim + size_t{g} * dim;
           double sum = 0;
           std::vector<double> value(dim, 0.0);
-          for (uint32_t i = 0; i < row.cells; ++i) {
-            const uint32_t cell = i < row.sinks ? i : i + row.gap;
+          for (uint32_t i = 0; i < row.kv_entries; ++i) {
+            const uint32_t kv_entry = i < row.sinks ? i : i + row.gap;
             double logit = 0;
             for (uint32_t c = 0; c < dim; ++c)
-              logit += double{q[at + c]} * double{p.keys[row.head][cell * dim + c]};
+              logit += double{q[at + c]} * double{p.keys[row.head][kv_entry * dim + c]};
             const double weight = std::exp(logit * 0.125);
             sum += weight;
             for (uint32_t c = 0; c < dim; ++c)
-              value[c] += weight * double{p.values[row.head][cell * dim + c]};
+              value[c] += weight * double{p.values[row.head][kv_entry * dim + c]};
           }
           for (uint32_t c = 0; c < dim; ++c) expected[at + c] = sum > 0 ? value[c] / sum : 0;
         }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/pack_fast.h"
-#include "kernels/pack_narrow.h"
+#include "kernels/pack_low_bit.h"
 #include "kernels/small_floats.h"
 #include "tests/kernels/random_rows.h"
 
@@ -70,17 +70,18 @@ TEST_CASE("Q-1 a group without spread has scale 0 and code 0") {
 }
 
 TEST_CASE("Q-1 round trip: a code's value has that code, for every fp16 scale and ordinary zeros") {
-  int wrong = 0, pairs = 0;
+  int problem = 0, pairs = 0;
   for (uint32_t scale = 1; scale < 0x7000; ++scale) {
     for (const float times : {0.0f, -0.5f, -1.0f, -7.5f, -100.0f, 33.0f}) {
       const auto step = static_cast<uint16_t>(scale);
       const Affine shared{step, to_fp16(from_fp16(step) * times)};
       if (!(std::abs(value_of(0, shared)) < kFp16Max && std::abs(value_of(15, shared)) < kFp16Max)) continue;
       ++pairs;
-      for (uint32_t code = 0; code < 16; ++code) wrong += code_of(value_of(code, shared), shared, 4) != code;
+      for (uint32_t code = 0; code < 16; ++code)
+        problem += code_of(value_of(code, shared), shared, 4) != code;
     }
   }
-  CHECK(wrong == 0);
+  CHECK(problem == 0);
   CHECK(pairs > 100'000);
 }
 
@@ -193,7 +194,7 @@ TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma want
     pack_key_group(rows, bits, whole, group);
     pack_record(Side::kKey, bits, 128, rows, record);
     const uint32_t tiles_per_word = bits == 4 ? 1 : 2, mask = bits == 4 ? 0xf : 0x3;
-    int wrong = 0;
+    int problem = 0;
     for (uint32_t tile = 0; tile < 64; ++tile) {
       for (uint32_t lane = 0; lane < 32; ++lane) {
         const uint32_t word_index = tile / tiles_per_word;
@@ -203,12 +204,12 @@ TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma want
           const uint32_t both = word >> ((tile % tiles_per_word * 4 + reg) * bits) & (mask | mask << 16);
           const uint32_t token = tile / 8 * 16 + lane / 4 + reg % 2 * 8;
           const uint32_t channel = tile % 8 * 16 + lane % 4 * 2 + reg / 2 * 8;
-          wrong += (both & 0xffff) != key_code(group, bits, whole, token, channel);
-          wrong += (both >> 16) != key_code(group, bits, whole, token, channel + 1);
+          problem += (both & 0xffff) != key_code(group, bits, whole, token, channel);
+          problem += (both >> 16) != key_code(group, bits, whole, token, channel + 1);
         }
       }
     }
-    CHECK(wrong == 0);
+    CHECK(problem == 0);
   }
 }
 
@@ -292,11 +293,11 @@ TEST_CASE("pack: INT2 and INT4 capacity, from the layout: x4.32 at 65 % and x4.5
   CHECK(times_100(75) == 457);
   CHECK(times_100(0) == 320);
   CHECK(times_100(100) == 533);
-  // KERNELS 9: bytes per cell with wider groups.
+  // KERNELS 9: bytes per KV entry with wider groups.
   for (const auto& [group, int4, int2] : {std::array{32u, 160u, 96u}, {64u, 144u, 80u}, {128u, 136u, 72u}}) {
-    const PageShape wide{128, 128, group};
-    CHECK(page_bytes(Format::kInt4, wide) == 128 * int4);
-    CHECK(page_bytes(Format::kInt2, wide) == 128 * int2);
+    const PageShape dequantized{128, 128, group};
+    CHECK(page_bytes(Format::kInt4, dequantized) == 128 * int4);
+    CHECK(page_bytes(Format::kInt2, dequantized) == 128 * int2);
   }
   CHECK(record_bytes(4, 128) + value_record_bytes(4, 128) == 128 * 136);
   CHECK(page_bytes(Format::kFp8, shape) == 32 * 256);

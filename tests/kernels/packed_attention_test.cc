@@ -8,7 +8,7 @@
 
 #include "kernels/pack.h"
 #include "kernels/pack_fast.h"
-#include "kernels/pack_narrow.h"
+#include "kernels/pack_low_bit.h"
 #include "tests/kernels/random_rows.h"
 
 using namespace kvtwin;
@@ -26,17 +26,17 @@ struct Packed {
 
 struct Mix {
   Rows k, v;
-  uint32_t cells;
+  uint32_t kv_entries;
 };
 
 using Bytes = std::vector<uint8_t>;
 
 Bytes pack_rows(Rows rows, bool keys, const std::vector<float>& x, const PageShape& s) {
   Bytes all;
-  const auto each = [&](uint32_t cells, size_t bytes, auto pack) {
-    for (size_t at = 0; at < x.size(); at += size_t{cells} * s.head_dim) {
+  const auto each = [&](uint32_t kv_entries, size_t bytes, auto pack) {
+    for (size_t at = 0; at < x.size(); at += size_t{kv_entries} * s.head_dim) {
       Bytes piece(bytes);
-      pack(std::span(x).subspan(at, size_t{cells} * s.head_dim), std::span(piece));
+      pack(std::span(x).subspan(at, size_t{kv_entries} * s.head_dim), std::span(piece));
       all.insert(all.end(), piece.begin(), piece.end());
     }
   };
@@ -59,15 +59,15 @@ Bytes pack_rows(Rows rows, bool keys, const std::vector<float>& x, const PageSha
   return all;
 }
 
-Packed make_run(Rows k, Rows v, uint32_t cells, uint64_t seed, const PageShape& s) {
+Packed make_run(Rows k, Rows v, uint32_t kv_entries, uint64_t seed, const PageShape& s) {
   Packed packed;
-  packed.k_exact = random_rows(seed, size_t{cells} * s.head_dim);
-  packed.v_exact = random_rows(seed + 1000, size_t{cells} * s.head_dim);
+  packed.k_exact = random_rows(seed, size_t{kv_entries} * s.head_dim);
+  packed.v_exact = random_rows(seed + 1000, size_t{kv_entries} * s.head_dim);
   packed.k = pack_rows(k, true, packed.k_exact, s);
   packed.v = pack_rows(v, false, packed.v_exact, s);
   packed.run = {{k, k == Rows::kExact ? static_cast<const void*>(packed.k_exact.data()) : packed.k.data()},
                 {v, v == Rows::kExact ? static_cast<const void*>(packed.v_exact.data()) : packed.v.data()},
-                cells};
+                kv_entries};
   return packed;
 }
 
@@ -76,21 +76,21 @@ std::vector<double> naive(std::span<const float> q, float scale, const std::vect
                           const PageShape& s) {
   std::vector<float> k, v;
   for (const Packed& packed : runs) {
-    std::vector<float> rows(size_t{packed.run.cells} * s.head_dim);
-    unpack_side(packed.run.k, true, packed.run.cells, s, rows);
+    std::vector<float> rows(size_t{packed.run.kv_entries} * s.head_dim);
+    unpack_side(packed.run.k, true, packed.run.kv_entries, s, rows);
     k.insert(k.end(), rows.begin(), rows.end());
-    unpack_side(packed.run.v, false, packed.run.cells, s, rows);
+    unpack_side(packed.run.v, false, packed.run.kv_entries, s, rows);
     v.insert(v.end(), rows.begin(), rows.end());
   }
-  const size_t cells = k.size() / s.head_dim;
-  std::vector<double> logits(cells, 0.0), out(s.head_dim, 0.0);
-  for (size_t t = 0; t < cells; ++t) {
+  const size_t kv_entries = k.size() / s.head_dim;
+  std::vector<double> logits(kv_entries, 0.0), out(s.head_dim, 0.0);
+  for (size_t t = 0; t < kv_entries; ++t) {
     for (uint32_t c = 0; c < s.head_dim; ++c)
       logits[t] += double{q[c]} * double{k[t * s.head_dim + c]} * double{scale};
   }
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (size_t t = 0; t < cells; ++t) {
+  for (size_t t = 0; t < kv_entries; ++t) {
     const double weight = std::exp(logits[t] - top);
     sum += weight;
     for (uint32_t c = 0; c < s.head_dim; ++c) out[c] += weight * double{v[t * s.head_dim + c]};
@@ -140,8 +140,8 @@ TEST_CASE("Q-2 attention over packed runs equals the dequantised reference, for 
     CAPTURE(mix.name);
     for (uint64_t seed = 1; seed < 6; ++seed) {
       std::vector<Packed> packed;
-      for (const auto& [k, v, cells] : mix.runs)
-        packed.push_back(make_run(k, v, cells, seed * 10 + cells, mix.shape));
+      for (const auto& [k, v, kv_entries] : mix.runs)
+        packed.push_back(make_run(k, v, kv_entries, seed * 10 + kv_entries, mix.shape));
       std::vector<PackedRun> runs;
       for (const Packed& p : packed) runs.push_back(p.run);
       const auto q = random_rows(seed, mix.shape.head_dim);
@@ -160,7 +160,7 @@ TEST_CASE("Q-5 a tag map that is int4 everywhere is the int4 baseline, to the bi
   const PageShape s{32, 128, 32};
   const Packed whole = make_run(Rows::kInt4, Rows::kInt4, 70, 3, s);
   const auto q = random_rows(9, 128);
-  // No int2 pages, and all cells in the int4 run: what the table partition gives when no tag has 2 bits.
+  // No int2 pages, and all KV entries in the int4 run: what the table partition gives when no tag has 2 bits.
   const PackedRun mixed[] = {{{Rows::kGroup2, nullptr}, {Rows::kInt2, nullptr}, 0}, whole.run};
   std::vector<float> a(128), b(128);
   attend_packed(q, 0.1f, mixed, s, a);
@@ -168,7 +168,7 @@ TEST_CASE("Q-5 a tag map that is int4 everywhere is the int4 baseline, to the bi
   CHECK(a == b);
 }
 
-TEST_CASE("Q-2 no cells at all give zero") {
+TEST_CASE("Q-2 no KV entries at all give zero") {
   std::vector<float> out(128, 5.0f);
   attend_packed(random_rows(1, 128), 1, {}, {32, 128, 32}, out);
   for (const float x : out) CHECK(x == 0);

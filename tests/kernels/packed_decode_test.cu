@@ -28,8 +28,8 @@ void check(PackedProblem* p) {
   CHECK(error < kTolerance);
 }
 
-PackedDecodeShape fast(uint32_t dim, uint32_t group, uint32_t wide_page = 16) {
-  return {PackedLayout::kFast, dim, group, 128, {128, 128, wide_page}, 1, 0, 132};
+PackedDecodeShape fast(uint32_t dim, uint32_t group, uint32_t dequantized_page = 16) {
+  return {PackedLayout::kFast, dim, group, 128, {128, 128, dequantized_page}, 1, 0, 132};
 }
 PackedDecodeShape rows(uint32_t dim, uint32_t group, uint32_t scale_group, uint32_t page2, uint32_t page4,
                        uint32_t page8) {
@@ -122,7 +122,8 @@ TEST_CASE("Q-2 fp4 and KIVI: every head size, page, group of scales and group of
   }
 }
 
-TEST_CASE("fp4 and KIVI: ragged mixes, pages of several heads, dead cells, any number of CTAs, any size") {
+TEST_CASE(
+    "fp4 and KIVI: ragged mixes, pages of several heads, dead KV entries, any number of CTAs, any size") {
   std::mt19937 random(70);
   for (int round = 0; round < 16; ++round) {
     const PackedLayout layout = round % 2 == 0 ? PackedLayout::kFp4 : PackedLayout::kKivi;
@@ -184,7 +185,7 @@ TEST_CASE("packed decode: pages of several heads, each in its column") {
   }
 }
 
-TEST_CASE("packed decode: one cell in all; nothing at all; more sequences than threads of the plan") {
+TEST_CASE("packed decode: one KV entry in all; nothing at all; more sequences than threads of the plan") {
   for (const std::vector<PartTokens>& tokens :
        {std::vector<PartTokens>{{0, 1, 0}}, std::vector<PartTokens>{{0, 0, 0}},
         std::vector<PartTokens>(1500, {0, 5, 1}), std::vector<PartTokens>(2500, {0, 0, 0}),
@@ -214,16 +215,17 @@ TEST_CASE("packed decode: one sequence over all CTAs, and random ragged mixes") 
   }
 }
 
-TEST_CASE("packed decode: dead cells are not read, in any format; where all are dead the answer is zero") {
-  for (const uint32_t dead : {1u, 4u, 7u, 8u}) {
-    CAPTURE(dead);
+TEST_CASE(
+    "packed decode: dead KV entries are not read, in any format; where all are dead the answer is zero") {
+  for (const uint32_t dropped_tokens : {1u, 4u, 7u, 8u}) {
+    CAPTURE(dropped_tokens);
     for (PackedDecodeShape shape : {fast(128, 4), fast(64, 8, 32), rows(128, 4, 32, 32, 16, 16),
                                     rows(128, 3, 128, 128, 128, 128), rows(64, 4, 64, 128, 64, 128)}) {
-      shape.heads_per_page = dead == 4 ? 2 : 1;
+      shape.heads_per_page = dropped_tokens == 4 ? 2 : 1;
       std::vector<PartTokens> tokens;
       for (const PartTokens& each : edges({1, 40, 64, 129, 700}))
         tokens.insert(tokens.end(), shape.heads_per_page, each);
-      PackedProblem p(shape, tokens, dead, 1, dead);
+      PackedProblem p(shape, tokens, dropped_tokens, 1, dropped_tokens);
       check(&p);
     }
   }
@@ -253,7 +255,7 @@ TEST_CASE("packed decode: shapes that cannot be are refused") {
   refused([](PackedDecodeShape* s) { s->scale_group = 16; });
   refused([](PackedDecodeShape* s) { s->page_tokens[kPartInt2] = 16; });
   refused([](PackedDecodeShape* s) { s->page_tokens[kPartInt4] = 48; });
-  refused([](PackedDecodeShape* s) { s->page_tokens[kPartWide] = 0; });
+  refused([](PackedDecodeShape* s) { s->page_tokens[kPartHighPrecision] = 0; });
   refused([](PackedDecodeShape* s) { s->ctas = 0; });
   refused([](PackedDecodeShape* s) { s->layout = PackedLayout::kFast; });
 }

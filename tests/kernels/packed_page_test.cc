@@ -18,20 +18,20 @@ constexpr Format kFormats[] = {Format::kBf16, Format::kFp8, Format::kInt4, Forma
 
 }  // namespace
 
-TEST_CASE("Q-1 packed page: whole pages, cell by cell and read back, in every format") {
+TEST_CASE("Q-1 packed page: whole pages, KV entry by KV entry and read back, in every format") {
   for (const PageShape& shape : {PageShape{32, 128, 32}, {64, 64, 32}, {128, 128, 64}}) {
     for (const Format format : kFormats) {
       CAPTURE(format_name(format));
       const size_t d = shape.head_dim, n = shape.page_tokens * d;
       const auto k = random_rows(1, n), v = random_rows(2, n);
-      std::vector<uint8_t> page(page_bytes(format, shape)), by_cell(page.size()), again(page.size());
+      std::vector<uint8_t> page(page_bytes(format, shape)), by_entry(page.size()), again(page.size());
       pack_page(format, shape, k, v, page);
       if (format != Format::kInt2) {
         for (uint32_t slot = shape.page_tokens; slot-- > 0;) {
-          pack_cell(format, shape, slot, std::span(k).subspan(slot * d, d), std::span(v).subspan(slot * d, d),
-                    by_cell);
+          pack_kv_entry(format, shape, slot, std::span(k).subspan(slot * d, d),
+                        std::span(v).subspan(slot * d, d), by_entry);
         }
-        CHECK(by_cell == page);
+        CHECK(by_entry == page);
       }
       std::vector<float> k_back(n), v_back(n);
       unpack_page(format, shape, page, shape.page_tokens, k_back, v_back);
@@ -54,7 +54,7 @@ TEST_CASE("Q-2 packed page: attention over the pages of a mixed table is that ov
   const PageShape shape{32, 128, 32};
   const Format formats[] = {Format::kInt2, Format::kInt2, Format::kInt4,
                             Format::kBf16, Format::kFp8,  Format::kFp4};
-  const uint32_t cells[] = {32, 32, 32, 5, 17, 1};
+  const uint32_t kv_entries[] = {32, 32, 32, 5, 17, 1};
   std::vector<std::vector<uint8_t>> pages;
   std::vector<PackedRun> packed, plain;
   std::vector<std::vector<float>> rows;
@@ -62,12 +62,13 @@ TEST_CASE("Q-2 packed page: attention over the pages of a mixed table is that ov
   for (size_t i = 0; i < 6; ++i) {
     pages.emplace_back(page_bytes(formats[i], shape));
     pack_page(formats[i], shape, random_rows(i + 10, 32 * 128), random_rows(i + 20, 32 * 128), pages.back());
-    packed.push_back(page_run(formats[i], shape, pages.back(), cells[i]));
-    std::vector<float> k(cells[i] * 128), v(k.size());
-    unpack_page(formats[i], shape, pages.back(), cells[i], k, v);
+    packed.push_back(page_run(formats[i], shape, pages.back(), kv_entries[i]));
+    std::vector<float> k(kv_entries[i] * 128), v(k.size());
+    unpack_page(formats[i], shape, pages.back(), kv_entries[i], k, v);
     rows.push_back(k);
     rows.push_back(v);
-    plain.push_back({{Rows::kExact, rows[2 * i].data()}, {Rows::kExact, rows[2 * i + 1].data()}, cells[i]});
+    plain.push_back(
+        {{Rows::kExact, rows[2 * i].data()}, {Rows::kExact, rows[2 * i + 1].data()}, kv_entries[i]});
   }
   const auto q = random_rows(5, 128);
   std::vector<float> a(128), b(128);

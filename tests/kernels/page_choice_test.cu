@@ -188,32 +188,33 @@ struct ExpectedChoice {
   std::vector<uint32_t> held, tables;
   std::vector<Move> before, after;
   ChoiceCounts counts;
-  std::vector<kernels::HeadRecall> imposed;
+  std::vector<kernels::HeadRecall> forced_outcome;
 
-  // `imposed` as in ChoiceArgs; empty: nothing is. `pooled` is from before it was.
+  // `forced_outcome` as in ChoiceArgs; empty: nothing is. `pooled` is from before it was.
   ExpectedChoice(const ChoiceProblem& p, const std::vector<float>& pooled,
-                 const std::vector<kernels::HeadRecall>& told = {})
-      : held(p.held), tables(p.tables.read()), imposed(told) {
+                 const std::vector<kernels::HeadRecall>& notify = {})
+      : held(p.held), tables(p.tables.read()), forced_outcome(notify) {
     std::fill(tables.begin(), tables.end(), kPoison);
     for (uint32_t r = 0; r < p.rows.size(); ++r) {
       for (uint32_t h = 0; h < p.shape.kv_heads; ++h)
         add(p, p.rows[r], h,
             pooled.data() + (r * p.shape.kv_heads + h) * p.shape.score_rows() * p.shape.score_stride,
-            imposed.empty() || p.rows[r].held == Held::kNothing ? nullptr
-                                                                : &imposed[r * p.shape.kv_heads + h]);
+            forced_outcome.empty() || p.rows[r].held == Held::kNothing
+                ? nullptr
+                : &forced_outcome[r * p.shape.kv_heads + h]);
     }
     std::sort(before.begin(), before.end()), std::sort(after.begin(), after.end());
   }
 
  private:
   void add(const ChoiceProblem& p, const ChoiceRow& row, uint32_t h, const float* pooled,
-           const kernels::HeadRecall* told) {
+           const kernels::HeadRecall* notify) {
     std::vector<float> scores(pooled, pooled + row.candidates);
     std::vector<uint32_t> slots(held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h)),
                                 held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h) + p.shape.chosen));
     if (row.held == Held::kFirst) std::iota(slots.begin(), slots.end(), 0);
-    if (told != nullptr && row.held != Held::kInPlace)
-      kernels::impose_missing_ref(scores, 0, slots, told->missing);
+    if (notify != nullptr && row.held != Held::kInPlace)
+      kernels::force_missing_ref(scores, 0, slots, notify->missing);
     const kernels::RowSet chosen = kernels::select_rows(scores, {}, p.shape.chosen);
     uint32_t* const table = tables.data() + row.table + h * row.table_stride;
     if (row.held == Held::kInPlace) {
@@ -221,8 +222,8 @@ struct ExpectedChoice {
       return;
     }
     bool turned = true;
-    if (told != nullptr) {
-      turned = told->before != 0, counts.turned += told->turned;
+    if (notify != nullptr) {
+      turned = notify->before != 0, counts.turned += notify->turned;
     } else if (row.held == Held::kTrusted) {
       const float cosine = kernels::group_cosine_ref(p.queries(p.q, row.row, h).data(),
                                                      p.queries(p.before, row.state, h).data(), p.shape.group,
@@ -257,8 +258,8 @@ struct ExpectedChoice {
 };
 
 void check_choice(const ChoiceProblem& p, const std::vector<float>& pooled,
-                  const std::vector<kernels::HeadRecall>& imposed = {}) {
-  const ExpectedChoice want(p, pooled, imposed);
+                  const std::vector<kernels::HeadRecall>& forced_outcome = {}) {
+  const ExpectedChoice want(p, pooled, forced_outcome);
   const ChoiceCounts counts = p.counts.read()[0];
   CHECK(counts.before == want.counts.before);
   CHECK(counts.after == want.counts.after);
@@ -339,7 +340,7 @@ TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as ma
   }
 }
 
-TEST_CASE("choose_pages: as many pages as are imposed, before attention or behind it, whatever turned") {
+TEST_CASE("choose_pages: as many pages as are forced, before attention or behind it, whatever turned") {
   uint64_t seed = 100;
   for (const auto& [heads, group] : {std::pair{1u, 1u}, {8u, 4u}, {3u, 2u}}) {
     for (const uint32_t chosen : {1u, 2u, 33u, 300u, kChosenMax}) {
@@ -353,21 +354,22 @@ TEST_CASE("choose_pages: as many pages as are imposed, before attention or behin
       KVT_CUDA(score_pages(natural.shape, natural.args(), nullptr));
       KVT_CUDA(choose_pages(natural.shape, natural.args(), nullptr));
       std::mt19937_64 random(seed);
-      std::vector<kernels::HeadRecall> imposed;
+      std::vector<kernels::HeadRecall> forced_outcome;
       for (const ChoiceRow& row : p.rows) {
         for (uint32_t h = 0; h < heads; ++h) {
           const uint32_t most = std::min(chosen, row.candidates - chosen);
           const bool before = random() % 2 == 0;
-          imposed.push_back({static_cast<uint32_t>(random() % (most + 1)), before ? uint8_t{1} : uint8_t{0},
-                             before && random() % 2 == 0 ? uint8_t{1} : uint8_t{0}});
+          forced_outcome.push_back({static_cast<uint32_t>(random() % (most + 1)),
+                                    before ? uint8_t{1} : uint8_t{0},
+                                    before && random() % 2 == 0 ? uint8_t{1} : uint8_t{0}});
         }
       }
-      const DeviceArray<kernels::HeadRecall> imposed_on(imposed);
+      const DeviceArray<kernels::HeadRecall> forced_on(forced_outcome);
       ChoiceArgs args = p.args();
-      args.imposed = imposed_on.get();
+      args.forced_outcome = forced_on.get();
       KVT_CUDA(score_pages(p.shape, args, nullptr));
       KVT_CUDA(choose_pages(p.shape, args, nullptr));
-      check_choice(p, natural.scores.read(), imposed);
+      check_choice(p, natural.scores.read(), forced_outcome);
     }
   }
 }
@@ -376,7 +378,7 @@ TEST_CASE("keep_queries keeps the rows that it is told, and no other") {
   std::mt19937_64 random(3);
   const Bits q = random_bits(&random, 5 * 256);
   const DeviceArray<uint16_t> from(q), to(Bits(4 * 256, 7));
-  const DeviceArray<QueryKept> rows(std::vector<QueryKept>{{4, 0}, {1, 3}});
+  const DeviceArray<QueryRetained> rows(std::vector<QueryRetained>{{4, 0}, {1, 3}});
   KVT_CUDA(keep_queries(rows.get(), 2, 256, device(from), device(to), nullptr));
   Bits want(4 * 256, 7);
   std::copy_n(q.begin() + 4 * 256, 256, want.begin());

@@ -1,5 +1,5 @@
-// What moves cells between forms and places, against its definitions: to the bit where the definition rounds
-// to the same format, which is everywhere but in the rotation.
+// What moves KV entries between forms and places, against its definitions: to the bit where the definition
+// rounds to the same format, which is everywhere but in the rotation.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ using Bits = std::vector<uint16_t>;
 constexpr uint16_t kPoison = 0x7fc1;  // a NaN
 
 uint16_t bf16(float x) { return kernels::to_bf16(x); }
-float wide(uint16_t bits) { return kernels::from_bf16(bits); }
+float dequantized(uint16_t bits) { return kernels::from_bf16(bits); }
 __nv_bfloat16* device(const DeviceArray<uint16_t>& a) { return reinterpret_cast<__nv_bfloat16*>(a.get()); }
 
 Bits random_bits(std::mt19937_64* random, size_t count, float size = 1) {
@@ -48,11 +48,11 @@ Bits awkward_bits(std::mt19937_64* random, size_t count) {
     for (size_t j = i; j < std::min(count, i + 64); ++j) {
       if (kind == 0) out[j] = out[i];
       if (kind == 1) out[j] = bf16(static_cast<float>(static_cast<int>((*random)() % 61)) * 0.25f);
-      if (kind == 2) out[j] = bf16(wide(out[j]) * 60000);
-      if (kind == 3) out[j] = bf16(wide(out[j]) * 1e-6f);
+      if (kind == 2) out[j] = bf16(dequantized(out[j]) * 60000);
+      if (kind == 3) out[j] = bf16(dequantized(out[j]) * 1e-6f);
       if (kind == 4 && j == i) out[j] = bf16(3000);
       if (kind == 5 && j % 3 > 0) out[j] = j % 3 == 1 ? 0x8000 : 0;  // -0 and 0
-      if (kind == 6) out[j] = bf16(1000 + 4 * wide(out[j]));
+      if (kind == 6) out[j] = bf16(1000 + 4 * dequantized(out[j]));
     }
   }
   return out;
@@ -90,9 +90,11 @@ struct PackProblem {
     const size_t bytes = page_bytes(args.format, args.shape), half = numbers() / 2;
     std::vector<uint8_t> out(bytes * blocks, 0xa5);
     for (const PagePair& pair : pairs) {
-      std::vector<float> cells(numbers());
-      for (size_t i = 0; i < cells.size(); ++i) cells[i] = wide(pool[pair.source * numbers() + i]);
-      kernels::pack_page(args.format, args.shape, std::span(cells).first(half), std::span(cells).last(half),
+      std::vector<float> kv_entries(numbers());
+      for (size_t i = 0; i < kv_entries.size(); ++i)
+        kv_entries[i] = dequantized(pool[pair.source * numbers() + i]);
+      kernels::pack_page(args.format, args.shape, std::span(kv_entries).first(half),
+                         std::span(kv_entries).last(half),
                          std::span(out).subspan(pair.target * bytes, bytes));
     }
     return out;
@@ -132,9 +134,9 @@ TEST_CASE("Q-1 pack_pages and unpack_pages: the bytes of pack_page, and what unp
               plain[pair.target * p.numbers() + k.size() + i] = bf16(v[i]);
             }
           }
-          const DeviceArray<uint16_t> wide_again(Bits(p.pool.size(), kPoison));
-          KVT_CUDA(unpack_pages(p.args, packed.get(), device(wide_again), nullptr));
-          CHECK(wide_again.read() == p.swizzled(plain));
+          const DeviceArray<uint16_t> dequantized_again(Bits(p.pool.size(), kPoison));
+          KVT_CUDA(unpack_pages(p.args, packed.get(), device(dequantized_again), nullptr));
+          CHECK(dequantized_again.read() == p.swizzled(plain));
         }
       }
     }
@@ -170,18 +172,19 @@ void check_summaries(uint32_t page, uint32_t dim, uint32_t count, uint32_t ctas,
     const std::vector<uint32_t> where = shuffled(random, blocks), to = shuffled(random, blocks);
     std::vector<SummaryPage> pages;
     for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t cells = i % 3 == 0 ? page : static_cast<uint32_t>((*random)() % (page + 1));
-      pages.push_back({where[i], cells, to[i]});
-      for (uint32_t c = 0; c < dim && cells > 0; ++c) {
+      const uint32_t kv_entries = i % 3 == 0 ? page : static_cast<uint32_t>((*random)() % (page + 1));
+      pages.push_back({where[i], kv_entries, to[i]});
+      for (uint32_t c = 0; c < dim && kv_entries > 0; ++c) {
         float high = -INFINITY, low = INFINITY, sum = 0, far = 0;
         std::vector<float> keys;
-        for (uint32_t t = 0; t < cells; ++t) {
+        for (uint32_t t = 0; t < kv_entries; ++t) {
           uint16_t& key = pool[where[i] * block.numbers() + block.at(t, c)];
           key = random_bits(random, 1)[0];
-          keys.push_back(wide(key));
-          high = std::max(high, wide(key)), low = std::min(low, wide(key)), sum += wide(key);
+          keys.push_back(dequantized(key));
+          high = std::max(high, dequantized(key)), low = std::min(low, dequantized(key)),
+          sum += dequantized(key);
         }
-        const float center = (high + low) * 0.5f, n = static_cast<float>(cells);
+        const float center = (high + low) * 0.5f, n = static_cast<float>(kv_entries);
         for (const float key : keys) far += std::abs(center - key);
         if (kind == PageSummaryKind::kCuboid) high = center + far / n, low = center - far / n;
         if (kind == PageSummaryKind::kMean) high = low = sum / n;
@@ -211,7 +214,8 @@ TEST_CASE("summarise_pages, many: by warps that take one page after another") {
   check_summaries(64, 128, 257, 3, &random);
 }
 
-TEST_CASE("gather_cells: kept cells of ragged sequences, between pages of different sizes and columns") {
+TEST_CASE(
+    "gather_entries: kept KV entries of ragged sequences, between pages of different sizes and columns") {
   std::mt19937_64 random(5);
   for (const auto& [from, to, dim, heads, all] : {std::tuple{16u, 16u, 128u, 1u, false},
                                                   {1u, 64u, 128u, 1u, true},
@@ -223,19 +227,19 @@ TEST_CASE("gather_cells: kept cells of ragged sequences, between pages of differ
     CAPTURE(to);
     const uint32_t sequences = 24;
     std::vector<GatherSequence> table;
-    std::vector<uint32_t> kept, source_pages, target_pages, source_cells;
+    std::vector<uint32_t> retained, source_pages, target_pages, source_entries;
     for (uint32_t i = 0; i < sequences; ++i) {
-      const uint32_t cells = i % 5 == 4 ? 0 : static_cast<uint32_t>(random() % 300);
-      table.push_back({static_cast<uint32_t>(kept.size()), static_cast<uint32_t>(source_pages.size()),
+      const uint32_t kv_entries = i % 5 == 4 ? 0 : static_cast<uint32_t>(random() % 300);
+      table.push_back({static_cast<uint32_t>(retained.size()), static_cast<uint32_t>(source_pages.size()),
                        i % heads, static_cast<uint32_t>(target_pages.size()), i % heads});
       uint32_t count = 0;
-      for (uint32_t t = 0; t < cells; ++t) {
-        if (all || random() % 2) kept.push_back(t), ++count;
+      for (uint32_t t = 0; t < kv_entries; ++t) {
+        if (all || random() % 2) retained.push_back(t), ++count;
       }
-      source_pages.resize(source_pages.size() + (cells + from - 1) / from);
+      source_pages.resize(source_pages.size() + (kv_entries + from - 1) / from);
       target_pages.resize(target_pages.size() + (count + to - 1) / to);
     }
-    table.push_back({static_cast<uint32_t>(kept.size()), 0, 0, 0, 0});
+    table.push_back({static_cast<uint32_t>(retained.size()), 0, 0, 0, 0});
     const auto deal = [&](std::vector<uint32_t>* pages) {
       const std::vector<uint32_t> numbers = shuffled(&random, static_cast<uint32_t>(pages->size()) + 2);
       std::copy_n(numbers.begin(), pages->size(), pages->begin());
@@ -247,7 +251,7 @@ TEST_CASE("gather_cells: kept cells of ragged sequences, between pages of differ
     for (uint32_t i = 0; i < sequences; ++i) {
       const GatherSequence& s = table[i];
       for (uint32_t c = s.first; c < table[i + 1].first; ++c) {
-        const uint32_t t = kept[c], u = c - s.first;
+        const uint32_t t = retained[c], u = c - s.first;
         const size_t a =
             (size_t{source_pages[s.source_table + t / from]} * heads + s.source_column) * source.numbers();
         const size_t b =
@@ -260,19 +264,19 @@ TEST_CASE("gather_cells: kept cells of ragged sequences, between pages of differ
       }
     }
     const DeviceArray<uint16_t> in(pool), out(Bits(want.size(), kPoison));
-    const DeviceArray<uint32_t> source_on(source_pages), target_on(target_pages), kept_on(kept);
+    const DeviceArray<uint32_t> source_on(source_pages), target_on(target_pages), retained_on(retained);
     const DeviceArray<GatherSequence> table_on(table);
     for (const uint32_t ctas : {1056u, 3u}) {
-      KVT_CUDA(gather_cells({device(in),
-                             device(out),
-                             {source_on.get(), from, heads},
-                             {target_on.get(), to, heads},
-                             table_on.get(),
-                             all ? nullptr : kept_on.get(),
-                             sequences,
-                             dim,
-                             ctas},
-                            nullptr));
+      KVT_CUDA(gather_entries({device(in),
+                               device(out),
+                               {source_on.get(), from, heads},
+                               {target_on.get(), to, heads},
+                               table_on.get(),
+                               all ? nullptr : retained_on.get(),
+                               sequences,
+                               dim,
+                               ctas},
+                              nullptr));
       CHECK(out.read() == want);
     }
   }
@@ -285,7 +289,7 @@ struct RopeCase {
 
 // |got - want| against a step of bf16 at `size`.
 bool close(uint16_t got, float want, float size) {
-  return std::abs(wide(got) - want) <= size * 0x1p-8f + 1e-6f;
+  return std::abs(dequantized(got) - want) <= size * 0x1p-8f + 1e-6f;
 }
 
 struct RopeProblem {
@@ -342,12 +346,12 @@ struct RopeProblem {
     const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
     double sum = 0;
     for (uint32_t d = 0; d < c.dim; ++d) {
-      (*x)[d] = wide(qkv[size_t{row} * width + head * c.dim + d]);
+      (*x)[d] = dequantized(qkv[size_t{row} * width + head * c.dim + d]);
       sum += static_cast<double>((*x)[d]) * static_cast<double>((*x)[d]);
     }
     const float scale = 1 / std::sqrt(static_cast<float>(sum / c.dim) + 1e-5f);
     for (uint32_t d = 0; d < c.dim && c.norm && !value; ++d) {
-      (*x)[d] *= scale * wide(weight[d + (query ? 0 : c.dim)]);
+      (*x)[d] *= scale * dequantized(weight[d + (query ? 0 : c.dim)]);
     }
     for (uint32_t d = 0; d < c.dim; ++d) {
       (*size)[d] = 1.25f * (std::abs((*x)[d]) + std::abs((*x)[(d + c.dim / 2) % c.dim]));
@@ -356,7 +360,8 @@ struct RopeProblem {
   }
 
   // Counts what should have been written to pages.
-  bool head_is_right(uint32_t row, uint32_t head, const Bits& rows, const Bits& queries, const Bits& cells) {
+  bool head_is_right(uint32_t row, uint32_t head, const Bits& rows, const Bits& queries,
+                     const Bits& kv_entries) {
     std::vector<float> x(c.dim), size(c.dim);
     expect(row, head, &x, &size);
     const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
@@ -369,15 +374,15 @@ struct RopeProblem {
       if (!query && !value && c.in_place) right &= close(rows[from + d], x[d], size[d]);
       if (query || slot.block == kNoBlock) continue;
       ++written;
-      const uint16_t cell = cells[(slot.block + (c.ragged ? 0 : kv_head)) * block.numbers() +
-                                  (value ? block.numbers() / 2 : 0) + block.at(slot.slot, d)];
-      right &= value ? cell == qkv[from + d] : close(cell, x[d], size[d]);
+      const uint16_t kv_entry = kv_entries[(slot.block + (c.ragged ? 0 : kv_head)) * block.numbers() +
+                                           (value ? block.numbers() / 2 : 0) + block.at(slot.slot, d)];
+      right &= value ? kv_entry == qkv[from + d] : close(kv_entry, x[d], size[d]);
     }
     return right;
   }
 };
 
-TEST_CASE("rope_append: rotated queries and keys, and every cell in its page, of whatever shape") {
+TEST_CASE("rope_append: rotated queries and keys, and every KV entry in its page, of whatever shape") {
   for (const RopeCase& c : {RopeCase{1, 32, 8, 128, 16, false, false, false},
                             {37, 8, 2, 64, 1, true, true, false},
                             {300, 4, 4, 128, 64, false, true, true},
@@ -390,13 +395,14 @@ TEST_CASE("rope_append: rotated queries and keys, and every cell in its page, of
     RopeProblem p(c);
     KVT_CUDA(rope_append(p.args, nullptr));
     KVT_CUDA(cudaDeviceSynchronize());
-    const Bits rows = p.matrix.read(), queries = c.in_place ? rows : p.q.read(), cells = p.pool.read();
+    const Bits rows = p.matrix.read(), queries = c.in_place ? rows : p.q.read(), kv_entries = p.pool.read();
     bool right = true;
     for (uint32_t r = 0; r < c.rows; ++r) {
-      for (uint32_t h = 0; h < p.heads; ++h) right &= p.head_is_right(r, h, rows, queries, cells);
+      for (uint32_t h = 0; h < p.heads; ++h) right &= p.head_is_right(r, h, rows, queries, kv_entries);
     }
     CHECK(right);
-    CHECK(static_cast<size_t>(std::count(cells.begin(), cells.end(), kPoison)) == cells.size() - p.written);
+    CHECK(static_cast<size_t>(std::count(kv_entries.begin(), kv_entries.end(), kPoison)) ==
+          kv_entries.size() - p.written);
   }
 }
 

@@ -219,17 +219,17 @@ TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has
     CHECK(changes.size() == missing.size());
     if (slots.size() == chosen.size()) CHECK(std::vector<uint32_t>(after.begin(), after.end()) == chosen);
     // Nothing that stays without being chosen scores below anything that went.
-    for (const uint32_t gone : before) {
-      if (after.contains(gone)) continue;
+    for (const uint32_t dropped : before) {
+      if (after.contains(dropped)) continue;
       for (const uint32_t stays : after) {
         if (std::binary_search(chosen.begin(), chosen.end(), stays)) continue;
-        CHECK(scores[stays - first] >= scores[gone - first]);
+        CHECK(scores[stays - first] >= scores[dropped - first]);
       }
     }
   }
 }
 
-TEST_CASE("imposed misses: as many pages move as are told, the best that are not there for the worst") {
+TEST_CASE("forced misses: as many pages move as are told, the best that are not there for the worst") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -244,7 +244,7 @@ TEST_CASE("imposed misses: as many pages move as are told, the best that are not
     slots.resize(count);
     const std::set<uint32_t> before(slots.begin(), slots.end());
     std::vector<float> scores = natural;
-    impose_missing_ref(scores, first, slots, missing);
+    force_missing_ref(scores, first, slots, missing);
     std::vector<uint32_t> chosen = select_rows(scores, {}, count);
     for (uint32_t& page : chosen) page += first;
     CHECK(replace_slots_ref(chosen, scores, first, slots).size() == missing);
@@ -261,7 +261,7 @@ TEST_CASE("imposed misses: as many pages move as are told, the best that are not
   // A page without a score goes in any case.
   std::vector<float> scores = {3, 1, 2};
   std::vector<uint32_t> slots = {7, 0};
-  impose_missing_ref(scores, 0, slots, 0);
+  force_missing_ref(scores, 0, slots, 0);
   CHECK(replace_slots_ref(std::vector<uint32_t>{0, 2}, scores, 0, slots).size() == 1);
 }
 
@@ -273,8 +273,8 @@ TEST_CASE(
   const std::vector<float> keys_before = keys, values_before = values;
   const KvPages gpu{keys.data(), values.data(), size_t{kHeads} * kTokens * kDim, kTokens, kHeads, kDim};
   for (const HostPageLayout layout : {HostPageLayout::kHnd, HostPageLayout::kNhd}) {
-    std::vector<float> home(size_t{2} * kHeads * kTokens * kDim), staging(size_t{2} * kTokens * kDim);
-    const HostPage host{home.data(), layout, kTokens, kHeads, kDim};
+    std::vector<float> host_copy(size_t{2} * kHeads * kTokens * kDim), staging(size_t{2} * kTokens * kDim);
+    const HostPage host{host_copy.data(), layout, kTokens, kHeads, kDim};
     offload_page_ref(gpu, 2, host);
     CHECK(*host.at(1, 0, 3) == keys[gpu.at(2, 1, 3)]);
     CHECK(*host.at(2, 1, 7) == values[gpu.at(2, 2, 7)]);

@@ -8,7 +8,7 @@
 
 #include "engine/policy/partition.h"
 #include "kernels/bench/decode_case.cuh"
-#include "kernels/decode_pieces.h"
+#include "kernels/decode_splits.h"
 
 namespace kvtwin::test {
 namespace {
@@ -16,14 +16,15 @@ namespace {
 constexpr uint32_t kSms = 132;
 
 struct Pieces {
-  std::vector<DecodePiece> list;
+  std::vector<DecodeSplit> list;
   double host_seconds = 0;
 };
 
 // AOT is told the real lengths: what calibration would give at best.
 Pieces cut(PartitionKind kind, const std::vector<uint32_t>& lengths) {
   std::vector<SplitRow> rows;
-  for (const uint32_t cells : lengths) rows.push_back({cells, 4 * kDim, uint64_t{cells} * 4 * kDim, 1});
+  for (const uint32_t kv_entries : lengths)
+    rows.push_back({kv_entries, 4 * kDim, uint64_t{kv_entries} * 4 * kDim, 1});
   PartitionSpec spec;
   spec.uniform_splits = 0;
   std::vector<SplitItem> plan;
@@ -79,16 +80,16 @@ double off(const DecodeCase& c, const std::vector<__nv_bfloat16>& got) {
 }
 
 void partition(benchmark::State& state, PartitionKind kind, Lengths lengths) {
-  const auto calls = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
-  const Pieces pieces = cut(kind, lengths(calls, tokens));
-  DecodeCase c(lengths, calls, tokens, static_cast<uint32_t>(pieces.list.size()));
-  const DeviceArray<DecodePiece> list(pieces.list);
-  const DeviceArray<char> plan(decode_pieces_bytes(c.shape));
+  const auto requests = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
+  const Pieces pieces = cut(kind, lengths(requests, tokens));
+  DecodeCase c(lengths, requests, tokens, static_cast<uint32_t>(pieces.list.size()));
+  const DeviceArray<DecodeSplit> list(pieces.list);
+  const DeviceArray<char> plan(decode_splits_bytes(c.shape));
   c.args.plan = plan.get();
   cudaStream_t stream = bench().stream;
-  KVT_CUDA(plan_decode_pieces(c.shape, c.args, list.get(), stream));
+  KVT_CUDA(plan_decode_splits(c.shape, c.args, list.get(), stream));
   const auto seconds = replays(state, stream, std::max(c.sets, 8u), [&](uint32_t launch) {
-    return attention_decode_pieces(c.shape, c.turn(launch), stream);
+    return attention_decode_splits(c.shape, c.turn(launch), stream);
   });
   report(state, seconds, c, pieces.list.size());
   state.counters["host_plan_us"] = pieces.host_seconds * 1e6;
@@ -105,7 +106,7 @@ void shapes(benchmark::internal::Benchmark* b) {
   BENCHMARK_CAPTURE(partition, flash_decoding_##lengths, PartitionKind::kFlashDecoding, lengths)          \
       ->Apply(shapes);                                                                                    \
   BENCHMARK_CAPTURE(partition, flashinfer_##lengths, PartitionKind::kFlashInfer, lengths)->Apply(shapes); \
-  BENCHMARK_CAPTURE(partition, aot_##lengths, PartitionKind::kAotShares, lengths)->Apply(shapes)
+  BENCHMARK_CAPTURE(partition, aot_##lengths, PartitionKind::kAotFractions, lengths)->Apply(shapes)
 KVT_PARTITIONS(uniform);
 KVT_PARTITIONS(one_hot);
 KVT_PARTITIONS(ten_ninety);

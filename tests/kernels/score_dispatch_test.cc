@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint32_t kHeads = 2, kGroup = 2, kTokens = 40, kDim = 16;
 
-struct World {
+struct TestBackend {
   Prng prng{91};
   Tensor k = random_tensor(&prng, kHeads, kTokens, kDim, 2.0f);
   Tensor v = random_tensor(&prng, kHeads, kTokens, kDim);
@@ -57,7 +57,7 @@ struct World {
 std::vector<float> through_the_door(const ScoreSpec& spec, const ScoreInputs& in) {
   const uint32_t heads = scores_tokens(spec.kind) ? 1 : kHeads;
   std::vector<float> out(heads * kTokens, 0.0f);
-  score_cells(spec, in, packed_scores(out, heads, kTokens));
+  score_entries(spec, in, packed_scores(out, heads, kTokens));
   return out;
 }
 
@@ -79,21 +79,21 @@ TEST_CASE("score: both halves know the same scorers by the same names") {
 }
 
 TEST_CASE("score: through the door and alone, the same bits") {
-  World world;
-  const ScoreInputs in = world.inputs();
-  const Look look{in.q, in.q_positions, in.k, in.positions, {}, false};
+  TestBackend backend;
+  const ScoreInputs in = backend.inputs();
+  const AttentionScores attention_scores{in.q, in.q_positions, in.k, in.positions, {}, false};
   std::vector<float> alone(kHeads * kTokens);
   const ScoreView out = packed_scores(alone, kHeads, kTokens);
 
   ScoreSpec spec = score_spec(ScorerKind::kSnapKv);
-  score_window(spec.window, look, out);
+  score_window(spec.window, attention_scores, out);
   CHECK(through_the_door(spec, in) == alone);
   spec = score_spec(ScorerKind::kCritical);
   spec.critical_first = 5;
-  score_window(spec.window, look, out);
-  score_critical(world.projection, in.v, 5, out);
+  score_window(spec.window, attention_scores, out);
+  score_critical(backend.projection, in.v, 5, out);
   CHECK(through_the_door(spec, in) == alone);
-  score_tova(look, out);
+  score_tova(attention_scores, out);
   CHECK(through_the_door(score_spec(ScorerKind::kTova), in) == alone);
   score_knorm(in.k, out);
   CHECK(through_the_door(score_spec(ScorerKind::kKnorm), in) == alone);
@@ -120,9 +120,9 @@ TEST_CASE("score: through the door and alone, the same bits") {
 }
 
 TEST_CASE("G-4 every scorer gives the same bits every time") {
-  World world;
-  ScoreInputs in = world.inputs();
-  in.own_k = world.own.view();
+  TestBackend backend;
+  ScoreInputs in = backend.inputs();
+  in.own_k = backend.own.view();
   Prng prng(92);
   const Tensor x = random_tensor(&prng, 1, kTokens, 24),
                w = random_tensor(&prng, 1, 1, 24 * 16 * kHeads * kGroup);
@@ -130,7 +130,7 @@ TEST_CASE("G-4 every scorer gives the same bits every time") {
                            kGroup,
                            24,
                            w.values,
-                           world.q.values,
+                           backend.q.values,
                            std::span(w.values).first(16),
                            std::span(w.values).first(24 * 16 * kHeads),
                            std::span(w.values).first(16),
@@ -150,10 +150,10 @@ TEST_CASE("G-4 every scorer gives the same bits every time") {
 }
 
 TEST_CASE("G-4 a NaN among the keys is counted by selection, not hidden") {
-  World world;
-  world.k.at(1, 7)[3] = std::numeric_limits<float>::quiet_NaN();
+  TestBackend backend;
+  backend.k.at(1, 7)[3] = std::numeric_limits<float>::quiet_NaN();
   const ScoreSpec spec = score_spec(ScorerKind::kSnapKv);
-  ScoreInputs in = world.inputs();
+  ScoreInputs in = backend.inputs();
   const std::vector<float> scores = through_the_door(spec, in);
   uint64_t healthy = 0, spoilt = 0;
   const RowSet window = sink_and_window(kTokens, 0, 8);
@@ -163,10 +163,10 @@ TEST_CASE("G-4 a NaN among the keys is counted by selection, not hidden") {
   CHECK(spoilt == kTokens - 8);
 }
 
-TEST_CASE("score: Judge Q's probe rows see every cell, whatever positions they are given") {
-  World world;
-  ScoreInputs in = world.inputs();
-  in.own_k = world.own.view();
+TEST_CASE("score: Judge Q's probe rows see every KV entry, whatever positions they are given") {
+  TestBackend backend;
+  ScoreInputs in = backend.inputs();
+  in.own_k = backend.own.view();
   const ScoreSpec spec = score_spec(ScorerKind::kJudgeQ);
   const std::vector<float> scores = through_the_door(spec, in);
   in.q_positions = {};
@@ -175,13 +175,13 @@ TEST_CASE("score: Judge Q's probe rows see every cell, whatever positions they a
 }
 
 TEST_CASE("score: IntentKV adds layer by layer and is finished once") {
-  World world;
-  ScoreInputs in = world.inputs();
+  TestBackend backend;
+  ScoreInputs in = backend.inputs();
   in.layers = 2;
   ScoreSpec spec = score_spec(ScorerKind::kIntentRule);
   std::vector<float> out(kTokens, 0.0f), twice(kTokens, 0.0f);
-  score_cells(spec, in, packed_scores(out, 1, kTokens));
-  score_cells(spec, in, packed_scores(out, 1, kTokens));
+  score_entries(spec, in, packed_scores(out, 1, kTokens));
+  score_entries(spec, in, packed_scores(out, 1, kTokens));
   double sum = 0;
   for (const float score : out) sum += score;
   CHECK(sum == doctest::Approx(1.0).epsilon(1e-5));
@@ -211,7 +211,7 @@ TEST_CASE("score: what each scorer needs captured") {
   CHECK(captures(ScorerKind::kSnapKv) == (kKeys | kWindowQueries));
   CHECK(captures(ScorerKind::kExpected) == (kKeys | kValues | kAllQueries));
   CHECK((captures(ScorerKind::kFastKvzip) & (kKeys | kHidden)) == kHidden);
-  CHECK((captures(ScorerKind::kJudgeQ) & kProbeRows) != 0);
-  CHECK((captures(ScorerKind::kKvzip) & kProbeRows) != 0);
+  CHECK((captures(ScorerKind::kJudgeQ) & kProbeTokens) != 0);
+  CHECK((captures(ScorerKind::kKvzip) & kProbeTokens) != 0);
   CHECK((captures(ScorerKind::kIntentRule) & kSessionMemory) != 0);
 }

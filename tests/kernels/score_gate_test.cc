@@ -97,7 +97,7 @@ TEST_CASE("FastKVzip: the gate agrees with its formula, and does not see other t
   }
 }
 
-TEST_CASE("gates: seeded weights are the same for a seed, and rank cells apart") {
+TEST_CASE("gates: seeded weights are the same for a seed, and rank KV entries apart") {
   Prng prng(53);
   const Tensor x = random_tensor(&prng, 1, 50, 24, 2.0f);
   const FastKvzipWeights w = seeded_fastkvzip(2, 4, 24, 5);

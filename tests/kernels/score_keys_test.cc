@@ -87,7 +87,8 @@ TEST_CASE("rerotate: a kept key gets the phase of its rank, and unrotate takes a
   }
 }
 
-TEST_CASE("CriticalKV: half of the budget by the base score, the rest by what a cell adds to the output") {
+TEST_CASE(
+    "CriticalKV: half of the budget by the base score, the rest by what a KV entry adds to the output") {
   Prng prng(34);
   for (const Shape& shape : edge_shapes()) {
     const uint32_t hidden = 24, query_heads = shape.heads * shape.group;

@@ -27,7 +27,7 @@ double total(std::span<const float> values) { return std::accumulate(values.begi
 
 }  // namespace
 
-TEST_CASE("StreamingLLM: k cells are the sinks and the k - sinks most recent") {
+TEST_CASE("StreamingLLM: k KV entries are the sinks and the k - sinks most recent") {
   for (const uint32_t tokens : {1u, 4u, 5u, 33u, 200u}) {
     for (uint32_t keep = 4; keep <= tokens; ++keep) {
       CHECK(streaming_keeps(tokens, 4, keep) == sink_and_window(tokens, 4, keep - 4));
@@ -35,7 +35,7 @@ TEST_CASE("StreamingLLM: k cells are the sinks and the k - sinks most recent") {
   }
 }
 
-TEST_CASE("StreamingLLM: kvpress's form keeps the same cells") {
+TEST_CASE("StreamingLLM: kvpress's form keeps the same KV entries") {
   for (const uint32_t tokens : {10u, 33u, 200u}) {
     for (uint32_t keep = 4; keep <= tokens; ++keep) {
       std::vector<float> scores(tokens);
@@ -45,7 +45,7 @@ TEST_CASE("StreamingLLM: kvpress's form keeps the same cells") {
   }
 }
 
-TEST_CASE("StreamingLLM: decode in a ring keeps exactly k cells, forever") {
+TEST_CASE("StreamingLLM: decode in a ring keeps exactly k KV entries, forever") {
   std::vector<uint32_t> live(12);
   std::iota(live.begin(), live.end(), 0u);
   std::vector<float> scores;
@@ -76,9 +76,9 @@ TEST_CASE("random: draws depend on seed, layer, head and position alone, and hit
   std::vector<float> scores(1000);
   for (uint64_t seed = 0; seed < 400; ++seed) {
     score_random(seed, 0, 0, {1000, {}}, packed_scores(scores, 1, 1000));
-    const RowSet kept = select_rows(scores, {}, 250);
+    const RowSet retained = select_rows(scores, {}, 250);
     score_random(seed, 1, 0, {1000, {}}, packed_scores(scores, 1, 1000));
-    counts.push_back(count_hits(kept, select_rows(scores, {}, 250)));
+    counts.push_back(count_hits(retained, select_rows(scores, {}, 250)));
   }
   CHECK(random_hit_rate(250, 1000) == 0.25);
   CHECK(std::fabs(hit_rate(counts) - 0.25) < 0.005);
@@ -123,18 +123,18 @@ TEST_CASE("H2O online: nothing goes while heavy + recent hold all; what went nev
     seen.list = live;
     const Tensor q = random_tensor(&prng, 2, 1, dim, 3.0f);
     h2o_accumulate({q.view(), {}, seen, {rows, live}, {}, false}, packed_scores(a, 1, rows));
-    const RowSet kept = h2o_keep(a, heavy, recent);
-    CHECK(kept.size() == std::min<size_t>(rows, heavy + recent));
+    const RowSet retained = h2o_keep(a, heavy, recent);
+    CHECK(retained.size() == std::min<size_t>(rows, heavy + recent));
     std::vector<uint32_t> next;
     std::vector<float> next_a;
-    for (const uint32_t row : kept) {
+    for (const uint32_t row : retained) {
       CHECK_FALSE(dropped[live[row]]);
       next.push_back(live[row]);
       next_a.push_back(a[row]);
     }
     // Whatever went has at most the accumulator of any heavy hitter that stays.
     for (uint32_t row = 0; row < rows; ++row) {
-      if (std::binary_search(kept.begin(), kept.end(), row)) continue;
+      if (std::binary_search(retained.begin(), retained.end(), row)) continue;
       dropped[live[row]] = true;
       for (size_t n = 0; n < heavy; ++n) CHECK(a[row] <= next_a[n]);
     }
@@ -146,17 +146,17 @@ TEST_CASE("H2O online: nothing goes while heavy + recent hold all; what went nev
   }
 }
 
-TEST_CASE("H2O over a prompt: column sums, or sums over the rows that can see a cell") {
+TEST_CASE("H2O over a prompt: column sums, or sums over the rows that can see a KV entry") {
   Prng prng(23);
   for (const Shape& shape : edge_shapes()) {
     const Tensor k = random_tensor(&prng, shape.heads, shape.tokens, shape.dim, 2.0f);
     const Tensor q = random_tensor(&prng, shape.heads * shape.group, shape.tokens, shape.dim, 2.0f);
     const std::vector<uint32_t> all = last_positions(shape.tokens, shape.tokens);
-    const Look look{q.view(), all, k.view(), {shape.tokens, {}}, {}, false};
+    const AttentionScores attention_scores{q.view(), all, k.view(), {shape.tokens, {}}, {}, false};
     for (const ObservedForm form : {ObservedForm::kSum, ObservedForm::kPerRow}) {
       std::vector<float> out(size_t{shape.heads} * shape.tokens);
       const uint32_t window = 3;
-      score_observed(form, look, window, packed_scores(out, shape.heads, shape.tokens));
+      score_observed(form, attention_scores, window, packed_scores(out, shape.heads, shape.tokens));
       for (uint32_t h = 0; h < shape.heads; ++h) {
         std::vector<double> expected(shape.tokens, 0.0);
         for (uint32_t g = 0; g < shape.group; ++g) {
@@ -192,7 +192,7 @@ TEST_CASE("H2O: a budget is half heavy, half recent, with a floor for the recent
   CHECK(split(0) == 0);
 }
 
-TEST_CASE("TrimKV: scores are (t - p) log beta, and two cells cross exactly once, at t*") {
+TEST_CASE("TrimKV: scores are (t - p) log beta, and two KV entries cross exactly once, at t*") {
   Prng prng(24);
   int crossed = 0;
   for (int round = 0; round < 300; ++round) {
@@ -204,7 +204,7 @@ TEST_CASE("TrimKV: scores are (t - p) log beta, and two cells cross exactly once
     const std::vector<uint32_t> positions{a, b};
     const double crossing = trimkv_crossing(a, beta[0], b, beta[1]);
     CHECK((crossing - a) * beta[0] == doctest::Approx((crossing - b) * beta[1]).epsilon(1e-9));
-    // The older cell is behind before t*, and ahead after it, at every step from b's creation on.
+    // The older KV entry is behind before t*, and ahead after it, at every step from b's creation on.
     int changes = 0;
     bool ahead_before = false;
     for (uint32_t t = b; t < b + 3000; t += 7) {
@@ -261,8 +261,8 @@ TEST_CASE("RaaS: a page's summary bounds every logit in it, and attention sums t
           }
           bounds[n] /= scaled ? std::sqrt(double(dim)) : 1.0;
         }
-        const std::vector<double> share = softmax_of(bounds);
-        for (uint32_t n = 0; n < pages; ++n) expected[n] += share[n] / 4;
+        const std::vector<double> fraction = softmax_of(bounds);
+        for (uint32_t n = 0; n < pages; ++n) expected[n] += fraction[n] / 4;
       }
       for (uint32_t n = 0; n < pages; ++n) CHECK(off_by(attention[h * pages + n], expected[n]) < 2e-5);
       CHECK(total(std::span(attention).subspan(h * pages, pages)) == doctest::Approx(1.0));

@@ -79,7 +79,9 @@ std::vector<double> naive_snapkv(const WindowSpec& spec, const Tensor& q, const 
 struct Case {
   Tensor q, k;
   std::vector<uint32_t> positions;
-  Look look() const { return {q.view(), positions, k.view(), {k.rows, {}}, {}, false}; }
+  AttentionScores attention_scores() const {
+    return {q.view(), positions, k.view(), {k.rows, {}}, {}, false};
+  }
 };
 
 Case make_case(Prng* prng, const Shape& shape, uint32_t window) {
@@ -88,9 +90,9 @@ Case make_case(Prng* prng, const Shape& shape, uint32_t window) {
           random_tensor(prng, shape.heads, shape.tokens, shape.dim, 2.0f), last_positions(shape.tokens, w)};
 }
 
-std::vector<float> scores_of(const WindowSpec& spec, const Look& look) {
-  std::vector<float> out(size_t{look.k.heads} * look.k.rows);
-  score_window(spec, look, packed_scores(out, look.k.heads, look.k.rows));
+std::vector<float> scores_of(const WindowSpec& spec, const AttentionScores& attention_scores) {
+  std::vector<float> out(size_t{attention_scores.k.heads} * attention_scores.k.rows);
+  score_window(spec, attention_scores, packed_scores(out, attention_scores.k.heads, attention_scores.k.rows));
   return out;
 }
 
@@ -119,7 +121,7 @@ TEST_CASE("SnapKV: every code base's variant agrees with its formula in double")
   for (const WindowSpec& spec : all_specs()) {
     for (const Shape& shape : edge_shapes()) {
       const Case c = make_case(&prng, shape, spec.window);
-      const std::vector<float> scores = scores_of(spec, c.look());
+      const std::vector<float> scores = scores_of(spec, c.attention_scores());
       const uint32_t n = shape.tokens - c.q.rows;
       for (uint32_t h = 0; h < shape.heads; ++h) {
         const std::vector<double> expected = naive_snapkv(spec, c.q, c.k, h);
@@ -140,7 +142,7 @@ TEST_CASE("SnapKV: N <= w keeps everything") {
   Prng prng(12);
   for (const uint32_t tokens : {1u, 7u, 32u}) {
     const Case c = make_case(&prng, {2, 4, tokens, 16}, 32);
-    for (const float score : scores_of(window_spec(WindowCodeBase::kAdaKv), c.look()))
+    for (const float score : scores_of(window_spec(WindowCodeBase::kAdaKv), c.attention_scores()))
       CHECK(score == kMustStay);
   }
 }
@@ -156,7 +158,8 @@ TEST_CASE("SnapKV: the order of the window's query rows does not matter") {
         std::copy_n(c.q.at(j, i), c.q.dim, turned.q.at(j, c.q.rows - 1 - i));
       }
     }
-    const std::vector<float> a = scores_of(spec, c.look()), b = scores_of(spec, turned.look());
+    const std::vector<float> a = scores_of(spec, c.attention_scores()),
+                             b = scores_of(spec, turned.attention_scores());
     for (size_t p = 0; p < a.size(); ++p) CHECK((a[p] == b[p] || off_by(a[p], b[p]) < 1e-6));
   }
 }
@@ -166,9 +169,9 @@ TEST_CASE("SnapKV: a planted key along a window query is kept") {
   for (const WindowSpec& spec : all_specs()) {
     Case c = make_case(&prng, {1, 4, 200, 32}, 8);
     for (uint32_t d = 0; d < 32; ++d) c.k.at(0, 77)[d] = 4.0f * c.q.at(2, 5)[d];
-    const std::vector<float> scores = scores_of(spec, c.look());
-    const RowSet kept = select_rows(scores, sink_and_window(200, 0, 8), spec.kernel);
-    CHECK(std::binary_search(kept.begin(), kept.end(), 77u));
+    const std::vector<float> scores = scores_of(spec, c.attention_scores());
+    const RowSet retained = select_rows(scores, sink_and_window(200, 0, 8), spec.kernel);
+    CHECK(std::binary_search(retained.begin(), retained.end(), 77u));
   }
 }
 
@@ -180,7 +183,7 @@ TEST_CASE("SnapKV: rows gathered by a list score as the same rows in order") {
   for (uint32_t h = 0; h < 2; ++h) {
     for (uint32_t i = 0; i < 16; ++i) std::copy_n(c.k.at(h, rows[i]), 8, gathered.at(h, i));
   }
-  Look listed = c.look(), copied = c.look();
+  AttentionScores listed = c.attention_scores(), copied = c.attention_scores();
   listed.k.rows = copied.k.rows = 16;
   listed.k.list = rows;
   copied.k = gathered.view();
@@ -203,7 +206,7 @@ TEST_CASE("TOVA: the last query of all heads, one score for every KV head, the l
   for (const Shape& shape : edge_shapes()) {
     const Case c = make_case(&prng, shape, 3);
     std::vector<float> out(size_t{shape.heads} * shape.tokens);
-    score_tova(c.look(), packed_scores(out, shape.heads, shape.tokens));
+    score_tova(c.attention_scores(), packed_scores(out, shape.heads, shape.tokens));
     std::vector<double> expected(shape.tokens, 0.0);
     for (uint32_t j = 0; j < c.q.heads; ++j) {
       const std::vector<double> row = attend(c.q.at(j, c.q.rows - 1), c.k, j / shape.group, shape.tokens);
@@ -235,8 +238,8 @@ TEST_CASE(
       }
     }
     for (const bool renormalise : {false, true}) {
-      const Look look{q.view(), {}, k.view(), {k.rows, {}}, own.view(), renormalise};
-      const std::vector<float> maps = mean_attention(look);
+      const AttentionScores attention_scores{q.view(), {}, k.view(), {k.rows, {}}, own.view(), renormalise};
+      const std::vector<float> maps = mean_attention(attention_scores);
       for (uint32_t j = 0; j < q.heads; ++j) {
         std::vector<double> expected(k.rows, 0.0);
         for (uint32_t i = 0; i < probes; ++i) {
@@ -247,7 +250,7 @@ TEST_CASE(
         }
         for (uint32_t p = 0; p < k.rows; ++p) CHECK(off_by(maps[j * k.rows + p], expected[p]) < 2e-5);
       }
-      const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), look);
+      const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), attention_scores);
       CHECK(std::none_of(scores.begin(), scores.end(), [](float s) { return s == kMustStay; }));
     }
   }
@@ -258,15 +261,15 @@ TEST_CASE(
   Prng prng(18);
   const Case c = make_case(&prng, {2, 4, 30, 16}, 1);
   const Tensor probes = random_tensor(&prng, 8, 4, 16), v = random_tensor(&prng, 2, 30, 16);
-  const Look look{probes.view(), {}, c.k.view(), {30, {}}, {}, false};
-  const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), look);
+  const AttentionScores attention_scores{probes.view(), {}, c.k.view(), {30, {}}, {}, false};
+  const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), attention_scores);
   for (const uint32_t budget : {30u, 31u, 1000u}) {
-    std::vector<RowSet> kept;
+    std::vector<RowSet> retained;
     for (uint32_t h = 0; h < 2; ++h) {
-      kept.push_back(select_rows(std::span(scores).subspan(h * 30, 30), {}, budget));
-      CHECK(kept.back().size() == 30);
+      retained.push_back(select_rows(std::span(scores).subspan(h * 30, 30), {}, budget));
+      CHECK(retained.back().size() == 30);
     }
-    CHECK(output_error(c.look(), v.view(), kept).max_abs == 0.0);
+    CHECK(output_error(c.attention_scores(), v.view(), retained).max_abs == 0.0);
   }
 }
 
@@ -276,8 +279,8 @@ TEST_CASE("J-3 oracle mode: probe rows that are the response rows have hit rate 
   const Tensor response = random_tensor(&prng, 8, 6, 16, 2.0f), own = random_tensor(&prng, 2, 6, 16, 2.0f);
   const Tensor others = random_tensor(&prng, 8, 6, 16, 2.0f);
   const WindowSpec spec = window_spec(WindowCodeBase::kJudgeQ);
-  const Look oracle{response.view(), {}, k.view(), {120, {}}, own.view(), false};
-  const Look soft{others.view(), {}, k.view(), {120, {}}, own.view(), false};
+  const AttentionScores oracle{response.view(), {}, k.view(), {120, {}}, own.view(), false};
+  const AttentionScores soft{others.view(), {}, k.view(), {120, {}}, own.view(), false};
   const std::vector<float> reference = scores_of(spec, oracle), same = scores_of(spec, oracle),
                            other = scores_of(spec, soft);
   std::vector<HitCount> equal, different;

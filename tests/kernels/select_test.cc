@@ -36,7 +36,7 @@ RowSet random_rows(Prng* prng, uint32_t rows) {
   return out;
 }
 
-// Is cell a worth more than cell b, by the words of METHODS 0.2?
+// Is KV entry a worth more than KV entry b, by the words of METHODS 0.2?
 bool better(float a, uint32_t position_a, uint32_t head_a, float b, uint32_t position_b, uint32_t head_b) {
   if (std::isnan(a)) a = -kInf;
   if (std::isnan(b)) b = -kInf;
@@ -47,44 +47,44 @@ bool better(float a, uint32_t position_a, uint32_t head_a, float b, uint32_t pos
 
 // Keeps one row at a time, always the best that is left.
 RowSet one_by_one(const std::vector<float>& scores, const RowSet& forced, uint32_t k) {
-  std::vector<bool> kept(scores.size(), false);
-  for (const uint32_t row : forced) kept[row] = true;
+  std::vector<bool> retained(scores.size(), false);
+  for (const uint32_t row : forced) retained[row] = true;
   for (uint32_t n = 0; n < k; ++n) {
     int best = -1;
     for (uint32_t i = 0; i < scores.size(); ++i) {
-      if (kept[i]) continue;
+      if (retained[i]) continue;
       if (best < 0 ||
           better(scores[i], i, 0, scores[static_cast<size_t>(best)], static_cast<uint32_t>(best), 0)) {
         best = static_cast<int>(i);
       }
     }
     if (best < 0) break;
-    kept[static_cast<size_t>(best)] = true;
+    retained[static_cast<size_t>(best)] = true;
   }
   RowSet out;
   for (uint32_t i = 0; i < scores.size(); ++i) {
-    if (kept[i]) out.push_back(i);
+    if (retained[i]) out.push_back(i);
   }
   return out;
 }
 
-struct Cell {
+struct KvEntry {
   float score;
   uint32_t position, head;
 };
 
-// Counts by head of the best `cells` cells, by sorting all of them.
+// Counts by head of the best `kv_entries` KV entries, by sorting all of them.
 std::vector<uint32_t> sorted_counts(const std::vector<float>& scores, uint32_t heads, uint32_t rows,
-                                    uint64_t cells) {
-  std::vector<Cell> all;
+                                    uint64_t kv_entries) {
+  std::vector<KvEntry> all;
   for (uint32_t h = 0; h < heads; ++h) {
     for (uint32_t i = 0; i < rows; ++i) all.push_back({scores[h * rows + i], i, h});
   }
-  std::sort(all.begin(), all.end(), [](const Cell& a, const Cell& b) {
+  std::sort(all.begin(), all.end(), [](const KvEntry& a, const KvEntry& b) {
     return better(a.score, a.position, a.head, b.score, b.position, b.head);
   });
   std::vector<uint32_t> counts(heads, 0);
-  for (uint64_t n = 0; n < std::min<uint64_t>(cells, all.size()); ++n) ++counts[all[n].head];
+  for (uint64_t n = 0; n < std::min<uint64_t>(kv_entries, all.size()); ++n) ++counts[all[n].head];
   return counts;
 }
 
@@ -102,13 +102,13 @@ TEST_CASE(
     const std::vector<float> scores = tied_scores(&prng, rows);
     const RowSet forced = random_rows(&prng, rows);
     const uint32_t k = static_cast<uint32_t>(prng.range(0, 45));
-    const RowSet kept = select_rows(scores, forced, k);
+    const RowSet retained = select_rows(scores, forced, k);
     CAPTURE(round);
-    CHECK(kept.size() == std::min<size_t>(rows, forced.size() + k));
-    CHECK(std::adjacent_find(kept.begin(), kept.end(), std::greater_equal<>()) == kept.end());
-    CHECK((kept.empty() || kept.back() < rows));
-    CHECK(std::includes(kept.begin(), kept.end(), forced.begin(), forced.end()));
-    CHECK(kept == one_by_one(scores, forced, k));
+    CHECK(retained.size() == std::min<size_t>(rows, forced.size() + k));
+    CHECK(std::adjacent_find(retained.begin(), retained.end(), std::greater_equal<>()) == retained.end());
+    CHECK((retained.empty() || retained.back() < rows));
+    CHECK(std::includes(retained.begin(), retained.end(), forced.begin(), forced.end()));
+    CHECK(retained == one_by_one(scores, forced, k));
   }
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("select: ties go to the larger position, NaN ranks with -inf and is co
   nan = 0;
   const RowSet forced{0};
   CHECK(select_rows(std::vector<float>{kNan, 1, 2}, forced, 1, &nan) == RowSet{0, 2});
-  CHECK(nan == 0);  // forced cells are not ranked
+  CHECK(nan == 0);  // forced KV entries are not ranked
   CHECK(order_key(-1.0f, 5) < order_key(-0.5f, 0));
   CHECK(order_key(-0.5f, 9) < order_key(0.25f, 0));
 }
@@ -147,17 +147,17 @@ TEST_CASE("select: sinks and window overlap without duplicates") {
   CHECK(sink_and_window(3, 0, 9) == RowSet{0, 1, 2});
 }
 
-TEST_CASE("select: flattened counts are those of sorting all cells, and sum exactly") {
+TEST_CASE("select: flattened counts are those of sorting all KV entries, and sum exactly") {
   Prng prng(3);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 6)),
                    rows = static_cast<uint32_t>(prng.range(1, 12));
     std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
     const Ranked ranked{packed_scores(scores, heads, rows), {rows, {}}};
-    const uint64_t cells = prng.range(0, size_t{heads} * rows + 3);
-    const std::vector<uint32_t> counts = count_flattened(ranked, cells);
-    CHECK(counts == sorted_counts(scores, heads, rows, cells));
-    CHECK(sum(counts) == std::min<uint64_t>(cells, size_t{heads} * rows));
+    const uint64_t kv_entries = prng.range(0, size_t{heads} * rows + 3);
+    const std::vector<uint32_t> counts = count_flattened(ranked, kv_entries);
+    CHECK(counts == sorted_counts(scores, heads, rows, kv_entries));
+    CHECK(sum(counts) == std::min<uint64_t>(kv_entries, size_t{heads} * rows));
   }
 }
 
@@ -168,14 +168,14 @@ TEST_CASE("select: what the flattened ranking keeps is each head's own best rows
     std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
     const ScoreView view = packed_scores(scores, heads, rows);
     const std::vector<uint32_t> counts = count_flattened({view, {rows, {}}}, prng.range(0, 40));
-    const std::vector<RowSet> kept = select_heads(view, {}, counts);
-    // No cell that stays is worth less than one that goes, whatever their heads.
+    const std::vector<RowSet> retained = select_heads(view, {}, counts);
+    // No KV entry that stays is worth less than one that goes, whatever their heads.
     for (uint32_t h = 0; h < heads; ++h) {
-      CHECK(kept[h].size() == counts[h]);
-      for (const uint32_t i : kept[h]) {
+      CHECK(retained[h].size() == counts[h]);
+      for (const uint32_t i : retained[h]) {
         for (uint32_t g = 0; g < heads; ++g) {
           for (uint32_t p = 0; p < rows; ++p) {
-            if (std::binary_search(kept[g].begin(), kept[g].end(), p)) continue;
+            if (std::binary_search(retained[g].begin(), retained[g].end(), p)) continue;
             CHECK(better(scores[h * rows + i], i, h, scores[g * rows + p], p, g));
           }
         }
@@ -184,7 +184,7 @@ TEST_CASE("select: what the flattened ranking keeps is each head's own best rows
   }
 }
 
-TEST_CASE("select: of equal cells at one position the smaller head stays") {
+TEST_CASE("select: of equal KV entries at one position the smaller head stays") {
   std::vector<float> scores(8, 1.0f);  // 4 heads, 2 rows
   const Ranked ranked{packed_scores(scores, 4, 2), {2, {}}};
   CHECK(count_flattened(ranked, 3) == std::vector<uint32_t>{1, 1, 1, 0});
@@ -208,7 +208,7 @@ TEST_CASE(
   CHECK(count_threshold_compat({packed_scores(tied, 1, 6), {6, {}}}, 3) == std::vector<uint32_t>{1});
 }
 
-TEST_CASE("select: a cluster counts the cells of its members' largest scores") {
+TEST_CASE("select: a cluster counts the KV entries of its members' largest scores") {
   Prng prng(4);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = 6, rows = 9, clusters = 3;
@@ -221,10 +221,10 @@ TEST_CASE("select: a cluster counts the cells of its members' largest scores") {
         if (scores[h * rows + i] > best) best = scores[h * rows + i];
       }
     }
-    const uint64_t cells = prng.range(0, 30);
+    const uint64_t kv_entries = prng.range(0, 30);
     const std::vector<uint32_t> counts =
-        count_clustered({packed_scores(scores, heads, rows), {rows, {}}}, cluster_of, clusters, cells);
-    CHECK(counts == sorted_counts(joined, clusters, rows, cells));
+        count_clustered({packed_scores(scores, heads, rows), {rows, {}}}, cluster_of, clusters, kv_entries);
+    CHECK(counts == sorted_counts(joined, clusters, rows, kv_entries));
   }
 }
 
@@ -286,7 +286,7 @@ TEST_CASE("select: AdaKV's repository form rounds (1 - alpha) raw + floor(alpha 
   }
 }
 
-TEST_CASE("select: a scaled head loses cells to one whose scores are concentrated") {
+TEST_CASE("select: a scaled head loses KV entries to one whose scores are concentrated") {
   // Head 0 flat, head 1 peaked: scaling by the mass of the best `base` favours the peaked head.
   std::vector<float> scores{4, 4, 4, 4, 8, 3.5f, 0, 0};
   const Ranked ranked{packed_scores(scores, 2, 4), {4, {}}};

@@ -63,13 +63,13 @@ TEST_CASE("I-1 stripping the dead entries gives the masked attention, for q and 
     const Tensor k = random_tensor(&prng, 1, rows, dim, 2.0f), v = random_tensor(&prng, 1, rows, dim);
     Tensor q = random_tensor(&prng, 1, 1, dim, 3.0f);
     const std::vector<bool> live = random_live(&prng, rows);
-    RowSet kept;
+    RowSet retained;
     for (uint32_t p = 0; p < rows; ++p) {
-      if (live[p]) kept.push_back(p);
+      if (live[p]) retained.push_back(p);
     }
     for (int sign = 0; sign < 2; ++sign) {
       std::vector<double> stripped(dim);
-      attention_output({q.view(), {}, k.view(), {rows, {}}, {}, false}, v.view(), 0, 0, kept, stripped);
+      attention_output({q.view(), {}, k.view(), {rows, {}}, {}, false}, v.view(), 0, 0, retained, stripped);
       CHECK(distance(stripped, masked_attention(q.at(0, 0), k, v, live)) < 1e-12);
       for (float& x : q.values) x = -x;
     }

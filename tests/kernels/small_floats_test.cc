@@ -16,20 +16,20 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // to the even code, and what is one fp32 step beside the middle to the nearer one. Then the same below 0.
 template <typename To, typename From>
 void neighbours(uint32_t largest, uint32_t sign, To to, From from) {
-  int wrong = 0;
+  int problem = 0;
   using Code = decltype(to(0.0f));
   for (uint32_t code = 0; code < largest; ++code) {
     const float a = from(static_cast<Code>(code)), b = from(static_cast<Code>(code + 1));
     const float middle = static_cast<float>((double{a} + double{b}) / 2);
     const bool exact = double{middle} == (double{a} + double{b}) / 2;  // not for bf16's smallest
-    wrong +=
+    problem +=
         !(a < b) || to(a) != code || to(-a) != (code | sign) || -a != from(static_cast<Code>(code | sign));
     if (!exact) continue;
     const uint32_t even = code % 2 == 0 ? code : code + 1;
-    wrong += to(middle) != even || to(-middle) != (even | sign);
-    wrong += to(std::nextafter(middle, -kInf)) != code || to(std::nextafter(middle, kInf)) != code + 1;
+    problem += to(middle) != even || to(-middle) != (even | sign);
+    problem += to(std::nextafter(middle, -kInf)) != code || to(std::nextafter(middle, kInf)) != code + 1;
   }
-  CHECK(wrong == 0);
+  CHECK(problem == 0);
   CHECK(to(from(static_cast<Code>(largest))) == largest);
 }
 
@@ -38,14 +38,14 @@ void neighbours(uint32_t largest, uint32_t sign, To to, From from) {
 TEST_CASE("small floats: every fp16 and bf16 pattern, and what lies between two of them") {
   neighbours(0x7bff, 0x8000, to_fp16, from_fp16);
   neighbours(0x7f7f, 0x8000, to_bf16, from_bf16);
-  int wrong = 0;
+  int problem = 0;
   for (uint32_t code = 0; code < 0x10000; ++code) {
     const auto pattern = static_cast<uint16_t>(code);
     const bool fp16_nan = (code & 0x7fff) > 0x7c00, bf16_nan = (code & 0x7fff) > 0x7f80;
-    wrong += fp16_nan ? !std::isnan(from_fp16(pattern)) : to_fp16(from_fp16(pattern)) != pattern;
-    wrong += bf16_nan ? !std::isnan(from_bf16(pattern)) : to_bf16(from_bf16(pattern)) != pattern;
+    problem += fp16_nan ? !std::isnan(from_fp16(pattern)) : to_fp16(from_fp16(pattern)) != pattern;
+    problem += bf16_nan ? !std::isnan(from_bf16(pattern)) : to_bf16(from_bf16(pattern)) != pattern;
   }
-  CHECK(wrong == 0);
+  CHECK(problem == 0);
   CHECK(from_fp16(0x7c00) == kInf);
   CHECK(to_fp16(65519.996f) == 0x7bff);
   CHECK(to_fp16(65520.0f) == 0x7c00);  // the middle between the largest and what would come next
@@ -56,15 +56,15 @@ TEST_CASE("small floats: every fp16 and bf16 pattern, and what lies between two 
 
 TEST_CASE("small floats: fp16 agrees with the compiler's") {
 #ifdef __FLT16_MAX__
-  int wrong = 0;
+  int problem = 0;
   // 1,237 is odd, so that all low bits come up: 3.4 M of the 2^32 patterns.
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 1237) {
     const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (std::isnan(x)) continue;
     const auto theirs = std::bit_cast<uint16_t>(static_cast<_Float16>(x));
-    wrong += theirs != to_fp16(x);
+    problem += theirs != to_fp16(x);
   }
-  CHECK(wrong == 0);
+  CHECK(problem == 0);
 #endif
 }
 

@@ -123,7 +123,7 @@ TEST_CASE("allocation: what is absent gets 4 bits, what gains nothing 2; demotio
   CHECK(((all.four_bit_tags >> 1) & 1) == 1);
   CHECK(((all.four_bit_tags >> 2) & 1) == 0);
   CHECK(((all.four_bit_tags >> 40) & 1) == 1);
-  const auto order = demote_order(table);
+  const auto order = two_bit_order(table);
   CHECK(order[0] == 2);
   CHECK(order[1] == 9);
   CHECK(order[2] == 1);
@@ -131,12 +131,12 @@ TEST_CASE("allocation: what is absent gets 4 bits, what gains nothing 2; demotio
 }
 
 TEST_CASE("calibration: D of a tag, against hand-made rounding; other tags stay exact") {
-  constexpr uint32_t kCells = 80, kRows = 6, kHead = 32;
-  const auto q = random_rows(1, kRows * 4 * kHead), k = random_rows(2, kCells * 2 * kHead);
-  auto v = random_rows(3, kCells * 2 * kHead);
-  std::vector<uint8_t> tags(kCells);
-  for (uint32_t p = 0; p < kCells; ++p) tags[p] = p % 2 == 0 ? 47 : p < 40 ? 5 : 12;
-  const AttentionCapture capture{q, k, v, tags, kRows, kCells, 4, 2, kHead, kCells - kRows, 32};
+  constexpr uint32_t kKvEntries = 80, kRows = 6, kHead = 32;
+  const auto q = random_rows(1, kRows * 4 * kHead), k = random_rows(2, kKvEntries * 2 * kHead);
+  auto v = random_rows(3, kKvEntries * 2 * kHead);
+  std::vector<uint8_t> tags(kKvEntries);
+  for (uint32_t p = 0; p < kKvEntries; ++p) tags[p] = p % 2 == 0 ? 47 : p < 40 ? 5 : 12;
+  const AttentionCapture capture{q, k, v, tags, kRows, kKvEntries, 4, 2, kHead, kKvEntries - kRows, 32};
   const TagLosses losses = measure_tag_losses(capture);
   CHECK(losses[47].count == 40);
   CHECK(losses[5].count == 20);
@@ -144,14 +144,14 @@ TEST_CASE("calibration: D of a tag, against hand-made rounding; other tags stay 
   CHECK(losses[0].two_bits == 0);
   for (const uint32_t tag : {47u, 5u, 12u}) {
     CHECK(losses[tag].four_bits > 0);
-    // Fewer than 32 cells never reach an int2 group: both are int4.
+    // Fewer than 32 KV entries never reach an int2 group: both are int4.
     if (tag == 47) CHECK(losses[tag].two_bits > 4 * losses[tag].four_bits);
     if (tag != 47) CHECK(losses[tag].two_bits == losses[tag].four_bits);
   }
   // Values that int4 and int2 both hold exactly, and keys that do not matter: no loss.
   const std::vector<float> zero(k.size(), 0.0f);
   for (size_t i = 0; i < v.size(); ++i) v[i] = i % 2 == 0 ? 15.0f : 0.0f;
-  const AttentionCapture exact{q, zero, v, tags, kRows, kCells, 4, 2, kHead, kCells - kRows, 32};
+  const AttentionCapture exact{q, zero, v, tags, kRows, kKvEntries, 4, 2, kHead, kKvEntries - kRows, 32};
   const TagLosses none = measure_tag_losses(exact);
   CHECK(none[47].two_bits == 0);
   CHECK(none[47].four_bits == 0);

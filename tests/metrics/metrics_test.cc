@@ -17,22 +17,22 @@ constexpr EngineId kE0{0};
 struct Feed {
   Metrics metrics{{{.page_tokens = 16, .page_bytes = 1000, .pages_gpu = 100}}};
 
-  void ready(int64_t at, uint32_t call, uint32_t prompt, uint32_t output, uint32_t session = 0) {
-    CallReady event;
-    event.call = CallId{call};
+  void ready(int64_t at, uint32_t request, uint32_t prompt, uint32_t output, uint32_t session = 0) {
+    RequestReady event;
+    event.request = RequestId{request};
     event.session = SessionId{session};
     event.prompt_tokens = prompt;
     event.output_tokens = output;
     metrics.saw_event(Instant{at}, kE0, event);
   }
   void launch(int64_t at, uint64_t step, std::vector<PlanEntry> entries, uint32_t repeat = 1,
-              std::vector<PageGrant> grants = {}, std::vector<Adoption> adoptions = {}) {
+              std::vector<PageAllocation> allocations = {}, std::vector<PrefixHit> prefix_hits = {}) {
     LaunchStep command;
     command.step = StepId{step};
     command.repeat = repeat;
     command.entries = entries;
-    command.grants = grants;
-    command.adoptions = adoptions;
+    command.allocations = allocations;
+    command.prefix_hits = prefix_hits;
     metrics.saw_command(Instant{at}, command);
   }
   void done(uint64_t step, std::vector<int64_t> ends, StepOutcome outcome = {}) {
@@ -45,33 +45,33 @@ struct Feed {
     metrics.saw_event(at.back(), kE0, event);
   }
   void saw(int64_t at, const Command& command) { metrics.saw_command(Instant{at}, command); }
-  void token(int64_t at, uint32_t call) { saw(at, TokensEmitted{kE0, CallId{call}, 1}); }
-  void finish(int64_t at, uint32_t call, uint32_t tokens) {
-    saw(at, FinishCall{kE0, CallId{call}, tokens, false});
+  void token(int64_t at, uint32_t request) { saw(at, TokensEmitted{kE0, RequestId{request}, 1}); }
+  void finish(int64_t at, uint32_t request, uint32_t tokens) {
+    saw(at, FinishRequest{kE0, RequestId{request}, tokens, false});
   }
-  void preempt(int64_t at, uint32_t call) {
-    saw(at, DropCallState{kE0, CallId{call}, DropCallState::Reason::kPreempted});
+  void preempt(int64_t at, uint32_t request) {
+    saw(at, DropRequestState{kE0, RequestId{request}, DropRequestState::Reason::kPreempted});
   }
   void gauges(int64_t at, uint32_t running, uint32_t held = 0) {
     CoreGauges now;
-    now.calls_running = running;
+    now.requests_running = running;
     now.step_in_flight = running > 0;
     now.pages_gpu_held = held;
     metrics.saw_gauges(Instant{at}, kE0, now);
   }
-  const CallRecord& call(uint32_t id) const { return metrics.calls()[id]; }
-  int64_t share(uint32_t id, TimeShare of) const { return call(id).time[size_t(of)].ns; }
+  const RequestRecord& request(uint32_t id) const { return metrics.requests()[id]; }
+  int64_t fraction(uint32_t id, TimeCategory of) const { return request(id).time[size_t(of)].ns; }
   int64_t attributed(uint32_t id) const {
-    return std::accumulate(call(id).time.begin(), call(id).time.end(), int64_t{0},
+    return std::accumulate(request(id).time.begin(), request(id).time.end(), int64_t{0},
                            [](int64_t sum, Duration part) { return sum + part.ns; });
   }
 };
 
-PlanEntry chunk(uint32_t call, uint32_t context, uint32_t tokens, bool first, bool samples) {
-  return {CallId{call}, EntryKind::kChunk, first, samples, tokens, context};
+PlanEntry chunk(uint32_t request, uint32_t context, uint32_t tokens, bool first, bool samples) {
+  return {RequestId{request}, EntryKind::kChunk, first, samples, tokens, context};
 }
-PlanEntry decode(uint32_t call, uint32_t context) {
-  return {CallId{call}, EntryKind::kDecode, false, true, 1, context};
+PlanEntry decode(uint32_t request, uint32_t context) {
+  return {RequestId{request}, EntryKind::kDecode, false, true, 1, context};
 }
 
 uint64_t total(const Series& series) {
@@ -79,8 +79,8 @@ uint64_t total(const Series& series) {
       std::accumulate(series.integrals().begin(), series.integrals().end(), Integral{0}));
 }
 
-// A call of 40 prompt tokens, 16 of them found in the cache, and 3 output tokens; alone on the engine.
-void one_call(Feed& feed) {
+// A request of 40 prompt tokens, 16 of them found in the cache, and 3 output tokens; alone on the engine.
+void one_request(Feed& feed) {
   feed.ready(100, 0, 40, 3);
   feed.launch(100, 0, {chunk(0, 16, 24, true, true)});
   feed.gauges(100, 1, 3);
@@ -95,26 +95,26 @@ void one_call(Feed& feed) {
 
 }  // namespace
 
-TEST_CASE("metrics: one call alone has its five time points, and its shares sum to its latency") {
+TEST_CASE("metrics: one request alone has its five time points, and its shares sum to its latency") {
   Feed feed;
-  one_call(feed);
-  const CallRecord& call = feed.call(0);
-  CHECK(call.ready.ns == 100);
-  CHECK(call.queued.ns == 100);
-  CHECK(call.admitted.ns == 100);
-  CHECK(call.first_token.ns == 150);
-  CHECK(call.finished.ns == 195);
-  CHECK(call.reused_tokens == 16);
-  CHECK(feed.share(0, TimeShare::kQueue) == 0);
-  CHECK(feed.share(0, TimeShare::kPrefill) == 40);
-  CHECK(feed.share(0, TimeShare::kDecode) == 39);
-  CHECK(feed.share(0, TimeShare::kHost) == 16);
+  one_request(feed);
+  const RequestRecord& request = feed.request(0);
+  CHECK(request.ready.ns == 100);
+  CHECK(request.queued.ns == 100);
+  CHECK(request.admitted.ns == 100);
+  CHECK(request.first_token.ns == 150);
+  CHECK(request.finished.ns == 195);
+  CHECK(request.reused_tokens == 16);
+  CHECK(feed.fraction(0, TimeCategory::kQueue) == 0);
+  CHECK(feed.fraction(0, TimeCategory::kPrefill) == 40);
+  CHECK(feed.fraction(0, TimeCategory::kDecode) == 39);
+  CHECK(feed.fraction(0, TimeCategory::kHost) == 16);
   CHECK(feed.attributed(0) == 95);
 }
 
-TEST_CASE("metrics: the summary of one call is its own values") {
+TEST_CASE("metrics: the summary of one request is its own values") {
   Feed feed;
-  one_call(feed);
+  one_request(feed);
   const Summary sum = summarise(feed.metrics);
   CHECK(sum.finished == 1);
   CHECK(sum.ttft.p99 == 50);
@@ -128,13 +128,13 @@ TEST_CASE("metrics: the summary of one call is its own values") {
   CHECK(sum.admitted_prompt_tokens == 40);
   CHECK(sum.latency_ns == 95);
   CHECK(sum.steps == 3);
-  CHECK(sum.call_steps == 3);
+  CHECK(sum.request_steps == 3);
   CHECK(sum.busy == 1);
   // 40 of 48 slots for 50 ns, 41 of 48 for 20 ns, 42 of 48 for 25 ns.
   CHECK(sum.tail_fragmentation == doctest::Approx(1 - (40. * 50 + 41. * 20 + 42. * 25) / (48. * 95)));
 }
 
-TEST_CASE("metrics: a call that arrives while a step runs is queued when that step ends") {
+TEST_CASE("metrics: a request that arrives while a step runs is queued when that step ends") {
   Feed feed;
   feed.ready(0, 0, 10, 5);
   feed.launch(0, 0, {chunk(0, 0, 10, true, true)});
@@ -148,15 +148,16 @@ TEST_CASE("metrics: a call that arrives while a step runs is queued when that st
   feed.done(1, {70});
   feed.token(70, 1);
   feed.finish(70, 1, 1);
-  CHECK(feed.call(1).ready.ns == 4);
-  CHECK(feed.call(1).queued.ns == 30);
-  CHECK(feed.call(1).admitted.ns == 30);
-  CHECK(feed.share(1, TimeShare::kQueue) == 26);
-  CHECK(feed.share(1, TimeShare::kPrefill) == 40);
+  CHECK(feed.request(1).ready.ns == 4);
+  CHECK(feed.request(1).queued.ns == 30);
+  CHECK(feed.request(1).admitted.ns == 30);
+  CHECK(feed.fraction(1, TimeCategory::kQueue) == 26);
+  CHECK(feed.fraction(1, TimeCategory::kPrefill) == 40);
   CHECK(feed.attributed(1) == 66);
 }
 
-TEST_CASE("metrics: what a preempted call computes again is recompute, its gap is one inter-token latency") {
+TEST_CASE(
+    "metrics: what a preempted request computes again is recompute, its gap is one inter-token latency") {
   Feed feed;
   feed.ready(0, 0, 20, 4);
   feed.launch(0, 0, {chunk(0, 0, 20, true, true)});
@@ -175,15 +176,15 @@ TEST_CASE("metrics: what a preempted call computes again is recompute, its gap i
   feed.launch(52, 4, {decode(0, 22)});
   feed.done(4, {57});
   feed.finish(57, 0, 4);
-  const CallRecord& call = feed.call(0);
-  CHECK(call.preemptions == 1);
-  CHECK(call.reused_tokens == 0);
-  CHECK(call.reused_again_tokens == 16);
-  CHECK(call.recomputed_tokens == 6);
-  CHECK(feed.share(0, TimeShare::kPrefill) == 10);
-  CHECK(feed.share(0, TimeShare::kDecode) == 5 + 5);
-  CHECK(feed.share(0, TimeShare::kQueue) == 25);
-  CHECK(feed.share(0, TimeShare::kRecompute) == 12);
+  const RequestRecord& request = feed.request(0);
+  CHECK(request.preemptions == 1);
+  CHECK(request.reused_tokens == 0);
+  CHECK(request.reused_again_tokens == 16);
+  CHECK(request.recomputed_tokens == 6);
+  CHECK(feed.fraction(0, TimeCategory::kPrefill) == 10);
+  CHECK(feed.fraction(0, TimeCategory::kDecode) == 5 + 5);
+  CHECK(feed.fraction(0, TimeCategory::kQueue) == 25);
+  CHECK(feed.fraction(0, TimeCategory::kRecompute) == 12);
   CHECK(feed.attributed(0) == 57);
   CHECK(feed.metrics.itl().count() == 3);
   CHECK(feed.metrics.itl().max().ns == 52 - 15);
@@ -204,26 +205,26 @@ TEST_CASE("metrics: a prompt that is preempted half-way repeats only what it had
   feed.done(2, {50});
   feed.token(50, 0);
   feed.finish(50, 0, 1);
-  CHECK(feed.share(0, TimeShare::kPrefill) == 10 + 30);
-  CHECK(feed.share(0, TimeShare::kRecompute) == 10);
-  CHECK(feed.call(0).recomputed_tokens == 10);
+  CHECK(feed.fraction(0, TimeCategory::kPrefill) == 10 + 30);
+  CHECK(feed.fraction(0, TimeCategory::kRecompute) == 10);
+  CHECK(feed.request(0).recomputed_tokens == 10);
 }
 
-TEST_CASE("metrics: a call that waits for a recall waits for a transfer, not in the queue") {
+TEST_CASE("metrics: a request that waits for a recall waits for a transfer, not in the queue") {
   Feed feed;
   feed.ready(0, 0, 32, 1);
   const std::vector<PageId> host = {PageId{1000}, PageId{1001}}, gpu = {PageId{5}, PageId{6}};
-  feed.metrics.saw_command(Instant{3}, StartTransfer{kE0, TransferId{0}, TransferKind::kRecall, Tier::kHost,
-                                                     Tier::kGpu, host, gpu});
+  feed.metrics.saw_command(
+      Instant{3}, StartTransfer{kE0, TransferId{0}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, gpu});
   feed.metrics.saw_event(Instant{23}, kE0, TransferDone{kE0, TransferId{0}});
-  feed.launch(30, 0, {chunk(0, 32, 1, true, true)}, 1, {}, {{CallId{0}, gpu}});
+  feed.launch(30, 0, {chunk(0, 32, 1, true, true)}, 1, {}, {{RequestId{0}, gpu}});
   feed.gauges(30, 1);
   feed.done(0, {41}, {.exposed = Duration{4}, .hidden = Duration{2}});
   feed.token(41, 0);
   feed.finish(41, 0, 1);
-  CHECK(feed.share(0, TimeShare::kTransfer) == 20 + 4);
-  CHECK(feed.share(0, TimeShare::kQueue) == 10);
-  CHECK(feed.share(0, TimeShare::kPrefill) == 7);
+  CHECK(feed.fraction(0, TimeCategory::kTransfer) == 20 + 4);
+  CHECK(feed.fraction(0, TimeCategory::kQueue) == 10);
+  CHECK(feed.fraction(0, TimeCategory::kPrefill) == 7);
   CHECK(feed.attributed(0) == 41);
   const EngineTotals& totals = feed.metrics.totals(kE0);
   CHECK(totals.bytes_in == 2000);
@@ -238,13 +239,14 @@ TEST_CASE("metrics: a call that waits for a recall waits for a transfer, not in 
   CHECK(total(feed.metrics.rate_out()) == 0);
 }
 
-TEST_CASE("metrics: a step outlives the only call in it, which was preempted when it was launched already") {
+TEST_CASE(
+    "metrics: a step outlives the only request in it, which was preempted when it was launched already") {
   Feed feed;
   feed.ready(0, 0, 48, 1);
   feed.launch(0, 0, {chunk(0, 0, 32, false, true)});
   feed.preempt(0, 0);
   CoreGauges gauges;
-  gauges.step_in_flight = true;  // and no call runs
+  gauges.step_in_flight = true;  // and no request runs
   feed.metrics.saw_gauges(Instant{0}, kE0, gauges);
   feed.done(0, {100});
   CHECK(feed.metrics.totals(kE0).steps == 1);
@@ -257,17 +259,17 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
   feed.ready(0, 0, 40, 3);
   feed.launch(ms(1), 0, {chunk(0, 16, 24, true, true)});
   CoreGauges gauges;
-  gauges.calls_running = 1;
+  gauges.requests_running = 1;
   gauges.step_in_flight = true;
   gauges.pages_gpu_cached = 4;
   gauges.pages_host_total = 10;
   gauges.pages_host_free = 7;
   feed.metrics.saw_gauges(Instant{ms(1)}, kE0, gauges);
   const std::vector<PageId> gpu = {PageId{5}, PageId{6}}, host = {PageId{1000}, PageId{1001}};
-  feed.metrics.saw_command(Instant{ms(2)}, StartTransfer{kE0, TransferId{0}, TransferKind::kDemote,
+  feed.metrics.saw_command(Instant{ms(2)}, StartTransfer{kE0, TransferId{0}, TransferKind::kOffload,
                                                          Tier::kGpu, Tier::kHost, gpu, host});
   feed.done(0, {ms(3)});
-  gauges.calls_running = 0;
+  gauges.requests_running = 0;
   gauges.step_in_flight = false;
   feed.metrics.saw_gauges(Instant{ms(3)}, kE0, gauges);
   feed.metrics.saw_event(Instant{ms(4)}, kE0, TransferDone{kE0, TransferId{0}});
@@ -305,11 +307,11 @@ TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
     if (fails) return feed.metrics.saw_event(at, kE0, TransferFailed{kE0, id});
     feed.metrics.saw_event(at, kE0, TransferDone{kE0, id});
   };
-  copy(0, TransferKind::kDemote, Tier::kGpu, Tier::kHost, gpu, host, false);
+  copy(0, TransferKind::kOffload, Tier::kGpu, Tier::kHost, gpu, host, false);
   copy(1, TransferKind::kSpill, Tier::kHost, Tier::kDisk, host, disk, false);
-  copy(2, TransferKind::kRecall, Tier::kDisk, Tier::kGpu, disk, gpu, false);
-  copy(3, TransferKind::kRecall, Tier::kHost, Tier::kGpu, {host[0]}, {gpu[0]}, false);
-  copy(4, TransferKind::kRecall, Tier::kDisk, Tier::kGpu, disk, gpu, true);
+  copy(2, TransferKind::kLoad, Tier::kDisk, Tier::kGpu, disk, gpu, false);
+  copy(3, TransferKind::kLoad, Tier::kHost, Tier::kGpu, {host[0]}, {gpu[0]}, false);
+  copy(4, TransferKind::kLoad, Tier::kDisk, Tier::kGpu, disk, gpu, true);
   copy(5, TransferKind::kSpill, Tier::kHost, Tier::kDisk, host, disk, true);
   const EngineTotals& totals = feed.metrics.totals(kE0);
   CHECK(totals.bytes_in == 3000);  // of the disk and of the host
@@ -327,18 +329,18 @@ TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
   CHECK(totals.pages_disk_peak == 5);
 }
 
-TEST_CASE("metrics: pages granted for later steps of a folded launch count when their step begins") {
-  Feed folded, single;
-  for (Feed* feed : {&folded, &single}) {
+TEST_CASE("metrics: pages granted for later steps of a coalesced launch count when their step begins") {
+  Feed coalesced, single;
+  for (Feed* feed : {&coalesced, &single}) {
     feed->ready(0, 0, 16, 4);
     feed->launch(0, 0, {chunk(0, 0, 15, true, false)});
     feed->gauges(0, 1, 1);
     feed->done(0, {10});
   }
-  folded.launch(10, 1, {decode(0, 15)}, 3, {{1, 0, PageId{7}}});
-  folded.gauges(10, 1, 1);
-  folded.done(1, {20, 30, 40});
-  folded.gauges(40, 1, 2);
+  coalesced.launch(10, 1, {decode(0, 15)}, 3, {{1, 0, PageId{7}}});
+  coalesced.gauges(10, 1, 1);
+  coalesced.done(1, {20, 30, 40});
+  coalesced.gauges(40, 1, 2);
   single.launch(10, 1, {decode(0, 15)});
   single.gauges(10, 1, 1);
   single.done(1, {20});
@@ -349,11 +351,11 @@ TEST_CASE("metrics: pages granted for later steps of a folded launch count when 
   single.gauges(30, 1, 2);
   single.done(3, {40});
   single.gauges(40, 1, 2);
-  for (const Feed* feed : {&folded, &single}) {
+  for (const Feed* feed : {&coalesced, &single}) {
     const EngineTotals& totals = feed->metrics.totals(kE0);
     CHECK(totals.pages_held_peak == 2);
     CHECK(totals.pages_held_ns == 1 * 20 + 2 * 20);
-    CHECK(totals.cells_ns == 15 * 10 + 16 * 10 + 17 * 10 + 18 * 10);
+    CHECK(totals.entries_ns == 15 * 10 + 16 * 10 + 17 * 10 + 18 * 10);
     CHECK(totals.slots_ns == 16 * 20 + 32 * 20);
     CHECK(feed->metrics.itl().count() == 3);
   }
@@ -381,24 +383,24 @@ TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace
   feed.gauges(45, 1, 2);
   CHECK(feed.metrics.totals(kE0).steps == 4);
   CHECK(feed.metrics.totals(kE0).pages_held_peak == 3);
-  CHECK(feed.call(1).queued.ns == 30);
+  CHECK(feed.request(1).queued.ns == 30);
   CHECK(summarise(feed.metrics).open == 1);
 }
 
-TEST_CASE("metrics: rejected calls are listed and in no distribution") {
+TEST_CASE("metrics: rejected requests are listed and in no distribution") {
   Feed feed;
   feed.ready(5, 0, 999, 1);
-  feed.metrics.saw_command(Instant{5},
-                           RejectCall{kE0, CallId{0}, RejectCall::Reason::kLongerThanWindow, 1000, 512});
+  feed.metrics.saw_command(
+      Instant{5}, RejectRequest{kE0, RequestId{0}, RejectRequest::Reason::kLongerThanWindow, 1000, 512});
   const Summary sum = summarise(feed.metrics);
-  CHECK(sum.calls == 1);
+  CHECK(sum.requests == 1);
   CHECK(sum.rejected == 1);
   CHECK(sum.e2e.count == 0);
   REQUIRE(feed.metrics.rejections().size() == 1);
   CHECK(feed.metrics.rejections()[0].needed == 1000);
 }
 
-TEST_CASE("metrics: sessions know their makespan and the part of it in which calls were served") {
+TEST_CASE("metrics: sessions know their makespan and the part of it in which requests were served") {
   Feed feed;
   for (const auto& [id, at] : std::vector<std::pair<uint32_t, int64_t>>{{0, 0}, {1, 100}}) {
     feed.ready(at, id, 16, 1, 7);

@@ -20,36 +20,37 @@ struct Sequence {
     config.pages_gpu = pages;
     config.page_tokens = config.unit_tokens = kPage;
   }
-  // A call whose prompt is the first `pages` pages of `space` and one token; it comes, is computed and ends.
-  void call(uint64_t space, uint32_t pages) { calls.push_back({space, pages}); }
+  // A request whose prompt is the first `pages` pages of `space` and one token; it comes, is computed and
+  // ends.
+  void request(uint64_t space, uint32_t pages) { requests.push_back({space, pages}); }
   uint64_t bound() const {
     PrefixBound out({config});
     uint32_t id = 0;
-    for (const auto& [space, pages] : calls) {
+    for (const auto& [space, pages] : requests) {
       const std::vector<UnitRun> identity{{space, 0, pages}};
-      CallReady ready;
-      ready.call = CallId{id++};
+      RequestReady ready;
+      ready.request = RequestId{id++};
       ready.prompt_tokens = pages * kPage + 1;
       ready.output_tokens = 1;
       ready.identity = identity;
       out.saw_event({}, {}, ready);
       PlanEntry entry{};
-      entry.call = ready.call;
+      entry.request = ready.request;
       entry.first = true;
       const std::vector<PlanEntry> entries{entry};
       LaunchStep step{};
       step.entries = entries;
       out.saw_command({}, step);
-      out.saw_command({}, TokensEmitted{{}, ready.call, 1});
-      out.saw_command({}, FinishCall{{}, ready.call, 1, false});
+      out.saw_command({}, TokensEmitted{{}, ready.request, 1});
+      out.saw_command({}, FinishRequest{{}, ready.request, 1, false});
     }
     return out.reused_tokens() / kPage;
   }
   // The best that any choice of victims comes to: whole prefixes of each space are cached, `held` pages of
   // each.
   uint64_t best(std::vector<uint32_t> held, size_t at = 0) const {
-    if (at == calls.size()) return 0;
-    const auto [space, pages] = calls[at];
+    if (at == requests.size()) return 0;
+    const auto [space, pages] = requests[at];
     const uint64_t found = std::min(held[space], pages);
     held[space] = std::max(held[space], pages);
     uint32_t sum = 0;
@@ -58,10 +59,10 @@ struct Sequence {
   }
 
   CoreConfig config;
-  std::vector<std::pair<uint64_t, uint32_t>> calls;
+  std::vector<std::pair<uint64_t, uint32_t>> requests;
 
  private:
-  // All ways to go down to the size of the pool; what the call holds stays.
+  // All ways to go down to the size of the pool; what the request holds stays.
   uint64_t drop(std::vector<uint32_t> held, uint32_t sum, uint64_t running, uint32_t pages, size_t space,
                 size_t next) const {
     if (sum <= config.pages_gpu) return best(std::move(held), next);
@@ -82,32 +83,32 @@ struct Sequence {
 
 TEST_CASE("prefix bound: with room for all, everything that was computed is found") {
   Sequence sequence(100);
-  sequence.call(0, 4);
-  sequence.call(1, 4);
-  sequence.call(0, 6);
-  sequence.call(1, 2);
+  sequence.request(0, 4);
+  sequence.request(1, 4);
+  sequence.request(0, 6);
+  sequence.request(1, 2);
   CHECK(sequence.bound() == 4 + 2);
 }
 
 TEST_CASE("prefix bound: what is needed last goes, from its tail") {
   Sequence sequence(6);
-  sequence.call(0, 3);
-  sequence.call(1, 3);
-  sequence.call(2, 2);  // two of eight pages go: 1 is needed last, so its tail; LRU would take 0's
-  sequence.call(0, 3);  // all there
-  sequence.call(1, 3);  // one page is left of it, and nobody needs 2 any more
+  sequence.request(0, 3);
+  sequence.request(1, 3);
+  sequence.request(2, 2);  // two of eight pages go: 1 is needed last, so its tail; LRU would take 0's
+  sequence.request(0, 3);  // all there
+  sequence.request(1, 3);  // one page is left of it, and nobody needs 2 any more
   CHECK(sequence.bound() == 3 + 1);
   CHECK(sequence.bound() == sequence.best({0, 0, 0}));
 }
 
-TEST_CASE("prefix bound: it is the best there is, by search, for sequences of six calls") {
+TEST_CASE("prefix bound: it is the best there is, by search, for sequences of six requests") {
   Prng prng(7);
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);
     const auto pages = static_cast<uint32_t>(prng.range(3, 7));
     Sequence sequence(pages);
     for (int i = 0; i < 6; ++i)
-      sequence.call(prng.range(0, 2), static_cast<uint32_t>(prng.range(1, std::min(pages, 4u))));
+      sequence.request(prng.range(0, 2), static_cast<uint32_t>(prng.range(1, std::min(pages, 4u))));
     CHECK(sequence.bound() == sequence.best({0, 0, 0}));
   }
 }

@@ -61,11 +61,11 @@ void NaivePrefixes::each_behind(const Key& key, Visit visit) const {
   }
 }
 
-const NaivePrefixes::Key* NaivePrefixes::next_out(bool clean) const {
+const NaivePrefixes::Key* NaivePrefixes::next_out(bool has_copy) const {
   const Key* next = nullptr;
   uint64_t stamp = UINT64_MAX;
   for (const auto& [key, page] : pages_) {
-    if (!page.gpu || page.locks > 0 || page.host.has_value() != clean || page.stamp >= stamp) continue;
+    if (!page.gpu || page.locks > 0 || page.host.has_value() != has_copy || page.stamp >= stamp) continue;
     bool last = true;
     each_behind(key, [&](const Key&, const Page& behind) { last = last && !behind.gpu; });
     if (!last) continue;
@@ -82,7 +82,7 @@ PageId NaivePrefixes::evict(Key key) {
   if (page.host) return gpu;
   std::vector<Key> lost{key};
   each_behind(key, [&](const Key& behind, const Page&) { lost.push_back(behind); });
-  for (const Key& gone : lost) pages_.erase(gone);
+  for (const Key& dropped : lost) pages_.erase(dropped);
   return gpu;
 }
 
@@ -109,7 +109,7 @@ void NaivePrefixes::lose_copy(const Key& key) {
   if (page.gpu) return;
   std::vector<Key> lost{key};
   each_behind(key, [&](const Key& behind, const Page&) { lost.push_back(behind); });
-  for (const Key& gone : lost) pages_.erase(gone);
+  for (const Key& dropped : lost) pages_.erase(dropped);
 }
 
 bool NaivePrefixes::may_spill(const Key& key) const {
@@ -166,10 +166,10 @@ uint32_t NaivePrefixes::count_host() const {
       pages_.begin(), pages_.end(), [](const auto& entry) { return entry.second.host.has_value(); }));
 }
 
-uint32_t NaivePrefixes::count_evictable(bool clean_only) const {
+uint32_t NaivePrefixes::count_evictable(bool copied_only) const {
   return static_cast<uint32_t>(std::count_if(pages_.begin(), pages_.end(), [&](const auto& entry) {
     const Page& page = entry.second;
-    return page.gpu && page.locks == 0 && (!clean_only || page.host);
+    return page.gpu && page.locks == 0 && (!copied_only || page.host);
   }));
 }
 

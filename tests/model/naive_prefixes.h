@@ -25,7 +25,7 @@ class NaivePrefixes {
     std::optional<PageId> gpu, host, disk;
     uint32_t locks = 0;
     uint64_t stamp = 0;
-    uint32_t dead = 0;
+    uint32_t dropped_tokens = 0;
   };
   using Key = std::pair<uint64_t, Units>;  // a page, by everything up to its end
 
@@ -42,12 +42,12 @@ class NaivePrefixes {
 
   // The page that goes next: copies exist (clean) before others, then the least recently used. Only a
   // page that nobody protects and behind which nothing is on the gpu may go.
-  const Key* next_out(bool clean) const;
+  const Key* next_out(bool has_copy) const;
   const Key* next_out() const { return next_out(true) != nullptr ? next_out(true) : next_out(false); }
   // Takes it off the gpu. Without a copy it is forgotten, with all behind it.
   PageId evict() { return evict(*next_out()); }
   // Takes the one that goes next of those without a copy.
-  PageId evict_uncleaned() { return evict(*next_out(false)); }
+  PageId evict_uncopied() { return evict(*next_out(false)); }
 
   // The page whose copy is `host`, or null.
   const Key* find_host(PageId host) const;
@@ -68,7 +68,7 @@ class NaivePrefixes {
   uint32_t count_gpu() const;
   uint32_t count_host() const;
   uint32_t count_disk() const;
-  uint32_t count_evictable(bool clean_only) const;
+  uint32_t count_evictable(bool copied_only) const;
 
   uint64_t clock = 0;
 

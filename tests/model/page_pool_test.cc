@@ -21,7 +21,7 @@ class PlainPool {
     for (uint32_t i = 0; i < pages; ++i) free_.push_back({first + i, 0});
   }
   bool can_acquire() const { return !free_.empty(); }
-  bool can_unacquire() const { return !undo_.empty(); }
+  bool can_roll_back() const { return !undo_.empty(); }
   size_t pages_free() const { return free_.size(); }
   const std::set<uint32_t>& owned() const { return owned_; }
   uint64_t oldest_stamp() const { return order_ == PageOrder::kOldestFirst ? next().stamp : 0; }
@@ -33,7 +33,7 @@ class PlainPool {
     undo_.push_back(page);
     return page.page;
   }
-  uint32_t unacquire() {
+  uint32_t roll_back() {
     const Free page = undo_.back();
     undo_.pop_back();
     owned_.erase(page.page);
@@ -81,8 +81,8 @@ void random_run(uint64_t seed, PageOrder order) {
   uint64_t stamp = 0;
   for (int op = 0; op < 200; ++op) {
     stamp += prng.range(0, 2);
-    if (plain.can_unacquire() && prng.chance(1, 8)) {
-      pool.unacquire(PageId{plain.unacquire()});
+    if (plain.can_roll_back() && prng.chance(1, 8)) {
+      pool.roll_back(PageId{plain.roll_back()});
     } else if (plain.can_acquire() && (plain.owned().empty() || prng.chance(acquire_weight, 10))) {
       REQUIRE(raw(pool.acquire()) == plain.acquire());
     } else if (!plain.owned().empty()) {
@@ -110,8 +110,8 @@ void run_choices(const std::vector<uint32_t>& choices, uint32_t pages, PageOrder
       if (!plain.can_acquire()) return;
       REQUIRE(raw(pool.acquire()) == plain.acquire());
     } else if (choice == 1) {
-      if (!plain.can_unacquire()) return;
-      pool.unacquire(PageId{plain.unacquire()});
+      if (!plain.can_roll_back()) return;
+      pool.roll_back(PageId{plain.roll_back()});
     } else {
       const uint32_t page = 5 + choice - 2;
       if (!plain.owned().contains(page)) return;

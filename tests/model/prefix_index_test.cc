@@ -68,13 +68,13 @@ class Pair {
         evict();
         break;
       case 7:
-        start_cleaning();
+        start_offload();
         break;
       case 8:
         end_transfer();
         break;
       case 9:
-        mark_dead();
+        mark_dropped();
         break;
       case 10:
         start_spill();
@@ -85,7 +85,7 @@ class Pair {
 
   void drain() {
     while (!transfers_.empty()) end_transfer();
-    while (!leases_.empty()) release();
+    while (!pins_.empty()) release();
     expect_equal();
     while (index_.pages_evictable() > 0) evict();
     expect_equal();
@@ -95,7 +95,7 @@ class Pair {
 
  private:
   struct Held {
-    Lease lease;
+    Pin pin;
     uint64_t name_space = 0;
     Units units;
     bool inserted = false;
@@ -103,7 +103,7 @@ class Pair {
   };
   // A cleaning (gpu to host), a spill (host to disk) or a recall (host and disk to gpu) under way.
   struct Transfer {
-    bool cleaning = false;
+    bool offload = false;
     bool spill = false;
     Held held;
     uint32_t first = 0;
@@ -133,18 +133,18 @@ class Pair {
     held.units = draw_units();
     const uint32_t pages_max = prng_.chance(1, 3) ? static_cast<uint32_t>(prng_.range(0, 8)) : 1'000;
     const Match match = index_.acquire(held.name_space, as_runs(held.units, prng_), pages_max);
-    held.lease = match.lease;
+    held.pin = match.pin;
     const uint32_t expected = naive_.match(held.name_space, held.units, pages_max);
-    REQUIRE(held.lease.pages == expected);
+    REQUIRE(held.pin.pages == expected);
     REQUIRE(match.pages_gpu == naive_.pages_on_gpu(held.name_space, held.units, expected));
     naive_.lock(held.name_space, held.units, expected);
     const uint32_t missing = expected - match.pages_gpu;
     if (missing == 0) {
-      leases_.push_back(held);
-    } else if (match.recall == Match::kNoRecall && !copied_on_the_way(held) && make_room(missing)) {
-      start_recall(held, match.pages_gpu);
+      pins_.push_back(held);
+    } else if (match.load == Match::kNoLoad && !copied_on_the_way(held) && make_room(missing)) {
+      start_load(held, match.pages_gpu);
     } else {
-      index_.release(held.lease, false);
+      index_.release(held.pin, false);
       naive_.unlock(held.name_space, held.units, expected, false);
     }
   }
@@ -153,10 +153,10 @@ class Pair {
   // protected too once they are back; the naive model has no nodes, so it is not asked.
   bool copied_on_the_way(const Held& held) const {
     return std::any_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
-      const Held& cleaned = transfer.held;
-      return (transfer.cleaning || (transfer.spill && cleaned.units.size() < held.units.size())) &&
-             cleaned.name_space == held.name_space && cleaned.units.size() <= held.units.size() &&
-             std::equal(cleaned.units.begin(), cleaned.units.end(), held.units.begin());
+      const Held& offloaded = transfer.held;
+      return (transfer.offload || (transfer.spill && offloaded.units.size() < held.units.size())) &&
+             offloaded.name_space == held.name_space && offloaded.units.size() <= held.units.size() &&
+             std::equal(offloaded.units.begin(), offloaded.units.end(), held.units.begin());
     });
   }
 
@@ -164,7 +164,7 @@ class Pair {
   bool behind_a_copy(const NaivePrefixes::Key& key) const {
     return std::any_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
       const Held& copied = transfer.held;
-      return (transfer.cleaning || transfer.spill) && copied.name_space == key.first &&
+      return (transfer.offload || transfer.spill) && copied.name_space == key.first &&
              copied.units.size() < key.second.size() &&
              std::equal(copied.units.begin(), copied.units.end(), key.second.begin());
     });
@@ -183,53 +183,53 @@ class Pair {
     return true;
   }
 
-  void start_recall(const Held& held, uint32_t first) {
-    Transfer recall{.cleaning = false, .held = held, .first = first, .target = {}};
+  void start_load(const Held& held, uint32_t first) {
+    Transfer load{.offload = false, .held = held, .first = first, .target = {}};
     // All of them, or the first ones.
-    const auto count = static_cast<uint32_t>(prng_.chance(2, 3) ? held.lease.pages - first
-                                                                : prng_.range(1, held.lease.pages - first));
-    for (uint32_t i = 0; i < count; ++i) recall.target.push_back(gpu_.acquire());
+    const auto count = static_cast<uint32_t>(prng_.chance(2, 3) ? held.pin.pages - first
+                                                                : prng_.range(1, held.pin.pages - first));
+    for (uint32_t i = 0; i < count; ++i) load.target.push_back(gpu_.acquire());
     std::vector<PageId> source, expected;
-    index_.host_pages(held.lease, first, &source);
-    for (uint32_t i = first; i < held.lease.pages; ++i) {
+    index_.host_pages(held.pin, first, &source);
+    for (uint32_t i = first; i < held.pin.pages; ++i) {
       const auto& page = naive_.page(held.name_space, held.units, i);
       expected.push_back(page.host ? *page.host : *page.disk);
     }
     REQUIRE(source == expected);
-    index_.start_recall(held.lease, first, ++transfer_next_);
-    transfers_.push_back(recall);
+    index_.start_load(held.pin, first, ++transfer_next_);
+    transfers_.push_back(load);
   }
 
   void insert() {
-    if (leases_.empty()) return;
-    Held& held = leases_[prng_.range(0, leases_.size() - 1)];
+    if (pins_.empty()) return;
+    Held& held = pins_[prng_.range(0, pins_.size() - 1)];
     const auto whole = static_cast<uint32_t>(held.units.size() / units_per_page_);
-    if (whole == held.lease.pages) return;
-    const auto count = static_cast<uint32_t>(prng_.range(1, whole - held.lease.pages));
+    if (whole == held.pin.pages) return;
+    const auto count = static_cast<uint32_t>(prng_.range(1, whole - held.pin.pages));
     if (!make_room(count)) return;
     std::vector<PageId> pages;
     for (uint32_t i = 0; i < count; ++i) pages.push_back(gpu_.acquire());
-    const bool known = naive_.knows(held.name_space, held.units, held.lease.pages);
-    const uint32_t before = held.lease.pages;
-    const bool taken = index_.insert(held.name_space, as_runs(held.units, prng_), pages, &held.lease);
+    const bool known = naive_.knows(held.name_space, held.units, held.pin.pages);
+    const uint32_t before = held.pin.pages;
+    const bool taken = index_.insert(held.name_space, as_runs(held.units, prng_), pages, &held.pin);
     REQUIRE(taken == !known);
     if (!taken) {
-      CHECK(held.lease.pages == before);
+      CHECK(held.pin.pages == before);
       for (const PageId page : pages) gpu_.release(page, naive_.clock);
       return;
     }
-    REQUIRE(held.lease.pages == before + count);
+    REQUIRE(held.pin.pages == before + count);
     held.inserted = true;
     for (uint32_t i = 0; i < count; ++i) naive_.add(held.name_space, held.units, before + i, pages[i]);
   }
 
   void release() {
-    if (leases_.empty()) return;
-    const auto at = leases_.begin() + static_cast<ptrdiff_t>(prng_.range(0, leases_.size() - 1));
+    if (pins_.empty()) return;
+    const auto at = pins_.begin() + static_cast<ptrdiff_t>(prng_.range(0, pins_.size() - 1));
     const bool used = at->inserted || prng_.chance(2, 3);
-    index_.release(at->lease, used);
-    naive_.unlock(at->name_space, at->units, at->lease.pages, used);
-    leases_.erase(at);
+    index_.release(at->pin, used);
+    naive_.unlock(at->name_space, at->units, at->pin.pages, used);
+    pins_.erase(at);
   }
 
   void evict() {
@@ -246,48 +246,48 @@ class Pair {
     gpu_.release(page, naive_.clock);
   }
 
-  void start_cleaning() {
+  void start_offload() {
     if (pages_host_ == 0) return;
     const auto pages_max = static_cast<uint32_t>(prng_.range(1, 6));
     const uint32_t host_free = host_.pages_free();
     const auto* next = naive_.next_out(false);
-    Transfer cleaning{.cleaning = true, .held = {}, .first = 0, .target = {}};
+    Transfer offload{.offload = true, .held = {}, .first = 0, .target = {}};
     std::vector<PageId> source;
     const auto started =
-        index_.start_cleaning(pages_max, &cleaning.held.lease, &cleaning.first, &source, &cleaning.target);
-    using Cleaning = PrefixIndex::Cleaning;
-    REQUIRE((started == Cleaning::kNothingToClean) == (next == nullptr));
-    if (started == Cleaning::kHostHoldsNewer) {
+        index_.start_offload(pages_max, &offload.held.pin, &offload.first, &source, &offload.target);
+    using Offload = PrefixIndex::Offload;
+    REQUIRE((started == Offload::kNothingToOffload) == (next == nullptr));
+    if (started == Offload::kHostHoldsNewer) {
       REQUIRE(host_free == 0);
-      const PageId page = index_.evict_uncleaned_page();
-      REQUIRE(page == naive_.evict_uncleaned());
+      const PageId page = index_.evict_uncopied_page();
+      REQUIRE(page == naive_.evict_uncopied());
       gpu_.release(page, naive_.clock);
     }
-    if (started != Cleaning::kStarted) return;
+    if (started != Offload::kStarted) return;
     REQUIRE(next != nullptr);
-    cleaning.held.name_space = next->first;
-    cleaning.held.units = next->second;
-    const uint32_t end = cleaning.held.lease.pages;
+    offload.held.name_space = next->first;
+    offload.held.units = next->second;
+    const uint32_t end = offload.held.pin.pages;
     REQUIRE(end == next->second.size() / units_per_page_);
-    REQUIRE(cleaning.first < end);
-    REQUIRE(end - cleaning.first <= pages_max);
-    REQUIRE(source.size() == end - cleaning.first);
-    REQUIRE(cleaning.target.size() == source.size());
-    for (uint32_t i = cleaning.first; i < end; ++i) {
+    REQUIRE(offload.first < end);
+    REQUIRE(end - offload.first <= pages_max);
+    REQUIRE(source.size() == end - offload.first);
+    REQUIRE(offload.target.size() == source.size());
+    for (uint32_t i = offload.first; i < end; ++i) {
       const auto& page = naive_.page(next->first, next->second, i);
-      REQUIRE(page.gpu == source[i - cleaning.first]);
+      REQUIRE(page.gpu == source[i - offload.first]);
       REQUIRE(!page.host);
       REQUIRE(page.locks == 0);
     }
-    naive_.lock(cleaning.held.name_space, cleaning.held.units, end);
+    naive_.lock(offload.held.name_space, offload.held.units, end);
     // Targets were taken from the last to the first; one that had an owner was dropped for it.
-    for (auto target = cleaning.target.rbegin(); target != cleaning.target.rend(); ++target) {
+    for (auto target = offload.target.rbegin(); target != offload.target.rend(); ++target) {
       const auto* dropped = naive_.find_host(*target);
       if (dropped == nullptr) continue;
       REQUIRE(naive_.may_lose_copy(*dropped));
       naive_.lose_copy(*dropped);
     }
-    transfers_.push_back(cleaning);
+    transfers_.push_back(offload);
   }
 
   void end_transfer() {
@@ -299,31 +299,31 @@ class Pair {
     const bool failed = prng_.chance(1, 4);
     if (transfer.spill) {
       end_spill(transfer, failed);
-    } else if (transfer.cleaning) {
+    } else if (transfer.offload) {
       if (failed) {
-        index_.clean_failed(transfer.held.lease, transfer.target);
+        index_.offload_failed(transfer.held.pin, transfer.target);
       } else {
-        index_.cleaned(held.lease, transfer.first, transfer.target);
+        index_.offloaded(held.pin, transfer.first, transfer.target);
         for (uint32_t i = 0; i < transfer.target.size(); ++i) {
           naive_.page(held.name_space, held.units, transfer.first + i).host = transfer.target[i];
         }
       }
-      naive_.unlock(held.name_space, held.units, held.lease.pages, false);
+      naive_.unlock(held.name_space, held.units, held.pin.pages, false);
     } else if (failed) {
-      index_.recall_failed(held.lease, transfer.first);
+      index_.load_failed(held.pin, transfer.first);
       for (const PageId page : transfer.target) gpu_.release(page, naive_.clock);
-      index_.release(held.lease, false);
-      naive_.unlock(held.name_space, held.units, held.lease.pages, false);
+      index_.release(held.pin, false);
+      naive_.unlock(held.name_space, held.units, held.pin.pages, false);
     } else {
-      index_.recalled(held.lease, transfer.first, transfer.target);
+      index_.loaded(held.pin, transfer.first, transfer.target);
       for (uint32_t i = 0; i < transfer.target.size(); ++i) {
         auto& page = naive_.page(held.name_space, held.units, transfer.first + i);
         page.gpu = transfer.target[i];
         page.disk.reset();
       }
-      if (transfer.first + transfer.target.size() == held.lease.pages) return leases_.push_back(held);
-      index_.release(held.lease, false);
-      naive_.unlock(held.name_space, held.units, held.lease.pages, false);
+      if (transfer.first + transfer.target.size() == held.pin.pages) return pins_.push_back(held);
+      index_.release(held.pin, false);
+      naive_.unlock(held.name_space, held.units, held.pin.pages, false);
     }
   }
 
@@ -336,8 +336,7 @@ class Pair {
     const uint64_t next_stamp = next == nullptr ? UINT64_MAX : stamp_of(*next);
     Transfer spill{.spill = true, .held = {}, .target = {}};
     std::vector<PageId> source;
-    const bool started =
-        index_.start_spill(pages_max, &spill.held.lease, &spill.first, &source, &spill.target);
+    const bool started = index_.start_spill(pages_max, &spill.held.pin, &spill.first, &source, &spill.target);
     REQUIRE((started || next == nullptr || disk_free == 0));
     if (!started && next != nullptr) REQUIRE(!naive_.any_may_leave_disk(next_stamp, shielded));
     if (!started) return;
@@ -349,7 +348,7 @@ class Pair {
     const uint32_t end = static_cast<uint32_t>(next->second.size()) / units_per_page_;
     spill.held.name_space = next->first;
     spill.held.units = next->second;
-    REQUIRE(spill.held.lease.pages == end);
+    REQUIRE(spill.held.pin.pages == end);
     REQUIRE(spill.first < end);
     REQUIRE(end - spill.first <= pages_max);
     REQUIRE(source.size() == end - spill.first);
@@ -376,9 +375,9 @@ class Pair {
   void end_spill(const Transfer& spill, bool failed) {
     const Held& held = spill.held;
     if (failed) {
-      index_.spill_failed(held.lease, spill.target);
+      index_.spill_failed(held.pin, spill.target);
     } else {
-      index_.spilled(held.lease, spill.first, spill.target);
+      index_.spilled(held.pin, spill.first, spill.target);
       for (uint32_t i = 0; i < spill.target.size(); ++i) {
         auto& page = naive_.page(held.name_space, held.units, spill.first + i);
         if (page.gpu || page.locks > 1) continue;
@@ -386,18 +385,18 @@ class Pair {
         page.disk = spill.target[i];
       }
     }
-    naive_.unlock(held.name_space, held.units, held.lease.pages, false);
+    naive_.unlock(held.name_space, held.units, held.pin.pages, false);
   }
 
-  void mark_dead() {
-    if (leases_.empty()) return;
-    const Held& held = leases_[prng_.range(0, leases_.size() - 1)];
-    if (held.lease.pages == 0) return;
-    const auto page = static_cast<uint32_t>(prng_.range(0, held.lease.pages - 1));
+  void mark_dropped() {
+    if (pins_.empty()) return;
+    const Held& held = pins_[prng_.range(0, pins_.size() - 1)];
+    if (held.pin.pages == 0) return;
+    const auto page = static_cast<uint32_t>(prng_.range(0, held.pin.pages - 1));
     auto& plain = naive_.page(held.name_space, held.units, page);
-    const auto cells = static_cast<uint32_t>(prng_.range(0, kPageTokens - plain.dead));
-    index_.mark_dead(held.lease, page, cells);
-    plain.dead += cells;
+    const auto kv_entries = static_cast<uint32_t>(prng_.range(0, kPageTokens - plain.dropped_tokens));
+    index_.mark_dropped(held.pin, page, kv_entries);
+    plain.dropped_tokens += kv_entries;
   }
 
   void expect_equal() {
@@ -409,28 +408,28 @@ class Pair {
     REQUIRE(index_.pages_disk() == naive_.count_disk());
     disk_.check_invariants();
     REQUIRE(index_.pages_evictable() == naive_.count_evictable(false));
-    REQUIRE(index_.pages_evictable_clean() == naive_.count_evictable(true));
+    REQUIRE(index_.pages_evictable_copied() == naive_.count_evictable(true));
     uint32_t to_gpu = 0, to_host = 0, to_disk = 0;
     for (const Transfer& transfer : transfers_) {
-      (transfer.spill      ? to_disk
-       : transfer.cleaning ? to_host
-                           : to_gpu) += static_cast<uint32_t>(transfer.target.size());
+      (transfer.spill     ? to_disk
+       : transfer.offload ? to_host
+                          : to_gpu) += static_cast<uint32_t>(transfer.target.size());
     }
     REQUIRE(gpu_.pages_owned() == naive_.count_gpu() + to_gpu);
     REQUIRE(host_.pages_owned() == naive_.count_host() + to_host);
     REQUIRE(disk_.pages_owned() == naive_.count_disk() + to_disk);
-    for (const Held& held : leases_) {
+    for (const Held& held : pins_) {
       std::vector<PageId> pages, expected;
       uint64_t live = 0;
-      index_.gpu_pages(held.lease, &pages);
-      for (uint32_t i = 0; i < held.lease.pages; ++i) {
+      index_.gpu_pages(held.pin, &pages);
+      for (uint32_t i = 0; i < held.pin.pages; ++i) {
         const auto& page = naive_.page(held.name_space, held.units, i);
         expected.push_back(*page.gpu);
-        live += kPageTokens - page.dead;
+        live += kPageTokens - page.dropped_tokens;
       }
       REQUIRE(pages == expected);
-      REQUIRE(index_.live_tokens(held.lease, kPageTokens) == live);
-      REQUIRE(index_.pages_on_gpu(held.lease) == held.lease.pages);
+      REQUIRE(index_.live_tokens(held.pin, kPageTokens) == live);
+      REQUIRE(index_.pages_on_gpu(held.pin) == held.pin.pages);
     }
   }
 
@@ -444,7 +443,7 @@ class Pair {
   PrefixIndex index_;
   NaivePrefixes naive_;
   std::vector<Units> identities_;
-  std::vector<Held> leases_;
+  std::vector<Held> pins_;
   std::vector<Transfer> transfers_;
   uint64_t transfer_next_ = 0;
 };

@@ -89,20 +89,20 @@ TEST_CASE("catalog: every shipped file loads, and every node's device exists") {
 }
 
 TEST_CASE("catalog: an unknown name is answered with the nearest") {
-  const auto wrong = Catalog().llm("lama-3.1-8b");
-  REQUIRE_FALSE(wrong);
-  CHECK(wrong.error().text().find("no llm is called \"lama-3.1-8b\"") != std::string::npos);
-  CHECK(wrong.error().text().find("did you mean \"llama-3.1-8b\"") != std::string::npos);
+  const auto problem = Catalog().llm("lama-3.1-8b");
+  REQUIRE_FALSE(problem);
+  CHECK(problem.error().text().find("no llm is called \"lama-3.1-8b\"") != std::string::npos);
+  CHECK(problem.error().text().find("did you mean \"llama-3.1-8b\"") != std::string::npos);
   const auto alien = Catalog().device("abacus");
   REQUIRE_FALSE(alien);
   CHECK(alien.error().hint.find("known: a100-40gb") != std::string::npos);
   CHECK_FALSE(Catalog().node("/nowhere/x.textproto"));
 }
 
-TEST_CASE("catalog: mistakes come with line and column, all of a file at once") {
-  const auto wrong = parse_llm("name: \"x\"\nlayer: 3\nheads: 4\n", "x.textproto");
-  REQUIRE_FALSE(wrong);
-  const std::string text = wrong.error().text();
+TEST_CASE("catalog: errors come with line and column, all of a file at once") {
+  const auto problem = parse_llm("name: \"x\"\nlayer: 3\nheads: 4\n", "x.textproto");
+  REQUIRE_FALSE(problem);
+  const std::string text = problem.error().text();
   CHECK(text.find("x.textproto:2:") == 0);
   CHECK(text.find("did you mean \"layers\"") != std::string::npos);
   const auto zero = parse_llm("layers: 0 query_heads: 8 kv_heads: 8 head_dim: 64", "x");
@@ -116,7 +116,7 @@ TEST_CASE("catalog: mistakes come with line and column, all of a file at once") 
   CHECK(bare.error().what == "hbm_bytes has no source");
 }
 
-TEST_CASE("catalog: hostile text ends in a mistake") {
+TEST_CASE("catalog: hostile text ends in an error") {
   for (const std::string& text :
        {std::string("\xff\xfe\x00\x01", 4), std::string(100000, '{'), std::string("moe {"),
         std::string("layers: 99999999999999999999"), std::string("rope { theta: nan }")}) {
@@ -140,9 +140,9 @@ TEST_CASE("catalog: what is written is what is read back") {
 TEST_CASE("catalog: tensor parallelism must cut heads and columns evenly") {
   const LlmSpec m = llm("qwen2.5-7b");  // 28 query heads, 4 KV heads
   CHECK(check_tp(m, 4, "tp"));
-  const auto wrong = check_tp(m, 8, "tp");
-  REQUIRE_FALSE(wrong);
-  CHECK(wrong.error().text().find("28 query heads") != std::string::npos);
+  const auto problem = check_tp(m, 8, "tp");
+  REQUIRE_FALSE(problem);
+  CHECK(problem.error().text().find("28 query heads") != std::string::npos);
   CHECK_FALSE(check_tp(m, 0, "tp"));
 }
 

@@ -19,7 +19,7 @@ LlmSpec small_llm() {
 DeviceSpec easy_device() {
   DeviceSpec device;
   const auto figure = [](double value) { return Figure{value, Basis::kAssumed, "easy"}; };
-  device.hbm_bytes_per_s = figure(1e12);  // 1,000 bytes per ns; cells move at 800
+  device.hbm_bytes_per_s = figure(1e12);  // 1,000 bytes per ns; KV entries move at 800
   device.read_fraction = figure(1);
   device.bf16_flop_per_s = figure(16e12);  // 16,000 products per ns, 1,000 by vector arithmetic
   device.gemm_fraction = figure(1);
@@ -63,8 +63,8 @@ double ns(const StepCost& cost, CompressionPart part) {
   return static_cast<double>(cost.compression[static_cast<size_t>(part)]) / kTicksPerNs;
 }
 
-// 3,000 tokens of which 2,400 cells are left and 2,000 of these are ranked; 500 of them stay.
-constexpr CompressionShape kOne{.tokens = 3000, .held = 2400, .ranked = 2000, .kept = 500};
+// 3,000 tokens of which 2,400 KV entries are left and 2,000 of these are ranked; 500 of them stay.
+constexpr CompressionShape kOne{.tokens = 3000, .held = 2400, .ranked = 2000, .retained = 500};
 
 }  // namespace
 
@@ -76,14 +76,14 @@ TEST_CASE("compression cost: each part is its bytes or its arithmetic, the large
   work.kv_heads = 8;
   work.selects = true;
   work.score_kernels = 2;
-  // Of 4,000 ranked cells. Bytes decide, then products, then vector arithmetic.
+  // Of 4,000 ranked KV entries. Bytes decide, then products, then vector arithmetic.
   work.score = {.bytes = 1000, .product_flop = 15'999, .vector_flop = 999};
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (4000 + 2000)));
   work.score.product_flop = 32'000;
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (8000 + 2000)));
   work.score.vector_flop = 3'000;
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (12'000 + 2000)));
-  // All rows of the prompt ask, half of the pairs being causal: 2 calls x 3,000 x 2,000 / 2 pairs.
+  // All rows of the prompt ask, half of the pairs being causal: 2 requests x 3,000 x 2,000 / 2 pairs.
   work.score = {}, work.score_pair = {.bytes = 0, .product_flop = 16, .vector_flop = 0};
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (6000 + 2000)));
   // Five times four bytes of each score, in five kernels.
@@ -93,36 +93,38 @@ TEST_CASE("compression cost: each part is its bytes or its arithmetic, the large
   CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == 0);
 }
 
-TEST_CASE("compression cost: what moves is what is kept of the ranked cells, or all that is held") {
+TEST_CASE("compression cost: what moves is what is kept of the ranked KV entries, or all that is held") {
   const CompressionShape one[] = {kOne};
   StepShape shape;
   shape.compressions = one;
   CompressionWork work;
-  work.cell_bytes = 4000;
+  work.kv_entry_bytes = 4000;
   work.bookkeeping_ns = 700;
   CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
   work.moves = true;
-  const auto moved = [&](double cells) { return kLayers * (2 * cells * 4000 / 800 + 1000); };
+  const auto moved = [&](double kv_entries) { return kLayers * (2 * kv_entries * 4000 / 800 + 1000); };
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(500)));
   work.moves_all = true;  // with the 400 that were not ranked again
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(900)));
   // The data decides: a share, and never more than a number.
   CompressionShape unknown = kOne;
-  unknown.kept = CompressionShape::kUnknown;
+  unknown.retained = CompressionShape::kUnknown;
   shape.compressions = {&unknown, 1};
-  work.moves_all = false, work.kept_share = 0.3;
+  work.moves_all = false, work.retained_fraction = 0.3;
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(600)));
-  work.kept_cells = 100;
+  work.retained_entries = 100;
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(100)));
   CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == doctest::Approx(700));
 }
 
-TEST_CASE("compression cost: a snapshot's tail is read and written, whether or not the step compresses") {
+TEST_CASE(
+    "compression cost: a prefix checkpoint's tail is read and written, whether or not the step compresses") {
   StepShape shape;
   shape.copied_pages = 60;
   CompressionWork work;
   CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
-  // Pages of 16 cells of 4 heads with 128 numbers, K and V in bf16: 32,768 bytes, a fourth of it a layer.
+  // Pages of 16 KV entries of 4 heads with 128 numbers, K and V in bf16: 32,768 bytes, a fourth of it a
+  // layer.
   work.page_bytes = 32'768.0 / kLayers;
   const double tails = kLayers * (2 * 60 * 8192 / 800.0 + 1000);
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails));
@@ -133,7 +135,7 @@ TEST_CASE("compression cost: a snapshot's tail is read and written, whether or n
   // Beside what a compression moves.
   const CompressionShape one[] = {kOne};
   shape.compressions = one;
-  work.moves = true, work.cell_bytes = 4000;
+  work.moves = true, work.kv_entry_bytes = 4000;
   const double moved = kLayers * (2 * 500 * 4000 / 800.0 + 1000);
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails + moved));
 }
@@ -144,20 +146,20 @@ TEST_CASE("compression cost: probe rows are passes of the model behind the promp
   shape.tokens = 7, shape.logits_rows = 1;
   shape.compressions = one;
   CompressionWork work;
-  work.probe_rows = 32;
+  work.probe_tokens = 32;
   work.after_layers = true;
   const StepCost judged = price(work, shape);
   CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {32, 2400}});
   CHECK(ns(judged, CompressionPart::kProbe) == doctest::Approx(33'000));
   CHECK(judged.by_evidence[static_cast<size_t>(Evidence::kMeasured)] == (18 + 33) * 1000 * kTicksPerNs);
   // 2,000 ranked tokens in pieces of 800, each behind 20 rows: 820, 820 and 420.
-  work.probe_rows = 0, work.repeat_rows = 800, work.repeat_extra = 20;
+  work.probe_tokens = 0, work.repeat_pass_tokens = 800, work.repeat_extra = 20;
   CHECK(ns(price(work, shape), CompressionPart::kProbe) == doctest::Approx(2 * 821'000 + 421'000));
   CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {820, 2400}, {420, 2400}});
 }
 
 TEST_CASE(
-    "compression cost: capture is paid for by every row, pair and cell, in steps without compressions") {
+    "compression cost: capture is paid for by every row, pair and KV entry, in steps without compressions") {
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
   shape.chunks = {&chunk, 1};
@@ -165,12 +167,12 @@ TEST_CASE(
   CompressionWork work;
   work.capture_kernels = 1;
   work.per_row.bytes = 5000, work.row_weight_bytes = 100'000;
-  work.per_cell.bytes = 10;
+  work.per_kv_entry.bytes = 10;
   CHECK(ns(price(work, shape), CompressionPart::kCapture) == doctest::Approx(kLayers * (500 + 100 + 1000)));
   work.captures_decodes = true;  // compressions follow them too
   CHECK(ns(price(work, shape), CompressionPart::kCapture) ==
         doctest::Approx(kLayers * (510 + 100 + 40 + 1000)));
-  // Rows 50 to 149 see 51 to 150 cells: 100 x 100.5 pairs.
+  // Rows 50 to 149 see 51 to 150 kv_entries: 100 x 100.5 pairs.
   work.per_pair.vector_flop = 1000;
   CHECK(ns(price(work, shape), CompressionPart::kCapture) == doctest::Approx(kLayers * (10'050 + 1000)));
   CHECK(ns(price(work, {}), CompressionPart::kCapture) == 0);  // no rows
@@ -181,7 +183,7 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they s
   work.capture_kernels = work.score_kernels = 1;
   work.per_row.bytes = 333, work.score = {77, 1e5, 3e4};
   work.selects = work.moves = true;
-  work.cell_bytes = 999, work.bookkeeping_ns = 31.7;
+  work.kv_entry_bytes = 999, work.bookkeeping_ns = 31.7;
   const CompressionShape two[] = {kOne, {.tokens = 9, .held = 9, .ranked = 9}};
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
@@ -191,7 +193,7 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they s
     shape.compressions =
         compresses ? std::span<const CompressionShape>(two) : std::span<const CompressionShape>{};
     for (const bool after : {false, true}) {
-      work.after_layers = after, work.probe_rows = after ? 3 : 0;
+      work.after_layers = after, work.probe_tokens = after ? 3 : 0;
       CompressionCost cost = priced(work);
       const StepCost whole = cost.step(shape);
       Ticks sum = 0, evidence = 0, compression = 0, compression_parts = 0;
@@ -211,10 +213,10 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they s
       CHECK(compression == compression_parts);
       const std::vector<std::string> want =
           !compresses ? std::vector<std::string>{"all", "capture", "end"}
-          : after     ? std::vector<std::string>{"all",   "capture", "end",        "probe_pass",
-                                                 "score", "select",  "move_cells", "bookkeeping"}
-                      : std::vector<std::string>{"all",        "capture", "score",      "select",
-                                                 "move_cells", "end",     "bookkeeping"};
+          : after     ? std::vector<std::string>{"all",   "capture", "end",          "probe_pass",
+                                                 "score", "select",  "move_entries", "bookkeeping"}
+                      : std::vector<std::string>{"all",          "capture", "score",      "select",
+                                                 "move_entries", "end",     "bookkeeping"};
       CHECK(names == want);
     }
   }

@@ -71,13 +71,13 @@ TEST_CASE("cost_tables: a profile without skew.csv or without a declared grid is
   CHECK(undeclared->attention.chunk == Counts{16, 32, 64});
 }
 
-TEST_CASE("cost_tables: every mistake names file and line") {
+TEST_CASE("cost_tables: every error names file and line") {
   const struct {
     const char* file;
     const char* find;
     const char* put;
-    const char* says;
-  } wrong[] = {
+    const char* message;
+  } problem[] = {
       {"tp1/dense.csv", "layer,tokens,time_us", "layer,token,time_us", "tp1/dense.csv:1: the header is"},
       {"tp1/dense.csv", "embedding,8,", "embedding,-8,", "tp1/dense.csv:3: tokens is \"-8\""},
       {"tp1/dense.csv", "embedding,8,", "embedding,0,", "tp1/dense.csv:3: tokens is \"0\""},
@@ -91,7 +91,7 @@ TEST_CASE("cost_tables: every mistake names file and line") {
       {"meta.yaml", "16-64 x2", "16-64 y2", "meta.yaml: attention_grid.chunks is"},
       {"meta.yaml", "gpu: Test", "gpu: [Test", "meta.yaml:"},
   };
-  for (const auto& w : wrong) {
+  for (const auto& w : problem) {
     CAPTURE(std::string(w.put));
     const ProfileFiles files;
     std::string text = files.read(w.file);
@@ -102,7 +102,7 @@ TEST_CASE("cost_tables: every mistake names file and line") {
     files.write(w.file, text);
     const auto t = load_cost_tables(files.dir(), 1);
     REQUIRE_FALSE(t);
-    CHECK_MESSAGE(t.error().text().find(w.says) != std::string::npos, t.error().text());
+    CHECK_MESSAGE(t.error().text().find(w.message) != std::string::npos, t.error().text());
   }
   const ProfileFiles files;
   const auto tp4 = load_cost_tables(files.dir(), 4);
@@ -111,7 +111,7 @@ TEST_CASE("cost_tables: every mistake names file and line") {
   CHECK_FALSE(load_cost_tables(files.dir() + "/absent", 1));
 }
 
-TEST_CASE("cost_tables: damaged files end in a mistake or in tables, never in a crash") {
+TEST_CASE("cost_tables: damaged files end in an error or in tables, never in a crash") {
   const ProfileFiles files;
   Prng draws(11);
   for (const char* name :

@@ -75,9 +75,9 @@ TEST_CASE("hf_config: rope_parameters of transformers 5, YaRN's terms and the no
   REQUIRE(again);
   CHECK(llm_textproto(*again) == llm_textproto(*m));
   CHECK(again->rope.attention_factor == 1.5);
-  for (const char* wrong : {R"(, "hidden_act": "gelu"})", R"(, "partial_rotary_factor": 0.5})"}) {
+  for (const char* problem : {R"(, "hidden_act": "gelu"})", R"(, "partial_rotary_factor": 0.5})"}) {
     std::string other = kSmall;
-    other.replace(other.rfind('}'), 1, wrong);
+    other.replace(other.rfind('}'), 1, problem);
     CHECK(!import_hf_config(other));
   }
 }
@@ -107,8 +107,8 @@ TEST_CASE("hf_config: qwen2's windows are off unless asked for, and start after 
 TEST_CASE("hf_config: what it does not understand it refuses, naming field and value") {
   const struct {
     const char* json;
-    const char* says;
-  } wrong[] = {
+    const char* message;
+  } problem[] = {
       {"", "is not JSON"},
       {"[1]", "no JSON object"},
       {R"({"model_type": "mamba"})", "model_type \"mamba\" is not understood"},
@@ -117,16 +117,16 @@ TEST_CASE("hf_config: what it does not understand it refuses, naming field and v
       {R"({"model_type": "llama", "num_hidden_layers": [[1]]})", "is an array"},
       {R"({"model_type": 7})", "\"model_type\" is 7"},
   };
-  for (const auto& w : wrong) {
+  for (const auto& w : problem) {
     CAPTURE(w.json);
     const auto m = import_hf_config(w.json, "c.json");
     REQUIRE_FALSE(m);
     CHECK(m.error().where.find("c.json") == 0);
-    CHECK_MESSAGE(m.error().what.find(w.says) != std::string::npos, m.error().text());
+    CHECK_MESSAGE(m.error().what.find(w.message) != std::string::npos, m.error().text());
   }
 }
 
-TEST_CASE("hf_config: any damage to a config ends in a mistake or a model, never a crash") {
+TEST_CASE("hf_config: any damage to a config ends in an error or a model, never a crash") {
   const std::string good = kSmall;
   for (size_t at = 0; at < good.size(); ++at) {
     for (const char c : {'\0', '9', '"', '{', '-', 'n', '\xff'}) {

@@ -48,7 +48,9 @@ void replace(std::string* text, const std::string& from, const std::string& to) 
   text->replace(at, from.size(), to);
 }
 
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool message(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The folder as it lies on disk, and what the loader makes of it.
 Result<CostTables> loaded(const testing::Folder& folder, const ProfileFolder& files) {
@@ -123,26 +125,26 @@ TEST_CASE("vidur: what is wrong is said with its place") {
   CHECK(Files().complaint() == "");
   Files files;
   replace(&files.mlp.text, "time_stats.mlp_act.median", "time_stats.mlp_act.middle");
-  CHECK(says(files.complaint(), "mlp.csv:1: there is no column \"time_stats.mlp_act.median\""));
+  CHECK(message(files.complaint(), "mlp.csv:1: there is no column \"time_stats.mlp_act.median\""));
   files = Files();
   replace(&files.attention.text, "is_prefill", "prefilled");
-  CHECK(says(files.complaint(), "attention.csv:1"));
+  CHECK(message(files.complaint(), "attention.csv:1"));
   files = Files();
   replace(&files.attention.text, ",True,", ",Yes,");
-  CHECK(says(files.complaint(), "True or False is right"));
+  CHECK(message(files.complaint(), "True or False is right"));
   files = Files();
   replace(&files.mlp.text, ",True,1024,1", ",True,10x4,1");
-  CHECK(says(files.complaint(), "mlp.csv:2"));
+  CHECK(message(files.complaint(), "mlp.csv:2"));
   files = Files();
   files.mlp.text.clear();
-  CHECK(says(files.complaint(), "mlp.csv"));
+  CHECK(message(files.complaint(), "mlp.csv"));
   LlmSpec other = four_heads();
   other.hidden = 65;
-  CHECK(says(Files().complaint(other), "has no row of four heads"));
-  CHECK(says(Files().complaint(other), "n_embd 64"));
+  CHECK(message(Files().complaint(other), "has no row of four heads"));
+  CHECK(message(Files().complaint(other), "n_embd 64"));
   other = four_heads();
   other.moe.experts = 8;
-  CHECK(says(Files().complaint(other), "no experts"));
+  CHECK(message(Files().complaint(other), "no experts"));
 }
 
 TEST_CASE("cost_tables: what may be left out must be said, and by its name") {
@@ -150,11 +152,11 @@ TEST_CASE("cost_tables: what may be left out must be said, and by its name") {
   auto made = Files().make();
   REQUIRE(made);
   replace(&made->back().second, "output_head, mixed", "mixed");
-  CHECK(says(loaded(folder, *made).error().text(), "per_sequence.csv"));
+  CHECK(message(loaded(folder, *made).error().text(), "per_sequence.csv"));
   replace(&made->back().second, "[mixed]", "[output_head]");
-  CHECK(says(loaded(folder, *made).error().text(), "beside every prefill chunk"));
+  CHECK(message(loaded(folder, *made).error().text(), "beside every prefill chunk"));
   replace(&made->back().second, "[output_head]", "[all]");
-  CHECK(says(loaded(folder, *made).error().text(), "not_measured names \"all\""));
+  CHECK(message(loaded(folder, *made).error().text(), "not_measured names \"all\""));
 }
 
 }  // namespace kvtwin

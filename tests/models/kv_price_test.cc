@@ -13,12 +13,13 @@ constexpr Format kFormats[] = {Format::kBf16, Format::kFp8, Format::kInt4, Forma
 
 }  // namespace
 
-TEST_CASE("kv price: bytes of a cell are those of METHODS 4.3 and KERNELS 9") {
+TEST_CASE("kv price: bytes of a KV entry are those of METHODS 4.3 and KERNELS 9") {
   const double expected[3][5] = {
       {512, 256, 160, 96, 144}, {512, 256, 144, 80, 144}, {512, 256, 136, 72, 144}};
   const uint32_t groups[] = {32, 64, 128};
   for (size_t g = 0; g < 3; ++g) {
-    for (size_t f = 0; f < 5; ++f) CHECK(cell_bytes(kFormats[f], {128, 128, groups[g]}) == expected[g][f]);
+    for (size_t f = 0; f < 5; ++f)
+      CHECK(kv_entry_bytes(kFormats[f], {128, 128, groups[g]}) == expected[g][f]);
   }
   const PageShape shape{32, 128, 32};
   CHECK(std::lround(100 * mixed_capacity(0.65, shape)) == 432);
@@ -35,7 +36,7 @@ TEST_CASE("kv price: memory and cost models see the same bytes as the page layou
         CAPTURE(group);
         const PageShape shape{128, head_dim, group};
         const double priced = kv_tensor_format(format, shape).bytes(2.0 * head_dim);
-        const double stored = cell_bytes(format, shape);
+        const double stored = kv_entry_bytes(format, shape);
         if (format == Format::kInt2 && group > head_dim) {
           CHECK(priced > stored);
           CHECK(priced < 1.17 * stored);

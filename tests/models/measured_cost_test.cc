@@ -17,7 +17,7 @@
 namespace kvtwin {
 namespace {
 
-// Every operation takes 1 us + rows / 100; decode attention 2 us + cells / 1,000; host 5 us.
+// Every operation takes 1 us + rows / 100; decode attention 2 us + KV entries / 1,000; host 5 us.
 MeasuredDevice device() {
   MeasuredDevice out;
   out.gpu = "a \"GPU\"", out.model = "tiny", out.sm_count = 4;
@@ -62,7 +62,7 @@ TEST_CASE("measured cost: a step is the sum of what was measured") {
   const StepCost on = m->step(decodes(1, 1000, 100));
   CHECK(us_of(on.device) == doctest::Approx(2 + 3 * 8 * 2 + 3 * 1.01 + 3 * 3 + 5).epsilon(1e-4));
   CHECK(on.by_evidence[static_cast<size_t>(Evidence::kMeasured)] > 0);
-  // Between: rows 200 of 100 and 300; cells 2,500 of 1,000 and 4,000; 4 calls read what 1 does.
+  // Between: rows 200 of 100 and 300; KV entries 2,500 of 1,000 and 4,000; 4 requests read what 1 does.
   const StepCost between = m->step(decodes(4, 2500, 200));
   const double host = 8, small = 1.01 + 0.99 * 3 / 99;
   CHECK(us_of(between.device) == doctest::Approx(3 + 3 * 8 * 3 + 3 * small + 3 * 4.5 + host).epsilon(1e-3));
@@ -104,7 +104,7 @@ TEST_CASE("measured cost: a step in which nobody samples has no output head") {
 }
 
 TEST_CASE("chunk tiles: what shares the SMs") {
-  // Four SMs, one KV head, tiles of 32 tokens; a tile of c cells costs ceil(c / 128) + 1.5.
+  // Four SMs, one KV head, tiles of 32 tokens; a tile of c KV entries costs ceil(c / 128) + 1.5.
   ChunkTiles tiles(1, 4, 4);
   CHECK(tiles.makespan({}) == 0);
   const ChunkShape one{32, 0, 0}, long_one{32, 1248, 0}, four{128, 0, 0}, five{160, 0, 0};
@@ -122,25 +122,25 @@ TEST_CASE("chunk tiles: what shares the SMs") {
   CHECK(tiles.makespan(uneven) == doctest::Approx(11.5));
 }
 
-TEST_CASE("measured cost: chunks behind quiet time take what they were measured to take there") {
+TEST_CASE("measured cost: chunks after idle time take what they were measured to take there") {
   MeasuredDevice measured = device();
   measured.tables.push_back({"chunk after load",
                              MeasuredShapes(tiny()).model,
                              {100, 100, 100, 300, 300, 300},
                              {0, 500, 1000, 0, 500, 1000},
                              {us(80), us(90), us(100), us(160), us(190), us(200)}});
-  measured.figures = {{"chunk load looks back", "ms", 300, 300, 300}};
+  measured.figures = {{"chunk load window", "ms", 300, 300, 300}};
   const auto m = model(measured);
-  CHECK(m->looks_back() == Ticks{300'000'000} * kTicksPerNs);
-  CHECK(model(device())->looks_back() == 0);
+  CHECK(m->load_window() == Ticks{300'000'000} * kTicksPerNs);
+  CHECK(model(device())->load_window() == 0);
   const ChunkShape chunk{100, 0, 0};
   StepShape shape;
   shape.tokens = shape.tokens_padded = 100, shape.chunks = {&chunk, 1};
   const double sustained = us_of(m->step(shape).device);
   CHECK(sustained == us_of(model(device())->step(shape).device));
-  for (const auto& [load, share] : {std::pair(0u, 0.8), std::pair(250u, 0.85), std::pair(750u, 0.95)}) {
+  for (const auto& [load, fraction] : {std::pair(0u, 0.8), std::pair(250u, 0.85), std::pair(750u, 0.95)}) {
     shape.chunk_load = load;
-    CHECK(us_of(m->step(shape).device) == doctest::Approx(share * sustained).epsilon(1e-4));
+    CHECK(us_of(m->step(shape).device) == doctest::Approx(fraction * sustained).epsilon(1e-4));
     Ticks sum = 0;
     for (const StepPart& part : m->ops(shape)) sum += part.times * part.each;
     CHECK(sum == m->step(shape).device);
@@ -189,7 +189,7 @@ TEST_CASE("measured cost: the first steps of a shape, and replays behind many ro
   const std::string name = MeasuredShapes(tiny()).model;
   const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
+  measured.tables.push_back({"new graph host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"decode host behind many", name, {1, 4}, {}, {us(130), us(140)}});
   const auto m = model(measured);
   StepShape shape = decodes(4, 2500, 200);
@@ -209,13 +209,13 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
+  measured.tables.push_back({"new graph host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
   const auto bench = model(measured);
-  const std::pair<Served, double> told[] = {
+  const std::pair<Served, double> notify[] = {
       {Served::kBehindFew2, -6}, {Served::kBehindFew4, -6},    {Served::kBehindMany, 2}, {Served::kNew, 40},
       {Served::kCaptured, 500},  {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
-  for (const auto& [what, value] : told)
+  for (const auto& [what, value] : notify)
     measured.figures.push_back({figure_of(what), "us", value, value, value});
   const auto served = model(measured);
   StepShape shape = decodes(4, 2500, 200);
@@ -235,15 +235,15 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
 
 TEST_CASE("served time: between numbers of calls it is linear, and beyond twice the last it is the tables'") {
   MeasuredDevice device;
-  const std::vector<uint32_t> calls = {1, 2, 3, 4, 6, 8, 16};
-  device.tables.push_back({"decode attention", "h", calls, calls, std::vector<Measured>(7, us(100))});
-  device.tables.push_back({"chunk host mixed", "m", calls, {}, std::vector<Measured>(7, us(100))});
+  const std::vector<uint32_t> requests = {1, 2, 3, 4, 6, 8, 16};
+  device.tables.push_back({"decode attention", "h", requests, requests, std::vector<Measured>(7, us(100))});
+  device.tables.push_back({"chunk host mixed", "m", requests, {}, std::vector<Measured>(7, us(100))});
   device.figures = {{figure_of(Served::kBehindFew2), "us", -20, -20, -20},
                     {figure_of(Served::kBehindFew4), "us", -40, -40, -40},
                     {figure_of(Served::kBehindMany), "us", 10, 10, 10}};
   const MeasuredDevice served = as_served(device, "m", "h", 2);
   const std::vector<double> more = {-20, -20, -30, -40, -20, 0, 0};
-  for (size_t i = 0; i < calls.size(); ++i) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     CHECK(served.table("decode attention", "h")->at[i].us == doctest::Approx(100 + more[i] / 2));
     CHECK(served.table("chunk host mixed", "m")->at[i].us == doctest::Approx(100 - more[i]));
   }
@@ -268,7 +268,7 @@ TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
   for (const auto& [length, ms, factor] :
        {std::tuple(20u, 2u, 1.02), std::tuple(100u, 0u, 1.06), std::tuple(60u, 40u, 1.02),
         std::tuple(500u, 70u, 1.015), std::tuple(100u, 100u, 1.0), std::tuple(100u, 5000u, 1.0)}) {
-    shape.stretch_before_ms = length, shape.calm_ms = ms;
+    shape.busy_before_ms = length, shape.calm_ms = ms;
     CHECK(us_of(m->step(shape).device) == doctest::Approx(factor * calm).epsilon(1e-4));
   }
 }
@@ -278,7 +278,7 @@ TEST_CASE("measured cost: tables of few rows hold between decodes, and further c
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back(
       {"chunk after load", name, {32, 32, 128, 128}, {0, 1000, 0, 1000}, {us(80), us(100), us(80), us(100)}});
-  measured.figures = {{"chunk load looks back", "ms", 300, 300, 300},
+  measured.figures = {{"chunk load window", "ms", 300, 300, 300},
                       {"chunk tables hold unloaded up to", "rows", 64, 64, 64}};
   const auto m = model(measured);
   const double few = us_of(model(device())
@@ -333,43 +333,43 @@ TEST_CASE("load stretch: how long ago it ended, and how long it was") {
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
   heavy.tokens = 512, heavy.chunks = {&chunk, 1};
-  LoadStretch stretch(20 * ms);
-  CHECK(stretch.calm_ms(0) == kCalm);
-  stretch.add(heavy, 100 * ms, 110 * ms);
-  stretch.add(heavy, 125 * ms, 140 * ms);
-  CHECK(stretch.calm_ms(143 * ms) == 3);
-  CHECK(stretch.length_ms() == 40);
-  CHECK(stretch.ms(143 * ms) == 43);
-  stretch.add(heavy, 170 * ms, 180 * ms);
-  CHECK(stretch.length_ms() == 10);
+  BusyPeriod busy_period(20 * ms);
+  CHECK(busy_period.calm_ms(0) == kCalm);
+  busy_period.add(heavy, 100 * ms, 110 * ms);
+  busy_period.add(heavy, 125 * ms, 140 * ms);
+  CHECK(busy_period.calm_ms(143 * ms) == 3);
+  CHECK(busy_period.length_ms() == 40);
+  CHECK(busy_period.ms(143 * ms) == 43);
+  busy_period.add(heavy, 170 * ms, 180 * ms);
+  CHECK(busy_period.length_ms() == 10);
 }
 
-TEST_CASE("recent load: a share of the window, forgotten in time") {
+TEST_CASE("recent load: a fraction of the window, forgotten in time") {
   RecentLoad none(0);
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
   heavy.tokens = 512, heavy.chunks = {&chunk, 1};
   none.add(heavy, 0, 5000 << 10);
-  CHECK(none.share(Ticks{5000} << 10) == kSustainedLoad);
+  CHECK(none.fraction(Ticks{5000} << 10) == kSustainedLoad);
   RecentLoad load(Ticks{1000} << 10);
   const auto at = [](int64_t us) { return Ticks{us} << 10; };
-  CHECK(load.share(at(0)) == 0);
+  CHECK(load.fraction(at(0)) == 0);
   load.add(heavy, at(100), at(300));
-  CHECK(load.share(at(300)) == 200);
-  CHECK(load.share(at(200)) == 100);
-  CHECK(load.share(at(1200)) == 100);
+  CHECK(load.fraction(at(300)) == 200);
+  CHECK(load.fraction(at(200)) == 100);
+  CHECK(load.fraction(at(1200)) == 100);
   load.add(heavy, at(1300), at(1500));
-  CHECK(load.share(at(1500)) == 200);
-  CHECK(load.share(at(2600)) == 0);
+  CHECK(load.fraction(at(1500)) == 200);
+  CHECK(load.fraction(at(2600)) == 0);
   load.move_base(at(1000));
-  CHECK(load.share(at(500)) == 200);
+  CHECK(load.fraction(at(500)) == 200);
   // Few tokens, or decodes alone, are no load.
   StepShape light = heavy;
   light.tokens = 100;
   load.add(light, at(500), at(900));
   heavy.chunks = {};
   load.add(heavy, at(900), at(1000));
-  CHECK(load.share(at(1000)) == 200);
+  CHECK(load.fraction(at(1000)) == 200);
 }
 
 TEST_CASE("measured device: written and read back") {

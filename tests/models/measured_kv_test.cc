@@ -13,8 +13,8 @@
 namespace kvtwin {
 namespace {
 
-// Attention in bf16 takes 30 us, in fp8 20 to 40, with int4 cells 20 to 40 and with int2 ones 10 to 20; all
-// else takes 1 us.
+// Attention in bf16 takes 30 us, in fp8 20 to 40, with int4 KV entries 20 to 40 and with int2 ones 10 to 20;
+// all else takes 1 us.
 MeasuredDevice kv_device() {
   MeasuredDevice out;
   out.gpu = "a GPU", out.model = "tiny", out.sm_count = 4;
@@ -45,8 +45,8 @@ MeasuredDevice kv_device() {
                  {"triaxial",
                   32,
                   32,
-                  {decode("decode attention", 20), decode("decode attention narrow", 10),
-                   packing("chunk packing", 2), packing("chunk packing narrow", 1)}}};
+                  {decode("decode attention", 20), decode("decode attention low-bit", 10),
+                   packing("chunk packing", 2), packing("chunk packing low-bit", 1)}}};
   return out;
 }
 
@@ -56,11 +56,11 @@ std::unique_ptr<MeasuredCost> model(const MeasuredDevice& from, const std::strin
   return std::move(*made);
 }
 
-StepShape decode(uint64_t cells, uint64_t narrow) {
+StepShape decode(uint64_t kv_entries, uint64_t low_bit) {
   StepShape s;
   s.decodes = s.tokens = s.tokens_padded = s.logits_rows = 1;
-  s.decode_context_sum = cells, s.decode_context_max = static_cast<uint32_t>(cells);
-  s.decode_narrow_sum = narrow;
+  s.decode_context_sum = kv_entries, s.decode_context_max = static_cast<uint32_t>(kv_entries);
+  s.decode_low_bit_sum = low_bit;
   return s;
 }
 
@@ -81,7 +81,7 @@ double more(const std::string& format, const StepShape& shape) {
 
 }  // namespace
 
-TEST_CASE("formats: decodes take what was measured over packed cells, and lines between") {
+TEST_CASE("formats: decodes take what was measured over packed KV entries, and lines between") {
   CHECK(more("fp8", decode(1000, 0)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("fp8", decode(5000, 0)) == doctest::Approx(0).epsilon(1e-4));
   CHECK(more("fp8", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
@@ -91,14 +91,14 @@ TEST_CASE("formats: decodes take what was measured over packed cells, and lines 
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
 }
 
-TEST_CASE("formats: cells in fewer bits count by their share") {
+TEST_CASE("formats: KV entries in fewer bits count by their share") {
   CHECK(more("triaxial", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
   CHECK(more("triaxial", decode(9000, 9000)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("triaxial", decode(9000, 2250)) == doctest::Approx(5).epsilon(1e-4));
-  CHECK(more("fp8", decode(9000, 2250)) == doctest::Approx(10).epsilon(1e-4));  // it knows no such cells
-  const ChunkShape wide{64, 8000, 0}, narrow{64, 8000, 8000}, quarter{64, 8000, 2000};
+  CHECK(more("fp8", decode(9000, 2250)) == doctest::Approx(10).epsilon(1e-4));  // it knows no such KV entries
+  const ChunkShape wide{64, 8000, 0}, low_bit{64, 8000, 8000}, quarter{64, 8000, 2000};
   CHECK(more("triaxial", chunks_of({&wide, 1})) == doctest::Approx(18).epsilon(1e-4));
-  CHECK(more("triaxial", chunks_of({&narrow, 1})) == doctest::Approx(9).epsilon(1e-4));
+  CHECK(more("triaxial", chunks_of({&low_bit, 1})) == doctest::Approx(9).epsilon(1e-4));
   CHECK(more("triaxial", chunks_of({&quarter, 1})) == doctest::Approx(15.75).epsilon(1e-4));
 }
 
@@ -106,7 +106,8 @@ TEST_CASE("formats: every chunk's history is unpacked") {
   const ChunkShape alone{64, 0, 0}, behind{64, 4000, 0};
   CHECK(more("fp8", chunks_of({&alone, 1})) == doctest::Approx(2).epsilon(1e-4));
   CHECK(more("fp8", chunks_of({&behind, 1})) == doctest::Approx(10).epsilon(1e-4));
-  const ChunkShape both[] = {behind, behind};  // 128 tokens, 8,000 cells: a seventh of the way to 512 tokens
+  const ChunkShape both[] = {behind,
+                             behind};  // 128 tokens, 8,000 KV entries: a seventh of the way to 512 tokens
   CHECK(more("fp8", chunks_of(both)) == doctest::Approx(18 + 2.0 / 7).epsilon(1e-3));
 }
 

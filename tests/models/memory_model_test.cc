@@ -28,7 +28,7 @@ int64_t term(const MemoryPlan& plan, const std::string& name) {
 }
 
 TEST_CASE("memory: the model's own capacity of the measured RTX 4090 run, beside the real one") {
-  // vLLM 0.19, Llama-3.1-8B bf16, utilization 0.9, 256 calls, 2,048 tokens per step: 2,588 pages of 16.
+  // vLLM 0.19, Llama-3.1-8B bf16, utilization 0.9, 256 requests, 2,048 tokens per step: 2,588 pages of 16.
   const auto plan = plan_memory(spec("llama-3.1-8b", "rtx-4090"));
   REQUIRE(plan);
   const double error = static_cast<double>(plan->pages) / 2588 - 1;
@@ -40,7 +40,7 @@ TEST_CASE("memory: the model's own capacity of the measured RTX 4090 run, beside
 
 TEST_CASE("memory: activation peaks of the published profiling runs") {
   // llm-d capacity planner, "vLLM Empirical Memory Profiling Results": vLLM 0.11 on an H100, where the
-  // defaults are 1,024 calls and 8,192 tokens per step. GiB of torch peak.
+  // defaults are 1,024 requests and 8,192 tokens per step. GiB of torch peak.
   const struct {
     const char* llm;
     double gib;
@@ -48,7 +48,7 @@ TEST_CASE("memory: activation peaks of the published profiling runs") {
   for (const auto& run : runs) {
     CAPTURE(std::string(run.llm));
     MemorySpec s = spec(run.llm, "h100");
-    s.calls_max = 1024, s.step_tokens_max = 8192;
+    s.requests_max = 1024, s.step_tokens_max = 8192;
     const auto plan = plan_memory(s);
     REQUIRE(plan);
     CHECK(static_cast<double>(-term(*plan, "activation peak")) / 1073741824 ==
@@ -65,7 +65,7 @@ TEST_CASE("memory: KV capacity of the same published runs, within 2 % of the dev
   for (const auto& run : runs) {
     CAPTURE(std::string(run.llm));
     MemorySpec s = spec(run.llm, "h100");
-    s.calls_max = 1024, s.step_tokens_max = 8192, s.tp = run.tp;
+    s.requests_max = 1024, s.step_tokens_max = 8192, s.tp = run.tp;
     s.total_bytes = static_cast<uint64_t>(79.18 * 1073741824);
     const auto plan = plan_memory(s);
     REQUIRE(plan);
@@ -106,10 +106,10 @@ TEST_CASE("memory: every given number replaces the model's") {
 }
 
 TEST_CASE("memory: what does not fit is refused with the terms and the smallest split that fits") {
-  const auto wrong = plan_memory(spec("llama-3.1-70b", "h100"));
-  REQUIRE_FALSE(wrong);
-  CHECK(wrong.error().text().find("weights 141.11 GB") != std::string::npos);
-  CHECK(wrong.error().hint == "tensor parallelism 2 would fit");
+  const auto problem = plan_memory(spec("llama-3.1-70b", "h100"));
+  REQUIRE_FALSE(problem);
+  CHECK(problem.error().text().find("weights 141.11 GB") != std::string::npos);
+  CHECK(problem.error().hint == "tensor parallelism 2 would fit");
   MemorySpec s = spec("llama-3.1-70b", "h100");
   s.tp = 2;
   CHECK(plan_memory(s));

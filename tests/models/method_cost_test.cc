@@ -19,7 +19,7 @@ namespace {
 constexpr Ticks kUs = 1000 * kTicksPerNs;
 
 // Every step takes 100 us: attention in each of two layers 10, the rest beside it.
-class Flat final : public CostModel {
+class ConstantCost final : public CostModel {
  public:
   StepCost step(const StepShape&) override {
     StepCost cost;
@@ -65,7 +65,7 @@ StepShape method_decodes(uint32_t count) {
 
 TEST_CASE("method cost: what a step does, times what each takes; by sum and by part") {
   for (const bool retrieves : {false, true}) {
-    MethodCost cost(method(), 2, {100, 0}, retrieves, std::make_unique<Flat>());
+    MethodCost cost(method(), 2, {100, 0}, retrieves, std::make_unique<ConstantCost>());
     StepShape shape = method_decodes(5);
     CHECK(cost.step(shape).device == (100 + 3 + 10) * kUs);
     shape.chosen_from = 2000;
@@ -85,28 +85,28 @@ TEST_CASE("method cost: what a step does, times what each takes; by sum and by p
   }
 }
 
-TEST_CASE("method cost: only chunks that run over a ring's end read it cell by cell") {
-  MethodCost ring(method(), 2, {100, 0}, false, std::make_unique<Flat>());
-  MethodCost none(method(), 2, {0, 0}, false, std::make_unique<Flat>());
+TEST_CASE("method cost: only chunks that run over a ring's end read it KV entry by KV entry") {
+  MethodCost ring(method(), 2, {100, 0}, false, std::make_unique<ConstantCost>());
+  MethodCost none(method(), 2, {0, 0}, false, std::make_unique<ConstantCost>());
   const ChunkShape inside{60, 40, 0}, over{60, 41, 0};
   StepShape shape;
   shape.tokens = 60;
   shape.chunks = {&inside, 1};
   CHECK(ring.step(shape).device == 103 * kUs);
   shape.chunks = {&over, 1};
-  // 60 rows, each with 100 cells of the ring and 41 before: 0.006 and 0.00246 million pairs.
+  // 60 rows, each with 100 KV entries of the ring and 41 before: 0.006 and 0.00246 million pairs.
   CHECK(method_us(ring.step(shape).device) == doctest::Approx(103 + 0.6 + 2.46));
   CHECK(none.step(shape).device == 103 * kUs);
 }
 
 TEST_CASE(
     "method cost: rows that all look take as many rounds as the kernel has for a chunk, chunk by chunk") {
-  const MeasuredMethod looks{"m", "tiny", {{name_of(MethodTerm::kLook), 7}}, 10, 0.01, 0.02};
-  MethodCost cost(looks, 2, {0, 8}, false, std::make_unique<Flat>());
-  MethodCost none(looks, 2, {0, 0}, false, std::make_unique<Flat>());
-  // 1,024 rows are 64 tiles. Beside 4,224 cells, 33 key tiles of 8 heads, two CTAs share them; beside one
-  // cell more, which is one key tile more, none does. 8,448 cells fill the GPU, and are looked at by CTAs of
-  // two waves from then on.
+  const MeasuredMethod score_heads{"m", "tiny", {{name_of(MethodTerm::kAttentionScore), 7}}, 10, 0.01, 0.02};
+  MethodCost cost(score_heads, 2, {0, 8}, false, std::make_unique<ConstantCost>());
+  MethodCost none(score_heads, 2, {0, 0}, false, std::make_unique<ConstantCost>());
+  // 1,024 rows are 64 tiles. Beside 4,224 KV entries, 33 key tiles of 8 heads, two CTAs share them; beside
+  // one KV entry more, which is one key tile more, none does. 8,448 KV entries fill the GPU, and are looked
+  // at by CTAs of two waves from then on.
   const auto rounds = [&](std::initializer_list<ChunkShape> of) {
     const std::vector<ChunkShape> chunks = of;
     StepShape shape;
@@ -126,9 +126,9 @@ TEST_CASE(
 
 TEST_CASE("method cost: steps without a graph, and those beside which the host makes one") {
   const MeasuredMethod forms{
-      "m", "tiny", {{name_of(MethodTerm::kNewForm), 5}, {name_of(MethodTerm::kRecorded), 200}},
+      "m", "tiny", {{name_of(MethodTerm::kNewGraph), 5}, {name_of(MethodTerm::kRecorded), 200}},
       10,  0.01,   0.02};
-  MethodCost cost(forms, 2, {}, false, std::make_unique<Flat>());
+  MethodCost cost(forms, 2, {}, false, std::make_unique<ConstantCost>());
   const auto step = [&](GraphUse graph, bool chunks) {
     const ChunkShape chunk{9, 0, 0};
     StepShape shape = method_decodes(4);
@@ -144,8 +144,8 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
     CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts are never graphs
 }
 
-TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists behind quiet time") {
-  MethodCost cost(method(), 2, {}, true, std::make_unique<Flat>());
+TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists after idle time") {
+  MethodCost cost(method(), 2, {}, true, std::make_unique<ConstantCost>());
   const std::vector<StepPart> parts = cost.ops(method_decodes(5));
   REQUIRE(parts.size() == 3);
   CHECK(std::string(parts[1].name) == "choose");
@@ -159,9 +159,9 @@ TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages;
   shape.held_more = 1500;
   CHECK(of(MethodTerm::kHeldMore) == 1.5);
   shape.chunks = {&chunk, 1};
-  CHECK(of(MethodTerm::kQuietTokens) == 0.5);
-  shape.stretch_ms = 1;
-  CHECK(of(MethodTerm::kQuietTokens) == 0);
+  CHECK(of(MethodTerm::kIdleTokens) == 0.5);
+  shape.busy_ms = 1;
+  CHECK(of(MethodTerm::kIdleTokens) == 0);
   CHECK(of(MethodTerm::kChunkTokens) == 0.5);
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
   CHECK(none.use(key, 0) == GraphUse::kReplayed);
 }
 
-TEST_CASE("method cost: cells that are packed again, and those that decodes unpack") {
+TEST_CASE("method cost: KV entries that are packed again, and those that decodes unpack") {
   StepShape shape;
   shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
   const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
@@ -210,26 +210,26 @@ TEST_CASE("method cost: cells that are packed again, and those that decodes unpa
   shape.decodes_unpacked = 2, shape.unpacked_context_sum = 5000, shape.requantised = 640;
   CHECK(of(MethodTerm::kUnpackedStep) == 1);
   CHECK(of(MethodTerm::kUnpacked) == 2);
-  CHECK(of(MethodTerm::kUnpackedCells) == 5);
+  CHECK(of(MethodTerm::kUnpackedKvEntries) == 5);
   CHECK(of(MethodTerm::kRequantised) == 0.64);
   CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
   CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
   CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
 }
 
-TEST_CASE("method cost: decodes and chunks that read cells one by one") {
+TEST_CASE("method cost: decodes and chunks that read KV entries one by one") {
   StepShape shape;
   shape.decodes = 3, shape.decode_context_sum = 9000;
   ChunkShape chunks[] = {{100, 2000, 0, false}, {200, 1000, 0, false}};
   shape.chunks = chunks;
   const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
-  for (const MethodTerm term : {MethodTerm::kListedStep, MethodTerm::kListed, MethodTerm::kListedCells,
+  for (const MethodTerm term : {MethodTerm::kListedStep, MethodTerm::kListed, MethodTerm::kListedKvEntries,
                                 MethodTerm::kListedTokens, MethodTerm::kListedPairs})
     CHECK(of(term) == 0);
   shape.listed_decodes = 1, chunks[1].listed = true;
   CHECK(of(MethodTerm::kListedStep) == 1);
   CHECK(of(MethodTerm::kListed) == 3);
-  CHECK(of(MethodTerm::kListedCells) == 9);
+  CHECK(of(MethodTerm::kListedKvEntries) == 9);
   CHECK(of(MethodTerm::kListedTokens) == doctest::Approx(0.2));
   CHECK(of(MethodTerm::kListedPairs) == doctest::Approx(0.22));
 }
@@ -239,19 +239,19 @@ TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
   heavy.tokens = 512, heavy.chunks = {&chunk, 1};
-  LoadStretch stretch(at(20)), none(0);
-  CHECK(stretch.ms(at(5)) == 0);
-  stretch.add(heavy, at(100), at(150));
-  stretch.add(heavy, at(169), at(200));  // 19 ms of pause are none
+  BusyPeriod busy_period(at(20)), none(0);
+  CHECK(busy_period.ms(at(5)) == 0);
+  busy_period.add(heavy, at(100), at(150));
+  busy_period.add(heavy, at(169), at(200));  // 19 ms of pause are none
   none.add(heavy, at(100), at(150));
-  CHECK(stretch.ms(at(210)) == 110);
-  CHECK(stretch.ms(at(220)) == 0);
+  CHECK(busy_period.ms(at(210)) == 110);
+  CHECK(busy_period.ms(at(220)) == 0);
   CHECK(none.ms(at(150)) == 0);
-  stretch.add(method_decodes(8), at(200), at(230));  // decodes are a pause
-  stretch.add(heavy, at(230), at(260));
-  CHECK(stretch.ms(at(260)) == 30);
-  stretch.move_base(at(200));
-  CHECK(stretch.ms(at(60)) == 30);
+  busy_period.add(method_decodes(8), at(200), at(230));  // decodes are a pause
+  busy_period.add(heavy, at(230), at(260));
+  CHECK(busy_period.ms(at(260)) == 30);
+  busy_period.move_base(at(200));
+  CHECK(busy_period.ms(at(60)) == 30);
 }
 
 TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {

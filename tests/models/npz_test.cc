@@ -46,29 +46,30 @@ TEST_CASE("npz: arrays of each type are read") {
 }
 
 TEST_CASE("npz: what is wrong with an array is said, with the value") {
-  const auto says = [](const std::string& text, const char* part) {
+  const auto message = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
   const auto literal = [](const char* text) { return npy(text, std::string(8, '\0')); };
-  CHECK(says(complaint("PK"), "is not a .npy array"));
-  CHECK(says(complaint(std::string("\x93NUMPY\x09\x00\x10\x00\x00\x00", 12)), "version 9"));
-  CHECK(says(complaint(std::string("\x93NUMPY\x01\x00\xff\xff{}", 12)),
-             "header of 65535 bytes in a file of 12"));
-  CHECK(says(complaint(literal("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}")), "type \"<c8\""));
-  CHECK(says(complaint(literal("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}")), "Fortran"));
-  CHECK(says(complaint(literal("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}")),
-             "8 bytes of data; its shape and type want 12"));
+  CHECK(message(complaint("PK"), "is not a .npy array"));
+  CHECK(message(complaint(std::string("\x93NUMPY\x09\x00\x10\x00\x00\x00", 12)), "version 9"));
+  CHECK(message(complaint(std::string("\x93NUMPY\x01\x00\xff\xff{}", 12)),
+                "header of 65535 bytes in a file of 12"));
   CHECK(
-      says(complaint(literal("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000)}")),
-           "too large"));
-  CHECK(
-      says(complaint(literal("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}")), "cannot be read"));
-  CHECK(says(complaint(literal("{'descr': '<f4', 'shape': (2,)}")), "cannot be read"));
-  CHECK(says(complaint(literal("{'descr': '<f4'")), "cannot be read"));
-  CHECK(says(complaint(literal("import os")), "cannot be read"));
+      message(complaint(literal("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}")), "type \"<c8\""));
+  CHECK(message(complaint(literal("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}")), "Fortran"));
+  CHECK(message(complaint(literal("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}")),
+                "8 bytes of data; its shape and type want 12"));
+  CHECK(message(
+      complaint(literal("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000)}")),
+      "too large"));
+  CHECK(message(complaint(literal("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}")),
+                "cannot be read"));
+  CHECK(message(complaint(literal("{'descr': '<f4', 'shape': (2,)}")), "cannot be read"));
+  CHECK(message(complaint(literal("{'descr': '<f4'")), "cannot be read"));
+  CHECK(message(complaint(literal("import os")), "cannot be read"));
   const auto archive = unpack_npz("not a zip", "p.npz");
   REQUIRE(!archive);
-  CHECK(says(archive.error().text(), "p.npz"));
+  CHECK(message(archive.error().text(), "p.npz"));
 }
 
 }  // namespace kvtwin

@@ -38,7 +38,7 @@ SplitFigures split_figures(const RetentionProfile& p, const std::vector<double>&
             : aot_weights(q32, groups,
                           kind == Splits::kBudgetSum ? AotWeight::kBudgetSum : AotWeight::kGroupMax);
     const auto splits = aot_splits(weights, kCtas, false);
-    const Straggler s = straggler_of(works, splits, kCtas);
+    const SlowestSplit s = straggler_of(works, splits, kCtas);
     const double ratio = static_cast<double>(s.work) * s.ctas / (s.splits * static_cast<double>(s.work_sum));
     sum += ratio;
     worst = std::max(worst, ratio);

@@ -38,10 +38,10 @@ TEST_CASE("recall profile: textproto brings it back, and wrong ones are named") 
   CHECK(recall_textproto(*back) == text);
   CHECK(back->correction_rate == some().correction_rate);
   const auto complaint = [&](const std::string& from, const std::string& to) {
-    std::string wrong = text;
-    REQUIRE(wrong.find(from) != std::string::npos);
-    wrong.replace(wrong.find(from), from.size(), to);
-    const auto refused = parse_recall_profile(wrong, "r.textproto");
+    std::string problem = text;
+    REQUIRE(problem.find(from) != std::string::npos);
+    problem.replace(problem.find(from), from.size(), to);
+    const auto refused = parse_recall_profile(problem, "r.textproto");
     return refused ? std::string() : refused.error().text();
   };
   CHECK(complaint("layers: 2", "layers: 3").find("similarity has 2 entries; 3 are right") !=

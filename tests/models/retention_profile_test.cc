@@ -86,16 +86,16 @@ TEST_CASE("retention profile: the table of METHODS 2.7 to three decimals, in bot
 TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean, and covers 93.9 to 98.6 %") {
   if (!have_profiles()) return;
   std::map<std::string, std::vector<double>> by_model;
-  std::vector<double> absolute, shares, covered, stragglers;
+  std::vector<double> absolute, head_fractions, covered, stragglers;
   for (const auto& [scorer, p] : load_all()) {
     const std::vector<double> b = budgets(p.mu, p.sigma, 2);
     absolute.push_back(inflation(p.mu, b));
     by_model[p.model].push_back(absolute.back());
     covered.push_back(coverage(p, b));
     double sum = 0;
-    for (size_t i = 0; i < p.share_mu.size(); ++i) sum += p.share_mu[i] + 2 * p.share_sigma[i];
-    shares.push_back(sum / static_cast<double>(p.heads()));
-    CHECK(mean(p.share_mu) == doctest::Approx(1).epsilon(1e-12));
+    for (size_t i = 0; i < p.fraction_mu.size(); ++i) sum += p.fraction_mu[i] + 2 * p.fraction_sigma[i];
+    head_fractions.push_back(sum / static_cast<double>(p.heads()));
+    CHECK(mean(p.fraction_mu) == doctest::Approx(1).epsilon(1e-12));
     stragglers.push_back(mean(layer_stragglers(p)));
   }
   CHECK(absolute.size() == 32);
@@ -104,7 +104,7 @@ TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean,
     return std::pair(hundredths(*low), hundredths(*high));
   };
   CHECK(range(absolute) == std::pair(128, 224));
-  CHECK(range(shares) == std::pair(128, 202));
+  CHECK(range(head_fractions) == std::pair(128, 202));
   CHECK(range(by_model["meta-llama/Llama-3.1-8B-Instruct"]) == std::pair(210, 224));
   CHECK(range(by_model["Qwen/Qwen3-4B-Instruct-2507"]) == std::pair(134, 179));
   CHECK(range(by_model["openai/gpt-oss-20b"]) == std::pair(201, 224));
@@ -120,9 +120,9 @@ TEST_CASE("retention profile: rank stability, as METHODS 2.11 has it and with ti
   std::map<std::string, std::vector<double>> by_index, averaged;
   double lowest = 1;
   for (const auto& [scorer, p] : load_all()) {
-    by_index[scorer].push_back(rank_stability(p, Ties::kByIndex).mean);
-    averaged[scorer].push_back(rank_stability(p, Ties::kAverage).mean);
-    if (scorer == "snapkv") lowest = std::min(lowest, rank_stability(p, Ties::kAverage).lowest);
+    by_index[scorer].push_back(rank_stability(p, TieOrder::kByIndex).mean);
+    averaged[scorer].push_back(rank_stability(p, TieOrder::kAverage).mean);
+    if (scorer == "snapkv") lowest = std::min(lowest, rank_stability(p, TieOrder::kAverage).lowest);
   }
   const auto range = [](const std::vector<double>& x) {
     const auto [low, high] = std::minmax_element(x.begin(), x.end());
@@ -213,19 +213,19 @@ TEST_CASE("retention profile: textproto brings the tables back, and wrong ones a
   RetentionProfile p;
   p.name = "x", p.base_ratio = 0.3, p.layers = 2, p.kv_heads = 3;
   p.layer_ids = {0, 1}, p.context_tokens = {100}, p.mu = kMu, p.sigma = kSigma;
-  p.share_mu.assign(6, 1), p.share_sigma.assign(6, 0.5);
+  p.fraction_mu.assign(6, 1), p.fraction_sigma.assign(6, 0.5);
   const std::string text = retention_textproto(p, 2);
   const auto back = parse_retention_profile(text, "p.textproto");
   REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));
   CHECK(back->mu == p.mu);
   CHECK(back->sigma == p.sigma);
-  CHECK(back->share_sigma == p.share_sigma);
+  CHECK(back->fraction_sigma == p.fraction_sigma);
   CHECK(retention_textproto(*back, 2) == text);
-  CHECK(share_budgets(*back, 0.4, 1)[0] == doctest::Approx(0.6));
+  CHECK(fraction_budgets(*back, 0.4, 1)[0] == doctest::Approx(0.6));
   const auto complaint = [&](const char* from, const char* to) {
-    std::string wrong = text;
-    wrong.replace(wrong.find(from), std::string(from).size(), to);
-    const auto r = parse_retention_profile(wrong, "p.textproto");
+    std::string problem = text;
+    problem.replace(problem.find(from), std::string(from).size(), to);
+    const auto r = parse_retention_profile(problem, "p.textproto");
     return r ? std::string() : r.error().text();
   };
   CHECK(complaint("layers: 2", "layers: 3").find("names 2 layers; 3 are right") != std::string::npos);
@@ -245,7 +245,7 @@ TEST_CASE(
   complete_tables(&p);
   CHECK(p.mu == std::vector<double>{0.5, 0.5});
   CHECK(p.sigma == std::vector<double>{0.25, 0});
-  CHECK(p.share_mu[0] == doctest::Approx((0.25 / 0.375 + 0.75 / 0.625) / 2));
+  CHECK(p.fraction_mu[0] == doctest::Approx((0.25 / 0.375 + 0.75 / 0.625) / 2));
   const auto without = parse_retention_profile(retention_textproto(p, 2), "p.textproto");
   REQUIRE(without);
   CHECK(without->samples.empty());
@@ -254,9 +254,9 @@ TEST_CASE(
   REQUIRE(with);
   CHECK(with->samples == p.samples);
   CHECK(coverage(*with, budgets(with->mu, with->sigma, 0)) == doctest::Approx(0.75));
-  std::string wrong = text;
-  wrong.replace(wrong.find("kept: [0.25, "), 13, "kept: [");
-  const auto refused = parse_retention_profile(wrong, "p.textproto");
+  std::string problem = text;
+  problem.replace(problem.find("kept: [0.25, "), 13, "kept: [");
+  const auto refused = parse_retention_profile(problem, "p.textproto");
   REQUIRE(!refused);
   CHECK(refused.error().text().find("kept has 3 entries; 4 of 2 contexts are right") != std::string::npos);
 }

@@ -52,7 +52,7 @@ RetrievalCost cost(const RetrievalGeometry& geometry, uint32_t tp = 1) {
 
 }  // namespace
 
-TEST_CASE("retrieval cost: h(x, u) = calls * t_call + x / rate * (1 + u0 / u)") {
+TEST_CASE("retrieval cost: h(x, u) = requests * t_request + x / rate * (1 + u0 / u)") {
   struct Row {
     const char* what;
     RetrievalGeometry geometry;
@@ -85,14 +85,14 @@ TEST_CASE(
   CHECK(us(measured.recall(false).unit) == doctest::Approx(3));
   measured.set_measured({.recall_us = 5,
                          .head_us = 0.5,
-                         .recall_beside_us = 2,
-                         .page_beside_us = 0.25,
+                         .concurrent_recall_us = 2,
+                         .concurrent_page_us = 0.25,
                          .page_launched_us = 0.125});
   CHECK(us(measured.recall(true, false, 8).fixed) == doctest::Approx(9));
   CHECK(us(measured.recall(false, false, 8).fixed) == doctest::Approx(0));
-  CHECK(us(measured.beside(80, false)) == doctest::Approx(22));
-  CHECK(us(measured.beside(80, true)) == doctest::Approx(32));
-  CHECK(measured.beside(0, true) == 0);
+  CHECK(us(measured.concurrent(80, false)) == doctest::Approx(22));
+  CHECK(us(measured.concurrent(80, true)) == doctest::Approx(32));
+  CHECK(measured.concurrent(0, true) == 0);
 }
 
 TEST_CASE("retrieval cost: the slower of PCIe and host memory decides") {
@@ -136,27 +136,27 @@ TEST_CASE("retrieval cost: heads are shared out among GPUs, a page of one head i
 }
 
 TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a page of 32 tokens") {
-  CHECK(resident_share(grouped_llm(), {}, 0) == doctest::Approx(1.0 / 32));
+  CHECK(resident_fraction(grouped_llm(), {}, 0) == doctest::Approx(1.0 / 32));
   // One dense layer of four, and 1/32 of the others.
-  CHECK(resident_share(grouped_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
-  CHECK(resident_share(grouped_llm(), {.summary_vectors = 1, .rank = 160}, 0) ==
+  CHECK(resident_fraction(grouped_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
+  CHECK(resident_fraction(grouped_llm(), {.summary_vectors = 1, .rank = 160}, 0) ==
         doctest::Approx(1.0 / 64 + 160.0 / 2048));
-  CHECK(resident_share(grouped_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
+  CHECK(resident_fraction(grouped_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
 }
 
-TEST_CASE("retrieval cost: a page that outlives its call takes its summaries to the host and back") {
+TEST_CASE("retrieval cost: a page that outlives its request takes its summaries to the host and back") {
   RetrievalGeometry geometry{.page_tokens = 32};
   const uint64_t page = 2 * 2 * 32 * 8 * 128;  // of one layer: K and V in bf16
   CHECK(cost(geometry).offload().unit_bytes == page);
   geometry.keeps_prefixes = true;
   CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors beside 2 x 32
   CHECK(ns(cost(geometry).offload().unit) > page / 16.384 * 33 / 32);
-  CHECK(summary_share(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
-  CHECK(summary_share(grouped_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
+  CHECK(summary_fraction(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
+  CHECK(summary_fraction(grouped_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
   geometry.summary_vectors = 1;
-  CHECK(summary_share(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
+  CHECK(summary_fraction(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
   geometry.scored_columns = 0.3;  // partial keys are computed again
-  CHECK(summary_share(grouped_llm(), geometry, 0) == 0);
+  CHECK(summary_fraction(grouped_llm(), geometry, 0) == 0);
 }
 
 TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {

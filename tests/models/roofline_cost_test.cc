@@ -66,7 +66,7 @@ TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what read
   // 8.030 B parameters in bf16 = 16.06 GB, less the embedding table (1.05 GB), of which one row is read:
   // 15.01 GB / 4.8 TB/s = 3.127 ms. Activations of one token add 2 %o.
   CHECK(ms(model.step(even_decodes(1, 1)).device) == doctest::Approx(3.127).epsilon(0.005));
-  // 64 calls of 8,192 tokens add 64 * 8,193 * 131,072 B / 4.8 TB/s = 14.32 ms.
+  // 64 requests of 8,192 tokens add 64 * 8,193 * 131,072 B / 4.8 TB/s = 14.32 ms.
   const double with = ms(model.step(even_decodes(64, 8192)).device),
                without = ms(model.step(even_decodes(64, 0)).device);
   CHECK(with - without == doctest::Approx(14.32).epsilon(0.001));
@@ -85,10 +85,10 @@ TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic ta
         doctest::Approx(4.0 * 4096 * 8192 * 8193 / 2 / 989.5e6).epsilon(0.001));
 }
 
-TEST_CASE("roofline: cells that are packed again are read once and written once") {
+TEST_CASE("roofline: KV entries that are packed again are read once and written once") {
   LlmSpec packed = llm("llama-3.1-8b");
   packed.kv = kv_tensor_format(Format::kInt4, {32, 128, 32});
-  packed.kv_narrow = kv_tensor_format(Format::kInt2, {32, 128, 32});
+  packed.kv_low_bit = kv_tensor_format(Format::kInt2, {32, 128, 32});
   RooflineCost model(packed, ideal(device("h200")), 1, {});
   StepShape step = even_decodes(1, 100);
   const Ticks before = model.step(step).device;
@@ -122,16 +122,17 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
     CHECK(qkv + output + gate_up + down ==
           doctest::Approx(g.qkv + g.output + g.gate_up + g.down).epsilon(0.04));
   }
-  // us, FlashInfer paged decode, page 16 (calls, context, time of one layer).
+  // us, FlashInfer paged decode, page 16 (requests, context, time of one layer).
   const struct {
-    uint32_t calls, context;
+    uint32_t requests, context;
     double us;
   } paged[] = {{1, 8192, 19.5},   {1, 32768, 43.0},   {8, 8192, 73.1},    {32, 2048, 70.2},
                {32, 8192, 247.8}, {32, 32768, 961.6}, {128, 8192, 957.4}, {128, 32768, 3770.7}};
   for (const auto& p : paged) {
-    CAPTURE(p.calls);
+    CAPTURE(p.requests);
     CAPTURE(p.context);
-    CHECK(us_of(model, even_decodes(p.calls, p.context), "attention") == doctest::Approx(p.us).epsilon(0.04));
+    CHECK(us_of(model, even_decodes(p.requests, p.context), "attention") ==
+          doctest::Approx(p.us).epsilon(0.04));
   }
   // us, FA3 causal prefill of one prompt.
   for (const auto& [tokens, us] : {std::pair<uint32_t, double>{2048, 61}, {8192, 777}, {32768, 12880}}) {
@@ -156,13 +157,13 @@ TEST_CASE("roofline: experts that are touched follow from tokens, and their weig
 TEST_CASE("roofline: sliding layers see the window, at most") {
   const LlmSpec m = llm("gpt-oss-20b");  // 12 of 24 layers with a window of 128
   RooflineCost model(m, ideal(device("h200")), 1, {});
-  const double cell = 2.0 * 8 * 64 * 2;
+  const double kv_entry = 2.0 * 8 * 64 * 2;
   CHECK(us_of(model, even_decodes(4, 10000), "attention_window") ==
-        doctest::Approx(4 * 128 * cell / 4.8e6).epsilon(0.01));
+        doctest::Approx(4 * 128 * kv_entry / 4.8e6).epsilon(0.01));
   CHECK(us_of(model, even_decodes(4, 99), "attention_window") ==
-        doctest::Approx(4 * 100 * cell / 4.8e6).epsilon(0.01));
+        doctest::Approx(4 * 100 * kv_entry / 4.8e6).epsilon(0.01));
   CHECK(us_of(model, even_decodes(4, 9999), "attention") ==
-        doctest::Approx(4 * 10000 * cell / 4.8e6).epsilon(0.01));
+        doctest::Approx(4 * 10000 * kv_entry / 4.8e6).epsilon(0.01));
   // A chunk of 1,000: the first 127 tokens see 1..127, the others 128.
   const ChunkShape c{1000, 0};
   const double pairs = 127 * 128 / 2 + 873 * 128;
@@ -211,16 +212,16 @@ TEST_CASE("roofline: more work never takes less time, and operations sum to the 
   for (const char* name : {"llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b"}) {
     RooflineCost model(llm(name), device("h200"), 2, {});
     for (int i = 0; i < 300; ++i) {
-      const auto calls = static_cast<uint32_t>(draws.range(1, 300)),
+      const auto requests = static_cast<uint32_t>(draws.range(1, 300)),
                  context = static_cast<uint32_t>(draws.range(0, 50000));
-      const StepCost cost = model.step(even_decodes(calls, context));
-      CHECK(cost.device <= model.step(even_decodes(calls + 1, context)).device);
-      CHECK(cost.device <= model.step(even_decodes(calls, context + 1)).device);
-      const ChunkShape c{calls, context}, longer{calls + 1, context}, later{calls, context + 1};
+      const StepCost cost = model.step(even_decodes(requests, context));
+      CHECK(cost.device <= model.step(even_decodes(requests + 1, context)).device);
+      CHECK(cost.device <= model.step(even_decodes(requests, context + 1)).device);
+      const ChunkShape c{requests, context}, longer{requests + 1, context}, later{requests, context + 1};
       CHECK(model.step(chunk(c)).device <= model.step(chunk(longer)).device);
       CHECK(model.step(chunk(c)).device <= model.step(chunk(later)).device);
       Ticks sum = 0, evidence = 0;
-      for (const StepPart& op : model.ops(even_decodes(calls, context))) sum += op.times * op.each;
+      for (const StepPart& op : model.ops(even_decodes(requests, context))) sum += op.times * op.each;
       for (const Ticks t : cost.by_evidence) evidence += t;
       CHECK(sum == cost.device);
       CHECK(evidence == cost.device);
@@ -243,8 +244,8 @@ TEST_CASE("roofline: every model prices on every device, host time is passed thr
       CHECK((*model)->step(chunk(many)).host == -3000 * kTicksPerNs);
     }
   }
-  CostModelSpec wrong{llm("qwen2.5-7b"), device("h200"), 8, {}, ""};
-  CHECK_FALSE(make_cost_model(wrong));
+  CostModelSpec problem{llm("qwen2.5-7b"), device("h200"), 8, {}, ""};
+  CHECK_FALSE(make_cost_model(problem));
 }
 
 TEST_CASE("roofline: tensor parallelism of four, by hand") {

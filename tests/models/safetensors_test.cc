@@ -65,7 +65,7 @@ TEST_CASE("safetensors: hostile bytes get a sentence that says what is wrong") {
   CHECK(parse_safetensors(bytes_of_text(file_of(one, 8)), "x").has_value());
   const struct {
     std::string bytes;
-    const char* says;
+    const char* message;
   } rows[] = {
       {"abc", "x: is 3 bytes long"},
       {std::string(8, '\xff') + "{}", "x: has a header of 18446744073709551615 bytes"},
@@ -101,8 +101,8 @@ TEST_CASE("safetensors: hostile bytes get a sentence that says what is wrong") {
   };
   for (const auto& row : rows) {
     const auto read = parse_safetensors(bytes_of_text(row.bytes), "x");
-    REQUIRE_MESSAGE(!read, row.says);
-    CHECK_MESSAGE(read.error().text().find(row.says) == 0, read.error().text());
+    REQUIRE_MESSAGE(!read, row.message);
+    CHECK_MESSAGE(read.error().text().find(row.message) == 0, read.error().text());
   }
 }
 
@@ -120,15 +120,15 @@ TEST_CASE("safetensors: a checkpoint's index joins shards, and may not lead out 
   REQUIRE(whole);
   CHECK(whole->find("a") != nullptr);
   CHECK(whole->find("b") != nullptr);
-  const auto says = [&](const std::string& map, const std::string& what) {
+  const auto message = [&](const std::string& map, const std::string& what) {
     const auto read = open(map);
     REQUIRE_MESSAGE(!read, map);
     CHECK_MESSAGE(read.error().text().find(what) != std::string::npos, read.error().text());
   };
-  says(R"("a": "s2")", "does not hold a");
-  says(R"("a": "s3")", "cannot be opened");
-  says(R"("a": "../s1")", "puts a into no file beside it");
-  says(R"("a": 7)", "puts a into no file beside it");
+  message(R"("a": "s2")", "does not hold a");
+  message(R"("a": "s3")", "cannot be opened");
+  message(R"("a": "../s1")", "puts a into no file beside it");
+  message(R"("a": 7)", "puts a into no file beside it");
   folder.write("model.safetensors.index.json", "{}");
   CHECK(Checkpoint::open(folder.path()).error().text().find("has no weight_map") != std::string::npos);
   CHECK(Checkpoint::open(folder.path() + "/nowhere").error().text().find("cannot be opened") !=

@@ -15,7 +15,7 @@
 namespace kvtwin {
 namespace {
 
-// tiny() has 1 KV head, and 7 SMs: 0.8 * 2 * 7 = 11.2, so up to 11 calls are split, 12 and more are not.
+// tiny() has 1 KV head, and 7 SMs: 0.8 * 2 * 7 = 11.2, so up to 11 requests are split, 12 and more are not.
 std::unique_ptr<TableCost> model(const ProfileFiles& files) {
   const auto tables = load_cost_tables(files.dir(), 1);
   REQUIRE(tables);
@@ -90,7 +90,7 @@ TEST_CASE("table_cost: evidence says measured, interpolated or extrapolated") {
   CHECK(cost.by_evidence[static_cast<size_t>(Evidence::kRoofline)] == 0);
 }
 
-TEST_CASE("table_cost: unequal contexts move a batch towards its longest call by alpha") {
+TEST_CASE("table_cost: unequal contexts move a batch towards its longest request by alpha") {
   const ProfileFiles files;
   const auto m = model(files);
   // alpha(2) = 0.4, alpha(8) = 0.1; 4 lies halfway between on both logarithmic axes: 0.2.
@@ -102,7 +102,7 @@ TEST_CASE("table_cost: unequal contexts move a batch towards its longest call by
   skewed(4, 0.2);
   skewed(8, 0.1);
   CHECK_MESSAGE(attention_us(*m, table_decodes(1, 100, 100)) == about_us(pure_us(1, 100)),
-                "one call has no skew");
+                "one request has no skew");
   const double mean = pure_unsplit_us(16, 100), longest = pure_unsplit_us(16, 400);
   CHECK(attention_us(*m, table_decodes(16, 16 * 100, 400)) == about_us(mean + 0.5 * (longest - mean)));
 }
@@ -165,9 +165,9 @@ TEST_CASE("table_cost: a profile of another model is refused") {
   CHECK_MESSAGE(TableCost::make(*tables, tiny(), 1, 7, {}, {}), "4 heads cut in two are 2");
   LlmSpec other = tiny();
   other.intermediate = 100;
-  const auto wrong = TableCost::make(*tables, other, 1, 7, {}, {});
-  REQUIRE_FALSE(wrong);
-  CHECK(wrong.error().text().find("was measured with 64 MLP columns, tiny has 100") != std::string::npos);
+  const auto problem = TableCost::make(*tables, other, 1, 7, {}, {});
+  REQUIRE_FALSE(problem);
+  CHECK(problem.error().text().find("was measured with 64 MLP columns, tiny has 100") != std::string::npos);
 }
 
 TEST_CASE("table_cost: prices agree with an independent implementation of the same rules") {

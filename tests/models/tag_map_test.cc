@@ -11,7 +11,7 @@ TagMap example() {
   TagMap map;
   map.name = "bfcl", map.bits = 2.7, map.exact = true;
   map.four_bit_tags = 1ull << 55 | 1ull << 3 | 1;
-  std::iota(map.demote_order.rbegin(), map.demote_order.rend(), uint8_t{0});
+  std::iota(map.two_bit_order.rbegin(), map.two_bit_order.rend(), uint8_t{0});
   map.losses[47] = {1000, 0.5, 0.125};
   return map;
 }
@@ -30,19 +30,19 @@ TEST_CASE("tag map: a file brings it back, and wrong ones are named") {
   const auto back = parse_tag_map(text, "map.textproto");
   REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));
   CHECK(back->four_bit_tags == example().four_bit_tags);
-  CHECK(back->demote_order == example().demote_order);
+  CHECK(back->two_bit_order == example().two_bit_order);
   CHECK(back->losses[47].tokens == 1000);
   CHECK(tag_map_textproto(*back) == text);
-  const auto says = [](const std::string& whole, const char* part) {
+  const auto message = [](const std::string& whole, const char* part) {
     return whole.find(part) != std::string::npos;
   };
-  CHECK(says(complaint(text, "four_bit_tags: [0", "four_bit_tags: [56"),
-             "four_bit_tags has the tag 56; tags are 0 to 55"));
-  CHECK(says(complaint(text, "bits: 2.7", "bits: 5"), "bits is 5"));
-  CHECK(says(complaint(text, "demote_order: [55, 54", "demote_order: [55, 55"), "the tag 55 twice"));
-  CHECK(says(complaint(text, "demote_order: [55, ", "demote_order: ["), "has 55 tags"));
-  CHECK(says(complaint(text, "two_bits: 0.5", "two_bits: -1"), "losses of tag 47"));
-  CHECK(parse_tag_map("bits: 3", "x")->demote_order[5] == 5);
+  CHECK(message(complaint(text, "four_bit_tags: [0", "four_bit_tags: [56"),
+                "four_bit_tags has the tag 56; tags are 0 to 55"));
+  CHECK(message(complaint(text, "bits: 2.7", "bits: 5"), "bits is 5"));
+  CHECK(message(complaint(text, "two_bit_order: [55, 54", "two_bit_order: [55, 55"), "the tag 55 twice"));
+  CHECK(message(complaint(text, "two_bit_order: [55, ", "two_bit_order: ["), "has 55 tags"));
+  CHECK(message(complaint(text, "two_bits: 0.5", "two_bits: -1"), "losses of tag 47"));
+  CHECK(parse_tag_map("bits: 3", "x")->two_bit_order[5] == 5);
 }
 
 }  // namespace kvtwin

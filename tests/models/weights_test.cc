@@ -86,9 +86,9 @@ TEST_CASE("weights: a model that was written is read back with the same config a
 
     // Another geometry than the file's.
     llm.intermediate = 48;
-    const auto wrong = ModelWeights::load(llm, folder.file("m"));
-    REQUIRE(!wrong);
-    CHECK(wrong.error().text().find("gate_proj.weight: is [40][24]; the config says [48][24]") !=
+    const auto problem = ModelWeights::load(llm, folder.file("m"));
+    REQUIRE(!problem);
+    CHECK(problem.error().text().find("gate_proj.weight: is [40][24]; the config says [48][24]") !=
           std::string::npos);
     llm.layers = 4, llm.intermediate = 40;
     const auto more = ModelWeights::load(llm, folder.file("m"));
@@ -98,7 +98,7 @@ TEST_CASE("weights: a model that was written is read back with the same config a
 }
 
 TEST_CASE("weights: models that are not computed are refused with what would be right") {
-  const auto says = [](LlmSpec llm, const std::string& what) {
+  const auto message = [](LlmSpec llm, const std::string& what) {
     const auto ok = check_dense(llm, "m");
     REQUIRE_MESSAGE(!ok, what);
     CHECK_MESSAGE(ok.error().text().find(what) != std::string::npos, ok.error().text());
@@ -110,14 +110,14 @@ TEST_CASE("weights: models that are not computed are refused with what would be 
     change(&changed);
     return changed;
   };
-  says(with([](LlmSpec* x) { x->family = "gpt_oss"; }), "family \"gpt_oss\" is not computed");
-  says(with([](LlmSpec* x) { x->query_heads = 9, x->kv_heads = 1; }), "9 query heads share a KV head");
-  says(with([](LlmSpec* x) { x->head_dim = 7; }), "head_dim is 7");
-  says(with([](LlmSpec* x) { x->window = 8, x->sliding_layers = {1}; }), "1 layers with a sliding window");
-  says(with([](LlmSpec* x) { x->rope.scaling = "dynamic"; }), "rope scaling \"dynamic\" is not computed");
-  says(with([](LlmSpec* x) { x->rope.scaling = "yarn"; }), "has no original context window");
-  says(with([](LlmSpec* x) { x->rope.theta = NAN; }), "rope theta is nan");
-  says(with([](LlmSpec* x) { x->norm_eps = -1; }), "norm_eps is -1");
+  message(with([](LlmSpec* x) { x->family = "gpt_oss"; }), "family \"gpt_oss\" is not computed");
+  message(with([](LlmSpec* x) { x->query_heads = 9, x->kv_heads = 1; }), "9 query heads share a KV head");
+  message(with([](LlmSpec* x) { x->head_dim = 7; }), "head_dim is 7");
+  message(with([](LlmSpec* x) { x->window = 8, x->sliding_layers = {1}; }), "1 layers with a sliding window");
+  message(with([](LlmSpec* x) { x->rope.scaling = "dynamic"; }), "rope scaling \"dynamic\" is not computed");
+  message(with([](LlmSpec* x) { x->rope.scaling = "yarn"; }), "has no original context window");
+  message(with([](LlmSpec* x) { x->rope.theta = NAN; }), "rope theta is nan");
+  message(with([](LlmSpec* x) { x->norm_eps = -1; }), "norm_eps is -1");
 }
 
 TEST_CASE("rope: scalings stretch long wavelengths and keep short ones") {

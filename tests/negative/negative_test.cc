@@ -29,13 +29,13 @@ Run run_seeds(const std::string& program, const std::string& seeds) {
 }  // namespace
 
 TEST_CASE("negative: every planted bug is caught within a thousand seeds, and the seed is named") {
-  // Where the bug can show: any seed, or seeds whose calls drop cells, go on from compressed prefixes, send
-  // pages to the host, keep prefixes there, or have a disk.
+  // Where the bug can show: any seed, or seeds whose requests drop KV entries, go on from compressed
+  // prefixes, send pages to the host, keep prefixes there, or have a disk.
   constexpr std::pair<const char*, const char*> kBugs[] = {
-      {"leak_on_preempt", "1 1000"},      {"stale_lease", "1 1000"},
-      {"unsafe_copy", "1 1000"},          {"early_hole", "1000000 1001000"},
+      {"leak_on_preempt", "1 1000"},      {"stale_pin", "1 1000"},
+      {"unsafe_copy", "1 1000"},          {"early_drop", "1000000 1001000"},
       {"stale_order", "1000000 1001000"}, {"turn_ranked", "1000000 1001000"},
-      {"open_tail", "3000000 3001000"},   {"early_demotion", "5000000 5001000"},
+      {"open_tail", "3000000 3001000"},   {"early_swap_out", "5000000 5001000"},
       {"early_fetch", "7000000 7001000"}, {"hot_spill", "8000000 8001000"},
   };
   for (const auto& [bug, seeds] : kBugs) {

@@ -27,10 +27,10 @@ using namespace kvtwin;
 
 namespace {
 
-// `calls` calls decode together; counts what `steps` applies allocate once everything has its size.
-size_t allocations_of(const CoreConfig& config, uint32_t calls, uint32_t steps,
-                      Moment moment = Moment::kAtNoTime) {
-  Core core(config, testing::axes_with_scorer(config, moment));
+// `requests` requests decode together; counts what `steps` applies allocate once everything has its size.
+size_t allocations_of(const CoreConfig& config, uint32_t requests, uint32_t steps,
+                      CompressionTrigger compression_trigger = CompressionTrigger::kAtNoTime) {
+  Core core(config, testing::axes_with_scorer(config, compression_trigger));
   std::vector<Command> commands;
   Instant now{};
   uint64_t step = 0;
@@ -42,10 +42,10 @@ size_t allocations_of(const CoreConfig& config, uint32_t calls, uint32_t steps,
     step += count;
     return allocations - before;
   };
-  for (uint32_t i = 0; i < calls; ++i) {
+  for (uint32_t i = 0; i < requests; ++i) {
     const std::vector<UnitRun> identity{{i, 0, 4}};
-    CallReady ready;
-    ready.call = CallId{i};
+    RequestReady ready;
+    ready.request = RequestId{i};
     ready.prompt_tokens = 64;
     ready.output_tokens = 4'000;
     ready.identity = identity;
@@ -76,8 +76,9 @@ TEST_CASE("allocation: the counter counts") {
   CHECK(allocations == before + 1);
 }
 
-TEST_CASE("allocation: steady decoding allocates only when a call's page table doubles") {
-  // 50 calls x 1,600 steps cross 5,000 page boundaries; each table grows from 16 to 116 pages: 3 doublings.
+TEST_CASE("allocation: steady decoding allocates only when a request's page table doubles") {
+  // 50 requests x 1,600 steps cross 5,000 page boundaries; each table grows from 16 to 116 pages: 3
+  // doublings.
   CHECK(allocations_of(steady(), 50, 1'600) <= 50 * 3);
 }
 
@@ -102,5 +103,5 @@ TEST_CASE("allocation: nor does it with a page table per head group") {
   config.policies.layout = "ragged";
   config.policies.budget = "ratio";
   config.policies.layout_spec = {.layers = 4, .kv_heads = 8, .heads_per_group = 2};
-  CHECK(allocations_of(config, 50, 40, Moment::kChunkEnd) == 0);
+  CHECK(allocations_of(config, 50, 40, CompressionTrigger::kChunkEnd) == 0);
 }

@@ -14,24 +14,26 @@ using kvtwin::testing::table_config;
 
 namespace {
 
-// One session of three calls, one after the other; it says when each next one comes, and when it ends.
+// One session of three requests, one after the other; it says when each next one comes, and when it ends.
 class OneSession final : public Client {
  public:
   Instant wake_at() const override { return sent_ == 0 ? Instant{} : kNever; }
   void wake(Instant, ClientEvents* events) override { send(events); }
-  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
-  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents* events) override {
+  void tokens_emitted(Instant, RequestId, uint32_t, ClientEvents*) override {}
+  void request_finished(Instant, RequestId, uint32_t, bool, ClientEvents* events) override {
     const bool last = sent_ == 3;
-    events->push_back(SessionHint{
-        SessionId{4}, last ? SessionHint::Kind::kSessionEnds : SessionHint::Kind::kNextCallExpected, {10}});
+    events->push_back(
+        SessionHint{SessionId{4},
+                    last ? SessionHint::Kind::kSessionEnds : SessionHint::Kind::kNextRequestExpected,
+                    {10}});
     if (!last) send(events);
   }
-  void call_rejected(Instant, CallId, ClientEvents*) override {}
+  void request_rejected(Instant, RequestId, ClientEvents*) override {}
 
  private:
   void send(ClientEvents* events) {
-    CallReady ready;
-    ready.call = CallId{sent_++};
+    RequestReady ready;
+    ready.request = RequestId{sent_++};
     ready.session = SessionId{4};
     ready.index = sent_ - 1;
     ready.prompt_tokens = 40;
@@ -60,17 +62,17 @@ std::vector<std::pair<uint32_t, bool>> hints_seen(uint32_t engines, uint32_t pre
     options.engines.push_back(config);
   }
   OneSession client;
-  ScriptBackend world({}, options.engines, nullptr);
+  ScriptBackend backend({}, options.engines, nullptr);
   HintsSeen seen;
-  CHECK(run(options, &client, &world, {&seen}).idle);
+  CHECK(run(options, &client, &backend, {&seen}).idle);
   return seen.hints;
 }
 
 }  // namespace
 
-TEST_CASE("driver: every engine that was given a call of a session hears of it, in ascending order") {
+TEST_CASE("driver: every engine that was given a request of a session hears of it, in ascending order") {
   using Hints = std::vector<std::pair<uint32_t, bool>>;
-  // Round robin over more engines than calls: engine 3 has none of them.
+  // Round robin over more engines than requests: engine 3 has none of them.
   CHECK(hints_seen(4, 0) == Hints{{0, false}, {0, false}, {1, false}, {0, true}, {1, true}, {2, true}});
   // Those that prefill, then those that decode.
   CHECK(hints_seen(4, 2) == Hints{{0, false},

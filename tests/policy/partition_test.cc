@@ -13,7 +13,7 @@ namespace {
 
 constexpr PartitionKind kKinds[] = {PartitionKind::kUniform, PartitionKind::kFlashDecoding,
                                     PartitionKind::kFlashInfer, PartitionKind::kStreamK,
-                                    PartitionKind::kAotShares};
+                                    PartitionKind::kAotFractions};
 
 std::vector<SplitItem> plan_of(PartitionKind kind, const PartitionSpec& spec, const Grid& grid,
                                const std::vector<SplitRow>& rows) {
@@ -22,12 +22,12 @@ std::vector<SplitItem> plan_of(PartitionKind kind, const PartitionSpec& spec, co
   return plan;
 }
 
-double ratio(const Straggler& s) {
+double ratio(const SlowestSplit& s) {
   return static_cast<double>(s.work) * s.ctas /
          (static_cast<double>(s.splits) * static_cast<double>(s.work_sum));
 }
 
-// Pieces of each row tile [0, cells) in order, none is empty, and all but a row's last end on a tile.
+// Pieces of each row tile [0, KV entries) in order, none is empty, and all but a row's last end on a tile.
 bool tiles_exactly(const std::vector<SplitRow>& rows, const std::vector<SplitItem>& plan, uint32_t tile) {
   size_t at = 0;
   for (uint32_t r = 0; r < rows.size(); ++r) {
@@ -35,9 +35,9 @@ bool tiles_exactly(const std::vector<SplitRow>& rows, const std::vector<SplitIte
     for (; at < plan.size() && plan[at].row == r; ++at) {
       if (plan[at].begin != covered || plan[at].end <= covered) return false;
       covered = plan[at].end;
-      if (covered != rows[r].cells && covered % tile != 0) return false;
+      if (covered != rows[r].kv_entries && covered % tile != 0) return false;
     }
-    if (covered != rows[r].cells) return false;
+    if (covered != rows[r].kv_entries) return false;
   }
   return at == plan.size();
 }
@@ -55,9 +55,9 @@ TEST_CASE("partition: pieces tile every row exactly, whatever the planner") {
                     1u << prng.range(0, 7)};
     std::vector<SplitRow> rows(prng.range(0, 80));
     for (SplitRow& row : rows) {
-      row.cells =
+      row.kv_entries =
           prng.chance(1, 8) ? 0 : static_cast<uint32_t>(prng.range(1, prng.chance(1, 4) ? 50'000 : 500));
-      row.cell_bytes = prng.chance(1, 2) ? 96 : 160;
+      row.kv_entry_bytes = prng.chance(1, 2) ? 96 : 160;
       row.group_rows = 1u << prng.range(0, 3);
       row.planned_work = prng.range(0, 1'000'000);
     }
@@ -68,7 +68,7 @@ TEST_CASE("partition: pieces tile every row exactly, whatever the planner") {
       for (const SplitItem& item : plan) {
         if (kind == PartitionKind::kStreamK) CHECK(item.cta < grid.cta_count());
         if (kind == PartitionKind::kUniform) {
-          const uint32_t equal = (rows[item.row].cells + spec.uniform_splits - 1) / spec.uniform_splits;
+          const uint32_t equal = (rows[item.row].kv_entries + spec.uniform_splits - 1) / spec.uniform_splits;
           CHECK(item.end - item.begin <= (equal + spec.tile - 1) / spec.tile * spec.tile);
         }
       }
@@ -88,22 +88,22 @@ TEST_CASE("partition: FlashInfer's plan is the smallest chunk that fits the grid
   const Grid grid{4, 2, 16};
   const auto pages = [&](std::vector<uint32_t> lengths) {
     std::vector<SplitRow> rows;
-    for (const uint32_t cells : lengths) rows.push_back({cells});
+    for (const uint32_t kv_entries : lengths) rows.push_back({kv_entries});
     return flashinfer_chunk_pages(rows, grid);
   };
   CHECK(pages({1600, 1600}) == 25);  // 4 pieces of 25 pages each: 8 CTAs
   CHECK(pages({1616, 1600}) == 26);
-  CHECK(pages({100, 100}) == 8);                          // never below 128 cells
+  CHECK(pages({100, 100}) == 8);                          // never below 128 KV entries
   CHECK(pages({10, 10, 10, 10, 10, 10, 10, 5000}) == 0);  // the rows alone fill the grid
   CHECK(pages({}) == 8);
   for (uint64_t seed = 0; seed < 200; ++seed) {  // against trying all
     Prng prng(seed);
     std::vector<uint32_t> lengths(prng.range(1, 7));
-    for (uint32_t& cells : lengths) cells = static_cast<uint32_t>(prng.range(1, 9000));
+    for (uint32_t& kv_entries : lengths) kv_entries = static_cast<uint32_t>(prng.range(1, 9000));
     uint32_t smallest = 8;
     const auto pieces = [&](uint32_t chunk) {
       uint32_t sum = 0;
-      for (const uint32_t cells : lengths) sum += ((cells + 15) / 16 + chunk - 1) / chunk;
+      for (const uint32_t kv_entries : lengths) sum += ((kv_entries + 15) / 16 + chunk - 1) / chunk;
       return sum;
     };
     while (pieces(smallest) > 8) ++smallest;
@@ -121,14 +121,14 @@ TEST_CASE("partition: stream-K gives every CTA the same share, to one tile of th
     uint64_t total = 0;
     for (SplitRow& row : rows) {
       row = {static_cast<uint32_t>(prng.range(0, 400)) * 64, prng.chance(1, 2) ? 96u : 160u};
-      total += uint64_t{row.cells} * row.cell_bytes;
+      total += uint64_t{row.kv_entries} * row.kv_entry_bytes;
     }
     std::vector<uint64_t> load(grid.cta_count(), 0);
     uint32_t before = 0;
     for (const SplitItem& item : plan_of(PartitionKind::kStreamK, spec, grid, rows)) {
       CHECK(item.cta >= before);  // in order, so that a merge finds its pieces in closed form
       before = item.cta;
-      load[item.cta] += uint64_t{item.end - item.begin} * rows[item.row].cell_bytes;
+      load[item.cta] += uint64_t{item.end - item.begin} * rows[item.row].kv_entry_bytes;
     }
     for (const uint64_t bytes : load) CHECK(bytes <= total / grid.cta_count() + 160 * 64);
   }
@@ -154,8 +154,8 @@ TEST_CASE("partition: AOT's splits, rounding, members and stale shares") {
   CHECK(aot_splits(none, 8, true) == std::vector<uint32_t>{1, 1});
   CHECK(aot_member_splits(10, 4) == 3);
   CHECK(aot_member_splits(1, 4) == 1);
-  CHECK(!aot_shares_are_stale(1000, 10, 10));
-  CHECK(aot_shares_are_stale(1000, 10, 11));
+  CHECK(!aot_fractions_are_stale(1000, 10, 10));
+  CHECK(aot_fractions_are_stale(1000, 10, 11));
   for (uint64_t seed = 0; seed < 200; ++seed) {
     Prng prng(seed);
     std::vector<uint64_t> random(prng.range(1, 30));
@@ -169,7 +169,7 @@ TEST_CASE("partition: AOT's splits, rounding, members and stale shares") {
 }
 
 TEST_CASE("partition: the batch rule shares the grid by work, whatever the batch") {
-  // Two calls of 1,000 and 3,000 tokens, two groups of two heads each that keep 1/4 and 3/4.
+  // Two requests of 1,000 and 3,000 tokens, two groups of two heads each that keep 1/4 and 3/4.
   std::vector<SplitRow> rows;
   for (const uint32_t n : {1000u, 3000u}) {
     for (const uint32_t quarter : {1u, 3u}) {
@@ -178,7 +178,7 @@ TEST_CASE("partition: the batch rule shares the grid by work, whatever the batch
   }
   PartitionSpec spec;
   spec.tile = 1;
-  const auto plan = plan_of(PartitionKind::kAotShares, spec, {32, 1, 16}, rows);
+  const auto plan = plan_of(PartitionKind::kAotFractions, spec, {32, 1, 16}, rows);
   std::vector<uint32_t> pieces(rows.size(), 0);
   for (const SplitItem& item : plan) ++pieces[item.row];
   CHECK(pieces == std::vector<uint32_t>{1, 1, 3, 3, 3, 3, 9, 9});  // of 32: 2, 6, 6, 18 per group

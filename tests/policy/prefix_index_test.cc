@@ -22,25 +22,25 @@ struct Bench {
   // Caches the units [0, count) of `space`.
   void cache(uint64_t space, uint32_t count) {
     const std::vector<UnitRun> identity{{space, 0, count}};
-    Lease lease = index.acquire(kShared, identity, count).lease;
+    Pin pin = index.acquire(kShared, identity, count).pin;
     std::vector<PageId> pages;
-    while (lease.pages + pages.size() < count) pages.push_back(gpu.acquire());
-    CHECK(index.insert(kShared, identity, pages, &lease));
-    index.release(lease, true);
+    while (pin.pages + pages.size() < count) pages.push_back(gpu.acquire());
+    CHECK(index.insert(kShared, identity, pages, &pin));
+    index.release(pin, true);
   }
   Match find(uint64_t space, uint32_t count) {
     const std::vector<UnitRun> identity{{space, 0, count}};
     const Match match = index.acquire(kShared, identity, count);
-    index.release(match.lease, false);
+    index.release(match.pin, false);
     return match;
   }
-  uint32_t clean(uint32_t pages_max) {
-    Lease lease;
+  uint32_t has_copy(uint32_t pages_max) {
+    Pin pin;
     uint32_t first = 0;
     std::vector<PageId> source, target;
-    const auto started = index.start_cleaning(pages_max, &lease, &first, &source, &target);
-    if (started != PrefixIndex::Cleaning::kStarted) return 0;
-    index.cleaned(lease, first, target);
+    const auto started = index.start_offload(pages_max, &pin, &first, &source, &target);
+    if (started != PrefixIndex::Offload::kStarted) return 0;
+    index.offloaded(pin, first, target);
     return static_cast<uint32_t>(target.size());
   }
   void evict() { gpu.release(index.evict_gpu_page(), index.tick()); }
@@ -59,7 +59,7 @@ TEST_CASE("prefix index: the least recently used path goes first, from its tail"
   CHECK(bench.index.evict_gpu_page() == PageId{3});
   CHECK(bench.index.evict_gpu_page() == PageId{2});
   CHECK(bench.index.evict_gpu_page() == PageId{1});
-  CHECK(bench.find(1, 2).lease.pages == 1);
+  CHECK(bench.find(1, 2).pin.pages == 1);
 }
 
 TEST_CASE("prefix index: under LFU one use more outweighs being used last") {
@@ -82,12 +82,12 @@ TEST_CASE("prefix index: a use that is not counted keeps its age") {
 TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that has none") {
   Bench bench(8, 8);
   bench.cache(1, 2);
-  CHECK(bench.clean(8) == 2);
+  CHECK(bench.has_copy(8) == 2);
   bench.cache(2, 1);
   bench.cache(1, 2);  // the copies' path was used last
   CHECK(bench.index.evict_gpu_page() == PageId{1});
   CHECK(bench.index.evict_gpu_page() == PageId{0});
-  CHECK(bench.find(1, 2).lease.pages == 2);
+  CHECK(bench.find(1, 2).pin.pages == 2);
   CHECK(bench.find(1, 2).pages_gpu == 0);
 }
 
@@ -95,14 +95,14 @@ TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that h
 TEST_CASE("prefix index: a page without a copy takes the copies behind it with it") {
   Bench bench(4, 4);
   bench.cache(1, 4);
-  CHECK(bench.clean(2) == 2);  // pages 2 and 3
+  CHECK(bench.has_copy(2) == 2);  // pages 2 and 3
   bench.evict();
   bench.evict();  // they are on the host alone now
-  CHECK(bench.find(1, 4).lease.pages == 4);
+  CHECK(bench.find(1, 4).pin.pages == 4);
   CHECK(bench.find(1, 4).pages_gpu == 2);
   bench.evict();  // page 1: nobody can reach 2 and 3 any more
   bench.index.check_invariants();
-  CHECK(bench.find(1, 4).lease.pages == 1);
+  CHECK(bench.find(1, 4).pin.pages == 1);
   CHECK(bench.index.pages_host() == 0);
   CHECK(bench.host.pages_free() == 4);
 }
@@ -110,31 +110,31 @@ TEST_CASE("prefix index: a page without a copy takes the copies behind it with i
 TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest copies") {
   Bench bench(4, 2);
   bench.cache(1, 2);
-  CHECK(bench.clean(2) == 2);
+  CHECK(bench.has_copy(2) == 2);
   bench.evict();
   bench.evict();
   bench.cache(2, 2);
-  CHECK(bench.clean(1) == 1);
-  CHECK(bench.find(1, 2).lease.pages == 1);
-  CHECK(bench.clean(1) == 0);  // the tail has its copy, and only tails are cleaned
+  CHECK(bench.has_copy(1) == 1);
+  CHECK(bench.find(1, 2).pin.pages == 1);
+  CHECK(bench.has_copy(1) == 0);  // the tail has its copy, and only tails are cleaned
   bench.evict();
-  CHECK(bench.clean(1) == 1);
-  CHECK(bench.find(1, 2).lease.pages == 0);
+  CHECK(bench.has_copy(1) == 1);
+  CHECK(bench.find(1, 2).pin.pages == 0);
   bench.index.check_invariants();
 }
 
 TEST_CASE("prefix index: pages that go instead of being copied count as evicted too") {
   Bench bench(4, 1);
   bench.cache(1, 1);  // page 0
-  CHECK(bench.clean(1) == 1);
+  CHECK(bench.has_copy(1) == 1);
   bench.cache(2, 1);  // page 1
   bench.cache(1, 1);  // its copy, the only one that the host has room for, is newer now
-  Lease lease;
+  Pin pin;
   uint32_t first = 0;
   std::vector<PageId> source, target;
-  CHECK(bench.index.start_cleaning(1, &lease, &first, &source, &target) ==
-        PrefixIndex::Cleaning::kHostHoldsNewer);
-  CHECK(bench.index.evict_uncleaned_page() == PageId{1});
+  CHECK(bench.index.start_offload(1, &pin, &first, &source, &target) ==
+        PrefixIndex::Offload::kHostHoldsNewer);
+  CHECK(bench.index.evict_uncopied_page() == PageId{1});
   CHECK(bench.index.pages_evicted() == 1);
   bench.evict();
   CHECK(bench.index.pages_evicted() == 2);

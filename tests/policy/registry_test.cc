@@ -18,7 +18,9 @@ std::string complaint(const std::function<void(CoreConfig*)>& spoil) {
   return validate_core_config(config).value_or("");
 }
 
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool message(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -60,28 +62,28 @@ TEST_CASE("registry: the first policy of each axis is the default one") {
 
 TEST_CASE("registry: an unknown name is answered with the known ones") {
   const std::string text = complaint([](CoreConfig* c) { c->policies.identity = "shard"; });
-  CHECK(says(text, "shard"));
-  CHECK(says(text, "shared"));
-  CHECK(says(text, "session"));
-  CHECK(says(complaint([](CoreConfig* c) { c->prefix_eviction = "mru"; }), "lfu"));
+  CHECK(message(text, "shard"));
+  CHECK(message(text, "shared"));
+  CHECK(message(text, "session"));
+  CHECK(message(complaint([](CoreConfig* c) { c->prefix_eviction = "mru"; }), "lfu"));
 }
 
 TEST_CASE("registry: what cannot work is refused, with the value") {
-  CHECK(says(complaint([](CoreConfig* c) { c->pages_gpu = 0; }), "page"));
-  CHECK(says(complaint([](CoreConfig* c) { c->page_tokens = 0; }), "page_tokens is 0"));
-  CHECK(says(complaint([](CoreConfig* c) { c->page_tokens = 5'000; }), "page_tokens is 5000"));
-  CHECK(says(complaint([](CoreConfig* c) { c->unit_tokens = 5; }), "unit_tokens is 5"));
-  CHECK(says(complaint([](CoreConfig* c) { c->unit_tokens = 0; }), "unit_tokens is 0"));
-  CHECK(says(complaint([](CoreConfig* c) { c->watermark_pages = 100; }), "watermark_pages is 100"));
-  CHECK(says(complaint([](CoreConfig* c) { c->calls_max = 0; }), "calls_max"));
-  CHECK(says(complaint([](CoreConfig* c) { c->step_tokens_max = 0; }), "step_tokens_max"));
-  CHECK(says(complaint([](CoreConfig* c) { c->steps_in_flight_max = 3; }), "steps_in_flight_max is 3"));
-  CHECK(says(complaint([](CoreConfig* c) { c->steps_in_flight_max = 0; }), "steps_in_flight_max is 0"));
-  CHECK(says(complaint([](CoreConfig* c) { c->repeat_max = 0; }), "repeat_max"));
-  CHECK(says(complaint([](CoreConfig* c) { c->evict_batch_pages = 0; }), "evict_batch_pages"));
-  CHECK(says(complaint([](CoreConfig* c) { c->clean_batch_pages = 0; }), "clean_batch_pages"));
-  CHECK(says(complaint([](CoreConfig* c) { c->capture_sizes = {4, 2}; }), "capture_sizes"));
-  CHECK(says(complaint([](CoreConfig* c) { c->pages_gpu = UINT32_MAX; }), "32-bit"));
+  CHECK(message(complaint([](CoreConfig* c) { c->pages_gpu = 0; }), "page"));
+  CHECK(message(complaint([](CoreConfig* c) { c->page_tokens = 0; }), "page_tokens is 0"));
+  CHECK(message(complaint([](CoreConfig* c) { c->page_tokens = 5'000; }), "page_tokens is 5000"));
+  CHECK(message(complaint([](CoreConfig* c) { c->unit_tokens = 5; }), "unit_tokens is 5"));
+  CHECK(message(complaint([](CoreConfig* c) { c->unit_tokens = 0; }), "unit_tokens is 0"));
+  CHECK(message(complaint([](CoreConfig* c) { c->watermark_pages = 100; }), "watermark_pages is 100"));
+  CHECK(message(complaint([](CoreConfig* c) { c->requests_max = 0; }), "requests_max"));
+  CHECK(message(complaint([](CoreConfig* c) { c->step_tokens_max = 0; }), "step_tokens_max"));
+  CHECK(message(complaint([](CoreConfig* c) { c->steps_in_flight_max = 3; }), "steps_in_flight_max is 3"));
+  CHECK(message(complaint([](CoreConfig* c) { c->steps_in_flight_max = 0; }), "steps_in_flight_max is 0"));
+  CHECK(message(complaint([](CoreConfig* c) { c->repeat_max = 0; }), "repeat_max"));
+  CHECK(message(complaint([](CoreConfig* c) { c->evict_batch_pages = 0; }), "evict_batch_pages"));
+  CHECK(message(complaint([](CoreConfig* c) { c->offload_batch_pages = 0; }), "offload_batch_pages"));
+  CHECK(message(complaint([](CoreConfig* c) { c->capture_sizes = {4, 2}; }), "capture_sizes"));
+  CHECK(message(complaint([](CoreConfig* c) { c->pages_gpu = UINT32_MAX; }), "32-bit"));
 }
 
 TEST_CASE("registry: every precision and partition can be made, with its traits") {
@@ -110,15 +112,15 @@ TEST_CASE("registry: formats that cannot work are refused, with the way out") {
   };
   CHECK(with("int4", 16, 32) == "");
   CHECK(with("triaxial", 32, 32) == "");
-  CHECK(says(with("triaxial", 16, 32), "set page_tokens to a multiple of 32"));
-  CHECK(says(with("kivi_int2", 64, 128), "multiple of 128"));
-  CHECK(says(with("int4", 16, 48), "group is 48"));
-  CHECK(says(complaint([](CoreConfig* c) {
-               c->policies.precision = "kivi_int2";
-               c->page_tokens = c->unit_tokens = 32;
-               c->policies.precision_spec.residual_tokens = 100;
-             }),
-             "residual_tokens is 100"));
+  CHECK(message(with("triaxial", 16, 32), "set page_tokens to a multiple of 32"));
+  CHECK(message(with("kivi_int2", 64, 128), "multiple of 128"));
+  CHECK(message(with("int4", 16, 48), "group is 48"));
+  CHECK(message(complaint([](CoreConfig* c) {
+                  c->policies.precision = "kivi_int2";
+                  c->page_tokens = c->unit_tokens = 32;
+                  c->policies.precision_spec.residual_tokens = 100;
+                }),
+                "residual_tokens is 100"));
   const auto fast = [](uint32_t page_tokens, uint32_t group) {
     return complaint([&](CoreConfig* c) {
       c->policies.precision = "int4";
@@ -128,11 +130,11 @@ TEST_CASE("registry: formats that cannot work are refused, with the way out") {
     });
   };
   CHECK(fast(128, 128) == "");
-  CHECK(says(fast(16, 128), "records of 128 tokens"));
-  CHECK(says(fast(128, 32), "group: 128"));
+  CHECK(message(fast(16, 128), "records of 128 tokens"));
+  CHECK(message(fast(128, 32), "group: 128"));
 }
 
-TEST_CASE("registry: two pools are refused where pages move, cells are dropped or pages are chosen") {
+TEST_CASE("registry: two pools are refused where pages move, KV entries are dropped or pages are chosen") {
   const auto with = [](const std::function<void(CoreConfig*)>& change) {
     return complaint([&](CoreConfig* c) {
       c->policies.precision = "triaxial";
@@ -142,42 +144,45 @@ TEST_CASE("registry: two pools are refused where pages move, cells are dropped o
   };
   CHECK(with([](CoreConfig*) {}) == "");
   for (const char* retrieval : {"quest", "freekv", "infinigen"}) {
-    const std::string wrong = with([&](CoreConfig* c) {
+    const std::string problem = with([&](CoreConfig* c) {
       c->policies.retrieval = retrieval;
       c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
     });
-    CAPTURE(wrong);
+    CAPTURE(problem);
     // FreeKV and InfiniGen recall, so that their arena is what is wrong first.
     if (std::string(retrieval) == "quest") {
-      CHECK(says(wrong, "which retrieval quest cannot choose among; set retrieval: all, or precision: int4"));
+      CHECK(message(problem,
+                    "which retrieval quest cannot choose among; set retrieval: all, or precision: int4"));
     } else {
-      CHECK(wrong != "");
+      CHECK(problem != "");
     }
   }
-  CHECK(says(with([](CoreConfig* c) { c->page_order = PageOrder::kOldestFirst; }), "LOWEST_FIRST"));
-  CHECK(says(with([](CoreConfig* c) {
-               c->pages_host = 10;
-               c->policies.placement = "host";
-             }),
-             "set placement: gpu, or precision: int4"));
+  CHECK(message(with([](CoreConfig* c) { c->page_order = PageOrder::kOldestFirst; }), "LOWEST_FIRST"));
+  CHECK(message(with([](CoreConfig* c) {
+                  c->pages_host = 10;
+                  c->policies.placement = "host";
+                }),
+                "set placement: gpu, or precision: int4"));
   // METHODS 7.5: what is dropped head by head leaves each head other numbers of either format; what is
   // dropped for all heads empties no page of tokens from far apart; and what is packed is not moved.
-  const auto dropping = [&](const char* scorer, const char* layout, Moment moment) {
+  const auto dropping = [&](const char* scorer, const char* layout, CompressionTrigger compression_trigger) {
     return with([&](CoreConfig* c) {
       PolicySet& set = c->policies;
       set.scorer = scorer, set.budget = "ratio", set.layout = layout, set.identity = "session";
-      set.scorer_spec.moment = moment;
+      set.scorer_spec.compression_trigger = compression_trigger;
       c->prefix_cache = false;
       set.budget_spec.ratio = kWhole / 2, set.budget_spec.chunk_tokens = 64;
     });
   };
   const std::string way_out =
       "set budget: all and layout: paged, or precision: int4, which packs what is left";
-  CHECK(says(dropping("knorm", "compact", Moment::kChunkEnd), "other numbers of either format"));
-  CHECK(says(dropping("knorm", "compact", Moment::kChunkEnd), way_out.c_str()));
-  CHECK(says(dropping("intent_rule", "page_mask_dead", Moment::kPromptEnd), "holds tokens from far apart"));
-  CHECK(says(dropping("intent_rule", "page_mask_dead", Moment::kPromptEnd), way_out.c_str()));
-  CHECK(says(dropping("snapkv", "compact", Moment::kPromptEnd), "would quantise them twice"));
+  CHECK(
+      message(dropping("knorm", "compact", CompressionTrigger::kChunkEnd), "other numbers of either format"));
+  CHECK(message(dropping("knorm", "compact", CompressionTrigger::kChunkEnd), way_out.c_str()));
+  CHECK(message(dropping("intent_rule", "page_mask", CompressionTrigger::kPromptEnd),
+                "holds tokens from far apart"));
+  CHECK(message(dropping("intent_rule", "page_mask", CompressionTrigger::kPromptEnd), way_out.c_str()));
+  CHECK(message(dropping("snapkv", "compact", CompressionTrigger::kPromptEnd), "would quantise them twice"));
 }
 
 TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {
@@ -188,8 +193,8 @@ TEST_CASE("registry: combinations that contradict each other are refused, with t
     });
   };
   CHECK(host(10, "host") == "");
-  CHECK(says(host(0, "host"), "placement gpu"));
-  CHECK(says(host(10, "gpu"), "placement host"));
+  CHECK(message(host(0, "host"), "placement gpu"));
+  CHECK(message(host(10, "gpu"), "placement host"));
   const auto disk = [](uint32_t pages_host, const char* placement, bool prefix_cache) {
     return complaint([&](CoreConfig* c) {
       c->pages_host = pages_host;
@@ -199,28 +204,28 @@ TEST_CASE("registry: combinations that contradict each other are refused, with t
     });
   };
   CHECK(disk(10, "host", true) == "");
-  CHECK(says(disk(0, "gpu", true), "7 pages behind a host tier that placement gpu does not keep"));
-  CHECK(says(disk(0, "gpu", true), "set placement: host, or 0 pages"));
-  CHECK(says(disk(10, "host", false), "set prefix_cache: true, or 0 pages"));
-  CHECK(says(complaint([](CoreConfig* c) {
-               c->pages_host = 10, c->policies.placement = "host", c->pages_disk = UINT32_MAX - 10;
-             }),
-             "do not fit 32-bit page numbers"));
-  const auto demote = [](uint32_t pages, const char* placement, const char* precision) {
+  CHECK(message(disk(0, "gpu", true), "7 pages behind a host tier that placement gpu does not keep"));
+  CHECK(message(disk(0, "gpu", true), "set placement: host, or 0 pages"));
+  CHECK(message(disk(10, "host", false), "set prefix_cache: true, or 0 pages"));
+  CHECK(message(complaint([](CoreConfig* c) {
+                  c->pages_host = 10, c->policies.placement = "host", c->pages_disk = UINT32_MAX - 10;
+                }),
+                "do not fit 32-bit page numbers"));
+  const auto swap_out = [](uint32_t pages, const char* placement, const char* precision) {
     return complaint([&](CoreConfig* c) {
-      c->preemption = PreemptionKind::kDemote;
+      c->preemption = PreemptionKind::kSwap;
       c->pages_host = pages;
       c->policies.placement = placement;
       c->policies.precision = precision;
       if (std::string(precision) == "kivi_int2") c->page_tokens = c->unit_tokens = 128;
     });
   };
-  CHECK(demote(10, "host", "int4") == "");
-  CHECK(says(demote(0, "gpu", "bf16"), "set placement: host"));
-  CHECK(says(demote(10, "host", "kivi_int2"), "preemption: recompute"));
-  CHECK(says(complaint([](CoreConfig* c) {
-               c->page_order = PageOrder::kOldestFirst;
-               c->prefix_eviction = "lfu";
-             }),
-             "set prefix_eviction: lru"));
+  CHECK(swap_out(10, "host", "int4") == "");
+  CHECK(message(swap_out(0, "gpu", "bf16"), "set placement: host"));
+  CHECK(message(swap_out(10, "host", "kivi_int2"), "preemption: recompute"));
+  CHECK(message(complaint([](CoreConfig* c) {
+                  c->page_order = PageOrder::kOldestFirst;
+                  c->prefix_eviction = "lfu";
+                }),
+                "set prefix_eviction: lru"));
 }

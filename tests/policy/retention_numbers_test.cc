@@ -17,8 +17,8 @@ using namespace kvtwin;
 
 namespace {
 
-uint64_t sum(const std::vector<uint32_t>& cells) {
-  return std::accumulate(cells.begin(), cells.end(), uint64_t{0});
+uint64_t sum(const std::vector<uint32_t>& kv_entries) {
+  return std::accumulate(kv_entries.begin(), kv_entries.end(), uint64_t{0});
 }
 
 PyramidSpec random_pyramid(Prng* prng) {
@@ -38,20 +38,20 @@ TEST_CASE("PyramidKV: the exact line sums to layers * base, falls with depth, an
     const PyramidSpec spec = random_pyramid(&prng);
     const uint32_t base = spec.budget - spec.window;
     const uint32_t tokens = spec.budget + static_cast<uint32_t>(prng.range(0, 3 * base + 2));
-    const std::vector<uint32_t> cells = pyramid_exact(spec, tokens);
+    const std::vector<uint32_t> kv_entries = pyramid_exact(spec, tokens);
     CAPTURE(round);
-    CHECK(sum(cells) == uint64_t{spec.layers} * base);
+    CHECK(sum(kv_entries) == uint64_t{spec.layers} * base);
     // The real line.
     double most = 2.0 * base - double(base) / spec.beta;
     most = std::min(most, double(tokens - spec.window));
     const double least = 2.0 * base - most;
-    double line_sum = 0, cells_sum = 0;
+    double line_sum = 0, entries_sum = 0;
     for (uint32_t l = 0; l < spec.layers; ++l) {
       const double line = spec.layers == 1 ? base : most - l * (most - least) / (spec.layers - 1);
-      CHECK(std::fabs(cells[l] - line) <= 1.0 + 1e-9);
-      CHECK(cells[l] <= tokens - spec.window);
-      CHECK(std::fabs((cells_sum += cells[l]) - (line_sum += line)) <= 0.5 + 1e-6);
-      if (l > 0) CHECK(cells[l] <= cells[l - 1] + 1);
+      CHECK(std::fabs(kv_entries[l] - line) <= 1.0 + 1e-9);
+      CHECK(kv_entries[l] <= tokens - spec.window);
+      CHECK(std::fabs((entries_sum += kv_entries[l]) - (line_sum += line)) <= 0.5 + 1e-6);
+      if (l > 0) CHECK(kv_entries[l] <= kv_entries[l - 1] + 1);
     }
   }
 }
@@ -97,11 +97,11 @@ TEST_CASE("fragmentation: group, tail and reclaimed apart, as exact fractions") 
   // Two groups of two heads, pages of 16. Needs 10, 20 | 5, 33; lengths 20 and 40.
   const std::vector<uint32_t> group_of{0, 0, 1, 1}, needs{10, 20, 5, 33}, lengths{20, 40};
   const Fragmentation f = fragmentation(group_of, needs, lengths, 16, 100);
-  CHECK(f.need_cells == 68);
-  CHECK(f.level_cells == 2 * 20 + 2 * 33);
-  CHECK(f.held_cells == 2 * 20 + 2 * 40);
-  CHECK(f.page_cells == 2 * 32 + 2 * 48);
-  CHECK(f.full_cells == 400);
+  CHECK(f.needed_entries == 68);
+  CHECK(f.level_entries == 2 * 20 + 2 * 33);
+  CHECK(f.held_entries == 2 * 20 + 2 * 40);
+  CHECK(f.page_slots == 2 * 32 + 2 * 48);
+  CHECK(f.full_entries == 400);
   CHECK(f.group().numerator == 38);
   CHECK(f.group().denominator == 106);
   CHECK(f.tail().numerator == 40);
@@ -110,7 +110,7 @@ TEST_CASE("fragmentation: group, tail and reclaimed apart, as exact fractions") 
   Fragmentation twice = f;
   twice += f;
   CHECK(twice.tail().numerator == 80);
-  CHECK(twice.full_cells == 800);
+  CHECK(twice.full_entries == 800);
 }
 
 TEST_CASE("fragmentation: one head per group has none between heads; one group for all has the most") {
@@ -125,9 +125,9 @@ TEST_CASE("fragmentation: one head per group has none between heads; one group f
     const Fragmentation apart = fragmentation(own, needs, needs, 16, 300);
     const Fragmentation joined = fragmentation(one, needs, largest, 16, 300);
     CHECK(apart.group().numerator == 0);
-    CHECK(apart.page_cells <= joined.page_cells + 12 * 15);
-    CHECK(joined.level_cells == 12 * uint64_t{largest[0]});
-    CHECK(joined.need_cells == apart.need_cells);
+    CHECK(apart.page_slots <= joined.page_slots + 12 * 15);
+    CHECK(joined.level_entries == 12 * uint64_t{largest[0]});
+    CHECK(joined.needed_entries == apart.needed_entries);
   }
   // Pages that hold more than the full cache reclaim nothing.
   CHECK(fragmentation(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, std::vector<uint32_t>{3}, 16, 3)

@@ -21,7 +21,7 @@ CoreConfig freekv_config() {
   config.pages_gpu = 1000;
   config.pages_host = 4000;
   config.prefix_cache = false;
-  config.policies.placement = "arena";
+  config.policies.placement = "resident";
   config.policies.retrieval = "freekv";
   return config;
 }
@@ -30,15 +30,15 @@ CoreConfig freekv_config() {
 
 TEST_CASE("retrieval: a budget of 2048 tokens with sinks and window of 512 is METHODS 6.1's arena") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
-  CHECK(arena_pages(spec, kSpecPage) == 64);
+  CHECK(resident_pages(spec, kSpecPage) == 64);
   CHECK(selectable_pages(spec, kSpecPage) == 32);
-  CHECK(!call_retrieves(spec, kSpecPage, 2048));
-  CHECK(call_retrieves(spec, kSpecPage, 2049));
+  CHECK(!request_retrieves(spec, kSpecPage, 2048));
+  CHECK(request_retrieves(spec, kSpecPage, 2049));
   CHECK(candidate_pages(spec, kSpecPage, 2048) == 0);
   CHECK(candidate_pages(spec, kSpecPage, 32768) == 1024 - 16 - 16);
 }
 
-TEST_CASE("retrieval: a step reads all of a call that fits, and never more than the budget") {
+TEST_CASE("retrieval: a step reads all of a request that fits, and never more than the budget") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   for (uint32_t tokens = 1; tokens < 6000; ++tokens) {
     CAPTURE(tokens);
@@ -52,10 +52,10 @@ TEST_CASE("retrieval: a step reads all of a call that fits, and never more than 
   }
 }
 
-TEST_CASE("retrieval: what a call holds grows by at most a page per page, and never beyond its context") {
-  for (const uint32_t share : {0u, 1u, 1u << 27, 1u << 31, UINT32_MAX}) {
+TEST_CASE("retrieval: what a request holds grows by at most a page per page, and never beyond its context") {
+  for (const uint32_t fraction : {0u, 1u, 1u << 27, 1u << 31, UINT32_MAX}) {
     RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
-    spec.resident_share_q32 = share;
+    spec.resident_fraction_q32 = fraction;
     uint32_t before = 0;
     for (uint32_t pages = 1; pages < 3000; ++pages) {
       const uint32_t held = gpu_pages_held(spec, kSpecPage, pages);
@@ -68,13 +68,13 @@ TEST_CASE("retrieval: what a call holds grows by at most a page per page, and ne
   }
   // 1/32 of every page for summaries: 64 + 1024 / 32.
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
-  spec.resident_share_q32 = 1u << 27;
+  spec.resident_fraction_q32 = 1u << 27;
   CHECK(gpu_pages_held(spec, kSpecPage, 1024) == 64 + 32);
 }
 
 struct Refused {
   void (*change)(CoreConfig*);
-  const char* says;
+  const char* message;
   const char* way_out;
 };
 
@@ -83,23 +83,23 @@ void check_refused(const std::vector<Refused>& rows) {
   for (const Refused& row : rows) {
     CoreConfig config = freekv_config();
     row.change(&config);
-    const auto wrong = validate_core_config(config);
-    REQUIRE(wrong.has_value());
-    CAPTURE(*wrong);
-    CHECK(wrong->find(row.says) != std::string::npos);
-    CHECK(wrong->find(row.way_out) != std::string::npos);
+    const auto problem = validate_core_config(config);
+    REQUIRE(problem.has_value());
+    CAPTURE(*problem);
+    CHECK(problem->find(row.message) != std::string::npos);
+    CHECK(problem->find(row.way_out) != std::string::npos);
   }
 }
 
 TEST_CASE("retrieval: choices that cannot work together are refused with the way out (METHODS 7.5)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
-       "keeps none of a running call", "set placement: arena"},
-      {[](CoreConfig* c) { c->policies.placement = "host"; }, "keeps none of a running call",
+       "keeps none of a running request", "set placement: resident"},
+      {[](CoreConfig* c) { c->policies.placement = "host"; }, "keeps none of a running request",
        "retrieval: quest"},
-      {[](CoreConfig* c) { c->policies.retrieval = "all"; }, "leaves a call only part of its pages",
+      {[](CoreConfig* c) { c->policies.retrieval = "all"; }, "leaves a request only part of its pages",
        "set placement: gpu"},
-      {[](CoreConfig* c) { c->policies.retrieval = "quest"; }, "leaves a call only part of its pages",
+      {[](CoreConfig* c) { c->policies.retrieval = "quest"; }, "leaves a request only part of its pages",
        "set placement: gpu"},
       {[](CoreConfig* c) { c->pages_host = 0; }, "needs a host tier", "give it room"},
       {[](CoreConfig* c) { c->policies.retrieval_spec.budget_tokens = 1024; }, "leaves no page to choose",
@@ -123,19 +123,20 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
 }
 
 // Pages of all heads, or an arena per group.
-TEST_CASE("retrieval: what drops cells beside what recalls pages is refused with the way out (METHODS 7.5)") {
+TEST_CASE(
+    "retrieval: what drops entries beside what recalls pages is refused with the way out (METHODS 7.5)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "uniform", c->policies.layout = "compact";
-         c->policies.budget_spec.cells = 512, c->policies.identity = "none";
+         c->policies.budget_spec.kv_entries = 512, c->policies.identity = "none";
          c->policies.retrieval = "shadowkv";
          c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kShadowkv);
        },
        "factorises the keys of a token in all heads together", "set retrieval: freekv, arkvale or quest"},
       {[](CoreConfig* c) {
          c->policies.scorer = "intent_rule", c->policies.budget = "uniform";
-         c->policies.layout = "page_mask_dead", c->policies.identity = "session";
-         c->policies.budget_spec.cells = 512;
+         c->policies.layout = "page_mask", c->policies.identity = "session";
+         c->policies.budget_spec.kv_entries = 512;
        },
        "leaves pages with holes", "budget: all with layout: paged"},
       {[](CoreConfig* c) {
@@ -145,15 +146,16 @@ TEST_CASE("retrieval: what drops cells beside what recalls pages is refused with
        "turns the keys when they move", "set layout: compact"},
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "ada", c->policies.layout = "ragged";
-         c->policies.budget_spec.cells = 512, c->policies.identity = "none";
+         c->policies.budget_spec.kv_entries = 512, c->policies.identity = "none";
        },
        "has one table for each group of them", "set layout: compact"},
       {[](CoreConfig* c) {
          c->policies.scorer = "knorm", c->policies.budget = "ratio", c->policies.layout = "compact";
-         c->policies.scorer_spec.moment = Moment::kChunkEnd, c->policies.budget_spec.chunk_tokens = 64;
+         c->policies.scorer_spec.compression_trigger = CompressionTrigger::kChunkEnd,
+         c->policies.budget_spec.chunk_tokens = 64;
          c->policies.budget_spec.ratio = kWhole / 2;
        },
-       "drops cells more than once", "a scorer that works at the prompt's end"},
+       "drops entries more than once", "a scorer that works at the prompt's end"},
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "ratio", c->policies.layout = "compact";
          c->policies.budget_spec.ratio = kWhole / 2, c->policies.identity = "session";

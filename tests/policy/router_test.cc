@@ -8,9 +8,9 @@ using namespace kvtwin;
 
 namespace {
 
-CallReady call(uint32_t id, uint32_t session, uint32_t prompt, uint32_t output) {
-  CallReady ready;
-  ready.call = CallId{id};
+RequestReady request(uint32_t id, uint32_t session, uint32_t prompt, uint32_t output) {
+  RequestReady ready;
+  ready.request = RequestId{id};
   ready.session = SessionId{session};
   ready.prompt_tokens = prompt;
   ready.output_tokens = output;
@@ -18,8 +18,8 @@ CallReady call(uint32_t id, uint32_t session, uint32_t prompt, uint32_t output) 
 }
 
 uint32_t placed(Router& router, uint32_t id, uint32_t session = 0, uint32_t prompt = 1, uint32_t output = 1) {
-  const EngineId engine = router.place(call(id, session, prompt, output));
-  CHECK(router.engine_of(CallId{id}) == engine);
+  const EngineId engine = router.place(request(id, session, prompt, output));
+  CHECK(router.engine_of(RequestId{id}) == engine);
   return raw(engine);
 }
 
@@ -35,20 +35,20 @@ TEST_CASE("router: round robin goes around, whatever the load") {
   Router router(RoutingKind::kRoundRobin, 3);
   CHECK(placed(router, 0, 0, 1'000'000) == 0);
   CHECK(placed(router, 1) == 1);
-  router.ended(CallId{1});
+  router.ended(RequestId{1});
   CHECK(placed(router, 2) == 2);
   CHECK(placed(router, 3) == 0);
 }
 
-TEST_CASE("router: least loaded counts the tokens of calls that have not ended, prompt and output") {
+TEST_CASE("router: least loaded counts the tokens of requests that have not ended, prompt and output") {
   Router router(RoutingKind::kLeastLoaded, 2);
   CHECK(placed(router, 0, 0, 100, 50) == 0);  // 150 0   equal loads: the lowest engine
   CHECK(placed(router, 1, 0, 100, 0) == 1);   // 150 100
   CHECK(placed(router, 2, 0, 40, 10) == 1);   // 150 150
   CHECK(placed(router, 3, 0, 1, 0) == 0);     // 151 150
-  router.ended(CallId{1});                    // 151 50
+  router.ended(RequestId{1});                 // 151 50
   CHECK(placed(router, 4, 0, 50, 50) == 1);   // 151 150
-  router.ended(CallId{0});                    // 1   150
+  router.ended(RequestId{0});                 // 1   150
   CHECK(placed(router, 5, 0, 1, 1) == 0);
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("router: a session that ended and comes back finds its engine again, a
   CHECK(placed(router, 4, 4) == 1);
 }
 
-TEST_CASE("router: sessions are known from their first call on") {
+TEST_CASE("router: sessions are known from their first request on") {
   Router router(RoutingKind::kRoundRobin, 2);
   CHECK(!router.knows(SessionId{3}));
   placed(router, 0, 3);
@@ -89,7 +89,7 @@ TEST_CASE("router: sessions are known from their first call on") {
 TEST_CASE("router: the digest tells two placements apart, and repeats") {
   const auto digest = [](RoutingKind kind) {
     Router router(kind, 2);
-    for (uint32_t i = 0; i < 4; ++i) router.place(call(i, i / 2, 10 * i + 1, 1));
+    for (uint32_t i = 0; i < 4; ++i) router.place(request(i, i / 2, 10 * i + 1, 1));
     return router.digest();
   };
   CHECK(digest(RoutingKind::kRoundRobin) == digest(RoutingKind::kRoundRobin));
@@ -98,26 +98,26 @@ TEST_CASE("router: the digest tells two placements apart, and repeats") {
 
 TEST_CASE("router: prefix aware weighs what is cached against what is still to come") {
   Router router(RoutingKind::kPrefixAware, 3);
-  const auto cached = [](EngineId engine, const CallReady& ready) {
+  const auto cached = [](EngineId engine, const RequestReady& ready) {
     return ready.session == SessionId{7} && raw(engine) == 2 ? 800u : 0u;
   };
-  CHECK(raw(router.place(call(0, 7, 1000, 100), cached)) == 2);  // 1000, 1000, 200 tokens to come
-  CHECK(raw(router.place(call(1, 7, 1000, 100), cached)) == 0);  // 1000, 1000, 1100 + 200
-  CHECK(raw(router.place(call(2, 7, 1000, 100), cached)) == 1);  // 2100, 1000, 1300
-  CHECK(raw(router.place(call(3, 7, 1000, 100), cached)) == 2);  // 2100, 2100, 1300
-  router.ended(CallId{1});
-  CHECK(raw(router.place(call(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle one
-  CHECK(raw(router.place(call(5, 9, 500, 0))) == 0);          // nobody to ask: the load decides
+  CHECK(raw(router.place(request(0, 7, 1000, 100), cached)) == 2);  // 1000, 1000, 200 tokens to come
+  CHECK(raw(router.place(request(1, 7, 1000, 100), cached)) == 0);  // 1000, 1000, 1100 + 200
+  CHECK(raw(router.place(request(2, 7, 1000, 100), cached)) == 1);  // 2100, 1000, 1300
+  CHECK(raw(router.place(request(3, 7, 1000, 100), cached)) == 2);  // 2100, 2100, 1300
+  router.ended(RequestId{1});
+  CHECK(raw(router.place(request(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle one
+  CHECK(raw(router.place(request(5, 9, 500, 0))) == 0);          // nobody to ask: the load decides
 }
 
 TEST_CASE("router: hint aware keeps who comes back soon, and counts its context meanwhile") {
   Router router(RoutingKind::kHintAware, 2);
   CHECK(placed(router, 0, 1, 1000, 100) == 0);
-  router.ended(CallId{0});
+  router.ended(RequestId{0});
   router.session_returns(SessionId{1}, {5'000'000'000});
   CHECK(placed(router, 1, 2, 300, 0) == 1);   // 1100 are expected on the other
   CHECK(placed(router, 2, 1, 1200, 0) == 0);  // back, although 1 has less load
-  router.ended(CallId{2});
+  router.ended(RequestId{2});
   router.session_returns(SessionId{1}, Router::kHintHorizon + Duration{1});
   CHECK(placed(router, 3, 3, 200, 0) == 0);  // away for long: nobody waits for it
   CHECK(placed(router, 4, 1, 50, 0) == 0);   // 200, 300: wherever load is least
@@ -135,7 +135,8 @@ TEST_CASE("router: engines may be numbered from another on") {
 }
 
 TEST_CASE(
-    "router: all engines that were given calls of a session are known, in ascending order, until it ends") {
+    "router: all engines that were given requests of a session are known, in ascending order, until it "
+    "ends") {
   Router router(RoutingKind::kRoundRobin, 3, EngineId{2});
   for (uint32_t id = 0; id < 8; ++id) placed(router, id, id == 2 || id == 4 || id == 7 ? 5 : 6);
   CHECK(engines_of(router, 5) == std::vector<uint32_t>{3, 4});

@@ -19,23 +19,24 @@ namespace {
 class Drawn final : public OutcomeSource {
  public:
   explicit Drawn(uint64_t seed) : prng_(seed) {}
-  void step(const LaunchStep& launch, uint32_t, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t, DataOutcomes* values) override {
     values->clear();
     for (int l = 0; l < 3; ++l) {
       values->recalls.push_back({static_cast<uint32_t>(prng_.range(0, 9)),
                                  static_cast<uint32_t>(prng_.range(0, 9)),
                                  static_cast<uint32_t>(prng_.range(0, 2))});
     }
-    if (prng_.chance(1, 9)) values->eos.push_back(launch.entries[0].call);
+    if (prng_.chance(1, 9)) values->eos.push_back(launch.entries[0].request);
     for (const Compression& c : launch.compressions) {
-      values->kept_counts = {static_cast<uint32_t>(prng_.range(1, c.end)), c.end};
-      values->kept_live = {prng_.next()};
-      values->kept.push_back({launch.entries[c.entry].call, values->kept_counts, values->kept_live});
+      values->retained_counts = {static_cast<uint32_t>(prng_.range(1, c.end)), c.end};
+      values->retained_live = {prng_.next()};
+      values->retained.push_back(
+          {launch.entries[c.entry].request, values->retained_counts, values->retained_live});
     }
     said = *values;
   }
-  void told(const Command&) override {}
-  StepValues said;
+  void notify(const Command&) override {}
+  DataOutcomes said;
 
  private:
   Prng prng_;
@@ -44,17 +45,17 @@ class Drawn final : public OutcomeSource {
 constexpr RequestKey kRequest{SessionId{5}, 2};
 
 // Files of schema 2 need no log.
-Result<RequestNumbers> no_log() { return mistake("log.binpb", "is not there"); }
+Result<RequestNumbers> no_log() { return make_error("log.binpb", "is not there"); }
 
-// One call, begun twice, with a compression at each prompt's end.
-std::string write_log(std::vector<StepValues>* said) {
+// One request, begun twice, with a compression at each prompt's end.
+std::string write_log(std::vector<DataOutcomes>* said) {
   OutcomeLog log(2);
   Drawn drawn(7);
   OutcomeSource* const watched = log.watch(&drawn);
-  StepValues values;
+  DataOutcomes values;
   for (uint64_t step = 0; step < 12; ++step) {
     const bool prompt = step % 6 == 0;
-    PlanEntry entry{CallId{3},         prompt ? EntryKind::kChunk : EntryKind::kDecode,    prompt, true,
+    PlanEntry entry{RequestId{3},      prompt ? EntryKind::kChunk : EntryKind::kDecode,    prompt, true,
                     prompt ? 40u : 1u, prompt ? 0u : 39u + static_cast<uint32_t>(step % 6)};
     entry.key = kRequest;
     Compression compression;
@@ -72,8 +73,8 @@ std::string write_log(std::vector<StepValues>* said) {
 
 }  // namespace
 
-TEST_CASE("outcome log: what was said is read again, by step and by call, attempt and place") {
-  std::vector<StepValues> said;
+TEST_CASE("outcome log: what was said is read again, by step and by request, attempt and place") {
+  std::vector<DataOutcomes> said;
   const std::string bytes = write_log(&said);
   const Result<RecordedOutcomes> read = read_outcomes("log", bytes, no_log);
   REQUIRE(read);
@@ -90,11 +91,11 @@ TEST_CASE("outcome log: what was said is read again, by step and by call, attemp
     for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].background == said[step].recalls[l].background);
     for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].corrected == said[step].recalls[l].corrected);
   }
-  REQUIRE(engine.kept.size() == 2);
+  REQUIRE(engine.retained.size() == 2);
   for (const uint32_t attempt : {1u, 2u}) {
-    const RecordedOutcomes::Kept& kept = engine.kept.at({kRequest, attempt, 40});
-    CHECK(kept.counts == said[(attempt - 1) * 6].kept_counts);
-    CHECK(kept.live == said[(attempt - 1) * 6].kept_live);
+    const RecordedOutcomes::Retained& retained = engine.retained.at({kRequest, attempt, 40});
+    CHECK(retained.counts == said[(attempt - 1) * 6].retained_counts);
+    CHECK(retained.live == said[(attempt - 1) * 6].retained_live);
   }
   CHECK(engine.steps.at(1).plan == engine.steps.at(7).plan);  // the same entries
   CHECK(engine.steps.at(1).plan != engine.steps.at(2).plan);
@@ -103,7 +104,7 @@ TEST_CASE("outcome log: what was said is read again, by step and by call, attemp
 namespace {
 
 // A file of schema 1: request 3 of its run keeps 7 of 40 tokens and ends its sequence in step 0.
-std::string by_call_number(uint32_t plan) {
+std::string by_request_number(uint32_t plan) {
   std::string out;
   v1::OutcomeRecord record;
   record.mutable_header()->set_schema_version(1);
@@ -112,9 +113,9 @@ std::string by_call_number(uint32_t plan) {
   v1::StepOutcomes& step = *record.mutable_step();
   step.set_plan(plan);
   step.add_eos(3);
-  v1::StepOutcomes::Kept& kept = *step.add_kept();
-  kept.set_call(3), kept.set_attempt(1), kept.set_tokens(40);
-  kept.add_count(7);
+  v1::StepOutcomes::Retained& retained = *step.add_retained();
+  retained.set_request(3), retained.set_attempt(1), retained.set_tokens(40);
+  retained.add_count(7);
   append_record(record, &out);
   record.mutable_end()->set_steps(1);
   append_record(record, &out);
@@ -125,8 +126,8 @@ std::string by_call_number(uint32_t plan) {
 Log log_of_requests() {
   Log log;
   for (const uint32_t index : {0u, 1u}) {
-    CallReady ready;
-    ready.call = CallId{2 * index + 1}, ready.session = SessionId{5}, ready.index = index;
+    RequestReady ready;
+    ready.request = RequestId{2 * index + 1}, ready.session = SessionId{5}, ready.index = index;
     log.client.emplace_back().event = ready;
   }
   return log;
@@ -136,17 +137,17 @@ Log log_of_requests() {
 
 TEST_CASE("outcome log: files that number requests by order of sending are read by the log beside them") {
   const Log log = log_of_requests();
-  PlanEntry entry{CallId{8}, EntryKind::kDecode, false, true, 1, 40};
+  PlanEntry entry{RequestId{8}, EntryKind::kDecode, false, true, 1, 40};
   entry.key = {SessionId{5}, 1};
   LaunchStep launch;
   launch.entries = {&entry, 1};
   const uint32_t plan = plan_fingerprint(launch, 0, RequestNumbers(log));
-  const std::string bytes = by_call_number(plan);
+  const std::string bytes = by_request_number(plan);
   const Result<RecordedOutcomes> read = read_outcomes("old", bytes, [&] { return RequestNumbers(log); });
   REQUIRE(read);
   const RecordedOutcomes::Engine& engine = read->engines.at(0);
   CHECK(engine.steps.at(0).eos == std::vector<RequestKey>{entry.key});
-  CHECK(engine.kept.at({entry.key, 1, 40}).counts == std::vector<uint32_t>{7});
+  CHECK(engine.retained.at({entry.key, 1, 40}).counts == std::vector<uint32_t>{7});
   CHECK(plan_fingerprint(launch, 0, read->numbers) == engine.steps.at(0).plan);
   entry.key.index = 0;
   CHECK(plan_fingerprint(launch, 0, read->numbers) != engine.steps.at(0).plan);

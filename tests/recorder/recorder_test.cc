@@ -24,7 +24,7 @@ using testing::ScriptClient;
 struct Setting {
   RunOptions run;
   testing::ScriptClientOptions client;
-  testing::ScriptWorldOptions world;
+  testing::ScriptBackendOptions backend;
 };
 
 Setting draw_setting(uint64_t seed) {
@@ -33,14 +33,14 @@ Setting draw_setting(uint64_t seed) {
   CoreConfig config;
   config.page_tokens = config.unit_tokens = 4;
   config.pages_gpu = static_cast<uint32_t>(prng.range(20, 80));
-  config.calls_max = static_cast<uint32_t>(prng.range(1, 6));
+  config.requests_max = static_cast<uint32_t>(prng.range(1, 6));
   config.step_tokens_max = static_cast<uint32_t>(prng.range(8, 100));
   config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
   if (prng.chance(1, 2)) {
     config.policies.placement = "host";
     config.pages_host = 40;
-    config.clean_pages_target = 10;
-    config.clean_batch_pages = 4;
+    config.offload_pages_target = 10;
+    config.offload_batch_pages = 4;
     if (prng.chance(1, 2)) config.pages_host = 6, config.pages_disk = 20, config.spill_pages_target = 3;
   }
   REQUIRE(!validate_core_config(config));
@@ -50,15 +50,15 @@ Setting draw_setting(uint64_t seed) {
     config.engine = EngineId{i};
     out.run.engines.push_back(config);
   }
-  out.client.seed = out.world.seed = seed;
+  out.client.seed = out.backend.seed = seed;
   out.client.sessions = 6;
   out.client.unit_tokens = 4;
   out.client.cancels_per_100 = static_cast<uint32_t>(prng.range(0, 20));
   out.client.spawns_per_100 = static_cast<uint32_t>(prng.range(0, 40));
-  out.world.transfer_fails_per_100 = static_cast<uint32_t>(prng.range(0, 30));
-  out.world.step_zero_per_100 = static_cast<uint32_t>(prng.range(0, 30));
-  out.world.eos_per_1000 = prng.chance(1, 2) ? 20 : 0;
-  out.client.early_ends = out.world.eos_per_1000 > 0;
+  out.backend.transfer_fails_per_100 = static_cast<uint32_t>(prng.range(0, 30));
+  out.backend.step_zero_per_100 = static_cast<uint32_t>(prng.range(0, 30));
+  out.backend.eos_per_1000 = prng.chance(1, 2) ? 20 : 0;
+  out.client.early_ends = out.backend.eos_per_1000 > 0;
   return out;
 }
 
@@ -68,18 +68,18 @@ struct Recorded {
   Summary summary;
 };
 
-Recorded record(Setting setting, bool folded) {
-  if (!folded) {
+Recorded record(Setting setting, bool coalesced) {
+  if (!coalesced) {
     for (CoreConfig& config : setting.run.engines) config.repeat_max = 1;
   }
   ScriptClient client(setting.client);
-  ScriptBackend world(setting.world, setting.run.engines, nullptr);
+  ScriptBackend backend(setting.backend, setting.run.engines, nullptr);
   Recorder recorder(setting.run, {"script", setting.client.seed});
   std::vector<EngineFacts> facts(setting.run.engines.size(), {4, 1, setting.run.engines[0].pages_gpu,
                                                               setting.run.engines[0].steps_in_flight_max});
   Metrics metrics(facts);
   Recorded out;
-  out.end = run(setting.run, recorder.watch(&client), &world, {&recorder, &metrics});
+  out.end = run(setting.run, recorder.watch(&client), &backend, {&recorder, &metrics});
   out.log = recorder.finish(out.end);
   out.summary = summarise(metrics);
   return out;
@@ -87,7 +87,7 @@ Recorded record(Setting setting, bool folded) {
 
 }  // namespace
 
-TEST_CASE("recorder: a replay decides the same with neither world, over 150 seeded adversaries") {
+TEST_CASE("recorder: a replay decides the same with neither backend, over 150 seeded adversaries") {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     const Recorded run = record(draw_setting(seed), true);
@@ -105,8 +105,8 @@ TEST_CASE("recorder: a replay decides the same with neither world, over 150 seed
 TEST_CASE("recorder: a log keeps the numbers of the engines' scorer") {
   Setting setting = draw_setting(3);
   ScorerSpec spec;
-  spec.moment = Moment::kChunkEnd;
-  spec.query_rows = 17;
+  spec.compression_trigger = CompressionTrigger::kChunkEnd;
+  spec.query_tokens = 17;
   spec.window_closed = true;
   spec.repeat_tokens = 512;
   spec.repeat_tail = 3;
@@ -122,27 +122,27 @@ TEST_CASE("recorder: a log keeps the numbers of the engines' scorer") {
     config.policies.scorer = "judge_q";
     config.policies.identity = "none";
     config.policies.scorer_spec = {};
-    config.policies.scorer_spec.probe_rows = 5;
+    config.policies.scorer_spec.probe_tokens = 5;
   }
   const Result<Log> other = read_log("log", record(setting, true).log);
   REQUIRE(other);
   CHECK(other->options.engines[0].policies.scorer_spec == setting.run.engines[0].policies.scorer_spec);
 }
 
-TEST_CASE("recorder: a log does not show how the world folded its steps") {
+TEST_CASE("recorder: a log does not show how the backend coalesced its steps") {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
-    const Recorded folded = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
-    CHECK(folded.end.digest == single.end.digest);
-    REQUIRE(folded.log == single.log);
+    const Recorded coalesced = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
+    CHECK(coalesced.end.digest == single.end.digest);
+    REQUIRE(coalesced.log == single.log);
   }
 }
 
-TEST_CASE("recorder: metrics of a folded run and of its replay are those of the unfolded run") {
+TEST_CASE("recorder: metrics of a coalesced run and of its replay are those of the uncoalesced run") {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     CAPTURE(seed);
-    const Recorded folded = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
-    const Result<Log> log = read_log("log", folded.log);
+    const Recorded coalesced = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
+    const Result<Log> log = read_log("log", coalesced.log);
     REQUIRE(log);
     Metrics metrics(std::vector<EngineFacts>(
         log->engines.size(),
@@ -150,17 +150,17 @@ TEST_CASE("recorder: metrics of a folded run and of its replay are those of the 
     REQUIRE(replay("log", *log, {&metrics}));
     const Summary again = summarise(metrics);
     for (const Summary* other : {&single.summary, &again}) {
-      CHECK(folded.summary.steps == other->steps);
-      CHECK(folded.summary.call_steps == other->call_steps);
-      CHECK(folded.summary.e2e.mean == other->e2e.mean);
-      CHECK(folded.summary.ttft_from_queued.p99 == other->ttft_from_queued.p99);
-      CHECK(folded.summary.itl.mean == other->itl.mean);
-      CHECK(folded.summary.tail_fragmentation == other->tail_fragmentation);
-      CHECK(folded.summary.pages_held_peak == other->pages_held_peak);
-      CHECK(folded.summary.preemptions == other->preemptions);
-      CHECK(folded.summary.reused_tokens == other->reused_tokens);
-      CHECK(folded.summary.bytes_in == other->bytes_in);
-      CHECK(folded.summary.latency_ns == other->latency_ns);
+      CHECK(coalesced.summary.steps == other->steps);
+      CHECK(coalesced.summary.request_steps == other->request_steps);
+      CHECK(coalesced.summary.e2e.mean == other->e2e.mean);
+      CHECK(coalesced.summary.ttft_from_queued.p99 == other->ttft_from_queued.p99);
+      CHECK(coalesced.summary.itl.mean == other->itl.mean);
+      CHECK(coalesced.summary.tail_fragmentation == other->tail_fragmentation);
+      CHECK(coalesced.summary.pages_held_peak == other->pages_held_peak);
+      CHECK(coalesced.summary.preemptions == other->preemptions);
+      CHECK(coalesced.summary.reused_tokens == other->reused_tokens);
+      CHECK(coalesced.summary.bytes_in == other->bytes_in);
+      CHECK(coalesced.summary.latency_ns == other->latency_ns);
     }
   }
 }
@@ -172,7 +172,7 @@ TEST_CASE("recorder: other limits on the same log are other decisions, and the f
     const Recorded run = record(draw_setting(seed), true);
     Result<Log> log = read_log("log", run.log);
     REQUIRE(log);
-    for (CoreConfig& config : log->options.engines) config.step_tokens_max = config.calls_max + 1;
+    for (CoreConfig& config : log->options.engines) config.step_tokens_max = config.requests_max + 1;
     const Result<Replayed> again = replay("log", *log, {});
     REQUIRE(again);
     if (again->same) continue;
@@ -200,7 +200,7 @@ TEST_CASE("recorder: damaged logs are refused or replayed, never a crash") {
       bytes[prng.range(0, bytes.size() - 1)] = static_cast<char>(prng.range(0, 255));
     }
     const Result<Log> log = read_log("log", bytes);
-    const Result<Replayed> again = log ? replay("log", *log, {}) : Result<Replayed>(mistake("", ""));
+    const Result<Replayed> again = log ? replay("log", *log, {}) : Result<Replayed>(make_error("", ""));
     if (!log || !again) {
       ++refused;
     } else if (!again->same) {

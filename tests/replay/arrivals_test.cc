@@ -3,20 +3,20 @@
 #include <cmath>
 
 #include "engine/base/prng.h"
-#include "fake_world.h"
+#include "fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
 
-std::vector<v1::Session> sessions(int count, int calls = 1) {
+std::vector<v1::Session> sessions(int count, int requests = 1) {
   std::vector<v1::Session> made;
   for (int i = 0; i < count; ++i) {
     v1::Session session;
     session.set_arrival_at_ns((count - i) * kSecond);  // the file is in no order of time
-    for (int k = 0; k < calls; ++k) {
-      v1::Node* node = add_call(&session, 100, 10);
+    for (int k = 0; k < requests; ++k) {
+      v1::Node* node = add_request(&session, 100, 10);
       if (k > 0) add_dep(node, static_cast<uint32_t>(k) - 1);
     }
     made.push_back(session);
@@ -24,9 +24,9 @@ std::vector<v1::Session> sessions(int count, int calls = 1) {
   return made;
 }
 
-std::vector<uint32_t> order(const FakeWorld& world) {
+std::vector<uint32_t> order(const FakeBackend& backend) {
   std::vector<uint32_t> ids;
-  for (const Sent& sent : world.sent) ids.push_back(raw(sent.call.session));
+  for (const Sent& sent : backend.sent) ids.push_back(raw(sent.request.session));
   return ids;
 }
 
@@ -38,9 +38,9 @@ TEST_CASE("recorded sessions come in order of their arrival, equal ones in the o
   auto client = build(plain_header(), trace, {});
   REQUIRE(client.has_value());
   CHECK((*client)->wake_at().ns == kSecond);
-  FakeWorld world;
-  world.run(client->get());
-  CHECK(order(world) == std::vector<uint32_t>{3, 0, 2, 1});
+  FakeBackend backend;
+  backend.run(client->get());
+  CHECK(order(backend) == std::vector<uint32_t>{3, 0, 2, 1});
 }
 
 TEST_CASE("a fixed population starts each session once, in file order, when another ends, and drains") {
@@ -52,41 +52,43 @@ TEST_CASE("a fixed population starts each session once, in file order, when anot
   header.set_session_arrivals(v1::ARR_NONE);
   auto client = build(header, sessions(5, 2), options);
   REQUIRE(client.has_value());
-  FakeWorld world;
-  world.service = [](const ReplayCallInfo& call) { return (1 + int64_t{raw(call.session)} % 3) * kSecond; };
-  world.run(client->get());
-  CHECK(world.live_most == 3);
-  CHECK(world.ended.size() == 10);
+  FakeBackend backend;
+  backend.service = [](const ReplayRequestInfo& request) {
+    return (1 + int64_t{raw(request.session)} % 3) * kSecond;
+  };
+  backend.run(client->get());
+  CHECK(backend.live_most == 3);
+  CHECK(backend.ended.size() == 10);
   CHECK((*client)->report().sessions_ended == 10);
-  CHECK((*client)->report().calls_finished == 20);
+  CHECK((*client)->report().requests_finished == 20);
   std::vector<uint32_t> first;
-  for (const Sent& sent : world.sent) {
-    if (sent.call.node == 0) first.push_back(raw(sent.call.session));
+  for (const Sent& sent : backend.sent) {
+    if (sent.request.node == 0) first.push_back(raw(sent.request.session));
   }
   CHECK(first == std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  CHECK(world.sent[3].at.ns == kSecond);              // session 0's second call
-  CHECK(world.sent[5].call.session == SessionId{3});  // when session 0 has ended
-  CHECK(world.sent[5].at.ns == 2 * kSecond);
+  CHECK(backend.sent[3].at.ns == kSecond);                 // session 0's second request
+  CHECK(backend.sent[5].request.session == SessionId{3});  // when session 0 has ended
+  CHECK(backend.sent[5].at.ns == 2 * kSecond);
 }
 
-TEST_CASE("all at once means all at once, and max_calls cuts the head of the file") {
+TEST_CASE("all at once means all at once, and max_requests cuts the head of the file") {
   ReplayOptions options;
   options.arrivals = ArrivalMode::kAllAtOnce;
-  options.calls_max = 5;
+  options.requests_max = 5;
   auto client = build(plain_header(), sessions(4, 2), options);
   REQUIRE(client.has_value());
-  FakeWorld world;
-  world.run(client->get());
-  CHECK(order(world) == std::vector<uint32_t>{0, 1, 2, 0, 1});
-  CHECK(world.sent[2].at.ns == 0);
-  CHECK(world.ended.size() == 3);
-  CHECK((*client)->report().calls_total == 5);
+  FakeBackend backend;
+  backend.run(client->get());
+  CHECK(order(backend) == std::vector<uint32_t>{0, 1, 2, 0, 1});
+  CHECK(backend.sent[2].at.ns == 0);
+  CHECK(backend.ended.size() == 3);
+  CHECK((*client)->report().requests_total == 5);
 
-  options.calls_max = 0;
+  options.requests_max = 0;
   options.sessions_max = 2;
   client = build(plain_header(), sessions(4, 2), options);
   REQUIRE(client.has_value());
-  FakeWorld two;
+  FakeBackend two;
   two.run(client->get());
   CHECK(two.sent.size() == 4);
 }
@@ -99,12 +101,12 @@ TEST_CASE("poisson gaps have the asked rate and spread, and depend on the seed a
     options.seed = seed;
     auto client = build(plain_header(), sessions(20000), options);
     REQUIRE(client.has_value());
-    FakeWorld world;
-    world.run(client->get());
+    FakeBackend backend;
+    backend.run(client->get());
     std::vector<double> found;
-    for (size_t i = 1; i < world.sent.size(); ++i) {
-      CHECK(raw(world.sent[i].call.session) == i);
-      found.push_back(static_cast<double>((world.sent[i].at - world.sent[i - 1].at).ns) * 1e-9);
+    for (size_t i = 1; i < backend.sent.size(); ++i) {
+      CHECK(raw(backend.sent[i].request.session) == i);
+      found.push_back(static_cast<double>((backend.sent[i].at - backend.sent[i - 1].at).ns) * 1e-9);
     }
     return found;
   };
@@ -130,7 +132,7 @@ TEST_CASE("the integer logarithm agrees with libm to 2^-30") {
   }
 }
 
-TEST_CASE("sessions without calls start and end unseen") {
+TEST_CASE("sessions without requests start and end unseen") {
   auto trace = sessions(3);
   trace[1].clear_nodes();
   add_tool(&trace[1], kSecond);
@@ -140,10 +142,10 @@ TEST_CASE("sessions without calls start and end unseen") {
   options.mode = ReplayMode::kClosedLoop;
   auto client = build(plain_header(), trace, options);
   REQUIRE(client.has_value());
-  FakeWorld world;
-  world.run(client->get());
-  CHECK(order(world) == std::vector<uint32_t>{0, 2});
-  CHECK(world.ended.size() == 2);
-  CHECK(world.sent[1].at.ns == 2 * kSecond);
+  FakeBackend backend;
+  backend.run(client->get());
+  CHECK(order(backend) == std::vector<uint32_t>{0, 2});
+  CHECK(backend.ended.size() == 2);
+  CHECK(backend.sent[1].at.ns == 2 * kSecond);
   CHECK((*client)->report().sessions_ended == 4);
 }

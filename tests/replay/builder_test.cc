@@ -1,26 +1,26 @@
 #include <doctest/doctest.h>
 
-#include "fake_world.h"
+#include "fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
 
-std::string wrong(const std::function<void(v1::Session*)>& spoil,
-                  const v1::TraceHeader& header = plain_header(64)) {
+std::string problem(const std::function<void(v1::Session*)>& spoil,
+                    const v1::TraceHeader& header = plain_header(64)) {
   v1::Session session;
   session.set_id("s");
-  session.add_arena()->set_tokens(64);
-  add_call(&session, 100, 10);
+  session.add_spans()->set_tokens(64);
+  add_request(&session, 100, 10);
   add_dep(add_tool(&session, kSecond), 0);
   spoil(&session);
   auto client = build(header, {session}, {});
   return client ? "" : client.error().text();
 }
 
-std::string wrong_options(const std::function<void(ReplayOptions*)>& spoil,
-                          v1::TraceHeader header = plain_header()) {
+std::string invalid_options(const std::function<void(ReplayOptions*)>& spoil,
+                            v1::TraceHeader header = plain_header()) {
   ReplayOptions options;
   spoil(&options);
   auto client = build(header, {}, options);
@@ -30,84 +30,85 @@ std::string wrong_options(const std::function<void(ReplayOptions*)>& spoil,
 }  // namespace
 
 TEST_CASE("a malformed session is named with its node and its value") {
-  CHECK(wrong([](v1::Session*) {}) == "");
-  CHECK(wrong([](v1::Session* s) { add_dep(s->mutable_nodes(0), 1); }) ==
+  CHECK(problem([](v1::Session*) {}) == "");
+  CHECK(problem([](v1::Session* s) { add_dep(s->mutable_nodes(0), 1); }) ==
         "session 0 \"s\", node 0: waits for node 1; dependencies point backwards");
-  CHECK(wrong([](v1::Session* s) { s->add_nodes(); }).find("node 2: is neither llm, tool nor opaque") !=
+  CHECK(problem([](v1::Session* s) { s->add_nodes(); }).find("node 2: is neither llm, tool nor opaque") !=
         std::string::npos);
-  CHECK(wrong([](v1::Session* s) { s->set_arrival_at_ns(-1); }).find("arrival_at_ns is -1") !=
+  CHECK(problem([](v1::Session* s) { s->set_arrival_at_ns(-1); }).find("arrival_at_ns is -1") !=
         std::string::npos);
-  CHECK(wrong([](v1::Session* s) { add_tool(s, -5); }).find("duration_ns is -5") != std::string::npos);
-  CHECK(wrong([](v1::Session* s) { add_call(s, 10, 10, INT64_MAX); }).find("think_ns is 92233") !=
+  CHECK(problem([](v1::Session* s) { add_tool(s, -5); }).find("duration_ns is -5") != std::string::npos);
+  CHECK(problem([](v1::Session* s) { add_request(s, 10, 10, INT64_MAX); }).find("think_ns is 92233") !=
         std::string::npos);
-  CHECK(wrong([](v1::Session* s) { add_call(s, UINT32_MAX, 10); }).find("4294967295 prompt") !=
+  CHECK(problem([](v1::Session* s) { add_request(s, UINT32_MAX, 10); }).find("4294967295 prompt") !=
         std::string::npos);
-  CHECK(wrong([](v1::Session* s) { add_dep(add_call(s, 10, 10), 1, 0, 3); }).find("which is no call") !=
-        std::string::npos);
+  CHECK(problem([](v1::Session* s) {
+          add_dep(add_request(s, 10, 10), 1, 0, 3);
+        }).find("which is no request") != std::string::npos);
 }
 
 TEST_CASE("a malformed key or span list is refused before it costs time or memory") {
-  CHECK(wrong([](v1::Session* s) {
-          set_key(add_call(s, 640, 1), {{1, 11}});
+  CHECK(problem([](v1::Session* s) {
+          set_key(add_request(s, 640, 1), {{1, 11}});
         }).find("at most 10 blocks") != std::string::npos);
-  CHECK(wrong([](v1::Session* s) {
-          set_key(add_call(s, 640, 1), {{1, 5}, {9, UINT32_MAX}});
+  CHECK(problem([](v1::Session* s) {
+          set_key(add_request(s, 640, 1), {{1, 5}, {9, UINT32_MAX}});
         }).find("at most 10 blocks") != std::string::npos);
-  CHECK(wrong(
+  CHECK(problem(
             [](v1::Session* s) {
-              set_key(add_call(s, 640, 1), {{1, 5}});
+              set_key(add_request(s, 640, 1), {{1, 5}});
             },
             plain_header(0))
             .find("block_tokens") != std::string::npos);
-  CHECK(wrong([](v1::Session* s) {
-          v1::BlockKey* key = add_call(s, 640, 1)->mutable_llm()->mutable_prompt_key();
+  CHECK(problem([](v1::Session* s) {
+          v1::BlockKey* key = add_request(s, 640, 1)->mutable_llm()->mutable_prompt_key();
           key->add_first_delta(INT64_MAX);
           key->add_count(2);
         }).find("leaves 64 bits") != std::string::npos);
-  CHECK(wrong([](v1::Session* s) {
-          v1::BlockKey* key = add_call(s, 640, 1)->mutable_llm()->mutable_prompt_key();
+  CHECK(problem([](v1::Session* s) {
+          v1::BlockKey* key = add_request(s, 640, 1)->mutable_llm()->mutable_prompt_key();
           key->add_count(2);
         }).find("0 first_delta, 1 count") != std::string::npos);
   const auto listing = [](uint32_t first, uint32_t count, uint32_t table) {
     return [=](v1::Session* s) {
-      v1::SpanRun* run = add_call(s, 640, 1)->mutable_llm()->add_prompt();
+      v1::SpanRun* run = add_request(s, 640, 1)->mutable_llm()->add_prompt();
       run->set_first(first);
       run->set_count(count);
       run->set_table(table);
     };
   };
-  CHECK(wrong(listing(0, 1, 0)) == "");
-  CHECK(wrong(listing(1, 1, 0)).find("arena has 1 spans") != std::string::npos);
-  CHECK(wrong(listing(UINT32_MAX, UINT32_MAX, 0)).find("arena has 1 spans") != std::string::npos);
-  CHECK(wrong(listing(0, UINT32_MAX, 3)) != "");
-  CHECK(wrong(listing(0, 1, 3)).find("shared table 3, which has 0") != std::string::npos);
+  CHECK(problem(listing(0, 1, 0)) == "");
+  CHECK(problem(listing(1, 1, 0)).find("arena has 1 spans") != std::string::npos);
+  CHECK(problem(listing(UINT32_MAX, UINT32_MAX, 0)).find("arena has 1 spans") != std::string::npos);
+  CHECK(problem(listing(0, UINT32_MAX, 3)) != "");
+  CHECK(problem(listing(0, 1, 3)).find("shared table 3, which has 0") != std::string::npos);
 }
 
 TEST_CASE("options that make no sense, or not with this trace, are refused with the way out") {
   v1::TraceHeader bare;
-  CHECK(wrong_options([](ReplayOptions* o) { o->page_tokens = 0; }).find("page_tokens: is 0") == 0);
-  CHECK(wrong_options([](ReplayOptions* o) { o->think_scale.den = 0; }).find("think_scale: is 1/0") == 0);
-  CHECK(wrong_options([](ReplayOptions* o) { o->tool_scale.num = -1; }).find("tool_scale: is -1/1") == 0);
-  CHECK(wrong_options([](ReplayOptions* o) { o->replicas = 0; }).find("replicas: is 0") == 0);
-  CHECK(wrong_options([](ReplayOptions* o) {
+  CHECK(invalid_options([](ReplayOptions* o) { o->page_tokens = 0; }).find("page_tokens: is 0") == 0);
+  CHECK(invalid_options([](ReplayOptions* o) { o->think_scale.den = 0; }).find("think_scale: is 1/0") == 0);
+  CHECK(invalid_options([](ReplayOptions* o) { o->tool_scale.num = -1; }).find("tool_scale: is -1/1") == 0);
+  CHECK(invalid_options([](ReplayOptions* o) { o->replicas = 0; }).find("replicas: is 0") == 0);
+  CHECK(invalid_options([](ReplayOptions* o) {
           o->arrivals = ArrivalMode::kPoisson;
           o->arrivals_per_s.num = 0;
         }).find("arrivals_per_s: is 0/1") == 0);
-  CHECK(wrong_options([](ReplayOptions* o) {
+  CHECK(invalid_options([](ReplayOptions* o) {
           o->arrivals = ArrivalMode::kFixedPopulation;
           o->population = 0;
         }).find("population: is 0") == 0);
-  CHECK(wrong_options([](ReplayOptions*) {}, bare).find("poisson") != std::string::npos);
-  CHECK(wrong_options(
+  CHECK(invalid_options([](ReplayOptions*) {}, bare).find("poisson") != std::string::npos);
+  CHECK(invalid_options(
             [](ReplayOptions* o) {
               o->arrivals = ArrivalMode::kAllAtOnce;
               o->mode = ReplayMode::kOpenLoop;
             },
             bare)
-            .find("records no call times") != std::string::npos);
-  CHECK(wrong_options([](ReplayOptions* o) { o->arrivals = ArrivalMode::kAllAtOnce; }, bare) == "");
+            .find("records no request times") != std::string::npos);
+  CHECK(invalid_options([](ReplayOptions* o) { o->arrivals = ArrivalMode::kAllAtOnce; }, bare) == "");
   v1::TraceHeader coarse = plain_header(1u << 20);
-  CHECK(wrong_options([](ReplayOptions* o) { o->page_tokens = 16; }, coarse).find("65536 units") !=
+  CHECK(invalid_options([](ReplayOptions* o) { o->page_tokens = 16; }, coarse).find("65536 units") !=
         std::string::npos);
 }
 
@@ -125,24 +126,25 @@ TEST_CASE("pieces that come in the wrong order are refused") {
   CHECK_FALSE(builder.shared_spans(table).has_value());
 }
 
-TEST_CASE("the mode is closed loop where there are dependencies, else open loop where there are call times") {
+TEST_CASE(
+    "the mode is closed loop where there are dependencies, else open loop where there are request times") {
   v1::Session session;
-  add_call(&session, 10, 10);
+  add_request(&session, 10, 10);
   CHECK((*build(plain_header(), {session}, {}))->mode() == ReplayMode::kOpenLoop);
-  add_dep(add_call(&session, 10, 10), 0);
+  add_dep(add_request(&session, 10, 10), 0);
   CHECK((*build(plain_header(), {session}, {}))->mode() == ReplayMode::kClosedLoop);
 }
 
 TEST_CASE("token counts that are absent are those of the spans, and an output has at least one token") {
   v1::Session session;
-  session.add_arena()->set_tokens(70);
-  session.add_arena()->set_tokens(30);
-  v1::LlmCall* call = add_call(&session, 0, 0)->mutable_llm();
-  call->add_prompt()->set_count(2);
-  call->mutable_prompt(0)->set_keep_tokens(20);
-  call->add_output()->set_first(1);
-  call->mutable_output(0)->set_count(1);
-  add_call(&session, 10, 0);
+  session.add_spans()->set_tokens(70);
+  session.add_spans()->set_tokens(30);
+  v1::LlmRequest* request = add_request(&session, 0, 0)->mutable_llm();
+  request->add_prompt()->set_count(2);
+  request->mutable_prompt(0)->set_keep_tokens(20);
+  request->add_output()->set_first(1);
+  request->mutable_output(0)->set_count(1);
+  add_request(&session, 10, 0);
   auto client = build(plain_header(), {session}, {});
   REQUIRE(client.has_value());
   CHECK((*client)->table().nodes[0].prompt_tokens == 90);

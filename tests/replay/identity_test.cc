@@ -2,14 +2,14 @@
 
 #include <numeric>
 
-#include "fake_world.h"
+#include "fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
 
-// Replays one after the other and returns what each call was sent with, by (session, node).
+// Replays one after the other and returns what each request was sent with, by (session, node).
 std::vector<Sent> sent_of(const v1::TraceHeader& header, const std::vector<v1::Session>& sessions,
                           uint32_t page_tokens, const std::vector<v1::SharedSpanTable>& tables = {},
                           uint32_t replicas = 1) {
@@ -18,21 +18,23 @@ std::vector<Sent> sent_of(const v1::TraceHeader& header, const std::vector<v1::S
   options.replicas = replicas;
   auto client = build(header, sessions, options, tables);
   REQUIRE_MESSAGE(client.has_value(), client.error().text());
-  FakeWorld world;
-  world.run(client->get());
-  std::sort(world.sent.begin(), world.sent.end(), [](const Sent& a, const Sent& b) {
-    return std::pair{raw(a.call.session), a.call.node} < std::pair{raw(b.call.session), b.call.node};
+  FakeBackend backend;
+  backend.run(client->get());
+  std::sort(backend.sent.begin(), backend.sent.end(), [](const Sent& a, const Sent& b) {
+    return std::pair{raw(a.request.session), a.request.node} <
+           std::pair{raw(b.request.session), b.request.node};
   });
-  for (const Sent& sent : world.sent) {
-    const uint32_t units = (sent.call.prompt_tokens + sent.call.output_tokens) / (*client)->unit_tokens();
+  for (const Sent& sent : backend.sent) {
+    const uint32_t units =
+        (sent.request.prompt_tokens + sent.request.output_tokens) / (*client)->unit_tokens();
     CHECK(unit_count(sent.identity) == units);
     for (size_t i = 0; i + 1 < sent.identity.size(); ++i) CHECK(sent.identity[i].count > 0);
   }
-  return world.sent;
+  return backend.sent;
 }
 
 v1::Span* add_span(v1::Session* session, uint32_t tokens) {
-  v1::Span* span = session->add_arena();
+  v1::Span* span = session->add_spans();
   span->set_tokens(tokens);
   return span;
 }
@@ -76,23 +78,23 @@ TEST_CASE("equal block ids are equal units, and the shared length is block x LCP
   for (const uint32_t page : {64u, 16u}) {
     CAPTURE(page);
     v1::Session session;
-    set_key(add_call(&session, 640, 1), {{1, 10}});
-    set_key(add_call(&session, 832, 1), {{1, 8}, {50, 5}});
-    set_key(add_call(&session, 704, 1), {{1, 8}, {50, 2}, {90, 1}});
+    set_key(add_request(&session, 640, 1), {{1, 10}});
+    set_key(add_request(&session, 832, 1), {{1, 8}, {50, 5}});
+    set_key(add_request(&session, 704, 1), {{1, 8}, {50, 2}, {90, 1}});
     const auto sent = sent_of(plain_header(64), {session}, page);
     CHECK(common(sent[0], sent[1]) == 8 * 64 / page);
     CHECK(common(sent[1], sent[2]) == 10 * 64 / page);
   }
 }
 
-TEST_CASE("an output and a floor tail are what the first later call that extends the key says") {
+TEST_CASE("an output and a floor tail are what the first later request that extends the key says") {
   v1::Session session;
-  set_key(add_call(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are unknown here
-  set_key(add_call(&session, 64, 10), {{7, 1}});    // no extension of it
+  set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are unknown here
+  set_key(add_request(&session, 64, 10), {{7, 1}});    // no extension of it
   add_dep(session.mutable_nodes(1), 0);
-  set_key(add_call(&session, 400, 10), {{1, 2}, {20, 4}});  // extends: says ids 2, 20, 21
+  set_key(add_request(&session, 400, 10), {{1, 2}, {20, 4}});  // extends: says ids 2, 20, 21
   add_dep(session.mutable_nodes(2), 1);
-  set_key(add_call(&session, 400, 10), {{1, 1}, {60, 5}});  // extends too, but later
+  set_key(add_request(&session, 400, 10), {{1, 1}, {60, 5}});  // extends too, but later
   add_dep(session.mutable_nodes(3), 2);
   const auto sent = sent_of(plain_header(64), {session}, 64);
   CHECK(common(sent[0], sent[2]) == 4);  // 300 tokens: 4 whole blocks, all of them known
@@ -102,11 +104,11 @@ TEST_CASE("an output and a floor tail are what the first later call that extends
   CHECK(common(fine[0], fine[2]) == 300 / 16);
 }
 
-TEST_CASE("positions that nothing identifies belong to the call alone") {
+TEST_CASE("positions that nothing identifies belong to the request alone") {
   v1::Session session;
-  set_key(add_call(&session, 128, 128), {{1, 2}});
-  set_key(add_call(&session, 128, 128), {{1, 2}});
-  add_call(&session, 128, 128);
+  set_key(add_request(&session, 128, 128), {{1, 2}});
+  set_key(add_request(&session, 128, 128), {{1, 2}});
+  add_request(&session, 128, 128);
   const auto sent = sent_of(plain_header(64), {session, session}, 64);
   CHECK(common(sent[0], sent[1]) == 2);
   CHECK(sent[0].identity.back().count == 2);
@@ -122,7 +124,7 @@ TEST_CASE("ids compare within their scope: session, data set, everywhere, nowher
                                               {v1::SCOPE_GLOBAL, 10u, 10u}}) {
     CAPTURE(static_cast<int>(scope));
     v1::Session session;
-    set_key(add_call(&session, 640, 1), {{1, 10}}, scope);
+    set_key(add_request(&session, 640, 1), {{1, 10}}, scope);
     const auto sent = sent_of(plain_header(64), {session, session}, 64, {}, 2);
     REQUIRE(sent.size() == 4);
     CHECK(common(sent[0], sent[1]) == shared);
@@ -133,10 +135,10 @@ TEST_CASE("ids compare within their scope: session, data set, everywhere, nowher
 
 TEST_CASE("a hashed tail counts only where both keys are equal") {
   v1::Session session;
-  set_key(add_call(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // tail: 488 of block 1
-  set_key(add_call(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // equal key
-  set_key(add_call(&session, 1500, 100), {{0, 1}, {9, 2}}, v1::SCOPE_DATASET);  // goes on elsewhere
-  set_key(add_call(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);          // id 1 as a full block
+  set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // tail: 488 of block 1
+  set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // equal key
+  set_key(add_request(&session, 1500, 100), {{0, 1}, {9, 2}}, v1::SCOPE_DATASET);  // goes on elsewhere
+  set_key(add_request(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);          // id 1 as a full block
   const auto sent = sent_of(plain_header(512, true), {session}, 16);
   CHECK(common(sent[0], sent[1]) == 1000 / 16);
   CHECK(common(sent[0], sent[2]) == 512 / 16);
@@ -148,8 +150,8 @@ TEST_CASE("a hashed tail counts only where both keys are equal") {
 
 TEST_CASE("a full last block of a ceil source is a block like any other") {
   v1::Session session;
-  set_key(add_call(&session, 1024, 512), {{0, 2}}, v1::SCOPE_DATASET);
-  set_key(add_call(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);
+  set_key(add_request(&session, 1024, 512), {{0, 2}}, v1::SCOPE_DATASET);
+  set_key(add_request(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);
   const auto sent = sent_of(plain_header(512, true), {session}, 512);
   CHECK(common(sent[0], sent[1]) == 3);  // the output of the first is block 2 of the second
 }
@@ -158,10 +160,10 @@ TEST_CASE("ids that are not chained count only after equal prefixes") {
   v1::TraceHeader header = plain_header(64);
   header.set_block_ids_chained(false);
   v1::Session session;
-  set_key(add_call(&session, 320, 64), {{1, 5}});
-  set_key(add_call(&session, 320, 1),
+  set_key(add_request(&session, 320, 64), {{1, 5}});
+  set_key(add_request(&session, 320, 1),
           {{1, 2}, {9, 1}, {4, 2}});  // blocks 4, 5 at the old place, other prefix
-  set_key(add_call(&session, 448, 1), {{1, 2}, {3, 2}, {5, 3}});  // the first call's key, in other runs
+  set_key(add_request(&session, 448, 1), {{1, 2}, {3, 2}, {5, 3}});  // the first request's key, in other runs
   const auto sent = sent_of(header, {session}, 64);
   CHECK(common(sent[0], sent[1]) == 2);
   CHECK(common(sent[0], sent[2]) == 6);
@@ -180,7 +182,7 @@ TEST_CASE("ids of any size keep apart and together what belongs so") {
                                        -5, INT64_MIN + 3};
   for (const int64_t first : firsts) {
     for (const uint32_t count : {4u, 3u}) {
-      v1::Node* node = add_call(&session, count * 64, 1);
+      v1::Node* node = add_request(&session, count * 64, 1);
       v1::BlockKey* key = node->mutable_llm()->mutable_prompt_key();
       key->set_default_scope(v1::SCOPE_SESSION);
       key->add_first_delta(first);
@@ -202,15 +204,15 @@ TEST_CASE("ids of any size keep apart and together what belongs so") {
 TEST_CASE("token ids compare token by token, however they are cut into spans") {
   v1::Session a;
   add_token_span(&a, numbers(0, 100));
-  list_spans(add_call(&a, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
+  list_spans(add_request(&a, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
   v1::Session b;
   add_token_span(&b, numbers(0, 37));
   add_token_span(&b, numbers(37, 53));  // the same up to token 90
   add_token_span(&b, numbers(500, 30));
-  list_spans(add_call(&b, 120, 1)->mutable_llm()->mutable_prompt(), 0, 3);
+  list_spans(add_request(&b, 120, 1)->mutable_llm()->mutable_prompt(), 0, 3);
   v1::Session c;
   add_token_span(&c, numbers(1, 100));  // the same ids, one place to the left
-  list_spans(add_call(&c, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
+  list_spans(add_request(&c, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
   for (const uint32_t page : {1u, 16u, 64u}) {
     CAPTURE(page);
     const auto sent = sent_of(plain_header(), {a, b, c}, page);
@@ -225,11 +227,11 @@ TEST_CASE("an output without spans is what the next prompt that extends this one
   add_token_span(&session, numbers(0, 100));
   add_token_span(&session, numbers(0, 99));
   add_token_span(&session, numbers(0, 200));
-  list_spans(add_call(&session, 100, 50)->mutable_llm()->mutable_prompt(), 0, 1);
-  v1::Node* shorter = add_call(&session, 140, 50);  // differs in token 99: extends nothing
+  list_spans(add_request(&session, 100, 50)->mutable_llm()->mutable_prompt(), 0, 1);
+  v1::Node* shorter = add_request(&session, 140, 50);  // differs in token 99: extends nothing
   list_spans(shorter->mutable_llm()->mutable_prompt(), 1, 1);
   list_spans(shorter->mutable_llm()->mutable_prompt(), 0, 1, 0, 41);
-  list_spans(add_call(&session, 200, 50)->mutable_llm()->mutable_prompt(), 2, 1);
+  list_spans(add_request(&session, 200, 50)->mutable_llm()->mutable_prompt(), 2, 1);
   for (int node = 1; node < 3; ++node) add_dep(session.mutable_nodes(node), static_cast<uint32_t>(node) - 1);
   const auto sent = sent_of(plain_header(), {session}, 16);
   CHECK(common(sent[0], sent[2]) == 150 / 16);
@@ -239,15 +241,15 @@ TEST_CASE("an output without spans is what the next prompt that extends this one
 TEST_CASE("spans without content are the same only by their place in the arena, outputs included") {
   v1::Session session;
   for (const uint32_t tokens : {100u, 60u, 300u, 60u}) add_span(&session, tokens);
-  v1::Node* first = add_call(&session, 100, 60);
+  v1::Node* first = add_request(&session, 100, 60);
   list_spans(first->mutable_llm()->mutable_prompt(), 0, 1);
   list_spans(first->mutable_llm()->mutable_output(), 1, 1);
-  v1::Node* second = add_call(&session, 460, 10);
+  v1::Node* second = add_request(&session, 460, 10);
   list_spans(second->mutable_llm()->mutable_prompt(), 0, 3);
-  v1::Node* dropped = add_call(&session, 400, 10);  // without the first output
+  v1::Node* dropped = add_request(&session, 400, 10);  // without the first output
   list_spans(dropped->mutable_llm()->mutable_prompt(), 0, 1);
   list_spans(dropped->mutable_llm()->mutable_prompt(), 2, 1);
-  v1::Node* cut = add_call(&session, 280, 10);  // 120 of span 2
+  v1::Node* cut = add_request(&session, 280, 10);  // 120 of span 2
   list_spans(cut->mutable_llm()->mutable_prompt(), 0, 3, 0, 120);
   for (int node = 1; node < 4; ++node) add_dep(session.mutable_nodes(node), static_cast<uint32_t>(node) - 1);
   const auto sent = sent_of(plain_header(), {session, session}, 16);
@@ -270,9 +272,9 @@ TEST_CASE("content hashes compare within their scope, and shared tables everywhe
     v1::Span* span = add_span(&session, 160);
     span->set_content_hash("0123456789abcdef");
     span->set_scope(scope);
-    v1::Node* call = add_call(&session, 320, 1);
-    list_spans(call->mutable_llm()->mutable_prompt(), 0, 1, 1);
-    list_spans(call->mutable_llm()->mutable_prompt(), 0, 1);
+    v1::Node* request = add_request(&session, 320, 1);
+    list_spans(request->mutable_llm()->mutable_prompt(), 0, 1, 1);
+    list_spans(request->mutable_llm()->mutable_prompt(), 0, 1);
     const auto sent = sent_of(plain_header(), {session, session}, 16, {table}, 2);
     CHECK(common(sent[0], sent[1]) == shared);
     CHECK(common(sent[0], sent[2]) == cloned);
@@ -282,9 +284,9 @@ TEST_CASE("content hashes compare within their scope, and shared tables everywhe
 TEST_CASE("prompt_tokens has the last word over spans") {
   v1::Session session;
   add_span(&session, 100);
-  list_spans(add_call(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // less than its spans
-  list_spans(add_call(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);  // more
-  list_spans(add_call(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);
+  list_spans(add_request(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // less than its spans
+  list_spans(add_request(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);  // more
+  list_spans(add_request(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);
   const auto sent = sent_of(plain_header(), {session}, 16);
   CHECK(common(sent[1], sent[2]) == 6);
   CHECK(common(sent[0], sent[1]) == 5);  // the first's output is in the second's prompt

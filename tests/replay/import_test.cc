@@ -11,7 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fake_world.h"
+#include "fake_backend.h"
 #include "tests/support/source_dir.h"
 #include "traces/formats.h"
 
@@ -56,18 +56,19 @@ struct StepErrorRange {
   int64_t low, high;  // p1 and p99 of issue time here - recorded, each session's start subtracted
 };
 
-// Every call ends when it ended in the recording, or at once if that is past: errors do not add up.
+// Every request ends when it ended in the recording, or at once if that is past: errors do not add up.
 StepErrorRange one_step_error(ReplayClient* client) {
-  FakeWorld world;
+  FakeBackend backend;
   std::map<uint32_t, int64_t> start;  // by session
   std::vector<int64_t> errors;
-  world.service = [&](const ReplayCallInfo& call) {
-    const auto [first, fresh] = start.try_emplace(raw(call.session), call.ready.ns - call.recorded_at.ns);
-    if (!fresh) errors.push_back(call.ready.ns - first->second - call.recorded_at.ns);
-    return std::max<int64_t>(0,
-                             first->second + call.recorded_at.ns + call.recorded_service.ns - call.ready.ns);
+  backend.service = [&](const ReplayRequestInfo& request) {
+    const auto [first, fresh] =
+        start.try_emplace(raw(request.session), request.ready.ns - request.recorded_at.ns);
+    if (!fresh) errors.push_back(request.ready.ns - first->second - request.recorded_at.ns);
+    return std::max<int64_t>(
+        0, first->second + request.recorded_at.ns + request.recorded_service.ns - request.ready.ns);
   };
-  world.run(client);
+  backend.run(client);
   std::sort(errors.begin(), errors.end());
   REQUIRE(errors.size() > 100);
   return {errors[errors.size() / 100], errors[errors.size() - 1 - errors.size() / 100]};
@@ -75,7 +76,7 @@ StepErrorRange one_step_error(ReplayClient* client) {
 
 }  // namespace
 
-TEST_CASE("WEKA: identity replay issues calls at their recorded times, within the time resolution") {
+TEST_CASE("WEKA: identity replay issues requests at their recorded times, within the time resolution") {
   ReplayBuilder builder;
   const bool full = std::getenv("KVTWIN_REPLAY_FULL") != nullptr;
   if (!import("weka", full ? "weka-claude-code/traces_710.tar.xz" : "weka-claude-code/sample", &builder))
@@ -92,13 +93,13 @@ TEST_CASE("WEKA: identity replay issues calls at their recorded times, within th
   CHECK(error.low >= -(*client)->table().time_resolution_ns);
   CHECK(error.high <= (*client)->table().time_resolution_ns);
   const ReplayReport& report = (*client)->report();
-  CHECK(report.calls_finished == report.calls_total);
+  CHECK(report.requests_finished == report.requests_total);
   CHECK(report.prompt_tokens.sourced() == report.prompt_tokens.total());
   CHECK(report.wait_ns.sourced() + report.wait_ns.made() == report.wait_ns.total());
 }
 
-TEST_CASE("Mooncake and Azure: open loop issues calls at exactly their recorded times") {
-  for (const auto& [format, path, calls] :
+TEST_CASE("Mooncake and Azure: open loop issues requests at exactly their recorded times") {
+  for (const auto& [format, path, requests] :
        {std::tuple{"mooncake", "mooncake/conversation_trace.jsonl", 12031u},
         {"azure", "azure-llm-2023/AzureLLMInferenceTrace_conv.csv", 19366u}}) {
     CAPTURE(std::string(path));
@@ -109,10 +110,10 @@ TEST_CASE("Mooncake and Azure: open loop issues calls at exactly their recorded 
     REQUIRE_MESSAGE(client.has_value(), client.error().text());
     const double built = cpu_s();
     CHECK((*client)->mode() == ReplayMode::kOpenLoop);
-    CHECK((*client)->report().calls_total == calls);
-    FakeWorld world;
-    world.run(client->get());
-    for (const Sent& sent : world.sent) CHECK(sent.at.ns == sent.call.recorded_at.ns);
+    CHECK((*client)->report().requests_total == requests);
+    FakeBackend backend;
+    backend.run(client->get());
+    for (const Sent& sent : backend.sent) CHECK(sent.at.ns == sent.request.recorded_at.ns);
     MESSAGE(std::string(path) << ": build " << (built - before) * 1e3 << " ms, table "
                               << bytes_of((*client)->table()) / 1024 << " KiB, "
                               << (*client)->table().runs.size() << " runs");
@@ -125,8 +126,8 @@ TEST_CASE("LLMServingSim: pages are shared exactly as far as the file's token id
   if (!import("llmservingsim", path, &builder)) return;
   auto client = builder.build({});
   REQUIRE_MESSAGE(client.has_value(), client.error().text());
-  FakeWorld world;
-  world.run(client->get());
+  FakeBackend backend;
+  backend.run(client->get());
   std::vector<std::vector<uint32_t>> tokens;
   std::ifstream file(data(path));
   for (std::string line; std::getline(file, line);) {
@@ -136,20 +137,20 @@ TEST_CASE("LLMServingSim: pages are shared exactly as far as the file's token id
     const auto output = row["output_tok_ids"].get<std::vector<uint32_t>>();
     tokens.back().insert(tokens.back().end(), output.begin(), output.end());
   }
-  REQUIRE(world.sent.size() == tokens.size());
-  uint64_t shared = 0, wrong = 0;
-  for (const Sent& a : world.sent) {
-    const auto& left = tokens[raw(a.call.session)];
-    for (const Sent& b : world.sent) {
-      if (a.call.session == b.call.session) continue;
-      const auto& right = tokens[raw(b.call.session)];
+  REQUIRE(backend.sent.size() == tokens.size());
+  uint64_t shared = 0, problem = 0;
+  for (const Sent& a : backend.sent) {
+    const auto& left = tokens[raw(a.request.session)];
+    for (const Sent& b : backend.sent) {
+      if (a.request.session == b.request.session) continue;
+      const auto& right = tokens[raw(b.request.session)];
       const auto common = static_cast<uint64_t>(
           std::mismatch(left.begin(), left.end(), right.begin(), right.end()).first - left.begin());
       shared += common / 16;
-      wrong += common_units(a.identity, b.identity) != common / 16;
+      problem += common_units(a.identity, b.identity) != common / 16;
     }
   }
-  CHECK(wrong == 0);
+  CHECK(problem == 0);
   CHECK(shared > 100);
 }
 
@@ -166,39 +167,39 @@ TEST_CASE("the whole WEKA set fits in 100 MB and costs the client less than 0.3 
   auto client = builder.build(options);
   REQUIRE_MESSAGE(client.has_value(), client.error().text());
   const double built = cpu_s();
-  CHECK((*client)->report().calls_total == 46218);
+  CHECK((*client)->report().requests_total == 46218);
   CHECK((*client)->report().sessions_total == 692);
   const size_t bytes = bytes_of((*client)->table());
   CHECK(bytes < 100u << 20);
 
   // A bare loop: what is left is the client.
-  ClientEvents told;
+  ClientEvents notify;
   std::vector<std::pair<int64_t, uint32_t>> ends;
   uint64_t units = 0;
   int64_t now = 0;
   const auto take = [&] {
-    for (const Event& event : told) {
-      if (const auto* ready = std::get_if<CallReady>(&event)) {
+    for (const Event& event : notify) {
+      if (const auto* ready = std::get_if<RequestReady>(&event)) {
         for (const UnitRun& run : ready->identity) units += run.count;
-        ends.emplace_back(now + int64_t{ready->output_tokens} * 15'000'000, raw(ready->call));
+        ends.emplace_back(now + int64_t{ready->output_tokens} * 15'000'000, raw(ready->request));
         std::push_heap(ends.begin(), ends.end(), std::greater<>());
       }
     }
-    told.clear();
+    notify.clear();
   };
-  (*client)->wake(Instant{0}, &told);
+  (*client)->wake(Instant{0}, &notify);
   take();
   while (!ends.empty() || (*client)->wake_at() != kNever) {
     if (!ends.empty() && ends.front().first <= (*client)->wake_at().ns) {
       std::pop_heap(ends.begin(), ends.end(), std::greater<>());
-      const auto [at, call] = ends.back();
+      const auto [at, request] = ends.back();
       ends.pop_back();
       now = at;
-      (*client)->tokens_emitted(Instant{now}, CallId{call}, 1, &told);
-      (*client)->call_finished(Instant{now}, CallId{call}, 1, false, &told);
+      (*client)->tokens_emitted(Instant{now}, RequestId{request}, 1, &notify);
+      (*client)->request_finished(Instant{now}, RequestId{request}, 1, false, &notify);
     } else {
       now = (*client)->wake_at().ns;
-      (*client)->wake(Instant{now}, &told);
+      (*client)->wake(Instant{now}, &notify);
     }
     take();
   }
@@ -206,7 +207,7 @@ TEST_CASE("the whole WEKA set fits in 100 MB and costs the client less than 0.3 
   MESSAGE("build " << (built - before) * 1e3 << " ms, run " << (ran - built) * 1e3 << " ms, table "
                    << bytes / 1024 << " KiB, " << (*client)->table().runs.size() << " runs, " << units
                    << " units sent");
-  CHECK((*client)->report().calls_finished == 46218);
+  CHECK((*client)->report().requests_finished == 46218);
   CHECK((*client)->report().sessions_ended == 692);
   CHECK(ran - before < 0.3);
 }

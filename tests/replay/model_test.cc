@@ -4,7 +4,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include "engine/base/prng.h"
-#include "fake_world.h"
+#include "fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -24,8 +24,8 @@ v1::Session random_dag(Prng* prng) {
   for (uint32_t i = 0; i < nodes; ++i) {
     v1::Node* node = nullptr;
     if (prng->chance(2, 3)) {
-      node = add_call(&session, static_cast<uint32_t>(prng->range(1, 500)),
-                      static_cast<uint32_t>(prng->range(1, 8)), time());
+      node = add_request(&session, static_cast<uint32_t>(prng->range(1, 500)),
+                         static_cast<uint32_t>(prng->range(1, 8)), time());
       if (prng->chance(1, 8))
         node->mutable_llm()->set_abort_after_tokens(static_cast<uint32_t>(prng->range(1, 9)));
     } else {
@@ -42,16 +42,16 @@ v1::Session random_dag(Prng* prng) {
   return session;
 }
 
-// C(node), or E(node, token) for token > 0, as the world saw it.
-int64_t happened(const FakeWorld& world, uint32_t call, uint32_t token) {
-  if (world.rejected.contains(call)) return kUnheard;
-  const auto emitted = world.emitted.find({call, token});
-  if (token != 0 && emitted != world.emitted.end()) return emitted->second.ns;
-  return world.finished.at(call).ns;
+// C(node), or E(node, token) for token > 0, as the backend saw it.
+int64_t happened(const FakeBackend& backend, uint32_t request, uint32_t token) {
+  if (backend.rejected.contains(request)) return kUnheard;
+  const auto emitted = backend.emitted.find({request, token});
+  if (token != 0 && emitted != backend.emitted.end()) return emitted->second.ns;
+  return backend.finished.at(request).ns;
 }
 
 void check_session(const v1::Session& session, int64_t start, const ReplayOptions& options, bool tools,
-                   const FakeWorld& world, const std::map<uint32_t, uint32_t>& calls) {
+                   const FakeBackend& backend, const std::map<uint32_t, uint32_t>& requests) {
   std::vector<int64_t> done(static_cast<size_t>(session.nodes_size()), kUnheard);
   for (int n = 0; n < session.nodes_size(); ++n) {
     CAPTURE(n);
@@ -62,13 +62,13 @@ void check_session(const v1::Session& session, int64_t start, const ReplayOption
       for (const v1::Dep& dep : node.deps()) {
         int64_t at = done[dep.node()];
         if (at != kUnheard && dep.at_output_token() > 0)
-          at = happened(world, calls.at(dep.node()), dep.at_output_token());
+          at = happened(backend, requests.at(dep.node()), dep.at_output_token());
         if (at == kUnheard) gate = INT64_MAX;
         gate = std::max(gate, gate == INT64_MAX ? gate : at + scaled(dep.delay_ns(), options.delay_scale));
         last = std::max(last, at);
       }
       if (gate == INT64_MAX) {
-        CHECK_FALSE(calls.contains(static_cast<uint32_t>(n)));
+        CHECK_FALSE(requests.contains(static_cast<uint32_t>(n)));
         continue;
       }
       const int64_t think =
@@ -77,11 +77,11 @@ void check_session(const v1::Session& session, int64_t start, const ReplayOption
       if (!tools) release = std::min(release, last + std::min(options.think_cap.ns, INT64_MAX - last));
     }
     if (node.has_llm()) {
-      REQUIRE(calls.contains(static_cast<uint32_t>(n)));
-      const uint32_t call = calls.at(static_cast<uint32_t>(n));
-      CHECK(world.sent[call].call.ready.ns == release);
-      CHECK(world.sent[call].at.ns == release);
-      done[static_cast<size_t>(n)] = happened(world, call, 0);
+      REQUIRE(requests.contains(static_cast<uint32_t>(n)));
+      const uint32_t request = requests.at(static_cast<uint32_t>(n));
+      CHECK(backend.sent[request].request.ready.ns == release);
+      CHECK(backend.sent[request].at.ns == release);
+      done[static_cast<size_t>(n)] = happened(backend, request, 0);
     } else {
       done[static_cast<size_t>(n)] = release + scaled(node.tool().duration_ns(), options.tool_scale);
     }
@@ -119,36 +119,36 @@ TEST_CASE("every release is the formula of TRACES 8, on random graphs with abort
     if (prng.chance(1, 2)) options.think_cap = Duration{static_cast<int64_t>(prng.range(0, 2)) * kSecond};
     auto client = build(plain_header(), sessions, options);
     REQUIRE(client.has_value());
-    FakeWorld world;
-    world.service = [&](const ReplayCallInfo& call) {
-      return static_cast<int64_t>(draw({seed, raw(call.session), call.node}) % 5) * kSecond / 2;
+    FakeBackend backend;
+    backend.service = [&](const ReplayRequestInfo& request) {
+      return static_cast<int64_t>(draw({seed, raw(request.session), request.node}) % 5) * kSecond / 2;
     };
     const uint64_t bad = prng.chance(1, 2) ? 6 : 0;
-    world.rejects = [&](const ReplayCallInfo& call) {
-      return bad != 0 && draw({seed, 9, raw(call.session), call.node}) % bad == 0;
+    backend.rejects = [&](const ReplayRequestInfo& request) {
+      return bad != 0 && draw({seed, 9, raw(request.session), request.node}) % bad == 0;
     };
-    world.run(client->get());
+    backend.run(client->get());
 
-    std::map<uint32_t, std::map<uint32_t, uint32_t>> calls;  // instance -> node -> call
-    for (uint32_t i = 0; i < world.sent.size(); ++i) {
-      calls[raw(world.sent[i].call.session)][world.sent[i].call.node] = i;
+    std::map<uint32_t, std::map<uint32_t, uint32_t>> requests;  // instance -> node -> request
+    for (uint32_t i = 0; i < backend.sent.size(); ++i) {
+      requests[raw(backend.sent[i].request.session)][backend.sent[i].request.node] = i;
     }
     for (uint32_t instance = 0; instance < sessions.size() * options.replicas; ++instance) {
       CAPTURE(instance);
       const v1::Session& session = sessions[instance % sessions.size()];
-      check_session(session, scaled(session.arrival_at_ns(), options.arrival_scale), options, tools, world,
-                    calls[instance]);
+      check_session(session, scaled(session.arrival_at_ns(), options.arrival_scale), options, tools, backend,
+                    requests[instance]);
     }
     const ReplayReport& report = (*client)->report();
     CHECK(report.sessions_ended == report.sessions_total);
-    CHECK(report.calls_sent == world.sent.size());
-    CHECK(report.calls_total ==
-          report.calls_finished + report.calls_aborted + report.calls_rejected + report.calls_cancelled);
-    CHECK(world.live == 0);
+    CHECK(report.requests_sent == backend.sent.size());
+    CHECK(report.requests_total == report.requests_finished + report.requests_aborted +
+                                       report.requests_rejected + report.requests_cancelled);
+    CHECK(backend.live == 0);
   }
 }
 
-TEST_CASE("any mix of options sends and answers every call, the same way twice") {
+TEST_CASE("any mix of options sends and answers every request, the same way twice") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -169,27 +169,28 @@ TEST_CASE("any mix of options sends and answers every call, the same way twice")
     options.replicas = static_cast<uint32_t>(prng.range(1, 3));
     options.on_reject = static_cast<RejectPolicy>(prng.range(0, 2));
     options.retries_max = static_cast<uint32_t>(prng.range(0, 3));
-    options.calls_max = prng.range(0, 10);
+    options.requests_max = prng.range(0, 10);
     options.seed = seed;
     const bool rejects = prng.chance(1, 2);
     std::vector<std::tuple<int64_t, uint32_t, uint32_t>> first;
     for (int twice = 0; twice < 2; ++twice) {
       auto client = build(plain_header(), sessions, options);
       REQUIRE(client.has_value());
-      FakeWorld world;
-      world.service = [&](const ReplayCallInfo& call) {
-        return static_cast<int64_t>(draw({seed, raw(call.session), call.node}) % 5) * kSecond / 2;
+      FakeBackend backend;
+      backend.service = [&](const ReplayRequestInfo& request) {
+        return static_cast<int64_t>(draw({seed, raw(request.session), request.node}) % 5) * kSecond / 2;
       };
-      world.rejects = [&](const ReplayCallInfo& call) {
-        return rejects && draw({seed, 9, raw(call.session), call.node, call.attempt}) % 4 == 0;
+      backend.rejects = [&](const ReplayRequestInfo& request) {
+        return rejects && draw({seed, 9, raw(request.session), request.node, request.attempt}) % 4 == 0;
       };
-      world.run(client->get());
+      backend.run(client->get());
       const ReplayReport& report = (*client)->report();
       CHECK(report.sessions_ended == report.sessions_total);
-      CHECK(report.calls_total == report.calls_finished + report.calls_aborted + report.calls_rejected -
-                                      report.calls_retried + report.calls_cancelled);
+      CHECK(report.requests_total == report.requests_finished + report.requests_aborted +
+                                         report.requests_rejected - report.requests_retried +
+                                         report.requests_cancelled);
       std::vector<std::tuple<int64_t, uint32_t, uint32_t>> sent;
-      for (const Sent& s : world.sent) sent.emplace_back(s.at.ns, raw(s.call.session), s.call.node);
+      for (const Sent& s : backend.sent) sent.emplace_back(s.at.ns, raw(s.request.session), s.request.node);
       if (twice == 0) first = sent;
       CHECK(sent == first);
     }
@@ -203,11 +204,11 @@ TEST_CASE("whatever the bytes of a session, it is refused with a reason or repla
     CAPTURE(seed);
     Prng prng(seed);
     v1::Session session = random_dag(&prng);
-    v1::Span* literal = session.add_arena();
+    v1::Span* literal = session.add_spans();
     literal->set_tokens(40);
     literal->set_scope(v1::SCOPE_GLOBAL);
     for (uint32_t id = 0; id < 40; ++id) literal->add_token_ids(id);
-    session.add_arena()->set_tokens(50);
+    session.add_spans()->set_tokens(50);
     for (v1::Node& node : *session.mutable_nodes()) {
       if (!node.has_llm()) continue;
       if (prng.chance(1, 2)) {
@@ -232,11 +233,11 @@ TEST_CASE("whatever the bytes of a session, it is refused with a reason or repla
       ++refused;
       continue;
     }
-    FakeWorld world;
-    world.run(client->get());
-    for (const Sent& sent : world.sent) {
+    FakeBackend backend;
+    backend.run(client->get());
+    for (const Sent& sent : backend.sent) {
       CHECK(unit_count(sent.identity) ==
-            (sent.call.prompt_tokens + sent.call.output_tokens) / (*client)->unit_tokens());
+            (sent.request.prompt_tokens + sent.request.output_tokens) / (*client)->unit_tokens());
     }
     CHECK((*client)->report().sessions_ended == 2);
     ++replayed;
@@ -254,7 +255,7 @@ TEST_CASE("units are shared exactly as far as chained block ids are, outputs fro
     std::map<std::pair<int64_t, uint64_t>, int64_t> chain;  // (previous id, symbol) -> id
     v1::Session session;
     std::vector<Contents> keys;
-    for (uint64_t calls = prng.range(1, 8); calls > 0; --calls) {
+    for (uint64_t requests = prng.range(1, 8); requests > 0; --requests) {
       Contents key;
       if (!keys.empty()) key = keys[prng.range(0, keys.size() - 1)];
       if (!key.empty() && prng.chance(1, 3)) key.resize(prng.range(0, key.size()));
@@ -264,8 +265,8 @@ TEST_CASE("units are shared exactly as far as chained block ids are, outputs fro
         key.push_back(chain.try_emplace({previous, prng.range(0, 1)}, id).first->second);
       }
       const auto tail = static_cast<uint32_t>(prng.range(0, kBlock - 1));
-      v1::Node* node = add_call(&session, static_cast<uint32_t>(key.size()) * kBlock + tail,
-                                static_cast<uint32_t>(prng.range(1, 12)));
+      v1::Node* node = add_request(&session, static_cast<uint32_t>(key.size()) * kBlock + tail,
+                                   static_cast<uint32_t>(prng.range(1, 12)));
       std::vector<std::pair<int64_t, uint32_t>> runs;
       for (const int64_t id : key) {
         if (!runs.empty() && runs.back().first + runs.back().second == id && prng.chance(3, 4)) {
@@ -282,9 +283,9 @@ TEST_CASE("units are shared exactly as far as chained block ids are, outputs fro
     options.mode = ReplayMode::kClosedLoop;
     auto client = build(plain_header(kBlock), {session}, options);
     REQUIRE(client.has_value());
-    FakeWorld world;
-    world.run(client->get());
-    REQUIRE(world.sent.size() == keys.size());
+    FakeBackend backend;
+    backend.run(client->get());
+    REQUIRE(backend.sent.size() == keys.size());
 
     std::vector<Contents> contents;
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -294,9 +295,9 @@ TEST_CASE("units are shared exactly as far as chained block ids are, outputs fro
         known = keys[later];
         break;
       }
-      const v1::LlmCall& call = session.nodes(static_cast<int>(i)).llm();
+      const v1::LlmRequest& request = session.nodes(static_cast<int>(i)).llm();
       Contents units;
-      for (uint32_t u = 0; u < (call.prompt_tokens() + call.output_tokens()) / unit; ++u) {
+      for (uint32_t u = 0; u < (request.prompt_tokens() + request.output_tokens()) / unit; ++u) {
         const uint32_t block = u * unit / kBlock;
         units.push_back(block < known.size() ? known[block] : -1 - static_cast<int64_t>(i));
       }
@@ -306,7 +307,7 @@ TEST_CASE("units are shared exactly as far as chained block ids are, outputs fro
       for (size_t j = 0; j < keys.size(); ++j) {
         CAPTURE(i);
         CAPTURE(j);
-        CHECK(common(world.sent[i], world.sent[j]) == common(contents[i], contents[j]));
+        CHECK(common(backend.sent[i], backend.sent[j]) == common(contents[i], contents[j]));
       }
     }
   }
@@ -319,20 +320,20 @@ TEST_CASE("units are shared exactly as far as token ids are, outputs from the su
     const auto unit = static_cast<uint32_t>(prng.range(1, 5));
     v1::Session session;
     std::vector<Contents> prompts;
-    for (uint64_t calls = prng.range(1, 7); calls > 0; --calls) {
+    for (uint64_t requests = prng.range(1, 7); requests > 0; --requests) {
       Contents tokens;
       if (!prompts.empty()) tokens = prompts[prng.range(0, prompts.size() - 1)];
       if (prng.chance(1, 3)) tokens.resize(prng.range(0, tokens.size()));
       for (uint64_t more = prng.range(1, 9); more > 0; --more)
         tokens.push_back(static_cast<int64_t>(prng.range(0, 1)));
-      v1::Node* node =
-          add_call(&session, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(prng.range(1, 9)));
+      v1::Node* node = add_request(&session, static_cast<uint32_t>(tokens.size()),
+                                   static_cast<uint32_t>(prng.range(1, 9)));
       for (size_t at = 0; at < tokens.size();) {  // cut at random
         const size_t take = std::min<size_t>(tokens.size() - at, prng.range(1, 7));
         v1::SpanRun* run = node->mutable_llm()->add_prompt();
-        run->set_first(static_cast<uint32_t>(session.arena_size()));
+        run->set_first(static_cast<uint32_t>(session.spans_size()));
         run->set_count(1);
-        v1::Span* span = session.add_arena();
+        v1::Span* span = session.add_spans();
         span->set_tokens(static_cast<uint32_t>(take));
         span->set_scope(v1::SCOPE_SESSION);
         for (; span->token_ids_size() < static_cast<int>(take); ++at) {
@@ -346,8 +347,8 @@ TEST_CASE("units are shared exactly as far as token ids are, outputs from the su
     options.mode = ReplayMode::kClosedLoop;
     auto client = build(plain_header(), {session}, options);
     REQUIRE(client.has_value());
-    FakeWorld world;
-    world.run(client->get());
+    FakeBackend backend;
+    backend.run(client->get());
     std::vector<Contents> contents;
     for (size_t i = 0; i < prompts.size(); ++i) {
       Contents known = prompts[i];
@@ -365,7 +366,7 @@ TEST_CASE("units are shared exactly as far as token ids are, outputs from the su
       for (size_t j = 0; j < prompts.size(); ++j) {
         CAPTURE(i);
         CAPTURE(j);
-        CHECK(common(world.sent[i], world.sent[j]) == common(contents[i], contents[j]) / unit);
+        CHECK(common(backend.sent[i], backend.sent[j]) == common(contents[i], contents[j]) / unit);
       }
     }
   }

@@ -1,39 +1,39 @@
 #include <doctest/doctest.h>
 
-#include "fake_world.h"
+#include "fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
 
-FakeWorld replay(const std::vector<v1::Session>& sessions, ReplayOptions options = {},
-                 std::function<void(FakeWorld*)> set_up = {}, ReplayReport* report = nullptr) {
+FakeBackend replay(const std::vector<v1::Session>& sessions, ReplayOptions options = {},
+                   std::function<void(FakeBackend*)> set_up = {}, ReplayReport* report = nullptr) {
   auto client = build(plain_header(), sessions, options);
   REQUIRE_MESSAGE(client.has_value(), client.error().text());
-  FakeWorld world;
-  if (set_up) set_up(&world);
-  world.run(client->get());
+  FakeBackend backend;
+  if (set_up) set_up(&backend);
+  backend.run(client->get());
   if (report != nullptr) *report = (*client)->report();
-  return world;
+  return backend;
 }
 
-// call 0 (1 s) -> tool (2 s) -> call 2 with 10 s of think time, which also waits for call 0.
+// request 0 (1 s) -> tool (2 s) -> request 2 with 10 s of think time, which also waits for request 0.
 v1::Session tool_session() {
   v1::Session session;
   session.set_id("tool");
   session.set_arrival_at_ns(5 * kSecond);
-  add_call(&session, 100, 10)->set_start_offset_ns(kSecond);
+  add_request(&session, 100, 10)->set_start_offset_ns(kSecond);
   add_dep(add_tool(&session, 2 * kSecond), 0, kSecond / 2);
-  v1::Node* last = add_call(&session, 120, 10, 10 * kSecond);
+  v1::Node* last = add_request(&session, 120, 10, 10 * kSecond);
   add_dep(last, 0);
   add_dep(last, 1);
   return session;
 }
 
-std::vector<int64_t> times(const FakeWorld& world) {
+std::vector<int64_t> times(const FakeBackend& backend) {
   std::vector<int64_t> at;
-  for (const Sent& sent : world.sent) at.push_back(sent.at.ns);
+  for (const Sent& sent : backend.sent) at.push_back(sent.at.ns);
   return at;
 }
 
@@ -41,10 +41,10 @@ std::vector<int64_t> times(const FakeWorld& world) {
 
 TEST_CASE("requests are numbered by their place in the session, not by when they are sent") {
   v1::Session session;
-  add_call(&session, 100, 10)->set_start_offset_ns(3 * kSecond);
+  add_request(&session, 100, 10)->set_start_offset_ns(3 * kSecond);
   add_dep(add_tool(&session, kSecond), 0);
-  add_call(&session, 100, 10)->set_start_offset_ns(2 * kSecond);
-  add_call(&session, 100, 10)->set_start_offset_ns(kSecond);
+  add_request(&session, 100, 10)->set_start_offset_ns(2 * kSecond);
+  add_request(&session, 100, 10)->set_start_offset_ns(kSecond);
   auto client = build(plain_header(), {session, session}, {});
   REQUIRE(client.has_value());
   ClientEvents events;
@@ -53,7 +53,7 @@ TEST_CASE("requests are numbered by their place in the session, not by when they
     events.clear();
     (*client)->wake(at, &events);
     for (const Event& event : events) {
-      if (const auto* ready = std::get_if<CallReady>(&event)) sent.push_back(ready->key());
+      if (const auto* ready = std::get_if<RequestReady>(&event)) sent.push_back(ready->key());
     }
   }
   std::vector<RequestKey> expected;
@@ -63,12 +63,13 @@ TEST_CASE("requests are numbered by their place in the session, not by when they
   CHECK(sent == expected);
 }
 
-TEST_CASE("a call is released think time after the last thing it waits for, delays and tool time included") {
-  const FakeWorld world = replay({tool_session()});
+TEST_CASE(
+    "a request is released think time after the last thing it waits for, delays and tool time included") {
+  const FakeBackend backend = replay({tool_session()});
   // root at 5 + 1; done 7; tool from 7.5 to 9.5; think 10
-  CHECK(times(world) == std::vector<int64_t>{6 * kSecond, 19'500'000'000});
-  REQUIRE(world.ended.size() == 1);
-  CHECK(world.ended[0].first.ns == 20'500'000'000);
+  CHECK(times(backend) == std::vector<int64_t>{6 * kSecond, 19'500'000'000});
+  REQUIRE(backend.ended.size() == 1);
+  CHECK(backend.ended[0].first.ns == 20'500'000'000);
 }
 
 TEST_CASE("each scale stretches its own kind of time, and the cap spares tools where tools are known") {
@@ -84,8 +85,8 @@ TEST_CASE("each scale stretches its own kind of time, and the cap spares tools w
 
 TEST_CASE("without tool nodes the cap limits the whole gap, delays included") {
   v1::Session session;
-  add_call(&session, 100, 10);
-  add_dep(add_call(&session, 100, 10, 50 * kSecond), 0, 20 * kSecond);
+  add_request(&session, 100, 10);
+  add_dep(add_request(&session, 100, 10, 50 * kSecond), 0, 20 * kSecond);
   ReplayOptions options;
   CHECK(times(replay({session}, options)) == std::vector<int64_t>{0, 71 * kSecond});
   options.think_cap = Duration{60 * kSecond};
@@ -95,10 +96,10 @@ TEST_CASE("without tool nodes the cap limits the whole gap, delays included") {
 TEST_CASE("a faster server shortens the session and a slower one stretches it") {
   for (const int64_t service : {kSecond / 10, kSecond, 100 * kSecond}) {
     CAPTURE(service);
-    const FakeWorld world = replay({tool_session()}, {}, [&](FakeWorld* w) {
-      w->service = [=](const ReplayCallInfo&) { return service; };
+    const FakeBackend backend = replay({tool_session()}, {}, [&](FakeBackend* w) {
+      w->service = [=](const ReplayRequestInfo&) { return service; };
     });
-    CHECK(times(world)[1] - times(world)[0] == service + 12'500'000'000);
+    CHECK(times(backend)[1] - times(backend)[0] == service + 12'500'000'000);
   }
 }
 
@@ -106,8 +107,8 @@ TEST_CASE("a negative delay takes from the think time, but nothing starts before
   for (const int64_t think : {int64_t{0}, 3 * kSecond}) {
     v1::Session session;
     session.set_arrival_at_ns(kSecond);
-    add_call(&session, 100, 10);
-    add_dep(add_call(&session, 100, 10, think), 0, -2 * kSecond);
+    add_request(&session, 100, 10);
+    add_dep(add_request(&session, 100, 10, think), 0, -2 * kSecond);
     CHECK(times(replay({session}))[1] == 2 * kSecond + (think == 0 ? 0 : kSecond));
   }
 }
@@ -115,151 +116,153 @@ TEST_CASE("a negative delay takes from the think time, but nothing starts before
 TEST_CASE(
     "successors without delay are sent at the same instant, in node order, after all their dependencies") {
   v1::Session session;
-  add_call(&session, 100, 10);
-  for (int i = 0; i < 3; ++i) add_dep(add_call(&session, 100, 10), 0);
-  v1::Node* join = add_call(&session, 100, 10);
+  add_request(&session, 100, 10);
+  for (int i = 0; i < 3; ++i) add_dep(add_request(&session, 100, 10), 0);
+  v1::Node* join = add_request(&session, 100, 10);
   for (uint32_t i = 1; i < 4; ++i) add_dep(join, i);
-  const FakeWorld world = replay({session}, {}, [](FakeWorld* w) {
-    w->service = [](const ReplayCallInfo& call) { return (5 - int64_t{call.node}) * kSecond; };
+  const FakeBackend backend = replay({session}, {}, [](FakeBackend* w) {
+    w->service = [](const ReplayRequestInfo& request) { return (5 - int64_t{request.node}) * kSecond; };
   });
-  REQUIRE(world.sent.size() == 5);
-  for (uint32_t i = 0; i < 5; ++i) CHECK(world.sent[i].call.node == i);
-  CHECK(times(world) == std::vector<int64_t>{0, 5 * kSecond, 5 * kSecond, 5 * kSecond, 9 * kSecond});
+  REQUIRE(backend.sent.size() == 5);
+  for (uint32_t i = 0; i < 5; ++i) CHECK(backend.sent[i].request.node == i);
+  CHECK(times(backend) == std::vector<int64_t>{0, 5 * kSecond, 5 * kSecond, 5 * kSecond, 9 * kSecond});
 }
 
-TEST_CASE("a sub-agent is spawned after its parent's call and joined by the parent's next one") {
+TEST_CASE("a sub-agent is spawned after its parent's request and joined by the parent's next one") {
   v1::Session session;
   session.add_agents()->set_name("main");
   session.add_agents()->set_name("explore");
-  add_call(&session, 100, 10);
-  v1::Node* inner = add_call(&session, 50, 10);
+  add_request(&session, 100, 10);
+  v1::Node* inner = add_request(&session, 50, 10);
   inner->set_agent(1);
   add_dep(inner, 0, kSecond, 0, v1::DEP_SPAWN);
-  v1::Node* second = add_call(&session, 60, 10);
+  v1::Node* second = add_request(&session, 60, 10);
   second->set_agent(1);
   add_dep(second, 1);
   v1::Node* opaque = session.add_nodes();
   opaque->mutable_opaque()->set_duration_ns(10 * kSecond);
   add_dep(opaque, 0, 0, 0, v1::DEP_SPAWN);
-  v1::Node* join = add_call(&session, 200, 10);
+  v1::Node* join = add_request(&session, 200, 10);
   add_dep(join, 0, 0, 0, v1::DEP_CONTROL);
   add_dep(join, 2, kSecond, 0, v1::DEP_JOIN);
   add_dep(join, 3, 0, 0, v1::DEP_JOIN);
-  const FakeWorld world = replay({session});
-  CHECK(times(world) == std::vector<int64_t>{0, 2 * kSecond, 3 * kSecond, 11 * kSecond});
-  CHECK(world.sent[1].call.agent == 1);
+  const FakeBackend backend = replay({session});
+  CHECK(times(backend) == std::vector<int64_t>{0, 2 * kSecond, 3 * kSecond, 11 * kSecond});
+  CHECK(backend.sent[1].request.agent == 1);
 }
 
 TEST_CASE("a background tool holds up only who lists it, and the session's end") {
   v1::Session session;
-  add_call(&session, 100, 10);
+  add_request(&session, 100, 10);
   add_dep(add_tool(&session, 100 * kSecond, true), 0);
-  add_dep(add_call(&session, 100, 10), 0);
-  const FakeWorld world = replay({session});
-  CHECK(times(world) == std::vector<int64_t>{0, kSecond});
-  CHECK(world.ended[0].first.ns == 101 * kSecond);
+  add_dep(add_request(&session, 100, 10), 0);
+  const FakeBackend backend = replay({session});
+  CHECK(times(backend) == std::vector<int64_t>{0, kSecond});
+  CHECK(backend.ended[0].first.ns == 101 * kSecond);
 }
 
 TEST_CASE("a dependency on an output token is satisfied when that token exists") {
   v1::Session session;
-  add_call(&session, 100, 10);
-  add_dep(add_call(&session, 100, 10), 0, 0, 4);
+  add_request(&session, 100, 10);
+  add_dep(add_request(&session, 100, 10), 0, 0, 4);
   add_dep(add_tool(&session, 0), 0, 0, 1);
-  add_dep(add_call(&session, 100, 10), 2);
-  add_dep(add_call(&session, 100, 10), 0, 0, 10);
-  add_dep(add_call(&session, 100, 10), 0, 0, 99);  // never comes: counts at the end
-  const FakeWorld world = replay({session});
-  CHECK(world.sent[0].triggers == std::vector<uint32_t>{4});
+  add_dep(add_request(&session, 100, 10), 2);
+  add_dep(add_request(&session, 100, 10), 0, 0, 10);
+  add_dep(add_request(&session, 100, 10), 0, 0, 99);  // never comes: counts at the end
+  const FakeBackend backend = replay({session});
+  CHECK(backend.sent[0].triggers == std::vector<uint32_t>{4});
   std::map<uint32_t, int64_t> at;
-  for (const Sent& sent : world.sent) at[sent.call.node] = sent.at.ns;
+  for (const Sent& sent : backend.sent) at[sent.request.node] = sent.at.ns;
   CHECK(at == std::map<uint32_t, int64_t>{
                   {0, 0}, {1, 4 * kSecond / 10}, {3, kSecond / 10}, {4, kSecond}, {5, kSecond}});
 }
 
-TEST_CASE("abort_after_tokens cancels the call there, and what follows goes on from the end of the call") {
+TEST_CASE(
+    "abort_after_tokens cancels the request there, and what follows goes on from the end of the request") {
   v1::Session session;
-  add_call(&session, 100, 10)->mutable_llm()->set_abort_after_tokens(3);
-  add_dep(add_call(&session, 100, 10), 0);
+  add_request(&session, 100, 10)->mutable_llm()->set_abort_after_tokens(3);
+  add_dep(add_request(&session, 100, 10), 0);
   ReplayReport report;
-  const FakeWorld world = replay({session}, {}, {}, &report);
-  CHECK(world.sent[0].triggers == std::vector<uint32_t>{3});
-  REQUIRE(world.cancelled.size() == 1);
-  CHECK(world.cancelled[0].first.ns == 3 * kSecond / 10);
-  CHECK(times(world) == std::vector<int64_t>{0, 3 * kSecond / 10});
-  CHECK(report.calls_aborted == 1);
-  CHECK(report.calls_finished == 1);
+  const FakeBackend backend = replay({session}, {}, {}, &report);
+  CHECK(backend.sent[0].triggers == std::vector<uint32_t>{3});
+  REQUIRE(backend.cancelled.size() == 1);
+  CHECK(backend.cancelled[0].first.ns == 3 * kSecond / 10);
+  CHECK(times(backend) == std::vector<int64_t>{0, 3 * kSecond / 10});
+  CHECK(report.requests_aborted == 1);
+  CHECK(report.requests_finished == 1);
   CHECK(report.sessions_failed == 0);
 }
 
-TEST_CASE("a rejected call cancels what depends on it, and only that") {
+TEST_CASE("a rejected request cancels what depends on it, and only that") {
   v1::Session session;
-  add_call(&session, 100, 10);
-  add_dep(add_call(&session, 999, 10), 0);           // rejected
-  add_dep(add_call(&session, 100, 10, kSecond), 0);  // independent of it
+  add_request(&session, 100, 10);
+  add_dep(add_request(&session, 999, 10), 0);           // rejected
+  add_dep(add_request(&session, 100, 10, kSecond), 0);  // independent of it
   add_dep(add_tool(&session, 5 * kSecond), 1);
-  add_dep(add_call(&session, 100, 10), 3);
-  v1::Node* both = add_call(&session, 100, 10);
+  add_dep(add_request(&session, 100, 10), 3);
+  v1::Node* both = add_request(&session, 100, 10);
   add_dep(both, 2);
   add_dep(both, 4);
-  const auto reject_long = [](FakeWorld* w) {
-    w->rejects = [](const ReplayCallInfo& call) { return call.prompt_tokens == 999; };
+  const auto reject_long = [](FakeBackend* w) {
+    w->rejects = [](const ReplayRequestInfo& request) { return request.prompt_tokens == 999; };
   };
   ReplayReport report;
   ReplayOptions options;
-  const FakeWorld failed = replay({session}, options, reject_long, &report);
+  const FakeBackend failed = replay({session}, options, reject_long, &report);
   CHECK(times(failed) == std::vector<int64_t>{0, kSecond, 2 * kSecond});
   CHECK(failed.ended[0].first.ns == 3 * kSecond);
   CHECK(report.sessions_failed == 1);
-  CHECK(report.calls_rejected == 1);
-  CHECK(report.calls_cancelled == 2);
-  CHECK(report.calls_total == report.calls_finished + report.calls_rejected + report.calls_cancelled);
+  CHECK(report.requests_rejected == 1);
+  CHECK(report.requests_cancelled == 2);
+  CHECK(report.requests_total ==
+        report.requests_finished + report.requests_rejected + report.requests_cancelled);
 
-  options.on_reject = RejectPolicy::kSkipCall;
-  const FakeWorld skipped = replay({session}, options, reject_long, &report);
+  options.on_reject = RejectPolicy::kSkipRequest;
+  const FakeBackend skipped = replay({session}, options, reject_long, &report);
   CHECK(times(skipped) == std::vector<int64_t>{0, kSecond, 2 * kSecond, 6 * kSecond, 7 * kSecond});
   CHECK(report.sessions_failed == 0);
-  CHECK(report.calls_cancelled == 0);
+  CHECK(report.requests_cancelled == 0);
 }
 
 TEST_CASE("a retry comes after a backoff that doubles, under a new id, until the tries are used up") {
   v1::Session session;
-  add_call(&session, 999, 10);
+  add_request(&session, 999, 10);
   ReplayOptions options;
   options.on_reject = RejectPolicy::kRetry;
   options.retries_max = 3;
   options.retry_backoff = Duration{kSecond};
   ReplayReport report;
-  const FakeWorld world = replay(
-      {session}, options, [](FakeWorld* w) { w->rejects = [](const ReplayCallInfo&) { return true; }; },
+  const FakeBackend backend = replay(
+      {session}, options, [](FakeBackend* w) { w->rejects = [](const ReplayRequestInfo&) { return true; }; },
       &report);
-  REQUIRE(world.sent.size() == 4);
-  for (uint32_t i = 0; i < 4; ++i) CHECK(world.sent[i].call.attempt == i);
+  REQUIRE(backend.sent.size() == 4);
+  for (uint32_t i = 0; i < 4; ++i) CHECK(backend.sent[i].request.attempt == i);
   for (uint32_t i = 1; i < 4; ++i) {
-    const int64_t wait = times(world)[i] - times(world)[i - 1];
+    const int64_t wait = times(backend)[i] - times(backend)[i - 1];
     CHECK(wait >= (kSecond << (i - 1)) / 2);
     CHECK(wait <= kSecond << (i - 1));
   }
-  CHECK(report.calls_retried == 3);
-  CHECK(report.calls_rejected == 4);
+  CHECK(report.requests_retried == 3);
+  CHECK(report.requests_rejected == 4);
   CHECK(report.sessions_failed == 1);
-  CHECK(world.ended.size() == 1);
+  CHECK(backend.ended.size() == 1);
 }
 
 // 16 tries with an hour before the first: the longest wait is below 2^57 ns, so doubling never overflows.
 TEST_CASE("a retry's backoff doubles without overflow up to the most that options allow") {
   v1::Session session;
-  add_call(&session, 999, 10);
+  add_request(&session, 999, 10);
   ReplayOptions options;
   options.on_reject = RejectPolicy::kRetry;
   options.retries_max = 16;
   options.retry_backoff = Duration{3'600 * kSecond};
   ReplayReport report;
-  const FakeWorld world = replay(
-      {session}, options, [](FakeWorld* w) { w->rejects = [](const ReplayCallInfo&) { return true; }; },
+  const FakeBackend backend = replay(
+      {session}, options, [](FakeBackend* w) { w->rejects = [](const ReplayRequestInfo&) { return true; }; },
       &report);
-  REQUIRE(world.sent.size() == 17);
+  REQUIRE(backend.sent.size() == 17);
   for (uint32_t i = 1; i < 17; ++i) {
-    const int64_t wait = times(world)[i] - times(world)[i - 1];
+    const int64_t wait = times(backend)[i] - times(backend)[i - 1];
     CHECK(wait >= 3'600 * kSecond / 2 * (int64_t{1} << (i - 1)));
     CHECK(wait <= 3'600 * kSecond * (int64_t{1} << (i - 1)));
   }
@@ -274,11 +277,13 @@ TEST_CASE("open loop sends at recorded times whatever has completed, and counts 
   v1::Session session;
   session.set_arrival_at_ns(10 * kSecond);
   for (const int64_t at : {10, 12, 15}) {
-    v1::Node* call = add_call(&session, 100, 10, 77 * kSecond);
-    call->mutable_llm()->set_recorded_at_ns(at * kSecond);
-    if (session.nodes_size() > 1) add_dep(call, static_cast<uint32_t>(session.nodes_size()) - 2, kSecond);
+    v1::Node* request = add_request(&session, 100, 10, 77 * kSecond);
+    request->mutable_llm()->set_recorded_at_ns(at * kSecond);
+    if (session.nodes_size() > 1) add_dep(request, static_cast<uint32_t>(session.nodes_size()) - 2, kSecond);
   }
-  const auto slow = [](FakeWorld* w) { w->service = [](const ReplayCallInfo&) { return 3 * kSecond - 1; }; };
+  const auto slow = [](FakeBackend* w) {
+    w->service = [](const ReplayRequestInfo&) { return 3 * kSecond - 1; };
+  };
   ReplayReport report;
   ReplayOptions options;
   options.mode = ReplayMode::kOpenLoop;
@@ -299,17 +304,17 @@ TEST_CASE("open loop sends at recorded times whatever has completed, and counts 
 TEST_CASE("a late wake changes when things are told, not when they were due") {
   auto client = build(plain_header(), {tool_session()}, {});
   REQUIRE(client.has_value());
-  ClientEvents told;
-  (*client)->wake(Instant{8 * kSecond}, &told);
-  REQUIRE(told.size() == 1);
-  CHECK((*client)->call_info(CallId{0}).ready.ns == 6 * kSecond);
-  told.clear();
-  (*client)->call_finished(Instant{9 * kSecond}, CallId{0}, 10, false, &told);
-  CHECK(told.empty());
+  ClientEvents notify;
+  (*client)->wake(Instant{8 * kSecond}, &notify);
+  REQUIRE(notify.size() == 1);
+  CHECK((*client)->request_info(RequestId{0}).ready.ns == 6 * kSecond);
+  notify.clear();
+  (*client)->request_finished(Instant{9 * kSecond}, RequestId{0}, 10, false, &notify);
+  CHECK(notify.empty());
   CHECK((*client)->wake_at().ns == 9'500'000'000);
-  (*client)->wake(Instant{100 * kSecond}, &told);
-  REQUIRE(told.size() == 1);
-  CHECK((*client)->call_info(CallId{1}).ready.ns == 21'500'000'000);
+  (*client)->wake(Instant{100 * kSecond}, &notify);
+  REQUIRE(notify.size() == 1);
+  CHECK((*client)->request_info(RequestId{1}).ready.ns == 21'500'000'000);
   CHECK((*client)->wake_at() == kNever);
 }
 
@@ -320,18 +325,18 @@ TEST_CASE("waits and tokens are reported by where their numbers come from") {
     entry->set_field(field);
     entry->set_prov(prov);
   };
-  policy("LlmCall.prompt_tokens", v1::RECORDED);
-  policy("LlmCall.output_tokens", v1::ESTIMATED);
-  policy("LlmCall.think_ns", v1::DERIVED);
+  policy("LlmRequest.prompt_tokens", v1::RECORDED);
+  policy("LlmRequest.output_tokens", v1::ESTIMATED);
+  policy("LlmRequest.think_ns", v1::DERIVED);
   policy("ToolCall.duration_ns", v1::SYNTHESISED);
   policy("Dep.delay_ns", v1::UNKNOWN);
   v1::Session session = tool_session();
   v1::ProvOverride* override = session.mutable_nodes(2)->add_prov();
-  override->set_field(v1::LlmCall::kPromptTokensFieldNumber);
+  override->set_field(v1::LlmRequest::kPromptTokensFieldNumber);
   override->set_prov(v1::ESTIMATED);
   auto client = build(header, {session}, {});
   REQUIRE(client.has_value());
-  FakeWorld().run(client->get());
+  FakeBackend().run(client->get());
   const ReplayReport& report = (*client)->report();
   CHECK(report.prompt_tokens.sourced() == 100);
   CHECK(report.prompt_tokens.made() == 120);

@@ -15,32 +15,32 @@ v1::Span span(v1::Role role, uint32_t tokens, uint32_t turn, v1::Modality modali
 }  // namespace
 
 TEST_CASE("replay roles: spans become runs of roles; what the trace does not say is counted") {
-  const v1::Span arena[] = {span(v1::INST, 10, 0), span(v1::USER, 5, 1), span(v1::USER, 3, 1),
-                            span(v1::OBS, 8, 2, v1::IMAGE), span(v1::ROLE_UNKNOWN, 4, 9)};
+  const v1::Span session_spans[] = {span(v1::INST, 10, 0), span(v1::USER, 5, 1), span(v1::USER, 3, 1),
+                                    span(v1::OBS, 8, 2, v1::IMAGE), span(v1::ROLE_UNKNOWN, 4, 9)};
   const v1::Span shared = span(v1::DELIM, 2, 0);
   const FindSpan find = [&](uint32_t table, uint32_t index) -> const v1::Span* {
     if (table == 1) return index == 0 ? &shared : nullptr;
-    return index < 5 ? &arena[index] : nullptr;
+    return index < 5 ? &session_spans[index] : nullptr;
   };
-  v1::LlmCall call;
-  call.set_turn(3);
+  v1::LlmRequest request;
+  request.set_turn(3);
   const auto add = [&](uint32_t table, uint32_t first, uint32_t count, uint32_t keep) {
-    v1::SpanRun* run = call.add_prompt();
+    v1::SpanRun* run = request.add_prompt();
     run->set_table(table), run->set_first(first), run->set_count(count), run->set_keep_tokens(keep);
   };
   add(1, 0, 1, 0);
   add(0, 0, 4, 6);  // of the image only 6 tokens
   add(0, 4, 1, 0);
-  call.set_prompt_tokens(2 + 10 + 8 + 6 + 4 + 7);
-  const PromptRoles roles = prompt_roles(call, find);
+  request.set_prompt_tokens(2 + 10 + 8 + 6 + 4 + 7);
+  const PromptRoles roles = prompt_roles(request, find);
   REQUIRE(roles.runs.size() == 5);
   CHECK(roles.runs[0] == RoleRun{{0, Modal::kText, Semantic::kDelim}, 2});
   CHECK(roles.runs[2] == RoleRun{{1, Modal::kText, Semantic::kUser}, 8});
   CHECK(roles.runs[3] == RoleRun{{2, Modal::kImage, Semantic::kObs}, 6});
-  CHECK(roles.runs[4] == RoleRun{{3, Modal::kText, Semantic::kUser}, 11});  // turn 9 is at most the call's
+  CHECK(roles.runs[4] == RoleRun{{3, Modal::kText, Semantic::kUser}, 11});  // turn 9 is at most the request's
   CHECK(roles.unknown_tokens == 11);
-  call.set_prompt_tokens(4);
-  const PromptRoles cut = prompt_roles(call, find);
+  request.set_prompt_tokens(4);
+  const PromptRoles cut = prompt_roles(request, find);
   REQUIRE(cut.runs.size() == 2);
   CHECK(cut.runs[1].count == 2);
   CHECK(cut.unknown_tokens == 0);

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fake_world.h"
+#include "fake_backend.h"
 #include "tests/support/source_dir.h"
 
 using namespace kvtwin;
@@ -26,25 +26,26 @@ struct Source {
   std::vector<std::vector<int64_t>> ids;  // by node
 };
 
-int64_t nanoseconds(const nlohmann::json& call, const char* key) {
-  return call.contains(key) && call[key].is_number() ? static_cast<int64_t>(call[key].get<double>() * 1e9)
-                                                     : 0;
+int64_t nanoseconds(const nlohmann::json& request, const char* key) {
+  return request.contains(key) && request[key].is_number()
+             ? static_cast<int64_t>(request[key].get<double>() * 1e9)
+             : 0;
 }
 
-// The main agent's calls, one after the other.
+// The main agent's requests, one after the other.
 Source read_main_agent(const std::filesystem::path& path) {
   Source source;
   std::ifstream file(path);
   const auto trace = nlohmann::json::parse(file);
   source.session.set_id(trace["id"].get<std::string>());
-  for (const auto& call : trace["requests"]) {
-    if (call["type"] == "subagent") continue;
-    v1::Node* node = add_call(&source.session, call["in"].get<uint32_t>(), call["out"].get<uint32_t>(),
-                              nanoseconds(call, "think_time"));
-    node->mutable_llm()->set_recorded_at_ns(nanoseconds(call, "t"));
-    node->mutable_llm()->set_recorded_service_ns(nanoseconds(call, "api_time"));
+  for (const auto& request : trace["requests"]) {
+    if (request["type"] == "subagent") continue;
+    v1::Node* node = add_request(&source.session, request["in"].get<uint32_t>(),
+                                 request["out"].get<uint32_t>(), nanoseconds(request, "think_time"));
+    node->mutable_llm()->set_recorded_at_ns(nanoseconds(request, "t"));
+    node->mutable_llm()->set_recorded_service_ns(nanoseconds(request, "api_time"));
     if (!source.ids.empty()) add_dep(node, static_cast<uint32_t>(source.ids.size()) - 1);
-    source.ids.push_back(call["hash_ids"].get<std::vector<int64_t>>());
+    source.ids.push_back(request["hash_ids"].get<std::vector<int64_t>>());
     std::vector<std::pair<int64_t, uint32_t>> runs;
     for (const int64_t id : source.ids.back()) {
       if (!runs.empty() && runs.back().first + runs.back().second == id) {
@@ -89,19 +90,19 @@ TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and 
     options.page_tokens = page;
     auto client = build(header, sessions, options);
     REQUIRE_MESSAGE(client.has_value(), client.error().text());
-    FakeWorld world;
-    world.run(client->get());
+    FakeBackend backend;
+    backend.run(client->get());
     std::map<uint32_t, const Sent*> last;  // by session
     uint64_t pairs = 0, extended = 0, outputs_reused = 0;
-    for (const Sent& sent : world.sent) {
-      const uint32_t s = raw(sent.call.session);
+    for (const Sent& sent : backend.sent) {
+      const uint32_t s = raw(sent.request.session);
       const Sent* before = std::exchange(last[s], &sent);
       if (before == nullptr) continue;
       CAPTURE(s);
-      CAPTURE(sent.call.node);
-      REQUIRE(sent.call.node == before->call.node + 1);
-      const auto& old_ids = sources[s].ids[before->call.node];
-      const auto& new_ids = sources[s].ids[sent.call.node];
+      CAPTURE(sent.request.node);
+      REQUIRE(sent.request.node == before->request.node + 1);
+      const auto& old_ids = sources[s].ids[before->request.node];
+      const auto& new_ids = sources[s].ids[sent.request.node];
       const uint64_t shared = common_ids(old_ids, new_ids);
       const uint64_t units = common_units(before->identity, sent.identity);
       const uint64_t per_block = 64 / page;
@@ -110,13 +111,13 @@ TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and 
         CHECK(units == shared * per_block);  // nothing of the output is in the next prompt
         continue;
       }
-      // The next prompt extends this one: it says what this call's output was, as far as it reaches.
-      const uint64_t whole = (uint64_t{before->call.prompt_tokens} + before->call.output_tokens) / page;
+      // The next prompt extends this one: it says what this request's output was, as far as it reaches.
+      const uint64_t whole = (uint64_t{before->request.prompt_tokens} + before->request.output_tokens) / page;
       CHECK(units == std::min<uint64_t>(whole, new_ids.size() * per_block));
       ++extended;
       outputs_reused += units - shared * per_block;
     }
-    CHECK(world.ended.size() == sessions.size());
+    CHECK(backend.ended.size() == sessions.size());
     CHECK(pairs > 500);
     CHECK(extended * 100 > pairs * 85);
     CHECK(outputs_reused > 0);

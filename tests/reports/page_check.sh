@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The report in headless Chromium, from file://: no console error, no request, no empty plot, stacks at the sums of their
 # values, in light and dark;
-# with 50,000 calls ready within 2 s and below 5 MB. Exit 77 (skipped) where there is no Chromium.
+# with 50,000 requests ready within 2 s and below 5 MB. Exit 77 (skipped) where there is no Chromium.
 #
 #   tests/reports/page_check.sh KVTWIN NODE
 set -euo pipefail
@@ -15,34 +15,34 @@ trap 'rm -rf "$here"' EXIT
 small=$root/scenarios/coding_agents_small.textproto
 
 "$kvtwin" run "$small" --out="$here/a" --quiet > /dev/null
-"$kvtwin" run "$small" --set=limits.calls_max=4 --out="$here/b" --quiet > /dev/null
-"$kvtwin" sweep "$small" --vary=limits.calls_max=4..32*2 --vary=memory.gpu_pages=6000,9000 --out="$here/s" --quiet > /dev/null
+"$kvtwin" run "$small" --set=limits.requests_max=4 --out="$here/b" --quiet > /dev/null
+"$kvtwin" sweep "$small" --vary=limits.requests_max=4..32*2 --vary=memory.gpu_pages=6000,9000 --out="$here/s" --quiet > /dev/null
 "$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
 "$node" "$root/reports/web/look.mjs" "$here/all.html" --sections=comparison,sessions,sweep0
 
 # Head groups, and evidence that other commands write (made up, in data/).
 methods=$root/scenarios/methods
-"$kvtwin" run "$methods/tangram.textproto" --set=replay.calls_max=60 --out="$here/groups" --quiet > /dev/null
+"$kvtwin" run "$methods/tangram.textproto" --set=replay.requests_max=60 --out="$here/groups" --quiet > /dev/null
 mkdir "$here/evidence"
 cp "$root/tests/reports/data/"*.json "$here/evidence"
 "$kvtwin" report "$here/groups" "$here/evidence" --out="$here/kv.html"
 "$node" "$root/reports/web/look.mjs" "$here/kv.html" --sections=heads,validation,quality
 
 # Copies to the host and back: over the whole run, and one by one over some seconds.
-"$kvtwin" run "$root/scenarios/validation/host_tier.textproto" --world=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
+"$kvtwin" run "$root/scenarios/validation/host_tier.textproto" --backend=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
 "$kvtwin" report "$here/tier" --out="$here/tier.html"
-"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies beside steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
+"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies during steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
 
-# One call; and none, since none fits: plots say so.
-"$kvtwin" run "$small" --set=replay.calls_max=1 --out="$here/one" --quiet > /dev/null
+# One request; and none, since none fits: plots say so.
+"$kvtwin" run "$small" --set=replay.requests_max=1 --out="$here/one" --quiet > /dev/null
 "$kvtwin" report "$here/one" --out="$here/one.html"
 "$node" "$root/reports/web/look.mjs" "$here/one.html"
 "$kvtwin" run "$small" --set=replay.sessions_max=2 --set=memory.gpu_pages=64 --set=replay.oversized=reject --out="$here/none" --quiet > /dev/null
 "$kvtwin" report "$here/none" --out="$here/none.html"
 "$node" "$root/reports/web/look.mjs" "$here/none.html" --nothing-is-fine
 
-# 82 replicas of 617 calls: 50,594.
-"$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.calls_max=64 --out="$here/large" --quiet > /dev/null
+# 82 replicas of 617 requests: 50,594.
+"$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.requests_max=64 --out="$here/large" --quiet > /dev/null
 "$kvtwin" report "$here/large" --out="$here/large.html"
 size=$(stat -c %s "$here/large.html")
 [[ $size -le 5000000 ]] || { echo "the page has $size bytes"; exit 1; }

@@ -1,4 +1,4 @@
-// What goes into a report: calls read back, thinned, escaped.
+// What goes into a report: requests read back, thinned, escaped.
 
 #include "reports/report.h"
 
@@ -11,7 +11,7 @@ using namespace kvtwin;
 namespace {
 
 const std::string kHead =
-    "call,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,ready_ns,admitted_ns,"
+    "request,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,ready_ns,admitted_ns,"
     "first_token_ns,finished_ns\n";
 
 Report report_of(const std::string& session) {
@@ -20,36 +20,36 @@ Report report_of(const std::string& session) {
   ReportRun run;
   run.dir = "a";
   run.result.set_scenario("one");
-  run.summary = R"({"ttft_p99_ms":12.5,"calls_finished":1})";
-  run.calls = *read_calls(
+  run.summary = R"({"ttft_p99_ms":12.5,"requests_finished":1})";
+  run.requests = *read_requests(
       kHead + "0,\"" + session + "\",0,0,0,finished,10,3,0,1000000000,1500000000,2000000000,4000000000\n",
-      "calls.csv");
+      "requests.csv");
   report.runs.push_back(run);
   return report;
 }
 
 }  // namespace
 
-TEST_CASE("report: calls.csv read back: finished calls, in seconds from ready") {
-  const auto calls =
-      read_calls(kHead +
-                     "0,\"a,\"\"b\",0,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n"
-                     "1,c,0,0,0,cancelled,10,3,4,1000000000,,,\n"
-                     "2,\"a,\"\"b\",0,1,0,finished,20,1,8,5000000000,5000000000,5250000000,5250000000\n",
-                 "calls.csv");
-  REQUIRE_MESSAGE(calls, calls.error().text());
-  REQUIRE(calls->count() == 2);
-  CHECK(calls->sessions == std::vector<std::string>{"a,\"b"});
-  CHECK(calls->ready_s == std::vector<double>{1, 5});
-  CHECK(calls->queue_s == std::vector<float>{0.5f, 0});
-  CHECK(calls->ttft_s == std::vector<float>{1, 0.25f});
-  CHECK(calls->e2e_s == std::vector<float>{3, 0.25f});
-  CHECK(calls->reused == std::vector<uint32_t>{4, 8});
-  CHECK(calls->agent.empty());  // the file does not say
+TEST_CASE("report: requests.csv read back: finished requests, in seconds from ready") {
+  const auto requests =
+      read_requests(kHead +
+                        "0,\"a,\"\"b\",0,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n"
+                        "1,c,0,0,0,cancelled,10,3,4,1000000000,,,\n"
+                        "2,\"a,\"\"b\",0,1,0,finished,20,1,8,5000000000,5000000000,5250000000,5250000000\n",
+                    "requests.csv");
+  REQUIRE_MESSAGE(requests, requests.error().text());
+  REQUIRE(requests->count() == 2);
+  CHECK(requests->sessions == std::vector<std::string>{"a,\"b"});
+  CHECK(requests->ready_s == std::vector<double>{1, 5});
+  CHECK(requests->queue_s == std::vector<float>{0.5f, 0});
+  CHECK(requests->ttft_s == std::vector<float>{1, 0.25f});
+  CHECK(requests->e2e_s == std::vector<float>{3, 0.25f});
+  CHECK(requests->reused == std::vector<uint32_t>{4, 8});
+  CHECK(requests->agent.empty());  // the file does not say
 }
 
-TEST_CASE("report: what is no calls.csv is said, with the line") {
-  const auto said = [](const std::string& text) { return read_calls(text, "x.csv").error().text(); };
+TEST_CASE("report: what is no requests.csv is said, with the line") {
+  const auto said = [](const std::string& text) { return read_requests(text, "x.csv").error().text(); };
   CHECK(said("") == "x.csv:1: has no column \"session\"; run the scenario again");
   CHECK(said("garbage\n").find("has no column") != std::string::npos);
   CHECK(said(kHead + "1,2\n") == "x.csv:2: has 2 columns, the first line 13; run the scenario again");
@@ -57,25 +57,26 @@ TEST_CASE("report: what is no calls.csv is said, with the line") {
         "x.csv:2: prompt_tokens is \"x\", no whole number; run the scenario again");
 }
 
-TEST_CASE("report: tools.csv read back: tools of sessions that have calls, in seconds") {
-  const auto calls = read_calls(kHead +
-                                    "0,a,0,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n"
-                                    "1,a,1,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n",
-                                "calls.csv");
-  REQUIRE(calls);
+TEST_CASE("report: tools.csv read back: tools of sessions that have requests, in seconds") {
+  const auto requests =
+      read_requests(kHead +
+                        "0,a,0,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n"
+                        "1,a,1,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n",
+                    "requests.csv");
+  REQUIRE(requests);
   const std::string head = "session,replica,node,agent,kind,released_ns,finished_ns\n";
   const std::string rows =
       "a,1,3,2,tool,4000000000,4500000000\nb,0,1,0,tool,1,2\na,0,5,0,agent,6000000000,9000000000\n";
-  const auto tools = read_tools(head + rows, "tools.csv", *calls, 10);
+  const auto tools = read_tools(head + rows, "tools.csv", *requests, 10);
   REQUIRE_MESSAGE(tools, tools.error().text());
   CHECK(tools->released_s == std::vector<double>{4, 6});
   CHECK(tools->taken_s == std::vector<float>{0.5f, 3});
   CHECK(tools->agent == std::vector<uint16_t>{2, 0});
   CHECK(tools->inner == std::vector<uint8_t>{0, 1});
   CHECK(tools->session == std::vector<uint32_t>{1, 0});
-  CHECK(read_tools(head + rows, "tools.csv", *calls, 1)->count() == 1);
+  CHECK(read_tools(head + rows, "tools.csv", *requests, 1)->count() == 1);
   const auto said = [&](const std::string& text) {
-    return read_tools(text, "x.csv", *calls, 9).error().text();
+    return read_tools(text, "x.csv", *requests, 9).error().text();
   };
   CHECK(said("").find("x.csv:1: is not what") == 0);
   CHECK(said(head + "a,0,1,0,tool,5,4\n").find("x.csv:2: is no tool") == 0);
@@ -154,16 +155,17 @@ TEST_CASE(
   CHECK(text.find("| an_oracle | 64 | 100.0 % | 1.000 | 1.000 | 9000 | - |") != std::string::npos);
 }
 
-TEST_CASE("report: thinned calls are even, and at most so many") {
-  CallsTable calls;
-  calls.sessions = {"a"};
+TEST_CASE("report: thinned requests are even, and at most so many") {
+  RequestsTable requests;
+  requests.sessions = {"a"};
   for (uint32_t i = 0; i < 1000; ++i) {
-    calls.ready_s.push_back(i);
-    for (auto* column : {&calls.queue_s, &calls.ttft_s, &calls.e2e_s}) column->push_back(1);
-    for (auto* column : {&calls.prompt, &calls.output, &calls.reused, &calls.session}) column->push_back(0);
+    requests.ready_s.push_back(i);
+    for (auto* column : {&requests.queue_s, &requests.ttft_s, &requests.e2e_s}) column->push_back(1);
+    for (auto* column : {&requests.prompt, &requests.output, &requests.reused, &requests.session})
+      column->push_back(0);
   }
-  CHECK(calls.thinned(1000).count() == 1000);
-  const CallsTable few = calls.thinned(300);
+  CHECK(requests.thinned(1000).count() == 1000);
+  const RequestsTable few = requests.thinned(300);
   CHECK(few.count() == 250);
   CHECK(few.ready_s[1] == 4);
 }
@@ -178,7 +180,7 @@ TEST_CASE("report: nothing in the data can end the page's script or a table's ce
   const size_t begin = page.find("id=\"report\">") + 12, end = page.find("</script>", begin);
   const auto data = nlohmann::json::parse(page.substr(begin, end - begin));
   CHECK(data["runs"][0]["sessions"][0] == session);
-  CHECK(data["runs"][0]["calls"]["queue_s"] == "AAAAPw==");  // 0.5f
-  CHECK(data["runs"][0]["calls"]["ready_s"] == "AAAAAAAA8D8=");
+  CHECK(data["runs"][0]["requests"]["queue_s"] == "AAAAPw==");  // 0.5f
+  CHECK(data["runs"][0]["requests"]["ready_s"] == "AAAAAAAA8D8=");
   CHECK(page.find("/*DATA*/") == std::string::npos);
 }

@@ -43,7 +43,7 @@ TEST_CASE("compare: ids match in any order, else order does; the first requests 
   CHECK(row(*rest, "ttft", "mean").real_ms == doctest::Approx(2000));
 }
 
-TEST_CASE("compare: other requests, other counts and too few are mistakes") {
+TEST_CASE("compare: other requests, other counts and too few are errors") {
   const std::vector<Request> real = {request("a", 0, 1, 2, 5), request("b", 0, 2, 3, 6)};
   CHECK(!compare(real, {real[0]}, 0));
   CHECK(!compare(real, {request("x", 0, 1, 2, 5), request("y", 0, 2, 3, 7)}, 0));

@@ -48,7 +48,8 @@ TEST_CASE("divergence: a planted change is found where it first matters, with bo
   }
   REQUIRE(first != UINT64_MAX);
   CHECK_MESSAGE(said.starts_with("engine 0, step " + std::to_string(first) + " of "), said);
-  for (const char* word : {"real: planned at", "changed: planned at", "calls ran", "waited", "pages", "free"})
+  for (const char* word :
+       {"real: planned at", "changed: planned at", "requests ran", "waited", "pages", "free"})
     CHECK_MESSAGE(said.find(word) != std::string::npos, said);
 }
 
@@ -62,8 +63,8 @@ TEST_CASE("divergence: a run that ends earlier parts at its last step") {
     shorter.saw_command(launch.at, LaunchStep{.step = StepId{launch.step},
                                               .repeat = i + 1 < half ? launch.repeat : 1,
                                               .entries = launch.entries,
-                                              .grants = {},
-                                              .adoptions = {}});
+                                              .allocations = {},
+                                              .prefix_hits = {}});
   }
   const std::string said = first_divergence(whole, "whole", shorter, "shorter");
   CHECK_MESSAGE(said.find("shorter: it has no such step") != std::string::npos, said);

@@ -24,23 +24,23 @@ TEST_CASE("wilson: textbook intervals") {
   CHECK(wilson(0, 0).high - wilson(0, 0).low == 1);
 }
 
-std::vector<std::string> sets(const std::string& policies, uint32_t cells, double prompt) {
+std::vector<std::string> sets(const std::string& policies, uint32_t kv_entries, double prompt) {
   const std::string text =
       "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
-      "trace { path: \"methods/tiny/calls.csv\" format: \"azure\" }\npolicies { " +
+      "trace { path: \"methods/tiny/requests.csv\" format: \"azure\" }\npolicies { " +
       policies + " }\n";
   const auto scenario = parse_scenario(text, testing::source_dir() + "/scenarios/test.textproto", {});
   REQUIRE_MESSAGE(scenario, scenario.error().front().text());
-  return budget_sets(*scenario, cells, prompt);
+  return budget_sets(*scenario, kv_entries, prompt);
 }
 
-TEST_CASE("budget_sets: cells, the ratio that gives as many, or what is read") {
+TEST_CASE("budget_sets: KV entries, the ratio that gives as many, or what is read") {
   using Words = std::vector<std::string>;
   CHECK(sets("", 64, 400).empty());
   CHECK(sets("precision: \"int4\"", 64, 400).empty());
   CHECK(sets("scorer: \"snapkv\" budget: \"uniform\" layout: \"compact\" identity: \"none\" "
-             "budget_options { window: 8 cells: 99 }",
-             64, 400) == Words{"policies.budget_options.cells=64"});
+             "budget_options { window: 8 kv_entries: 99 }",
+             64, 400) == Words{"policies.budget_options.kv_entries=64"});
   CHECK(sets("scorer: \"knorm\" budget: \"ratio\" layout: \"compact\" identity: \"none\" "
              "budget_options { chunk_tokens: 256 ratio: 0.5 }",
              64, 400) == Words{"policies.budget_options.ratio=0.160000"});
@@ -65,19 +65,19 @@ TEST_CASE("a row survives its file; what is no row is none") {
   row.prompt_mean = 312.5, row.reads_raw = 9, row.reads_effective = 4, row.kv_bytes_mean = 1024;
   row.kv_read_bytes_mean = 512;
   row.reused = 5, row.reused_live = 3, row.tokens_computed = 77;
-  row.world = "cuda", row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
+  row.backend = "cuda", row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
   const std::string text = row_json(row);
   const auto back = row_from_json(text);
   REQUIRE(back);
   CHECK(row_json(*back) == text);
   CHECK(back->inputs == row.inputs);
   CHECK(back->answers.right == 42);
-  CHECK(back->world == "cuda");
+  CHECK(back->backend == "cuda");
   CHECK(back->kv_read_bytes_mean == 512);
-  for (const std::string& wrong :
+  for (const std::string& problem :
        {std::string(), std::string("[]"), std::string("{}"), text.substr(0, text.size() / 2),
         std::string("{\"policy\":{\"a\":{\"b\":{}}}}")})
-    CHECK_FALSE(row_from_json(wrong));
+    CHECK_FALSE(row_from_json(problem));
 }
 
 TEST_CASE("a row survives the table of all rows, which may be collected again") {
@@ -119,7 +119,7 @@ TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
   CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
 }
 
-TEST_CASE("collect: all cells once, the one with more questions, and nothing that does not belong") {
+TEST_CASE("collect: all KV entries once, the one with more questions, and nothing that does not belong") {
   const testing::Folder folder;
   const auto write = [&](const std::string& name, const QualityRow& row) {
     folder.write(name, row_json(row));
@@ -151,8 +151,8 @@ TEST_CASE("collect: all cells once, the one with more questions, and nothing tha
   other.asked = "tokens=2048 per_session=4 seed=1";
   refused(write("d/cells/1.json", other), "asked task needle with tokens=2048");
   folder.write("e/cells/1.json", "{}");
-  refused(folder.path() + "/e", "is no cell");
-  refused(folder.path() + "/nowhere", "has no cells");
+  refused(folder.path() + "/e", "is no KV entry");
+  refused(folder.path() + "/nowhere", "has no KV entries");
 }
 
 }  // namespace

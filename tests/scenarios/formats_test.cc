@@ -24,13 +24,13 @@ const std::string kFormatsGood =
     "memory { page_tokens: 128 }\n"
     "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
 
-tl::expected<Composed, Mistakes> composed(std::vector<std::string> sets) {
+tl::expected<Composed, Errors> composed(std::vector<std::string> sets) {
   const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, sets);
   if (!scenario) return tl::unexpected(scenario.error());
   return compose_engines(*scenario);
 }
 
-const CoreConfig& config_of(const tl::expected<Composed, Mistakes>& c) {
+const CoreConfig& config_of(const tl::expected<Composed, Errors>& c) {
   REQUIRE_MESSAGE(c, (c ? std::string() : c.error().front().text()));
   return c->options.engines.front();
 }
@@ -40,7 +40,7 @@ std::string complaint(std::vector<std::string> sets) {
   return c ? "" : c.error().front().text();
 }
 
-bool says(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+bool message(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // A file in a folder of its own, gone at the end.
 struct TextFile {
@@ -75,7 +75,7 @@ TEST_CASE("formats: a precision multiplies the pages that fit, scales included")
     CHECK(config_of(c).pages_gpu / bf16 == doctest::Approx(row.times).epsilon(1e-4));
     CHECK(config_of(c).policies.precision == row.precision);
   }
-  // KIVI keeps 128 tokens of each of 256 calls in bf16: 4.3 GB less for pages.
+  // KIVI keeps 128 tokens of each of 256 requests in bf16: 4.3 GB less for pages.
   const auto kivi = composed({"policies.precision=kivi_int2"});
   const double page = 128 * 32 * 8 * 96.0, exact = 256.0 * 128 * 131'072;
   CHECK(config_of(kivi).pages_gpu == doctest::Approx((bf16 * 128 * 131'072 - exact) / page).epsilon(1e-4));
@@ -99,32 +99,32 @@ TEST_CASE("formats: a tag map is read, and what is wrong with one is said where 
   TagMap map;
   map.bits = 2.7;
   map.four_bit_tags = 5;
-  for (uint8_t i = 0; i < 56; ++i) map.demote_order[i] = static_cast<uint8_t>(55 - i);
+  for (uint8_t i = 0; i < 56; ++i) map.two_bit_order[i] = static_cast<uint8_t>(55 - i);
   const TextFile file(tag_map_textproto(map));
   const std::string named = "policies.precision_options.tag_map=" + file.path.string();
   const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, {named});
   REQUIRE(scenario);
   PolicySet set;
-  Mistakes mistakes;
-  load_format_specs(*scenario, {}, &set, &mistakes);
-  CHECK(mistakes.empty());
+  Errors errors;
+  load_format_specs(*scenario, {}, &set, &errors);
+  CHECK(errors.empty());
   CHECK(set.precision_spec.four_bit_tags == 5);
-  CHECK(set.precision_spec.demote_order[0] == 55);
+  CHECK(set.precision_spec.two_bit_order[0] == 55);
   CHECK(set.precision_spec.bits_above_two == doctest::Approx(0.7 * 0x1p32).epsilon(1e-9));
-  CHECK(says(resolved_textproto(*scenario), file.path.c_str()));
+  CHECK(message(resolved_textproto(*scenario), file.path.c_str()));
   std::ofstream(file.path) << "bits: 9";
-  CHECK(says(complaint({named}), "bits is 9"));
-  CHECK(says(complaint({"policies.precision_options.tag_map=/no/such.textproto"}), "does not exist"));
+  CHECK(message(complaint({named}), "bits is 9"));
+  CHECK(message(complaint({"policies.precision_options.tag_map=/no/such.textproto"}), "does not exist"));
 }
 
-TEST_CASE("formats: two pools hold x4.32 (B = 2.7) and x4.57 (B = 2.5) of the cells that bf16 holds") {
+TEST_CASE("formats: two pools hold x4.32 (B = 2.7) and x4.57 (B = 2.5) of the KV entries that bf16 holds") {
   const auto c = composed({"model.name=qwen3-32b", "hardware.node=h200", "memory.page_tokens=32"});
   const double bf16 = config_of(c).pages_gpu;
   for (const auto& [bits, times] : {std::pair(2.7, 512 / 118.4), {2.5, 512 / 112.0}}) {
     PrecisionSpec spec;
     spec.bits_above_two = static_cast<uint64_t>((bits - 2) * 0x1p32);
-    const DualPoolSize pools =
-        dual_pool_pages(c->llm, 1, 32, static_cast<uint64_t>(c->memory.kv_bytes), spec);
+    const MixedPrecisionPoolSize pools =
+        mixed_precision_pool_pages(c->llm, 1, 32, static_cast<uint64_t>(c->memory.kv_bytes), spec);
     CHECK((pools.pages_2 + pools.pages_4) / bf16 == doctest::Approx(times).epsilon(1e-3));
     CHECK(pools.pages_2 / (pools.pages_2 + 1.0 * pools.pages_4) ==
           doctest::Approx((4 - bits) / 2).epsilon(1e-4));
@@ -136,30 +136,31 @@ TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
   p.name = "small", p.base_ratio = 0.3, p.layers = 32, p.kv_heads = 8;
   for (uint32_t i = 0; i < 32; ++i) p.layer_ids.push_back(i);
   p.mu.assign(256, 0.25), p.sigma.assign(256, 0.125);
-  p.share_mu.assign(256, 1), p.share_sigma.assign(256, 0.5);
+  p.fraction_mu.assign(256, 1), p.fraction_sigma.assign(256, 0.5);
   TextFile file(retention_textproto(p, 2));
   const std::string named = "policies.partition_options.profile=" + file.path.string();
   const auto c = composed({"policies.partition=aot", named, "policies.partition_options.alpha=1"});
   CHECK(config_of(c).policies.partition_spec.head_budgets == std::vector<uint64_t>(256, (3ull << 32) / 8));
-  CHECK(says(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
+  CHECK(message(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
 }
 
 TEST_CASE(
-    "formats: cells are read from lists where pages of several bf16 tokens have holes, and all of them") {
-  const std::string cut = "policies.budget_options.cells=4096";
+    "formats: KV entries are read from lists where pages of several bf16 tokens have holes, and all of "
+    "them") {
+  const std::string cut = "policies.budget_options.kv_entries=4096";
   const auto lists = [&](const std::string& layout, uint32_t page, const std::string& more) {
     const auto c =
         composed({"policies.identity=none", "policies.scorer=snapkv", "policies.budget=uniform", cut,
                   "policies.layout=" + layout, "memory.page_tokens=" + std::to_string(page), more});
-    return lists_cells(config_of(c));
+    return lists_entries(config_of(c));
   };
-  CHECK(lists("page_mask_dead", 16, cut));
-  CHECK(lists("page_mask_dead", 128, cut));
-  CHECK_FALSE(lists("slot_dead", 1, cut));
+  CHECK(lists("page_mask", 16, cut));
+  CHECK(lists("page_mask", 128, cut));
+  CHECK_FALSE(lists("slot_mask", 1, cut));
   CHECK_FALSE(lists("compact", 16, "limits.prefix_cache=false"));
-  CHECK_FALSE(lists("page_mask_dead", 128, "policies.precision=fp8"));
-  CHECK_FALSE(lists("page_mask_dead", 32, "policies.retrieval=quest"));
-  CHECK_FALSE(lists_cells(config_of(composed({}))));
+  CHECK_FALSE(lists("page_mask", 128, "policies.precision=fp8"));
+  CHECK_FALSE(lists("page_mask", 32, "policies.retrieval=quest"));
+  CHECK_FALSE(lists_entries(config_of(composed({}))));
 }
 
 TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
@@ -175,28 +176,29 @@ TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
 }
 
 TEST_CASE("formats: what cannot work is refused, with the way out") {
-  CHECK(says(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
+  CHECK(message(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
 
-  CHECK(says(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
-  CHECK(says(complaint({"policies.precision=int4", "policies.precision_options.group=33"}), "group is 33"));
-  CHECK(says(complaint({"policies.precision_options.bits=5"}), "bits is 5"));
+  CHECK(message(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
+  CHECK(
+      message(complaint({"policies.precision=int4", "policies.precision_options.group=33"}), "group is 33"));
+  CHECK(message(complaint({"policies.precision_options.bits=5"}), "bits is 5"));
   const auto triaxial = [](std::vector<std::string> more) {
     more.insert(more.end(), {"policies.precision=triaxial", "memory.page_tokens=32"});
     return complaint(more);
   };
-  CHECK(says(triaxial({"policies.precision_options.ageing=requantise", "limits.prefix_cache=false"}),
-             "set prefix_cache: true"));
-  CHECK(says(triaxial({"policies.precision_options.tag_map=" + testing::source_dir() +
-                       "/scenarios/methods/triaxial_tags.textproto"}),
-             "set identity: session, or precision_options.ageing: forecast"));
-  CHECK(says(triaxial({"policies.precision_options.bits=2"}), "0 of"));
-  CHECK(says(triaxial({"policies.placement=host", "memory.host_bytes=1000000000"}), "set placement: gpu"));
-  CHECK(says(triaxial({"limits.page_order=oldest_first"}), "two pools"));
-  CHECK(says(complaint({"policies.precision_options.ageing=often"}), "ageing is \"often\""));
-  CHECK(says(complaint({"policies.partition=stream"}), "stream_k"));
-  CHECK(says(complaint({"policies.partition_options.tile=0"}), "tile is 0"));
-  CHECK(says(complaint({"policies.precision=int4", "cost.profile=../tests/golden/vllm/rtx4090/profile"}),
-             "leave cost.profile out"));
+  CHECK(message(triaxial({"policies.precision_options.ageing=requantise", "limits.prefix_cache=false"}),
+                "set prefix_cache: true"));
+  CHECK(message(triaxial({"policies.precision_options.tag_map=" + testing::source_dir() +
+                          "/scenarios/methods/triaxial_tags.textproto"}),
+                "set identity: session, or precision_options.ageing: forecast"));
+  CHECK(message(triaxial({"policies.precision_options.bits=2"}), "0 of"));
+  CHECK(message(triaxial({"policies.placement=host", "memory.host_bytes=1000000000"}), "set placement: gpu"));
+  CHECK(message(triaxial({"limits.page_order=oldest_first"}), "two pools"));
+  CHECK(message(complaint({"policies.precision_options.ageing=often"}), "ageing is \"often\""));
+  CHECK(message(complaint({"policies.partition=stream"}), "stream_k"));
+  CHECK(message(complaint({"policies.partition_options.tile=0"}), "tile is 0"));
+  CHECK(message(complaint({"policies.precision=int4", "cost.profile=../tests/golden/vllm/rtx4090/profile"}),
+                "leave cost.profile out"));
 }
 
 TEST_CASE("formats: a measured profile prices those that it has, with the pages that it has them for") {
@@ -209,7 +211,7 @@ TEST_CASE("formats: a measured profile prices those that it has, with the pages 
   };
   device->formats = {{"int4", 32, 32, {table("decode attention", 20), table("chunk packing", 5)}}};
   const TextFile file(measured_device_textproto(*device));
-  const auto says_of = [&](std::vector<std::string> sets) {
+  const auto errors_of = [&](std::vector<std::string> sets) {
     sets.push_back("model.name=llama-3.1-8b");
     sets.push_back("cost.profile=" + file.path.string());
     sets.push_back("trace.path=" + testing::source_dir() + "/scenarios/validation/mixed.csv");
@@ -218,12 +220,14 @@ TEST_CASE("formats: a measured profile prices those that it has, with the pages 
     const auto c = compose(*scenario);
     return c ? std::string() : c.error().front().text();
   };
-  CHECK(says_of({"policies.precision=int4", "memory.page_tokens=32"}) == "");
-  CHECK(says_of({"memory.page_tokens=16"}) == "");
-  CHECK(says(says_of({"policies.precision=fp8", "memory.page_tokens=32"}), "calibrate device --formats"));
-  CHECK(says(says_of({"policies.precision=int4"}), "pages of 32 tokens and groups of 32, not 128 and 32"));
-  CHECK(says(
-      says_of({"policies.precision=int4", "memory.page_tokens=32", "policies.precision_options.group=64"}),
+  CHECK(errors_of({"policies.precision=int4", "memory.page_tokens=32"}) == "");
+  CHECK(errors_of({"memory.page_tokens=16"}) == "");
+  CHECK(
+      message(errors_of({"policies.precision=fp8", "memory.page_tokens=32"}), "calibrate device --formats"));
+  CHECK(
+      message(errors_of({"policies.precision=int4"}), "pages of 32 tokens and groups of 32, not 128 and 32"));
+  CHECK(message(
+      errors_of({"policies.precision=int4", "memory.page_tokens=32", "policies.precision_options.group=64"}),
       "groups of 32, not 32 and 64"));
 }
 

@@ -26,20 +26,20 @@ v1::RunResult result_of(MeasuredRun run) {
 TEST_CASE("measured: a serving benchmark's requests, their latencies and rates") {
   const Result<MeasuredRun> run = read_bench(kBench, "x.json", -1);
   REQUIRE_MESSAGE(run, said(run));
-  REQUIRE(run->calls.size() == 3);
-  CHECK(run->calls[0].begin_s == 0);
-  CHECK(run->calls[1].begin_s == 1);
-  CHECK(run->calls[0].end_s == doctest::Approx(0.9));
-  CHECK_FALSE(run->calls[2].finished);
+  REQUIRE(run->requests.size() == 3);
+  CHECK(run->requests[0].begin_s == 0);
+  CHECK(run->requests[1].begin_s == 1);
+  CHECK(run->requests[0].end_s == doctest::Approx(0.9));
+  CHECK_FALSE(run->requests[2].finished);
   const v1::RunResult result = result_of(*run);
-  CHECK(result.world() == "measured");
-  CHECK(result.calls().finished() == 2);
-  CHECK(result.calls().cancelled() == 1);
+  CHECK(result.backend() == "measured");
+  CHECK(result.requests().finished() == 2);
+  CHECK(result.requests().cancelled() == 1);
   CHECK(result.latencies().ttft().mean_ns() == doctest::Approx(375e6));
   CHECK(result.latencies().tpot().mean_ns() == doctest::Approx(200e6));  // (0.9 - 0.5) / 2
   CHECK(result.latencies().itl().count() == 2);
   CHECK(result.latencies().e2e().p99_ns() == doctest::Approx(900e6));
-  CHECK(result.rates().calls_per_s() == doctest::Approx(0.5));
+  CHECK(result.rates().requests_per_s() == doctest::Approx(0.5));
   CHECK(result.rates().output_tokens_per_s() == doctest::Approx(1));
   CHECK(result.notes_size() == 0);
   const std::vector<RunFile> files = measured_files(*run);
@@ -54,9 +54,9 @@ TEST_CASE("measured: SGLang writes one result a line and no start times") {
       R"({"backend":"sglang","duration":3,"input_lens":[8],"output_lens":[2],"ttfts":[0.5],"itls":[[1.5]]})";
   const auto last = read_bench(line + "\n" + other + "\n", "x.jsonl", -1);
   REQUIRE_MESSAGE(last, said(last));
-  CHECK(last->calls[0].prompt == 8);
+  CHECK(last->requests[0].prompt == 8);
   CHECK(result_of(*last).notes(0).find("no start times") != std::string::npos);
-  CHECK(read_bench(line + "\n" + other, "x.jsonl", 0)->calls[0].prompt == 7);
+  CHECK(read_bench(line + "\n" + other, "x.jsonl", 0)->requests[0].prompt == 7);
   CHECK(said(read_bench(line, "x.jsonl", 1)) == "--run: there is no run 1; x.jsonl has 1, from 0");
 }
 
@@ -72,12 +72,12 @@ TEST_CASE("measured: AIPerf's records, one with an error") {
   CHECK(detect_measured(text, "x").value() == MeasuredFormat::kAiperf);
   const auto run = read_aiperf(text, "x.jsonl");
   REQUIRE_MESSAGE(run, said(run));
-  CHECK(run->calls[0].first_s == doctest::Approx(0.2505));
-  CHECK(run->calls[0].end_s == doctest::Approx(1));
-  CHECK(run->calls[1].begin_s == doctest::Approx(2));
-  CHECK_FALSE(run->calls[1].finished);
+  CHECK(run->requests[0].first_s == doctest::Approx(0.2505));
+  CHECK(run->requests[0].end_s == doctest::Approx(1));
+  CHECK(run->requests[1].begin_s == doctest::Approx(2));
+  CHECK_FALSE(run->requests[1].finished);
   const v1::RunResult result = result_of(*run);
-  CHECK(result.calls().sessions() == 1);
+  CHECK(result.requests().sessions() == 1);
   CHECK(result.latencies().tpot().mean_ns() == doctest::Approx(749.5e6 / 8));
 }
 
@@ -108,10 +108,10 @@ TEST_CASE("measured: vLLM's histograms, between two scrapes") {
   // Two of ten up to 0.1, six from there to 0.5: the fifth is half of the way.
   CHECK(result.latencies().ttft().p50_ns() == doctest::Approx(0.3e9));
   CHECK(result.latencies().ttft().p99_ns() == doctest::Approx(0.5e9));  // beyond the last edge
-  CHECK(result.calls().finished() == 10);
+  CHECK(result.requests().finished() == 10);
   CHECK(result.rates().prompt_tokens_per_s() == doctest::Approx(100));
   CHECK(said(read_prometheus(before, after, 0, "m.txt")).find("did not begin anew") != std::string::npos);
-  CHECK(result_of(*read_prometheus(after, "", 0, "m.txt")).rates().calls_per_s() == 0);
+  CHECK(result_of(*read_prometheus(after, "", 0, "m.txt")).rates().requests_per_s() == 0);
 }
 
 TEST_CASE("measured: what is none is said, with the place and what would be right") {

@@ -65,7 +65,7 @@ TEST_CASE("method fit: pages behind attention bound a step, and are not added to
   for (size_t i = 0; i < samples.size(); ++i) {
     // Hidden in one half of the steps, all that is waited for in the other.
     const double pages = i % 2 == 0 ? 40.0 + 20.0 * static_cast<double>(i % 7) : 20000;
-    at(samples[i].counts, MethodTerm::kPageNext) = at(samples[i].counts, MethodTerm::kPageBeside) = pages;
+    at(samples[i].counts, MethodTerm::kPageNext) = at(samples[i].counts, MethodTerm::kPageConcurrent) = pages;
     samples[i].measured = std::max(samples[i].measured, pages * 2.5);
   }
   const MeasuredMethod found = fit_method("m", "tiny", samples);
@@ -77,20 +77,20 @@ TEST_CASE("method fit: pages behind attention bound a step, and are not added to
 TEST_CASE("method fit: pages behind attention are waited for where the time beside them is too short") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
-    // 0.1 us a page before attention; 0.2 behind it, beside a step without its attention; 0.02 for those two
+    // 0.1 us a page before attention; 0.2 behind it, during a step without its attention; 0.02 for those two
     // together.
     const double kind = static_cast<double>(i % 9);  // most steps wait, which is not known at first
     const double pages = kind == 8 ? 80000 : kind > 2 ? 30000 + 500 * kind : 6000 * kind;
     const double now = static_cast<double>(i % 4) * 500;
     MethodSample& one = samples[i];
-    at(one.counts, MethodTerm::kPageNext) = at(one.counts, MethodTerm::kPageBeside) = pages;
+    at(one.counts, MethodTerm::kPageNext) = at(one.counts, MethodTerm::kPageConcurrent) = pages;
     at(one.counts, MethodTerm::kPageNow) = now;
     one.attention = 700;
     one.measured += 0.1 * now + 0.02 * pages + std::max(0.0, 0.2 * pages - (one.measured - one.attention));
   }
   const MeasuredMethod found = fit_method("m", "tiny", samples);
   CHECK(price(found, MethodTerm::kPageNow) == doctest::Approx(0.1).epsilon(0.005));
-  CHECK(price(found, MethodTerm::kPageBeside) == doctest::Approx(0.02).epsilon(0.005));
+  CHECK(price(found, MethodTerm::kPageConcurrent) == doctest::Approx(0.02).epsilon(0.005));
   CHECK(price(found, MethodTerm::kPageNext) == doctest::Approx(0.2).epsilon(0.02));
   CHECK(found.error_p90 < 0.01);
 }
@@ -99,7 +99,7 @@ TEST_CASE("method fit: a step whose graph is recorded takes a least time, and sa
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
     if (i % 4 != 1) continue;
-    at(samples[i].counts, MethodTerm::kRecorded) = at(samples[i].counts, MethodTerm::kNewForm) = 1;
+    at(samples[i].counts, MethodTerm::kRecorded) = at(samples[i].counts, MethodTerm::kNewGraph) = 1;
     samples[i].measured = std::max(samples[i].measured + 200, 9000.0);
     if (i % 3 != 0) continue;
     at(samples[i].counts, MethodTerm::kRecorded) = 0;
@@ -109,7 +109,7 @@ TEST_CASE("method fit: a step whose graph is recorded takes a least time, and sa
   }
   const MeasuredMethod found = fit_method("m", "tiny", samples);
   CHECK(price(found, MethodTerm::kRecorded) == doctest::Approx(9000));
-  CHECK(price(found, MethodTerm::kNewForm) == doctest::Approx(200).epsilon(0.05));
+  CHECK(price(found, MethodTerm::kNewGraph) == doctest::Approx(200).epsilon(0.05));
   CHECK(price(found, MethodTerm::kStep) == doctest::Approx(300).epsilon(0.05));
   CHECK(found.error_p90 < 0.01);
 }

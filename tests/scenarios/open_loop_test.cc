@@ -8,18 +8,18 @@ namespace kvtwin {
 namespace {
 
 // A step takes 100 us, 150 with a prompt, and somewhere between 90 and 160.
-class Flat final : public CostModel {
+class ConstantCost final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
     StepCost cost;
     cost.device = (shape.chunks.empty() ? 100'000 : 150'000) * kTicksPerNs;
     cost.by_evidence[static_cast<size_t>(Evidence::kMeasured)] = cost.device;
-    cells.push_back(shape.decode_context_sum);
+    kv_entries.push_back(shape.decode_context_sum);
     ranked.push_back(shape.compressions.empty() ? 0 : shape.compressions[0].ranked);
     return cost;
   }
   StepRange range(const StepShape&) override { return {90'000 * kTicksPerNs, 160'000 * kTicksPerNs}; }
-  std::vector<uint64_t> cells;
+  std::vector<uint64_t> kv_entries;
   std::vector<uint32_t> ranked;
 };
 
@@ -37,24 +37,26 @@ Log log_of(const std::vector<int64_t>& ends_us, const std::vector<Log::Transfer>
 
 TEST_CASE(
     "open loop: a step that took longer than predicted has a negative error, a shorter one a positive") {
-  Flat flat;
+  ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   const Log log = log_of({125, 205, 375}, {});
   OpenLoop open(&log, {.cost = &flat}, {});
-  const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 40}};
-  open.saw_command(
-      {0},
-      LaunchStep{
-          .step = StepId{0}, .repeat = 2, .tokens = 1, .entries = decode, .grants = {}, .adoptions = {}});
-  const PlanEntry chunk[] = {{CallId{2}, EntryKind::kChunk, true, true, 64, 0}};
+  const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 40}};
+  open.saw_command({0}, LaunchStep{.step = StepId{0},
+                                   .repeat = 2,
+                                   .tokens = 1,
+                                   .entries = decode,
+                                   .allocations = {},
+                                   .prefix_hits = {}});
+  const PlanEntry chunk[] = {{RequestId{2}, EntryKind::kChunk, true, true, 64, 0}};
   const Compression::Forced forced[] = {{0, 4}};
   const uint32_t keep[] = {10};
   const Compression compression[] = {{.entry = 0, .begin = 0, .end = 64, .forced = forced, .keep = keep}};
   open.saw_command({225 * kUs}, LaunchStep{.step = StepId{2},
                                            .tokens = 64,
                                            .entries = chunk,
-                                           .grants = {},
-                                           .adoptions = {},
+                                           .allocations = {},
+                                           .prefix_hits = {},
                                            .compressions = compression});
   const std::vector<PricedStep> steps = open.steps();
   REQUIRE(steps.size() == 3);
@@ -69,14 +71,15 @@ TEST_CASE(
   CHECK(steps[0].high == doctest::Approx(160));
   CHECK(!steps[1].chunks);
   CHECK(steps[2].chunks);
-  CHECK(flat.cells == std::vector<uint64_t>{40, 41, 0});  // each step of a stretch reads one cell more
+  CHECK(flat.kv_entries ==
+        std::vector<uint64_t>{40, 41, 0});  // each step of a stretch reads one KV entry more
   CHECK(flat.ranked == std::vector<uint32_t>{0, 0, 64});
 }
 
 TEST_CASE(
     "open loop: a step that recalls pages is priced through its graph, from where the last one really "
     "ended") {
-  Flat flat;
+  ConstantCost flat;
   const Log log = log_of({100, 400, 600}, {});
   RecordedOutcomes outcomes;
   auto& steps = outcomes.engines.emplace_back().steps;
@@ -93,11 +96,13 @@ TEST_CASE(
   spec.page_tokens = 32;
   sim::GraphPricer pricer(spec, &flat, &prices);
   OpenLoop open(&log, {.cost = &flat, .pricers = {&pricer}, .outcomes = &outcomes, .page_tokens = 32}, {});
-  const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 2000}};
-  open.saw_command(
-      {0},
-      LaunchStep{
-          .step = StepId{0}, .repeat = 3, .tokens = 1, .entries = decode, .grants = {}, .adoptions = {}});
+  const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 2000}};
+  open.saw_command({0}, LaunchStep{.step = StepId{0},
+                                   .repeat = 3,
+                                   .tokens = 1,
+                                   .entries = decode,
+                                   .allocations = {},
+                                   .prefix_hits = {}});
   const std::vector<PricedStep> priced = open.steps();
   REQUIRE(priced.size() == 3);
   CHECK(priced[0].predicted == doctest::Approx(160));  // 30 pages of 2 us before its attention
@@ -109,17 +114,18 @@ TEST_CASE(
   };
   CHECK(count(0, MethodTerm::kPageNow) == 60);  // of 16 tokens
   CHECK(count(1, MethodTerm::kPageNow) == 0);
-  CHECK(count(0, MethodTerm::kRecalling) == 1);  // layer
-  CHECK(count(1, MethodTerm::kRecalling) == 0);
+  CHECK(count(0, MethodTerm::kLoading) == 1);  // layer
+  CHECK(count(1, MethodTerm::kLoading) == 0);
   CHECK(count(0, MethodTerm::kRecallingNext) == 0);
   CHECK(count(1, MethodTerm::kRecallingNext) == 1);
   CHECK(count(1, MethodTerm::kPageNext) == 10);
   CHECK(count(0, MethodTerm::kChoosingStep) == 1);
-  CHECK(count(0, MethodTerm::kDecodeCells) == doctest::Approx(0.255).epsilon(0.2));  // what it reads of 2,000
+  CHECK(count(0, MethodTerm::kDecodeKvEntries) ==
+        doctest::Approx(0.255).epsilon(0.2));  // what it reads of 2,000
 }
 
 TEST_CASE("open loop: copies follow one another in each direction, and a failed one is left out") {
-  Flat flat;
+  ConstantCost flat;
   const Log log = log_of({}, {{0, {20 * kUs}, false},
                               {1, {45 * kUs}, false},
                               {2, {50 * kUs}, false},

@@ -49,7 +49,7 @@ void check_suggestion(uint32_t pages, const std::vector<std::string>& sets) {
 
 TEST_CASE("request fit: pages of the watermark hold no request, and the suggestion counts them") {
   CHECK(suggested(complaint(260, {})) == 263);
-  CHECK(complaint(260, {}).find(": 1 call can never run") != std::string::npos);
+  CHECK(complaint(260, {}).find(": 1 request can never run") != std::string::npos);
   check_suggestion(260, {});
   check_suggestion(262, {"memory.reserved_pages=1"});
   check_suggestion(100, {});

@@ -19,9 +19,9 @@ const std::string kGood =
     "hardware { node: \"h200\" }\n"
     "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
 
-Mistakes mistakes_of(const std::string& text, const std::vector<std::string>& sets = {}) {
+Errors errors_of(const std::string& text, const std::vector<std::string>& sets = {}) {
   const auto loaded = parse_scenario(text, kPath, sets);
-  return loaded ? Mistakes{} : loaded.error();
+  return loaded ? Errors{} : loaded.error();
 }
 
 std::string at(const std::string& place) { return std::string(kPath) + ":" + place; }
@@ -39,11 +39,12 @@ TEST_CASE("scenario: what is not written has its default, and the name is the fi
 }
 
 TEST_CASE("scenario: a preset lies between the defaults and what is written") {
-  const auto scenario = parse_scenario(kGood + "limits { preset: \"vllm_v1\" calls_max: 128 }\n", kPath, {});
+  const auto scenario =
+      parse_scenario(kGood + "limits { preset: \"vllm_v1\" requests_max: 128 }\n", kPath, {});
   REQUIRE(scenario);
   CHECK(scenario->values.limits().steps_in_flight_max() == 2);
   CHECK(scenario->values.limits().admission() == "full_prompt");
-  CHECK(scenario->values.limits().calls_max() == 128);
+  CHECK(scenario->values.limits().requests_max() == 128);
   CHECK(scenario->values.limits().capture_sizes_size() == 51);
   const auto own =
       parse_scenario(kGood + "limits { preset: \"vllm_v1\" capture_sizes: [4, 8] }\n", kPath, {});
@@ -52,21 +53,21 @@ TEST_CASE("scenario: a preset lies between the defaults and what is written") {
 }
 
 TEST_CASE("scenario: every unknown field is reported with its line, its column and the nearest name") {
-  const Mistakes found = mistakes_of(kGood +
-                                     "policies {\n"
-                                     "  prefix_evicton: \"lru\"\n"
-                                     "}\n"
-                                     "limits { call_max: 3 }\n");
+  const Errors found = errors_of(kGood +
+                                 "policies {\n"
+                                 "  prefix_evicton: \"lru\"\n"
+                                 "}\n"
+                                 "limits { request_max: 3 }\n");
   REQUIRE(found.size() == 2);
   CHECK(found[0].where == at("5:3"));
   CHECK(found[0].what == "no field \"prefix_evicton\" in Policies");
   CHECK(found[0].hint.find("prefix_eviction") != std::string::npos);
   CHECK(found[1].where == at("7:10"));
-  CHECK(found[1].hint.find("calls_max") != std::string::npos);
+  CHECK(found[1].hint.find("requests_max") != std::string::npos);
 }
 
 TEST_CASE("scenario: wrong values are reported together, each where it was written") {
-  const Mistakes found = mistakes_of(
+  const Errors found = errors_of(
       "model { name: \"llama-3.1-8b\" }\n"
       "engines { routing: \"round_robbin\" }\n"
       "memory { page_tokens: 0\n"
@@ -74,7 +75,7 @@ TEST_CASE("scenario: wrong values are reported together, each where it was writt
       "trace { path: \"nowhere.jsonl\" }\n"
       "replay { think_cap_s: -1 }\n");
   std::string all;
-  for (const Mistake& one : found) all += one.text() + "\n";
+  for (const Error& one : found) all += one.text() + "\n";
   CAPTURE(all);
   REQUIRE(found.size() == 6);
   CHECK(all.find("hardware.node is missing") != std::string::npos);
@@ -86,38 +87,38 @@ TEST_CASE("scenario: wrong values are reported together, each where it was writt
   CHECK(all.find(at("6:10") + ": think_cap_s is -1") != std::string::npos);
 }
 
-TEST_CASE("scenario: text that is no textproto is one mistake with its place") {
-  const Mistakes found = mistakes_of("model { name: }\n");
+TEST_CASE("scenario: text that is no textproto is one error with its place") {
+  const Errors found = errors_of("model { name: }\n");
   REQUIRE(!found.empty());
   CHECK(found[0].where == at("1:15"));
-  CHECK(!mistakes_of(std::string("\x00\xff\x7f garbage {{{", 16)).empty());
-  CHECK(!mistakes_of("").empty());
+  CHECK(!errors_of(std::string("\x00\xff\x7f garbage {{{", 16)).empty());
+  CHECK(!errors_of("").empty());
 }
 
 TEST_CASE("scenario: --set reaches every kind of field and obeys the same checks") {
   const auto scenario = parse_scenario(
       kGood, kPath,
-      {"limits.calls_max=1,024", "replay.think_scale=0.5", "limits.prefix_cache=false",
+      {"limits.requests_max=1,024", "replay.think_scale=0.5", "limits.prefix_cache=false",
        "policies.prefix_eviction=lfu", "limits.capture_sizes=1,2,4", "seed=7", "cost.host_eager_ns=-1"});
   REQUIRE(scenario);
-  CHECK(scenario->values.limits().calls_max() == 1024);
+  CHECK(scenario->values.limits().requests_max() == 1024);
   CHECK(scenario->values.replay().think_scale() == 0.5);
   CHECK(!scenario->values.limits().prefix_cache());
   CHECK(scenario->values.policies().prefix_eviction() == "lfu");
   CHECK(scenario->values.limits().capture_sizes_size() == 3);
   CHECK(scenario->values.seed() == 7);
 
-  const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"limits.calls_mx=3", "calls_max"},
-      {"limits.calls_max=many", "whole number"},
+  const std::vector<std::pair<std::string, std::string>> problem = {
+      {"limits.requests_mx=3", "requests_max"},
+      {"limits.requests_max=many", "whole number"},
       {"limits=3", "--set=group.field=value"},
-      {"limits.calls_max", "has no value"},
-      {"limits.calls_max=0", "from 1 to"},
+      {"limits.requests_max", "has no value"},
+      {"limits.requests_max=0", "from 1 to"},
       {"limits.prefix_cache=yes", "true or false"},
       {"seed.x=1", "whole number"},
       {"limits.capture_sizes=4,2", "must ascend"}};
-  for (const auto& [set, expected] : wrong) {
-    const Mistakes found = mistakes_of(kGood, {set});
+  for (const auto& [set, expected] : problem) {
+    const Errors found = errors_of(kGood, {set});
     CAPTURE(set);
     REQUIRE(found.size() == 1);
     CHECK(found[0].where == "--set=" + set);
@@ -129,7 +130,7 @@ TEST_CASE("scenario: a list of numbers can be set, and each is checked") {
   const auto scenario = parse_scenario(kGood, kPath, {"policies.budget_options.mean=0.25,0.5"});
   REQUIRE(scenario);
   CHECK(scenario->values.policies().budget_options().mean_size() == 2);
-  const Mistakes found = mistakes_of(kGood, {"policies.budget_options.deviation=0.5,-1"});
+  const Errors found = errors_of(kGood, {"policies.budget_options.deviation=0.5,-1"});
   REQUIRE(found.size() == 1);
   CHECK(found[0].text().find("from 0 to 4096") != std::string::npos);
 }
@@ -151,12 +152,12 @@ TEST_CASE("scenario: $KVTWIN_DATA is replaced, other paths are relative to the s
   CHECK(scenario->file("a/../b.txt") == testing::source_dir() + "/scenarios/b.txt");
   CHECK(scenario->file("/abs") == "/abs");
   const char* const before = getenv("KVTWIN_DATA");
-  const std::string kept = before == nullptr ? "" : before;
+  const std::string retained = before == nullptr ? "" : before;
   setenv("KVTWIN_DATA", "/somewhere", 1);
   CHECK(scenario->file("$KVTWIN_DATA/x") == "/somewhere/x");
   unsetenv("KVTWIN_DATA");
   CHECK(scenario->file("$KVTWIN_DATA/x").find("shared/data/x") != std::string::npos);
-  if (before != nullptr) setenv("KVTWIN_DATA", kept.c_str(), 1);
+  if (before != nullptr) setenv("KVTWIN_DATA", retained.c_str(), 1);
 }
 
 }  // namespace kvtwin

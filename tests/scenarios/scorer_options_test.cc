@@ -31,7 +31,9 @@ std::string complaint(const std::string& policies) {
   return scenario ? "" : scenario.error().front().text();
 }
 
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool message(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -44,7 +46,7 @@ TEST_CASE(
     const Scenario scenario = good("identity: \"session\" scorer: \"" + name + "\"");
     const ScorerSpec spec = scorer_spec(scenario.values.policies());
     CHECK_FALSE(validate_scorer(name, spec).has_value());
-    CHECK(captured_rows(name, spec) == captured_rows(name, {}));
+    CHECK(captured_queries(name, spec) == captured_queries(name, {}));
     const kernels::ScoreSpec score = score_spec(scenario.values);
     CHECK(kernels::scorer_name(score.kind) == name);
     const std::string text = resolved_textproto(scenario);
@@ -58,11 +60,11 @@ TEST_CASE(
 TEST_CASE("scorer options: what is written reaches the policy and the kernels") {
   Scenario scenario = good(
       "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" moment: \"chunk_end\" window_closed: true "
-      "query_rows: 16 }");
+      "query_tokens: 16 }");
   ScorerSpec spec = scorer_spec(scenario.values.policies());
-  CHECK(spec.moment == Moment::kChunkEnd);
+  CHECK(spec.compression_trigger == CompressionTrigger::kChunkEnd);
   CHECK(spec.window_closed);
-  CHECK(spec.query_rows == 16);
+  CHECK(spec.query_tokens == 16);
   kernels::ScoreSpec score = score_spec(scenario.values);
   CHECK(score.window.window == 16);
   CHECK(score.window.kernel == 7);
@@ -85,7 +87,7 @@ TEST_CASE("scorer options: what is written reaches the policy and the kernels") 
 }
 
 TEST_CASE("scorer options: what does not fit is refused where it stands, with what would") {
-  const std::vector<std::pair<std::string, std::string>> wrong = {
+  const std::vector<std::pair<std::string, std::string>> problem = {
       {"scorer: \"snapkv\" scorer_options { gamma: 0.5 }",
        "scorer snapkv does not read gamma; it reads moment"},
       {"scorer: \"knorm\" scorer_options { kernel: 5 }", "knorm does not read kernel; it reads moment"},
@@ -95,17 +97,17 @@ TEST_CASE("scorer options: what does not fit is refused where it stands, with wh
       {"scorer: \"snapkv\" scorer_options { kernel: 4 }", "kernel is 4; an odd number"},
       {"scorer: \"snapkv\" scorer_options { kernel: 0 }", "kernel is 0; from 1 to 255"},
       {"scorer: \"snapkv\" scorer_options { moment: \"prompt\" }", "prompt_end"},
-      {"scorer: \"judge_q\" scorer_options { probe_rows: 0 }", "probe_rows is 0"},
+      {"scorer: \"judge_q\" scorer_options { probe_tokens: 0 }", "probe_tokens is 0"},
       {"scorer: \"expected_attention\" scorer_options { eps: nan }", "eps is nan"},
       {"scorer: \"kvzip\" scorer_options { repeat_tokens: 0 }", "repeat_tokens is 0"},
       {"scorer: \"judge_q\" scorer_options { seed: 4 }", "judge_q does not read seed"},
   };
-  for (const auto& [policies, expected] : wrong) {
+  for (const auto& [policies, expected] : problem) {
     CAPTURE(policies);
     const std::string text = complaint(policies);
     CAPTURE(text);
-    CHECK(says(text, expected));
-    CHECK(says(text, kOptionsPath + ":4:"));
+    CHECK(message(text, expected));
+    CHECK(message(text, kOptionsPath + ":4:"));
   }
 }
 
@@ -114,11 +116,11 @@ TEST_CASE("scorer options: a moment that a scorer cannot have is refused when en
       good("identity: \"session\" scorer: \"judge_q\" scorer_options { moment: \"chunk_end\" }");
   const auto composed = compose_engines(scenario);
   REQUIRE_FALSE(composed);
-  CHECK(says(composed.error().front().text(), "scorer judge_q cannot work at chunk ends"));
+  CHECK(message(composed.error().front().text(), "scorer judge_q cannot work at chunk ends"));
   const auto fine =
-      compose_engines(good("identity: \"session\" scorer: \"judge_q\" scorer_options { probe_rows: 16 }"));
+      compose_engines(good("identity: \"session\" scorer: \"judge_q\" scorer_options { probe_tokens: 16 }"));
   REQUIRE(fine);
-  CHECK(fine->options.engines.front().policies.scorer_spec.probe_rows == 16);
+  CHECK(fine->options.engines.front().policies.scorer_spec.probe_tokens == 16);
 }
 
 }  // namespace kvtwin

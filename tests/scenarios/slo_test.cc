@@ -37,7 +37,7 @@ TEST_CASE("SLO: figures, units and directions") {
   CHECK(slo("ttft_from_queued_p50<1s").figure == "ttft_from_queued_p50_ms");
   CHECK(slo("goodput>=95%").kind == Slo::Kind::kGoodput);
   CHECK(slo("goodput>0.95").limit == doctest::Approx(0.95));
-  CHECK(slo("ttft<2s").kind == Slo::Kind::kOfEachCall);
+  CHECK(slo("ttft<2s").kind == Slo::Kind::kOfEachRequest);
   CHECK(!slo("output_tokens_per_s>1000").below);
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("SLO: what is wrong is said with the value and the way out") {
   CHECK(said("ttft_p99<-2s").find("the limit is -2") != std::string::npos);
   CHECK(said("ttf_p99<2s").find("there is no latency \"ttf\"; did you mean \"ttft\"") != std::string::npos);
   CHECK(said("tftt<2s").find("there is no latency \"tftt\"") != std::string::npos);
-  CHECK(said("session<10min").find("is not a latency of a call") != std::string::npos);
+  CHECK(said("session<10min").find("is not a latency of a request") != std::string::npos);
   CHECK(said("goodput<95%").find("to stay below") != std::string::npos);
   CHECK(said("goodput>=120%").find("goodput is 120%") != std::string::npos);
   CHECK(!parse_slos({}));
@@ -62,8 +62,8 @@ TEST_CASE("SLO: what is wrong is said with the value and the way out") {
 }
 
 TEST_CASE("SLO: a run beside its promises") {
-  const std::vector<Slo> slos = {slo("ttft_p99<2s"), slo("calls_per_s>4"), slo("e2e_p50<1s")};
-  const std::map<std::string, double> figures = {{"ttft_p99_ms", 1500}, {"calls_per_s", 5}};
+  const std::vector<Slo> slos = {slo("ttft_p99<2s"), slo("requests_per_s>4"), slo("e2e_p50<1s")};
+  const std::map<std::string, double> figures = {{"ttft_p99_ms", 1500}, {"requests_per_s", 5}};
   std::vector<SloValue> values = judge(slos, figures, "");
   CHECK(values[0].kept);
   CHECK(values[0].use == doctest::Approx(0.75));
@@ -76,21 +76,21 @@ TEST_CASE("SLO: a run beside its promises") {
   CHECK(values[1].kept);
 }
 
-TEST_CASE("SLO: goodput counts calls that keep every condition, and what did not finish as missed") {
-  const std::string calls =
-      "call,session,end,output_tokens,ready_ns,first_token_ns,finished_ns\n"
+TEST_CASE("SLO: goodput counts requests that keep every condition, and what did not finish as missed") {
+  const std::string requests =
+      "request,session,end,output_tokens,ready_ns,first_token_ns,finished_ns\n"
       "0,a,finished,11,0,1000000000,1500000000\n"        // ttft 1 s, tpot 50 ms
       "1,\"b,c\",finished,11,0,1000000000,3000000000\n"  // tpot 200 ms
       "2,a,finished,1,0,3000000000,3000000000\n"         // ttft 3 s
       "3,a,rejected,5,0,,0\n"
       "4,a,cancelled,5,0,,0\n";  // nobody's fault
-  const auto share = [&](const std::vector<std::string>& texts) {
-    return judge(*parse_slos(texts), {}, calls).front().value;
+  const auto fraction = [&](const std::vector<std::string>& texts) {
+    return judge(*parse_slos(texts), {}, requests).front().value;
   };
-  CHECK(share({"goodput>=50%", "ttft<2s"}) == doctest::Approx(0.5));
-  CHECK(share({"goodput>=50%", "ttft<2s", "tpot<100ms"}) == doctest::Approx(0.25));
-  CHECK(share({"goodput>=50%", "tpot<1s", "e2e<1h"}) == doctest::Approx(0.75));
-  const std::vector<SloValue> values = judge(*parse_slos({"goodput>=50%", "ttft<2s"}), {}, calls);
+  CHECK(fraction({"goodput>=50%", "ttft<2s"}) == doctest::Approx(0.5));
+  CHECK(fraction({"goodput>=50%", "ttft<2s", "tpot<100ms"}) == doctest::Approx(0.25));
+  CHECK(fraction({"goodput>=50%", "tpot<1s", "e2e<1h"}) == doctest::Approx(0.75));
+  const std::vector<SloValue> values = judge(*parse_slos({"goodput>=50%", "ttft<2s"}), {}, requests);
   CHECK(values[0].kept);
   CHECK(values[0].use == doctest::Approx(1));
 }
@@ -120,7 +120,7 @@ TEST_CASE("plan: what formats cost comes from an evaluation, over tasks that bot
     CHECK(loss.field == "policies.precision");
     by[loss.value] = loss.percent;
   }
-  CHECK(by.size() == 3);  // what drops cells is left out
+  CHECK(by.size() == 3);  // what drops KV entries is left out
   CHECK(by["bf16"] == doctest::Approx(0));
   CHECK(by["int4"] == doctest::Approx(2));
   CHECK(by["kivi_int2"] == doctest::Approx(50));

@@ -51,7 +51,7 @@ TEST_CASE("sweep axis: what is wrong is said, with the way out") {
     REQUIRE(!axis);
     return axis.error().text();
   };
-  CHECK(said("a") == "--vary: \"a\" is no FIELD=VALUES; as in --vary=limits.calls_max=16..256*2");
+  CHECK(said("a") == "--vary: \"a\" is no FIELD=VALUES; as in --vary=limits.requests_max=16..256*2");
   CHECK(said("=1").find("is no FIELD=VALUES") != std::string::npos);
   CHECK(said("a=1,,2") == "--vary=a: \"1,,2\" has an empty value; separate values by single commas");
   CHECK(said("a=8..1*2").find("ends before it starts") != std::string::npos);
@@ -87,7 +87,7 @@ TEST_CASE("sweep points: samples repeat, grow without changing, and cover their 
     CHECK(std::set<SweepPoint>(many->begin(), many->end()).size() == 32);
   }
   // A shifted Sobol sequence: of 16 points each sixteenth of the first axis gets exactly one... up to the
-  // shift, which moves cell borders: none may get more than two.
+  // shift, which moves KV entry borders: none may get more than two.
   const auto sobol = sweep_points(axes, {Sampler::kSobol, 16, 3});
   std::map<std::string, int> hits;
   for (const SweepPoint& point : *sobol) CHECK(++hits[point[0]] <= 2);
@@ -102,7 +102,7 @@ TEST_CASE("sweep shards: together they are the whole, apart they share nothing")
     CHECK(owners == 1);
   }
   CHECK(parse_shard("3/4")->index == 3);
-  for (const char* wrong : {"4/4", "1", "/4", "1/", "a/4", "1/0", "-1/4"}) CHECK(!parse_shard(wrong));
+  for (const char* problem : {"4/4", "1", "/4", "1/", "a/4", "1/0", "-1/4"}) CHECK(!parse_shard(problem));
 }
 
 TEST_CASE("sweep halving: the better third goes on, ties by point, failed ones never") {
@@ -118,7 +118,7 @@ TEST_CASE("sweep halving: the better third goes on, ties by point, failed ones n
   CHECK(*better_points(*halving, rows) == std::vector<size_t>{1, 3, 6});
   CHECK(*better_points(*parse_halving("ttft_p99_ms:max", "a=1,2", 7), rows) == std::vector<size_t>{2});
   CHECK(!better_points(*parse_halving("nothing:max", "a=1,2", 2), rows));
-  for (const char* wrong : {"ttft_p99_ms", ":min", "ttft:best"}) CHECK(!parse_halving(wrong, "a=1,2", 3));
+  for (const char* problem : {"ttft_p99_ms", ":min", "ttft:best"}) CHECK(!parse_halving(problem, "a=1,2", 3));
   CHECK(!parse_halving("a:min", "a=1", 3));
   CHECK(!parse_halving("a:min", "a=1..8", 3));
   CHECK(!parse_halving("a:min", "a=1,2", 1));

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1000;
 
-// Two engines; call 7 runs one step of prefill and two of decoding while pages move, call 8 is cut by the
-// window.
+// Two engines; request 7 runs one step of prefill and two of decoding while pages move, request 8 is cut by
+// the window.
 Timeline small_timeline() {
   Timeline out({Instant{0}, Instant{1000 * kMicrosecond}}, 2, [](EngineId, StepId) {
     return std::vector<StepOperation>{{"qkv", 0, Duration{0}, Duration{5 * kMicrosecond}},
@@ -27,8 +27,8 @@ Timeline small_timeline() {
   });
   const EngineId one{1};
   const auto at = [](int64_t us) { return Instant{us * kMicrosecond}; };
-  CallReady ready;
-  ready.call = CallId{7};
+  RequestReady ready;
+  ready.request = RequestId{7};
   out.saw_event(at(0), one, ready);
   const std::vector<PageId> pages(12);
   StartTransfer recall{};
@@ -45,7 +45,7 @@ Timeline small_timeline() {
   out.saw_event(at(6), one, TransferFailed{one, TransferId{2}});
   out.saw_event(at(8), one, TransferDone{one, TransferId{3}});
   PlanEntry chunk{};
-  chunk.call = CallId{7};
+  chunk.request = RequestId{7};
   chunk.kind = EntryKind::kChunk;
   LaunchStep step{};
   step.engine = one;
@@ -58,7 +58,7 @@ Timeline small_timeline() {
   done.engine = one;
   done.ends = ends;
   out.saw_event(at(20), one, done);
-  out.saw_command(at(20), TokensEmitted{one, CallId{7}, 1});
+  out.saw_command(at(20), TokensEmitted{one, RequestId{7}, 1});
   chunk.kind = EntryKind::kDecode;
   const std::vector<PlanEntry> decodes{chunk};
   step.entries = decodes;
@@ -69,8 +69,8 @@ Timeline small_timeline() {
   done.step = StepId{1};
   done.ends = ends;
   out.saw_event(at(31), one, done);
-  out.saw_command(at(31), FinishCall{one, CallId{7}, 3, false});
-  ready.call = CallId{8};
+  out.saw_command(at(31), FinishRequest{one, RequestId{7}, 3, false});
+  ready.request = RequestId{8};
   out.saw_event(at(31), one, ready);
   return out;
 }
@@ -87,7 +87,7 @@ std::vector<const PerfettoSlice*> of_row(const PerfettoTrace& trace, const std::
 
 TEST_CASE("timeline: the Perfetto trace has what happened, and nothing that the format does not know") {
   const PerfettoTrace trace = read_perfetto(small_timeline().perfetto());
-  for (const std::string& wrong : trace.wrong) CHECK_MESSAGE(false, wrong);
+  for (const std::string& problem : trace.problem) CHECK_MESSAGE(false, problem);
   CHECK(trace.processes == std::vector<std::string>{"engine 0", "engine 1"});
 
   const auto steps = of_row(trace, "steps");
@@ -110,13 +110,13 @@ TEST_CASE("timeline: the Perfetto trace has what happened, and nothing that the 
   CHECK(recalls[2]->annotations.at("pages") == "12");
   CHECK(of_row(trace, "operations").size() == 6);
 
-  const auto calls = of_row(trace, "calls");
-  REQUIRE(calls.size() == 2);
-  CHECK(calls[0]->name == "call 7");
-  CHECK(calls[0]->to == 31 * kMicrosecond);
-  CHECK(calls[0]->moments == std::vector<std::string>{"first token"});
-  CHECK(calls[1]->name == "call 8");
-  CHECK(calls[1]->to == UINT64_MAX);
+  const auto requests = of_row(trace, "requests");
+  REQUIRE(requests.size() == 2);
+  CHECK(requests[0]->name == "request 7");
+  CHECK(requests[0]->to == 31 * kMicrosecond);
+  CHECK(requests[0]->instants == std::vector<std::string>{"first token"});
+  CHECK(requests[1]->name == "request 8");
+  CHECK(requests[1]->to == UINT64_MAX);
 }
 
 TEST_CASE("timeline: both forms have the same spans") {
@@ -130,7 +130,7 @@ TEST_CASE("timeline: both forms have the same spans") {
     json_spans.emplace_back(from, from + static_cast<uint64_t>(row["dur"].get<double>() * 1e3 + 0.5));
   }
   for (const PerfettoSlice& slice : trace.slices) {
-    if (slice.track.rfind("calls", 0) != 0) spans.emplace_back(slice.from, slice.to);
+    if (slice.track.rfind("requests", 0) != 0) spans.emplace_back(slice.from, slice.to);
   }
   std::sort(spans.begin(), spans.end());
   std::sort(json_spans.begin(), json_spans.end());
@@ -140,11 +140,11 @@ TEST_CASE("timeline: both forms have the same spans") {
 
 TEST_CASE("perfetto reader: what is wrong is said") {
   const std::string good = small_timeline().perfetto();
-  CHECK(read_perfetto(good).wrong.empty());
-  CHECK_FALSE(read_perfetto("no trace").wrong.empty());
+  CHECK(read_perfetto(good).problem.empty());
+  CHECK_FALSE(read_perfetto("no trace").problem.empty());
   // Trace.packet {} without anything; a packet with field 9 (process_stats), which nobody here writes.
-  CHECK_FALSE(read_perfetto(std::string("\x0a\x00", 2)).wrong.empty());
-  CHECK_FALSE(read_perfetto(good + std::string("\x0a\x04\x48\x01\x50\x01", 6)).wrong.empty());
+  CHECK_FALSE(read_perfetto(std::string("\x0a\x00", 2)).problem.empty());
+  CHECK_FALSE(read_perfetto(good + std::string("\x0a\x04\x48\x01\x50\x01", 6)).problem.empty());
   // Twice the same: tracks described twice, times that go back.
-  CHECK(read_perfetto(good + good).wrong.size() > 4);
+  CHECK(read_perfetto(good + good).problem.size() > 4);
 }

@@ -15,7 +15,7 @@ v1::RunResult result(double tokens_per_s, double tpot_ns, uint64_t preemptions, 
   v1::RunResult out;
   out.mutable_rates()->set_output_tokens_per_s(tokens_per_s);
   out.mutable_latencies()->mutable_tpot()->set_mean_ns(tpot_ns);
-  out.mutable_calls()->set_preemptions(preemptions);
+  out.mutable_requests()->set_preemptions(preemptions);
   out.mutable_pages()->set_gpu(1000);
   out.mutable_pages()->set_held_peak(peak);
   return out;
@@ -133,9 +133,9 @@ TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
   CHECK(!worse_than({}, before, "b"));
   CHECK(worse_than({}, before, "b", true)->empty());  // of the others, what there is
   CHECK(worse_than(validation_of(2.4), before, "b", true)->size() == 2);
-  const auto wrong = worse_than({}, "{", "file");
-  REQUIRE(!wrong);
-  CHECK(wrong.error().text().starts_with("file: is no validation.json"));
+  const auto problem = worse_than({}, "{", "file");
+  REQUIRE(!problem);
+  CHECK(problem.error().text().starts_with("file: is no validation.json"));
 }
 
 TEST_CASE("validation: known deviations are read, and must say why") {
@@ -143,9 +143,9 @@ TEST_CASE("validation: known deviations are read, and must say why") {
       "deviation { scenario: \"*\" figure: \"f\" because: \"of this\" until: \"that\" }", "x");
   REQUIRE(read);
   CHECK(read->at(0).because == "of this");
-  const auto wrong = parse_known_deviations("deviation { scenario: \"*\" figure: \"f\" }", "x");
-  REQUIRE(!wrong);
-  CHECK(wrong.error().text().find("lacks a name or its reason") != std::string::npos);
+  const auto problem = parse_known_deviations("deviation { scenario: \"*\" figure: \"f\" }", "x");
+  REQUIRE(!problem);
+  CHECK(problem.error().text().find("lacks a name or its reason") != std::string::npos);
 }
 
 }  // namespace kvtwin

@@ -20,7 +20,7 @@ inline sim::GraphPricerSpec identity_spec(const char* llm = "llama-3.1-8b") {
 
 inline LaunchStep step_of(uint64_t number, uint32_t repeat, std::span<const PlanEntry> entries) {
   LaunchStep step{
-      .step = StepId{number}, .repeat = repeat, .entries = entries, .grants = {}, .adoptions = {}};
+      .step = StepId{number}, .repeat = repeat, .entries = entries, .allocations = {}, .prefix_hits = {}};
   for (const PlanEntry& entry : entries) step.tokens += entry.tokens;
   step.tokens_padded = step.tokens;
   return step;
@@ -33,7 +33,7 @@ inline std::vector<int64_t> ends_of(sim::StepClock* clock, const std::vector<Lau
   for (const LaunchStep& launch : launches) {
     clock->launch(now, launch);
     while (!clock->idle()) {
-      while (!clock->outlook().known) clock->look_ahead(clock->outlook().at);
+      while (!clock->next_event().known) clock->look_ahead(clock->next_event().at);
       const StepDone done = clock->take();
       for (const Instant end : done.ends) ends.push_back(end.ns);
       now = done.ends.back();

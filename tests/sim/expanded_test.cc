@@ -36,7 +36,7 @@ struct Outcome {
   double exposed_us = 0;  // of the last step of the first GPU
 };
 
-struct Scene {
+struct SimulationSetup {
   DecodeStepSpec spec{.layers = 32, .recall = RecallTiming::kSameStep};
   uint64_t recall_bytes = 0;
   uint32_t gpus = 1;
@@ -48,7 +48,7 @@ struct Scene {
   double scale(uint32_t gpu) const { return desynchronised ? 1 + 0.0037 * (gpu - 0.5 * (gpus - 1)) : 1; }
 };
 
-Outcome collapsed(const Scene& scene, double gb_per_s = kPcie) {
+Outcome collapsed(const SimulationSetup& scene, double gb_per_s = kPcie) {
   Outcome result;
   for (uint32_t gpu = 0; gpu < scene.gpus; ++gpu) {
     DecodeStep step = make_decode_step(scene.spec);
@@ -64,7 +64,7 @@ Outcome collapsed(const Scene& scene, double gb_per_s = kPcie) {
   return result;
 }
 
-Outcome expanded(const Scene& scene) {
+Outcome expanded(const SimulationSetup& scene) {
   const std::string text = in_child([&] {
     sim::PlatformSpec node;
     node.gpus = scene.gpus;
@@ -97,7 +97,7 @@ Outcome expanded(const Scene& scene) {
   return result;
 }
 
-double utilisation(const Scene& scene) {
+double utilisation(const SimulationSetup& scene) {
   const auto step = static_cast<Ticks>(collapsed(scene).step_us * 1000 * kTicksPerNs);
   const std::vector<sim::LinkDemand> demands(scene.gpus, {scene.recall_bytes * scene.spec.layers, step});
   return sim::predicted_utilisation(demands, scene.memory_gb_per_s);
@@ -119,7 +119,7 @@ TEST_CASE("expanded: alone on its links a step takes what its longest path takes
     for (const uint32_t steps : {1u, 7u}) {
       CAPTURE(one.bytes);
       CAPTURE(steps);
-      Scene scene{.recall_bytes = one.bytes, .steps = steps, .launch_us = one.launch_us};
+      SimulationSetup scene{.recall_bytes = one.bytes, .steps = steps, .launch_us = one.launch_us};
       scene.spec.recall = one.recall;
       scene.spec.launch_per_kernel = one.launch_us > 0;
       const Outcome want = collapsed(scene), got = expanded(scene);
@@ -138,7 +138,7 @@ TEST_CASE("expanded: below 60 % of the host memory it agrees with collapsed with
   for (const Row& row :
        {Row{300'000, 1281.8}, Row{600'000, 1288.1}, Row{1'100'000, 1409.1}, Row{2'000'000, 2560.4}}) {
     CAPTURE(row.bytes);
-    const Scene scene{
+    const SimulationSetup scene{
         .recall_bytes = row.bytes, .gpus = 8, .steps = 200, .memory_gb_per_s = 200, .desynchronised = true};
     const double full = expanded(scene).step_us, alone = collapsed(scene).step_us;
     MESSAGE(fmt::format(
@@ -160,7 +160,7 @@ TEST_CASE("expanded: below 60 % of the host memory it agrees with collapsed with
 TEST_CASE("expanded: synchronised GPUs get exactly the fair share") {
   for (const uint64_t bytes : {300'000u, 1'100'000u, 2'000'000u}) {
     CAPTURE(bytes);
-    const Scene scene{.recall_bytes = bytes, .gpus = 8, .steps = 20, .memory_gb_per_s = 200};
+    const SimulationSetup scene{.recall_bytes = bytes, .gpus = 8, .steps = 20, .memory_gb_per_s = 200};
     CHECK(expanded(scene).step_us == doctest::Approx(collapsed(scene, 25).step_us).epsilon(1e-6));
   }
 }
@@ -169,13 +169,13 @@ TEST_CASE(
     "expanded: below 60 % collapsed agrees on one GPU and on eight, whatever the step recalls and when") {
   for (const RecallTiming recall : {RecallTiming::kSameStep, RecallTiming::kNextStep}) {
     for (const uint32_t gpus : {1u, 8u}) {
-      for (const double share : {0.2, 0.4, 0.58}) {
-        Scene scene{
+      for (const double fraction : {0.2, 0.4, 0.58}) {
+        SimulationSetup scene{
             .gpus = gpus, .steps = 60, .memory_gb_per_s = gpus == 1 ? 40.0 : 200.0, .desynchronised = true};
         scene.spec.recall = recall;
-        scene.recall_bytes = static_cast<uint64_t>(share * 40e3 * scene.memory_gb_per_s / gpus);
+        scene.recall_bytes = static_cast<uint64_t>(fraction * 40e3 * scene.memory_gb_per_s / gpus);
         CAPTURE(gpus);
-        CAPTURE(share);
+        CAPTURE(fraction);
         CHECK(utilisation(scene) < 0.6);
         CHECK(collapsed(scene).step_us == doctest::Approx(expanded(scene).step_us).epsilon(0.01));
       }

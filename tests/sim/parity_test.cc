@@ -14,11 +14,11 @@ using namespace kvtwin::testing;
 
 namespace {
 
-struct World {
+struct TestBackend {
   std::vector<ToyCost> costs;
   sim::SimConfig config;
 
-  explicit World(uint64_t seed) {
+  explicit TestBackend(uint64_t seed) {
     Prng prng(seed);
     const auto engines = static_cast<uint32_t>(prng.range(1, 4));
     const bool coarse = prng.chance(1, 2);
@@ -49,24 +49,24 @@ ScriptOptions options_for(uint64_t seed) {
   ScriptOptions options;
   options.seed = seed;
   options.coarse = prng.chance(1, 2);
-  options.fold = prng.chance(3, 4);
+  options.coalesce = prng.chance(3, 4);
   options.outside_gap_ns_max = static_cast<int64_t>(prng.range(2'000, 200'000));
   if (prng.chance(1, 5)) options.start = Instant{1'000'000'000'000'000};  // 10^6 s
   return options;
 }
 
-std::string simulated(const World& world, const ScriptOptions& options) {
+std::string simulated(const TestBackend& test_backend, const ScriptOptions& options) {
   return in_child([&] {
     std::string log;
-    sim::simulate(world.config,
-                  [&](Backend* backend) { log = Script(world.config, options, backend).run(); });
+    sim::simulate(test_backend.config,
+                  [&](Backend* backend) { log = Script(test_backend.config, options, backend).run(); });
     return log;
   });
 }
 
-std::string computed(const World& world, const ScriptOptions& options) {
-  AnalyticBackend backend(world.config);
-  return Script(world.config, options, &backend).run();
+std::string computed(const TestBackend& test_backend, const ScriptOptions& options) {
+  AnalyticBackend backend(test_backend.config);
+  return Script(test_backend.config, options, &backend).run();
 }
 
 std::string first_difference(const std::string& a, const std::string& b) {
@@ -82,31 +82,32 @@ std::string first_difference(const std::string& a, const std::string& b) {
 TEST_CASE("parity: SimGrid and arithmetic tell the same events at the same instants in the same order") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
-    World world(seed);
+    TestBackend test_backend(seed);
     const ScriptOptions options = options_for(seed);
-    const std::string want = computed(world, options);
+    const std::string want = computed(test_backend, options);
     REQUIRE(want.find("step") != std::string::npos);
-    REQUIRE(first_difference(simulated(world, options), want) == "");
+    REQUIRE(first_difference(simulated(test_backend, options), want) == "");
   }
 }
 
 // Transfers may end within a stretch, so they are told in both runs; host time sums to the nanosecond.
-TEST_CASE("parity: folded and unfolded steps end at the same instants, whatever cuts them") {
-  uint64_t folded_calls = 0, unfolded_calls = 0;
+TEST_CASE("parity: coalesced and uncoalesced steps end at the same instants, whatever cuts them") {
+  uint64_t coalesced_requests = 0, uncoalesced_requests = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     ScriptOptions options = options_for(seed);
-    options.fold = true;
-    World world(seed);
-    const std::string folded = seed % 10 == 0 ? simulated(world, options) : computed(world, options);
-    folded_calls += static_cast<uint64_t>(std::count(folded.begin(), folded.end(), '\n'));
-    options.fold = false;
-    World again(seed);
-    const std::string unfolded = computed(again, options);
-    unfolded_calls += static_cast<uint64_t>(std::count(unfolded.begin(), unfolded.end(), '\n'));
-    REQUIRE(folded.find("WRONG") == std::string::npos);
+    options.coalesce = true;
+    TestBackend test_backend(seed);
+    const std::string coalesced =
+        seed % 10 == 0 ? simulated(test_backend, options) : computed(test_backend, options);
+    coalesced_requests += static_cast<uint64_t>(std::count(coalesced.begin(), coalesced.end(), '\n'));
+    options.coalesce = false;
+    TestBackend again(seed);
+    const std::string uncoalesced = computed(again, options);
+    uncoalesced_requests += static_cast<uint64_t>(std::count(uncoalesced.begin(), uncoalesced.end(), '\n'));
+    REQUIRE(coalesced.find("WRONG") == std::string::npos);
     // The order of lines may differ only between engines: compare engine by engine.
-    for (size_t engine = 0; engine < world.config.engines.size(); ++engine) {
+    for (size_t engine = 0; engine < test_backend.config.engines.size(); ++engine) {
       const auto own = [&](const std::string& log) {
         const std::string mark = fmt::format(" e{} ", engine);
         std::string lines;
@@ -118,20 +119,20 @@ TEST_CASE("parity: folded and unfolded steps end at the same instants, whatever 
         }
         return lines;
       };
-      REQUIRE(own(folded).find("finished") != std::string::npos);
-      REQUIRE(first_difference(own(folded), own(unfolded)) == "");
+      REQUIRE(own(coalesced).find("finished") != std::string::npos);
+      REQUIRE(first_difference(own(coalesced), own(uncoalesced)) == "");
     }
   }
-  CHECK(folded_calls == unfolded_calls);
+  CHECK(coalesced_requests == uncoalesced_requests);
 }
 
 TEST_CASE("parity: the same run in two processes gives the same bytes") {
-  World world(5);
-  world.config.node.host_memory_gb_per_s = 60;  // contended
+  TestBackend test_backend(5);
+  test_backend.config.node.host_memory_gb_per_s = 60;  // contended
   const ScriptOptions options{.seed = 5, .outside = 400, .outside_gap_ns_max = 9'000};
-  const std::string once = simulated(world, options);
+  const std::string once = simulated(test_backend, options);
   CHECK(once.find("transfer") != std::string::npos);
-  CHECK(once == simulated(world, options));
+  CHECK(once == simulated(test_backend, options));
 }
 
 TEST_CASE("parity: centuries after the start, steps still end at the same nanoseconds") {
@@ -140,10 +141,10 @@ TEST_CASE("parity: centuries after the start, steps still end at the same nanose
     ScriptOptions options = options_for(seed);
     options.transfers = false;
     options.start = {};
-    World near(seed);
+    TestBackend near(seed);
     const std::string want = computed(near, options);
     options.start = Instant{9'000'000'000'000'000'000};
-    World far(seed);
+    TestBackend far(seed);
     REQUIRE(first_difference(simulated(far, options), want) == "");
   }
 }

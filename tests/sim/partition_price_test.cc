@@ -18,7 +18,7 @@ namespace {
 
 constexpr PartitionKind kKinds[] = {PartitionKind::kUniform, PartitionKind::kFlashDecoding,
                                     PartitionKind::kFlashInfer, PartitionKind::kStreamK,
-                                    PartitionKind::kAotShares};
+                                    PartitionKind::kAotFractions};
 
 PartitionPriceSpec drawn_spec(PartitionKind kind, uint64_t seed) {
   Prng prng(draw({seed, 3}));
@@ -39,27 +39,27 @@ PartitionPriceSpec drawn_spec(PartitionKind kind, uint64_t seed) {
 
 // The slowest block of one layer on one GPU, by plan_partition() and list scheduling of its items.
 uint64_t slowest(const PartitionPriceSpec& spec, uint32_t layer, uint32_t gpu,
-                 const std::vector<PartitionPrice::CallClass>& calls, uint64_t* cells) {
+                 const std::vector<PartitionPrice::RequestClass>& requests, uint64_t* kv_entries) {
   const uint32_t heads = spec.layout.kv_heads / spec.gpus;
   std::vector<SplitRow> rows;
-  for (const PartitionPrice::CallClass& call : calls) {
+  for (const PartitionPrice::RequestClass& request : requests) {
     std::vector<uint32_t> lengths;
     for (uint32_t h = 0; h < heads; ++h) {
-      const Share share = spec.held[layer * spec.layout.kv_heads + gpu * heads + h];
-      lengths.push_back(call.whole +
-                        static_cast<uint32_t>(static_cast<unsigned __int128>(share) * call.ranked >> 32));
+      const Fraction fraction = spec.held[layer * spec.layout.kv_heads + gpu * heads + h];
+      lengths.push_back(request.whole + static_cast<uint32_t>(
+                                            static_cast<unsigned __int128>(fraction) * request.ranked >> 32));
     }
     const uint64_t sum = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
-    const bool stale = aot_shares_are_stale(sum, heads, call.whole);
+    const bool stale = aot_fractions_are_stale(sum, heads, request.whole);
     for (uint32_t h = 0; h < heads; ++h) {
       SplitRow row;
-      row.cells = lengths[h];
-      row.planned_work = lengths[h] - (stale ? 0 : call.whole);
+      row.kv_entries = lengths[h];
+      row.planned_work = lengths[h] - (stale ? 0 : request.whole);
       row.group_rows = std::min(2u, heads);
       rows.push_back(row);
     }
   }
-  for (const SplitRow& row : rows) *cells += row.cells;
+  for (const SplitRow& row : rows) *kv_entries += row.kv_entries;
   std::vector<SplitItem> items;
   plan_partition(spec.kind, spec.partition, spec.grid, rows, &items);
   std::vector<uint64_t> blocks(spec.grid.cta_count(), 0);
@@ -74,7 +74,7 @@ uint64_t slowest(const PartitionPriceSpec& spec, uint32_t layer, uint32_t gpu,
 }  // namespace
 
 TEST_CASE("partition price: the slowest block is that of the policy's own plan, scheduled piece by piece") {
-  uint32_t stretched = 0;
+  uint32_t slowed = 0;
   for (const PartitionKind kind : kKinds) {
     for (uint64_t seed = 1; seed <= 60; ++seed) {
       CAPTURE(static_cast<int>(kind));
@@ -82,31 +82,31 @@ TEST_CASE("partition price: the slowest block is that of the policy's own plan, 
       const PartitionPriceSpec spec = drawn_spec(kind, seed);
       PartitionPrice price(spec);
       Prng prng(draw({seed, 4}));
-      std::vector<PartitionPrice::CallClass> calls;
+      std::vector<PartitionPrice::RequestClass> requests;
       for (uint64_t n = prng.range(1, 5); n > 0; --n) {
-        calls.push_back(
+        requests.push_back(
             {static_cast<uint32_t>(prng.range(1, 900)), static_cast<uint32_t>(prng.range(0, 9000)), 1});
       }
-      uint64_t sum = 0, cells = 0;
+      uint64_t sum = 0, kv_entries = 0;
       for (uint32_t layer = 0; layer < 3; ++layer) {
         uint64_t most = 0;
         for (uint32_t gpu = 0; gpu < spec.gpus; ++gpu)
-          most = std::max(most, slowest(spec, layer, gpu, calls, &cells));
+          most = std::max(most, slowest(spec, layer, gpu, requests, &kv_entries));
         sum += most * spec.gpus * spec.grid.cta_count();
       }
-      const double want = std::max(1.0, static_cast<double>(sum) / static_cast<double>(cells));
-      const double got = static_cast<double>(price.stretch_q16(calls)) / 65536;
+      const double want = std::max(1.0, static_cast<double>(sum) / static_cast<double>(kv_entries));
+      const double got = static_cast<double>(price.slowdown_q16(requests)) / 65536;
       if (kind == PartitionKind::kStreamK) {
         // In closed form: at most a tile of each block away from the plan.
-        const double tile = 64.0 * spec.grid.cta_count() * 3 * spec.gpus / static_cast<double>(cells);
+        const double tile = 64.0 * spec.grid.cta_count() * 3 * spec.gpus / static_cast<double>(kv_entries);
         CHECK(got == doctest::Approx(want).epsilon(0.001 + tile));
       } else {
         CHECK(got == doctest::Approx(want).epsilon(1e-4));
       }
-      stretched += got > 1.1 ? 1 : 0;
+      slowed += got > 1.1 ? 1 : 0;
     }
   }
-  CHECK(stretched > 100);
+  CHECK(slowed > 100);
 }
 
 TEST_CASE("partition price: an answer holds for as many steps as it says, whatever was asked before") {
@@ -115,50 +115,51 @@ TEST_CASE("partition price: an answer holds for as many steps as it says, whatev
     const PartitionPriceSpec spec = drawn_spec(kKinds[seed % 5], seed);
     PartitionPrice price(spec), fresh(spec);
     Prng prng(draw({seed, 5}));
-    std::vector<sim::DecodeLength> calls;
+    std::vector<sim::DecodeLength> requests;
     for (uint64_t n = prng.range(1, 12); n > 0; --n) {
       const auto context = static_cast<uint32_t>(prng.range(1, 4000));
-      calls.push_back({context, static_cast<uint32_t>(prng.range(1, context)), prng.chance(4, 5)});
+      requests.push_back({context, static_cast<uint32_t>(prng.range(1, context)), prng.chance(4, 5)});
     }
-    PartitionPrice::Answer answer{.stretch_q16 = 0, .steps = 0};
+    PartitionPrice::Answer answer{.slowdown_q16 = 0, .steps = 0};
     for (int step = 0; step < 400; ++step) {
-      const PartitionPrice::Answer now = fresh.ask(calls);
-      if (answer.steps == 0) answer = price.ask(calls);
-      REQUIRE(answer.stretch_q16 == now.stretch_q16);
+      const PartitionPrice::Answer now = fresh.ask(requests);
+      if (answer.steps == 0) answer = price.ask(requests);
+      REQUIRE(answer.slowdown_q16 == now.slowdown_q16);
       REQUIRE(answer.steps >= 1);
       --answer.steps;
-      for (sim::DecodeLength& call : calls) {
-        ++call.context;
-        call.live += call.grows ? 1 : 0;
+      for (sim::DecodeLength& request : requests) {
+        ++request.context;
+        request.live += request.grows ? 1 : 0;
       }
     }
   }
 }
 
 TEST_CASE(
-    "partition price: equal heads of one call fill the grid evenly; a long head among short ones does not") {
+    "partition price: equal heads of one request fill the grid evenly; a long head among short ones does "
+    "not") {
   PartitionPriceSpec spec;
   spec.grid = {.sms = 16, .ctas_per_sm = 1, .page_tokens = 16};
   spec.layout = {.layers = 1, .kv_heads = 4, .heads_per_group = 1};
   spec.partition.uniform_splits = 0;
   spec.held.assign(4, kWhole);
-  const std::vector<PartitionPrice::CallClass> one = {{0, 16 * 64 * 4, 1}};
+  const std::vector<PartitionPrice::RequestClass> one = {{0, 16 * 64 * 4, 1}};
   for (const PartitionKind kind : kKinds) {
     spec.kind = kind;
     if (kind == PartitionKind::kFlashDecoding) continue;  // its waves may leave blocks idle
-    CHECK(PartitionPrice(spec).stretch_q16(one) == 1u << 16);
+    CHECK(PartitionPrice(spec).slowdown_q16(one) == 1u << 16);
   }
   spec.held = {kWhole, kWhole / 16, kWhole / 16, kWhole / 16};
-  const auto stretch = [&](PartitionKind kind) {
+  const auto busy_period = [&](PartitionKind kind) {
     spec.kind = kind;
-    return static_cast<double>(PartitionPrice(spec).stretch_q16(one)) / 65536;
+    return static_cast<double>(PartitionPrice(spec).slowdown_q16(one)) / 65536;
   };
-  // 4096 of 4864 cells are one head's, and four blocks of sixteen work on it.
-  CHECK(stretch(PartitionKind::kUniform) == doctest::Approx(4096.0 / 4 * 16 / 4864).epsilon(1e-4));
-  CHECK(stretch(PartitionKind::kStreamK) < 1.1);
-  CHECK(stretch(PartitionKind::kAotShares) < 1.5);
+  // 4096 of 4864 KV entries are one head's, and four blocks of sixteen work on it.
+  CHECK(busy_period(PartitionKind::kUniform) == doctest::Approx(4096.0 / 4 * 16 / 4864).epsilon(1e-4));
+  CHECK(busy_period(PartitionKind::kStreamK) < 1.1);
+  CHECK(busy_period(PartitionKind::kAotFractions) < 1.5);
   // Two GPUs: the second has next to nothing to do, and waits. The first has 68 tiles for 16 blocks: 5 at
   // most.
   spec.gpus = 2;
-  CHECK(stretch(PartitionKind::kStreamK) == doctest::Approx(2 * 5 * 64.0 * 16 / 4864).epsilon(1e-4));
+  CHECK(busy_period(PartitionKind::kStreamK) == doctest::Approx(2 * 5 * 64.0 * 16 / 4864).epsilon(1e-4));
 }

@@ -44,7 +44,7 @@ sim::SimConfig node(uint32_t engines, uint64_t bytes, CostModel* cost) {
 std::string ends_of(const sim::SimConfig& config, const std::vector<Move>& moves, bool chain = false) {
   return in_child([&] {
     std::string log;
-    sim::simulate(config, [&](Backend* world) {
+    sim::simulate(config, [&](Backend* backend) {
       const PageId page{};
       const auto start = [&](size_t i) {
         Tier from = moves[i].in ? Tier::kHost : Tier::kGpu, to = moves[i].in ? Tier::kGpu : Tier::kHost;
@@ -56,13 +56,13 @@ std::string ends_of(const sim::SimConfig& config, const std::vector<Move>& moves
           command.source_tier = Tier::kGpu;
           command.from = EngineId{static_cast<uint16_t>(moves[i].from)};
         }
-        world->submit(command);
+        backend->submit(command);
       };
       const size_t timers = chain ? 1 : moves.size();
-      for (size_t i = 0; i < timers; ++i) world->submit(SetTimer{kClient, TimerId{i}, {moves[i].at_ns}});
+      for (size_t i = 0; i < timers; ++i) backend->submit(SetTimer{kClient, TimerId{i}, {moves[i].at_ns}});
       Instant now;
       Event event;
-      while (world->next(&now, &event)) {
+      while (backend->next(&now, &event)) {
         if (const auto* timer = std::get_if<Timer>(&event)) {
           start(raw(timer->timer));
           continue;
@@ -197,7 +197,9 @@ TEST_CASE("physics: completion costs no time, and rounding does not add up") {
   }
 }
 
-TEST_CASE("physics: things a nanosecond apart stay apart, and things of one instant keep the seam's order") {
+TEST_CASE(
+    "physics: things a nanosecond apart stay apart, and things of one instant keep the backend interface's "
+    "order") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(3, 100'000, &cost);
   config.node.pcie_gb_per_s = 100;
@@ -326,7 +328,7 @@ TEST_CASE("physics: a second simulation in one process tells the same") {
   const std::string both = in_child([&] {
     std::string text;
     for (int i = 0; i < 2; ++i) {
-      sim::simulate(config, [&](Backend* world) { text += Script(config, options, world).run(); });
+      sim::simulate(config, [&](Backend* backend) { text += Script(config, options, backend).run(); });
     }
     return text;
   });
@@ -334,7 +336,7 @@ TEST_CASE("physics: a second simulation in one process tells the same") {
   CHECK(both.substr(0, both.size() / 2) == both.substr(both.size() / 2));
 }
 
-TEST_CASE("physics: mistakes in a node or an engine are named") {
+TEST_CASE("physics: errors in a node or an engine are named") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 1, &cost);
   CHECK(validate_sim_config(config).has_value());

@@ -153,12 +153,12 @@ TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves not
   CHECK(a.exposed == b.exposed);
 }
 
-TEST_CASE("F-6 retrieval graph: calls that fit their arena move nothing and wait for nothing") {
+TEST_CASE("F-6 retrieval graph: requests that fit their arena move nothing and wait for nothing") {
   for (const RetrievalMethod method : {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv,
                                        RetrievalMethod::kInfinigen, RetrievalMethod::kFreekv}) {
     RetrievalStep step = make_retrieval_step(spec_of(method));
     Durations durations;
-    durations.cosine = 0;  // no call to check
+    durations.cosine = 0;  // no request to check
     set_costs(&step, durations);
     std::vector<uint32_t> none(step.outcome_count());
     StepCarry carry;

@@ -1,4 +1,4 @@
-// In-step retrieval in the simulated world, with the real policy: folding, the two fidelities, behaviour.
+// In-step retrieval in the simulated backend, with the real policy: folding, the two fidelities, behaviour.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kPage = 32;
 
-// Calls that arrive at given instants, and nothing more.
+// Requests that arrive at given instants, and nothing more.
 class Arrivals final : public Client {
  public:
   struct Row {
@@ -41,18 +41,18 @@ class Arrivals final : public Client {
       if (rows_[next_].shared > 0) identity.push_back({1, 0, rows_[next_].shared});
       const SessionId session{rows_[next_].session == UINT32_MAX ? next_ : rows_[next_].session};
       events->push_back(
-          CallReady{CallId{next_}, session, rows_[next_].prompt, rows_[next_].output, identity, {}});
+          RequestReady{RequestId{next_}, session, rows_[next_].prompt, rows_[next_].output, identity, {}});
     }
   }
-  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents*) override {
-    log += fmt::format("{} first {} {}\n", now.ns, raw(call), tokens);
+  void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents*) override {
+    log += fmt::format("{} first {} {}\n", now.ns, raw(request), tokens);
   }
-  void call_finished(Instant now, CallId call, uint32_t tokens, bool, ClientEvents*) override {
-    log += fmt::format("{} end {} {}\n", now.ns, raw(call), tokens);
+  void request_finished(Instant now, RequestId request, uint32_t tokens, bool, ClientEvents*) override {
+    log += fmt::format("{} end {} {}\n", now.ns, raw(request), tokens);
     ended = now;
   }
-  void call_rejected(Instant, CallId call, ClientEvents*) override {
-    log += fmt::format("no {}\n", raw(call));
+  void request_rejected(Instant, RequestId request, ClientEvents*) override {
+    log += fmt::format("no {}\n", raw(request));
   }
   std::string log;
   Instant ended{};
@@ -77,9 +77,9 @@ struct Setting {
 };
 
 // Llama-3.1-8B on A100-40GB: one GPU per engine, all on one socket.
-class World {
+class TestBackend {
  public:
-  explicit World(const Setting& setting) : setting_(setting) {
+  explicit TestBackend(const Setting& setting) : setting_(setting) {
     const Catalog catalog;
     llm_ = catalog.llm("llama-3.1-8b").value();
     device_ = catalog.device("a100-40gb").value();
@@ -168,7 +168,7 @@ class World {
     core.prefix_cache = setting_.prefix_cache;
     core.steps_in_flight_max = setting_.in_flight;
     core.repeat_max = setting_.repeat_max;
-    core.policies.placement = setting_.method == RetrievalMethod::kQuest ? "gpu" : "arena";
+    core.policies.placement = setting_.method == RetrievalMethod::kQuest ? "gpu" : "resident";
     if (setting_.method == RetrievalMethod::kQuest) core.pages_host = 0;
     core.policies.retrieval = setting_.name;
     core.policies.retrieval_spec = spec_;
@@ -188,8 +188,8 @@ class World {
   RunOptions options_;
 };
 
-// Calls of unequal length that come and go while others decode.
-std::vector<Arrivals::Row> mixed_calls(uint32_t count) {
+// Requests of unequal length that come and go while others decode.
+std::vector<Arrivals::Row> mixed_requests(uint32_t count) {
   std::vector<Arrivals::Row> rows;
   for (uint32_t i = 0; i < count; ++i) {
     rows.push_back({.at_us = i * 123'457, .prompt = 700 + 1900 * (i % 4), .output = 60 + 37 * (i % 5)});
@@ -209,30 +209,31 @@ constexpr Named kMethods[] = {{RetrievalMethod::kQuest, "quest"},
 
 }  // namespace
 
-TEST_CASE("retrieval run: folded and unfolded runs have one digest and one time for every call") {
+TEST_CASE("retrieval run: coalesced and uncoalesced runs have one digest and one time for every request") {
   for (const Named& one : kMethods) {
     for (const uint32_t in_flight : {1u, 2u}) {
-      // 300 pages: calls are preempted.
+      // 300 pages: requests are preempted.
       for (const uint32_t pages_gpu : {4000u, 300u}) {
         CAPTURE(one.name);
         CAPTURE(in_flight);
         CAPTURE(pages_gpu);
         Setting setting{
             .method = one.method, .name = one.name, .in_flight = in_flight, .pages_gpu = pages_gpu};
-        const auto folded = World(setting).run(mixed_calls(9));
+        const auto coalesced = TestBackend(setting).run(mixed_requests(9));
         setting.repeat_max = 1;
-        const auto single = World(setting).run(mixed_calls(9));
-        CHECK(folded.log == single.log);
-        CHECK(folded.exposed_ms == single.exposed_ms);
-        CHECK(folded.log.find("true") != std::string::npos);
-        CHECK((folded.pages > 0) == (one.method != RetrievalMethod::kQuest));
+        const auto single = TestBackend(setting).run(mixed_requests(9));
+        CHECK(coalesced.log == single.log);
+        CHECK(coalesced.exposed_ms == single.exposed_ms);
+        CHECK(coalesced.log.find("true") != std::string::npos);
+        CHECK((coalesced.pages > 0) == (one.method != RetrievalMethod::kQuest));
       }
     }
   }
 }
 
-TEST_CASE("retrieval run: with prefixes on the host, folded and unfolded runs decide and end the same") {
-  std::vector<Arrivals::Row> rows = mixed_calls(9);
+TEST_CASE(
+    "retrieval run: with prefixes on the host, coalesced and uncoalesced runs decide and end the same") {
+  std::vector<Arrivals::Row> rows = mixed_requests(9);
   for (Arrivals::Row& row : rows) row.shared = row.prompt / kPage;
   for (const Named& one : kMethods) {
     if (one.method == RetrievalMethod::kQuest) continue;
@@ -243,31 +244,31 @@ TEST_CASE("retrieval run: with prefixes on the host, folded and unfolded runs de
         CAPTURE(pages_gpu);
         Setting setting{
             .method = one.method, .name = one.name, .in_flight = in_flight, .pages_gpu = pages_gpu};
-        const auto apart = World(setting).run(rows);
+        const auto apart = TestBackend(setting).run(rows);
         setting.prefix_cache = true;
-        const auto folded = World(setting).run(rows);
+        const auto coalesced = TestBackend(setting).run(rows);
         setting.repeat_max = 1;
-        const auto single = World(setting).run(rows);
-        CHECK(folded.log == single.log);
-        CHECK(folded.log != apart.log);
-        CHECK(folded.end_ms < apart.end_ms);
+        const auto single = TestBackend(setting).run(rows);
+        CHECK(coalesced.log == single.log);
+        CHECK(coalesced.log != apart.log);
+        CHECK(coalesced.end_ms < apart.end_ms);
       }
     }
   }
 }
 
 TEST_CASE("retrieval run: a prefix is copied when its last page has arrived on the host, at PCIe's rate") {
-  // One call ends with its first token; the next is there already, and shares all 256 pages but one token.
+  // One request ends with its first token; the next is there already, and shares all 256 pages but one token.
   const std::vector<Arrivals::Row> rows = {{.at_us = 0, .prompt = 8192, .output = 1, .shared = 256},
                                            {.at_us = 1, .prompt = 8193, .output = 1, .shared = 256}};
   const auto first_token = [&](bool prefix_cache) {
-    const std::string log = World({.prefix_cache = prefix_cache}).run(rows).log;
-    const auto told_at = [&](const std::string& what) {
+    const std::string log = TestBackend({.prefix_cache = prefix_cache}).run(rows).log;
+    const auto answered_at = [&](const std::string& what) {
       const size_t at = log.find(what);
       REQUIRE(at != std::string::npos);
       return std::stoll(log.substr(log.rfind('\n', at) + 1));  // of an npos, 0
     };
-    return std::pair(told_at(" first 0 "), told_at(" first 1 "));
+    return std::pair(answered_at(" first 0 "), answered_at(" first 1 "));
   };
   const auto [ended, fetched] = first_token(true);
   const auto [ended_apart, computed] = first_token(false);
@@ -287,13 +288,13 @@ TEST_CASE("retrieval run: folding changes nothing where steps are run piece by p
       CAPTURE(memory);
       Setting setting{.engines = 4, .in_flight = in_flight, .miss = 0.5, .host_memory_gb_per_s = memory};
       setting.fidelity = memory > 10 ? sim::Fidelity::kExpanded : sim::Fidelity::kAuto;
-      const auto folded = World(setting).run(mixed_calls(12));
+      const auto coalesced = TestBackend(setting).run(mixed_requests(12));
       setting.repeat_max = 1;
-      const auto single = World(setting).run(mixed_calls(12));
-      MESSAGE(fmt::format("{} steps expanded", folded.expanded));
-      CHECK(folded.expanded > 50);
-      CHECK(folded.expanded == single.expanded);
-      CHECK(folded.log == single.log);
+      const auto single = TestBackend(setting).run(mixed_requests(12));
+      MESSAGE(fmt::format("{} steps expanded", coalesced.expanded));
+      CHECK(coalesced.expanded > 50);
+      CHECK(coalesced.expanded == single.expanded);
+      CHECK(coalesced.log == single.log);
     }
   }
 }
@@ -303,9 +304,9 @@ TEST_CASE("retrieval run: alone on its links a step takes the same time in both 
     CAPTURE(one.name);
     Setting setting{.method = one.method, .name = one.name, .fidelity = sim::Fidelity::kCollapsed};
     setting.in_flight = one.method == RetrievalMethod::kFreekv ? 2 : 1;
-    const auto collapsed = World(setting).run(mixed_calls(5));
+    const auto collapsed = TestBackend(setting).run(mixed_requests(5));
     setting.fidelity = sim::Fidelity::kExpanded;
-    const auto expanded = World(setting).run(mixed_calls(5));
+    const auto expanded = TestBackend(setting).run(mixed_requests(5));
     CHECK(collapsed.expanded == 0);
     CHECK((expanded.expanded > 0) == (one.method != RetrievalMethod::kQuest));
     CHECK(expanded.end_ms == doctest::Approx(collapsed.end_ms).epsilon(1e-6));
@@ -313,7 +314,7 @@ TEST_CASE("retrieval run: alone on its links a step takes the same time in both 
     CHECK(expanded.bytes_in == collapsed.bytes_in);
     // One GPU shares its host's memory with nobody: the rule sees no reason.
     setting.fidelity = sim::Fidelity::kAuto;
-    CHECK(World(setting).run(mixed_calls(5)).log == collapsed.log);
+    CHECK(TestBackend(setting).run(mixed_requests(5)).log == collapsed.log);
   }
 }
 
@@ -328,11 +329,11 @@ TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, an
     CAPTURE(row.miss);
     Setting setting{.engines = 8, .miss = row.miss, .host_memory_gb_per_s = row.memory_gb_per_s};
     setting.fidelity = sim::Fidelity::kCollapsed;
-    const auto collapsed = World(setting).run(rows);
+    const auto collapsed = TestBackend(setting).run(rows);
     setting.fidelity = sim::Fidelity::kExpanded;
-    const auto expanded = World(setting).run(rows);
+    const auto expanded = TestBackend(setting).run(rows);
     setting.fidelity = sim::Fidelity::kAuto;
-    const auto chosen = World(setting).run(rows);
+    const auto chosen = TestBackend(setting).run(rows);
     MESSAGE(fmt::format(
         "miss {}, memory {} GB/s: collapsed {:.2f} ms, expanded {:.2f} ms, auto {:.2f} ms ({} of {})",
         row.miss, row.memory_gb_per_s, collapsed.end_ms, expanded.end_ms, chosen.end_ms, chosen.expanded,
@@ -352,7 +353,7 @@ TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, an
 
 TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its rates hold") {
   const auto outcome =
-      World({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
+      TestBackend({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
   CHECK(outcome.bytes_in == outcome.pages * 2 * kPage * 128 * 2);
   // 200 decode steps, 32 layers, 8 heads, 32 selectable pages.
   CHECK(static_cast<double>(outcome.pages) == doctest::Approx(200 * 32 * 8 * 32 * 0.25).epsilon(0.01));
@@ -361,24 +362,24 @@ TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its ra
 
 TEST_CASE(
     "retrieval behaviour: draws belong to session and index, whatever number a request was sent under") {
-  const auto recalled = [](CallId call, RequestKey key) {
+  const auto recalled = [](RequestId request, RequestKey key) {
     sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}},
                                 RetrievalMethod::kFreekv, retrieval_defaults(RetrievalMethod::kFreekv), kPage,
                                 32, 8);
-    PlanEntry entry{call, EntryKind::kDecode, false, true, 1, 9001};
+    PlanEntry entry{request, EntryKind::kDecode, false, true, 1, 9001};
     entry.key = key;
     LaunchStep launch;
     launch.tokens = 1, launch.entries = {&entry, 1};
-    StepValues values;
+    DataOutcomes values;
     source.step(launch, 0, &values);
     std::vector<uint32_t> corrected;
     for (const LayerRecall& layer : values.recalls) corrected.push_back(layer.corrected);
     return corrected;
   };
-  const std::vector<uint32_t> first = recalled(CallId{3}, {SessionId{1}, 2});
-  CHECK(recalled(CallId{4}, {SessionId{1}, 2}) == first);
-  CHECK(recalled(CallId{3}, {SessionId{1}, 3}) != first);
-  CHECK(recalled(CallId{3}, {SessionId{2}, 2}) != first);
+  const std::vector<uint32_t> first = recalled(RequestId{3}, {SessionId{1}, 2});
+  CHECK(recalled(RequestId{4}, {SessionId{1}, 2}) == first);
+  CHECK(recalled(RequestId{3}, {SessionId{1}, 3}) != first);
+  CHECK(recalled(RequestId{3}, {SessionId{2}, 2}) != first);
 }
 
 // What is recalled is a sum over requests, steps and layers, so it shows whether any draw changed.
@@ -386,7 +387,7 @@ TEST_CASE("retrieval run: the same sessions sent in another order recall and cor
   const auto run = [](int64_t first_us, int64_t second_us) {
     Arrivals::Row a{.at_us = first_us, .prompt = 8192, .output = 201, .session = 5};
     Arrivals::Row b{.at_us = second_us, .prompt = 4096, .output = 150, .session = 9};
-    return World({.miss = 0.25, .correction = 0.3})
+    return TestBackend({.miss = 0.25, .correction = 0.3})
         .run(first_us < second_us ? std::vector{a, b} : std::vector{b, a});
   };
   const auto one = run(0, 1000), other = run(1000, 0), apart = run(60'000'000, 0);
@@ -404,10 +405,14 @@ TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothi
   spec.tau_q32 = -kOneQ32;
   sim::RetrievalSource none({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {uint64_t{1} << 32}},
                             RetrievalMethod::kFreekv, spec, kPage, 4, 8);
-  const PlanEntry entry{CallId{3}, EntryKind::kDecode, false, true, 1, 9000};
-  const LaunchStep launch{
-      .repeat = 9, .tokens = 1, .tokens_padded = 1, .entries = {&entry, 1}, .grants = {}, .adoptions = {}};
-  StepValues corrected, speculative;
+  const PlanEntry entry{RequestId{3}, EntryKind::kDecode, false, true, 1, 9000};
+  const LaunchStep launch{.repeat = 9,
+                          .tokens = 1,
+                          .tokens_padded = 1,
+                          .entries = {&entry, 1},
+                          .allocations = {},
+                          .prefix_hits = {}};
+  DataOutcomes corrected, speculative;
   all.step(launch, 4, &corrected);
   none.step(launch, 4, &speculative);
   for (size_t l = 0; l < 4; ++l) {
@@ -419,42 +424,44 @@ TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothi
   }
 }
 
-TEST_CASE("F-6 retrieval run: calls that fit their budget move nothing in") {
+TEST_CASE("F-6 retrieval run: requests that fit their budget move nothing in") {
   for (const Named& one : kMethods) {
-    const auto outcome =
-        World({.method = one.method, .name = one.name}).run({{.at_us = 0, .prompt = 1500, .output = 300}});
+    const auto outcome = TestBackend({.method = one.method, .name = one.name})
+                             .run({{.at_us = 0, .prompt = 1500, .output = 300}});
     CHECK(outcome.pages == 0);
     CHECK(outcome.bytes_in == 0);
   }
 }
 
 TEST_CASE(
-    "behaviour: a draw depends on the call, its attempt and its position, not on the batch or the launch") {
+    "behaviour: a draw depends on the request, its attempt and its position, not on the batch or the "
+    "launch") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   sim::RetrievalSource source({.seed = 9, .miss_q32 = 1'000'000'000, .correction_q32 = {1u << 30}},
                               RetrievalMethod::kFreekv, spec, kPage, 3, 8);
   const auto ask = [&](std::vector<PlanEntry> entries, uint32_t offset) {
-    StepValues values;
-    const LaunchStep launch{.repeat = 100, .entries = entries, .grants = {}, .adoptions = {}};
+    DataOutcomes values;
+    const LaunchStep launch{.repeat = 100, .entries = entries, .allocations = {}, .prefix_hits = {}};
     source.step(launch, offset, &values);
     std::string text;
     for (const LayerRecall& r : values.recalls)
       text += fmt::format("{} {} {};", r.blocking, r.background, r.corrected);
     return text;
   };
-  const auto decode = [](uint32_t call, uint32_t context) {
-    PlanEntry entry{CallId{call}, EntryKind::kDecode, false, true, 1, context};
-    entry.key = {SessionId{call}, 0};
+  const auto decode = [](uint32_t request, uint32_t context) {
+    PlanEntry entry{RequestId{request}, EntryKind::kDecode, false, true, 1, context};
+    entry.key = {SessionId{request}, 0};
     return entry;
   };
   CHECK(ask({decode(1, 5000)}, 7) == ask({decode(1, 5007)}, 0));
   CHECK(ask({decode(1, 5000)}, 0) != ask({decode(1, 5001)}, 0));
   CHECK(ask({decode(1, 5000)}, 0) != ask({decode(2, 5000)}, 0));
-  CHECK(ask({decode(1, 5000), decode(2, 100)}, 0) == ask({decode(1, 5000)}, 0));  // a short call adds nothing
+  CHECK(ask({decode(1, 5000), decode(2, 100)}, 0) ==
+        ask({decode(1, 5000)}, 0));  // a short request adds nothing
   const std::string before = ask({decode(1, 5000)}, 0);
-  source.told(DropCallState{EngineId{}, CallId{1}, DropCallState::Reason::kPreempted});
+  source.notify(DropRequestState{EngineId{}, RequestId{1}, DropRequestState::Reason::kPreempted});
   CHECK(ask({decode(1, 5000)}, 0) != before);
-  source.told(DropCallState{EngineId{}, CallId{1}, DropCallState::Reason::kFinished});
+  source.notify(DropRequestState{EngineId{}, RequestId{1}, DropRequestState::Reason::kFinished});
   CHECK(ask({decode(1, 5000)}, 0) == before);
 }
 

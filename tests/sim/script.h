@@ -1,4 +1,4 @@
-// A toy policy with a seed, for worlds to be compared by: it launches steps, folded or not, starts
+// A toy policy with a seed, for backends to be compared by: it launches steps, coalesced or not, starts
 // transfers, sets timers, and lets "outside" events cut stretches short as the driver does. What each
 // step computes depends on its number alone, so folding must not change a single instant.
 
@@ -23,7 +23,7 @@ class ToyCost final : public CostModel {
  public:
   ToyCost(uint64_t seed, bool coarse, Ticks host) : seed_(seed), coarse_(coarse), host_(host) {}
   StepCost step(const StepShape& shape) override {
-    ++calls;
+    ++requests;
     uint64_t ticks = 1'500'000 + draw({seed_, shape.decode_context_sum, shape.tokens_padded}) % 900'000;
     ticks += shape.decodes * 70'001 + shape.decode_context_sum * 13 + shape.decode_context_max * 3;
     for (const ChunkShape& chunk : shape.chunks) ticks += chunk.tokens * 9'973 + chunk.context * 11;
@@ -32,7 +32,7 @@ class ToyCost final : public CostModel {
     const auto device = static_cast<Ticks>(ticks);
     return {.device = device, .host = host_, .by_evidence = {0, device / 3, 0, device - device / 3}};
   }
-  uint64_t calls = 0;
+  uint64_t requests = 0;
 
  private:
   const uint64_t seed_;
@@ -42,7 +42,7 @@ class ToyCost final : public CostModel {
 
 struct ScriptOptions {
   uint64_t seed = 0;
-  bool fold = true;
+  bool coalesce = true;
   uint32_t steps = 300;    // per engine
   uint32_t outside = 120;  // events from outside
   int64_t outside_gap_ns_max = 40'000;
@@ -53,8 +53,8 @@ struct ScriptOptions {
 
 class Script {
  public:
-  Script(const sim::SimConfig& config, const ScriptOptions& options, Backend* world)
-      : config_(config), options_(options), world_(world), engines_(config.engines.size()) {}
+  Script(const sim::SimConfig& config, const ScriptOptions& options, Backend* backend)
+      : config_(config), options_(options), backend_(backend), engines_(config.engines.size()) {}
 
   // One line per single step and per other event, in the order in which they were told; times since start.
   std::string run() {
@@ -62,10 +62,10 @@ class Script {
     for (uint32_t i = 0; i < options_.outside; ++i) {
       const auto gap = static_cast<int64_t>(pick({1, i}, static_cast<uint64_t>(options_.outside_gap_ns_max)));
       at = at + Duration{options_.coarse ? gap / 1000 * 1000 : gap};
-      world_->submit(SetTimer{kClient, TimerId{i}, at});
+      backend_->submit(SetTimer{kClient, TimerId{i}, at});
     }
     Event event;
-    while (world_->next(&now_, &event)) take(event);
+    while (backend_->next(&now_, &event)) take(event);
     return std::move(log_);
   }
 
@@ -74,7 +74,7 @@ class Script {
     uint64_t planned = 0;  // single steps launched and not cut off
     uint64_t ended = 0;
     uint64_t transfers = 0;
-    int64_t told_ns = 0;
+    int64_t answered_ns = 0;
     int64_t host_ns = 0;
     bool finished = false;
   };
@@ -108,7 +108,7 @@ class Script {
   void from_outside(uint32_t index) {
     Event ended;
     Engine& engine = engines_[index];
-    while (world_->interrupt(EngineId{static_cast<uint16_t>(index)}, &ended)) {
+    while (backend_->interrupt(EngineId{static_cast<uint16_t>(index)}, &ended)) {
       steps_ended(std::get<StepDone>(ended), std::get<StepDone>(ended).ends.back());
     }
     engine.planned = std::min(engine.planned, engine.ended + config_.engines[index].steps_in_flight_max);
@@ -120,8 +120,8 @@ class Script {
     engine.host_ns += done.outcome.host.ns;
     for (const Instant end : done.ends) {
       if (number != engine.ended) log_ += "WRONG STEP " + std::to_string(engine.ended) + "\n";
-      if (end.ns < engine.told_ns) log_ += "BACKWARDS\n";
-      engine.told_ns = end.ns;
+      if (end.ns < engine.answered_ns) log_ += "BACKWARDS\n";
+      engine.answered_ns = end.ns;
       line(end, "step", raw(done.engine), number++);
       ++engine.ended;
     }
@@ -136,7 +136,7 @@ class Script {
       launch(index);
     }
     if (engine.ended == options_.steps && !engine.finished) {
-      line({engine.told_ns}, "finished", index, 0, engine.host_ns);
+      line({engine.answered_ns}, "finished", index, 0, engine.host_ns);
       engine.finished = true;
     }
   }
@@ -154,7 +154,7 @@ class Script {
     entries_.clear();
     for (uint32_t i = 0; i < batch; ++i) {
       const auto context = static_cast<uint32_t>(pick({7, index, first, i}, 5000) + (n - first));
-      entries_.push_back({CallId{i}, EntryKind::kDecode, false, true, 1, context});
+      entries_.push_back({RequestId{i}, EntryKind::kDecode, false, true, 1, context});
     }
     LaunchStep command{.engine = EngineId{static_cast<uint16_t>(index)},
                        .step = StepId{n},
@@ -162,37 +162,37 @@ class Script {
                        .tokens = batch,
                        .tokens_padded = (batch + 3) / 4 * 4,
                        .entries = {},
-                       .grants = {},
-                       .adoptions = {}};
+                       .allocations = {},
+                       .prefix_hits = {}};
     if (n == first) {
       const auto tokens = static_cast<uint32_t>(1 + pick({8, index, first}, 300));
-      entries_.push_back({CallId{99}, EntryKind::kChunk, true, false, tokens, 7});
+      entries_.push_back({RequestId{99}, EntryKind::kChunk, true, false, tokens, 7});
       command.tokens += tokens;
       command.tokens_padded += tokens;
-    } else if (options_.fold) {
+    } else if (options_.coalesce) {
       const uint64_t left = std::min<uint64_t>(first + length, options_.steps) - n;
       command.repeat = static_cast<uint32_t>(1 + pick({9, index, n}, left));
     }
     command.entries = entries_;
     engine.planned += command.repeat;
-    world_->submit(command);
+    backend_->submit(command);
   }
 
   void start_transfer(uint32_t index, uint64_t number) {
     pages_.assign(pick({10, number}, 5) == 0 ? 0 : 1 + pick({11, number}, 40), PageId{});
     const bool in = pick({12, number}, 2) == 0;
-    world_->submit(StartTransfer{.engine = EngineId{static_cast<uint16_t>(index)},
-                                 .transfer = TransferId{engines_[index].transfers++},
-                                 .kind = in ? TransferKind::kRecall : TransferKind::kDemote,
-                                 .source_tier = in ? Tier::kHost : Tier::kGpu,
-                                 .target_tier = in ? Tier::kGpu : Tier::kHost,
-                                 .source = pages_,
-                                 .target = pages_});
+    backend_->submit(StartTransfer{.engine = EngineId{static_cast<uint16_t>(index)},
+                                   .transfer = TransferId{engines_[index].transfers++},
+                                   .kind = in ? TransferKind::kLoad : TransferKind::kOffload,
+                                   .source_tier = in ? Tier::kHost : Tier::kGpu,
+                                   .target_tier = in ? Tier::kGpu : Tier::kHost,
+                                   .source = pages_,
+                                   .target = pages_});
   }
 
   const sim::SimConfig& config_;
   const ScriptOptions options_;
-  Backend* const world_;
+  Backend* const backend_;
   std::vector<Engine> engines_;
   std::vector<PlanEntry> entries_;
   std::vector<PageId> pages_;

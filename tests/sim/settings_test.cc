@@ -32,19 +32,19 @@ struct Node {
   sg4::Host* memory = nullptr;
   sg4::Host* gpus[2] = {};
   std::string log;
-  std::vector<sg4::ActivityPtr> kept;
+  std::vector<sg4::ActivityPtr> retained;
 
   void copy(const char* name, sg4::Host* from, sg4::Host* to, uint64_t bytes) {
     auto one = sg4::Comm::sendto_init();
     one->set_name(name);
     one->set_payload_size(bytes);
-    kept.push_back(one);
+    retained.push_back(one);
     one->set_source(from)->set_destination(to);
   }
   void kernel(const char* name, uint32_t gpu, double seconds) {
     auto one = sg4::Exec::init()->set_flops_amount(seconds);
     one->set_name(name);
-    kept.push_back(one);
+    retained.push_back(one);
     one->set_host(gpus[gpu])->vetoable_start();
   }
 };

@@ -33,24 +33,24 @@ std::unique_ptr<CostModel> llama_cost(const char* llm = "llama-3.1-8b", int64_t 
 
 class Scripted final : public OutcomeSource {
  public:
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     values->clear();
     const uint64_t number = raw(launch.step) + offset;
     asked.push_back(number);
-    if (number == eos_at) values->eos.push_back(launch.entries[0].call);
+    if (number == eos_at) values->eos.push_back(launch.entries[0].request);
     for (size_t i = 0; i < launch.compressions.size(); ++i) {
-      values->kept_counts = {raw(launch.entries[0].call) + 100u, 7};
-      values->kept.push_back({launch.entries[0].call, values->kept_counts, {}});
+      values->retained_counts = {raw(launch.entries[0].request) + 100u, 7};
+      values->retained.push_back({launch.entries[0].request, values->retained_counts, {}});
     }
   }
-  void told(const Command&) override {}
+  void notify(const Command&) override {}
   std::vector<uint64_t> asked;
   uint64_t eos_at = UINT64_MAX;
 };
 
 // 1 us a step; 10 us more where no graph exists, 5 where it is replayed behind many rows, and a tenth of the
 // load of the last 100 us in us where prompts are computed.
-class Remembering final : public CostModel {
+class LoadAwareCost final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
     StepCost cost;
@@ -59,23 +59,23 @@ class Remembering final : public CostModel {
     cost.by_evidence[0] = cost.device;
     return cost;
   }
-  Ticks looks_back() const override { return 100 * kUs; }
+  Ticks load_window() const override { return 100 * kUs; }
   uint32_t graphs_kept() const override { return 2; }
   static constexpr Ticks kUs = 1000 * kTicksPerNs;
 };
 
 }  // namespace
 
-TEST_CASE("step clock: graphs of shapes that were met, folded or not, and also where a stretch is cut") {
-  Remembering cost;
-  const std::vector<PlanEntry> one = {{CallId{1}, EntryKind::kDecode, true, true, 1, 10}};
+TEST_CASE("step clock: graphs of shapes that were met, coalesced or not, and also where a stretch is cut") {
+  LoadAwareCost cost;
+  const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
   std::vector<PlanEntry> two = one;
-  two.push_back({CallId{2}, EntryKind::kDecode, true, true, 1, 10});
+  two.push_back({RequestId{2}, EntryKind::kDecode, true, true, 1, 10});
   // Three times started one by one, then replayed; another shape does not disturb, and two shapes are
   // remembered.
-  sim::StepClock folded(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
+  sim::StepClock coalesced(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
   const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 3, two), step_of(7, 2, one)};
-  const std::vector<int64_t> ends = ends_of(&folded, launches);
+  const std::vector<int64_t> ends = ends_of(&coalesced, launches);
   CHECK(ends == std::vector<int64_t>{11'000, 22'000, 33'000, 34'000, 45'000, 56'000, 67'000, 68'000, 69'000});
   std::vector<LaunchStep> singles;
   for (const LaunchStep& launch : launches) {
@@ -87,25 +87,26 @@ TEST_CASE("step clock: graphs of shapes that were met, folded or not, and also w
   // second.
   sim::StepClock cut(EngineId{0}, &cost, 1);
   cut.launch({0}, step_of(0, 40, one));
-  while (!cut.outlook().known) cut.look_ahead(Instant{1'000'000});
+  while (!cut.next_event().known) cut.look_ahead(Instant{1'000'000});
   StepDone done{};
   CHECK_FALSE(cut.interrupt({5'000}, &done));
   CHECK(cut.take().ends.back().ns == 11'000);
   CHECK(cut.idle());
   cut.launch({11'000}, step_of(1, 1, one));
-  while (!cut.outlook().known) cut.look_ahead(cut.outlook().at);
+  while (!cut.next_event().known) cut.look_ahead(cut.next_event().at);
   CHECK(cut.take().ends.back().ns == 22'000);
 }
 
-// A chunk of many rows makes replays slower until the next step of few rows that is no replay; folded or not.
+// A chunk of many rows makes replays slower until the next step of few rows that is no replay; coalesced or
+// not.
 TEST_CASE("step clock: replays behind many rows") {
-  Remembering cost;
-  const std::vector<PlanEntry> one = {{CallId{1}, EntryKind::kDecode, true, true, 1, 10}};
-  const std::vector<PlanEntry> many = {{CallId{2}, EntryKind::kChunk, true, false, 300, 0}};
-  const std::vector<PlanEntry> few = {{CallId{2}, EntryKind::kChunk, true, false, 20, 0}};
+  LoadAwareCost cost;
+  const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
+  const std::vector<PlanEntry> many = {{RequestId{2}, EntryKind::kChunk, true, false, 300, 0}};
+  const std::vector<PlanEntry> few = {{RequestId{2}, EntryKind::kChunk, true, false, 20, 0}};
   std::vector<PlanEntry> two = one;
-  two.push_back({CallId{3}, EntryKind::kDecode, true, true, 1, 10});
-  sim::StepClock folded(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
+  two.push_back({RequestId{3}, EntryKind::kDecode, true, true, 1, 10});
+  sim::StepClock coalesced(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
   const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 1, many), step_of(5, 3, one),
                                             step_of(8, 1, few), step_of(9, 2, one),  step_of(11, 1, many),
                                             step_of(12, 5, two)};
@@ -114,7 +115,7 @@ TEST_CASE("step clock: replays behind many rows") {
     for (uint32_t i = 0; i < launch.repeat; ++i)
       singles.push_back(step_of(raw(launch.step) + i, 1, launch.entries));
   }
-  const std::vector<int64_t> ends = ends_of(&folded, launches);
+  const std::vector<int64_t> ends = ends_of(&coalesced, launches);
   CHECK(ends_of(&single, singles) == ends);
   std::vector<int64_t> took;
   for (size_t i = 0; i < ends.size(); ++i) took.push_back(ends[i] - (i == 0 ? 0 : ends[i - 1]));
@@ -127,15 +128,15 @@ TEST_CASE("step clock: replays behind many rows") {
 }
 
 TEST_CASE("step clock: prompts are slower behind prompts") {
-  Remembering cost;
-  const std::vector<PlanEntry> chunk = {{CallId{1}, EntryKind::kChunk, true, false, 512, 0}};
+  LoadAwareCost cost;
+  const std::vector<PlanEntry> chunk = {{RequestId{1}, EntryKind::kChunk, true, false, 512, 0}};
   sim::StepClock clock(EngineId{0}, &cost, 1);
   // 20 us; behind 20 % of the window 22; behind 42 % 24.2; and after a pause of 200 us 20 again.
   const std::vector<int64_t> ends =
       ends_of(&clock, {step_of(0, 1, chunk), step_of(1, 1, chunk), step_of(2, 1, chunk)});
   CHECK(ends == std::vector<int64_t>{20'000, 42'000, 66'200});
   clock.launch({300'000}, step_of(3, 1, chunk));
-  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
   CHECK(clock.take().ends.back().ns == 320'000);
 }
 
@@ -176,22 +177,22 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
   work.capture_kernels = 1, work.per_row.bytes = 1000;
   work.score_kernels = 2, work.score = {2048, 1e6, 1e4};
   work.selects = work.moves = true;
-  work.kv_heads = 8, work.cell_bytes = 4096, work.bookkeeping_ns = 2000;
-  // A prompt's last chunk, beside a decode: of 5,000 cells 4,900 are ranked behind an earlier compression,
-  // then all; groups keep 100 and 301 beside 4 + 32 forced ones: 236 of a mean group.
+  work.kv_heads = 8, work.kv_entry_bytes = 4096, work.bookkeeping_ns = 2000;
+  // A prompt's last chunk, beside a decode: of 5,000 KV entries 4,900 are ranked behind an earlier
+  // compression, then all; groups keep 100 and 301 beside 4 + 32 forced ones: 236 of a mean group.
   const std::vector<PlanEntry> entries = {
-      {.call = CallId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700},
-      {.call = CallId{1},
+      {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700},
+      {.request = RequestId{1},
        .kind = EntryKind::kChunk,
        .samples = true,
        .tokens = 1000,
        .context = 9000,
-       .gone = 5000}};
+       .dropped = 5000}};
   const uint32_t keep[] = {100, 301};
   const Compression::Forced forced[] = {{0, 4}, {9968, 10'000}};
   for (const auto place : {CompressionPlace::kInLayers, CompressionPlace::kBehindLayers}) {
     work.after_layers = place == CompressionPlace::kBehindLayers;
-    work.probe_rows = work.after_layers ? 32 : 0;
+    work.probe_tokens = work.after_layers ? 32 : 0;
     for (const uint32_t begin : {0u, 5100u}) {
       CAPTURE(begin);
       const Compression compression{
@@ -209,7 +210,7 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
 
       const ChunkShape chunk{1000, 4000};
       const CompressionShape shape{
-          .tokens = 10'000, .held = 5000, .ranked = begin > 0 ? 4900u : 5000u, .kept = 236};
+          .tokens = 10'000, .held = 5000, .ranked = begin > 0 ? 4900u : 5000u, .retained = 236};
       StepShape step;
       step.decodes = 1, step.decode_context_sum = step.decode_context_max = 700;
       step.chunks = {&chunk, 1}, step.tokens = step.tokens_padded = 1001, step.logits_rows = 2;
@@ -237,30 +238,30 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
   }
 }
 
-TEST_CASE("step clock: tails of snapshots are copied once, by the first step of a stretch") {
+TEST_CASE("step clock: tails of prefix checkpoints are copied once, by the first step of a stretch") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   CompressionWork work;
   work.page_bytes = 1e6;
   const std::vector<PlanEntry> entries = {
-      {.call = CallId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700}};
+      {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700}};
   const std::vector<PlanEntry> later = {
-      {.call = CallId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 701}};
+      {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 701}};
   // Three pages of one group and two of another; the first of the former is read where it is.
   const PageId pages[] = {PageId{3}, PageId{4}, PageId{5}, PageId{8}, PageId{9}};
-  const uint32_t cells[] = {40, 20}, shared[] = {1, 0};
-  const Adoption adoption{CallId{0}, pages, 7, cells, shared};
+  const uint32_t kv_entries[] = {40, 20}, shared[] = {1, 0};
+  const PrefixHit prefix_hit{RequestId{0}, pages, 7, kv_entries, shared};
   CompressionCost cost(llm, catalog.device("h200").value(), work, llama_cost());
   sim::GraphPricerSpec spec = identity_spec();
   spec.graph.compresses = CompressionPlace::kInLayers;
   for (const bool by_graph : {false, true}) {
     CAPTURE(by_graph);
     sim::GraphPricer pricer(spec, &cost, nullptr), other(spec, &cost, nullptr);
-    sim::StepClock folded(EngineId{}, &cost, 1), single(EngineId{}, &cost, 1);
-    if (by_graph) folded.extend(nullptr, &pricer, 1, nullptr), single.extend(nullptr, &other, 1, nullptr);
-    LaunchStep stretch = step_of(0, 2, entries), first = step_of(0, 1, entries);
-    stretch.adoptions = first.adoptions = {&adoption, 1};
-    const std::vector<int64_t> ends = ends_of(&folded, {stretch});
+    sim::StepClock coalesced(EngineId{}, &cost, 1), single(EngineId{}, &cost, 1);
+    if (by_graph) coalesced.extend(nullptr, &pricer, 1, nullptr), single.extend(nullptr, &other, 1, nullptr);
+    LaunchStep busy_period = step_of(0, 2, entries), first = step_of(0, 1, entries);
+    busy_period.prefix_hits = first.prefix_hits = {&prefix_hit, 1};
+    const std::vector<int64_t> ends = ends_of(&coalesced, {busy_period});
     CHECK(ends == ends_of(&single, {first, step_of(1, 1, later)}));
     REQUIRE(ends.size() == 2);
     StepShape shape;
@@ -270,7 +271,7 @@ TEST_CASE("step clock: tails of snapshots are copied once, by the first step of 
     CHECK(ends[0] == cost.step(shape).device / kTicksPerNs);
     const Ticks tails = cost.step(shape).compression[static_cast<size_t>(CompressionPart::kMove)];
     CHECK(tails > 0);
-    CHECK(folded.totals().compression[static_cast<size_t>(CompressionPart::kMove)] == tails);
+    CHECK(coalesced.totals().compression[static_cast<size_t>(CompressionPart::kMove)] == tails);
   }
 }
 
@@ -289,9 +290,9 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   sim::StepClock clock(EngineId{}, cost.get(), 1);
   clock.extend(nullptr, &pricer, 1, nullptr);
   const PlanEntry chunk{
-      .call = CallId{0}, .kind = EntryKind::kChunk, .samples = true, .tokens = 2048, .context = 0};
+      .request = RequestId{0}, .kind = EntryKind::kChunk, .samples = true, .tokens = 2048, .context = 0};
   clock.launch({}, step_of(0, 1, {&chunk, 1}));
-  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
   CHECK(clock.offloaded_at().ns < 0);
   const Instant end = clock.take().ends.back();
   const RetrievalPrice offload = prices.offload();
@@ -305,7 +306,7 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   shape.chunks = chunks;
   shape.tokens = shape.tokens_padded = 2048;
   PlanEntry entry{
-      .call = CallId{0}, .kind = EntryKind::kChunk, .samples = false, .tokens = 2048, .context = 2048};
+      .request = RequestId{0}, .kind = EntryKind::kChunk, .samples = false, .tokens = 2048, .context = 2048};
   const auto filled = [&] {
     cutting.prepare(shape, {&entry, 1}, 0, {});
     return cutting.outcomes()[cutting.step().filled()];
@@ -313,31 +314,31 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   CHECK(filled() == 0);
   entry.samples = true;
   CHECK(filled() == 128);  // nothing was dropped: all of it
-  const CompressionShape cut[] = {{.tokens = 4096, .held = 4096, .ranked = 4096, .kept = 1000}};
+  const CompressionShape cut[] = {{.tokens = 4096, .held = 4096, .ranked = 4096, .retained = 1000}};
   shape.compressions = cut;
   CHECK(filled() == 31);
-  // 96 tokens after the cut: cells 1,095 ends no page, cell 1,055 does.
-  entry = {.call = CallId{0},
+  // 96 tokens after the cut: KV entries 1,095 ends no page, KV entry 1,055 does.
+  entry = {.request = RequestId{0},
            .kind = EntryKind::kDecode,
            .samples = true,
            .tokens = 1,
            .context = 4191,
-           .gone = 3096};
+           .dropped = 3096};
   shape.compressions = {}, shape.chunks = {}, shape.decodes = 1, shape.tokens = shape.tokens_padded = 1;
   CHECK(filled() == 0);
   entry.context = 4151;
   CHECK(filled() == 1);
 }
 
-TEST_CASE("step clock: priced by graph or by sum, folded or not, steps end at the same instants") {
+TEST_CASE("step clock: priced by graph or by sum, coalesced or not, steps end at the same instants") {
   for (const int64_t host_ns : {0, 90'000, -40'000}) {
     for (const uint32_t in_flight : {1u, 2u}) {
       CAPTURE(host_ns);
       const auto cost = llama_cost("llama-3.1-8b", host_ns);
       sim::GraphPricer pricer(identity_spec(), cost.get(), nullptr);
-      const std::vector<PlanEntry> decode = {{CallId{0}, EntryKind::kDecode, false, true, 1, 900},
-                                             {CallId{1}, EntryKind::kDecode, false, true, 1, 70}};
-      const std::vector<PlanEntry> chunk = {{CallId{2}, EntryKind::kChunk, true, true, 512, 0}};
+      const std::vector<PlanEntry> decode = {{RequestId{0}, EntryKind::kDecode, false, true, 1, 900},
+                                             {RequestId{1}, EntryKind::kDecode, false, true, 1, 70}};
+      const std::vector<PlanEntry> chunk = {{RequestId{2}, EntryKind::kChunk, true, true, 512, 0}};
       const std::vector<LaunchStep> launches = {step_of(0, 1, chunk), step_of(1, 40, decode),
                                                 step_of(41, 1, chunk)};
       sim::StepClock plain(EngineId{}, cost.get(), in_flight, Duration{5000});
@@ -352,30 +353,30 @@ TEST_CASE("step clock: priced by graph or by sum, folded or not, steps end at th
 
 TEST_CASE("step clock: a source is asked once per step that runs, in order, also when a stretch is cut") {
   const auto cost = llama_cost();
-  const std::vector<PlanEntry> decode = {{CallId{0}, EntryKind::kDecode, false, true, 1, 900}};
+  const std::vector<PlanEntry> decode = {{RequestId{0}, EntryKind::kDecode, false, true, 1, 900}};
   Scripted source;
   sim::StepClock clock(EngineId{}, cost.get(), 1);
   clock.extend(&source, nullptr, 1, nullptr);
   clock.launch({}, step_of(0, 100, decode));
-  while (source.asked.size() < 4) clock.look_ahead(clock.outlook().at);
+  while (source.asked.size() < 4) clock.look_ahead(clock.next_event().at);
   // Something from outside, while the fourth step runs.
-  const Instant now{clock.outlook().at.ns - 1};
+  const Instant now{clock.next_event().at.ns - 1};
   StepDone done;
   REQUIRE(clock.interrupt(now, &done));
   CHECK(done.ends.size() == 3);
   CHECK(!clock.interrupt(now, &done));
-  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
   CHECK(clock.take().ends.size() == 1);
   CHECK(clock.idle());
   clock.launch({now.ns + 1}, step_of(4, 2, decode));
-  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
   clock.take();
   CHECK(source.asked == std::vector<uint64_t>{0, 1, 2, 3, 4, 5});
 }
 
-TEST_CASE("step clock: a stretch stops where a call samples its end, and nothing behind it is asked") {
+TEST_CASE("step clock: a stretch stops where a request samples its end, and nothing behind it is asked") {
   const auto cost = llama_cost();
-  const std::vector<PlanEntry> decode = {{CallId{5}, EntryKind::kDecode, false, true, 1, 900}};
+  const std::vector<PlanEntry> decode = {{RequestId{5}, EntryKind::kDecode, false, true, 1, 900}};
   for (const uint32_t in_flight : {1u, 2u}) {
     CAPTURE(in_flight);
     Scripted source;
@@ -383,15 +384,15 @@ TEST_CASE("step clock: a stretch stops where a call samples its end, and nothing
     sim::StepClock clock(EngineId{}, cost.get(), in_flight);
     clock.extend(&source, nullptr, 1, nullptr);
     clock.launch({}, step_of(0, 100, decode));
-    while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+    while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
     const StepDone done = clock.take();
     CHECK(done.ends.size() == 7);
     REQUIRE(done.eos.size() == 1);
-    CHECK(done.eos[0] == CallId{5});
+    CHECK(done.eos[0] == RequestId{5});
     CHECK(source.asked.size() == 7);
     CHECK(clock.idle() == (in_flight == 1));  // with two in flight the one behind it was launched already
     if (in_flight == 2) {
-      while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+      while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
       CHECK(clock.take().ends.size() == 1);
       CHECK(clock.idle());
     }
@@ -403,21 +404,21 @@ TEST_CASE("step clock: what a compression kept is told with its own step, long a
   Scripted source;
   sim::StepClock clock(EngineId{}, cost.get(), 2);
   clock.extend(&source, nullptr, 1, nullptr);
-  for (uint32_t call = 0; call < 2; ++call) {
-    std::vector<PlanEntry> entries = {{CallId{call}, EntryKind::kChunk, true, false, 64, 0}};
+  for (uint32_t request = 0; request < 2; ++request) {
+    std::vector<PlanEntry> entries = {{RequestId{request}, EntryKind::kChunk, true, false, 64, 0}};
     std::vector<Compression::Forced> forced = {{0, 4}};
     std::vector<uint32_t> keep = {20};
     std::vector<Compression> compressions = {{0, 0, 64, false, false, forced, keep}};
-    LaunchStep step = step_of(call, 1, entries);
+    LaunchStep step = step_of(request, 1, entries);
     step.compressions = compressions;
     clock.launch({}, step);
   }
-  for (uint32_t call = 0; call < 2; ++call) {
-    while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  for (uint32_t request = 0; request < 2; ++request) {
+    while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
     const StepDone done = clock.take();
-    REQUIRE(done.kept.size() == 1);
-    CHECK(done.kept[0].call == CallId{call});
-    CHECK(std::vector<uint32_t>(done.kept[0].counts.begin(), done.kept[0].counts.end()) ==
-          std::vector<uint32_t>{call + 100, 7});
+    REQUIRE(done.retained.size() == 1);
+    CHECK(done.retained[0].request == RequestId{request});
+    CHECK(std::vector<uint32_t>(done.retained[0].counts.begin(), done.retained[0].counts.end()) ==
+          std::vector<uint32_t>{request + 100, 7});
   }
 }

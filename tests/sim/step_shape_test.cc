@@ -13,7 +13,7 @@ using namespace kvtwin;
 namespace {
 
 // 100 new tokens behind 1,000, of which a head has lost 200.
-constexpr PlanEntry kChunk{.kind = EntryKind::kChunk, .tokens = 100, .context = 1000, .gone = 200};
+constexpr PlanEntry kChunk{.kind = EntryKind::kChunk, .tokens = 100, .context = 1000, .dropped = 200};
 
 }  // namespace
 
@@ -26,7 +26,7 @@ TEST_CASE("step shape: a compression behind its rows ranks them, one before them
   CHECK(behind.tokens == 1100);
   CHECK(behind.held == 900);
   CHECK(behind.ranked == 900);
-  CHECK(behind.kept == 60 + 4 + 10);
+  CHECK(behind.retained == 60 + 4 + 10);
 
   const Compression::Forced before_forced[] = {{0, 4}, {990, 1000}};
   compression.before = true, compression.end = 1000, compression.forced = before_forced;
@@ -34,42 +34,42 @@ TEST_CASE("step shape: a compression behind its rows ranks them, one before them
   CHECK(before.tokens == 1000);
   CHECK(before.held == 800);
   CHECK(before.ranked == 800);
-  CHECK(before.kept == 60 + 4 + 10);
+  CHECK(before.retained == 60 + 4 + 10);
 }
 
 TEST_CASE(
-    "step shape: behind earlier compressions only the rest is ranked; counts that the world says are "
+    "step shape: behind earlier compressions only the rest is ranked; counts that the backend says are "
     "unknown") {
   const PlanEntry entries[] = {kChunk};
   Compression compression{.entry = 0, .begin = 960, .end = 1100, .forced = {}, .keep = {}};
   const CompressionShape unknown = sim::shape_of(compression, entries);
   CHECK(unknown.held == 900);
   CHECK(unknown.ranked == 140);
-  CHECK(unknown.kept == CompressionShape::kUnknown);
+  CHECK(unknown.retained == CompressionShape::kUnknown);
   const uint32_t keep[] = {4000};  // more than there is
   compression.keep = keep;
-  CHECK(sim::shape_of(compression, entries).kept == 140);
+  CHECK(sim::shape_of(compression, entries).retained == 140);
 }
 
-TEST_CASE("step shape: decodes whose cells lie in pages of others unpack all that they read") {
+TEST_CASE("step shape: decodes whose KV entries lie in pages of others unpack all that they read") {
   const PlanEntry entries[] = {
-      {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .narrow = 64},
-      {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .narrow = 32, .shared_in_part = 2}};
+      {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .low_bit = 64},
+      {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .low_bit = 32, .shared_in_part = 2}};
   std::vector<ChunkShape> chunks;
   const StepShape shape = sim::shape_of(
-      LaunchStep{.tokens = 2, .entries = entries, .grants = {}, .adoptions = {}}, false, &chunks);
+      LaunchStep{.tokens = 2, .entries = entries, .allocations = {}, .prefix_hits = {}}, false, &chunks);
   CHECK(shape.decode_context_sum == 1200);
-  CHECK(shape.decode_narrow_sum == 96);
+  CHECK(shape.decode_low_bit_sum == 96);
   CHECK(shape.decodes_unpacked == 1);
   CHECK(shape.unpacked_context_sum == 500);
 }
 
-TEST_CASE("step shape: decodes of calls with holes read lists of cells, where layouts leave holes") {
-  const PlanEntry entries[] = {{.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .gone = 1},
+TEST_CASE("step shape: decodes of requests with holes read lists of entries, where layouts leave holes") {
+  const PlanEntry entries[] = {{.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .dropped = 1},
                                {.kind = EntryKind::kDecode, .tokens = 1, .context = 500},
                                kChunk,
                                {.kind = EntryKind::kChunk, .tokens = 8, .context = 500}};
-  const LaunchStep launch{.tokens = 110, .entries = entries, .grants = {}, .adoptions = {}};
+  const LaunchStep launch{.tokens = 110, .entries = entries, .allocations = {}, .prefix_hits = {}};
   std::vector<ChunkShape> chunks;
   StepShape shape = sim::shape_of(launch, true, &chunks);
   CHECK(shape.decodes == 2);
@@ -78,13 +78,13 @@ TEST_CASE("step shape: decodes of calls with holes read lists of cells, where la
   CHECK_FALSE(chunks[1].listed);
   CHECK(shape.decode_context_sum == 1199);
   shape.chunks = {};
-  const GraphShapes::Key holes = GraphShapes::key(shape);
+  const GraphShapes::Key dropped_slots = GraphShapes::key(shape);
   shape = sim::shape_of(launch, false, &chunks);
   CHECK(shape.listed_decodes == 0);
   CHECK_FALSE(chunks[0].listed);
   shape.chunks = {};
-  CHECK(GraphShapes::key(shape) != holes);
-  // How many of its calls have holes is not part of a form: all of its decodes read lists.
+  CHECK(GraphShapes::key(shape) != dropped_slots);
+  // How many of its requests have holes is not part of a form: all of its decodes read lists.
   shape.listed_decodes = 2;
-  CHECK(GraphShapes::key(shape) == holes);
+  CHECK(GraphShapes::key(shape) == dropped_slots);
 }

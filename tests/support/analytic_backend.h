@@ -1,4 +1,4 @@
-// The simulated world by plain arithmetic, without SimGrid and without laziness: what sim/ must reproduce
+// The simulated backend by plain arithmetic, without SimGrid and without laziness: what sim/ must reproduce
 // event for event as long as nobody shares a link. Written to be obviously right, not fast: every end is
 // computed when a command arrives, and the calendar is one std::map in the order backend.h asks for.
 

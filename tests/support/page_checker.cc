@@ -8,23 +8,23 @@
 namespace kvtwin::testing {
 namespace {
 
-constexpr uint64_t kTombstone = UINT64_MAX;  // in a page: the cell that was here is dropped
+constexpr uint64_t kTombstone = UINT64_MAX;  // in a page: the KV entry that was here is dropped
 
 }  // namespace
 
-std::vector<PageChecker::Table>& PageChecker::tables(CallId call) {
-  std::vector<Table>& of_call = tables_[call];
-  of_call.resize(shape_.groups);
-  return of_call;
+std::vector<PageChecker::Table>& PageChecker::tables(RequestId request) {
+  std::vector<Table>& of_request = tables_[request];
+  of_request.resize(shape_.groups);
+  return of_request;
 }
 
-void PageChecker::begins(CallId call) { tables_[call].assign(shape_.groups, {}); }
+void PageChecker::begins(RequestId request) { tables_[request].assign(shape_.groups, {}); }
 
-void PageChecker::granted(CallId call, uint32_t group, PageId page) {
+void PageChecker::allocated(RequestId request, uint32_t group, PageId page) {
   KVT_CHECK(group < shape_.groups);
-  tables(call)[group].pages.push_back(page);
+  tables(request)[group].pages.push_back(page);
   sealed_.erase(page);
-  const auto copied = copied_.find({call, group});
+  const auto copied = copied_.find({request, group});
   if (copied == copied_.end()) return;
   KVT_CHECK(copied->second.front() != page);
   pages_[page] = pages_.at(copied->second.front());
@@ -32,65 +32,66 @@ void PageChecker::granted(CallId call, uint32_t group, PageId page) {
   if (copied->second.empty()) copied_.erase(copied);
 }
 
-// A snapshot's cells are where they were; pages that are not shared are copied to the next ones granted.
-void PageChecker::continued(const Adoption& adoption) {
-  KVT_CHECK(keeping_ == Keeping::kMove);
-  untaken_.erase(adoption.call);
-  KVT_CHECK(adoption.cells.size() == shape_.groups && adoption.shared.size() == shape_.groups);
-  std::vector<Table>& of_call = tables(adoption.call);
-  of_call = snapshots_.at(adoption.snapshot);
-  auto page = adoption.pages.begin();
+// A prefix checkpoint's KV entries are where they were; pages that are not shared are copied to the next ones
+// granted.
+void PageChecker::continued(const PrefixHit& prefix_hit) {
+  KVT_CHECK(slot_retention_ == SlotRetention::kMove);
+  untaken_.erase(prefix_hit.request);
+  KVT_CHECK(prefix_hit.kv_entries.size() == shape_.groups && prefix_hit.shared.size() == shape_.groups);
+  std::vector<Table>& of_request = tables(prefix_hit.request);
+  of_request = prefix_checkpoints_.at(prefix_hit.prefix_checkpoint);
+  auto page = prefix_hit.pages.begin();
   for (uint32_t g = 0; g < shape_.groups; ++g) {
-    Table& table = of_call[g];
-    KVT_CHECK(table.positions.size() == adoption.cells[g]);
+    Table& table = of_request[g];
+    KVT_CHECK(table.positions.size() == prefix_hit.kv_entries[g]);
     for (uint32_t i = 0; i < table.pages.size(); ++i, ++page) KVT_CHECK(*page == table.pages[i]);
-    const auto tail = table.pages.begin() + adoption.shared[g];
-    if (tail != table.pages.end()) copied_[{adoption.call, g}].assign(tail, table.pages.end());
+    const auto tail = table.pages.begin() + prefix_hit.shared[g];
+    if (tail != table.pages.end()) copied_[{prefix_hit.request, g}].assign(tail, table.pages.end());
     table.pages.erase(tail, table.pages.end());
   }
-  KVT_CHECK(page == adoption.pages.end());
+  KVT_CHECK(page == prefix_hit.pages.end());
 }
 
-void PageChecker::snapshot(CallId call, uint32_t snapshot, bool known) {
-  const std::vector<Table>& of_call = tables(call);
-  snapshots_[snapshot] = of_call;
-  for (const Table& table : of_call) {
+void PageChecker::prefix_checkpoint(RequestId request, uint32_t prefix_checkpoint, bool known) {
+  const std::vector<Table>& of_request = tables(request);
+  prefix_checkpoints_[prefix_checkpoint] = of_request;
+  for (const Table& table : of_request) {
     for (const PageId page : table.pages) {
-      if (sealed_.insert(page).second && !known) untaken_[call].push_back(page);
+      if (sealed_.insert(page).second && !known) untaken_[request].push_back(page);
     }
   }
 }
 
-void PageChecker::adopted(const Adoption& adoption, uint32_t tokens) {
-  if (!adoption.cells.empty()) return continued(adoption);
-  KVT_CHECK(keeping_ == Keeping::kAll || keeping_ == Keeping::kHoles);
-  Table& table = tables(adoption.call)[0];
+void PageChecker::reused(const PrefixHit& prefix_hit, uint32_t tokens) {
+  if (!prefix_hit.kv_entries.empty()) return continued(prefix_hit);
+  KVT_CHECK(slot_retention_ == SlotRetention::kAll || slot_retention_ == SlotRetention::kInPlace);
+  Table& table = tables(prefix_hit.request)[0];
   KVT_CHECK(table.pages.empty());
-  table.pages.assign(adoption.pages.begin(), adoption.pages.end());
+  table.pages.assign(prefix_hit.pages.begin(), prefix_hit.pages.end());
   // What was dropped of a page travels with it.
   for (const PageId page : table.pages) {
     const auto content = pages_.find(page);  // written in this very step: not there yet, and whole
     for (uint32_t slot = 0; slot < shape_.page_tokens && table.positions.size() < tokens; ++slot) {
-      const bool dead =
-          page == kNoPage || (keeping_ == Keeping::kHoles && content->second.at(slot) == kTombstone);
-      KVT_CHECK(!dead || keeping_ == Keeping::kHoles);
-      table.positions.push_back(dead ? kDead : static_cast<uint32_t>(table.positions.size()));
+      const bool dropped_tokens = page == kNoPage || (slot_retention_ == SlotRetention::kInPlace &&
+                                                      content->second.at(slot) == kTombstone);
+      KVT_CHECK(!dropped_tokens || slot_retention_ == SlotRetention::kInPlace);
+      table.positions.push_back(dropped_tokens ? kDropped : static_cast<uint32_t>(table.positions.size()));
     }
   }
   KVT_CHECK(div_ceil(tokens, shape_.page_tokens) == table.pages.size());
   table.positions.resize(tokens);
 }
 
-void PageChecker::adopted_to_arena(const Adoption& adoption, uint32_t tokens) {
-  const size_t count = adoption.pages.size() / 2;
-  KVT_CHECK(adoption.pages.size() == 2 * count);
+void PageChecker::reused_resident(const PrefixHit& prefix_hit, uint32_t tokens) {
+  const size_t count = prefix_hit.pages.size() / 2;
+  KVT_CHECK(prefix_hit.pages.size() == 2 * count);
   for (size_t i = 0; i < count; ++i) {
-    KVT_CHECK(pages_.at(adoption.pages[i]) == pages_.at(adoption.pages[count + i]));
+    KVT_CHECK(pages_.at(prefix_hit.pages[i]) == pages_.at(prefix_hit.pages[count + i]));
   }
-  adopted({adoption.call, adoption.pages.first(count)}, tokens);
+  reused({prefix_hit.request, prefix_hit.pages.first(count)}, tokens);
 }
 
-void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t position) {
+void PageChecker::write(Table* table, uint32_t slot, RequestId request, uint32_t position) {
   KVT_CHECK(slot / shape_.page_tokens < table->pages.size());
   const PageId id = table->pages[slot / shape_.page_tokens];
   KVT_CHECK(id != kNoPage);
@@ -99,113 +100,114 @@ void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t posit
   const uint32_t at = slot % shape_.page_tokens;
   KVT_CHECK(at <= page.size());
   // Slot by slot; what a former owner left behind it is gone. Rings write anywhere.
-  if (keeping_ != Keeping::kRing || at == page.size()) page.resize(at);
+  if (slot_retention_ != SlotRetention::kRing || at == page.size()) page.resize(at);
   if (at == page.size()) {
-    page.push_back(tokens_->token(call, position));
+    page.push_back(tokens_->token(request, position));
   } else {
-    page[at] = tokens_->token(call, position);
+    page[at] = tokens_->token(request, position);
   }
 }
 
 void PageChecker::wrote(const PlanEntry& entry, bool staged) {
-  for (const auto& [of, pages] : copied_) KVT_CHECK(of.first != entry.call);  // no page for a copy
-  for (const PageId page : untaken_[entry.call]) sealed_.erase(page);
-  untaken_.erase(entry.call);
-  std::vector<Table>& of_call = tables(entry.call);
-  if (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing) {
-    uint64_t cells = 0;
-    for (const Table& table : of_call) cells += table.positions.size();
-    KVT_CHECK(entry.live() == div_ceil<uint64_t>(cells, shape_.groups));
+  for (const auto& [of, pages] : copied_) KVT_CHECK(of.first != entry.request);  // no page for a copy
+  for (const PageId page : untaken_[entry.request]) sealed_.erase(page);
+  untaken_.erase(entry.request);
+  std::vector<Table>& of_request = tables(entry.request);
+  if (slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing) {
+    uint64_t kv_entries = 0;
+    for (const Table& table : of_request) kv_entries += table.positions.size();
+    KVT_CHECK(entry.live() == div_ceil<uint64_t>(kv_entries, shape_.groups));
   }
   const uint32_t ring = shape_.ring_pages * shape_.page_tokens;
   for (uint32_t g = 0; g < shape_.groups; ++g) {
-    Table& table = of_call[g];
+    Table& table = of_request[g];
     const bool is_ring = shape_.rings > 0 && shape_.ring[g];
     for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
       if (is_ring && table.positions.size() == ring) {
-        table.positions[position % ring] = position;  // the world may overwrite what it likes
-        write(&table, position % ring, entry.call, position);
+        table.positions[position % ring] = position;  // the backend may overwrite what it likes
+        write(&table, position % ring, entry.request, position);
         continue;
       }
       const auto slot = static_cast<uint32_t>(table.positions.size());
-      KVT_CHECK(keeping_ == Keeping::kMove || keeping_ == Keeping::kRing || slot == position);
+      KVT_CHECK(slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing ||
+                slot == position);
       table.positions.push_back(position);
-      if (!staged) write(&table, slot, entry.call, position);
+      if (!staged) write(&table, slot, entry.request, position);
     }
   }
 }
 
 void PageChecker::reads(const PlanEntry& entry, bool staged) const {
-  uint64_t cells = 0;
-  for (const Table& table : tables_.at(entry.call)) {
+  uint64_t kv_entries = 0;
+  for (const Table& table : tables_.at(entry.request)) {
     for (uint32_t slot = 0; slot < table.positions.size(); ++slot) {
       const uint32_t position = table.positions[slot];
-      if (position == kDead || (staged && position >= entry.context)) continue;
-      ++cells;
+      if (position == kDropped || (staged && position >= entry.context)) continue;
+      ++kv_entries;
       KVT_CHECK(slot / shape_.page_tokens < table.pages.size());
       const auto page = pages_.find(table.pages[slot / shape_.page_tokens]);
       KVT_CHECK(page != pages_.end());
       KVT_CHECK(slot % shape_.page_tokens < page->second.size());
-      KVT_CHECK(page->second[slot % shape_.page_tokens] == tokens_->token(entry.call, position));
+      KVT_CHECK(page->second[slot % shape_.page_tokens] == tokens_->token(entry.request, position));
     }
   }
-  KVT_CHECK(keeping_ != Keeping::kAll || cells == entry.context + entry.tokens);
+  KVT_CHECK(slot_retention_ != SlotRetention::kAll || kv_entries == entry.context + entry.tokens);
 }
 
-void PageChecker::choose(CallId call, uint32_t end, uint32_t group, uint32_t count,
+void PageChecker::choose(RequestId request, uint32_t end, uint32_t group, uint32_t count,
                          std::vector<uint32_t>* candidates) const {
   std::sort(candidates->begin(), candidates->end(), [&](uint32_t a, uint32_t b) {
-    return draw({seed_, raw(call), end, group, a}) < draw({seed_, raw(call), end, group, b});
+    return draw({seed_, raw(request), end, group, a}) < draw({seed_, raw(request), end, group, b});
   });
   candidates->resize(std::min<size_t>(candidates->size(), count));
   std::sort(candidates->begin(), candidates->end());
 }
 
-KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) {
-  KeptCells out;
-  out.call = entry.call;
+RetainedEntries PageChecker::compressed(const PlanEntry& entry, const Compression& c) {
+  RetainedEntries out;
+  out.request = entry.request;
   KVT_CHECK(c.end == entry.context + (c.before ? 0 : entry.tokens));
   KVT_CHECK(c.keep.empty() || c.keep.size() == shape_.groups);
   const auto forced = [&](uint32_t position) {
     return std::any_of(c.forced.begin(), c.forced.end(),
                        [&](const Compression::Forced& f) { return position >= f.begin && position < f.end; });
   };
-  std::vector<Table>& of_call = tables(entry.call);
+  std::vector<Table>& of_request = tables(entry.request);
   for (uint32_t g = 0; g < shape_.groups; ++g) {
-    Table& table = of_call[g];
-    std::vector<uint32_t> kept, candidates;
+    Table& table = of_request[g];
+    std::vector<uint32_t> retained, candidates;
     for (const uint32_t position : table.positions) {
-      if (position == kDead) continue;
+      if (position == kDropped) continue;
       const bool stays = position < c.begin || forced(position);
-      (stays ? kept : candidates).push_back(position);
+      (stays ? retained : candidates).push_back(position);
     }
-    const uint64_t any = draw({seed_, raw(entry.call), c.end, g}) % (candidates.size() + 1);
-    choose(entry.call, c.end, g, c.keep.empty() ? static_cast<uint32_t>(any) : c.keep[g], &candidates);
-    kept.insert(kept.end(), candidates.begin(), candidates.end());
-    std::sort(kept.begin(), kept.end());
-    out.counts.push_back(static_cast<uint32_t>(kept.size()));
-    if (keeping_ == Keeping::kHoles) {
+    const uint64_t any = draw({seed_, raw(entry.request), c.end, g}) % (candidates.size() + 1);
+    choose(entry.request, c.end, g, c.keep.empty() ? static_cast<uint32_t>(any) : c.keep[g], &candidates);
+    retained.insert(retained.end(), candidates.begin(), candidates.end());
+    std::sort(retained.begin(), retained.end());
+    out.counts.push_back(static_cast<uint32_t>(retained.size()));
+    if (slot_retention_ == SlotRetention::kInPlace) {
       out.live.assign(div_ceil(c.end - c.begin, 64u), 0);
-      for (const uint32_t position : kept) out.live[position / 64] |= uint64_t{1} << (position % 64);
+      for (const uint32_t position : retained) out.live[position / 64] |= uint64_t{1} << (position % 64);
       for (uint32_t position = 0; position < c.end; ++position) {
         const bool dies =
-            table.positions[position] != kDead && ((out.live[position / 64] >> (position % 64)) & 1) == 0;
+            table.positions[position] != kDropped && ((out.live[position / 64] >> (position % 64)) & 1) == 0;
         if (!dies) continue;
-        table.positions[position] = kDead;
+        table.positions[position] = kDropped;
         pages_[table.pages[position / shape_.page_tokens]][position % shape_.page_tokens] = kTombstone;
       }
       continue;
     }
-    table.positions = kept;
-    const size_t pages = div_ceil<size_t>(kept.size(), shape_.page_tokens);
+    table.positions = retained;
+    const size_t pages = div_ceil<size_t>(retained.size(), shape_.page_tokens);
     KVT_CHECK(pages <= table.pages.size());
     // T-1: a reservation is exact, so nothing is ever given back.
     KVT_CHECK(!c.staged || pages == table.pages.size());
     table.pages.resize(pages);
     // What was not ranked stays where it is.
-    const auto ranked = std::lower_bound(kept.begin(), kept.end(), c.begin);
-    for (auto slot = static_cast<uint32_t>(ranked - kept.begin()); slot < kept.size(); ++slot) {
-      write(&table, slot, entry.call, kept[slot]);
+    const auto ranked = std::lower_bound(retained.begin(), retained.end(), c.begin);
+    for (auto slot = static_cast<uint32_t>(ranked - retained.begin()); slot < retained.size(); ++slot) {
+      write(&table, slot, entry.request, retained[slot]);
     }
   }
   return out;
@@ -214,8 +216,8 @@ KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) 
 void PageChecker::transfer_started(const StartTransfer& start) {
   const std::span<const PageId> source = start.source, target = start.target;
   const TransferId transfer = start.transfer;
-  // Whole pages travel, and the last one of a call that was sent away.
-  const bool part = start.kind == TransferKind::kPreempt || start.kind == TransferKind::kResume;
+  // Whole pages travel, and the last one of a request that was sent away.
+  const bool part = start.kind == TransferKind::kSwapOut || start.kind == TransferKind::kSwapIn;
   KVT_CHECK(!copies_.contains(transfer));
   KVT_CHECK(!source.empty());
   KVT_CHECK(source.size() == target.size());

@@ -1,8 +1,9 @@
-// PageChecker knows what every page holds and what every call should read. It is told what really ran,
+// PageChecker knows what every page holds and what every request should read. It is told what really ran,
 // in the order in which it ran, and fails on the first read of a wrong token: a page freed too early,
-// shared wrongly, adopted before it was written, or copied while somebody wrote to it.
+// shared wrongly, reused before it was written, or copied while somebody wrote to it.
 //
-// It plays the world's part in compressions too: which cells are kept is drawn, within what was asked for.
+// It plays the backend's part in compressions too: which KV entries are kept is drawn, within what was asked
+// for.
 
 #ifndef KVTWIN_TESTS_SUPPORT_PAGE_CHECKER_H_
 #define KVTWIN_TESTS_SUPPORT_PAGE_CHECKER_H_
@@ -19,16 +20,16 @@
 
 namespace kvtwin::testing {
 
-// Who knows the token at a position of a call: equal values mean equal tokens after equal prefixes.
+// Who knows the token at a position of a request: equal values mean equal tokens after equal prefixes.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
-  virtual uint64_t token(CallId call, uint32_t position) const = 0;
+  virtual uint64_t token(RequestId request, uint32_t position) const = 0;
 };
 
 // What one compression left.
-struct KeptCells {
-  CallId call{};
+struct RetainedEntries {
+  RequestId request{};
   std::vector<uint32_t> counts;
   std::vector<uint64_t> live;
 };
@@ -36,23 +37,23 @@ struct KeptCells {
 // One engine's pages. REQUIRES: `tokens` outlives it.
 class PageChecker {
  public:
-  PageChecker(uint64_t seed, Keeping keeping, const GroupShape& shape, const TokenSource* tokens)
-      : seed_(seed), keeping_(keeping), shape_(shape), tokens_(tokens) {}
+  PageChecker(uint64_t seed, SlotRetention slot_retention, const GroupShape& shape, const TokenSource* tokens)
+      : seed_(seed), slot_retention_(slot_retention), shape_(shape), tokens_(tokens) {}
 
   // `tokens`: the last of the pages may be partly filled (from another engine, or back from the host).
-  void adopted(const Adoption& adoption, uint32_t tokens);
+  void reused(const PrefixHit& prefix_hit, uint32_t tokens);
   // Placement arena: homes of a prefix, then gpu pages that hold the same.
-  void adopted_to_arena(const Adoption& adoption, uint32_t tokens);
-  void granted(CallId call, uint32_t group, PageId page);
-  void begins(CallId call);
+  void reused_resident(const PrefixHit& prefix_hit, uint32_t tokens);
+  void allocated(RequestId request, uint32_t group, PageId page);
+  void begins(RequestId request);
   // One entry of one step ran: writes its tokens (`staged`: not to pages), then reads everything up to them.
   void wrote(const PlanEntry& entry, bool staged);
   void reads(const PlanEntry& entry, bool staged) const;
-  KeptCells compressed(const PlanEntry& entry, const Compression& compression);
-  // What is left of the call can be adopted as `snapshot` from now on: nobody writes to its pages any more.
-  // Where the world has said the counts (`known` is false), the call's next entry tells whether the policy
-  // took it.
-  void snapshot(CallId call, uint32_t snapshot, bool known);
+  RetainedEntries compressed(const PlanEntry& entry, const Compression& compression);
+  // What is left of the request can be reused as `prefix_checkpoint` from now on: nobody writes to its pages
+  // any more. Where the backend has said the counts (`known` is false), the request's next entry tells
+  // whether the policy took it.
+  void prefix_checkpoint(RequestId request, uint32_t prefix_checkpoint, bool known);
 
   void transfer_started(const StartTransfer& start);
   // From another engine's pages: a prompt, whose last page may be partly filled, or nothing at all.
@@ -68,32 +69,33 @@ class PageChecker {
     const PageChecker* from = nullptr;  // null: this one
     bool leaves_disk = false;
   };
-  // One call's cells in one head group: cell i is the token of positions[i], in slot i of the table. Where
-  // cells keep their places, positions[i] is i or kDead.
+  // One request's KV entries in one head group: KV entry i is the token of positions[i], in slot i of the
+  // table. Where KV entries keep their places, positions[i] is i or kDropped.
   struct Table {
     std::vector<PageId> pages;
     std::vector<uint32_t> positions;
   };
-  static constexpr uint32_t kDead = UINT32_MAX;
+  static constexpr uint32_t kDropped = UINT32_MAX;
 
-  void continued(const Adoption& adoption);
-  std::vector<Table>& tables(CallId call);
-  void write(Table* table, uint32_t slot, CallId call, uint32_t position);
+  void continued(const PrefixHit& prefix_hit);
+  std::vector<Table>& tables(RequestId request);
+  void write(Table* table, uint32_t slot, RequestId request, uint32_t position);
   // Of `candidates`, which ones stay: `count` of them, drawn.
-  void choose(CallId call, uint32_t end, uint32_t group, uint32_t count,
+  void choose(RequestId request, uint32_t end, uint32_t group, uint32_t count,
               std::vector<uint32_t>* candidates) const;
 
   const uint64_t seed_;
-  const Keeping keeping_;
+  const SlotRetention slot_retention_;
   const GroupShape shape_;
   const TokenSource* const tokens_;
   std::map<PageId, Content> pages_;
-  std::map<CallId, std::vector<Table>> tables_;
+  std::map<RequestId, std::vector<Table>> tables_;
   std::map<TransferId, Copy> copies_;
-  std::map<uint32_t, std::vector<Table>> snapshots_;
-  std::set<PageId> sealed_;                                            // of snapshots
-  std::map<CallId, std::vector<PageId>> untaken_;                      // of these, by call: perhaps not
-  std::map<std::pair<CallId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages still to be copied
+  std::map<uint32_t, std::vector<Table>> prefix_checkpoints_;
+  std::set<PageId> sealed_;                           // of prefix checkpoints
+  std::map<RequestId, std::vector<PageId>> untaken_;  // of these, by request: perhaps not
+  std::map<std::pair<RequestId, uint32_t>, std::vector<PageId>>
+      copied_;  // by group: pages still to be copied
 };
 
 }  // namespace kvtwin::testing

@@ -38,71 +38,72 @@ struct Track {
 class Reader {
  public:
   PerfettoTrace take(const read::Trace& trace) {
-    if (has_unknown(trace)) wrong("there are fields that the format does not have");
+    if (has_unknown(trace)) problem("there are fields that the format does not have");
     bool first = true;
     for (const read::TracePacket& packet : trace.packet()) {
-      if (packet.trusted_packet_sequence_id() == 0) wrong("a packet has no sequence id");
+      if (packet.trusted_packet_sequence_id() == 0) problem("a packet has no sequence id");
       if (first && (packet.sequence_flags() & 1) == 0)
-        wrong("the sequence does not begin with cleared state");
+        problem("the sequence does not begin with cleared state");
       first = false;
       if (packet.has_track_descriptor()) describe(packet.track_descriptor());
       if (packet.has_track_event()) event(packet.timestamp(), packet.has_timestamp(), packet.track_event());
-      if (!packet.has_track_descriptor() && !packet.has_track_event()) wrong("a packet is empty");
+      if (!packet.has_track_descriptor() && !packet.has_track_event()) problem("a packet is empty");
     }
     return std::move(out_);
   }
 
  private:
-  void wrong(std::string what) { out_.wrong.push_back(std::move(what)); }
+  void problem(std::string what) { out_.problem.push_back(std::move(what)); }
 
   void describe(const read::TrackDescriptor& track) {
-    if (!track.has_uuid() || track.uuid() == 0) return wrong("a track has no uuid");
+    if (!track.has_uuid() || track.uuid() == 0) return problem("a track has no uuid");
     const std::string name = track.has_process() ? track.process().process_name() : track.name();
-    if (name.empty()) wrong("a track has no name");
+    if (name.empty()) problem("a track has no name");
     if (!tracks_.try_emplace(track.uuid(), Track{name, track.has_counter(), 0, {}}).second)
-      wrong(fmt::format("track {} is described twice", track.uuid()));
+      problem(fmt::format("track {} is described twice", track.uuid()));
     if (track.has_process()) {
       out_.processes.push_back(name);
-      if (track.process().pid() <= 0) wrong("a process has no pid");
+      if (track.process().pid() <= 0) problem("a process has no pid");
     } else if (!tracks_.contains(track.parent_uuid())) {
-      wrong(fmt::format("track \"{}\" stands below nobody", name));
+      problem(fmt::format("track \"{}\" stands below nobody", name));
     }
   }
 
   void event(uint64_t at, bool timed, const read::TrackEvent& event) {
     const auto found = tracks_.find(event.track_uuid());
-    if (found == tracks_.end()) return wrong("an event is of a track that nobody described before it");
+    if (found == tracks_.end()) return problem("an event is of a track that nobody described before it");
     Track& track = found->second;
-    if (!timed) wrong("an event has no time");
-    if (at < track.last) wrong(fmt::format("track \"{}\": time goes back to {}", track.name, at));
-    if (at < last_) wrong(fmt::format("the trace goes back to {}", at));
+    if (!timed) problem("an event has no time");
+    if (at < track.last) problem(fmt::format("track \"{}\": time goes back to {}", track.name, at));
+    if (at < last_) problem(fmt::format("the trace goes back to {}", at));
     track.last = last_ = at;
     if (track.counter != (event.type() == read::TrackEvent::TYPE_COUNTER))
-      return wrong(fmt::format("track \"{}\": counters and other events are mixed", track.name));
+      return problem(fmt::format("track \"{}\": counters and other events are mixed", track.name));
     switch (event.type()) {
       case read::TrackEvent::TYPE_COUNTER:
-        if (!event.has_counter_value()) wrong("a counter has no value");
+        if (!event.has_counter_value()) problem("a counter has no value");
         out_.counters[track.name].emplace_back(at, event.counter_value());
         return;
       case read::TrackEvent::TYPE_SLICE_BEGIN:
         return begin(at, &track, event);
       case read::TrackEvent::TYPE_SLICE_END:
-        if (track.open.empty()) return wrong(fmt::format("track \"{}\": an end without a begin", track.name));
+        if (track.open.empty())
+          return problem(fmt::format("track \"{}\": an end without a begin", track.name));
         out_.slices[track.open.back()].to = at;
         track.open.pop_back();
         return;
       case read::TrackEvent::TYPE_INSTANT:
-        if (!track.open.empty()) out_.slices[track.open.back()].moments.push_back(event.name());
+        if (!track.open.empty()) out_.slices[track.open.back()].instants.push_back(event.name());
         return;
       case read::TrackEvent::TYPE_UNSPECIFIED:
-        return wrong("an event has no type");
+        return problem("an event has no type");
     }
   }
 
   void begin(uint64_t at, Track* track, const read::TrackEvent& event) {
-    if (event.name().empty()) wrong("a slice has no name");
+    if (event.name().empty()) problem("a slice has no name");
     // The format lets slices nest; kvtwin's never do.
-    if (!track->open.empty()) wrong(fmt::format("track \"{}\": slices overlap at {}", track->name, at));
+    if (!track->open.empty()) problem(fmt::format("track \"{}\": slices overlap at {}", track->name, at));
     track->open.push_back(out_.slices.size());
     PerfettoSlice slice{track->name, event.name(), at, UINT64_MAX, {}, {}};
     for (const read::DebugAnnotation& one : event.debug_annotations())
@@ -122,7 +123,7 @@ PerfettoTrace read_perfetto(const std::string& bytes) {
   read::Trace trace;
   if (!trace.ParseFromString(bytes)) {
     PerfettoTrace out;
-    out.wrong.push_back("these bytes are no trace");
+    out.problem.push_back("these bytes are no trace");
     return out;
   }
   return Reader().take(trace);

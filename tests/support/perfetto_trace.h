@@ -15,11 +15,11 @@ struct PerfettoSlice {
   std::string name;
   uint64_t from = 0, to = 0;  // ns; to is UINT64_MAX where it never ends
   std::map<std::string, std::string> annotations;
-  std::vector<std::string> moments;
+  std::vector<std::string> instants;
 };
 
 struct PerfettoTrace {
-  std::vector<std::string> wrong;  // in words; empty: all is well
+  std::vector<std::string> problem;  // in words; empty: all is well
   std::vector<PerfettoSlice> slices;
   std::map<std::string, std::vector<std::pair<uint64_t, int64_t>>> counters;  // by track's name
   std::vector<std::string> processes;

@@ -7,7 +7,7 @@
 
 namespace kvtwin::testing {
 
-// 100 pages of 16, 64 tokens a step, one step in flight, nothing folded, no prefix cache, watermark
+// 100 pages of 16, 64 tokens a step, one step in flight, nothing coalesced, no prefix cache, watermark
 // admission without a watermark.
 inline CoreConfig table_config() {
   CoreConfig config;
@@ -28,16 +28,16 @@ inline CoreConfig host_config() {
   config.policies.placement = "host";
   config.pages_gpu = 4;
   config.pages_host = 8;
-  config.clean_pages_target = 3;
-  config.clean_batch_pages = 8;
+  config.offload_pages_target = 3;
+  config.offload_batch_pages = 8;
   return config;
 }
 
-// A call's KV is on the host, and what its steps read in an arena on the gpu: 1 sink, 1 page to choose, 1 of
-// window.
-inline CoreConfig arena_config() {
+// A request's KV is on the host, and what its steps read in an arena on the gpu: 1 sink, 1 page to choose, 1
+// of window.
+inline CoreConfig resident_config() {
   CoreConfig config = table_config();
-  config.policies.placement = "arena";
+  config.policies.placement = "resident";
   config.policies.retrieval = "freekv";
   RetrievalSpec& spec = config.policies.retrieval_spec;
   spec.budget_tokens = 48;

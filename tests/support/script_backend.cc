@@ -7,8 +7,8 @@
 #include "engine/base/prng.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
-#include "tests/support/arena_checker.h"
-#include "tests/support/cell_checker.h"
+#include "tests/support/kv_entry_checker.h"
+#include "tests/support/resident_checker.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -21,31 +21,33 @@ int64_t below(uint64_t bits, int64_t limit) {
 
 }  // namespace
 
-// Steps [first, first + ends.size()); `told` of them were answered.
+// Steps [first, first + ends.size()); `notify` of them were answered.
 struct ScriptBackend::Launch {
   uint64_t first = 0;
-  uint32_t told = 0;
+  uint32_t notify = 0;
   bool separately = false;  // it was interrupted: one answer for each step
   std::vector<Instant> ends;
   std::vector<PlanEntry> entries;
-  std::vector<PageGrant> grants;
-  struct Adopted {
-    Adoption adoption;
+  std::vector<PageAllocation> allocations;
+  struct Reused {
+    PrefixHit prefix_hit;
     std::vector<PageId> pages;
-    std::vector<uint32_t> cells, shared;
+    std::vector<uint32_t> kv_entries, shared;
 
-    Adoption told() const { return {adoption.call, pages, adoption.snapshot, cells, shared}; }
+    PrefixHit notify() const {
+      return {prefix_hit.request, pages, prefix_hit.prefix_checkpoint, kv_entries, shared};
+    }
   };
-  std::vector<Adopted> adoptions;
-  std::vector<Snapshot> snapshots;
+  std::vector<Reused> prefix_hits;
+  std::vector<PrefixCheckpoint> prefix_checkpoints;
   struct Cut {
     Compression compression;
     std::vector<Compression::Forced> forced;
     std::vector<uint32_t> keep;
   };
   std::vector<Cut> cuts;
-  std::vector<CellRun> formats;
-  std::vector<CellAgeing> ageings;
+  std::vector<FormatRun> formats;
+  std::vector<Requantisation> requantisations;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -54,20 +56,20 @@ struct ScriptBackend::Engine {
   EngineId id{};
   CoreConfig config;
   std::unique_ptr<PageChecker> checker;
-  std::unique_ptr<CellChecker> cells;  // instead, where formats go by tag
-  std::unique_ptr<ArenaChecker> arena;
+  std::unique_ptr<KvEntryChecker> kv_entries;  // instead, where formats go by tag
+  std::unique_ptr<ResidentChecker> resident;
   std::deque<Launch> launches;
   uint64_t launched = 0;
   uint64_t done = 0;
-  Instant free_at{};                   // when the last step answered has ended
-  std::map<CallId, uint32_t> sampled;  // tokens, by the steps that ran
-  std::vector<Instant> told_ends;      // what the last StepDone points to
-  std::vector<CallId> told_eos;
-  std::vector<KeptCells> kept;  // what told_kept points to
-  std::vector<CellsKept> told_kept;
+  Instant free_at{};                      // when the last step answered has ended
+  std::map<RequestId, uint32_t> sampled;  // tokens, by the steps that ran
+  std::vector<Instant> answered_ends;     // what the last StepDone points to
+  std::vector<RequestId> answered_eos;
+  std::vector<RetainedEntries> retained;  // what answered_retained points to
+  std::vector<CompressionOutcome> answered_retained;
 };
 
-ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vector<CoreConfig>& engines,
+ScriptBackend::ScriptBackend(const ScriptBackendOptions& options, const std::vector<CoreConfig>& engines,
                              const TokenSource* tokens)
     : options_(options) {
   for (const CoreConfig& config : engines) {
@@ -76,13 +78,13 @@ ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vecto
     engine->config = config;
     if (tokens != nullptr) {
       const PolicyAxes axes = make_axes(config.policies);
-      if (axes.placement->uses_arena()) engine->arena = std::make_unique<ArenaChecker>(config);
+      if (axes.placement->uses_resident()) engine->resident = std::make_unique<ResidentChecker>(config);
       const Retention retention(config, axes);
       if (axes.precision->by_tag()) {
-        engine->cells = std::make_unique<CellChecker>(config, tokens);
+        engine->kv_entries = std::make_unique<KvEntryChecker>(config, tokens);
       } else {
-        engine->checker =
-            std::make_unique<PageChecker>(options.seed, retention.keeping(), retention.shape(), tokens);
+        engine->checker = std::make_unique<PageChecker>(options.seed, retention.slot_retention(),
+                                                        retention.shape(), tokens);
       }
     }
     engines_.push_back(std::move(engine));
@@ -105,7 +107,7 @@ void ScriptBackend::submit(const Command& command) {
                                       transfer->source, transfer->target);
     } else if (engine.checker) {
       engine.checker->transfer_started(*transfer);
-      if (engine.arena) engine.arena->transfer_started(*transfer);
+      if (engine.resident) engine.resident->transfer_started(*transfer);
     }
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
@@ -119,7 +121,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
   KVT_CHECK(command.repeat >= 1);
   KVT_CHECK(command.repeat <= engine.config.repeat_max);
   KVT_CHECK(!command.entries.empty());
-  KVT_CHECK(command.entries.size() <= engine.config.calls_max);
+  KVT_CHECK(command.entries.size() <= engine.config.requests_max);
   KVT_CHECK(engine.launches.size() < engine.config.steps_in_flight_max);
   uint32_t tokens = 0;
   for (const PlanEntry& entry : command.entries) {
@@ -133,21 +135,21 @@ void ScriptBackend::launch(const LaunchStep& command) {
   Launch launch;
   launch.first = engine.launched;
   launch.entries.assign(command.entries.begin(), command.entries.end());
-  launch.grants.assign(command.grants.begin(), command.grants.end());
-  for (const Adoption& adoption : command.adoptions) {
-    launch.adoptions.push_back({adoption,
-                                {adoption.pages.begin(), adoption.pages.end()},
-                                {adoption.cells.begin(), adoption.cells.end()},
-                                {adoption.shared.begin(), adoption.shared.end()}});
+  launch.allocations.assign(command.allocations.begin(), command.allocations.end());
+  for (const PrefixHit& prefix_hit : command.prefix_hits) {
+    launch.prefix_hits.push_back({prefix_hit,
+                                  {prefix_hit.pages.begin(), prefix_hit.pages.end()},
+                                  {prefix_hit.kv_entries.begin(), prefix_hit.kv_entries.end()},
+                                  {prefix_hit.shared.begin(), prefix_hit.shared.end()}});
   }
-  launch.snapshots.assign(command.snapshots.begin(), command.snapshots.end());
+  launch.prefix_checkpoints.assign(command.prefix_checkpoints.begin(), command.prefix_checkpoints.end());
   KVT_CHECK(command.compressions.empty() || command.repeat == 1);
   for (const Compression& c : command.compressions) {
     KVT_CHECK(c.entry < command.entries.size());
     launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
   launch.formats.assign(command.formats.begin(), command.formats.end());
-  launch.ageings.assign(command.ageings.begin(), command.ageings.end());
+  launch.requantisations.assign(command.requantisations.begin(), command.requantisations.end());
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
     const bool zero =
@@ -158,30 +160,30 @@ void ScriptBackend::launch(const LaunchStep& command) {
   }
   engine.launched += command.repeat;
   engine.launches.push_back(std::move(launch));
-  if (engine.arena) engine.arena->launched(command);
+  if (engine.resident) engine.resident->launched(command);
 }
 
-bool ScriptBackend::samples_eos(const Engine& engine, CallId call, uint32_t token) const {
-  return draw({options_.seed, kEos, raw(engine.id), raw(call), token}) % 1000 < options_.eos_per_1000;
+bool ScriptBackend::samples_eos(const Engine& engine, RequestId request, uint32_t token) const {
+  return draw({options_.seed, kEos, raw(engine.id), raw(request), token}) % 1000 < options_.eos_per_1000;
 }
 
 uint32_t ScriptBackend::next_piece(const Engine& engine) const {
   if (engine.launches.empty()) return 0;
   const Launch& launch = engine.launches.front();
-  auto left = static_cast<uint32_t>(launch.ends.size()) - launch.told;
+  auto left = static_cast<uint32_t>(launch.ends.size()) - launch.notify;
   if (launch.separately) return 1;
   // The last one apart, so that the step behind it can be planned while it runs.
   if (engine.config.steps_in_flight_max == 2 && left > 1) --left;
   if (options_.pieces && left > 1) {
     left = 1 + static_cast<uint32_t>(
-                   draw({options_.seed, kPiece, raw(engine.id), launch.first + launch.told}) % left);
+                   draw({options_.seed, kPiece, raw(engine.id), launch.first + launch.notify}) % left);
   }
   for (const PlanEntry& entry : launch.entries) {
     if (!entry.samples || options_.eos_per_1000 == 0) continue;
-    const auto had = engine.sampled.find(entry.call);
+    const auto had = engine.sampled.find(entry.request);
     const uint32_t before = had == engine.sampled.end() ? 0 : had->second;
     for (uint32_t step = 1; step < left; ++step) {
-      if (samples_eos(engine, entry.call, before + step)) left = step;
+      if (samples_eos(engine, entry.request, before + step)) left = step;
     }
   }
   return left;
@@ -195,7 +197,7 @@ bool ScriptBackend::next(Instant* now, Event* event) {
     const uint32_t piece = next_piece(*candidate);
     if (piece == 0) continue;
     const Launch& launch = candidate->launches.front();
-    const Instant at = std::max(now_, launch.ends[launch.told + piece - 1]);
+    const Instant at = std::max(now_, launch.ends[launch.notify + piece - 1]);
     if (at >= step_at) continue;
     engine = candidate.get();
     steps = piece;
@@ -238,7 +240,7 @@ bool ScriptBackend::interrupt(EngineId id, Event* event) {
   if (piece == 0) return false;
   const Launch& launch = engine.launches.front();
   uint32_t steps = piece;
-  while (steps > 0 && launch.ends[launch.told + steps - 1] > now_) --steps;
+  while (steps > 0 && launch.ends[launch.notify + steps - 1] > now_) --steps;
   if (steps > 0) {
     answer(&engine, steps, event);
     return true;
@@ -250,84 +252,84 @@ bool ScriptBackend::interrupt(EngineId id, Event* event) {
 
 void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   Launch& launch = engine->launches.front();
-  engine->told_ends.clear();
-  engine->told_eos.clear();
-  engine->kept.clear();
-  engine->told_kept.clear();
+  engine->answered_ends.clear();
+  engine->answered_eos.clear();
+  engine->retained.clear();
+  engine->answered_retained.clear();
   for (uint32_t i = 0; i < steps; ++i) {
-    KVT_CHECK(engine->told_eos.empty());  // a stretch stops there
-    run_step(engine, launch, launch.told + i);
-    engine->told_ends.push_back(launch.ends[launch.told + i]);
+    KVT_CHECK(engine->answered_eos.empty());  // a run of coalesced steps stops there
+    run_step(engine, launch, launch.notify + i);
+    engine->answered_ends.push_back(launch.ends[launch.notify + i]);
   }
   StepOutcome outcome;
   outcome.host = Duration{static_cast<int64_t>(steps)};
-  for (const KeptCells& kept : engine->kept) {
-    engine->told_kept.push_back({kept.call, kept.counts, kept.live});
+  for (const RetainedEntries& retained : engine->retained) {
+    engine->answered_retained.push_back({retained.request, retained.counts, retained.live});
   }
-  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends,
-                    outcome,    engine->told_eos,     engine->told_kept};
-  launch.told += steps;
+  *event = StepDone{engine->id, StepId{engine->done}, engine->answered_ends,
+                    outcome,    engine->answered_eos, engine->answered_retained};
+  launch.notify += steps;
   engine->done += steps;
-  engine->free_at = engine->told_ends.back();
-  if (!engine->told_eos.empty()) cut(engine, engine->done + engine->config.steps_in_flight_max - 1);
-  if (launch.told < launch.ends.size()) return;
+  engine->free_at = engine->answered_ends.back();
+  if (!engine->answered_eos.empty()) cut(engine, engine->done + engine->config.steps_in_flight_max - 1);
+  if (launch.notify < launch.ends.size()) return;
   engine->launches.pop_front();
-  if (engine->arena) engine->arena->ended();
+  if (engine->resident) engine->resident->ended();
 }
 
 // As run_step(), where pages have two formats.
-void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
-                                const std::vector<PlanEntry>& entries, uint32_t offset) {
-  if (offset == 0) cells->ages(launch.ageings);
+void ScriptBackend::check_entries(KvEntryChecker* kv_entries, const Launch& launch,
+                                  const std::vector<PlanEntry>& entries, uint32_t offset) {
+  if (offset == 0) kv_entries->ages(launch.requantisations);
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (offset == 0 && entries[i].first) {
-      std::vector<PageId> adopted;
-      for (const Launch::Adopted& one : launch.adoptions) {
-        if (one.adoption.call == entries[i].call) adopted = one.pages;
+      std::vector<PageId> reused;
+      for (const Launch::Reused& one : launch.prefix_hits) {
+        if (one.prefix_hit.request == entries[i].request) reused = one.pages;
       }
-      cells->begins(entries[i], adopted);
+      kv_entries->begins(entries[i], reused);
     }
-    std::vector<CellRun> bits;
-    std::vector<PageId> grants;
-    for (const CellRun& run : launch.formats) {
+    std::vector<FormatRun> bits;
+    std::vector<PageId> allocations;
+    for (const FormatRun& run : launch.formats) {
       if (run.entry == i) bits.push_back(run);
     }
-    for (const PageGrant& grant : launch.grants) {
-      if (grant.offset == offset && grant.entry == i) grants.push_back(grant.page);
+    for (const PageAllocation& allocate : launch.allocations) {
+      if (allocate.offset == offset && allocate.entry == i) allocations.push_back(allocate.page);
     }
-    cells->writes(entries[i], bits, grants);
+    kv_entries->writes(entries[i], bits, allocations);
   }
-  for (const PlanEntry& entry : entries) cells->reads(entry);
+  for (const PlanEntry& entry : entries) kv_entries->reads(entry);
 }
 
-// What happens to pages and calls when a step has really run.
+// What happens to pages and requests when a step has really run.
 void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offset) {
   PageChecker* const checker = engine->checker.get();
   if (checker != nullptr && offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.first) checker->begins(entry.call);
+      if (entry.first) checker->begins(entry.request);
     }
-    for (const Launch::Adopted& one : launch.adoptions) {
-      const Adoption told = one.told();
+    for (const Launch::Reused& one : launch.prefix_hits) {
+      const PrefixHit notify = one.notify();
       const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
-                                      [&](const PlanEntry& it) { return it.call == told.call; });
-      engine->arena ? checker->adopted_to_arena(told, entry->context)
-                    : checker->adopted(told, entry->context);
+                                      [&](const PlanEntry& it) { return it.request == notify.request; });
+      engine->resident ? checker->reused_resident(notify, entry->context)
+                       : checker->reused(notify, entry->context);
     }
   }
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {
     entry.context += offset;
-    entry.gone += entry.grows ? 0 : offset;
+    entry.dropped += entry.grows ? 0 : offset;
     if (offset > 0) entry.first = false;
   }
-  if (engine->cells) check_cells(engine->cells.get(), launch, entries, offset);
+  if (engine->kv_entries) check_entries(engine->kv_entries.get(), launch, entries, offset);
   if (checker != nullptr) {
-    for (const PageGrant& grant : launch.grants) {
-      // An arena's content is the world's choice; the call's own pages are then those on the host.
-      if (engine->arena && raw(grant.page) < engine->config.pages_gpu) continue;
-      if (grant.offset == offset) {
-        checker->granted(launch.entries[grant.entry].call, grant.group, grant.page);
+    for (const PageAllocation& allocate : launch.allocations) {
+      // An arena's content is the backend's choice; the request's own pages are then those on the host.
+      if (engine->resident && raw(allocate.page) < engine->config.pages_gpu) continue;
+      if (allocate.offset == offset) {
+        checker->allocated(launch.entries[allocate.entry].request, allocate.group, allocate.page);
       }
     }
     std::vector<bool> staged(entries.size(), false);
@@ -338,7 +340,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
         Compression c = cut.compression;
         c.forced = cut.forced;
         c.keep = cut.keep;
-        engine->kept.push_back(checker->compressed(entries[c.entry], c));
+        engine->retained.push_back(checker->compressed(entries[c.entry], c));
       }
     };
     compress(true);
@@ -346,17 +348,17 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     for (size_t i = 0; i < entries.size(); ++i) checker->wrote(entries[i], staged[i]);
     for (size_t i = 0; i < entries.size(); ++i) checker->reads(entries[i], staged[i]);
     compress(false);
-    for (const Snapshot& s : launch.snapshots) {
+    for (const PrefixCheckpoint& s : launch.prefix_checkpoints) {
       const bool known = std::any_of(launch.cuts.begin(), launch.cuts.end(), [&](const Launch::Cut& cut) {
         return cut.compression.entry == s.entry && !cut.keep.empty();
       });
-      checker->snapshot(entries[s.entry].call, s.snapshot, known);
+      checker->prefix_checkpoint(entries[s.entry].request, s.prefix_checkpoint, known);
     }
   }
   for (const PlanEntry& entry : entries) {
     if (!entry.samples) continue;
-    if (samples_eos(*engine, entry.call, ++engine->sampled[entry.call]))
-      engine->told_eos.push_back(entry.call);
+    if (samples_eos(*engine, entry.request, ++engine->sampled[entry.request]))
+      engine->answered_eos.push_back(entry.request);
   }
 }
 
@@ -364,10 +366,10 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
 void ScriptBackend::cut(Engine* engine, uint64_t end) {
   if (engine->launches.empty()) return;
   Launch& last = engine->launches.back();
-  const uint64_t keep = std::max(end, last.first + (last.told > 0 ? last.told : 1));
+  const uint64_t keep = std::max(end, last.first + (last.notify > 0 ? last.notify : 1));
   if (keep >= last.end()) return;
   last.ends.resize(keep - last.first);
-  if (engine->arena) engine->arena->cut(static_cast<uint32_t>(last.ends.size()));
+  if (engine->resident) engine->resident->cut(static_cast<uint32_t>(last.ends.size()));
   engine->launched = keep;
 }
 

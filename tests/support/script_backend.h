@@ -1,8 +1,9 @@
-// A world without physics, nastier than SimGrid or a GPU: steps and transfers take random times (none at
-// all too), transfers fail, stretches are answered in pieces, calls sample end-of-sequence. It also keeps
-// the seam honest by being one more implementation of it, and checks what it is told (PageChecker).
+// A backend without physics, nastier than SimGrid or a GPU: steps and transfers take random times (none at
+// all too), transfers fail, stretches are answered in pieces, requests sample end-of-sequence. It also keeps
+// the backend interface honest by being one more implementation of it, and checks what it is told
+// (PageChecker).
 //
-// Every draw is keyed by (seed, engine, step or transfer or call and token), so that folding, pieces and
+// Every draw is keyed by (seed, engine, step or transfer or request and token), so that folding, pieces and
 // the order of events change nothing.
 
 #ifndef KVTWIN_TESTS_SUPPORT_SCRIPT_BACKEND_H_
@@ -19,9 +20,9 @@
 
 namespace kvtwin::testing {
 
-class CellChecker;
+class KvEntryChecker;
 
-struct ScriptWorldOptions {
+struct ScriptBackendOptions {
   uint64_t seed = 0;
   int64_t step_ns_max = 1'000;      // a step takes 0 .. step_ns_max
   uint32_t step_zero_per_100 = 0;   // so many steps take no time at all
@@ -34,7 +35,7 @@ struct ScriptWorldOptions {
 class ScriptBackend final : public Backend {
  public:
   // `tokens` may be null: then contents are not checked. It must outlive the world.
-  ScriptBackend(const ScriptWorldOptions& options, const std::vector<CoreConfig>& engines,
+  ScriptBackend(const ScriptBackendOptions& options, const std::vector<CoreConfig>& engines,
                 const TokenSource* tokens);
   ~ScriptBackend() override;
 
@@ -62,12 +63,12 @@ class ScriptBackend final : public Backend {
   uint32_t next_piece(const Engine& engine) const;
   void answer(Engine* engine, uint32_t steps, Event* event);
   void run_step(Engine* engine, const Launch& launch, uint32_t offset);
-  static void check_cells(CellChecker* cells, const Launch& launch, const std::vector<PlanEntry>& entries,
-                          uint32_t offset);
+  static void check_entries(KvEntryChecker* kv_entries, const Launch& launch,
+                            const std::vector<PlanEntry>& entries, uint32_t offset);
   void cut(Engine* engine, uint64_t end);
-  bool samples_eos(const Engine& engine, CallId call, uint32_t token) const;
+  bool samples_eos(const Engine& engine, RequestId request, uint32_t token) const;
 
-  const ScriptWorldOptions options_;
+  const ScriptBackendOptions options_;
   Instant now_{};
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Transfer> transfers_;

@@ -1,9 +1,9 @@
-// A Client without manners: sessions whose calls share prefixes (whole pages, parts of pages, other
-// sessions' pages), that spawn sub-sessions when a token appears, cancel calls at any moment, and send
-// calls that no engine can serve. It checks what it is answered.
+// A Client without manners: sessions whose requests share prefixes (whole pages, parts of pages, other
+// sessions' pages), that spawn sub-sessions when a token appears, cancel requests at any moment, and send
+// requests that no engine can serve. It checks what it is answered.
 //
-// Everything it will ever do is drawn at the start, so that folding and timing change nothing; call
-// number c of session s is CallId{s * calls_per_session + c}.
+// Everything it will ever do is drawn at the start, so that folding and timing change nothing; request
+// number c of session s is RequestId{s * requests_per_session + c}.
 
 #ifndef KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_
 #define KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_
@@ -21,22 +21,22 @@ namespace kvtwin::testing {
 struct ScriptClientOptions {
   uint64_t seed = 0;
   uint32_t sessions = 4;
-  uint32_t calls_per_session = 4;
+  uint32_t requests_per_session = 4;
   uint32_t unit_tokens = 16;
-  uint32_t prompt_tokens_max = 100;  // that a call adds to what came before
+  uint32_t prompt_tokens_max = 100;  // that a request adds to what came before
   uint32_t output_tokens_max = 20;   // 0 is drawn too
-  int64_t gap_ns_max = 1'000;        // before sessions start and between calls; 0 is drawn often
+  int64_t gap_ns_max = 1'000;        // before sessions start and between requests; 0 is drawn often
   uint32_t cancels_per_100 = 0;
-  uint32_t spawns_per_100 = 0;  // calls that start the next idle session when a token appears
-  bool early_ends = false;      // the world may sample end-of-sequence
+  uint32_t spawns_per_100 = 0;  // requests that start the next idle session when a token appears
+  bool early_ends = false;      // the backend may sample end-of-sequence
   bool late_rejects = false;    // by an engine with less memory, once another has computed the prompt
   bool roles = false;           // prompts say what their tokens are
-  uint32_t hints_per_100 = 0;   // calls after which the next one is announced, rightly or wrongly
+  uint32_t hints_per_100 = 0;   // requests after which the next one is announced, rightly or wrongly
 };
 
 class ScriptClient final : public Client, public TokenSource {
  public:
-  // What became of a call.
+  // What became of a request.
   struct Answer {
     Instant at{};
     uint32_t tokens = 0;
@@ -48,20 +48,20 @@ class ScriptClient final : public Client, public TokenSource {
 
   Instant wake_at() const override;
   void wake(Instant now, ClientEvents* events) override;
-  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override;
-  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
-                     ClientEvents* events) override;
-  void call_rejected(Instant now, CallId call, ClientEvents* events) override;
+  void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) override;
+  void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
+                        ClientEvents* events) override;
+  void request_rejected(Instant now, RequestId request, ClientEvents* events) override;
 
-  uint64_t token(CallId call, uint32_t position) const override;
+  uint64_t token(RequestId request, uint32_t position) const override;
 
-  // By call; kNone where a call was never sent.
+  // By request; kNone where a request was never sent.
   const std::vector<Answer>& answers() const { return answers_; }
-  // Every call that was sent has been answered.
+  // Every request that was sent has been answered.
   bool content() const { return unanswered_ == 0; }
 
  private:
-  struct Call {
+  struct Request {
     uint32_t prompt = 0;
     uint32_t output = 0;
     std::vector<UnitRun> identity;
@@ -74,20 +74,20 @@ class ScriptClient final : public Client, public TokenSource {
     uint32_t cancel_at_tokens = 0;  // 0: not by tokens
   };
   enum class Kind : uint8_t { kReady, kCancel };
-  using Action = std::tuple<Instant, uint32_t, Kind>;  // call
+  using Action = std::tuple<Instant, uint32_t, Kind>;  // request
 
   void draw_session(uint32_t session, Prng* prng);
-  void draw_identity(uint32_t session, uint32_t number, Call* call, Prng* prng);
-  void draw_roles(uint32_t number, Call* call) const;
-  void draw_mischief(uint32_t session, Call* call, Prng* prng);
-  void schedule(Instant now, uint32_t call, int64_t after, Kind kind, ClientEvents* events);
-  void perform(Instant now, uint32_t call, Kind kind, ClientEvents* events);
-  void next_call(Instant now, uint32_t call, ClientEvents* events);
+  void draw_identity(uint32_t session, uint32_t number, Request* request, Prng* prng);
+  void draw_roles(uint32_t number, Request* request) const;
+  void draw_mischief(uint32_t session, Request* request, Prng* prng);
+  void schedule(Instant now, uint32_t request, int64_t after, Kind kind, ClientEvents* events);
+  void perform(Instant now, uint32_t request, Kind kind, ClientEvents* events);
+  void next_request(Instant now, uint32_t request, ClientEvents* events);
 
   const ScriptClientOptions options_;
-  std::vector<Call> calls_;
+  std::vector<Request> requests_;
   std::vector<Answer> answers_;
-  std::vector<uint32_t> told_;  // tokens last heard of, by call
+  std::vector<uint32_t> pending_;  // tokens last heard of, by request
   std::vector<bool> sent_, spawned_;
   std::set<Action> actions_;
   uint32_t unanswered_ = 0;

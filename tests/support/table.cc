@@ -18,9 +18,9 @@
 namespace kvtwin::testing {
 namespace {
 
-const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
-                                             "reject", "recall",  "demote", "send",      "return",
-                                             "forget", "-",       "held",   "spill",     "over"};
+const std::set<std::string> kCommandWords = {"launch", "preempt", "finish",  "cancelled", "emitted",
+                                             "reject", "recall",  "offload", "send",      "return",
+                                             "forget", "-",       "held",    "spill",     "over"};
 
 uint32_t number(const std::string& text, size_t from = 0) {
   uint32_t value = 0;
@@ -50,7 +50,7 @@ bool mentions(const std::string& table, const std::string& word) {
 class Runner {
  public:
   Runner(const CoreConfig& config, PolicyAxes axes, bool tells, bool held)
-      : config_(config), core_(config, std::move(axes)), tells_(tells), held_(held) {}
+      : config_(config), core_(config, std::move(axes)), on_tokens_(tells), held_(held) {}
 
   // What the words of one event lead to, in the words of the table.
   std::string happen(const std::vector<std::string>& words) {
@@ -58,19 +58,19 @@ class Runner {
     commands_.clear();
     core_.apply(now_, event_of(words), &commands_);
     core_.check_invariants();
-    std::vector<std::string> told;
+    std::vector<std::string> emitted;
     for (const Command& command : commands_) {
-      if (std::holds_alternative<TokensEmitted>(command) && !tells_) continue;
-      const auto* drop = std::get_if<DropCallState>(&command);  // said by finish and cancelled already
-      if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) continue;
-      told.push_back(describe(command));
+      if (std::holds_alternative<TokensEmitted>(command) && !on_tokens_) continue;
+      const auto* drop = std::get_if<DropRequestState>(&command);  // said by finish and cancelled already
+      if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) continue;
+      emitted.push_back(describe(command));
       const auto* launch = std::get_if<LaunchStep>(&command);
       if (launch == nullptr || launch->compressions.empty()) continue;
-      cut_[raw(launch->step) + 1] = launch->entries[launch->compressions.front().entry].call;
+      cut_[raw(launch->step) + 1] = launch->entries[launch->compressions.front().entry].request;
     }
-    if (told.empty()) told.emplace_back("-");
-    if (held_) told.push_back(fmt::format("held {}", core_.gauges().pages_gpu_held));
-    return joined(told);
+    if (emitted.empty()) emitted.emplace_back("-");
+    if (held_) emitted.push_back(fmt::format("held {}", core_.gauges().pages_gpu_held));
+    return joined(emitted);
   }
 
  private:
@@ -87,19 +87,19 @@ class Runner {
     const std::string& what = words[0];
     if (what == "arrive") return arrive(words[1], options);
     if (what == "done") return done(words[1], options);
-    if (what == "cancel") return CallCancelled{CallId{number(words[1], 1)}};
-    if (what == "taken") return PagesTaken{config_.engine, CallId{number(words[1], 1)}};
+    if (what == "cancel") return RequestCancelled{RequestId{number(words[1], 1)}};
+    if (what == "taken") return PagesTaken{config_.engine, RequestId{number(words[1], 1)}};
     if (what == "arrived") return TransferDone{config_.engine, TransferId{number(words[1], 1) - 1}};
     if (what == "failed") return TransferFailed{config_.engine, TransferId{number(words[1], 1) - 1}};
     if (what == "expect") {
-      return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kNextCallExpected,
+      return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kNextRequestExpected,
                          Duration{int64_t{number(options["s"])} * 1'000'000'000}};
     }
     KVT_CHECK(what == "end");
     return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kSessionEnds, {}};
   }
 
-  Event arrive(const std::string& call, std::map<std::string, std::string>& options) {
+  Event arrive(const std::string& request, std::map<std::string, std::string>& options) {
     identity_.clear();
     triggers_.clear();
     for (const std::string& part : split(options["is"], ',')) {
@@ -111,9 +111,9 @@ class Runner {
     }
     for (const std::string& trigger : split(options["triggers"], ',')) triggers_.push_back(number(trigger));
     const uint32_t session = options.contains("session") ? number(options["session"]) : 0;
-    CallReady ready{CallId{number(call, 1)},   SessionId{session}, number(options["prompt"]),
-                    number(options["output"]), identity_,          triggers_};
-    ready.index = number(call, 1);
+    RequestReady ready{RequestId{number(request, 1)}, SessionId{session}, number(options["prompt"]),
+                       number(options["output"]),     identity_,          triggers_};
+    ready.index = number(request, 1);
     return ready;
   }
 
@@ -123,36 +123,37 @@ class Runner {
     const uint32_t last = dots == std::string::npos ? first : number(steps, dots + 3);
     ends_.assign(last - first + 1, now_);
     eos_.clear();
-    for (const std::string& call : split(options["eos"], ',')) eos_.push_back(CallId{number(call, 1)});
+    for (const std::string& request : split(options["eos"], ','))
+      eos_.push_back(RequestId{number(request, 1)});
     counts_.clear();
     live_.assign(16, 0);
-    for (const std::string& count : split(options["kept"], ',')) counts_.push_back(number(count));
+    for (const std::string& count : split(options["retained"], ',')) counts_.push_back(number(count));
     for (const std::string& range : split(options["live"], ',')) {
       const size_t dash = range.find('-');
       const uint32_t last_live = number(range, dash + 1);
       for (uint32_t p = number(range.substr(0, dash)); p <= last_live; ++p)
         live_[p / 64] |= uint64_t{1} << (p % 64);
     }
-    kept_.clear();
-    if (!options["kept"].empty() || !options["live"].empty()) {
-      kept_.push_back({cut_.at(last), counts_, live_});
+    retained_.clear();
+    if (!options["retained"].empty() || !options["live"].empty()) {
+      retained_.push_back({cut_.at(last), counts_, live_});
     }
-    return StepDone{config_.engine, StepId{first - 1}, ends_, {}, eos_, kept_};
+    return StepDone{config_.engine, StepId{first - 1}, ends_, {}, eos_, retained_};
   }
 
   const CoreConfig config_;
   Core core_;
-  const bool tells_, held_;
+  const bool on_tokens_, held_;
   Instant now_{};
   std::vector<Command> commands_;
   std::vector<UnitRun> identity_;
   std::vector<uint32_t> triggers_;
   std::vector<Instant> ends_;
-  std::vector<CallId> eos_;
+  std::vector<RequestId> eos_;
   std::vector<uint32_t> counts_;
   std::vector<uint64_t> live_;
-  std::vector<CellsKept> kept_;
-  std::map<uint64_t, CallId> cut_;  // by step
+  std::vector<CompressionOutcome> retained_;
+  std::map<uint64_t, RequestId> cut_;  // by step
 };
 
 }  // namespace
@@ -162,7 +163,7 @@ void check_table(const CoreConfig& config, const std::string& table) {
 }
 
 void check_table(const CoreConfig& config, PolicyAxes axes, const std::string& table) {
-  Runner runner(config, std::move(axes), mentions(table, " told "), mentions(table, " held "));
+  Runner runner(config, std::move(axes), mentions(table, " emitted "), mentions(table, " held "));
   std::istringstream lines(table);
   std::string line;
   while (std::getline(lines, line)) {

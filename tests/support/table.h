@@ -7,18 +7,18 @@
 //
 // Events:  arrive rN prompt=P output=O [session=S] [is=a:32,b:16] [triggers=2,5]
 //            is: the first 32 tokens are units 0.. of space a, the next 16 units 0.. of space b; further
-//            tokens have no identity. A capital letter is a space that belongs to this call alone.
+//            tokens have no identity. A capital letter is a space that belongs to this request alone.
 //          done sN | done sN..sM [eos=rN] [kept=5,9 | live=0-4,8-9] | cancel rN | arrived tN | failed tN |
 //          taken rN (its handed-over pages were read) | end S | expect S s=SECONDS
-// Commands: launch sN rA:tokens ... | launch sN..sM ... (folded)   rA:8+32 reuses 32 tokens
-//             and cut rN:begin-end:keep,... for a compression (? where the world counts)
+// Commands: launch sN rA:tokens ... | launch sN..sM ... (coalesced)   rA:8+32 reuses 32 tokens
+//             and cut rN:begin-end:keep,... for a compression (? where the backend counts)
 //             and pad=T where dense kernels run on more tokens
 //          preempt rN | finish rN:tokens | cancelled rN:tokens | told rN:tokens
 //          reject rN window|pool|empty needed>limit | recall tN pages | demote tN pages | forget S
-//             | send tN pages (of a preempted call, to the host) | return tN pages | over rN pages (handed
+//             | send tN pages (of a preempted request, to the host) | return tN pages | over rN pages (handed
 //             over)
-// kept: cells left in each head group; live: positions left; of the step's only compression.
-// `told` is compared only in tables that mention it, and so is `held N`: gpu pages that are
+// kept: KV entries left in each head group; live: positions left; of the step's only compression.
+// `emitted` is compared only in tables that mention it, and so is `held N`: gpu pages that are
 // needed. Each line happens 10 ns after the one before.
 
 #ifndef KVTWIN_TESTS_SUPPORT_TABLE_H_

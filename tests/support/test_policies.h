@@ -12,23 +12,25 @@ namespace kvtwin::testing {
 
 class TestScorer final : public Scorer {
  public:
-  TestScorer(Moment moment, Causality causality) : moment_(moment), causality_(causality) {}
-  Moment moment() const override { return moment_; }
+  TestScorer(CompressionTrigger compression_trigger, Causality causality)
+      : compression_trigger_(compression_trigger), causality_(causality) {}
+  CompressionTrigger compression_trigger() const override { return compression_trigger_; }
   Causality causality() const override { return causality_; }
-  uint32_t probe_rows() const override { return 0; }
+  uint32_t probe_tokens() const override { return 0; }
   bool needs_all_layers() const override { return false; }
 
  private:
-  const Moment moment_;
+  const CompressionTrigger compression_trigger_;
   const Causality causality_;
 };
 
-// config's policies with a scorer that works at `moment`.
-inline PolicyAxes axes_with_scorer(const CoreConfig& config, Moment moment) {
+// config's policies with a scorer that works at `compression_trigger`.
+inline PolicyAxes axes_with_scorer(const CoreConfig& config, CompressionTrigger compression_trigger) {
   PolicyAxes axes = make_axes(config.policies);
-  const bool closed = moment == Moment::kChunkEnd || moment == Moment::kAtNoTime;
-  axes.scorer =
-      std::make_unique<TestScorer>(moment, closed ? Causality::kPrefixClosed : Causality::kSuffixDependent);
+  const bool closed = compression_trigger == CompressionTrigger::kChunkEnd ||
+                      compression_trigger == CompressionTrigger::kAtNoTime;
+  axes.scorer = std::make_unique<TestScorer>(compression_trigger,
+                                             closed ? Causality::kPrefixClosed : Causality::kSuffixDependent);
   return axes;
 }
 

@@ -41,7 +41,7 @@ class ReuseObserver final : public Observer {
     const auto* step = std::get_if<LaunchStep>(&command);
     if (step == nullptr) return;
     for (const PlanEntry& entry : step->entries) {
-      if (entry.first && admitted_.insert(entry.call).second) found_ += entry.context;
+      if (entry.first && admitted_.insert(entry.request).second) found_ += entry.context;
     }
   }
   bool bounded() const { return bounded_; }
@@ -50,13 +50,13 @@ class ReuseObserver final : public Observer {
 
  private:
   PrefixBound bound_;
-  std::set<CallId> admitted_;
+  std::set<RequestId> admitted_;
   uint64_t found_ = 0;
   bool bounded_ = true;
 };
 
 // Says everything aloud.
-class Narrator final : public Observer {
+class EventPrinter final : public Observer {
  public:
   void saw_event(Instant now, EngineId engine, const Event& event) override {
     fmt::print("\n{:>9} e{} {:<40}", now.ns, raw(engine), describe(event));
@@ -99,16 +99,16 @@ std::vector<EngineFacts> facts_of(const std::vector<CoreConfig>& engines) {
 
 Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
   ScriptClient client(setting.client);
-  ScriptBackend world(setting.world, setting.run.engines, &client);
+  ScriptBackend backend(setting.backend, setting.run.engines, &client);
   ProbeObserver observer(setting.run.engines, probes);
-  Narrator narrator;
+  EventPrinter narrator;
   ReuseObserver reuse(setting.run);
   Metrics metrics(facts_of(setting.run.engines));
   Recorder recorder(setting.run, {"swarm", setting.client.seed});
   std::vector<Observer*> observers{&observer, &reuse, &metrics, &recorder};
   if (aloud) observers.insert(observers.begin(), &narrator);
   Run result;
-  result.end = run(setting.run, recorder.watch(&client), &world, observers);
+  result.end = run(setting.run, recorder.watch(&client), &backend, observers);
   result.summary = summarise(metrics);
   result.log = recorder.finish(result.end);
   result.content = client.content();
@@ -118,12 +118,12 @@ Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
 }
 
 void compare(const std::string& name, const Run& expected, const Run& run, SwarmResult* result) {
-  for (size_t call = 0; call < run.answers.size(); ++call) {
-    const auto &a = expected.answers[call], &b = run.answers[call];
+  for (size_t request = 0; request < run.answers.size(); ++request) {
+    const auto &a = expected.answers[request], &b = run.answers[request];
     if (a == b) continue;
     result->differences.push_back(fmt::format(
-        "{}: call {} ended at {} ns with {} tokens, not at {} ns with {} ({} not {})", name, call, b.at.ns,
-        b.tokens, a.at.ns, a.tokens, static_cast<int>(b.kind), static_cast<int>(a.kind)));
+        "{}: request {} ended at {} ns with {} tokens, not at {} ns with {} ({} not {})", name, request,
+        b.at.ns, b.tokens, a.at.ns, a.tokens, static_cast<int>(b.kind), static_cast<int>(a.kind)));
     break;
   }
   if (run.end.digest != expected.end.digest) result->differences.push_back(name + ": other decisions");
@@ -141,7 +141,7 @@ void compare_replay(const Setting& setting, const Run& expected, SwarmResult* re
   const Result<Replayed> again = replay("log", *log, {&metrics});
   if (!again) return result->differences.push_back("replayed: " + again.error().what);
   if (!again->same) result->differences.push_back("replayed: " + again->difference);
-  // A log sums outcomes over consecutive steps, so shares of a call's time may differ; their sum may not.
+  // A log sums outcomes over consecutive steps, so shares of a request's time may differ; their sum may not.
   Summary summary = summarise(metrics);
   summary.time_ns = expected.summary.time_ns;
   if (summary != expected.summary) result->differences.push_back("replayed: other metrics");
@@ -153,58 +153,59 @@ SwarmResult run_swarm(uint64_t seed, Probes* probes) {
   set_check_context(fmt::format("kvtwin_swarm {}", seed));
   Setting setting = draw_setting(seed);
   SwarmResult result;
-  const Run folded = run_once(setting, probes);
-  result.digest = folded.end.digest;
-  result.events = folded.end.events;
-  if (!folded.end.idle) result.differences.push_back("it ended with calls that were never answered");
-  if (!folded.content) result.differences.push_back("the Client still waits");
-  if (folded.above_bound > 0)
-    result.differences.push_back(fmt::format("{} tokens found beyond the bound", folded.above_bound));
-  compare_replay(setting, folded, &result);
-  compare("run again", folded, run_once(setting, probes), &result);
-  setting.world.pieces = true;
-  compare("answered in pieces", folded, run_once(setting, probes), &result);
-  setting.world.pieces = false;
+  const Run coalesced = run_once(setting, probes);
+  result.digest = coalesced.end.digest;
+  result.events = coalesced.end.events;
+  if (!coalesced.end.idle) result.differences.push_back("it ended with requests that were never answered");
+  if (!coalesced.content) result.differences.push_back("the Client still waits");
+  if (coalesced.above_bound > 0)
+    result.differences.push_back(fmt::format("{} tokens found beyond the bound", coalesced.above_bound));
+  compare_replay(setting, coalesced, &result);
+  compare("run again", coalesced, run_once(setting, probes), &result);
+  setting.backend.pieces = true;
+  compare("answered in pieces", coalesced, run_once(setting, probes), &result);
+  setting.backend.pieces = false;
   for (CoreConfig& config : setting.run.engines) config.repeat_max = 1;
-  compare("every step on its own", folded, run_once(setting, probes), &result);
+  compare("every step on its own", coalesced, run_once(setting, probes), &result);
   set_check_context("");
   return result;
 }
 
-void print_swarm(uint64_t seed, bool folded) {
+void print_swarm(uint64_t seed, bool coalesced) {
   set_check_context(fmt::format("kvtwin_swarm {}", seed));
   Setting setting = draw_setting(seed);
-  for (CoreConfig& config : setting.run.engines) config.repeat_max = folded ? config.repeat_max : 1;
+  for (CoreConfig& config : setting.run.engines) config.repeat_max = coalesced ? config.repeat_max : 1;
   const CoreConfig& c = setting.run.engines.front();
   fmt::print(
-      "{} engines, pages {}+{}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
+      "{} engines, pages {}+{}+{} of {} ({} a unit), step {} chunk {} requests {}, in flight {}, order {}, "
       "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
       setting.run.engines.size(), c.pages_gpu, c.pages_host, c.pages_disk, c.page_tokens, c.unit_tokens,
-      c.step_tokens_max, c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max,
+      c.step_tokens_max, c.chunk_tokens_max, c.requests_max, c.steps_in_flight_max,
       static_cast<int>(c.batch_order), static_cast<int>(c.admission), c.watermark_pages,
       static_cast<int>(c.page_order), c.prefix_cache, c.prefix_eviction, c.policies.identity,
-      c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
+      c.offload_pages_target, c.offload_batch_pages, c.evict_batch_pages);
   if (seed >= kEvictionSeeds) {
-    fmt::print("hints after {} % of calls, doubling {} tokens\n", setting.client.hints_per_100,
+    fmt::print("hints after {} % of requests, doubling {} tokens\n", setting.client.hints_per_100,
                c.eviction_doubling_tokens);
   } else if (seed >= kClusterSeeds) {
     fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
                static_cast<int>(setting.run.routing));
-  } else if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {
+  } else if (seed >= kFormatSeeds && seed < kPrefixCheckpointSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
-  } else if (seed >= kRetentionSeeds && seed < kDemotionSeeds) {
+  } else if (seed >= kRetentionSeeds && seed < kSwapSeeds) {
     const BudgetSpec& spec = c.policies.budget_spec;
     const LayoutSpec& layout = c.policies.layout_spec;
-    fmt::print("layout {} of {}x{} heads by {}, budget {}, sinks {}, window {}, chunk {}, cells {}, {:.3f}\n",
-               c.policies.layout, layout.layers, layout.kv_heads, layout.heads_per_group, c.policies.budget,
-               spec.sinks, spec.window, spec.chunk_tokens, spec.cells,
-               static_cast<double>(spec.ratio) / static_cast<double>(kWhole));
+    fmt::print(
+        "layout {} of {}x{} heads by {}, budget {}, sinks {}, window {}, chunk {}, KV entries {}, {:.3f}\n",
+        c.policies.layout, layout.layers, layout.kv_heads, layout.heads_per_group, c.policies.budget,
+        spec.sinks, spec.window, spec.chunk_tokens, spec.kv_entries,
+        static_cast<double>(spec.ratio) / static_cast<double>(kWhole));
   }
-  if (c.policies.placement == "arena") {
+  if (c.policies.placement == "resident") {
     const RetrievalSpec& spec = c.policies.retrieval_spec;
-    fmt::print("arena of {} pages, {} resident of 2^32\n", arena_pages(spec, c.page_tokens),
-               spec.resident_share_q32);
+    fmt::print("arena of {} pages, {} resident of 2^32\n", resident_pages(spec, c.page_tokens),
+               spec.resident_fraction_q32);
   }
   Probes probes = all_probes(seed);
   run_once(setting, &probes, true);

@@ -1,9 +1,9 @@
 // Swarm testing: every seed draws its own limits, so that most runs are extreme in some direction: pools of
 // one page, budgets of one token, steps that take no time, a host tier of three pages.
 //
-// One seed is run four times: folded, folded again, with every step on its own, and with stretches
-// answered in pieces. All four must decide the same, answer every call at the same instant, leave equal logs
-// behind and come to the same metrics; and so must a replay of the log.
+// One seed is run four times: coalesced, coalesced again, with every step on its own, and with stretches
+// answered in pieces. All four must decide the same, answer every request at the same instant, leave equal
+// logs behind and come to the same metrics; and so must a replay of the log.
 
 #ifndef KVTWIN_TESTS_SWARM_SWARM_H_
 #define KVTWIN_TESTS_SWARM_SWARM_H_
@@ -21,23 +21,24 @@ using Probes = std::map<std::string, uint64_t>;
 // Those that the seeds up to `last` must meet.
 Probes all_probes(uint64_t last);
 
-// From this seed on, policy sets drop cells: head groups, rings, holes, and counts that the world answers.
+// From this seed on, policy sets drop KV entries: head groups, rings, holes, and counts that the backend
+// answers.
 constexpr uint64_t kRetentionSeeds = 1'000'000;
 
-// From this seed on, cells get 2 or 4 bits by tag, in two pools.
+// From this seed on, KV entries get 2 or 4 bits by tag, in two pools.
 constexpr uint64_t kFormatSeeds = 2'000'000;
 
-// From this seed on, calls that drop cells at chunk ends share what is left of their prefixes.
-constexpr uint64_t kSnapshotSeeds = 3'000'000;
+// From this seed on, requests that drop KV entries at chunk ends share what is left of their prefixes.
+constexpr uint64_t kPrefixCheckpointSeeds = 3'000'000;
 
 // From this seed on, several engines with all ways of routing, in most cases with prompts and decodes apart.
 constexpr uint64_t kClusterSeeds = 4'000'000;
 
-// From this seed on, calls that are sent away take their pages to the host.
-constexpr uint64_t kDemotionSeeds = 5'000'000;
+// From this seed on, requests that are sent away take their pages to the host.
+constexpr uint64_t kSwapSeeds = 5'000'000;
 
-// From this seed on, calls with an arena begin with what others left of their prompt on the host.
-constexpr uint64_t kArenaSeeds = 7'000'000;
+// From this seed on, requests with an arena begin with what others left of their prompt on the host.
+constexpr uint64_t kResidentSeeds = 7'000'000;
 
 // From this seed on, a disk stands behind the host tier.
 constexpr uint64_t kDiskSeeds = 8'000'000;
@@ -54,8 +55,8 @@ struct SwarmResult {
 // Runs one seed and adds what it met to *probes. A broken invariant aborts (KVT_CHECK) and names the seed.
 SwarmResult run_swarm(uint64_t seed, Probes* probes);
 
-// Prints every event and command of one seed, folded or not: to read two of them side by side.
-void print_swarm(uint64_t seed, bool folded);
+// Prints every event and command of one seed, coalesced or not: to read two of them side by side.
+void print_swarm(uint64_t seed, bool coalesced);
 
 }  // namespace kvtwin::testing
 

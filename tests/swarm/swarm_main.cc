@@ -1,5 +1,5 @@
-// kvtwin_swarm FIRST [LAST]: runs the seeds FIRST .. LAST and says what differs; `kvtwin_swarm SEED folded`
-// and `kvtwin_swarm SEED single` print all events and commands of one. Over a thousand seeds or
+// kvtwin_swarm FIRST [LAST]: runs the seeds FIRST .. LAST and says what differs; `kvtwin_swarm SEED
+// coalesced` and `kvtwin_swarm SEED single` print all events and commands of one. Over a thousand seeds or
 // more, a situation that was never met is a failure too.
 
 #include <fmt/format.h>
@@ -21,8 +21,8 @@ bool read_seed(std::string_view text, uint64_t* seed) {
 int main(int argc, char** argv) {
   uint64_t first = 0, last = 0;
   const std::string_view mode = argc == 3 ? argv[2] : "";
-  if ((mode == "folded" || mode == "single") && read_seed(argv[1], &first)) {
-    kvtwin::testing::print_swarm(first, mode == "folded");
+  if ((mode == "coalesced" || mode == "single") && read_seed(argv[1], &first)) {
+    kvtwin::testing::print_swarm(first, mode == "coalesced");
     return 0;
   }
   if (argc < 2 || argc > 3 || !read_seed(argv[1], &first) || !read_seed(argv[argc - 1], &last) ||

@@ -16,38 +16,39 @@ Probes named(std::initializer_list<const char*> names) {
 }
 
 Probes retention_probes() {
-  return named({"a compression with known counts", "a compression that the world counts", "a staged chunk",
-                "a compression while two steps are in flight", "a preempted call was compressed again",
-                "a page full of dropped cells was freed", "a prefix with holes was adopted",
+  return named({"a compression with known counts", "a compression that the backend counts", "a staged chunk",
+                "a compression while two steps are in flight", "a preempted request was compressed again",
+                "a page full of dropped KV entries was freed", "a prefix with holes was reused",
                 "pages of several groups in one step of a stretch", "a compression between decode steps",
-                "a call was cancelled before its counts came", "a compression at the start of a turn"});
+                "a request was cancelled before its counts came", "a compression at the start of a turn"});
 }
 
 Probes format_probes() {
-  return named({"a group filled an int2 page", "2-bit cells spilled to int4",
-                "a prompt's end flushed what waited", "a prefix in pages of two formats was adopted",
-                "a prefix was requantised", "a call was preempted", "a call was preempted twice",
+  return named({"a group filled an int2 page", "2-bit KV entries spilled to int4",
+                "a prompt's end flushed what waited", "a prefix in pages of two formats was reused",
+                "a prefix was requantised", "a request was preempted", "a request was preempted twice",
                 "a stretch got pages ahead", "a stretch was cut by an arrival",
                 "end-of-sequence ended a stretch", "cancelled with two steps in flight",
-                "a prefix from a call of the same step", "a prefix from another session",
+                "a prefix from a request of the same step", "a prefix from another session",
                 "no page free and none to evict", "rejected: larger than the pool",
-                "a preempted call found its prefix again"});
+                "a preempted request found its prefix again"});
 }
 
-Probes demotion_probes() {
-  return named(
-      {"a call was demoted", "pages of a demoted call came back", "a demoted call found pages in the index",
-       "a demoted call came back to decode", "a partly filled page came back", "a call was preempted twice",
-       "a call that was sent away was cancelled", "a call's demotion failed", "a call's return failed",
-       "a call arrived while another was on its way to the host", "a demotion while a step was in flight",
-       "the host tier is full", "no page free and none to evict", "a recall arrived",
-       "end-of-sequence ended a stretch", "a stretch got pages ahead"});
+Probes swap_probes() {
+  return named({"a request was demoted", "pages of a demoted request came back",
+                "a demoted request found pages in the index", "a demoted request came back to decode",
+                "a partly filled page came back", "a request was preempted twice",
+                "a request that was sent away was cancelled", "a request's demotion failed",
+                "a request's return failed", "a request arrived while another was on its way to the host",
+                "a demotion while a step was in flight", "the host tier is full",
+                "no page free and none to evict", "a recall arrived", "end-of-sequence ended a stretch",
+                "a stretch got pages ahead"});
 }
 
-Probes arena_probes() {
-  return named({"a prefix of homes was adopted", "a prefix of homes from another session",
-                "a preempted call found its prefix again", "a call with an arena was preempted",
-                "a call with a prefix of homes was preempted", "a recall arrived", "a recall failed",
+Probes resident_probes() {
+  return named({"a prefix of homes was reused", "a prefix of homes from another session",
+                "a preempted request found its prefix again", "a request with an arena was preempted",
+                "a request with a prefix of homes was preempted", "a recall arrived", "a recall failed",
                 "two recalls at once", "cancelled while a recall was under way, before its first step",
                 "a recall while a step was in flight", "a full arena took only a host page",
                 "a prompt in chunks", "a stretch got pages ahead", "a stretch was cut by an arrival",
@@ -59,42 +60,44 @@ Probes disk_probes() {
   return named({"a spill arrived", "a spill failed", "a recall from the disk",
                 "a recall from the disk failed", "a recall reads what is being spilled",
                 "the disk tier is full", "the host tier is full", "a disk of one page was used",
-                "a call was demoted", "a stretch got pages ahead", "two recalls at once",
+                "a request was demoted", "a stretch got pages ahead", "two recalls at once",
                 "cancelled while a recall was under way, before its first step",
                 "no page free and none to evict"});
 }
 
 Probes cluster_probes() {
-  return named({"a call was handed over", "a prompt arrived", "a prompt did not arrive",
+  return named({"a request was handed over", "a prompt arrived", "a prompt did not arrive",
                 "all of a prompt was there already", "part of a prompt was there already",
-                "cancelled while its prompt was on its way", "an arrived call was preempted",
-                "a call was preempted", "a recall arrived", "a stretch was cut by an arrival",
+                "cancelled while its prompt was on its way", "an arrived request was preempted",
+                "a request was preempted", "a recall arrived", "a stretch was cut by an arrival",
                 "rejected: larger than the pool"});
 }
 
-Probes snapshot_probes() {
+Probes prefix_checkpoint_probes() {
   return named(
-      {"a snapshot was taken", "a snapshot of counts that the world said", "a call began with a snapshot",
-       "a call began with another session's snapshot", "a call went on behind its own snapshot",
-       "a call decoded behind its own snapshot", "a preempted call began with a snapshot",
-       "a snapshot's number was given again", "a snapshot shared a page with the one before",
-       "a snapshot was taken with two steps in flight", "a call was preempted twice", "a staged chunk",
-       "a stretch got pages ahead", "a stretch was cut by an arrival", "no page free and none to evict",
-       "cancelled while it ran", "end-of-sequence ended a stretch"});
+      {"a prefix checkpoint was taken", "a prefix checkpoint of counts that the backend said",
+       "a request began with a prefix checkpoint", "a request began with another session's prefix checkpoint",
+       "a request went on behind its own prefix checkpoint",
+       "a request decoded behind its own prefix checkpoint",
+       "a preempted request began with a prefix checkpoint", "a prefix checkpoint's number was given again",
+       "a prefix checkpoint shared a page with the one before",
+       "a prefix checkpoint was taken with two steps in flight", "a request was preempted twice",
+       "a staged chunk", "a stretch got pages ahead", "a stretch was cut by an arrival",
+       "no page free and none to evict", "cancelled while it ran", "end-of-sequence ended a stretch"});
 }
 
 Probes eviction_probes() {
-  return named({"a call was preempted", "a recall arrived", "a prefix from another session",
-                "a call was handed over", "no page free and none to evict"});
+  return named({"a request was preempted", "a recall arrived", "a prefix from another session",
+                "a request was handed over", "no page free and none to evict"});
 }
 
 Probes plain_probes() {
-  return named({"a call of no output",
-                "a call was preempted",
-                "a call was preempted twice",
-                "a preempted call found its prefix again",
+  return named({"a request of no output",
+                "a request was preempted",
+                "a request was preempted twice",
+                "a preempted request found its prefix again",
                 "a preemption while a transfer was under way",
-                "a call arrived behind a preempted one",
+                "a request arrived behind a preempted one",
                 "cancelled before its first step",
                 "cancelled while it ran",
                 "cancelled while a recall was under way, before its first step",
@@ -114,14 +117,14 @@ Probes plain_probes() {
                 "rejected: empty prompt",
                 "no page free and none to evict",
                 "the host tier is full",
-                "a pool of one page served a call",
+                "a pool of one page served a request",
                 "a prompt in chunks",
                 "a prefix from another session",
-                "a prefix from a call of the same step",
+                "a prefix from a request of the same step",
                 "a padded step",
                 "a stretch got pages ahead",
                 "a full arena took only a host page",
-                "a call with an arena was preempted"});
+                "a request with an arena was preempted"});
 }
 
 }  // namespace
@@ -129,10 +132,10 @@ Probes plain_probes() {
 Probes all_probes(uint64_t last) {
   if (last >= kEvictionSeeds) return eviction_probes();
   if (last >= kDiskSeeds) return disk_probes();
-  if (last >= kArenaSeeds) return arena_probes();
-  if (last >= kDemotionSeeds) return demotion_probes();
+  if (last >= kResidentSeeds) return resident_probes();
+  if (last >= kSwapSeeds) return swap_probes();
   if (last >= kClusterSeeds) return cluster_probes();
-  if (last >= kSnapshotSeeds) return snapshot_probes();
+  if (last >= kPrefixCheckpointSeeds) return prefix_checkpoint_probes();
   if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
   return plain_probes();

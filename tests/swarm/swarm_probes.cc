@@ -13,7 +13,7 @@ void ProbeObserver::hit(const std::string& name) { ++(*probes_)[name]; }
 
 bool ProbeObserver::recalling(const Engine& engine) const {
   return std::any_of(engine.transfers.begin(), engine.transfers.end(),
-                     [](const auto& transfer) { return transfer.second == TransferKind::kRecall; });
+                     [](const auto& transfer) { return transfer.second == TransferKind::kLoad; });
 }
 
 // --- events
@@ -25,38 +25,38 @@ void ProbeObserver::saw_event(Instant, EngineId engine, const Event& event) {
   std::visit([&](const auto& e) { saw(e, &engines_[raw(engine)]); }, event);
 }
 
-void ProbeObserver::saw(const CallReady& event, Engine* engine) {
-  Call& here = calls_[event.call];
+void ProbeObserver::saw(const RequestReady& event, Engine* engine) {
+  Request& here = requests_[event.request];
   here = {.session = event.session};
   if (event.emitted > 0) {
     here.arrived = true;
     here.source_pages = event.source.size();
     KVT_CHECK(!configs_[raw(engine_now_)].prefill_only);
   }
-  if (event.output_tokens == 0) hit("a call of no output");
+  if (event.output_tokens == 0) hit("a request of no output");
   for (const auto& [id, kind] : engine->transfers) {
-    if (kind == TransferKind::kPreempt) hit("a call arrived while another was on its way to the host");
+    if (kind == TransferKind::kSwapOut) hit("a request arrived while another was on its way to the host");
   }
   if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
     hit("a stretch was cut by an arrival");
-  for (const auto& [id, call] : calls_) {
-    if (call.preempted > 0 && !call.answered) {
-      hit("a call arrived behind a preempted one");
+  for (const auto& [id, request] : requests_) {
+    if (request.preempted > 0 && !request.answered) {
+      hit("a request arrived behind a preempted one");
       break;
     }
   }
 }
 
-void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
-  const Call& call = calls_.at(event.call);
-  if (call.away) hit("a call that was sent away was cancelled");
-  if (call.on_its_way) hit("cancelled while its prompt was on its way");
-  if (call.answered) {
+void ProbeObserver::saw(const RequestCancelled& event, Engine* engine) {
+  const Request& request = requests_.at(event.request);
+  if (request.swapped_out) hit("a request that was sent away was cancelled");
+  if (request.on_its_way) hit("cancelled while its prompt was on its way");
+  if (request.answered) {
     hit("cancelled after its answer");
-  } else if (call.launched) {
+  } else if (request.launched) {
     hit("cancelled while it ran");
     if (engine->launched - engine->done >= 2) hit("cancelled with two steps in flight");
-    if (engine->unanswered.contains(event.call)) hit("a call was cancelled before its counts came");
+    if (engine->unanswered.contains(event.request)) hit("a request was cancelled before its counts came");
   } else {
     hit("cancelled before its first step");
     if (recalling(*engine)) hit("cancelled while a recall was under way, before its first step");
@@ -66,30 +66,31 @@ void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
 void ProbeObserver::saw(const StepDone& event, Engine* engine) {
   engine->done += event.ends.size();
   const uint32_t page = configs_[raw(event.engine)].page_tokens;
-  for (const CellsKept& kept : event.kept) {
-    for (uint32_t first = 0; !kept.live.empty() && first + page <= kept.live.size() * 64 - 64;
+  for (const CompressionOutcome& retained : event.retained) {
+    for (uint32_t first = 0; !retained.live.empty() && first + page <= retained.live.size() * 64 - 64;
          first += page) {
       bool any = false;
-      for (uint32_t p = first; p < first + page; ++p) any = any || ((kept.live[p / 64] >> (p % 64)) & 1) != 0;
-      if (!any) hit("a page full of dropped cells was freed");
+      for (uint32_t p = first; p < first + page; ++p)
+        any = any || ((retained.live[p / 64] >> (p % 64)) & 1) != 0;
+      if (!any) hit("a page full of dropped KV entries was freed");
     }
-    engine->unanswered.erase(kept.call);
+    engine->unanswered.erase(retained.request);
   }
   if (!event.eos.empty() && engine->launched > engine->done + 1) hit("end-of-sequence ended a stretch");
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall arrived",        "a demotion arrived",
-                                           "a prompt arrived",        "a demoted call left",
-                                           "a demoted call returned", "a spill arrived"};
+  static constexpr const char* kNames[] = {"a recall arrived",           "a demotion arrived",
+                                           "a prompt arrived",           "a demoted request left",
+                                           "a demoted request returned", "a spill arrived"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->forget(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall failed",         "a demotion failed",
-                                           "a prompt did not arrive", "a call's demotion failed",
-                                           "a call's return failed",  "a spill failed"};
+  static constexpr const char* kNames[] = {"a recall failed",           "a demotion failed",
+                                           "a prompt did not arrive",   "a request's demotion failed",
+                                           "a request's return failed", "a spill failed"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   if (engine->from_disk.contains(event.transfer)) hit("a recall from the disk failed");
   engine->forget(event.transfer);
@@ -98,51 +99,52 @@ void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
 // --- commands
 
 void ProbeObserver::saw_command(Instant, const Command& command) {
-  std::visit([&](const auto& c) { told(c); }, command);
+  std::visit([&](const auto& c) { notify(c); }, command);
 }
 
-void ProbeObserver::told(const LaunchStep& c) {
+void ProbeObserver::notify(const LaunchStep& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (raw(c.step) > engine.done) hit("two steps in flight");
   engine.last_first = raw(c.step);
   engine.launched = raw(c.step) + c.repeat;
   if (c.repeat >= 100) hit("a stretch of a hundred steps");
   if (c.tokens_padded > c.tokens) hit("a padded step");
-  if (!c.grants.empty() && c.grants.back().offset > 0) hit("a stretch got pages ahead");
-  if (configs_[raw(c.engine)].pages_gpu == 1) hit("a pool of one page served a call");
+  if (!c.allocations.empty() && c.allocations.back().offset > 0) hit("a stretch got pages ahead");
+  if (configs_[raw(c.engine)].pages_gpu == 1) hit("a pool of one page served a request");
   for (const PlanEntry& entry : c.entries) {
-    Call& call = calls_.at(entry.call);
-    call.launched = true;
+    Request& request = requests_.at(entry.request);
+    request.launched = true;
     if (entry.kind == EntryKind::kChunk && !entry.samples) hit("a prompt in chunks");
-    if (entry.first && call.away && entry.context > 0) saw_return(c, entry, engine);
-    if (entry.first) call.away = false;
-    if (entry.first && entry.context > 0 && call.preempted > 0)
-      hit("a preempted call found its prefix again");
+    if (entry.first && request.swapped_out && entry.context > 0) saw_return(c, entry, engine);
+    if (entry.first) request.swapped_out = false;
+    if (entry.first && entry.context > 0 && request.preempted > 0)
+      hit("a preempted request found its prefix again");
   }
   saw_compressions(c, &engine);
   saw_formats(c);
-  saw_snapshots(c, &engine);
-  if (configs_[raw(c.engine)].policies.placement == "arena") saw_homes(c, &engine);
+  saw_prefix_checkpoints(c, &engine);
+  if (configs_[raw(c.engine)].policies.placement == "resident") saw_host_copies(c, &engine);
   const bool tagged = configs_[raw(c.engine)].policies.precision == "triaxial";
   std::set<PageId> now;
-  for (const PageGrant& grant : c.grants) {
-    now.insert(grant.page);
-    engine.writer[grant.page] = calls_.at(c.entries[grant.entry].call).session;
+  for (const PageAllocation& allocation : c.allocations) {
+    now.insert(allocation.page);
+    engine.writer[allocation.page] = requests_.at(c.entries[allocation.entry].request).session;
   }
-  for (const Adoption& adoption : c.adoptions) {
-    for (const PageId page : adoption.pages) {
-      if (page == kNoPage && !tagged) hit("a prefix with holes was adopted");
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    for (const PageId page : prefix_hit.pages) {
+      if (page == kNoPage && !tagged) hit("a prefix with holes was reused");
       const auto writer = engine.writer.find(page);
-      const bool other = writer != engine.writer.end() && writer->second != calls_.at(adoption.call).session;
+      const bool other =
+          writer != engine.writer.end() && writer->second != requests_.at(prefix_hit.request).session;
       if (other) hit("a prefix from another session");
-      if (now.contains(page)) hit("a prefix from a call of the same step");
+      if (now.contains(page)) hit("a prefix from a request of the same step");
     }
   }
 }
 
 void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
-  for (size_t i = 1; i < c.grants.size(); ++i) {
-    const PageGrant &a = c.grants[i - 1], &b = c.grants[i];
+  for (size_t i = 1; i < c.allocations.size(); ++i) {
+    const PageAllocation &a = c.allocations[i - 1], &b = c.allocations[i];
     if (b.offset > 0 && a.offset == b.offset && a.entry == b.entry) {
       hit("pages of several groups in one step of a stretch");
     }
@@ -150,44 +152,46 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
   engine->unanswered.clear();
   for (const Compression& compression : c.compressions) {
     const PlanEntry& entry = c.entries[compression.entry];
-    hit(compression.keep.empty() ? "a compression that the world counts" : "a compression with known counts");
+    hit(compression.keep.empty() ? "a compression that the backend counts"
+                                 : "a compression with known counts");
     if (compression.staged) hit("a staged chunk");
     if (compression.before) hit("a compression at the start of a turn");
     if (raw(c.step) > engine->done) hit("a compression while two steps are in flight");
-    if (calls_.at(entry.call).preempted > 0) hit("a preempted call was compressed again");
+    if (requests_.at(entry.request).preempted > 0) hit("a preempted request was compressed again");
     if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
-    if (compression.keep.empty()) engine->unanswered.insert(entry.call);
+    if (compression.keep.empty()) engine->unanswered.insert(entry.request);
   }
 }
 
-void ProbeObserver::saw_snapshots(const LaunchStep& c, Engine* engine) {
-  for (const Adoption& adoption : c.adoptions) {
-    if (adoption.cells.empty()) continue;
+void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) {
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    if (prefix_hit.kv_entries.empty()) continue;
     const auto entry = std::find_if(c.entries.begin(), c.entries.end(),
-                                    [&](const PlanEntry& e) { return e.call == adoption.call; });
-    const Call& call = calls_.at(adoption.call);
+                                    [&](const PlanEntry& e) { return e.request == prefix_hit.request; });
+    const Request& request = requests_.at(prefix_hit.request);
     if (entry->first) {
-      hit("a call began with a snapshot");
-      if (engine->snapshots.at(adoption.snapshot) != call.session)
-        hit("a call began with another session's snapshot");
-      if (call.preempted > 0) hit("a preempted call began with a snapshot");
+      hit("a request began with a prefix checkpoint");
+      if (engine->prefix_checkpoints.at(prefix_hit.prefix_checkpoint) != request.session)
+        hit("a request began with another session's prefix checkpoint");
+      if (request.preempted > 0) hit("a preempted request began with a prefix checkpoint");
     } else {
-      hit("a call went on behind its own snapshot");
-      if (entry->kind == EntryKind::kDecode) hit("a call decoded behind its own snapshot");
+      hit("a request went on behind its own prefix checkpoint");
+      if (entry->kind == EntryKind::kDecode) hit("a request decoded behind its own prefix checkpoint");
     }
-    if (std::any_of(adoption.shared.begin(), adoption.shared.end(), [](uint32_t n) { return n > 0; }))
-      hit("a snapshot shared a page with the one before");
+    if (std::any_of(prefix_hit.shared.begin(), prefix_hit.shared.end(), [](uint32_t n) { return n > 0; }))
+      hit("a prefix checkpoint shared a page with the one before");
   }
-  for (const Snapshot& snapshot : c.snapshots) {
-    const PlanEntry& entry = c.entries[snapshot.entry];
-    hit("a snapshot was taken");
-    if (raw(c.step) > engine->done) hit("a snapshot was taken with two steps in flight");
+  for (const PrefixCheckpoint& prefix_checkpoint : c.prefix_checkpoints) {
+    const PlanEntry& entry = c.entries[prefix_checkpoint.entry];
+    hit("a prefix checkpoint was taken");
+    if (raw(c.step) > engine->done) hit("a prefix checkpoint was taken with two steps in flight");
     for (const Compression& compression : c.compressions) {
-      if (compression.entry == snapshot.entry && compression.keep.empty())
-        hit("a snapshot of counts that the world said");
+      if (compression.entry == prefix_checkpoint.entry && compression.keep.empty())
+        hit("a prefix checkpoint of counts that the backend said");
     }
-    if (engine->snapshots.contains(snapshot.snapshot)) hit("a snapshot's number was given again");
-    engine->snapshots[snapshot.snapshot] = calls_.at(entry.call).session;
+    if (engine->prefix_checkpoints.contains(prefix_checkpoint.prefix_checkpoint))
+      hit("a prefix checkpoint's number was given again");
+    engine->prefix_checkpoints[prefix_checkpoint.prefix_checkpoint] = requests_.at(entry.request).session;
   }
 }
 
@@ -195,35 +199,37 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
   const CoreConfig& config = configs_[raw(c.engine)];
   if (config.policies.precision != "triaxial") return;
   const auto is_int2 = [&](PageId page) { return raw(page) < config.pages_int2; };
-  std::map<uint32_t, uint32_t> cells_2, pages_2;
-  for (const PageGrant& grant : c.grants) pages_2[grant.entry] += is_int2(grant.page) ? 1 : 0;
-  for (const CellRun& run : c.formats) {
+  std::map<uint32_t, uint32_t> entries_2, pages_2;
+  for (const PageAllocation& allocation : c.allocations)
+    pages_2[allocation.entry] += is_int2(allocation.page) ? 1 : 0;
+  for (const FormatRun& run : c.formats) {
     if (run.count == 0) hit("a prompt's end flushed what waited");
-    if (!run.four) cells_2[run.entry] += run.count;
+    if (!run.four) entries_2[run.entry] += run.count;
   }
-  for (const auto& [entry, cells] : cells_2) {
+  for (const auto& [entry, kv_entries] : entries_2) {
     if (pages_2[entry] > 0) hit("a group filled an int2 page");
-    if (cells / config.page_tokens > pages_2[entry]) hit("2-bit cells spilled to int4");
+    if (kv_entries / config.page_tokens > pages_2[entry]) hit("2-bit KV entries spilled to int4");
   }
-  if (!c.ageings.empty()) hit("a prefix was requantised");
-  for (const Adoption& adoption : c.adoptions) {
-    const auto narrow = std::count_if(adoption.pages.begin(), adoption.pages.end(), is_int2);
-    const auto ends = std::count(adoption.pages.begin(), adoption.pages.end(), kNoPage);
-    if (narrow > 0 && narrow + ends < static_cast<ptrdiff_t>(adoption.pages.size()))
-      hit("a prefix in pages of two formats was adopted");
+  if (!c.requantisations.empty()) hit("a prefix was requantised");
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    const auto low_bit = std::count_if(prefix_hit.pages.begin(), prefix_hit.pages.end(), is_int2);
+    const auto ends = std::count(prefix_hit.pages.begin(), prefix_hit.pages.end(), kNoPage);
+    if (low_bit > 0 && low_bit + ends < static_cast<ptrdiff_t>(prefix_hit.pages.size()))
+      hit("a prefix in pages of two formats was reused");
   }
 }
 
-void ProbeObserver::saw_homes(const LaunchStep& c, Engine* engine) {
+void ProbeObserver::saw_host_copies(const LaunchStep& c, Engine* engine) {
   const uint32_t pages_gpu = configs_[raw(c.engine)].pages_gpu;
-  const auto on_gpu = [&](const PageGrant& grant) { return raw(grant.page) < pages_gpu; };
-  if (c.repeat > 1 && !c.grants.empty() && std::none_of(c.grants.begin(), c.grants.end(), on_gpu))
+  const auto on_gpu = [&](const PageAllocation& allocation) { return raw(allocation.page) < pages_gpu; };
+  if (c.repeat > 1 && !c.allocations.empty() &&
+      std::none_of(c.allocations.begin(), c.allocations.end(), on_gpu))
     hit("a full arena took only a host page");
   for (const PlanEntry& entry : c.entries) {
-    if (entry.first) calls_.at(entry.call).has_prefix = entry.context > 0;
+    if (entry.first) requests_.at(entry.request).has_prefix = entry.context > 0;
   }
-  for (const PageGrant& grant : c.grants) {
-    if (engine->homes.erase(grant.page) > 0) hit("a home was given again");
+  for (const PageAllocation& allocation : c.allocations) {
+    if (engine->host_copies.erase(allocation.page) > 0) hit("a home was given again");
   }
   for (const Compression& compression : c.compressions) {
     hit("a prompt was cut before its arena");
@@ -232,23 +238,25 @@ void ProbeObserver::saw_homes(const LaunchStep& c, Engine* engine) {
     const uint32_t page = configs_[raw(c.engine)].page_tokens;
     if (div_ceil(left, page) < div_ceil(compression.end, page)) hit("a prompt was cut to fewer homes");
   }
-  for (const Adoption& adoption : c.adoptions) {
-    hit("a prefix of homes was adopted");
-    const PageId home = adoption.pages.front();
-    engine->homes.insert(adoption.pages.begin(), adoption.pages.begin() + adoption.pages.size() / 2);
-    if (engine->writer.at(home) != calls_.at(adoption.call).session)
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    hit("a prefix of homes was reused");
+    const PageId host_copy = prefix_hit.pages.front();
+    engine->host_copies.insert(prefix_hit.pages.begin(),
+                               prefix_hit.pages.begin() + prefix_hit.pages.size() / 2);
+    if (engine->writer.at(host_copy) != requests_.at(prefix_hit.request).session)
       hit("a prefix of homes from another session");
   }
 }
 
-// Only a call that was demoted begins with tokens that fill no whole page, or with its next output.
+// Only a request that was demoted begins with tokens that fill no whole page, or with its next output.
 void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, const Engine& engine) {
   const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
   if (part) hit("a partly filled page came back");
-  if (part && entry.kind == EntryKind::kDecode) hit("a demoted call came back to decode");
-  for (const Adoption& adoption : c.adoptions) {
-    if (!part || adoption.call != entry.call || adoption.pages.empty()) continue;
-    if (!engine.returned.contains(adoption.pages.front())) hit("a demoted call found pages in the index");
+  if (part && entry.kind == EntryKind::kDecode) hit("a demoted request came back to decode");
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    if (!part || prefix_hit.request != entry.request || prefix_hit.pages.empty()) continue;
+    if (!engine.returned.contains(prefix_hit.pages.front()))
+      hit("a demoted request found pages in the index");
   }
 }
 
@@ -262,17 +270,17 @@ void ProbeObserver::check_tiers(const StartTransfer& c, const CoreConfig& config
   for (const PageId page : c.target) KVT_CHECK(tier_of(page) == c.target_tier);
 }
 
-void ProbeObserver::told(const StartTransfer& c) {
+void ProbeObserver::notify(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
-  if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
-  if (c.kind == TransferKind::kRecall && engine.launched > engine.done)
+  if (c.kind == TransferKind::kLoad && recalling(engine)) hit("two recalls at once");
+  if (c.kind == TransferKind::kLoad && engine.launched > engine.done)
     hit("a recall while a step was in flight");
-  if (c.kind == TransferKind::kPreempt) {
-    hit("a call was demoted");
+  if (c.kind == TransferKind::kSwapOut) {
+    hit("a request was demoted");
     if (engine.launched > engine.done) hit("a demotion while a step was in flight");
   }
-  if (c.kind == TransferKind::kResume) {
-    hit("pages of a demoted call came back");
+  if (c.kind == TransferKind::kSwapIn) {
+    hit("pages of a demoted request came back");
     engine.returned.insert(c.target.begin(), c.target.end());
   }
   if (c.kind != TransferKind::kReceive) check_tiers(c, configs_[raw(c.engine)]);
@@ -281,60 +289,60 @@ void ProbeObserver::told(const StartTransfer& c) {
     engine.spilling[c.transfer] = {c.source.begin(), c.source.end()};
     if (configs_[raw(c.engine)].pages_disk == 1) hit("a disk of one page was used");
   }
-  if (c.kind == TransferKind::kRecall && c.source_tier == Tier::kDisk) {
+  if (c.kind == TransferKind::kLoad && c.source_tier == Tier::kDisk) {
     hit("a recall from the disk");
     engine.from_disk.insert(c.transfer);
-  } else if (c.kind == TransferKind::kRecall) {
+  } else if (c.kind == TransferKind::kLoad) {
     for (const auto& [id, pages] : engine.spilling) {
       if (pages.contains(c.source.back())) hit("a recall reads what is being spilled");
     }
   }
   if (c.kind != TransferKind::kReceive) return;
-  Call& call = calls_.at(c.call);
-  KVT_CHECK(call.arrived && !call.launched);
+  Request& request = requests_.at(c.request);
+  KVT_CHECK(request.arrived && !request.launched);
   if (c.source.empty()) hit("all of a prompt was there already");
-  if (c.source.size() < call.source_pages && !c.source.empty()) hit("part of a prompt was there already");
-  call.on_its_way = true;
+  if (c.source.size() < request.source_pages && !c.source.empty()) hit("part of a prompt was there already");
+  request.on_its_way = true;
 }
 
-void ProbeObserver::told(const HandOver& c) {
-  hit("a call was handed over");
+void ProbeObserver::notify(const HandOver& c) {
+  hit("a request was handed over");
   KVT_CHECK(configs_[raw(c.engine)].prefill_only);
 }
 
 // Read once, and not before it was handed over.
-void ProbeObserver::told(const SourceRead& c) {
-  Call& call = calls_.at(c.call);
-  KVT_CHECK(call.arrived && !call.read);
-  call.read = true;
-  call.on_its_way = false;
+void ProbeObserver::notify(const SourceRead& c) {
+  Request& request = requests_.at(c.request);
+  KVT_CHECK(request.arrived && !request.read);
+  request.read = true;
+  request.on_its_way = false;
 }
 
-void ProbeObserver::told(const FinishCall& c) { calls_.at(c.call).answered = true; }
+void ProbeObserver::notify(const FinishRequest& c) { requests_.at(c.request).answered = true; }
 
-void ProbeObserver::told(const RejectCall& c) {
-  calls_.at(c.call).answered = true;
+void ProbeObserver::notify(const RejectRequest& c) {
+  requests_.at(c.request).answered = true;
   switch (c.reason) {
-    case RejectCall::Reason::kLongerThanWindow:
+    case RejectRequest::Reason::kLongerThanWindow:
       hit("rejected: longer than the window");
       break;
-    case RejectCall::Reason::kLargerThanPool:
+    case RejectRequest::Reason::kLargerThanPool:
       hit("rejected: larger than the pool");
       break;
-    case RejectCall::Reason::kPromptEmpty:
+    case RejectRequest::Reason::kPromptEmpty:
       hit("rejected: empty prompt");
       break;
   }
 }
 
-void ProbeObserver::told(const DropCallState& c) {
-  if (c.reason != DropCallState::Reason::kPreempted) return;
-  hit("a call was preempted");
-  calls_.at(c.call).away = true;
-  if (calls_.at(c.call).arrived) hit("an arrived call was preempted");
-  if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
-  if (calls_.at(c.call).has_prefix) hit("a call with a prefix of homes was preempted");
-  if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
+void ProbeObserver::notify(const DropRequestState& c) {
+  if (c.reason != DropRequestState::Reason::kPreempted) return;
+  hit("a request was preempted");
+  requests_.at(c.request).swapped_out = true;
+  if (requests_.at(c.request).arrived) hit("an arrived request was preempted");
+  if (configs_[raw(c.engine)].policies.placement == "resident") hit("a request with an arena was preempted");
+  if (requests_.at(c.request).has_prefix) hit("a request with a prefix of homes was preempted");
+  if (++requests_.at(c.request).preempted == 2) hit("a request was preempted twice");
   if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");
 }
 
@@ -342,7 +350,7 @@ void ProbeObserver::saw_state(Instant, EngineId, const Core& core) {
   const CoreGauges gauges = core.gauges();
   KVT_CHECK(gauges.pages_gpu_free + gauges.pages_gpu_cached + gauges.pages_gpu_held ==
             gauges.pages_gpu_total);
-  KVT_CHECK(gauges.cells_held <= gauges.slots_held);
+  KVT_CHECK(gauges.entries_held <= gauges.slots_held);
   if (core.idle()) {  // nobody is left who could need a page
     KVT_CHECK(gauges.pages_gpu_held == 0);
     KVT_CHECK(gauges.slots_held == 0);

@@ -22,13 +22,13 @@ class ProbeObserver final : public Observer {
   void saw_state(Instant now, EngineId engine, const Core& core) override;
 
  private:
-  struct Call {
+  struct Request {
     SessionId session{};
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
-    bool away = false;  // since it was preempted
-    // Of a call that another engine prefilled: its KV is being fetched; its source was let go.
+    bool swapped_out = false;  // since it was preempted
+    // Of a request that another engine prefilled: its KV is being fetched; its source was let go.
     bool arrived = false, on_its_way = false, read = false;
     size_t source_pages = 0;
     bool has_prefix = false;  // of homes
@@ -37,13 +37,13 @@ class ProbeObserver final : public Observer {
     uint64_t done = 0, launched = 0;  // single steps
     uint64_t last_first = 0;
     std::map<TransferId, TransferKind> transfers;
-    std::map<TransferId, std::set<PageId>> spilling;  // of spills under way: what they read
-    std::set<TransferId> from_disk;                   // recalls under way
-    std::map<PageId, SessionId> writer;               // whose call a page was granted to last
-    std::map<uint32_t, SessionId> snapshots;          // by number: of the call that it was taken of last
-    std::set<PageId> homes;                           // that a call has begun with
-    std::set<PageId> returned;                        // from the host, with a call that was demoted
-    std::set<CallId> unanswered;                      // whose counts the world has yet to say
+    std::map<TransferId, std::set<PageId>> spilling;   // of spills under way: what they read
+    std::set<TransferId> from_disk;                    // recalls under way
+    std::map<PageId, SessionId> writer;                // whose request a page was granted to last
+    std::map<uint32_t, SessionId> prefix_checkpoints;  // by number: of the request that it was taken of last
+    std::set<PageId> host_copies;                      // that a request has begun with
+    std::set<PageId> returned;                         // from the host, with a request that was demoted
+    std::set<RequestId> unanswered;                    // whose counts the backend has yet to say
 
     void forget(TransferId transfer) {
       transfers.erase(transfer);
@@ -53,36 +53,36 @@ class ProbeObserver final : public Observer {
   };
 
   void hit(const std::string& name);
-  void saw(const CallReady& event, Engine* engine);
-  void saw(const CallCancelled& event, Engine* engine);
+  void saw(const RequestReady& event, Engine* engine);
+  void saw(const RequestCancelled& event, Engine* engine);
   void saw(const SessionHint&, Engine*) {}
   void saw(const StepDone& event, Engine* engine);
   void saw(const TransferDone& event, Engine* engine);
   void saw(const TransferFailed& event, Engine* engine);
   void saw(const Timer&, Engine*) {}
   void saw(const PagesTaken&, Engine*) {}
-  void told(const LaunchStep& command);
+  void notify(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
-  void saw_homes(const LaunchStep& command, Engine* engine);
+  void saw_host_copies(const LaunchStep& command, Engine* engine);
   void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
-  void saw_snapshots(const LaunchStep& command, Engine* engine);
+  void saw_prefix_checkpoints(const LaunchStep& command, Engine* engine);
   static void check_tiers(const StartTransfer& command, const CoreConfig& config);
-  void told(const StartTransfer& command);
-  void told(const SetTimer&) {}
-  void told(const TokensEmitted&) {}
-  void told(const FinishCall& command);
-  void told(const RejectCall& command);
-  void told(const DropCallState& command);
-  void told(const DropSessionState&) {}
-  void told(const HandOver& command);
-  void told(const SourceRead& command);
+  void notify(const StartTransfer& command);
+  void notify(const SetTimer&) {}
+  void notify(const TokensEmitted&) {}
+  void notify(const FinishRequest& command);
+  void notify(const RejectRequest& command);
+  void notify(const DropRequestState& command);
+  void notify(const DropSessionState&) {}
+  void notify(const HandOver& command);
+  void notify(const SourceRead& command);
   bool recalling(const Engine& engine) const;
 
   const std::vector<CoreConfig> configs_;
   Probes* const probes_;
   std::vector<Engine> engines_;
-  std::map<CallId, Call> calls_;
+  std::map<RequestId, Request> requests_;
   uint64_t events_ = 0;
   EngineId engine_now_{};
 };

@@ -23,9 +23,9 @@ uint32_t number(Prng* prng, uint64_t low, uint64_t high) {
   return static_cast<uint32_t>(prng->range(low, high));
 }
 
-void draw_arena(CoreConfig* config, Prng* prng) {
+void draw_resident(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
-  set.placement = "arena";
+  set.placement = "resident";
   set.retrieval = one_of({"freekv", "arkvale", "shadowkv", "infinigen"}, prng);
   config->pages_host = number(prng, 1, prng->chance(1, 2) ? 12 : 120);
   RetrievalSpec& spec = set.retrieval_spec;
@@ -35,7 +35,7 @@ void draw_arena(CoreConfig* config, Prng* prng) {
   spec.window_tokens = config->page_tokens * number(prng, 1, 2);
   spec.budget_tokens = spec.sink_tokens + spec.window_tokens + config->page_tokens * number(prng, 1, 3);
   spec.extra_tokens = config->page_tokens * number(prng, 0, 1);
-  spec.resident_share_q32 = prng->chance(1, 3) ? 0 : number(prng, 0, UINT32_MAX);
+  spec.resident_fraction_q32 = prng->chance(1, 3) ? 0 : number(prng, 0, UINT32_MAX);
 }
 
 void draw_memory(CoreConfig* config, Prng* prng) {
@@ -52,16 +52,16 @@ void draw_memory(CoreConfig* config, Prng* prng) {
   if (config->prefix_cache && prng->chance(1, 2)) {
     config->policies.placement = "host";
     config->pages_host = number(prng, 1, prng->chance(1, 2) ? 6 : 80);
-    config->clean_pages_target = number(prng, 0, config->pages_gpu);
-    config->clean_batch_pages = number(prng, 1, 8);
+    config->offload_pages_target = number(prng, 0, config->pages_gpu);
+    config->offload_batch_pages = number(prng, 1, 8);
   }
-  if (!config->prefix_cache && prng->chance(2, 3)) draw_arena(config, prng);
+  if (!config->prefix_cache && prng->chance(2, 3)) draw_resident(config, prng);
 }
 
 void draw_scheduling(CoreConfig* config, Prng* prng) {
-  config->calls_max = number(prng, 1, prng->chance(1, 2) ? 3 : 16);
+  config->requests_max = number(prng, 1, prng->chance(1, 2) ? 3 : 16);
   config->step_tokens_max = number(prng, 1, prng->chance(1, 3) ? 4 : 200);
-  config->calls_max = std::min(config->calls_max, config->step_tokens_max);
+  config->requests_max = std::min(config->requests_max, config->step_tokens_max);
   if (prng->chance(1, 3)) config->chunk_tokens_max = number(prng, 1, config->step_tokens_max);
   if (prng->chance(1, 6)) config->context_tokens_max = number(prng, 1, 200);
   config->steps_in_flight_max = number(prng, 1, 2);
@@ -73,18 +73,19 @@ void draw_scheduling(CoreConfig* config, Prng* prng) {
   for (uint32_t size = 1; prng->chance(1, 2) && size < 64; size *= 2) config->capture_sizes.push_back(size);
 }
 
-void draw_budget(CoreConfig* config, Moment moment, Prng* prng) {
+void draw_budget(CoreConfig* config, CompressionTrigger compression_trigger, Prng* prng) {
   PolicySet& set = config->policies;
   BudgetSpec& spec = set.budget_spec;
   spec = {};
   spec.sinks = number(prng, 0, 3);
-  spec.window = number(prng, set.layout == "arena" ? 1 : 0, 4);
+  spec.window = number(prng, set.layout == "ring" ? 1 : 0, 4);
   spec.interval = number(prng, 1, 4);
   spec.ratio = prng->chance(1, 8) ? kWhole : prng->range(0, kWhole);
-  spec.cells = spec.sinks + spec.window + number(prng, 1, 24);
+  spec.kv_entries = spec.sinks + spec.window + number(prng, 1, 24);
   spec.sinks_free = prng->chance(1, 4);
   const bool groups = set.layout == "ragged";
-  const bool chunks = moment == Moment::kChunkEnd, decodes = moment == Moment::kDecodeStep;
+  const bool chunks = compression_trigger == CompressionTrigger::kChunkEnd,
+             decodes = compression_trigger == CompressionTrigger::kDecodeStep;
   set.budget = one_of({"ratio", "uniform"}, prng);
   if (groups && prng->chance(1, 2)) set.budget = chunks ? "reserved" : "pyramid";
   if (groups && prng->chance(1, 5)) set.budget = "head_masks";
@@ -92,19 +93,19 @@ void draw_budget(CoreConfig* config, Moment moment, Prng* prng) {
     set.budget = one_of({"ada", "top_per_layer", "top_across_layers", "released"}, prng);
     spec.uniform_depth = prng->chance(1, 3);
   }
-  if (set.layout == "arena") set.budget = one_of({"uniform", "head_masks"}, prng);
+  if (set.layout == "ring") set.budget = one_of({"uniform", "head_masks"}, prng);
   for (uint32_t head = 0; head < set.layout_spec.heads(); ++head) {
     spec.mu.push_back(prng->range(0, kWhole));
     spec.sigma.push_back(prng->range(0, kWhole / 4));
     spec.keeps_all.push_back(prng->chance(1, 2));
   }
   if (prng->chance(1, 3)) spec.inflation = prng->range(0, kWhole);
-  spec.shares = prng->chance(1, 3);
+  spec.relative = prng->chance(1, 3);
   spec.decode_reserve = number(prng, 0, 20);
 }
 
-// A policy set that drops cells. Returns when its scorer works.
-Moment draw_retention(CoreConfig* config, Prng* prng) {
+// A policy set that drops KV entries. Returns when its scorer works.
+CompressionTrigger draw_retention(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   LayoutSpec& layout = set.layout_spec;
   layout.layers = number(prng, 1, 3);
@@ -112,25 +113,27 @@ Moment draw_retention(CoreConfig* config, Prng* prng) {
   layout.heads_per_group = one_of({0u, 1u, layout.kv_heads, layout.heads()}, prng);
   layout.clustering = one_of({Clustering::kAdjacent, Clustering::kPerLayer, Clustering::kAcrossLayers}, prng);
   if (layout.heads_per_group == layout.heads()) layout.clustering = Clustering::kAcrossLayers;
-  set.layout = one_of({"ragged", "ragged", "ragged", "compact", "compact_rerotate", "slot_dead",
-                       "page_mask_dead", "page_mask_dead", "arena"},
+  set.layout = one_of({"ragged", "ragged", "ragged", "compact", "compact_rerotate", "slot_mask", "page_mask",
+                       "page_mask", "ring"},
                       prng);
-  const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
-  Moment moment = one_of({Moment::kChunkEnd, Moment::kPromptEnd, Moment::kDecodeStep}, prng);
-  if (set.layout == "slot_dead") config->page_tokens = config->unit_tokens = 1;
-  config->prefix_cache = holes && prng->chance(5, 6);
-  if (holes && moment == Moment::kChunkEnd) {
-    moment = config->prefix_cache ? Moment::kTurnStart : Moment::kPromptEnd;
+  const bool dropped_slots = set.layout == "slot_mask" || set.layout == "page_mask";
+  CompressionTrigger compression_trigger = one_of(
+      {CompressionTrigger::kChunkEnd, CompressionTrigger::kPromptEnd, CompressionTrigger::kDecodeStep}, prng);
+  if (set.layout == "slot_mask") config->page_tokens = config->unit_tokens = 1;
+  config->prefix_cache = dropped_slots && prng->chance(5, 6);
+  if (dropped_slots && compression_trigger == CompressionTrigger::kChunkEnd) {
+    compression_trigger =
+        config->prefix_cache ? CompressionTrigger::kTurnStart : CompressionTrigger::kPromptEnd;
   }
   set.identity = one_of({"session", "session_memory", "none"}, prng);
   set.placement = "gpu";
   set.retrieval = "all";
-  config->pages_host = config->clean_pages_target = 0;
-  if (set.layout == "slot_dead" || prng->chance(2, 3)) {
-    config->pages_gpu *= number(prng, 1, set.layout == "slot_dead" ? 16 : layout.heads());
+  config->pages_host = config->offload_pages_target = 0;
+  if (set.layout == "slot_mask" || prng->chance(2, 3)) {
+    config->pages_gpu *= number(prng, 1, set.layout == "slot_mask" ? 16 : layout.heads());
   }
-  draw_budget(config, moment, prng);
-  return moment;
+  draw_budget(config, compression_trigger, prng);
+  return compression_trigger;
 }
 
 // Chunks that are compressed must fit into a step.
@@ -151,7 +154,7 @@ void draw_formats(CoreConfig* config, Prng* prng) {
   set.precision = "triaxial";
   set.placement = "gpu";
   set.retrieval = "all";
-  config->pages_host = config->clean_pages_target = 0;
+  config->pages_host = config->offload_pages_target = 0;
   PrecisionSpec& spec = set.precision_spec;
   spec.four_bit_tags =
       prng->chance(1, 6) ? (prng->chance(1, 2) ? 0 : kAllTags) : draw({prng->range(0, 1 << 20)});
@@ -182,7 +185,7 @@ void draw_cluster(const CoreConfig& common, Prng* prng, RunOptions* out) {
     config.context_tokens_max = common.context_tokens_max;
     config.pages_gpu = number(prng, 2, prng->chance(1, 3) ? 8 : 64);
     config.watermark_pages = std::min(config.watermark_pages, config.pages_gpu / 2);
-    config.clean_pages_target = std::min(config.clean_pages_target, config.pages_gpu);
+    config.offload_pages_target = std::min(config.offload_pages_target, config.pages_gpu);
     config.engine = EngineId{i};
     config.prefill_only = i < out->prefill_engines;
     KVT_CHECK(!validate_core_config(config).has_value());
@@ -191,12 +194,12 @@ void draw_cluster(const CoreConfig& common, Prng* prng, RunOptions* out) {
 }
 
 // Compressed prefixes: whole chunks, of any number of units.
-Moment draw_snapshots(CoreConfig* config, Prng* prng) {
+CompressionTrigger draw_prefix_checkpoints(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   do {
     draw_retention(config, prng);
   } while (set.layout != "ragged" && set.layout != "compact");
-  draw_budget(config, Moment::kChunkEnd, prng);
+  draw_budget(config, CompressionTrigger::kChunkEnd, prng);
   config->prefix_cache = true;
   config->page_order = PageOrder::kLowestFirst;
   set.identity = one_of({"shared", "shared", "session"}, prng);
@@ -219,27 +222,27 @@ Moment draw_snapshots(CoreConfig* config, Prng* prng) {
   config->unit_tokens = std::gcd(config->page_tokens, chunk);
   if (config->pages_gpu > 1)
     config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu / 4);
-  return Moment::kChunkEnd;
+  return CompressionTrigger::kChunkEnd;
 }
 
-// Pages for few calls, a host tier of any size.
-void draw_demotion(CoreConfig* config, Prng* prng) {
+// Pages for few requests, a host tier of any size.
+void draw_swap(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   set.retrieval = "all";
   set.placement = "host";
-  config->preemption = PreemptionKind::kDemote;
+  config->preemption = PreemptionKind::kSwap;
   config->pages_host = number(prng, 1, prng->chance(1, 2) ? 8 : 120);
-  if (!config->prefix_cache) config->clean_pages_target = 0;
+  if (!config->prefix_cache) config->offload_pages_target = 0;
   if (config->admission == AdmissionKind::kFullReservation) config->admission = AdmissionKind::kWatermark;
   config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 10 : 40);
   config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
 }
 
 // Arenas: with prefixes on the host, or of what is left when a prompt was cut. Returns whether it is.
-bool draw_arenas(CoreConfig* config, Prng* prng) {
+bool draw_residents(CoreConfig* config, Prng* prng) {
   config->prefix_cache = true;
-  config->clean_pages_target = 0;
-  draw_arena(config, prng);
+  config->offload_pages_target = 0;
+  draw_resident(config, prng);
   if (prng->chance(1, 2)) config->pages_host += config->pages_gpu;
   if (prng->chance(2, 3)) return false;
   PolicySet& set = config->policies;
@@ -247,7 +250,7 @@ bool draw_arenas(CoreConfig* config, Prng* prng) {
   set.layout = "compact";
   set.identity = one_of({"session", "none"}, prng);
   set.layout_spec.kv_heads = number(prng, 1, 3);
-  draw_budget(config, Moment::kPromptEnd, prng);
+  draw_budget(config, CompressionTrigger::kPromptEnd, prng);
   set.retrieval = one_of({"freekv", "arkvale"}, prng);
   set.retrieval_spec.speculation = set.retrieval == "freekv";
   return true;
@@ -263,24 +266,24 @@ void draw_disk(CoreConfig* config, Prng* prng) {
   config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 40);
   config->pages_host = number(prng, 1, prng->chance(2, 3) ? 8 : 80);
   config->pages_disk = prng->chance(1, 8) ? 1 : number(prng, 2, prng->chance(1, 2) ? 12 : 200);
-  config->clean_pages_target = number(prng, 1, config->pages_gpu);
-  config->clean_batch_pages = number(prng, 1, 8);
+  config->offload_pages_target = number(prng, 1, config->pages_gpu);
+  config->offload_batch_pages = number(prng, 1, 8);
   config->spill_pages_target = number(prng, prng->chance(1, 8) ? 0 : 1, config->pages_host);
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu / 4);
   if (prng->chance(1, 3) && config->admission != AdmissionKind::kFullReservation) {
-    config->preemption = PreemptionKind::kDemote;
+    config->preemption = PreemptionKind::kSwap;
   }
 }
 
 void draw_client(const CoreConfig& config, bool disk, Prng* prng, ScriptClientOptions* client) {
   const uint32_t room = config.pages_gpu * config.page_tokens;
   client->sessions = number(prng, 1, 8);
-  client->calls_per_session = number(prng, 1, 6);
+  client->requests_per_session = number(prng, 1, 6);
   client->unit_tokens = config.unit_tokens;
   client->prompt_tokens_max = std::min(number(prng, 1, room / (prng->chance(1, 3) ? 1 : 4) + 1), 300u);
   if (disk) {  // many that come back, few that never fit
     client->prompt_tokens_max = std::min(number(prng, 1, room / 2 + 1), 300u);
-    client->calls_per_session = number(prng, 2, 10);
+    client->requests_per_session = number(prng, 2, 10);
   }
   client->output_tokens_max = prng->chance(1, 8) ? 250 : number(prng, 1, 40);
   client->gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, prng);
@@ -288,12 +291,12 @@ void draw_client(const CoreConfig& config, bool disk, Prng* prng, ScriptClientOp
   client->spawns_per_100 = prng->chance(1, 2) ? 0 : number(prng, 1, 100);
 }
 
-void draw_world(Prng* prng, ScriptWorldOptions* world) {
-  world->step_ns_max = one_of({int64_t{0}, int64_t{1}, int64_t{10}, int64_t{1'000}}, prng);
-  world->step_zero_per_100 = prng->chance(1, 2) ? 0 : number(prng, 1, 60);
-  world->transfer_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{30'000}}, prng);
-  world->transfer_fails_per_100 = prng->chance(1, 2) ? 0 : number(prng, 1, 100);
-  world->eos_per_1000 = prng->chance(2, 3) ? 0 : number(prng, 1, 100);
+void draw_backend(Prng* prng, ScriptBackendOptions* backend) {
+  backend->step_ns_max = one_of({int64_t{0}, int64_t{1}, int64_t{10}, int64_t{1'000}}, prng);
+  backend->step_zero_per_100 = prng->chance(1, 2) ? 0 : number(prng, 1, 60);
+  backend->transfer_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{30'000}}, prng);
+  backend->transfer_fails_per_100 = prng->chance(1, 2) ? 0 : number(prng, 1, 100);
+  backend->eos_per_1000 = prng->chance(2, 3) ? 0 : number(prng, 1, 100);
 }
 
 Setting draw_family(uint64_t seed) {
@@ -303,38 +306,43 @@ Setting draw_family(uint64_t seed) {
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
   const bool disk = seed >= kDiskSeeds;
-  const bool arenas = seed >= kArenaSeeds && !disk;
-  const bool demotion = seed >= kDemotionSeeds && seed < kArenaSeeds;
-  const bool cluster = seed >= kClusterSeeds && seed < kDemotionSeeds;
-  if (cluster && config.policies.placement == "arena") {
+  const bool resident_caches = seed >= kResidentSeeds && !disk;
+  const bool swap_out = seed >= kSwapSeeds && seed < kResidentSeeds;
+  const bool cluster = seed >= kClusterSeeds && seed < kSwapSeeds;
+  if (cluster && config.policies.placement == "resident") {
     config.policies = PolicySet{};
     config.pages_host = 0;
   }
-  const bool formats = seed >= kFormatSeeds && seed < kSnapshotSeeds;
+  const bool formats = seed >= kFormatSeeds && seed < kPrefixCheckpointSeeds;
   if (formats) {
     draw_formats(&config, &prng);
-    const auto wrong = validate_core_config(config);
-    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
-    KVT_CHECK(!wrong.has_value());
+    const auto problem = validate_core_config(config);
+    if (problem.has_value()) fmt::print(stderr, "{}\n", *problem);
+    KVT_CHECK(!problem.has_value());
   } else if (seed >= kRetentionSeeds && seed < kClusterSeeds) {
-    const bool snapshots = seed >= kSnapshotSeeds;
-    const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
-    if (!snapshots) draw_chunk(&config, &prng);
-    setting.run.make_axes = [moment](const CoreConfig& c) { return axes_with_scorer(c, moment); };
-    const auto wrong = validate_axes(setting.run.make_axes(config), config.policies, config);
-    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
-    KVT_CHECK(!wrong.has_value());
+    const bool prefix_checkpoints = seed >= kPrefixCheckpointSeeds;
+    const CompressionTrigger compression_trigger =
+        prefix_checkpoints ? draw_prefix_checkpoints(&config, &prng) : draw_retention(&config, &prng);
+    if (!prefix_checkpoints) draw_chunk(&config, &prng);
+    setting.run.make_axes = [compression_trigger](const CoreConfig& c) {
+      return axes_with_scorer(c, compression_trigger);
+    };
+    const auto problem = validate_axes(setting.run.make_axes(config), config.policies, config);
+    if (problem.has_value()) fmt::print(stderr, "{}\n", *problem);
+    KVT_CHECK(!problem.has_value());
   } else {
-    if (demotion) draw_demotion(&config, &prng);
+    if (swap_out) draw_swap(&config, &prng);
     if (disk) draw_disk(&config, &prng);
-    if (arenas && draw_arenas(&config, &prng)) {
-      setting.run.make_axes = [](const CoreConfig& c) { return axes_with_scorer(c, Moment::kPromptEnd); };
+    if (resident_caches && draw_residents(&config, &prng)) {
+      setting.run.make_axes = [](const CoreConfig& c) {
+        return axes_with_scorer(c, CompressionTrigger::kPromptEnd);
+      };
     }
-    const auto wrong = setting.run.make_axes
-                           ? validate_axes(setting.run.make_axes(config), config.policies, config)
-                           : validate_core_config(config);
-    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
-    KVT_CHECK(!wrong.has_value());
+    const auto problem = setting.run.make_axes
+                             ? validate_axes(setting.run.make_axes(config), config.policies, config)
+                             : validate_core_config(config);
+    if (problem.has_value()) fmt::print(stderr, "{}\n", *problem);
+    KVT_CHECK(!problem.has_value());
   }
   setting.run.routing =
       one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine}, &prng);
@@ -345,20 +353,21 @@ Setting draw_family(uint64_t seed) {
     config.engine = EngineId{i};
     setting.run.engines.push_back(config);
   }
-  setting.client.seed = setting.world.seed = seed;
+  setting.client.seed = setting.backend.seed = seed;
   setting.client.late_rejects = setting.run.prefill_engines > 0;
   setting.client.roles = formats;
   draw_client(config, disk, &prng, &setting.client);
-  draw_world(&prng, &setting.world);
-  setting.client.early_ends = setting.world.eos_per_1000 > 0;
+  draw_backend(&prng, &setting.backend);
+  setting.client.early_ends = setting.backend.eos_per_1000 > 0;
   return setting;
 }
 
 // A setting of another family, whose clients announce what follows, or say nothing of it.
 Setting draw_evictions(uint64_t seed) {
   Prng prng(draw({seed, 0xe71c}));
-  Setting setting = draw_family(one_of({uint64_t{1}, kSnapshotSeeds, kClusterSeeds, kDemotionSeeds}, &prng) +
-                                seed - kEvictionSeeds);
+  Setting setting =
+      draw_family(one_of({uint64_t{1}, kPrefixCheckpointSeeds, kClusterSeeds, kSwapSeeds}, &prng) + seed -
+                  kEvictionSeeds);
   const std::string eviction = one_of({"session_aware", "session_aware", "cost_aware"}, &prng);
   const uint32_t doubling = one_of({0u, 1u, 20u, 1'000u}, &prng);
   for (CoreConfig& config : setting.run.engines) {

@@ -14,7 +14,7 @@ namespace kvtwin::testing {
 struct Setting {
   RunOptions run;
   ScriptClientOptions client;
-  ScriptWorldOptions world;
+  ScriptBackendOptions backend;
 };
 
 // The family is the seed's (swarm.h).

@@ -4,7 +4,7 @@
 
 using namespace kvtwin::testing;
 
-TEST_CASE("swarm: whatever the limits, every call is answered, and folding changes nothing") {
+TEST_CASE("swarm: whatever the limits, every request is answered, and folding changes nothing") {
   Probes probes = all_probes(200);
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
@@ -13,7 +13,7 @@ TEST_CASE("swarm: whatever the limits, every call is answered, and folding chang
   }
 }
 
-TEST_CASE("X-3 X-4 X-6 swarm: policy sets that drop cells") {
+TEST_CASE("X-3 X-4 X-6 swarm: policy sets that drop KV entries") {
   Probes probes = all_probes(kRetentionSeeds);
   for (uint64_t seed = kRetentionSeeds; seed < kRetentionSeeds + 300; ++seed) {
     CAPTURE(seed);
@@ -22,7 +22,7 @@ TEST_CASE("X-3 X-4 X-6 swarm: policy sets that drop cells") {
   }
 }
 
-TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: cells of two formats in two pools") {
+TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: KV entries of two formats in two pools") {
   Probes probes = all_probes(kFormatSeeds);
   for (uint64_t seed = kFormatSeeds; seed < kFormatSeeds + 300; ++seed) {
     CAPTURE(seed);
@@ -31,9 +31,9 @@ TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: cells of two formats in two pools") {
   }
 }
 
-TEST_CASE("X-3 X-6 swarm: calls that are sent away keep their pages on the host") {
-  Probes probes = all_probes(kDemotionSeeds);
-  for (uint64_t seed = kDemotionSeeds; seed < kDemotionSeeds + 300; ++seed) {
+TEST_CASE("X-3 X-6 swarm: requests that are sent away keep their pages on the host") {
+  Probes probes = all_probes(kSwapSeeds);
+  for (uint64_t seed = kSwapSeeds; seed < kSwapSeeds + 300; ++seed) {
     CAPTURE(seed);
     const SwarmResult result = run_swarm(seed, &probes);
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
@@ -41,8 +41,8 @@ TEST_CASE("X-3 X-6 swarm: calls that are sent away keep their pages on the host"
 }
 
 TEST_CASE("X-3 X-4 X-5 swarm: arenas that begin with prefixes on the host") {
-  Probes probes = all_probes(kArenaSeeds);
-  for (uint64_t seed = kArenaSeeds; seed < kArenaSeeds + 300; ++seed) {
+  Probes probes = all_probes(kResidentSeeds);
+  for (uint64_t seed = kResidentSeeds; seed < kResidentSeeds + 300; ++seed) {
     CAPTURE(seed);
     const SwarmResult result = run_swarm(seed, &probes);
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
@@ -58,9 +58,9 @@ TEST_CASE("X-3 X-4 X-6 swarm: a disk behind the host tier") {
   }
 }
 
-TEST_CASE("X-3 X-4 X-5 swarm: calls that go on from compressed prefixes") {
-  Probes probes = all_probes(kSnapshotSeeds);
-  for (uint64_t seed = kSnapshotSeeds; seed < kSnapshotSeeds + 300; ++seed) {
+TEST_CASE("X-3 X-4 X-5 swarm: requests that go on from compressed prefixes") {
+  Probes probes = all_probes(kPrefixCheckpointSeeds);
+  for (uint64_t seed = kPrefixCheckpointSeeds; seed < kPrefixCheckpointSeeds + 300; ++seed) {
     CAPTURE(seed);
     const SwarmResult result = run_swarm(seed, &probes);
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
@@ -76,8 +76,8 @@ TEST_CASE("X-3 X-4 swarm: prefixes evicted by what clients say, or by cost, and 
   }
 }
 
-// Every call is served once, a page is adopted only after its transfer ended (the checker knows what is in
-// each), a source is let go once, and routers decide the same however the world folds its steps.
+// Every request is served once, a page is reused only after its transfer ended (the checker knows what is in
+// each), a source is let go once, and routers decide the same however the backend folds its steps.
 TEST_CASE("X-3 X-4 swarm: engines that are not alike, prompts and decodes apart, all routers") {
   Probes probes = all_probes(kClusterSeeds);
   for (uint64_t seed = kClusterSeeds; seed < kClusterSeeds + 400; ++seed) {

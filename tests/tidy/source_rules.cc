@@ -275,4 +275,31 @@ Findings check_left_overs(const SourceFile& file) {
   return findings;
 }
 
+RetiredNames read_retired(const std::string& text) {
+  RetiredNames names;
+  each_line(text, [&](int, const std::string& line) {
+    const size_t tab = line.find('\t');
+    if (tab != std::string::npos) names.emplace(line.substr(0, tab), line.substr(tab + 1));
+  });
+  return names;
+}
+
+Findings check_retired(const SourceFile& file, const RetiredNames& names) {
+  if (file.path == "engine/base/retired_names.h") return {};  // names them to users
+  const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  Findings findings;
+  each_line(file.text, [&](int number, const std::string& line) {
+    for (size_t at = 0; at < line.size();) {
+      size_t end = at;
+      while (end < line.size() && in_word(line[end])) ++end;
+      const auto found = names.find(line.substr(at, end - at));
+      if (end > at && found != names.end()) {
+        findings.push_back(place(file, number) + found->first + " is called " + found->second + " now");
+      }
+      at = std::max(end, at + 1);
+    }
+  });
+  return findings;
+}
+
 }  // namespace kvtwin::tidy

@@ -4,6 +4,7 @@
 #ifndef KVTWIN_TESTS_TIDY_SOURCE_RULES_H_
 #define KVTWIN_TESTS_TIDY_SOURCE_RULES_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,12 +24,18 @@ std::vector<SourceFile> read_sources(const std::vector<std::string>& folders,
 // The text with comments and the insides of string and character literals blanked out; line breaks stay.
 std::string code_only(const std::string& text);
 
-Findings check_includes(const SourceFile& file);      // the dependency table
-Findings check_policy_words(const SourceFile& file);  // engine/policy: no clock, chance, thread, world, float
-Findings check_lengths(const SourceFile& file);       // file <= 500 lines, function <= 70, line <= 110
-Findings check_guard(const SourceFile& file);         // a header's guard is its path
+Findings check_includes(const SourceFile& file);  // the dependency table
+Findings check_policy_words(
+    const SourceFile& file);                     // engine/policy: no clock, chance, thread, backend, float
+Findings check_lengths(const SourceFile& file);  // file <= 500 lines, function <= 70, line <= 110
+Findings check_guard(const SourceFile& file);    // a header's guard is its path
 Findings check_own_header_first(const SourceFile& file, bool has_header);
 Findings check_left_overs(const SourceFile& file);  // notes to self, other machines' paths
+
+// Old identifiers and their successors, from lines of `old<TAB>new`.
+using RetiredNames = std::map<std::string, std::string>;
+RetiredNames read_retired(const std::string& text);
+Findings check_retired(const SourceFile& file, const RetiredNames& names);  // none of them, as a whole word
 
 }  // namespace kvtwin::tidy
 

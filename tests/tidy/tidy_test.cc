@@ -36,7 +36,7 @@ std::string lines(int count, const std::string& line = "  go();\n") {
 }  // namespace
 
 TEST_CASE("tidy: includes point downwards") { over_code(check_includes); }
-TEST_CASE("tidy: the policy sees no clock, no chance and no world") { over_code(check_policy_words); }
+TEST_CASE("tidy: the policy sees no clock, no chance and no backend") { over_code(check_policy_words); }
 TEST_CASE("tidy: files, functions and lines stay short") { over_code(check_lengths); }
 
 TEST_CASE("tidy: a header's guard is its path") {

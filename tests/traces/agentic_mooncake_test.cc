@@ -41,10 +41,10 @@ TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; 
   CHECK(contains(*find_extra(last.extras(), "mooncake"), "prefix_reset"));
 }
 
-TEST_CASE("agentic_mooncake: circles, unknown and repeated names are mistakes") {
+TEST_CASE("agentic_mooncake: circles, unknown and repeated names are errors") {
   const Folder dir;
   const auto said = [&](const std::string& rows) {
-    return import_mistake("agentic_mooncake", dir.write("m", rows)).text();
+    return import_error("agentic_mooncake", dir.write("m", rows)).text();
   };
   const std::string tail = R"(,"input_length":5,"output_length":1})";
   CHECK(contains(said(R"({"request_id":"a","wait_for":["b"])" + tail + "\n" +
@@ -74,10 +74,10 @@ TEST_CASE("mooncake-delta: prompts are all segments and outputs so far") {
   CHECK(a.nodes(1).llm().prompt_tokens() == 710);
   CHECK(a.nodes(1).llm().think_ns() == 250 * kMs);
   CHECK(a.nodes(1).deps(0).kind() == v1::DEP_DATA);
-  REQUIRE(a.arena_size() == 5);  // 512, 88, output 10, 100, output 20
-  CHECK(a.arena(1).tokens() == 88);
-  CHECK(a.arena(0).content_hash() == all.sessions[1].arena(0).content_hash());
-  CHECK(a.arena(0).content_hash() != a.arena(1).content_hash());
-  CHECK(a.arena(2).content_hash().empty());
+  REQUIRE(a.spans_size() == 5);  // 512, 88, output 10, 100, output 20
+  CHECK(a.spans(1).tokens() == 88);
+  CHECK(a.spans(0).content_hash() == all.sessions[1].spans(0).content_hash());
+  CHECK(a.spans(0).content_hash() != a.spans(1).content_hash());
+  CHECK(a.spans(2).content_hash().empty());
   CHECK(!a.nodes(1).llm().has_prompt_key());
 }

@@ -45,7 +45,7 @@ TEST_CASE("Azure: both real files come back byte for byte, and arrivals are the 
 TEST_CASE("Azure: bad rows are named by line") {
   const Folder dir;
   const auto said = [&](const std::string& rows) {
-    return import_mistake("azure", dir.write("a.csv", rows)).text();
+    return import_error("azure", dir.write("a.csv", rows)).text();
   };
   const std::string titles = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
   CHECK(contains(said("a,b\n"), "a.csv:1: starts with 'a,b'"));
@@ -58,7 +58,7 @@ TEST_CASE("Azure: bad rows are named by line") {
 
 TEST_CASE("Azure: a trace without times of its own cannot be exported") {
   v1::TraceHeader header;
-  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
+  header.set_request_arrivals(v1::ARR_CLOSED_LOOP);
   const Folder dir;
   CHECK(contains(make_exporter("azure", dir.file("x")).value()->header(header).error().text(), "no times"));
 }

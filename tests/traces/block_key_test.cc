@@ -55,7 +55,7 @@ TEST_CASE("BlockKey: runs of different scopes keep them, and equal numbers of ot
   CHECK(common_blocks(mixed, runs_of({7, 8, 9})) == 0);
 }
 
-TEST_CASE("BlockKey: numbers that leave 64 bits, empty runs and ragged lists are mistakes") {
+TEST_CASE("BlockKey: numbers that leave 64 bits, empty runs and ragged lists are errors") {
   v1::BlockKey key;
   key.add_first_delta(INT64_MIN);
   key.add_count(1);

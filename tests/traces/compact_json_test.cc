@@ -32,7 +32,7 @@ TEST_CASE("compact_json: a number where a list belongs cannot pass for an index"
   CHECK(parsed.error().what == "\"hash_ids\" is no list");
 }
 
-TEST_CASE("compact_json: what is no such JSON is a mistake that says where") {
+TEST_CASE("compact_json: what is no such JSON is an error that says where") {
   for (const char* const text :
        {"", "{", "[1,]", "{\"hash_ids\":[1,-2]}", "{\"hash_ids\":[1.5]}", "{\"hash_ids\":[[1]]}",
         "{\"hash_ids\":[{}]}", "{\"hash_ids\":[99999999999999999999]}", "{\"a_tok_ids\":[4294967296]}", "nul",

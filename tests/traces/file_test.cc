@@ -25,9 +25,9 @@ v1::Session small_session(int number) {
   v1::Session session;
   session.set_id(fmt::format("s{}", number));
   session.add_agents();
-  v1::LlmCall& call = *session.add_nodes()->mutable_llm();
-  call.set_prompt_tokens(100);
-  call.set_output_tokens(static_cast<uint32_t>(number));
+  v1::LlmRequest& request = *session.add_nodes()->mutable_llm();
+  request.set_prompt_tokens(100);
+  request.set_output_tokens(static_cast<uint32_t>(number));
   return session;
 }
 
@@ -39,7 +39,7 @@ std::string small_trace(const Folder& dir) {
   return slurp(dir.file("t.trace"));
 }
 
-std::string read_mistake(const std::string& bytes) {
+std::string read_error(const std::string& bytes) {
   std::istringstream in(bytes);
   KeepAll all;
   const auto footer = read_trace(in, "x", &all);
@@ -59,7 +59,7 @@ TEST_CASE("TraceWriter: what was written is read back, and offsets point at sess
   CHECK(all.head.trace_id() == "t");
   REQUIRE(all.sessions.size() == 3);
   CHECK(all.sessions[2].SerializeAsString() == small_session(2).SerializeAsString());
-  CHECK(footer->llm_calls() == 3);
+  CHECK(footer->llm_requests() == 3);
   CHECK(footer->prompt_tokens() == 300);
   CHECK(footer->output_tokens() == 3);
   for (const uint64_t offset : footer->session_offsets()) CHECK(bytes.at(offset) == kSessionTag);
@@ -92,19 +92,19 @@ TEST_CASE("TraceWriter: does not write a session that breaks a rule") {
   CHECK(!writer.session(bad).has_value());
 }
 
-TEST_CASE("reader: a file cut anywhere is a mistake with the byte, never a trace") {
+TEST_CASE("reader: a file cut anywhere is an error with the byte, never a trace") {
   const Folder dir;
   const std::string bytes = small_trace(dir);
   for (size_t size = 0; size < bytes.size(); ++size) {
     CAPTURE(size);
-    const std::string said = read_mistake(bytes.substr(0, size));
+    const std::string said = read_error(bytes.substr(0, size));
     CHECK(contains(said, "x: byte "));
   }
-  CHECK(read_mistake(bytes) == "");
-  CHECK(contains(read_mistake(bytes + "x"), "bytes after the footer"));
+  CHECK(read_error(bytes) == "");
+  CHECK(contains(read_error(bytes + "x"), "bytes after the footer"));
 }
 
-TEST_CASE("reader: a file with any byte changed is a trace or a mistake") {
+TEST_CASE("reader: a file with any byte changed is a trace or an error") {
   const Folder dir;
   const std::string bytes = small_trace(dir);
   Prng prng(3);
@@ -113,22 +113,22 @@ TEST_CASE("reader: a file with any byte changed is a trace or a mistake") {
     for (int i = 0; i < 8; ++i) {
       std::string changed = bytes;
       changed[at] = static_cast<char>(prng.next());
-      refused += !read_mistake(changed).empty();
+      refused += !read_error(changed).empty();
     }
   }
   CHECK(refused > 0);
 }
 
 TEST_CASE("reader: garbage and foreign files are told apart at once") {
-  CHECK(contains(read_mistake("{\"timestamp\": 0}"), "byte 0"));
-  CHECK(contains(read_mistake(""), "byte 0: the file ends without a footer"));
-  CHECK(contains(read_mistake(std::string(1000, '\xff')), "length is not a number"));
+  CHECK(contains(read_error("{\"timestamp\": 0}"), "byte 0"));
+  CHECK(contains(read_error(""), "byte 0: the file ends without a footer"));
+  CHECK(contains(read_error(std::string(1000, '\xff')), "length is not a number"));
 }
 
 TEST_CASE("reader: a length of 1 GB, and a record that would take gigabytes decoded, are refused") {
   std::string huge(1, kHeaderTag);
   append_varint(uint64_t{1} << 30, &huge);
-  CHECK(contains(read_mistake(huge + std::string(100, 'x')), "a record of 1073741824 bytes"));
+  CHECK(contains(read_error(huge + std::string(100, 'x')), "a record of 1073741824 bytes"));
 
   // 16 MiB of empty nodes: two bytes each in the file, hundreds in memory.
   std::string body;
@@ -138,7 +138,7 @@ TEST_CASE("reader: a length of 1 GB, and a record that would take gigabytes deco
   bytes.resize(bytes.find("s0") - 4);  // the header alone
   bytes.push_back(kSessionTag);
   append_varint(body.size(), &bytes);
-  const std::string said = read_mistake(bytes + body);
+  const std::string said = read_error(bytes + body);
   CAPTURE(said);
   CHECK(contains(said, "MiB of memory"));
 }
@@ -166,5 +166,5 @@ TEST_CASE("reader: the footer must count what the file holds") {
   v1::TraceFile whole;
   REQUIRE(whole.ParseFromString(bytes));
   whole.mutable_sessions()->RemoveLast();
-  CHECK(contains(read_mistake(whole.SerializeAsString()), "the footer counts 3 sessions"));
+  CHECK(contains(read_error(whole.SerializeAsString()), "the footer counts 3 sessions"));
 }

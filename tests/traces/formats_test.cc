@@ -11,7 +11,7 @@ TEST_CASE("formats: names are unique, and unknown ones are answered with the cho
   std::set<std::string> names;
   for (const TraceFormat& format : formats()) CHECK(names.insert(format.name).second);
   CHECK(formats().front().name == "kvtwin");
-  CHECK(contains(import_mistake("nope", "x").text(),
+  CHECK(contains(import_error("nope", "x").text(),
                  "format: 'nope' is not a format that can be read; kvtwin, weka"));
   CHECK(contains(make_exporter("llmservingsim", "x").error().text(),
                  "can be written; kvtwin, weka, mooncake, azure"));
@@ -19,11 +19,11 @@ TEST_CASE("formats: names are unique, and unknown ones are answered with the cho
 
 TEST_CASE("formats: auto says what it looked at when it cannot tell") {
   const Folder dir;
-  CHECK(contains(import_mistake("auto", dir.write("x", "hello")).text(), "of no known format"));
-  CHECK(contains(import_mistake("auto", dir.file("missing")).text(), "does not exist"));
-  CHECK(contains(import_mistake("mooncake", dir.path()).text(), "is a directory"));
-  CHECK(contains(import_mistake("weka", dir.path()).text(), "holds no WEKA trace"));
-  CHECK(contains(import_mistake("weka", dir.write("x.tar.xz", "garbage")).text(),
+  CHECK(contains(import_error("auto", dir.write("x", "hello")).text(), "of no known format"));
+  CHECK(contains(import_error("auto", dir.file("missing")).text(), "does not exist"));
+  CHECK(contains(import_error("mooncake", dir.path()).text(), "is a directory"));
+  CHECK(contains(import_error("weka", dir.path()).text(), "holds no WEKA trace"));
+  CHECK(contains(import_error("weka", dir.write("x.tar.xz", "garbage")).text(),
                  "cannot be read as an archive"));
 }
 

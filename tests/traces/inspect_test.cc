@@ -31,16 +31,16 @@ TEST_CASE("inspect: counts, percentiles and reuse of a trace small enough to che
                 "ids\":[1,2,3]}\n"
                 "{\"timestamp\":5,\"input_length\":600,\"output_length\":30,\"hash_ids\":[1,9]}\n"));
   CHECK(got["sessions"] == 2);
-  CHECK(got["calls"] == 3);
+  CHECK(got["requests"] == 3);
   CHECK(got["prompt_tokens"] == 3160);
   CHECK(got["distributions"]["output_tokens"]["p50"] == 20);
-  CHECK(got["distributions"]["calls_per_session"]["max"] == 2);
+  CHECK(got["distributions"]["requests_per_session"]["max"] == 2);
   CHECK(got["distributions"]["think_s"]["max"] == 2.0);
   // 7 blocks; new in their session: 1 2 3, 1 9; new in the trace: 1 2 3 9.
   CHECK(got["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(1 - 5.0 / 7));
   CHECK(got["ideal_reuse"]["in_trace"].get<double>() == doctest::Approx(1 - 4.0 / 7));
   CHECK(got["provenance"]["wait_time"]["recorded"] == 1.0);
-  CHECK(got["windows"][0]["calls_that_fit"] == 1.0);
+  CHECK(got["windows"][0]["requests_that_fit"] == 1.0);
 }
 
 TEST_CASE("inspect: token ids are compared across sessions, and spans within one") {
@@ -79,10 +79,10 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   for (int i = 0; i < 5; ++i) {
     v1::Node& node = *session.add_nodes();
     node.set_agent(i == 1 || i == 2 ? 1 : 0);
-    v1::LlmCall& call = *node.mutable_llm();
-    call.set_prompt_tokens(i == 2 || i == 4 ? 1000 : 100);
-    call.set_recorded_at_ns(starts[i]);
-    call.set_recorded_service_ns(5);
+    v1::LlmRequest& request = *node.mutable_llm();
+    request.set_prompt_tokens(i == 2 || i == 4 ? 1000 : 100);
+    request.set_recorded_at_ns(starts[i]);
+    request.set_recorded_service_ns(5);
     if (i == 0) continue;
     v1::Dep& dep = *node.add_deps();
     dep.set_node(i == 3 ? 0u : static_cast<uint32_t>(i - 1));
@@ -95,7 +95,7 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   }
   v1::TraceHeader header;
   header.set_schema_version(kTraceSchemaVersion);
-  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
+  header.set_request_arrivals(v1::ARR_CLOSED_LOOP);
   const auto cut = [&](CutOptions options) {
     KeepAll all;
     TraceCut filter(options, &all);
@@ -111,8 +111,8 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   REQUIRE(after.deps_size() == 2);
   CHECK(after.deps(1).node() == 1);
   CHECK(after.deps(1).delay_ns() == 7 + 10);  // node 1 ended at 15, node 2 at 25
-  CHECK(cut({.window_tokens = 500, .head_calls_min = 3}).empty());
-  CHECK(cut({.calls_max = 2})[0].nodes_size() == 2);
+  CHECK(cut({.window_tokens = 500, .head_requests_min = 3}).empty());
+  CHECK(cut({.requests_max = 2})[0].nodes_size() == 2);
   CHECK(cut({.until_ns = 50})[0].nodes_size() == 3);
   const auto opaque = cut({.opaque_sub_agents = true});
   REQUIRE(opaque[0].nodes_size() == 4);
@@ -120,7 +120,7 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   CHECK(opaque[0].nodes(2).deps(1).node() == 1);
 }
 
-TEST_CASE("cut: limits on sessions and calls hold for the whole trace") {
+TEST_CASE("cut: limits on sessions and requests hold for the whole trace") {
   const Folder dir;
   std::string rows;
   for (int i = 0; i < 10; ++i)
@@ -135,6 +135,6 @@ TEST_CASE("cut: limits on sessions and calls hold for the whole trace") {
   };
   CHECK(count({}) == 10);
   CHECK(count({.sessions_max = 4}) == 4);
-  CHECK(count({.calls_max = 7}) == 7);
+  CHECK(count({.requests_max = 7}) == 7);
   CHECK(count({.until_ns = 3'000'000}) == 3);
 }

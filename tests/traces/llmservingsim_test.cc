@@ -13,10 +13,10 @@ TEST_CASE("LLMServingSim: flat rows carry their token ids") {
           R"({"input_toks":3,"output_toks":2,"arrival_time_ns":7,"input_tok_ids":[5,6,7],"output_tok_ids":[8,9]})"));
   const v1::Session& session = all.sessions.at(0);
   CHECK(session.arrival_at_ns() == 7);
-  REQUIRE(session.arena_size() == 2);
-  CHECK(session.arena(0).token_ids_size() == 3);
-  CHECK(session.arena(1).token_ids(1) == 9);
-  CHECK(session.arena(0).scope() == v1::SCOPE_GLOBAL);
+  REQUIRE(session.spans_size() == 2);
+  CHECK(session.spans(0).token_ids_size() == 3);
+  CHECK(session.spans(1).token_ids(1) == 9);
+  CHECK(session.spans(0).scope() == v1::SCOPE_GLOBAL);
 }
 
 TEST_CASE("LLMServingSim: sub_requests are a chain with tools between, and share what they repeat") {
@@ -36,8 +36,8 @@ TEST_CASE("LLMServingSim: sub_requests are a chain with tools between, and share
   CHECK(session.nodes(3).deps(0).kind() == v1::DEP_DATA);
   const auto& second = session.nodes(2).llm().prompt();
   REQUIRE(second.size() == 3);
-  CHECK(second[1].first() == 1);  // the first call's output
-  CHECK(session.arena(static_cast<int>(second[2].first())).tokens() == 1);
+  CHECK(second[1].first() == 1);  // the first request's output
+  CHECK(session.spans(static_cast<int>(second[2].first())).tokens() == 1);
   const auto& third = session.nodes(3).llm().prompt();
   REQUIRE(third.size() == 2);
   CHECK(third[1].keep_tokens() == 1);
@@ -51,7 +51,7 @@ TEST_CASE("LLMServingSim: the real file has 300 requests and every token id") {
   uint64_t prompt = 0, ids = 0;
   for (const v1::Session& session : all.sessions) {
     prompt += session.nodes(0).llm().prompt_tokens();
-    ids += static_cast<uint64_t>(session.arena(0).token_ids_size());
+    ids += static_cast<uint64_t>(session.spans(0).token_ids_size());
   }
   CHECK(ids == prompt);
 }
@@ -59,7 +59,7 @@ TEST_CASE("LLMServingSim: the real file has 300 requests and every token id") {
 TEST_CASE("LLMServingSim: bad rows are named") {
   const Folder dir;
   const auto said = [&](const std::string& row) {
-    return import_mistake("llmservingsim", dir.write("l", row)).text();
+    return import_error("llmservingsim", dir.write("l", row)).text();
   };
   CHECK(contains(said(R"({"input_toks":3,"output_toks":1,"arrival_time_ns":0,"input_tok_ids":[1]})"),
                  "l:1: \"input_tok_ids\" has 1 ids for 3 tokens"));

@@ -30,17 +30,17 @@ std::vector<json> rows_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("Mooncake: rows are open-loop sessions of one call; aliases and blank lines are read") {
+TEST_CASE("Mooncake: rows are open-loop sessions of one request; aliases and blank lines are read") {
   const Folder dir;
   const KeepAll all = imported("auto", dir.write("m.jsonl", kTwo));
   REQUIRE(all.sessions.size() == 2);
   CHECK(all.head.block_tokens() == 512);
   CHECK(all.head.tail_block_hashed());
   CHECK(all.sessions[1].arrival_at_ns() == 2'500'500'000);
-  const v1::LlmCall& call = all.sessions[1].nodes(0).llm();
-  CHECK(call.prompt_tokens() == 1500);
-  CHECK(call.output_tokens() == 7);
-  CHECK(decode_key(call.prompt_key()).value() ==
+  const v1::LlmRequest& request = all.sessions[1].nodes(0).llm();
+  CHECK(request.prompt_tokens() == 1500);
+  CHECK(request.output_tokens() == 7);
+  CHECK(decode_key(request.prompt_key()).value() ==
         IdRuns{{0, 2, v1::SCOPE_DATASET}, {5, 1, v1::SCOPE_DATASET}});
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused, 
   const Folder dir;
   const auto path =
       dir.write("m.jsonl", R"({"timestamp":0,"input_length":513,"output_length":1,"hash_ids":[1,2,3]})");
-  CHECK(contains(import_mistake("mooncake", path).text(), "m.jsonl:1: 3 hash ids for 513 tokens"));
+  CHECK(contains(import_error("mooncake", path).text(), "m.jsonl:1: 3 hash ids for 513 tokens"));
   ImportOptions options;
   options.block_tokens = 256;
   CHECK(imported("mooncake", path, options).sessions.size() == 1);
@@ -74,10 +74,11 @@ TEST_CASE("Mooncake: rows of one session_id wait for each other, by delay or by 
   CHECK(a.nodes(1).llm().think_ns() == 1'500'000'000);
   CHECK(a.nodes(1).deps(0).kind() == v1::DEP_DATA);
   CHECK(a.nodes(2).deps(0).kind() == v1::DEP_CONTROL);  // other ids: the prompt was rewritten
-  CHECK(marked(a.nodes(2), v1::LlmCall::kThinkNsFieldNumber) == v1::UNKNOWN);  // after a call without a stamp
+  CHECK(marked(a.nodes(2), v1::LlmRequest::kThinkNsFieldNumber) ==
+        v1::UNKNOWN);  // after a request without a stamp
   const v1::Node& b = all.sessions[1].nodes(1);
   CHECK(b.llm().think_ns() == 60'000'000'000 - estimated_service_ns(512, 10));
-  CHECK(marked(b, v1::LlmCall::kThinkNsFieldNumber) == v1::ESTIMATED);
+  CHECK(marked(b, v1::LlmRequest::kThinkNsFieldNumber) == v1::ESTIMATED);
 }
 
 TEST_CASE("trap 10: batched stamps are found, and jitter spreads each batch without leaving it") {
@@ -194,7 +195,7 @@ TEST_CASE(
 TEST_CASE("Mooncake: bad rows are named by line") {
   const Folder dir;
   const auto said = [&](const std::string& text) {
-    return import_mistake("mooncake", dir.write("m", text)).text();
+    return import_error("mooncake", dir.write("m", text)).text();
   };
   CHECK(contains(said(""), "holds no rows"));
   CHECK(contains(said("{}"), "m:1: has no \"output_length\""));

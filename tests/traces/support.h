@@ -83,8 +83,7 @@ inline KeepAll imported(const std::string& format, const std::string& path, Impo
   return all;
 }
 
-inline Mistake import_mistake(const std::string& format, const std::string& path,
-                              ImportOptions options = {}) {
+inline Error import_error(const std::string& format, const std::string& path, ImportOptions options = {}) {
   KeepAll all;
   const auto good = import_trace(format, path, options, &all);
   REQUIRE(!good.has_value());
@@ -107,7 +106,7 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// When each call would be released if everything before it took as long as recorded, against when it
+// When each request would be released if everything before it took as long as recorded, against when it
 // was: one step at a time (predecessors at their recorded ends).
 struct StepError {
   int node;

@@ -13,22 +13,22 @@
 namespace kvtwin::testing {
 
 struct WekaAcceptance {
-  size_t sessions = 0, calls = 0, calls_equal = 0, agents = 0;
-  size_t with_spans = 0;         // calls whose prompt has spans: their sums were checked
+  size_t sessions = 0, requests = 0, requests_equal = 0, agents = 0;
+  size_t with_spans = 0;         // requests whose prompt has spans: their sums were checked
   std::vector<int64_t> step_ns;  // (4): release minus recorded issue time
   std::vector<double> drift;     // end of the session, all steps replayed one after another
 };
 
-// All calls of a file, in order, with their ids put back as runs.
-inline void list_calls(const CompactJson& document, const nlohmann::json& requests,
-                       std::vector<std::pair<nlohmann::json, IdRuns>>* out, size_t* agents) {
+// All requests of a file, in order, with their ids put back as runs.
+inline void list_requests(const CompactJson& document, const nlohmann::json& requests,
+                          std::vector<std::pair<nlohmann::json, IdRuns>>* out, size_t* agents) {
   for (const nlohmann::json& request : requests) {
     if (request.contains("requests")) {
       ++*agents;
       nlohmann::json own = request;
       own.erase("requests");
       out->emplace_back(own, IdRuns{});
-      list_calls(document, request["requests"], out, agents);
+      list_requests(document, request["requests"], out, agents);
       continue;
     }
     nlohmann::json fields = request;
@@ -75,16 +75,16 @@ inline WekaAcceptance accept_weka(const std::string& path) {
     const CompactJson& source = sources.at(session.id());
     std::vector<std::pair<nlohmann::json, IdRuns>> before, after;
     size_t agents = 0;
-    list_calls(source, source.tree["requests"], &before, &got.agents);
-    list_calls(back, back.tree["requests"], &after, &agents);
+    list_requests(source, source.tree["requests"], &before, &got.agents);
+    list_requests(back, back.tree["requests"], &after, &agents);
     REQUIRE(before.size() == after.size());
     for (size_t i = 0; i < before.size(); ++i) {
       const bool is_agent = before[i].first.contains("agent_id");
       if (is_agent)
         CHECK(before[i].first == after[i].first);
       else
-        got.calls_equal += before[i] == after[i];
-      got.calls += !is_agent;
+        got.requests_equal += before[i] == after[i];
+      got.requests += !is_agent;
     }
     nlohmann::json head = source.tree, head_back = back.tree;
     head.erase("requests");

@@ -8,8 +8,8 @@ TEST_CASE("WEKA sample: six real sessions come back field by field, keep all rul
   KVT_NEED_DATA(path, "weka-claude-code/sample");
   const WekaAcceptance got = accept_weka(path);
   CHECK(got.sessions == 6);
-  CHECK(got.calls == 1219);
-  CHECK(got.calls_equal == got.calls);
+  CHECK(got.requests == 1219);
+  CHECK(got.requests_equal == got.requests);
   CHECK(percentile(got.step_ns, 0.01) >= -1'000'000'000);
   CHECK(percentile(got.step_ns, 0.99) <= 1'000'000'000);
 }

@@ -20,7 +20,7 @@ json ids(int from, int count) {
   return out;
 }
 
-json call(double t, int in, int out, json hash_ids, double api, double think) {
+json request(double t, int in, int out, json hash_ids, double api, double think) {
   json made = {{"t", t},
                {"type", "n"},
                {"model", "m"},
@@ -64,12 +64,12 @@ json trace(const std::string& id, json requests, int tool_tokens = 128, int syst
 // A main agent that waits for two sub-agents at once: they end at 50 s and 90 s.
 json with_subagents() {
   return trace("t",
-               json::array({call(0, 640, 30, ids(1, 10), 10.0, 0.0),
+               json::array({request(0, 640, 30, ids(1, 10), 10.0, 0.0),
                             subagent(50.0, 39000,
-                                     json::array({call(0, 128, 9, ids(500, 2), 20.0, 0.0),
-                                                  call(25, 192, 9, ids(500, 3), 10.0, 5.0)})),
-                            subagent(90.0, 79000, json::array({call(0, 128, 9, ids(500, 2), 70.0, 0.0)})),
-                            call(100.0, 704, 30, ids(1, 11), 5.0, 90.0)}));
+                                     json::array({request(0, 128, 9, ids(500, 2), 20.0, 0.0),
+                                                  request(25, 192, 9, ids(500, 3), 10.0, 5.0)})),
+                            subagent(90.0, 79000, json::array({request(0, 128, 9, ids(500, 2), 70.0, 0.0)})),
+                            request(100.0, 704, 30, ids(1, 11), 5.0, 90.0)}));
 }
 
 KeepAll import_json(const json& tree, ImportOptions options = {}) {
@@ -77,13 +77,13 @@ KeepAll import_json(const json& tree, ImportOptions options = {}) {
   return imported("weka", dir.write("t.json", tree.dump()), options);
 }
 
-const v1::LlmCall& llm(const KeepAll& all, int node, size_t session = 0) {
+const v1::LlmRequest& llm(const KeepAll& all, int node, size_t session = 0) {
   return all.sessions.at(session).nodes(node).llm();
 }
 
 }  // namespace
 
-TEST_CASE("trap 1: a WEKA sub-agent's t is its end, and its calls count from its start") {
+TEST_CASE("trap 1: a WEKA sub-agent's t is its end, and its requests count from its start") {
   const KeepAll all = import_json(with_subagents());
   CHECK(llm(all, 1).recorded_at_ns() == 11 * kS);  // 50 - 39
   CHECK(llm(all, 2).recorded_at_ns() == 36 * kS);  // 25 after that
@@ -96,9 +96,9 @@ TEST_CASE("trap 1: a WEKA sub-agent's t is its end, and its calls count from its
 TEST_CASE("trap 2: the parent's think time after sub-agents loses their wall time") {
   const KeepAll all = import_json(with_subagents());
   const v1::Node& node = all.sessions[0].nodes(4);
-  // Recorded: 90 s after the call's end at 10. The later sub-agent ended at 90: 10 s remain.
+  // Recorded: 90 s after the request's end at 10. The later sub-agent ended at 90: 10 s remain.
   CHECK(node.llm().think_ns() == 10 * kS);
-  CHECK(marked(node, v1::LlmCall::kThinkNsFieldNumber) == v1::DERIVED);
+  CHECK(marked(node, v1::LlmRequest::kThinkNsFieldNumber) == v1::DERIVED);
   REQUIRE(node.deps_size() == 3);
   CHECK(node.deps(1).kind() == v1::DEP_JOIN);
   CHECK(node.deps(1).node() == 2);
@@ -120,30 +120,29 @@ TEST_CASE("trap 2: a sub-agent launched in the background is not waited for") {
 }
 
 TEST_CASE("trap 3: WEKA ids cover floor(in/64) blocks; one more is refused") {
-  const KeepAll all = import_json(trace("t", json::array({call(0, 129, 1, ids(1, 2), 1, 0)})));
+  const KeepAll all = import_json(trace("t", json::array({request(0, 129, 1, ids(1, 2), 1, 0)})));
   CHECK(!all.head.tail_block_hashed());
   CHECK(blocks_in(decode_key(llm(all, 0).prompt_key()).value()) == 2);
   const Folder dir;
-  const json bad = trace("t", json::array({call(0, 129, 1, ids(1, 3), 1, 0)}));
-  CHECK(
-      contains(import_mistake("weka", dir.write("t.json", bad.dump())).text(), "3 block ids for 129 tokens"));
+  const json bad = trace("t", json::array({request(0, 129, 1, ids(1, 3), 1, 0)}));
+  CHECK(contains(import_error("weka", dir.write("t.json", bad.dump())).text(), "3 block ids for 129 tokens"));
 }
 
-TEST_CASE("trap 4: after a call without api_time the wait is the gap less an estimated service") {
+TEST_CASE("trap 4: after a request without api_time the wait is the gap less an estimated service") {
   // The recorded think time, 50 s, is longer than the whole gap of 40 s.
-  const KeepAll all = import_json(
-      trace("t", json::array({call(0, 64, 674, ids(1, 1), -1, 0), call(40, 128, 1, ids(1, 2), 1, 50)})));
+  const KeepAll all = import_json(trace(
+      "t", json::array({request(0, 64, 674, ids(1, 1), -1, 0), request(40, 128, 1, ids(1, 2), 1, 50)})));
   const int64_t service = estimated_service_ns(64, 674);  // 1.26 + 10 s and a little
   CHECK(service > 11 * kS);
   CHECK(llm(all, 0).recorded_service_ns() == service);
-  CHECK(marked(all.sessions[0].nodes(0), v1::LlmCall::kRecordedServiceNsFieldNumber) == v1::ESTIMATED);
+  CHECK(marked(all.sessions[0].nodes(0), v1::LlmRequest::kRecordedServiceNsFieldNumber) == v1::ESTIMATED);
   CHECK(llm(all, 1).think_ns() == 40 * kS - service);
-  CHECK(marked(all.sessions[0].nodes(1), v1::LlmCall::kThinkNsFieldNumber) == v1::ESTIMATED);
+  CHECK(marked(all.sessions[0].nodes(1), v1::LlmRequest::kThinkNsFieldNumber) == v1::ESTIMATED);
 }
 
 TEST_CASE("trap 4: an estimated service never reaches beyond what happened next") {
-  const KeepAll all = import_json(
-      trace("t", json::array({call(0, 64, 6740, ids(1, 1), -1, 0), call(3, 128, 1, ids(1, 2), 1, 50)})));
+  const KeepAll all = import_json(trace(
+      "t", json::array({request(0, 64, 6740, ids(1, 1), -1, 0), request(3, 128, 1, ids(1, 2), 1, 50)})));
   CHECK(llm(all, 0).recorded_service_ns() == 3 * kS);
   CHECK(llm(all, 1).think_ns() == 0);
 }
@@ -153,7 +152,7 @@ TEST_CASE("trap 5: WEKA ids hold within a session, and sharing a prefix is a cho
   std::filesystem::create_directory(dir.file("in"));
   for (const auto& [name, tool, system] : {std::tuple{"a", 128, 64}, {"b", 128, 64}, {"c", 64, 64}}) {
     const json requests =
-        json::array({call(0, 640, 1, ids(1, 10), 1, 0), call(9, 704, 2 + tool, ids(1, 11), 1, 8)});
+        json::array({request(0, 640, 1, ids(1, 10), 1, 0), request(9, 704, 2 + tool, ids(1, 11), 1, 8)});
     dir.write(std::string("in/") + name + ".json", trace(name, requests, tool, system).dump());
   }
   const auto keys = [&](PrefixSharing sharing) {
@@ -181,9 +180,9 @@ TEST_CASE("trap 5: WEKA ids hold within a session, and sharing a prefix is a cho
 TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
   const Folder dir;
   std::filesystem::create_directory(dir.file("in"));
-  dir.write("in/a.json", trace("a", json::array({call(0, 64, 1, ids(1, 1), 1, 0)})).dump());
-  dir.write("in/b.json", trace("b", json::array({call(0, 64, 1, ids(1, 1), 1, 0)})).dump());
-  dir.write("in/c.json", trace("c", json::array({call(0, 64, 2, ids(1, 1), 1, 0)})).dump());
+  dir.write("in/a.json", trace("a", json::array({request(0, 64, 1, ids(1, 1), 1, 0)})).dump());
+  dir.write("in/b.json", trace("b", json::array({request(0, 64, 1, ids(1, 1), 1, 0)})).dump());
+  dir.write("in/c.json", trace("c", json::array({request(0, 64, 2, ids(1, 1), 1, 0)})).dump());
   std::vector<std::string> notes;
   ImportOptions options;
   options.notes = &notes;
@@ -199,16 +198,16 @@ TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
 }
 
 TEST_CASE("WEKA spans: roles follow the ids, and every prompt sums up") {
-  // Call 1 continues call 0; call 2 goes back to its first 5 blocks (a compaction).
+  // Call 1 continues request 0; request 2 goes back to its first 5 blocks (a compaction).
   const KeepAll all = import_json(
-      trace("t", json::array({call(0, 640, 30, ids(1, 10), 1, 0), call(9, 704, 30, ids(1, 11), 1, 8),
-                              call(19, 448, 30, json::array({1, 2, 3, 4, 5, 90, 91}), 1, 8)})));
+      trace("t", json::array({request(0, 640, 30, ids(1, 10), 1, 0), request(9, 704, 30, ids(1, 11), 1, 8),
+                              request(19, 448, 30, json::array({1, 2, 3, 4, 5, 90, 91}), 1, 8)})));
   const v1::Session& session = all.sessions[0];
   const auto roles = [&](const auto& runs) {
     std::string out;
     for (const auto& run : runs) {
       for (uint32_t i = 0; i < run.count(); ++i) {
-        const auto& span = session.arena(static_cast<int>(run.first() + i));
+        const auto& span = session.spans(static_cast<int>(run.first() + i));
         const uint32_t kept =
             i + 1 == run.count() && run.keep_tokens() != 0 ? run.keep_tokens() : span.tokens();
         out += v1::Role_Name(span.role()) + "=" + std::to_string(kept) + " ";
@@ -225,8 +224,8 @@ TEST_CASE("WEKA spans: roles follow the ids, and every prompt sums up") {
 }
 
 TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is left out of it") {
-  const KeepAll all = import_json(
-      trace("t", json::array({call(0, 640, 30, ids(1, 10), 1, 0), call(9, 660, 30, ids(1, 10), 1, 8)})));
+  const KeepAll all = import_json(trace(
+      "t", json::array({request(0, 640, 30, ids(1, 10), 1, 0), request(9, 660, 30, ids(1, 10), 1, 8)})));
   const auto& prompt = llm(all, 1).prompt();
   REQUIRE(prompt.size() == 2);
   CHECK(prompt[1].first() == 3);  // span 2 is the reasoning
@@ -236,7 +235,7 @@ TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is left 
 TEST_CASE("WEKA: wrong fields are named, with file and place") {
   const Folder dir;
   const auto said = [&](const json& tree) {
-    return import_mistake("weka", dir.write("t.json", tree.dump())).text();
+    return import_error("weka", dir.write("t.json", tree.dump())).text();
   };
   json tree = with_subagents();
   tree["requests"][1]["requests"][1]["in"] = -5;
@@ -254,10 +253,10 @@ TEST_CASE("WEKA: wrong fields are named, with file and place") {
   CHECK(contains(said(tree), "\"requests\" is 7"));
 }
 
-TEST_CASE("WEKA export: every field comes back, sub-agents and estimated calls included") {
+TEST_CASE("WEKA export: every field comes back, sub-agents and estimated requests included") {
   json tree = with_subagents();
-  tree["requests"].push_back(call(200, 768, 3, ids(1, 12), -1, -1));
-  tree["requests"].push_back(call(300, 768, 3, ids(1, 12), 2, 99));
+  tree["requests"].push_back(request(200, 768, 3, ids(1, 12), -1, -1));
+  tree["requests"].push_back(request(300, 768, 3, ids(1, 12), 2, 99));
   tree["requests"][4]["ttft"] = 0.25;
   tree["requests"].push_back(subagent(400.0, 1500, json::array()));  // nothing recorded inside
   const Folder dir;

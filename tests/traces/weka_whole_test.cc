@@ -32,12 +32,12 @@ TEST_CASE("WEKA whole: 692 sessions import within 30 CPU-seconds and 500 MB") {
 #endif
 }
 
-TEST_CASE("WEKA whole: all 46,218 calls come back field by field, keep all rules, and replay in time") {
+TEST_CASE("WEKA whole: all 46,218 requests come back field by field, keep all rules, and replay in time") {
   KVT_NEED_DATA(path, "weka-claude-code/traces_710.tar.xz");
   WekaAcceptance got = accept_weka(path);
   CHECK(got.sessions == 692);
-  CHECK(got.calls == 46'218);
-  CHECK(got.calls_equal == 46'218);
+  CHECK(got.requests == 46'218);
+  CHECK(got.requests_equal == 46'218);
   CHECK(got.agents == 63);
   CHECK(got.with_spans == 46'218);
   MESSAGE("step error p1 " << percentile(got.step_ns, 0.01) << " ns, p99 " << percentile(got.step_ns, 0.99)
@@ -56,14 +56,15 @@ TEST_CASE("WEKA whole: inspect finds 96.3 % reuse, and cuts give the slices that
   REQUIRE(import_trace("weka", path, {}, &inspector).has_value());
   const auto got = inspector.json();
   CHECK(got["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(0.9626).epsilon(0.0005));
-  // TRACES 2.1 counts sessions whose head has at least 3 calls, and the calls of all heads.
+  // TRACES 2.1 counts sessions whose head has at least 3 requests, and the requests of all heads.
   const std::tuple<double, int, int> expected[] = {
       {0.059, 201, 1'992}, {0.25, 371, 8'517}, {0.72, 546, 25'021}, {0.93, 619, 42'223}};
   for (size_t i = 0; i < 4; ++i) {
     const auto& window = got["windows"][i];
-    CHECK(window["calls_that_fit"].get<double>() == doctest::Approx(std::get<0>(expected[i])).epsilon(0.01));
+    CHECK(window["requests_that_fit"].get<double>() ==
+          doctest::Approx(std::get<0>(expected[i])).epsilon(0.01));
     CHECK(window["sessions_with_head"] == std::get<1>(expected[i]));
-    CHECK(window["calls_in_all_heads"] == std::get<2>(expected[i]));
+    CHECK(window["requests_in_all_heads"] == std::get<2>(expected[i]));
   }
   const auto cut = [&](CutOptions options) {
     std::pair<int, int> count{0, 0};
@@ -77,7 +78,7 @@ TEST_CASE("WEKA whole: inspect finds 96.3 % reuse, and cuts give the slices that
     return count;
   };
   CHECK(cut({.window_tokens = 32'768, .opaque_sub_agents = true}) == std::pair{376, 1'992});
-  CHECK(cut({.window_tokens = 32'768, .head_calls_min = 3, .opaque_sub_agents = true}) ==
+  CHECK(cut({.window_tokens = 32'768, .head_requests_min = 3, .opaque_sub_agents = true}) ==
         std::pair{201, 1'761});
-  CHECK(cut({.window_tokens = 32'768, .head_calls_min = 3}) == std::pair{201, 1'826});
+  CHECK(cut({.window_tokens = 32'768, .head_requests_min = 3}) == std::pair{201, 1'826});
 }

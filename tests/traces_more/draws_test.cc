@@ -44,7 +44,7 @@ TEST_CASE("a table that starts at or below zero is interpolated in a straight li
 }
 
 TEST_CASE("exponential draws have the mean and the spread of an exponential distribution") {
-  const Dice dice(7, 1);
+  const SessionDraws dice(7, 1);
   double sum = 0, squares = 0;
   constexpr int kDraws = 20'000;
   for (uint64_t i = 0; i < kDraws; ++i) {
@@ -60,7 +60,7 @@ TEST_CASE("exponential draws have the mean and the spread of an exponential dist
 }
 
 TEST_CASE("a draw depends on its key and on nothing else") {
-  const Dice a(1, 2), b(1, 2), other(1, 3);
+  const SessionDraws a(1, 2), b(1, 2), other(1, 3);
   CHECK(a.bits(Field::kOne, 5) == b.bits(Field::kOne, 5));
   CHECK(a.bits(Field::kOne, 5) != a.bits(Field::kTwo, 5));
   CHECK(a.bits(Field::kOne, 5) != other.bits(Field::kOne, 5));

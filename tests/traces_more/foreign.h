@@ -33,13 +33,13 @@ class TempFile {
 
 using Import = Result<void> (*)(const std::string&, const ImportOptions&, TraceSink*);
 
-inline std::string mistake_of(Import import, const std::string& name, const std::string& bytes) {
+inline std::string error_of(Import import, const std::string& name, const std::string& bytes) {
   const TempFile file(name, bytes);
   Collect sink;
   return problem(import(file.path(), {}, &sink));
 }
 
-// Cuts and flips `good` in many ways: each must be read or end in a Mistake that says something. Returns how
+// Cuts and flips `good` in many ways: each must be read or end in an Error that says something. Returns how
 // many were refused.
 inline int hostile(Import import, const std::string& name, const std::string& good) {
   int refused = 0;

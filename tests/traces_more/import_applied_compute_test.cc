@@ -14,7 +14,7 @@ const std::string kRows =
     R"({"num_turns":1,"input_prompt_length":10,"assistant_response_length":[],"tool_call_output_length":[],"tool_call_latency":[],"final_assistant_response_length":5})"
     "\n";
 
-TEST_CASE("Applied Compute: one row is one session of calls and tools") {
+TEST_CASE("Applied Compute: one row is one session of requests and tools") {
   const TempFile file("ac.jsonl", kRows);
   Collect sink;
   REQUIRE(testing::problem(import_applied_compute(file.path(), {}, &sink)) == "");
@@ -35,7 +35,7 @@ TEST_CASE("Applied Compute: one row is one session of calls and tools") {
 
 TEST_CASE("Applied Compute: wrong rows are named by line") {
   const auto text_of = [](const std::string& bytes) {
-    const std::string text = testing::mistake_of(import_applied_compute, "bad.jsonl", bytes);
+    const std::string text = testing::error_of(import_applied_compute, "bad.jsonl", bytes);
     return text.substr(text.find("bad.jsonl") == std::string::npos ? 0 : text.find("bad.jsonl"));
   };
   const auto row = [](const std::string& turns, const std::string& prompt, const std::string& results) {
@@ -53,7 +53,7 @@ TEST_CASE("Applied Compute: wrong rows are named by line") {
   CHECK(text_of(row("2", "4294967295", "[1,2]")).find("tokens in one session; at most") != std::string::npos);
 }
 
-TEST_CASE("hostile Applied Compute files end in a Mistake or a sound trace, never in a crash") {
+TEST_CASE("hostile Applied Compute files end in an Error or a sound trace, never in a crash") {
   CHECK(testing::hostile(import_applied_compute, "hostile.jsonl", kRows) > 100);
 }
 

@@ -56,12 +56,12 @@ v1::Session claude_session(const std::string& bytes, std::vector<std::string>* n
 
 v1::Prov output_prov(const v1::Node& node) {
   for (const v1::ProvOverride& entry : node.prov()) {
-    if (entry.field() == v1::LlmCall::kOutputTokensFieldNumber) return entry.prov();
+    if (entry.field() == v1::LlmRequest::kOutputTokensFieldNumber) return entry.prov();
   }
   return v1::RECORDED;
 }
 
-const std::string kTwoCalls =
+const std::string kTwoRequests =
     line("user", 1, "u1", "", said("please fix it")) +
     line("assistant", 3, "a1", "u1", answer("m1", text(390), 3, 1'000, 2)) +
     line("assistant", 5, "a2", "a1", answer("m1", use("t1", "Bash", R"({"command":"ls"})"), 3, 1'000, 2)) +
@@ -70,18 +70,18 @@ const std::string kTwoCalls =
 
 TEST_CASE("trap 8: output tokens are estimated from the text where the log kept the stream's first usage") {
   std::vector<std::string> notes;
-  const v1::Session session = claude_session(kTwoCalls, &notes);
+  const v1::Session session = claude_session(kTwoRequests, &notes);
   const v1::Node& first = session.nodes(0);
   // 390 characters of text make 100 tokens; Bash{"command":"ls"} has 20 characters: 6.
   CHECK(first.llm().output_tokens() == 106);
   CHECK(output_prov(first) == v1::ESTIMATED);
   REQUIRE(!notes.empty());
-  CHECK(notes[0].starts_with("2 calls have output tokens estimated"));
+  CHECK(notes[0].starts_with("2 requests have output tokens estimated"));
 }
 
-TEST_CASE("trap 8: the records of one message are one call, and its usage counts once") {
-  const v1::Session session = claude_session(kTwoCalls);
-  REQUIRE(session.nodes_size() == 3);  // call, tool, call
+TEST_CASE("trap 8: the records of one message are one request, and its usage counts once") {
+  const v1::Session session = claude_session(kTwoRequests);
+  REQUIRE(session.nodes_size() == 3);  // request, tool, request
   CHECK(session.nodes(0).llm().prompt_tokens() == 3 + 1'000 + 7);
   CHECK(session.nodes(2).llm().prompt_tokens() == 5 + 1'500 + 7);
   CHECK(session.nodes(2).llm().recorded_cache_read_tokens() == 1'500);
@@ -95,8 +95,8 @@ TEST_CASE("an output that fits its text is taken as recorded") {
   CHECK(output_prov(session.nodes(0)) == v1::RECORDED);
 }
 
-TEST_CASE("times: a call starts at the record before it, a tool runs from its emission to its result") {
-  const v1::Session session = claude_session(kTwoCalls);
+TEST_CASE("times: a request starts at the record before it, a tool runs from its emission to its result") {
+  const v1::Session session = claude_session(kTwoRequests);
   const int64_t second = 1'000'000'000;
   CHECK(session.arrival_at_ns() == 0);
   CHECK(session.nodes(0).llm().recorded_at_ns() == 0);
@@ -123,13 +123,13 @@ TEST_CASE("a tool that was emitted before its message ended starts at its output
 
 TEST_CASE(
     "spans: instructions are what the first prompt has beyond what was said, later growth is shared out") {
-  const v1::Session session = claude_session(kTwoCalls);
-  CHECK(session.arena(0).role() == v1::INST);
-  CHECK(session.arena(0).tokens() == 1'010 - 4);  // "please fix it": 13 characters
-  CHECK(session.arena(0).prov(0).prov() == v1::DERIVED);
-  CHECK(session.arena(1).role() == v1::USER);
-  CHECK(session.arena(1).query_span());
-  const v1::Span& obs = session.arena(static_cast<int>(session.nodes(1).tool().result_span()) - 1);
+  const v1::Session session = claude_session(kTwoRequests);
+  CHECK(session.spans(0).role() == v1::INST);
+  CHECK(session.spans(0).tokens() == 1'010 - 4);  // "please fix it": 13 characters
+  CHECK(session.spans(0).prov(0).prov() == v1::DERIVED);
+  CHECK(session.spans(1).role() == v1::USER);
+  CHECK(session.spans(1).query_span());
+  const v1::Span& obs = session.spans(static_cast<int>(session.nodes(1).tool().result_span()) - 1);
   CHECK(obs.role() == v1::OBS);
   CHECK(obs.tokens() == 1'512 - 1'010 - 106);
   CHECK(obs.tool() == session.nodes(1).tool().tool());
@@ -149,7 +149,7 @@ TEST_CASE("reasoning leaves the history when the log's prompts say so, and stays
     bool listed = false;
     for (const v1::SpanRun& run : session.nodes(1).llm().prompt()) {
       for (uint32_t i = run.first(); i < run.first() + run.count(); ++i) {
-        listed = listed || session.arena(static_cast<int>(i)).role() == v1::REASONING;
+        listed = listed || session.spans(static_cast<int>(i)).role() == v1::REASONING;
       }
     }
     CHECK(listed == !stripped);
@@ -172,7 +172,7 @@ TEST_CASE("a sub-agent with a log spawns and joins, and its tool keeps only the 
   const v1::Session session = claude_session(log);
   REQUIRE(session.agents_size() == 2);
   CHECK(session.agents(1).kind() == "Explore");
-  REQUIRE(session.nodes_size() == 6);  // call; spawned call, its tool, its call; Task; call
+  REQUIRE(session.nodes_size() == 6);  // request; spawned request, its tool, its request; Task; request
   CHECK(session.nodes(1).agent() == 1);
   CHECK(session.nodes(1).deps(0).kind() == v1::DEP_SPAWN);
   CHECK(session.nodes(1).deps(0).delay_ns() == 1'000'000'000);
@@ -196,7 +196,7 @@ TEST_CASE("a sub-agent without a log is opaque") {
   CHECK(session.nodes(1).opaque().duration_ns() == 8'000'000'000);
   CHECK(session.nodes(1).opaque().total_tokens() == 39'427);
   CHECK(session.nodes(1).opaque().tool_uses() == 27);
-  CHECK(session.arena(static_cast<int>(session.nodes(1).opaque().result_span()) - 1).role() == v1::OBS);
+  CHECK(session.spans(static_cast<int>(session.nodes(1).opaque().result_span()) - 1).role() == v1::OBS);
 }
 
 TEST_CASE("a compaction starts a new prompt behind the instructions; a \"summary\" record is only a title") {
@@ -204,46 +204,46 @@ TEST_CASE("a compaction starts a new prompt behind the instructions; a \"summary
   const std::string log =
       R"({"type":"summary","summary":"Old talk","leafUuid":"zz"})"
       "\n" +
-      kTwoCalls + line("user", 20, "u5", "", R"("isCompactSummary":true,)" + said(std::string(390, 's'))) +
+      kTwoRequests + line("user", 20, "u5", "", R"("isCompactSummary":true,)" + said(std::string(390, 's'))) +
       line("assistant", 25, "a5", "u5", answer("m3", text(39), 6, 1'200, 10));
   const v1::Session session = claude_session(log, &notes);
-  const v1::LlmCall& last = session.nodes(session.nodes_size() - 1).llm();
+  const v1::LlmRequest& last = session.nodes(session.nodes_size() - 1).llm();
   CHECK(last.prompt_tokens() == 1'213);
   REQUIRE(last.prompt_size() == 2);
   CHECK(last.prompt(0).first() == 0);
   CHECK(last.prompt(0).count() == 1);
-  CHECK(session.arena(static_cast<int>(last.prompt(1).first())).tokens() == 1'213 - 1'006);
+  CHECK(session.spans(static_cast<int>(last.prompt(1).first())).tokens() == 1'213 - 1'006);
   CHECK(notes.back().starts_with("1 \"summary\" records"));
 }
 
 TEST_CASE("a prompt that shrank for no logged reason keeps the recorded size") {
-  const std::string log = kTwoCalls + line("user", 20, "u5", "a3", said(std::string(39, 's'))) +
+  const std::string log = kTwoRequests + line("user", 20, "u5", "a3", said(std::string(39, 's'))) +
                           line("assistant", 25, "a5", "u5", answer("m3", text(39), 3, 590, 10));
   const v1::Session session = claude_session(log);
-  const v1::LlmCall& last = session.nodes(session.nodes_size() - 1).llm();
+  const v1::LlmRequest& last = session.nodes(session.nodes_size() - 1).llm();
   CHECK(last.prompt_tokens() == 600);
   CHECK(last.prompt(0).keep_tokens() == 590);
 }
 
-TEST_CASE("an API error is a failed call without output") {
+TEST_CASE("an API error is a failed request without output") {
   const std::string error =
       R"("isApiErrorMessage":true,"message":{"id":"e1","model":"<synthetic>","content":[{"type":"text","text":"API Error: 500"}],"usage":{"input_tokens":0,"output_tokens":0}})";
-  const v1::Session session = claude_session(kTwoCalls + line("user", 20, "u5", "a3", said("more")) +
+  const v1::Session session = claude_session(kTwoRequests + line("user", 20, "u5", "a3", said("more")) +
                                              line("assistant", 25, "e", "u5", error));
   const v1::Node& node = session.nodes(session.nodes_size() - 1);
   CHECK(node.llm().status() == v1::ERROR);
   CHECK(node.llm().output_tokens() == 0);
   CHECK(node.llm().prompt_tokens() > 1'500);
-  CHECK(node.prov(0).field() == v1::LlmCall::kPromptTokensFieldNumber);
+  CHECK(node.prov(0).field() == v1::LlmRequest::kPromptTokensFieldNumber);
   CHECK(node.prov(0).prov() == v1::ESTIMATED);
 }
 
 TEST_CASE("wrong logs are named by file and line") {
   const auto text_of = [](const std::string& bytes) {
-    return testing::mistake_of(import_claude_code, "bad.jsonl", bytes);
+    return testing::error_of(import_claude_code, "bad.jsonl", bytes);
   };
-  CHECK(text_of("").find("no calls of Claude Code in it") != std::string::npos);
-  CHECK(text_of(kTwoCalls + "{\"type\":").find("bad.jsonl:6: ") != std::string::npos);
+  CHECK(text_of("").find("no requests of Claude Code in it") != std::string::npos);
+  CHECK(text_of(kTwoRequests + "{\"type\":").find("bad.jsonl:6: ") != std::string::npos);
   CHECK(text_of("[1,2]\n").find("is no object") != std::string::npos);
   CHECK(text_of(R"({"type":"user","timestamp":"yesterday"})")
             .find("timestamp \"yesterday\" is no time; 2026-") != std::string::npos);
@@ -252,9 +252,9 @@ TEST_CASE("wrong logs are named by file and line") {
             .find("\"input_tokens\" is -5") != std::string::npos);
 }
 
-TEST_CASE("hostile logs end in a Mistake or a sound trace, never in a crash") {
+TEST_CASE("hostile logs end in an Error or a sound trace, never in a crash") {
   const std::string task = use("t9", "Task", R"({"subagent_type":"Explore","prompt":"look around"})");
-  const std::string log = kTwoCalls + line("assistant", 13, "b1", "a3", answer("m4", task, 3, 1'600, 40)) +
+  const std::string log = kTwoRequests + line("assistant", 13, "b1", "a3", answer("m4", task, 3, 1'600, 40)) +
                           line("user", 14, "x1", "", said("look around"), true) +
                           line("assistant", 16, "x2", "x1", answer("n1", text(100), 3, 800, 15), true) +
                           line("user", 21, "u2", "b1", result("t9", 390));
@@ -264,7 +264,7 @@ TEST_CASE("hostile logs end in a Mistake or a sound trace, never in a crash") {
 // ---- the recorded corpora
 
 struct Corpus {
-  uint64_t sessions = 0, calls = 0, tools = 0, opaque = 0, spawned = 0, sub_calls = 0, early = 0,
+  uint64_t sessions = 0, requests = 0, tools = 0, opaque = 0, spawned = 0, sub_requests = 0, early = 0,
            estimated = 0;
   std::vector<double> step_errors_s;
   std::vector<uint32_t> prompts, outputs;
@@ -292,10 +292,10 @@ void one_step_errors(const v1::Session& session, std::vector<double>* errors) {
 void add(const v1::Session& session, Corpus* corpus) {
   corpus->sessions += 1;
   for (const v1::Node& node : session.nodes()) {
-    corpus->calls += node.has_llm();
+    corpus->requests += node.has_llm();
     corpus->tools += node.has_tool();
     corpus->opaque += node.has_opaque();
-    corpus->sub_calls += node.has_llm() && node.agent() > 0;
+    corpus->sub_requests += node.has_llm() && node.agent() > 0;
     for (const v1::Dep& dep : node.deps()) {
       corpus->spawned += dep.kind() == v1::DEP_SPAWN;
       corpus->early += node.has_tool() && dep.at_output_token() > 0;
@@ -309,12 +309,12 @@ void add(const v1::Session& session, Corpus* corpus) {
 }
 
 template <typename T>
-T at_share(std::vector<T> values, size_t per_mille) {
+T at_fraction(std::vector<T> values, size_t per_mille) {
   std::sort(values.begin(), values.end());
   return values[(values.size() - 1) * per_mille / 1'000];
 }
 
-TEST_CASE("AgentCgroup: every session, call and tool of the three corpora (TRACES 5)") {
+TEST_CASE("AgentCgroup: every session, request and tool of the three corpora (TRACES 5)") {
   const std::string path = testing::data_file("agentcgroup/raw_traces.tar.xz");
   if (path.empty()) {
     MESSAGE("skipped: no agentcgroup/raw_traces.tar.xz under KVTWIN_DATA");
@@ -338,35 +338,36 @@ TEST_CASE("AgentCgroup: every session, call and tool of the three corpora (TRACE
   }
   for (const std::string& sentence : notes) MESSAGE(sentence);
   for (const auto& [name, c] : corpora) {
-    MESSAGE(name << ": " << c.sessions << " sessions, " << c.calls << " calls (" << c.sub_calls
+    MESSAGE(name << ": " << c.sessions << " sessions, " << c.requests << " requests (" << c.sub_requests
                  << " of sub-agents), " << c.tools << " tools, " << c.opaque << " opaque, " << c.early
-                 << " early, " << c.estimated << " outputs estimated, prompt p50 " << at_share(c.prompts, 500)
-                 << ", output p50 " << at_share(c.outputs, 500) << ", one-step error p1 "
-                 << at_share(c.step_errors_s, 10) << " s p99 " << at_share(c.step_errors_s, 990) << " s");
-    CHECK(at_share(c.step_errors_s, 10) >= -0.02);
-    CHECK(at_share(c.step_errors_s, 990) <= 0.02);
+                 << " early, " << c.estimated << " outputs estimated, prompt p50 "
+                 << at_fraction(c.prompts, 500) << ", output p50 " << at_fraction(c.outputs, 500)
+                 << ", one-step error p1 " << at_fraction(c.step_errors_s, 10) << " s p99 "
+                 << at_fraction(c.step_errors_s, 990) << " s");
+    CHECK(at_fraction(c.step_errors_s, 10) >= -0.02);
+    CHECK(at_fraction(c.step_errors_s, 990) <= 0.02);
   }
   const Corpus &haiku = corpora["haiku"], &glm = corpora["GLM"], &batch = corpora["batch"];
   CHECK(haiku.sessions == 55);
-  CHECK(haiku.calls == 1'065);
+  CHECK(haiku.requests == 1'065);
   CHECK(haiku.tools + haiku.opaque == 1'151);
   CHECK(haiku.spawned == 15);
-  CHECK(haiku.sub_calls == 268);
+  CHECK(haiku.sub_requests == 268);
   CHECK(haiku.opaque ==
-        0);  // 15 of the 17 Task calls have logs; the arguments of two were garbled and failed
+        0);  // 15 of the 17 Task requests have logs; the arguments of two were garbled and failed
   CHECK(haiku.early == 153);
-  CHECK(at_share(haiku.prompts, 500) == doctest::Approx(29'243).epsilon(0.01));
+  CHECK(at_fraction(haiku.prompts, 500) == doctest::Approx(29'243).epsilon(0.01));
   CHECK(glm.sessions == 111);
-  CHECK(glm.calls == 5'643);
+  CHECK(glm.requests == 5'643);
   CHECK(glm.tools + glm.opaque == 6'473);
-  CHECK(at_share(glm.prompts, 500) == doctest::Approx(42'136).epsilon(0.01));
-  CHECK(at_share(glm.outputs, 500) == doctest::Approx(144).epsilon(0.02));
-  CHECK(static_cast<double>(glm.estimated) < 0.02 * static_cast<double>(glm.calls));
+  CHECK(at_fraction(glm.prompts, 500) == doctest::Approx(42'136).epsilon(0.01));
+  CHECK(at_fraction(glm.outputs, 500) == doctest::Approx(144).epsilon(0.02));
+  CHECK(static_cast<double>(glm.estimated) < 0.02 * static_cast<double>(glm.requests));
   CHECK(batch.sessions == 23);
-  CHECK(batch.calls == 1'296);
+  CHECK(batch.requests == 1'296);
   CHECK(batch.tools + batch.opaque == 1'287);
   CHECK(batch.opaque == 24);
-  CHECK(at_share(batch.prompts, 500) == doctest::Approx(43'563).epsilon(0.01));
+  CHECK(at_fraction(batch.prompts, 500) == doctest::Approx(43'563).epsilon(0.01));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST_CASE("trap 11: tool schemas, which the source leaves out, are an INST estim
   for (const v1::Session& session : trace.sessions) CHECK(session.nodes(0).llm().prompt(0).table() == 1);
 }
 
-TEST_CASE("messages become spans, calls and tools; times are synthesised and the header says so") {
+TEST_CASE("messages become spans, requests and tools; times are synthesised and the header says so") {
   const Collect trace = tau_bench_trace(kTwo);
   REQUIRE(trace.sessions.size() == 2);
   const v1::Session& first = trace.sessions[0];
@@ -55,8 +55,8 @@ TEST_CASE("messages become spans, calls and tools; times are synthesised and the
   CHECK(first.nodes(1).tool().duration_ns() >= 1'000'000);
   CHECK(first.nodes(1).tool().duration_ns() <= 50'000'000);
   CHECK(first.nodes(2).deps_size() == 2);
-  CHECK(first.arena(static_cast<int>(first.nodes(1).tool().call_span()) - 1).role() == v1::TOOL_CALL);
-  CHECK(first.arena(static_cast<int>(first.nodes(1).tool().result_span()) - 1).role() == v1::OBS);
+  CHECK(first.spans(static_cast<int>(first.nodes(1).tool().call_span()) - 1).role() == v1::TOOL_CALL);
+  CHECK(first.spans(static_cast<int>(first.nodes(1).tool().result_span()) - 1).role() == v1::OBS);
   const v1::Session& second = trace.sessions[1];
   CHECK(second.nodes(0).llm().think_ns() == 0);
   CHECK(second.nodes(1).llm().think_ns() >= 800'000'000);
@@ -75,7 +75,7 @@ TEST_CASE("the same file and seed give the same trace") {
 
 TEST_CASE("wrong tau-bench files are named by their place") {
   const auto text_of = [](const std::string& bytes) {
-    return testing::mistake_of(import_tau_bench, "bad.json", bytes);
+    return testing::error_of(import_tau_bench, "bad.json", bytes);
   };
   CHECK(text_of("{}") == "kvtwin_more_bad.json: {} is no list; a list of trajectories");
   CHECK(text_of("[]").find("no trajectories with an answer") != std::string::npos);
@@ -84,14 +84,15 @@ TEST_CASE("wrong tau-bench files are named by their place") {
   CHECK(text_of(kTwo.substr(0, 200)).find("kvtwin_more_bad.json: ") == 0);
 }
 
-TEST_CASE("hostile tau-bench files end in a Mistake or a sound trace, never in a crash") {
+TEST_CASE("hostile tau-bench files end in an Error or a sound trace, never in a crash") {
   CHECK(testing::hostile(import_tau_bench, "hostile.json", kTwo) > 100);
 }
 
-TEST_CASE("tau-bench: every session, call and tool of both sets (TRACES 5), near a real tokenizer's counts") {
+TEST_CASE(
+    "tau-bench: every session, request and tool of both sets (TRACES 5), near a real tokenizer's counts") {
   struct Set {
     const char* file;
-    uint64_t sessions, calls, tools;
+    uint64_t sessions, requests, tools;
     double prompt_p50;  // without schemas, TRACES 2
   };
   for (const Set& set : {Set{"gpt-4o-airline", 200, 2'454, 1'164, 2'413},
@@ -104,7 +105,7 @@ TEST_CASE("tau-bench: every session, call and tool of both sets (TRACES 5), near
     Collect sink;
     REQUIRE(testing::problem(import_tau_bench(path, {}, &sink)) == "");
     CHECK(sink.sessions.size() == set.sessions);
-    CHECK(sink.counts.llm_calls() == set.calls);
+    CHECK(sink.counts.llm_requests() == set.requests);
     CHECK(sink.counts.tool_calls() == set.tools);
     CHECK(sink.tables.size() == 1);
     std::set<std::string> ids;

@@ -44,7 +44,7 @@ Ids ids_of(const v1::Session& session, const google::protobuf::RepeatedPtrField<
   Ids out;
   for (const v1::SpanRun& run : runs) {
     for (uint32_t i = 0; i < run.count(); ++i) {
-      const v1::Span& span = session.arena(static_cast<int>(run.first() + i));
+      const v1::Span& span = session.spans(static_cast<int>(run.first() + i));
       out.insert(out.end(), span.token_ids().begin(), span.token_ids().end());
     }
   }
@@ -55,12 +55,12 @@ bool is_key(uint32_t id) { return id >= kKeyFirst && id < kKeyFirst + kKeys; }
 bool is_value(uint32_t id) { return id >= kValueFirst && id < kValueFirst + kValues; }
 
 // What a document binds, read from tokens alone, without knowing which task it is.
-struct Known {
+struct DocumentFacts {
   std::map<uint32_t, Ids> values, schemas;
   std::map<uint32_t, uint32_t> same;
 };
-Known read(const Ids& prompt) {
-  Known out;
+DocumentFacts read(const Ids& prompt) {
+  DocumentFacts out;
   for (size_t i = 0; i + 1 < prompt.size(); ++i) {
     if (prompt[i] == kSchema) {
       Ids& parameters = out.schemas[prompt[i + 1]];
@@ -75,13 +75,13 @@ Known read(const Ids& prompt) {
   return out;
 }
 
-Ids value_of(const Known& known, uint32_t key) {
+Ids value_of(const DocumentFacts& known, uint32_t key) {
   for (int hops = 0; hops < 8 && known.same.contains(key); ++hops) key = known.same.at(key);
   return known.values.contains(key) ? known.values.at(key) : Ids{};
 }
 
 Ids solve(const Ids& prompt) {
-  const Known known = read(prompt);
+  const DocumentFacts known = read(prompt);
   size_t user = prompt.size();
   while (prompt[user - 1] != kUser) --user;
   while (prompt[user] >= kWordFirst) ++user;  // talk
@@ -92,7 +92,7 @@ Ids solve(const Ids& prompt) {
     what = prompt.size() - static_cast<size_t>(asked - prompt.rbegin());
     verb = kAsk;
   }
-  Ids out = {verb == kUse || verb == kFetch ? kCall : kAssistant};
+  Ids out = {verb == kUse || verb == kFetch ? kRequest : kAssistant};
   if (verb == kAsk || verb == kAll) {
     const Ids value = value_of(known, prompt[what]);
     out.insert(out.end(), value.begin(), value.end());
@@ -123,16 +123,16 @@ TEST_CASE("make_task: every answer follows from the tokens of its prompt") {
       for (const v1::Session& session : kept.sessions) {
         REQUIRE(checker.session(session));
         // A list repeats facts; read() would take them twice.
-        uint32_t calls = 0;
+        uint32_t requests = 0;
         for (const v1::Node& node : session.nodes()) {
           if (!node.has_llm()) continue;
-          const v1::LlmCall& call = node.llm();
-          REQUIRE(call.prompt_tokens() + call.output_tokens() <= tokens);
+          const v1::LlmRequest& request = node.llm();
+          REQUIRE(request.prompt_tokens() + request.output_tokens() <= tokens);
           REQUIRE(node.extras_size() == 1);
           scored += node.extras(0).value_json().find("\"scored\":true") != std::string::npos;
-          if (session.workload() == "long_list" && calls++ > 0) continue;
+          if (session.workload() == "long_list" && requests++ > 0) continue;
           CAPTURE(session.id());
-          CHECK(ids_of(session, call.output()) == solve(ids_of(session, call.prompt())));
+          CHECK(ids_of(session, request.output()) == solve(ids_of(session, request.prompt())));
         }
       }
       CHECK(scored >= kept.sessions.size());
@@ -154,14 +154,14 @@ TEST_CASE("make_task: the same options give the same bytes, the splits and seeds
   CHECK(bytes(made(options)) == bytes(made(options)));
   std::set<Ids> seen;
   for (const v1::Session& session : made(options).sessions) {
-    for (const v1::Span& span : session.arena()) {
+    for (const v1::Span& span : session.spans()) {
       if (span.tokens() > 40) seen.insert({span.token_ids().begin(), span.token_ids().end()});
     }
   }
   CHECK(seen.size() >= 20);
   for (const TaskOptions& different : {train, other}) {
     for (const v1::Session& session : made(different).sessions) {
-      for (const v1::Span& span : session.arena())
+      for (const v1::Span& span : session.spans())
         CHECK_FALSE(seen.contains({span.token_ids().begin(), span.token_ids().end()}));
     }
   }
@@ -170,7 +170,7 @@ TEST_CASE("make_task: the same options give the same bytes, the splits and seeds
 TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" has none of it") {
   const auto questions = [](const v1::Session& session) {
     std::vector<uint32_t> keys;
-    for (const v1::Span& span : session.arena()) {
+    for (const v1::Span& span : session.spans()) {
       if (span.role() == v1::USER && span.token_ids_size() == 3 && span.token_ids(1) == kAsk)
         keys.push_back(span.token_ids(2));
     }
@@ -199,7 +199,7 @@ TEST_CASE("make_task: roles, tools and turns are the trace's") {
   const Kept kept = made({.task = "old_result", .sessions = 5, .seed = 1});
   for (const v1::Session& session : kept.sessions) {
     std::set<v1::Role> roles;
-    for (const v1::Span& span : session.arena()) roles.insert(span.role());
+    for (const v1::Span& span : session.spans()) roles.insert(span.role());
     CHECK(roles == std::set<v1::Role>{v1::INST, v1::USER, v1::ASSISTANT, v1::TOOL_CALL, v1::OBS});
     const auto called = std::count_if(session.nodes().begin(), session.nodes().end(),
                                       [](const v1::Node& node) { return node.has_tool(); });
@@ -209,16 +209,17 @@ TEST_CASE("make_task: roles, tools and turns are the trace's") {
 
 TEST_CASE("make_task: what cannot be made is said") {
   Kept kept;
-  const auto wrong = [&](TaskOptions options) {
+  const auto problem = [&](TaskOptions options) {
     const Result<void> made = make_task(options, &kept);
     REQUIRE_FALSE(made);
     return made.error().text();
   };
-  CHECK(wrong({.task = "nedle", .sessions = 1}).find("needle") != std::string::npos);
-  CHECK(wrong({.task = "needle", .split = "dev", .sessions = 1}).find("train or test") != std::string::npos);
-  CHECK(wrong({.task = "needle", .sessions = 0}).find("--sessions: is 0") != std::string::npos);
-  CHECK(wrong({.task = "needle", .sessions = 1, .tokens = 95}).find("96 to 8192") != std::string::npos);
-  CHECK(wrong({.task = "needle", .sessions = 1, .questions = 65}).find("1 to 64") != std::string::npos);
+  CHECK(problem({.task = "nedle", .sessions = 1}).find("needle") != std::string::npos);
+  CHECK(problem({.task = "needle", .split = "dev", .sessions = 1}).find("train or test") !=
+        std::string::npos);
+  CHECK(problem({.task = "needle", .sessions = 0}).find("--sessions: is 0") != std::string::npos);
+  CHECK(problem({.task = "needle", .sessions = 1, .tokens = 95}).find("96 to 8192") != std::string::npos);
+  CHECK(problem({.task = "needle", .sessions = 1, .questions = 65}).find("1 to 64") != std::string::npos);
 }
 
 }  // namespace

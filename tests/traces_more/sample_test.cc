@@ -23,7 +23,7 @@ const std::string kSample = testing::source_dir() + "/traces/data/coding_agents_
 const SynthOptions kRecipe = {"coding-agent-like",
                               24,
                               1,
-                              {{"calls_max", "28"},
+                              {{"requests_max", "28"},
                                {"window_tokens", "65536"},
                                {"share_groups", "2"},
                                {"subagents_per_mille", "25"},
@@ -53,8 +53,8 @@ TEST_CASE("the shipped sample is small, and has tools, sub-agents, early starts 
   REQUIRE(testing::problem(read_trace(kSample, &sample)) == "");
   CHECK(bytes_of(kSample).size() < 400'000);
   CHECK(sample.sessions.size() == 24);
-  CHECK(sample.counts.llm_calls() >= 550);
-  CHECK(sample.counts.llm_calls() <= 750);
+  CHECK(sample.counts.llm_requests() >= 550);
+  CHECK(sample.counts.llm_requests() <= 750);
   size_t agents = 0, early = 0;
   for (const v1::Session& session : sample.sessions) {
     agents += static_cast<size_t>(session.agents_size()) - 1;
@@ -62,8 +62,8 @@ TEST_CASE("the shipped sample is small, and has tools, sub-agents, early starts 
       for (const v1::Dep& dep : node.deps()) early += dep.at_output_token() > 0;
     }
   }
-  MESSAGE("sample: " << sample.counts.llm_calls() << " calls, " << sample.counts.tool_calls() << " tools, "
-                     << agents << " sub-agents, " << early << " early starts, "
+  MESSAGE("sample: " << sample.counts.llm_requests() << " requests, " << sample.counts.tool_calls()
+                     << " tools, " << agents << " sub-agents, " << early << " early starts, "
                      << sample.counts.prompt_tokens() << " prompt and " << sample.counts.output_tokens()
                      << " output tokens, " << bytes_of(kSample).size() << " bytes");
   CHECK(agents >= 8);

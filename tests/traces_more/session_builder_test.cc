@@ -29,24 +29,25 @@ TEST_CASE("an agent thread makes a session that passes every check") {
   main.say({.role = v1::INST, .tokens = 40});
   main.say({.role = v1::USER, .tokens = 10});
   std::vector<Piece> made;
-  main.call({{.role = v1::ASSISTANT, .tokens = 5}, {.role = v1::TOOL_CALL, .tokens = 7, .tool = 1}}, &made);
+  main.request({{.role = v1::ASSISTANT, .tokens = 5}, {.role = v1::TOOL_CALL, .tokens = 7, .tool = 1}},
+               &made);
   main.tool(1, made[1], {.tokens = 20}, 1'000, 12);
   AgentThread helper(&session, session.add_agent("helper", "explore", 0));
   helper.say({.role = v1::INST, .tokens = 30});
-  helper.wait_for(main.last_call(), v1::DEP_SPAWN, 500, 5);
-  helper.call({{.role = v1::ASSISTANT, .tokens = 9}});
-  main.wait_for(helper.last_call(), v1::DEP_JOIN);
+  helper.wait_for(main.last_request(), v1::DEP_SPAWN, 500, 5);
+  helper.request({{.role = v1::ASSISTANT, .tokens = 9}});
+  main.wait_for(helper.last_request(), v1::DEP_JOIN);
   main.think_ns = 77;
-  const uint32_t last = main.call({{.role = v1::ASSISTANT, .tokens = 3}});
+  const uint32_t last = main.request({{.role = v1::ASSISTANT, .tokens = 3}});
   const v1::Session done = session.take();
 
   testing::Collect sink;
   REQUIRE(sink.header(header_with_blocks(16)));
   CHECK(testing::problem(sink.session(done)) == "");
-  const v1::LlmCall& call = done.nodes(static_cast<int>(last)).llm();
-  CHECK(call.prompt_tokens() == 40 + 10 + 12 + 20);
-  CHECK(call.think_ns() == 77);
-  CHECK(call.prompt_size() == 1);  // the arena has nothing between main's spans until the helper speaks
+  const v1::LlmRequest& request = done.nodes(static_cast<int>(last)).llm();
+  CHECK(request.prompt_tokens() == 40 + 10 + 12 + 20);
+  CHECK(request.think_ns() == 77);
+  CHECK(request.prompt_size() == 1);  // the arena has nothing between main's spans until the helper speaks
   REQUIRE(done.nodes(static_cast<int>(last)).deps_size() == 3);
   CHECK(done.nodes(static_cast<int>(last)).deps(0).kind() == v1::DEP_DATA);
   CHECK(done.nodes(static_cast<int>(last)).deps(1).node() == 1);

@@ -19,28 +19,28 @@ testing::Collect made(const SynthOptions& options) {
   return sink;
 }
 
-std::vector<const v1::LlmCall*> calls_of(const testing::Collect& trace) {
-  std::vector<const v1::LlmCall*> calls;
+std::vector<const v1::LlmRequest*> requests_of(const testing::Collect& trace) {
+  std::vector<const v1::LlmRequest*> requests;
   for (const v1::Session& session : trace.sessions) {
     for (const v1::Node& node : session.nodes()) {
-      if (node.has_llm()) calls.push_back(&node.llm());
+      if (node.has_llm()) requests.push_back(&node.llm());
     }
   }
-  return calls;
+  return requests;
 }
 
 template <typename Get>
-double mean(const std::vector<const v1::LlmCall*>& calls, Get get) {
+double mean(const std::vector<const v1::LlmRequest*>& requests, Get get) {
   double sum = 0;
-  for (const v1::LlmCall* call : calls) sum += static_cast<double>(get(*call));
-  return sum / static_cast<double>(calls.size());
+  for (const v1::LlmRequest* request : requests) sum += static_cast<double>(get(*request));
+  return sum / static_cast<double>(requests.size());
 }
 
 double prompt_mean(const testing::Collect& trace) {
-  return mean(calls_of(trace), [](const v1::LlmCall& call) { return call.prompt_tokens(); });
+  return mean(requests_of(trace), [](const v1::LlmRequest& request) { return request.prompt_tokens(); });
 }
 double output_mean(const testing::Collect& trace) {
-  return mean(calls_of(trace), [](const v1::LlmCall& call) { return call.output_tokens(); });
+  return mean(requests_of(trace), [](const v1::LlmRequest& request) { return request.output_tokens(); });
 }
 
 template <typename T>
@@ -175,7 +175,7 @@ TEST_CASE("bcp-like: a dozen look-ups, a question that is marked, nothing is eve
       CHECK(node.llm().prompt_tokens() > before);
       before = node.llm().prompt_tokens();
     }
-    CHECK(session.arena(0).query_span());
+    CHECK(session.spans(0).query_span());
   }
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("osworld-like: near TriAxialKV's mean prefill of 11,000 and decode of 
       int images = 0;
       for (const v1::SpanRun& run : node.llm().prompt()) {
         for (uint32_t i = 0; run.table() == 0 && i < run.count(); ++i) {
-          images += session.arena(static_cast<int>(run.first() + i)).modality() == v1::IMAGE;
+          images += session.spans(static_cast<int>(run.first() + i)).modality() == v1::IMAGE;
         }
       }
       CHECK(images >= 1);
@@ -227,7 +227,7 @@ TEST_CASE("bfcl-memory-like: dialogues fill what the questions of the same tenan
 TEST_CASE("reasoning: six outputs in ten run into the limit, as the recorded ones did") {
   const testing::Collect trace = made({"reasoning", 1'000, 1, {}});
   size_t cut = 0;
-  for (const v1::LlmCall* call : calls_of(trace)) cut += call->stop_reason() == "length";
+  for (const v1::LlmRequest* request : requests_of(trace)) cut += request->stop_reason() == "length";
   CHECK(static_cast<double>(cut) == doctest::Approx(630).epsilon(0.06));
   CHECK(output_mean(trace) == doctest::Approx(12'610).epsilon(0.03));  // 353,085 tokens in 28 outputs
 }
@@ -246,26 +246,26 @@ TEST_CASE("coding-agent-like: has the percentiles of the recordings (TRACES 2.1)
       if (node.agent() != 0) continue;
       if (node.has_tool()) longest_tool = std::max(longest_tool, node.tool().duration_ns());
       if (!node.has_llm()) continue;
-      const v1::LlmCall& call = node.llm();
-      const Result<IdRuns> runs = decode_key(call.prompt_key());
+      const v1::LlmRequest& request = node.llm();
+      const Result<IdRuns> runs = decode_key(request.prompt_key());
       REQUIRE(runs);
       if (count++ > 0) {
         const uint64_t common = common_blocks(before, *runs);
         ++steps;
         resets += common < blocks_in(before) ? 1 : 0;
-        new_tokens.push_back(call.prompt_tokens() - static_cast<uint32_t>(common * 64));
-        if (longest_tool > 0) tool_gaps.push_back((longest_tool + call.think_ns()) / 1'000'000);
+        new_tokens.push_back(request.prompt_tokens() - static_cast<uint32_t>(common * 64));
+        if (longest_tool > 0) tool_gaps.push_back((longest_tool + request.think_ns()) / 1'000'000);
       }
-      outputs.push_back(call.output_tokens());
+      outputs.push_back(request.output_tokens());
       before = *runs;
-      before_tokens = call.prompt_tokens();
+      before_tokens = request.prompt_tokens();
       longest_tool = 0;
     }
     CHECK(before_tokens > 0);
     counts.push_back(count);
   }
   MESSAGE("coding-agent-like, 600 sessions: first prompt p50 "
-          << percentile(firsts, 50) << " p90 " << percentile(firsts, 90) << ", calls p50 "
+          << percentile(firsts, 50) << " p90 " << percentile(firsts, 90) << ", requests p50 "
           << percentile(counts, 50) << ", output p50 " << percentile(outputs, 50) << " p90 "
           << percentile(outputs, 90) << ", uncached p50 " << percentile(new_tokens, 50) << " p90 "
           << percentile(new_tokens, 90) << " p99 " << percentile(new_tokens, 99) << ", tool gap p50 "
@@ -315,8 +315,8 @@ TEST_CASE("coding-agent-like: sub-agents spawn, some of them before their messag
 TEST_CASE("coding-agent-like: a window is never passed, the context is compacted instead") {
   const testing::Collect trace =
       made({"coding-agent-like", 60, 4, {{"window_tokens", "40000"}, {"subagents_per_mille", "30"}}});
-  for (const v1::LlmCall* call : calls_of(trace))
-    CHECK(call->prompt_tokens() + call->output_tokens() <= 40'000);
+  for (const v1::LlmRequest* request : requests_of(trace))
+    CHECK(request->prompt_tokens() + request->output_tokens() <= 40'000);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ function dots(runs: Run[], first: Run, shown: [string, string][]): EChartsCoreOp
   };
 }
 
-// "limits.calls_max" -> "256", of a resolved scenario: one field or brace a line. Repeated fields are listed.
+// "limits.requests_max" -> "256", of a resolved scenario: one field or brace a line. Repeated fields are listed.
 function flatten(textproto: string): Map<string, string> {
   const out = new Map<string, string>();
   const path: string[] = [];

@@ -7,10 +7,10 @@ export interface Series {
   mean: number[];
 }
 
-// Little-endian, base64; all columns have one value per call.
-export interface CallColumns {
+// Little-endian, base64; all columns have one value per request.
+export interface RequestColumns {
   count: number;
-  of: number; // calls of the run; more than count if they were thinned out
+  of: number; // requests of the run; more than count if they were thinned out
   ready_s: string; // float64
   queue_s: string; // float32, like the next ones: ready to admitted, to the first token, to the end
   ttft_s: string;
@@ -22,13 +22,13 @@ export interface CallColumns {
   agent?: string; // uint16, of the session; 0 the first
 }
 
-// What sessions did between calls; one value per tool.
+// What sessions did between requests; one value per tool.
 export interface ToolColumns {
   count: number;
   released_s: string; // float64
   taken_s: string; // float32
   agent: string; // uint16
-  inner: string; // uint8; 1: an agent whose calls nobody recorded
+  inner: string; // uint8; 1: an agent whose requests nobody recorded
   session: string; // uint32
 }
 
@@ -55,7 +55,7 @@ export interface Run {
   notes: string[];
   memory: { name: string; bytes: number }[];
   series: Series[];
-  calls: CallColumns;
+  requests: RequestColumns;
   tools?: ToolColumns;
   sessions: string[];
   heads?: Heads;
@@ -109,7 +109,7 @@ export interface QualityRow {
   accuracy_high?: number;
   kv_bytes_mean: number;
   kv_read_bytes_mean?: number;
-  kv_share?: number;
+  kv_fraction?: number;
   simulated_tokens_per_s?: number | null;
   simulated_load?: string | null;
 }
@@ -139,7 +139,7 @@ export interface Report {
   qualities: Evidence<QualityRow[]>[];
 }
 
-export interface Calls {
+export interface Requests {
   count: number;
   ready: Float64Array;
   queue: Float32Array;
@@ -180,8 +180,8 @@ function unpackTools(columns: ToolColumns | undefined): Tools {
   };
 }
 
-export function unpack(run: Run): Calls {
-  const columns = run.calls;
+export function unpack(run: Run): Requests {
+  const columns = run.requests;
   return {
     count: columns.count,
     ready: new Float64Array(bytes(columns.ready_s)),
@@ -198,9 +198,9 @@ export function unpack(run: Run): Calls {
 }
 
 // Seconds per output token after the first; NaN where there is only one.
-export function tpot(calls: Calls, i: number): number {
-  const more = (calls.output[i] ?? 0) - 1;
-  return more > 0 ? ((calls.e2e[i] ?? 0) - (calls.ttft[i] ?? 0)) / more : NaN;
+export function tpot(requests: Requests, i: number): number {
+  const more = (requests.output[i] ?? 0) - 1;
+  return more > 0 ? ((requests.e2e[i] ?? 0) - (requests.ttft[i] ?? 0)) / more : NaN;
 }
 
 export function readReport(): Report {
@@ -208,9 +208,9 @@ export function readReport(): Report {
   return JSON.parse(text) as Report;
 }
 
-// The value below which `share` of the ascending `sorted` lies: nearest rank.
-export function quantile(sorted: Float64Array, share: number): number {
+// The value below which `fraction` of the ascending `sorted` lies: nearest rank.
+export function quantile(sorted: Float64Array, fraction: number): number {
   if (sorted.length === 0) return NaN;
-  const rank = Math.ceil(share * sorted.length) - 1;
+  const rank = Math.ceil(fraction * sorted.length) - 1;
   return sorted[Math.min(Math.max(rank, 0), sorted.length - 1)] ?? NaN;
 }

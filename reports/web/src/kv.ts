@@ -22,7 +22,7 @@ export function heads(runs: Run[]): void {
     const all = run.heads;
     if (!all) continue;
     const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
-    const share = 1 - sum(all.needed) / Math.max(sum(all.held), 1e-9);
+    const fraction = 1 - sum(all.needed) / Math.max(sum(all.held), 1e-9);
     let view = 0;
     let redraw = () => {};
     choose(into, `${run.name}:`, kViews.map((one) => one.name), (index) => {

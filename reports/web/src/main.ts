@@ -28,8 +28,8 @@ function provenance(report: Report): void {
   into.append(element("p", `This page: ${report.command} (kvtwin ${report.version})`));
   for (const run of report.runs) {
     const details = document.createElement("details");
-    const world = run.summary["world"] ?? "";
-    details.append(element("summary", `${run.name}: world ${world}, seed ${run.summary["seed"]}, inputs ${run.summary["inputs"]}, decisions ${run.summary["decisions"]}`));
+    const backend = run.summary["backend"] ?? "";
+    details.append(element("summary", `${run.name}: backend ${backend}, seed ${run.summary["seed"]}, inputs ${run.summary["inputs"]}, decisions ${run.summary["decisions"]}`));
     details.append(element("p", `kvtwin run scenario.resolved.textproto, as it lies in ${run.dir}:`));
     details.append(element("pre", run.scenario));
     into.append(details);
@@ -38,16 +38,16 @@ function provenance(report: Report): void {
 
 const report = readReport();
 if (report.runs.length > 0) {
-  const calls = unpackAll(report.runs);
+  const requests = unpackAll(report.runs);
   overview(report.runs);
   comparison(report.runs);
-  latencies(report.runs, calls);
-  overRun(report.runs, calls);
+  latencies(report.runs, requests);
+  overRun(report.runs, requests);
   transfers(report.runs);
   attribution(report.runs);
   memory(report.runs);
   heads(report.runs);
-  gantt(report.runs, calls);
+  gantt(report.runs, requests);
 }
 sweeps(report.sweeps);
 validations(report.validations);

@@ -36,7 +36,7 @@ function axis<T extends object>(one: T): T {
   };
 }
 
-const kNothing = "Nothing to draw: no finished call says this.";
+const kNothing = "Nothing to draw: no finished request says this.";
 
 function draw(chart: ECharts, option: () => EChartsCoreOption): void {
   const all: EChartsCoreOption = { ...base(), ...option() };
@@ -163,7 +163,7 @@ export function choose(into: HTMLElement, label: string, options: string[], chan
 }
 
 // 0.0803 -> "8.03 %".
-export function share(value: number | string | undefined): string {
+export function fraction(value: number | string | undefined): string {
   return typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, 3)}\u00a0%` : "–";
 }
 

@@ -4,15 +4,15 @@ import type { EChartsCoreOption } from "echarts/core";
 
 import type { Evidence, QualityRow } from "./data.js";
 import { errorBar, kEncode } from "./error_bars.js";
-import { choose, colours, isDark, number, plot, section, share, symbols, table } from "./page.js";
+import { choose, colours, isDark, number, plot, section, fraction, symbols, table } from "./page.js";
 
 const simulated = (row: QualityRow) => row.simulated_tokens_per_s ?? 0;
 
-// Left: what is kept, which is how many calls fit. Right: the throughput of a load that was simulated with the policy
+// Left: what is kept, which is how many requests fit. Right: the throughput of a load that was simulated with the policy
 // set; where none was, what a token reads, which is how fast they decode.
 function sidesOf(rows: QualityRow[]): { name: string; type: string; of: (row: QualityRow) => number }[] {
   return [
-    { name: "KV kept for a call, MB", type: "log", of: (row) => row.kv_bytes_mean / 1e6 },
+    { name: "KV kept for a request, MB", type: "log", of: (row) => row.kv_bytes_mean / 1e6 },
     rows.some((row) => simulated(row) > 0)
       ? { name: "output tokens/s, simulated", type: "value", of: simulated }
       : { name: "KV read for a token, MB", type: "log", of: (row) => (row.kv_read_bytes_mean ?? row.kv_bytes_mean) / 1e6 },
@@ -92,7 +92,7 @@ function front(all: Mean[]): EChartsCoreOption {
   const best = all.filter((one) => !beaten(one, all)).sort((a, b) => a.kept - b.kept);
   const rest = all.filter((one) => beaten(one, all));
   const sides = [
-    { name: "KV kept for a call, MB", type: "log", of: (one: Mean) => one.kept },
+    { name: "KV kept for a request, MB", type: "log", of: (one: Mean) => one.kept },
     { name: "output tokens/s, simulated", type: "value", of: (one: Mean) => one.speed },
   ];
   const series = sides.flatMap((side, axis) => {
@@ -152,13 +152,13 @@ function drawTable(into: HTMLElement, dir: string, rows: QualityRow[], tasks: st
 function said(row: QualityRow | undefined): string {
   if (!row) return "–";
   const range = row.accuracy_low !== undefined && row.accuracy_high !== undefined;
-  return share(row.accuracy) + (range ? ` [${(100 * (row.accuracy_low ?? 0)).toFixed(0)} ${(100 * (row.accuracy_high ?? 0)).toFixed(0)}]` : "");
+  return fraction(row.accuracy) + (range ? ` [${(100 * (row.accuracy_low ?? 0)).toFixed(0)} ${(100 * (row.accuracy_high ?? 0)).toFixed(0)}]` : "");
 }
 
 export function qualities(all: Evidence<QualityRow[]>[]): void {
   const drawn = all.filter(({ data }) => data.some((row) => !row.refused));
   if (drawn.length === 0) return;
-  const into = section("quality", "Quality", "Share of right answers, on real values: by the bytes of KV that a call keeps (how many calls fit), and by the throughput of a load that was simulated with the same policies (output tokens/s), or, where none was, the bytes that a token reads (how fast they decode). Bars are 95 % intervals.");
+  const into = section("quality", "Quality", "Fraction of right answers, on real values: by the bytes of KV that a request keeps (how many requests fit), and by the throughput of a load that was simulated with the same policies (output tokens/s), or, where none was, the bytes that a token reads (how fast they decode). Bars are 95 % intervals.");
   for (const { dir, data } of drawn) {
     const rows = data.filter((row) => !row.refused);
     const tasks = [...new Set(rows.map((row) => row.task))];

@@ -1,12 +1,12 @@
 // Sections about one or several runs: overview, latencies, what happened over time, where time went.
 
-import { quantile, tpot, unpack, type Calls, type Run } from "./data.js";
-import { choose, number, plot, section, share, table } from "./page.js";
+import { quantile, tpot, unpack, type Requests, type Run } from "./data.js";
+import { choose, number, plot, section, fraction, table } from "./page.js";
 import { kMoved } from "./transfers.js";
 
 const kOverview: [string, string, string][] = [
-  ["calls_finished", "calls finished", ""],
-  ["elapsed_s", "from the first call to the end", "s"],
+  ["requests_finished", "requests finished", ""],
+  ["elapsed_s", "from the first request to the end", "s"],
   ["output_tokens_per_s", "output tokens a second", ""],
   ["usd_per_million_output_tokens", "price of a million output tokens", "$"],
   ["ttft_p50_ms", "TTFT median", "ms"],
@@ -39,8 +39,8 @@ export function overview(runs: Run[]): void {
       ...runs.map((run) => said(run, key, unit === "%")),
     ]);
   rows.push(["prefix reuse at first admission", ...runs.map(reuse)]);
-  rows.push(["step time from", ...runs.map((run) => shares(run, "cost"))]);
-  rows.push(["tokens from", ...runs.map((run) => shares(run, "input"))]);
+  rows.push(["step time from", ...runs.map((run) => fractions(run, "cost"))]);
+  rows.push(["tokens from", ...runs.map((run) => fractions(run, "input"))]);
   table(into, "The runs side by side", ["", ...runs.map((run) => run.name)], rows);
   for (const run of runs) {
     for (const note of run.notes) into.append(Object.assign(document.createElement("p"), { textContent: `${run.name}: ${note}` }));
@@ -48,9 +48,9 @@ export function overview(runs: Run[]): void {
 }
 
 // What a real server's files do not say is 0 in a result, and nothing here.
-function said(run: Run, key: string, isShare: boolean): string {
-  if (run.summary["world"] === "measured" && Number(run.summary[key]) === 0) return "–";
-  return isShare ? share(run.summary[key]) : number(run.summary[key]);
+function said(run: Run, key: string, isFraction: boolean): string {
+  if (run.summary["backend"] === "measured" && Number(run.summary[key]) === 0) return "–";
+  return isFraction ? fraction(run.summary[key]) : number(run.summary[key]);
 }
 
 function reuse(run: Run): string {
@@ -60,42 +60,42 @@ function reuse(run: Run): string {
 }
 
 // "92 % measured, 8 % roofline".
-function shares(run: Run, prefix: string): string {
+function fractions(run: Run, prefix: string): string {
   const parts = Object.entries(run.summary)
     .filter(([key, value]) => key.startsWith(`${prefix}_`) && Number(value) > 0)
     .sort((a, b) => Number(b[1]) - Number(a[1]));
   return parts.map(([key, value]) => `${(100 * Number(value)).toFixed(0)} % ${key.slice(prefix.length + 1)}`).join(", ") || "–";
 }
 
-type Measure = { name: string; unit: string; of: (calls: Calls, i: number) => number };
+type Measure = { name: string; unit: string; of: (requests: Requests, i: number) => number };
 const kMeasures: Measure[] = [
-  { name: "TTFT", unit: "s", of: (calls, i) => calls.ttft[i] ?? NaN },
+  { name: "TTFT", unit: "s", of: (requests, i) => requests.ttft[i] ?? NaN },
   { name: "TPOT", unit: "s", of: tpot },
-  { name: "Latency", unit: "s", of: (calls, i) => calls.e2e[i] ?? NaN },
+  { name: "Latency", unit: "s", of: (requests, i) => requests.e2e[i] ?? NaN },
 ];
 
-function sorted(calls: Calls, measure: Measure): Float64Array {
+function sorted(requests: Requests, measure: Measure): Float64Array {
   const values: number[] = [];
-  for (let i = 0; i < calls.count; ++i) {
-    const value = measure.of(calls, i);
+  for (let i = 0; i < requests.count; ++i) {
+    const value = measure.of(requests, i);
     if (Number.isFinite(value)) values.push(value);
   }
   return Float64Array.from(values).sort();
 }
 
-export function latencies(runs: Run[], all: Calls[]): void {
-  const into = section("latency", "Latency", "Share of finished calls that were at least so fast; and percentiles over time.");
+export function latencies(runs: Run[], all: Requests[]): void {
+  const into = section("latency", "Latency", "Fraction of finished requests that were at least so fast; and percentiles over time.");
   for (const measure of kMeasures) {
-    const values = all.map((calls) => sorted(calls, measure));
+    const values = all.map((requests) => sorted(requests, measure));
     plot(into, `${measure.name}: distribution`, () => ({
       xAxis: { type: "log", name: measure.unit, nameLocation: "middle", nameGap: 28 },
-      yAxis: { type: "value", min: 0, max: 1, name: "share of calls" },
+      yAxis: { type: "value", min: 0, max: 1, name: "fraction of requests" },
       series: runs.map((run, r) => ({ name: run.name, type: "line", showSymbol: false, data: distribution(values[r]) })),
     }));
   }
   runs.forEach((run, r) => {
-    const calls = all[r];
-    if (!calls || calls.count < kOverTimeCalls) return;
+    const requests = all[r];
+    if (!requests || requests.count < kOverTimeRequests) return;
     let measure = kMeasures[0];
     let redraw = () => {};
     choose(into, `${run.name}, percentiles over time of`, kMeasures.map((one) => one.name), (index) => {
@@ -110,57 +110,57 @@ export function latencies(runs: Run[], all: Calls[]): void {
         name: `P${part * 100}`,
         type: "line",
         showSymbol: false,
-        data: measure ? overTime(calls, measure, part) : [],
+        data: measure ? overTime(requests, measure, part) : [],
       })),
     }));
   });
 }
 
-// Fewer calls have no percentiles over time.
-const kOverTimeCalls = 100;
+// Fewer requests have no percentiles over time.
+const kOverTimeRequests = 100;
 
 // At most 400 points: more cannot be seen.
 function distribution(values: Float64Array | undefined): [number, number][] {
   if (!values || values.length === 0) return [];
   const out: [number, number][] = [];
   const steps = Math.min(values.length, 400);
-  // A line needs two points: all of the only call.
+  // A line needs two points: all of the only request.
   if (values.length === 1) return [[values[0] ?? 0, 0], [values[0] ?? 0, 1]];
   for (let i = 0; i < steps; ++i) {
-    const share = steps === 1 ? 1 : i / (steps - 1);
-    const value = quantile(values, Math.max(share, 1 / values.length));
-    if (value > 0) out.push([value, share]);
+    const fraction = steps === 1 ? 1 : i / (steps - 1);
+    const value = quantile(values, Math.max(fraction, 1 / values.length));
+    if (value > 0) out.push([value, fraction]);
   }
   return out;
 }
 
-function overTime(calls: Calls, measure: Measure, part: number): [number, number][] {
-  const order = Array.from({ length: calls.count }, (_, i) => i).sort((a, b) => (calls.ready[a] ?? 0) - (calls.ready[b] ?? 0));
-  const parts = Math.max(1, Math.min(120, Math.floor(calls.count / 20)));
+function overTime(requests: Requests, measure: Measure, part: number): [number, number][] {
+  const order = Array.from({ length: requests.count }, (_, i) => i).sort((a, b) => (requests.ready[a] ?? 0) - (requests.ready[b] ?? 0));
+  const parts = Math.max(1, Math.min(120, Math.floor(requests.count / 20)));
   const out: [number, number][] = [];
   for (let p = 0; p < parts; ++p) {
     const from = Math.floor((p * order.length) / parts);
     const to = Math.floor(((p + 1) * order.length) / parts);
     const here = order.slice(from, to);
-    const values = Float64Array.from(here, (i) => measure.of(calls, i)).filter((one) => Number.isFinite(one)).sort();
+    const values = Float64Array.from(here, (i) => measure.of(requests, i)).filter((one) => Number.isFinite(one)).sort();
     const value = quantile(values, part);
-    if (value > 0) out.push([calls.ready[here[0] ?? 0] ?? 0, value]);
+    if (value > 0) out.push([requests.ready[here[0] ?? 0] ?? 0, value]);
   }
   return out;
 }
 
-// Output tokens a second in equal pieces of the run, each call's tokens spread evenly from its first to its last.
-function throughput(calls: Calls): [number, number][] {
+// Output tokens a second in equal pieces of the run, each request's tokens spread evenly from its first to its last.
+function throughput(requests: Requests): [number, number][] {
   let end = 0;
-  for (let i = 0; i < calls.count; ++i) end = Math.max(end, (calls.ready[i] ?? 0) + (calls.e2e[i] ?? 0));
+  for (let i = 0; i < requests.count; ++i) end = Math.max(end, (requests.ready[i] ?? 0) + (requests.e2e[i] ?? 0));
   const width = end / kPieces || 1;
   const tokens = new Float64Array(kPieces);
-  for (let i = 0; i < calls.count; ++i) {
-    const from = (calls.ready[i] ?? 0) + (calls.ttft[i] ?? 0);
-    const to = Math.max((calls.ready[i] ?? 0) + (calls.e2e[i] ?? 0), from + 1e-9);
+  for (let i = 0; i < requests.count; ++i) {
+    const from = (requests.ready[i] ?? 0) + (requests.ttft[i] ?? 0);
+    const to = Math.max((requests.ready[i] ?? 0) + (requests.e2e[i] ?? 0), from + 1e-9);
     for (let p = Math.floor(from / width); p < kPieces && p * width < to; ++p) {
       const inside = Math.min(to, (p + 1) * width) - Math.max(from, p * width);
-      tokens[p] = (tokens[p] ?? 0) + ((calls.output[i] ?? 0) * inside) / (to - from);
+      tokens[p] = (tokens[p] ?? 0) + ((requests.output[i] ?? 0) * inside) / (to - from);
     }
   }
   return Array.from(tokens, (sum, p) => [p * width, sum / width]);
@@ -168,16 +168,16 @@ function throughput(calls: Calls): [number, number][] {
 
 const kPieces = 200;
 
-export function overRun(runs: Run[], all: Calls[]): void {
+export function overRun(runs: Run[], all: Requests[]): void {
   const into = section("time", "Over time", "Means over equal pieces of the run.");
-  if (all.some((calls) => calls.count > 0)) {
-    plot(into, "output tokens a second, each call's spread evenly over its decode", () => ({
+  if (all.some((requests) => requests.count > 0)) {
+    plot(into, "output tokens a second, each request's spread evenly over its decode", () => ({
       xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },
       yAxis: { type: "value", name: "tokens/s" },
       dataZoom: [{ type: "inside" }],
       series: runs.map((run, r) => {
-        const calls = all[r];
-        return { name: run.name, type: "line", step: "end", showSymbol: false, data: calls ? throughput(calls) : [] };
+        const requests = all[r];
+        return { name: run.name, type: "line", step: "end", showSymbol: false, data: requests ? throughput(requests) : [] };
       }),
     }), 220);
   }
@@ -209,7 +209,7 @@ export function overRun(runs: Run[], all: Calls[]): void {
 const kTimes = ["queue", "transfer", "prefill", "recompute", "decode", "host"];
 
 export function attribution(runs: Run[]): void {
-  const into = section("attribution", "Where time went", "Each call's latency, split to the nanosecond; shares of the sum over calls.");
+  const into = section("attribution", "Where time went", "Each request's latency, split to the nanosecond; shares of the sum over requests.");
   plot(into, "Attribution of latency", () => ({
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, confine: true },
     grid: { left: 160, right: 24, top: 40, bottom: 40 },
@@ -231,7 +231,7 @@ export function attribution(runs: Run[]): void {
     ...kTimes.map((time) => number(run.summary[`time_${time}_s`])),
     number(run.summary["time_latency_s"]),
   ]);
-  table(into, "Seconds, summed over calls", ["", ...kTimes, "latency"], rows);
+  table(into, "Seconds, summed over requests", ["", ...kTimes, "latency"], rows);
 }
 
 export function memory(runs: Run[]): void {
@@ -249,6 +249,6 @@ export function memory(runs: Run[]): void {
   );
 }
 
-export function unpackAll(runs: Run[]): Calls[] {
+export function unpackAll(runs: Run[]): Requests[] {
   return runs.map((run) => unpack(run));
 }

@@ -1,36 +1,36 @@
-// One session at a time: its calls as bars, from ready to the end, and the tools between them, in lanes that do
+// One session at a time: its requests as bars, from ready to the end, and the tools between them, in lanes that do
 // not overlap.
 
 import type { EChartsCoreOption } from "echarts/core";
-import type { Calls, Run } from "./data.js";
+import type { Requests, Run } from "./data.js";
 import { choose, colours, plot, section } from "./page.js";
 
-// A piece of a lane: of a call its queue, prefill or decode; a tool; an agent nobody looked into.
+// A piece of a lane: of a request its queue, prefill or decode; a tool; an agent nobody looked into.
 interface Piece {
   phase: number;
-  value: [number, number, number, number]; // lane, from, to, call or tool
+  value: [number, number, number, number]; // lane, from, to, request or tool
 }
 
 const kPhases = ["queue", "prefill", "decode", "tool", "agent without a record"];
 const kToolPhase = 3;
 
-export function gantt(runs: Run[], all: Calls[]): void {
-  const into = section("sessions", "Sessions", "Calls and tools of one agent session; each agent in lanes of its own. Gaps are thinking.");
+export function gantt(runs: Run[], all: Requests[]): void {
+  const into = section("sessions", "Sessions", "Requests and tools of one agent session; each agent in lanes of its own. Gaps are thinking.");
   runs.forEach((run, r) => {
-    const calls = all[r];
-    if (!calls || run.sessions.length === 0) return;
-    const callsOf = bySession(calls.session, calls.count, run.sessions.length);
-    const toolsOf = bySession(calls.tools.session, calls.tools.count, run.sessions.length);
-    const order = callsOf.map((_, i) => i).filter((i) => (callsOf[i]?.length ?? 0) > 0);
-    order.sort((a, b) => (callsOf[b]?.length ?? 0) - (callsOf[a]?.length ?? 0));
+    const requests = all[r];
+    if (!requests || run.sessions.length === 0) return;
+    const requestsOf = bySession(requests.session, requests.count, run.sessions.length);
+    const toolsOf = bySession(requests.tools.session, requests.tools.count, run.sessions.length);
+    const order = requestsOf.map((_, i) => i).filter((i) => (requestsOf[i]?.length ?? 0) > 0);
+    order.sort((a, b) => (requestsOf[b]?.length ?? 0) - (requestsOf[a]?.length ?? 0));
     const shown = order.slice(0, 200);
     let chosen = shown[0] ?? 0;
-    const name = (i: number) => `${run.sessions[i] ?? ""} (${count(callsOf[i], "call")}, ${count(toolsOf[i], "tool")})`;
+    const name = (i: number) => `${run.sessions[i] ?? ""} (${count(requestsOf[i], "request")}, ${count(toolsOf[i], "tool")})`;
     choose(into, `${run.name}:`, shown.map(name), (index) => {
       chosen = shown[index] ?? 0;
       update();
     });
-    const update = plot(into, `${run.name}: one session`, () => option(calls, callsOf[chosen] ?? [], toolsOf[chosen] ?? []), 320);
+    const update = plot(into, `${run.name}: one session`, () => option(requests, requestsOf[chosen] ?? [], toolsOf[chosen] ?? []), 320);
   });
 }
 
@@ -49,11 +49,11 @@ interface Item {
   agent: number;
   from: number;
   to: number;
-  call?: number;
+  request?: number;
   tool?: number;
 }
 
-// Lanes agent by agent: calls as high as they fit, then tools where room is left; what is at once gets further lanes.
+// Lanes agent by agent: requests as high as they fit, then tools where room is left; what is at once gets further lanes.
 function lanes(items: Item[]): { labels: string[]; lane: Map<Item, number> } {
   const labels: string[] = [];
   const lane = new Map<Item, number>();
@@ -74,31 +74,31 @@ function lanes(items: Item[]): { labels: string[]; lane: Map<Item, number> } {
   return { labels, lane };
 }
 
-function pieces(calls: Calls, item: Item, lane: number, start: number): Piece[] {
+function pieces(requests: Requests, item: Item, lane: number, start: number): Piece[] {
   const piece = (phase: number, from: number, to: number, of: number): Piece => ({ phase, value: [lane, from - start, to - start, of] });
-  if (item.tool !== undefined) return [piece(kToolPhase + (calls.tools.inner[item.tool] ?? 0), item.from, item.to, item.tool)];
-  const call = item.call ?? 0;
-  const admitted = item.from + (calls.queue[call] ?? 0);
-  const first = item.from + (calls.ttft[call] ?? 0);
-  return [piece(0, item.from, admitted, call), piece(1, admitted, first, call), piece(2, first, item.to, call)];
+  if (item.tool !== undefined) return [piece(kToolPhase + (requests.tools.inner[item.tool] ?? 0), item.from, item.to, item.tool)];
+  const request = item.request ?? 0;
+  const admitted = item.from + (requests.queue[request] ?? 0);
+  const first = item.from + (requests.ttft[request] ?? 0);
+  return [piece(0, item.from, admitted, request), piece(1, admitted, first, request), piece(2, first, item.to, request)];
 }
 
-function option(calls: Calls, members: number[], tools: number[]): EChartsCoreOption {
+function option(requests: Requests, members: number[], tools: number[]): EChartsCoreOption {
   const items: Item[] = [
-    ...members.map((call) => {
-      const from = calls.ready[call] ?? 0;
-      return { agent: calls.agent[call] ?? 0, from, to: from + (calls.e2e[call] ?? 0), call };
+    ...members.map((request) => {
+      const from = requests.ready[request] ?? 0;
+      return { agent: requests.agent[request] ?? 0, from, to: from + (requests.e2e[request] ?? 0), request };
     }),
     ...tools.map((tool) => {
-      const from = calls.tools.released[tool] ?? 0;
-      return { agent: calls.tools.agent[tool] ?? 0, from, to: from + (calls.tools.taken[tool] ?? 0), tool };
+      const from = requests.tools.released[tool] ?? 0;
+      return { agent: requests.tools.agent[tool] ?? 0, from, to: from + (requests.tools.taken[tool] ?? 0), tool };
     }),
   ].sort((a, b) => a.from - b.from);
   const start = items[0]?.from ?? 0;
   const { labels, lane } = lanes(items);
-  const all = items.flatMap((item) => pieces(calls, item, lane.get(item) ?? 0, start)).filter(({ value }) => value[2] > value[1]);
+  const all = items.flatMap((item) => pieces(requests, item, lane.get(item) ?? 0, start)).filter(({ value }) => value[2] > value[1]);
   return {
-    tooltip: { trigger: "item", confine: true, formatter: (at: { data: { value: number[] }; seriesName: string }) => tip(calls, at) },
+    tooltip: { trigger: "item", confine: true, formatter: (at: { data: { value: number[] }; seriesName: string }) => tip(requests, at) },
     grid: { left: 96, right: 24, top: 40, bottom: 72 },
     xAxis: { type: "value", name: "s since the session began", nameLocation: "middle", nameGap: 28 },
     yAxis: { type: "category", data: labels, inverse: true, axisLabel: { interval: 0 } },
@@ -114,15 +114,15 @@ function option(calls: Calls, members: number[], tools: number[]): EChartsCoreOp
   };
 }
 
-function tip(calls: Calls, at: { data: { value: number[] }; seriesName: string }): string {
+function tip(requests: Requests, at: { data: { value: number[] }; seriesName: string }): string {
   const [, from = 0, to = 0, of = 0] = at.data.value;
   const took = `${(to - from).toFixed(3)} s`;
   if (kPhases.indexOf(at.seriesName) >= kToolPhase) return `${at.seriesName}: ${took}`;
-  return `call ${of}: ${at.seriesName} ${took}<br>` +
-    `${calls.prompt[of]} prompt tokens, ${calls.reused[of]} reused, ${calls.output[of]} out`;
+  return `request ${of}: ${at.seriesName} ${took}<br>` +
+    `${requests.prompt[of]} prompt tokens, ${requests.reused[of]} reused, ${requests.output[of]} out`;
 }
 
-interface Drawing {
+interface TensorDraw {
   value(index: number): number;
   coord(at: [number, number]): [number, number];
   size(extent: [number, number]): [number, number];
@@ -130,7 +130,7 @@ interface Drawing {
 }
 
 // A piece of a lane: value is [lane, from, to, ...].
-export function bar(_: unknown, api: Drawing): object {
+export function bar(_: unknown, api: TensorDraw): object {
   const lane = api.value(0);
   const [x, y] = api.coord([api.value(1), lane]);
   const [end] = api.coord([api.value(2), lane]);

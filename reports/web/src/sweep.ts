@@ -9,7 +9,7 @@ const kTablePoints = 500;
 const kNames = 16;
 const kFirst = ["output_tokens_per_s", "ttft_p99_ms", "tpot_p95_ms", "e2e_p99_ms", "preemptions"];
 // Metrics of which more is better; less is for all others.
-const kMore = /per_s$|^busy$|^reused|^reclaimed$|^calls_finished$/;
+const kMore = /per_s$|^busy$|^reused|^reclaimed$|^requests_finished$/;
 
 export function sweeps(given: Sweep[]): void {
   given.forEach((sweep, s) => {

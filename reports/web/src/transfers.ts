@@ -125,7 +125,7 @@ function rates(run: Run): EChartsCoreOption {
 
 function tiers(run: Run): EChartsCoreOption {
   const names = ["pages_held", "pages_cached", "pages_host", "pages_disk"];
-  const labels = ["GPU, needed by calls", "GPU, cached", "host", "disk"];
+  const labels = ["GPU, needed by requests", "GPU, cached", "host", "disk"];
   return {
     xAxis: seconds(run, names),
     yAxis: { type: "value", name: "pages" },
@@ -137,7 +137,7 @@ function tiers(run: Run): EChartsCoreOption {
   };
 }
 
-// Of pages that calls need: TriAxialKV has two pools.
+// Of pages that requests need: TriAxialKV has two pools.
 function formats(run: Run): EChartsCoreOption {
   const names = ["pages_held", "pages_int2"];
   return {
@@ -172,7 +172,7 @@ function lanes(timeline: Timeline): EChartsCoreOption {
     series: timeline.names.map((name, n) => ({
       name,
       type: "custom",
-      itemStyle: { color: colours[{ decode: 0, prefill: 1, recall: 2, demote: 4 }[name] ?? n % colours.length] },
+      itemStyle: { color: colours[{ decode: 0, prefill: 1, recall: 2, offload: 4 }[name] ?? n % colours.length] },
       encode: { x: [1, 2], y: 0 },
       renderItem: bar,
       data: timeline.spans

@@ -14,7 +14,7 @@ using namespace kvtwin;
 
 namespace {
 
-Share share(double value) { return static_cast<Share>(std::llround(value * 4294967296.0)); }
+Fraction fraction(double value) { return static_cast<Fraction>(std::llround(value * 4294967296.0)); }
 
 PolicySet ragged(uint32_t layers, uint32_t kv_heads, uint32_t size) {
   PolicySet set;
@@ -27,7 +27,7 @@ PolicySet ragged(uint32_t layers, uint32_t kv_heads, uint32_t size) {
 
 }  // namespace
 
-TEST_CASE("budget: parts of a whole round as they say, to the last cell") {
+TEST_CASE("budget: parts of a whole round as they say, to the last KV entry") {
   CHECK(part_up(kWhole, 4'000'000'000u) == 4'000'000'000u);
   CHECK(part_down(kWhole, 4'000'000'000u) == 4'000'000'000u);
   CHECK(part_up(1, 4'000'000'000u) == 1);
@@ -38,17 +38,17 @@ TEST_CASE("budget: parts of a whole round as they say, to the last cell") {
 
 TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares") {
   BudgetSpec spec;
-  spec.mu = {share(0.1), share(0.5), share(0.9)};
-  spec.sigma = {share(0.05), share(0.1), share(0.2)};
-  const std::vector<Share> absolute = reserved_shares(spec);
+  spec.mu = {fraction(0.1), fraction(0.5), fraction(0.9)};
+  spec.sigma = {fraction(0.05), fraction(0.1), fraction(0.2)};
+  const std::vector<Fraction> absolute = reserved_fractions(spec);
   CHECK(std::abs(static_cast<double>(absolute[0]) / kWhole - 0.2) < 1e-9);
   CHECK(std::abs(static_cast<double>(absolute[1]) / kWhole - 0.7) < 1e-9);
   CHECK(absolute[2] == kWhole);
-  spec.shares = true;
-  spec.ratio = share(0.5);
-  const std::vector<Share> shares = reserved_shares(spec);
-  CHECK(std::abs(static_cast<double>(shares[0]) / kWhole - 0.1) < 1e-9);
-  CHECK(std::abs(static_cast<double>(shares[2]) / kWhole - 0.65) < 1e-9);
+  spec.relative = true;
+  spec.ratio = fraction(0.5);
+  const std::vector<Fraction> fractions = reserved_fractions(spec);
+  CHECK(std::abs(static_cast<double>(fractions[0]) / kWhole - 0.1) < 1e-9);
+  CHECK(std::abs(static_cast<double>(fractions[2]) / kWhole - 0.65) < 1e-9);
 }
 
 TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum fits") {
@@ -62,15 +62,15 @@ TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum f
     uint64_t mean = std::accumulate(spec.mu.begin(), spec.mu.end(), uint64_t{0}) / 16;
     spec.ratio = mean + 1;
     spec.inflation = prng.range(0, kWhole);
-    const auto sum = [](const std::vector<Share>& shares) {
-      return std::accumulate(shares.begin(), shares.end(), uint64_t{0});
+    const auto sum = [](const std::vector<Fraction>& fractions) {
+      return std::accumulate(fractions.begin(), fractions.end(), uint64_t{0});
     };
-    const uint64_t got = sum(reserved_shares(spec));
+    const uint64_t got = sum(reserved_fractions(spec));
     const double limit =
         (1.0 + static_cast<double>(*spec.inflation) / kWhole) * static_cast<double>(spec.ratio) * 16;
     CHECK(static_cast<double>(got) <= limit);
     spec.inflation.reset();
-    const uint64_t unlimited = sum(reserved_shares(spec));
+    const uint64_t unlimited = sum(reserved_fractions(spec));
     // Either the knob did not bite, or nothing is left over but rounding.
     if (got < unlimited) CHECK(static_cast<double>(got) > limit * (1 - 1e-6));
   }
@@ -88,13 +88,13 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
   CoreConfig config;
   uint64_t before = 0;
   for (int alpha = 0; alpha <= 12; ++alpha) {
-    set.budget_spec.alpha = static_cast<Share>(alpha) * kWhole / 2;
+    set.budget_spec.alpha = static_cast<Fraction>(alpha) * kWhole / 2;
     // Clusters follow B, which alpha changes: compare with groups that stay.
     PolicySet fixed = set;
     fixed.layout_spec.clustering = Clustering::kAdjacent;
     config.policies = fixed;
     const PolicyAxes axes = make_axes(fixed);
-    const uint64_t pages = Retention(config, axes).pages_kept(20'000, 0);
+    const uint64_t pages = Retention(config, axes).pages_retained(20'000, 0);
     CHECK(pages >= before);
     before = pages;
   }
@@ -102,7 +102,7 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
   CHECK(before <= 8 * div_ceil(20'000u, 16u));
 }
 
-TEST_CASE("T-3 budget reserved: alpha without limit keeps every cell") {
+TEST_CASE("T-3 budget reserved: alpha without limit keeps every KV entry") {
   PolicySet set = ragged(2, 4, 2);
   set.budget = "reserved";
   set.budget_spec.mu.assign(8, kWhole / 8);
@@ -113,7 +113,7 @@ TEST_CASE("T-3 budget reserved: alpha without limit keeps every cell") {
   const PolicyAxes axes = make_axes(set);
   const Retention retention(config, axes);
   for (const uint32_t tokens : {0u, 1u, 35u, 36u, 37u, 2'048u, 100'001u}) {
-    for (uint32_t g = 0; g < 4; ++g) CHECK(retention.cells_after(g, tokens) == tokens);
+    for (uint32_t g = 0; g < 4; ++g) CHECK(retention.entries_after(g, tokens) == tokens);
   }
 }
 
@@ -139,39 +139,39 @@ TEST_CASE("budget: quotas are cumulative, so chunks add up to the whole (METHODS
 
 TEST_CASE("budget: what each kind leaves in each group") {
   CoreConfig config;
-  const auto cells = [&](PolicySet set, uint32_t tokens) {
+  const auto kv_entries = [&](PolicySet set, uint32_t tokens) {
     set.budget_spec.sinks = 2;
     set.budget_spec.window = 8;
     config.policies = set;
     const PolicyAxes axes = make_axes(set);
     const Retention retention(config, axes);
     std::vector<uint32_t> out;
-    for (uint32_t g = 0; g < retention.shape().groups; ++g) out.push_back(retention.cells_after(g, tokens));
+    for (uint32_t g = 0; g < retention.shape().groups; ++g) out.push_back(retention.entries_after(g, tokens));
     return out;
   };
-  using Cells = std::vector<uint32_t>;
+  using KvEntries = std::vector<uint32_t>;
   PolicySet set = ragged(2, 2, 2);
   set.budget = "ratio";
   set.budget_spec.ratio = kWhole / 4;
-  CHECK(cells(set, 8) == Cells{8, 8});
-  CHECK(cells(set, 10) == Cells{10, 10});
-  CHECK(cells(set, 110) == Cells{35, 35});
+  CHECK(kv_entries(set, 8) == KvEntries{8, 8});
+  CHECK(kv_entries(set, 10) == KvEntries{10, 10});
+  CHECK(kv_entries(set, 110) == KvEntries{35, 35});
   set.budget = "uniform";
-  set.budget_spec.cells = 50;
-  CHECK(cells(set, 49) == Cells{49, 49});
-  CHECK(cells(set, 110) == Cells{50, 50});
+  set.budget_spec.kv_entries = 50;
+  CHECK(kv_entries(set, 49) == KvEntries{49, 49});
+  CHECK(kv_entries(set, 110) == KvEntries{50, 50});
   set.budget_spec.sinks_free = true;
-  CHECK(cells(set, 110) == Cells{52, 52});
+  CHECK(kv_entries(set, 110) == KvEntries{52, 52});
   set.budget_spec.sinks_free = false;
   set.budget = "pyramid";  // base 40, beta 20: 78 and 2 beside the forced ones
-  CHECK(cells(set, 1'000) == Cells{88, 12});
+  CHECK(kv_entries(set, 1'000) == KvEntries{88, 12});
   set.budget = "head_masks";
   set.budget_spec.keeps_all = {false, true, false, false};
-  CHECK(cells(set, 110) == Cells{110, 10});
+  CHECK(kv_entries(set, 110) == KvEntries{110, 10});
   set.budget = "reserved";
   set.budget_spec.mu = {kWhole / 2, kWhole / 4, kWhole / 10, 0};
   set.budget_spec.sigma.assign(4, 0);
-  CHECK(cells(set, 110) == Cells{60, 20});
+  CHECK(kv_entries(set, 110) == KvEntries{60, 20});
 }
 
 TEST_CASE("budget: numbers that cannot be are refused with the way out") {
@@ -181,8 +181,8 @@ TEST_CASE("budget: numbers that cannot be are refused with the way out") {
   spec.ratio = kWhole + 1;
   CHECK(validate_budget_spec("ratio", spec, layout).has_value());
   spec.ratio = kWhole;
-  spec.cells = 35;
-  CHECK(validate_budget_spec("uniform", spec, layout)->find("raise cells") != std::string::npos);
+  spec.kv_entries = 35;
+  CHECK(validate_budget_spec("uniform", spec, layout)->find("raise KV entries") != std::string::npos);
   CHECK(validate_budget_spec("reserved", spec, layout)->find("8 heads") != std::string::npos);
   CHECK(validate_budget_spec("head_masks", spec, layout)->find("8 heads") != std::string::npos);
   spec.interval = 0;

@@ -1,4 +1,4 @@
-// What the Core does with calls that keep part of their KV, as pages one can read.
+// What the Core does with requests that keep part of their KV, as pages one can read.
 
 #include <doctest/doctest.h>
 
@@ -33,18 +33,18 @@ CoreConfig tangram() {
   return config;
 }
 
-void check(const CoreConfig& config, Moment moment, const char* table) {
-  check_table(config, axes_with_scorer(config, moment), table);
+void check(const CoreConfig& config, CompressionTrigger compression_trigger, const char* table) {
+  check_table(config, axes_with_scorer(config, compression_trigger), table);
 }
 
 }  // namespace
 
-// 16 tokens: 14 ranked, 7 and 4 of them kept, 9 and 6 cells in all: 3 + 2 pages is the reservation.
+// 16 tokens: 14 ranked, 7 and 4 of them kept, 9 and 6 KV entries in all: 3 + 2 pages is the reservation.
 TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was set aside") {
-  check(tangram(), Moment::kChunkEnd, R"(
+  check(tangram(), CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=6      launch s1 r1:8 cut r1:0-8:3,2   held 3
     done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5
-    done s2                           launch s3 r1:1                  held 5   # 10 and 7 cells
+    done s2                           launch s3 r1:1                  held 5   # 10 and 7 KV entries
     done s3                           launch s4 r1:1                  held 5   # 11 and 8
     done s4                           launch s5 r1:1                  held 6   # 12 and 9
     done s5                           launch s6 r1:1                  held 7   # 13 and 10
@@ -53,11 +53,11 @@ TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was 
   )");
 }
 
-// 5 pages each: with 12, two calls are let in; the third waits though 6 pages are still free.
+// 5 pages each: with 12, two requests are let in; the third waits though 6 pages are still free.
 TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preempted before decodes grow") {
   CoreConfig config = tangram();
   config.pages_gpu = 12;
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=1      launch s1 r1:8 cut r1:0-8:3,2   held 3
     arrive r2 prompt=16 output=1      -                               held 3
     arrive r3 prompt=16 output=1      -                               held 3
@@ -71,8 +71,8 @@ TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preem
 TEST_CASE("reserved: pages can be set aside for some of the output too") {
   CoreConfig config = tangram();
   config.pages_gpu = 12;
-  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 cells: 4 + 3 pages each
-  check(config, Moment::kChunkEnd, R"(
+  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 kv_entries: 4 + 3 pages each
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=9      launch s1 r1:8 cut r1:0-8:3,2   held 3
     arrive r2 prompt=16 output=9      -                               held 3
     done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5   # 7 are set aside: 5 left for r2
@@ -82,7 +82,7 @@ TEST_CASE("reserved: pages can be set aside for some of the output too") {
 TEST_CASE("chunks that are compressed are never cut: they wait for a step with room") {
   CoreConfig config = tangram();
   config.step_tokens_max = 9;
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=8 output=9       launch s1 r1:8 cut r1:0-8:3,2
     arrive r2 prompt=12 output=1      -
     done s1                           launch s2 r1:1 r2:8 cut r2:0-8:3,2
@@ -96,7 +96,7 @@ TEST_CASE("chunks that are compressed are never cut: they wait for a step with r
 TEST_CASE("two groups cross into new pages at different steps of one stretch") {
   CoreConfig config = tangram();
   config.repeat_max = 100;
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=6      launch s1 r1:8 cut r1:0-8:3,2   held 3
     done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5
     done s2                           launch s3..s7 r1:1              held 5
@@ -106,8 +106,8 @@ TEST_CASE("two groups cross into new pages at different steps of one stretch") {
 
 TEST_CASE("prompt end: the whole prompt has pages, what is not kept gives them back with the step") {
   CoreConfig config = small("compact", "uniform");
-  config.policies.budget_spec.cells = 8;
-  check(config, Moment::kPromptEnd, R"(
+  config.policies.budget_spec.kv_entries = 8;
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=20 output=2      launch s1 r1:20 cut r1:0-20:6   held 2
     done s1                           launch s2 r1:1                  held 3
     done s2                           finish r1:2                     held 0
@@ -120,7 +120,7 @@ TEST_CASE("prompt end in chunks: only the last one compresses") {
   CoreConfig config = small("compact", "ratio");
   config.policies.budget_spec.ratio = kWhole / 2;
   config.step_tokens_max = 8;
-  check(config, Moment::kPromptEnd, R"(
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=20 output=1      launch s1 r1:8                  held 2
     done s1                           launch s2 r1:8                  held 4
     done s2                           launch s3 r1:4 cut r1:0-20:9    held 3
@@ -128,27 +128,28 @@ TEST_CASE("prompt end in chunks: only the last one compresses") {
   )");
 }
 
-TEST_CASE("dynamic: pages go when the world has counted, each group its own") {
+TEST_CASE("dynamic: pages go when the backend has counted, each group its own") {
   CoreConfig config = small("ragged", "top_per_layer");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
-  check(config, Moment::kPromptEnd, R"(
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=16 output=3      launch s1 r1:16 cut r1:0-16:?   held 8
-    done s1 kept=12,3                 launch s2 r1:1                  held 5   # 13 and 4 cells
+    done s1 retained=12,3                 launch s2 r1:1                  held 5   # 13 and 4 KV entries
     done s2                           launch s3 r1:1                  held 6   # 14 and 5
     done s3                           finish r1:3                     held 0
   )");
 }
 
-TEST_CASE("dynamic with two steps in flight: the call sits out the step that its counts are not there for") {
+TEST_CASE(
+    "dynamic with two steps in flight: the request sits out the step that its counts are not there for") {
   CoreConfig config = small("ragged", "released");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
   config.steps_in_flight_max = 2;
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=1      launch s1 r1:8 cut r1:0-8:?     held 4
     arrive r2 prompt=3 output=2       launch s2 r2:3 cut r2:0-3:?     held 6
-    done s1 kept=5,4                  launch s3 r1:8 cut r1:7-16:?    held 9   # 13 and 12 cells beside r2's 2 pages
-    done s2 kept=3,3                  launch s4 r2:1                  held 9
-    done s3 kept=9,6                  finish r1:1                     held 2
+    done s1 retained=5,4                  launch s3 r1:8 cut r1:7-16:?    held 9   # 13 and 12 KV entries beside r2's 2 pages
+    done s2 retained=3,3                  launch s4 r2:1                  held 9
+    done s3 retained=9,6                  finish r1:1                     held 2
     done s4                           finish r2:2                     held 0
   )");
 }
@@ -157,20 +158,20 @@ TEST_CASE("dynamic: the released code's even depth takes back what was freed") {
   CoreConfig config = small("ragged", "released");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
   config.policies.budget_spec.uniform_depth = true;
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=8 output=3       launch s1 r1:8 cut r1:0-8:?     held 4
-    done s1 kept=8,2                  launch s2 r1:1                  held 6   # 9 and 3 cells, 3 pages each
+    done s1 retained=8,2                  launch s2 r1:1                  held 6   # 9 and 3 KV entries, 3 pages each
   )");
 }
 
-TEST_CASE("decode steps: a call is cut back when it is `interval` above its budget") {
+TEST_CASE("decode steps: a request is cut back when it is `interval` above its budget") {
   CoreConfig config = small("compact", "uniform");
-  config.policies.budget_spec.cells = 6;
+  config.policies.budget_spec.kv_entries = 6;
   config.policies.budget_spec.interval = 3;
   config.repeat_max = 100;
-  check(config, Moment::kDecodeStep, R"(
+  check(config, CompressionTrigger::kDecodeStep, R"(
     arrive r1 prompt=5 output=9       launch s1 r1:5                  held 2
-    done s1                           launch s2..s4 r1:1              held 2   # up to 8 cells
+    done s1                           launch s2..s4 r1:1              held 2   # up to 8 KV entries
     done s2..s4                       launch s5 r1:1 cut r1:0-9:4     held 2   # 9: back to 6
     done s5                           launch s6..s7 r1:1              held 2
     done s6..s7                       launch s8 r1:1 cut r1:0-12:4    held 2
@@ -180,12 +181,12 @@ TEST_CASE("decode steps: a call is cut back when it is `interval` above its budg
 }
 
 TEST_CASE("I-3 slot dead: dropped tokens free their slots, lengths and matches stay as they were") {
-  CoreConfig config = small("slot_dead", "uniform");
+  CoreConfig config = small("slot_mask", "uniform");
   config.page_tokens = config.unit_tokens = 1;
   config.policies.identity = "session";
   config.prefix_cache = true;
-  config.policies.budget_spec.cells = 6;  // 4 of the ranked ones
-  check(config, Moment::kPromptEnd, R"(
+  config.policies.budget_spec.kv_entries = 6;  // 4 of the ranked ones
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=10 output=2 session=1 is=a:12         launch s1 r1:10 cut r1:0-10:4   held 10
     done s1 live=0-0,4-7,9-9                               launch s2 r1:1                  held 7
     done s2                                                finish r1:2                     held 0
@@ -195,11 +196,11 @@ TEST_CASE("I-3 slot dead: dropped tokens free their slots, lengths and matches s
 }
 
 TEST_CASE("X-6 page mask dead: a page goes when nothing in it is left, and still matches") {
-  CoreConfig config = small("page_mask_dead", "uniform");
+  CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
-  config.policies.budget_spec.cells = 6;
-  check(config, Moment::kPromptEnd, R"(
+  config.policies.budget_spec.kv_entries = 6;
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=16 output=2 session=1 is=a:16         launch s1 r1:16 cut r1:0-16:4   held 4
     done s1 live=0-0,3-3,8-8,11-11,12-12,15-15             launch s2 r1:1                  held 4  # 4..7 are gone
     done s2                                                finish r1:2                     held 0
@@ -209,11 +210,11 @@ TEST_CASE("X-6 page mask dead: a page goes when nothing in it is left, and still
 }
 
 TEST_CASE("X-5 holes stay in their session: equal tokens of another one match nothing") {
-  CoreConfig config = small("page_mask_dead", "uniform");
+  CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
-  config.policies.budget_spec.cells = 6;
-  check(config, Moment::kPromptEnd, R"(
+  config.policies.budget_spec.kv_entries = 6;
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=12 output=1 session=1 is=a:12         launch s1 r1:12 cut r1:0-12:4
     done s1 live=0-0,8-11                                  finish r1:1
     arrive r2 prompt=12 output=1 session=2 is=a:12         launch s2 r2:12 cut r2:0-12:4
@@ -222,12 +223,12 @@ TEST_CASE("X-5 holes stay in their session: equal tokens of another one match no
   )");
 }
 
-TEST_CASE("page mask dead: another call of the session keeps a shared page alive") {
-  CoreConfig config = small("page_mask_dead", "uniform");
+TEST_CASE("page mask dead: another request of the session keeps a shared page alive") {
+  CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
-  config.policies.budget_spec.cells = 6;
-  check(config, Moment::kPromptEnd, R"(
+  config.policies.budget_spec.kv_entries = 6;
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=5 output=4 session=1 is=a:8           launch s1 r1:5                            held 2
     done s1                                                launch s2 r1:1                            held 2
     done s2                                                launch s3 r1:1                            held 2
@@ -240,12 +241,12 @@ TEST_CASE("page mask dead: another call of the session keeps a shared page alive
   )");
 }
 
-TEST_CASE("page mask dead: alone on a page of its session's, a call frees it") {
-  CoreConfig config = small("page_mask_dead", "uniform");
+TEST_CASE("page mask dead: alone on a page of its session's, a request frees it") {
+  CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
-  config.policies.budget_spec.cells = 6;
-  check(config, Moment::kPromptEnd, R"(
+  config.policies.budget_spec.kv_entries = 6;
+  check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=5 output=4 session=1 is=a:8           launch s1 r1:5                            held 2
     done s1                                                launch s2 r1:1                            held 2
     done s2                                                launch s3 r1:1                            held 2
@@ -257,11 +258,11 @@ TEST_CASE("page mask dead: alone on a page of its session's, a call frees it") {
   )");
 }
 
-TEST_CASE("arena: a call never has more pages than its ring") {
-  CoreConfig config = small("arena", "uniform");
-  config.policies.budget_spec.cells = 7;
+TEST_CASE("arena: a request never has more pages than its ring") {
+  CoreConfig config = small("ring", "uniform");
+  config.policies.budget_spec.kv_entries = 7;
   config.repeat_max = 100;
-  check(config, Moment::kAtNoTime, R"(
+  check(config, CompressionTrigger::kAtNoTime, R"(
     arrive r1 prompt=20 output=20     launch s1 r1:20                 held 2
     done s1                           launch s2..s20 r1:1             held 2
     done s2..s20                      finish r1:20                    held 0
@@ -272,18 +273,18 @@ TEST_CASE("arena: a call never has more pages than its ring") {
   )");
 }
 
-TEST_CASE("a preempted call starts its compressions again") {
+TEST_CASE("a preempted request starts its compressions again") {
   CoreConfig config = tangram();
   config.pages_gpu = 9;
   config.step_tokens_max = 32;
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=8 output=8       launch s1 r1:8 cut r1:0-8:3,2        held 3
     arrive r2 prompt=8 output=8       -                                    held 3
     done s1                           launch s2 r1:1 r2:8 cut r2:0-8:3,2   held 7
     done s2                           launch s3 r1:1 r2:1                  held 8
     done s3                           launch s4 r1:1 r2:1                  held 8
     done s4                           launch s5 r1:1 r2:1                  held 9
-    done s5                           preempt r2 launch s6 r1:1            held 6   # r1: 10 and 9 cells
+    done s5                           preempt r2 launch s6 r1:1            held 6   # r1: 10 and 9 KV entries
     done s6                           launch s7 r1:1                       held 6   # r2 needs 4 pages for 12 tokens
     done s7                           launch s8 r1:1                       held 6
     done s8                           finish r1:8 launch s9 r2:8 cut r2:0-8:3,2   held 3
@@ -304,11 +305,13 @@ CoreConfig sharing() {
 
 }  // namespace
 
-// Groups of 5 and 4 cells after 8 tokens, one of them the carried window: 1 + 0 settled pages. After 16
-// tokens 9 and 6 cells, 2 + 1 settled ones. Set aside for r1: 3 + 2 pages, and the tails of two snapshots, 1
+// Groups of 5 and 4 KV entries after 8 tokens, one of them the carried window: 1 + 0 settled pages. After 16
+// tokens 9 and 6 KV entries, 2 + 1 settled ones. Set aside for r1: 3 + 2 pages, and the tails of two prefix
+// checkpoints, 1
 // + 1 and 1 + 1.
-TEST_CASE("X-5 snapshots: a call begins with what another has kept, and copies what it will write to") {
-  check(sharing(), Moment::kChunkEnd, R"(
+TEST_CASE(
+    "X-5 prefix checkpoints: a request begins with what another has kept, and copies what it will write to") {
+  check(sharing(), CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=18 output=1 is=a:16      launch s1 r1:8 cut r1:0-8:3,2     held 3
     done s1                                   launch s2 r1:8 cut r1:7-16:4,2    held 7
     done s2                                   launch s3 r1:2 cut r1:15-18:1,0   held 9
@@ -320,10 +323,11 @@ TEST_CASE("X-5 snapshots: a call begins with what another has kept, and copies w
   )");
 }
 
-TEST_CASE("X-5 snapshots: the first of two that compute the same keeps it; sessions apart share nothing") {
+TEST_CASE(
+    "X-5 prefix checkpoints: the first of two that compute the same keeps it; sessions apart share nothing") {
   CoreConfig config = sharing();
   config.policies.identity = "session";
-  check(config, Moment::kChunkEnd, R"(
+  check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=10 output=1 is=a:8 session=1    launch s1 r1:8 cut r1:0-8:3,2
     done s1                                          launch s2 r1:2 cut r1:7-10:1,0
     done s2                                          finish r1:1

@@ -10,9 +10,9 @@ using namespace kvtwin;
 
 namespace {
 
-// The same, kept cell by cell.
+// The same, kept KV entry by cell.
 struct Naive {
-  std::vector<uint32_t> cells;
+  std::vector<uint32_t> kv_entries;
   std::vector<std::vector<PageId>> pages;
 };
 
@@ -29,7 +29,7 @@ TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting 
     tables.open(&shape);
     Naive naive{std::vector<uint32_t>(shape.groups, 0), std::vector<std::vector<PageId>>(shape.groups)};
     uint32_t tokens = 0, page_next = 0;
-    std::vector<uint32_t> wanted, cells;
+    std::vector<uint32_t> wanted, kv_entries;
     std::vector<PageId> spare;
     for (int operation = 0; operation < 200; ++operation) {
       if (prng.chance(4, 5)) {  // mostly decode steps
@@ -38,8 +38,8 @@ TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting 
         tables.wanted(tokens, tokens + more, &wanted);
         std::vector<uint32_t> expected;
         for (uint32_t g = 0; g < shape.groups; ++g) {
-          naive.cells[g] += more;
-          const size_t needs = div_ceil(naive.cells[g], shape.page_tokens);
+          naive.kv_entries[g] += more;
+          const size_t needs = div_ceil(naive.kv_entries[g], shape.page_tokens);
           for (size_t page = naive.pages[g].size(); page < needs; ++page) expected.push_back(g);
         }
         CHECK(wanted == expected);
@@ -50,17 +50,17 @@ TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting 
         tables.settle();
         tokens += more;
       } else {
-        cells.clear();
+        kv_entries.clear();
         for (uint32_t g = 0; g < shape.groups; ++g) {
-          naive.cells[g] -= static_cast<uint32_t>(prng.range(0, naive.cells[g]));
-          cells.push_back(naive.cells[g]);
+          naive.kv_entries[g] -= static_cast<uint32_t>(prng.range(0, naive.kv_entries[g]));
+          kv_entries.push_back(naive.kv_entries[g]);
         }
-        tables.keep(tokens, cells);
+        tables.keep(tokens, kv_entries);
         spare.clear();
         tables.trim(tokens, &spare);
         std::vector<PageId> expected;
         for (uint32_t g = shape.groups; g-- > 0;) {
-          while (naive.pages[g].size() > div_ceil(naive.cells[g], shape.page_tokens)) {
+          while (naive.pages[g].size() > div_ceil(naive.kv_entries[g], shape.page_tokens)) {
             expected.push_back(naive.pages[g].back());
             naive.pages[g].pop_back();
           }
@@ -69,7 +69,7 @@ TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting 
       }
       tables.check(tokens);
       for (uint32_t g = 0; g < shape.groups; ++g) {
-        CHECK(tables.cells(g, tokens) == naive.cells[g]);
+        CHECK(tables.kv_entries(g, tokens) == naive.kv_entries[g]);
         REQUIRE(tables.pages(g) == naive.pages[g].size());
         for (uint32_t i = 0; i < tables.pages(g); ++i) CHECK(tables.page(g, i) == naive.pages[g][i]);
       }
@@ -98,8 +98,8 @@ TEST_CASE("group tables: rings stop growing, the others do not") {
   }
   CHECK(tables.pages(0) == 2);
   CHECK(tables.pages(1) == 10);
-  CHECK(tables.cells(0, 40) == 8);
-  CHECK(tables.cells(40) == 8 + 40 + 8);
+  CHECK(tables.kv_entries(0, 40) == 8);
+  CHECK(tables.kv_entries(40) == 8 + 40 + 8);
 }
 
 TEST_CASE("group tables: even depth tops short groups up when the longest crosses") {

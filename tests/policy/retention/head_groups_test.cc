@@ -12,22 +12,22 @@ using namespace kvtwin;
 
 namespace {
 
-uint64_t stored(const GroupMap& map, const std::vector<Share>& need) {
+uint64_t stored(const GroupMap& map, const std::vector<Fraction>& need) {
   uint64_t sum = 0;
-  for (const Share largest : map.largest(need)) sum += largest * map.heads_per_group();
+  for (const Fraction largest : map.largest(need)) sum += largest * map.heads_per_group();
   return sum;
 }
 
 // The least that any division into groups of `size` stores, over all of them.
-uint64_t least(std::vector<Share> left, uint32_t size) {
+uint64_t least(std::vector<Fraction> left, uint32_t size) {
   if (left.empty()) return 0;
   uint64_t best = UINT64_MAX;
   // The first head's companions: every choice of size - 1 others.
   std::vector<bool> chosen(left.size() - 1, false);
   std::fill(chosen.begin(), chosen.begin() + (size - 1), true);
   do {
-    std::vector<Share> rest;
-    Share largest = left[0];
+    std::vector<Fraction> rest;
+    Fraction largest = left[0];
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) {
         largest = std::max(largest, left[i + 1]);
@@ -52,8 +52,8 @@ TEST_CASE("head groups: every head has one place, columns are in (layer, head) o
        {Clustering::kAdjacent, Clustering::kPerLayer, Clustering::kAcrossLayers}) {
     for (const uint32_t size : {0u, 1u, 2u, 4u, 8u}) {
       const LayoutSpec spec = layout(3, 8, size, clustering);
-      std::vector<Share> budgets(spec.heads());
-      for (Share& budget : budgets) budget = prng.range(0, 5);  // with ties
+      std::vector<Fraction> budgets(spec.heads());
+      for (Fraction& budget : budgets) budget = prng.range(0, 5);  // with ties
       const GroupMap map(spec, budgets);
       CAPTURE(size);
       CHECK(map.groups() == (size == 0 ? 1 : 24 / size));
@@ -74,9 +74,9 @@ TEST_CASE("head groups: every head has one place, columns are in (layer, head) o
 }
 
 TEST_CASE("head groups: adjacent ones do not depend on budgets, and equal budgets cluster to adjacent ones") {
-  const std::vector<Share> equal(24, 9);
-  std::vector<Share> falling(24);
-  std::iota(falling.rbegin(), falling.rend(), Share{0});
+  const std::vector<Fraction> equal(24, 9);
+  std::vector<Fraction> falling(24);
+  std::iota(falling.rbegin(), falling.rend(), Fraction{0});
   const GroupMap adjacent(layout(3, 8, 4, Clustering::kAdjacent), falling);
   const GroupMap clustered(layout(3, 8, 4, Clustering::kAcrossLayers), equal);
   for (uint32_t head = 0; head < 24; ++head) {
@@ -89,8 +89,8 @@ TEST_CASE("head groups: clustering by budget stores as little as any division ca
   Prng prng(11);
   for (int trial = 0; trial < 60; ++trial) {
     for (const uint32_t size : {2u, 4u}) {
-      std::vector<Share> budgets(8);
-      for (Share& budget : budgets) budget = prng.range(0, trial % 3 == 0 ? 3 : 1'000);
+      std::vector<Fraction> budgets(8);
+      for (Fraction& budget : budgets) budget = prng.range(0, trial % 3 == 0 ? 3 : 1'000);
       const GroupMap map(layout(1, 8, size, Clustering::kPerLayer), budgets);
       CHECK(stored(map, budgets) == least(budgets, size));
     }
@@ -100,8 +100,8 @@ TEST_CASE("head groups: clustering by budget stores as little as any division ca
 TEST_CASE("head groups: clustering over layers never stores more than within them, nor those than adjacent") {
   Prng prng(13);
   for (int trial = 0; trial < 100; ++trial) {
-    std::vector<Share> budgets(32);
-    for (Share& budget : budgets) budget = prng.range(0, kWhole);
+    std::vector<Fraction> budgets(32);
+    for (Fraction& budget : budgets) budget = prng.range(0, kWhole);
     const uint64_t adjacent = stored(GroupMap(layout(4, 8, 4, Clustering::kAdjacent), budgets), budgets);
     const uint64_t within = stored(GroupMap(layout(4, 8, 4, Clustering::kPerLayer), budgets), budgets);
     const uint64_t over = stored(GroupMap(layout(4, 8, 4, Clustering::kAcrossLayers), budgets), budgets);

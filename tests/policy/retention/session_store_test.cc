@@ -16,38 +16,40 @@ TEST_CASE("session store: the session used longest ago goes first, against a pla
     Prng prng(seed);
     const auto capacity = static_cast<uint32_t>(prng.range(1, 5));
     SessionStore store(capacity);
-    std::map<uint32_t, uint32_t> calls;  // of kept sessions and of those with calls under way
-    std::list<uint32_t> kept;            // in order of use
+    std::map<uint32_t, uint32_t> requests;  // of kept sessions and of those with requests under way
+    std::list<uint32_t> retained;           // in order of use
     for (int operation = 0; operation < 300; ++operation) {
       const auto id = static_cast<uint32_t>(prng.range(0, 9));
       const SessionId session{id};
       if (prng.chance(1, 10)) {
-        CHECK(store.forget(session) == (std::count(kept.begin(), kept.end(), id) > 0));
-        kept.remove(id);
-      } else if (calls[id] > 0 && prng.chance(1, 2)) {
+        CHECK(store.forget(session) == (std::count(retained.begin(), retained.end(), id) > 0));
+        retained.remove(id);
+      } else if (requests[id] > 0 && prng.chance(1, 2)) {
         store.end(session);
-        --calls[id];
-        if (std::count(kept.begin(), kept.end(), id) > 0) {
-          kept.remove(id);
-          kept.push_back(id);
+        --requests[id];
+        if (std::count(retained.begin(), retained.end(), id) > 0) {
+          retained.remove(id);
+          retained.push_back(id);
         }
       } else {
         store.begin(session);
-        ++calls[id];
-        kept.remove(id);
-        kept.push_back(id);
+        ++requests[id];
+        retained.remove(id);
+        retained.push_back(id);
       }
-      SessionId gone;
-      while (store.take_surplus(&gone)) {
-        const auto oldest = std::find_if(kept.begin(), kept.end(), [&](uint32_t k) { return calls[k] == 0; });
-        REQUIRE(oldest != kept.end());
-        CHECK(raw(gone) == *oldest);
-        kept.erase(oldest);
+      SessionId dropped;
+      while (store.take_surplus(&dropped)) {
+        const auto oldest =
+            std::find_if(retained.begin(), retained.end(), [&](uint32_t k) { return requests[k] == 0; });
+        REQUIRE(oldest != retained.end());
+        CHECK(raw(dropped) == *oldest);
+        retained.erase(oldest);
       }
       store.check_invariants();
-      CHECK(store.kept() == kept.size());
-      const bool idle = std::any_of(kept.begin(), kept.end(), [&](uint32_t k) { return calls[k] == 0; });
-      CHECK((store.kept() <= capacity || !idle));
+      CHECK(store.retained() == retained.size());
+      const bool idle =
+          std::any_of(retained.begin(), retained.end(), [&](uint32_t k) { return requests[k] == 0; });
+      CHECK((store.retained() <= capacity || !idle));
     }
   }
 }

@@ -15,7 +15,7 @@ namespace {
 
 struct Case {
   const char* name;
-  Moment moment;
+  CompressionTrigger compression_trigger;
   std::function<void(CoreConfig*)> spoil;
   const char* way_out;  // "": it is right
 };
@@ -38,9 +38,10 @@ void check(std::span<const Case> cases) {
     CAPTURE(std::string(c.name));
     CoreConfig config = right();
     c.spoil(&config);
-    const auto wrong = validate_axes(axes_with_scorer(config, c.moment), config.policies, config);
-    CHECK(wrong.has_value() == (c.way_out[0] != '\0'));
-    if (wrong.has_value()) CHECK_MESSAGE(wrong->find(c.way_out) != std::string::npos, *wrong);
+    const auto problem =
+        validate_axes(axes_with_scorer(config, c.compression_trigger), config.policies, config);
+    CHECK(problem.has_value() == (c.way_out[0] != '\0'));
+    if (problem.has_value()) CHECK_MESSAGE(problem->find(c.way_out) != std::string::npos, *problem);
   }
 }
 
@@ -48,51 +49,51 @@ void check(std::span<const Case> cases) {
 
 TEST_CASE("validate: retention") {
   const Case cases[] = {
-      {"right", Moment::kChunkEnd, [](CoreConfig*) {}, ""},
-      {"no scorer", Moment::kAtNoTime, [](CoreConfig*) {}, "choose a scorer, or budget all"},
-      {"reserved at prompt end", Moment::kPromptEnd, [](CoreConfig*) {}, "or budget ratio"},
-      {"chunk larger than a step", Moment::kChunkEnd,
+      {"right", CompressionTrigger::kChunkEnd, [](CoreConfig*) {}, ""},
+      {"no scorer", CompressionTrigger::kAtNoTime, [](CoreConfig*) {}, "choose a scorer, or budget all"},
+      {"reserved at prompt end", CompressionTrigger::kPromptEnd, [](CoreConfig*) {}, "or budget ratio"},
+      {"chunk larger than a step", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) { c->policies.budget_spec.chunk_tokens = 4'096; }, "set chunk_tokens"},
-      {"half a step under mixed batching", Moment::kChunkEnd,
+      {"half a step under mixed batching", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) { c->batch_order = BatchOrder::kMixed; }, "set chunk_tokens"},
-      {"paged drops nothing", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.layout = "paged"; },
-       "choose layout compact, ragged"},
-      {"budget all with a layout", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.budget = "all"; },
-       "choose layout paged"},
-      {"one table, different counts", Moment::kChunkEnd,
+      {"paged drops nothing", CompressionTrigger::kChunkEnd,
+       [](CoreConfig* c) { c->policies.layout = "paged"; }, "choose layout compact, ragged"},
+      {"budget all with a layout", CompressionTrigger::kChunkEnd,
+       [](CoreConfig* c) { c->policies.budget = "all"; }, "choose layout paged"},
+      {"one table, different counts", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) { c->policies.layout = "compact"; }, "choose layout ragged"},
-      {"slots of one token", Moment::kPromptEnd,
+      {"slots of one token", CompressionTrigger::kPromptEnd,
        [](CoreConfig* c) {
-         c->policies.layout = "slot_dead";
+         c->policies.layout = "slot_mask";
          c->policies.budget = "ratio";
        },
-       "page_mask_dead"},
-      {"holes that others see", Moment::kPromptEnd,
+       "page_mask"},
+      {"holes that others see", CompressionTrigger::kPromptEnd,
        [](CoreConfig* c) {
-         c->policies.layout = "page_mask_dead";
+         c->policies.layout = "page_mask";
          c->policies.budget = "ratio";
          c->policies.identity = "shared";
        },
        "identity: session or none"},
-      {"holes at chunk ends", Moment::kChunkEnd,
+      {"holes at chunk ends", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
-         c->policies.layout = "page_mask_dead";
+         c->policies.layout = "page_mask";
          c->policies.budget = "ratio";
        },
        "choose layout compact or ragged"},
-      {"ring of unknown size", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.layout = "arena"; },
-       "choose budget uniform or head_masks"},
-      {"counts at decode steps", Moment::kDecodeStep, [](CoreConfig* c) { c->policies.budget = "released"; },
-       "choose budget uniform"},
-      {"even depth of what gives nothing back", Moment::kChunkEnd,
+      {"ring of unknown size", CompressionTrigger::kChunkEnd,
+       [](CoreConfig* c) { c->policies.layout = "ring"; }, "choose budget uniform or head_masks"},
+      {"counts at decode steps", CompressionTrigger::kDecodeStep,
+       [](CoreConfig* c) { c->policies.budget = "released"; }, "choose budget uniform"},
+      {"even depth of what gives nothing back", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) { c->policies.budget_spec.uniform_depth = true; }, "choose budget released"},
-      {"host tier", Moment::kChunkEnd,
+      {"host tier", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->policies.placement = "host";
          c->pages_host = 10;
        },
        "use placement gpu"},
-      {"suffix-dependent and shared", Moment::kPromptEnd,
+      {"suffix-dependent and shared", CompressionTrigger::kPromptEnd,
        [](CoreConfig* c) {
          c->policies.budget = "ratio";
          c->policies.identity = "shared";
@@ -103,23 +104,23 @@ TEST_CASE("validate: retention") {
 }
 
 TEST_CASE("validate: at the start of a turn") {
-  const auto holes = [](CoreConfig* c) {
-    c->policies.layout = "page_mask_dead";
+  const auto dropped_slots = [](CoreConfig* c) {
+    c->policies.layout = "page_mask";
     c->policies.budget = "ratio";
     c->policies.identity = "session";
     c->prefix_cache = true;
   };
   const Case cases[] = {
-      {"holes", Moment::kTurnStart, holes, ""},
-      {"cells that move", Moment::kTurnStart,
+      {"holes", CompressionTrigger::kTurnStart, dropped_slots, ""},
+      {"KV entries that move", CompressionTrigger::kTurnStart,
        [](CoreConfig* c) {
          c->policies.budget = "ratio";
          c->policies.identity = "session";
        },
-       "choose layout page_mask_dead"},
-      {"nothing to begin with", Moment::kTurnStart,
+       "choose layout page_mask"},
+      {"nothing to begin with", CompressionTrigger::kTurnStart,
        [&](CoreConfig* c) {
-         holes(c);
+         dropped_slots(c);
          c->prefix_cache = false;
        },
        "prefix_cache is false"},
@@ -129,33 +130,34 @@ TEST_CASE("validate: at the start of a turn") {
 
 TEST_CASE("validate: compressed prefixes") {
   const Case cases[] = {
-      {"compressed prefixes", Moment::kChunkEnd, [](CoreConfig* c) { c->prefix_cache = true; }, ""},
-      {"prefixes of whole prompts", Moment::kPromptEnd,
+      {"compressed prefixes", CompressionTrigger::kChunkEnd, [](CoreConfig* c) { c->prefix_cache = true; },
+       ""},
+      {"prefixes of whole prompts", CompressionTrigger::kPromptEnd,
        [](CoreConfig* c) {
          c->policies.budget = "ratio";
          c->prefix_cache = true;
        },
        "a scorer that works at chunk ends"},
-      {"prefixes that are rotated", Moment::kChunkEnd,
+      {"prefixes that are rotated", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->policies.budget = "ratio";
          c->policies.layout = "compact_rerotate";
          c->prefix_cache = true;
        },
        "layout: compact"},
-      {"chunks of broken units", Moment::kChunkEnd,
+      {"chunks of broken units", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->prefix_cache = true;
          c->policies.budget_spec.chunk_tokens = c->unit_tokens + 1;
        },
        "chunk_tokens to a multiple"},
-      {"prefixes in one queue with pages", Moment::kChunkEnd,
+      {"prefixes in one queue with pages", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->prefix_cache = true;
          c->page_order = PageOrder::kOldestFirst;
        },
        "LOWEST_FIRST"},
-      {"prefixes whose counts nobody knows, all set aside", Moment::kChunkEnd,
+      {"prefixes whose counts nobody knows, all set aside", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->prefix_cache = true;
          c->policies.budget = "released";

@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::table_config;
 
-TEST_CASE("admission: a watermark of pages stays free of new calls, but not of growth") {
+TEST_CASE("admission: a watermark of pages stays free of new requests, but not of growth") {
   CoreConfig config = table_config();
   config.pages_gpu = 6;
   config.watermark_pages = 2;

@@ -1,4 +1,4 @@
-// Which calls run in a step, and how many tokens of each.
+// Which requests run in a step, and how many tokens of each.
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@ TEST_CASE("batching: a prompt longer than the budget is computed in chunks, and 
     arrive r1 prompt=150 output=2     launch s1 r1:64
     done s1                           launch s2 r1:64
     done s2                           launch s3 r1:22             # the chunk that samples
-    done s3                           told r1:1  launch s4 r1:1
+    done s3                           emitted r1:1  launch s4 r1:1
     done s4                           finish r1:2
   )");
 }
@@ -32,7 +32,7 @@ TEST_CASE("batching: chunk_tokens_max limits one prompt's share, and the next ta
   )");
 }
 
-TEST_CASE("batching: running calls come before waiting ones, in order of admission") {
+TEST_CASE("batching: running requests come before waiting ones, in order of admission") {
   check_table(table_config(), R"(
     arrive r1 prompt=32 output=3      launch s1 r1:32
     arrive r2 prompt=100 output=3     -
@@ -45,9 +45,9 @@ TEST_CASE("batching: running calls come before waiting ones, in order of admissi
   )");
 }
 
-TEST_CASE("batching: no more than calls_max run at once") {
+TEST_CASE("batching: no more than requests_max run at once") {
   CoreConfig config = table_config();
-  config.calls_max = 2;
+  config.requests_max = 2;
   check_table(config, R"(
     arrive r1 prompt=8 output=2       launch s1 r1:8
     arrive r2 prompt=8 output=2       -
@@ -99,7 +99,7 @@ TEST_CASE("batching: steps are padded to the next capture size, and not above th
   )");
 }
 
-TEST_CASE("batching: a call of no output ends with its prompt") {
+TEST_CASE("batching: a request of no output ends with its prompt") {
   check_table(table_config(), R"(
     arrive r1 prompt=70 output=0      launch s1 r1:64
     done s1                           launch s2 r1:6
@@ -110,15 +110,15 @@ TEST_CASE("batching: a call of no output ends with its prompt") {
 TEST_CASE("batching: the Client is told the first token and each trigger") {
   check_table(table_config(), R"(
     arrive r1 prompt=5 output=5 triggers=3,5     launch s1 r1:5
-    done s1                           told r1:1  launch s2 r1:1
+    done s1                           emitted r1:1  launch s2 r1:1
     done s2                           launch s3 r1:1
-    done s3                           told r1:3  launch s4 r1:1
+    done s3                           emitted r1:3  launch s4 r1:1
     done s4                           launch s5 r1:1
-    done s5                           told r1:5  finish r1:5
+    done s5                           emitted r1:5  finish r1:5
   )");
 }
 
-TEST_CASE("batching: end-of-sequence ends a call before its forced length") {
+TEST_CASE("batching: end-of-sequence ends a request before its forced length") {
   check_table(table_config(), R"(
     arrive r1 prompt=5 output=50      launch s1 r1:5
     arrive r2 prompt=5 output=3       -
@@ -131,7 +131,7 @@ TEST_CASE("batching: end-of-sequence ends a call before its forced length") {
 
 // Found by the swarm (seed 28): r1 comes back from preemption with all but one token cached, looks like a
 // decode at once, and was planned twice in the same step.
-TEST_CASE("batching: prompts first plans a call that was just admitted only once") {
+TEST_CASE("batching: prompts first plans a request that was just admitted only once") {
   CoreConfig config = table_config();
   config.batch_order = BatchOrder::kPrefillFirst;
   config.prefix_cache = true;

@@ -1,5 +1,5 @@
-// What a router is told of an engine's prefix cache is what a call there begins with, whatever the prefixes
-// are kept in.
+// What a router is told of an engine's prefix cache is what a request there begins with, whatever the
+// prefixes are kept in.
 
 #include <doctest/doctest.h>
 
@@ -18,27 +18,27 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// An engine that has all the time it wants: each call has ended before the next one comes.
+// An engine that has all the time it wants: each request has ended before the next one comes.
 class Alone {
  public:
   Alone(const CoreConfig& config, PolicyAxes axes) : core_(config, std::move(axes)) {}
 
   // `units` of the prompt are those of space 7, the rest is nobody else's.
-  CallReady call(uint32_t prompt, uint32_t units) {
+  RequestReady request(uint32_t prompt, uint32_t units) {
     run_ = {7, 0, units};
-    CallReady ready;
-    ready.call = CallId{calls_++};
+    RequestReady ready;
+    ready.request = RequestId{requests_++};
     ready.prompt_tokens = prompt;
     ready.output_tokens = 1;
     if (units > 0) ready.identity = {&run_, 1};
     return ready;
   }
-  uint32_t cached(const CallReady& call) const { return core_.tokens_cached(call); }
+  uint32_t cached(const RequestReady& request) const { return core_.tokens_cached(request); }
 
-  // Tokens of the prompt that were there when the call began.
-  uint32_t begins_with(const CallReady& call) {
+  // Tokens of the prompt that were there when the request began.
+  uint32_t begins_with(const RequestReady& request) {
     begun_.reset();
-    apply(call);
+    apply(request);
     KVT_CHECK(core_.idle() && begun_.has_value());
     return *begun_;
   }
@@ -63,19 +63,19 @@ class Alone {
   Core core_;
   UnitRun run_;
   Instant now_{};
-  uint32_t calls_ = 0;
+  uint32_t requests_ = 0;
   std::optional<uint32_t> begun_;
 };
 
 void check_cached(const CoreConfig& config, PolicyAxes axes, uint32_t unit, uint32_t whole) {
   const uint32_t prompt = 3 * whole + 1;
   Alone engine(config, std::move(axes));
-  const CallReady first = engine.call(prompt, prompt / unit);
+  const RequestReady first = engine.request(prompt, prompt / unit);
   CHECK(engine.cached(first) == 0);
   CHECK(engine.begins_with(first) == 0);
   for (const uint32_t shared : {3 * whole, 2 * whole, 2 * whole - unit, 0u}) {
     CAPTURE(shared);
-    const CallReady next = engine.call(prompt, shared / unit);
+    const RequestReady next = engine.request(prompt, shared / unit);
     CHECK(engine.cached(next) == shared / whole * whole);
     CHECK(engine.begins_with(next) == shared / whole * whole);
   }
@@ -93,11 +93,11 @@ CoreConfig caching() {
 TEST_CASE("cached: pages on the gpu, homes of arenas, pages of two formats") {
   check_cached(caching(), make_axes({}), 8, 16);
 
-  CoreConfig homes = arena_config();
-  homes.prefix_cache = true;
-  homes.unit_tokens = 8;
-  homes.pages_gpu = 12;
-  check_cached(homes, make_axes(homes.policies), 8, 16);
+  CoreConfig host_copies = resident_config();
+  host_copies.prefix_cache = true;
+  host_copies.unit_tokens = 8;
+  host_copies.pages_gpu = 12;
+  check_cached(host_copies, make_axes(host_copies.policies), 8, 16);
 
   CoreConfig formats = caching();
   formats.page_tokens = 32;
@@ -118,5 +118,5 @@ TEST_CASE("cached: compressed prefixes, in chunks") {
   config.policies.budget_spec.chunk_tokens = 12;
   config.policies.budget_spec.mu = {kWhole / 2, kWhole / 4};
   config.policies.budget_spec.sigma = {0, 0};
-  check_cached(config, axes_with_scorer(config, Moment::kChunkEnd), 4, 12);
+  check_cached(config, axes_with_scorer(config, CompressionTrigger::kChunkEnd), 4, 12);
 }

@@ -1,4 +1,4 @@
-// The Client changes its mind, at every moment of a call's life.
+// The Client changes its mind, at every moment of a request's life.
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::table_config;
 
-TEST_CASE("cancel: a waiting call ends at once") {
+TEST_CASE("cancel: a waiting request ends at once") {
   check_table(table_config(), R"(
     arrive r1 prompt=64 output=2      launch s1 r1:64
     arrive r2 prompt=64 output=2      -
@@ -19,7 +19,7 @@ TEST_CASE("cancel: a waiting call ends at once") {
   )");
 }
 
-TEST_CASE("cancel: a running call ends at the next step boundary, and keeps what it said") {
+TEST_CASE("cancel: a running request ends at the next step boundary, and keeps what it said") {
   check_table(table_config(), R"(
     arrive r1 prompt=8 output=9       launch s1 r1:8
     done s1                           launch s2 r1:1
@@ -38,7 +38,7 @@ TEST_CASE("cancel: between chunks of its prompt") {
   )");
 }
 
-TEST_CASE("cancel: with two steps in flight the call leaves when both have ended") {
+TEST_CASE("cancel: with two steps in flight the request leaves when both have ended") {
   CoreConfig config = table_config();
   config.steps_in_flight_max = 2;
   check_table(config, R"(
@@ -49,7 +49,7 @@ TEST_CASE("cancel: with two steps in flight the call leaves when both have ended
   )");
 }
 
-TEST_CASE("cancel: a call that is unknown, or has just ended, changes nothing") {
+TEST_CASE("cancel: a request that is unknown, or has just ended, changes nothing") {
   check_table(table_config(), R"(
     arrive r1 prompt=8 output=1       launch s1 r1:8
     done s1                           finish r1:1
@@ -57,7 +57,7 @@ TEST_CASE("cancel: a call that is unknown, or has just ended, changes nothing") 
   )");
 }
 
-TEST_CASE("cancel: a preempted call ends where it waits") {
+TEST_CASE("cancel: a preempted request ends where it waits") {
   CoreConfig config = table_config();
   config.pages_gpu = 4;
   check_table(config, R"(

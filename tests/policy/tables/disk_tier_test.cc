@@ -15,7 +15,7 @@ CoreConfig disk_config() {
   CoreConfig config = kvtwin::testing::host_config();
   config.pages_host = 2;
   config.pages_disk = 8;
-  config.clean_pages_target = 4;
+  config.offload_pages_target = 4;
   config.spill_pages_target = 2;
   return config;
 }
@@ -25,14 +25,14 @@ CoreConfig disk_config() {
 TEST_CASE("disk: a prefix goes down a tier at a time, and comes back from the disk by one transfer") {
   check_table(disk_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -                      # on gpu and host: nothing to spill
     arrive r2 prompt=63 output=1             spill t2 2  launch s2 r2:63   # a leaves the gpu
     arrived t2                               -
     done s2                                  finish r2:1
     arrive r3 prompt=40 output=1 is=a:32     recall t3 2 disk
     arrived t3                               launch s3 r3:8+32
-    done s3                                  finish r3:1  demote t4 2      # it is on the gpu alone again
+    done s3                                  finish r3:1  offload t4 2      # it is on the gpu alone again
     arrived t4                               -
   )");
 }
@@ -40,7 +40,7 @@ TEST_CASE("disk: a prefix goes down a tier at a time, and comes back from the di
 TEST_CASE("disk: what is hit while it is being spilled is read from the host, and stays there") {
   check_table(disk_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             spill t2 2  launch s2 r2:63
     done s2                                  finish r2:1
@@ -50,7 +50,7 @@ TEST_CASE("disk: what is hit while it is being spilled is read from the host, an
     done s3                                  finish r3:1            # and has left it there: clean
     arrive r4 prompt=63 output=1             spill t4 2  launch s4 r4:63
     failed t4                                -
-    done s4                                  finish r4:1  spill t5 2    # tried again when a call goes
+    done s4                                  finish r4:1  spill t5 2    # tried again when a request goes
     arrived t5                               -
   )");
 }
@@ -60,7 +60,7 @@ TEST_CASE("disk: a read that fails is computed instead; a prefix on two tiers co
   config.spill_pages_target = config.pages_disk = 1;
   check_table(config, R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             spill t2 1  launch s2 r2:63   # the last page of a
     arrived t2                               -
@@ -71,7 +71,7 @@ TEST_CASE("disk: a read that fails is computed instead; a prefix on two tiers co
     done s3                                  finish r3:1
     arrive r4 prompt=40 output=1 is=a:32     recall t5 1 disk
     arrived t5                               launch s4 r4:8+32
-    done s4                                  finish r4:1  demote t6 1
+    done s4                                  finish r4:1  offload t6 1
   )");
 }
 
@@ -82,7 +82,7 @@ TEST_CASE(
   config.pages_disk = 1;
   check_table(config, R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             spill t2 1  launch s2 r2:63   # the last page of a
     arrived t2                               spill t3 1                    # it gives way to the first
@@ -90,21 +90,21 @@ TEST_CASE(
     done s2                                  finish r2:1
     arrive r3 prompt=40 output=1 is=a:32     recall t4 1 disk
     arrived t4                               launch s3 r3:24+16
-    done s3                                  finish r3:1  demote t5 2
+    done s3                                  finish r3:1  offload t5 2
   )");
 }
 
 TEST_CASE("disk: a spill protects its path on the gpu, and what is cleaned instead is cleaned at once") {
   CoreConfig config = disk_config();
-  config.clean_pages_target = config.evict_batch_pages = 1;
+  config.offload_pages_target = config.evict_batch_pages = 1;
   config.pages_host = 3;
   check_table(config, R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1
-    arrive r2 prompt=32 output=1 is=b:32     demote t1 2  launch s2 r2:32
+    arrive r2 prompt=32 output=1 is=b:32     offload t1 2  launch s2 r2:32
     arrived t1                               -
     done s2                                  finish r2:1
-    arrive r3 prompt=16 output=1             spill t2 1  demote t3 1  launch s3 r3:16
+    arrive r3 prompt=16 output=1             spill t2 1  offload t3 1  launch s3 r3:16
     arrived t2                               -
     arrived t3                               -
     done s3                                  finish r3:1
@@ -113,12 +113,12 @@ TEST_CASE("disk: a spill protects its path on the gpu, and what is cleaned inste
 
 TEST_CASE("disk: nothing on the gpu is given up while a spill makes room for its copy") {
   CoreConfig config = disk_config();
-  config.clean_pages_target = config.evict_batch_pages = 1;
+  config.offload_pages_target = config.evict_batch_pages = 1;
   config.spill_pages_target = 1;
   check_table(config, R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1
-    arrive r2 prompt=32 output=1 is=b:32     demote t1 2  launch s2 r2:32
+    arrive r2 prompt=32 output=1 is=b:32     offload t1 2  launch s2 r2:32
     arrived t1                               -
     done s2                                  finish r2:1
     arrive r3 prompt=16 output=1             spill t2 1  launch s3 r3:16

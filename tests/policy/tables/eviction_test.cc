@@ -1,4 +1,4 @@
-// Which cached prefix goes first, when a new call needs room.
+// Which cached prefix goes first, when a new request needs room.
 
 #include <doctest/doctest.h>
 
@@ -80,16 +80,16 @@ TEST_CASE("eviction: without a word from clients, session_aware is lru") {
   )"));
 }
 
-TEST_CASE("eviction: what a waiting call is about to use stays, although it is the oldest") {
+TEST_CASE("eviction: what a waiting request is about to use stays, although it is the oldest") {
   CoreConfig config = eight_pages("session_aware");
-  config.calls_max = 1;
+  config.requests_max = 1;
   check_table(config, three_sessions(R"(
     expect 1 s=20                                      -
     expect 2 s=20                                      -
     expect 3 s=20                                      -
     arrive r4 prompt=64 output=2 session=4 is=d:64     launch s4 r4:64     # takes session 1's two pages
     arrive r5 prompt=33 output=1 session=2 is=b:32     -                   # waits
-    expect 2 s=50                                      -                   # not while a call of it is here
+    expect 2 s=50                                      -                   # not while a request of it is here
     done s4                                            launch s5 r4:1      # a fifth page: of session 3
     done s5                                            finish r4:2 launch s6 r5:1+32
   )"));

@@ -12,7 +12,7 @@ using kvtwin::testing::host_config;
 TEST_CASE("host: a prefix is copied ahead of need, leaves the gpu for free, and is recalled on a hit") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             launch s2 r2:63      # needs all pages: a's go
     done s2                                  finish r2:1
@@ -22,10 +22,10 @@ TEST_CASE("host: a prefix is copied ahead of need, leaves the gpu for free, and 
   )");
 }
 
-TEST_CASE("host: two calls that hit the same pages wait for one recall") {
+TEST_CASE("host: two requests that hit the same pages wait for one recall") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             launch s2 r2:63
     done s2                                  finish r2:1
@@ -39,7 +39,7 @@ TEST_CASE("host: two calls that hit the same pages wait for one recall") {
 TEST_CASE("host: a recall that fails is computed instead") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             launch s2 r2:63
     done s2                                  finish r2:1
@@ -50,12 +50,12 @@ TEST_CASE("host: a recall that fails is computed instead") {
 }
 
 // Found by the swarm (seed 3): it was tried again at once, for ever.
-TEST_CASE("host: a demotion that fails is tried again when a call comes or goes") {
+TEST_CASE("host: a demotion that fails is tried again when a request comes or goes") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     failed t1                                -
-    arrive r2 prompt=8 output=1              demote t2 2  launch s2 r2:8
+    arrive r2 prompt=8 output=1              offload t2 2  launch s2 r2:8
     arrived t2                               -
     done s2                                  finish r2:1
   )");
@@ -68,19 +68,19 @@ TEST_CASE("host: a host tier that is too small keeps the newest, and is left in 
   check_table(config, R"(
     arrive r1 prompt=16 output=1 is=a:16     launch s1 r1:16
     done s1                                  finish r1:1
-    arrive r2 prompt=32 output=1 is=b:32     demote t1 1  launch s2 r2:32
+    arrive r2 prompt=32 output=1 is=b:32     offload t1 1  launch s2 r2:32
     arrived t1                               -
-    done s2                                  finish r2:1  demote t2 1   # of b, which was used later
+    done s2                                  finish r2:1  offload t2 1   # of b, which was used later
     arrived t2                               -                          # a is not worth a copy: it goes
     arrive r3 prompt=17 output=1 is=a:16     launch s3 r3:17
-    done s3                                  finish r3:1  demote t3 1   # now a is the newest
+    done s3                                  finish r3:1  offload t3 1   # now a is the newest
   )");
 }
 
-TEST_CASE("host: a call cancelled while its prefix is recalled ends; the pages arrive all the same") {
+TEST_CASE("host: a request cancelled while its prefix is recalled ends; the pages arrive all the same") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
-    done s1                                  finish r1:1  demote t1 2
+    done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             launch s2 r2:63
     done s2                                  finish r2:1

@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::table_config;
 
-TEST_CASE("preempt: the newest call gives way and is computed again, with what it had said") {
+TEST_CASE("preempt: the newest request gives way and is computed again, with what it had said") {
   CoreConfig config = table_config();
   config.pages_gpu = 5;
   check_table(config, R"(
@@ -41,7 +41,7 @@ TEST_CASE("preempt: it comes back with its prefix cached") {
   )");
 }
 
-TEST_CASE("preempt: a call that is alone is never preempted: what could not fit was rejected") {
+TEST_CASE("preempt: a request that is alone is never preempted: what could not fit was rejected") {
   CoreConfig config = table_config();
   config.pages_gpu = 2;
   check_table(config, R"(
@@ -50,16 +50,16 @@ TEST_CASE("preempt: a call that is alone is never preempted: what could not fit 
   )");
 }
 
-TEST_CASE("preempt: two steps in flight: the step under way still counts for the preempted call") {
+TEST_CASE("preempt: two steps in flight: the step under way still counts for the preempted request") {
   CoreConfig config = table_config();
   config.pages_gpu = 3;
   config.steps_in_flight_max = 2;
   check_table(config, R"(
     arrive r1 prompt=15 output=9      launch s1 r1:15  launch s2 r1:1
     arrive r2 prompt=16 output=9      -
-    done s1                           told r1:1  launch s3 r1:1 r2:16
+    done s1                           emitted r1:1  launch s3 r1:1 r2:16
     done s2                           preempt r2  launch s4 r1:1  # r2 would need a fourth page
-    done s3                           told r2:1  launch s5 r1:1   # its step was under way
+    done s3                           emitted r2:1  launch s5 r1:1   # its step was under way
     cancel r1                         -
     done s4                           -
     done s5                           cancelled r1:3  launch s6 r2:17  launch s7 r2:1  # and what r2 had said
@@ -79,7 +79,8 @@ CoreConfig prefilling() {
 
 }  // namespace
 
-TEST_CASE("preempt: a call that is alone waits for pages that it handed over; its own would not bring them") {
+TEST_CASE(
+    "preempt: a request that is alone waits for pages that it handed over; its own would not bring them") {
   check_table(prefilling(), R"(
     arrive r1 prompt=32 output=9      launch s1 r1:32
     done s1                           over r1 2
@@ -111,13 +112,13 @@ CoreConfig demoting() {
   config.pages_gpu = 5;
   config.pages_host = 8;
   config.policies.placement = "host";
-  config.preemption = PreemptionKind::kDemote;
+  config.preemption = PreemptionKind::kSwap;
   return config;
 }
 
 }  // namespace
 
-TEST_CASE("demote: the newest call's pages go to the host, and it goes on where it was") {
+TEST_CASE("demote: the newest request's pages go to the host, and it goes on where it was") {
   check_table(demoting(), R"(
     arrive r1 prompt=32 output=18     launch s1 r1:32
     arrive r2 prompt=31 output=8      -

@@ -67,7 +67,7 @@ TEST_CASE("prefix: output is reused by the next turn, as far as its identity is 
   )");
 }
 
-TEST_CASE("prefix: what belongs to one call alone is found by nobody else") {
+TEST_CASE("prefix: what belongs to one request alone is found by nobody else") {
   check_table(cached_config(), R"(
     arrive r1 prompt=32 output=1 is=A:32     launch s1 r1:32
     done s1                                  finish r1:1
@@ -76,7 +76,7 @@ TEST_CASE("prefix: what belongs to one call alone is found by nobody else") {
   )");
 }
 
-TEST_CASE("prefix: two calls of one step share what the first of them computes") {
+TEST_CASE("prefix: two requests of one step share what the first of them computes") {
   check_table(cached_config(), R"(
     arrive r1 prompt=8 output=2               launch s1 r1:8
     arrive r2 prompt=20 output=1 is=a:16      -

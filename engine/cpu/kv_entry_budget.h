@@ -1,0 +1,49 @@
+// KvEntryBudget counts what head groups keep where the values decide: the dynamic budgets (METHODS 2.1, 2.4).
+//
+// Candidates are ranked together, a layer's or all layers'; a group is as long as its longest member, and the
+// members with less of their own use the room for more of their best.
+
+#ifndef KVTWIN_ENGINE_CPU_KV_ENTRY_BUDGET_H_
+#define KVTWIN_ENGINE_CPU_KV_ENTRY_BUDGET_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/ranking.h"
+#include "engine/policy/config.h"
+
+namespace kvtwin::cpu {
+
+class KvEntryBudget {
+ public:
+  // `groups` must outlive it.
+  KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const GroupMap* groups);
+
+  // By group: how many of its candidates each member keeps. `end` tokens are computed. REQUIRES: the budget
+  // is a dynamic one; all heads have equally many rows (nothing of them was dropped before).
+  std::vector<uint32_t> counts(std::span<const RankedHead> heads, uint32_t end) const;
+  // What a head keeps on average, for scorers that give a part of it to another rule (CriticalKV).
+  uint32_t expected(uint32_t candidates, uint32_t end) const;
+
+ private:
+  struct GroupCount {
+    uint32_t group = 0, count = 0;
+  };
+  std::vector<uint32_t> by_layer(std::span<const RankedHead> heads, uint32_t end) const;
+  // A group may come several times, and in several layers: its largest count holds.
+  std::vector<GroupCount> of_layer(std::span<const RankedHead> heads, uint32_t end) const;
+  std::vector<uint32_t> across_layers(std::span<const RankedHead> heads, uint32_t end) const;
+  void at_least(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;
+  uint64_t fraction(uint32_t end) const;
+
+  enum class Kind : uint8_t { kKnown, kAda, kPerLayer, kAcrossLayers, kReleased };
+  Kind kind_ = Kind::kKnown;
+  const BudgetSpec spec_;
+  const uint32_t kv_heads_, page_tokens_;
+  const GroupMap* const groups_;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_KV_ENTRY_BUDGET_H_

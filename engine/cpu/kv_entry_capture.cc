@@ -1,0 +1,178 @@
+// What KvEntryScorer takes down while rows are computed.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/cpu/kv_entry_scorer.h"
+
+namespace kvtwin::cpu {
+
+using kernels::HeadsView;
+using kernels::ScorerKind;
+
+KvEntryScorer::KvEntryScorer(const ScorerConfig& config, const ModelWeights* model,
+                             const ScorerWeights* weights, KvEntryStore* store)
+    : config_(config),
+      llm_(model->llm()),
+      rope_(rope_frequencies(model->llm())),
+      captured_(kernels::captures(config.spec.kind)),
+      store_(store),
+      weights_(*weights) {
+  if (config.spec.kind != ScorerKind::kCritical) return;
+  for (uint32_t l = 0; l < llm_.layers; ++l) output_.push_back(read_floats(model->layer(l).o));
+}
+
+void KvEntryScorer::State::keep(uint32_t head, uint32_t first, std::span<const uint32_t> rows) {
+  const auto keep_of = [&](auto& of_heads) {
+    if (of_heads.empty()) return;
+    auto& list = of_heads[head];
+    for (size_t i = 0; i < rows.size(); ++i) list[first + i] = list[first + rows[i]];
+    list.resize(first + rows.size());
+  };
+  keep_of(gathered);
+  keep_of(stamps);
+}
+
+void KvEntryScorer::begin(State* state) const {
+  *state = {};
+  state->queries.resize(llm_.layers);
+  const size_t heads = size_t{llm_.layers} * llm_.kv_heads;
+  if (config_.spec.kind == ScorerKind::kH2o) state->gathered.resize(heads);
+  if (config_.spec.kind == ScorerKind::kRaas) state->stamps.resize(heads);
+}
+
+void KvEntryScorer::begin_rows(const StepRows& rows, State* state) const {
+  // What works at chunk ends looks at its chunk alone.
+  if (config_.compression_trigger != CompressionTrigger::kChunkEnd || !rows.prompt) return;
+  for (Queries& queries : state->queries) queries.clear();
+}
+
+uint32_t query_tokens_kept(const ScorerConfig& config, const StepRows& rows) {
+  switch (config.spec.kind) {
+    case ScorerKind::kTova:
+    case ScorerKind::kRaas:
+      return 1;
+    case ScorerKind::kSnapKv:
+    case ScorerKind::kPyramidKv:
+    case ScorerKind::kFinch:
+    case ScorerKind::kCritical:
+      return rows.prompt ? config.spec.window.window : 0;
+    case ScorerKind::kExpected:
+    case ScorerKind::kObserved:
+      return rows.prompt ? kAllRows : 0;
+    case ScorerKind::kIntentRule:
+    case ScorerKind::kIntentResidual:
+      return rows.prompt ? config.span_rows : 0;
+    default:
+      return 0;
+  }
+}
+
+void KvEntryScorer::update_state(uint32_t layer, const float* hidden, uint32_t rows,
+                                 std::span<const Place> places) const {
+  std::vector<float> scorer_state(size_t{llm_.kv_heads} * rows);
+  const kernels::ScoreView out = kernels::packed_scores(scorer_state, llm_.kv_heads, rows);
+  const HeadsView x{hidden, 1, rows, llm_.hidden, 0, llm_.hidden, {}};
+  if (config_.spec.kind == ScorerKind::kFastKvzip) {
+    kernels::score_fastkvzip(weights_.fastkvzip[layer].gate(), x, out);
+  } else {
+    kernels::trimkv_log_beta(weights_.trimkv[layer].gate(), x, out);
+  }
+  for (uint32_t row = 0; row < rows; ++row) {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      *store_->state_value(layer * llm_.kv_heads + h, places[size_t{row} * llm_.kv_heads + h]) =
+          out.row(h)[row];
+    }
+  }
+}
+
+void KvEntryScorer::observe(uint32_t layer, const StepRows& rows, const float* q,
+                            const RequestTable& kv_entries, State* state) const {
+  if (const uint32_t retained = query_tokens_kept(config_, rows); retained > 0) {
+    const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
+    Queries& queries = state->queries[layer];
+    const uint32_t skipped = rows.tokens > retained ? rows.tokens - retained : 0;
+    queries.rows.insert(queries.rows.end(), q + skipped * width, q + rows.tokens * width);
+    for (uint32_t i = skipped; i < rows.tokens; ++i) {
+      queries.positions.push_back(rows.context + i);
+      queries.phases.push_back(rows.phase + i);
+    }
+    if (queries.positions.size() > retained) {
+      const auto surplus = static_cast<ptrdiff_t>(queries.positions.size() - retained);
+      queries.rows.erase(queries.rows.begin(),
+                         queries.rows.begin() + surplus * static_cast<ptrdiff_t>(width));
+      queries.positions.erase(queries.positions.begin(), queries.positions.begin() + surplus);
+      queries.phases.erase(queries.phases.begin(), queries.phases.begin() + surplus);
+    }
+  }
+  if (config_.spec.kind == ScorerKind::kH2o) accumulate(layer, rows, q, kv_entries, state);
+  if (config_.spec.kind == ScorerKind::kRaas) touch(layer, rows, q, kv_entries, state);
+}
+
+namespace {
+
+// All KV entries of one head: their keys, and what they are rotated by.
+struct Keys {
+  std::vector<float> keys;
+  std::vector<uint32_t> phases;
+
+  Keys(const KvEntryStore& store, const RequestTable& kv_entries, const RequestTableShape& shape,
+       uint32_t head) {
+    std::vector<Place> places;
+    const uint32_t group = shape.groups.group_of(head);
+    for (uint32_t kv_entry = 0; kv_entry < kv_entries.kv_entries(head); ++kv_entry)
+      places.push_back(kv_entries.place(group, kv_entry));
+    store.keys(head, places, &keys);
+    kv_entries.phases(head, 0, &phases);
+  }
+  uint32_t rows() const { return static_cast<uint32_t>(phases.size()); }
+};
+
+}  // namespace
+
+// Each query row is added on its own: sums then do not depend on how rows were cut into steps.
+void KvEntryScorer::accumulate(uint32_t layer, const StepRows& rows, const float* q,
+                               const RequestTable& kv_entries, State* state) const {
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const uint32_t head = layer * llm_.kv_heads + h;
+    const Keys keys(*store_, kv_entries, store_->shape(), head);
+    std::vector<float>& sums = state->gathered[head];
+    sums.resize(keys.rows(), 0.0f);
+    for (uint32_t i = 0; i < rows.tokens; ++i) {
+      // What comes behind the row is not visible, and costs nothing if it is left out.
+      const uint32_t seen = keys.rows() - rows.tokens + i + 1;
+      const float* const query = q + (size_t{i} * llm_.query_heads + size_t{h} * group) * dim;
+      const kernels::AttentionScores attention_scores{
+          {query, group, 1, dim, dim, 0, {}},         {}, {keys.keys.data(), 1, seen, dim, 0, dim, {}},
+          {seen, std::span(keys.phases).first(seen)}, {}, false};
+      kernels::h2o_accumulate(attention_scores, kernels::packed_scores(std::span(sums).first(seen), 1, seen));
+    }
+  }
+}
+
+// RaaS with pages of one KV entry: stamps move with their KV entries. KV entries are stamped when they are
+// made, and where the newest query points; prompts have one query, the last (what came before it is of the
+// past already).
+void KvEntryScorer::touch(uint32_t layer, const StepRows& rows, const float* q,
+                          const RequestTable& kv_entries, State* state) const {
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
+  const uint32_t now = rows.context + rows.tokens;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const uint32_t head = layer * llm_.kv_heads + h;
+    std::vector<uint32_t>& stamps = state->stamps[head];
+    const std::span<const uint32_t> positions = kv_entries.positions(head);
+    for (size_t kv_entry = stamps.size(); kv_entry < positions.size(); ++kv_entry)
+      stamps.push_back(positions[kv_entry] + 1);
+    if (!rows.samples) continue;
+    const Keys keys(*store_, kv_entries, store_->shape(), head);
+    std::vector<float> attention(keys.rows());
+    const HeadsView k{keys.keys.data(), 1, keys.rows(), dim, 0, dim, {}};
+    const float* const query = q + (size_t{rows.tokens - 1} * llm_.query_heads + size_t{h} * group) * dim;
+    kernels::raas_attention(config_.spec.raas, {query, group, 1, dim, dim, 0, {}}, k, k,
+                            kernels::packed_scores(attention, 1, keys.rows()));
+    kernels::raas_touch(config_.spec.raas, attention, now, stamps);
+  }
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,106 @@
+// KvEntryScorer captures what a scorer needs while rows are computed, and scores what a compression ranks:
+// the engine's side of kernels/score.h.
+//
+// What is captured belongs to a request (State) unless it is a function of its token alone, which is kept
+// with the KV entry (KvEntryStore::mark) and travels with its page: the gates of FastKVzip and TrimKV.
+//
+// Results depend on a request's own rows, not on how they were cut into steps: H2O adds query rows one by
+// one, windows are the last rows whatever entry they came in.
+
+#ifndef KVTWIN_ENGINE_CPU_KV_ENTRY_SCORER_H_
+#define KVTWIN_ENGINE_CPU_KV_ENTRY_SCORER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/kv_entry_store.h"
+#include "engine/cpu/ranking.h"
+#include "engine/cpu/scorer_weights.h"
+#include "engine/policy/scorer_spec.h"
+#include "kernels/score.h"
+#include "models/rope.h"
+#include "models/weights.h"
+
+namespace kvtwin::cpu {
+
+struct ScorerConfig {
+  kernels::ScoreSpec spec;
+  CompressionTrigger compression_trigger = CompressionTrigger::kPromptEnd;
+  uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
+};
+
+// How many of the last query rows of an entry are kept while rows such as these are computed, by an engine
+// that gathers nothing as they go by; kAllRows: all.
+constexpr uint32_t kAllRows = UINT32_MAX;
+uint32_t query_tokens_kept(const ScorerConfig& config, const StepRows& rows);
+
+class KvEntryScorer {
+ public:
+  // Of one request, from its admission on.
+  struct State {
+    std::vector<Queries> queries;               // by layer
+    std::vector<std::vector<float>> gathered;   // H2O, by head: one per KV entry
+    std::vector<std::vector<uint32_t>> stamps;  // RaaS, likewise
+    std::vector<Probes> probes;                 // Judge Q, by layer
+    std::vector<std::vector<float>> repeated;   // KVzip, by head: one per KV entry
+
+    void keep(uint32_t head, uint32_t first, std::span<const uint32_t> rows);
+  };
+
+  // All must outlive it.
+  KvEntryScorer(const ScorerConfig& config, const ModelWeights* model, const ScorerWeights* weights,
+                KvEntryStore* store);
+
+  const kernels::ScoreSpec& spec() const { return config_.spec; }
+  bool scores_tokens() const { return kernels::scores_tokens(config_.spec.kind); }
+  bool needs_hidden() const { return (captured_ & kernels::capture::kHidden) != 0; }
+
+  void begin(State* state) const;
+  // An entry of the request starts.
+  void begin_rows(const StepRows& rows, State* state) const;
+  // Input of the attention block of all rows of the step, [rows][hidden]: marks the KV entries that they
+  // become.
+  //   places[row * kv_heads + head]
+  void update_state(uint32_t layer, const float* hidden, uint32_t rows, std::span<const Place> places) const;
+  // Queries of the entry's rows, [tokens][query_heads][head_dim], rotated; its KV entries are where
+  // `kv_entries` says.
+  void observe(uint32_t layer, const StepRows& rows, const float* q, const RequestTable& kv_entries,
+               State* state) const;
+
+  // Fills the scores of one layer's heads. `expected`: KV entries that a head will keep besides the forced
+  // ones. `tokens`: computed so far.
+  void score(uint32_t layer, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
+             uint32_t expected, const State& state) const;
+  // KVzip: what the repetition of `chunk` looks at, among the sinks, the chunk and its own rows. The context
+  // begins at `begin`.
+  void score_repeated(uint32_t layer, const Probes& probes, const kernels::RepeatChunk& chunk, uint32_t begin,
+                      const RequestTable& kv_entries, State* state) const;
+
+ private:
+  struct Gathered;  // tensors of some heads of one layer
+
+  void accumulate(uint32_t layer, const StepRows& rows, const float* q, const RequestTable& kv_entries,
+                  State* state) const;
+  void touch(uint32_t layer, const StepRows& rows, const float* q, const RequestTable& kv_entries,
+             State* state) const;
+  void score_heads(uint32_t layer, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
+                   uint32_t expected, const State& state) const;
+  void score_gathered(Gathered* g, uint32_t layer, std::span<RankedHead> heads, uint32_t tokens,
+                      const StepRows& rows, uint32_t expected, const State& state) const;
+  void score_retained(Gathered* g, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
+                      const State& state) const;
+  kernels::RopePlanes planes() const { return {rope_.inverse, rope_.scale}; }
+
+  const ScorerConfig config_;
+  const LlmSpec llm_;
+  const RopeFrequencies rope_;
+  const uint32_t captured_;
+  KvEntryStore* const store_;
+  const ScorerWeights& weights_;
+  std::vector<std::vector<float>> output_;  // CriticalKV: W_o by layer
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_KV_ENTRY_SCORER_H_

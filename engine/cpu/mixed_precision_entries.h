@@ -1,0 +1,111 @@
+// MixedPrecisionEntries knows which KV entry of a request lies in which slot, where KV is in int2 and int4
+// pages by tag (TriAxialKV, METHODS 4.6). The policy says which KV entries get how many bits and which pages
+// there are (engine/policy/mixed_precision_pool.h); the rest follows from that, and is worked out here. No
+// values: every engine that computes asks it.
+//
+//   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends;
+//   * a chunk's rows are placed once it has attended, a decoded row before, in an int4 page;
+//   * KV entries that age move from int4 pages to an int2 page, before anything else of a step.
+
+#ifndef KVTWIN_ENGINE_CPU_MIXED_PRECISION_ENTRIES_H_
+#define KVTWIN_ENGINE_CPU_MIXED_PRECISION_ENTRIES_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/policy/commands.h"
+
+namespace kvtwin::cpu {
+
+class MixedPrecisionEntries {
+ public:
+  // Where a KV entry is: a slot of a page. Pages from `pages_gpu` on are those in which KV entries wait, one
+  // for each request (waiting_page()).
+  struct Place {
+    uint32_t page = 0;
+    uint32_t slot = 0;
+  };
+  // What becomes of one KV entry, or of those that wait. In order.
+  struct Action {
+    enum class Kind : uint8_t {
+      kStage,  // row -> slot of the waiting page
+      kPut,    // row -> int4
+      kMove,   // slot `row` of the waiting page -> int4
+      kPack,   // the whole waiting page -> an int2 page
+    } kind{};
+    uint32_t row = 0;   // of the step
+    PageId page{};      // all but kStage
+    uint32_t slot = 0;  // of the page; kStage: of the waiting page
+    uint32_t position =
+        0;  // of the KV entry, in its request; kPack: where its KV entries' are in Share::packed
+  };
+  // An entry of a step.
+  struct RequestPart {
+    bool chunk = false;
+    uint32_t row = 0, tokens = 0, context = 0;
+    uint32_t waiting_page = 0;
+    std::vector<Place> history;  // by position, what is read: a decode's own KV entry is the last
+    std::vector<Action> actions;
+    std::vector<uint32_t> packed;  // positions, page after page, by slot
+  };
+  // One int2 page that is filled from int4 ones.
+  struct Aged {
+    PageId target{};
+    std::vector<Place> from;  // by slot of `target`
+  };
+
+  // Pages [0, pages_int2) are int2, those up to pages_gpu int4.
+  MixedPrecisionEntries(uint32_t page_tokens, uint32_t pages_int2, uint32_t pages_gpu)
+      : page_tokens_(page_tokens), pages_int2_(pages_int2), pages_gpu_(pages_gpu), pages_(pages_gpu) {}
+
+  // What ages as a step begins; then its entries. In this order.
+  std::vector<Aged> age(std::span<const Requantisation> requantisations);
+  // Of single step launch.step + offset. *taken: pages that begin to be filled.
+  void place(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             std::vector<RequestPart>* request_parts, std::vector<PageId>* taken);
+  void notify(const Command& command);
+
+  bool is_int2(uint32_t page) const { return page < pages_int2_; }
+  // Waiting pages that requests have had so far: numbers from pages_gpu on.
+  uint32_t waiting_pages() const { return waiting_made_; }
+  // By position.
+  std::span<const Place> places(RequestId request) const { return requests_.at(request).places; }
+  // Positions that wait, by slot of the request's waiting page.
+  std::span<const uint32_t> waiting(RequestId request) const { return requests_.at(request).waiting; }
+
+ private:
+  struct Request {
+    std::vector<Place> places;
+    std::vector<uint32_t> waiting;
+    uint32_t waiting_page = 0;
+    PageId tail{};         // the int4 page that it fills
+    uint32_t in_tail = 0;  // 0: none, or full
+  };
+  // An entry's pages of this step, taken one by one.
+  struct Allocations {
+    std::vector<PageId> pages;
+    size_t next = 0;
+    std::vector<PageId>* taken = nullptr;
+  };
+
+  void reuse(const PlanEntry& entry, std::span<const PageId> pages);
+  uint32_t take_waiting_page();
+  void place_rows(const LaunchStep& launch, uint32_t index, const PlanEntry& entry, Allocations* allocations,
+                  Request* request, RequestPart* request_part);
+  void put_4(uint32_t position, Allocations* allocations, Request* request, Action action,
+             RequestPart* request_part);
+  void place_waiting(Allocations* allocations, Request* request, RequestPart* request_part);
+  PageId take(Allocations* allocations);
+
+  const uint32_t page_tokens_, pages_int2_, pages_gpu_;
+  std::map<RequestId, Request> requests_;
+  std::vector<std::vector<uint32_t>> pages_;  // positions, by slot
+  std::vector<uint32_t> waiting_free_;
+  uint32_t waiting_made_ = 0;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_MIXED_PRECISION_ENTRIES_H_

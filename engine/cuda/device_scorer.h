@@ -1,0 +1,100 @@
+// DeviceScorer captures what a scorer needs while rows are computed, and scores what a compression ranks:
+// what cpu::KvEntryScorer does, on the device.
+//
+// Query windows are copied aside as they go by; what belongs to a KV entry (accumulators, stamps, gates) is
+// its mark (kv_entry_memory.h). Kernels: score_keys_cuda.h, attention_scores.h, scorer_state.h. Scorers that
+// look at positions alone are computed on the host, where positions are.
+
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_SCORER_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_SCORER_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/kv_entry_scorer.h"
+#include "engine/cpu/ranking.h"
+#include "engine/cpu/scorer_weights.h"
+#include "engine/cuda/kv_cache.h"
+#include "engine/cuda/kv_entry_gates.h"
+#include "engine/cuda/kv_entry_memory.h"
+#include "engine/cuda/rank_batch.h"
+#include "engine/policy/scorer_spec.h"
+#include "kernels/score.h"
+
+namespace kvtwin::cuda {
+
+class DeviceScorer {
+ public:
+  // Query rows of a request, all layers: [2][layers][room][query_heads][head_dim]; the newest are behind one
+  // another on side `side`.
+  struct State {
+    Buffer queries;
+    uint32_t side = 0, room = 0;   // rows that fit a side
+    std::vector<uint32_t> phases;  // of the rows on it, ascending
+  };
+
+  using Config = cpu::ScorerConfig;
+
+  // All must outlive it. `rows`: of one step, at most. Wrong: no room for weights.
+  static Result<DeviceScorer> make(const Config& config, const LlmSpec* llm, const KvEntryMemory* memory,
+                                   const cpu::ScorerWeights& weights, uint32_t rows);
+
+  bool has_scorer_state() const;
+  bool score_heads() const;  // at the queries that were captured
+  bool scorer_state_is_gates() const;
+  // Scores that the host computes from positions.
+  bool by_position() const;
+  const kernels::ScoreSpec& spec() const { return config_.spec; }
+
+  // An entry of the request starts.
+  void begin_rows(const cpu::StepRows& rows, State* state);
+  // How many of the last query rows are kept while rows such as these are computed.
+  uint32_t rows_kept(const cpu::StepRows& rows) const;
+  // Marks of the step's KV entries, whose slots are rows.slots [rows][kv_heads].
+  void update_state(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, Matmul* matmul,
+                    cudaStream_t stream);
+  // Each entry's query rows look at the KV entries they see: `score_heads` by (work, head), their sums become
+  // marks. Accumulators: all at once; stamps: heads of one entry at time `now`.
+  void observe_state(AttentionScoreArgs attention_scores, uint32_t now, cudaStream_t stream);
+  bool observes(const cpu::StepRows& rows) const;
+  // Takes the last query rows of an entry aside.
+  void capture(uint32_t layer, const cpu::StepRows& rows, const __nv_bfloat16* q, State* state,
+               cudaStream_t stream) const;
+  // All layers were captured.
+  void captured(const cpu::StepRows& rows, State* state) const;
+  const __nv_bfloat16* queries(const State& state, uint32_t layer) const;
+  // The same on the host, by layer. Waits for the stream.
+  std::vector<cpu::Queries> fetch_queries(const State& state, cudaStream_t stream) const;
+  // A probe pass goes by: what its rows look at becomes scores, row 0 of head h at scores + h * stride.
+  void score_probes(AttentionScoreArgs attention_scores, float* scores, uint64_t stride, uint32_t skip,
+                    cudaStream_t stream);
+  bool probes() const;   // asks rows that are not among the KV entries
+  bool on_host() const;  // scores need more than our kernels know: host_scores.h
+
+  // How the batch's heads look, where the scorer does. `q`: what AttentionScoreHead::q_row counts from.
+  AttentionScoreArgs attention_score_args(const RankBatch& batch, const DeviceLists& lists, uint32_t first,
+                                          uint32_t count, const uint32_t* tables, const __nv_bfloat16* q,
+                                          bool listed) const;
+  // Scores of heads [first, first + count) of the batch; head h's row i at scores()[h * stride + i].
+  // `tokens`: computed so far.
+  void score(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
+             const uint32_t* tables, const __nv_bfloat16* q, bool listed, uint32_t tokens, uint64_t stride,
+             cudaStream_t stream);
+  float* scores() const { return scores_.as<float>(); }
+
+  // Before the step's first launch that needs them: room for so many.
+  void reserve_scores(uint32_t heads, uint64_t stride);
+  void reserve_attention_scores(const AttentionScoreArgs& attention_scores);
+
+ private:
+  Config config_;
+  const LlmSpec* llm_ = nullptr;
+  const KvEntryMemory* memory_ = nullptr;
+  KvEntryGates gates_;
+  Buffer scores_, sums_, score_workspace_, keydiff_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_SCORER_H_

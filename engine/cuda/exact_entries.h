@@ -1,0 +1,42 @@
+// ExactEntries: bf16 KV entries that belong to one request each and lie in no page of the policy's: KIVI's
+// newest, and TriAxialKV's that wait for their group. A slot is `tokens` KV entries in every layer; who has
+// which slot is the caller's to know.
+
+#ifndef KVTWIN_ENGINE_CUDA_EXACT_ENTRIES_H_
+#define KVTWIN_ENGINE_CUDA_EXACT_ENTRIES_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/cuda/buffer.h"
+#include "models/llm.h"
+
+namespace kvtwin::cuda {
+
+class ExactEntries {
+ public:
+  ExactEntries() = default;
+  // `tokens`: a multiple of kStagedPage (staged_entries.h).
+  ExactEntries(const LlmSpec& llm, uint32_t tokens);
+
+  // Room for slots [0, slots). Growing waits for the GPU; what slots hold stays. No room: the process ends
+  // (cuda_check.h).
+  void reserve(uint32_t slots);
+  uint32_t tokens() const { return tokens_; }
+  // A pool of one layer (kernels/convert_entries.h), in which slot s has KV entries [s * tokens, (s + 1) *
+  // tokens).
+  __nv_bfloat16* layer(uint32_t index) const {
+    return kv_entries_.as<__nv_bfloat16>(index * slots_ * slot_bytes_);
+  }
+
+ private:
+  uint32_t tokens_ = 0, layers_ = 0, slots_ = 0;
+  uint64_t slot_bytes_ = 0;  // in one layer
+  Buffer kv_entries_;        // [layers][slots][tokens / page][kv_heads][keys, values][page][head_dim]
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_EXACT_ENTRIES_H_

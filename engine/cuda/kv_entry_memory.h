@@ -1,0 +1,70 @@
+// KvEntryMemory: KV entries, bf16 or packed (packed_heads.h), where pages belong to head groups, one number
+// besides of each (its mark), and scratch pages behind them, for rows that have no page yet.
+//
+//   pool   [pages ++ scratch][columns][keys, values][page_tokens][head_dim]   (kv_block.cuh)
+//   marks  [pages ++ scratch][columns][page_tokens]
+// All layers are in one pool: a head's column says where it is (METHODS 2.6). Scratch is one layer deep:
+// heads of one layer that share a column have scratch pages of their own, the next layer uses them again.
+// Packed: packed_heads.h has such pages, scratch among them; marks are as here.
+
+#ifndef KVTWIN_ENGINE_CUDA_KV_ENTRY_MEMORY_H_
+#define KVTWIN_ENGINE_CUDA_KV_ENTRY_MEMORY_H_
+
+#include <optional>
+#include <vector>
+
+#include "engine/cpu/kv_entry_store.h"
+#include "engine/cpu/request_table.h"
+#include "engine/cuda/buffer.h"
+#include "engine/cuda/caches.h"
+#include "engine/cuda/packed_heads.h"
+#include "kernels/kv_entry_heads.h"
+
+namespace kvtwin::cuda {
+
+class KvEntryMemory {
+ public:
+  KvEntryMemory() = default;
+  // `llm`, `shape` must outlive it. `scratch`: scratch pages of one lane. Wrong: no room for so many pages.
+  static Result<KvEntryMemory> make(const KvMemory& memory, const LlmSpec& llm,
+                                    const cpu::RequestTableShape* shape, uint32_t scratch,
+                                    const cpu::KvEntryFormat& format = {});
+
+  uint32_t columns() const { return columns_; }
+  uint32_t pages() const { return pages_; }  // scratch among them
+  bool packed() const { return packed_.has_value(); }
+  PackedHeads& packed_heads() { return *packed_; }
+  const PackedHeads& packed_heads() const { return *packed_; }
+  // What rows are written to and read from: packed, the wide KV entries of a layer.
+  __nv_bfloat16* pool() const { return packed_ ? packed_->pool() : pool_.as<__nv_bfloat16>(); }
+  float* scorer_state() const { return scorer_state_.as<float>(); }
+  // What is read of keys and values: packed, wide KV entries, which have tables of their own.
+  KvEntryPool kv_entries(const uint32_t* tables, bool listed) const {
+    return packed_ ? packed_->dequantized() : stored(tables, listed);
+  }
+  // As KV entries and marks lie in pages; packed, only where they are.
+  KvEntryPool stored(const uint32_t* tables, bool listed) const {
+    return {pool_.as<__nv_bfloat16>(), tables, page_tokens_, columns_, head_dim_, listed};
+  }
+  // Scratch page `index` of the head's lane.
+  uint32_t scratch(uint32_t head, uint32_t index) const;
+  uint32_t lane_of(uint32_t head) const { return lanes_[head]; }
+  uint32_t scratch_pages() const { return scratch_; }
+
+  // Every value becomes NaN.
+  void poison(PageId page, cudaStream_t stream) const;
+
+ private:
+  uint64_t page_bytes() const {
+    return uint64_t{2} * columns_ * page_tokens_ * head_dim_ * sizeof(__nv_bfloat16);
+  }
+
+  Buffer pool_, scorer_state_;
+  std::optional<PackedHeads> packed_;  // then there is no pool_
+  std::vector<uint32_t> lanes_;        // by head
+  uint32_t page_tokens_ = 0, columns_ = 0, head_dim_ = 0, pages_gpu_ = 0, pages_ = 0, scratch_ = 0;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_KV_ENTRY_MEMORY_H_

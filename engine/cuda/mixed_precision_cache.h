@@ -1,0 +1,91 @@
+// MixedPrecisionCache keeps KV in int2 and int4 pages by tag (TriAxialKV). What is stored and what is read:
+// engine/cpu/mixed_precision_cache.h, which is the definition; which KV entry lies where:
+// engine/cpu/mixed_precision_entries.h, for both.
+//
+//   * a decoded row is packed and then reads packed pages, int2 first, if all that its pages hold is its
+//   request's
+//     and a kernel does that (packed_attention.h);
+//   * all other rows read what is staged (staged_entries.h), by position;
+//   * KV entries that wait for their group lie in a page of exact KV entries for each request;
+//   * KV entries that age are unpacked to bf16 and packed again, before anything else of a step.
+
+#ifndef KVTWIN_ENGINE_CUDA_MIXED_PRECISION_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_MIXED_PRECISION_CACHE_H_
+
+#include <vector>
+
+#include "engine/cpu/mixed_precision_entries.h"
+#include "engine/cuda/packed.h"
+#include "engine/cuda/packed_attention.h"
+#include "engine/cuda/staged_entries.h"
+
+namespace kvtwin::cuda {
+
+class MixedPrecisionCache final : public KvCache {
+ public:
+  // As make_mixed_precision().
+  static Result<OwnedCache> make(const MixedPrecisionOptions& options, const KvMemory& memory,
+                                 const LlmSpec* llm);
+
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             const StepStream& on, StepRows* rows) override;
+  void plan(const DeviceRows& rows, const StepStream& on) override;
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+              const StepStream& on) override;
+  // Steps of decodes alone that read packed pages.
+  bool repeats(StepGraphKey* graph_key) const override;
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,
+           DataOutcomes*) override {}
+  void notify(const Command& command) override { kv_entries_.notify(command); }
+  // REQUIRES: never; there is no other tier.
+  void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+
+ private:
+  using RequestPart = cpu::MixedPrecisionEntries::RequestPart;
+  using Place = cpu::MixedPrecisionEntries::Place;
+
+  MixedPrecisionCache(const MixedPrecisionOptions& options, const KvMemory& memory, const LlmSpec* llm)
+      : options_(options),
+        memory_(memory),
+        llm_(*llm),
+        pools_(2),
+        kv_entries_(memory.page_tokens, options.pages_int2, memory.pages_gpu),
+        filled_(memory.pages_gpu) {}
+
+  // What a request has of a page: so many KV entries, all before slot `end`.
+  struct Filled {
+    uint32_t kv_entries = 0, end = 0;
+  };
+
+  // Of pools_, and of its pages.
+  uint32_t pool_of(uint32_t page) const { return kv_entries_.is_int2(page) ? 0 : 1; }
+  uint32_t kv_entry(uint32_t page, uint32_t slot) const;
+  uint32_t waiting_kv_entry(const RequestPart& request_part, uint32_t slot) const;
+  void poison(PageId page, cudaStream_t stream);
+  void age(std::span<const Requantisation> requantisations, cudaStream_t stream);
+  void add_fraction(const RequestPart& request_part, StepRows* rows);
+  bool add_fused(const RequestPart& request_part);
+  void span_history(const RequestPart& request_part, uint32_t base);
+  void span_actions(const RequestPart& request_part, uint32_t base);
+
+  const MixedPrecisionOptions options_;
+  const KvMemory memory_;
+  const LlmSpec& llm_;
+  std::vector<PackedPages> pools_;  // int2, int4
+  cpu::MixedPrecisionEntries kv_entries_;
+  StagedEntries staged_;
+  PackedAttention fused_;
+  ExactEntries waiting_;
+  // Of the step.
+  std::vector<RequestPart> request_parts_;
+  std::vector<PageId> taken_;
+  DeviceLists ageing_;
+  // Of the request at hand.
+  std::vector<Filled> filled_;  // by page
+  std::vector<uint32_t> seen_;  // pages that it has KV entries in
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_MIXED_PRECISION_CACHE_H_

@@ -1,0 +1,99 @@
+// RecalledEntries: a budget drops KV entries of a prompt, and decodes recall pages of what is left: what
+// cpu::RecalledEntries does, on the GPU. Prompts are a CompressedCache's; when the last row of one has run,
+// its KV entries are gathered from there into the pages of a RetrievedCache, and go on to their homes.
+//
+// Either has the rows of a step that are its own. Where these do not follow one another they are copied
+// aside, and what attention gave is copied back. Both have pages for all that the policy has on the GPU:
+// twice the memory.
+
+#ifndef KVTWIN_ENGINE_CUDA_RECALLED_ENTRIES_H_
+#define KVTWIN_ENGINE_CUDA_RECALLED_ENTRIES_H_
+
+#include <map>
+#include <vector>
+
+#include "engine/cuda/caches.h"
+#include "engine/cuda/kv_cache.h"
+#include "engine/cuda/retrieved.h"
+
+namespace kvtwin::cuda {
+
+class CompressedCache;
+class RetrievedCache;
+
+class RecalledEntries final : public KvCache {
+ public:
+  // As make_recalled() (retrieved.h).
+  static Result<OwnedCache> make(const CompressedOptions& compressed, const RetrievedOptions& retrieved,
+                                 const KvMemory& memory, const ModelWeights* weights);
+  ~RecalledEntries() override;
+
+  void serve(const EngineAccess& engine) override { prompts_cache().serve(engine); }
+  void force_outcomes(const DataOutcomes* given) override;
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             const StepStream& on, StepRows* rows) override;
+  void plan(const DeviceRows& rows, const StepStream& on) override;
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+              const StepStream& on) override;
+  // Steps in which everybody's prompt is complete.
+  bool repeats(StepGraphKey* graph_key) const override;
+  SideStreams* side_streams() override;
+  void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+           const StepStream& on, DataOutcomes* values) override;
+  void notify(const Command& command) override;
+  void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+
+ private:
+  struct Request {
+    bool in_resident = false;
+    std::vector<PageId> gpu, host_copies;  // while it is a prompt
+  };
+  // Rows [first, first + count) of the step that are rows [at, at + count) of a part.
+  struct Run {
+    uint32_t first = 0, at = 0, count = 0;
+  };
+  // What one of the two is given of a step.
+  struct Part {
+    std::vector<PlanEntry> launched, entries;
+    std::vector<PageAllocation> allocations;
+    std::vector<Compression> compressions;
+    std::vector<Run> runs;
+    uint32_t count = 0;  // of rows
+    LaunchStep launch;
+    StepRows rows;
+    DeviceRows on_device;
+  };
+  // Prompts whose last row is in this step.
+  struct Ending {
+    RequestId request{};
+    uint32_t tokens = 0, row = 0;  // row: of part 0
+  };
+  static constexpr size_t kPrompts = 0, kResidentCaches = 1;
+
+  RecalledEntries(const LlmSpec& llm, const KvMemory& memory) : llm_(llm), memory_(memory) {}
+  Result<void> allocate();
+  CompressedCache& prompts() const;
+  RetrievedCache& resident_caches() const;
+  KvCache& prompts_cache() const { return *caches_[kPrompts]; }
+  void clear();
+  void split(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries);
+  void add_rows(uint32_t first, uint32_t count, Part* part);
+  void send_rows(cudaStream_t stream);
+  LayerRows part_tensors(const Part& part, const LayerRows& tensors, cudaStream_t stream) const;
+  void put_back(const Part& part, const LayerRows& from, const LayerRows& tensors, cudaStream_t stream) const;
+  void hand_over(const StepStream& on);
+
+  const LlmSpec llm_;
+  const KvMemory memory_;
+  OwnedCache caches_[2];
+  Buffer hidden_, qkv_, q_, out_;  // rows that were copied aside
+  RowsUpload uploads_[2];
+  std::map<RequestId, Request> requests_;
+  Part parts_[2];
+  std::vector<Ending> endings_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_RECALLED_ENTRIES_H_

@@ -1,0 +1,38 @@
+// What tests of whole runs over real values have in common: drawn times, and logs that replay.
+
+#ifndef KVTWIN_TESTS_CPU_BACKEND_CHECKS_H_
+#define KVTWIN_TESTS_CPU_BACKEND_CHECKS_H_
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "engine/base/prng.h"
+#include "engine/cpu/cpu_backend.h"
+#include "engine/recorder_replay.h"
+
+namespace kvtwin::testing {
+
+// Steps and copies take what is drawn, so that a failure can be repeated.
+inline cpu::Stopwatch drawn_times(uint64_t seed) {
+  return [seed, n = uint64_t{0}](const std::function<void()>& work) mutable {
+    work();
+    return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
+  };
+}
+
+// The run whose log has these bytes decided what `digest` says, and its replay does.
+inline void check_replays(const std::string& bytes, uint64_t digest) {
+  const Result<Log> log = read_log("log", bytes);
+  REQUIRE(log);
+  const Result<Replayed> replayed = replay("log", *log, {});
+  REQUIRE(replayed);
+  CHECK(replayed->same);
+  CHECK(replayed->end.digest == digest);
+}
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CPU_BACKEND_CHECKS_H_

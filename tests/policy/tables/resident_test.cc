@@ -1,0 +1,164 @@
+// Placement arena: the prompt is on the GPU, then an arena; every page of context has a home on the host.
+
+#include <doctest/doctest.h>
+
+#include "engine/policy/core.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/request_fit.h"
+#include "tests/support/policy_configs.h"
+#include "tests/support/table.h"
+
+using namespace kvtwin;
+using kvtwin::testing::check_table;
+using kvtwin::testing::resident_config;
+
+namespace {
+
+// A Core and what happens to it, for looking at page counts.
+class CoreDriver {
+ public:
+  explicit CoreDriver(const CoreConfig& config) : config_(config), core_(config) {}
+  void arrive(uint32_t request, uint32_t prompt, uint32_t output) {
+    apply(RequestReady{RequestId{request}, SessionId{request}, prompt, output, {}, {}});
+  }
+  void step() {
+    const std::vector<Instant> ends{{++now_.ns}};
+    apply(StepDone{config_.engine, StepId{done_++}, ends, {}, {}});
+  }
+  CoreGauges gauges() const { return core_.gauges(); }
+  bool idle() const { return core_.idle(); }
+
+ private:
+  void apply(const Event& event) {
+    commands_.clear();
+    core_.apply(now_, event, &commands_);
+    core_.check_invariants();
+  }
+  const CoreConfig config_;
+  Core core_;
+  Instant now_{};
+  uint64_t done_ = 0;
+  std::vector<Command> commands_;
+};
+
+}  // namespace
+
+TEST_CASE("X-3 arena: surplus pages go back at the prompt's end, host pages at the request's") {
+  CoreDriver engine(resident_config());
+  engine.arrive(0, 64 + 16, 16);  // two chunks: 64 tokens, then 16
+  CHECK(engine.gauges().pages_gpu_held == 4);
+  CHECK(engine.gauges().pages_host_free == 20 - 4);
+  engine.step();
+  // The step that completes the prompt is planned: 5 pages of context, 3 of them on the GPU from then on.
+  CHECK(engine.gauges().pages_gpu_held == 3);
+  CHECK(engine.gauges().pages_host_free == 20 - 5);
+  for (int i = 0; i < 10; ++i) engine.step();
+  CHECK(engine.gauges().pages_gpu_held == 3);
+  CHECK(engine.gauges().pages_host_free == 20 - 6);
+  while (!engine.idle()) engine.step();
+  CHECK(engine.gauges().pages_gpu_held == 0);
+  CHECK(engine.gauges().pages_host_free == 20);
+}
+
+TEST_CASE("X-3 arena: what a page leaves on the GPU is counted") {
+  CoreConfig config = resident_config();
+  config.policies.retrieval_spec.resident_fraction_q32 = 1u << 30;  // a quarter
+  config.pages_gpu = 8;
+  CoreDriver engine(config);
+  engine.arrive(0, 64, 40);
+  // 4 pages of context: 3 of arena and ceil(4 / 4) for what they left.
+  CHECK(engine.gauges().pages_gpu_held == 4);
+  for (int i = 0; i < 18; ++i) engine.step();
+  CHECK(engine.gauges().pages_gpu_held == 5);  // 3 + ceil(6 / 4)
+}
+
+TEST_CASE("arena: the pages that a prompt gave back let the next call in") {
+  check_table(resident_config(), R"(
+    arrive r1 prompt=64 output=8      launch s1 r1:64
+    arrive r2 prompt=48 output=2      -
+    done s1                           launch s2 r1:1 r2:48          # 3 pages are r1's, 3 are free
+    done s2                           launch s3 r1:1 r2:1
+    done s3                           finish r2:2  launch s4 r1:1
+  )");
+}
+
+TEST_CASE("arena: without it the same two requests cannot run together") {
+  CoreConfig config = resident_config();
+  config.policies = {};
+  config.pages_host = 0;
+  check_table(config, R"(
+    arrive r1 prompt=64 output=8      launch s1 r1:64
+    arrive r2 prompt=48 output=2      -
+    done s1                           launch s2 r1:1                # one page is left
+  )");
+}
+
+TEST_CASE("arena: a full host preempts like a full GPU, and the request is computed again") {
+  CoreConfig config = resident_config();
+  config.pages_host = 6;
+  check_table(config, R"(
+    arrive r1 prompt=48 output=20     launch s1 r1:48
+    arrive r2 prompt=31 output=20     -
+    done s1                           launch s2 r1:1 r2:31          # 4 + 2 pages of the host
+    done s2                           launch s3 r1:1 r2:1
+    done s3                           preempt r2  launch s4 r1:1    # r2 would begin its third
+  )");
+}
+
+TEST_CASE("arena: a request that its host tier cannot hold is rejected at once") {
+  CoreConfig config = resident_config();
+  config.pages_host = 4;
+  check_table(config, R"(
+    arrive r1 prompt=60 output=5      reject r1 pool 5>4
+    arrive r2 prompt=60 output=4      launch s1 r2:60
+  )");
+}
+
+TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
+  CoreConfig config = resident_config();
+  config.admission = AdmissionKind::kFullReservation;
+  // Alone each would need 4 + 9 pages of GPU without an arena, and is refused by none.
+  const auto needed = [&config](uint32_t prompt, uint32_t output) {
+    const PolicyAxes axes = make_axes(config.policies);
+    const Retention retention(config, axes);
+    return RequestFit(config, axes, retention).needed_in_resident(prompt, output);
+  };
+  CHECK(needed(64, 80).gpu == 4);
+  CHECK(needed(64, 80).host == 9);
+  CHECK(needed(16, 128).gpu == 3);
+  config.admission = AdmissionKind::kWatermark;
+  CHECK(needed(64, 80).gpu == 9);  // preempted, all of it would be a prompt
+  config.admission = AdmissionKind::kFullReservation;
+  check_table(config, R"(
+    arrive r1 prompt=64 output=80     launch s1 r1:64
+    arrive r2 prompt=48 output=60     -
+    done s1                           launch s2 r1:1 r2:48
+    done s2                           launch s3 r1:1 r2:1
+  )");
+}
+
+TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are those of what is left") {
+  CoreConfig config = resident_config();
+  config.pages_gpu = 16;
+  config.pages_host = 10;
+  config.policies.scorer = "snapkv";
+  config.policies.budget = "uniform";
+  config.policies.layout = "compact";
+  config.policies.identity = "none";
+  config.policies.budget_spec.kv_entries = 56;
+  CoreDriver engine(config);
+  engine.arrive(0, 90, 40);  // two chunks
+  CHECK(engine.gauges().pages_host_free == 10 - 4);
+  engine.step();
+  // 6 pages of prompt, cut to 56 kv_entries: 4 pages, of which the arena has 3.
+  CHECK(engine.gauges().pages_host_free == 10 - 4);
+  CHECK(engine.gauges().pages_gpu_held == 3);
+  CHECK(engine.gauges().entries_held == 56);
+  for (int i = 0; i < 8; ++i) engine.step();
+  CHECK(engine.gauges().pages_host_free == 10 - 4);  // 64 KV entries
+  engine.step();
+  CHECK(engine.gauges().pages_host_free == 10 - 5);
+  CHECK(engine.gauges().entries_held == 65);
+  while (!engine.idle()) engine.step();
+  CHECK(engine.gauges().pages_host_free == 10);
+}

@@ -1,0 +1,98 @@
+// What a StepClock remembers of steps beside their ends: forms, and what the host does meanwhile.
+
+#include <doctest/doctest.h>
+
+#include <initializer_list>
+#include <vector>
+
+#include "models/catalog.h"
+#include "models/retrieval_cost.h"
+#include "tests/sim/clock_runs.h"
+
+using namespace kvtwin;
+
+namespace {
+
+// Steps take 1 us, and for 9 us at least where the host makes their graph.
+class Busy final : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) override {
+    forms.push_back(shape.graph);
+    StepCost cost;
+    cost.device = cost.by_evidence[0] = 1000 * kTicksPerNs;
+    cost.least = shape.graph == GraphUse::kCaptured ? 9000 * kTicksPerNs : 0;
+    if (shape.held_more > 0) held_more.push_back(shape.held_more);
+    return cost;
+  }
+  uint32_t graphs_kept() const override { return 4; }
+  std::vector<GraphUse> forms;
+  std::vector<uint32_t> held_more;
+};
+
+}  // namespace
+
+TEST_CASE("step clock: KV entries that are held for the first time, by the largest compression") {
+  const std::vector<PlanEntry> prompts = {
+      {.request = RequestId{1}, .kind = EntryKind::kChunk, .samples = true, .tokens = 10, .context = 90},
+      {.request = RequestId{2}, .kind = EntryKind::kChunk, .samples = true, .tokens = 10, .context = 290}};
+  const uint32_t keep[] = {5};
+  const Compression small{.entry = 0, .begin = 0, .end = 100, .forced = {}, .keep = keep},
+      large{.entry = 1, .begin = 0, .end = 300, .forced = {}, .keep = keep};
+  const Compression both[] = {large, small};
+  Busy cost;
+  sim::StepClock clock(EngineId{0}, &cost, 1);
+  std::vector<LaunchStep> launches;
+  const std::span<const Compression> cuts[] = {{&small, 1}, {&small, 1}, both, {}, {&large, 1}};
+  for (const std::span<const Compression> cut : cuts) {
+    launches.push_back(step_of(launches.size(), 1, prompts));
+    launches.back().compressions = cut;
+  }
+  ends_of(&clock, launches);
+  CHECK(cost.held_more == std::vector<uint32_t>{100, 200});
+}
+
+TEST_CASE("step clock: a step takes as long as the host at least, also through its graph") {
+  const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
+  for (const bool by_graph : {false, true}) {
+    CAPTURE(by_graph);
+    Busy cost;
+    sim::GraphPricer pricer(identity_spec(), &cost, nullptr);
+    sim::StepClock clock(EngineId{0}, &cost, 1);
+    if (by_graph) clock.extend(nullptr, &pricer, 1, nullptr);
+    CHECK(ends_of(&clock, {step_of(0, 4, one)}) == std::vector<int64_t>{1'000, 10'000, 11'000, 12'000});
+  }
+}
+
+TEST_CASE(
+    "step clock: forms of steps that choose pages: how many requests do, and whether a page is completed") {
+  const Catalog catalog;
+  const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
+  const RetrievalSpec quest = retrieval_defaults(RetrievalMethod::kQuest);
+  sim::GraphPricerSpec spec = identity_spec();
+  spec.graph.method = RetrievalMethod::kQuest, spec.policy = quest, spec.page_tokens = 32;
+  Busy cost;
+  RetrievalGeometry geometry;
+  geometry.page_tokens = 32, geometry.summary_vectors = 2;
+  const RetrievalCost prices(llm, catalog.device("h200").value(), catalog.node("h200").value(), 1, geometry);
+  sim::GraphPricer pricer(spec, &cost, &prices);
+  const auto graph_key = [&](std::initializer_list<uint32_t> contexts, uint32_t offset = 0) {
+    std::vector<PlanEntry> entries;
+    for (const uint32_t context : contexts)
+      entries.push_back(
+          {RequestId{static_cast<uint32_t>(entries.size())}, EntryKind::kDecode, true, true, 1, context});
+    StepShape shape;
+    shape.decodes = shape.tokens = shape.tokens_padded = shape.logits_rows =
+        static_cast<uint32_t>(entries.size());
+    return pricer.graph_key(shape, entries, offset);
+  };
+  const uint32_t budget = quest.budget_tokens;
+  CHECK(graph_key({64, 100}) == graph_key({70, 200}));
+  CHECK(graph_key({64, 100}).choosing == 0);
+  CHECK(graph_key({64, 4 * budget}).choosing == 1);
+  CHECK(graph_key({5 * budget, 4 * budget}) == graph_key({9 * budget, 8 * budget}));
+  CHECK(graph_key({64, 100}) != graph_key({64, 4 * budget}));
+  CHECK_FALSE(graph_key({64, 100}).fills);
+  CHECK(graph_key({63, 100}).fills);  // the page's last token
+  CHECK(graph_key({64, 100}, 31).fills);
+  CHECK(graph_key({63, 100}) == graph_key({200, 95}));
+}

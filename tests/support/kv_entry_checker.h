@@ -1,0 +1,66 @@
+// KvEntryChecker is to pools of two formats what PageChecker is to pages by position: it knows which KV entry
+// lies in which slot of which page, as a backend would work it out from allocations and bits, and fails on
+// the first KV entry that is in a page of the wrong format, nowhere, or somebody else's (METHODS 4.6, Q-3,
+//
+
+#ifndef KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_
+#define KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/policy/commands.h"
+#include "engine/policy/config.h"
+#include "tests/support/page_checker.h"
+
+namespace kvtwin::testing {
+
+// One engine's pages. REQUIRES: `tokens` outlives it.
+class KvEntryChecker {
+ public:
+  KvEntryChecker(const CoreConfig& config, const TokenSource* tokens) : config_(config), tokens_(tokens) {}
+
+  // An entry with first == true: the request starts behind `pages`.
+  void begins(const PlanEntry& entry, std::span<const PageId> pages);
+  // Before anything else of a step: int4 KV entries that no running request has fill int2 pages.
+  void ages(std::span<const Requantisation> requantisations);
+  // One entry of one step writes: its KV entries' bits (empty: one decoded KV entry), its allocations in
+  // order.
+  void writes(const PlanEntry& entry, std::span<const FormatRun> bits, std::span<const PageId> allocations);
+  // Then it reads everything up to its own KV entries.
+  void reads(const PlanEntry& entry) const;
+
+ private:
+  struct KvEntry {
+    uint32_t position = 0;
+    uint64_t token = 0;
+  };
+  struct Place {
+    PageId page{};
+    uint32_t slot = 0;
+  };
+  struct Request {
+    std::map<uint32_t, Place> places;
+    std::vector<uint32_t> waiting;
+    PageId tail{};  // the int4 page that it fills
+    uint32_t in_tail = 0;
+    uint32_t low_bit = 0;
+  };
+  class Allocations;
+
+  bool is_int4(PageId page) const { return raw(page) >= config_.pages_int2; }
+  void put(RequestId id, PageId page, uint32_t position, Request* request);
+  void put_4(RequestId id, uint32_t position, Allocations* allocations, Request* request);
+  void put_waiting(RequestId id, Allocations* allocations, Request* request);
+
+  const CoreConfig config_;
+  const TokenSource* const tokens_;
+  std::map<PageId, std::vector<KvEntry>> pages_;
+  std::map<RequestId, Request> requests_;
+};
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_
