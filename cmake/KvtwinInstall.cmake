@@ -1,18 +1,16 @@
 # What `cmake --install` and the Debian package put where. The program finds its data relative to itself
-# (models/data_folder.h), so that any prefix works.
+# (models/files/data_folder.h), so that any prefix works.
 include(GNUInstallDirs)
 install(TARGETS kvtwin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 set(data ${CMAKE_INSTALL_DATADIR}/kvtwin)
 install(DIRECTORY models/llm models/device models/node models/measured models/tiny DESTINATION ${data}/models
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.json" PATTERN "*.safetensors")
 install(DIRECTORY traces/data DESTINATION ${data}/traces)
-file(GLOB shipped RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS scenarios/*.textproto)
-# The runs that these two reproduce lie among the tests.
-list(FILTER shipped EXCLUDE REGEX "vllm_rtx")
-install(FILES ${shipped} DESTINATION ${data}/scenarios)
-install(DIRECTORY scenarios/methods scenarios/quality scenarios/studies scenarios/validation scenarios/calibration
-        DESTINATION ${data}/scenarios
+# (scenarios/suites/vllm stays here: the runs that those two reproduce lie among the tests.)
+install(DIRECTORY scenarios/shipped scenarios/methods scenarios/quality scenarios/studies DESTINATION ${data}/scenarios
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace")
+install(DIRECTORY scenarios/suites DESTINATION ${data}/scenarios
+        FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace" PATTERN "suites/vllm" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The program itself prints its manual page and completions.

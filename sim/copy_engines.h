@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/commands.h"
 #include "engine/base/units.h"
-#include "engine/policy/commands.h"
 #include "sim/platform.h"
 #include "sim/simgrid_adapter.h"
 

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/step_graph.h"
+#include "engine/steps/step_graph.h"
 #include "sim/sim_backend.h"
 #include "sim/simgrid_adapter.h"
 

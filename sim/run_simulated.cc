@@ -1,6 +1,6 @@
 #include "engine/base/check.h"
+#include "sim/behaviour/stored_outcome_backend.h"
 #include "sim/sim_backend.h"
-#include "sim/stored_outcome_backend.h"
 
 namespace kvtwin::sim {
 

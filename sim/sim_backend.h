@@ -10,12 +10,12 @@
 #include <functional>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/driver.h"
-#include "engine/outcome_source.h"
-#include "models/cost_model.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/driver.h"
+#include "engine/runtime/outcome_source.h"
+#include "models/cost/cost_model.h"
+#include "sim/clock/step_clock.h"
 #include "sim/platform.h"
-#include "sim/step_clock.h"
 
 namespace kvtwin::sim {
 

@@ -27,7 +27,7 @@ using Up = sg4::LinkInRoute::Direction;
 
 // SimGrid's default network model imitates TCP over the Internet: a copy over NVLink would be nine times
 // too slow, opposite directions would slow each other down, and events less than a nanosecond apart would
-// merge. tests/sim/physics_test.cc pins each of these.
+// merge. tests/unit/sim/physics_test.cc pins each of these.
 #if SIMGRID_VERSION >= 33400
 constexpr const char* kPrecision = "--cfg=precision/timing:1e-12";
 #else

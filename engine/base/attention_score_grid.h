@@ -1,5 +1,6 @@
 // How the query rows of a chunk that looks at its head's KV entries are dealt out to a GPU
-// (kernels/attention_scores.h): what the kernels do and what a step is priced by (models/method_cost.h).
+// (kernels/scoring/cuda/attention_scores.h): what the kernels do and what a step is priced by
+// (models/cost_tables/method_cost.h).
 //
 // A CTA has 128 keys of a head and query rows that come by sixteen at a time. Where keys are few, several
 // CTAs share the rows of the same keys, so that all CTAs together just fit on the GPU. As each waits for its

@@ -3,15 +3,15 @@
 //
 // Spans point into the Core's buffers and are valid until its next apply().
 
-#ifndef KVTWIN_ENGINE_POLICY_COMMANDS_H_
-#define KVTWIN_ENGINE_POLICY_COMMANDS_H_
+#ifndef KVTWIN_ENGINE_BASE_COMMANDS_H_
+#define KVTWIN_ENGINE_BASE_COMMANDS_H_
 
 #include <cstdint>
 #include <span>
 #include <variant>
 
+#include "engine/base/events.h"
 #include "engine/base/units.h"
-#include "engine/policy/events.h"
 
 namespace kvtwin {
 
@@ -244,4 +244,4 @@ using Command = std::variant<LaunchStep, StartTransfer, SetTimer, TokensEmitted,
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_COMMANDS_H_
+#endif  // KVTWIN_ENGINE_BASE_COMMANDS_H_

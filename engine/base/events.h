@@ -4,17 +4,17 @@
 // Structs are small and of fixed size; spans point into the sender's buffers and are valid until the
 // sender is called again.
 
-#ifndef KVTWIN_ENGINE_POLICY_EVENTS_H_
-#define KVTWIN_ENGINE_POLICY_EVENTS_H_
+#ifndef KVTWIN_ENGINE_BASE_EVENTS_H_
+#define KVTWIN_ENGINE_BASE_EVENTS_H_
 
 #include <compare>
 #include <cstdint>
 #include <span>
 #include <variant>
 
+#include "engine/base/identity.h"
+#include "engine/base/tags.h"
 #include "engine/base/units.h"
-#include "engine/policy/identity.h"
-#include "engine/policy/tags.h"
 
 namespace kvtwin {
 
@@ -124,4 +124,4 @@ using Event = std::variant<RequestReady, RequestCancelled, SessionHint, StepDone
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_EVENTS_H_
+#endif  // KVTWIN_ENGINE_BASE_EVENTS_H_

@@ -5,8 +5,8 @@
 // tokens in the same place exactly when space and number are equal. The Client makes the runs
 // (TRACES 5.1) and gives every position without a known identity a space of its own.
 
-#ifndef KVTWIN_ENGINE_POLICY_IDENTITY_H_
-#define KVTWIN_ENGINE_POLICY_IDENTITY_H_
+#ifndef KVTWIN_ENGINE_BASE_IDENTITY_H_
+#define KVTWIN_ENGINE_BASE_IDENTITY_H_
 
 #include <cstdint>
 
@@ -26,4 +26,4 @@ struct UnitRun {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_IDENTITY_H_
+#endif  // KVTWIN_ENGINE_BASE_IDENTITY_H_

@@ -1,8 +1,8 @@
 // IndexedHeap: small integers with a rank each; the lowest rank comes out first, ties by the lower
 // integer. An integer can be removed or re-ranked where it stands. Allocates only to grow.
 
-#ifndef KVTWIN_ENGINE_POLICY_INDEXED_HEAP_H_
-#define KVTWIN_ENGINE_POLICY_INDEXED_HEAP_H_
+#ifndef KVTWIN_ENGINE_BASE_INDEXED_HEAP_H_
+#define KVTWIN_ENGINE_BASE_INDEXED_HEAP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -85,4 +85,4 @@ class IndexedHeap {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_INDEXED_HEAP_H_
+#endif  // KVTWIN_ENGINE_BASE_INDEXED_HEAP_H_

@@ -1,5 +1,6 @@
-// KVT_PLANTED(bug) marks where tests/negative plants a bug, to prove that the swarm finds it. It is false
-// except in the copy of the policy that this test builds with KVTWIN_PLANTS, where the test chooses the bug.
+// KVT_PLANTED(bug) marks where tests/property/negative plants a bug, to prove that the swarm finds it. It is
+// false except in the copy of the policy that this test builds with KVTWIN_PLANTS, where the test chooses the
+// bug.
 
 #ifndef KVTWIN_ENGINE_BASE_PLANTED_H_
 #define KVTWIN_ENGINE_BASE_PLANTED_H_
@@ -7,7 +8,7 @@
 #ifdef KVTWIN_PLANTS
 #include <string_view>
 namespace kvtwin {
-bool planted(std::string_view bug);  // tests/negative/planted.cc
+bool planted(std::string_view bug);  // tests/property/negative/planted.cc
 }
 #define KVT_PLANTED(bug) ::kvtwin::planted(#bug)
 #else

@@ -1,7 +1,7 @@
 // Names that users wrote before the vocabulary followed the field's (CHANGELOG has the table): scenario
 // fields and their values, flags, columns, files. No old name is accepted; wherever an unknown name is
-// reported, `name_now` names its successor. tests/tidy holds this table against
-// tests/tidy/retired_identifiers.tsv.
+// reported, `name_now` names its successor. tests/unit/tidy holds this table against
+// tests/unit/tidy/retired_identifiers.tsv.
 
 #ifndef KVTWIN_ENGINE_BASE_RETIRED_NAMES_H_
 #define KVTWIN_ENGINE_BASE_RETIRED_NAMES_H_

@@ -3,8 +3,8 @@
 //
 // The temporal axis moves as turns pass, so a token keeps its turn and the axis is derived.
 
-#ifndef KVTWIN_ENGINE_POLICY_TAGS_H_
-#define KVTWIN_ENGINE_POLICY_TAGS_H_
+#ifndef KVTWIN_ENGINE_BASE_TAGS_H_
+#define KVTWIN_ENGINE_BASE_TAGS_H_
 
 #include <cstdint>
 
@@ -52,4 +52,4 @@ constexpr Semantic semantic_of_tag(uint32_t tag) { return static_cast<Semantic>(
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_TAGS_H_
+#endif  // KVTWIN_ENGINE_BASE_TAGS_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/anchor_device.h"
+#include "engine/calibrate/anchor_device.h"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "engine/cuda/chunk_load.h"
-#include "engine/cuda/device_facts.h"
-#include "models/measured_cost.h"
-#include "models/weights.h"
+#include "engine/calibrate/chunk_load.h"
+#include "engine/cuda/device/device_facts.h"
+#include "models/cost_tables/measured_cost.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 namespace {

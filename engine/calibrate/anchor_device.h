@@ -1,13 +1,13 @@
 // measure_anchors(): in under a minute, whether a profile that was measured on another GPU of this kind is
-// good here (models/device_drift.h has the rule).
+// good here (models/cost_tables/device_drift.h has the rule).
 
-#ifndef KVTWIN_ENGINE_CUDA_ANCHOR_DEVICE_H_
-#define KVTWIN_ENGINE_CUDA_ANCHOR_DEVICE_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_ANCHOR_DEVICE_H_
+#define KVTWIN_ENGINE_CALIBRATE_ANCHOR_DEVICE_H_
 
 #include <vector>
 
-#include "engine/cuda/calibrate_device.h"
-#include "models/device_drift.h"
+#include "engine/calibrate/calibrate_device.h"
+#include "models/cost_tables/device_drift.h"
 
 namespace kvtwin::cuda {
 
@@ -17,4 +17,4 @@ Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request, c
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_ANCHOR_DEVICE_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_ANCHOR_DEVICE_H_

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cuda/calibration.h"
-#include "engine/cuda/chunk_load.h"
-#include "models/measured_cost.h"
+#include "engine/calibrate/calibration.h"
+#include "engine/calibrate/chunk_load.h"
+#include "models/cost_tables/measured_cost.h"
 
 namespace kvtwin::cuda {
 

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/cuda/calibration.h"
+#include "engine/calibrate/calibration.h"
 
 namespace kvtwin::cuda {
 

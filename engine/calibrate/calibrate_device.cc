@@ -1,4 +1,4 @@
-#include "engine/cuda/calibrate_device.h"
+#include "engine/calibrate/calibrate_device.h"
 
 #include <fmt/format.h>
 
@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/calibrate_formats.h"
-#include "engine/cuda/calibration.h"
-#include "engine/cuda/calibration_checks.h"
-#include "engine/cuda/chunk_load.h"
-#include "engine/cuda/device_facts.h"
-#include "models/graph_shapes.h"
-#include "models/measured_cost.h"
-#include "models/weights.h"
+#include "engine/calibrate/calibrate_formats.h"
+#include "engine/calibrate/calibration.h"
+#include "engine/calibrate/calibration_checks.h"
+#include "engine/calibrate/chunk_load.h"
+#include "engine/cuda/device/device_facts.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost_tables/measured_cost.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 

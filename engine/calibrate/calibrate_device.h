@@ -1,8 +1,8 @@
 // calibrate_device() measures what steps of this engine take on this GPU, as tables that
-// models/measured_cost.h prices steps with. Some two minutes for a model of 8 billion parameters.
+// models/cost_tables/measured_cost.h prices steps with. Some two minutes for a model of 8 billion parameters.
 
-#ifndef KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_
-#define KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATE_DEVICE_H_
+#define KVTWIN_ENGINE_CALIBRATE_CALIBRATE_DEVICE_H_
 
 #include <cstdint>
 #include <functional>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/llm.h"
-#include "models/measured_device.h"
+#include "models/catalog/llm.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin::cuda {
 
@@ -33,4 +33,4 @@ Result<MeasuredDevice> calibrate_device(const CalibrationRequest& request);
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CALIBRATE_DEVICE_H_

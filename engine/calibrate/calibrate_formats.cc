@@ -1,4 +1,4 @@
-#include "engine/cuda/calibrate_formats.h"
+#include "engine/calibrate/calibrate_formats.h"
 
 #include <fmt/format.h>
 
@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/calibration_tables.h"
-#include "engine/cuda/chunk_load.h"
-#include "engine/cuda/mixed_bench.h"
-#include "models/measured_cost.h"
-#include "models/weights.h"
+#include "engine/calibrate/calibration_tables.h"
+#include "engine/calibrate/chunk_load.h"
+#include "engine/calibrate/mixed_bench.h"
+#include "models/cost_tables/measured_cost.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 namespace {

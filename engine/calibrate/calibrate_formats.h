@@ -2,12 +2,12 @@
 // as differences to what a file says of the same steps in bf16. Some 25 s for a model of 8 billion
 // parameters.
 
-#ifndef KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_
-#define KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATE_FORMATS_H_
+#define KVTWIN_ENGINE_CALIBRATE_CALIBRATE_FORMATS_H_
 
 #include "engine/base/result.h"
-#include "engine/cuda/calibrate_device.h"
-#include "engine/cuda/step_bench.h"
+#include "engine/calibrate/calibrate_device.h"
+#include "engine/calibrate/step_bench.h"
 
 namespace kvtwin::cuda {
 
@@ -23,4 +23,4 @@ Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredD
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CALIBRATE_FORMATS_H_

@@ -3,8 +3,8 @@
 // calibrate_device.cc: tables of operations, from steps of decodes and of chunks. calibrate_clock.cc: what
 // steps take by what ran before them and beside them. calibrate_copies.cc: pages between tiers.
 
-#ifndef KVTWIN_ENGINE_CUDA_CALIBRATION_H_
-#define KVTWIN_ENGINE_CUDA_CALIBRATION_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_H_
+#define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_H_
 
 #include <cstdint>
 #include <map>
@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/calibrate_device.h"
-#include "engine/cuda/calibration_tables.h"
-#include "engine/cuda/chunk_load.h"
-#include "engine/cuda/chunk_runs.h"
-#include "engine/cuda/step_bench.h"
-#include "models/measured_cost.h"
+#include "engine/calibrate/calibrate_device.h"
+#include "engine/calibrate/calibration_tables.h"
+#include "engine/calibrate/chunk_load.h"
+#include "engine/calibrate/chunk_runs.h"
+#include "engine/calibrate/step_bench.h"
+#include "models/cost_tables/measured_cost.h"
 
 namespace kvtwin::cuda {
 
@@ -81,4 +81,4 @@ class Calibration {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CALIBRATION_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CALIBRATION_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/calibration_checks.h"
+#include "engine/calibrate/calibration_checks.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/cuda/chunk_load.h"
-#include "engine/cuda/chunk_runs.h"
+#include "engine/calibrate/chunk_load.h"
+#include "engine/calibrate/chunk_runs.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -1,14 +1,14 @@
 // Steps of shapes that are in no table, beside what the tables say: how good a calibration is.
 
-#ifndef KVTWIN_ENGINE_CUDA_CALIBRATION_CHECKS_H_
-#define KVTWIN_ENGINE_CUDA_CALIBRATION_CHECKS_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_CHECKS_H_
+#define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_CHECKS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/cuda/step_bench.h"
-#include "models/cost_model.h"
-#include "models/measured_device.h"
+#include "engine/calibrate/step_bench.h"
+#include "models/cost/cost_model.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin::cuda {
 
@@ -17,4 +17,4 @@ std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost, const
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CALIBRATION_CHECKS_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CALIBRATION_CHECKS_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/calibration_tables.h"
+#include "engine/calibrate/calibration_tables.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,8 +1,8 @@
 // CalibrationTables turns steps that were timed twice, operation by operation and as a whole, into the tables
-// that models/measured_cost.h prices steps with. No CUDA in here.
+// that models/cost_tables/measured_cost.h prices steps with. No CUDA in here.
 
-#ifndef KVTWIN_ENGINE_CUDA_CALIBRATION_TABLES_H_
-#define KVTWIN_ENGINE_CUDA_CALIBRATION_TABLES_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_TABLES_H_
+#define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_TABLES_H_
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin::cuda {
 
@@ -78,4 +78,4 @@ class CalibrationTables {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CALIBRATION_TABLES_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CALIBRATION_TABLES_H_

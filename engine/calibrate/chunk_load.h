@@ -1,22 +1,22 @@
 // How steps with prompts are measured, by whoever measures them: after idle time, behind a short load.
 
-#ifndef KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
-#define KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CHUNK_LOAD_H_
+#define KVTWIN_ENGINE_CALIBRATE_CHUNK_LOAD_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/cuda/step_bench.h"
-#include "models/cost_model.h"
+#include "engine/calibrate/step_bench.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin::cuda {
 
 constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;  // of 16 tokens
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, raises it
-// a little, and forgets all that in a pause of 30 to 60 ms (reports/validation/2026-11-22-h200.md).
+// a little, and forgets all that in a pause of 30 to 60 ms (reports/evidence/validation/2026-11-22-h200.md).
 constexpr double kLoadWindowUs = 40e3, kIdleUs = 80e3;
 constexpr double kBusyUs = 3500e3, kBusyAgainUs = 1200e3;  // once, and between all other things
 constexpr double kBusyBinUs = 50e3, kLateBusyBinUs = 250e3, kLateBusyUs = 1000e3;
@@ -71,4 +71,4 @@ struct BenchShape {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CHUNK_LOAD_H_

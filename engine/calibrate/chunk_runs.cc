@@ -1,11 +1,11 @@
-#include "engine/cuda/chunk_runs.h"
+#include "engine/calibrate/chunk_runs.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "engine/base/prng.h"
-#include "engine/cuda/chunk_load.h"
+#include "engine/calibrate/chunk_load.h"
 
 namespace kvtwin::cuda {
 

@@ -7,17 +7,17 @@
 // what tables hold. A chunk of few rows (up to kDecodeRowsMax) is computed once between decodes, as servers
 // have it, several times over.
 
-#ifndef KVTWIN_ENGINE_CUDA_CHUNK_RUNS_H_
-#define KVTWIN_ENGINE_CUDA_CHUNK_RUNS_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_CHUNK_RUNS_H_
+#define KVTWIN_ENGINE_CALIBRATE_CHUNK_RUNS_H_
 
 #include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "engine/cuda/calibration_tables.h"
-#include "engine/cuda/step_bench.h"
-#include "models/measured_device.h"
+#include "engine/calibrate/calibration_tables.h"
+#include "engine/calibrate/step_bench.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin::cuda {
 
@@ -51,4 +51,4 @@ class ChunkRuns {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CHUNK_RUNS_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_CHUNK_RUNS_H_

@@ -1,13 +1,13 @@
 // Tokens of requests that only benchmarks have.
 
-#ifndef KVTWIN_ENGINE_CUDA_DRAWN_TOKENS_H_
-#define KVTWIN_ENGINE_CUDA_DRAWN_TOKENS_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_DRAWN_TOKENS_H_
+#define KVTWIN_ENGINE_CALIBRATE_DRAWN_TOKENS_H_
 
 #include <cstdint>
 #include <map>
 
 #include "engine/base/prng.h"
-#include "engine/cpu/token_ids.h"
+#include "engine/common/token_ids.h"
 
 namespace kvtwin::cuda {
 
@@ -31,4 +31,4 @@ class DrawnTokens final : public cpu::TokenIds {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DRAWN_TOKENS_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_DRAWN_TOKENS_H_

@@ -1,12 +1,12 @@
-#include "engine/cuda/mixed_bench.h"
+#include "engine/calibrate/mixed_bench.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/drawn_tokens.h"
-#include "engine/cuda/packed.h"
+#include "engine/calibrate/drawn_tokens.h"
+#include "engine/cuda/packed/packed.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -2,15 +2,15 @@
 // (mixed_precision_cache.h) and measures them as StepBench does. Which KV entries such a request has is not
 // said by its pages, so its prompt is really computed.
 
-#ifndef KVTWIN_ENGINE_CUDA_MIXED_BENCH_H_
-#define KVTWIN_ENGINE_CUDA_MIXED_BENCH_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_MIXED_BENCH_H_
+#define KVTWIN_ENGINE_CALIBRATE_MIXED_BENCH_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "engine/cuda/cuda_engine.h"
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -49,4 +49,4 @@ class MixedBench {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_MIXED_BENCH_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_MIXED_BENCH_H_

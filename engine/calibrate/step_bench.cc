@@ -1,11 +1,11 @@
-#include "engine/cuda/step_bench.h"
+#include "engine/calibrate/step_bench.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/drawn_tokens.h"
+#include "engine/calibrate/drawn_tokens.h"
 
 namespace kvtwin::cuda {
 namespace {

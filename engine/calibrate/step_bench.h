@@ -4,8 +4,8 @@
 // engine operation by operation, with events between them. Contexts are not computed: one page of real KV is
 // copied to all pages, so that what is read is neither zeros nor in the cache.
 
-#ifndef KVTWIN_ENGINE_CUDA_STEP_BENCH_H_
-#define KVTWIN_ENGINE_CUDA_STEP_BENCH_H_
+#ifndef KVTWIN_ENGINE_CALIBRATE_STEP_BENCH_H_
+#define KVTWIN_ENGINE_CALIBRATE_STEP_BENCH_H_
 
 #include <array>
 #include <cstdint>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "engine/cuda/cuda_engine.h"
-#include "engine/cuda/packed.h"
-#include "models/llm.h"
+#include "engine/cuda/packed/packed.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -93,4 +93,4 @@ class StepBench {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_STEP_BENCH_H_
+#endif  // KVTWIN_ENGINE_CALIBRATE_STEP_BENCH_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/cpu_backend.h"
+#include "engine/common/cpu_backend.h"
 
 #include <algorithm>
 #include <chrono>

@@ -6,8 +6,8 @@
 // which nothing happens are skipped unless `sleep` asks for them: an agent that thinks for a minute is told
 // that a minute has passed. Every single step is answered apart.
 
-#ifndef KVTWIN_ENGINE_CPU_CPU_BACKEND_H_
-#define KVTWIN_ENGINE_CPU_CPU_BACKEND_H_
+#ifndef KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_
+#define KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_
 
 #include <cstdint>
 #include <deque>
@@ -15,8 +15,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/outcome_source.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::cpu {
 
@@ -79,4 +79,4 @@ class CpuBackend final : public Backend {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_CPU_BACKEND_H_
+#endif  // KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_

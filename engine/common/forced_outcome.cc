@@ -1,4 +1,4 @@
-#include "engine/cpu/forced_outcome.h"
+#include "engine/common/forced_outcome.h"
 
 #include <algorithm>
 

@@ -1,17 +1,17 @@
-// What is forced (engine/forced_outcomes.h), as engines need it: for the CPU's and the GPU's alike.
+// What is forced (engine/runtime/forced_outcomes.h), as engines need it: for the CPU's and the GPU's alike.
 //
 // A layer's recalls are told as sums over a step's requests and KV heads (LayerRecall), but a head has to
 // know what it does itself: the sums are shared out evenly.
 
-#ifndef KVTWIN_ENGINE_CPU_FORCED_OUTCOME_H_
-#define KVTWIN_ENGINE_CPU_FORCED_OUTCOME_H_
+#ifndef KVTWIN_ENGINE_COMMON_FORCED_OUTCOME_H_
+#define KVTWIN_ENGINE_COMMON_FORCED_OUTCOME_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/forced_outcomes.h"
-#include "kernels/page_score.h"
+#include "engine/runtime/forced_outcomes.h"
+#include "kernels/select/page_score.h"
 
 namespace kvtwin::cpu {
 
@@ -38,4 +38,4 @@ std::vector<uint32_t> forced_outcome_rows(std::span<const uint64_t> live, std::s
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_FORCED_OUTCOME_H_
+#endif  // KVTWIN_ENGINE_COMMON_FORCED_OUTCOME_H_

@@ -1,10 +1,10 @@
-#include "engine/cpu/kv_entry_budget.h"
+#include "engine/common/kv_entry_budget.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cpu/side_by_side.h"
-#include "engine/policy/chunk_rule.h"
+#include "engine/common/side_by_side.h"
+#include "engine/methods/chunk_rule.h"
 
 namespace kvtwin::cpu {
 namespace {

@@ -3,15 +3,15 @@
 // Candidates are ranked together, a layer's or all layers'; a group is as long as its longest member, and the
 // members with less of their own use the room for more of their best.
 
-#ifndef KVTWIN_ENGINE_CPU_KV_ENTRY_BUDGET_H_
-#define KVTWIN_ENGINE_CPU_KV_ENTRY_BUDGET_H_
+#ifndef KVTWIN_ENGINE_COMMON_KV_ENTRY_BUDGET_H_
+#define KVTWIN_ENGINE_COMMON_KV_ENTRY_BUDGET_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/ranking.h"
-#include "engine/policy/config.h"
+#include "engine/common/ranking.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin::cpu {
 
@@ -46,4 +46,4 @@ class KvEntryBudget {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_KV_ENTRY_BUDGET_H_
+#endif  // KVTWIN_ENGINE_COMMON_KV_ENTRY_BUDGET_H_

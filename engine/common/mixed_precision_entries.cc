@@ -1,4 +1,4 @@
-#include "engine/cpu/mixed_precision_entries.h"
+#include "engine/common/mixed_precision_entries.h"
 
 #include <algorithm>
 

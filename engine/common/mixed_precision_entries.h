@@ -1,21 +1,21 @@
 // MixedPrecisionEntries knows which KV entry of a request lies in which slot, where KV is in int2 and int4
 // pages by tag (TriAxialKV, METHODS 4.6). The policy says which KV entries get how many bits and which pages
-// there are (engine/policy/mixed_precision_pool.h); the rest follows from that, and is worked out here. No
+// there are (engine/kv/mixed_precision_pool.h); the rest follows from that, and is worked out here. No
 // values: every engine that computes asks it.
 //
 //   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends;
 //   * a chunk's rows are placed once it has attended, a decoded row before, in an int4 page;
 //   * KV entries that age move from int4 pages to an int2 page, before anything else of a step.
 
-#ifndef KVTWIN_ENGINE_CPU_MIXED_PRECISION_ENTRIES_H_
-#define KVTWIN_ENGINE_CPU_MIXED_PRECISION_ENTRIES_H_
+#ifndef KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
+#define KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
 
 #include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
 
-#include "engine/policy/commands.h"
+#include "engine/base/commands.h"
 
 namespace kvtwin::cpu {
 
@@ -108,4 +108,4 @@ class MixedPrecisionEntries {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_MIXED_PRECISION_ENTRIES_H_
+#endif  // KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_

@@ -1,14 +1,14 @@
 // What a compression ranks, head by head; what scorers fill in and selection reads.
 
-#ifndef KVTWIN_ENGINE_CPU_RANKING_H_
-#define KVTWIN_ENGINE_CPU_RANKING_H_
+#ifndef KVTWIN_ENGINE_COMMON_RANKING_H_
+#define KVTWIN_ENGINE_COMMON_RANKING_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/request_table.h"
-#include "kernels/select.h"
+#include "engine/common/request_table.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::cpu {
 
@@ -56,4 +56,4 @@ struct Probes {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_RANKING_H_
+#endif  // KVTWIN_ENGINE_COMMON_RANKING_H_

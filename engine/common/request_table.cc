@@ -1,4 +1,4 @@
-#include "engine/cpu/request_table.h"
+#include "engine/common/request_table.h"
 
 #include <algorithm>
 

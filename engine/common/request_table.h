@@ -10,18 +10,18 @@
 // Invariants, verified by check(): positions ascend; members of a group have equally many KV entries; no slot
 // behind the table's pages is named.
 
-#ifndef KVTWIN_ENGINE_CPU_REQUEST_TABLE_H_
-#define KVTWIN_ENGINE_CPU_REQUEST_TABLE_H_
+#ifndef KVTWIN_ENGINE_COMMON_REQUEST_TABLE_H_
+#define KVTWIN_ENGINE_COMMON_REQUEST_TABLE_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/group_tables.h"
-#include "engine/policy/head_groups.h"
-#include "kernels/kv_pages.h"
+#include "engine/base/commands.h"
+#include "engine/kv/group_tables.h"
+#include "engine/kv/head_groups.h"
+#include "engine/methods/axes.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::cpu {
 
@@ -108,4 +108,4 @@ class RequestTable {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_REQUEST_TABLE_H_
+#endif  // KVTWIN_ENGINE_COMMON_REQUEST_TABLE_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/request_tokens.h"
+#include "engine/common/request_tokens.h"
 
 #include <algorithm>
 

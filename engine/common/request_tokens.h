@@ -1,16 +1,16 @@
 // RequestTokens says what goes into the model and keeps what comes out of it, request by request: the same in
 // every backend that computes values.
 
-#ifndef KVTWIN_ENGINE_CPU_REQUEST_TOKENS_H_
-#define KVTWIN_ENGINE_CPU_REQUEST_TOKENS_H_
+#ifndef KVTWIN_ENGINE_COMMON_REQUEST_TOKENS_H_
+#define KVTWIN_ENGINE_COMMON_REQUEST_TOKENS_H_
 
 #include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "engine/cpu/token_ids.h"
-#include "engine/policy/commands.h"
+#include "engine/base/commands.h"
+#include "engine/common/token_ids.h"
 
 namespace kvtwin::cpu {
 
@@ -45,4 +45,4 @@ class RequestTokens {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_REQUEST_TOKENS_H_
+#endif  // KVTWIN_ENGINE_COMMON_REQUEST_TOKENS_H_

@@ -1,11 +1,11 @@
-#include "engine/cpu/scorer_weights.h"
+#include "engine/common/scorer_weights.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "engine/base/prng.h"
-#include "models/safetensors.h"
+#include "models/weights/safetensors.h"
 
 namespace kvtwin::cpu {
 
@@ -27,7 +27,7 @@ class Reader {
     const TensorView* const found = from_.find(name);
     if (found == nullptr) {
       problem_ = {from_.path(), fmt::format("has no tensor \"{}\"", name),
-                  "the scorer's weights, as engine/cpu/scorer_weights.h names them"};
+                  "the scorer's weights, as engine/common/scorer_weights.h names them"};
       return;
     }
     const bool floats = found->type == TensorType::kF32 || found->type == TensorType::kF16 ||

@@ -1,25 +1,25 @@
 // ScorerWeights: what scorers were trained for, from a safetensors file; or drawn from a seed, so that every
 // method runs on a model for which nobody trained it. Drawn weights rank reproducibly, not well.
 //
-// Names in a file, all float, row-major (shapes: kernels/score_gate.h, score_intent_residual.h):
+// Names in a file, all float, row-major (shapes: kernels/scoring/score_gate.h, score_intent_residual.h):
 //   judge_q          soft_tokens [rows][hidden]
 //   fastkvzip        layers.L.gate.wq, bq, q_norm, wk, k_norm, k_base, bias
 //   trimkv           layers.L.gate.w1, b1, w2, b2
 //   intent_residual  residual.wq, bq, wk, bk, wv, bv, wo, bo, w1, b1, w2, b2, gain
 // Other tensors are ignored.
 
-#ifndef KVTWIN_ENGINE_CPU_SCORER_WEIGHTS_H_
-#define KVTWIN_ENGINE_CPU_SCORER_WEIGHTS_H_
+#ifndef KVTWIN_ENGINE_COMMON_SCORER_WEIGHTS_H_
+#define KVTWIN_ENGINE_COMMON_SCORER_WEIGHTS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/base/result.h"
-#include "kernels/gate_weights.h"
-#include "kernels/score.h"
-#include "kernels/score_intent_residual.h"
-#include "models/llm.h"
+#include "kernels/scoring/gate_weights.h"
+#include "kernels/scoring/score.h"
+#include "kernels/scoring/score_intent_residual.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cpu {
 
@@ -42,4 +42,4 @@ bool has_weights(kernels::ScorerKind kind);
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_SCORER_WEIGHTS_H_
+#endif  // KVTWIN_ENGINE_COMMON_SCORER_WEIGHTS_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/side_by_side.h"
+#include "engine/common/side_by_side.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,8 @@
 // side_by_side does independent pieces of work on as many threads as there are processors. Pieces write to
 // places of their own, so neither threads nor their number change a bit.
 
-#ifndef KVTWIN_ENGINE_CPU_SIDE_BY_SIDE_H_
-#define KVTWIN_ENGINE_CPU_SIDE_BY_SIDE_H_
+#ifndef KVTWIN_ENGINE_COMMON_SIDE_BY_SIDE_H_
+#define KVTWIN_ENGINE_COMMON_SIDE_BY_SIDE_H_
 
 #include <cstdint>
 #include <functional>
@@ -14,4 +14,4 @@ void side_by_side(uint32_t count, const std::function<void(uint32_t)>& work);
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_SIDE_BY_SIDE_H_
+#endif  // KVTWIN_ENGINE_COMMON_SIDE_BY_SIDE_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/token_ids.h"
+#include "engine/common/token_ids.h"
 
 #include <algorithm>
 

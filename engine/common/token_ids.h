@@ -1,14 +1,15 @@
-// What the tokens of requests are. The policy knows identities only (engine/policy/identity.h), and so does
+// What the tokens of requests are. The policy knows identities only (engine/base/identity.h), and so does
 // the trace: token ids are made from them, so that equal identities are equal tokens (TRACES 5.1).
-// Where the trace gives ids of the model's own vocabulary, they are taken instead (traces/trace_tokens.h).
+// Where the trace gives ids of the model's own vocabulary, they are taken instead
+// (traces/format/trace_tokens.h).
 //
 //   token(request, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
 // where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, index
 // in the session (RequestKey) and position. Since outputs have identities too (what the next prompt says they
 // were), forced decoding makes later prompts match the KV that was generated, bit for bit.
 
-#ifndef KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
-#define KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
+#ifndef KVTWIN_ENGINE_COMMON_TOKEN_IDS_H_
+#define KVTWIN_ENGINE_COMMON_TOKEN_IDS_H_
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/client.h"
+#include "engine/runtime/client.h"
 
 namespace kvtwin::cpu {
 
@@ -79,4 +80,4 @@ class IdentityTokens final : public TokenIds {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
+#endif  // KVTWIN_ENGINE_COMMON_TOKEN_IDS_H_

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/attention.h"
-#include "kernels/rope_append.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::cpu {
 namespace {

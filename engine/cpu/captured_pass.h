@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/cpu/forward.h"
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::cpu {
 

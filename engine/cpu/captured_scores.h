@@ -1,4 +1,5 @@
-// What scorers say of a captured context: the inputs that kernels/score.h asks for, from CapturedPass.
+// What scorers say of a captured context: the inputs that kernels/scoring/score.h asks for, from
+// CapturedPass.
 
 #ifndef KVTWIN_ENGINE_CPU_CAPTURED_SCORES_H_
 #define KVTWIN_ENGINE_CPU_CAPTURED_SCORES_H_
@@ -9,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/common/scorer_weights.h"
 #include "engine/cpu/captured_pass.h"
-#include "engine/cpu/scorer_weights.h"
-#include "kernels/score.h"
+#include "kernels/scoring/score.h"
 
 namespace kvtwin::cpu {
 

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "engine/base/check.h"
-#include "kernels/argmax.h"
+#include "kernels/dense/argmax.h"
 
 namespace kvtwin::cpu {
 

@@ -15,10 +15,10 @@
 #include <span>
 #include <vector>
 
+#include "engine/common/request_tokens.h"
 #include "engine/cpu/forward.h"
 #include "engine/cpu/kv_cache.h"
-#include "engine/cpu/request_tokens.h"
-#include "engine/forced_outcomes.h"
+#include "engine/runtime/forced_outcomes.h"
 
 namespace kvtwin::cpu {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "kernels/rms_norm.h"
-#include "kernels/silu_mul.h"
+#include "kernels/dense/rms_norm.h"
+#include "kernels/dense/silu_mul.h"
 
 namespace kvtwin::cpu {
 namespace {

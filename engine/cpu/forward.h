@@ -6,7 +6,7 @@
 //                x += down(silu(gate(norm(x))) * up(norm(x)))
 //   logits = lm_head(norm(x)), of the rows that sample
 // Rows do not influence one another except through KV: a token's values do not depend, to the bit, on what
-// else is in the step (kernels/gemm.h).
+// else is in the step (kernels/dense/gemm.h).
 
 #ifndef KVTWIN_ENGINE_CPU_FORWARD_H_
 #define KVTWIN_ENGINE_CPU_FORWARD_H_
@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/gemm.h"
-#include "models/rope.h"
-#include "models/weights.h"
+#include "kernels/dense/gemm.h"
+#include "models/catalog/rope.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cpu {
 

@@ -19,7 +19,7 @@
 #include <span>
 
 #include "engine/cpu/forward.h"
-#include "engine/outcome_source.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::cpu {
 

@@ -11,8 +11,8 @@
 
 #include "engine/base/result.h"
 #include "engine/base/units.h"
-#include "kernels/kv_pages.h"
-#include "models/llm.h"
+#include "kernels/common/kv_pages.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cpu {
 

@@ -13,8 +13,8 @@
 
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
-#include "kernels/attention.h"
-#include "kernels/rope_append.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::cpu {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "engine/base/result.h"
-#include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/compression/compressed_cache.h"
 #include "engine/cuda/owned_cache.h"
 
 namespace kvtwin::cuda {

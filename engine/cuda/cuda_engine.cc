@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
 #include "engine/cuda/cuda_forward.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/device/step_graphs.h"
 #include "engine/cuda/paged_cache.h"
-#include "engine/cuda/step_graphs.h"
-#include "kernels/dense_cuda.h"
+#include "kernels/dense/dense_cuda.h"
 
 namespace kvtwin::cuda {
 namespace {

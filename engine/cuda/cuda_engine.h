@@ -13,11 +13,11 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/request_tokens.h"
-#include "engine/cuda/operation_log.h"
+#include "engine/common/request_tokens.h"
+#include "engine/cuda/device/operation_log.h"
 #include "engine/cuda/owned_cache.h"
-#include "engine/forced_outcomes.h"
-#include "models/weights.h"
+#include "engine/runtime/forced_outcomes.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/dense_cuda.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/dense/dense_cuda.h"
 
 namespace kvtwin::cuda {
 namespace {

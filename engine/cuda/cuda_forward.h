@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/cuda/device_weights.h"
+#include "engine/cuda/device/device_weights.h"
+#include "engine/cuda/device/matmul.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/matmul.h"
 
 namespace kvtwin::cuda {
 

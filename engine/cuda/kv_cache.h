@@ -16,11 +16,11 @@
 #include <functional>
 #include <span>
 
-#include "engine/cuda/operation_timer.h"
+#include "engine/cuda/device/operation_timer.h"
+#include "engine/cuda/device/step_rows.h"
 #include "engine/cuda/owned_cache.h"
 #include "engine/cuda/row_attention.h"
-#include "engine/cuda/step_rows.h"
-#include "engine/outcome_source.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::cuda {
 

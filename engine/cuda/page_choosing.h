@@ -5,10 +5,10 @@
 
 #include <cmath>
 
-#include "engine/cpu/page_pooling.h"
-#include "kernels/page_choice.h"
-#include "kernels/page_moves.h"
-#include "models/llm.h"
+#include "engine/common/retrieval/page_pooling.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/select/page_choice.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 

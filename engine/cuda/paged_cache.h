@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/cuda/caches.h"
-#include "engine/cuda/device_pages.h"
+#include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/kv_cache.h"
 
 namespace kvtwin::cuda {

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/attention_decode.h"
-#include "kernels/attention_prefill.h"
-#include "kernels/attention_rows.h"
-#include "kernels/decode_plan_layers.h"
-#include "kernels/qkv_append.h"
-#include "models/rope.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/attention/attention_decode.h"
+#include "kernels/attention/attention_prefill.h"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/attention/decode_plan_layers.h"
+#include "kernels/cache_ops/qkv_append.h"
+#include "models/catalog/rope.h"
 
 namespace kvtwin::cuda {
 

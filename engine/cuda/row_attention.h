@@ -10,10 +10,10 @@
 
 #include <cstdint>
 
-#include "engine/cuda/buffer.h"
-#include "engine/cuda/device_weights.h"
-#include "engine/cuda/operation_timer.h"
-#include "engine/cuda/step_rows.h"
+#include "engine/cuda/device/buffer.h"
+#include "engine/cuda/device/device_weights.h"
+#include "engine/cuda/device/operation_timer.h"
+#include "engine/cuda/device/step_rows.h"
 
 namespace kvtwin::cuda {
 

@@ -1,4 +1,4 @@
-#include "engine/policy/fragmentation.h"
+#include "engine/kv/fragmentation.h"
 
 #include <algorithm>
 #include <vector>

@@ -2,8 +2,8 @@
 // fractions of whole numbers. One request's figures, or sums over requests: numerators and denominators add
 // up.
 
-#ifndef KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
-#define KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
+#ifndef KVTWIN_ENGINE_KV_FRAGMENTATION_H_
+#define KVTWIN_ENGINE_KV_FRAGMENTATION_H_
 
 #include <cstdint>
 #include <span>
@@ -41,4 +41,4 @@ Fragmentation fragmentation(std::span<const uint32_t> group_of, std::span<const 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
+#endif  // KVTWIN_ENGINE_KV_FRAGMENTATION_H_

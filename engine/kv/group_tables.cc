@@ -1,4 +1,4 @@
-#include "engine/policy/group_tables.h"
+#include "engine/kv/group_tables.h"
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"

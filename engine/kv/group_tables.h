@@ -13,8 +13,8 @@
 //
 // Invariants (check): KV entries <= page_tokens * pages in every group (T-2); the counts are the sums.
 
-#ifndef KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_
-#define KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_
+#ifndef KVTWIN_ENGINE_KV_GROUP_TABLES_H_
+#define KVTWIN_ENGINE_KV_GROUP_TABLES_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -120,4 +120,4 @@ class GroupTables {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_
+#endif  // KVTWIN_ENGINE_KV_GROUP_TABLES_H_

@@ -8,8 +8,8 @@
 // descending, ties by (layer, head), and cut into runs of heads_per_group. For equal group sizes that
 // minimises the sum of the groups' maxima. Columns are ordered by (layer, head).
 
-#ifndef KVTWIN_ENGINE_POLICY_HEAD_GROUPS_H_
-#define KVTWIN_ENGINE_POLICY_HEAD_GROUPS_H_
+#ifndef KVTWIN_ENGINE_KV_HEAD_GROUPS_H_
+#define KVTWIN_ENGINE_KV_HEAD_GROUPS_H_
 
 #include <cstdint>
 #include <optional>
@@ -73,4 +73,4 @@ class GroupMap {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_HEAD_GROUPS_H_
+#endif  // KVTWIN_ENGINE_KV_HEAD_GROUPS_H_

@@ -27,18 +27,18 @@
 //   (2) frames' KV entries in a page are at most page_tokens;
 //   (3) pages_evictable() = owned pages none of whose frames is held.
 
-#ifndef KVTWIN_ENGINE_POLICY_MIXED_PRECISION_POOL_H_
-#define KVTWIN_ENGINE_POLICY_MIXED_PRECISION_POOL_H_
+#ifndef KVTWIN_ENGINE_KV_MIXED_PRECISION_POOL_H_
+#define KVTWIN_ENGINE_KV_MIXED_PRECISION_POOL_H_
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/policy/page_pool.h"
-#include "engine/policy/precision_spec.h"
-#include "engine/policy/prefix_index.h"
-#include "engine/policy/tags.h"
+#include "engine/base/tags.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/precision_spec.h"
+#include "engine/kv/prefix_index.h"
 
 namespace kvtwin {
 
@@ -189,4 +189,4 @@ class MixedPrecisionPool final : public HoldWatch {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_MIXED_PRECISION_POOL_H_
+#endif  // KVTWIN_ENGINE_KV_MIXED_PRECISION_POOL_H_

@@ -1,7 +1,7 @@
 // Which free page a PagePool hands out next.
 
-#ifndef KVTWIN_ENGINE_POLICY_PAGE_ORDER_H_
-#define KVTWIN_ENGINE_POLICY_PAGE_ORDER_H_
+#ifndef KVTWIN_ENGINE_KV_PAGE_ORDER_H_
+#define KVTWIN_ENGINE_KV_PAGE_ORDER_H_
 
 #include <cstdint>
 
@@ -14,4 +14,4 @@ enum class PageOrder : uint8_t {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PAGE_ORDER_H_
+#endif  // KVTWIN_ENGINE_KV_PAGE_ORDER_H_

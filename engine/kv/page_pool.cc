@@ -1,4 +1,4 @@
-#include "engine/policy/page_pool.h"
+#include "engine/kv/page_pool.h"
 
 #include <algorithm>
 #include <bit>

@@ -12,14 +12,14 @@
 //   (1) every page is either free or owned, never both;
 //   (2) pages_free() + pages_owned() == pages_total().
 
-#ifndef KVTWIN_ENGINE_POLICY_PAGE_POOL_H_
-#define KVTWIN_ENGINE_POLICY_PAGE_POOL_H_
+#ifndef KVTWIN_ENGINE_KV_PAGE_POOL_H_
+#define KVTWIN_ENGINE_KV_PAGE_POOL_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "engine/base/units.h"
-#include "engine/policy/page_order.h"
+#include "engine/kv/page_order.h"
 
 namespace kvtwin {
 
@@ -70,4 +70,4 @@ class PagePool {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PAGE_POOL_H_
+#endif  // KVTWIN_ENGINE_KV_PAGE_POOL_H_

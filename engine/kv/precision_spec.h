@@ -1,13 +1,13 @@
 // Parameters of the precision axis. Plain integers: what a calibration measured in floats has become a
-// bit map by the time it gets here (kernels/triaxial_allocate.h).
+// bit map by the time it gets here (kernels/quant/triaxial_allocate.h).
 
-#ifndef KVTWIN_ENGINE_POLICY_PRECISION_SPEC_H_
-#define KVTWIN_ENGINE_POLICY_PRECISION_SPEC_H_
+#ifndef KVTWIN_ENGINE_KV_PRECISION_SPEC_H_
+#define KVTWIN_ENGINE_KV_PRECISION_SPEC_H_
 
 #include <array>
 #include <cstdint>
 
-#include "engine/policy/tags.h"
+#include "engine/base/tags.h"
 
 namespace kvtwin {
 
@@ -67,4 +67,4 @@ constexpr bool bits_are_prefix_closed(const PrecisionSpec& spec) {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PRECISION_SPEC_H_
+#endif  // KVTWIN_ENGINE_KV_PRECISION_SPEC_H_

@@ -1,4 +1,4 @@
-#include "engine/policy/prefix_checkpoint_cache.h"
+#include "engine/kv/prefix_checkpoint_cache.h"
 
 #include <algorithm>
 

@@ -19,17 +19,17 @@
 //   (1) pages() = pages of the prefix checkpoints in the index; pages_evictable() = of those that no pin
 //   protects; (2) settled pages never become fewer from chunk to chunk.
 
-#ifndef KVTWIN_ENGINE_POLICY_PREFIX_CHECKPOINT_CACHE_H_
-#define KVTWIN_ENGINE_POLICY_PREFIX_CHECKPOINT_CACHE_H_
+#ifndef KVTWIN_ENGINE_KV_PREFIX_CHECKPOINT_CACHE_H_
+#define KVTWIN_ENGINE_KV_PREFIX_CHECKPOINT_CACHE_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "engine/policy/group_tables.h"
-#include "engine/policy/identity.h"
-#include "engine/policy/prefix_index.h"
+#include "engine/base/identity.h"
+#include "engine/kv/group_tables.h"
+#include "engine/kv/prefix_index.h"
 
 namespace kvtwin {
 
@@ -104,4 +104,4 @@ class PrefixCheckpointCache final : public HoldWatch {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PREFIX_CHECKPOINT_CACHE_H_
+#endif  // KVTWIN_ENGINE_KV_PREFIX_CHECKPOINT_CACHE_H_

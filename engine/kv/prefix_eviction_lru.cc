@@ -1,4 +1,4 @@
-#include "engine/policy/prefix_eviction.h"
+#include "engine/kv/prefix_eviction.h"
 
 namespace kvtwin {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/policy/prefix_index.h"
+#include "engine/kv/prefix_index.h"
 
 #include <algorithm>
 

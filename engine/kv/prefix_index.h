@@ -25,8 +25,8 @@
 //       that have some on the host alone, in the spill heap too;
 //   (7) each node counts the marks of awaited sessions on it and below it.
 
-#ifndef KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
-#define KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
+#ifndef KVTWIN_ENGINE_KV_PREFIX_INDEX_H_
+#define KVTWIN_ENGINE_KV_PREFIX_INDEX_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -34,12 +34,12 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/commands.h"
+#include "engine/base/identity.h"
+#include "engine/base/indexed_heap.h"
 #include "engine/base/units.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/identity.h"
-#include "engine/policy/indexed_heap.h"
-#include "engine/policy/page_pool.h"
-#include "engine/policy/prefix_eviction.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_eviction.h"
 
 namespace kvtwin {
 
@@ -313,4 +313,4 @@ void PrefixIndex::visit_pages(const Pin& pin, uint32_t first, uint32_t last, Vis
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
+#endif  // KVTWIN_ENGINE_KV_PREFIX_INDEX_H_

@@ -8,7 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
-#include "engine/policy/prefix_index.h"
+#include "engine/kv/prefix_index.h"
 
 namespace kvtwin {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/policy/prefix_index.h"
+#include "engine/kv/prefix_index.h"
 
 namespace kvtwin {
 

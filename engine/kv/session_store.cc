@@ -1,4 +1,4 @@
-#include "engine/policy/session_store.h"
+#include "engine/kv/session_store.h"
 
 #include "engine/base/check.h"
 

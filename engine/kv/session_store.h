@@ -4,8 +4,8 @@
 // The state itself belongs to the backend; DropSessionState tells it whose is gone. A session that comes back
 // starts afresh.
 
-#ifndef KVTWIN_ENGINE_POLICY_SESSION_STORE_H_
-#define KVTWIN_ENGINE_POLICY_SESSION_STORE_H_
+#ifndef KVTWIN_ENGINE_KV_SESSION_STORE_H_
+#define KVTWIN_ENGINE_KV_SESSION_STORE_H_
 
 #include <cstdint>
 #include <vector>
@@ -51,4 +51,4 @@ class SessionStore {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_SESSION_STORE_H_
+#endif  // KVTWIN_ENGINE_KV_SESSION_STORE_H_

@@ -4,8 +4,8 @@
 // Each axis is one small interface; its identity choice is in axis_<name>.cc with whatever other choices
 // exist. To add a policy: one .cc, one line in registry.cc, one table test.
 
-#ifndef KVTWIN_ENGINE_POLICY_AXES_H_
-#define KVTWIN_ENGINE_POLICY_AXES_H_
+#ifndef KVTWIN_ENGINE_METHODS_AXES_H_
+#define KVTWIN_ENGINE_METHODS_AXES_H_
 
 #include <cstdint>
 #include <memory>
@@ -14,9 +14,9 @@
 
 #include "engine/base/kv_format.h"
 #include "engine/base/units.h"
-#include "engine/policy/config.h"
-#include "engine/policy/partition.h"
-#include "engine/policy/precision_spec.h"
+#include "engine/kv/precision_spec.h"
+#include "engine/methods/config.h"
+#include "engine/methods/partition.h"
 
 namespace kvtwin {
 
@@ -133,4 +133,4 @@ struct PolicyAxes {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_AXES_H_
+#endif  // KVTWIN_ENGINE_METHODS_AXES_H_

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/policy/axis_factories.h"
-#include "engine/policy/budget_groups.h"
+#include "engine/methods/axis_factories.h"
+#include "engine/methods/budget_groups.h"
 
 namespace kvtwin {
 namespace {

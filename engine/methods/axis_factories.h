@@ -1,13 +1,13 @@
 // The factories behind registry.cc, one per policy.
 
-#ifndef KVTWIN_ENGINE_POLICY_AXIS_FACTORIES_H_
-#define KVTWIN_ENGINE_POLICY_AXIS_FACTORIES_H_
+#ifndef KVTWIN_ENGINE_METHODS_AXIS_FACTORIES_H_
+#define KVTWIN_ENGINE_METHODS_AXIS_FACTORIES_H_
 
 #include <memory>
 #include <string_view>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/scorer_spec.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/scorer_spec.h"
 
 namespace kvtwin {
 
@@ -34,4 +34,4 @@ std::unique_ptr<Identity> make_identity_none();
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_AXIS_FACTORIES_H_
+#endif  // KVTWIN_ENGINE_METHODS_AXIS_FACTORIES_H_

@@ -1,4 +1,4 @@
-#include "engine/policy/axis_factories.h"
+#include "engine/methods/axis_factories.h"
 
 namespace kvtwin {
 namespace {

@@ -1,6 +1,6 @@
 // Which method a name is, and what it needs. The rest of the policy half is integers: retrieval_spec.h.
 
-#include "engine/policy/axis_factories.h"
+#include "engine/methods/axis_factories.h"
 
 namespace kvtwin {
 namespace {

@@ -8,8 +8,8 @@
 #include <iterator>
 
 #include "engine/base/check.h"
-#include "engine/policy/axis_factories.h"
-#include "engine/policy/scorer_spec.h"
+#include "engine/methods/axis_factories.h"
+#include "engine/methods/scorer_spec.h"
 
 namespace kvtwin {
 namespace {

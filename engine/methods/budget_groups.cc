@@ -1,6 +1,6 @@
-#include "engine/policy/budget_groups.h"
+#include "engine/methods/budget_groups.h"
 
-#include "engine/policy/pyramid.h"
+#include "engine/methods/pyramid.h"
 
 namespace kvtwin {
 

@@ -1,12 +1,12 @@
 // Which head groups a policy set has: the same answer for the policy and for every world.
 
-#ifndef KVTWIN_ENGINE_POLICY_BUDGET_GROUPS_H_
-#define KVTWIN_ENGINE_POLICY_BUDGET_GROUPS_H_
+#ifndef KVTWIN_ENGINE_METHODS_BUDGET_GROUPS_H_
+#define KVTWIN_ENGINE_METHODS_BUDGET_GROUPS_H_
 
 #include <vector>
 
-#include "engine/policy/config.h"
-#include "engine/policy/head_groups.h"
+#include "engine/kv/head_groups.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin {
 
@@ -23,4 +23,4 @@ bool layout_has_groups(const std::string& layout);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_BUDGET_GROUPS_H_
+#endif  // KVTWIN_ENGINE_METHODS_BUDGET_GROUPS_H_

@@ -1,4 +1,4 @@
-#include "engine/policy/budget_spec.h"
+#include "engine/methods/budget_spec.h"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // Of n tokens, the first `sinks` and the last `window` are kept whatever happens; the n - sinks - window
 // others are *ranked*, and a budget says how many of them stay (METHODS 0.2, 2.3).
 
-#ifndef KVTWIN_ENGINE_POLICY_BUDGET_SPEC_H_
-#define KVTWIN_ENGINE_POLICY_BUDGET_SPEC_H_
+#ifndef KVTWIN_ENGINE_METHODS_BUDGET_SPEC_H_
+#define KVTWIN_ENGINE_METHODS_BUDGET_SPEC_H_
 
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/policy/head_groups.h"
+#include "engine/kv/head_groups.h"
 
 namespace kvtwin {
 
@@ -72,4 +72,4 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_BUDGET_SPEC_H_
+#endif  // KVTWIN_ENGINE_METHODS_BUDGET_SPEC_H_

@@ -1,7 +1,7 @@
 // The ids are those of the published tokenizers: Llama 3 (tiktoken base with 256 reserved ids behind it;
 // R1 distillations use two of them for think), Qwen 2 to 3 and Qwen-VL, Mistral v3 and later.
 
-#include "engine/policy/role_tagger.h"
+#include "engine/methods/role_tagger.h"
 
 namespace kvtwin {
 namespace {

@@ -1,8 +1,8 @@
 // The released chunk rule's ratio (METHODS 2.4): a kept fraction of all tokens, turned into one of those that
 // are ranked. Sinks and window are kept whatever happens, so less is left for the others.
 
-#ifndef KVTWIN_ENGINE_POLICY_CHUNK_RULE_H_
-#define KVTWIN_ENGINE_POLICY_CHUNK_RULE_H_
+#ifndef KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_
+#define KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ constexpr uint64_t adjusted_ratio(uint64_t ratio, uint32_t tokens, uint32_t sink
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_CHUNK_RULE_H_
+#endif  // KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_

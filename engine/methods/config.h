@@ -1,20 +1,20 @@
 // Every limit and choice of one engine's Core, with its unit. Plain data: scenarios/ fills it.
 
-#ifndef KVTWIN_ENGINE_POLICY_CONFIG_H_
-#define KVTWIN_ENGINE_POLICY_CONFIG_H_
+#ifndef KVTWIN_ENGINE_METHODS_CONFIG_H_
+#define KVTWIN_ENGINE_METHODS_CONFIG_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/base/units.h"
-#include "engine/policy/budget_spec.h"
-#include "engine/policy/head_groups.h"
-#include "engine/policy/page_order.h"
-#include "engine/policy/partition.h"
-#include "engine/policy/precision_spec.h"
-#include "engine/policy/retrieval_spec.h"
-#include "engine/policy/scorer_spec.h"
+#include "engine/kv/head_groups.h"
+#include "engine/kv/page_order.h"
+#include "engine/kv/precision_spec.h"
+#include "engine/methods/budget_spec.h"
+#include "engine/methods/partition.h"
+#include "engine/methods/retrieval_spec.h"
+#include "engine/methods/scorer_spec.h"
 
 namespace kvtwin {
 
@@ -89,4 +89,4 @@ struct CoreConfig {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_CONFIG_H_
+#endif  // KVTWIN_ENGINE_METHODS_CONFIG_H_

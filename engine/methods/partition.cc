@@ -1,4 +1,4 @@
-#include "engine/policy/partition.h"
+#include "engine/methods/partition.h"
 
 #include <algorithm>
 #include <bit>

@@ -9,8 +9,8 @@
 //   stream_k         a persistent grid; block g takes the g-th equal fraction of the flattened list
 //   aot              splits from calibrated budgets; O(1) per (request, group) and step
 
-#ifndef KVTWIN_ENGINE_POLICY_PARTITION_H_
-#define KVTWIN_ENGINE_POLICY_PARTITION_H_
+#ifndef KVTWIN_ENGINE_METHODS_PARTITION_H_
+#define KVTWIN_ENGINE_METHODS_PARTITION_H_
 
 #include <cstdint>
 #include <span>
@@ -103,4 +103,4 @@ SlowestSplit straggler_of(std::span<const SplitRow> rows, std::span<const SplitI
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PARTITION_H_
+#endif  // KVTWIN_ENGINE_METHODS_PARTITION_H_

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/policy/partition.h"
+#include "engine/methods/partition.h"
 
 namespace kvtwin {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/policy/pyramid.h"
+#include "engine/methods/pyramid.h"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // max would exceed the N - w KV entries there are, max = N - w and min = 2 base - max. The window w is kept
 // on top.
 
-#ifndef KVTWIN_ENGINE_POLICY_PYRAMID_H_
-#define KVTWIN_ENGINE_POLICY_PYRAMID_H_
+#ifndef KVTWIN_ENGINE_METHODS_PYRAMID_H_
+#define KVTWIN_ENGINE_METHODS_PYRAMID_H_
 
 #include <cstdint>
 #include <vector>
@@ -29,4 +29,4 @@ std::vector<uint32_t> pyramid_released(const PyramidSpec& spec, uint32_t tokens)
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_PYRAMID_H_
+#endif  // KVTWIN_ENGINE_METHODS_PYRAMID_H_

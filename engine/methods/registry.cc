@@ -1,12 +1,12 @@
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "engine/base/check.h"
-#include "engine/policy/axis_factories.h"
-#include "engine/policy/retention.h"
-#include "engine/policy/scorer_spec.h"
+#include "engine/methods/axis_factories.h"
+#include "engine/methods/retention.h"
+#include "engine/methods/scorer_spec.h"
 
 namespace kvtwin {
 namespace {

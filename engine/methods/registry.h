@@ -2,8 +2,8 @@
 //
 // `kvtwin list policies` prints this; there is no second copy in the docs.
 
-#ifndef KVTWIN_ENGINE_POLICY_REGISTRY_H_
-#define KVTWIN_ENGINE_POLICY_REGISTRY_H_
+#ifndef KVTWIN_ENGINE_METHODS_REGISTRY_H_
+#define KVTWIN_ENGINE_METHODS_REGISTRY_H_
 
 #include <memory>
 #include <optional>
@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/config.h"
-#include "engine/policy/prefix_eviction.h"
+#include "engine/kv/prefix_eviction.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin {
 
@@ -49,4 +49,4 @@ std::unique_ptr<PrefixEviction> make_prefix_eviction(const CoreConfig& config, u
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_REGISTRY_H_
+#endif  // KVTWIN_ENGINE_METHODS_REGISTRY_H_

@@ -1,9 +1,9 @@
-#include "engine/policy/retention.h"
+#include "engine/methods/retention.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/policy/budget_groups.h"
+#include "engine/methods/budget_groups.h"
 
 namespace kvtwin {
 

@@ -4,18 +4,18 @@
 // With n tokens computed, the forced ones are the first `sinks` and the last `window`; the others are
 // ranked, and a group is left with sinks + window + quota(ranked) KV entries (METHODS 2.3, 2.5).
 
-#ifndef KVTWIN_ENGINE_POLICY_RETENTION_H_
-#define KVTWIN_ENGINE_POLICY_RETENTION_H_
+#ifndef KVTWIN_ENGINE_METHODS_RETENTION_H_
+#define KVTWIN_ENGINE_METHODS_RETENTION_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/config.h"
-#include "engine/policy/group_tables.h"
+#include "engine/base/commands.h"
+#include "engine/kv/group_tables.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin {
 
@@ -105,4 +105,4 @@ std::optional<std::string> validate_prefix_checkpoints(const PolicyAxes& axes, c
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_RETENTION_H_
+#endif  // KVTWIN_ENGINE_METHODS_RETENTION_H_

@@ -1,4 +1,4 @@
-#include "engine/policy/retrieval_spec.h"
+#include "engine/methods/retrieval_spec.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 // sinks + window (the page being written is its last) + selectable pages + extra pages that a method keeps
 // whatever the query. Tokens are whole pages.
 
-#ifndef KVTWIN_ENGINE_POLICY_RETRIEVAL_SPEC_H_
-#define KVTWIN_ENGINE_POLICY_RETRIEVAL_SPEC_H_
+#ifndef KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_
+#define KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_
 
 #include <cstdint>
 #include <optional>
@@ -72,4 +72,4 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, Retri
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_RETRIEVAL_SPEC_H_
+#endif  // KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_

@@ -11,15 +11,15 @@
 // marker is user text of turn 0. O(1) per token; append-only, except that the header of a user message learns
 // its turn with the first token behind it.
 
-#ifndef KVTWIN_ENGINE_POLICY_ROLE_TAGGER_H_
-#define KVTWIN_ENGINE_POLICY_ROLE_TAGGER_H_
+#ifndef KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
+#define KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
 
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "engine/policy/tags.h"
+#include "engine/base/tags.h"
 
 namespace kvtwin {
 
@@ -94,4 +94,4 @@ std::vector<RoleRun> runs_of(std::span<const TokenRole> roles);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_ROLE_TAGGER_H_
+#endif  // KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_

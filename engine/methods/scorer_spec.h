@@ -1,8 +1,8 @@
 // The integers behind a scorer: when it works and what it adds to a step. Its values (smoothing, gates,
-// decays) are the backend's (kernels/score.h). What always stays, sinks and window, is the budget's.
+// decays) are the backend's (kernels/scoring/score.h). What always stays, sinks and window, is the budget's.
 
-#ifndef KVTWIN_ENGINE_POLICY_SCORER_SPEC_H_
-#define KVTWIN_ENGINE_POLICY_SCORER_SPEC_H_
+#ifndef KVTWIN_ENGINE_METHODS_SCORER_SPEC_H_
+#define KVTWIN_ENGINE_METHODS_SCORER_SPEC_H_
 
 #include <cstdint>
 #include <optional>
@@ -44,4 +44,4 @@ uint64_t repeated_prompt_tokens(std::string_view name, const ScorerSpec& spec, u
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_SCORER_SPEC_H_
+#endif  // KVTWIN_ENGINE_METHODS_SCORER_SPEC_H_

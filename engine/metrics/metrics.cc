@@ -1,9 +1,9 @@
-#include "engine/metrics.h"
+#include "engine/metrics/metrics.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/metrics_state.h"
+#include "engine/metrics/metrics_state.h"
 
 namespace kvtwin {
 

@@ -37,15 +37,15 @@
 // Costs: about 140 bytes per request, 40 per session, and a few ns per single step plus one addition per
 // plan entry. Nothing here decides anything.
 
-#ifndef KVTWIN_ENGINE_METRICS_H_
-#define KVTWIN_ENGINE_METRICS_H_
+#ifndef KVTWIN_ENGINE_METRICS_METRICS_H_
+#define KVTWIN_ENGINE_METRICS_METRICS_H_
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "engine/driver.h"
-#include "engine/metrics_series.h"
+#include "engine/metrics/metrics_series.h"
+#include "engine/runtime/driver.h"
 
 namespace kvtwin {
 
@@ -216,4 +216,4 @@ class Metrics : public Observer {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METRICS_H_
+#endif  // KVTWIN_ENGINE_METRICS_METRICS_H_

@@ -1,4 +1,4 @@
-#include "engine/metrics_series.h"
+#include "engine/metrics/metrics_series.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Small exact containers for metrics: a weighted histogram of durations and a bounded time series.
 
-#ifndef KVTWIN_ENGINE_METRICS_SERIES_H_
-#define KVTWIN_ENGINE_METRICS_SERIES_H_
+#ifndef KVTWIN_ENGINE_METRICS_METRICS_SERIES_H_
+#define KVTWIN_ENGINE_METRICS_METRICS_SERIES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -74,4 +74,4 @@ class Series {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METRICS_SERIES_H_
+#endif  // KVTWIN_ENGINE_METRICS_METRICS_SERIES_H_

@@ -1,13 +1,13 @@
 // The inside of Metrics. Included by metrics*.cc only.
 
-#ifndef KVTWIN_ENGINE_METRICS_STATE_H_
-#define KVTWIN_ENGINE_METRICS_STATE_H_
+#ifndef KVTWIN_ENGINE_METRICS_METRICS_STATE_H_
+#define KVTWIN_ENGINE_METRICS_METRICS_STATE_H_
 
 #include <deque>
 #include <utility>
 #include <vector>
 
-#include "engine/metrics.h"
+#include "engine/metrics/metrics.h"
 
 namespace kvtwin {
 
@@ -92,4 +92,4 @@ struct Metrics::Engine {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METRICS_STATE_H_
+#endif  // KVTWIN_ENGINE_METRICS_METRICS_STATE_H_

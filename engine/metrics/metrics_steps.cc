@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/metrics_state.h"
+#include "engine/metrics/metrics_state.h"
 
 namespace kvtwin {
 

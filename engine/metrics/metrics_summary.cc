@@ -1,4 +1,4 @@
-#include "engine/metrics_summary.h"
+#include "engine/metrics/metrics_summary.h"
 
 #include <algorithm>
 

@@ -2,16 +2,16 @@
 //
 // Percentiles are nearest-rank: the p-th is the value at place ceil(p/100 * n) of the sorted n values,
 // so every percentile is a value that occurred. (vLLM and numpy interpolate between neighbours; the
-// comparison with their runs does likewise: scenarios/compare.h.)
+// comparison with their runs does likewise: scenarios/output/compare.h.)
 
-#ifndef KVTWIN_ENGINE_METRICS_SUMMARY_H_
-#define KVTWIN_ENGINE_METRICS_SUMMARY_H_
+#ifndef KVTWIN_ENGINE_METRICS_METRICS_SUMMARY_H_
+#define KVTWIN_ENGINE_METRICS_METRICS_SUMMARY_H_
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "engine/metrics.h"
+#include "engine/metrics/metrics.h"
 
 namespace kvtwin {
 
@@ -64,4 +64,4 @@ Summary summarise(const Metrics& metrics);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METRICS_SUMMARY_H_
+#endif  // KVTWIN_ENGINE_METRICS_METRICS_SUMMARY_H_

@@ -1,4 +1,4 @@
-#include "engine/prefix_bound.h"
+#include "engine/metrics/prefix_bound.h"
 
 #include <algorithm>
 #include <queue>

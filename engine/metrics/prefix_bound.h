@@ -14,13 +14,13 @@
 // Not covered: tiers below the gpu, requests that move between engines, layouts that share prefix checkpoints
 // instead of pages, two formats (their engines' reuse may pass it).
 
-#ifndef KVTWIN_ENGINE_PREFIX_BOUND_H_
-#define KVTWIN_ENGINE_PREFIX_BOUND_H_
+#ifndef KVTWIN_ENGINE_METRICS_PREFIX_BOUND_H_
+#define KVTWIN_ENGINE_METRICS_PREFIX_BOUND_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 
 namespace kvtwin {
 
@@ -61,4 +61,4 @@ class PrefixBound : public Observer {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_PREFIX_BOUND_H_
+#endif  // KVTWIN_ENGINE_METRICS_PREFIX_BOUND_H_

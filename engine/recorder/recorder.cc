@@ -1,4 +1,4 @@
-#include "engine/recorder.h"
+#include "engine/recorder/recorder.h"
 
 #include <algorithm>
 #include <deque>
@@ -7,9 +7,9 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/recorder_formats.h"
-#include "engine/recorder_log.h"
-#include "engine/recorder_records.h"
+#include "engine/recorder/recorder_formats.h"
+#include "engine/recorder/recorder_log.h"
+#include "engine/recorder/recorder_records.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {

@@ -6,14 +6,14 @@
 // Therefore it is kept as tables (schema: traces/proto/run.proto), steps are grouped into *stretches*
 // that follow from the decisions alone, and outcomes are summed over a run of coalesced steps.
 
-#ifndef KVTWIN_ENGINE_RECORDER_H_
-#define KVTWIN_ENGINE_RECORDER_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 
 namespace kvtwin {
 
@@ -47,4 +47,4 @@ class Recorder : public Observer {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_H_

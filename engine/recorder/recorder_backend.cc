@@ -1,4 +1,4 @@
-#include "engine/recorder_backend.h"
+#include "engine/recorder/recorder_backend.h"
 
 #include <algorithm>
 #include <tuple>

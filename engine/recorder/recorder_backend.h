@@ -4,17 +4,17 @@
 // early. How steps were coalesced in the recorded run does not matter, and the outcome of a run of coalesced
 // steps comes with its last step.
 
-#ifndef KVTWIN_ENGINE_RECORDER_BACKEND_H_
-#define KVTWIN_ENGINE_RECORDER_BACKEND_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_BACKEND_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_BACKEND_H_
 
 #include <cstdint>
 #include <deque>
 #include <unordered_set>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/client.h"
-#include "engine/recorder_log.h"
+#include "engine/recorder/recorder_log.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/client.h"
 
 namespace kvtwin {
 
@@ -86,4 +86,4 @@ class RecordedClient : public Client {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_BACKEND_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_BACKEND_H_

@@ -1,4 +1,4 @@
-#include "engine/recorder_formats.h"
+#include "engine/recorder/recorder_formats.h"
 
 namespace kvtwin {
 namespace {

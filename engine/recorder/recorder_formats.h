@@ -1,12 +1,12 @@
 // What a log says of formats: the numbers of the precision axis, and what prompts' tokens are.
 
-#ifndef KVTWIN_ENGINE_RECORDER_FORMATS_H_
-#define KVTWIN_ENGINE_RECORDER_FORMATS_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_FORMATS_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_FORMATS_H_
 
 #include <span>
 #include <vector>
 
-#include "engine/policy/precision_spec.h"
+#include "engine/kv/precision_spec.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -21,4 +21,4 @@ void write_roles(std::span<const RoleRun> roles, v1::ClientEvent::Ready* out);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_FORMATS_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_FORMATS_H_

@@ -1,4 +1,4 @@
-#include "engine/recorder_log.h"
+#include "engine/recorder/recorder_log.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
@@ -8,10 +8,10 @@
 #include <unordered_set>
 
 #include "engine/base/retired_names.h"
-#include "engine/recorder.h"
-#include "engine/recorder_formats.h"
-#include "engine/recorder_records.h"
-#include "engine/recorder_retention.h"
+#include "engine/recorder/recorder.h"
+#include "engine/recorder/recorder_formats.h"
+#include "engine/recorder/recorder_records.h"
+#include "engine/recorder/recorder_retention.h"
 
 namespace kvtwin {
 namespace {

@@ -1,7 +1,7 @@
 // Log is a recorded run in memory, checked: whatever bytes it was read from, replaying it is safe.
 
-#ifndef KVTWIN_ENGINE_RECORDER_LOG_H_
-#define KVTWIN_ENGINE_RECORDER_LOG_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_LOG_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_LOG_H_
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -77,4 +77,4 @@ Result<Log> read_log(const std::string& name, std::string_view bytes);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_LOG_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_LOG_H_

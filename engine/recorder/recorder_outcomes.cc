@@ -1,4 +1,4 @@
-#include "engine/recorder_outcomes.h"
+#include "engine/recorder/recorder_outcomes.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
@@ -8,8 +8,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/recorder_log.h"
-#include "engine/recorder_records.h"
+#include "engine/recorder/recorder_log.h"
+#include "engine/recorder/recorder_records.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {

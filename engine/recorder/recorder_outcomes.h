@@ -1,13 +1,13 @@
 // OutcomeLog writes down what the data decided in a run, step by step, whoever said it: values or a model of
-// them. A simulated run can answer from it instead of a model (sim/behaviour_recorded.h; DESIGN 3,
+// them. A simulated run can answer from it instead of a model (sim/behaviour/behaviour_recorded.h; DESIGN 3,
 // "recorded").
 //
 // Beside the log of events (recorder.h) and not part of it: recalls never cross the backend interface, and
 // outcomes are worth having where the decisions of the run that asks are others than those of the run that
 // told.
 
-#ifndef KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
-#define KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_OUTCOMES_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_OUTCOMES_H_
 
 #include <compare>
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "engine/outcome_source.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin {
 
@@ -113,4 +113,4 @@ Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_OUTCOMES_H_

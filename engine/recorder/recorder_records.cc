@@ -1,4 +1,4 @@
-#include "engine/recorder_records.h"
+#include "engine/recorder/recorder_records.h"
 
 namespace kvtwin {
 

@@ -1,8 +1,8 @@
 // Files of length-delimited records, of any size: what Recorder and OutcomeLog write. (protobuf's own reader
 // counts bytes in an int, so it ends at 2 GiB.)
 
-#ifndef KVTWIN_ENGINE_RECORDER_RECORDS_H_
-#define KVTWIN_ENGINE_RECORDER_RECORDS_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_RECORDS_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_RECORDS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -42,4 +42,4 @@ void append_record(const Record& record, std::string* bytes) {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_RECORDS_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_RECORDS_H_

@@ -1,12 +1,12 @@
-#include "engine/recorder_replay.h"
+#include "engine/recorder/recorder_replay.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "engine/recorder_backend.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/recorder/recorder_backend.h"
 
 namespace kvtwin {
 namespace {

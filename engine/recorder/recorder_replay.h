@@ -1,13 +1,13 @@
 // replay() runs the policy on a log with neither backend, and says whether it decided the same.
 
-#ifndef KVTWIN_ENGINE_RECORDER_REPLAY_H_
-#define KVTWIN_ENGINE_RECORDER_REPLAY_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_REPLAY_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_REPLAY_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/recorder_log.h"
+#include "engine/recorder/recorder_log.h"
 
 namespace kvtwin {
 
@@ -23,4 +23,4 @@ Result<Replayed> replay(const std::string& name, const Log& log, const std::vect
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_REPLAY_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_REPLAY_H_

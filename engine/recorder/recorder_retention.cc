@@ -1,4 +1,4 @@
-#include "engine/recorder_retention.h"
+#include "engine/recorder/recorder_retention.h"
 
 namespace kvtwin {
 

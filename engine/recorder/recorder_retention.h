@@ -1,10 +1,10 @@
 // What a log says of budgets and layouts.
 
-#ifndef KVTWIN_ENGINE_RECORDER_RETENTION_H_
-#define KVTWIN_ENGINE_RECORDER_RETENTION_H_
+#ifndef KVTWIN_ENGINE_RECORDER_RECORDER_RETENTION_H_
+#define KVTWIN_ENGINE_RECORDER_RECORDER_RETENTION_H_
 
-#include "engine/policy/budget_spec.h"
-#include "engine/policy/head_groups.h"
+#include "engine/kv/head_groups.h"
+#include "engine/methods/budget_spec.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -17,4 +17,4 @@ void record_layout(const LayoutSpec& in, v1::RecordedLayout* out);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_RECORDER_RETENTION_H_
+#endif  // KVTWIN_ENGINE_RECORDER_RECORDER_RETENTION_H_

@@ -14,16 +14,16 @@
 //
 // Ties: the lowest engine.
 
-#ifndef KVTWIN_ENGINE_POLICY_ROUTER_H_
-#define KVTWIN_ENGINE_POLICY_ROUTER_H_
+#ifndef KVTWIN_ENGINE_ROUTER_ROUTER_H_
+#define KVTWIN_ENGINE_ROUTER_ROUTER_H_
 
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "engine/base/events.h"
 #include "engine/base/units.h"
-#include "engine/policy/events.h"
 
 namespace kvtwin {
 
@@ -100,4 +100,4 @@ class Router {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_ROUTER_H_
+#endif  // KVTWIN_ENGINE_ROUTER_ROUTER_H_

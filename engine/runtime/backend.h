@@ -1,14 +1,14 @@
 // The backend interface. Everything above it decides; everything below it is a backend that takes time.
 //
 // Implementations: sim/sim_backend.h (SimGrid), engine/cpu and engine/cuda (real engines),
-// engine/recorder.h (a recorded run), tests/support/script_backend.h (an adversary with a seed). The
+// engine/recorder/recorder.h (a recorded run), tests/support/script_backend.h (an adversary with a seed). The
 // policy cannot tell which one it runs on, and there is deliberately no way to ask.
 
-#ifndef KVTWIN_ENGINE_BACKEND_H_
-#define KVTWIN_ENGINE_BACKEND_H_
+#ifndef KVTWIN_ENGINE_RUNTIME_BACKEND_H_
+#define KVTWIN_ENGINE_RUNTIME_BACKEND_H_
 
-#include "engine/policy/commands.h"
-#include "engine/policy/events.h"
+#include "engine/base/commands.h"
+#include "engine/base/events.h"
 
 namespace kvtwin {
 
@@ -43,4 +43,4 @@ class Backend {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_BACKEND_H_
+#endif  // KVTWIN_ENGINE_RUNTIME_BACKEND_H_

@@ -3,12 +3,12 @@
 //
 // traces/replay implements it for recorded and synthesised agent traces.
 
-#ifndef KVTWIN_ENGINE_CLIENT_H_
-#define KVTWIN_ENGINE_CLIENT_H_
+#ifndef KVTWIN_ENGINE_RUNTIME_CLIENT_H_
+#define KVTWIN_ENGINE_RUNTIME_CLIENT_H_
 
 #include <vector>
 
-#include "engine/policy/events.h"
+#include "engine/base/events.h"
 
 namespace kvtwin {
 
@@ -33,4 +33,4 @@ class Client {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_CLIENT_H_
+#endif  // KVTWIN_ENGINE_RUNTIME_CLIENT_H_

@@ -1,4 +1,4 @@
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 
 #include <deque>
 #include <map>

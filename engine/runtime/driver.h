@@ -1,16 +1,16 @@
 // The one loop that joins Client, Router, Cores and a world. All backends run it; none has a copy.
 
-#ifndef KVTWIN_ENGINE_DRIVER_H_
-#define KVTWIN_ENGINE_DRIVER_H_
+#ifndef KVTWIN_ENGINE_RUNTIME_DRIVER_H_
+#define KVTWIN_ENGINE_RUNTIME_DRIVER_H_
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/client.h"
-#include "engine/policy/core.h"
-#include "engine/policy/router.h"
+#include "engine/router/router.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/client.h"
+#include "engine/scheduler/core.h"
 
 namespace kvtwin {
 
@@ -55,4 +55,4 @@ RunEnd run(const RunOptions& options, Client* client, Backend* backend,
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_DRIVER_H_
+#endif  // KVTWIN_ENGINE_RUNTIME_DRIVER_H_

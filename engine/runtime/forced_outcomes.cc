@@ -1,4 +1,4 @@
-#include "engine/forced_outcomes.h"
+#include "engine/runtime/forced_outcomes.h"
 
 #include <algorithm>
 

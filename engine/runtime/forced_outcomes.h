@@ -12,12 +12,12 @@
 // is what a source does not say. What cannot be met (more pages than there are) is met as far as it can be;
 // the engine answers what it did, and it is counted.
 
-#ifndef KVTWIN_ENGINE_FORCED_OUTCOMES_H_
-#define KVTWIN_ENGINE_FORCED_OUTCOMES_H_
+#ifndef KVTWIN_ENGINE_RUNTIME_FORCED_OUTCOMES_H_
+#define KVTWIN_ENGINE_RUNTIME_FORCED_OUTCOMES_H_
 
 #include <cstdint>
 
-#include "engine/outcome_source.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin {
 
@@ -64,4 +64,4 @@ class ForcedOutcomes final : public OutcomeSource {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_FORCED_OUTCOMES_H_
+#endif  // KVTWIN_ENGINE_RUNTIME_FORCED_OUTCOMES_H_

@@ -4,16 +4,16 @@
 // models (sim/behaviour_*.h: fixed, profile, recorded) answer there, or the CPU engine, which computes the
 // values for real while the simulator keeps the clock (--clock=virtual). DESIGN 3, "Outcomes".
 
-#ifndef KVTWIN_ENGINE_OUTCOME_SOURCE_H_
-#define KVTWIN_ENGINE_OUTCOME_SOURCE_H_
+#ifndef KVTWIN_ENGINE_RUNTIME_OUTCOME_SOURCE_H_
+#define KVTWIN_ENGINE_RUNTIME_OUTCOME_SOURCE_H_
 
 #include <cstdint>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "engine/policy/commands.h"
-#include "engine/policy/events.h"
+#include "engine/base/commands.h"
+#include "engine/base/events.h"
 
 namespace kvtwin {
 
@@ -76,4 +76,4 @@ class OutcomeSource {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_OUTCOME_SOURCE_H_
+#endif  // KVTWIN_ENGINE_RUNTIME_OUTCOME_SOURCE_H_

@@ -1,4 +1,4 @@
-#include "engine/policy/core.h"
+#include "engine/scheduler/core.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,8 +6,8 @@
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
 #include "engine/base/prng.h"
-#include "engine/policy/core_state.h"
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
+#include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 

@@ -4,16 +4,16 @@
 // draws no random number and uses no floating point, so the simulator, a real engine and a replay run
 // this very code. Time is an argument, not a service.
 
-#ifndef KVTWIN_ENGINE_POLICY_CORE_H_
-#define KVTWIN_ENGINE_POLICY_CORE_H_
+#ifndef KVTWIN_ENGINE_SCHEDULER_CORE_H_
+#define KVTWIN_ENGINE_SCHEDULER_CORE_H_
 
 #include <memory>
 #include <vector>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/config.h"
-#include "engine/policy/events.h"
+#include "engine/base/commands.h"
+#include "engine/base/events.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin {
 
@@ -74,4 +74,4 @@ class Core {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_CORE_H_
+#endif  // KVTWIN_ENGINE_SCHEDULER_CORE_H_

@@ -4,7 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
-#include "engine/policy/core_state.h"
+#include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 

@@ -3,7 +3,7 @@
 // Cleaning waits for a spill under way while the host is full; where none can be, the host drops its oldest
 // copies, as it would without a disk.
 
-#include "engine/policy/core_state.h"
+#include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 

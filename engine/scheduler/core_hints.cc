@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "engine/policy/core_state.h"
+#include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/policy/core_state.h"
+#include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 

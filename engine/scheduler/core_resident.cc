@@ -11,8 +11,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
-#include "engine/policy/core_state.h"
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
+#include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 

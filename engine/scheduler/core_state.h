@@ -5,25 +5,25 @@
 // ahead of the backend: `kv` and `sampled` say what will be true when every launched step has ended;
 // `emitted` says what is true.
 
-#ifndef KVTWIN_ENGINE_POLICY_CORE_STATE_H_
-#define KVTWIN_ENGINE_POLICY_CORE_STATE_H_
+#ifndef KVTWIN_ENGINE_SCHEDULER_CORE_STATE_H_
+#define KVTWIN_ENGINE_SCHEDULER_CORE_STATE_H_
 
 #include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/core.h"
-#include "engine/policy/core_work.h"
-#include "engine/policy/group_tables.h"
-#include "engine/policy/mixed_precision_pool.h"
-#include "engine/policy/page_pool.h"
-#include "engine/policy/prefix_checkpoint_cache.h"
-#include "engine/policy/prefix_index.h"
-#include "engine/policy/request_fit.h"
-#include "engine/policy/retention.h"
-#include "engine/policy/session_store.h"
+#include "engine/kv/group_tables.h"
+#include "engine/kv/mixed_precision_pool.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_checkpoint_cache.h"
+#include "engine/kv/prefix_index.h"
+#include "engine/kv/session_store.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/retention.h"
+#include "engine/scheduler/core.h"
+#include "engine/scheduler/core_work.h"
+#include "engine/scheduler/request_fit.h"
 
 namespace kvtwin {
 
@@ -457,4 +457,4 @@ struct Core::State {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_CORE_STATE_H_
+#endif  // KVTWIN_ENGINE_SCHEDULER_CORE_STATE_H_

@@ -1,14 +1,14 @@
 // What a Core has under way: launches, transfers, pages that it handed over. Included by core_state.h only.
 
-#ifndef KVTWIN_ENGINE_POLICY_CORE_WORK_H_
-#define KVTWIN_ENGINE_POLICY_CORE_WORK_H_
+#ifndef KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_
+#define KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "engine/policy/commands.h"
-#include "engine/policy/prefix_index.h"
+#include "engine/base/commands.h"
+#include "engine/kv/prefix_index.h"
 
 namespace kvtwin {
 
@@ -80,4 +80,4 @@ struct HeldPages {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_CORE_WORK_H_
+#endif  // KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_

@@ -1,9 +1,9 @@
-#include "engine/policy/request_fit.h"
+#include "engine/scheduler/request_fit.h"
 
 #include <algorithm>
 
-#include "engine/policy/mixed_precision_pool.h"
-#include "engine/policy/registry.h"
+#include "engine/kv/mixed_precision_pool.h"
+#include "engine/methods/registry.h"
 
 namespace kvtwin {
 namespace {

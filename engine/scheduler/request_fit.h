@@ -1,17 +1,17 @@
 // RequestFit says whether an engine could ever run a request: alone, with nothing cached, preempted whenever
 // that is worst. The policy rejects by it, and scenarios are checked by it before a run.
 
-#ifndef KVTWIN_ENGINE_POLICY_REQUEST_FIT_H_
-#define KVTWIN_ENGINE_POLICY_REQUEST_FIT_H_
+#ifndef KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
+#define KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
 
 #include <cstdint>
 #include <optional>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/config.h"
-#include "engine/policy/events.h"
-#include "engine/policy/retention.h"
+#include "engine/base/commands.h"
+#include "engine/base/events.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/config.h"
+#include "engine/methods/retention.h"
 
 namespace kvtwin {
 
@@ -51,4 +51,4 @@ class RequestFit {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_POLICY_REQUEST_FIT_H_
+#endif  // KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_

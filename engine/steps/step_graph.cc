@@ -1,4 +1,4 @@
-#include "engine/step_graph.h"
+#include "engine/steps/step_graph.h"
 
 #include <algorithm>
 #include <array>

@@ -15,8 +15,8 @@
 // Times are Ticks (1/1024 ns). Evaluation is the longest path in a stored topological order, after chains
 // that no edge enters or leaves were contracted; it allocates nothing.
 
-#ifndef KVTWIN_ENGINE_STEP_GRAPH_H_
-#define KVTWIN_ENGINE_STEP_GRAPH_H_
+#ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_H_
+#define KVTWIN_ENGINE_STEPS_STEP_GRAPH_H_
 
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@
 
 namespace kvtwin {
 
-using Ticks = int64_t;  // 1/1024 ns, as in models/cost_model.h, which engine/ does not include
+using Ticks = int64_t;  // 1/1024 ns, as in models/cost/cost_model.h, which engine/ does not include
 
 enum class OpKind : uint8_t {
   kGemm,
@@ -237,4 +237,4 @@ class StepGraph {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_STEP_GRAPH_H_
+#endif  // KVTWIN_ENGINE_STEPS_STEP_GRAPH_H_

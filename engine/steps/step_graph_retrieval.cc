@@ -1,4 +1,4 @@
-#include "engine/step_graph_retrieval.h"
+#include "engine/steps/step_graph_retrieval.h"
 
 #include <utility>
 

@@ -12,14 +12,14 @@
 //   the next step's layer after this one's offload, before slots are reused (port offload_done[l]);
 //   with one staging buffer, a recall after the conversion before it (port staging, across steps).
 
-#ifndef KVTWIN_ENGINE_STEP_GRAPH_RETRIEVAL_H_
-#define KVTWIN_ENGINE_STEP_GRAPH_RETRIEVAL_H_
+#ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_RETRIEVAL_H_
+#define KVTWIN_ENGINE_STEPS_STEP_GRAPH_RETRIEVAL_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/policy/retrieval_spec.h"
-#include "engine/step_graph.h"
+#include "engine/methods/retrieval_spec.h"
+#include "engine/steps/step_graph.h"
 
 namespace kvtwin {
 
@@ -82,4 +82,4 @@ RetrievalStep make_retrieval_step(const RetrievalStepSpec& spec);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_STEP_GRAPH_RETRIEVAL_H_
+#endif  // KVTWIN_ENGINE_STEPS_STEP_GRAPH_RETRIEVAL_H_

@@ -1,4 +1,4 @@
-#include "engine/step_graph_slack.h"
+#include "engine/steps/step_graph_slack.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,13 +5,13 @@
 // What a background operation may take is decided by the step behind it: it is assumed to be alike, to begin
 // when this one ends, and to wait for each port and stream where this one did.
 
-#ifndef KVTWIN_ENGINE_STEP_GRAPH_SLACK_H_
-#define KVTWIN_ENGINE_STEP_GRAPH_SLACK_H_
+#ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_SLACK_H_
+#define KVTWIN_ENGINE_STEPS_STEP_GRAPH_SLACK_H_
 
 #include <limits>
 #include <vector>
 
-#include "engine/step_graph.h"
+#include "engine/steps/step_graph.h"
 
 namespace kvtwin {
 
@@ -33,4 +33,4 @@ std::vector<OpWait> waits_of(const StepGraph& graph, Ticks start, const StepTimi
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_STEP_GRAPH_SLACK_H_
+#endif  // KVTWIN_ENGINE_STEPS_STEP_GRAPH_SLACK_H_

@@ -1,4 +1,4 @@
-#include "engine/step_graph_templates.h"
+#include "engine/steps/step_graph_templates.h"
 
 #include "engine/base/check.h"
 

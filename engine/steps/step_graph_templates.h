@@ -1,13 +1,13 @@
 // The step graphs that policies are made of. Now: the identity (a plain paged engine), and a per-layer
 // recall, within the step (double-buffered) or for the step after (through ports).
 
-#ifndef KVTWIN_ENGINE_STEP_GRAPH_TEMPLATES_H_
-#define KVTWIN_ENGINE_STEP_GRAPH_TEMPLATES_H_
+#ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
+#define KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/step_graph.h"
+#include "engine/steps/step_graph.h"
 
 namespace kvtwin {
 
@@ -44,4 +44,4 @@ DecodeStep make_decode_step(const DecodeStepSpec& spec);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_STEP_GRAPH_TEMPLATES_H_
+#endif  // KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_

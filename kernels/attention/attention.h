@@ -5,13 +5,13 @@
 // first context + i + 1 KV entries of its request. Rows are independent of one another: what a row gets does
 // not depend on which rows stand beside it.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_H_
-#define KVTWIN_KERNELS_ATTENTION_H_
+#ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_H_
+#define KVTWIN_KERNELS_ATTENTION_ATTENTION_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/kv_pages.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::kernels {
 
@@ -50,4 +50,4 @@ void merge_attention_ref(std::span<const PartialAttention> parts, uint64_t rows_
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_ATTENTION_H_
+#endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_H_

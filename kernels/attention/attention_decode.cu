@@ -1,4 +1,4 @@
-#include "kernels/attention_decode_kernel.cuh"
+#include "kernels/attention/attention_decode_kernel.cuh"
 
 namespace kvtwin {
 namespace {

@@ -21,8 +21,8 @@
 // Floor: 4 * head_dim bytes per KV entry at 4.69 TB/s. Llama-3.1-8B, one layer, measured by
 // kernels/bench/decode_bench.cu: see kernels/README.md.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_H_
-#define KVTWIN_KERNELS_ATTENTION_DECODE_H_
+#ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_H_
+#define KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -76,4 +76,4 @@ cudaError_t attention_decode(const DecodeShape& shape, const DecodeArgs& args, c
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_H_
+#endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_H_

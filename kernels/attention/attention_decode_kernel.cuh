@@ -10,11 +10,11 @@
 // Predicted: memory alone (8 KB a block in 405 cycles of an SM at 4.69 TB/s; 16 mma take 24 of them, 16
 // ldmatrix 64). 8 warps x 3 stages x 8 KB are in flight, three times what hides the latency.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_KERNEL_CUH_
-#define KVTWIN_KERNELS_ATTENTION_DECODE_KERNEL_CUH_
+#ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_KERNEL_CUH_
+#define KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_KERNEL_CUH_
 
-#include "kernels/attention_decode.h"
-#include "kernels/attention_decode_merge.cuh"
+#include "kernels/attention/attention_decode.h"
+#include "kernels/attention/attention_decode_merge.cuh"
 
 namespace kvtwin::device {
 
@@ -277,4 +277,4 @@ cudaError_t launch_decode(const DecodeShape& shape, const DecodeArgs& args, cuda
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_KERNEL_CUH_
+#endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_KERNEL_CUH_

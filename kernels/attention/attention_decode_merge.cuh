@@ -1,10 +1,10 @@
 // What a warp found of a sequence, and how such parts become one: first the warps of a CTA, then CTAs.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_MERGE_CUH_
-#define KVTWIN_KERNELS_ATTENTION_DECODE_MERGE_CUH_
+#ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_MERGE_CUH_
+#define KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_MERGE_CUH_
 
-#include "kernels/cuda_primitives.cuh"
-#include "kernels/decode_plan.cuh"
+#include "kernels/attention/decode_plan.cuh"
+#include "kernels/common/cuda_primitives.cuh"
 
 namespace kvtwin::device {
 
@@ -313,4 +313,4 @@ class Merger {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_MERGE_CUH_
+#endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_MERGE_CUH_

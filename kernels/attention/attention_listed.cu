@@ -2,8 +2,8 @@
 // tensor cores. A warp has 16 rows of one query head; the CTA's warps share a tile of 64 KV entries, whose
 // places are looked up one by one. KV entries that no row of the CTA sees are left out tile by tile.
 
-#include "kernels/attention_rows.h"
-#include "kernels/kv_entry_heads.cuh"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/common/kv_entry_heads.cuh"
 
 namespace kvtwin {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/attention_prefill.h"
-#include "kernels/prefill_consumer.cuh"
+#include "kernels/attention/attention_prefill.h"
+#include "kernels/attention/prefill_consumer.cuh"
 
 namespace kvtwin {
 namespace {

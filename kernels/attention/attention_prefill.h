@@ -10,15 +10,15 @@
 //
 // A tile is 128 rows of (token, query head of the group): 128 / group tokens, so that heads which share keys
 // share their reading. Keys come 128 at a time. Pages are those of attention_decode.h (its swizzle is the one
-// that wgmma reads, half a row at a time). Definition: kernels/attention.h; source of the online softmax: Dao
-// et al., FlashAttention, section 3.1.
+// that wgmma reads, half a row at a time). Definition: kernels/attention/attention.h; source of the online
+// softmax: Dao et al., FlashAttention, section 3.1.
 //
 // Floor: 4 * head_dim flops per (row, query head, visible KV entry) at 790 TFLOP/s, what cuBLAS sustains in
 // bf16. Llama-3.1-8B, causal, 8k: 0.55 TFLOP, 0.70 ms; exponentials beside it 0.35 ms, hidden by two
 // warpgroups that take turns. Measured by kernels/bench/prefill_bench.cu: see kernels/README.md.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_H_
-#define KVTWIN_KERNELS_ATTENTION_PREFILL_H_
+#ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_PREFILL_H_
+#define KVTWIN_KERNELS_ATTENTION_ATTENTION_PREFILL_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -81,4 +81,4 @@ cudaError_t attention_prefill(const PrefillShape& shape, const PrefillArgs& args
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_ATTENTION_PREFILL_H_
+#endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_PREFILL_H_

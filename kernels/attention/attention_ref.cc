@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/attention.h"
-#include "kernels/exact_exp_lanes.h"
-#include "kernels/wide.h"
+#include "kernels/attention/attention.h"
+#include "kernels/common/exact_exp_lanes.h"
+#include "kernels/common/wide.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/attention_rows.h"
-#include "kernels/kv_block.cuh"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/common/kv_block.cuh"
 
 namespace kvtwin {
 

@@ -10,8 +10,8 @@
 // has no tensor cores and reads all keys and values again for every row: correct, and some hundred times
 // slower. Rows that come in runs (`runs`): sixteen at a time by tensor cores (attention_listed.cu).
 
-#ifndef KVTWIN_KERNELS_ATTENTION_ROWS_H_
-#define KVTWIN_KERNELS_ATTENTION_ROWS_H_
+#ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_ROWS_H_
+#define KVTWIN_KERNELS_ATTENTION_ATTENTION_ROWS_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -58,4 +58,4 @@ cudaError_t attention_rows(const AttentionRowsArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_ATTENTION_ROWS_H_
+#endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_ROWS_H_

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/decode_plan.cuh"
-#include "kernels/decode_plan_layers.h"
+#include "kernels/attention/decode_plan.cuh"
+#include "kernels/attention/decode_plan_layers.h"
 
 namespace kvtwin {
 namespace {

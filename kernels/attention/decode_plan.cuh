@@ -6,10 +6,10 @@
 // Shares in proportion, and shares that are claimed at run time, were built and measured: no gain
 // (kernels/README.md).
 
-#ifndef KVTWIN_KERNELS_DECODE_PLAN_CUH_
-#define KVTWIN_KERNELS_DECODE_PLAN_CUH_
+#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_CUH_
+#define KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_CUH_
 
-#include "kernels/attention_decode.h"
+#include "kernels/attention/attention_decode.h"
 
 namespace kvtwin::device {
 
@@ -106,4 +106,4 @@ __device__ inline uint32_t sequence_of(uint32_t block, const uint32_t* first_blo
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_DECODE_PLAN_CUH_
+#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_CUH_

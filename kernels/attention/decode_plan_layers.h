@@ -1,10 +1,10 @@
 // Plans of decode attention for all layers of a step in one launch, where heads of different layers read
 // different KV entries (methods that drop KV entries): a CTA a layer. What one plan is: attention_decode.h.
 
-#ifndef KVTWIN_KERNELS_DECODE_PLAN_LAYERS_H_
-#define KVTWIN_KERNELS_DECODE_PLAN_LAYERS_H_
+#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_LAYERS_H_
+#define KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_LAYERS_H_
 
-#include "kernels/attention_decode.h"
+#include "kernels/attention/attention_decode.h"
 
 namespace kvtwin {
 
@@ -15,4 +15,4 @@ cudaError_t plan_decode_layers(const DecodeShape& shape, const DecodeArgs& args,
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_DECODE_PLAN_LAYERS_H_
+#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_LAYERS_H_

@@ -1,5 +1,5 @@
-#include "kernels/attention_decode_kernel.cuh"
-#include "kernels/decode_splits.h"
+#include "kernels/attention/attention_decode_kernel.cuh"
+#include "kernels/attention/decode_splits.h"
 
 namespace kvtwin {
 namespace {

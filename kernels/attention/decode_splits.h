@@ -1,12 +1,12 @@
-// Decode attention cut by somebody else: to compare ways of cutting (METHODS 2.9, engine/policy/partition.h)
+// Decode attention cut by somebody else: to compare ways of cutting (METHODS 2.9, engine/methods/partition.h)
 // with the one that attention_decode has. The same kernel, the same merging; but each piece is a CTA of its
 // own, in as many waves as there are, as kernels without a persistent grid have it. Floor:
 // attention_decode.h's.
 
-#ifndef KVTWIN_KERNELS_DECODE_SPLITS_H_
-#define KVTWIN_KERNELS_DECODE_SPLITS_H_
+#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_SPLITS_H_
+#define KVTWIN_KERNELS_ATTENTION_DECODE_SPLITS_H_
 
-#include "kernels/attention_decode.h"
+#include "kernels/attention/attention_decode.h"
 
 namespace kvtwin {
 
@@ -28,4 +28,4 @@ cudaError_t attention_decode_splits(const DecodeShape& shape, const DecodeArgs& 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_DECODE_SPLITS_H_
+#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_SPLITS_H_

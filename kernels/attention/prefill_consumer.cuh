@@ -4,11 +4,11 @@
 // the values of tile j, so that exponentials of j + 1 run beside the products of j. The two warpgroups take
 // turns in issuing products, so that one's exponentials run beside the other's products.
 
-#ifndef KVTWIN_KERNELS_PREFILL_CONSUMER_CUH_
-#define KVTWIN_KERNELS_PREFILL_CONSUMER_CUH_
+#ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_
+#define KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_
 
-#include "kernels/prefill_producer.cuh"
-#include "kernels/wgmma.cuh"
+#include "kernels/attention/prefill_producer.cuh"
+#include "kernels/common/wgmma.cuh"
 
 namespace kvtwin::device {
 
@@ -92,7 +92,8 @@ struct PrefillConsumer {
   }
 
   // Every lane says for itself that it has done with the job, which it has read: racecheck does not see that
-  // lane 0, behind a __syncwarp, speaks for others too (reports/validation/2026-11-22-h200-sanitizer.txt).
+  // lane 0, behind a __syncwarp, speaks for others too
+  // (reports/evidence/validation/2026-11-22-h200-sanitizer.txt).
   __device__ void release_job() const { barrier_arrive(shared + Geometry::kQueryEmpty); }
 
   // `paged`: which of the two forms the tile has.
@@ -239,4 +240,4 @@ struct PrefillConsumer {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PREFILL_CONSUMER_CUH_
+#endif  // KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/prefill_plan.cuh"
+#include "kernels/attention/prefill_plan.cuh"
 
 namespace kvtwin {
 namespace {

@@ -5,10 +5,10 @@
 // keys and values between them, so that tiles which run at the same time find them in L2: 132 CTAs that each
 // read 64 KB in the 1.9 us of its products want 4.6 TB/s, more than memory could give with everything else.
 
-#ifndef KVTWIN_KERNELS_PREFILL_PLAN_CUH_
-#define KVTWIN_KERNELS_PREFILL_PLAN_CUH_
+#ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_PLAN_CUH_
+#define KVTWIN_KERNELS_ATTENTION_PREFILL_PLAN_CUH_
 
-#include "kernels/attention_prefill.h"
+#include "kernels/attention/attention_prefill.h"
 
 namespace kvtwin::device {
 
@@ -66,4 +66,4 @@ struct KeyTiles {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PREFILL_PLAN_CUH_
+#endif  // KVTWIN_KERNELS_ATTENTION_PREFILL_PLAN_CUH_

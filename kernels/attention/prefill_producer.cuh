@@ -4,12 +4,12 @@
 // Clusters of two CTAs that share what they read (each tile by multicast, half from either) were built:
 // right, half of the traffic from L2, and 15 % slower (causal 32k 549 against 632 TFLOP/s on one machine).
 
-#ifndef KVTWIN_KERNELS_PREFILL_PRODUCER_CUH_
-#define KVTWIN_KERNELS_PREFILL_PRODUCER_CUH_
+#ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_PRODUCER_CUH_
+#define KVTWIN_KERNELS_ATTENTION_PREFILL_PRODUCER_CUH_
 
-#include "kernels/cuda_primitives.cuh"
-#include "kernels/prefill_plan.cuh"
-#include "kernels/tensor_map.h"
+#include "kernels/attention/prefill_plan.cuh"
+#include "kernels/common/cuda_primitives.cuh"
+#include "kernels/common/tensor_map.h"
 
 namespace kvtwin::device {
 
@@ -173,4 +173,4 @@ __device__ inline void leave(PrefillPlan* plan) {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PREFILL_PRODUCER_CUH_
+#endif  // KVTWIN_KERNELS_ATTENTION_PREFILL_PRODUCER_CUH_

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/bench/replay.cuh"
-#include "kernels/page_choice.h"
+#include "kernels/select/page_choice.h"
 
 namespace kvtwin::test {
 namespace {

@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/attention_decode.h"
+#include "kernels/attention/attention_decode.h"
 
 namespace kvtwin::test {
 

@@ -5,12 +5,12 @@
 
 #include <numeric>
 
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 #include "kernels/bench/replay.cuh"
-#include "kernels/convert_entries.h"
-#include "kernels/dense_cuda.h"
-#include "kernels/qkv_append.h"
-#include "kernels/sample_tokens.h"
+#include "kernels/cache_ops/qkv_append.h"
+#include "kernels/dense/dense_cuda.h"
+#include "kernels/dense/sample_tokens.h"
+#include "kernels/quant/convert_entries.h"
 
 namespace kvtwin::test {
 namespace {

@@ -2,12 +2,12 @@
 // what query rows add to marks, means, rows for scorers on the host, copies. Bytes of each one's floor
 // against 4.69 TB/s.
 
-#include "kernels/attention_scores.h"
 #include "kernels/bench/kv_entry_case.cuh"
-#include "kernels/convert_entries.h"
-#include "kernels/kv_entry_gates.h"
-#include "kernels/page_choice.h"
-#include "kernels/scorer_state.h"
+#include "kernels/quant/convert_entries.h"
+#include "kernels/scoring/cuda/attention_scores.h"
+#include "kernels/scoring/cuda/kv_entry_gates.h"
+#include "kernels/scoring/cuda/scorer_state.h"
+#include "kernels/select/page_choice.h"
 
 namespace kvtwin::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "kernels/bench/replay.cuh"
-#include "kernels/kv_entry_heads.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin::test {
 

@@ -2,13 +2,13 @@
 // at what mma.sync reaches (660 TFLOP/s, KERNELS 8) where many query rows look at every key. Llama-3.1-8B's
 // heads, all layers of one request or more, 32 MB at least; pages in random order.
 
-#include "kernels/attention_scores.h"
 #include "kernels/bench/kv_entry_case.cuh"
-#include "kernels/compact_entries.h"
-#include "kernels/score_intent_cuda.h"
-#include "kernels/score_keys_cuda.h"
-#include "kernels/scorer_state.h"
-#include "kernels/select_entries.h"
+#include "kernels/cache_ops/compact_entries.h"
+#include "kernels/scoring/cuda/attention_scores.h"
+#include "kernels/scoring/cuda/score_intent_cuda.h"
+#include "kernels/scoring/cuda/score_keys_cuda.h"
+#include "kernels/scoring/cuda/scorer_state.h"
+#include "kernels/select/select_entries.h"
 
 namespace kvtwin::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "kernels/bench/replay.cuh"
-#include "kernels/packed_decode.h"
+#include "kernels/packed/packed_decode.h"
 
 namespace kvtwin::test {
 namespace {

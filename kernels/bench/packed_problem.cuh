@@ -10,9 +10,9 @@
 #include <span>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/pack_fast.h"
-#include "kernels/packed_decode.h"
-#include "kernels/packed_page.h"
+#include "kernels/packed/packed_decode.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/pack_fast.h"
 
 namespace kvtwin::test {
 

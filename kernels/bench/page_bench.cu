@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "kernels/bench/replay.cuh"
-#include "kernels/pack_pages.h"
-#include "kernels/page_moves.h"
-#include "kernels/rope_append_cuda.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/cache_ops/rope_append_cuda.h"
+#include "kernels/quant/pack_pages.h"
 
 namespace kvtwin::test {
 namespace {

@@ -1,10 +1,10 @@
 // Time of prefill attention for Llama-3.1-8B's shapes, one layer, against 790 TFLOP/s
-// (kernels/attention_prefill.h). Flops are those of visible KV entries: 4 * head_dim per (query head, row, KV
-// entry).
+// (kernels/attention/attention_prefill.h). Flops are those of visible KV entries: 4 * head_dim per (query
+// head, row, KV entry).
 
 #include <numeric>
 
-#include "kernels/attention_prefill.h"
+#include "kernels/attention/attention_prefill.h"
 #include "kernels/bench/replay.cuh"
 
 namespace kvtwin::test {

@@ -5,7 +5,7 @@
 #ifndef KVTWIN_KERNELS_BENCH_PREFILL_PROBLEM_CUH_
 #define KVTWIN_KERNELS_BENCH_PREFILL_PROBLEM_CUH_
 
-#include "kernels/attention_prefill.h"
+#include "kernels/attention/attention_prefill.h"
 #include "kernels/bench/decode_problem.cuh"
 
 namespace kvtwin::test {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "kernels/bench/replay.cuh"
-#include "kernels/recall_pages.h"
+#include "kernels/cache_ops/recall_pages.h"
 
 namespace kvtwin::test {
 namespace {

@@ -11,10 +11,10 @@
 // Floor: 4 * head_dim bytes read and as many written per kept KV entry that moves, at 4.69 TB/s, if there are
 // heads enough for all SMs.
 
-#ifndef KVTWIN_KERNELS_COMPACT_ENTRIES_H_
-#define KVTWIN_KERNELS_COMPACT_ENTRIES_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_COMPACT_ENTRIES_H_
+#define KVTWIN_KERNELS_CACHE_OPS_COMPACT_ENTRIES_H_
 
-#include "kernels/kv_entry_heads.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin {
 
@@ -39,4 +39,4 @@ cudaError_t compact_entries(const CompactArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_COMPACT_ENTRIES_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_COMPACT_ENTRIES_H_

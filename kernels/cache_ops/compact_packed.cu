@@ -1,5 +1,5 @@
-#include "kernels/compact_packed.h"
-#include "kernels/kv_entry_heads.cuh"
+#include "kernels/cache_ops/compact_packed.h"
+#include "kernels/common/kv_entry_heads.cuh"
 
 namespace kvtwin {
 namespace {

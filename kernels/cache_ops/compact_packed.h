@@ -1,17 +1,17 @@
 // compact_entries() where pages are packed: what is kept moves together as bytes, in place, so that nothing
 // is packed twice. Row i of a head's target becomes row kept[i] of its source: key, value and mark.
 //
-// Formats that pack KV entry after KV entry: fp8, int4, fp4 (kernels/packed_page.h). Tables, heads and what
-// may be shared: compact_entries.h.
+// Formats that pack KV entry after KV entry: fp8, int4, fp4 (kernels/packed/packed_page.h). Tables, heads and
+// what may be shared: compact_entries.h.
 //
 // Floor: 2 * token_bytes() read and as many written per kept KV entry that moves, at 4.69 TB/s, if there are
 // heads enough for all SMs.
 
-#ifndef KVTWIN_KERNELS_COMPACT_PACKED_H_
-#define KVTWIN_KERNELS_COMPACT_PACKED_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_COMPACT_PACKED_H_
+#define KVTWIN_KERNELS_CACHE_OPS_COMPACT_PACKED_H_
 
 #include "engine/base/kv_format.h"
-#include "kernels/compact_entries.h"
+#include "kernels/cache_ops/compact_entries.h"
 
 namespace kvtwin {
 
@@ -30,4 +30,4 @@ cudaError_t compact_packed_entries(const CompactPackedArgs& args, cudaStream_t s
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_COMPACT_PACKED_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_COMPACT_PACKED_H_

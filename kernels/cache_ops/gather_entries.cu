@@ -1,5 +1,5 @@
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/page_moves.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/common/bf16_chunk.cuh"
 
 namespace kvtwin {
 namespace {

@@ -5,12 +5,12 @@
 // A page goes out whole, once, when it is full; it comes back one KV head at a time, through a staging
 // buffer.
 
-#ifndef KVTWIN_KERNELS_HOST_PAGE_H_
-#define KVTWIN_KERNELS_HOST_PAGE_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_HOST_PAGE_H_
+#define KVTWIN_KERNELS_CACHE_OPS_HOST_PAGE_H_
 
 #include <cstdint>
 
-#include "kernels/kv_pages.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::kernels {
 
@@ -41,4 +41,4 @@ void scatter_head_ref(const float* staging, uint32_t head, uint32_t page, const 
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_HOST_PAGE_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_HOST_PAGE_H_

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "kernels/host_page.h"
+#include "kernels/cache_ops/host_page.h"
 
 namespace kvtwin::kernels {
 

@@ -2,11 +2,11 @@
 //
 // gather_entries: KV entry i of a sequence's target pages becomes KV entry kept[i] of its source pages:
 // compaction after an eviction, and a copy between page sizes. Floor: 4 * head_dim bytes read and as many
-// written per cell. summarise_pages: kernels/page_summary.h in METHODS 6.2, from exact keys. Floor: 2 *
-// head_dim bytes read per KV entry, 4 * head_dim written per page. Both at 4.69 TB/s.
+// written per cell. summarise_pages: kernels/select/page_summary.h in METHODS 6.2, from exact keys. Floor: 2
+// * head_dim bytes read per KV entry, 4 * head_dim written per page. Both at 4.69 TB/s.
 
-#ifndef KVTWIN_KERNELS_PAGE_MOVES_H_
-#define KVTWIN_KERNELS_PAGE_MOVES_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_PAGE_MOVES_H_
+#define KVTWIN_KERNELS_CACHE_OPS_PAGE_MOVES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -62,4 +62,4 @@ cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_PAGE_MOVES_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_PAGE_MOVES_H_

@@ -1,5 +1,5 @@
-#include "kernels/kv_block.cuh"
-#include "kernels/qkv_append.h"
+#include "kernels/cache_ops/qkv_append.h"
+#include "kernels/common/kv_block.cuh"
 
 namespace kvtwin {
 namespace {

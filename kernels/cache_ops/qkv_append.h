@@ -2,10 +2,10 @@
 // Slower for many rows; for few, all of it is latency. Defined by rms_norm_ref and rope_append_ref. Floor as
 // there: each number read once and written once at 4.69 TB/s.
 
-#ifndef KVTWIN_KERNELS_QKV_APPEND_H_
-#define KVTWIN_KERNELS_QKV_APPEND_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_QKV_APPEND_H_
+#define KVTWIN_KERNELS_CACHE_OPS_QKV_APPEND_H_
 
-#include "kernels/rope_append_cuda.h"
+#include "kernels/cache_ops/rope_append_cuda.h"
 
 namespace kvtwin {
 
@@ -15,4 +15,4 @@ cudaError_t qkv_append(const RopeAppendArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_QKV_APPEND_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_QKV_APPEND_H_

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda_primitives.cuh"
-#include "kernels/recall_pages.h"
+#include "kernels/cache_ops/recall_pages.h"
+#include "kernels/common/cuda_primitives.cuh"
 
 namespace kvtwin {
 namespace {

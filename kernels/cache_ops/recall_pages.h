@@ -4,7 +4,7 @@
 // (kv_block.cuh, the swizzle included), in one of two orders:
 //   HND  [kv_heads][2][page_tokens][head_dim]: a head is one piece, 2 P d numbers: the block itself
 //   NHD  [2][page_tokens][kv_heads][head_dim]: a head is 2 P pieces of d numbers
-// So moving never looks into a row. What is read and written is defined by kernels/host_page.h.
+// So moving never looks into a row. What is read and written is defined by kernels/cache_ops/host_page.h.
 //
 // recall_pages is a kernel that reads pinned memory, in one of two ways. By the bulk copies of a few CTAs
 // that have SMs of their own: two or three saturate PCIe from 4 KB pieces on. Or spread: single warps that
@@ -17,8 +17,8 @@
 // Floors: 16 KB units at 55.4 GB/s (the copy engine, large copies); stage_pages: 2 x bytes / 4.69 TB/s.
 // Measured: kernels/README.md, by kernels/bench/recall_bench.cu.
 
-#ifndef KVTWIN_KERNELS_RECALL_PAGES_H_
-#define KVTWIN_KERNELS_RECALL_PAGES_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_RECALL_PAGES_H_
+#define KVTWIN_KERNELS_CACHE_OPS_RECALL_PAGES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/host_page.h"
+#include "kernels/cache_ops/host_page.h"
 
 namespace kvtwin {
 
@@ -79,4 +79,4 @@ cudaError_t stage_pages(const StageArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_RECALL_PAGES_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_RECALL_PAGES_H_

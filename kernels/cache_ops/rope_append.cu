@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/rope_append_cuda.h"
+#include "kernels/cache_ops/rope_append_cuda.h"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/common/kv_block.cuh"
 
 namespace kvtwin {
 namespace {

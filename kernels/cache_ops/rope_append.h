@@ -4,13 +4,13 @@
 //   (a, b) -> scale * (a cos t - b sin t, b cos t + a sin t),   t = position * inv_freq[i]
 // with t in fp32. Source: METHODS 0.1 (keys are cached after the rotation).
 
-#ifndef KVTWIN_KERNELS_ROPE_APPEND_H_
-#define KVTWIN_KERNELS_ROPE_APPEND_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_H_
+#define KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/kv_pages.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::kernels {
 
@@ -37,4 +37,4 @@ void rope_append_ref(const RopeTable& rope, std::span<const AppendRow> rows, uin
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_ROPE_APPEND_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_H_

@@ -5,8 +5,8 @@
 // Floor: each number read once and written once, 24 KB for a row of Llama-3.1-8B, at 4.69 TB/s. Cosines and
 // sines are computed once for a row, not once for a head.
 
-#ifndef KVTWIN_KERNELS_ROPE_APPEND_CUDA_H_
-#define KVTWIN_KERNELS_ROPE_APPEND_CUDA_H_
+#ifndef KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_CUDA_H_
+#define KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_CUDA_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -48,4 +48,4 @@ cudaError_t rope_append(const RopeAppendArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_ROPE_APPEND_CUDA_H_
+#endif  // KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_CUDA_H_

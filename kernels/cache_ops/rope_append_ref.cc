@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/rope_append.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -1,9 +1,9 @@
 // Eight bf16 numbers, the 16 bytes that a thread moves at a time.
 
-#ifndef KVTWIN_KERNELS_BF16_CHUNK_CUH_
-#define KVTWIN_KERNELS_BF16_CHUNK_CUH_
+#ifndef KVTWIN_KERNELS_COMMON_BF16_CHUNK_CUH_
+#define KVTWIN_KERNELS_COMMON_BF16_CHUNK_CUH_
 
-#include "kernels/cuda_primitives.cuh"
+#include "kernels/common/cuda_primitives.cuh"
 
 namespace kvtwin::device {
 
@@ -24,4 +24,4 @@ __device__ __forceinline__ uint4 load_once(const void* at) { return __ldcs(stati
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_BF16_CHUNK_CUH_
+#endif  // KVTWIN_KERNELS_COMMON_BF16_CHUNK_CUH_

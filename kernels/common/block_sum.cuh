@@ -1,9 +1,9 @@
 // Sums over the threads of a CTA in the order of their numbers.
 
-#ifndef KVTWIN_KERNELS_BLOCK_SUM_CUH_
-#define KVTWIN_KERNELS_BLOCK_SUM_CUH_
+#ifndef KVTWIN_KERNELS_COMMON_BLOCK_SUM_CUH_
+#define KVTWIN_KERNELS_COMMON_BLOCK_SUM_CUH_
 
-#include "kernels/cuda_primitives.cuh"
+#include "kernels/common/cuda_primitives.cuh"
 
 namespace kvtwin::device {
 
@@ -32,4 +32,4 @@ __device__ T sum_before(T own, T* sums, T* all) {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_BLOCK_SUM_CUH_
+#endif  // KVTWIN_KERNELS_COMMON_BLOCK_SUM_CUH_

@@ -1,7 +1,7 @@
 // The few PTX instructions that our kernels are made of, each behind one function. sm_90 and later.
 
-#ifndef KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_
-#define KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_
+#ifndef KVTWIN_KERNELS_COMMON_CUDA_PRIMITIVES_CUH_
+#define KVTWIN_KERNELS_COMMON_CUDA_PRIMITIVES_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -73,7 +73,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, u
       "l"(source), "r"(bytes), "r"(bar)
       : "memory");
 }
-// A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
+// A box of a tensor (kernels/common/tensor_map.h) of four axes; `map` lies in a kernel parameter.
 __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
                                          uint32_t y, uint32_t z, uint32_t w) {
   asm volatile(
@@ -210,4 +210,4 @@ __device__ __forceinline__ uint32_t fp16_from_e4m3(uint32_t bytes) {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_
+#endif  // KVTWIN_KERNELS_COMMON_CUDA_PRIMITIVES_CUH_

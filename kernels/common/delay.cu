@@ -1,4 +1,4 @@
-#include "kernels/delay.h"
+#include "kernels/common/delay.h"
 
 namespace kvtwin {
 namespace {

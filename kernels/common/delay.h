@@ -1,7 +1,7 @@
 // Keeps a stream waiting on the device: for tests of the order between streams. One thread.
 
-#ifndef KVTWIN_KERNELS_DELAY_H_
-#define KVTWIN_KERNELS_DELAY_H_
+#ifndef KVTWIN_KERNELS_COMMON_DELAY_H_
+#define KVTWIN_KERNELS_COMMON_DELAY_H_
 
 #include <cuda_runtime_api.h>
 
@@ -14,4 +14,4 @@ cudaError_t delay(uint64_t nanoseconds, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_DELAY_H_
+#endif  // KVTWIN_KERNELS_COMMON_DELAY_H_

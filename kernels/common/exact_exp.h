@@ -1,8 +1,8 @@
 // e^x in fp32 from additions and multiplications alone: libraries differ in the last bit, and what a run
 // samples must not depend on the machine's.
 
-#ifndef KVTWIN_KERNELS_EXACT_EXP_H_
-#define KVTWIN_KERNELS_EXACT_EXP_H_
+#ifndef KVTWIN_KERNELS_COMMON_EXACT_EXP_H_
+#define KVTWIN_KERNELS_COMMON_EXACT_EXP_H_
 
 #include <bit>
 #include <cstdint>
@@ -46,4 +46,4 @@ KVTWIN_EVERYWHERE inline float float_of_bits(int32_t bits) {
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_EXACT_EXP_H_
+#endif  // KVTWIN_KERNELS_COMMON_EXACT_EXP_H_

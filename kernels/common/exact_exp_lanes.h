@@ -1,11 +1,11 @@
 // exact_exp() of a register of numbers at once: the same operations, so the same bits (compilers leave the
 // loop over the scalar one as it is).
 
-#ifndef KVTWIN_KERNELS_EXACT_EXP_LANES_H_
-#define KVTWIN_KERNELS_EXACT_EXP_LANES_H_
+#ifndef KVTWIN_KERNELS_COMMON_EXACT_EXP_LANES_H_
+#define KVTWIN_KERNELS_COMMON_EXACT_EXP_LANES_H_
 
-#include "kernels/exact_exp.h"
-#include "kernels/wide.h"
+#include "kernels/common/exact_exp.h"
+#include "kernels/common/wide.h"
 
 namespace kvtwin::kernels {
 
@@ -49,4 +49,4 @@ template <uint32_t kWidth>
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_EXACT_EXP_LANES_H_
+#endif  // KVTWIN_KERNELS_COMMON_EXACT_EXP_LANES_H_

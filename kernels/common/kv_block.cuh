@@ -3,8 +3,8 @@
 // `page_tokens` rows of keys, then as many of values, head_dim numbers each. Rows that hold at least eight
 // 16-byte chunks are swizzled (chunk c of slot s lies at chunk c ^ (s & 7)), unless a page is one token.
 
-#ifndef KVTWIN_KERNELS_KV_BLOCK_CUH_
-#define KVTWIN_KERNELS_KV_BLOCK_CUH_
+#ifndef KVTWIN_KERNELS_COMMON_KV_BLOCK_CUH_
+#define KVTWIN_KERNELS_COMMON_KV_BLOCK_CUH_
 
 #include <cuda_bf16.h>
 
@@ -29,4 +29,4 @@ struct KvBlockShape {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_KV_BLOCK_CUH_
+#endif  // KVTWIN_KERNELS_COMMON_KV_BLOCK_CUH_

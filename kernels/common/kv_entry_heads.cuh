@@ -1,11 +1,11 @@
 // Where a row of a KvEntryHead lies.
 
-#ifndef KVTWIN_KERNELS_KV_ENTRY_HEADS_CUH_
-#define KVTWIN_KERNELS_KV_ENTRY_HEADS_CUH_
+#ifndef KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_CUH_
+#define KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_CUH_
 
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/kv_entry_heads.h"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin::device {
 
@@ -43,4 +43,4 @@ __device__ inline size_t state_index_of(const KvEntryPool& kv_entries, KvEntryPl
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_KV_ENTRY_HEADS_CUH_
+#endif  // KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_CUH_

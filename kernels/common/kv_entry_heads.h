@@ -5,8 +5,8 @@
 // which KV entries are left: then `listed` says that the tables name KV entries instead, page * page_tokens +
 // slot each.
 
-#ifndef KVTWIN_KERNELS_KV_ENTRY_HEADS_H_
-#define KVTWIN_KERNELS_KV_ENTRY_HEADS_H_
+#ifndef KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_H_
+#define KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -33,4 +33,4 @@ struct KvEntryHead {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_KV_ENTRY_HEADS_H_
+#endif  // KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_H_

@@ -1,7 +1,7 @@
 // Where the KV of one layer lies in pages, as the kernels of the CPU engine have it.
 
-#ifndef KVTWIN_KERNELS_KV_PAGES_H_
-#define KVTWIN_KERNELS_KV_PAGES_H_
+#ifndef KVTWIN_KERNELS_COMMON_KV_PAGES_H_
+#define KVTWIN_KERNELS_COMMON_KV_PAGES_H_
 
 #include <cstdint>
 
@@ -32,4 +32,4 @@ struct ReadRun {
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_KV_PAGES_H_
+#endif  // KVTWIN_KERNELS_COMMON_KV_PAGES_H_

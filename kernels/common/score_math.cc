@@ -1,10 +1,10 @@
-#include "kernels/score_math.h"
+#include "kernels/common/score_math.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/exact_exp.h"
+#include "kernels/common/exact_exp.h"
 
 namespace kvtwin::kernels {
 namespace {

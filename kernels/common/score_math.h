@@ -3,16 +3,16 @@
 // Values are fp32. Dot products (wide.h) add in one fixed order and exponentials are exact_exp.h's, so that
 // what is kept does not depend on the machine. Sums over many probabilities are kept in double.
 
-#ifndef KVTWIN_KERNELS_SCORE_MATH_H_
-#define KVTWIN_KERNELS_SCORE_MATH_H_
+#ifndef KVTWIN_KERNELS_COMMON_SCORE_MATH_H_
+#define KVTWIN_KERNELS_COMMON_SCORE_MATH_H_
 
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
-#include "kernels/view.h"
-#include "kernels/wide.h"
+#include "kernels/common/view.h"
+#include "kernels/common/wide.h"
 
 namespace kvtwin::kernels {
 
@@ -61,4 +61,4 @@ void attention_score_softmax(const AttentionScores& attention_scores, std::vecto
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_MATH_H_
+#endif  // KVTWIN_KERNELS_COMMON_SCORE_MATH_H_

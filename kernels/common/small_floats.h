@@ -4,8 +4,8 @@
 // infinity) and E2M1 (OCP FP4: neither infinity nor NaN) saturate, as cvt.satfinite does; NaN becomes
 // E4M3's NaN and E2M1's largest value.
 
-#ifndef KVTWIN_KERNELS_SMALL_FLOATS_H_
-#define KVTWIN_KERNELS_SMALL_FLOATS_H_
+#ifndef KVTWIN_KERNELS_COMMON_SMALL_FLOATS_H_
+#define KVTWIN_KERNELS_COMMON_SMALL_FLOATS_H_
 
 #include <cstdint>
 
@@ -24,4 +24,4 @@ constexpr float kFp16Max = 65504, kE4m3Max = 448, kE2m1Max = 6;
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SMALL_FLOATS_H_
+#endif  // KVTWIN_KERNELS_COMMON_SMALL_FLOATS_H_

@@ -1,6 +1,6 @@
 #include <cudaTypedefs.h>
 
-#include "kernels/tensor_map.h"
+#include "kernels/common/tensor_map.h"
 
 namespace kvtwin {
 namespace {

@@ -1,7 +1,7 @@
 // Tensor maps: how the copy engine finds boxes of a tensor in device memory.
 
-#ifndef KVTWIN_KERNELS_TENSOR_MAP_H_
-#define KVTWIN_KERNELS_TENSOR_MAP_H_
+#ifndef KVTWIN_KERNELS_COMMON_TENSOR_MAP_H_
+#define KVTWIN_KERNELS_COMMON_TENSOR_MAP_H_
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -24,4 +24,4 @@ cudaError_t encode_bf16_map(const void* data, const TensorAxis* axes, uint32_t c
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_TENSOR_MAP_H_
+#endif  // KVTWIN_KERNELS_COMMON_TENSOR_MAP_H_

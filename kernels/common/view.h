@@ -3,8 +3,8 @@
 // Nothing here knows pages, requests or layers. Whoever owns pages gathers rows, or points at rows that
 // already lie at a fixed stride. All views are of fp32.
 
-#ifndef KVTWIN_KERNELS_VIEW_H_
-#define KVTWIN_KERNELS_VIEW_H_
+#ifndef KVTWIN_KERNELS_COMMON_VIEW_H_
+#define KVTWIN_KERNELS_COMMON_VIEW_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -72,4 +72,4 @@ inline ScoreView packed_scores(std::span<float> data, uint32_t heads, uint32_t r
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_VIEW_H_
+#endif  // KVTWIN_KERNELS_COMMON_VIEW_H_

@@ -6,8 +6,8 @@
 // `k_major`) or along its columns (values: `n_major`). PTX ISA, "Asynchronous warpgroup level matrix
 // instructions".
 
-#ifndef KVTWIN_KERNELS_WGMMA_CUH_
-#define KVTWIN_KERNELS_WGMMA_CUH_
+#ifndef KVTWIN_KERNELS_COMMON_WGMMA_CUH_
+#define KVTWIN_KERNELS_COMMON_WGMMA_CUH_
 
 #include <cstdint>
 
@@ -115,4 +115,4 @@ __device__ __forceinline__ void named_arrive(uint32_t name, uint32_t threads) {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_WGMMA_CUH_
+#endif  // KVTWIN_KERNELS_COMMON_WGMMA_CUH_

@@ -8,8 +8,8 @@
 // No result depends on the choice: there is one accumulator per lane, the compiler may not fuse a * b + c
 // (-ffp-contract=off), and lanes are summed in one fixed order.
 
-#ifndef KVTWIN_KERNELS_WIDE_H_
-#define KVTWIN_KERNELS_WIDE_H_
+#ifndef KVTWIN_KERNELS_COMMON_WIDE_H_
+#define KVTWIN_KERNELS_COMMON_WIDE_H_
 
 #include <cstdint>
 #include <cstring>
@@ -131,4 +131,4 @@ void widest(Args... args) {
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_WIDE_H_
+#endif  // KVTWIN_KERNELS_COMMON_WIDE_H_

@@ -1,7 +1,7 @@
 // The token that a row of logits prefers: greedy sampling.
 
-#ifndef KVTWIN_KERNELS_ARGMAX_H_
-#define KVTWIN_KERNELS_ARGMAX_H_
+#ifndef KVTWIN_KERNELS_DENSE_ARGMAX_H_
+#define KVTWIN_KERNELS_DENSE_ARGMAX_H_
 
 #include <cstdint>
 
@@ -13,4 +13,4 @@ uint32_t argmax_ref(const float* logits, uint32_t count);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_ARGMAX_H_
+#endif  // KVTWIN_KERNELS_DENSE_ARGMAX_H_

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/argmax.h"
+#include "kernels/dense/argmax.h"
 
 namespace kvtwin::kernels {
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/dense_cuda.h"
+#include "kernels/dense/dense_cuda.h"
 
 namespace kvtwin {
 namespace {

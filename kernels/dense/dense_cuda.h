@@ -4,8 +4,8 @@
 // All of them are bound by bytes / 4.69 TB/s when rows are many, and by about 3 us of launch and latency when
 // they are few; a decode step of 32 rows is the latter. Device pointers; every function starts one kernel.
 
-#ifndef KVTWIN_KERNELS_DENSE_CUDA_H_
-#define KVTWIN_KERNELS_DENSE_CUDA_H_
+#ifndef KVTWIN_KERNELS_DENSE_DENSE_CUDA_H_
+#define KVTWIN_KERNELS_DENSE_DENSE_CUDA_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -58,7 +58,7 @@ struct ArgmaxArgs {
 };
 cudaError_t argmax(const ArgmaxArgs& args, cudaStream_t stream);
 
-// Elements [0, count) of a tensor of random weights: the bytes of draw_bf16 in models/weights.h.
+// Elements [0, count) of a tensor of random weights: the bytes of draw_bf16 in models/weights/weights.h.
 struct DrawArgs {
   uint64_t key = 0;
   float mean = 0, gain = 1;
@@ -72,4 +72,4 @@ cudaError_t kernels_run_here();
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_DENSE_CUDA_H_
+#endif  // KVTWIN_KERNELS_DENSE_DENSE_CUDA_H_

@@ -4,8 +4,8 @@
 // there are or where it stands, nor on the machine: a chunked prefill equals a whole one bit for bit. A BLAS
 // promises none of this (README.md says what that costs).
 
-#ifndef KVTWIN_KERNELS_GEMM_H_
-#define KVTWIN_KERNELS_GEMM_H_
+#ifndef KVTWIN_KERNELS_DENSE_GEMM_H_
+#define KVTWIN_KERNELS_DENSE_GEMM_H_
 
 #include <cstdint>
 #include <vector>
@@ -28,4 +28,4 @@ void gemm_ref(const PackedMatrix& w, const float* bias, const float* x, uint32_t
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_GEMM_H_
+#endif  // KVTWIN_KERNELS_DENSE_GEMM_H_

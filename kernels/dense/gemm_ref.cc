@@ -2,8 +2,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/units.h"
-#include "kernels/gemm.h"
-#include "kernels/wide.h"
+#include "kernels/common/wide.h"
+#include "kernels/dense/gemm.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -7,8 +7,8 @@
 // Matrices and sums are double, in one fixed order; square roots alone are not plain additions and
 // multiplications, and IEEE rounds them correctly: the same bits everywhere.
 
-#ifndef KVTWIN_KERNELS_LOW_RANK_H_
-#define KVTWIN_KERNELS_LOW_RANK_H_
+#ifndef KVTWIN_KERNELS_DENSE_LOW_RANK_H_
+#define KVTWIN_KERNELS_DENSE_LOW_RANK_H_
 
 #include <cstdint>
 #include <vector>
@@ -39,4 +39,4 @@ float outlier_score_ref(const float* keys, const float* landmark, uint32_t token
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_LOW_RANK_H_
+#endif  // KVTWIN_KERNELS_DENSE_LOW_RANK_H_

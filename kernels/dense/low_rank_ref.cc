@@ -3,9 +3,9 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "kernels/low_rank.h"
-#include "kernels/score_math.h"
-#include "kernels/wide.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/wide.h"
+#include "kernels/dense/low_rank.h"
 
 namespace kvtwin::kernels {
 namespace {

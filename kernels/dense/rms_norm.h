@@ -1,7 +1,7 @@
 // out[r][i] = x[r][i] / sqrt(mean over i of x[r][i]^2 + eps) * weight[i].
 
-#ifndef KVTWIN_KERNELS_RMS_NORM_H_
-#define KVTWIN_KERNELS_RMS_NORM_H_
+#ifndef KVTWIN_KERNELS_DENSE_RMS_NORM_H_
+#define KVTWIN_KERNELS_DENSE_RMS_NORM_H_
 
 #include <cstdint>
 
@@ -12,4 +12,4 @@ void rms_norm_ref(const float* x, const float* weight, float eps, uint64_t rows,
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_RMS_NORM_H_
+#endif  // KVTWIN_KERNELS_DENSE_RMS_NORM_H_

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/rms_norm.h"
-#include "kernels/wide.h"
+#include "kernels/common/wide.h"
+#include "kernels/dense/rms_norm.h"
 
 namespace kvtwin::kernels {
 namespace {

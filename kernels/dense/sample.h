@@ -11,8 +11,8 @@
 // argmax_ref's. Draws are counter-based: draw({seed, request, position}) of engine/base/prng.h; equal keys,
 // equal tokens.
 
-#ifndef KVTWIN_KERNELS_SAMPLE_H_
-#define KVTWIN_KERNELS_SAMPLE_H_
+#ifndef KVTWIN_KERNELS_DENSE_SAMPLE_H_
+#define KVTWIN_KERNELS_DENSE_SAMPLE_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ uint32_t sample_ref(const SampleSpec& spec, const float* logits, uint32_t count,
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SAMPLE_H_
+#endif  // KVTWIN_KERNELS_DENSE_SAMPLE_H_

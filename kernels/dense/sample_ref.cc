@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/argmax.h"
-#include "kernels/exact_exp.h"
-#include "kernels/sample.h"
-#include "kernels/select.h"
+#include "kernels/common/exact_exp.h"
+#include "kernels/dense/argmax.h"
+#include "kernels/dense/sample.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::kernels {
 namespace {

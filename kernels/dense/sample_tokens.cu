@@ -1,6 +1,6 @@
-#include "kernels/block_sum.cuh"
-#include "kernels/exact_exp.h"
-#include "kernels/sample_tokens.h"
+#include "kernels/common/block_sum.cuh"
+#include "kernels/common/exact_exp.h"
+#include "kernels/dense/sample_tokens.h"
 
 namespace kvtwin {
 namespace {

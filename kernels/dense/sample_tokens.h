@@ -1,16 +1,16 @@
-// kernels/sample.h on CUDA: the same token, to the bit of every weight.
+// kernels/dense/sample.h on CUDA: the same token, to the bit of every weight.
 //
 // One CTA a row, which reads its logits up to eleven times, from L2 after the first: about 50 us for rows of
 // 128k. Floor: 4 bytes a logit at 4.69 TB/s once, and ten times at what L2 gives one SM.
 
-#ifndef KVTWIN_KERNELS_SAMPLE_TOKENS_H_
-#define KVTWIN_KERNELS_SAMPLE_TOKENS_H_
+#ifndef KVTWIN_KERNELS_DENSE_SAMPLE_TOKENS_H_
+#define KVTWIN_KERNELS_DENSE_SAMPLE_TOKENS_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/sample.h"
+#include "kernels/dense/sample.h"
 
 namespace kvtwin {
 
@@ -25,4 +25,4 @@ cudaError_t sample_tokens(const SampleArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_SAMPLE_TOKENS_H_
+#endif  // KVTWIN_KERNELS_DENSE_SAMPLE_TOKENS_H_

@@ -1,5 +1,5 @@
-#include "kernels/exact_exp_lanes.h"
-#include "kernels/silu_mul.h"
+#include "kernels/common/exact_exp_lanes.h"
+#include "kernels/dense/silu_mul.h"
 
 namespace kvtwin::kernels {
 

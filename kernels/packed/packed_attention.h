@@ -7,8 +7,8 @@
 // scale_c + zero_c,  q . k = sum code_c (q_c scale_c) + sum q_c zero_c, and the last sum is one number per
 // group of tokens. O(KV entries * head_dim).
 
-#ifndef KVTWIN_KERNELS_PACKED_ATTENTION_H_
-#define KVTWIN_KERNELS_PACKED_ATTENTION_H_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_
+#define KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_
 
 #include <cstdint>
 #include <span>
@@ -59,4 +59,4 @@ void unpack_side(const PackedSide& side, bool keys, uint32_t kv_entries, const P
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PACKED_ATTENTION_H_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_

@@ -2,11 +2,11 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/pack.h"
-#include "kernels/pack_fast.h"
-#include "kernels/pack_low_bit.h"
-#include "kernels/packed_attention.h"
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/packed/packed_attention.h"
+#include "kernels/quant/pack.h"
+#include "kernels/quant/pack_fast.h"
+#include "kernels/quant/pack_low_bit.h"
 
 namespace kvtwin::kernels {
 namespace {

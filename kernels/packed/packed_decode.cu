@@ -1,8 +1,8 @@
 // Decode attention over the fast layout; packed_decode.h says what it computes, packed_worker.cuh how.
 
-#include "kernels/packed_decode.h"
-#include "kernels/packed_fast.cuh"
-#include "kernels/packed_worker.cuh"
+#include "kernels/packed/packed_decode.h"
+#include "kernels/packed/packed_fast.cuh"
+#include "kernels/packed/packed_worker.cuh"
 
 namespace kvtwin {
 

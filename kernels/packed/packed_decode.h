@@ -32,8 +32,8 @@
 // Floor: bytes / 4.69 TB/s; bytes per KV entry are packed_page_bytes() / page tokens. Measured:
 // kernels/README.md.
 
-#ifndef KVTWIN_KERNELS_PACKED_DECODE_H_
-#define KVTWIN_KERNELS_PACKED_DECODE_H_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_DECODE_H_
+#define KVTWIN_KERNELS_PACKED_PACKED_DECODE_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -111,4 +111,4 @@ cudaError_t packed_decode(const PackedDecodeShape& shape, const PackedDecodeArgs
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_PACKED_DECODE_H_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_DECODE_H_

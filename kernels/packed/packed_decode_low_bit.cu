@@ -1,9 +1,9 @@
 // Decode attention over fp4 rows and over KIVI's KV entries; packed_decode.h says what it computes.
 
-#include "kernels/packed_decode.h"
-#include "kernels/packed_rows_fp4.cuh"
-#include "kernels/packed_rows_kivi.cuh"
-#include "kernels/packed_worker.cuh"
+#include "kernels/packed/packed_decode.h"
+#include "kernels/packed/packed_rows_fp4.cuh"
+#include "kernels/packed/packed_rows_kivi.cuh"
+#include "kernels/packed/packed_worker.cuh"
 
 namespace kvtwin::device {
 namespace {

@@ -1,8 +1,8 @@
 // Decode attention over the byte layouts of METHODS 4.3; packed_decode.h says what it computes.
 
-#include "kernels/packed_decode.h"
-#include "kernels/packed_rows.cuh"
-#include "kernels/packed_worker.cuh"
+#include "kernels/packed/packed_decode.h"
+#include "kernels/packed/packed_rows.cuh"
+#include "kernels/packed/packed_worker.cuh"
 
 namespace kvtwin::device {
 namespace {

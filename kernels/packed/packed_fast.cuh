@@ -6,10 +6,10 @@
 // masks and shifts (62 lanes a cycle: 330 and 297 of the 860 and 456 cycles that reading takes), 144 mma
 // (216).
 
-#ifndef KVTWIN_KERNELS_PACKED_FAST_CUH_
-#define KVTWIN_KERNELS_PACKED_FAST_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_FAST_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_FAST_CUH_
 
-#include "kernels/packed_math.cuh"
+#include "kernels/packed/packed_math.cuh"
 
 namespace kvtwin::device {
 
@@ -223,4 +223,4 @@ struct FastFamily {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_FAST_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_FAST_CUH_

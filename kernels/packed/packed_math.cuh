@@ -18,10 +18,10 @@
 // entry counts down to 2^-24 of the largest weight. Scales of values of 2 and more raise `ref` such that the
 // product stays in fp16's range: any scale is right.
 
-#ifndef KVTWIN_KERNELS_PACKED_MATH_CUH_
-#define KVTWIN_KERNELS_PACKED_MATH_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_MATH_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_MATH_CUH_
 
-#include "kernels/attention_decode_merge.cuh"
+#include "kernels/attention/attention_decode_merge.cuh"
 
 namespace kvtwin::device {
 
@@ -144,4 +144,4 @@ __device__ __forceinline__ uint32_t max_fp16(uint32_t a, uint32_t b) {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_MATH_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_MATH_CUH_

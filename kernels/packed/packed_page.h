@@ -5,14 +5,14 @@
 // bf16 is stored low byte first. int2 pages are written whole, because keys share scales along tokens; the
 // other formats take KV entry after cell. Sizes and offsets: engine/base/kv_format.h.
 
-#ifndef KVTWIN_KERNELS_PACKED_PAGE_H_
-#define KVTWIN_KERNELS_PACKED_PAGE_H_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_PAGE_H_
+#define KVTWIN_KERNELS_PACKED_PACKED_PAGE_H_
 
 #include <cstdint>
 #include <span>
 
 #include "engine/base/kv_format.h"
-#include "kernels/packed_attention.h"
+#include "kernels/packed/packed_attention.h"
 
 namespace kvtwin::kernels {
 
@@ -39,4 +39,4 @@ PackedRun page_run(Format format, const PageShape& shape, std::span<const uint8_
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PACKED_PAGE_H_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_PAGE_H_

@@ -1,8 +1,8 @@
 #include "engine/base/check.h"
-#include "kernels/pack.h"
-#include "kernels/pack_low_bit.h"
-#include "kernels/packed_page.h"
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/pack.h"
+#include "kernels/quant/pack_low_bit.h"
 
 namespace kvtwin::kernels {
 namespace {

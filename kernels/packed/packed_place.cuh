@@ -1,10 +1,10 @@
 // The packed decode kernel's shared memory, and what a block of its list of blocks is.
 
-#ifndef KVTWIN_KERNELS_PACKED_PLACE_CUH_
-#define KVTWIN_KERNELS_PACKED_PLACE_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_PLACE_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_PLACE_CUH_
 
-#include "kernels/attention_decode_merge.cuh"
-#include "kernels/packed_plan.cuh"
+#include "kernels/attention/attention_decode_merge.cuh"
+#include "kernels/packed/packed_plan.cuh"
 
 namespace kvtwin::device {
 
@@ -87,4 +87,4 @@ struct PackedPlace {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_PLACE_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_PLACE_CUH_

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/packed_plan.cuh"
+#include "kernels/packed/packed_plan.cuh"
 
 namespace kvtwin {
 namespace {

@@ -6,11 +6,11 @@
 // sequence is never shorter than the dearest block, so that every CTA from the first to the last of a
 // sequence has a part of it, which is what merging counts on.
 
-#ifndef KVTWIN_KERNELS_PACKED_PLAN_CUH_
-#define KVTWIN_KERNELS_PACKED_PLAN_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_PLAN_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_PLAN_CUH_
 
-#include "kernels/decode_plan.cuh"
-#include "kernels/packed_decode.h"
+#include "kernels/attention/decode_plan.cuh"
+#include "kernels/packed/packed_decode.h"
 
 namespace kvtwin::device {
 
@@ -77,4 +77,4 @@ __host__ __device__ inline PackedSplit* packed_fractions_of(DecodePlan* plan) {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_PLAN_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_PLAN_CUH_

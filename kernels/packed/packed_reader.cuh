@@ -4,10 +4,10 @@
 // costs 60 instructions and waits for several of them: done by the warp that multiplies it was a tenth of its
 // time. One copying warp for all is too slow (each of a warp's lanes waits for the others'), four are not.
 
-#ifndef KVTWIN_KERNELS_PACKED_READER_CUH_
-#define KVTWIN_KERNELS_PACKED_READER_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_READER_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_READER_CUH_
 
-#include "kernels/packed_place.cuh"
+#include "kernels/packed/packed_place.cuh"
 
 namespace kvtwin::device {
 
@@ -153,4 +153,4 @@ class PackedReader {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_READER_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_READER_CUH_

@@ -17,11 +17,11 @@
 // int2 costs 5 integer instructions per 16 x 16 tile and side instead of the fast layout's 4.5, but two loads
 // from shared memory a tile instead of a quarter: that is its limit.
 
-#ifndef KVTWIN_KERNELS_PACKED_ROWS_CUH_
-#define KVTWIN_KERNELS_PACKED_ROWS_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_
 
-#include "kernels/packed_rows_int2.cuh"
-#include "kernels/packed_rows_int4.cuh"
+#include "kernels/packed/packed_rows_int2.cuh"
+#include "kernels/packed/packed_rows_int4.cuh"
 
 namespace kvtwin::device {
 
@@ -123,4 +123,4 @@ struct RowsFamily {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_ROWS_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_

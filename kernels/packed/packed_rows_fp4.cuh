@@ -13,10 +13,10 @@
 //
 // Powers from 2^-80 to 2^36 are right; beyond, blocks would be lost (E8M0 has 2^-127 to 2^127).
 
-#ifndef KVTWIN_KERNELS_PACKED_ROWS_FP4_CUH_
-#define KVTWIN_KERNELS_PACKED_ROWS_FP4_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_FP4_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_ROWS_FP4_CUH_
 
-#include "kernels/packed_rows_tokens.cuh"
+#include "kernels/packed/packed_rows_tokens.cuh"
 
 namespace kvtwin::device {
 
@@ -185,4 +185,4 @@ struct Fp4Family {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_ROWS_FP4_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ROWS_FP4_CUH_

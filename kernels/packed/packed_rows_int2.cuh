@@ -1,9 +1,9 @@
 // int2 pages: keys per channel in groups of tokens, values per token. See packed_rows.cuh.
 
-#ifndef KVTWIN_KERNELS_PACKED_ROWS_INT2_CUH_
-#define KVTWIN_KERNELS_PACKED_ROWS_INT2_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_INT2_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_ROWS_INT2_CUH_
 
-#include "kernels/packed_rows_tokens.cuh"
+#include "kernels/packed/packed_rows_tokens.cuh"
 
 namespace kvtwin::device {
 
@@ -114,4 +114,4 @@ struct RowsInt2 {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_ROWS_INT2_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ROWS_INT2_CUH_

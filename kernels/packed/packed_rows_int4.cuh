@@ -1,9 +1,9 @@
 // int4 rows, keys and values per token. See packed_rows.cuh.
 
-#ifndef KVTWIN_KERNELS_PACKED_ROWS_INT4_CUH_
-#define KVTWIN_KERNELS_PACKED_ROWS_INT4_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_INT4_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_ROWS_INT4_CUH_
 
-#include "kernels/packed_rows_tokens.cuh"
+#include "kernels/packed/packed_rows_tokens.cuh"
 
 namespace kvtwin::device {
 
@@ -136,4 +136,4 @@ struct RowsInt4 {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_ROWS_INT4_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ROWS_INT4_CUH_

@@ -1,11 +1,11 @@
 // KIVI's KV entries: int2 rows (packed_rows_int2.cuh), and bf16 pages for those that are not packed, or whose
 // values are not. Channels lie as int2's values have them.
 
-#ifndef KVTWIN_KERNELS_PACKED_ROWS_KIVI_CUH_
-#define KVTWIN_KERNELS_PACKED_ROWS_KIVI_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_KIVI_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_ROWS_KIVI_CUH_
 
-#include "kernels/packed_fast.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/packed/packed_fast.cuh"
+#include "kernels/packed/packed_rows.cuh"
 
 namespace kvtwin::device {
 
@@ -50,4 +50,4 @@ struct KiviFamily : RowsFamily<kDim, kScaleGroupOf> {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_ROWS_KIVI_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ROWS_KIVI_CUH_

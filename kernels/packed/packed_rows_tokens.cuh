@@ -1,10 +1,10 @@
 // Values (and int4 keys) of METHODS 4.3, a row per token: how its scales and codes are read. See
 // packed_rows.cuh.
 
-#ifndef KVTWIN_KERNELS_PACKED_ROWS_TOKENS_CUH_
-#define KVTWIN_KERNELS_PACKED_ROWS_TOKENS_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_
 
-#include "kernels/packed_math.cuh"
+#include "kernels/packed/packed_math.cuh"
 
 namespace kvtwin::device {
 
@@ -109,4 +109,4 @@ struct TokenRows {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_ROWS_TOKENS_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_

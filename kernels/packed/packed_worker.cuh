@@ -6,11 +6,11 @@
 // own (packed_reader.cuh). Parts of several formats follow each other in the same accumulators; only the
 // powers of two that codes left in them change between formats.
 
-#ifndef KVTWIN_KERNELS_PACKED_WORKER_CUH_
-#define KVTWIN_KERNELS_PACKED_WORKER_CUH_
+#ifndef KVTWIN_KERNELS_PACKED_PACKED_WORKER_CUH_
+#define KVTWIN_KERNELS_PACKED_PACKED_WORKER_CUH_
 
-#include "kernels/packed_math.cuh"
-#include "kernels/packed_reader.cuh"
+#include "kernels/packed/packed_math.cuh"
+#include "kernels/packed/packed_reader.cuh"
 
 namespace kvtwin::device {
 
@@ -285,4 +285,4 @@ cudaError_t launch_family(const PackedDecodeShape& shape, const PackedDecodeArgs
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACKED_WORKER_CUH_
+#endif  // KVTWIN_KERNELS_PACKED_PACKED_WORKER_CUH_

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/convert_entries.h"
-#include "kernels/convert_rows.cuh"
+#include "kernels/quant/convert_entries.h"
+#include "kernels/quant/convert_rows.cuh"
 
 namespace kvtwin {
 namespace {

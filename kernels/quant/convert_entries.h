@@ -2,9 +2,9 @@
 // some KV entries of some pages, one by one. (Whole pages: pack_pages.h, faster.)
 //
 // A pool is a row of KV entries: KV entry c is slot c % page_tokens of page c / page_tokens. A page is
-// `kv_heads` blocks, one for each KV head, page_bytes(format, shape) each: packed as kernels/packed_page.h
-// has it, bf16 as kv_block.cuh. A span moves `count` KV entries that follow one another in both pools, of all
-// KV heads.
+// `kv_heads` blocks, one for each KV head, page_bytes(format, shape) each: packed as
+// kernels/packed/packed_page.h has it, bf16 as kv_block.cuh. A span moves `count` KV entries that follow one
+// another in both pools, of all KV heads.
 //
 // Bytes are those of pack_kv_entry, pack_key_group and pack_token, and what is read is unpack_page's, rounded
 // to bf16. fp8: scale 1. int2: keys are packed group by group, so a span of them is whole groups in the
@@ -14,8 +14,8 @@
 // group of channels, so the loads of a warp lie 64 bytes apart. What a step packs is its own rows; what it
 // unpacks is the history of chunks, and of decodes that no fused kernel takes.
 
-#ifndef KVTWIN_KERNELS_CONVERT_ENTRIES_H_
-#define KVTWIN_KERNELS_CONVERT_ENTRIES_H_
+#ifndef KVTWIN_KERNELS_QUANT_CONVERT_ENTRIES_H_
+#define KVTWIN_KERNELS_QUANT_CONVERT_ENTRIES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -55,4 +55,4 @@ cudaError_t copy_entries(const ConvertArgs& args, const __nv_bfloat16* source, _
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_CONVERT_ENTRIES_H_
+#endif  // KVTWIN_KERNELS_QUANT_CONVERT_ENTRIES_H_

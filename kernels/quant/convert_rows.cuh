@@ -1,15 +1,15 @@
 // Where KV entries lie in a bf16 pool and in a packed one, and a thread's piece of a row in either form
 // (convert_entries.h). Codes: quantise.cuh, which has pack_ref.cc's bits.
 
-#ifndef KVTWIN_KERNELS_CONVERT_ROWS_CUH_
-#define KVTWIN_KERNELS_CONVERT_ROWS_CUH_
+#ifndef KVTWIN_KERNELS_QUANT_CONVERT_ROWS_CUH_
+#define KVTWIN_KERNELS_QUANT_CONVERT_ROWS_CUH_
 
 #include <cuda_fp8.h>
 
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/convert_entries.h"
-#include "kernels/kv_block.cuh"
-#include "kernels/quantise.cuh"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/quant/convert_entries.h"
+#include "kernels/quant/quantise.cuh"
 
 namespace kvtwin::device {
 
@@ -264,4 +264,4 @@ class PackedEntries {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_CONVERT_ROWS_CUH_
+#endif  // KVTWIN_KERNELS_QUANT_CONVERT_ROWS_CUH_

@@ -9,8 +9,8 @@
 // fp16 are stored low byte first. Keys are those after RoPE. Sizes: engine/base/kv_format.h.
 // Reference: plain fp32 loops; O(values).
 
-#ifndef KVTWIN_KERNELS_PACK_H_
-#define KVTWIN_KERNELS_PACK_H_
+#ifndef KVTWIN_KERNELS_QUANT_PACK_H_
+#define KVTWIN_KERNELS_QUANT_PACK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -55,4 +55,4 @@ void store_u16(uint8_t* at, uint16_t value);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PACK_H_
+#endif  // KVTWIN_KERNELS_QUANT_PACK_H_

@@ -15,14 +15,14 @@
 //
 // Against METHODS 4.3: same quantiser, other grouping of int4 keys (its scales fold into q).
 
-#ifndef KVTWIN_KERNELS_PACK_FAST_H_
-#define KVTWIN_KERNELS_PACK_FAST_H_
+#ifndef KVTWIN_KERNELS_QUANT_PACK_FAST_H_
+#define KVTWIN_KERNELS_QUANT_PACK_FAST_H_
 
 #include <cstdint>
 #include <span>
 
 #include "engine/base/kv_format.h"
-#include "kernels/pack.h"
+#include "kernels/quant/pack.h"
 
 namespace kvtwin::kernels {
 
@@ -43,4 +43,4 @@ void unpack_record(Side side, uint32_t bits, uint32_t head_dim, std::span<const 
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PACK_FAST_H_
+#endif  // KVTWIN_KERNELS_QUANT_PACK_FAST_H_

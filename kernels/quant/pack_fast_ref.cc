@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "kernels/pack_fast.h"
+#include "kernels/quant/pack_fast.h"
 
 namespace kvtwin::kernels {
 namespace {

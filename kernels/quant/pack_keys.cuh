@@ -1,10 +1,10 @@
 // int2 keys: a channel of a group of tokens shares a scale. A thread has two channels of 32 tokens, so that
 // its codes are whole words; of larger groups, neighbouring lanes find the bounds together.
 
-#ifndef KVTWIN_KERNELS_PACK_KEYS_CUH_
-#define KVTWIN_KERNELS_PACK_KEYS_CUH_
+#ifndef KVTWIN_KERNELS_QUANT_PACK_KEYS_CUH_
+#define KVTWIN_KERNELS_QUANT_PACK_KEYS_CUH_
 
-#include "kernels/pack_rows.cuh"
+#include "kernels/quant/pack_rows.cuh"
 
 namespace kvtwin::device {
 
@@ -132,4 +132,4 @@ __global__ void __launch_bounds__(kPackThreads)
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACK_KEYS_CUH_
+#endif  // KVTWIN_KERNELS_QUANT_PACK_KEYS_CUH_

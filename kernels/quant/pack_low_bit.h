@@ -5,8 +5,8 @@
 //      with which nothing saturates. Codes first (channel c in byte c/2, low nibble = even channel), then
 //      one byte per block. METHODS 4.7 names the baseline and not its blocks: 16 and E8M0 are ours.
 
-#ifndef KVTWIN_KERNELS_PACK_LOW_BIT_H_
-#define KVTWIN_KERNELS_PACK_LOW_BIT_H_
+#ifndef KVTWIN_KERNELS_QUANT_PACK_LOW_BIT_H_
+#define KVTWIN_KERNELS_QUANT_PACK_LOW_BIT_H_
 
 #include <cstdint>
 #include <span>
@@ -34,4 +34,4 @@ constexpr KiviSplit kivi_split(uint32_t tokens, uint32_t residual = 128) {
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PACK_LOW_BIT_H_
+#endif  // KVTWIN_KERNELS_QUANT_PACK_LOW_BIT_H_

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/pack_low_bit.h"
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/quant/pack_low_bit.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -1,5 +1,5 @@
-#include "kernels/pack_keys.cuh"
-#include "kernels/pack_pages.h"
+#include "kernels/quant/pack_keys.cuh"
+#include "kernels/quant/pack_pages.h"
 
 namespace kvtwin {
 namespace {

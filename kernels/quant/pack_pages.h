@@ -1,4 +1,4 @@
-// Whole pages from bf16 (kv_block.cuh) to a narrower format and back. Bytes: kernels/packed_page.h,
+// Whole pages from bf16 (kv_block.cuh) to a narrower format and back. Bytes: kernels/packed/packed_page.h,
 // METHODS 4.3; pack_page and unpack_page define them, and the bytes are the same (scale 1 for fp8, to_bf16 of
 // what is read).
 //
@@ -6,8 +6,8 @@
 // head_dim 128: 512 + 160 bytes a KV entry. Instructions a number are near that floor too (about 13 of the 18
 // that 128 lanes an SM could issue in the time), hence the quotient without a division.
 
-#ifndef KVTWIN_KERNELS_PACK_PAGES_H_
-#define KVTWIN_KERNELS_PACK_PAGES_H_
+#ifndef KVTWIN_KERNELS_QUANT_PACK_PAGES_H_
+#define KVTWIN_KERNELS_QUANT_PACK_PAGES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -38,4 +38,4 @@ cudaError_t unpack_pages(const PackArgs& args, const uint8_t* packed, __nv_bfloa
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_PACK_PAGES_H_
+#endif  // KVTWIN_KERNELS_QUANT_PACK_PAGES_H_

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/pack.h"
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/quant/pack.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -1,15 +1,15 @@
 // Rows of one token (a key's or a value's channels), 16 channels a thread: fp8, int4, and int2's values. With
 // eight a thread, what is found once for a group costs as much as the codes.
 
-#ifndef KVTWIN_KERNELS_PACK_ROWS_CUH_
-#define KVTWIN_KERNELS_PACK_ROWS_CUH_
+#ifndef KVTWIN_KERNELS_QUANT_PACK_ROWS_CUH_
+#define KVTWIN_KERNELS_QUANT_PACK_ROWS_CUH_
 
 #include <cuda_fp8.h>
 
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/pack_pages.h"
-#include "kernels/quantise.cuh"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/quant/pack_pages.h"
+#include "kernels/quant/quantise.cuh"
 
 namespace kvtwin::device {
 
@@ -247,4 +247,4 @@ __global__ void __launch_bounds__(kPackThreads)
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_PACK_ROWS_CUH_
+#endif  // KVTWIN_KERNELS_QUANT_PACK_ROWS_CUH_

@@ -1,11 +1,11 @@
 // The quantiser of METHODS 4.2 in registers, to the bit that pack_ref.cc has: affine_of, code_of, value_of.
 
-#ifndef KVTWIN_KERNELS_QUANTISE_CUH_
-#define KVTWIN_KERNELS_QUANTISE_CUH_
+#ifndef KVTWIN_KERNELS_QUANT_QUANTISE_CUH_
+#define KVTWIN_KERNELS_QUANT_QUANTISE_CUH_
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda_primitives.cuh"
+#include "kernels/common/cuda_primitives.cuh"
 
 namespace kvtwin::device {
 
@@ -70,4 +70,4 @@ __device__ __forceinline__ float value_of(uint32_t code, float scale, float zero
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_QUANTISE_CUH_
+#endif  // KVTWIN_KERNELS_QUANT_QUANTISE_CUH_

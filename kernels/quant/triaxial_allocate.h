@@ -3,15 +3,15 @@
 // A 0/1 knapsack over the tags that are present and gain from 4 bits (D(2) > D(4)): an upgrade costs 2 N_k.
 // Exact by branch and bound with the fractional bound (any number of tags; 56 are instant), or the paper's
 // greedy: descending gain per bit, upgrade if it fits, go on after a miss. Ties: smaller tag code first.
-// The result is what policies take: integers (engine/policy/precision_spec.h).
+// The result is what policies take: integers (engine/kv/precision_spec.h).
 
-#ifndef KVTWIN_KERNELS_TRIAXIAL_ALLOCATE_H_
-#define KVTWIN_KERNELS_TRIAXIAL_ALLOCATE_H_
+#ifndef KVTWIN_KERNELS_QUANT_TRIAXIAL_ALLOCATE_H_
+#define KVTWIN_KERNELS_QUANT_TRIAXIAL_ALLOCATE_H_
 
 #include <array>
 #include <cstdint>
 
-#include "kernels/triaxial_calibrate.h"
+#include "kernels/quant/triaxial_calibrate.h"
 
 namespace kvtwin::kernels {
 
@@ -31,4 +31,4 @@ std::array<uint8_t, kTagCodes> two_bit_order(const TagTable& table);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_TRIAXIAL_ALLOCATE_H_
+#endif  // KVTWIN_KERNELS_QUANT_TRIAXIAL_ALLOCATE_H_

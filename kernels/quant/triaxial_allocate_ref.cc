@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/triaxial_allocate.h"
+#include "kernels/quant/triaxial_allocate.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -7,8 +7,8 @@
 // attention is computed again:   D = mean over queries |o - o~|^2, then the largest over query heads.
 // Reference: O(tags * rows * KV entries * query_heads * head_dim).
 
-#ifndef KVTWIN_KERNELS_TRIAXIAL_CALIBRATE_H_
-#define KVTWIN_KERNELS_TRIAXIAL_CALIBRATE_H_
+#ifndef KVTWIN_KERNELS_QUANT_TRIAXIAL_CALIBRATE_H_
+#define KVTWIN_KERNELS_QUANT_TRIAXIAL_CALIBRATE_H_
 
 #include <array>
 #include <cstdint>
@@ -50,4 +50,4 @@ TagTable combine_tag_losses(std::span<const std::vector<TagLosses>> losses);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_TRIAXIAL_CALIBRATE_H_
+#endif  // KVTWIN_KERNELS_QUANT_TRIAXIAL_CALIBRATE_H_

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/pack.h"
-#include "kernels/triaxial_calibrate.h"
+#include "kernels/quant/pack.h"
+#include "kernels/quant/triaxial_calibrate.h"
 
 namespace kvtwin::kernels {
 namespace {

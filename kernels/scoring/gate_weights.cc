@@ -1,4 +1,4 @@
-#include "kernels/gate_weights.h"
+#include "kernels/scoring/gate_weights.h"
 
 #include <cmath>
 

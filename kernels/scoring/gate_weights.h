@@ -2,14 +2,14 @@
 // so that every method runs on a model that nobody trained. Seeded weights rank KV entries reproducibly, not
 // well.
 
-#ifndef KVTWIN_KERNELS_GATE_WEIGHTS_H_
-#define KVTWIN_KERNELS_GATE_WEIGHTS_H_
+#ifndef KVTWIN_KERNELS_SCORING_GATE_WEIGHTS_H_
+#define KVTWIN_KERNELS_SCORING_GATE_WEIGHTS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/score_gate.h"
+#include "kernels/scoring/score_gate.h"
 
 namespace kvtwin::kernels {
 
@@ -39,4 +39,4 @@ std::vector<float> seeded_soft_tokens(uint32_t rows, uint32_t hidden, uint64_t s
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_GATE_WEIGHTS_H_
+#endif  // KVTWIN_KERNELS_SCORING_GATE_WEIGHTS_H_

@@ -1,4 +1,4 @@
-#include "kernels/keep_metrics.h"
+#include "kernels/scoring/keep_metrics.h"
 
 #include <algorithm>
 #include <cmath>

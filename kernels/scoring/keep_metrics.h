@@ -2,15 +2,15 @@
 //
 // For reports and `inspect-policy`: results are double. METHODS 5.3 (hit rate), 2.11 (rank stability).
 
-#ifndef KVTWIN_KERNELS_KEEP_METRICS_H_
-#define KVTWIN_KERNELS_KEEP_METRICS_H_
+#ifndef KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_
+#define KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/score_math.h"
-#include "kernels/select.h"
-#include "kernels/view.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/view.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::kernels {
 
@@ -47,4 +47,4 @@ double spearman(std::span<const double> a, std::span<const double> b);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_KEEP_METRICS_H_
+#endif  // KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_

@@ -1,11 +1,11 @@
-#include "kernels/score.h"
+#include "kernels/scoring/score.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "engine/base/check.h"
-#include "kernels/score_keys.h"
-#include "kernels/score_position.h"
+#include "kernels/scoring/score_keys.h"
+#include "kernels/scoring/score_position.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -6,24 +6,24 @@
 // state is passed in (accumulators, stamps, memories), so that it can live where the request or session
 // lives.
 //
-// The names are those of engine/policy/axis_scorer_table.cc; a test compares the two.
+// The names are those of engine/methods/axis_scorer_table.cc; a test compares the two.
 
-#ifndef KVTWIN_KERNELS_SCORE_H_
-#define KVTWIN_KERNELS_SCORE_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_H_
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
 
-#include "kernels/score_critical.h"
-#include "kernels/score_expected.h"
-#include "kernels/score_gate.h"
-#include "kernels/score_h2o.h"
-#include "kernels/score_intent.h"
-#include "kernels/score_kvzip.h"
-#include "kernels/score_raas.h"
-#include "kernels/score_window.h"
+#include "kernels/scoring/score_critical.h"
+#include "kernels/scoring/score_expected.h"
+#include "kernels/scoring/score_gate.h"
+#include "kernels/scoring/score_h2o.h"
+#include "kernels/scoring/score_intent.h"
+#include "kernels/scoring/score_kvzip.h"
+#include "kernels/scoring/score_raas.h"
+#include "kernels/scoring/score_window.h"
 
 namespace kvtwin::kernels {
 
@@ -134,4 +134,4 @@ void finish_scores(const ScoreSpec& spec, std::span<const float> corrections, Sc
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_H_

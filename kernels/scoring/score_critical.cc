@@ -1,11 +1,11 @@
-#include "kernels/score_critical.h"
+#include "kernels/scoring/score_critical.h"
 
 #include <cmath>
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/score_math.h"
-#include "kernels/select.h"
+#include "kernels/common/score_math.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::kernels {
 

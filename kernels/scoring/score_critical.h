@@ -7,13 +7,13 @@
 //
 // Shapes: v [H][T][d], w_o [D][Hq * d] row-major, scores [H][T] in place. Cost: O(Hq * T * d * D).
 
-#ifndef KVTWIN_KERNELS_SCORE_CRITICAL_H_
-#define KVTWIN_KERNELS_SCORE_CRITICAL_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_CRITICAL_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_CRITICAL_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -31,4 +31,4 @@ void score_critical(const OutputProjection& projection, const HeadsView& v, uint
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_CRITICAL_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_CRITICAL_H_

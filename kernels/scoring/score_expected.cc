@@ -1,10 +1,10 @@
-#include "kernels/score_expected.h"
+#include "kernels/scoring/score_expected.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/score_math.h"
+#include "kernels/common/score_math.h"
 
 namespace kvtwin::kernels {
 namespace {

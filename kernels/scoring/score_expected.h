@@ -10,14 +10,14 @@
 // The softmax is over the evaluated rows: those at positions >= sink; the others stay.
 // Cost: O(Hq * n * d^2) for the covariance, O(Hq * T * d^2) for the logits. No state.
 
-#ifndef KVTWIN_KERNELS_SCORE_EXPECTED_H_
-#define KVTWIN_KERNELS_SCORE_EXPECTED_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_EXPECTED_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_EXPECTED_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/score_rotation.h"
-#include "kernels/view.h"
+#include "kernels/common/view.h"
+#include "kernels/scoring/score_rotation.h"
 
 namespace kvtwin::kernels {
 
@@ -55,4 +55,4 @@ void unrotate_queries(const RopePlanes& planes, const HeadsView& q, std::span<co
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_EXPECTED_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_EXPECTED_H_

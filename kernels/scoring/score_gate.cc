@@ -1,12 +1,12 @@
-#include "kernels/score_gate.h"
+#include "kernels/scoring/score_gate.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/exact_exp.h"
-#include "kernels/score_math.h"
+#include "kernels/common/exact_exp.h"
+#include "kernels/common/score_math.h"
 
 namespace kvtwin::kernels {
 namespace {

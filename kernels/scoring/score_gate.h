@@ -3,13 +3,13 @@
 // A token's gate depends on its own hidden state alone: prefix-closed, and the same for every chunking.
 // Shapes: x [T][D] (one head of a HeadsView: rows are tokens), out [H][T].
 
-#ifndef KVTWIN_KERNELS_SCORE_GATE_H_
-#define KVTWIN_KERNELS_SCORE_GATE_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_GATE_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_GATE_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -66,4 +66,4 @@ double trimkv_crossing(double position_a, double log_beta_a, double position_b, 
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_GATE_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_GATE_H_

@@ -1,4 +1,4 @@
-#include "kernels/score_h2o.h"
+#include "kernels/scoring/score_h2o.h"
 
 #include <algorithm>
 

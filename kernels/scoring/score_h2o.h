@@ -9,15 +9,15 @@
 // The G query heads of a KV head are averaged (the original has one each), so A grows by 1 per row in all.
 // Cost: O(Hq * T * d) per query row; memory O(H * T).
 
-#ifndef KVTWIN_KERNELS_SCORE_H2O_H_
-#define KVTWIN_KERNELS_SCORE_H2O_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_H2O_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_H2O_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/score_math.h"
-#include "kernels/select.h"
-#include "kernels/view.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/view.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::kernels {
 
@@ -52,4 +52,4 @@ void finish_observed(ObservedForm form, Positions positions, uint32_t queries_en
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_H2O_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_H2O_H_

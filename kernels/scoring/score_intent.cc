@@ -1,11 +1,11 @@
-#include "kernels/score_intent.h"
+#include "kernels/scoring/score_intent.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/score_math.h"
+#include "kernels/common/score_math.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -11,14 +11,14 @@
 // Shapes: q [Hq][n][d] (the query span's rows, post-RoPE), memory [Hq][d] per layer, k [H][C][d] candidates
 // only, out [C]. Cost: O(C * Hq * d) per layer. State: memory, per session.
 
-#ifndef KVTWIN_KERNELS_SCORE_INTENT_H_
-#define KVTWIN_KERNELS_SCORE_INTENT_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_INTENT_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_INTENT_H_
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/score_rotation.h"
-#include "kernels/view.h"
+#include "kernels/common/view.h"
+#include "kernels/scoring/score_rotation.h"
 
 namespace kvtwin::kernels {
 
@@ -50,4 +50,4 @@ void intent_normalise(RuleNorm norm, std::span<float> rule);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_INTENT_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_INTENT_H_

@@ -1,11 +1,11 @@
-#include "kernels/score_intent_residual.h"
+#include "kernels/scoring/score_intent_residual.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/gate_weights.h"
-#include "kernels/score_math.h"
+#include "kernels/common/score_math.h"
+#include "kernels/scoring/gate_weights.h"
 
 namespace kvtwin::kernels {
 namespace {

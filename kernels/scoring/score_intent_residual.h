@@ -11,14 +11,14 @@
 // Shapes: kbar [C][d], span [n][d] (live query-span tokens), mbar [d], out [C]. Cost: O(C * (7 d + 256 * 4
 // d)).
 
-#ifndef KVTWIN_KERNELS_SCORE_INTENT_RESIDUAL_H_
-#define KVTWIN_KERNELS_SCORE_INTENT_RESIDUAL_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_INTENT_RESIDUAL_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_INTENT_RESIDUAL_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -57,4 +57,4 @@ void intent_correct(const IntentResidual& head, std::span<const float> correctio
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_INTENT_RESIDUAL_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_INTENT_RESIDUAL_H_

@@ -1,10 +1,10 @@
-#include "kernels/score_keys.h"
+#include "kernels/scoring/score_keys.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/score_math.h"
+#include "kernels/common/score_math.h"
 
 namespace kvtwin::kernels {
 

@@ -2,10 +2,10 @@
 // chunking. k [H][T][d], post-RoPE (a rotation changes no norm; KeyDiff's anchor is over rotated keys).
 // O(H * T * d).
 
-#ifndef KVTWIN_KERNELS_SCORE_KEYS_H_
-#define KVTWIN_KERNELS_SCORE_KEYS_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_KEYS_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_KEYS_H_
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -18,4 +18,4 @@ void score_keydiff(const HeadsView& k, ScoreView out);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_KEYS_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_KEYS_H_

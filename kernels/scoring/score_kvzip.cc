@@ -1,4 +1,4 @@
-#include "kernels/score_kvzip.h"
+#include "kernels/scoring/score_kvzip.h"
 
 #include <algorithm>
 

@@ -7,14 +7,14 @@
 //
 // State: [L][H][N] scores, all layers before any threshold. Cost: 2 to 3 times the prefill.
 
-#ifndef KVTWIN_KERNELS_SCORE_KVZIP_H_
-#define KVTWIN_KERNELS_SCORE_KVZIP_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_KVZIP_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_KVZIP_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/score_math.h"
-#include "kernels/view.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -34,4 +34,4 @@ void score_kvzip_chunk(const AttentionScores& attention_scores, uint32_t sinks, 
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_KVZIP_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_KVZIP_H_

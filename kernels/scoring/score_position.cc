@@ -1,7 +1,7 @@
-#include "kernels/score_position.h"
+#include "kernels/scoring/score_position.h"
 
 #include "engine/base/prng.h"
-#include "kernels/score_math.h"
+#include "kernels/common/score_math.h"
 
 namespace kvtwin::kernels {
 

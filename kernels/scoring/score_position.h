@@ -3,12 +3,12 @@
 // out [heads][rows]; positions are logical (METHODS 1.1: in chunked prefill the global position, because a
 // carried window is ranked together with the next chunk). O(1) per KV entry, no state, nothing captured.
 
-#ifndef KVTWIN_KERNELS_SCORE_POSITION_H_
-#define KVTWIN_KERNELS_SCORE_POSITION_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_
 
 #include <cstdint>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -26,4 +26,4 @@ void score_random(uint64_t seed, uint32_t layer, uint32_t head_first, Positions 
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_POSITION_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_

@@ -5,14 +5,14 @@
 // Shapes: q [Hq][1][d] (this step), key_min, key_max [H][pages][d], stamps [H][pages].
 // Cost: O(Hq * pages * d) per step; memory O(H * pages * d). Source: the released accuracy harness of FreeKV.
 
-#ifndef KVTWIN_KERNELS_SCORE_RAAS_H_
-#define KVTWIN_KERNELS_SCORE_RAAS_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_RAAS_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_RAAS_H_
 
 #include <cstdint>
 #include <optional>
 #include <span>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -54,4 +54,4 @@ void score_raas_prompt(const HeadsView& q, const HeadsView& k, ScoreView out);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_RAAS_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_RAAS_H_

@@ -1,4 +1,4 @@
-#include "kernels/score_rotation.h"
+#include "kernels/scoring/score_rotation.h"
 
 #include <cmath>
 

@@ -4,14 +4,14 @@
 // it is turned by the angle float(p) * inv_freq[f], multiplied in fp32 as the models do, and scaled by
 // `magnitude` (1, except for YaRN).
 
-#ifndef KVTWIN_KERNELS_SCORE_ROTATION_H_
-#define KVTWIN_KERNELS_SCORE_ROTATION_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_ROTATION_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_ROTATION_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -42,4 +42,4 @@ void rerotate_rows(const RopePlanes& planes, const HeadsView& k, Positions posit
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_ROTATION_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_ROTATION_H_

@@ -1,4 +1,4 @@
-#include "kernels/score_window.h"
+#include "kernels/scoring/score_window.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,14 +9,14 @@
 // Cost: O(Hq * w * T * d). No state. The result does not depend on the order of the query rows, except
 // by rounding.
 
-#ifndef KVTWIN_KERNELS_SCORE_WINDOW_H_
-#define KVTWIN_KERNELS_SCORE_WINDOW_H_
+#ifndef KVTWIN_KERNELS_SCORING_SCORE_WINDOW_H_
+#define KVTWIN_KERNELS_SCORING_SCORE_WINDOW_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/score_math.h"
-#include "kernels/view.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -68,4 +68,4 @@ std::vector<float> mean_attention(const AttentionScores& attention_scores);
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SCORE_WINDOW_H_
+#endif  // KVTWIN_KERNELS_SCORING_SCORE_WINDOW_H_

@@ -1,6 +1,6 @@
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/block_sum.cuh"
-#include "kernels/page_choice.h"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/common/block_sum.cuh"
+#include "kernels/select/page_choice.h"
 
 namespace kvtwin {
 namespace {

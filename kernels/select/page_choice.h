@@ -13,16 +13,16 @@
 // Floors: score_pages 4 * head_dim bytes per page and KV head at 4.69 TB/s; choose_pages is latency, 4 bytes
 // per page, KV head and query head. Measured: kernels/README.md, by kernels/bench/choice_bench.cu.
 
-#ifndef KVTWIN_KERNELS_PAGE_CHOICE_H_
-#define KVTWIN_KERNELS_PAGE_CHOICE_H_
+#ifndef KVTWIN_KERNELS_SELECT_PAGE_CHOICE_H_
+#define KVTWIN_KERNELS_SELECT_PAGE_CHOICE_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/page_score.h"
-#include "kernels/recall_pages.h"
+#include "kernels/cache_ops/recall_pages.h"
+#include "kernels/select/page_score.h"
 
 namespace kvtwin {
 
@@ -112,4 +112,4 @@ cudaError_t keep_queries(const QueryRetained* rows, uint32_t count, uint32_t num
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_PAGE_CHOICE_H_
+#endif  // KVTWIN_KERNELS_SELECT_PAGE_CHOICE_H_

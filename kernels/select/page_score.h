@@ -8,8 +8,8 @@
 // The scale matters only before a softmax. Higher is chosen; ties: the later page (select.h).
 // Cost: O(G * pages * dim).
 
-#ifndef KVTWIN_KERNELS_PAGE_SCORE_H_
-#define KVTWIN_KERNELS_PAGE_SCORE_H_
+#ifndef KVTWIN_KERNELS_SELECT_PAGE_SCORE_H_
+#define KVTWIN_KERNELS_SELECT_PAGE_SCORE_H_
 
 #include <cstdint>
 #include <span>
@@ -47,7 +47,8 @@ struct SlotChange {
 std::vector<SlotChange> replace_slots_ref(std::span<const uint32_t> chosen, std::span<const float> scores,
                                           uint32_t first, std::span<uint32_t> slots);
 
-// What one KV head of a decode does where that is forced (engine/cpu/forced_outcome.h), whatever its query.
+// What one KV head of a decode does where that is forced (engine/common/forced_outcome.h), whatever its
+// query.
 struct HeadRecall {
   uint32_t missing = 0;  // pages that it recalls
   uint8_t before = 0;    // not 0: before attention; else it reads what it holds, and recalls behind it
@@ -62,4 +63,4 @@ void force_missing_ref(std::span<float> scores, uint32_t first, std::span<const 
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PAGE_SCORE_H_
+#endif  // KVTWIN_KERNELS_SELECT_PAGE_SCORE_H_

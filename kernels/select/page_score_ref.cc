@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "engine/base/check.h"
-#include "kernels/page_score.h"
-#include "kernels/score_math.h"
-#include "kernels/select.h"
-#include "kernels/wide.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/wide.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -6,8 +6,8 @@
 //   mean     high = low = mean_t K (ShadowKV's landmark)
 // Source: METHODS 6.2 (FreeKV's paper; the released efficiency code, which is ArkVale's), 6.5.
 
-#ifndef KVTWIN_KERNELS_PAGE_SUMMARY_H_
-#define KVTWIN_KERNELS_PAGE_SUMMARY_H_
+#ifndef KVTWIN_KERNELS_SELECT_PAGE_SUMMARY_H_
+#define KVTWIN_KERNELS_SELECT_PAGE_SUMMARY_H_
 
 #include <cstdint>
 
@@ -23,4 +23,4 @@ void summarise_page_ref(SummaryKind kind, const float* keys, uint32_t tokens, ui
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_PAGE_SUMMARY_H_
+#endif  // KVTWIN_KERNELS_SELECT_PAGE_SUMMARY_H_

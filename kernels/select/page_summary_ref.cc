@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "kernels/page_summary.h"
+#include "kernels/select/page_summary.h"
 
 namespace kvtwin::kernels {
 namespace {

@@ -1,5 +1,5 @@
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/page_choice.h"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/select/page_choice.h"
 
 namespace kvtwin {
 namespace {

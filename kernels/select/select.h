@@ -8,8 +8,8 @@
 // position order alike. Sources: METHODS 0.2, 0.3, 2.1; AdaKV (arXiv 2407.11550) and kvpress for the two
 // forms of 2.1; KVzip for the threshold form. Selection is O(rows log rows) per head.
 
-#ifndef KVTWIN_KERNELS_SELECT_H_
-#define KVTWIN_KERNELS_SELECT_H_
+#ifndef KVTWIN_KERNELS_SELECT_SELECT_H_
+#define KVTWIN_KERNELS_SELECT_SELECT_H_
 
 #include <bit>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/view.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
 
@@ -91,4 +91,4 @@ std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32
 
 }  // namespace kvtwin::kernels
 
-#endif  // KVTWIN_KERNELS_SELECT_H_
+#endif  // KVTWIN_KERNELS_SELECT_SELECT_H_

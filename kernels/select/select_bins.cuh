@@ -1,10 +1,10 @@
 // Where ranks fall in a histogram of keys, and between which scores a rank of many rows lies by a sample.
 
-#ifndef KVTWIN_KERNELS_SELECT_BINS_CUH_
-#define KVTWIN_KERNELS_SELECT_BINS_CUH_
+#ifndef KVTWIN_KERNELS_SELECT_SELECT_BINS_CUH_
+#define KVTWIN_KERNELS_SELECT_SELECT_BINS_CUH_
 
-#include "kernels/block_sum.cuh"
-#include "kernels/select_ranks.cuh"
+#include "kernels/common/block_sum.cuh"
+#include "kernels/select/select_ranks.cuh"
 
 namespace kvtwin::device {
 
@@ -137,4 +137,4 @@ __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t ca
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_SELECT_BINS_CUH_
+#endif  // KVTWIN_KERNELS_SELECT_SELECT_BINS_CUH_

@@ -1,10 +1,10 @@
 // The choice of one head by a CTA: what is common to the quick way and to the sure one, and the sure one.
 
-#ifndef KVTWIN_KERNELS_SELECT_CHOICE_CUH_
-#define KVTWIN_KERNELS_SELECT_CHOICE_CUH_
+#ifndef KVTWIN_KERNELS_SELECT_SELECT_CHOICE_CUH_
+#define KVTWIN_KERNELS_SELECT_SELECT_CHOICE_CUH_
 
-#include "kernels/select_entries.h"
-#include "kernels/select_tiles.cuh"
+#include "kernels/select/select_entries.h"
+#include "kernels/select/select_tiles.cuh"
 
 namespace kvtwin::device {
 
@@ -205,4 +205,4 @@ struct HeadChoice {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_SELECT_CHOICE_CUH_
+#endif  // KVTWIN_KERNELS_SELECT_SELECT_CHOICE_CUH_

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/select_choice.cuh"
-#include "kernels/select_entries.h"
+#include "kernels/select/select_choice.cuh"
+#include "kernels/select/select_entries.h"
 
 namespace kvtwin {
 namespace {

@@ -8,8 +8,8 @@
 // instead: nothing but time depends on the sample. Floor: 4 bytes read per row, 4 written per kept one, at
 // 4.69 TB/s.
 
-#ifndef KVTWIN_KERNELS_SELECT_ENTRIES_H_
-#define KVTWIN_KERNELS_SELECT_ENTRIES_H_
+#ifndef KVTWIN_KERNELS_SELECT_SELECT_ENTRIES_H_
+#define KVTWIN_KERNELS_SELECT_SELECT_ENTRIES_H_
 
 #include <cuda_runtime_api.h>
 
@@ -44,4 +44,4 @@ cudaError_t select_entries(const SelectArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_SELECT_ENTRIES_H_
+#endif  // KVTWIN_KERNELS_SELECT_SELECT_ENTRIES_H_

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "kernels/select.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::kernels {
 namespace {

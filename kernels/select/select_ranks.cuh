@@ -2,12 +2,12 @@
 // the highest bit that any key has. So digits of the first round are spread over the histogram, and lanes of
 // a warp seldom add to the same one.
 
-#ifndef KVTWIN_KERNELS_SELECT_RANKS_CUH_
-#define KVTWIN_KERNELS_SELECT_RANKS_CUH_
+#ifndef KVTWIN_KERNELS_SELECT_SELECT_RANKS_CUH_
+#define KVTWIN_KERNELS_SELECT_SELECT_RANKS_CUH_
 
 #include <cmath>
 
-#include "kernels/cuda_primitives.cuh"
+#include "kernels/common/cuda_primitives.cuh"
 
 namespace kvtwin::device {
 
@@ -104,4 +104,4 @@ __device__ int find_ranks(RankSearch<kRanks>& s, uint32_t count, int bits, uint3
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_SELECT_RANKS_CUH_
+#endif  // KVTWIN_KERNELS_SELECT_SELECT_RANKS_CUH_

@@ -1,10 +1,10 @@
 // A head's scores on their way through shared memory: tiles of 1,024 rows, each a warp's own, so that no warp
 // waits for another. Of a tile a lane has 32 neighbouring rows: one word of bits, without a vote.
 
-#ifndef KVTWIN_KERNELS_SELECT_TILES_CUH_
-#define KVTWIN_KERNELS_SELECT_TILES_CUH_
+#ifndef KVTWIN_KERNELS_SELECT_SELECT_TILES_CUH_
+#define KVTWIN_KERNELS_SELECT_SELECT_TILES_CUH_
 
-#include "kernels/select_bins.cuh"
+#include "kernels/select/select_bins.cuh"
 
 namespace kvtwin::device {
 
@@ -98,4 +98,4 @@ struct RowComparison {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_SELECT_TILES_CUH_
+#endif  // KVTWIN_KERNELS_SELECT_SELECT_TILES_CUH_

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "kernels/bf16_chunk.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/page_moves.h"
-#include "kernels/summarise_ring.cuh"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/common/bf16_chunk.cuh"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/select/summarise_ring.cuh"
 
 namespace kvtwin {
 namespace {

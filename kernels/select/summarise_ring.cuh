@@ -2,11 +2,11 @@
 // engine fills. It keeps more bytes on their way than registers could, and what is read twice (cuboid) is
 // still there.
 
-#ifndef KVTWIN_KERNELS_SUMMARISE_RING_CUH_
-#define KVTWIN_KERNELS_SUMMARISE_RING_CUH_
+#ifndef KVTWIN_KERNELS_SELECT_SUMMARISE_RING_CUH_
+#define KVTWIN_KERNELS_SELECT_SUMMARISE_RING_CUH_
 
-#include "kernels/kv_block.cuh"
-#include "kernels/page_moves.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/common/kv_block.cuh"
 
 namespace kvtwin::device {
 
@@ -181,4 +181,4 @@ struct SummaryWorker {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_SUMMARISE_RING_CUH_
+#endif  // KVTWIN_KERNELS_SELECT_SUMMARISE_RING_CUH_

@@ -3,10 +3,10 @@
 
 #include <benchmark/benchmark.h>
 
-#include "models/catalog.h"
-#include "models/cost_tables.h"
-#include "models/roofline_cost.h"
-#include "models/table_cost.h"
+#include "models/catalog/catalog.h"
+#include "models/cost/roofline_cost.h"
+#include "models/cost_tables/cost_tables.h"
+#include "models/cost_tables/table_cost.h"
 
 namespace kvtwin {
 namespace {

@@ -4,16 +4,16 @@
 // name with a slash or ending in .textproto is a path, so that a scenario can bring its own. Files are
 // read when asked for. The device that a node names by a path is relative to the node's file.
 
-#ifndef KVTWIN_MODELS_CATALOG_H_
-#define KVTWIN_MODELS_CATALOG_H_
+#ifndef KVTWIN_MODELS_CATALOG_CATALOG_H_
+#define KVTWIN_MODELS_CATALOG_CATALOG_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/device.h"
-#include "models/llm.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin {
 
@@ -50,4 +50,4 @@ std::string llm_textproto(const LlmSpec& llm);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_CATALOG_H_
+#endif  // KVTWIN_MODELS_CATALOG_CATALOG_H_

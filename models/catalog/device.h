@@ -1,7 +1,7 @@
 // DeviceSpec and NodeSpec: what a GPU and the machine around it can do, each figure with its source.
 
-#ifndef KVTWIN_MODELS_DEVICE_H_
-#define KVTWIN_MODELS_DEVICE_H_
+#ifndef KVTWIN_MODELS_CATALOG_DEVICE_H_
+#define KVTWIN_MODELS_CATALOG_DEVICE_H_
 
 #include <cstdint>
 #include <string>
@@ -54,4 +54,4 @@ struct NodeSpec {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_DEVICE_H_
+#endif  // KVTWIN_MODELS_CATALOG_DEVICE_H_

@@ -1,4 +1,4 @@
-#include "models/hf_config.h"
+#include "models/catalog/hf_config.h"
 
 #include <fmt/format.h>
 

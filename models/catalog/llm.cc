@@ -1,4 +1,4 @@
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 #include <fmt/format.h>
 

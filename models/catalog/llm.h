@@ -3,8 +3,8 @@
 // Everything that time and memory models need to know about a model, and nothing of its weights'
 // values. Plain numbers: files are read by catalog.h (textproto) and hf_config.h (config.json).
 
-#ifndef KVTWIN_MODELS_LLM_H_
-#define KVTWIN_MODELS_LLM_H_
+#ifndef KVTWIN_MODELS_CATALOG_LLM_H_
+#define KVTWIN_MODELS_CATALOG_LLM_H_
 
 #include <cstdint>
 #include <string>
@@ -93,4 +93,4 @@ Result<void> check_tp(const LlmSpec& llm, uint32_t tp, const std::string& where)
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_LLM_H_
+#endif  // KVTWIN_MODELS_CATALOG_LLM_H_

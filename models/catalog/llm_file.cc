@@ -2,8 +2,8 @@
 
 #include <google/protobuf/text_format.h>
 
-#include "models/catalog.h"
-#include "models/textproto.h"
+#include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
 #include "traces/proto/model.pb.h"
 
 namespace kvtwin {

@@ -4,8 +4,8 @@
 // take; weights, the activation peak of a profiling step and what the runtime allocates beside torch come
 // off; the rest is cut into pages. Each term can be replaced by a number from a real engine's log.
 
-#ifndef KVTWIN_MODELS_MEMORY_MODEL_H_
-#define KVTWIN_MODELS_MEMORY_MODEL_H_
+#ifndef KVTWIN_MODELS_CATALOG_MEMORY_MODEL_H_
+#define KVTWIN_MODELS_CATALOG_MEMORY_MODEL_H_
 
 #include <cstdint>
 #include <optional>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/device.h"
-#include "models/llm.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin {
 
@@ -53,4 +53,4 @@ Result<MemoryPlan> plan_memory(const MemorySpec& spec);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_MEMORY_MODEL_H_
+#endif  // KVTWIN_MODELS_CATALOG_MEMORY_MODEL_H_

@@ -1,4 +1,4 @@
-#include "models/rope.h"
+#include "models/catalog/rope.h"
 
 #include <algorithm>
 #include <cmath>

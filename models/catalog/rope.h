@@ -3,12 +3,12 @@
 // Sources: Hugging Face transformers, modeling_rope_utils (default, linear, llama3, yarn); YaRN is Peng et
 // al. 2023. Frequencies are rounded to fp32 once, as there.
 
-#ifndef KVTWIN_MODELS_ROPE_H_
-#define KVTWIN_MODELS_ROPE_H_
+#ifndef KVTWIN_MODELS_CATALOG_ROPE_H_
+#define KVTWIN_MODELS_CATALOG_ROPE_H_
 
 #include <vector>
 
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin {
 
@@ -22,4 +22,4 @@ RopeFrequencies rope_frequencies(const LlmSpec& llm);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_ROPE_H_
+#endif  // KVTWIN_MODELS_CATALOG_ROPE_H_

@@ -1,4 +1,4 @@
-#include "models/all_reduce.h"
+#include "models/cost/all_reduce.h"
 
 #include <cmath>
 

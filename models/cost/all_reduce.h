@@ -1,11 +1,11 @@
 // What collective operations cost between the GPUs that share a model.
 
-#ifndef KVTWIN_MODELS_ALL_REDUCE_H_
-#define KVTWIN_MODELS_ALL_REDUCE_H_
+#ifndef KVTWIN_MODELS_COST_ALL_REDUCE_H_
+#define KVTWIN_MODELS_COST_ALL_REDUCE_H_
 
 #include <cstdint>
 
-#include "models/device.h"
+#include "models/catalog/device.h"
 
 namespace kvtwin {
 
@@ -27,4 +27,4 @@ AllReduceRate all_reduce_rate(const DeviceSpec& device, uint32_t gpus);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_ALL_REDUCE_H_
+#endif  // KVTWIN_MODELS_COST_ALL_REDUCE_H_

@@ -1,4 +1,4 @@
-#include "models/chunk_tiles.h"
+#include "models/cost/chunk_tiles.h"
 
 #include <algorithm>
 #include <functional>

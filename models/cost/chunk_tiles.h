@@ -1,18 +1,18 @@
 // ChunkTiles says how long attention over prompt chunks keeps a GPU busy, in units of one tile of keys: tiles
 // of 128 rows are taken from a list, the longest first, by whichever SM is free
-// (kernels/attention_prefill.h).
+// (kernels/attention/attention_prefill.h).
 //
 // That makes a step of several chunks comparable with the single chunks that were measured: neither the sum
 // of their times (they share the SMs) nor the longest (there may be many).
 
-#ifndef KVTWIN_MODELS_CHUNK_TILES_H_
-#define KVTWIN_MODELS_CHUNK_TILES_H_
+#ifndef KVTWIN_MODELS_COST_CHUNK_TILES_H_
+#define KVTWIN_MODELS_COST_CHUNK_TILES_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "models/cost_model.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin {
 
@@ -32,4 +32,4 @@ class ChunkTiles {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_CHUNK_TILES_H_
+#endif  // KVTWIN_MODELS_COST_CHUNK_TILES_H_

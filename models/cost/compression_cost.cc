@@ -1,11 +1,11 @@
-#include "models/compression_cost.h"
+#include "models/cost/compression_cost.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/base/check.h"
-#include "models/partwise_cost.h"
-#include "models/roofline_figures.h"
+#include "models/cost/partwise_cost.h"
+#include "models/cost/roofline_figures.h"
 
 namespace kvtwin {
 namespace {

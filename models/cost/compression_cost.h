@@ -26,8 +26,8 @@
 // several steps in flight hiding the bookkeeping; what tensor parallelism exchanges where scores of all heads
 // are joined.
 
-#ifndef KVTWIN_MODELS_COMPRESSION_COST_H_
-#define KVTWIN_MODELS_COMPRESSION_COST_H_
+#ifndef KVTWIN_MODELS_COST_COMPRESSION_COST_H_
+#define KVTWIN_MODELS_COST_COMPRESSION_COST_H_
 
 #include <array>
 #include <cstddef>
@@ -35,10 +35,10 @@
 #include <memory>
 #include <vector>
 
-#include "models/cost_model.h"
-#include "models/cost_on_top.h"
-#include "models/device.h"
-#include "models/llm.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/cost_on_top.h"
 
 namespace kvtwin {
 
@@ -49,7 +49,7 @@ struct KernelWork {
   double vector_flop = 0;
 };
 
-// What a scorer and what follows it do, of one GPU: scenarios/compression_work.h fills it by scorer.
+// What a scorer and what follows it do, of one GPU: scenarios/app/compression_work.h fills it by scorer.
 struct CompressionWork {
   uint32_t capture_kernels = 0;   // 0: nothing is taken down
   bool captures_decodes = false;  // rows of decodes too; else of prompts alone
@@ -114,4 +114,4 @@ class CompressionCost final : public CostOnTop {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_COMPRESSION_COST_H_
+#endif  // KVTWIN_MODELS_COST_COMPRESSION_COST_H_

@@ -3,8 +3,8 @@
 // Times are integers in 1/1024 ns, so that sums over many steps stay exact and a coalesced stretch gives
 // the same instants as single steps (DESIGN 5). Doubles live inside the models only.
 
-#ifndef KVTWIN_MODELS_COST_MODEL_H_
-#define KVTWIN_MODELS_COST_MODEL_H_
+#ifndef KVTWIN_MODELS_COST_COST_MODEL_H_
+#define KVTWIN_MODELS_COST_COST_MODEL_H_
 
 #include <array>
 #include <cstddef>
@@ -27,7 +27,7 @@ struct ChunkShape {
       false;  // the context has holes: its KV entries are read one by one from lists (lists_entries())
 };
 
-// One request's compression at the end of a step (Compression in engine/policy/commands.h). KV entries are
+// One request's compression at the end of a step (Compression in engine/base/commands.h). KV entries are
 // those of a mean head.
 struct CompressionShape {
   static constexpr uint32_t kUnknown = UINT32_MAX;
@@ -112,7 +112,7 @@ struct StepCost {
   CompressionTicks compression{};  // of `device`, by CompressionPart
 };
 
-// What a part of a step is, for reports and for engine/step_graph.
+// What a part of a step is, for reports and for engine/steps/step_graph.
 enum class PartKind : uint8_t {
   kEmbedding,
   kNorm,
@@ -177,4 +177,4 @@ class CostModel {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_COST_MODEL_H_
+#endif  // KVTWIN_MODELS_COST_COST_MODEL_H_

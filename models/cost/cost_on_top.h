@@ -1,14 +1,14 @@
 // CostOnTop is a cost model that adds to what another one says, and looks at the same things during a step's
 // plan.
 
-#ifndef KVTWIN_MODELS_COST_ON_TOP_H_
-#define KVTWIN_MODELS_COST_ON_TOP_H_
+#ifndef KVTWIN_MODELS_COST_COST_ON_TOP_H_
+#define KVTWIN_MODELS_COST_COST_ON_TOP_H_
 
 #include <memory>
 #include <utility>
 
 #include "engine/base/check.h"
-#include "models/cost_model.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin {
 
@@ -31,4 +31,4 @@ class CostOnTop : public CostModel {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_COST_ON_TOP_H_
+#endif  // KVTWIN_MODELS_COST_COST_ON_TOP_H_

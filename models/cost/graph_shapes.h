@@ -1,6 +1,6 @@
-// GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/step_graphs.h): those
-// whose form it has met three times, among the forms that it met last. The others it starts operation by
-// operation.
+// GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/device/step_graphs.h):
+// those whose form it has met three times, among the forms that it met last. The others it starts operation
+// by operation.
 //
 // The engine compares where lists lie and how long they are (StepGraphKey). Of a policy's step that follows
 // from: how many rows there are, padded and not, and how many sample; where requests choose what they read,
@@ -10,16 +10,16 @@
 //
 // It knows too how many rows the last step had that was started operation by operation: replays are slower
 // behind one of many rows, all of them, until the next step of few rows is started so
-// (reports/validation/2026-11-22-h200.md).
+// (reports/evidence/validation/2026-11-22-h200.md).
 
-#ifndef KVTWIN_MODELS_GRAPH_SHAPES_H_
-#define KVTWIN_MODELS_GRAPH_SHAPES_H_
+#ifndef KVTWIN_MODELS_COST_GRAPH_SHAPES_H_
+#define KVTWIN_MODELS_COST_GRAPH_SHAPES_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <list>
 
-#include "models/cost_model.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin {
 
@@ -90,4 +90,4 @@ class GraphShapes {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_GRAPH_SHAPES_H_
+#endif  // KVTWIN_MODELS_COST_GRAPH_SHAPES_H_

@@ -1,13 +1,13 @@
 // HostTime: what the machine around a GPU adds to each step. A property of a machine, found by
 // calibration or from the first requests of a real run; given in the scenario.
 
-#ifndef KVTWIN_MODELS_HOST_TIME_H_
-#define KVTWIN_MODELS_HOST_TIME_H_
+#ifndef KVTWIN_MODELS_COST_HOST_TIME_H_
+#define KVTWIN_MODELS_COST_HOST_TIME_H_
 
 #include <cstdint>
 
-#include "models/cost_model.h"
-#include "models/plan_price.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/plan_price.h"
 
 namespace kvtwin {
 
@@ -30,4 +30,4 @@ struct HostTime {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_HOST_TIME_H_
+#endif  // KVTWIN_MODELS_COST_HOST_TIME_H_

@@ -1,8 +1,8 @@
 // Reading between measured points: linear, constant below the first point, along the last segment above
 // the last one; and saying which of these it was.
 
-#ifndef KVTWIN_MODELS_INTERPOLATE_H_
-#define KVTWIN_MODELS_INTERPOLATE_H_
+#ifndef KVTWIN_MODELS_COST_INTERPOLATE_H_
+#define KVTWIN_MODELS_COST_INTERPOLATE_H_
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/cost_model.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin {
 
@@ -70,4 +70,4 @@ class Axis {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_INTERPOLATE_H_
+#endif  // KVTWIN_MODELS_COST_INTERPOLATE_H_

@@ -1,4 +1,4 @@
-#include "models/kv_price.h"
+#include "models/cost/kv_price.h"
 
 #include <algorithm>
 

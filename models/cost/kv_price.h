@@ -2,13 +2,13 @@
 //
 // The byte layouts are engine/base/kv_format.h; here they become what memory and cost models work with.
 
-#ifndef KVTWIN_MODELS_KV_PRICE_H_
-#define KVTWIN_MODELS_KV_PRICE_H_
+#ifndef KVTWIN_MODELS_COST_KV_PRICE_H_
+#define KVTWIN_MODELS_COST_KV_PRICE_H_
 
 #include <cstdint>
 
 #include "engine/base/kv_format.h"
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin {
 
@@ -33,4 +33,4 @@ double read_rate_factor(NumberFormat format);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_KV_PRICE_H_
+#endif  // KVTWIN_MODELS_COST_KV_PRICE_H_

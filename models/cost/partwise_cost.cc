@@ -1,4 +1,4 @@
-#include "models/partwise_cost.h"
+#include "models/cost/partwise_cost.h"
 
 #include <algorithm>
 

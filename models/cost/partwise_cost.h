@@ -4,14 +4,14 @@
 // the rows that sample alone, so their sums are remembered per count: a run of a million steps meets a few
 // hundred different ones. Only attention is computed afresh.
 
-#ifndef KVTWIN_MODELS_PARTWISE_COST_H_
-#define KVTWIN_MODELS_PARTWISE_COST_H_
+#ifndef KVTWIN_MODELS_COST_PARTWISE_COST_H_
+#define KVTWIN_MODELS_COST_PARTWISE_COST_H_
 
 #include <array>
 #include <vector>
 
-#include "models/cost_model.h"
-#include "models/host_time.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/host_time.h"
 
 namespace kvtwin {
 
@@ -56,4 +56,4 @@ class PartwiseCost : public CostModel {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_PARTWISE_COST_H_
+#endif  // KVTWIN_MODELS_COST_PARTWISE_COST_H_

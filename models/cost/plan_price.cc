@@ -1,4 +1,4 @@
-#include "models/plan_price.h"
+#include "models/cost/plan_price.h"
 
 #include <cstddef>
 

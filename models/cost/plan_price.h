@@ -5,8 +5,8 @@
 // 10 and 90 %, 8.9 us for 8, 25.2 us for 256. A planner in Python costs far more (TANGRAM: 5.6 to 17.1 ms
 // per step of 28 to 80 layers), hence `given`.
 
-#ifndef KVTWIN_MODELS_PLAN_PRICE_H_
-#define KVTWIN_MODELS_PLAN_PRICE_H_
+#ifndef KVTWIN_MODELS_COST_PLAN_PRICE_H_
+#define KVTWIN_MODELS_COST_PLAN_PRICE_H_
 
 #include <cstdint>
 
@@ -23,4 +23,4 @@ struct PlanPrice {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_PLAN_PRICE_H_
+#endif  // KVTWIN_MODELS_COST_PLAN_PRICE_H_

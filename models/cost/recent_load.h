@@ -4,14 +4,14 @@
 // decodes does not. So the same chunk of a prompt takes longer behind other chunks (StepShape::chunk_load,
 // measured_cost.h). Not thread-safe; integers only, so coalesced and uncoalesced runs remember the same.
 
-#ifndef KVTWIN_MODELS_RECENT_LOAD_H_
-#define KVTWIN_MODELS_RECENT_LOAD_H_
+#ifndef KVTWIN_MODELS_COST_RECENT_LOAD_H_
+#define KVTWIN_MODELS_COST_RECENT_LOAD_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 
-#include "models/cost_model.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin {
 
@@ -91,4 +91,4 @@ class BusyPeriod {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_RECENT_LOAD_H_
+#endif  // KVTWIN_MODELS_COST_RECENT_LOAD_H_

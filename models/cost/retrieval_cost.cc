@@ -1,9 +1,9 @@
-#include "models/retrieval_cost.h"
+#include "models/cost/retrieval_cost.h"
 
 #include <algorithm>
 
-#include "models/partwise_cost.h"
-#include "models/roofline_figures.h"
+#include "models/cost/partwise_cost.h"
+#include "models/cost/roofline_figures.h"
 
 namespace kvtwin {
 namespace {

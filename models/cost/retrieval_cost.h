@@ -10,15 +10,15 @@
 // Not modelled: kernels of the select stream slowing down the compute stream; copies that cost HBM bandwidth
 // (5 to 6 % while PCIe is busy); kernels launched one by one by a framework, each some microseconds.
 
-#ifndef KVTWIN_MODELS_RETRIEVAL_COST_H_
-#define KVTWIN_MODELS_RETRIEVAL_COST_H_
+#ifndef KVTWIN_MODELS_COST_RETRIEVAL_COST_H_
+#define KVTWIN_MODELS_COST_RETRIEVAL_COST_H_
 
 #include <cstdint>
 #include <optional>
 
-#include "models/cost_model.h"
-#include "models/device.h"
-#include "models/llm.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin {
 
@@ -100,4 +100,4 @@ double resident_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_RETRIEVAL_COST_H_
+#endif  // KVTWIN_MODELS_COST_RETRIEVAL_COST_H_

@@ -1,10 +1,10 @@
-#include "models/roofline_cost.h"
+#include "models/cost/roofline_cost.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "models/kv_price.h"
-#include "models/roofline_figures.h"
+#include "models/cost/kv_price.h"
+#include "models/cost/roofline_figures.h"
 
 namespace kvtwin {
 namespace {

@@ -14,16 +14,16 @@
 //
 // Not modelled: kernels that overlap, clocks that drop under load, unequal routing of experts.
 
-#ifndef KVTWIN_MODELS_ROOFLINE_COST_H_
-#define KVTWIN_MODELS_ROOFLINE_COST_H_
+#ifndef KVTWIN_MODELS_COST_ROOFLINE_COST_H_
+#define KVTWIN_MODELS_COST_ROOFLINE_COST_H_
 
 #include <array>
 #include <vector>
 
-#include "models/all_reduce.h"
-#include "models/device.h"
-#include "models/llm.h"
-#include "models/partwise_cost.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
+#include "models/cost/all_reduce.h"
+#include "models/cost/partwise_cost.h"
 
 namespace kvtwin {
 
@@ -67,4 +67,4 @@ class RooflineCost final : public PartwiseCost {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_ROOFLINE_COST_H_
+#endif  // KVTWIN_MODELS_COST_ROOFLINE_COST_H_

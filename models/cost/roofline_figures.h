@@ -1,7 +1,7 @@
 // Figures that every roofline price uses.
 
-#ifndef KVTWIN_MODELS_ROOFLINE_FIGURES_H_
-#define KVTWIN_MODELS_ROOFLINE_FIGURES_H_
+#ifndef KVTWIN_MODELS_COST_ROOFLINE_FIGURES_H_
+#define KVTWIN_MODELS_COST_ROOFLINE_FIGURES_H_
 
 namespace kvtwin {
 
@@ -11,4 +11,4 @@ constexpr double kVectorFraction = 1.0 / 16;
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_ROOFLINE_FIGURES_H_
+#endif  // KVTWIN_MODELS_COST_ROOFLINE_FIGURES_H_

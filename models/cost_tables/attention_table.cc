@@ -1,4 +1,4 @@
-#include "models/attention_table.h"
+#include "models/cost_tables/attention_table.h"
 
 #include <cmath>
 #include <limits>

@@ -7,15 +7,15 @@
 // batch towards the time of its longest request by the measured share alpha (SkewPoint), interpolated in
 // log-log.
 
-#ifndef KVTWIN_MODELS_ATTENTION_TABLE_H_
-#define KVTWIN_MODELS_ATTENTION_TABLE_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_ATTENTION_TABLE_H_
+#define KVTWIN_MODELS_COST_TABLES_ATTENTION_TABLE_H_
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include "models/cost_tables.h"
-#include "models/interpolate.h"
+#include "models/cost/interpolate.h"
+#include "models/cost_tables/cost_tables.h"
 
 namespace kvtwin {
 
@@ -89,4 +89,4 @@ class AttentionTable {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_ATTENTION_TABLE_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_ATTENTION_TABLE_H_

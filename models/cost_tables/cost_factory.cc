@@ -1,10 +1,10 @@
-#include "models/cost_factory.h"
+#include "models/cost_tables/cost_factory.h"
 
 #include <fmt/format.h>
 
-#include "models/measured_cost.h"
-#include "models/roofline_cost.h"
-#include "models/table_cost.h"
+#include "models/cost/roofline_cost.h"
+#include "models/cost_tables/measured_cost.h"
+#include "models/cost_tables/table_cost.h"
 
 namespace kvtwin {
 namespace {

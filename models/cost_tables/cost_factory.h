@@ -1,17 +1,17 @@
 // make_cost_model(): measured tables where a profile is given, the roofline otherwise.
 
-#ifndef KVTWIN_MODELS_COST_FACTORY_H_
-#define KVTWIN_MODELS_COST_FACTORY_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_COST_FACTORY_H_
+#define KVTWIN_MODELS_COST_TABLES_COST_FACTORY_H_
 
 #include <memory>
 #include <string>
 
 #include "engine/base/result.h"
-#include "models/cost_model.h"
-#include "models/device.h"
-#include "models/host_time.h"
-#include "models/llm.h"
-#include "models/measured_device.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/host_time.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
@@ -31,4 +31,4 @@ Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_COST_FACTORY_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_COST_FACTORY_H_

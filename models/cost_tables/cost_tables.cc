@@ -1,4 +1,4 @@
-#include "models/cost_tables.h"
+#include "models/cost_tables/cost_tables.h"
 
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
@@ -11,8 +11,8 @@
 #include <span>
 #include <tuple>
 
-#include "models/csv.h"
-#include "models/textproto.h"
+#include "models/files/csv.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace {

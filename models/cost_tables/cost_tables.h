@@ -14,8 +14,8 @@
 //
 // Nothing is interpolated here: table_cost.h says how the numbers are used.
 
-#ifndef KVTWIN_MODELS_COST_TABLES_H_
-#define KVTWIN_MODELS_COST_TABLES_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_COST_TABLES_H_
+#define KVTWIN_MODELS_COST_TABLES_COST_TABLES_H_
 
 #include <array>
 #include <cstdint>
@@ -89,4 +89,4 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_COST_TABLES_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_COST_TABLES_H_

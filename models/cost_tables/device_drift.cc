@@ -1,4 +1,4 @@
-#include "models/device_drift.h"
+#include "models/cost_tables/device_drift.h"
 
 #include <fmt/format.h>
 

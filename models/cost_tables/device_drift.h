@@ -6,14 +6,14 @@
 // the second for clocks under a power limit; beyond that it must be measured anew. Copies that drift are
 // never rescaled.
 
-#ifndef KVTWIN_MODELS_DEVICE_DRIFT_H_
-#define KVTWIN_MODELS_DEVICE_DRIFT_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_DEVICE_DRIFT_H_
+#define KVTWIN_MODELS_COST_TABLES_DEVICE_DRIFT_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
@@ -46,4 +46,4 @@ std::string drift_table(const std::vector<Anchor>& anchors);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_DEVICE_DRIFT_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_DEVICE_DRIFT_H_

@@ -1,4 +1,4 @@
-#include "models/import_vidur.h"
+#include "models/cost_tables/import_vidur.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "models/csv.h"
+#include "models/files/csv.h"
 
 namespace kvtwin {
 namespace {

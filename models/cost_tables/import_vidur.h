@@ -15,15 +15,15 @@
 // Our layernorm is Vidur's norm and the addition before it, which vLLM does in one kernel; attention includes
 // reshaping and writing the cache where the file has them.
 
-#ifndef KVTWIN_MODELS_IMPORT_VIDUR_H_
-#define KVTWIN_MODELS_IMPORT_VIDUR_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_IMPORT_VIDUR_H_
+#define KVTWIN_MODELS_COST_TABLES_IMPORT_VIDUR_H_
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin {
 
@@ -39,4 +39,4 @@ Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attent
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_IMPORT_VIDUR_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_IMPORT_VIDUR_H_

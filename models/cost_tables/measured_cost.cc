@@ -1,4 +1,4 @@
-#include "models/measured_cost.h"
+#include "models/cost_tables/measured_cost.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <cmath>
 #include <optional>
 
-#include "models/graph_shapes.h"
-#include "models/served_time.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost_tables/served_time.h"
 
 namespace kvtwin {
 namespace {

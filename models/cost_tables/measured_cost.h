@@ -24,7 +24,7 @@
 // decode after load | the model's name             | ms of chunks     | ms since they ended           |
 //
 // Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
-// shares whatever the lengths (kernels/attention_decode.h), so its KV entries count and not their
+// shares whatever the lengths (kernels/attention/attention_decode.h), so its KV entries count and not their
 // distribution. Several chunks share the SMs: what one unit of ChunkTiles takes is read from the table at
 // their total size. "host" is what a step takes beside the operations: work lists, their upload, starting the
 // first kernel, the wait for tokens. It is charged to the device, because the engine starts no step before
@@ -53,8 +53,8 @@
 // of requests all of whose prompt is narrow, and the fraction of narrow KV entries says where between them a
 // step is.
 
-#ifndef KVTWIN_MODELS_MEASURED_COST_H_
-#define KVTWIN_MODELS_MEASURED_COST_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_MEASURED_COST_H_
+#define KVTWIN_MODELS_COST_TABLES_MEASURED_COST_H_
 
 #include <array>
 #include <memory>
@@ -63,11 +63,11 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/chunk_tiles.h"
-#include "models/interpolate.h"
-#include "models/llm.h"
-#include "models/measured_device.h"
-#include "models/partwise_cost.h"
+#include "models/catalog/llm.h"
+#include "models/cost/chunk_tiles.h"
+#include "models/cost/interpolate.h"
+#include "models/cost/partwise_cost.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
@@ -169,4 +169,4 @@ ChunkShape merged(std::span<const ChunkShape> chunks);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_MEASURED_COST_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_MEASURED_COST_H_

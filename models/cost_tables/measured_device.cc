@@ -1,4 +1,4 @@
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "models/method_cost.h"
-#include "models/textproto.h"
+#include "models/cost_tables/method_cost.h"
+#include "models/files/textproto.h"
 #include "traces/proto/model.pb.h"
 
 namespace kvtwin {
@@ -103,7 +103,7 @@ Result<MeasuredMethod> method_from(const v1::MeasuredMethod& in, const std::stri
   for (const v1::MeasuredTerm& term : in.term()) {
     if (!is_method_term(term.of()))
       return make_error(where, fmt::format("method {}: \"{}\" is no term", in.name(), term.of()),
-                        "one of models/method_cost.h's");
+                        "one of models/cost_tables/method_cost.h's");
     if (!(term.us() >= 0 && term.us() <= kUsMax))
       return make_error(where, fmt::format("method {}: {} is {} us", in.name(), term.of(), term.us()),
                         "a time");

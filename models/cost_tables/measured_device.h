@@ -1,8 +1,8 @@
 // MeasuredDevice: what one GPU was measured to take, operation by operation (kvtwin calibrate device). Read
 // from and written to a textproto; measured_cost.h says what the tables are of and prices steps with them.
 
-#ifndef KVTWIN_MODELS_MEASURED_DEVICE_H_
-#define KVTWIN_MODELS_MEASURED_DEVICE_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_MEASURED_DEVICE_H_
+#define KVTWIN_MODELS_COST_TABLES_MEASURED_DEVICE_H_
 
 #include <cstdint>
 #include <optional>
@@ -93,4 +93,4 @@ std::string measured_device_textproto(const MeasuredDevice& device);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_MEASURED_DEVICE_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_MEASURED_DEVICE_H_

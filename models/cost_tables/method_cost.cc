@@ -1,11 +1,11 @@
-#include "models/method_cost.h"
+#include "models/cost_tables/method_cost.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/base/attention_score_grid.h"
 #include "engine/base/check.h"
-#include "models/partwise_cost.h"
+#include "models/cost/partwise_cost.h"
 
 namespace kvtwin {
 namespace {

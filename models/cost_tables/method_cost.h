@@ -11,8 +11,8 @@
 // It takes the place of CompressionCost, which knows rooflines only, and of the selection in RetrievalCost;
 // pages that are recalled stay in RetrievalCost, at the measured price, because they overlap with steps.
 
-#ifndef KVTWIN_MODELS_METHOD_COST_H_
-#define KVTWIN_MODELS_METHOD_COST_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_METHOD_COST_H_
+#define KVTWIN_MODELS_COST_TABLES_METHOD_COST_H_
 
 #include <array>
 #include <cstddef>
@@ -22,9 +22,9 @@
 #include <string_view>
 #include <vector>
 
-#include "models/cost_model.h"
-#include "models/cost_on_top.h"
-#include "models/measured_device.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/cost_on_top.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
@@ -129,4 +129,4 @@ class MethodCost final : public CostOnTop {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_METHOD_COST_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_METHOD_COST_H_

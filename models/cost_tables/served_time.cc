@@ -1,10 +1,10 @@
-#include "models/served_time.h"
+#include "models/cost_tables/served_time.h"
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
-#include "models/graph_shapes.h"
+#include "models/cost/graph_shapes.h"
 
 namespace kvtwin {
 namespace {

@@ -5,17 +5,17 @@
 // A served replay of few requests is a constant time shorter than the tables' where the last step that was
 // started operation by operation had few rows, and hardly where it had many (GraphShapes). No bench shows
 // that: the same step takes the same there, whatever was started before, however its pages lie and however
-// large the pool is (reports/validation/2026-11-22-h200.md).
+// large the pool is (reports/evidence/validation/2026-11-22-h200.md).
 
-#ifndef KVTWIN_MODELS_SERVED_TIME_H_
-#define KVTWIN_MODELS_SERVED_TIME_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_SERVED_TIME_H_
+#define KVTWIN_MODELS_COST_TABLES_SERVED_TIME_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
@@ -44,4 +44,4 @@ MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_SERVED_TIME_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_SERVED_TIME_H_

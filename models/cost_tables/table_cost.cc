@@ -1,4 +1,4 @@
-#include "models/table_cost.h"
+#include "models/cost_tables/table_cost.h"
 
 #include <fmt/format.h>
 

@@ -13,19 +13,19 @@
 // Evidence is per part: measured on a point of the table, interpolated between points, extrapolated
 // outside them.
 
-#ifndef KVTWIN_MODELS_TABLE_COST_H_
-#define KVTWIN_MODELS_TABLE_COST_H_
+#ifndef KVTWIN_MODELS_COST_TABLES_TABLE_COST_H_
+#define KVTWIN_MODELS_COST_TABLES_TABLE_COST_H_
 
 #include <memory>
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/all_reduce.h"
-#include "models/attention_table.h"
-#include "models/cost_tables.h"
-#include "models/llm.h"
-#include "models/partwise_cost.h"
-#include "models/roofline_cost.h"
+#include "models/catalog/llm.h"
+#include "models/cost/all_reduce.h"
+#include "models/cost/partwise_cost.h"
+#include "models/cost/roofline_cost.h"
+#include "models/cost_tables/attention_table.h"
+#include "models/cost_tables/cost_tables.h"
 
 namespace kvtwin {
 
@@ -58,4 +58,4 @@ class TableCost final : public PartwiseCost {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_TABLE_COST_H_
+#endif  // KVTWIN_MODELS_COST_TABLES_TABLE_COST_H_

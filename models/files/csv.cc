@@ -1,11 +1,11 @@
-#include "models/csv.h"
+#include "models/files/csv.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace {

@@ -1,7 +1,7 @@
 // A strict reader of small numeric CSV files: known header, fixed columns, no quoting.
 
-#ifndef KVTWIN_MODELS_CSV_H_
-#define KVTWIN_MODELS_CSV_H_
+#ifndef KVTWIN_MODELS_FILES_CSV_H_
+#define KVTWIN_MODELS_FILES_CSV_H_
 
 #include <cstdint>
 #include <string>
@@ -48,4 +48,4 @@ class CsvFile {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_CSV_H_
+#endif  // KVTWIN_MODELS_FILES_CSV_H_

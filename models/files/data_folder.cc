@@ -1,4 +1,4 @@
-#include "models/data_folder.h"
+#include "models/files/data_folder.h"
 
 #include <cstdlib>
 #include <filesystem>

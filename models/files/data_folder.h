@@ -1,7 +1,7 @@
 // Where the files that kvtwin ships are found at run time.
 
-#ifndef KVTWIN_MODELS_DATA_FOLDER_H_
-#define KVTWIN_MODELS_DATA_FOLDER_H_
+#ifndef KVTWIN_MODELS_FILES_DATA_FOLDER_H_
+#define KVTWIN_MODELS_FILES_DATA_FOLDER_H_
 
 #include <string>
 #include <string_view>
@@ -15,4 +15,4 @@ std::string data_folder(std::string_view name);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_DATA_FOLDER_H_
+#endif  // KVTWIN_MODELS_FILES_DATA_FOLDER_H_

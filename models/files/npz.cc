@@ -1,4 +1,4 @@
-#include "models/npz.h"
+#include "models/files/npz.h"
 
 #include <fmt/format.h>
 

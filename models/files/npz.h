@@ -3,8 +3,8 @@
 // Any bytes are safe: sizes are checked before anything is allocated, and a member that unpacks to more
 // than kNpzMemberBytesMax is refused. Needs libarchive for .npz.
 
-#ifndef KVTWIN_MODELS_NPZ_H_
-#define KVTWIN_MODELS_NPZ_H_
+#ifndef KVTWIN_MODELS_FILES_NPZ_H_
+#define KVTWIN_MODELS_FILES_NPZ_H_
 
 #include <cstdint>
 #include <map>
@@ -34,4 +34,4 @@ Result<NpzMembers> unpack_npz(std::string_view bytes, const std::string& where);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_NPZ_H_
+#endif  // KVTWIN_MODELS_FILES_NPZ_H_

@@ -1,4 +1,4 @@
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>

@@ -1,7 +1,7 @@
 // Reading textproto files with messages that say where and what would be right.
 
-#ifndef KVTWIN_MODELS_TEXTPROTO_H_
-#define KVTWIN_MODELS_TEXTPROTO_H_
+#ifndef KVTWIN_MODELS_FILES_TEXTPROTO_H_
+#define KVTWIN_MODELS_FILES_TEXTPROTO_H_
 
 #include <string>
 #include <string_view>
@@ -31,4 +31,4 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_TEXTPROTO_H_
+#endif  // KVTWIN_MODELS_FILES_TEXTPROTO_H_

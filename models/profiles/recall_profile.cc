@@ -1,4 +1,4 @@
-#include "models/recall_profile.h"
+#include "models/profiles/recall_profile.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "traces/proto/profile.pb.h"
 
 namespace kvtwin {

@@ -3,8 +3,8 @@
 //
 // Tables are by layer, then KV head, or by layer alone. Layers that the method leaves dense have zeros.
 
-#ifndef KVTWIN_MODELS_RECALL_PROFILE_H_
-#define KVTWIN_MODELS_RECALL_PROFILE_H_
+#ifndef KVTWIN_MODELS_PROFILES_RECALL_PROFILE_H_
+#define KVTWIN_MODELS_PROFILES_RECALL_PROFILE_H_
 
 #include <cstdint>
 #include <string>
@@ -35,4 +35,4 @@ std::string recall_textproto(const RecallProfile& profile);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_RECALL_PROFILE_H_
+#endif  // KVTWIN_MODELS_PROFILES_RECALL_PROFILE_H_

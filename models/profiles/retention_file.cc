@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "models/npz.h"
-#include "models/retention_profile.h"
-#include "models/textproto.h"
+#include "models/files/npz.h"
+#include "models/files/textproto.h"
+#include "models/profiles/retention_profile.h"
 #include "traces/proto/profile.pb.h"
 
 namespace kvtwin {

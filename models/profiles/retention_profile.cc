@@ -1,4 +1,4 @@
-#include "models/retention_profile.h"
+#include "models/profiles/retention_profile.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,8 +6,8 @@
 // population
 // (/ n).
 
-#ifndef KVTWIN_MODELS_RETENTION_PROFILE_H_
-#define KVTWIN_MODELS_RETENTION_PROFILE_H_
+#ifndef KVTWIN_MODELS_PROFILES_RETENTION_PROFILE_H_
+#define KVTWIN_MODELS_PROFILES_RETENTION_PROFILE_H_
 
 #include <cstdint>
 #include <span>
@@ -81,4 +81,4 @@ std::vector<uint64_t> to_q32(std::span<const double> fractions);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_RETENTION_PROFILE_H_
+#endif  // KVTWIN_MODELS_PROFILES_RETENTION_PROFILE_H_

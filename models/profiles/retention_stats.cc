@@ -1,4 +1,4 @@
-#include "models/retention_stats.h"
+#include "models/profiles/retention_stats.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,14 +1,14 @@
 // What a retention profile says about reserving: how much more than the mean, how often enough, how stable
 // the order of heads is, and what fixed-size groups of heads cost (METHODS 2.2, 2.7, 2.8, 2.11).
 
-#ifndef KVTWIN_MODELS_RETENTION_STATS_H_
-#define KVTWIN_MODELS_RETENTION_STATS_H_
+#ifndef KVTWIN_MODELS_PROFILES_RETENTION_STATS_H_
+#define KVTWIN_MODELS_PROFILES_RETENTION_STATS_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "models/retention_profile.h"
+#include "models/profiles/retention_profile.h"
 
 namespace kvtwin {
 
@@ -40,4 +40,4 @@ std::vector<double> layer_stragglers(const RetentionProfile& profile);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_RETENTION_STATS_H_
+#endif  // KVTWIN_MODELS_PROFILES_RETENTION_STATS_H_

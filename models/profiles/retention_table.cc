@@ -1,10 +1,10 @@
-#include "models/retention_table.h"
+#include "models/profiles/retention_table.h"
 
 #include <fmt/format.h>
 
 #include <iterator>
 
-#include "models/retention_stats.h"
+#include "models/profiles/retention_stats.h"
 
 namespace kvtwin {
 

@@ -1,12 +1,12 @@
 // A retention profile for people: how much is kept, and what reserving it would take.
 
-#ifndef KVTWIN_MODELS_RETENTION_TABLE_H_
-#define KVTWIN_MODELS_RETENTION_TABLE_H_
+#ifndef KVTWIN_MODELS_PROFILES_RETENTION_TABLE_H_
+#define KVTWIN_MODELS_PROFILES_RETENTION_TABLE_H_
 
 #include <cstdint>
 #include <string>
 
-#include "models/retention_profile.h"
+#include "models/profiles/retention_profile.h"
 
 namespace kvtwin {
 
@@ -15,4 +15,4 @@ std::string retention_table(const RetentionProfile& profile, double alpha, uint3
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_RETENTION_TABLE_H_
+#endif  // KVTWIN_MODELS_PROFILES_RETENTION_TABLE_H_

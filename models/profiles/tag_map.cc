@@ -1,11 +1,11 @@
-#include "models/tag_map.h"
+#include "models/profiles/tag_map.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 
 #include <numeric>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "traces/proto/profile.pb.h"
 
 namespace kvtwin {

@@ -1,8 +1,8 @@
 // Which token tags keep 4 bits: the result of a TriAxial calibration as a file (traces/proto/profile.proto,
-// TagMap). Codes are those of engine/policy/tags.h: 0 to 55.
+// TagMap). Codes are those of engine/base/tags.h: 0 to 55.
 
-#ifndef KVTWIN_MODELS_TAG_MAP_H_
-#define KVTWIN_MODELS_TAG_MAP_H_
+#ifndef KVTWIN_MODELS_PROFILES_TAG_MAP_H_
+#define KVTWIN_MODELS_PROFILES_TAG_MAP_H_
 
 #include <array>
 #include <cstdint>
@@ -33,4 +33,4 @@ std::string tag_map_textproto(const TagMap& map);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_TAG_MAP_H_
+#endif  // KVTWIN_MODELS_PROFILES_TAG_MAP_H_

@@ -22,7 +22,7 @@ TASKS = ["multi_key", "variable_tracking", "old_result", "multi_value"]
 
 
 class Gate(torch.nn.Module):
-    """One layer's. Shapes: kernels/score_gate.h."""
+    """One layer's. Shapes: kernels/scoring/score_gate.h."""
 
     def __init__(self, shape, source):
         super().__init__()

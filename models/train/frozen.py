@@ -21,7 +21,7 @@ def load(folder, device):
 
 
 def save(tensors, path):
-    """What engine/cpu/scorer_weights.h reads, by name; bf16, as the model's weights."""
+    """What engine/common/scorer_weights.h reads, by name; bf16, as the model's weights."""
     save_file({k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in tensors.items()}, path,
               metadata={"format": "pt"})
 

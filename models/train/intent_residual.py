@@ -19,11 +19,11 @@ import frozen
 
 TASKS = ["multi_key", "old_result", "changing_intent", "variable_tracking", "asked_again"]
 AHEAD, PIECE = 5, 2
-VALUE_FIRST, VALUES = 96, 64  # traces/task_tokens.h
+VALUE_FIRST, VALUES = 96, 64  # traces/tasks/task_tokens.h
 
 
 class Residual(torch.nn.Module):
-    """kernels/score_intent_residual.h: shapes, and what is at the start."""
+    """kernels/scoring/score_intent_residual.h: shapes, and what is at the start."""
 
     def __init__(self, dim, source, heads=4, hidden=256):
         super().__init__()

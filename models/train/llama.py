@@ -167,7 +167,7 @@ class Llama(nn.Module):
 
 
 def config(shape):
-    """config.json as transformers and models/hf_config.cc read it."""
+    """config.json as transformers and models/catalog/hf_config.cc read it."""
     return {
         "architectures": ["Qwen3ForCausalLM" if shape.family == "qwen3" else "LlamaForCausalLM"],
         "model_type": shape.family,

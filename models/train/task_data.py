@@ -1,4 +1,4 @@
-"""Batches of tasks, as `kvtwin trace make-task --arrays` writes them (traces/make_task.h).
+"""Batches of tasks, as `kvtwin trace make-task --arrays` writes them (traces/tasks/make_task.h).
 
 A stage of the curriculum is one size of session. Its shards are made while others are trained on, each from its
 own seed: batch i of a stage is the same in every run. Only the split "train" is trained on.

@@ -21,7 +21,7 @@ TASKS = ["multi_key", "variable_tracking", "old_result", "question_first", "mult
 
 
 class Gate(torch.nn.Module):
-    """One layer's. Shapes: kernels/score_gate.h."""
+    """One layer's. Shapes: kernels/scoring/score_gate.h."""
 
     def __init__(self, shape, width, source):
         super().__init__()

@@ -14,8 +14,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "models/safetensors.h"
-#include "models/textproto.h"
+#include "models/files/textproto.h"
+#include "models/weights/safetensors.h"
 
 namespace kvtwin {
 namespace {

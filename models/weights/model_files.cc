@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "models/hf_config.h"
-#include "models/textproto.h"
-#include "models/weights.h"
+#include "models/catalog/hf_config.h"
+#include "models/files/textproto.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin {
 

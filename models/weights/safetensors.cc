@@ -1,4 +1,4 @@
-#include "models/safetensors.h"
+#include "models/weights/safetensors.h"
 
 #include <fmt/format.h>
 

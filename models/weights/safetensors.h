@@ -5,8 +5,8 @@
 // shapes, offsets that overlap, leave a hole or lie outside the file. Format: the safetensors project's
 // README, "Format".
 
-#ifndef KVTWIN_MODELS_SAFETENSORS_H_
-#define KVTWIN_MODELS_SAFETENSORS_H_
+#ifndef KVTWIN_MODELS_WEIGHTS_SAFETENSORS_H_
+#define KVTWIN_MODELS_WEIGHTS_SAFETENSORS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -85,4 +85,4 @@ Result<void> write_safetensors(const std::string& path, const std::vector<NamedT
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_SAFETENSORS_H_
+#endif  // KVTWIN_MODELS_WEIGHTS_SAFETENSORS_H_

@@ -8,8 +8,8 @@
 // activations keep their size; those that write to the residual stream are 1/sqrt(2 layers) smaller;
 // query weights (with q/k norm: its gain) are twice as large, so that attention prefers some KV entries.
 
-#ifndef KVTWIN_MODELS_WEIGHTS_H_
-#define KVTWIN_MODELS_WEIGHTS_H_
+#ifndef KVTWIN_MODELS_WEIGHTS_WEIGHTS_H_
+#define KVTWIN_MODELS_WEIGHTS_WEIGHTS_H_
 
 #include <cstdint>
 #include <deque>
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "models/llm.h"
-#include "models/safetensors.h"
+#include "models/catalog/llm.h"
+#include "models/weights/safetensors.h"
 
 namespace kvtwin {
 
@@ -87,4 +87,4 @@ Result<ModelWeights> load_model(const std::string& folder);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_MODELS_WEIGHTS_H_
+#endif  // KVTWIN_MODELS_WEIGHTS_WEIGHTS_H_

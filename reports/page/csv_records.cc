@@ -1,4 +1,4 @@
-#include "reports/csv_records.h"
+#include "reports/page/csv_records.h"
 
 #include <charconv>
 

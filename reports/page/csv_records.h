@@ -1,7 +1,7 @@
 // The records of a CSV text that kvtwin wrote.
 
-#ifndef KVTWIN_REPORTS_CSV_RECORDS_H_
-#define KVTWIN_REPORTS_CSV_RECORDS_H_
+#ifndef KVTWIN_REPORTS_PAGE_CSV_RECORDS_H_
+#define KVTWIN_REPORTS_PAGE_CSV_RECORDS_H_
 
 #include <cstdint>
 #include <string>
@@ -18,4 +18,4 @@ bool whole(const std::string& text, int64_t* value);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_REPORTS_CSV_RECORDS_H_
+#endif  // KVTWIN_REPORTS_PAGE_CSV_RECORDS_H_

@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "reports/page.h"
-#include "reports/report.h"
+#include "reports/page/page.h"
+#include "reports/page/report.h"
 
 namespace kvtwin {
 namespace {

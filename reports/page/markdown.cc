@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/plural.h"
-#include "reports/markdown_tables.h"
-#include "reports/report.h"
+#include "reports/page/markdown_tables.h"
+#include "reports/page/report.h"
 
 namespace kvtwin {
 namespace {

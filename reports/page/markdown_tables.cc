@@ -1,4 +1,4 @@
-#include "reports/markdown_tables.h"
+#include "reports/page/markdown_tables.h"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,12 @@
 // Tables in Markdown, and those of evidence.
 
-#ifndef KVTWIN_REPORTS_MARKDOWN_TABLES_H_
-#define KVTWIN_REPORTS_MARKDOWN_TABLES_H_
+#ifndef KVTWIN_REPORTS_PAGE_MARKDOWN_TABLES_H_
+#define KVTWIN_REPORTS_PAGE_MARKDOWN_TABLES_H_
 
 #include <string>
 #include <vector>
 
-#include "reports/report.h"
+#include "reports/page/report.h"
 
 namespace kvtwin {
 
@@ -21,4 +21,4 @@ std::string quality_markdown(const ReportEvidence& evidence);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_REPORTS_MARKDOWN_TABLES_H_
+#endif  // KVTWIN_REPORTS_PAGE_MARKDOWN_TABLES_H_

@@ -1,4 +1,4 @@
-#include "reports/page.h"
+#include "reports/page/page.h"
 
 // The file's bytes, put into the program by the assembler: a string literal of this size takes a compiler
 // seconds.

@@ -1,7 +1,7 @@
 // reports/web/report_page.html, which is part of the program.
 
-#ifndef KVTWIN_REPORTS_PAGE_H_
-#define KVTWIN_REPORTS_PAGE_H_
+#ifndef KVTWIN_REPORTS_PAGE_PAGE_H_
+#define KVTWIN_REPORTS_PAGE_PAGE_H_
 
 #include <string_view>
 
@@ -11,4 +11,4 @@ std::string_view report_page();
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_REPORTS_PAGE_H_
+#endif  // KVTWIN_REPORTS_PAGE_PAGE_H_

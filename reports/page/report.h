@@ -4,15 +4,15 @@
 // no report knows. The page holds the data as JSON, requests as columns, and the bundle of reports/web, which
 // draws it.
 
-#ifndef KVTWIN_REPORTS_REPORT_H_
-#define KVTWIN_REPORTS_REPORT_H_
+#ifndef KVTWIN_REPORTS_PAGE_REPORT_H_
+#define KVTWIN_REPORTS_PAGE_REPORT_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "reports/requests_table.h"
-#include "reports/tools_table.h"
+#include "reports/page/requests_table.h"
+#include "reports/page/tools_table.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -61,4 +61,4 @@ std::string report_markdown(const Report& report);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_REPORTS_REPORT_H_
+#endif  // KVTWIN_REPORTS_PAGE_REPORT_H_

@@ -1,4 +1,4 @@
-#include "reports/requests_table.h"
+#include "reports/page/requests_table.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <map>
 
-#include "reports/csv_records.h"
+#include "reports/page/csv_records.h"
 
 namespace kvtwin {
 namespace {

@@ -1,7 +1,7 @@
 // RequestsTable is requests.csv of a run's folder, read back: finished requests, as columns in seconds.
 
-#ifndef KVTWIN_REPORTS_REQUESTS_TABLE_H_
-#define KVTWIN_REPORTS_REQUESTS_TABLE_H_
+#ifndef KVTWIN_REPORTS_PAGE_REQUESTS_TABLE_H_
+#define KVTWIN_REPORTS_PAGE_REQUESTS_TABLE_H_
 
 #include <cstdint>
 #include <string>
@@ -33,4 +33,4 @@ Result<RequestsTable> read_requests(std::string_view csv, const std::string& whe
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_REPORTS_REQUESTS_TABLE_H_
+#endif  // KVTWIN_REPORTS_PAGE_REQUESTS_TABLE_H_

@@ -1,11 +1,11 @@
-#include "reports/tools_table.h"
+#include "reports/page/tools_table.h"
 
 #include <fmt/format.h>
 
 #include <array>
 #include <map>
 
-#include "reports/csv_records.h"
+#include "reports/page/csv_records.h"
 
 namespace kvtwin {
 namespace {

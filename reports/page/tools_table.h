@@ -1,7 +1,7 @@
 // ToolsTable is tools.csv of a run's folder, read back: what sessions did between their requests.
 
-#ifndef KVTWIN_REPORTS_TOOLS_TABLE_H_
-#define KVTWIN_REPORTS_TOOLS_TABLE_H_
+#ifndef KVTWIN_REPORTS_PAGE_TOOLS_TABLE_H_
+#define KVTWIN_REPORTS_PAGE_TOOLS_TABLE_H_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "reports/requests_table.h"
+#include "reports/page/requests_table.h"
 
 namespace kvtwin {
 
@@ -29,4 +29,4 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_REPORTS_TOOLS_TABLE_H_
+#endif  // KVTWIN_REPORTS_PAGE_TOOLS_TABLE_H_

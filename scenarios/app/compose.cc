@@ -1,4 +1,4 @@
-#include "scenarios/compose.h"
+#include "scenarios/app/compose.h"
 
 #include <fmt/format.h>
 
@@ -10,20 +10,20 @@
 
 #include "engine/base/check.h"
 #include "engine/base/plural.h"
-#include "engine/policy/core.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/request_fit.h"
-#include "engine/policy/retention.h"
-#include "models/catalog.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/compose_values.h"
-#include "scenarios/compression_work.h"
-#include "scenarios/formats.h"
-#include "scenarios/names.h"
-#include "scenarios/retrieval_options.h"
-#include "scenarios/scorer_options.h"
-#include "traces/formats.h"
-#include "traces/replay_builder.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
+#include "engine/scheduler/core.h"
+#include "engine/scheduler/request_fit.h"
+#include "models/catalog/catalog.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_values.h"
+#include "scenarios/app/compression_work.h"
+#include "scenarios/app/formats.h"
+#include "scenarios/load/names.h"
+#include "scenarios/load/retrieval_options.h"
+#include "scenarios/load/scorer_options.h"
+#include "traces/importers/formats.h"
+#include "traces/replay/replay_builder.h"
 
 namespace kvtwin {
 namespace {

@@ -1,8 +1,8 @@
 // compose() makes what a run needs from a scenario: the Client with its trace, one CoreConfig per engine,
 // cost model, memory and node. Nothing runs yet; whatever can be found wrong without running, is.
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_H_
-#define KVTWIN_SCENARIOS_COMPOSE_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_H_
 
 #include <array>
 #include <functional>
@@ -12,19 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "engine/driver.h"
-#include "engine/metrics.h"
-#include "engine/recorder_outcomes.h"
-#include "models/compression_cost.h"
-#include "models/cost_model.h"
-#include "models/device.h"
-#include "models/llm.h"
-#include "models/measured_device.h"
-#include "models/memory_model.h"
-#include "scenarios/scenario.h"
-#include "scenarios/timeline.h"
-#include "traces/replay.h"
-#include "traces/trace_tokens.h"
+#include "engine/metrics/metrics.h"
+#include "engine/recorder/recorder_outcomes.h"
+#include "engine/runtime/driver.h"
+#include "models/catalog/device.h"
+#include "models/catalog/llm.h"
+#include "models/catalog/memory_model.h"
+#include "models/cost/compression_cost.h"
+#include "models/cost/cost_model.h"
+#include "models/cost_tables/measured_device.h"
+#include "scenarios/load/scenario.h"
+#include "scenarios/output/timeline.h"
+#include "traces/format/trace_tokens.h"
+#include "traces/replay/replay.h"
 
 namespace kvtwin {
 
@@ -151,7 +151,7 @@ class EngineBackend {
 Result<std::unique_ptr<EngineBackend>> make_engine_backend(const Scenario& scenario, const Composed& composed,
                                                            bool timeline);
 
-// The CPU engines of a run (scenarios/compose_cpu.cc).
+// The CPU engines of a run (scenarios/app/compose_cpu.cc).
 class CpuEngineBackend final : public EngineBackend {
  public:
   static Result<std::unique_ptr<EngineBackend>> make(const Scenario& scenario, const Composed& composed);
@@ -169,4 +169,4 @@ class CpuEngineBackend final : public EngineBackend {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_H_

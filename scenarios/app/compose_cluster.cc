@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "scenarios/compose.h"
-#include "scenarios/compose_parts.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
 namespace {

@@ -6,17 +6,17 @@
 #include <optional>
 #include <utility>
 
-#include "engine/policy/retention.h"
-#include "kernels/score.h"
-#include "models/cost_factory.h"
-#include "models/measured_device.h"
-#include "models/method_cost.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/compose_values.h"
-#include "scenarios/compression_work.h"
-#include "scenarios/formats.h"
-#include "scenarios/retrieval_options.h"
+#include "engine/methods/retention.h"
+#include "kernels/scoring/score.h"
+#include "models/cost_tables/cost_factory.h"
+#include "models/cost_tables/measured_device.h"
+#include "models/cost_tables/method_cost.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_values.h"
+#include "scenarios/app/compression_work.h"
+#include "scenarios/app/formats.h"
+#include "scenarios/load/retrieval_options.h"
 
 namespace kvtwin {
 namespace {
@@ -73,8 +73,8 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
                  "give it these; or ");
 }
 
-// Decode steps of our CUDA engine are graphs (engine/cuda/step_graphs.h), but for those of methods that
-// watch every row, and that choose on the host.
+// Decode steps of our CUDA engine are graphs (engine/cuda/device/step_graphs.h), but for those of methods
+// that watch every row, and that choose on the host.
 bool replays_steps(const CoreConfig& config) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) return false;

@@ -7,19 +7,19 @@
 #include <string>
 #include <utility>
 
-#include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/compression/compressed_cache.h"
 #include "engine/cpu/cpu_engine.h"
-#include "engine/cpu/mixed_precision_cache.h"
-#include "engine/cpu/packed_cache.h"
+#include "engine/cpu/packed/mixed_precision_cache.h"
+#include "engine/cpu/packed/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
-#include "engine/cpu/recalled_entries.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "engine/policy/registry.h"
-#include "models/weights.h"
-#include "scenarios/compose_values.h"
-#include "scenarios/retrieval_options.h"
-#include "scenarios/sampled_engine.h"
-#include "scenarios/scorer_options.h"
+#include "engine/cpu/retrieval/recalled_entries.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "engine/methods/registry.h"
+#include "models/weights/weights.h"
+#include "scenarios/app/compose_values.h"
+#include "scenarios/app/sampled_engine.h"
+#include "scenarios/load/retrieval_options.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

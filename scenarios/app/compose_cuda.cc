@@ -1,6 +1,6 @@
 // The CUDA engine's part of the composition root, present or not.
 
-#include "scenarios/compose_values.h"
+#include "scenarios/app/compose_values.h"
 
 #ifdef KVTWIN_HAVE_CUDA
 
@@ -13,12 +13,12 @@
 
 #include "engine/cuda/caches.h"
 #include "engine/cuda/cuda_engine.h"
-#include "engine/cuda/packed.h"
-#include "engine/cuda/retrieved.h"
-#include "engine/policy/registry.h"
-#include "scenarios/retrieval_options.h"
-#include "scenarios/sampled_engine.h"
-#include "scenarios/scorer_options.h"
+#include "engine/cuda/packed/packed.h"
+#include "engine/cuda/retrieval/retrieved.h"
+#include "engine/methods/registry.h"
+#include "scenarios/app/sampled_engine.h"
+#include "scenarios/load/retrieval_options.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

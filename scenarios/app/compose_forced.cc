@@ -1,9 +1,9 @@
-#include "scenarios/compose_forced.h"
+#include "scenarios/app/compose_forced.h"
 
 #include <fmt/format.h>
 
-#include "scenarios/compose_parts.h"
-#include "scenarios/retrieval_options.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/load/retrieval_options.h"
 
 namespace kvtwin {
 namespace {

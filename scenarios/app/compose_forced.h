@@ -1,16 +1,16 @@
 // Imposed: engines that compute values, made to perform what a record or behaviour models say that the data
-// decided (simulation.impose; engine/forced_outcomes.h).
+// decided (simulation.impose; engine/runtime/forced_outcomes.h).
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_FORCED_H_
-#define KVTWIN_SCENARIOS_COMPOSE_FORCED_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_FORCED_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_FORCED_H_
 
 #include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/forced_outcomes.h"
-#include "scenarios/compose_outcomes.h"
+#include "engine/runtime/forced_outcomes.h"
+#include "scenarios/app/compose_outcomes.h"
 
 namespace kvtwin {
 
@@ -41,4 +41,4 @@ class ForcedEngines {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_FORCED_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_FORCED_H_

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "engine/base/plural.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_parts.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
 

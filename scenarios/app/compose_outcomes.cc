@@ -1,4 +1,4 @@
-#include "scenarios/compose_outcomes.h"
+#include "scenarios/app/compose_outcomes.h"
 
 #include <fmt/format.h>
 
@@ -13,15 +13,15 @@
 
 #include "engine/base/check.h"
 #include "engine/base/regular_file.h"
-#include "engine/policy/budget_groups.h"
-#include "engine/recorder_log.h"
-#include "models/textproto.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/formats.h"
-#include "scenarios/retrieval_options.h"
-#include "sim/behaviour_retention.h"
-#include "sim/behaviour_retrieval.h"
-#include "sim/combined_source.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/recorder/recorder_log.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/formats.h"
+#include "scenarios/load/retrieval_options.h"
+#include "sim/behaviour/behaviour_retention.h"
+#include "sim/behaviour/behaviour_retrieval.h"
+#include "sim/behaviour/combined_source.h"
 
 namespace kvtwin {
 namespace {

@@ -2,16 +2,16 @@
 // them), else a record of another run, else behaviour models; what is retrieved and what is kept may differ
 // in that.
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_OUTCOMES_H_
-#define KVTWIN_SCENARIOS_COMPOSE_OUTCOMES_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_OUTCOMES_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_OUTCOMES_H_
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/recorder_outcomes.h"
-#include "scenarios/compose.h"
-#include "sim/behaviour_recorded.h"
+#include "engine/recorder/recorder_outcomes.h"
+#include "scenarios/app/compose.h"
+#include "sim/behaviour/behaviour_recorded.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -58,4 +58,4 @@ class Outcomes {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_OUTCOMES_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_OUTCOMES_H_

@@ -1,10 +1,10 @@
-#include "scenarios/compose_partition.h"
+#include "scenarios/app/compose_partition.h"
 
 #include <algorithm>
 
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/registry.h"
-#include "scenarios/compose_parts.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
+#include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
 namespace {

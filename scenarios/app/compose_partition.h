@@ -1,12 +1,13 @@
-// What a partition is priced by (sim/partition_price.h), where head groups of a scenario differ in length.
+// What a partition is priced by (sim/clock/partition_price.h), where head groups of a scenario differ in
+// length.
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_PARTITION_H_
-#define KVTWIN_SCENARIOS_COMPOSE_PARTITION_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_PARTITION_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_PARTITION_H_
 
 #include <optional>
 
-#include "scenarios/compose.h"
-#include "sim/partition_price.h"
+#include "scenarios/app/compose.h"
+#include "sim/clock/partition_price.h"
 
 namespace kvtwin {
 
@@ -17,4 +18,4 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_PARTITION_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_PARTITION_H_

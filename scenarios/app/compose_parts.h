@@ -1,7 +1,7 @@
 // Parts of compose() that have files of their own.
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
-#define KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_PARTS_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_PARTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/config.h"
-#include "models/llm.h"
-#include "models/method_cost.h"
-#include "scenarios/scenario.h"
-#include "traces/sink.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/config.h"
+#include "models/catalog/llm.h"
+#include "models/cost_tables/method_cost.h"
+#include "scenarios/load/scenario.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -70,4 +70,4 @@ Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* note
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_PARTS_H_

@@ -4,15 +4,15 @@
 
 #include <cmath>
 
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/formats.h"
-#include "scenarios/head_fractions.h"
-#include "scenarios/names.h"
-#include "scenarios/retrieval_options.h"
-#include "scenarios/scorer_options.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/formats.h"
+#include "scenarios/app/head_fractions.h"
+#include "scenarios/load/names.h"
+#include "scenarios/load/retrieval_options.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

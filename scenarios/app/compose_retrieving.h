@@ -1,16 +1,16 @@
 // What the simulated engines' in-step retrieval is priced by. Where every step reads everything:
 // nothing, unless somebody watches the steps; then a graph that prices them alike.
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_
-#define KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_RETRIEVING_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_RETRIEVING_H_
 
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "models/retrieval_cost.h"
-#include "scenarios/compose.h"
-#include "sim/graph_pricer.h"
+#include "models/cost/retrieval_cost.h"
+#include "scenarios/app/compose.h"
+#include "sim/clock/graph_pricer.h"
 
 namespace kvtwin {
 
@@ -23,4 +23,4 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_RETRIEVING_H_

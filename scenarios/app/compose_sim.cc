@@ -7,16 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "scenarios/compose.h"
+#include "scenarios/app/compose.h"
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
-#include "models/method_cost.h"
-#include "scenarios/compose_outcomes.h"
-#include "scenarios/compose_partition.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/compose_retrieving.h"
-#include "scenarios/retrieval_options.h"
+#include "models/cost_tables/method_cost.h"
+#include "scenarios/app/compose_outcomes.h"
+#include "scenarios/app/compose_partition.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_retrieving.h"
+#include "scenarios/load/retrieval_options.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -255,7 +255,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
 #else
 
 #include "engine/base/check.h"
-#include "scenarios/compose_retrieving.h"
+#include "scenarios/app/compose_retrieving.h"
 
 namespace kvtwin {
 

@@ -1,15 +1,15 @@
-#include "scenarios/compose_values.h"
+#include "scenarios/app/compose_values.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "engine/cpu/cpu_backend.h"
+#include "engine/common/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
-#include "scenarios/compose_forced.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/scorer_options.h"
+#include "scenarios/app/compose_forced.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

@@ -1,18 +1,18 @@
 // What the backends that compute values have in common: weights, tokens, and who keeps the clock.
 
-#ifndef KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
-#define KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPOSE_VALUES_H_
+#define KVTWIN_SCENARIOS_APP_COMPOSE_VALUES_H_
 
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/cpu/scorer_weights.h"
-#include "engine/cpu/token_ids.h"
-#include "engine/forced_outcomes.h"
-#include "models/weights.h"
-#include "scenarios/compose.h"
+#include "engine/common/scorer_weights.h"
+#include "engine/common/token_ids.h"
+#include "engine/runtime/forced_outcomes.h"
+#include "models/weights/weights.h"
+#include "scenarios/app/compose.h"
 
 namespace kvtwin {
 
@@ -51,10 +51,10 @@ Result<void> check_cuda_backend(const Scenario& scenario);
 // What make_cuda_backend() refuses without having computed anything.
 Result<void> check_cuda_backend(const Scenario& scenario, const Composed& composed);
 
-// Errors: as CpuEngineBackend::make; this build or this machine has no CUDA (scenarios/compose_cuda.cc).
+// Errors: as CpuEngineBackend::make; this build or this machine has no CUDA (scenarios/app/compose_cuda.cc).
 Result<std::unique_ptr<EngineBackend>> make_cuda_backend(const Scenario& scenario, const Composed& composed,
                                                          bool timeline);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPOSE_VALUES_H_

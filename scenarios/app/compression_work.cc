@@ -1,15 +1,15 @@
 // Operations per KV entry and row of each scorer, from METHODS 1.x, 3.4 and 5.2: what its definition in
 // kernels/score_*.h reads and multiplies, if one kernel did it for all heads of a layer.
 
-#include "scenarios/compression_work.h"
+#include "scenarios/app/compression_work.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
-#include "kernels/score.h"
-#include "scenarios/compose_parts.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
+#include "kernels/scoring/score.h"
+#include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
 namespace {
@@ -18,7 +18,7 @@ using kernels::ScorerKind;
 
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 constexpr double kExponential = 16;     // in vector operations
-constexpr double kTrimWidth = 64;       // as drawn gates are (engine/cpu/scorer_weights.cc)
+constexpr double kTrimWidth = 64;       // as drawn gates are (engine/common/scorer_weights.cc)
 constexpr double kResidualWidth = 256;  // METHODS 3.4
 constexpr double kSpanRows = 64;        // IntentKV's query span
 

@@ -1,13 +1,13 @@
-// From a scenario's scorer, budget and layout to what compressions cost (models/compression_cost.h).
+// From a scenario's scorer, budget and layout to what compressions cost (models/cost/compression_cost.h).
 
-#ifndef KVTWIN_SCENARIOS_COMPRESSION_WORK_H_
-#define KVTWIN_SCENARIOS_COMPRESSION_WORK_H_
+#ifndef KVTWIN_SCENARIOS_APP_COMPRESSION_WORK_H_
+#define KVTWIN_SCENARIOS_APP_COMPRESSION_WORK_H_
 
 #include <optional>
 
-#include "engine/policy/config.h"
-#include "models/compression_cost.h"
-#include "scenarios/scenario.h"
+#include "engine/methods/config.h"
+#include "models/cost/compression_cost.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 
@@ -17,4 +17,4 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPRESSION_WORK_H_
+#endif  // KVTWIN_SCENARIOS_APP_COMPRESSION_WORK_H_

@@ -1,4 +1,4 @@
-#include "scenarios/formats.h"
+#include "scenarios/app/formats.h"
 
 #include <fmt/format.h>
 
@@ -6,12 +6,12 @@
 #include <cmath>
 #include <optional>
 
-#include "models/kv_price.h"
-#include "models/retention_profile.h"
-#include "models/tag_map.h"
-#include "models/textproto.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/names.h"
+#include "models/cost/kv_price.h"
+#include "models/files/textproto.h"
+#include "models/profiles/retention_profile.h"
+#include "models/profiles/tag_map.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/load/names.h"
 
 namespace kvtwin {
 namespace {

@@ -1,18 +1,18 @@
 // What a scenario says of formats and partition, as the policy, the memory model and the cost models take it.
 
-#ifndef KVTWIN_SCENARIOS_FORMATS_H_
-#define KVTWIN_SCENARIOS_FORMATS_H_
+#ifndef KVTWIN_SCENARIOS_APP_FORMATS_H_
+#define KVTWIN_SCENARIOS_APP_FORMATS_H_
 
 #include <optional>
 #include <string>
 
-#include "engine/policy/config.h"
-#include "engine/policy/mixed_precision_pool.h"
-#include "models/llm.h"
-#include "models/plan_price.h"
-#include "models/recall_profile.h"
-#include "models/retention_profile.h"
-#include "scenarios/scenario.h"
+#include "engine/kv/mixed_precision_pool.h"
+#include "engine/methods/config.h"
+#include "models/catalog/llm.h"
+#include "models/cost/plan_price.h"
+#include "models/profiles/recall_profile.h"
+#include "models/profiles/retention_profile.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 
@@ -48,4 +48,4 @@ PlanPrice plan_price(const Scenario& scenario, const PolicySet& set);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_FORMATS_H_
+#endif  // KVTWIN_SCENARIOS_APP_FORMATS_H_

@@ -1,13 +1,13 @@
-#include "scenarios/head_fractions.h"
+#include "scenarios/app/head_fractions.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/registry.h"
-#include "scenarios/compose_parts.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
+#include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
 

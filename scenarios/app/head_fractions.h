@@ -1,12 +1,12 @@
 // What each KV head keeps of ranked tokens, and what its head group keeps for it.
 
-#ifndef KVTWIN_SCENARIOS_HEAD_FRACTIONS_H_
-#define KVTWIN_SCENARIOS_HEAD_FRACTIONS_H_
+#ifndef KVTWIN_SCENARIOS_APP_HEAD_FRACTIONS_H_
+#define KVTWIN_SCENARIOS_APP_HEAD_FRACTIONS_H_
 
 #include <string>
 #include <vector>
 
-#include "engine/policy/config.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin {
 
@@ -21,4 +21,4 @@ std::string heads_json(const PolicySet& set);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_HEAD_FRACTIONS_H_
+#endif  // KVTWIN_SCENARIOS_APP_HEAD_FRACTIONS_H_

@@ -1,4 +1,4 @@
-#include "scenarios/results.h"
+#include "scenarios/app/results.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "engine/metrics_summary.h"
-#include "models/textproto.h"
-#include "scenarios/csv_cell.h"
+#include "engine/metrics/metrics_summary.h"
+#include "models/files/textproto.h"
+#include "scenarios/output/csv_cell.h"
 
 namespace kvtwin {
 namespace {

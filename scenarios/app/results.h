@@ -1,17 +1,17 @@
 // The files of a run's result, and the message they are made from. Nothing in them knows the time of day, the
 // machine or the user: two runs of the same inputs write the same bytes.
 
-#ifndef KVTWIN_SCENARIOS_RESULTS_H_
-#define KVTWIN_SCENARIOS_RESULTS_H_
+#ifndef KVTWIN_SCENARIOS_APP_RESULTS_H_
+#define KVTWIN_SCENARIOS_APP_RESULTS_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/metrics.h"
-#include "engine/metrics_summary.h"
-#include "scenarios/compose.h"
-#include "scenarios/result_folder.h"
+#include "engine/metrics/metrics.h"
+#include "engine/metrics/metrics_summary.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/output/result_folder.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -41,4 +41,4 @@ std::string requests_jsonl(const Composed& composed, const Metrics& metrics);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_RESULTS_H_
+#endif  // KVTWIN_SCENARIOS_APP_RESULTS_H_

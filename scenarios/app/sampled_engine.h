@@ -1,12 +1,12 @@
 // SampledEngine: an engine that computes values, whose samples somebody watches.
 
-#ifndef KVTWIN_SCENARIOS_SAMPLED_ENGINE_H_
-#define KVTWIN_SCENARIOS_SAMPLED_ENGINE_H_
+#ifndef KVTWIN_SCENARIOS_APP_SAMPLED_ENGINE_H_
+#define KVTWIN_SCENARIOS_APP_SAMPLED_ENGINE_H_
 
 #include <span>
 
-#include "engine/forced_outcomes.h"
-#include "scenarios/compose.h"
+#include "engine/runtime/forced_outcomes.h"
+#include "scenarios/app/compose.h"
 
 namespace kvtwin {
 
@@ -38,4 +38,4 @@ class SampledEngine final : public ForcibleSource {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_SAMPLED_ENGINE_H_
+#endif  // KVTWIN_SCENARIOS_APP_SAMPLED_ENGINE_H_

@@ -1,4 +1,4 @@
-#include "scenarios/calibrate_model.h"
+#include "scenarios/calibrate/calibrate_model.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "engine/base/prng.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/compose_values.h"
-#include "scenarios/scorer_options.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_values.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 

@@ -1,8 +1,8 @@
 // What every calibration of a policy starts from: the scenario's model with its weights, and contexts of its
 // trace. Runs on the CPU engine's forward pass, whatever backend the scenario names; policies play no part.
 
-#ifndef KVTWIN_SCENARIOS_CALIBRATE_MODEL_H_
-#define KVTWIN_SCENARIOS_CALIBRATE_MODEL_H_
+#ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_MODEL_H_
+#define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_MODEL_H_
 
 #include <functional>
 #include <map>
@@ -12,7 +12,7 @@
 
 #include "engine/cpu/captured_pass.h"
 #include "engine/cpu/captured_scores.h"
-#include "scenarios/trace_contexts.h"
+#include "scenarios/calibrate/trace_contexts.h"
 
 namespace kvtwin {
 
@@ -59,4 +59,4 @@ class CalibrationModel {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_CALIBRATE_MODEL_H_
+#endif  // KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_MODEL_H_

@@ -1,4 +1,4 @@
-#include "scenarios/calibrate_precision.h"
+#include "scenarios/calibrate/calibrate_precision.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <array>
 #include <iterator>
 
-#include "kernels/triaxial_allocate.h"
-#include "kernels/triaxial_calibrate.h"
+#include "kernels/quant/triaxial_allocate.h"
+#include "kernels/quant/triaxial_calibrate.h"
 
 namespace kvtwin {
 namespace {

@@ -1,13 +1,13 @@
 // Which tags lose least with 2 bits: TriAxialKV's calibration over the contexts of a trace
 // (METHODS 4.4, 4.5).
 
-#ifndef KVTWIN_SCENARIOS_CALIBRATE_PRECISION_H_
-#define KVTWIN_SCENARIOS_CALIBRATE_PRECISION_H_
+#ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_PRECISION_H_
+#define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_PRECISION_H_
 
 #include <vector>
 
-#include "models/tag_map.h"
-#include "scenarios/calibrate_model.h"
+#include "models/profiles/tag_map.h"
+#include "scenarios/calibrate/calibrate_model.h"
 
 namespace kvtwin {
 
@@ -36,4 +36,4 @@ std::string tag_map_table(const TagMap& map);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_CALIBRATE_PRECISION_H_
+#endif  // KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_PRECISION_H_

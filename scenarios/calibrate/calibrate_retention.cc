@@ -1,4 +1,4 @@
-#include "scenarios/calibrate_retention.h"
+#include "scenarios/calibrate/calibrate_retention.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "kernels/select.h"
-#include "scenarios/scorer_options.h"
+#include "kernels/select/select.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

@@ -1,11 +1,11 @@
 // How much of each context every KV head keeps when a scorer's best KV entries are kept over a layer, or over
 // all of them: the calibration of budgets (METHODS 2.2), and the behaviour model's table of what is kept.
 
-#ifndef KVTWIN_SCENARIOS_CALIBRATE_RETENTION_H_
-#define KVTWIN_SCENARIOS_CALIBRATE_RETENTION_H_
+#ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETENTION_H_
+#define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETENTION_H_
 
-#include "models/retention_profile.h"
-#include "scenarios/calibrate_model.h"
+#include "models/profiles/retention_profile.h"
+#include "scenarios/calibrate/calibrate_model.h"
 
 namespace kvtwin {
 
@@ -24,4 +24,4 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_CALIBRATE_RETENTION_H_
+#endif  // KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETENTION_H_

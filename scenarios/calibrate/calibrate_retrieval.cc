@@ -1,4 +1,4 @@
-#include "scenarios/calibrate_retrieval.h"
+#include "scenarios/calibrate/calibrate_retrieval.h"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,10 @@
 #include <cmath>
 #include <iterator>
 
-#include "kernels/page_score.h"
-#include "kernels/page_summary.h"
-#include "kernels/select.h"
-#include "scenarios/retrieval_options.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/page_summary.h"
+#include "kernels/select/select.h"
+#include "scenarios/load/retrieval_options.h"
 
 namespace kvtwin {
 namespace {

@@ -1,13 +1,13 @@
 // How retrieval behaves on a model's own queries: what FreeKV's correction and every method's recalls follow
 // from (METHODS 6.3, 6.5), measured on dense decodes of a trace's outputs.
 
-#ifndef KVTWIN_SCENARIOS_CALIBRATE_RETRIEVAL_H_
-#define KVTWIN_SCENARIOS_CALIBRATE_RETRIEVAL_H_
+#ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_
+#define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_
 
 #include <string>
 
-#include "models/recall_profile.h"
-#include "scenarios/calibrate_model.h"
+#include "models/profiles/recall_profile.h"
+#include "scenarios/calibrate/calibrate_model.h"
 
 namespace kvtwin {
 
@@ -27,4 +27,4 @@ std::string recall_table(const RecallProfile& profile);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_CALIBRATE_RETRIEVAL_H_
+#endif  // KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_

@@ -1,4 +1,4 @@
-#include "scenarios/trace_contexts.h"
+#include "scenarios/calibrate/trace_contexts.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
-#include "engine/cpu/token_ids.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/compose_values.h"
-#include "traces/replay_roles.h"
+#include "engine/common/token_ids.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_values.h"
+#include "traces/replay/replay_roles.h"
 
 namespace kvtwin {
 namespace {

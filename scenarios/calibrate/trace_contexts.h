@@ -2,17 +2,17 @@
 //
 // Requests are chosen evenly over the trace (of n that qualify, number i * n / count), so that one session
 // does not stand for all; the same requests every time. Tokens are those that the CPU engine would compute
-// for them (engine/cpu/token_ids.h).
+// for them (engine/common/token_ids.h).
 
-#ifndef KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
-#define KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
+#ifndef KVTWIN_SCENARIOS_CALIBRATE_TRACE_CONTEXTS_H_
+#define KVTWIN_SCENARIOS_CALIBRATE_TRACE_CONTEXTS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/policy/tags.h"
-#include "scenarios/compose.h"
+#include "engine/base/tags.h"
+#include "scenarios/app/compose.h"
 
 namespace kvtwin {
 
@@ -42,4 +42,4 @@ Result<std::vector<ContextRoles>> context_roles(const Scenario& scenario,
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
+#endif  // KVTWIN_SCENARIOS_CALIBRATE_TRACE_CONTEXTS_H_

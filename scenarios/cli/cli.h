@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "scenarios/summary.h"
+#include "scenarios/output/summary.h"
 
 namespace CLI {
 class App;

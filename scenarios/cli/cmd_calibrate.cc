@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "models/retention_table.h"
-#include "scenarios/calibrate_model.h"
-#include "scenarios/calibrate_precision.h"
-#include "scenarios/calibrate_retention.h"
-#include "scenarios/calibrate_retrieval.h"
+#include "models/profiles/retention_table.h"
+#include "scenarios/calibrate/calibrate_model.h"
+#include "scenarios/calibrate/calibrate_precision.h"
+#include "scenarios/calibrate/calibrate_retention.h"
+#include "scenarios/calibrate/calibrate_retrieval.h"
 #include "scenarios/cli/cli.h"
 
 namespace kvtwin {
@@ -151,7 +151,7 @@ int run_precision(PrecisionArguments arguments) {
 void add_precision(CLI::App* policy, int* status) {
   CLI::App* const command = policy->add_subcommand(
       "precision",
-      "Example: kvtwin calibrate policy precision scenarios/search_tiny.textproto --bits=2.7 "
+      "Example: kvtwin calibrate policy precision scenarios/shipped/search_tiny.textproto --bits=2.7 "
       "--out=tags.textproto\n\n"
       "Stores the tokens of one tag after the other in 2 and in 4 bits, sees what attention loses, and "
       "chooses\nwhich tags keep 4 bits (TriAxialKV). The trace must say what its tokens are.");
@@ -208,19 +208,19 @@ void add_calibrate_command(CLI::App& app, int* status) {
   add_calibrate_methods_command(calibrate, status);
   CLI::App* const policy = calibrate->add_subcommand(
       "policy",
-      "Example: kvtwin calibrate policy budgets scenarios/search_tiny.textproto --ratio=0.3 "
+      "Example: kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto --ratio=0.3 "
       "--out=budgets.textproto\n\n"
       "Runs prompts of a scenario's trace through its model on the CPU engine and measures what a policy "
       "needs.");
   policy->require_subcommand(1);
   add_retention(
       policy, status, "budgets", false,
-      "Example: kvtwin calibrate policy budgets scenarios/search_tiny.textproto "
+      "Example: kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto "
       "--set=policies.scorer=snapkv --ratio=0.3 --out=budgets.textproto\n\n"
       "How much each KV head keeps when a scorer's best KV entries are kept, mean and deviation over "
       "prompts:\nwhat budget \"reserved\" sets pages aside for.");
   add_retention(policy, status, "retention", true,
-                "Example: kvtwin calibrate policy retention scenarios/search_tiny.textproto "
+                "Example: kvtwin calibrate policy retention scenarios/shipped/search_tiny.textproto "
                 "--set=policies.scorer=snapkv --ratio=0.3 --out=retention.textproto\n\n"
                 "The same, with what every prompt kept: a retention profile as kvtwin model import-profile "
                 "makes it.");

@@ -10,13 +10,13 @@
 #include <string>
 #include <utility>
 
-#include "models/catalog.h"
-#include "models/measured_device.h"
+#include "models/catalog/catalog.h"
+#include "models/cost_tables/measured_device.h"
 #include "scenarios/cli/cli.h"
 #ifdef KVTWIN_HAVE_CUDA
-#include "engine/cuda/anchor_device.h"
-#include "engine/cuda/calibrate_device.h"
-#include "engine/cuda/calibrate_formats.h"
+#include "engine/calibrate/anchor_device.h"
+#include "engine/calibrate/calibrate_device.h"
+#include "engine/calibrate/calibrate_formats.h"
 #endif
 
 namespace kvtwin {

@@ -53,7 +53,7 @@ int run_methods(MethodsArguments arguments) {
 void add_calibrate_methods_command(CLI::App* calibrate, int* status) {
   CLI::App* const command = calibrate->add_subcommand(
       "methods",
-      "Example: kvtwin calibrate methods scenarios/calibration/*.textproto "
+      "Example: kvtwin calibrate methods scenarios/suites/calibration/*.textproto "
       "--profile=models/measured/h200.textproto "
       "--keep=runs --out=models/measured/h200.textproto\n\n"
       "Runs the scenarios on this GPU and fits what each method adds to the dense engine's steps, per "

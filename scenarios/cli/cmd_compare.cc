@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/compare.h"
+#include "scenarios/output/compare.h"
 
 namespace kvtwin {
 namespace {

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/compose.h"
 #include "scenarios/evaluate/evaluate.h"
 #include "scenarios/evaluate/processes.h"
 #include "scenarios/evaluate/throughput.h"
 #include "scenarios/sweep/pool.h"
-#include "traces/make_task.h"
+#include "traces/tasks/make_task.h"
 
 namespace kvtwin {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/compose.h"
-#include "scenarios/explain.h"
-#include "scenarios/unread_fields.h"
+#include "scenarios/inspect/explain.h"
+#include "scenarios/load/unread_fields.h"
 
 namespace kvtwin {
 namespace {

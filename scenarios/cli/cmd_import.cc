@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/base/plural.h"
-#include "models/catalog.h"
-#include "models/import_vidur.h"
-#include "models/textproto.h"
+#include "models/catalog/catalog.h"
+#include "models/cost_tables/import_vidur.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/measured/measured.h"
+#include "scenarios/server_runs/measured.h"
 
 namespace kvtwin {
 namespace {
@@ -58,7 +58,7 @@ Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
 }
 
 // The folder of a profile holds one import alone: tables that an import lacks are read where they lie
-// (models/cost_tables.cc).
+// (models/cost_tables/cost_tables.cc).
 Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& profile) {
   std::error_code failed;
   std::vector<fs::path> others;

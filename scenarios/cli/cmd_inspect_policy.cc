@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "scenarios/cli/cli.h"
-#include "scenarios/inspect_policy.h"
+#include "scenarios/inspect/inspect_policy.h"
 
 namespace kvtwin {
 namespace {

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "engine/policy/registry.h"
-#include "models/catalog.h"
-#include "models/textproto.h"
+#include "engine/methods/registry.h"
+#include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/scenario.h"
-#include "scenarios/scorer_options.h"
-#include "scenarios/shipped.h"
-#include "traces/formats.h"
+#include "scenarios/load/scenario.h"
+#include "scenarios/load/scorer_options.h"
+#include "scenarios/load/shipped.h"
+#include "traces/importers/formats.h"
 #include "traces/proto/sweep.pb.h"
 
 namespace kvtwin {

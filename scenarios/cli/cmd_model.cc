@@ -8,11 +8,11 @@
 #include <string>
 
 #include "engine/base/plural.h"
-#include "models/catalog.h"
-#include "models/hf_config.h"
-#include "models/retention_table.h"
-#include "models/textproto.h"
-#include "models/weights.h"
+#include "models/catalog/catalog.h"
+#include "models/catalog/hf_config.h"
+#include "models/files/textproto.h"
+#include "models/profiles/retention_table.h"
+#include "models/weights/weights.h"
 #include "scenarios/cli/cli.h"
 
 namespace kvtwin {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/base/plural.h"
-#include "models/textproto.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/compose.h"
 #include "scenarios/plan/plan.h"
 #include "scenarios/sweep/pool.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "engine/base/plural.h"
-#include "engine/recorder_replay.h"
-#include "models/textproto.h"
+#include "engine/recorder/recorder_replay.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/results.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/results.h"
 
 namespace kvtwin {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/base/plural.h"
+#include "scenarios/app/results.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/report_inputs.h"
-#include "scenarios/results.h"
+#include "scenarios/report/report_inputs.h"
 
 namespace kvtwin {
 namespace {

@@ -10,17 +10,17 @@
 
 #include "engine/base/check.h"
 #include "engine/base/plural.h"
-#include "engine/prefix_bound.h"
-#include "engine/recorder.h"
+#include "engine/metrics/prefix_bound.h"
+#include "engine/recorder/recorder.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_values.h"
+#include "scenarios/app/head_fractions.h"
+#include "scenarios/app/results.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/progress.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_values.h"
-#include "scenarios/head_fractions.h"
-#include "scenarios/inputs.h"
-#include "scenarios/results.h"
-#include "scenarios/timeline.h"
-#include "scenarios/unread_fields.h"
+#include "scenarios/load/inputs.h"
+#include "scenarios/load/unread_fields.h"
+#include "scenarios/output/timeline.h"
 
 namespace kvtwin {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/base/plural.h"
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/shipped.h"
+#include "scenarios/load/shipped.h"
 #include "scenarios/sweep/folder.h"
 #include "scenarios/sweep/halving.h"
 #include "scenarios/sweep/index.h"

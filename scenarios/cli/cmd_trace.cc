@@ -11,10 +11,10 @@
 
 #include "engine/base/plural.h"
 #include "scenarios/cli/cli.h"
-#include "traces/cut.h"
-#include "traces/formats.h"
-#include "traces/inspect.h"
-#include "traces/writer.h"
+#include "traces/format/writer.h"
+#include "traces/importers/formats.h"
+#include "traces/inspect/cut.h"
+#include "traces/inspect/inspect.h"
 
 namespace kvtwin {
 namespace {

@@ -1,4 +1,4 @@
-// kvtwin trace synth: traces drawn from a recipe. Recipes and parameters are traces/synthesize.h's.
+// kvtwin trace synth: traces drawn from a recipe. Recipes and parameters are traces/synth/synthesize.h's.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/cmd_trace.h"
-#include "traces/synthesize.h"
-#include "traces/writer.h"
+#include "traces/format/writer.h"
+#include "traces/synth/synthesize.h"
 
 namespace kvtwin {
 namespace {

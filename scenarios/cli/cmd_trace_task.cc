@@ -1,4 +1,4 @@
-// kvtwin trace make-task: sessions with questions and the answers that are right (traces/make_task.h).
+// kvtwin trace make-task: sessions with questions and the answers that are right (traces/tasks/make_task.h).
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "engine/base/plural.h"
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/cmd_trace.h"
-#include "traces/make_task.h"
-#include "traces/writer.h"
+#include "traces/format/writer.h"
+#include "traces/tasks/make_task.h"
 
 namespace kvtwin {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/compose.h"
 #include "scenarios/validate/run_validation.h"
 
 namespace kvtwin {

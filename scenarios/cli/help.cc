@@ -7,7 +7,7 @@ namespace {
 
 constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or trace have done?
 
-  kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
+  kvtwin run     scenarios/shipped/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin sweep   SCENARIO --vary=limits.requests_max=16..256*2 --out=out/sweep   run it at many points
   kvtwin plan    SCENARIO --slo='ttft_p99<2s' --load=FIELD=LOW..HIGH --need=LOAD   which hardware and policy are enough?
@@ -16,10 +16,10 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
   kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
-  kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
-  kvtwin validate scenarios/validation/mixed.textproto --out=out/v   a real run beside its simulation
+  kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto   budgets, bits, profiles from values
+  kvtwin validate scenarios/suites/validation/mixed.textproto --out=out/v   a real run beside its simulation
   kvtwin calibrate device --out=models/measured/mine.textproto     what this GPU takes, for validate and run
-  kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
+  kvtwin inspect-policy scenarios/shipped/search_tiny.textproto      how good is what scorers keep, by budget
   kvtwin evaluate scenarios/quality/*.textproto --out=out/quality   does the kept KV still answer
   kvtwin import  vllm-result.json --out=out/real           a real server's run, for report and compare
   kvtwin list    policies | models | devices | nodes | scenarios | presets | formats
@@ -32,10 +32,10 @@ too), 4 this build or this machine has no such world.
 
 constexpr char kRun[] = R"(Run one scenario and print what happened.
 
-  kvtwin run scenarios/mooncake_conversation.textproto
-  kvtwin run scenarios/weka_h200.textproto --set=memory.host_bytes=1000000000000 --set=replay.population=64
+  kvtwin run scenarios/shipped/mooncake_conversation.textproto
+  kvtwin run scenarios/shipped/weka_h200.textproto --set=memory.host_bytes=1000000000000 --set=replay.population=64
 
-  kvtwin run scenarios/search_tiny.textproto --backend=cpu --clock=wall
+  kvtwin run scenarios/shipped/search_tiny.textproto --backend=cpu --clock=wall
 
   SCENARIO              a .textproto file (traces/proto/scenario.proto says what can be in it), or the name of a
                         shipped one (kvtwin list scenarios)
@@ -65,7 +65,7 @@ run's. Same inputs, same bytes, unless times were measured (--clock=wall).
 constexpr char kReplay[] =
     R"(Decide a recorded run again, with neither backend, and say whether the decisions are the same.
 
-  kvtwin run scenarios/coding_agents_small.textproto --record --out=out/a
+  kvtwin run scenarios/shipped/coding_agents_small.textproto --record --out=out/a
   kvtwin replay out/a
 
   RUN_DIR               the result of a run with --record
@@ -117,8 +117,8 @@ constexpr char kInspectPolicy[] =
     R"(Run prompts of a scenario's trace through its model on the CPU engine, let scorers choose what to keep, and
 compare that with what the response's own queries would have kept, and with attention over everything.
 
-  kvtwin inspect-policy scenarios/search_tiny.textproto --scorers=oracle,snapkv,random --budgets=64,256
-  kvtwin inspect-policy scenarios/search_tiny.textproto --set=cpu.checkpoint=llama --format=csv --out=hits.csv
+  kvtwin inspect-policy scenarios/shipped/search_tiny.textproto --scorers=oracle,snapkv,random --budgets=64,256
+  kvtwin inspect-policy scenarios/shipped/search_tiny.textproto --set=cpu.checkpoint=llama --format=csv --out=hits.csv
 
   SCENARIO              whose model, weights and trace are taken; its policies play no part
   --scorers=A,B         kvtwin list policies names them, with their published options (the scenario's own scorer
@@ -172,7 +172,7 @@ refused, 2 if all were.
 constexpr char kSweep[] =
     R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
-  kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.requests_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
+  kvtwin sweep scenarios/shipped/coding_agents_small.textproto --vary=limits.requests_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
 
   SCENARIO              a .textproto file; or FILE.sweep.textproto, which says all of this itself
                         (traces/proto/sweep.proto), and to which the command line adds
@@ -205,7 +205,7 @@ A point that fails is a row with its error, and runs again next time. Exit statu
 constexpr char kPlan[] =
     R"(The cheapest configuration that keeps what is promised, its margin, and what breaks first.
 
-  kvtwin plan scenarios/coding_agents_small.textproto --slo='ttft_p99<2s' --slo='tpot_p95<40ms'
+  kvtwin plan scenarios/shipped/coding_agents_small.textproto --slo='ttft_p99<2s' --slo='tpot_p95<40ms'
               --load=replay.population=1..480 --need=200 --set=replay.arrivals=fixed_population
               --set=replay.replicas=20 --vary=hardware.node=h200,h100 --vary=engines.count=1..8*2
               --set=hardware.nodes=0 --allow-roofline
@@ -232,8 +232,8 @@ Exit status 1 if no candidate holds; 2 if none was judged, because no candidate 
 constexpr char kValidate[] =
     R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
 
-  kvtwin validate scenarios/validation/mixed.textproto --out=out/validate       on a machine with the GPU
-  kvtwin validate scenarios/validation/*.textproto --recorded=tests/golden/h200   from what was recorded there
+  kvtwin validate scenarios/suites/validation/mixed.textproto --out=out/validate       on a machine with the GPU
+  kvtwin validate scenarios/suites/validation/*.textproto --recorded=tests/golden/h200   from what was recorded there
 
   SCENARIO...           scenarios; their cost.profile is what kvtwin calibrate device wrote of that GPU
   --out=DIR             run them here, keep DIR/SCENARIO/REPEAT/{log,run}.binpb and DIR/validation.json

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/cmd_import.h"
 #include "scenarios/cli/cmd_model.h"

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "scenarios/summary.h"
+#include "scenarios/output/summary.h"
 
 namespace kvtwin {
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 
 namespace kvtwin {
 

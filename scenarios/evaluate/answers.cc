@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "traces/make_task.h"
+#include "traces/tasks/make_task.h"
 
 namespace kvtwin {
 

@@ -2,9 +2,9 @@
 //
 // Decoding is forced, so that token i of an answer is sampled behind the right tokens before it: an answer
 // all of whose tokens are right is what greedy decoding gives, and one that is not, is not
-// (traces/make_task.h). The loss is the cross entropy of the right tokens in nats, that of an answer's first
-// token apart: it is sampled by the prompt's last row, which no policy that works at the prompt's end has
-// touched yet.
+// (traces/tasks/make_task.h). The loss is the cross entropy of the right tokens in nats, that of an answer's
+// first token apart: it is sampled by the prompt's last row, which no policy that works at the prompt's end
+// has touched yet.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_ANSWERS_H_
 #define KVTWIN_SCENARIOS_EVALUATE_ANSWERS_H_
@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "scenarios/compose.h"
-#include "traces/sink.h"
+#include "scenarios/app/compose.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 

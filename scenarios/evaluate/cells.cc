@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "engine/metrics.h"
-#include "engine/metrics_summary.h"
-#include "scenarios/compose_values.h"
+#include "engine/metrics/metrics.h"
+#include "engine/metrics/metrics_summary.h"
+#include "scenarios/app/compose_values.h"
 #include "scenarios/evaluate/kv_bytes.h"
-#include "traces/formats.h"
-#include "traces/make_task.h"
-#include "traces/writer.h"
+#include "traces/format/writer.h"
+#include "traces/importers/formats.h"
+#include "traces/tasks/make_task.h"
 
 namespace kvtwin {
 namespace {

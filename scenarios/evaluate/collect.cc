@@ -8,8 +8,8 @@
 #include <string_view>
 #include <tuple>
 
-#include "models/textproto.h"
-#include "reports/csv_records.h"
+#include "models/files/textproto.h"
+#include "reports/page/csv_records.h"
 
 namespace kvtwin {
 namespace {

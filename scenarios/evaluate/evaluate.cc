@@ -4,12 +4,12 @@
 
 #include <filesystem>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/results.h"
 #include "scenarios/evaluate/cells.h"
 #include "scenarios/evaluate/collect.h"
-#include "scenarios/inputs.h"
-#include "scenarios/results.h"
-#include "scenarios/unread_fields.h"
+#include "scenarios/load/inputs.h"
+#include "scenarios/load/unread_fields.h"
 
 namespace kvtwin {
 namespace {

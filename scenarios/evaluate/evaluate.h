@@ -1,6 +1,6 @@
 // evaluate(): policy sets x budgets x tasks, computed on real values: does the kept KV still answer?
 //
-// A cell is one scenario with one budget on one task. Its trace is made here (traces/make_task.h, split
+// A cell is one scenario with one budget on one task. Its trace is made here (traces/tasks/make_task.h, split
 // test), it runs in the first of the request's backends that computes its policy set, and every step is said
 // to take one millisecond: so the numbers of backend cpu depend on neither the machine nor SimGrid, and cells
 // can run in any order and process. A cell that is done is a file, named and fingerprinted by all it depends
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "scenarios/evaluate/answers.h"
-#include "scenarios/scenario.h"
-#include "scenarios/summary.h"
+#include "scenarios/load/scenario.h"
+#include "scenarios/output/summary.h"
 
 namespace kvtwin {
 

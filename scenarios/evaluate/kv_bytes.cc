@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "scenarios/compose_parts.h"
-#include "scenarios/formats.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/formats.h"
 
 namespace kvtwin {
 namespace {

@@ -3,8 +3,8 @@
 #ifndef KVTWIN_SCENARIOS_EVALUATE_KV_BYTES_H_
 #define KVTWIN_SCENARIOS_EVALUATE_KV_BYTES_H_
 
-#include "engine/metrics_summary.h"
-#include "scenarios/compose.h"
+#include "engine/metrics/metrics_summary.h"
+#include "scenarios/app/compose.h"
 
 namespace kvtwin {
 

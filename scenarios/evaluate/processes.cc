@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 #include "scenarios/evaluate/cells.h"
 #include "scenarios/sweep/pool.h"
 

@@ -8,8 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "scenarios/csv_cell.h"
 #include "scenarios/evaluate/evaluate.h"
+#include "scenarios/output/csv_cell.h"
 
 namespace kvtwin {
 namespace {

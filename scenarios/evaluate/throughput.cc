@@ -10,13 +10,13 @@
 #include <map>
 #include <utility>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/results.h"
 #include "scenarios/evaluate/cells.h"
-#include "scenarios/inputs.h"
-#include "scenarios/results.h"
-#include "scenarios/shipped.h"
+#include "scenarios/load/inputs.h"
+#include "scenarios/load/shipped.h"
 #include "scenarios/sweep/pool.h"
-#include "traces/formats.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 namespace {

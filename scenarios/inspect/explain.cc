@@ -1,4 +1,4 @@
-#include "scenarios/explain.h"
+#include "scenarios/inspect/explain.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 #include "engine/base/plural.h"
-#include "scenarios/compose_outcomes.h"
-#include "scenarios/compose_retrieving.h"
-#include "sim/step_clock.h"
+#include "scenarios/app/compose_outcomes.h"
+#include "scenarios/app/compose_retrieving.h"
+#include "sim/clock/step_clock.h"
 #endif
 
 namespace kvtwin {

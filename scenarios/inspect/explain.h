@@ -2,16 +2,16 @@
 // could take longer without anybody noticing. Prices are those of the simulated backend, whatever backend the
 // scenario names: nothing is computed.
 
-#ifndef KVTWIN_SCENARIOS_EXPLAIN_H_
-#define KVTWIN_SCENARIOS_EXPLAIN_H_
+#ifndef KVTWIN_SCENARIOS_INSPECT_EXPLAIN_H_
+#define KVTWIN_SCENARIOS_INSPECT_EXPLAIN_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/step_graph_slack.h"
-#include "scenarios/compose.h"
-#include "scenarios/summary.h"
+#include "engine/steps/step_graph_slack.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/output/summary.h"
 
 namespace kvtwin {
 
@@ -55,4 +55,4 @@ std::string explained_text(const ExplainedStep& step, const std::string& title, 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_EXPLAIN_H_
+#endif  // KVTWIN_SCENARIOS_INSPECT_EXPLAIN_H_

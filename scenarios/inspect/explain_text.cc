@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "scenarios/explain.h"
+#include "scenarios/inspect/explain.h"
 
 namespace kvtwin {
 namespace {

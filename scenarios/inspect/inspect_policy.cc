@@ -1,4 +1,4 @@
-#include "scenarios/inspect_policy.h"
+#include "scenarios/inspect/inspect_policy.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/keep_metrics.h"
-#include "kernels/select.h"
-#include "models/textproto.h"
-#include "scenarios/scorer_options.h"
+#include "kernels/scoring/keep_metrics.h"
+#include "kernels/select/select.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

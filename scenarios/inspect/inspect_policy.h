@@ -1,14 +1,14 @@
 // How good is what a scorer keeps? Beside the response's own queries, which choose knowing what is to come
 // (METHODS 5.3), and beside attention over everything.
 
-#ifndef KVTWIN_SCENARIOS_INSPECT_POLICY_H_
-#define KVTWIN_SCENARIOS_INSPECT_POLICY_H_
+#ifndef KVTWIN_SCENARIOS_INSPECT_INSPECT_POLICY_H_
+#define KVTWIN_SCENARIOS_INSPECT_INSPECT_POLICY_H_
 
 #include <string>
 #include <vector>
 
-#include "scenarios/calibrate_model.h"
-#include "scenarios/summary.h"
+#include "scenarios/calibrate/calibrate_model.h"
+#include "scenarios/output/summary.h"
 
 namespace kvtwin {
 
@@ -49,4 +49,4 @@ std::string inspect_text(const std::vector<InspectRow>& rows, OutputFormat forma
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_INSPECT_POLICY_H_
+#endif  // KVTWIN_SCENARIOS_INSPECT_INSPECT_POLICY_H_

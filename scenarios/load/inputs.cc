@@ -1,4 +1,4 @@
-#include "scenarios/inputs.h"
+#include "scenarios/load/inputs.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include "engine/base/prng.h"
 #include "engine/base/regular_file.h"
-#include "models/catalog.h"
+#include "models/catalog/catalog.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;

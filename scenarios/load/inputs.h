@@ -1,8 +1,8 @@
 // The fingerprint of all that a run depends on: it names the run's directory, so a repeated run finds
 // its own result, and two that differ in anything never share one.
 
-#ifndef KVTWIN_SCENARIOS_INPUTS_H_
-#define KVTWIN_SCENARIOS_INPUTS_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_INPUTS_H_
+#define KVTWIN_SCENARIOS_LOAD_INPUTS_H_
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "engine/base/result.h"
-#include "scenarios/scenario.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 
@@ -36,4 +36,4 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_INPUTS_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_INPUTS_H_

@@ -1,7 +1,7 @@
 // The names that scenarios use for choices of our own, each beside its value: one table per choice.
 
-#ifndef KVTWIN_SCENARIOS_NAMES_H_
-#define KVTWIN_SCENARIOS_NAMES_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_NAMES_H_
+#define KVTWIN_SCENARIOS_LOAD_NAMES_H_
 
 #include <array>
 #include <string>
@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "engine/policy/config.h"
-#include "engine/policy/router.h"
-#include "traces/formats.h"
-#include "traces/replay_options.h"
+#include "engine/methods/config.h"
+#include "engine/router/router.h"
+#include "traces/importers/formats.h"
+#include "traces/replay/replay_options.h"
 
 namespace kvtwin {
 
@@ -83,4 +83,4 @@ inline constexpr NameTable<PrefixSharing, 3> kSharings{{{{"none", PrefixSharing:
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_NAMES_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_NAMES_H_

@@ -1,4 +1,4 @@
-#include "scenarios/retrieval_options.h"
+#include "scenarios/load/retrieval_options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "scenarios/names.h"
+#include "scenarios/load/names.h"
 
 namespace kvtwin {
 namespace {

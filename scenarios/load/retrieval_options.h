@@ -1,15 +1,15 @@
 // In-step retrieval in a scenario: its options' defaults, checks, and what they become for the policy and for
 // the simulated backend's prices and behaviour.
 
-#ifndef KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
-#define KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_RETRIEVAL_OPTIONS_H_
+#define KVTWIN_SCENARIOS_LOAD_RETRIEVAL_OPTIONS_H_
 
 #include <functional>
 #include <string>
 
-#include "engine/policy/retrieval_spec.h"
-#include "models/llm.h"
-#include "models/retrieval_cost.h"
+#include "engine/methods/retrieval_spec.h"
+#include "models/catalog/llm.h"
+#include "models/cost/retrieval_cost.h"
 #include "traces/proto/scenario.pb.h"
 
 namespace kvtwin {
@@ -35,4 +35,4 @@ uint64_t ratio_q32(double value);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_RETRIEVAL_OPTIONS_H_

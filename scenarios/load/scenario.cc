@@ -1,4 +1,4 @@
-#include "scenarios/scenario.h"
+#include "scenarios/load/scenario.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
@@ -11,12 +11,12 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "models/catalog.h"
-#include "models/textproto.h"
-#include "scenarios/retrieval_options.h"
-#include "scenarios/scorer_options.h"
-#include "scenarios/shipped.h"
-#include "traces/formats.h"
+#include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/retrieval_options.h"
+#include "scenarios/load/scorer_options.h"
+#include "scenarios/load/shipped.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 namespace {

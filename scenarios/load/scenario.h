@@ -3,8 +3,8 @@
 //
 // Order of precedence, weakest first: defaults, the preset, the file, --set and --seed.
 
-#ifndef KVTWIN_SCENARIOS_SCENARIO_H_
-#define KVTWIN_SCENARIOS_SCENARIO_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_SCENARIO_H_
+#define KVTWIN_SCENARIOS_LOAD_SCENARIO_H_
 
 #include <map>
 #include <string>
@@ -57,4 +57,4 @@ std::vector<std::string> preset_names();
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_SCENARIO_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_SCENARIO_H_

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <filesystem>
 
-#include "models/catalog.h"
-#include "models/textproto.h"
-#include "scenarios/names.h"
-#include "scenarios/retrieval_options.h"
-#include "scenarios/scenario.h"
-#include "scenarios/scorer_options.h"
+#include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/names.h"
+#include "scenarios/load/retrieval_options.h"
+#include "scenarios/load/scenario.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {

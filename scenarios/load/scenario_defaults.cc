@@ -3,7 +3,7 @@
 #include <google/protobuf/text_format.h>
 
 #include "engine/base/check.h"
-#include "scenarios/scenario.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 namespace {

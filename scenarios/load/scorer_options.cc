@@ -1,4 +1,4 @@
-#include "scenarios/scorer_options.h"
+#include "scenarios/load/scorer_options.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/message.h>
@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "engine/policy/axis_factories.h"
-#include "models/textproto.h"
-#include "scenarios/names.h"
+#include "engine/methods/axis_factories.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/names.h"
 
 namespace kvtwin {
 namespace {

@@ -1,11 +1,11 @@
 // What a scenario says about its scorer, for both halves: integers for the policy, values for the kernels.
 
-#ifndef KVTWIN_SCENARIOS_SCORER_OPTIONS_H_
-#define KVTWIN_SCENARIOS_SCORER_OPTIONS_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_SCORER_OPTIONS_H_
+#define KVTWIN_SCENARIOS_LOAD_SCORER_OPTIONS_H_
 
-#include "engine/policy/scorer_spec.h"
-#include "kernels/score.h"
-#include "scenarios/scenario.h"
+#include "engine/methods/scorer_spec.h"
+#include "kernels/scoring/score.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 
@@ -24,4 +24,4 @@ kernels::ScoreSpec score_spec(const v1::Scenario& values);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_SCORER_OPTIONS_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_SCORER_OPTIONS_H_

@@ -1,12 +1,12 @@
-#include "scenarios/shipped.h"
+#include "scenarios/load/shipped.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "models/data_folder.h"
-#include "models/textproto.h"
+#include "models/files/data_folder.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;

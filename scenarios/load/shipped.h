@@ -1,7 +1,7 @@
 // The scenarios that kvtwin came with, which commands take by name.
 
-#ifndef KVTWIN_SCENARIOS_SHIPPED_H_
-#define KVTWIN_SCENARIOS_SHIPPED_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_SHIPPED_H_
+#define KVTWIN_SCENARIOS_LOAD_SHIPPED_H_
 
 #include <string>
 #include <vector>
@@ -22,4 +22,4 @@ Result<std::string> find_scenario(const std::string& given);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_SHIPPED_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_SHIPPED_H_

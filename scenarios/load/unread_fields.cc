@@ -1,4 +1,4 @@
-#include "scenarios/unread_fields.h"
+#include "scenarios/load/unread_fields.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "scenarios/names.h"
+#include "scenarios/load/names.h"
 
 namespace kvtwin {
 namespace {

@@ -5,15 +5,15 @@
 // Only what the command line sets is refused. A scenario file may hold settings of several modes, so that one
 // --set chooses among them.
 
-#ifndef KVTWIN_SCENARIOS_UNREAD_FIELDS_H_
-#define KVTWIN_SCENARIOS_UNREAD_FIELDS_H_
+#ifndef KVTWIN_SCENARIOS_LOAD_UNREAD_FIELDS_H_
+#define KVTWIN_SCENARIOS_LOAD_UNREAD_FIELDS_H_
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "scenarios/scenario.h"
-#include "traces/replay.h"
+#include "scenarios/load/scenario.h"
+#include "traces/replay/replay.h"
 
 namespace kvtwin {
 
@@ -29,4 +29,4 @@ Errors unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vecto
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_UNREAD_FIELDS_H_
+#endif  // KVTWIN_SCENARIOS_LOAD_UNREAD_FIELDS_H_

@@ -1,4 +1,4 @@
-#include "scenarios/compare.h"
+#include "scenarios/output/compare.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace {

@@ -4,8 +4,8 @@
 // arrival), TPOT = (last_token_ts - first_token_ts) / (output_toks - 1), latency = last_token_ts -
 // queued_ts. Percentiles interpolate between neighbours as numpy does: rank (n - 1) p / 100.
 
-#ifndef KVTWIN_SCENARIOS_COMPARE_H_
-#define KVTWIN_SCENARIOS_COMPARE_H_
+#ifndef KVTWIN_SCENARIOS_OUTPUT_COMPARE_H_
+#define KVTWIN_SCENARIOS_OUTPUT_COMPARE_H_
 
 #include <array>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "scenarios/summary.h"
+#include "scenarios/output/summary.h"
 
 namespace kvtwin {
 
@@ -56,4 +56,4 @@ Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_COMPARE_H_
+#endif  // KVTWIN_SCENARIOS_OUTPUT_COMPARE_H_

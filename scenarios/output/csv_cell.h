@@ -1,7 +1,7 @@
 // A value as a cell of CSV (RFC 4180): quoted where it must be.
 
-#ifndef KVTWIN_SCENARIOS_CSV_CELL_H_
-#define KVTWIN_SCENARIOS_CSV_CELL_H_
+#ifndef KVTWIN_SCENARIOS_OUTPUT_CSV_CELL_H_
+#define KVTWIN_SCENARIOS_OUTPUT_CSV_CELL_H_
 
 #include <string>
 #include <string_view>
@@ -18,4 +18,4 @@ inline std::string csv_cell(std::string_view text) {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_CSV_CELL_H_
+#endif  // KVTWIN_SCENARIOS_OUTPUT_CSV_CELL_H_

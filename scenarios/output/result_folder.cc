@@ -1,4 +1,4 @@
-#include "scenarios/result_folder.h"
+#include "scenarios/output/result_folder.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;

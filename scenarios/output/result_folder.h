@@ -1,7 +1,7 @@
 // The folder that a run's result is in: how it is replaced as a whole, and read.
 
-#ifndef KVTWIN_SCENARIOS_RESULT_FOLDER_H_
-#define KVTWIN_SCENARIOS_RESULT_FOLDER_H_
+#ifndef KVTWIN_SCENARIOS_OUTPUT_RESULT_FOLDER_H_
+#define KVTWIN_SCENARIOS_OUTPUT_RESULT_FOLDER_H_
 
 #include <cstdint>
 #include <string>
@@ -39,4 +39,4 @@ Result<v1::RunResult> read_result(const std::string& dir);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_RESULT_FOLDER_H_
+#endif  // KVTWIN_SCENARIOS_OUTPUT_RESULT_FOLDER_H_

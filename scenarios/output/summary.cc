@@ -1,4 +1,4 @@
-#include "scenarios/summary.h"
+#include "scenarios/output/summary.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // A run's result as text: the canonical table, or flat records for programs.
 
-#ifndef KVTWIN_SCENARIOS_SUMMARY_H_
-#define KVTWIN_SCENARIOS_SUMMARY_H_
+#ifndef KVTWIN_SCENARIOS_OUTPUT_SUMMARY_H_
+#define KVTWIN_SCENARIOS_OUTPUT_SUMMARY_H_
 
 #include <cstdint>
 #include <optional>
@@ -27,4 +27,4 @@ std::string grouped(uint64_t value);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_SUMMARY_H_
+#endif  // KVTWIN_SCENARIOS_OUTPUT_SUMMARY_H_

@@ -1,4 +1,4 @@
-#include "scenarios/timeline.h"
+#include "scenarios/output/timeline.h"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 // JSON (trace events, which chrome://tracing and ui.perfetto.dev open; the report draws them) and as
 // Perfetto's own protocol buffers.
 
-#ifndef KVTWIN_SCENARIOS_TIMELINE_H_
-#define KVTWIN_SCENARIOS_TIMELINE_H_
+#ifndef KVTWIN_SCENARIOS_OUTPUT_TIMELINE_H_
+#define KVTWIN_SCENARIOS_OUTPUT_TIMELINE_H_
 
 #include <array>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 
 namespace kvtwin {
 
@@ -103,4 +103,4 @@ class Timeline : public Observer {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_TIMELINE_H_
+#endif  // KVTWIN_SCENARIOS_OUTPUT_TIMELINE_H_

@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-#include "scenarios/timeline.h"
+#include "scenarios/output/timeline.h"
 
 namespace kvtwin {
 namespace {

@@ -2,7 +2,7 @@
 //
 // Field numbers are those of protos/perfetto/trace/ in github.com/google/perfetto (trace.proto,
 // trace_packet.proto, track_event/*.proto): what they request stable public API.
-// tests/scenarios/perfetto_test.cc reads the file with a schema of its own.
+// tests/unit/scenarios/perfetto_test.cc reads the file with a schema of its own.
 
 #include <fmt/format.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "scenarios/timeline.h"
+#include "scenarios/output/timeline.h"
 
 namespace kvtwin {
 namespace {

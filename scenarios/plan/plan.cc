@@ -10,8 +10,8 @@
 #include <sstream>
 #include <tuple>
 
-#include "scenarios/compose.h"
-#include "scenarios/results.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/results.h"
 
 namespace kvtwin {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "models/csv.h"
+#include "models/files/csv.h"
 #include "scenarios/plan/plan.h"
 
 namespace kvtwin {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace {

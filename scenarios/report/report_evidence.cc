@@ -1,4 +1,4 @@
-#include "scenarios/report_evidence.h"
+#include "scenarios/report/report_evidence.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/textproto.h"
-#include "reports/csv_records.h"
+#include "models/files/textproto.h"
+#include "reports/page/csv_records.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;

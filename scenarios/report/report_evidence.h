@@ -1,12 +1,12 @@
 // What other commands found out about how good something is, as a report draws it.
 
-#ifndef KVTWIN_SCENARIOS_REPORT_EVIDENCE_H_
-#define KVTWIN_SCENARIOS_REPORT_EVIDENCE_H_
+#ifndef KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_
+#define KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_
 
 #include <string>
 
 #include "engine/base/result.h"
-#include "reports/report.h"
+#include "reports/page/report.h"
 
 namespace kvtwin {
 
@@ -23,4 +23,4 @@ Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind)
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_REPORT_EVIDENCE_H_
+#endif  // KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_

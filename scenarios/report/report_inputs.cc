@@ -1,4 +1,4 @@
-#include "scenarios/report_inputs.h"
+#include "scenarios/report/report_inputs.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "models/textproto.h"
-#include "scenarios/report_evidence.h"
-#include "scenarios/results.h"
-#include "scenarios/summary.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/results.h"
+#include "scenarios/output/summary.h"
+#include "scenarios/report/report_evidence.h"
 #ifdef KVTWIN_HAVE_SQLITE
 #include "scenarios/sweep/index.h"
 #endif

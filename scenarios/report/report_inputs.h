@@ -1,13 +1,13 @@
 // What a report is made of, read from the folders of runs and sweeps.
 
-#ifndef KVTWIN_SCENARIOS_REPORT_INPUTS_H_
-#define KVTWIN_SCENARIOS_REPORT_INPUTS_H_
+#ifndef KVTWIN_SCENARIOS_REPORT_REPORT_INPUTS_H_
+#define KVTWIN_SCENARIOS_REPORT_REPORT_INPUTS_H_
 
 #include <string>
 #include <vector>
 
 #include "engine/base/result.h"
-#include "reports/report.h"
+#include "reports/page/report.h"
 
 namespace kvtwin {
 
@@ -16,4 +16,4 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_REPORT_INPUTS_H_
+#endif  // KVTWIN_SCENARIOS_REPORT_REPORT_INPUTS_H_

@@ -1,4 +1,4 @@
-#include "scenarios/measured/measured.h"
+#include "scenarios/server_runs/measured.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "engine/metrics_summary.h"
-#include "scenarios/csv_cell.h"
+#include "engine/metrics/metrics_summary.h"
+#include "scenarios/output/csv_cell.h"
 
 namespace kvtwin {
 namespace {

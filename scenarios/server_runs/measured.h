@@ -15,8 +15,8 @@
 // Sources: vllm/benchmarks/serve.py, sglang/bench_serving.py, AIPerf's "Working with profile export files",
 // vLLM's docs/design/metrics.md.
 
-#ifndef KVTWIN_SCENARIOS_MEASURED_MEASURED_H_
-#define KVTWIN_SCENARIOS_MEASURED_MEASURED_H_
+#ifndef KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_
+#define KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_
 
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "scenarios/results.h"
+#include "scenarios/app/results.h"
 
 namespace kvtwin {
 
@@ -63,4 +63,4 @@ std::vector<RunFile> measured_files(MeasuredRun run);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_SCENARIOS_MEASURED_MEASURED_H_
+#endif  // KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "scenarios/measured/measured.h"
+#include "scenarios/server_runs/measured.h"
 
 namespace kvtwin {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "scenarios/measured/measured.h"
+#include "scenarios/server_runs/measured.h"
 
 namespace kvtwin {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "scenarios/measured/measured.h"
+#include "scenarios/server_runs/measured.h"
 
 namespace kvtwin {
 namespace {

@@ -7,11 +7,11 @@ figure() {
 }
 # number VALUE DIGITS [FACTOR]
 number() { awk -v a="$1" -v d="${2:-2}" -v f="${3:-1}" 'BEGIN { printf "%.*f", d, a * f }'; }
-# quality POLICY BUDGET: points of right answers below full KV in the last evaluation (reports/quality), a mean over the
+# quality POLICY BUDGET: points of right answers below full KV in the last evaluation (reports/evidence/quality), a mean over the
 # tasks that both were asked; "-" where nobody asked.
 quality() {
   local table
-  table=$(ls "$here"/../../reports/quality/*.csv | tail -1)
+  table=$(ls "$here"/../../reports/evidence/quality/*.csv | tail -1)
   awk -F, -v policy="$1" -v budget="$2" '
     NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next }
     $at["accuracy"] == "" { next }

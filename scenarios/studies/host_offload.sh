@@ -33,7 +33,7 @@ for think in 1 10 60; do
   for generation in none gen3 gen4 gen5 gen6; do
     if [[ $generation == none ]]; then tier=(memory.host_bytes=0 "hardware.node=$work/gen5.textproto")
     else tier=(memory.host_bytes=500000000000 "hardware.node=$work/$generation.textproto"); fi
-    json=$(run "$here/../weka_h200.textproto" "${common[@]}" "${tier[@]}" "replay.think_cap_s=$think")
+    json=$(run "$here/../shipped/weka_h200.textproto" "${common[@]}" "${tier[@]}" "replay.think_cap_s=$think")
     if [[ $json == refused:* ]]; then printf '| %s | %s | %s |\n' "$think" "$generation" "$json"; continue; fi
     served=$(figure session_served_mean_ms "$json")
     [[ $generation == none ]] && base=$served

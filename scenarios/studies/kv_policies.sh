@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Study a: which KV policy serves Claude-Code-like agents best on one H200, if all have the same bytes for KV? And at
-# equal quality, as far as issue F's small model was asked (reports/quality)?
+# equal quality, as far as issue F's small model was asked (reports/evidence/quality)?
 # Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
 #   scenarios/studies/kv_policies.sh build/dev/bin/kvtwin [SESSIONS [POPULATION]]
@@ -53,7 +53,7 @@ tier=(memory.host_bytes=500000000000 hardware.node=h200-x8 hardware.gpus=1)
   row "fp8" "$(quality fp8 0)" fp8
   row "int4" "$(quality int4 0)" int4
   row "KIVI int2" "$(quality kivi 0)" kivi
-  row "TriAxialKV" "-" triaxial  # where it was evaluated its map gave all tags 4 bits (reports/quality)
+  row "TriAxialKV" "-" triaxial  # where it was evaluated its map gave all tags 4 bits (reports/evidence/quality)
   row "all KV, bf16, 500 GB of host tier" 0 dense "${tier[@]}" policies.placement=host
   row "Quest, 4,096 tokens read" "$(quality quest 128) (128 of 370 read)" quest policies.retrieval_options.budget_tokens=4096
   row "FreeKV, 4,096 tokens read" "$(quality freekv 128) (128 of 370 read)" freekv policies.retrieval_options.budget_tokens=4096 "${tier[@]}"
@@ -65,7 +65,7 @@ tier=(memory.host_bytes=500000000000 hardware.node=h200-x8 hardware.gpus=1)
   row "StreamingLLM, 4,096 tokens" "$(quality streaming_llm 128) (128 of 370 kept)" streaming_llm policies.budget_options.kv_entries=4096
 } | tee "$work/rows"
 printf '\nWithout a prefix cache every turn computes its whole context again, and an agent'"'"'s next prompt is its last one and a little more.\n'
-printf 'Answers lost: of a model of 6 layers that was trained for such questions, at the share of KV nearest to the row'"'"'s (reports/quality);\nno figure for Llama-3.1-8B, and none for contexts of this length.\n'
+printf 'Answers lost: of a model of 6 layers that was trained for such questions, at the share of KV nearest to the row'"'"'s (reports/evidence/quality);\nno figure for Llama-3.1-8B, and none for contexts of this length.\n'
 # At equal quality: who loses at most a point there. Fields of a row: name 2, seconds served 4, points 11.
 awk -F' *[|] *' '
   $11 !~ /^[0-9]+/ { unknown = unknown (unknown == "" ? "" : "; ") $2; next }

@@ -20,7 +20,7 @@ plan() {  # TITLE VARY...
   shift
   for vary in "$@"; do words+=("--vary=$vary"); done
   printf '\n### %s\n\n```\n' "$title"
-  "$kvtwin" plan "$here/../coding_agents_small.textproto" --slo='ttft_p95<5s' --slo='tpot_p95<40ms' \
+  "$kvtwin" plan "$here/../shipped/coding_agents_small.textproto" --slo='ttft_p95<5s' --slo='tpot_p95<40ms' \
     --load="replay.population=$((agents / 50))..$((agents * 2))" "--need=$agents" --allow-roofline --quiet --seeds=2 \
     --out="$work/plan" "--set=trace.path=$work/agents.kvtrace" --set=replay.arrivals=fixed_population \
     --set=replay.mode=closed_loop --set=replay.think_cap_s=600 --set=hardware.nodes=0 \

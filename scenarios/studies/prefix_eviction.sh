@@ -37,7 +37,7 @@ start() {  # FILE SET...
   local file=$work/$1
   shift
   while (($(jobs -rp | wc -l) >= 2)); do wait -n; done
-  run "$here/../weka_h200.textproto" "${common[@]}" "$@" > "$file" &
+  run "$here/../shipped/weka_h200.textproto" "${common[@]}" "$@" > "$file" &
 }
 start endless memory.gpu_pages=4000000
 for gib in $sizes; do

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "models/textproto.h"
-#include "scenarios/inputs.h"
-#include "scenarios/result_folder.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/inputs.h"
+#include "scenarios/output/result_folder.h"
 #include "traces/proto/sweep.pb.h"
 
 namespace kvtwin {

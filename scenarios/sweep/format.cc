@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "scenarios/csv_cell.h"
+#include "scenarios/output/csv_cell.h"
 #include "scenarios/sweep/sweep.h"
 
 namespace kvtwin {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "scenarios/results.h"
+#include "scenarios/app/results.h"
 
 namespace kvtwin {
 namespace {

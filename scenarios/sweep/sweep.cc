@@ -13,11 +13,11 @@
 #include <optional>
 #include <sstream>
 
-#include "scenarios/inputs.h"
-#include "scenarios/results.h"
-#include "scenarios/scenario.h"
+#include "scenarios/app/results.h"
+#include "scenarios/load/inputs.h"
+#include "scenarios/load/scenario.h"
+#include "scenarios/load/unread_fields.h"
 #include "scenarios/sweep/pool.h"
-#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;

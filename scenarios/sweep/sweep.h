@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "scenarios/summary.h"
+#include "scenarios/output/summary.h"
 #include "scenarios/sweep/axis.h"
 #include "scenarios/sweep/points.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/recorder_log.h"
+#include "engine/recorder/recorder_log.h"
 
 namespace kvtwin {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/recorder_outcomes.h"
-#include "engine/recorder_replay.h"
+#include "engine/recorder/recorder_outcomes.h"
+#include "engine/recorder/recorder_replay.h"
 
 namespace kvtwin {
 namespace {

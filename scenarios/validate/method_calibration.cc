@@ -7,11 +7,11 @@
 #include <map>
 #include <utility>
 
-#include "engine/recorder_replay.h"
-#include "models/textproto.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_retrieving.h"
-#include "scenarios/results.h"
+#include "engine/recorder/recorder_replay.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_retrieving.h"
+#include "scenarios/app/results.h"
 #include "scenarios/validate/method_fit.h"
 #include "scenarios/validate/open_loop.h"
 #include "scenarios/validate/recordings.h"

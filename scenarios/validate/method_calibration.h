@@ -1,6 +1,6 @@
-// What methods add to steps of the engine on this machine: scenarios/calibration is run for real, and prices
-// are fitted to its steps (method_fit.h). Its traces share no length, batch or mixture with
-// scenarios/validation.
+// What methods add to steps of the engine on this machine: scenarios/suites/calibration is run for real, and
+// prices are fitted to its steps (method_fit.h). Its traces share no length, batch or mixture with
+// scenarios/suites/validation.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_
 #define KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 

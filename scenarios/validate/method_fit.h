@@ -1,4 +1,5 @@
-// What a method adds to steps, from steps of real runs: prices of MethodTerms (models/method_cost.h).
+// What a method adds to steps, from steps of real runs: prices of MethodTerms
+// (models/cost_tables/method_cost.h).
 //
 // Least absolute relative errors, by reweighted least squares; no price is below zero, because no operation
 // takes less than no time. Pages that are recalled behind attention overlap with steps, so no sum holds:
@@ -9,7 +10,7 @@
 
 #include <vector>
 
-#include "models/method_cost.h"
+#include "models/cost_tables/method_cost.h"
 
 namespace kvtwin {
 

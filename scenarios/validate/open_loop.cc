@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sim/step_shape.h"
+#include "sim/clock/step_shape.h"
 
 namespace kvtwin {
 namespace {

@@ -1,10 +1,10 @@
 // OpenLoop prices every step and every copy of a recorded run and puts what it took beside it: the error of
 // the cost model alone, without what it would do to later decisions.
 //
-// It watches a replay (engine/recorder_replay.h), which launches what was launched then. A step took from the
-// end of the one before, or from its launch if that came later, to its own end; a copy likewise, from the end
-// of the one before in its direction. Steps that recall pages themselves are priced through their graph, with
-// the recalls that were recorded, from where the step before really ended.
+// It watches a replay (engine/recorder/recorder_replay.h), which launches what was launched then. A step took
+// from the end of the one before, or from its launch if that came later, to its own end; a copy likewise,
+// from the end of the one before in its direction. Steps that recall pages themselves are priced through
+// their graph, with the recalls that were recorded, from where the step before really ended.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
 #define KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
@@ -15,13 +15,13 @@
 #include <memory>
 #include <vector>
 
-#include "engine/recorder_log.h"
-#include "engine/recorder_outcomes.h"
-#include "models/cost_model.h"
-#include "models/graph_shapes.h"
-#include "models/method_cost.h"
-#include "models/recent_load.h"
-#include "sim/graph_pricer.h"
+#include "engine/recorder/recorder_log.h"
+#include "engine/recorder/recorder_outcomes.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost/recent_load.h"
+#include "models/cost_tables/method_cost.h"
+#include "sim/clock/graph_pricer.h"
 
 namespace kvtwin {
 

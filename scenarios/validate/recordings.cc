@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "engine/base/plural.h"
-#include "models/textproto.h"
-#include "scenarios/results.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/results.h"
+#include "scenarios/load/unread_fields.h"
 #include "scenarios/sweep/pool.h"
-#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace {

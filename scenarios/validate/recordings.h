@@ -1,5 +1,6 @@
-// Recordings of real runs: DIR/SCENARIO/REPEAT/ with log.binpb (engine/recorder.h), run.binpb (the result)
-// and, where steps recall pages themselves, outcomes.binpb (engine/recorder_outcomes.h: what values decided).
+// Recordings of real runs: DIR/SCENARIO/REPEAT/ with log.binpb (engine/recorder/recorder.h), run.binpb (the
+// result) and, where steps recall pages themselves, outcomes.binpb (engine/recorder/recorder_outcomes.h: what
+// values decided).
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_
 #define KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_
@@ -9,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "scenarios/scenario.h"
+#include "scenarios/load/scenario.h"
 #include "scenarios/validate/validation.h"
 
 namespace kvtwin {

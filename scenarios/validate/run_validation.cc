@@ -7,13 +7,13 @@
 #include <numeric>
 #include <utility>
 
-#include "engine/recorder_replay.h"
-#include "models/textproto.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_parts.h"
-#include "scenarios/compose_retrieving.h"
-#include "scenarios/result_folder.h"
-#include "scenarios/results.h"
+#include "engine/recorder/recorder_replay.h"
+#include "models/files/textproto.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_retrieving.h"
+#include "scenarios/app/results.h"
+#include "scenarios/output/result_folder.h"
 #include "scenarios/validate/divergence.h"
 #include "scenarios/validate/forced_outcomes.h"
 #include "scenarios/validate/recordings.h"

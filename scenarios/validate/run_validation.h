@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "scenarios/compose_retrieving.h"
+#include "scenarios/app/compose_retrieving.h"
 #include "scenarios/validate/validation.h"
 
 namespace kvtwin {

@@ -4,8 +4,8 @@
 #include <array>
 #include <optional>
 
-#include "models/graph_shapes.h"
-#include "models/served_time.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost_tables/served_time.h"
 
 namespace kvtwin {
 namespace {

@@ -1,12 +1,12 @@
 // What steps of the dense engine take as they are served, learnt from a calibration scenario in which nothing
-// is dropped or chosen (models/served_time.h).
+// is dropped or chosen (models/cost_tables/served_time.h).
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_SERVED_FIT_H_
 #define KVTWIN_SCENARIOS_VALIDATE_SERVED_FIT_H_
 
 #include <vector>
 
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 #include "scenarios/validate/open_loop.h"
 
 namespace kvtwin {

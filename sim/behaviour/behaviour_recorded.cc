@@ -1,4 +1,4 @@
-#include "sim/behaviour_recorded.h"
+#include "sim/behaviour/behaviour_recorded.h"
 
 #include <algorithm>
 

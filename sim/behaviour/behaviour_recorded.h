@@ -1,18 +1,18 @@
-// RecordedSource answers as another run's outcomes were (engine/recorder_outcomes.h): what its values
-// decided, or what a model of them drew.
+// RecordedSource answers as another run's outcomes were (engine/recorder/recorder_outcomes.h): what its
+// values decided, or what a model of them drew.
 //
 // Recalls are taken where the step is the very same one (number and entries); what a compression keeps, where
 // the same request (RequestKey) comes to the same place on the same attempt. So decisions that are equal so
 // far stay equal, and the digests of the two runs are one. What the record does not know, another source
 // answers, and it is counted: such a run says how much of it was recorded.
 
-#ifndef KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
-#define KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
+#ifndef KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RECORDED_H_
+#define KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RECORDED_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/recorder_outcomes.h"
+#include "engine/recorder/recorder_outcomes.h"
 
 namespace kvtwin::sim {
 
@@ -55,4 +55,4 @@ class RecordedSource final : public OutcomeSource {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
+#endif  // KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RECORDED_H_

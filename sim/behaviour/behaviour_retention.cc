@@ -1,11 +1,11 @@
-#include "sim/behaviour_retention.h"
+#include "sim/behaviour/behaviour_retention.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/policy/budget_groups.h"
+#include "engine/methods/budget_groups.h"
 
 namespace kvtwin::sim {
 namespace {

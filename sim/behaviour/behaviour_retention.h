@@ -13,17 +13,17 @@
 // or position, end), so neither the order of sending nor of events, nor the engine, nor coalescing of steps
 // changes them. Integers throughout, so neither does the compiler.
 
-#ifndef KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
-#define KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
+#ifndef KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETENTION_H_
+#define KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETENTION_H_
 
 #include <cstdint>
 #include <initializer_list>
 #include <map>
 #include <vector>
 
-#include "engine/outcome_source.h"
-#include "engine/policy/config.h"
-#include "engine/policy/head_groups.h"
+#include "engine/kv/head_groups.h"
+#include "engine/methods/config.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::sim {
 
@@ -71,4 +71,4 @@ class RetentionSource final : public OutcomeSource {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
+#endif  // KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETENTION_H_

@@ -1,4 +1,4 @@
-#include "sim/behaviour_retrieval.h"
+#include "sim/behaviour/behaviour_retrieval.h"
 
 #include <algorithm>
 

@@ -12,15 +12,15 @@
 // index in the session, attempt, position, layer, head): neither the order of sending, nor batching, nor
 // coalescing of steps changes one.
 
-#ifndef KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
-#define KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
+#ifndef KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETRIEVAL_H_
+#define KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETRIEVAL_H_
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include "engine/outcome_source.h"
-#include "engine/policy/retrieval_spec.h"
+#include "engine/methods/retrieval_spec.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::sim {
 
@@ -58,4 +58,4 @@ class RetrievalSource final : public OutcomeSource {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
+#endif  // KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETRIEVAL_H_

@@ -1,4 +1,4 @@
-#include "sim/combined_source.h"
+#include "sim/behaviour/combined_source.h"
 
 #include <algorithm>
 

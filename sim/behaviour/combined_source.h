@@ -4,12 +4,12 @@
 // Each value of a step comes from one of them: two that both say what is kept, or both what is recalled, are
 // an error in how the backend was put together.
 
-#ifndef KVTWIN_SIM_COMBINED_SOURCE_H_
-#define KVTWIN_SIM_COMBINED_SOURCE_H_
+#ifndef KVTWIN_SIM_BEHAVIOUR_COMBINED_SOURCE_H_
+#define KVTWIN_SIM_BEHAVIOUR_COMBINED_SOURCE_H_
 
 #include <vector>
 
-#include "engine/outcome_source.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::sim {
 
@@ -28,4 +28,4 @@ class CombinedSource final : public OutcomeSource {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_COMBINED_SOURCE_H_
+#endif  // KVTWIN_SIM_BEHAVIOUR_COMBINED_SOURCE_H_

@@ -1,4 +1,4 @@
-#include "sim/stored_outcome_backend.h"
+#include "sim/behaviour/stored_outcome_backend.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,14 +4,14 @@
 // Steps with compressions are never coalesced, so there is one StepDone for each. Sources that must be asked
 // for every single step of a stretch need a backend that asks them itself.
 
-#ifndef KVTWIN_SIM_STORED_OUTCOME_BACKEND_H_
-#define KVTWIN_SIM_STORED_OUTCOME_BACKEND_H_
+#ifndef KVTWIN_SIM_BEHAVIOUR_STORED_OUTCOME_BACKEND_H_
+#define KVTWIN_SIM_BEHAVIOUR_STORED_OUTCOME_BACKEND_H_
 
 #include <deque>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/outcome_source.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::sim {
 
@@ -42,4 +42,4 @@ class StoredOutcomeBackend final : public Backend {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_STORED_OUTCOME_BACKEND_H_
+#endif  // KVTWIN_SIM_BEHAVIOUR_STORED_OUTCOME_BACKEND_H_

@@ -1,4 +1,4 @@
-#include "sim/graph_pricer.h"
+#include "sim/clock/graph_pricer.h"
 
 #include <algorithm>
 #include <numeric>

@@ -5,20 +5,20 @@
 // The graph is that of one GPU of the engine; all its GPUs are alike, and counts are shared out among them.
 // Evaluated, the graph has its PCIe link for itself; what the step would ask of shared links is in demand().
 
-#ifndef KVTWIN_SIM_GRAPH_PRICER_H_
-#define KVTWIN_SIM_GRAPH_PRICER_H_
+#ifndef KVTWIN_SIM_CLOCK_GRAPH_PRICER_H_
+#define KVTWIN_SIM_CLOCK_GRAPH_PRICER_H_
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/outcome_source.h"
-#include "engine/policy/commands.h"
-#include "engine/step_graph_retrieval.h"
-#include "models/cost_model.h"
-#include "models/graph_shapes.h"
-#include "models/retrieval_cost.h"
+#include "engine/base/commands.h"
+#include "engine/runtime/outcome_source.h"
+#include "engine/steps/step_graph_retrieval.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost/retrieval_cost.h"
 
 namespace kvtwin::sim {
 
@@ -103,4 +103,4 @@ class GraphPricer {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_GRAPH_PRICER_H_
+#endif  // KVTWIN_SIM_CLOCK_GRAPH_PRICER_H_

@@ -1,4 +1,4 @@
-#include "sim/owned_launch.h"
+#include "sim/clock/owned_launch.h"
 
 namespace kvtwin::sim {
 namespace {

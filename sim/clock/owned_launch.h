@@ -1,11 +1,11 @@
 // A LaunchStep that owns what its spans point to: backends look at it long after the Core has moved on.
 
-#ifndef KVTWIN_SIM_OWNED_LAUNCH_H_
-#define KVTWIN_SIM_OWNED_LAUNCH_H_
+#ifndef KVTWIN_SIM_CLOCK_OWNED_LAUNCH_H_
+#define KVTWIN_SIM_CLOCK_OWNED_LAUNCH_H_
 
 #include <vector>
 
-#include "engine/policy/commands.h"
+#include "engine/base/commands.h"
 
 namespace kvtwin::sim {
 
@@ -36,4 +36,4 @@ class OwnedLaunch {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_OWNED_LAUNCH_H_
+#endif  // KVTWIN_SIM_CLOCK_OWNED_LAUNCH_H_

@@ -1,4 +1,4 @@
-#include "sim/partition_price.h"
+#include "sim/clock/partition_price.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // PartitionPrice says how much longer attention of a decode step takes than if its work were shared out
-// evenly: what a partition (engine/policy/partition.h) leaves to its slowest thread block, and tensor
+// evenly: what a partition (engine/methods/partition.h) leaves to its slowest thread block, and tensor
 // parallelism to its fullest GPU. For head groups of different lengths; equal heads are what the cost models'
 // rates were measured on.
 //
@@ -20,16 +20,16 @@
 //
 // Not modelled: merging partial results, blocks of different kernels on one SM.
 
-#ifndef KVTWIN_SIM_PARTITION_PRICE_H_
-#define KVTWIN_SIM_PARTITION_PRICE_H_
+#ifndef KVTWIN_SIM_CLOCK_PARTITION_PRICE_H_
+#define KVTWIN_SIM_CLOCK_PARTITION_PRICE_H_
 
 #include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
 
-#include "engine/policy/head_groups.h"
-#include "engine/policy/partition.h"
+#include "engine/kv/head_groups.h"
+#include "engine/methods/partition.h"
 
 namespace kvtwin::sim {
 
@@ -102,4 +102,4 @@ class PartitionPrice {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_PARTITION_PRICE_H_
+#endif  // KVTWIN_SIM_CLOCK_PARTITION_PRICE_H_

@@ -1,9 +1,9 @@
-#include "sim/step_clock.h"
+#include "sim/clock/step_clock.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "sim/step_shape.h"
+#include "sim/clock/step_shape.h"
 
 namespace kvtwin::sim {
 namespace {

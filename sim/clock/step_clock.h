@@ -18,8 +18,8 @@
 // taken back. device[n] is then what the step's graph takes, started when host[n] is over. A StepRunner may
 // run that graph piece by piece instead; the step's end is known when the runner calls finish().
 
-#ifndef KVTWIN_SIM_STEP_CLOCK_H_
-#define KVTWIN_SIM_STEP_CLOCK_H_
+#ifndef KVTWIN_SIM_CLOCK_STEP_CLOCK_H_
+#define KVTWIN_SIM_CLOCK_STEP_CLOCK_H_
 
 #include <array>
 #include <cstdint>
@@ -28,15 +28,15 @@
 #include <span>
 #include <vector>
 
-#include "engine/outcome_source.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/events.h"
-#include "models/cost_model.h"
-#include "models/graph_shapes.h"
-#include "models/recent_load.h"
-#include "sim/graph_pricer.h"
-#include "sim/owned_launch.h"
-#include "sim/partition_price.h"
+#include "engine/base/commands.h"
+#include "engine/base/events.h"
+#include "engine/runtime/outcome_source.h"
+#include "models/cost/cost_model.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost/recent_load.h"
+#include "sim/clock/graph_pricer.h"
+#include "sim/clock/owned_launch.h"
+#include "sim/clock/partition_price.h"
 
 namespace kvtwin::sim {
 
@@ -243,4 +243,4 @@ class StepClock {
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_STEP_CLOCK_H_
+#endif  // KVTWIN_SIM_CLOCK_STEP_CLOCK_H_

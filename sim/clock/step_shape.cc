@@ -1,4 +1,4 @@
-#include "sim/step_shape.h"
+#include "sim/clock/step_shape.h"
 
 #include <algorithm>
 

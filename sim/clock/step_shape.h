@@ -1,13 +1,13 @@
 // What a launched step is to a cost model.
 
-#ifndef KVTWIN_SIM_STEP_SHAPE_H_
-#define KVTWIN_SIM_STEP_SHAPE_H_
+#ifndef KVTWIN_SIM_CLOCK_STEP_SHAPE_H_
+#define KVTWIN_SIM_CLOCK_STEP_SHAPE_H_
 
 #include <span>
 #include <vector>
 
-#include "engine/policy/commands.h"
-#include "models/cost_model.h"
+#include "engine/base/commands.h"
+#include "models/cost/cost_model.h"
 
 namespace kvtwin::sim {
 
@@ -18,4 +18,4 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
 
 }  // namespace kvtwin::sim
 
-#endif  // KVTWIN_SIM_STEP_SHAPE_H_
+#endif  // KVTWIN_SIM_CLOCK_STEP_SHAPE_H_

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/core.h"
-#include "engine/policy/group_tables.h"
-#include "engine/policy/page_pool.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
+#include "engine/kv/group_tables.h"
+#include "engine/kv/page_pool.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
+#include "engine/scheduler/core.h"
 
 namespace kvtwin {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "engine/base/prng.h"
 #include "engine/cuda/cuda_engine.h"
-#include "models/catalog.h"
+#include "models/catalog/catalog.h"
 
 namespace kvtwin::bench {
 

@@ -13,8 +13,8 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/caches.h"
-#include "engine/cuda/retrieved.h"
-#include "kernels/score.h"
+#include "engine/cuda/retrieval/retrieved.h"
+#include "kernels/scoring/score.h"
 #include "tests/bench/cuda_bench_model.h"
 
 namespace {

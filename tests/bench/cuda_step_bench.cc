@@ -16,7 +16,7 @@
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
 #include "engine/cuda/cuda_engine.h"
-#include "engine/cuda/packed.h"
+#include "engine/cuda/packed/packed.h"
 #include "tests/bench/cuda_bench_model.h"
 
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/policy/page_pool.h"
-#include "engine/policy/prefix_index.h"
-#include "engine/policy/router.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_index.h"
+#include "engine/router/router.h"
 
 namespace kvtwin {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "engine/policy/prefix_checkpoint_cache.h"
-#include "engine/policy/registry.h"
+#include "engine/kv/prefix_checkpoint_cache.h"
+#include "engine/methods/registry.h"
 
 namespace kvtwin {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <vector>
 
-#include "engine/step_graph_templates.h"
+#include "engine/steps/step_graph_templates.h"
 #include "sim/sim_backend.h"
-#include "tests/sim/script.h"
+#include "tests/unit/sim/script.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -15,7 +15,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/shipped/search_tiny.textproto";
 constexpr char kSnapkv[] = "--set=policies.scorer=snapkv";
 
 std::vector<std::string> calibrate(const std::string& what, const std::vector<std::string>& more) {

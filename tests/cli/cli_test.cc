@@ -19,7 +19,7 @@ using kvtwin::testing::Folder;
 
 namespace {
 
-constexpr char kSample[] = KVTWIN_SOURCE_DIR "/scenarios/coding_agents_small.textproto";
+constexpr char kSample[] = KVTWIN_SOURCE_DIR "/scenarios/shipped/coding_agents_small.textproto";
 
 struct Outcome {
   int status = -1;
@@ -266,7 +266,7 @@ TEST_CASE("cli: a place that cannot be written to is the environment's failure, 
 
 TEST_CASE("cli: a report takes validations and qualities, and names what is none") {
   const Folder scratch;
-  const std::string data = KVTWIN_SOURCE_DIR "/tests/reports/data";
+  const std::string data = KVTWIN_SOURCE_DIR "/tests/unit/reports_data";
   const Outcome good = tool(scratch, fmt::format("report {} --out=r.md", data));
   CHECK_MESSAGE(good.status == 0, good.err);
   CHECK(good.out.find("1 validation, 1 evaluation") != std::string::npos);

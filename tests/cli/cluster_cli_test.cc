@@ -10,7 +10,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kClusterScenario = source_dir() + "/scenarios/coding_agents_small.textproto";
+const std::string kClusterScenario = source_dir() + "/scenarios/shipped/coding_agents_small.textproto";
 
 std::string run_line(const Folder& folder, std::vector<std::string> sets, int status = 0) {
   std::vector<std::string> words = {"run", kClusterScenario, "--no-write", "--quiet", "--format=jsonl"};
@@ -71,7 +71,7 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   text << in.rdbuf();
   const std::string path = folder.file("mixed.textproto");
   std::string mixed = text.str();
-  const std::string trace = "../traces/data/";
+  const std::string trace = "../../traces/data/";
   if (const size_t at = mixed.find(trace); at != std::string::npos)
     mixed.replace(at, trace.size(), source_dir() + "/traces/data/");
   std::ofstream(path) << mixed

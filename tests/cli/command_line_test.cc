@@ -13,7 +13,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kScenarios = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/";
+const std::string kScenarios = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/shipped/";
 const std::string kSample = kScenarios + "coding_agents_small.textproto";
 
 // kvtwin with redirections, by a shell.
@@ -101,7 +101,7 @@ TEST_CASE("command line: a setting that one point of a sweep reads, or that a fi
   const std::string text = Folder::read_any(kSample);
   const std::string file = folder.write("mine.textproto", text + "\nreplay { population: 3 }\n");
   const Outcome run = run_kvtwin(folder, {"run", file, "--no-write", "--quiet", "--set=replay.sessions_max=1",
-                                          "--set=trace.path=" + kScenarios + "../traces/data/none"});
+                                          "--set=trace.path=" + kScenarios + "../../traces/data/none"});
   CHECK(!run.said("is not read"));
   const Outcome allowed = run_kvtwin(folder, {"run", kSample, "--no-write", "--quiet", "--allow-unread",
                                               "--set=replay.population=4", "--set=replay.sessions_max=1"});
@@ -210,7 +210,7 @@ TEST_CASE("command line: replay refuses a log beside the result of another run")
 
 TEST_CASE("command line: an import does not mix with another result") {
   const Folder folder;
-  const std::string bench = std::string(KVTWIN_SOURCE_DIR) + "/tests/scenarios/data/";
+  const std::string bench = std::string(KVTWIN_SOURCE_DIR) + "/tests/unit/scenarios/data/";
   REQUIRE(run_kvtwin(folder, small_run(folder.file("o"), {"--record"})).status == 0);
   const std::string jsonl = folder.write(
       "bench.json", R"({"input_lens":[10],"output_lens":[2],"ttfts":[0.1],"itls":[[0.1]],"errors":[""],)"

@@ -6,7 +6,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/shipped/search_tiny.textproto";
 
 // One session: a second or two.
 std::vector<std::string> run_words(const std::vector<std::string>& more) {

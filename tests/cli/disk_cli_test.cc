@@ -6,7 +6,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kAgents = KVTWIN_SOURCE_DIR "/scenarios/coding_agents_small.textproto";
+const std::string kAgents = KVTWIN_SOURCE_DIR "/scenarios/shipped/coding_agents_small.textproto";
 
 Outcome run_with(const Folder& folder, const std::string& scenario, std::vector<std::string> more) {
   more.insert(more.begin(), {"run", scenario, "--quiet"});

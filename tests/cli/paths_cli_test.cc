@@ -10,7 +10,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kShipped = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+const std::string kShipped =
+    std::string(KVTWIN_SOURCE_DIR) + "/scenarios/shipped/coding_agents_small.textproto";
 const std::string kTrace = std::string(KVTWIN_SOURCE_DIR) + "/traces/data/coding_agents_small.kvtrace";
 const std::string kNodes = std::string(KVTWIN_SOURCE_DIR) + "/models/node/";
 const std::string kDevices = std::string(KVTWIN_SOURCE_DIR) + "/models/device/";
@@ -241,8 +242,7 @@ TEST_CASE("paths: only a full disk is called one") {
 
 TEST_CASE("paths: kernel times are not imported into a folder that holds something else") {
   const Folder folder;
-  const std::string both =
-      Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/tests/fuzz/seeds/vidur_fuzz/small");
+  const std::string both = Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/tests/fuzz/vidur_fuzz/small");
   const size_t cut = both.find("\n\n");
   folder.write("vidur/mlp.csv", both.substr(0, cut));
   folder.write("vidur/attention.csv", both.substr(cut + 2));

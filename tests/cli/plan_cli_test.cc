@@ -10,7 +10,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::string kScenario = source_dir() + "/scenarios/coding_agents_small.textproto";
+const std::string kScenario = source_dir() + "/scenarios/shipped/coding_agents_small.textproto";
 // Without pauses, so that the population is what the GPUs see.
 const std::vector<std::string> kCommon = {"--set=replay.arrivals=fixed_population",
                                           "--set=replay.mode=closed_loop",

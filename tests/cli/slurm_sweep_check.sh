@@ -55,7 +55,7 @@ for _ in $(seq 50); do sinfo -h -o %t 2> /dev/null | grep -q '^idle' && break; s
 sinfo -h -o %t | grep -q '^idle' || { cat "$here"/*.log; echo "the node does not come up"; exit 1; }
 
 sweep() {
-  "$kvtwin" sweep "$root/scenarios/coding_agents_small.textproto" --vary=limits.requests_max=4..64*2 \
+  "$kvtwin" sweep "$root/scenarios/shipped/coding_agents_small.textproto" --vary=limits.requests_max=4..64*2 \
     --vary=memory.gpu_pages=5000..12000+1000 --out="$1" --format=csv --quiet "${@:2}"
 }
 sweep "$here/slurm" --launcher=slurm --tasks=2 > "$here/slurm.csv" &

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kScenario = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+const std::string kScenario =
+    std::string(KVTWIN_SOURCE_DIR) + "/scenarios/shipped/coding_agents_small.textproto";
 
 std::vector<std::string> words_of(const Folder& folder, std::vector<std::string> more) {
   std::vector<std::string> words = {"sweep", kScenario, "--out=" + folder.file("s")};
@@ -227,9 +228,9 @@ TEST_CASE("sweep: a folder is of one sweep: another scenario, axis or setting is
                              "replay.sessions_max=1; another --out; --force"),
                   other.err);
   }
-  const Outcome scenario =
-      run_kvtwin(folder, {"sweep", std::string(KVTWIN_SOURCE_DIR) + "/scenarios/search_tiny.textproto", few,
-                          "--quiet", "--vary=limits.requests_max=4,8", "--out=" + folder.file("s")});
+  const Outcome scenario = run_kvtwin(
+      folder, {"sweep", std::string(KVTWIN_SOURCE_DIR) + "/scenarios/shipped/search_tiny.textproto", few,
+               "--quiet", "--vary=limits.requests_max=4,8", "--out=" + folder.file("s")});
   CHECK(scenario.status == 2);
   CHECK(points_done(folder) == 2);
   CHECK(folder.read("s/index.sqlite") == index);

@@ -1,7 +1,7 @@
 // kvtwin trace from the command line: tiny files in every format, and files that nobody should be given.
 #include <array>
 
-#include "program.h"
+#include "tests/cli/program.h"
 
 using namespace kvtwin::testing;
 
@@ -15,7 +15,7 @@ constexpr bool kMeasuresMemory = false;
 constexpr bool kMeasuresMemory = true;
 #endif
 const std::string kSample = KVTWIN_SOURCE_DIR "/traces/data/coding_agents_small.kvtrace";
-const std::string kSeeds = KVTWIN_SOURCE_DIR "/tests/fuzz/seeds/import_formats_fuzz/";
+const std::string kSeeds = KVTWIN_SOURCE_DIR "/tests/fuzz/import_formats_fuzz/";
 
 const std::string kRows =
     "{\"timestamp\": 0, \"session_id\": \"a\", \"input_length\": 513, \"output_length\": 7, "

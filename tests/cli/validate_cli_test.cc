@@ -13,7 +13,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/shipped/search_tiny.textproto";
 
 std::vector<std::string> validate(const std::vector<std::string>& more) {
   std::vector<std::string> words = {"validate", kScenario, "--quiet", "--set=replay.sessions_max=1"};
@@ -81,7 +81,7 @@ TEST_CASE("validate cli: errors name what would be right") {
 TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and errors say what is missing") {
   const Folder folder;
   const std::string profile = KVTWIN_SOURCE_DIR "/models/measured/h200.textproto";
-  const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/validation/snapkv.textproto";
+  const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto";
   const std::vector<std::string> words = {"calibrate", "methods", scenario, "--quiet",
                                           "--profile=" + profile};
   const auto with = [&](const std::vector<std::string>& more) {
@@ -110,9 +110,10 @@ TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and erro
 
 TEST_CASE("calibrate methods cli: a method that was not calibrated is priced by the roofline, and said so") {
   const Folder folder;
-  const Outcome run = run_kvtwin(
-      folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/validation/snapkv.textproto", "--quiet", "--no-write",
-               "--set=policies.scorer=keydiff", "--set=policies.budget_options.chunk_tokens=512"});
+  const Outcome run =
+      run_kvtwin(folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto", "--quiet",
+                          "--no-write", "--set=policies.scorer=keydiff",
+                          "--set=policies.budget_options.chunk_tokens=512"});
   CHECK_MESSAGE(run.status == 0, run.err);
   CHECK(run.out.find("keydiff/uniform/compact was not calibrated") != std::string::npos);
 }

@@ -2,11 +2,11 @@
 
 #include <doctest/doctest.h>
 
-#include "engine/cpu/cpu_backend.h"
-#include "tests/backend/contract.h"
-#include "tests/sim/in_child.h"
-#include "tests/sim/script.h"
+#include "engine/common/cpu_backend.h"
+#include "tests/conformance/contract.h"
 #include "tests/support/analytic_backend.h"
+#include "tests/unit/sim/in_child.h"
+#include "tests/unit/sim/script.h"
 #ifdef KVTWIN_WITH_SCRIPT_BACKEND
 #include "tests/support/script_backend.h"
 #endif

@@ -1,8 +1,9 @@
-// What every backend owes to the driver (engine/backend.h), as a check that any Backend can be put through:
-// a seeded policy submits steps, transfers and timers, interrupts, and complains about what it is told.
+// What every backend owes to the driver (engine/runtime/backend.h), as a check that any Backend can be put
+// through: a seeded policy submits steps, transfers and timers, interrupts, and complains about what it is
+// told.
 
-#ifndef KVTWIN_TESTS_BACKEND_CONTRACT_H_
-#define KVTWIN_TESTS_BACKEND_CONTRACT_H_
+#ifndef KVTWIN_TESTS_CONFORMANCE_CONTRACT_H_
+#define KVTWIN_TESTS_CONFORMANCE_CONTRACT_H_
 
 #include <fmt/format.h>
 
@@ -13,8 +14,8 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/backend.h"
 #include "engine/base/prng.h"
+#include "engine/runtime/backend.h"
 
 namespace kvtwin::testing {
 
@@ -231,4 +232,4 @@ class Contract {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_BACKEND_CONTRACT_H_
+#endif  // KVTWIN_TESTS_CONFORMANCE_CONTRACT_H_

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "tests/support/temp_directory.h"
-#include "traces/check.h"
-#include "traces/formats.h"
-#include "traces/weka.h"
+#include "traces/format/check.h"
+#include "traces/importers/formats.h"
+#include "traces/importers/weka.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "models/npz.h"
-#include "models/retention_stats.h"
+#include "models/files/npz.h"
+#include "models/profiles/retention_stats.h"
 
 namespace {
 

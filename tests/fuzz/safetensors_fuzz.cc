@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "models/safetensors.h"
+#include "models/weights/safetensors.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "scenarios/scenario.h"
+#include "scenarios/load/scenario.h"
 
 namespace {
 

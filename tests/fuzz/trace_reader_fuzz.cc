@@ -5,11 +5,11 @@
 #include <sstream>
 #include <string>
 
-#include "traces/check.h"
-#include "traces/cut.h"
-#include "traces/formats.h"
-#include "traces/inspect.h"
-#include "traces/reader.h"
+#include "traces/format/check.h"
+#include "traces/format/reader.h"
+#include "traces/importers/formats.h"
+#include "traces/inspect/cut.h"
+#include "traces/inspect/inspect.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/import_vidur.h"
+#include "models/cost_tables/import_vidur.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvtwin;

@@ -7,7 +7,7 @@ shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-"$kvtwin" run "$here/../../scenarios/vllm_${gpu}_llama8b.textproto" --out="$out/run" --quiet >/dev/null
+"$kvtwin" run "$here/../../scenarios/suites/vllm/vllm_${gpu}_llama8b.textproto" --out="$out/run" --quiet >/dev/null
 limits=""
 for limit in "$@"; do limits="$limits --limit=$limit"; done
 # shellcheck disable=SC2086  # one word per limit

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "engine/policy/commands.h"
-#include "engine/policy/events.h"
+#include "engine/base/commands.h"
+#include "engine/base/events.h"
 
 namespace kvtwin::testing {
 

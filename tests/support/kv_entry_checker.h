@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/policy/commands.h"
-#include "engine/policy/config.h"
+#include "engine/base/commands.h"
+#include "engine/methods/config.h"
 #include "tests/support/page_checker.h"
 
 namespace kvtwin::testing {

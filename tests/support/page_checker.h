@@ -14,9 +14,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/group_tables.h"
+#include "engine/base/commands.h"
+#include "engine/kv/group_tables.h"
+#include "engine/methods/axes.h"
 
 namespace kvtwin::testing {
 

@@ -3,7 +3,7 @@
 #ifndef KVTWIN_TESTS_SUPPORT_POLICY_CONFIGS_H_
 #define KVTWIN_TESTS_SUPPORT_POLICY_CONFIGS_H_
 
-#include "engine/policy/config.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin::testing {
 

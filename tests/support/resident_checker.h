@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/policy/commands.h"
-#include "engine/policy/config.h"
+#include "engine/base/commands.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin::testing {
 

@@ -5,8 +5,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
 #include "tests/support/kv_entry_checker.h"
 #include "tests/support/resident_checker.h"
 

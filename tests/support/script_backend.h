@@ -14,8 +14,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/policy/config.h"
+#include "engine/methods/config.h"
+#include "engine/runtime/backend.h"
 #include "tests/support/page_checker.h"
 
 namespace kvtwin::testing {

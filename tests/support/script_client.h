@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/client.h"
+#include "engine/runtime/client.h"
 #include "tests/support/page_checker.h"
 
 namespace kvtwin::testing {

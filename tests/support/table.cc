@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "engine/policy/core.h"
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
+#include "engine/scheduler/core.h"
 #include "tests/support/describe.h"
 
 namespace kvtwin::testing {

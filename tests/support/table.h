@@ -26,8 +26,8 @@
 
 #include <string>
 
-#include "engine/policy/axes.h"
-#include "engine/policy/config.h"
+#include "engine/methods/axes.h"
+#include "engine/methods/config.h"
 
 namespace kvtwin::testing {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
 
 namespace kvtwin::testing {
 

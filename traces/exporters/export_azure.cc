@@ -2,9 +2,9 @@
 
 #include <chrono>
 
-#include "traces/azure.h"
-#include "traces/importers.h"
-#include "traces/text_file.h"
+#include "traces/format/text_file.h"
+#include "traces/importers/azure.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/units.h"
-#include "traces/importers.h"
-#include "traces/mooncake.h"
-#include "traces/text_file.h"
+#include "traces/format/text_file.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/mooncake.h"
 
 namespace kvtwin {
 namespace {

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "traces/importers.h"
-#include "traces/text_file.h"
-#include "traces/weka.h"
+#include "traces/format/text_file.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/weka.h"
 
 namespace kvtwin {
 namespace {

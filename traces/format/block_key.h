@@ -4,8 +4,8 @@
 // chained (TRACES trap 7): equal ids mean equal whole prefixes, hence a set of ids seen so far is
 // enough to find the longest shared prefix.
 
-#ifndef KVTWIN_TRACES_BLOCK_KEY_H_
-#define KVTWIN_TRACES_BLOCK_KEY_H_
+#ifndef KVTWIN_TRACES_FORMAT_BLOCK_KEY_H_
+#define KVTWIN_TRACES_FORMAT_BLOCK_KEY_H_
 
 #include <cstdint>
 #include <map>
@@ -62,4 +62,4 @@ class IdSet {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_BLOCK_KEY_H_
+#endif  // KVTWIN_TRACES_FORMAT_BLOCK_KEY_H_

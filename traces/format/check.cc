@@ -1,4 +1,4 @@
-#include "traces/check.h"
+#include "traces/format/check.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/repeated_ptr_field.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
-#include "traces/block_key.h"
+#include "traces/format/block_key.h"
 
 namespace kvtwin {
 namespace {

@@ -7,8 +7,8 @@
 //   (5) block keys decode and cover no more than the prompt;
 //   (6) times are not negative, and the sum of all waits of a session stays below 2^61 ns.
 
-#ifndef KVTWIN_TRACES_CHECK_H_
-#define KVTWIN_TRACES_CHECK_H_
+#ifndef KVTWIN_TRACES_FORMAT_CHECK_H_
+#define KVTWIN_TRACES_FORMAT_CHECK_H_
 
 #include <map>
 #include <string>
@@ -39,4 +39,4 @@ class SessionChecker {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_CHECK_H_
+#endif  // KVTWIN_TRACES_FORMAT_CHECK_H_

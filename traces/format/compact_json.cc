@@ -1,4 +1,4 @@
-#include "traces/compact_json.h"
+#include "traces/format/compact_json.h"
 
 #include <fmt/format.h>
 

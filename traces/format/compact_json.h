@@ -8,8 +8,8 @@
 // Limits, so that hostile input ends in an Error: nesting of 64, kJsonValuesMax values in the tree,
 // runs and numbers together.
 
-#ifndef KVTWIN_TRACES_COMPACT_JSON_H_
-#define KVTWIN_TRACES_COMPACT_JSON_H_
+#ifndef KVTWIN_TRACES_FORMAT_COMPACT_JSON_H_
+#define KVTWIN_TRACES_FORMAT_COMPACT_JSON_H_
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "traces/block_key.h"
+#include "traces/format/block_key.h"
 
 namespace kvtwin {
 
@@ -42,4 +42,4 @@ Result<CompactJson> parse_compact_json(std::string_view text, const CompactKeys&
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_COMPACT_JSON_H_
+#endif  // KVTWIN_TRACES_FORMAT_COMPACT_JSON_H_

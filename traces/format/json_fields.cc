@@ -1,4 +1,4 @@
-#include "traces/json_fields.h"
+#include "traces/format/json_fields.h"
 
 #include <fmt/format.h>
 

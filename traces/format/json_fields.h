@@ -3,8 +3,8 @@
 // A getter of a wrong field returns a harmless value, so that an importer reads straight through and
 // asks once, at the end: `if (fields.failed()) return fields.error();`.
 
-#ifndef KVTWIN_TRACES_JSON_FIELDS_H_
-#define KVTWIN_TRACES_JSON_FIELDS_H_
+#ifndef KVTWIN_TRACES_FORMAT_JSON_FIELDS_H_
+#define KVTWIN_TRACES_FORMAT_JSON_FIELDS_H_
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -52,4 +52,4 @@ std::string shown(const nlohmann::json& value);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_JSON_FIELDS_H_
+#endif  // KVTWIN_TRACES_FORMAT_JSON_FIELDS_H_

@@ -1,4 +1,4 @@
-#include "traces/reader.h"
+#include "traces/format/reader.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "engine/base/regular_file.h"
-#include "traces/check.h"
-#include "traces/record.h"
+#include "traces/format/check.h"
+#include "traces/format/record.h"
 
 namespace kvtwin {
 namespace {

@@ -4,13 +4,13 @@
 // may be at most kRecordBytesMax long and take kDecodedBytesMax decoded (record.h), is read in pieces
 // so that a length that lies costs nothing, and every session passes check.h before the sink sees it.
 
-#ifndef KVTWIN_TRACES_READER_H_
-#define KVTWIN_TRACES_READER_H_
+#ifndef KVTWIN_TRACES_FORMAT_READER_H_
+#define KVTWIN_TRACES_FORMAT_READER_H_
 
 #include <istream>
 #include <string>
 
-#include "traces/sink.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -23,4 +23,4 @@ bool looks_like_trace(std::string_view start);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_READER_H_
+#endif  // KVTWIN_TRACES_FORMAT_READER_H_

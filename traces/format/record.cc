@@ -1,4 +1,4 @@
-#include "traces/record.h"
+#include "traces/format/record.h"
 
 namespace kvtwin {
 namespace {

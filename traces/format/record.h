@@ -1,8 +1,8 @@
 // How records lie in a canonical trace file (TraceFile in agent_trace.proto): a tag byte, a varint
 // length, the bytes of one message.
 
-#ifndef KVTWIN_TRACES_RECORD_H_
-#define KVTWIN_TRACES_RECORD_H_
+#ifndef KVTWIN_TRACES_FORMAT_RECORD_H_
+#define KVTWIN_TRACES_FORMAT_RECORD_H_
 
 #include <google/protobuf/descriptor.h>
 
@@ -32,4 +32,4 @@ uint64_t decoded_bytes(const google::protobuf::Descriptor& type, std::string_vie
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_RECORD_H_
+#endif  // KVTWIN_TRACES_FORMAT_RECORD_H_

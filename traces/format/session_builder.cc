@@ -1,11 +1,11 @@
-#include "traces/session_builder.h"
+#include "traces/format/session_builder.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "traces/block_key.h"
+#include "traces/format/block_key.h"
 
 namespace kvtwin {
 namespace {

@@ -5,15 +5,15 @@
 // that points forwards or a span without tokens is a bug of ours and stops the program (KVT_CHECK).
 // The schema and its rules: traces/proto/agent_trace.proto.
 
-#ifndef KVTWIN_TRACES_SESSION_BUILDER_H_
-#define KVTWIN_TRACES_SESSION_BUILDER_H_
+#ifndef KVTWIN_TRACES_FORMAT_SESSION_BUILDER_H_
+#define KVTWIN_TRACES_FORMAT_SESSION_BUILDER_H_
 
 #include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "traces/block_key.h"
+#include "traces/format/block_key.h"
 #include "traces/proto/agent_trace.pb.h"
 
 namespace kvtwin {
@@ -147,4 +147,4 @@ class AgentThread {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_SESSION_BUILDER_H_
+#endif  // KVTWIN_TRACES_FORMAT_SESSION_BUILDER_H_

@@ -5,8 +5,8 @@
 // and sessions in any order, then done() once. A sink that finds an error returns it; the source
 // stops and hands it up.
 
-#ifndef KVTWIN_TRACES_SINK_H_
-#define KVTWIN_TRACES_SINK_H_
+#ifndef KVTWIN_TRACES_FORMAT_SINK_H_
+#define KVTWIN_TRACES_FORMAT_SINK_H_
 
 #include "engine/base/result.h"
 #include "traces/proto/agent_trace.pb.h"
@@ -24,4 +24,4 @@ class TraceSink {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_SINK_H_
+#endif  // KVTWIN_TRACES_FORMAT_SINK_H_

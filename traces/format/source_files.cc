@@ -1,4 +1,4 @@
-#include "traces/source_files.h"
+#include "traces/format/source_files.h"
 
 #include <fmt/format.h>
 

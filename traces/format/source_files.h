@@ -3,8 +3,8 @@
 //
 // One document is in memory at a time; none may be larger than kDocumentBytesMax.
 
-#ifndef KVTWIN_TRACES_SOURCE_FILES_H_
-#define KVTWIN_TRACES_SOURCE_FILES_H_
+#ifndef KVTWIN_TRACES_FORMAT_SOURCE_FILES_H_
+#define KVTWIN_TRACES_FORMAT_SOURCE_FILES_H_
 
 #include <cstdint>
 #include <functional>
@@ -41,4 +41,4 @@ Result<void> for_each_line(const std::string& path, const TakeLine& take);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_SOURCE_FILES_H_
+#endif  // KVTWIN_TRACES_FORMAT_SOURCE_FILES_H_

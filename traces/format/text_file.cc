@@ -1,4 +1,4 @@
-#include "traces/text_file.h"
+#include "traces/format/text_file.h"
 
 #include <fmt/format.h>
 

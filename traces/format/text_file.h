@@ -1,7 +1,7 @@
 // A text file that appears under its name only when it is whole: FILE.part, then a rename.
 
-#ifndef KVTWIN_TRACES_TEXT_FILE_H_
-#define KVTWIN_TRACES_TEXT_FILE_H_
+#ifndef KVTWIN_TRACES_FORMAT_TEXT_FILE_H_
+#define KVTWIN_TRACES_FORMAT_TEXT_FILE_H_
 
 #include <fstream>
 #include <string>
@@ -31,4 +31,4 @@ class TextFile {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_TEXT_FILE_H_
+#endif  // KVTWIN_TRACES_FORMAT_TEXT_FILE_H_

@@ -1,4 +1,4 @@
-#include "traces/trace_tokens.h"
+#include "traces/format/trace_tokens.h"
 
 #include <fmt/format.h>
 

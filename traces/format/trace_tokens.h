@@ -2,16 +2,16 @@
 // computes.
 //
 // Only of traces whose tokenizer has the model's vocabulary; a request any of whose spans has no ids has
-// none, and its tokens are made from identities as everybody's are (engine/cpu/token_ids.h).
+// none, and its tokens are made from identities as everybody's are (engine/common/token_ids.h).
 
-#ifndef KVTWIN_TRACES_TRACE_TOKENS_H_
-#define KVTWIN_TRACES_TRACE_TOKENS_H_
+#ifndef KVTWIN_TRACES_FORMAT_TRACE_TOKENS_H_
+#define KVTWIN_TRACES_FORMAT_TRACE_TOKENS_H_
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include "traces/sink.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -52,4 +52,4 @@ class TraceTokens final : public TraceSink {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_TRACE_TOKENS_H_
+#endif  // KVTWIN_TRACES_FORMAT_TRACE_TOKENS_H_

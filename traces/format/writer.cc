@@ -1,4 +1,4 @@
-#include "traces/writer.h"
+#include "traces/format/writer.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "traces/record.h"
+#include "traces/format/record.h"
 
 namespace kvtwin {
 

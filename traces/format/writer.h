@@ -4,14 +4,14 @@
 // renames. So FILE either does not exist, or is what it was, or is whole. Without done() the part
 // file is removed. Every session is checked (check.h) before it is written.
 
-#ifndef KVTWIN_TRACES_WRITER_H_
-#define KVTWIN_TRACES_WRITER_H_
+#ifndef KVTWIN_TRACES_FORMAT_WRITER_H_
+#define KVTWIN_TRACES_FORMAT_WRITER_H_
 
 #include <string>
 
-#include "traces/check.h"
-#include "traces/sink.h"
-#include "traces/text_file.h"
+#include "traces/format/check.h"
+#include "traces/format/sink.h"
+#include "traces/format/text_file.h"
 
 namespace kvtwin {
 
@@ -39,4 +39,4 @@ class TraceWriter : public TraceSink {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_WRITER_H_
+#endif  // KVTWIN_TRACES_FORMAT_WRITER_H_

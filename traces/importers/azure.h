@@ -1,7 +1,7 @@
 // What the importer and exporter of Azure's CSV share.
 
-#ifndef KVTWIN_TRACES_AZURE_H_
-#define KVTWIN_TRACES_AZURE_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_AZURE_H_
+#define KVTWIN_TRACES_IMPORTERS_AZURE_H_
 
 #include <cstdint>
 #include <string>
@@ -20,4 +20,4 @@ std::string azure_time(int64_t unix_ns);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_AZURE_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_AZURE_H_

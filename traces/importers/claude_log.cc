@@ -1,12 +1,12 @@
-#include "traces/claude_log.h"
+#include "traces/importers/claude_log.h"
 
 #include <fmt/format.h>
 
 #include <chrono>
 
 #include "engine/base/prng.h"
-#include "traces/compact_json.h"
-#include "traces/json_fields.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/json_fields.h"
 
 namespace kvtwin::claude {
 namespace {

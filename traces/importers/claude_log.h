@@ -1,8 +1,8 @@
 // Records of Claude Code's logs, reduced to what a trace needs: who, when, how long, how many tokens.
 // Text is measured and forgotten, so that a year of logs fits into memory.
 
-#ifndef KVTWIN_TRACES_CLAUDE_LOG_H_
-#define KVTWIN_TRACES_CLAUDE_LOG_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_CLAUDE_LOG_H_
+#define KVTWIN_TRACES_IMPORTERS_CLAUDE_LOG_H_
 
 #include <cstdint>
 #include <map>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/base/result.h"
+#include "traces/format/sink.h"
 #include "traces/proto/agent_trace.pb.h"
-#include "traces/sink.h"
 
 namespace kvtwin::claude {
 
@@ -98,4 +98,4 @@ Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* mode
 
 }  // namespace kvtwin::claude
 
-#endif  // KVTWIN_TRACES_CLAUDE_LOG_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_CLAUDE_LOG_H_

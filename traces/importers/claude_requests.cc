@@ -1,4 +1,4 @@
-#include "traces/claude_requests.h"
+#include "traces/importers/claude_requests.h"
 
 #include <algorithm>
 #include <cstdlib>

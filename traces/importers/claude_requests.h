@@ -1,13 +1,13 @@
 // The requests of one agent's log: which records belong together, and how many tokens each of their blocks
 // has.
 
-#ifndef KVTWIN_TRACES_CLAUDE_REQUESTS_H_
-#define KVTWIN_TRACES_CLAUDE_REQUESTS_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_CLAUDE_REQUESTS_H_
+#define KVTWIN_TRACES_IMPORTERS_CLAUDE_REQUESTS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "traces/claude_log.h"
+#include "traces/importers/claude_log.h"
 
 namespace kvtwin::claude {
 
@@ -44,4 +44,4 @@ bool strips_reasoning(const std::vector<Request>& requests);
 
 }  // namespace kvtwin::claude
 
-#endif  // KVTWIN_TRACES_CLAUDE_REQUESTS_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_CLAUDE_REQUESTS_H_

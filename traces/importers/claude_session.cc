@@ -12,8 +12,8 @@
 #include <optional>
 #include <set>
 
-#include "traces/claude_requests.h"
-#include "traces/session_builder.h"
+#include "traces/format/session_builder.h"
+#include "traces/importers/claude_requests.h"
 
 namespace kvtwin::claude {
 namespace {

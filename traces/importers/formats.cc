@@ -1,12 +1,12 @@
-#include "traces/formats.h"
+#include "traces/importers/formats.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "traces/import_more.h"
-#include "traces/importers.h"
-#include "traces/reader.h"
-#include "traces/writer.h"
+#include "traces/format/reader.h"
+#include "traces/format/writer.h"
+#include "traces/importers/import_chat_logs.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

@@ -3,8 +3,8 @@
 // A format has an importer, an exporter, or both. Importers never invent anything silently: what a
 // source does not record is left out or marked ESTIMATED or SYNTHESISED in the trace (TRACES 5 and 6).
 
-#ifndef KVTWIN_TRACES_FORMATS_H_
-#define KVTWIN_TRACES_FORMATS_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_FORMATS_H_
+#define KVTWIN_TRACES_IMPORTERS_FORMATS_H_
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "traces/sink.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -57,4 +57,4 @@ Result<PrefixSharing> parse_sharing(const std::string& text);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_FORMATS_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_FORMATS_H_

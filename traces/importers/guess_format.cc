@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "traces/formats.h"
-#include "traces/reader.h"
-#include "traces/source_files.h"
+#include "traces/format/reader.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 #include <numeric>
 
-#include "traces/importers.h"
-#include "traces/mooncake.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/mooncake.h"
 
 namespace kvtwin {
 namespace {

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include "traces/compact_json.h"
-#include "traces/import_more.h"
-#include "traces/importers.h"
-#include "traces/json_fields.h"
-#include "traces/session_builder.h"
-#include "traces/source_files.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/json_fields.h"
+#include "traces/format/session_builder.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/import_chat_logs.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

@@ -5,9 +5,9 @@
 #include <charconv>
 #include <chrono>
 
-#include "traces/azure.h"
-#include "traces/importers.h"
-#include "traces/source_files.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/azure.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

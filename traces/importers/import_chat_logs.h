@@ -3,12 +3,12 @@
 // All three stream into the sink and end with done(). What a source does not say is estimated and marked
 // so in the trace (TRACES 6). Bytes that are not what they should be end in an Error.
 
-#ifndef KVTWIN_TRACES_IMPORT_MORE_H_
-#define KVTWIN_TRACES_IMPORT_MORE_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_IMPORT_CHAT_LOGS_H_
+#define KVTWIN_TRACES_IMPORTERS_IMPORT_CHAT_LOGS_H_
 
 #include <string>
 
-#include "traces/formats.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 
@@ -24,4 +24,4 @@ Result<void> import_applied_compute(const std::string& path, const ImportOptions
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_IMPORT_MORE_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_IMPORT_CHAT_LOGS_H_

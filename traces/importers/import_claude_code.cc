@@ -6,10 +6,10 @@
 #include <tuple>
 #include <vector>
 
-#include "traces/claude_log.h"
-#include "traces/import_more.h"
-#include "traces/importers.h"
-#include "traces/source_files.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/claude_log.h"
+#include "traces/importers/import_chat_logs.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include "traces/compact_json.h"
-#include "traces/importers.h"
-#include "traces/json_fields.h"
-#include "traces/source_files.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/json_fields.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

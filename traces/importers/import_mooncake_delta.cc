@@ -10,8 +10,8 @@
 #include <map>
 
 #include "engine/base/prng.h"
-#include "traces/importers.h"
-#include "traces/mooncake.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/mooncake.h"
 
 namespace kvtwin {
 namespace {

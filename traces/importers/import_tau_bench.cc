@@ -4,13 +4,13 @@
 #include <map>
 #include <set>
 
-#include "traces/compact_json.h"
-#include "traces/import_more.h"
-#include "traces/importers.h"
-#include "traces/json_fields.h"
-#include "traces/session_builder.h"
-#include "traces/source_files.h"
-#include "traces/synthesize_draws.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/json_fields.h"
+#include "traces/format/session_builder.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/import_chat_logs.h"
+#include "traces/importers/importers.h"
+#include "traces/synth/synthesize_draws.h"
 
 // A result file holds messages and nothing else: no tool schemas, no chat template (TRACES trap 11), no
 // times, no token counts. Counts are estimated from the text: 4.9 characters per token of prose and 2.6 of

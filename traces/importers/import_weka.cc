@@ -5,10 +5,10 @@
 #include <set>
 
 #include "engine/base/prng.h"
-#include "traces/importers.h"
-#include "traces/json_fields.h"
-#include "traces/source_files.h"
-#include "traces/weka.h"
+#include "traces/format/json_fields.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/weka.h"
 
 namespace kvtwin {
 namespace {

@@ -1,11 +1,11 @@
-#include "traces/importers.h"
+#include "traces/importers/importers.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "traces/check.h"
+#include "traces/format/check.h"
 
 namespace kvtwin {
 namespace {

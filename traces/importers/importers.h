@@ -1,14 +1,14 @@
 // What importers share, and the importers themselves. Only formats.cc and tests need this.
 
-#ifndef KVTWIN_TRACES_IMPORTERS_H_
-#define KVTWIN_TRACES_IMPORTERS_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_IMPORTERS_H_
+#define KVTWIN_TRACES_IMPORTERS_IMPORTERS_H_
 
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "traces/formats.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 
@@ -59,4 +59,4 @@ std::unique_ptr<TraceSink> export_azure(const std::string& path);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_IMPORTERS_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_IMPORTERS_H_

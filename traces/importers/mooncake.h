@@ -5,15 +5,15 @@
 //   agentic_mooncake  adds request_id, wait_for, delay and tool_wait_ms
 // Aliases seen in the wild: input_tokens, output_tokens, created_time, delay_ms.
 
-#ifndef KVTWIN_TRACES_MOONCAKE_H_
-#define KVTWIN_TRACES_MOONCAKE_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_MOONCAKE_H_
+#define KVTWIN_TRACES_IMPORTERS_MOONCAKE_H_
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "traces/block_key.h"
-#include "traces/formats.h"
+#include "traces/format/block_key.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 
@@ -52,4 +52,4 @@ void start_mooncake_session(const std::string& id, int64_t arrival_ns, v1::Sessi
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_MOONCAKE_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_MOONCAKE_H_

@@ -4,11 +4,11 @@
 #include <unordered_map>
 
 #include "engine/base/units.h"
-#include "traces/compact_json.h"
-#include "traces/importers.h"
-#include "traces/json_fields.h"
-#include "traces/mooncake.h"
-#include "traces/source_files.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/json_fields.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/mooncake.h"
 
 namespace kvtwin {
 namespace {

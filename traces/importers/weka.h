@@ -5,16 +5,16 @@
 // contains the sub-agent's wall time; ids cover floor(in/64) blocks; requests without `api_time` are
 // followed by a `think_time` longer than the whole gap.
 
-#ifndef KVTWIN_TRACES_WEKA_H_
-#define KVTWIN_TRACES_WEKA_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_WEKA_H_
+#define KVTWIN_TRACES_IMPORTERS_WEKA_H_
 
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "traces/compact_json.h"
-#include "traces/formats.h"
+#include "traces/format/compact_json.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin {
 
@@ -81,4 +81,4 @@ Result<std::string> weka_text(const v1::TraceHeader& header, const v1::Session& 
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_WEKA_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_WEKA_H_

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "traces/importers.h"
-#include "traces/weka.h"
-#include "traces/weka_spans.h"
+#include "traces/importers/importers.h"
+#include "traces/importers/weka.h"
+#include "traces/importers/weka_spans.h"
 
 namespace kvtwin {
 namespace {

@@ -1,10 +1,10 @@
-#include "traces/weka_spans.h"
+#include "traces/importers/weka_spans.h"
 
 #include <algorithm>
 #include <map>
 
 #include "engine/base/prng.h"
-#include "traces/importers.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

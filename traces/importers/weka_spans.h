@@ -5,14 +5,14 @@
 // ids agree), that request's output if there is room, then what is new: tool results or user text. Sizes
 // are DERIVED; the split of one output over its types is SYNTHESISED, evenly.
 
-#ifndef KVTWIN_TRACES_WEKA_SPANS_H_
-#define KVTWIN_TRACES_WEKA_SPANS_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_WEKA_SPANS_H_
+#define KVTWIN_TRACES_IMPORTERS_WEKA_SPANS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "traces/weka.h"
+#include "traces/importers/weka.h"
 
 namespace kvtwin {
 
@@ -58,4 +58,4 @@ void share_weka_prefixes(const std::vector<WekaKeyedRequest>& requests, PrefixSh
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_WEKA_SPANS_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_WEKA_SPANS_H_

@@ -1,11 +1,11 @@
-#include "traces/cut.h"
+#include "traces/inspect/cut.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "traces/importers.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

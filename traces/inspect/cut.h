@@ -5,13 +5,13 @@
 // sub-agent that is cut short still holds its parent up as long as it did. Limits that are 0 are none.
 // How long waits may be is no cut but a replay option (think_cap): it changes times, not work.
 
-#ifndef KVTWIN_TRACES_CUT_H_
-#define KVTWIN_TRACES_CUT_H_
+#ifndef KVTWIN_TRACES_INSPECT_CUT_H_
+#define KVTWIN_TRACES_INSPECT_CUT_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "traces/sink.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -51,4 +51,4 @@ v1::Session opaque_sub_agents(const v1::Session& session);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_CUT_H_
+#endif  // KVTWIN_TRACES_INSPECT_CUT_H_

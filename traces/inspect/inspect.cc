@@ -1,4 +1,4 @@
-#include "traces/inspect.h"
+#include "traces/inspect/inspect.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "engine/base/plural.h"
-#include "traces/importers.h"
+#include "traces/importers/importers.h"
 
 namespace kvtwin {
 namespace {

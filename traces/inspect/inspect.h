@@ -3,8 +3,8 @@
 //
 // Percentiles are of the sorted values at index q x (n - 1), rounded down.
 
-#ifndef KVTWIN_TRACES_INSPECT_H_
-#define KVTWIN_TRACES_INSPECT_H_
+#ifndef KVTWIN_TRACES_INSPECT_INSPECT_H_
+#define KVTWIN_TRACES_INSPECT_INSPECT_H_
 
 #include <array>
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "traces/reuse.h"
-#include "traces/sink.h"
+#include "traces/format/sink.h"
+#include "traces/inspect/reuse.h"
 
 namespace kvtwin {
 
@@ -55,4 +55,4 @@ class TraceInspector : public TraceSink {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_INSPECT_H_
+#endif  // KVTWIN_TRACES_INSPECT_INSPECT_H_

@@ -1,4 +1,4 @@
-#include "traces/reuse.h"
+#include "traces/inspect/reuse.h"
 
 #include "engine/base/prng.h"
 

@@ -4,14 +4,14 @@
 // any, else chained hashes of 16 token ids, else chained spans. `in_session` forgets between sessions;
 // `in_trace` compares across sessions as far as scopes allow. Outputs count when a prompt repeats them.
 
-#ifndef KVTWIN_TRACES_REUSE_H_
-#define KVTWIN_TRACES_REUSE_H_
+#ifndef KVTWIN_TRACES_INSPECT_REUSE_H_
+#define KVTWIN_TRACES_INSPECT_REUSE_H_
 
 #include <cstdint>
 #include <map>
 #include <unordered_set>
 
-#include "traces/block_key.h"
+#include "traces/format/block_key.h"
 
 namespace kvtwin {
 
@@ -51,4 +51,4 @@ class ReuseCounter {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REUSE_H_
+#endif  // KVTWIN_TRACES_INSPECT_REUSE_H_

@@ -30,17 +30,17 @@
 // request: source ids keep their scope, clones differ in all but what is the same everywhere, and
 // positions without identity are of a space of the request.
 
-#ifndef KVTWIN_TRACES_REPLAY_H_
-#define KVTWIN_TRACES_REPLAY_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_H_
 
 #include <array>
 #include <string_view>
 #include <vector>
 
-#include "engine/client.h"
-#include "traces/replay_arrivals.h"
-#include "traces/replay_options.h"
-#include "traces/replay_table.h"
+#include "engine/runtime/client.h"
+#include "traces/replay/replay_arrivals.h"
+#include "traces/replay/replay_options.h"
+#include "traces/replay/replay_table.h"
 
 namespace kvtwin {
 
@@ -196,4 +196,4 @@ class ReplayClient final : public Client {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_H_

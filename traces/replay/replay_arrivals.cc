@@ -1,4 +1,4 @@
-#include "traces/replay_arrivals.h"
+#include "traces/replay/replay_arrivals.h"
 
 #include <algorithm>
 #include <bit>

@@ -3,13 +3,13 @@
 // A session is an instance: replica x sessions + index in the file. Instances of equal instants start
 // in that order. A fixed population has no instants of its own: session_ended() makes the next one due.
 
-#ifndef KVTWIN_TRACES_REPLAY_ARRIVALS_H_
-#define KVTWIN_TRACES_REPLAY_ARRIVALS_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_ARRIVALS_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_ARRIVALS_H_
 
 #include <vector>
 
-#include "traces/replay_options.h"
-#include "traces/replay_table.h"
+#include "traces/replay/replay_options.h"
+#include "traces/replay/replay_table.h"
 
 namespace kvtwin {
 
@@ -39,4 +39,4 @@ uint64_t exponential_q32(uint64_t word);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_ARRIVALS_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_ARRIVALS_H_

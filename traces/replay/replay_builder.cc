@@ -1,10 +1,10 @@
-#include "traces/replay_builder.h"
+#include "traces/replay/replay_builder.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "traces/replay_roles.h"
+#include "traces/replay/replay_roles.h"
 
 namespace kvtwin {
 namespace {

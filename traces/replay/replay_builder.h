@@ -3,15 +3,15 @@
 // It judges what it is given: dependencies point backwards, every node is something, times and counts
 // are within bounds. What it keeps is flat (replay_table.h); protobuf ends here.
 
-#ifndef KVTWIN_TRACES_REPLAY_BUILDER_H_
-#define KVTWIN_TRACES_REPLAY_BUILDER_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_BUILDER_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_BUILDER_H_
 
 #include <map>
 #include <memory>
 
-#include "traces/replay.h"
-#include "traces/replay_identity.h"
-#include "traces/sink.h"
+#include "traces/format/sink.h"
+#include "traces/replay/replay.h"
+#include "traces/replay/replay_identity.h"
 
 namespace kvtwin {
 
@@ -50,4 +50,4 @@ class ReplayBuilder : public TraceSink {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_BUILDER_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_BUILDER_H_

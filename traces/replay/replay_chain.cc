@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/base/prng.h"
-#include "traces/replay_resolve.h"
+#include "traces/replay/replay_resolve.h"
 
 namespace kvtwin {
 

@@ -1,4 +1,4 @@
-#include "traces/replay_identity.h"
+#include "traces/replay/replay_identity.h"
 
 #include <fmt/format.h>
 

@@ -13,8 +13,8 @@
 // says it is, unless output spans say it. At most kLookahead later requests are asked. An empty key is
 // extended by nothing.
 
-#ifndef KVTWIN_TRACES_REPLAY_IDENTITY_H_
-#define KVTWIN_TRACES_REPLAY_IDENTITY_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_IDENTITY_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_IDENTITY_H_
 
 #include <cstdint>
 #include <map>
@@ -22,7 +22,7 @@
 
 #include "engine/base/result.h"
 #include "traces/proto/agent_trace.pb.h"
-#include "traces/replay_table.h"
+#include "traces/replay/replay_table.h"
 
 namespace kvtwin {
 
@@ -106,4 +106,4 @@ class IdentityStore {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_IDENTITY_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_IDENTITY_H_

@@ -1,4 +1,4 @@
-#include "traces/replay_options.h"
+#include "traces/replay/replay_options.h"
 
 #include <fmt/format.h>
 

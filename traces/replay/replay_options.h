@@ -1,7 +1,7 @@
 // What a replay is asked to do (TRACES 8). Plain data: scenarios/ fills it, validate() judges it.
 
-#ifndef KVTWIN_TRACES_REPLAY_OPTIONS_H_
-#define KVTWIN_TRACES_REPLAY_OPTIONS_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_
 
 #include <cstdint>
 
@@ -76,4 +76,4 @@ constexpr int64_t later(int64_t at, int64_t by) {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_OPTIONS_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_

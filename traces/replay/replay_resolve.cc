@@ -1,4 +1,4 @@
-#include "traces/replay_resolve.h"
+#include "traces/replay/replay_resolve.h"
 
 #include <fmt/format.h>
 

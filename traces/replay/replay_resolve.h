@@ -3,12 +3,12 @@
 // ChainTable numbers units by their content and everything before them; SessionResolver does one
 // session after the other, because outputs are looked up in later requests of the same session.
 
-#ifndef KVTWIN_TRACES_REPLAY_RESOLVE_H_
-#define KVTWIN_TRACES_REPLAY_RESOLVE_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_RESOLVE_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_RESOLVE_H_
 
 #include <unordered_map>
 
-#include "traces/replay_identity.h"
+#include "traces/replay/replay_identity.h"
 
 namespace kvtwin {
 
@@ -94,4 +94,4 @@ class SessionResolver {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_RESOLVE_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_RESOLVE_H_

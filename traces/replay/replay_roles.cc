@@ -1,4 +1,4 @@
-#include "traces/replay_roles.h"
+#include "traces/replay/replay_roles.h"
 
 #include <algorithm>
 #include <optional>

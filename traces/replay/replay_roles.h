@@ -1,14 +1,14 @@
 // What the tokens of a prompt are (METHODS 4.1), from the roles that the trace itself gives to its spans.
-// Where a trace has token ids and no roles, engine/policy/role_tagger.h finds them.
+// Where a trace has token ids and no roles, engine/methods/role_tagger.h finds them.
 
-#ifndef KVTWIN_TRACES_REPLAY_ROLES_H_
-#define KVTWIN_TRACES_REPLAY_ROLES_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "engine/policy/tags.h"
+#include "engine/base/tags.h"
 #include "traces/proto/agent_trace.pb.h"
 
 namespace kvtwin {
@@ -28,4 +28,4 @@ PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_ROLES_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "traces/replay.h"
+#include "traces/replay/replay.h"
 
 namespace kvtwin {
 

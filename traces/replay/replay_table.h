@@ -3,14 +3,14 @@
 // About 120 bytes per node, 24 per dependency, 16 per identity run and 64 per session: the 692 WEKA
 // sessions take 10 MB. Made by ReplayBuilder, owned by ReplayClient, constant from then on.
 
-#ifndef KVTWIN_TRACES_REPLAY_TABLE_H_
-#define KVTWIN_TRACES_REPLAY_TABLE_H_
+#ifndef KVTWIN_TRACES_REPLAY_REPLAY_TABLE_H_
+#define KVTWIN_TRACES_REPLAY_REPLAY_TABLE_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/policy/tags.h"
+#include "engine/base/tags.h"
 
 namespace kvtwin {
 
@@ -101,4 +101,4 @@ struct ReplayTable {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_REPLAY_TABLE_H_
+#endif  // KVTWIN_TRACES_REPLAY_REPLAY_TABLE_H_

@@ -1,11 +1,11 @@
-#include "traces/synthesize.h"
+#include "traces/synth/synthesize.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "traces/synthesize_recipes.h"
+#include "traces/synth/synthesize_recipes.h"
 
 namespace kvtwin {
 namespace synth {

@@ -2,8 +2,8 @@
 // (TRACES 7) and for a trace that can be shipped. Everything in them is SYNTHESISED; the header
 // carries recipe, parameters and seed, so that the trace can be made again, to the byte.
 
-#ifndef KVTWIN_TRACES_SYNTHESIZE_H_
-#define KVTWIN_TRACES_SYNTHESIZE_H_
+#ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_H_
+#define KVTWIN_TRACES_SYNTH_SYNTHESIZE_H_
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "traces/sink.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -48,4 +48,4 @@ Result<void> synthesize(const SynthOptions& options, TraceSink* sink);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_SYNTHESIZE_H_
+#endif  // KVTWIN_TRACES_SYNTH_SYNTHESIZE_H_

@@ -14,8 +14,8 @@
 
 #include <algorithm>
 
-#include "traces/synthesize_coding_tables.h"
-#include "traces/synthesize_recipes.h"
+#include "traces/synth/synthesize_coding_tables.h"
+#include "traces/synth/synthesize_recipes.h"
 
 namespace kvtwin::synth {
 namespace {

@@ -3,10 +3,10 @@
 // Source: the 692 distinct sessions of the WEKA Claude Code set (Apache-2.0), at the points of TRACES 2.1 and
 // between them. A growth below one token counts as one. Tool durations: AgentCgroup (facts; TRACES 2.2).
 
-#ifndef KVTWIN_TRACES_SYNTHESIZE_CODING_TABLES_H_
-#define KVTWIN_TRACES_SYNTHESIZE_CODING_TABLES_H_
+#ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_CODING_TABLES_H_
+#define KVTWIN_TRACES_SYNTH_SYNTHESIZE_CODING_TABLES_H_
 
-#include "traces/synthesize_draws.h"
+#include "traces/synth/synthesize_draws.h"
 
 namespace kvtwin::synth::coding {
 
@@ -123,4 +123,4 @@ constexpr uint32_t kTask = 5;
 
 }  // namespace kvtwin::synth::coding
 
-#endif  // KVTWIN_TRACES_SYNTHESIZE_CODING_TABLES_H_
+#endif  // KVTWIN_TRACES_SYNTH_SYNTHESIZE_CODING_TABLES_H_

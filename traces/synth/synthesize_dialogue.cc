@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "traces/synthesize_recipes.h"
+#include "traces/synth/synthesize_recipes.h"
 
 namespace kvtwin::synth {
 namespace {

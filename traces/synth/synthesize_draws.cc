@@ -1,4 +1,4 @@
-#include "traces/synthesize_draws.h"
+#include "traces/synth/synthesize_draws.h"
 
 #include <array>
 #include <bit>

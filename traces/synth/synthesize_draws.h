@@ -6,8 +6,8 @@
 // powers are Q32 fixed point, correct to about 1e-8. Every draw is a pure function of (seed, session,
 // field, n), so neither the order of drawing nor a new field can change another draw.
 
-#ifndef KVTWIN_TRACES_SYNTHESIZE_DRAWS_H_
-#define KVTWIN_TRACES_SYNTHESIZE_DRAWS_H_
+#ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_DRAWS_H_
+#define KVTWIN_TRACES_SYNTH_SYNTHESIZE_DRAWS_H_
 
 #include <cstdint>
 #include <span>
@@ -66,4 +66,4 @@ class SessionDraws {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_SYNTHESIZE_DRAWS_H_
+#endif  // KVTWIN_TRACES_SYNTH_SYNTHESIZE_DRAWS_H_

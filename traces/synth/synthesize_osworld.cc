@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "traces/synthesize_recipes.h"
+#include "traces/synth/synthesize_recipes.h"
 
 namespace kvtwin::synth {
 namespace {

@@ -1,17 +1,17 @@
-// What a recipe is to traces/synthesize.cc: a list of parameters and two functions. A new one is a .cc
+// What a recipe is to traces/synth/synthesize.cc: a list of parameters and two functions. A new one is a .cc
 // file with an entry here and a line in kRecipes.
 
-#ifndef KVTWIN_TRACES_SYNTHESIZE_RECIPES_H_
-#define KVTWIN_TRACES_SYNTHESIZE_RECIPES_H_
+#ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_RECIPES_H_
+#define KVTWIN_TRACES_SYNTH_SYNTHESIZE_RECIPES_H_
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "traces/session_builder.h"
-#include "traces/synthesize.h"
-#include "traces/synthesize_draws.h"
+#include "traces/format/session_builder.h"
+#include "traces/synth/synthesize.h"
+#include "traces/synth/synthesize_draws.h"
 
 namespace kvtwin::synth {
 
@@ -60,4 +60,4 @@ Recipe coding_agent_like();
 
 }  // namespace kvtwin::synth
 
-#endif  // KVTWIN_TRACES_SYNTHESIZE_RECIPES_H_
+#endif  // KVTWIN_TRACES_SYNTH_SYNTHESIZE_RECIPES_H_

@@ -1,4 +1,4 @@
-#include "traces/make_task.h"
+#include "traces/tasks/make_task.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "traces/task_session.h"
+#include "traces/tasks/task_session.h"
 
 namespace kvtwin {
 namespace {

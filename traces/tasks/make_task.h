@@ -9,15 +9,15 @@
 //
 // Everything is drawn from (split, seed, session): the splits never share a draw.
 
-#ifndef KVTWIN_TRACES_MAKE_TASK_H_
-#define KVTWIN_TRACES_MAKE_TASK_H_
+#ifndef KVTWIN_TRACES_TASKS_MAKE_TASK_H_
+#define KVTWIN_TRACES_TASKS_MAKE_TASK_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/base/result.h"
-#include "traces/sink.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin {
 
@@ -70,4 +70,4 @@ class TaskArrays final : public TraceSink {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_MAKE_TASK_H_
+#endif  // KVTWIN_TRACES_TASKS_MAKE_TASK_H_

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "traces/task_session.h"
+#include "traces/tasks/task_session.h"
 
 namespace kvtwin::task {
 namespace {

@@ -1,4 +1,4 @@
-#include "traces/task_session.h"
+#include "traces/tasks/task_session.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "traces/make_task.h"
+#include "traces/tasks/make_task.h"
 
 namespace kvtwin::task {
 namespace {

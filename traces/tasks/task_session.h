@@ -1,15 +1,15 @@
 // TaskSession writes one session of a task: what is said, what requests answer, with token ids throughout.
 
-#ifndef KVTWIN_TRACES_TASK_SESSION_H_
-#define KVTWIN_TRACES_TASK_SESSION_H_
+#ifndef KVTWIN_TRACES_TASKS_TASK_SESSION_H_
+#define KVTWIN_TRACES_TASKS_TASK_SESSION_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "traces/session_builder.h"
-#include "traces/task_tokens.h"
+#include "traces/format/session_builder.h"
+#include "traces/tasks/task_tokens.h"
 
 namespace kvtwin::task {
 
@@ -72,4 +72,4 @@ const std::vector<NamedTask>& named_tasks();
 
 }  // namespace kvtwin::task
 
-#endif  // KVTWIN_TRACES_TASK_SESSION_H_
+#endif  // KVTWIN_TRACES_TASKS_TASK_SESSION_H_

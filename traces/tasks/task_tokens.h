@@ -3,8 +3,8 @@
 // There is no text behind them. A model of a few million parameters learns in minutes to look up, follow and
 // copy symbols; whether its KV still answers does not depend on spelling.
 
-#ifndef KVTWIN_TRACES_TASK_TOKENS_H_
-#define KVTWIN_TRACES_TASK_TOKENS_H_
+#ifndef KVTWIN_TRACES_TASKS_TASK_TOKENS_H_
+#define KVTWIN_TRACES_TASKS_TASK_TOKENS_H_
 
 #include <cstdint>
 
@@ -31,4 +31,4 @@ constexpr uint32_t kWordFirst = 160, kWords = 96;   // filler: says nothing
 
 }  // namespace kvtwin::task
 
-#endif  // KVTWIN_TRACES_TASK_TOKENS_H_
+#endif  // KVTWIN_TRACES_TASKS_TASK_TOKENS_H_

@@ -1,11 +1,11 @@
-#include "engine/cpu/head_choice.h"
+#include "engine/common/retrieval/head_choice.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "engine/cpu/page_pooling.h"
-#include "kernels/select.h"
+#include "engine/common/retrieval/page_pooling.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::cpu {
 namespace {

@@ -1,18 +1,18 @@
 // What one KV head of a request in an arena chooses and keeps (METHODS 6.2, 6.5), of pages that are full and
 // outside of sinks and window: for every engine that chooses on the host.
 
-#ifndef KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_
-#define KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
 
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/resident_request.h"
-#include "engine/policy/retrieval_spec.h"
-#include "kernels/page_score.h"
-#include "models/llm.h"
+#include "engine/common/retrieval/resident_request.h"
+#include "engine/methods/retrieval_spec.h"
+#include "kernels/select/page_score.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cpu {
 
@@ -43,4 +43,4 @@ HeadResidentPages outgrown_head(const ResidentShape& shape, std::vector<uint32_t
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_

@@ -1,12 +1,12 @@
 // The policy's names of poolings and summaries as the kernels'.
 
-#ifndef KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
-#define KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_POOLING_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_POOLING_H_
 
 #include "engine/base/check.h"
-#include "engine/policy/retrieval_spec.h"
-#include "kernels/page_score.h"
-#include "kernels/page_summary.h"
+#include "engine/methods/retrieval_spec.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/page_summary.h"
 
 namespace kvtwin::cpu {
 
@@ -44,4 +44,4 @@ inline kernels::SummaryKind kind_of(PageSummary summary) {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_POOLING_H_

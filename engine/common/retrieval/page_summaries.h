@@ -1,7 +1,7 @@
-// Summaries of full pages, which travel with their pages: kernels/page_summary.h says what they are.
+// Summaries of full pages, which travel with their pages: kernels/select/page_summary.h says what they are.
 
-#ifndef KVTWIN_ENGINE_CPU_PAGE_SUMMARIES_H_
-#define KVTWIN_ENGINE_CPU_PAGE_SUMMARIES_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_SUMMARIES_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_SUMMARIES_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "kernels/page_score.h"
-#include "kernels/page_summary.h"
-#include "models/llm.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/page_summary.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cpu {
 
@@ -51,4 +51,4 @@ class PageSummaries {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PAGE_SUMMARIES_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_SUMMARIES_H_

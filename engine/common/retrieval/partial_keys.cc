@@ -1,11 +1,11 @@
-#include "engine/cpu/partial_keys.h"
+#include "engine/common/retrieval/partial_keys.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/policy/retrieval_spec.h"
-#include "kernels/low_rank.h"
+#include "engine/methods/retrieval_spec.h"
+#include "kernels/dense/low_rank.h"
 
 namespace kvtwin::cpu {
 namespace {

@@ -6,13 +6,13 @@
 // and take columns by sums of magnitudes]. Keys and queries are rotated: with a rotation between weights and
 // products the skew cannot be coalesced into the weights.
 
-#ifndef KVTWIN_ENGINE_CPU_PARTIAL_KEYS_H_
-#define KVTWIN_ENGINE_CPU_PARTIAL_KEYS_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PARTIAL_KEYS_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_PARTIAL_KEYS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cpu {
 
@@ -43,4 +43,4 @@ class PartialKeys {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PARTIAL_KEYS_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_PARTIAL_KEYS_H_

@@ -5,8 +5,8 @@
 // A host would keep ShadowKV's keys unrotated instead of rotated, which costs it nothing; InfiniGen's
 // directions are calibrated offline by its authors. This engine takes memory of its own for either.
 
-#ifndef KVTWIN_ENGINE_CPU_PREFIX_ROWS_H_
-#define KVTWIN_ENGINE_CPU_PREFIX_ROWS_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PREFIX_ROWS_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_PREFIX_ROWS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -49,4 +49,4 @@ class PrefixRows {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PREFIX_ROWS_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_PREFIX_ROWS_H_

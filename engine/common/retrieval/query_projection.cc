@@ -1,7 +1,7 @@
-#include "engine/cpu/query_projection.h"
+#include "engine/common/retrieval/query_projection.h"
 
-#include "kernels/rms_norm.h"
-#include "kernels/rope_append.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "kernels/dense/rms_norm.h"
 
 namespace kvtwin::cpu {
 

@@ -1,15 +1,15 @@
 // QueryProjection: what a layer's queries would be if its input were another layer's. InfiniGen chooses for
 // the next layer from this one's input (METHODS 6.5, re-projection).
 
-#ifndef KVTWIN_ENGINE_CPU_QUERY_PROJECTION_H_
-#define KVTWIN_ENGINE_CPU_QUERY_PROJECTION_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/gemm.h"
-#include "models/rope.h"
-#include "models/weights.h"
+#include "kernels/dense/gemm.h"
+#include "models/catalog/rope.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cpu {
 
@@ -28,4 +28,4 @@ class QueryProjection {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_QUERY_PROJECTION_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_

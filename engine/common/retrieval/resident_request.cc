@@ -1,4 +1,4 @@
-#include "engine/cpu/resident_request.h"
+#include "engine/common/retrieval/resident_request.h"
 
 #include "engine/base/check.h"
 

@@ -1,4 +1,5 @@
-// Where the pages of a request lie that keeps only some of them on the gpu (engine/policy/core_resident.cc).
+// Where the pages of a request lie that keeps only some of them on the gpu
+// (engine/scheduler/core_resident.cc).
 //
 // A request's first arena() gpu pages are slots. Page p of its context lies, in every layer and KV head,
 //   while all its pages fit:  in slot p
@@ -8,20 +9,20 @@
 // Gpu pages behind the slots stand for what else stays there (resident_fraction_q32): dense layers,
 // summaries, factors; this engine keeps those in memory of its own.
 
-#ifndef KVTWIN_ENGINE_CPU_RESIDENT_REQUEST_H_
-#define KVTWIN_ENGINE_CPU_RESIDENT_REQUEST_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_RESIDENT_REQUEST_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_RESIDENT_REQUEST_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/partial_keys.h"
-#include "engine/cpu/prefix_rows.h"
-#include "engine/cpu/shadow_keys.h"
-#include "engine/policy/commands.h"
-#include "engine/policy/retrieval_spec.h"
-#include "kernels/kv_pages.h"
+#include "engine/base/commands.h"
+#include "engine/common/retrieval/partial_keys.h"
+#include "engine/common/retrieval/prefix_rows.h"
+#include "engine/common/retrieval/shadow_keys.h"
+#include "engine/methods/retrieval_spec.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::cpu {
 
@@ -86,4 +87,4 @@ struct ResidentRequest {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_RESIDENT_REQUEST_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_RESIDENT_REQUEST_H_

@@ -1,13 +1,13 @@
 // RetrievalWitness is told what a RetrievedCache does, as it does it: tests recompute and order it.
 
-#ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_WITNESS_H_
-#define KVTWIN_ENGINE_CPU_RETRIEVAL_WITNESS_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_RETRIEVAL_WITNESS_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_RETRIEVAL_WITNESS_H_
 
 #include <cstdint>
 #include <span>
 
 #include "engine/base/units.h"
-#include "kernels/kv_pages.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::cpu {
 
@@ -46,4 +46,4 @@ class RetrievalWitness {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_RETRIEVAL_WITNESS_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_RETRIEVAL_WITNESS_H_

@@ -1,8 +1,8 @@
-#include "engine/cpu/shadow_keys.h"
+#include "engine/common/retrieval/shadow_keys.h"
 
 #include "engine/base/check.h"
-#include "kernels/low_rank.h"
-#include "kernels/rope_append.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "kernels/dense/low_rank.h"
 
 namespace kvtwin::cpu {
 

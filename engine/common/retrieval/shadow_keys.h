@@ -5,14 +5,14 @@
 // FreeKV's evaluation has it, again after every window of new tokens; in between new keys are projected on
 // the old directions. The exact keys stay in this object: to a factorisation they come from the host.
 
-#ifndef KVTWIN_ENGINE_CPU_SHADOW_KEYS_H_
-#define KVTWIN_ENGINE_CPU_SHADOW_KEYS_H_
+#ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_
+#define KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "models/llm.h"
-#include "models/rope.h"
+#include "models/catalog/llm.h"
+#include "models/catalog/rope.h"
 
 namespace kvtwin::cpu {
 
@@ -41,4 +41,4 @@ class ShadowKeys {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_SHADOW_KEYS_H_
+#endif  // KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_

@@ -4,8 +4,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/probe_pass.h"
+#include "engine/cpu/compression/compressed_cache.h"
+#include "engine/cpu/compression/probe_pass.h"
 
 namespace kvtwin::cpu {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/forced_outcome.h"
-#include "kernels/score_math.h"
+#include "engine/common/forced_outcome.h"
+#include "engine/cpu/compression/compressed_cache.h"
+#include "kernels/common/score_math.h"
 
 namespace kvtwin::cpu {
 

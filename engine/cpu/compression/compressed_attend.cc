@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/packed_rows.h"
-#include "kernels/rope_append.h"
+#include "engine/cpu/compression/compressed_cache.h"
+#include "engine/cpu/packed/packed_rows.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::cpu {
 

@@ -1,11 +1,11 @@
-#include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/compression/compressed_cache.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
 
 namespace kvtwin::cpu {
 namespace {

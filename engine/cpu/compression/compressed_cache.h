@@ -17,8 +17,8 @@
 // kv_entry_capture (scores), kv_entry_budget (counts), compress_step.cc (from a Compression to an answer),
 // compressed_choice.cc (which of the kept pages a decode reads).
 
-#ifndef KVTWIN_ENGINE_CPU_COMPRESSED_CACHE_H_
-#define KVTWIN_ENGINE_CPU_COMPRESSED_CACHE_H_
+#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_COMPRESSED_CACHE_H_
+#define KVTWIN_ENGINE_CPU_COMPRESSION_COMPRESSED_CACHE_H_
 
 #include <deque>
 #include <map>
@@ -27,15 +27,15 @@
 #include <set>
 #include <vector>
 
-#include "engine/cpu/intent_memory.h"
+#include "engine/common/kv_entry_budget.h"
+#include "engine/common/retrieval/resident_request.h"
+#include "engine/common/retrieval/retrieval_witness.h"
+#include "engine/common/scorer_weights.h"
+#include "engine/cpu/compression/intent_memory.h"
+#include "engine/cpu/compression/kv_entry_scorer.h"
 #include "engine/cpu/kv_cache.h"
-#include "engine/cpu/kv_entry_budget.h"
-#include "engine/cpu/kv_entry_scorer.h"
-#include "engine/cpu/resident_request.h"
-#include "engine/cpu/retrieval_witness.h"
-#include "engine/cpu/scorer_weights.h"
-#include "engine/policy/config.h"
-#include "kernels/attention.h"
+#include "engine/methods/config.h"
+#include "kernels/attention/attention.h"
 
 namespace kvtwin::cpu {
 
@@ -184,4 +184,4 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const LlmS
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_COMPRESSED_CACHE_H_
+#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_COMPRESSED_CACHE_H_

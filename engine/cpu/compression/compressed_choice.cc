@@ -10,10 +10,10 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/page_pooling.h"
-#include "kernels/page_score.h"
-#include "kernels/page_summary.h"
+#include "engine/common/retrieval/page_pooling.h"
+#include "engine/cpu/compression/compressed_cache.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/page_summary.h"
 
 namespace kvtwin::cpu {
 

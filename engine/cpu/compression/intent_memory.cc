@@ -1,9 +1,9 @@
-#include "engine/cpu/intent_memory.h"
+#include "engine/cpu/compression/intent_memory.h"
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cpu/side_by_side.h"
+#include "engine/common/side_by_side.h"
 
 namespace kvtwin::cpu {
 

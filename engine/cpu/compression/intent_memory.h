@@ -4,19 +4,19 @@
 // The turn's query is the mean over the query rows that were captured of its span. Requests of one session
 // that run at the same time change its memory in the order in which their prompts end.
 
-#ifndef KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
-#define KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
+#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_INTENT_MEMORY_H_
+#define KVTWIN_ENGINE_CPU_COMPRESSION_INTENT_MEMORY_H_
 
 #include <map>
 #include <span>
 #include <vector>
 
 #include "engine/base/units.h"
-#include "engine/cpu/kv_entry_store.h"
-#include "engine/cpu/ranking.h"
-#include "engine/cpu/scorer_weights.h"
-#include "kernels/score.h"
-#include "models/rope.h"
+#include "engine/common/ranking.h"
+#include "engine/common/scorer_weights.h"
+#include "engine/cpu/compression/kv_entry_store.h"
+#include "kernels/scoring/score.h"
+#include "models/catalog/rope.h"
 
 namespace kvtwin::cpu {
 
@@ -58,4 +58,4 @@ class IntentMemory {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
+#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_INTENT_MEMORY_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cpu/kv_entry_scorer.h"
+#include "engine/cpu/compression/kv_entry_scorer.h"
 
 namespace kvtwin::cpu {
 

@@ -1,6 +1,6 @@
-// Scoring: from captured rows and gathered KV entries to kernels/score.h.
+// Scoring: from captured rows and gathered KV entries to kernels/scoring/score.h.
 
-#include "engine/cpu/kv_entry_scorer.h"
+#include "engine/cpu/compression/kv_entry_scorer.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // KvEntryScorer captures what a scorer needs while rows are computed, and scores what a compression ranks:
-// the engine's side of kernels/score.h.
+// the engine's side of kernels/scoring/score.h.
 //
 // What is captured belongs to a request (State) unless it is a function of its token alone, which is kept
 // with the KV entry (KvEntryStore::mark) and travels with its page: the gates of FastKVzip and TrimKV.
@@ -7,20 +7,20 @@
 // Results depend on a request's own rows, not on how they were cut into steps: H2O adds query rows one by
 // one, windows are the last rows whatever entry they came in.
 
-#ifndef KVTWIN_ENGINE_CPU_KV_ENTRY_SCORER_H_
-#define KVTWIN_ENGINE_CPU_KV_ENTRY_SCORER_H_
+#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_SCORER_H_
+#define KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_SCORER_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/kv_entry_store.h"
-#include "engine/cpu/ranking.h"
-#include "engine/cpu/scorer_weights.h"
-#include "engine/policy/scorer_spec.h"
-#include "kernels/score.h"
-#include "models/rope.h"
-#include "models/weights.h"
+#include "engine/common/ranking.h"
+#include "engine/common/scorer_weights.h"
+#include "engine/cpu/compression/kv_entry_store.h"
+#include "engine/methods/scorer_spec.h"
+#include "kernels/scoring/score.h"
+#include "models/catalog/rope.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cpu {
 
@@ -103,4 +103,4 @@ class KvEntryScorer {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_KV_ENTRY_SCORER_H_
+#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_SCORER_H_

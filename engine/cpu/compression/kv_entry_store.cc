@@ -1,4 +1,4 @@
-#include "engine/cpu/kv_entry_store.h"
+#include "engine/cpu/compression/kv_entry_store.h"
 
 #include <algorithm>
 

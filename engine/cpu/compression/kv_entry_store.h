@@ -10,8 +10,8 @@
 // into a page, and moves as bytes; staged rows are exact. Who summarises pages needs their keys as they were
 // (METHODS 7.5): then keys wait beside the pages.
 
-#ifndef KVTWIN_ENGINE_CPU_KV_ENTRY_STORE_H_
-#define KVTWIN_ENGINE_CPU_KV_ENTRY_STORE_H_
+#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_STORE_H_
+#define KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_STORE_H_
 
 #include <cstdint>
 #include <optional>
@@ -20,11 +20,11 @@
 
 #include "engine/base/kv_format.h"
 #include "engine/base/result.h"
+#include "engine/common/request_table.h"
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
-#include "engine/cpu/packed_store.h"
-#include "engine/cpu/request_table.h"
-#include "models/llm.h"
+#include "engine/cpu/packed/packed_store.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cpu {
 
@@ -89,4 +89,4 @@ class KvEntryStore {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_KV_ENTRY_STORE_H_
+#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_STORE_H_

@@ -1,10 +1,10 @@
-#include "engine/cpu/probe_pass.h"
+#include "engine/cpu/compression/probe_pass.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention.h"
-#include "kernels/rope_append.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::cpu {
 

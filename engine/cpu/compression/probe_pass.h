@@ -4,15 +4,15 @@
 // The rows stand behind the request's KV entries. Their own keys and values are staged, so the pages are byte
 // for byte what they were (test J-1).
 
-#ifndef KVTWIN_ENGINE_CPU_PROBE_PASS_H_
-#define KVTWIN_ENGINE_CPU_PROBE_PASS_H_
+#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
+#define KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
 
 #include <vector>
 
+#include "engine/common/ranking.h"
+#include "engine/cpu/compression/kv_entry_store.h"
 #include "engine/cpu/forward.h"
-#include "engine/cpu/kv_entry_store.h"
-#include "engine/cpu/ranking.h"
-#include "models/rope.h"
+#include "models/catalog/rope.h"
 
 namespace kvtwin::cpu {
 
@@ -40,4 +40,4 @@ class ProbePass final : public LayerAttention {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PROBE_PASS_H_
+#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_

@@ -1,11 +1,11 @@
-#include "engine/cpu/mixed_precision_cache.h"
+#include "engine/cpu/packed/mixed_precision_cache.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/packed_rows.h"
-#include "kernels/rope_append.h"
+#include "engine/cpu/packed/packed_rows.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::cpu {
 namespace {

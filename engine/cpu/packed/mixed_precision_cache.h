@@ -10,16 +10,16 @@
 // stored, not on where. Rows are rounded to bf16 first, as in PackedCache; with 4 bits for every tag both are
 // the same, bit for bit.
 
-#ifndef KVTWIN_ENGINE_CPU_MIXED_PRECISION_CACHE_H_
-#define KVTWIN_ENGINE_CPU_MIXED_PRECISION_CACHE_H_
+#ifndef KVTWIN_ENGINE_CPU_PACKED_MIXED_PRECISION_CACHE_H_
+#define KVTWIN_ENGINE_CPU_PACKED_MIXED_PRECISION_CACHE_H_
 
 #include <memory>
 #include <vector>
 
+#include "engine/common/mixed_precision_entries.h"
 #include "engine/cpu/kv_cache.h"
-#include "engine/cpu/mixed_precision_entries.h"
-#include "engine/cpu/packed_store.h"
-#include "kernels/attention.h"
+#include "engine/cpu/packed/packed_store.h"
+#include "kernels/attention/attention.h"
 
 namespace kvtwin::cpu {
 
@@ -81,4 +81,4 @@ class MixedPrecisionCache final : public KvCache {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_MIXED_PRECISION_CACHE_H_
+#endif  // KVTWIN_ENGINE_CPU_PACKED_MIXED_PRECISION_CACHE_H_

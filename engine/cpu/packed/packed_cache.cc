@@ -1,10 +1,10 @@
-#include "engine/cpu/packed_cache.h"
+#include "engine/cpu/packed/packed_cache.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/packed_rows.h"
+#include "engine/cpu/packed/packed_rows.h"
 
 namespace kvtwin::cpu {
 

@@ -13,17 +13,17 @@
 // when residual_tokens newer ones exist. Packing follows the step's attention, as in KIVI's code. A request
 // reuses packed pages only: the policy shares no others (CoreConfig, precision).
 
-#ifndef KVTWIN_ENGINE_CPU_PACKED_CACHE_H_
-#define KVTWIN_ENGINE_CPU_PACKED_CACHE_H_
+#ifndef KVTWIN_ENGINE_CPU_PACKED_PACKED_CACHE_H_
+#define KVTWIN_ENGINE_CPU_PACKED_PACKED_CACHE_H_
 
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "engine/cpu/kv_cache.h"
-#include "engine/cpu/packed_store.h"
-#include "kernels/attention.h"
-#include "kernels/rope_append.h"
+#include "engine/cpu/packed/packed_store.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cache_ops/rope_append.h"
 
 namespace kvtwin::cpu {
 
@@ -82,4 +82,4 @@ class PackedCache final : public KvCache {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PACKED_CACHE_H_
+#endif  // KVTWIN_ENGINE_CPU_PACKED_PACKED_CACHE_H_

@@ -1,8 +1,8 @@
-#include "engine/cpu/packed_rows.h"
+#include "engine/cpu/packed/packed_rows.h"
 
 #include <algorithm>
 
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
 
 namespace kvtwin::cpu {
 

@@ -1,15 +1,15 @@
 // What caches of packed KV entries share: rows of a step in bf16, and in scratch pages, where a chunk reads
 // its own rows as they are.
 
-#ifndef KVTWIN_ENGINE_CPU_PACKED_ROWS_H_
-#define KVTWIN_ENGINE_CPU_PACKED_ROWS_H_
+#ifndef KVTWIN_ENGINE_CPU_PACKED_PACKED_ROWS_H_
+#define KVTWIN_ENGINE_CPU_PACKED_PACKED_ROWS_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/packed_store.h"
-#include "kernels/kv_pages.h"
+#include "engine/cpu/packed/packed_store.h"
+#include "kernels/common/kv_pages.h"
 
 namespace kvtwin::cpu {
 
@@ -25,4 +25,4 @@ void scratch_runs(const PackedStore& store, uint32_t first, uint32_t count,
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PACKED_ROWS_H_
+#endif  // KVTWIN_ENGINE_CPU_PACKED_PACKED_ROWS_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/packed_store.h"
+#include "engine/cpu/packed/packed_store.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "kernels/pack.h"
-#include "kernels/packed_page.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/pack.h"
 
 namespace kvtwin::cpu {
 

@@ -5,13 +5,13 @@
 // That copy in fp32 exists because unpacking a whole context for every token would be all that this engine
 // does; nothing reaches it but what was unpacked, or what a method keeps exact (set_exact).
 //
-//   page = [layers][kv_heads][page_bytes(format)]        kernels/packed_page.h
+//   page = [layers][kv_heads][page_bytes(format)]        kernels/packed/packed_page.h
 //
 // Pools of several formats follow one another in one address space. Behind them are scratch pages, which hold
 // exact KV entries only.
 
-#ifndef KVTWIN_ENGINE_CPU_PACKED_STORE_H_
-#define KVTWIN_ENGINE_CPU_PACKED_STORE_H_
+#ifndef KVTWIN_ENGINE_CPU_PACKED_PACKED_STORE_H_
+#define KVTWIN_ENGINE_CPU_PACKED_PACKED_STORE_H_
 
 #include <cstdint>
 #include <span>
@@ -84,4 +84,4 @@ class PackedStore {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_PACKED_STORE_H_
+#endif  // KVTWIN_ENGINE_CPU_PACKED_PACKED_STORE_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/recall_streams.h"
+#include "engine/cpu/retrieval/recall_streams.h"
 
 #include <algorithm>
 #include <cmath>

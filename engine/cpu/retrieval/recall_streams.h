@@ -10,16 +10,16 @@
 // stream, as drawn. Whoever asks does so when nobody reads the slots any more (hazard 1), and waits before
 // reading them; so no result may depend on `delays`.
 
-#ifndef KVTWIN_ENGINE_CPU_RECALL_STREAMS_H_
-#define KVTWIN_ENGINE_CPU_RECALL_STREAMS_H_
+#ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RECALL_STREAMS_H_
+#define KVTWIN_ENGINE_CPU_RETRIEVAL_RECALL_STREAMS_H_
 
 #include <cstdint>
 #include <deque>
 #include <vector>
 
+#include "engine/common/retrieval/retrieval_witness.h"
 #include "engine/cpu/kv_store.h"
-#include "engine/cpu/retrieval_witness.h"
-#include "kernels/host_page.h"
+#include "kernels/cache_ops/host_page.h"
 
 namespace kvtwin::cpu {
 
@@ -74,4 +74,4 @@ class RecallStreams {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_RECALL_STREAMS_H_
+#endif  // KVTWIN_ENGINE_CPU_RETRIEVAL_RECALL_STREAMS_H_

@@ -1,4 +1,4 @@
-#include "engine/cpu/recalled_entries.h"
+#include "engine/cpu/retrieval/recalled_entries.h"
 
 #include <algorithm>
 #include <utility>

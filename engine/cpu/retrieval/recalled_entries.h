@@ -8,15 +8,15 @@
 //
 // Every row depends on its own request alone, in either, so that rows of both kinds may be in one step.
 
-#ifndef KVTWIN_ENGINE_CPU_RECALLED_ENTRIES_H_
-#define KVTWIN_ENGINE_CPU_RECALLED_ENTRIES_H_
+#ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RECALLED_ENTRIES_H_
+#define KVTWIN_ENGINE_CPU_RETRIEVAL_RECALLED_ENTRIES_H_
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/retrieved_cache.h"
+#include "engine/cpu/compression/compressed_cache.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cpu {
 
@@ -74,4 +74,4 @@ class RecalledEntries final : public KvCache {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_RECALLED_ENTRIES_H_
+#endif  // KVTWIN_ENGINE_CPU_RETRIEVAL_RECALLED_ENTRIES_H_

@@ -1,10 +1,10 @@
-#include "engine/cpu/retrieved_cache.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/page_pooling.h"
+#include "engine/common/retrieval/page_pooling.h"
 
 namespace kvtwin::cpu {
 

@@ -13,8 +13,8 @@
 // all methods. ShadowKV's chosen pages have rebuilt keys and recalled values; InfiniGen recalls tokens, not
 // pages, that it chose while the layer before computed. Every row depends on its own request alone.
 
-#ifndef KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
-#define KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
+#ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RETRIEVED_CACHE_H_
+#define KVTWIN_ENGINE_CPU_RETRIEVAL_RETRIEVED_CACHE_H_
 
 #include <functional>
 #include <map>
@@ -23,19 +23,19 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/head_choice.h"
+#include "engine/common/retrieval/head_choice.h"
+#include "engine/common/retrieval/page_summaries.h"
+#include "engine/common/retrieval/prefix_rows.h"
+#include "engine/common/retrieval/query_projection.h"
+#include "engine/common/retrieval/resident_request.h"
+#include "engine/common/retrieval/retrieval_witness.h"
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
-#include "engine/cpu/page_summaries.h"
-#include "engine/cpu/prefix_rows.h"
-#include "engine/cpu/query_projection.h"
-#include "engine/cpu/recall_streams.h"
-#include "engine/cpu/resident_request.h"
-#include "engine/cpu/retrieval_witness.h"
-#include "kernels/attention.h"
-#include "kernels/page_score.h"
-#include "kernels/rope_append.h"
-#include "models/weights.h"
+#include "engine/cpu/retrieval/recall_streams.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "kernels/select/page_score.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cpu {
 
@@ -192,4 +192,4 @@ class RetrievedCache final : public KvCache {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
+#endif  // KVTWIN_ENGINE_CPU_RETRIEVAL_RETRIEVED_CACHE_H_

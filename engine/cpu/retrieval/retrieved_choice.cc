@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/forced_outcome.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "kernels/page_score.h"
-#include "kernels/select.h"
+#include "engine/common/forced_outcome.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::cpu {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/cpu/retrieved_cache.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cpu {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cpu/retrieved_cache.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cpu {
 

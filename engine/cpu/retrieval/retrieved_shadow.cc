@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "kernels/low_rank.h"
-#include "kernels/select.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "kernels/dense/low_rank.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::cpu {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cpu/retrieved_cache.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cpu {
 // One number of tokens for all heads.

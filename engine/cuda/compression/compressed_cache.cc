@@ -1,4 +1,4 @@
-#include "engine/cuda/compressed_cache.h"
+#include "engine/cuda/compression/compressed_cache.h"
 
 #include <fmt/format.h>
 
@@ -7,13 +7,13 @@
 #include <tuple>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
 #include "engine/cuda/cuda_forward.h"
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
-#include "kernels/attention_rows.h"
-#include "models/rope.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
+#include "kernels/attention/attention_rows.h"
+#include "models/catalog/rope.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -13,8 +13,8 @@
 // decodes choose of it), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of
 // launches).
 
-#ifndef KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
-#define KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_COMPRESSED_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_COMPRESSED_CACHE_H_
 
 #include <map>
 #include <memory>
@@ -23,11 +23,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cpu/kv_entry_budget.h"
-#include "engine/cuda/device_scorer.h"
-#include "engine/cuda/host_scores.h"
-#include "engine/cuda/intent_scores.h"
-#include "engine/cuda/retained_pages.h"
+#include "engine/common/kv_entry_budget.h"
+#include "engine/cuda/compression/device_scorer.h"
+#include "engine/cuda/compression/host_scores.h"
+#include "engine/cuda/compression/intent_scores.h"
+#include "engine/cuda/compression/retained_pages.h"
 
 namespace kvtwin::cuda {
 
@@ -253,4 +253,4 @@ class CompressedCache final : public KvCache {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_COMPRESSED_CACHE_H_

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/cuda/compressed_cache.h"
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/registry.h"
+#include "engine/cuda/compression/compressed_cache.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/registry.h"
 
 namespace kvtwin::cuda {
 namespace {

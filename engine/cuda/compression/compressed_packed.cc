@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/compressed_cache.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/compression/compressed_cache.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

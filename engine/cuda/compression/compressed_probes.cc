@@ -7,9 +7,9 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/cuda/compressed_cache.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/cuda_forward.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "engine/base/check.h"
-#include "engine/cpu/forced_outcome.h"
-#include "engine/cuda/compressed_cache.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/common/forced_outcome.h"
+#include "engine/cuda/compression/compressed_cache.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/cuda/compressed_cache.h"
+#include "engine/cuda/compression/compressed_cache.h"
 
 namespace kvtwin::cuda {
 

@@ -1,4 +1,4 @@
-#include "engine/cuda/device_scorer.h"
+#include "engine/cuda/compression/device_scorer.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/score_keys_cuda.h"
-#include "kernels/scorer_state.h"
-#include "kernels/small_floats.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/scoring/cuda/score_keys_cuda.h"
+#include "kernels/scoring/cuda/scorer_state.h"
 
 namespace kvtwin::cuda {
 

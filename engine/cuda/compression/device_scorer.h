@@ -5,22 +5,22 @@
 // its mark (kv_entry_memory.h). Kernels: score_keys_cuda.h, attention_scores.h, scorer_state.h. Scorers that
 // look at positions alone are computed on the host, where positions are.
 
-#ifndef KVTWIN_ENGINE_CUDA_DEVICE_SCORER_H_
-#define KVTWIN_ENGINE_CUDA_DEVICE_SCORER_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_DEVICE_SCORER_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_DEVICE_SCORER_H_
 
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/kv_entry_scorer.h"
-#include "engine/cpu/ranking.h"
-#include "engine/cpu/scorer_weights.h"
+#include "engine/common/ranking.h"
+#include "engine/common/scorer_weights.h"
+#include "engine/cpu/compression/kv_entry_scorer.h"
+#include "engine/cuda/compression/kv_entry_gates.h"
+#include "engine/cuda/compression/kv_entry_memory.h"
+#include "engine/cuda/compression/rank_batch.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/kv_entry_gates.h"
-#include "engine/cuda/kv_entry_memory.h"
-#include "engine/cuda/rank_batch.h"
-#include "engine/policy/scorer_spec.h"
-#include "kernels/score.h"
+#include "engine/methods/scorer_spec.h"
+#include "kernels/scoring/score.h"
 
 namespace kvtwin::cuda {
 
@@ -97,4 +97,4 @@ class DeviceScorer {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DEVICE_SCORER_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_DEVICE_SCORER_H_

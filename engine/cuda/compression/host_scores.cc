@@ -1,4 +1,4 @@
-#include "engine/cuda/host_scores.h"
+#include "engine/cuda/compression/host_scores.h"
 
 #include "engine/base/check.h"
 

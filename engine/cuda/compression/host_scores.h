@@ -4,16 +4,16 @@
 //
 // Every compression fetches the keys (and values) that it ranks: right, and as slow as a copy and a loop are.
 
-#ifndef KVTWIN_ENGINE_CUDA_HOST_SCORES_H_
-#define KVTWIN_ENGINE_CUDA_HOST_SCORES_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_HOST_SCORES_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_HOST_SCORES_H_
 
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/intent_memory.h"
-#include "engine/cpu/kv_entry_scorer.h"
+#include "engine/cpu/compression/intent_memory.h"
+#include "engine/cpu/compression/kv_entry_scorer.h"
 
 namespace kvtwin::cuda {
 
@@ -42,4 +42,4 @@ class HostScores {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_HOST_SCORES_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_HOST_SCORES_H_

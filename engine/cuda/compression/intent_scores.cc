@@ -1,4 +1,4 @@
-#include "engine/cuda/intent_scores.h"
+#include "engine/cuda/compression/intent_scores.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

@@ -5,14 +5,14 @@
 // ends fetches the means of its query rows, a compression sends its session's memory. The residual corrects
 // the rule on the host (host_scores.h).
 
-#ifndef KVTWIN_ENGINE_CUDA_INTENT_SCORES_H_
-#define KVTWIN_ENGINE_CUDA_INTENT_SCORES_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_INTENT_SCORES_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_INTENT_SCORES_H_
 
 #include <functional>
 
-#include "engine/cpu/intent_memory.h"
-#include "engine/cuda/device_scorer.h"
-#include "kernels/score_intent_cuda.h"
+#include "engine/cpu/compression/intent_memory.h"
+#include "engine/cuda/compression/device_scorer.h"
+#include "kernels/scoring/cuda/score_intent_cuda.h"
 
 namespace kvtwin::cuda {
 
@@ -54,4 +54,4 @@ class IntentScores {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_INTENT_SCORES_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_INTENT_SCORES_H_

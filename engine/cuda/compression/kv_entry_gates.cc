@@ -1,4 +1,4 @@
-#include "engine/cuda/kv_entry_gates.h"
+#include "engine/cuda/compression/kv_entry_gates.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/kv_entry_gates.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/scoring/cuda/kv_entry_gates.h"
 
 namespace kvtwin::cuda {
 

@@ -1,14 +1,14 @@
 // KvEntryGates: the gates of FastKVzip and TrimKV of a step's rows, one number a KV head each, with all
 // layers' weights on the device. Which method it is follows from the weights that there are.
 
-#ifndef KVTWIN_ENGINE_CUDA_KV_ENTRY_GATES_H_
-#define KVTWIN_ENGINE_CUDA_KV_ENTRY_GATES_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_GATES_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_GATES_H_
 
 #include <vector>
 
-#include "engine/cpu/scorer_weights.h"
+#include "engine/common/scorer_weights.h"
+#include "engine/cuda/device/matmul.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/matmul.h"
 
 namespace kvtwin::cuda {
 
@@ -39,4 +39,4 @@ class KvEntryGates {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_KV_ENTRY_GATES_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_GATES_H_

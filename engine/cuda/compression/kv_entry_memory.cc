@@ -1,4 +1,4 @@
-#include "engine/cuda/kv_entry_memory.h"
+#include "engine/cuda/compression/kv_entry_memory.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

@@ -7,18 +7,18 @@
 // heads of one layer that share a column have scratch pages of their own, the next layer uses them again.
 // Packed: packed_heads.h has such pages, scratch among them; marks are as here.
 
-#ifndef KVTWIN_ENGINE_CUDA_KV_ENTRY_MEMORY_H_
-#define KVTWIN_ENGINE_CUDA_KV_ENTRY_MEMORY_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_
 
 #include <optional>
 #include <vector>
 
-#include "engine/cpu/kv_entry_store.h"
-#include "engine/cpu/request_table.h"
-#include "engine/cuda/buffer.h"
+#include "engine/common/request_table.h"
+#include "engine/cpu/compression/kv_entry_store.h"
 #include "engine/cuda/caches.h"
-#include "engine/cuda/packed_heads.h"
-#include "kernels/kv_entry_heads.h"
+#include "engine/cuda/device/buffer.h"
+#include "engine/cuda/packed/packed_heads.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin::cuda {
 
@@ -67,4 +67,4 @@ class KvEntryMemory {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_KV_ENTRY_MEMORY_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_

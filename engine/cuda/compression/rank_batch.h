@@ -1,16 +1,16 @@
 // RankBatch: heads that are scored, selected and moved by the same launches, as lists for the device.
 
-#ifndef KVTWIN_ENGINE_CUDA_RANK_BATCH_H_
-#define KVTWIN_ENGINE_CUDA_RANK_BATCH_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_RANK_BATCH_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_RANK_BATCH_H_
 
 #include <algorithm>
 #include <vector>
 
-#include "engine/cuda/device_lists.h"
-#include "kernels/attention_scores.h"
-#include "kernels/compact_entries.h"
-#include "kernels/scorer_state.h"
-#include "kernels/select_entries.h"
+#include "engine/cuda/device/device_lists.h"
+#include "kernels/cache_ops/compact_entries.h"
+#include "kernels/scoring/cuda/attention_scores.h"
+#include "kernels/scoring/cuda/scorer_state.h"
+#include "kernels/select/select_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -66,4 +66,4 @@ struct RankBatch {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_RANK_BATCH_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_RANK_BATCH_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/retained_pages.h"
+#include "engine/cuda/compression/retained_pages.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/page_choosing.h"
 
 namespace kvtwin::cuda {

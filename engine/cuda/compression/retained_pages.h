@@ -1,7 +1,7 @@
 // RetainedPages: Quest among what was kept (METHODS 6.2, 7.5), of packed KV entries. A decode whose head has
 // more pages left than the budget reads the first ones, the last ones, and the best of the others by
-// summaries of their keys: what engine/cpu/compressed_choice.cc does, with choices on the device
-// (kernels/page_choice.h: each head is a row of one KV head, and blocks are its pages).
+// summaries of their keys: what engine/cpu/compression/compressed_choice.cc does, with choices on the device
+// (kernels/select/page_choice.h: each head is a row of one KV head, and blocks are its pages).
 //
 //   summaries  [pages][columns][high, low][head_dim] in bf16, of full pages whose KV entries no longer move
 //   tails      [requests][heads][pages of a tail] in bf16: KV entries before they were packed, from the first
@@ -12,18 +12,18 @@
 // brings the tail back into the wide pages, moves there what was kept, as it was before it was packed,
 // summarises what will not move again, and keeps the rest as the new tail.
 
-#ifndef KVTWIN_ENGINE_CUDA_RETAINED_PAGES_H_
-#define KVTWIN_ENGINE_CUDA_RETAINED_PAGES_H_
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_RETAINED_PAGES_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSION_RETAINED_PAGES_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "engine/cpu/resident_request.h"
-#include "engine/cuda/packed_heads.h"
-#include "kernels/page_choice.h"
-#include "kernels/page_moves.h"
+#include "engine/common/retrieval/resident_request.h"
+#include "engine/cuda/packed/packed_heads.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/select/page_choice.h"
 
 namespace kvtwin::cuda {
 
@@ -131,4 +131,4 @@ class RetainedPages {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_RETAINED_PAGES_H_
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSION_RETAINED_PAGES_H_

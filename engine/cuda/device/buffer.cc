@@ -1,10 +1,10 @@
-#include "engine/cuda/buffer.h"
+#include "engine/cuda/device/buffer.h"
 
 #include <fmt/format.h>
 
 #include <atomic>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Buffer owns memory of the GPU, or pinned memory that copies to it may read and write.
 
-#ifndef KVTWIN_ENGINE_CUDA_BUFFER_H_
-#define KVTWIN_ENGINE_CUDA_BUFFER_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_BUFFER_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_BUFFER_H_
 
 #include <cstdint>
 #include <string>
@@ -43,4 +43,4 @@ class Buffer {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_BUFFER_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_BUFFER_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/cublas_lt.h"
+#include "engine/cuda/device/cublas_lt.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // cuBLASLt, loaded when the first matrix product is made ready: half a gigabyte of library, which a program
 // that is linked to it reads at every start (0.15 s), whatever it does.
 
-#ifndef KVTWIN_ENGINE_CUDA_CUBLAS_LT_H_
-#define KVTWIN_ENGINE_CUDA_CUBLAS_LT_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
 
 #include <cublasLt.h>
 
@@ -32,4 +32,4 @@ Result<const CublasLt*> load_cublas_lt();
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CUBLAS_LT_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_

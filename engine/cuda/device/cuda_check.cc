@@ -1,4 +1,4 @@
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 #include <fmt/format.h>
 

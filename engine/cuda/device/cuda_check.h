@@ -3,8 +3,8 @@
 // While things are set up an error is the user's (too many pages, another GPU): an Error. Once a step runs
 // nothing can go on: what() is printed and the process ends with status 3.
 
-#ifndef KVTWIN_ENGINE_CUDA_CUDA_CHECK_H_
-#define KVTWIN_ENGINE_CUDA_CUDA_CHECK_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_CUDA_CHECK_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_CUDA_CHECK_H_
 
 #include <cuda_runtime_api.h>
 
@@ -36,4 +36,4 @@ inline void must(cudaError_t error, const char* operation, uint64_t bytes = 0) {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_CUDA_CHECK_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_CUDA_CHECK_H_

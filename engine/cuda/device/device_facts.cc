@@ -1,4 +1,4 @@
-#include "engine/cuda/device_facts.h"
+#include "engine/cuda/device/device_facts.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -6,9 +6,9 @@
 
 #include <chrono>
 
-#include "engine/cuda/buffer.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/dense_cuda.h"
+#include "engine/cuda/device/buffer.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/dense/dense_cuda.h"
 
 namespace kvtwin::cuda {
 namespace {

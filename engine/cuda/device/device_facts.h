@@ -1,8 +1,8 @@
 // What GPU this is, what drives it and how fast it is clocked now; and what launches, events and graphs cost
 // on it. For the record that calibration leaves.
 
-#ifndef KVTWIN_ENGINE_CUDA_DEVICE_FACTS_H_
-#define KVTWIN_ENGINE_CUDA_DEVICE_FACTS_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_FACTS_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_FACTS_H_
 
 #include <cstdint>
 #include <string>
@@ -39,4 +39,4 @@ Result<LaunchTimes> launch_times();
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DEVICE_FACTS_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_FACTS_H_

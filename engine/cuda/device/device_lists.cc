@@ -1,9 +1,9 @@
-#include "engine/cuda/device_lists.h"
+#include "engine/cuda/device/device_lists.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

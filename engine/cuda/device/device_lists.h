@@ -1,15 +1,15 @@
 // DeviceLists sends lists of records to the GPU in one copy, and says where they are there.
 
-#ifndef KVTWIN_ENGINE_CUDA_DEVICE_LISTS_H_
-#define KVTWIN_ENGINE_CUDA_DEVICE_LISTS_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_LISTS_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_LISTS_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstring>
 #include <vector>
 
-#include "engine/cuda/buffer.h"
-#include "engine/cuda/step_rows.h"
+#include "engine/cuda/device/buffer.h"
+#include "engine/cuda/device/step_rows.h"
 
 namespace kvtwin::cuda {
 
@@ -60,4 +60,4 @@ void grow(Buffer* buffer, Buffer::Kind kind, uint64_t bytes, const char* what);
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DEVICE_LISTS_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_LISTS_H_

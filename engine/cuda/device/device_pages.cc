@@ -1,11 +1,11 @@
-#include "engine/cuda/device_pages.h"
+#include "engine/cuda/device/device_pages.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

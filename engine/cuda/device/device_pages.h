@@ -3,11 +3,11 @@
 //
 //   GPU   [layers][pages][kv_heads][keys, values][page_tokens][head_dim]   (a layer is what a kernel reads)
 //   host  [pages][layers][...]                                             (a page is what a copy moves)
-// Within a page's part of one layer both are alike (kernels/kv_block.cuh; packed: kernels/packed_page.h), so
-// a copy is one strided piece.
+// Within a page's part of one layer both are alike (kernels/common/kv_block.cuh; packed:
+// kernels/packed/packed_page.h), so a copy is one strided piece.
 
-#ifndef KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
-#define KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_PAGES_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_PAGES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -15,8 +15,8 @@
 #include <cstdint>
 
 #include "engine/base/units.h"
-#include "engine/cuda/buffer.h"
-#include "models/llm.h"
+#include "engine/cuda/device/buffer.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -55,4 +55,4 @@ class DevicePages {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_PAGES_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/device_weights.h"
+#include "engine/cuda/device/device_weights.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <initializer_list>
 #include <utility>
 
-#include "engine/cuda/cuda_check.h"
-#include "kernels/dense_cuda.h"
-#include "kernels/small_floats.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/dense/dense_cuda.h"
 
 namespace kvtwin::cuda {
 

@@ -2,18 +2,18 @@
 // the residual stream is fp32.
 //
 // One piece of memory. A checkpoint's files are streamed through two pinned buffers; random weights are drawn
-// where they lie (kernels/dense_cuda.h). Matrices that multiply the same input lie one behind the other, so
-// that one product does for q, k, v, and one for gate and up.
+// where they lie (kernels/dense/dense_cuda.h). Matrices that multiply the same input lie one behind the
+// other, so that one product does for q, k, v, and one for gate and up.
 
-#ifndef KVTWIN_ENGINE_CUDA_DEVICE_WEIGHTS_H_
-#define KVTWIN_ENGINE_CUDA_DEVICE_WEIGHTS_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_WEIGHTS_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_WEIGHTS_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "engine/cuda/matmul.h"
-#include "models/weights.h"
+#include "engine/cuda/device/matmul.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 
@@ -54,4 +54,4 @@ class DeviceWeights {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DEVICE_WEIGHTS_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_WEIGHTS_H_

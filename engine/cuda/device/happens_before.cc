@@ -1,4 +1,4 @@
-#include "engine/cuda/happens_before.h"
+#include "engine/cuda/device/happens_before.h"
 
 #include <fmt/format.h>
 

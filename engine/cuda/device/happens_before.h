@@ -6,8 +6,8 @@
 // recorded, waiting for an event is knowing all that. Memory is ordered if each read knows the last write,
 // and each write the last write and all reads since.
 
-#ifndef KVTWIN_ENGINE_CUDA_HAPPENS_BEFORE_H_
-#define KVTWIN_ENGINE_CUDA_HAPPENS_BEFORE_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_HAPPENS_BEFORE_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_HAPPENS_BEFORE_H_
 
 #include <array>
 #include <cstdint>
@@ -59,4 +59,4 @@ class HappensBefore {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_HAPPENS_BEFORE_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_HAPPENS_BEFORE_H_

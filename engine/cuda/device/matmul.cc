@@ -1,12 +1,12 @@
-#include "engine/cuda/matmul.h"
+#include "engine/cuda/device/matmul.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cublas_lt.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cublas_lt.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -3,8 +3,8 @@
 // Which of its kernels runs is chosen by cuBLASLt once per (matrix shape, rows), and kept. So a row's result
 // may depend on how many rows stand beside it; for equal steps it is the same bits.
 
-#ifndef KVTWIN_ENGINE_CUDA_MATMUL_H_
-#define KVTWIN_ENGINE_CUDA_MATMUL_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_MATMUL_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_MATMUL_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 #include <memory>
 
 #include "engine/base/result.h"
-#include "engine/cuda/buffer.h"
+#include "engine/cuda/device/buffer.h"
 
 namespace kvtwin::cuda {
 
@@ -62,4 +62,4 @@ class Matmul {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_MATMUL_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_MATMUL_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/operation_log.h"
+#include "engine/cuda/device/operation_log.h"
 
 #include <fmt/format.h>
 

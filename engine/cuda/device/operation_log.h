@@ -1,8 +1,8 @@
 // How long the operations of steps took on the device, kind by kind: what calibration and timelines read.
 // No CUDA in here.
 
-#ifndef KVTWIN_ENGINE_CUDA_OPERATION_LOG_H_
-#define KVTWIN_ENGINE_CUDA_OPERATION_LOG_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_OPERATION_LOG_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_OPERATION_LOG_H_
 
 #include <array>
 #include <cstdint>
@@ -82,4 +82,4 @@ class OperationLog {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_OPERATION_LOG_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_OPERATION_LOG_H_

@@ -1,8 +1,8 @@
-#include "engine/cuda/operation_timer.h"
+#include "engine/cuda/device/operation_timer.h"
 
 #include <cmath>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

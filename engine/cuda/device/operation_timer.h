@@ -1,15 +1,15 @@
 // Times the operations of a step with events on its stream. Switched off it does nothing at all: an event
 // costs the host 0.8 us.
 
-#ifndef KVTWIN_ENGINE_CUDA_OPERATION_TIMER_H_
-#define KVTWIN_ENGINE_CUDA_OPERATION_TIMER_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_OPERATION_TIMER_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_OPERATION_TIMER_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/cuda/operation_log.h"
+#include "engine/cuda/device/operation_log.h"
 
 namespace kvtwin::cuda {
 
@@ -47,4 +47,4 @@ class OperationTimer {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_OPERATION_TIMER_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_OPERATION_TIMER_H_

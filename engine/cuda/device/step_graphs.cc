@@ -1,10 +1,10 @@
-#include "engine/cuda/step_graphs.h"
+#include "engine/cuda/device/step_graphs.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 

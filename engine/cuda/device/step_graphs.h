@@ -13,8 +13,8 @@
 // of its own, and external events join the graphs: what a lane does for one step may still go on while the
 // next one begins, which one graph could not, because a graph ends when all of it has ended.
 
-#ifndef KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
-#define KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_STEP_GRAPHS_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_STEP_GRAPHS_H_
 
 #include <cuda_runtime_api.h>
 
@@ -23,7 +23,7 @@
 #include <list>
 #include <vector>
 
-#include "engine/cuda/step_rows.h"
+#include "engine/cuda/device/step_rows.h"
 
 namespace kvtwin::cuda {
 
@@ -80,4 +80,4 @@ class StepGraphs {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_STEP_GRAPHS_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/step_rows.h"
+#include "engine/cuda/device/step_rows.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -2,19 +2,19 @@
 //
 // Every list is of fixed records; how long requests are stands in them, on the device, and in no launch.
 
-#ifndef KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
-#define KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_STEP_ROWS_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_STEP_ROWS_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/cuda/buffer.h"
-#include "kernels/attention_decode.h"
-#include "kernels/attention_prefill.h"
-#include "kernels/attention_rows.h"
-#include "kernels/rope_append_cuda.h"
+#include "engine/cuda/device/buffer.h"
+#include "kernels/attention/attention_decode.h"
+#include "kernels/attention/attention_prefill.h"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/cache_ops/rope_append_cuda.h"
 
 namespace kvtwin::cuda {
 
@@ -85,4 +85,4 @@ class RowsUpload {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_STEP_ROWS_H_

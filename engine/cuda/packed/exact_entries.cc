@@ -1,4 +1,4 @@
-#include "engine/cuda/exact_entries.h"
+#include "engine/cuda/packed/exact_entries.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "engine/cuda/staged_entries.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/packed/staged_entries.h"
 
 namespace kvtwin::cuda {
 

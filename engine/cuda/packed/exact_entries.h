@@ -2,16 +2,16 @@
 // newest, and TriAxialKV's that wait for their group. A slot is `tokens` KV entries in every layer; who has
 // which slot is the caller's to know.
 
-#ifndef KVTWIN_ENGINE_CUDA_EXACT_ENTRIES_H_
-#define KVTWIN_ENGINE_CUDA_EXACT_ENTRIES_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_EXACT_ENTRIES_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_EXACT_ENTRIES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "engine/cuda/buffer.h"
-#include "models/llm.h"
+#include "engine/cuda/device/buffer.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -25,8 +25,8 @@ class ExactEntries {
   // (cuda_check.h).
   void reserve(uint32_t slots);
   uint32_t tokens() const { return tokens_; }
-  // A pool of one layer (kernels/convert_entries.h), in which slot s has KV entries [s * tokens, (s + 1) *
-  // tokens).
+  // A pool of one layer (kernels/quant/convert_entries.h), in which slot s has KV entries [s * tokens, (s +
+  // 1) * tokens).
   __nv_bfloat16* layer(uint32_t index) const {
     return kv_entries_.as<__nv_bfloat16>(index * slots_ * slot_bytes_);
   }
@@ -39,4 +39,4 @@ class ExactEntries {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_EXACT_ENTRIES_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_EXACT_ENTRIES_H_

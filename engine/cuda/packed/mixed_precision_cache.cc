@@ -1,4 +1,4 @@
-#include "engine/cuda/mixed_precision_cache.h"
+#include "engine/cuda/packed/mixed_precision_cache.h"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 // MixedPrecisionCache keeps KV in int2 and int4 pages by tag (TriAxialKV). What is stored and what is read:
-// engine/cpu/mixed_precision_cache.h, which is the definition; which KV entry lies where:
-// engine/cpu/mixed_precision_entries.h, for both.
+// engine/cpu/packed/mixed_precision_cache.h, which is the definition; which KV entry lies where:
+// engine/common/mixed_precision_entries.h, for both.
 //
 //   * a decoded row is packed and then reads packed pages, int2 first, if all that its pages hold is its
 //   request's
@@ -9,15 +9,15 @@
 //   * KV entries that wait for their group lie in a page of exact KV entries for each request;
 //   * KV entries that age are unpacked to bf16 and packed again, before anything else of a step.
 
-#ifndef KVTWIN_ENGINE_CUDA_MIXED_PRECISION_CACHE_H_
-#define KVTWIN_ENGINE_CUDA_MIXED_PRECISION_CACHE_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_MIXED_PRECISION_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_MIXED_PRECISION_CACHE_H_
 
 #include <vector>
 
-#include "engine/cpu/mixed_precision_entries.h"
-#include "engine/cuda/packed.h"
-#include "engine/cuda/packed_attention.h"
-#include "engine/cuda/staged_entries.h"
+#include "engine/common/mixed_precision_entries.h"
+#include "engine/cuda/packed/packed.h"
+#include "engine/cuda/packed/packed_attention.h"
+#include "engine/cuda/packed/staged_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -88,4 +88,4 @@ class MixedPrecisionCache final : public KvCache {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_MIXED_PRECISION_CACHE_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_MIXED_PRECISION_CACHE_H_

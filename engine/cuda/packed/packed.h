@@ -1,7 +1,7 @@
 // The ways of keeping packed KV on the GPU, for those that choose one: no CUDA in here.
 
-#ifndef KVTWIN_ENGINE_CUDA_PACKED_H_
-#define KVTWIN_ENGINE_CUDA_PACKED_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_PACKED_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_PACKED_H_
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@
 #include "engine/base/result.h"
 #include "engine/cuda/caches.h"
 #include "engine/cuda/owned_cache.h"
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -41,4 +41,4 @@ Result<OwnedCache> make_mixed_precision(const MixedPrecisionOptions& options, co
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_PACKED_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_PACKED_H_

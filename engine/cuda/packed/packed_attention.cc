@@ -1,13 +1,13 @@
-#include "engine/cuda/packed_attention.h"
+#include "engine/cuda/packed/packed_attention.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <utility>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/row_attention.h"
-#include "kernels/attention_decode.h"
+#include "kernels/attention/attention_decode.h"
 
 namespace kvtwin::cuda {
 std::optional<PackedPart> PackedAttention::part_of(Format format) {

@@ -1,20 +1,20 @@
-// PackedAttention: decoded rows that read packed pages as they are (kernels/packed_decode.h), without
+// PackedAttention: decoded rows that read packed pages as they are (kernels/packed/packed_decode.h), without
 // unpacking them: fp8, int4, fp4, int2 beside int4, and KIVI's int2 beside staged KV entries
 // (staged_entries.h).
 
-#ifndef KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
-#define KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_PACKED_ATTENTION_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_PACKED_ATTENTION_H_
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "engine/cuda/device_lists.h"
+#include "engine/cuda/device/device_lists.h"
 #include "engine/cuda/kv_cache.h"
+#include "engine/cuda/packed/staged_entries.h"
 #include "engine/cuda/row_attention.h"
-#include "engine/cuda/staged_entries.h"
-#include "kernels/packed_decode.h"
+#include "kernels/packed/packed_decode.h"
 
 namespace kvtwin::cuda {
 
@@ -65,4 +65,4 @@ class PackedAttention {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_PACKED_ATTENTION_H_

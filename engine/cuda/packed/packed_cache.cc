@@ -1,4 +1,4 @@
-#include "engine/cuda/packed_cache.h"
+#include "engine/cuda/packed/packed_cache.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/mixed_precision_cache.h"
+#include "engine/cuda/packed/mixed_precision_cache.h"
 
 namespace kvtwin::cuda {
 

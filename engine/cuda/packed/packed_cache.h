@@ -1,5 +1,5 @@
 // PackedCache keeps KV in one packed format on pages by position (fp8, int4, fp4), or as KIVI does: int2 but
-// for the newest KV entries. What is stored and what is read: engine/cpu/packed_cache.h, which is the
+// for the newest KV entries. What is stored and what is read: engine/cpu/packed/packed_cache.h, which is the
 // definition. Here:
 //
 //   * a decoded row is packed and then reads packed pages, if a kernel does that (packed_attention.h);
@@ -14,15 +14,15 @@
 // fills finds it. A request's own KV entries that were exact when the step began are staged from the ring,
 // whether or not they are packed in that step.
 
-#ifndef KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
-#define KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_PACKED_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_PACKED_CACHE_H_
 
 #include <map>
 #include <vector>
 
-#include "engine/cuda/packed.h"
-#include "engine/cuda/packed_attention.h"
-#include "engine/cuda/staged_entries.h"
+#include "engine/cuda/packed/packed.h"
+#include "engine/cuda/packed/packed_attention.h"
+#include "engine/cuda/packed/staged_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -86,4 +86,4 @@ class PackedCache final : public KvCache {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_PACKED_CACHE_H_

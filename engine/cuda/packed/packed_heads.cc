@@ -1,4 +1,4 @@
-#include "engine/cuda/packed_heads.h"
+#include "engine/cuda/packed/packed_heads.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "engine/cuda/packed_attention.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/packed/packed_attention.h"
 #include "engine/cuda/row_attention.h"
-#include "kernels/attention_decode.h"
+#include "kernels/attention/attention_decode.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -11,19 +11,19 @@
 //
 // Memory: what the format takes, and one layer of the requests of a step in bf16.
 
-#ifndef KVTWIN_ENGINE_CUDA_PACKED_HEADS_H_
-#define KVTWIN_ENGINE_CUDA_PACKED_HEADS_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_PACKED_HEADS_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_PACKED_HEADS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "engine/base/kv_format.h"
-#include "engine/cuda/device_lists.h"
+#include "engine/cuda/device/device_lists.h"
 #include "engine/cuda/kv_cache.h"
-#include "kernels/compact_packed.h"
-#include "kernels/convert_entries.h"
-#include "kernels/kv_entry_heads.h"
-#include "kernels/packed_decode.h"
+#include "kernels/cache_ops/compact_packed.h"
+#include "kernels/common/kv_entry_heads.h"
+#include "kernels/packed/packed_decode.h"
+#include "kernels/quant/convert_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -94,4 +94,4 @@ class PackedHeads {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_PACKED_HEADS_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_PACKED_HEADS_H_

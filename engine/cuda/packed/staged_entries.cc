@@ -1,4 +1,4 @@
-#include "engine/cuda/staged_entries.h"
+#include "engine/cuda/packed/staged_entries.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -14,20 +14,20 @@
 // Floor of staging a KV entry: what it is packed in, read once, and 4 * head_dim bytes written and read
 // again, in place of reading what it is packed in.
 
-#ifndef KVTWIN_ENGINE_CUDA_STAGED_ENTRIES_H_
-#define KVTWIN_ENGINE_CUDA_STAGED_ENTRIES_H_
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_STAGED_ENTRIES_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_STAGED_ENTRIES_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "engine/base/kv_format.h"
-#include "engine/cuda/device_lists.h"
-#include "engine/cuda/device_pages.h"
-#include "engine/cuda/exact_entries.h"
+#include "engine/cuda/device/device_lists.h"
+#include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/kv_cache.h"
+#include "engine/cuda/packed/exact_entries.h"
 #include "engine/cuda/row_attention.h"
-#include "kernels/convert_entries.h"
+#include "kernels/quant/convert_entries.h"
 
 namespace kvtwin::cuda {
 
@@ -126,4 +126,4 @@ class StagedEntries {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_STAGED_ENTRIES_H_
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_STAGED_ENTRIES_H_

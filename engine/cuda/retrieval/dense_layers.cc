@@ -1,4 +1,4 @@
-#include "engine/cuda/dense_layers.h"
+#include "engine/cuda/retrieval/dense_layers.h"
 
 #include <utility>
 

@@ -1,8 +1,8 @@
 // DenseLayers: the first layers of a retrieving engine, in which every row reads its whole context. Their
 // rows stand on other pages than those of the layers that choose, so they have lists of their own.
 
-#ifndef KVTWIN_ENGINE_CUDA_DENSE_LAYERS_H_
-#define KVTWIN_ENGINE_CUDA_DENSE_LAYERS_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_DENSE_LAYERS_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_DENSE_LAYERS_H_
 
 #include <span>
 
@@ -40,4 +40,4 @@ class DenseLayers {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_DENSE_LAYERS_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_DENSE_LAYERS_H_

@@ -1,4 +1,4 @@
-#include "engine/cuda/host_chosen_cache.h"
+#include "engine/cuda/retrieval/host_chosen_cache.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/attention_rows.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/attention/attention_rows.h"
 
 namespace kvtwin::cuda {
 

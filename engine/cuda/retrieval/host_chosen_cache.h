@@ -11,8 +11,8 @@
 // Homes are read where they lie, in pinned memory. Layers that choose nothing, prompts, and requests that fit
 // their arena are as in RetrievedCache.
 
-#ifndef KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_
-#define KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_
 
 #include <map>
 #include <memory>
@@ -20,16 +20,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/head_choice.h"
-#include "engine/cpu/page_summaries.h"
-#include "engine/cpu/prefix_rows.h"
-#include "engine/cpu/query_projection.h"
-#include "engine/cpu/resident_request.h"
-#include "engine/cuda/dense_layers.h"
-#include "engine/cuda/device_lists.h"
-#include "engine/cuda/device_pages.h"
+#include "engine/common/retrieval/head_choice.h"
+#include "engine/common/retrieval/page_summaries.h"
+#include "engine/common/retrieval/prefix_rows.h"
+#include "engine/common/retrieval/query_projection.h"
+#include "engine/common/retrieval/resident_request.h"
+#include "engine/cuda/device/device_lists.h"
+#include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/retrieved.h"
+#include "engine/cuda/retrieval/dense_layers.h"
+#include "engine/cuda/retrieval/retrieved.h"
 
 namespace kvtwin::cuda {
 
@@ -122,4 +122,4 @@ class HostChosenCache final : public KvCache {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_

@@ -8,12 +8,12 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/cpu/page_pooling.h"
-#include "engine/cuda/cuda_check.h"
-#include "engine/cuda/host_chosen_cache.h"
-#include "kernels/kv_block.cuh"
-#include "kernels/low_rank.h"
-#include "kernels/select.h"
+#include "engine/common/retrieval/page_pooling.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/retrieval/host_chosen_cache.h"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/dense/low_rank.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::cuda {
 namespace {

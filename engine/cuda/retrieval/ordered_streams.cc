@@ -1,8 +1,8 @@
-#include "engine/cuda/ordered_streams.h"
+#include "engine/cuda/retrieval/ordered_streams.h"
 
 #include "engine/base/prng.h"
-#include "engine/cuda/cuda_check.h"
-#include "kernels/delay.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "kernels/common/delay.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -7,8 +7,8 @@
 // For tests, streams can be delayed at random wherever one could overtake another, and HappensBefore can be
 // told of everything, or of everything but one edge.
 
-#ifndef KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
-#define KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_ORDERED_STREAMS_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_ORDERED_STREAMS_H_
 
 #include <cuda_runtime_api.h>
 
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "engine/cuda/happens_before.h"
-#include "engine/cuda/retrieved.h"
-#include "engine/cuda/step_graphs.h"
+#include "engine/cuda/device/happens_before.h"
+#include "engine/cuda/device/step_graphs.h"
+#include "engine/cuda/retrieval/retrieved.h"
 
 namespace kvtwin::cuda {
 
@@ -70,4 +70,4 @@ class OrderedStreams {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_ORDERED_STREAMS_H_

@@ -1,13 +1,13 @@
-#include "engine/cuda/recalled_entries.h"
+#include "engine/cuda/retrieval/recalled_entries.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/compressed_cache.h"
-#include "engine/cuda/cuda_check.h"
-#include "engine/cuda/retrieved_cache.h"
+#include "engine/cuda/compression/compressed_cache.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -6,15 +6,15 @@
 // aside, and what attention gave is copied back. Both have pages for all that the policy has on the GPU:
 // twice the memory.
 
-#ifndef KVTWIN_ENGINE_CUDA_RECALLED_ENTRIES_H_
-#define KVTWIN_ENGINE_CUDA_RECALLED_ENTRIES_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RECALLED_ENTRIES_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_RECALLED_ENTRIES_H_
 
 #include <map>
 #include <vector>
 
 #include "engine/cuda/caches.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/retrieved.h"
+#include "engine/cuda/retrieval/retrieved.h"
 
 namespace kvtwin::cuda {
 
@@ -96,4 +96,4 @@ class RecalledEntries final : public KvCache {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_RECALLED_ENTRIES_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_RECALLED_ENTRIES_H_

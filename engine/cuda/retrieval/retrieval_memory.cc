@@ -1,11 +1,11 @@
-#include "engine/cuda/retrieval_memory.h"
+#include "engine/cuda/retrieval/retrieval_memory.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -1,14 +1,14 @@
-// What choosing pages keeps on the GPU besides pages (kernels/page_choice.h): summaries by page, what slots
-// hold and which query chose it by request and layer, and room for one layer's scores and moves.
+// What choosing pages keeps on the GPU besides pages (kernels/select/page_choice.h): summaries by page, what
+// slots hold and which query chose it by request and layer, and room for one layer's scores and moves.
 
-#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_MEMORY_H_
-#define KVTWIN_ENGINE_CUDA_RETRIEVAL_MEMORY_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVAL_MEMORY_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVAL_MEMORY_H_
 
 #include <cstdint>
 
-#include "engine/cuda/buffer.h"
-#include "kernels/page_choice.h"
-#include "models/llm.h"
+#include "engine/cuda/device/buffer.h"
+#include "kernels/select/page_choice.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -58,4 +58,4 @@ class RetrievalMemory {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_MEMORY_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVAL_MEMORY_H_

@@ -1,8 +1,8 @@
 // The door to RetrievedCache (retrieved_cache.h) and HostChosenCache (host_chosen_cache.h), without CUDA's
 // headers.
 
-#ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_H_
-#define KVTWIN_ENGINE_CUDA_RETRIEVED_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_H_
 
 #include <cstdint>
 #include <optional>
@@ -10,9 +10,9 @@
 
 #include "engine/cuda/caches.h"
 #include "engine/cuda/owned_cache.h"
-#include "engine/policy/retrieval_spec.h"
-#include "models/llm.h"
-#include "models/weights.h"
+#include "engine/methods/retrieval_spec.h"
+#include "models/catalog/llm.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 
@@ -58,4 +58,4 @@ Result<OwnedCache> make_recalled(const CompressedOptions& compressed, const Retr
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_RETRIEVED_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_H_

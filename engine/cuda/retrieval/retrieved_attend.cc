@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/page_choosing.h"
-#include "engine/cuda/retrieved_cache.h"
+#include "engine/cuda/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/cuda/retrieved_cache.h"
+#include "engine/cuda/retrieval/retrieved_cache.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "engine/cuda/host_chosen_cache.h"
+#include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/page_choosing.h"
+#include "engine/cuda/retrieval/host_chosen_cache.h"
 
 namespace kvtwin::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // RetrievedCache keeps all KV of a request and reads some of it, as cpu::RetrievedCache does: Quest, whose
 // pages stay on the GPU, and ArkVale and FreeKV, whose pages lie on the host and are recalled into the slots
-// of the request's arena (engine/cpu/resident_request.h). What is read, chosen and told is what that header
-// says; here is what differs.
+// of the request's arena (engine/common/retrieval/resident_request.h). What is read, chosen and told is what
+// that header says; here is what differs.
 //
 // Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
 //   append, summaries of pages that are full now, scores, choice (what it changes in the slots becomes two
@@ -19,23 +19,23 @@
 // A request that ends, or is preempted, is waited for on the recall stream before its slots are anybody
 // else's.
 
-#ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
-#define KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_CACHE_H_
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "engine/cpu/resident_request.h"
-#include "engine/cuda/dense_layers.h"
-#include "engine/cuda/device_lists.h"
-#include "engine/cuda/device_pages.h"
+#include "engine/common/retrieval/resident_request.h"
+#include "engine/cuda/device/device_lists.h"
+#include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/ordered_streams.h"
-#include "engine/cuda/retrieval_memory.h"
-#include "engine/cuda/retrieved.h"
-#include "kernels/kv_entry_heads.h"
-#include "kernels/page_moves.h"
+#include "engine/cuda/retrieval/dense_layers.h"
+#include "engine/cuda/retrieval/ordered_streams.h"
+#include "engine/cuda/retrieval/retrieval_memory.h"
+#include "engine/cuda/retrieval/retrieved.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin::cuda {
 
@@ -176,4 +176,4 @@ class RetrievedCache final : public KvCache, private SideStreams {
 
 }  // namespace kvtwin::cuda
 
-#endif  // KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_CACHE_H_

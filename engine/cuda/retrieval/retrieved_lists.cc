@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/cpu/forced_outcome.h"
-#include "engine/cuda/retrieved_cache.h"
+#include "engine/common/forced_outcome.h"
+#include "engine/cuda/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cuda {
 

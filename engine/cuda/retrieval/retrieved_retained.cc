@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "engine/base/check.h"
-#include "engine/cuda/cuda_check.h"
-#include "engine/cuda/retrieved_cache.h"
+#include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cuda {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/attention_scores_tile.cuh"
+#include "kernels/scoring/cuda/attention_scores_tile.cuh"
 
 namespace kvtwin {
 namespace {

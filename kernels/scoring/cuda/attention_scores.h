@@ -16,10 +16,10 @@
 // where there are many: SnapKV's 64 rows of four query heads are 2.7 times the bytes' time. kernels/README.md
 // has the figures.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_SCORES_H_
-#define KVTWIN_KERNELS_ATTENTION_SCORES_H_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_H_
+#define KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_H_
 
-#include "kernels/kv_entry_heads.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin {
 
@@ -100,4 +100,4 @@ cudaError_t stamp_entries(const StateUpdateArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_ATTENTION_SCORES_H_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_H_

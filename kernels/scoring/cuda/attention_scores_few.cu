@@ -3,8 +3,8 @@
 // a column for each KV entry (a logit written and read, a sum written and read by who makes scores of it),
 // at 4.69 TB/s.
 
-#include "kernels/attention_scores_parts.cuh"
-#include "kernels/kv_entry_heads.cuh"
+#include "kernels/common/kv_entry_heads.cuh"
+#include "kernels/scoring/cuda/attention_scores_parts.cuh"
 
 namespace kvtwin::device {
 namespace {

@@ -1,10 +1,10 @@
 // What the kernels behind attention_scores.h have in common: who writes what to the workspace.
 
-#ifndef KVTWIN_KERNELS_ATTENTION_SCORES_PARTS_CUH_
-#define KVTWIN_KERNELS_ATTENTION_SCORES_PARTS_CUH_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_PARTS_CUH_
+#define KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_PARTS_CUH_
 
 #include "engine/base/attention_score_grid.h"
-#include "kernels/attention_scores.h"
+#include "kernels/scoring/cuda/attention_scores.h"
 
 namespace kvtwin::device {
 
@@ -95,4 +95,4 @@ cudaError_t attention_scores_with_few(const AttentionScoreArgs& args, cudaStream
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_ATTENTION_SCORES_PARTS_CUH_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_PARTS_CUH_

@@ -1,13 +1,13 @@
 // Many query rows that look at 128 keys: what both passes of compute_attention_scores share
 // (attention_scores.cu).
 
-#ifndef KVTWIN_KERNELS_ATTENTION_SCORES_TILE_CUH_
-#define KVTWIN_KERNELS_ATTENTION_SCORES_TILE_CUH_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_TILE_CUH_
+#define KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_TILE_CUH_
 
 #include <cmath>
 
-#include "kernels/attention_scores_parts.cuh"
-#include "kernels/kv_entry_heads.cuh"
+#include "kernels/common/kv_entry_heads.cuh"
+#include "kernels/scoring/cuda/attention_scores_parts.cuh"
 
 namespace kvtwin::device {
 
@@ -195,4 +195,4 @@ struct AttentionScorer {
 
 }  // namespace kvtwin::device
 
-#endif  // KVTWIN_KERNELS_ATTENTION_SCORES_TILE_CUH_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_TILE_CUH_

@@ -1,5 +1,5 @@
-#include "kernels/cuda_primitives.cuh"
-#include "kernels/kv_entry_gates.h"
+#include "kernels/common/cuda_primitives.cuh"
+#include "kernels/scoring/cuda/kv_entry_gates.h"
 
 namespace kvtwin {
 namespace {

@@ -1,15 +1,15 @@
 // Gates of KV entries (score_gate.h: FastKVzip, TrimKV), of hidden rows in bf16; out [rows][heads] in fp32.
 //
 // All of a layer's products with hidden rows are one matrix product, which somebody else runs in bf16 with
-// fp32 sums (engine/cuda/matmul.h); the kernels here make gates of what it gave. A weight of fp32 goes in as
-// the sum of kGateParts numbers of bf16 (split_gate_weights): sixteen bits of it, so that what is left out
-// is below the rounding of the sums.
+// fp32 sums (engine/cuda/device/matmul.h); the kernels here make gates of what it gave. A weight of fp32 goes
+// in as the sum of kGateParts numbers of bf16 (split_gate_weights): sixteen bits of it, so that what is left
+// out is below the rounding of the sums.
 //
 // Cost: rows * kGateParts * outputs * hidden * 2 flops; the kernels read the products once:
 // rows * kGateParts * outputs * 4 bytes at 4.69 TB/s.
 
-#ifndef KVTWIN_KERNELS_KV_ENTRY_GATES_H_
-#define KVTWIN_KERNELS_KV_ENTRY_GATES_H_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_KV_ENTRY_GATES_H_
+#define KVTWIN_KERNELS_SCORING_CUDA_KV_ENTRY_GATES_H_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -47,4 +47,4 @@ cudaError_t trimkv_gates(const TrimKvArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_KV_ENTRY_GATES_H_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_KV_ENTRY_GATES_H_

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/kv_entry_heads.cuh"
-#include "kernels/score_intent_cuda.h"
+#include "kernels/common/kv_entry_heads.cuh"
+#include "kernels/scoring/cuda/score_intent_cuda.h"
 
 namespace kvtwin {
 namespace {

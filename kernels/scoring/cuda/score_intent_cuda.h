@@ -10,11 +10,11 @@
 // Floor: 2 * head_dim bytes read per KV entry and KV head, at 4.69 TB/s. Llama-3.1-8B: 36 us for 2,560 rows,
 // 429 for 30,720. Predicted: 60 and 520; measured (method_bench, H200): 74 and 787.
 
-#ifndef KVTWIN_KERNELS_SCORE_INTENT_CUDA_H_
-#define KVTWIN_KERNELS_SCORE_INTENT_CUDA_H_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_SCORE_INTENT_CUDA_H_
+#define KVTWIN_KERNELS_SCORING_CUDA_SCORE_INTENT_CUDA_H_
 
-#include "kernels/kv_entry_heads.h"
-#include "kernels/select_entries.h"
+#include "kernels/common/kv_entry_heads.h"
+#include "kernels/select/select_entries.h"
 
 namespace kvtwin {
 
@@ -43,4 +43,4 @@ cudaError_t intent_means(const __nv_bfloat16* q, uint64_t layer_stride, uint32_t
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_SCORE_INTENT_CUDA_H_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_SCORE_INTENT_CUDA_H_

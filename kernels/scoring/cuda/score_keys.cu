@@ -1,5 +1,5 @@
-#include "kernels/kv_entry_heads.cuh"
-#include "kernels/score_keys_cuda.h"
+#include "kernels/common/kv_entry_heads.cuh"
+#include "kernels/scoring/cuda/score_keys_cuda.h"
 
 namespace kvtwin {
 namespace {

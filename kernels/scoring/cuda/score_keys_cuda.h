@@ -5,10 +5,10 @@
 // the mean of all keys), at 4.69 TB/s; positions 4 bytes written per cell. Measured by kernels/bench/
 // method_bench.cu: see kernels/README.md.
 
-#ifndef KVTWIN_KERNELS_SCORE_KEYS_CUDA_H_
-#define KVTWIN_KERNELS_SCORE_KEYS_CUDA_H_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_SCORE_KEYS_CUDA_H_
+#define KVTWIN_KERNELS_SCORING_CUDA_SCORE_KEYS_CUDA_H_
 
-#include "kernels/kv_entry_heads.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin {
 
@@ -28,4 +28,4 @@ cudaError_t score_keydiff_entries(const KeyScoreArgs& args, cudaStream_t stream)
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_SCORE_KEYS_CUDA_H_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_SCORE_KEYS_CUDA_H_

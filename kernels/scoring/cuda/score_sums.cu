@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention_scores_parts.cuh"
-#include "kernels/kv_entry_heads.cuh"
+#include "kernels/common/kv_entry_heads.cuh"
+#include "kernels/scoring/cuda/attention_scores_parts.cuh"
 
 namespace kvtwin {
 namespace {

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/kv_entry_heads.cuh"
-#include "kernels/scorer_state.h"
+#include "kernels/common/kv_entry_heads.cuh"
+#include "kernels/scoring/cuda/scorer_state.h"
 
 namespace kvtwin {
 namespace {

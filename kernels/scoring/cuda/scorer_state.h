@@ -4,11 +4,11 @@
 //
 // Floor: 4 bytes read and 4 written per KV entry, at 4.69 TB/s.
 
-#ifndef KVTWIN_KERNELS_SCORER_STATE_H_
-#define KVTWIN_KERNELS_SCORER_STATE_H_
+#ifndef KVTWIN_KERNELS_SCORING_CUDA_SCORER_STATE_H_
+#define KVTWIN_KERNELS_SCORING_CUDA_SCORER_STATE_H_
 
-#include "kernels/kv_entry_heads.h"
-#include "kernels/rope_append_cuda.h"
+#include "kernels/cache_ops/rope_append_cuda.h"
+#include "kernels/common/kv_entry_heads.h"
 
 namespace kvtwin {
 
@@ -61,4 +61,4 @@ cudaError_t read_entries(const ReadEntriesArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_SCORER_STATE_H_
+#endif  // KVTWIN_KERNELS_SCORING_CUDA_SCORER_STATE_H_

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the tables of a report anew from the quality.csv files beside it, throughput included:
 #
-#   reports/quality/tables.sh build/dev/bin/kvtwin reports/quality/2026-11-22.md
+#   reports/evidence/quality/tables.sh build/dev/bin/kvtwin reports/evidence/quality/2026-11-22.md
 #
 # A table stands between "<!-- table: NAME.csv -->" and "<!-- end -->". NAME.csv gets its columns of throughput anew
 # too (scenarios/quality/load; minutes); with a third word, "as-is", no file but the report changes. A table whose mark
@@ -10,7 +10,7 @@ set -euo pipefail
 
 kvtwin=$1 report=$2 how=${3:-}
 here=$(cd "$(dirname "$report")" && pwd)
-sets=$here/../../scenarios/quality
+sets=$here/../../../scenarios/quality
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 

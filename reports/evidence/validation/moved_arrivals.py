@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How a simulated scenario's TPOT depends on where arrivals fall among its steps: all but the first are moved.
 
-  reports/validation/moved_arrivals.py build/dev/bin/kvtwin scenarios/validation/chunked_prefill.textproto
+  reports/evidence/validation/moved_arrivals.py build/dev/bin/kvtwin scenarios/suites/validation/chunked_prefill.textproto
 
 One line for each move, in ms. The scenario's trace is an Azure CSV beside it."""
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The tables "over the suite" of the validation reports and of the README, from the recordings:
 
-  reports/validation/suite.py build/dev/bin/kvtwin              over the suite, by groups
-  reports/validation/suite.py build/dev/bin/kvtwin --scenarios  one by one
+  reports/evidence/validation/suite.py build/dev/bin/kvtwin              over the suite, by groups
+  reports/evidence/validation/suite.py build/dev/bin/kvtwin --scenarios  one by one
 
 Medians are over scenarios, of sizes of differences; in brackets the worst scenario, with its sign. Steps and
 copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer, retrieval nor precision.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
 FIGURES = ["throughput", "tpot mean", "ttft mean", "ttft p99", "preemptions", "evictions", "prefix reuse",
            "peak pages", "mean pages", "tail fragmentation", "group fragmentation", "reclaimed", "exposed transfers"]
 
@@ -29,7 +29,7 @@ def name_of(path):
 
 def validated(kvtwin, folder, recorded):
     """[(group, scenario of validation.json, its rows of --details)]"""
-    paths = [path for path in sorted(glob.glob(f"{ROOT}/scenarios/{folder}/*.textproto"))
+    paths = [path for path in sorted(glob.glob(f"{ROOT}/scenarios/suites/{folder}/*.textproto"))
              if os.path.isdir(f"{ROOT}/tests/golden/{recorded}/{name_of(path)}")]
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run([kvtwin, "validate", *paths, f"--recorded={ROOT}/tests/golden/{recorded}",
@@ -90,7 +90,7 @@ def print_scenarios(suite):
 
 def main():
     kvtwin = sys.argv[1]
-    suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "validation/imposed", "h200/imposed")
+    suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "forced", "h200/imposed")
     if "--scenarios" in sys.argv:
         return print_scenarios(suite)
     groups = {"all": suite} | {name: [one for one in suite if one[0] == name] for name in ("dense", "methods", "forced")}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Derives a machine's host time per step from the first 30 requests of a real vLLM run.
 
-  tests/golden/vllm/derive_host.py build/dev/bin/kvtwin scenarios/vllm_rtx4090_llama8b.textproto \
+  tests/golden/vllm/derive_host.py build/dev/bin/kvtwin scenarios/suites/vllm/vllm_rtx4090_llama8b.textproto \
       tests/golden/vllm/rtx4090/requests.jsonl
 
 Three numbers describe the host (traces/proto/scenario.proto, Cost): what a step that is replayed as a graph

@@ -1,4 +1,4 @@
-#include "tests/model/naive_prefixes.h"
+#include "tests/property/structures/naive_prefixes.h"
 
 #include <algorithm>
 

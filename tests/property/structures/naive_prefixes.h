@@ -2,8 +2,8 @@
 // from (name space, all units up to and including a page) to what is known about that page. Slow, and
 // short enough to be read and believed.
 
-#ifndef KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_
-#define KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_
+#ifndef KVTWIN_TESTS_PROPERTY_STRUCTURES_NAIVE_PREFIXES_H_
+#define KVTWIN_TESTS_PROPERTY_STRUCTURES_NAIVE_PREFIXES_H_
 
 #include <cstdint>
 #include <functional>
@@ -84,4 +84,4 @@ class NaivePrefixes {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_
+#endif  // KVTWIN_TESTS_PROPERTY_STRUCTURES_NAIVE_PREFIXES_H_

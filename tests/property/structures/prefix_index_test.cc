@@ -1,4 +1,4 @@
-#include "engine/policy/prefix_index.h"
+#include "engine/kv/prefix_index.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "tests/model/naive_prefixes.h"
+#include "tests/property/structures/naive_prefixes.h"
 
 using namespace kvtwin;
 using kvtwin::testing::NaivePrefixes;

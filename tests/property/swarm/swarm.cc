@@ -1,4 +1,4 @@
-#include "tests/swarm/swarm.h"
+#include "tests/property/swarm/swarm.h"
 
 #include <fmt/format.h>
 
@@ -7,18 +7,18 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/driver.h"
-#include "engine/metrics_summary.h"
-#include "engine/policy/registry.h"
-#include "engine/prefix_bound.h"
-#include "engine/recorder.h"
-#include "engine/recorder_replay.h"
+#include "engine/methods/registry.h"
+#include "engine/metrics/metrics_summary.h"
+#include "engine/metrics/prefix_bound.h"
+#include "engine/recorder/recorder.h"
+#include "engine/recorder/recorder_replay.h"
+#include "engine/runtime/driver.h"
+#include "tests/property/swarm/swarm_probes.h"
+#include "tests/property/swarm/swarm_settings.h"
 #include "tests/support/describe.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
 #include "tests/support/test_policies.h"
-#include "tests/swarm/swarm_probes.h"
-#include "tests/swarm/swarm_settings.h"
 
 namespace kvtwin::testing {
 namespace {

@@ -5,8 +5,8 @@
 // answered in pieces. All four must decide the same, answer every request at the same instant, leave equal
 // logs behind and come to the same metrics; and so must a replay of the log.
 
-#ifndef KVTWIN_TESTS_SWARM_SWARM_H_
-#define KVTWIN_TESTS_SWARM_SWARM_H_
+#ifndef KVTWIN_TESTS_PROPERTY_SWARM_SWARM_H_
+#define KVTWIN_TESTS_PROPERTY_SWARM_SWARM_H_
 
 #include <cstdint>
 #include <map>
@@ -60,4 +60,4 @@ void print_swarm(uint64_t seed, bool coalesced);
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_SWARM_SWARM_H_
+#endif  // KVTWIN_TESTS_PROPERTY_SWARM_SWARM_H_

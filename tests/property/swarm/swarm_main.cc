@@ -7,7 +7,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "tests/swarm/swarm.h"
+#include "tests/property/swarm/swarm.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 
 #include <initializer_list>
 
-#include "tests/swarm/swarm.h"
-#include "tests/swarm/swarm_probes.h"
+#include "tests/property/swarm/swarm.h"
+#include "tests/property/swarm/swarm_probes.h"
 
 namespace kvtwin::testing {
 namespace {

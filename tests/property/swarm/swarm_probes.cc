@@ -1,4 +1,4 @@
-#include "tests/swarm/swarm_probes.h"
+#include "tests/property/swarm/swarm_probes.h"
 
 #include <algorithm>
 

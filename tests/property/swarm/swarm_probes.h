@@ -1,15 +1,15 @@
 // Watches a run for the situations that a swarm must have met.
 
-#ifndef KVTWIN_TESTS_SWARM_SWARM_PROBES_H_
-#define KVTWIN_TESTS_SWARM_SWARM_PROBES_H_
+#ifndef KVTWIN_TESTS_PROPERTY_SWARM_SWARM_PROBES_H_
+#define KVTWIN_TESTS_PROPERTY_SWARM_SWARM_PROBES_H_
 
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "engine/driver.h"
-#include "tests/swarm/swarm.h"
+#include "engine/runtime/driver.h"
+#include "tests/property/swarm/swarm.h"
 
 namespace kvtwin::testing {
 
@@ -89,4 +89,4 @@ class ProbeObserver final : public Observer {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_SWARM_SWARM_PROBES_H_
+#endif  // KVTWIN_TESTS_PROPERTY_SWARM_SWARM_PROBES_H_

@@ -1,4 +1,4 @@
-#include "tests/swarm/swarm_settings.h"
+#include "tests/property/swarm/swarm_settings.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
+#include "tests/property/swarm/swarm.h"
 #include "tests/support/test_policies.h"
-#include "tests/swarm/swarm.h"
 
 namespace kvtwin::testing {
 namespace {

@@ -1,11 +1,11 @@
 // What a seed draws: engines, clients, a world.
 
-#ifndef KVTWIN_TESTS_SWARM_SWARM_SETTINGS_H_
-#define KVTWIN_TESTS_SWARM_SWARM_SETTINGS_H_
+#ifndef KVTWIN_TESTS_PROPERTY_SWARM_SWARM_SETTINGS_H_
+#define KVTWIN_TESTS_PROPERTY_SWARM_SWARM_SETTINGS_H_
 
 #include <cstdint>
 
-#include "engine/driver.h"
+#include "engine/runtime/driver.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
 
@@ -22,4 +22,4 @@ Setting draw_setting(uint64_t seed);
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_SWARM_SWARM_SETTINGS_H_
+#endif  // KVTWIN_TESTS_PROPERTY_SWARM_SWARM_SETTINGS_H_

@@ -1,4 +1,4 @@
-#include "tests/swarm/swarm.h"
+#include "tests/property/swarm/swarm.h"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // Every way of dropping KV entries, over whole runs on real values: what is read is what is left, what is
 // left is what was asked for, logs replay, and company changes nothing.
 
-#include "tests/cpu/compress_run.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -2,7 +2,7 @@
 // only (METHODS 7.5, 7.8). Whole runs on real values, before a witness that packs, chooses and attends by
 // itself.
 
-#include "tests/cpu/compress_run.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

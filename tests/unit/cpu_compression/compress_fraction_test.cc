@@ -1,8 +1,8 @@
 // Compressed prefixes on real numbers: a request that begins with a prefix checkpoint computes bit for bit
 // what it would have computed from its first token on (METHODS 7.3).
 
-#include "engine/policy/budget_groups.h"
-#include "tests/cpu/compress_run.h"
+#include "engine/methods/budget_groups.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -4,8 +4,8 @@
 #include <set>
 #include <tuple>
 
-#include "engine/policy/budget_groups.h"
-#include "tests/cpu/compress_run.h"
+#include "engine/methods/budget_groups.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

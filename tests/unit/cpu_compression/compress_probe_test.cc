@@ -1,9 +1,9 @@
 // Scorers that ask more than a prompt's own rows: Judge Q's judges, IntentKV's memory; and what sessions see
 // of one another.
 
-#include "engine/cpu/probe_pass.h"
-#include "kernels/keep_metrics.h"
-#include "tests/cpu/compress_run.h"
+#include "engine/cpu/compression/probe_pass.h"
+#include "kernels/scoring/keep_metrics.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

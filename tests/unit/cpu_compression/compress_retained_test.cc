@@ -1,7 +1,7 @@
 // Which KV entries stay: each scorer's formula once more, in double precision, from what the witness saw.
 
-#include "kernels/score_position.h"
-#include "tests/cpu/compress_run.h"
+#include "kernels/scoring/score_position.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

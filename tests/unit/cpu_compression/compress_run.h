@@ -1,7 +1,7 @@
 // A whole run of one engine under a compressing policy: Core, Client without manners, CPU engine, witness.
 
-#ifndef KVTWIN_TESTS_CPU_COMPRESS_RUN_H_
-#define KVTWIN_TESTS_CPU_COMPRESS_RUN_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_COMPRESSION_COMPRESS_RUN_H_
+#define KVTWIN_TESTS_UNIT_CPU_COMPRESSION_COMPRESS_RUN_H_
 
 #include <doctest/doctest.h>
 
@@ -12,20 +12,20 @@
 #include <set>
 #include <string>
 
-#include "engine/cpu/cpu_backend.h"
-#include "engine/cpu/packed_cache.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "engine/driver.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "engine/recorder_replay.h"
-#include "kernels/score.h"
-#include "tests/cpu/backend_checks.h"
-#include "tests/cpu/steps.h"
-#include "tests/cpu/tiny_models.h"
-#include "tests/cpu/witness_cache.h"
-#include "tests/kernels/floats.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/cpu/packed/packed_cache.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/recorder/recorder_replay.h"
+#include "engine/runtime/driver.h"
+#include "kernels/scoring/score.h"
 #include "tests/support/script_client.h"
+#include "tests/unit/cpu_compression/witness_cache.h"
+#include "tests/unit/cpu_engine/backend_checks.h"
+#include "tests/unit/cpu_engine/steps.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
+#include "tests/unit/kernels/floats.h"
 
 namespace kvtwin::testing {
 
@@ -244,4 +244,4 @@ inline RunResult run_of(const RunOf& what) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_COMPRESS_RUN_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_COMPRESSION_COMPRESS_RUN_H_

@@ -1,7 +1,7 @@
 // What KV entries carry with them, through every move: gates that were given when a KV entry was made, stamps
 // of when it mattered last.
 
-#include "tests/cpu/compress_run.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,4 +1,4 @@
-#include "engine/cpu/kv_entry_budget.h"
+#include "engine/common/kv_entry_budget.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/cpu/side_by_side.h"
-#include "kernels/select.h"
+#include "engine/common/side_by_side.h"
+#include "kernels/select/select.h"
 
 namespace kvtwin::cpu {
 namespace {

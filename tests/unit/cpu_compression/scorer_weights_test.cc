@@ -1,11 +1,11 @@
 // What scorers were trained for, from a file.
 
-#include "engine/cpu/scorer_weights.h"
+#include "engine/common/scorer_weights.h"
 
-#include "engine/policy/scorer_spec.h"
-#include "models/safetensors.h"
-#include "tests/cpu/compress_run.h"
+#include "engine/methods/scorer_spec.h"
+#include "models/weights/safetensors.h"
 #include "tests/support/folder.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,4 +1,4 @@
-#include "tests/cpu/witness_cache.h"
+#include "tests/unit/cpu_compression/witness_cache.h"
 
 #include <doctest/doctest.h>
 
@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/policy/registry.h"
-#include "kernels/packed_page.h"
-#include "kernels/small_floats.h"
+#include "engine/methods/registry.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/packed/packed_page.h"
 
 namespace kvtwin::testing {
 

@@ -9,8 +9,8 @@
 // Beside it, it gathers what scorers would see (probabilities of the last rows, sums over all rows), so that
 // tests can say which KV entries had to stay.
 
-#ifndef KVTWIN_TESTS_CPU_WITNESS_CACHE_H_
-#define KVTWIN_TESTS_CPU_WITNESS_CACHE_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_COMPRESSION_WITNESS_CACHE_H_
+#define KVTWIN_TESTS_UNIT_CPU_COMPRESSION_WITNESS_CACHE_H_
 
 #include <deque>
 #include <functional>
@@ -19,7 +19,7 @@
 #include <set>
 #include <vector>
 
-#include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/compression/compressed_cache.h"
 
 namespace kvtwin::testing {
 
@@ -145,4 +145,4 @@ class WitnessCache final : public cpu::KvCache {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_WITNESS_CACHE_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_COMPRESSION_WITNESS_CACHE_H_

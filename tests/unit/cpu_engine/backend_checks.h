@@ -1,7 +1,7 @@
 // What tests of whole runs over real values have in common: drawn times, and logs that replay.
 
-#ifndef KVTWIN_TESTS_CPU_BACKEND_CHECKS_H_
-#define KVTWIN_TESTS_CPU_BACKEND_CHECKS_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_BACKEND_CHECKS_H_
+#define KVTWIN_TESTS_UNIT_CPU_ENGINE_BACKEND_CHECKS_H_
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 
 #include "engine/base/prng.h"
-#include "engine/cpu/cpu_backend.h"
-#include "engine/recorder_replay.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/recorder/recorder_replay.h"
 
 namespace kvtwin::testing {
 
@@ -35,4 +35,4 @@ inline void check_replays(const std::string& bytes, uint64_t digest) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_BACKEND_CHECKS_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_ENGINE_BACKEND_CHECKS_H_

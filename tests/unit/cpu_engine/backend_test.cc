@@ -7,14 +7,14 @@
 #include <cmath>
 #include <map>
 
-#include "engine/cpu/cpu_backend.h"
-#include "engine/driver.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "tests/cpu/backend_checks.h"
-#include "tests/cpu/steps.h"
-#include "tests/cpu/tiny_models.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/runtime/driver.h"
 #include "tests/support/script_client.h"
+#include "tests/unit/cpu_engine/backend_checks.h"
+#include "tests/unit/cpu_engine/steps.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

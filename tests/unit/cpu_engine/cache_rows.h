@@ -2,8 +2,8 @@
 // cache stores and reads can be held against definitions. Rows of equal positions are equal whatever the
 // steps.
 
-#ifndef KVTWIN_TESTS_CPU_CACHE_ROWS_H_
-#define KVTWIN_TESTS_CPU_CACHE_ROWS_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_CACHE_ROWS_H_
+#define KVTWIN_TESTS_UNIT_CPU_ENGINE_CACHE_ROWS_H_
 
 #include <algorithm>
 #include <map>
@@ -13,7 +13,7 @@
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
 #include "engine/cpu/kv_cache.h"
-#include "models/llm.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::testing {
 
@@ -121,4 +121,4 @@ class CacheRows {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_CACHE_ROWS_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_ENGINE_CACHE_ROWS_H_

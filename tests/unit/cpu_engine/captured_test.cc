@@ -8,10 +8,10 @@
 
 #include "engine/base/prng.h"
 #include "engine/cpu/captured_scores.h"
-#include "kernels/keep_metrics.h"
-#include "kernels/select.h"
-#include "tests/cpu/dense_forward.h"
-#include "tests/cpu/tiny_models.h"
+#include "kernels/scoring/keep_metrics.h"
+#include "kernels/select/select.h"
+#include "tests/unit/cpu_engine/dense_forward.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
 
 using namespace kvtwin;
 using namespace kvtwin::cpu;

@@ -1,8 +1,8 @@
-#include "tests/cpu/dense_forward.h"
+#include "tests/unit/cpu_engine/dense_forward.h"
 
 #include <cmath>
 
-#include "models/rope.h"
+#include "models/catalog/rope.h"
 
 namespace kvtwin::testing {
 namespace {

@@ -1,13 +1,13 @@
 // The forward pass once more: in double precision, without pages, batches, chunks or caches. The whole
 // prompt at once, one loop per formula: what the engine's must equal.
 
-#ifndef KVTWIN_TESTS_CPU_DENSE_FORWARD_H_
-#define KVTWIN_TESTS_CPU_DENSE_FORWARD_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_DENSE_FORWARD_H_
+#define KVTWIN_TESTS_UNIT_CPU_ENGINE_DENSE_FORWARD_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "models/weights.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::testing {
 
@@ -22,4 +22,4 @@ std::vector<double> dense_logits(const ModelWeights& weights, const std::vector<
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_DENSE_FORWARD_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_ENGINE_DENSE_FORWARD_H_

@@ -5,10 +5,10 @@
 
 #include <numeric>
 
-#include "tests/cpu/dense_forward.h"
-#include "tests/cpu/steps.h"
-#include "tests/cpu/tiny_models.h"
-#include "tests/kernels/floats.h"
+#include "tests/unit/cpu_engine/dense_forward.h"
+#include "tests/unit/cpu_engine/steps.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
+#include "tests/unit/kernels/floats.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

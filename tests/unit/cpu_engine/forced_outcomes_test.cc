@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/base/prng.h"
-#include "engine/cpu/forced_outcome.h"
+#include "engine/common/forced_outcome.h"
 
 using namespace kvtwin;
 using namespace kvtwin::cpu;

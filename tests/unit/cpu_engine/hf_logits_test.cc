@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "engine/cpu/cpu_engine.h"
-#include "models/weights.h"
-#include "tests/cpu/dense_forward.h"
-#include "tests/cpu/steps.h"
-#include "tests/cpu/tiny_models.h"
+#include "models/weights/weights.h"
 #include "tests/support/source_dir.h"
+#include "tests/unit/cpu_engine/dense_forward.h"
+#include "tests/unit/cpu_engine/steps.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,16 +1,16 @@
 // MixedPrecisionCache: KV entries of two formats in two pools. Driven directly, with random rows, a policy of
 // the test's own and pages in shuffled order.
 
-#include "engine/cpu/mixed_precision_cache.h"
+#include "engine/cpu/packed/mixed_precision_cache.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "engine/cpu/packed_cache.h"
-#include "kernels/packed_page.h"
-#include "tests/cpu/cache_rows.h"
-#include "tests/cpu/tiny_models.h"
+#include "engine/cpu/packed/packed_cache.h"
+#include "kernels/packed/packed_page.h"
+#include "tests/unit/cpu_engine/cache_rows.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,18 +1,18 @@
 // PackedCache: what is stored is what the byte layouts say, what attention reads is what is stored, and
 // neither depends on pages or, but for a chunk's own rows, on chunks. Driven directly, with random rows.
 
-#include "engine/cpu/packed_cache.h"
+#include "engine/cpu/packed/packed_cache.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "kernels/pack.h"
-#include "kernels/pack_low_bit.h"
-#include "kernels/packed_page.h"
-#include "tests/cpu/cache_rows.h"
-#include "tests/cpu/tiny_models.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/pack.h"
+#include "kernels/quant/pack_low_bit.h"
+#include "tests/unit/cpu_engine/cache_rows.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,7 +1,7 @@
 // Hand-made steps for a CpuEngine: a page table per request, pages in any order the test likes.
 
-#ifndef KVTWIN_TESTS_CPU_STEPS_H_
-#define KVTWIN_TESTS_CPU_STEPS_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_STEPS_H_
+#define KVTWIN_TESTS_UNIT_CPU_ENGINE_STEPS_H_
 
 #include <algorithm>
 #include <map>
@@ -134,4 +134,4 @@ inline std::vector<uint32_t> random_tokens(uint64_t seed, size_t count, uint32_t
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_STEPS_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_ENGINE_STEPS_H_

@@ -1,15 +1,15 @@
 // Small models of each kind, and the tokens of requests as tests give them.
 
-#ifndef KVTWIN_TESTS_CPU_TINY_MODELS_H_
-#define KVTWIN_TESTS_CPU_TINY_MODELS_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_TINY_MODELS_H_
+#define KVTWIN_TESTS_UNIT_CPU_ENGINE_TINY_MODELS_H_
 
 #include <map>
 #include <string>
 #include <vector>
 
 #include "engine/base/check.h"
-#include "engine/cpu/token_ids.h"
-#include "models/llm.h"
+#include "engine/common/token_ids.h"
+#include "models/catalog/llm.h"
 
 namespace kvtwin::testing {
 
@@ -71,4 +71,4 @@ class GivenTokens final : public cpu::TokenIds {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_TINY_MODELS_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_ENGINE_TINY_MODELS_H_

@@ -1,13 +1,13 @@
-#include "tests/cpu/retrieval_oracle.h"
+#include "tests/unit/cpu_retrieval/retrieval_oracle.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention.h"
-#include "kernels/page_score.h"
-#include "kernels/page_summary.h"
+#include "kernels/attention/attention.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/page_summary.h"
 
 namespace kvtwin::testing {
 namespace {

@@ -1,8 +1,8 @@
 // RetrievalOracle writes down every rotated row of a run, and says for every read what METHODS 6.3 would have
 // read, recalled and computed. It knows no slots, no copies and no order of events.
 
-#ifndef KVTWIN_TESTS_CPU_RETRIEVAL_ORACLE_H_
-#define KVTWIN_TESTS_CPU_RETRIEVAL_ORACLE_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_
+#define KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_
 
 #include <map>
 #include <optional>
@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/cpu/retrieval_run.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
 
 namespace kvtwin::testing {
 
@@ -67,4 +67,4 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_RETRIEVAL_ORACLE_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_

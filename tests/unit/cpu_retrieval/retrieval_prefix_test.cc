@@ -4,8 +4,8 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/cpu/retrieval_run.h"
-#include "tests/cpu/tiny_models.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,4 +1,4 @@
-#include "tests/cpu/retrieval_run.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
 
 #include <doctest/doctest.h>
 
@@ -6,14 +6,14 @@
 #include <cmath>
 
 #include "engine/base/prng.h"
-#include "engine/cpu/cpu_backend.h"
+#include "engine/common/cpu_backend.h"
 #include "engine/cpu/paged_cache.h"
-#include "engine/cpu/recalled_entries.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "engine/driver.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "tests/cpu/backend_checks.h"
+#include "engine/cpu/retrieval/recalled_entries.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/runtime/driver.h"
+#include "tests/unit/cpu_engine/backend_checks.h"
 
 namespace kvtwin::testing {
 namespace {

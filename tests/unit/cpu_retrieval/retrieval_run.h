@@ -1,7 +1,7 @@
 // Whole runs of a RetrievedCache: the real policy, the CPU engine, requests that come and go.
 
-#ifndef KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
-#define KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
+#ifndef KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_RUN_H_
+#define KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_RUN_H_
 
 #include <doctest/doctest.h>
 
@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/common/retrieval/retrieval_witness.h"
 #include "engine/cpu/cpu_engine.h"
-#include "engine/cpu/retrieval_witness.h"
-#include "engine/driver.h"
-#include "engine/policy/config.h"
-#include "models/weights.h"
+#include "engine/methods/config.h"
+#include "engine/runtime/driver.h"
+#include "models/weights/weights.h"
 
 namespace kvtwin::testing {
 
@@ -96,4 +96,4 @@ CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm = nullptr
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
+#endif  // KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_RUN_H_

@@ -7,11 +7,11 @@
 #include <map>
 
 #include "engine/base/prng.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "tests/cpu/retrieval_oracle.h"
-#include "tests/cpu/retrieval_run.h"
-#include "tests/cpu/steps.h"
-#include "tests/cpu/tiny_models.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "tests/unit/cpu_engine/steps.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
+#include "tests/unit/cpu_retrieval/retrieval_oracle.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,19 +1,19 @@
 // The retrieval methods on real values: what METHODS 6.6 demands of them (F-1 is in
-// tests/kernels/page_retrieval_test.cc). Pages are poisoned when granted and slots when something is recalled
-// into them: whoever reads what is not there samples NaN.
+// tests/unit/kernels/page_retrieval_test.cc). Pages are poisoned when granted and slots when something is
+// recalled into them: whoever reads what is not there samples NaN.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <tuple>
 
-#include "engine/cpu/partial_keys.h"
-#include "engine/cpu/query_projection.h"
-#include "kernels/rope_append.h"
-#include "tests/cpu/retrieval_oracle.h"
-#include "tests/cpu/retrieval_run.h"
-#include "tests/cpu/tiny_models.h"
-#include "tests/kernels/floats.h"
+#include "engine/common/retrieval/partial_keys.h"
+#include "engine/common/retrieval/query_projection.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
+#include "tests/unit/cpu_retrieval/retrieval_oracle.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
+#include "tests/unit/kernels/floats.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/cpu/cpu_backend.h"
-#include "engine/driver.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "engine/recorder_replay.h"
-#include "tests/cuda/cuda_steps.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/recorder/recorder_replay.h"
+#include "engine/runtime/driver.h"
 #include "tests/support/script_client.h"
+#include "tests/unit/cuda_engine/cuda_steps.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,7 +1,7 @@
 // Whole runs of retrieval that the CUDA engine and the CPU engine perform step by step together.
 
-#ifndef KVTWIN_TESTS_CUDA_BOTH_ENGINES_H_
-#define KVTWIN_TESTS_CUDA_BOTH_ENGINES_H_
+#ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_BOTH_ENGINES_H_
+#define KVTWIN_TESTS_UNIT_CUDA_ENGINE_BOTH_ENGINES_H_
 
 #include <doctest/doctest.h>
 
@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cpu/cpu_backend.h"
-#include "engine/cpu/recalled_entries.h"
-#include "engine/cpu/retrieved_cache.h"
-#include "engine/cuda/retrieved.h"
-#include "engine/driver.h"
-#include "engine/recorder.h"
-#include "tests/cpu/backend_checks.h"
-#include "tests/cpu/retrieval_run.h"
-#include "tests/cuda/cuda_steps.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/cpu/retrieval/recalled_entries.h"
+#include "engine/cpu/retrieval/retrieved_cache.h"
+#include "engine/cuda/retrieval/retrieved.h"
+#include "engine/recorder/recorder.h"
+#include "engine/runtime/driver.h"
+#include "tests/unit/cpu_engine/backend_checks.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
+#include "tests/unit/cuda_engine/cuda_steps.h"
 
 namespace kvtwin::testing {
 
@@ -165,4 +165,4 @@ inline double quantile(const std::vector<double>& sorted, double at) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CUDA_BOTH_ENGINES_H_
+#endif  // KVTWIN_TESTS_UNIT_CUDA_ENGINE_BOTH_ENGINES_H_

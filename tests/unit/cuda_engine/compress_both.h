@@ -1,7 +1,7 @@
 // Whole runs of methods that drop KV entries, on the GPU and on what they are compared with, step by step.
 
-#ifndef KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
-#define KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
+#ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_COMPRESS_BOTH_H_
+#define KVTWIN_TESTS_UNIT_CUDA_ENGINE_COMPRESS_BOTH_H_
 
 #include <doctest/doctest.h>
 
@@ -9,12 +9,12 @@
 #include <iterator>
 #include <map>
 
-#include "engine/cpu/cpu_backend.h"
+#include "engine/common/cpu_backend.h"
 #include "engine/cuda/caches.h"
-#include "engine/cuda/packed.h"
-#include "engine/driver.h"
-#include "tests/cpu/compress_run.h"
-#include "tests/cuda/cuda_steps.h"
+#include "engine/cuda/packed/packed.h"
+#include "engine/runtime/driver.h"
+#include "tests/unit/cpu_compression/compress_run.h"
+#include "tests/unit/cuda_engine/cuda_steps.h"
 
 namespace kvtwin::testing {
 
@@ -295,4 +295,4 @@ void check_under_pressure(const std::vector<Method>& methods, const Tolerance& t
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
+#endif  // KVTWIN_TESTS_UNIT_CUDA_ENGINE_COMPRESS_BOTH_H_

@@ -3,7 +3,7 @@
 // logits, but for numbers that lie near the middle of two codes (packed_test.cc); and it would keep nearly
 // the same.
 
-#include "tests/cuda/compress_both.h"
+#include "tests/unit/cuda_engine/compress_both.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

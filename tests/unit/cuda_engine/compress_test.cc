@@ -3,7 +3,7 @@
 // engines choose by themselves overlaps. Steps replayed as graphs are those started one by one, to the bit.
 // Packed KV entries: compress_packed_test.cc.
 
-#include "tests/cuda/compress_both.h"
+#include "tests/unit/cuda_engine/compress_both.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

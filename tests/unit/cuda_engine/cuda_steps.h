@@ -1,7 +1,7 @@
 // The same hand-made steps on the CUDA engine and on its definition, the CPU engine.
 
-#ifndef KVTWIN_TESTS_CUDA_CUDA_STEPS_H_
-#define KVTWIN_TESTS_CUDA_CUDA_STEPS_H_
+#ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_CUDA_STEPS_H_
+#define KVTWIN_TESTS_UNIT_CUDA_ENGINE_CUDA_STEPS_H_
 
 #include <cmath>
 #include <memory>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/cuda/cuda_engine.h"
-#include "tests/cpu/steps.h"
-#include "tests/cpu/tiny_models.h"
+#include "tests/unit/cpu_engine/steps.h"
+#include "tests/unit/cpu_engine/tiny_models.h"
 
 namespace kvtwin::testing {
 
@@ -76,4 +76,4 @@ inline double bf16_tolerance(const LlmSpec& llm) { return 0.01 + 0.001 * llm.lay
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CUDA_CUDA_STEPS_H_
+#endif  // KVTWIN_TESTS_UNIT_CUDA_ENGINE_CUDA_STEPS_H_

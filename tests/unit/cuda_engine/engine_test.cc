@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "tests/cuda/cuda_steps.h"
+#include "tests/unit/cuda_engine/cuda_steps.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

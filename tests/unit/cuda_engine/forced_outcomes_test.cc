@@ -1,13 +1,13 @@
-// Forced outcomes on the GPU (engine/forced_outcomes.h): as many pages recalled, heads corrected and KV
-// entries kept as were told, whatever the values say; what is computed stays what streams and slots cannot
+// Forced outcomes on the GPU (engine/runtime/forced_outcomes.h): as many pages recalled, heads corrected and
+// KV entries kept as were told, whatever the values say; what is computed stays what streams and slots cannot
 // change.
 
 #include <doctest/doctest.h>
 
 #include "engine/cuda/caches.h"
-#include "sim/behaviour_retention.h"
-#include "tests/cpu/compress_run.h"
-#include "tests/cuda/retrieved_run.h"
+#include "sim/behaviour/behaviour_retention.h"
+#include "tests/unit/cpu_compression/compress_run.h"
+#include "tests/unit/cuda_engine/retrieved_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

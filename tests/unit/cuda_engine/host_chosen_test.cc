@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "tests/cuda/both_engines.h"
+#include "tests/unit/cuda_engine/both_engines.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,9 +1,9 @@
 // IntentKV on the GPU: what sessions are remembered by, and that the rule, scored on the device, keeps what
 // its definition keeps of the same bf16 KV entries.
 
-#include "engine/cuda/intent_scores.h"
-#include "kernels/small_floats.h"
-#include "tests/cuda/compress_both.h"
+#include "engine/cuda/compression/intent_scores.h"
+#include "kernels/common/small_floats.h"
+#include "tests/unit/cuda_engine/compress_both.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Each method's CPU run, repeated on the GPU with its outcomes forced: equal decisions, or it is named.
-#   tests/cuda/methods_on_gpu.sh KVTWIN SCENARIOS [RECORDS [natural]]
+#   tests/unit/cuda_engine/methods_on_gpu.sh KVTWIN SCENARIOS [RECORDS [natural]]
 # KVTWIN: the program; SCENARIOS: a folder of *.textproto; RECORDS: where each one's CPU run was written by
 #   kvtwin run X.textproto --backend=cpu --clock=virtual --record --out=RECORDS/X
 # or, if there is none, is written now; no RECORDS: and thrown away. Prints a table; `natural`: also whether values alone decide as much.

@@ -1,24 +1,24 @@
 // Packed KV on CUDA beside the CPU engine's: both are driven by the same launches. What is packed is rounded
 // twice, first to bf16 and then to the format, so a number that lies near the middle of two codes may get the
 // other one on the GPU: errors are held against what the format itself costs. That bytes are right to the bit
-// for equal rows: tests/kernels/convert_entries_test.cu.
+// for equal rows: tests/unit/cuda_kernels/convert_entries_test.cu.
 
-#include "engine/cuda/packed.h"
+#include "engine/cuda/packed/packed.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <string>
 
-#include "engine/cpu/cpu_backend.h"
-#include "engine/cpu/mixed_precision_cache.h"
-#include "engine/cpu/packed_cache.h"
-#include "engine/driver.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "tests/cpu/backend_checks.h"
-#include "tests/cuda/cuda_steps.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/cpu/packed/mixed_precision_cache.h"
+#include "engine/cpu/packed/packed_cache.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/runtime/driver.h"
 #include "tests/support/script_client.h"
+#include "tests/unit/cpu_engine/backend_checks.h"
+#include "tests/unit/cuda_engine/cuda_steps.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/cuda/both_engines.h"
+#include "tests/unit/cuda_engine/both_engines.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,7 +1,7 @@
 // Runs of retrieval on the CUDA engine: the real policy, requests that come and go.
 
-#ifndef KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
-#define KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
+#ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_RETRIEVED_RUN_H_
+#define KVTWIN_TESTS_UNIT_CUDA_ENGINE_RETRIEVED_RUN_H_
 
 #include <doctest/doctest.h>
 
@@ -12,17 +12,17 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/cpu_backend.h"
-#include "engine/cuda/happens_before.h"
-#include "engine/cuda/retrieved.h"
-#include "engine/driver.h"
-#include "engine/forced_outcomes.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder.h"
-#include "sim/behaviour_retrieval.h"
-#include "tests/cpu/backend_checks.h"
-#include "tests/cpu/retrieval_run.h"
-#include "tests/cuda/cuda_steps.h"
+#include "engine/common/cpu_backend.h"
+#include "engine/cuda/device/happens_before.h"
+#include "engine/cuda/retrieval/retrieved.h"
+#include "engine/methods/registry.h"
+#include "engine/recorder/recorder.h"
+#include "engine/runtime/driver.h"
+#include "engine/runtime/forced_outcomes.h"
+#include "sim/behaviour/behaviour_retrieval.h"
+#include "tests/unit/cpu_engine/backend_checks.h"
+#include "tests/unit/cpu_retrieval/retrieval_run.h"
+#include "tests/unit/cuda_engine/cuda_steps.h"
 
 namespace kvtwin::testing {
 
@@ -160,4 +160,4 @@ struct OnDevice {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
+#endif  // KVTWIN_TESTS_UNIT_CUDA_ENGINE_RETRIEVED_RUN_H_

@@ -1,12 +1,12 @@
 // Retrieval on CUDA: what moves, where it lies and which stream moves it changes no bit of what is computed
 // (METHODS 6.4, F-1 to F-7; 7.9, X-8). Choices themselves are the definitions'
-// (tests/kernels/page_choice_test.cu).
+// (tests/unit/cuda_kernels/page_choice_test.cu).
 
-#include "engine/cuda/retrieved.h"
+#include "engine/cuda/retrieval/retrieved.h"
 
 #include <doctest/doctest.h>
 
-#include "tests/cuda/retrieved_run.h"
+#include "tests/unit/cuda_engine/retrieved_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -10,11 +10,11 @@
 #include <deque>
 #include <functional>
 
-#include "engine/cuda/buffer.h"
 #include "engine/cuda/caches.h"
-#include "engine/cuda/device_facts.h"
-#include "tests/cpu/compress_run.h"
-#include "tests/cuda/retrieved_run.h"
+#include "engine/cuda/device/buffer.h"
+#include "engine/cuda/device/device_facts.h"
+#include "tests/unit/cpu_compression/compress_run.h"
+#include "tests/unit/cuda_engine/retrieved_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -5,9 +5,9 @@
 
 #include <cstring>
 
+#include "kernels/attention/decode_plan.cuh"
+#include "kernels/attention/decode_splits.h"
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/decode_plan.cuh"
-#include "kernels/decode_splits.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

@@ -4,13 +4,13 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include "kernels/attention_scores.h"
-#include "kernels/score_h2o.h"
-#include "kernels/score_raas.h"
-#include "kernels/score_window.h"
-#include "kernels/select.h"
-#include "tests/kernels/kv_entry_problem.cuh"
+#include "kernels/scoring/cuda/attention_scores.h"
+#include "kernels/scoring/score_h2o.h"
+#include "kernels/scoring/score_raas.h"
+#include "kernels/scoring/score_window.h"
+#include "kernels/select/select.h"
 #include "tests/support/gpu_main.h"
+#include "tests/unit/cuda_kernels/kv_entry_problem.cuh"
 
 namespace kvtwin::test {
 namespace {

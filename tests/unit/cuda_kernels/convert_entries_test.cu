@@ -5,11 +5,11 @@
 #include <doctest/doctest.h>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/convert_entries.h"
-#include "kernels/kv_block.cuh"
-#include "kernels/pack.h"
-#include "kernels/packed_page.h"
-#include "kernels/small_floats.h"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/common/small_floats.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/convert_entries.h"
+#include "kernels/quant/pack.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

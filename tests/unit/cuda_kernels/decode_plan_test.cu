@@ -6,8 +6,8 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/attention/decode_plan_layers.h"
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/decode_plan_layers.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

@@ -9,17 +9,17 @@
 #include <random>
 
 #include "engine/base/prng.h"
-#include "kernels/argmax.h"
-#include "kernels/attention.h"
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_rows.h"
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/dense_cuda.h"
-#include "kernels/kv_block.cuh"
-#include "kernels/qkv_append.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope_append.h"
-#include "kernels/silu_mul.h"
-#include "kernels/small_floats.h"
+#include "kernels/cache_ops/qkv_append.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/common/small_floats.h"
+#include "kernels/dense/argmax.h"
+#include "kernels/dense/dense_cuda.h"
+#include "kernels/dense/rms_norm.h"
+#include "kernels/dense/silu_mul.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
@@ -139,7 +139,7 @@ TEST_CASE("argmax on CUDA: the first of equal ones; NaN is nothing; nothing is t
 }
 
 TEST_CASE("draw_weights: the bytes that the host draws") {
-  // The formula of models/weights.cc, written again.
+  // The formula of models/weights/weights.cc, written again.
   const auto drawn = [](uint64_t key, uint64_t i, float mean, float gain) {
     const uint64_t bits = mix64(key + i * 0x9e3779b97f4a7c15u);
     const int64_t sum =

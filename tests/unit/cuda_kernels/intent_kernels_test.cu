@@ -4,11 +4,11 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include "kernels/score_intent.h"
-#include "kernels/score_intent_cuda.h"
-#include "kernels/select.h"
-#include "tests/kernels/kv_entry_problem.cuh"
+#include "kernels/scoring/cuda/score_intent_cuda.h"
+#include "kernels/scoring/score_intent.h"
+#include "kernels/select/select.h"
 #include "tests/support/gpu_main.h"
+#include "tests/unit/cuda_kernels/kv_entry_problem.cuh"
 
 namespace kvtwin::test {
 namespace {

@@ -2,15 +2,15 @@
 // that nobody wrote, heads of different lengths, tables of pages or of KV entries; and the same numbers in
 // fp32.
 
-#ifndef KVTWIN_TESTS_KERNELS_KV_ENTRY_PROBLEM_CUH_
-#define KVTWIN_TESTS_KERNELS_KV_ENTRY_PROBLEM_CUH_
+#ifndef KVTWIN_TESTS_UNIT_CUDA_KERNELS_KV_ENTRY_PROBLEM_CUH_
+#define KVTWIN_TESTS_UNIT_CUDA_KERNELS_KV_ENTRY_PROBLEM_CUH_
 
 #include <numeric>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/kv_entry_heads.h"
-#include "kernels/view.h"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/common/kv_entry_heads.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::test {
 
@@ -142,4 +142,4 @@ inline std::vector<KvEntryProblem::Shape> table_shapes() {
 
 }  // namespace kvtwin::test
 
-#endif  // KVTWIN_TESTS_KERNELS_KV_ENTRY_PROBLEM_CUH_
+#endif  // KVTWIN_TESTS_UNIT_CUDA_KERNELS_KV_ENTRY_PROBLEM_CUH_

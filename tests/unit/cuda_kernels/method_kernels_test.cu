@@ -4,18 +4,18 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include "kernels/attention_rows.h"
-#include "kernels/compact_entries.h"
-#include "kernels/compact_packed.h"
-#include "kernels/gate_weights.h"
-#include "kernels/kv_entry_gates.h"
-#include "kernels/score_keys.h"
-#include "kernels/score_keys_cuda.h"
-#include "kernels/scorer_state.h"
-#include "kernels/select.h"
-#include "kernels/select_entries.h"
-#include "tests/kernels/kv_entry_problem.cuh"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/cache_ops/compact_entries.h"
+#include "kernels/cache_ops/compact_packed.h"
+#include "kernels/scoring/cuda/kv_entry_gates.h"
+#include "kernels/scoring/cuda/score_keys_cuda.h"
+#include "kernels/scoring/cuda/scorer_state.h"
+#include "kernels/scoring/gate_weights.h"
+#include "kernels/scoring/score_keys.h"
+#include "kernels/select/select.h"
+#include "kernels/select/select_entries.h"
 #include "tests/support/gpu_main.h"
+#include "tests/unit/cuda_kernels/kv_entry_problem.cuh"
 
 namespace kvtwin::test {
 namespace {

@@ -4,8 +4,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include "kernels/attention/decode_plan.cuh"
 #include "kernels/bench/packed_problem.cuh"
-#include "kernels/decode_plan.cuh"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/page_choice.h"
-#include "kernels/select.h"
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/select/page_choice.h"
+#include "kernels/select/select.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

@@ -7,13 +7,13 @@
 #include <cstring>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/pack_pages.h"
-#include "kernels/packed_page.h"
-#include "kernels/page_moves.h"
-#include "kernels/rope_append.h"
-#include "kernels/rope_append_cuda.h"
-#include "kernels/small_floats.h"
+#include "kernels/cache_ops/page_moves.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "kernels/cache_ops/rope_append_cuda.h"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/common/small_floats.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/pack_pages.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

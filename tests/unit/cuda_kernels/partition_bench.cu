@@ -1,4 +1,4 @@
-// Ways to cut a decode step's work (METHODS 2.9, engine/policy/partition.h), on the same kernel: pieces of
+// Ways to cut a decode step's work (METHODS 2.9, engine/methods/partition.h), on the same kernel: pieces of
 // every planner, a CTA each, beside the kernel's own cut on the device. Llama-3.1-8B, one layer, bf16.
 //
 // The planners are the policy's, which the simulator prices; the time of planning on the host is reported
@@ -6,9 +6,9 @@
 
 #include <chrono>
 
-#include "engine/policy/partition.h"
+#include "engine/methods/partition.h"
+#include "kernels/attention/decode_splits.h"
 #include "kernels/bench/decode_case.cuh"
-#include "kernels/decode_splits.h"
 
 namespace kvtwin::test {
 namespace {

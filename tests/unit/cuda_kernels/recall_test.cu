@@ -1,5 +1,5 @@
-// Pages between the host and the GPU against kernels/host_page.h, whose rows have the GPU's bytes: every byte
-// that is asked for, and no other.
+// Pages between the host and the GPU against kernels/cache_ops/host_page.h, whose rows have the GPU's bytes:
+// every byte that is asked for, and no other.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -8,9 +8,9 @@
 #include <numeric>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/kv_block.cuh"
-#include "kernels/recall_pages.h"
-#include "kernels/small_floats.h"
+#include "kernels/cache_ops/recall_pages.h"
+#include "kernels/common/kv_block.cuh"
+#include "kernels/common/small_floats.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

@@ -8,7 +8,7 @@
 
 #include "engine/base/prng.h"
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/sample_tokens.h"
+#include "kernels/dense/sample_tokens.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {

@@ -1,12 +1,12 @@
 // Paged attention against a softmax in double precision that knows no pages.
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 
 #include <doctest/doctest.h>
 
 #include <numeric>
 
-#include "tests/kernels/floats.h"
+#include "tests/unit/kernels/floats.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -4,13 +4,13 @@
 
 #include <limits>
 
-#include "kernels/argmax.h"
-#include "kernels/exact_exp_lanes.h"
-#include "kernels/gemm.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope_append.h"
-#include "kernels/silu_mul.h"
-#include "tests/kernels/floats.h"
+#include "kernels/cache_ops/rope_append.h"
+#include "kernels/common/exact_exp_lanes.h"
+#include "kernels/dense/argmax.h"
+#include "kernels/dense/gemm.h"
+#include "kernels/dense/rms_norm.h"
+#include "kernels/dense/silu_mul.h"
+#include "tests/unit/kernels/floats.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -1,7 +1,7 @@
 // Random floats for kernel tests, and how far two results are apart.
 
-#ifndef KVTWIN_TESTS_KERNELS_FLOATS_H_
-#define KVTWIN_TESTS_KERNELS_FLOATS_H_
+#ifndef KVTWIN_TESTS_UNIT_KERNELS_FLOATS_H_
+#define KVTWIN_TESTS_UNIT_KERNELS_FLOATS_H_
 
 #include <algorithm>
 #include <bit>
@@ -44,4 +44,4 @@ double distance(const std::vector<float>& a, const std::vector<T>& b) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_KERNELS_FLOATS_H_
+#endif  // KVTWIN_TESTS_UNIT_KERNELS_FLOATS_H_

@@ -1,10 +1,10 @@
-#include "kernels/keep_metrics.h"
+#include "kernels/scoring/keep_metrics.h"
 
 #include <doctest/doctest.h>
 
 #include <numeric>
 
-#include "tests/kernels/shapes.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -1,14 +1,14 @@
 // Eigenvectors and what a low rank loses.
 
-#include "kernels/low_rank.h"
+#include "kernels/dense/low_rank.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "tests/kernels/floats.h"
-#include "tests/kernels/random_rows.h"
+#include "tests/unit/kernels/floats.h"
+#include "tests/unit/kernels/random_rows.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -1,4 +1,4 @@
-#include "kernels/pack.h"
+#include "kernels/quant/pack.h"
 
 #include <doctest/doctest.h>
 
@@ -8,10 +8,10 @@
 #include <set>
 #include <vector>
 
-#include "kernels/pack_fast.h"
-#include "kernels/pack_low_bit.h"
-#include "kernels/small_floats.h"
-#include "tests/kernels/random_rows.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/quant/pack_fast.h"
+#include "kernels/quant/pack_low_bit.h"
+#include "tests/unit/kernels/random_rows.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

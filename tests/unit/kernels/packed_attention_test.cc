@@ -1,4 +1,4 @@
-#include "kernels/packed_attention.h"
+#include "kernels/packed/packed_attention.h"
 
 #include <doctest/doctest.h>
 
@@ -6,10 +6,10 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/pack.h"
-#include "kernels/pack_fast.h"
-#include "kernels/pack_low_bit.h"
-#include "tests/kernels/random_rows.h"
+#include "kernels/quant/pack.h"
+#include "kernels/quant/pack_fast.h"
+#include "kernels/quant/pack_low_bit.h"
+#include "tests/unit/kernels/random_rows.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

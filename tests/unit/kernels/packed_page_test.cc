@@ -1,12 +1,12 @@
-#include "kernels/packed_page.h"
+#include "kernels/packed/packed_page.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "kernels/pack.h"
-#include "tests/kernels/random_rows.h"
+#include "kernels/quant/pack.h"
+#include "tests/unit/kernels/random_rows.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -8,12 +8,12 @@
 #include <set>
 #include <vector>
 
-#include "kernels/host_page.h"
-#include "kernels/page_score.h"
-#include "kernels/page_summary.h"
-#include "kernels/select.h"
-#include "tests/kernels/floats.h"
-#include "tests/kernels/random_rows.h"
+#include "kernels/cache_ops/host_page.h"
+#include "kernels/select/page_score.h"
+#include "kernels/select/page_summary.h"
+#include "kernels/select/select.h"
+#include "tests/unit/kernels/floats.h"
+#include "tests/unit/kernels/random_rows.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -1,7 +1,7 @@
 // Rows of values for kernel tests: integers in, so that they are the same everywhere.
 
-#ifndef KVTWIN_TESTS_KERNELS_RANDOM_ROWS_H_
-#define KVTWIN_TESTS_KERNELS_RANDOM_ROWS_H_
+#ifndef KVTWIN_TESTS_UNIT_KERNELS_RANDOM_ROWS_H_
+#define KVTWIN_TESTS_UNIT_KERNELS_RANDOM_ROWS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,4 +25,4 @@ inline std::vector<float> random_rows(uint64_t seed, size_t count, float spread 
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_KERNELS_RANDOM_ROWS_H_
+#endif  // KVTWIN_TESTS_UNIT_KERNELS_RANDOM_ROWS_H_

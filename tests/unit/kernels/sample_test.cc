@@ -1,6 +1,6 @@
 // Sampling against probabilities in double precision: what is kept, how often what is chosen, and the edges.
 
-#include "kernels/sample.h"
+#include "kernels/dense/sample.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "kernels/argmax.h"
+#include "kernels/dense/argmax.h"
 
 using namespace kvtwin;
 using kernels::SampleSpec;

@@ -1,5 +1,5 @@
-// The one door (kernels/score.h): every scorer through it gives what it gives alone, and the two halves of
-// kvtwin call the scorers by the same names.
+// The one door (kernels/scoring/score.h): every scorer through it gives what it gives alone, and the two
+// halves of kvtwin call the scorers by the same names.
 
 #include <doctest/doctest.h>
 
@@ -7,11 +7,11 @@
 #include <set>
 #include <string>
 
-#include "engine/policy/registry.h"
-#include "kernels/score.h"
-#include "kernels/score_keys.h"
-#include "kernels/score_position.h"
-#include "tests/kernels/shapes.h"
+#include "engine/methods/registry.h"
+#include "kernels/scoring/score.h"
+#include "kernels/scoring/score_keys.h"
+#include "kernels/scoring/score_position.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

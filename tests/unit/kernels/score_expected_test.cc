@@ -1,10 +1,10 @@
-#include "kernels/score_expected.h"
+#include "kernels/scoring/score_expected.h"
 
 #include <doctest/doctest.h>
 
-#include "kernels/score_math.h"
-#include "kernels/select.h"
-#include "tests/kernels/shapes.h"
+#include "kernels/common/score_math.h"
+#include "kernels/select/select.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -1,11 +1,11 @@
-#include "kernels/score_gate.h"
+#include "kernels/scoring/score_gate.h"
 
 #include <doctest/doctest.h>
 
 #include <set>
 
-#include "kernels/gate_weights.h"
-#include "tests/kernels/shapes.h"
+#include "kernels/scoring/gate_weights.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

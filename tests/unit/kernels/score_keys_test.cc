@@ -1,14 +1,14 @@
 // Scorers of keys and values alone, and those built on them: Knorm, KeyDiff, CriticalKV; KVzip.
 
-#include "kernels/score_keys.h"
+#include "kernels/scoring/score_keys.h"
 
 #include <doctest/doctest.h>
 
-#include "kernels/score_critical.h"
-#include "kernels/score_kvzip.h"
-#include "kernels/score_rotation.h"
-#include "kernels/select.h"
-#include "tests/kernels/shapes.h"
+#include "kernels/scoring/score_critical.h"
+#include "kernels/scoring/score_kvzip.h"
+#include "kernels/scoring/score_rotation.h"
+#include "kernels/select/select.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

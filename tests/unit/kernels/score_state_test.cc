@@ -4,12 +4,12 @@
 
 #include <numeric>
 
-#include "kernels/keep_metrics.h"
-#include "kernels/score_gate.h"
-#include "kernels/score_h2o.h"
-#include "kernels/score_position.h"
-#include "kernels/score_raas.h"
-#include "tests/kernels/shapes.h"
+#include "kernels/scoring/keep_metrics.h"
+#include "kernels/scoring/score_gate.h"
+#include "kernels/scoring/score_h2o.h"
+#include "kernels/scoring/score_position.h"
+#include "kernels/scoring/score_raas.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

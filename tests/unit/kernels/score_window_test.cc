@@ -1,12 +1,12 @@
-#include "kernels/score_window.h"
+#include "kernels/scoring/score_window.h"
 
 #include <doctest/doctest.h>
 
 #include <numeric>
 
-#include "kernels/keep_metrics.h"
-#include "kernels/select.h"
-#include "tests/kernels/shapes.h"
+#include "kernels/scoring/keep_metrics.h"
+#include "kernels/select/select.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

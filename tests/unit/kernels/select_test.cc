@@ -1,4 +1,4 @@
-#include "kernels/select.h"
+#include "kernels/select/select.h"
 
 #include <doctest/doctest.h>
 

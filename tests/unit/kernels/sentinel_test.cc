@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "kernels/keep_metrics.h"
-#include "tests/kernels/shapes.h"
+#include "kernels/scoring/keep_metrics.h"
+#include "tests/unit/kernels/shapes.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

@@ -1,7 +1,7 @@
 // Random tensors and edge shapes for kernel tests, and attention written out in double.
 
-#ifndef KVTWIN_TESTS_KERNELS_SHAPES_H_
-#define KVTWIN_TESTS_KERNELS_SHAPES_H_
+#ifndef KVTWIN_TESTS_UNIT_KERNELS_SHAPES_H_
+#define KVTWIN_TESTS_UNIT_KERNELS_SHAPES_H_
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "kernels/score_math.h"
-#include "kernels/view.h"
+#include "kernels/common/score_math.h"
+#include "kernels/common/view.h"
 
 namespace kvtwin::testing {
 
@@ -81,4 +81,4 @@ inline std::vector<uint32_t> last_positions(uint32_t tokens, uint32_t rows) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_KERNELS_SHAPES_H_
+#endif  // KVTWIN_TESTS_UNIT_KERNELS_SHAPES_H_

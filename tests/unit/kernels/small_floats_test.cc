@@ -1,4 +1,4 @@
-#include "kernels/small_floats.h"
+#include "kernels/common/small_floats.h"
 
 #include <doctest/doctest.h>
 

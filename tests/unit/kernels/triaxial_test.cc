@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/triaxial_allocate.h"
-#include "kernels/triaxial_calibrate.h"
-#include "tests/kernels/random_rows.h"
+#include "kernels/quant/triaxial_allocate.h"
+#include "kernels/quant/triaxial_calibrate.h"
+#include "tests/unit/kernels/random_rows.h"
 
 using namespace kvtwin;
 using namespace kvtwin::kernels;

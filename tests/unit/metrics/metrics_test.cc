@@ -1,4 +1,4 @@
-#include "engine/metrics.h"
+#include "engine/metrics/metrics.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/metrics_summary.h"
+#include "engine/metrics/metrics_summary.h"
 
 namespace kvtwin {
 namespace {

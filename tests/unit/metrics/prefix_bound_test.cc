@@ -1,6 +1,6 @@
 // The bound on short sequences that one can play by hand, and beside an exhaustive search.
 
-#include "engine/prefix_bound.h"
+#include "engine/metrics/prefix_bound.h"
 
 #include <doctest/doctest.h>
 

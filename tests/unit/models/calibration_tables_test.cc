@@ -1,10 +1,10 @@
-#include "engine/cuda/calibration_tables.h"
+#include "engine/calibrate/calibration_tables.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "models/measured_device.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 namespace {

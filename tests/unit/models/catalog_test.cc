@@ -1,10 +1,10 @@
-#include "models/catalog.h"
+#include "models/catalog/catalog.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "models/textproto.h"
+#include "models/files/textproto.h"
 
 namespace kvtwin {
 namespace {

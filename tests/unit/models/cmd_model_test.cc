@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "models/catalog.h"
-#include "models/retention_profile.h"
-#include "models/textproto.h"
+#include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
+#include "models/profiles/retention_profile.h"
 #include "tests/support/source_dir.h"
 
 namespace kvtwin {
@@ -41,7 +41,7 @@ TEST_CASE("kvtwin model import writes a file that the catalog reads") {
 }
 
 TEST_CASE("kvtwin model import-profile writes a profile that reads back, and refuses what is none") {
-  const std::string npz = testing::source_dir() + "/tests/fuzz/seeds/npz_fuzz/deflated";
+  const std::string npz = testing::source_dir() + "/tests/fuzz/npz_fuzz/deflated";
   const auto dir = std::filesystem::temp_directory_path() / "kvtwin_cmd_profile_test";
   std::filesystem::create_directories(dir);
   const std::string out = (dir / "p.textproto").string();

@@ -1,6 +1,6 @@
 // Prices of compressions by hand, on figures that are easy to divide by.
 
-#include "models/compression_cost.h"
+#include "models/cost/compression_cost.h"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
-#include "models/cost_tables.h"
+#include "models/cost_tables/cost_tables.h"
 
 #include <doctest/doctest.h>
 
 #include "engine/base/prng.h"
-#include "tests/models/profile_files.h"
-#include "tests/models/test_data.h"
+#include "tests/unit/models/profile_files.h"
+#include "tests/unit/models/test_data.h"
 
 namespace kvtwin {
 namespace {

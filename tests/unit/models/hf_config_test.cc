@@ -1,10 +1,10 @@
-#include "models/hf_config.h"
+#include "models/catalog/hf_config.h"
 
 #include <doctest/doctest.h>
 
-#include "models/catalog.h"
-#include "models/textproto.h"
-#include "tests/models/test_data.h"
+#include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
+#include "tests/unit/models/test_data.h"
 
 namespace kvtwin {
 namespace {

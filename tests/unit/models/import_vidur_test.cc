@@ -1,15 +1,15 @@
-// Vidur's two files, made by hand in its form (tests/fuzz/seeds/vidur_fuzz/small): closed forms, so that one
+// Vidur's two files, made by hand in its form (tests/fuzz/vidur_fuzz/small): closed forms, so that one
 // can say what must come out. Operation i of mlp.csv takes (i + 1) + 0.1 tokens / workers us.
 
-#include "models/import_vidur.h"
+#include "models/cost_tables/import_vidur.h"
 
 #include <doctest/doctest.h>
 
-#include "models/attention_table.h"
-#include "models/catalog.h"
-#include "models/cost_factory.h"
-#include "models/cost_tables.h"
-#include "models/textproto.h"
+#include "models/catalog/catalog.h"
+#include "models/cost_tables/attention_table.h"
+#include "models/cost_tables/cost_factory.h"
+#include "models/cost_tables/cost_tables.h"
+#include "models/files/textproto.h"
 #include "tests/support/folder.h"
 #include "tests/support/source_dir.h"
 
@@ -27,7 +27,7 @@ LlmSpec four_heads() {
 struct Files {
   NamedText mlp{"mlp.csv", {}}, attention{"attention.csv", {}};
   Files() {
-    const auto text = read_text_file(testing::source_dir() + "/tests/fuzz/seeds/vidur_fuzz/small");
+    const auto text = read_text_file(testing::source_dir() + "/tests/fuzz/vidur_fuzz/small");
     REQUIRE(text);
     const size_t cut = text->find("\n\n");
     mlp.text = text->substr(0, cut);

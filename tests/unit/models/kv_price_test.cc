@@ -1,10 +1,10 @@
-#include "models/kv_price.h"
+#include "models/cost/kv_price.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "models/catalog.h"
+#include "models/catalog/catalog.h"
 
 namespace kvtwin {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/measured_cost.h"
+#include "models/cost_tables/measured_cost.h"
 
 #include <doctest/doctest.h>
 
@@ -8,11 +8,11 @@
 #include <tuple>
 #include <vector>
 
-#include "models/cost_factory.h"
-#include "models/graph_shapes.h"
-#include "models/recent_load.h"
-#include "models/served_time.h"
-#include "tests/models/tiny_device.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost/recent_load.h"
+#include "models/cost_tables/cost_factory.h"
+#include "models/cost_tables/served_time.h"
+#include "tests/unit/models/tiny_device.h"
 
 namespace kvtwin {
 namespace {

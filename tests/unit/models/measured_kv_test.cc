@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "models/cost_factory.h"
-#include "models/device_drift.h"
-#include "models/measured_cost.h"
-#include "tests/models/tiny_device.h"
+#include "models/cost_tables/cost_factory.h"
+#include "models/cost_tables/device_drift.h"
+#include "models/cost_tables/measured_cost.h"
+#include "tests/unit/models/tiny_device.h"
 
 namespace kvtwin {
 namespace {

@@ -1,10 +1,10 @@
-#include "models/memory_model.h"
+#include "models/catalog/memory_model.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "models/catalog.h"
+#include "models/catalog/catalog.h"
 
 namespace kvtwin {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/method_cost.h"
+#include "models/cost_tables/method_cost.h"
 
 #include <doctest/doctest.h>
 
@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "models/device_drift.h"
-#include "models/graph_shapes.h"
-#include "models/partwise_cost.h"
-#include "models/recent_load.h"
+#include "models/cost/graph_shapes.h"
+#include "models/cost/partwise_cost.h"
+#include "models/cost/recent_load.h"
+#include "models/cost_tables/device_drift.h"
 
 namespace kvtwin {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/policy/partition.h"
-#include "models/retention_stats.h"
-#include "tests/models/test_data.h"
+#include "engine/methods/partition.h"
+#include "models/profiles/retention_stats.h"
+#include "tests/unit/models/test_data.h"
 
 namespace kvtwin {
 namespace {

@@ -1,8 +1,8 @@
-#include "models/plan_price.h"
+#include "models/cost/plan_price.h"
 
 #include <doctest/doctest.h>
 
-#include "models/host_time.h"
+#include "models/cost/host_time.h"
 
 namespace kvtwin {
 

@@ -1,4 +1,4 @@
-#include "tests/models/profile_files.h"
+#include "tests/unit/models/profile_files.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "models/cost_tables.h"
+#include "models/cost_tables/cost_tables.h"
 
 namespace kvtwin {
 

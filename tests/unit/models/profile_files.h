@@ -1,7 +1,7 @@
 // A small LLMServingSim profile whose times follow closed forms, written to a folder of its own.
 
-#ifndef KVTWIN_TESTS_MODELS_PROFILE_FILES_H_
-#define KVTWIN_TESTS_MODELS_PROFILE_FILES_H_
+#ifndef KVTWIN_TESTS_UNIT_MODELS_PROFILE_FILES_H_
+#define KVTWIN_TESTS_UNIT_MODELS_PROFILE_FILES_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ class ProfileFiles {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TESTS_MODELS_PROFILE_FILES_H_
+#endif  // KVTWIN_TESTS_UNIT_MODELS_PROFILE_FILES_H_

@@ -1,4 +1,4 @@
-#include "models/recall_profile.h"
+#include "models/profiles/recall_profile.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "models/retention_profile.h"
+#include "models/profiles/retention_profile.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <map>
 #include <numeric>
 
-#include "models/retention_stats.h"
-#include "tests/models/test_data.h"
+#include "models/profiles/retention_stats.h"
+#include "tests/unit/models/test_data.h"
 
 namespace kvtwin {
 namespace {

@@ -1,10 +1,10 @@
 // Prices of retrieval by hand, on figures that are easy to divide by.
 
-#include "models/retrieval_cost.h"
+#include "models/cost/retrieval_cost.h"
 
 #include <doctest/doctest.h>
 
-#include "models/catalog.h"
+#include "models/catalog/catalog.h"
 
 using namespace kvtwin;
 

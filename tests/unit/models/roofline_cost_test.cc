@@ -1,4 +1,4 @@
-#include "models/roofline_cost.h"
+#include "models/cost/roofline_cost.h"
 
 #include <doctest/doctest.h>
 
@@ -6,9 +6,9 @@
 #include <string>
 
 #include "engine/base/prng.h"
-#include "models/catalog.h"
-#include "models/cost_factory.h"
-#include "models/kv_price.h"
+#include "models/catalog/catalog.h"
+#include "models/cost/kv_price.h"
+#include "models/cost_tables/cost_factory.h"
 
 namespace kvtwin {
 namespace {

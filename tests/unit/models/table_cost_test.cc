@@ -1,4 +1,4 @@
-#include "models/table_cost.h"
+#include "models/cost_tables/table_cost.h"
 
 #include <doctest/doctest.h>
 
@@ -6,11 +6,11 @@
 #include <span>
 
 #include "engine/base/prng.h"
-#include "models/catalog.h"
-#include "models/cost_factory.h"
-#include "tests/models/profile_files.h"
-#include "tests/models/test_data.h"
-#include "tests/models/tiny_device.h"
+#include "models/catalog/catalog.h"
+#include "models/cost_tables/cost_factory.h"
+#include "tests/unit/models/profile_files.h"
+#include "tests/unit/models/test_data.h"
+#include "tests/unit/models/tiny_device.h"
 
 namespace kvtwin {
 namespace {

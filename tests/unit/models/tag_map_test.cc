@@ -1,4 +1,4 @@
-#include "models/tag_map.h"
+#include "models/profiles/tag_map.h"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // Where tests find the outside data: $KVTWIN_DATA, or ../shared/data beside the project.
 
-#ifndef KVTWIN_TESTS_MODELS_TEST_DATA_H_
-#define KVTWIN_TESTS_MODELS_TEST_DATA_H_
+#ifndef KVTWIN_TESTS_UNIT_MODELS_TEST_DATA_H_
+#define KVTWIN_TESTS_UNIT_MODELS_TEST_DATA_H_
 
 #include <cstdlib>
 #include <filesystem>
@@ -19,4 +19,4 @@ inline bool have_test_data(const std::string& path) {
   return std::filesystem::exists(test_data(path), error);
 }
 
-#endif  // KVTWIN_TESTS_MODELS_TEST_DATA_H_
+#endif  // KVTWIN_TESTS_UNIT_MODELS_TEST_DATA_H_

@@ -1,10 +1,10 @@
 // What tests of measured prices are about: a small LLM of one KV head, and measurements with a spread.
 
-#ifndef KVTWIN_TESTS_MODELS_TINY_DEVICE_H_
-#define KVTWIN_TESTS_MODELS_TINY_DEVICE_H_
+#ifndef KVTWIN_TESTS_UNIT_MODELS_TINY_DEVICE_H_
+#define KVTWIN_TESTS_UNIT_MODELS_TINY_DEVICE_H_
 
-#include "models/llm.h"
-#include "models/measured_device.h"
+#include "models/catalog/llm.h"
+#include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
@@ -19,4 +19,4 @@ inline Measured us(double value) { return {value, value * 0.9, value * 1.2}; }
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TESTS_MODELS_TINY_DEVICE_H_
+#endif  // KVTWIN_TESTS_UNIT_MODELS_TINY_DEVICE_H_

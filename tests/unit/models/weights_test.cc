@@ -1,4 +1,4 @@
-#include "models/weights.h"
+#include "models/weights/weights.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "engine/base/prng.h"
-#include "models/catalog.h"
-#include "models/rope.h"
+#include "models/catalog/catalog.h"
+#include "models/catalog/rope.h"
 #include "tests/support/folder.h"
 
 namespace kvtwin {

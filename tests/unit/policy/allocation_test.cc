@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "engine/policy/core.h"
+#include "engine/scheduler/core.h"
 #include "tests/support/test_policies.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/policy/indexed_heap.h"
+#include "engine/base/indexed_heap.h"
 
 #include <doctest/doctest.h>
 

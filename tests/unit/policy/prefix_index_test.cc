@@ -1,6 +1,6 @@
-// Single situations of PrefixIndex; tests/model compares it with an obviously right one.
+// Single situations of PrefixIndex; tests/property/structures compares it with an obviously right one.
 
-#include "engine/policy/prefix_index.h"
+#include "engine/kv/prefix_index.h"
 
 #include <doctest/doctest.h>
 

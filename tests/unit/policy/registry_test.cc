@@ -1,4 +1,4 @@
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
 
 #include <doctest/doctest.h>
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/policy/chunk_rule.h"
-#include "engine/policy/fragmentation.h"
-#include "engine/policy/pyramid.h"
+#include "engine/kv/fragmentation.h"
+#include "engine/methods/chunk_rule.h"
+#include "engine/methods/pyramid.h"
 
 using namespace kvtwin;
 

@@ -1,13 +1,13 @@
 // What stays on the GPU, what a step reads, and which choices retrieval can be combined with.
 
-#include "engine/policy/retrieval_spec.h"
+#include "engine/methods/retrieval_spec.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
 
 using namespace kvtwin;
 

@@ -1,4 +1,4 @@
-#include "engine/policy/role_tagger.h"
+#include "engine/methods/role_tagger.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/policy/router.h"
+#include "engine/router/router.h"
 
 #include <doctest/doctest.h>
 

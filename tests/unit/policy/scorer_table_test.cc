@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "engine/policy/axis_factories.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/scorer_spec.h"
+#include "engine/methods/axis_factories.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/scorer_spec.h"
 
 using namespace kvtwin;
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "engine/policy/core.h"
-#include "engine/policy/registry.h"
+#include "engine/methods/registry.h"
+#include "engine/scheduler/core.h"
 #include "tests/support/policy_configs.h"
 #include "tests/support/test_policies.h"
 

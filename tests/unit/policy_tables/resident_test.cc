@@ -2,9 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include "engine/policy/core.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/request_fit.h"
+#include "engine/methods/registry.h"
+#include "engine/scheduler/core.h"
+#include "engine/scheduler/request_fit.h"
 #include "tests/support/policy_configs.h"
 #include "tests/support/table.h"
 

@@ -1,6 +1,6 @@
 // What the data decided, written down and read again.
 
-#include "engine/recorder_outcomes.h"
+#include "engine/recorder/recorder_outcomes.h"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/recorder_log.h"
-#include "engine/recorder_records.h"
+#include "engine/recorder/recorder_log.h"
+#include "engine/recorder/recorder_records.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {

@@ -1,4 +1,4 @@
-#include "engine/recorder.h"
+#include "engine/recorder/recorder.h"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/metrics_summary.h"
-#include "engine/policy/registry.h"
-#include "engine/recorder_records.h"
-#include "engine/recorder_replay.h"
+#include "engine/methods/registry.h"
+#include "engine/metrics/metrics_summary.h"
+#include "engine/recorder/recorder_records.h"
+#include "engine/recorder/recorder_replay.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
 

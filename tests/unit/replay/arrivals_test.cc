@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "engine/base/prng.h"
-#include "fake_backend.h"
+#include "tests/unit/replay/fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "fake_backend.h"
+#include "tests/unit/replay/fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,15 +1,15 @@
 // A backend for the Client alone: every request takes the time that `service` says, nobody waits for anyone.
 // Keeps what was sent, in order.
 
-#ifndef KVTWIN_TESTS_REPLAY_FAKE_BACKEND_H_
-#define KVTWIN_TESTS_REPLAY_FAKE_BACKEND_H_
+#ifndef KVTWIN_TESTS_UNIT_REPLAY_FAKE_BACKEND_H_
+#define KVTWIN_TESTS_UNIT_REPLAY_FAKE_BACKEND_H_
 
 #include <functional>
 #include <map>
 #include <set>
 #include <vector>
 
-#include "traces/replay_builder.h"
+#include "traces/replay/replay_builder.h"
 
 namespace kvtwin::testing {
 
@@ -207,4 +207,4 @@ inline uint64_t unit_count(const std::vector<UnitRun>& runs) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_REPLAY_FAKE_BACKEND_H_
+#endif  // KVTWIN_TESTS_UNIT_REPLAY_FAKE_BACKEND_H_

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "fake_backend.h"
+#include "tests/unit/replay/fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -11,9 +11,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fake_backend.h"
 #include "tests/support/source_dir.h"
-#include "traces/formats.h"
+#include "tests/unit/replay/fake_backend.h"
+#include "traces/importers/formats.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

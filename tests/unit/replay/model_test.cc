@@ -4,7 +4,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include "engine/base/prng.h"
-#include "fake_backend.h"
+#include "tests/unit/replay/fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

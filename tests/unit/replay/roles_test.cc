@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "traces/replay_roles.h"
+#include "traces/replay/replay_roles.h"
 
 using namespace kvtwin;
 

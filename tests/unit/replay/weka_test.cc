@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fake_backend.h"
 #include "tests/support/source_dir.h"
+#include "tests/unit/replay/fake_backend.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -3,16 +3,16 @@
 # values, in light and dark;
 # with 50,000 requests ready within 2 s and below 5 MB. Exit 77 (skipped) where there is no Chromium.
 #
-#   tests/reports/page_check.sh KVTWIN NODE
+#   tests/unit/reports/page_check.sh KVTWIN NODE
 set -euo pipefail
 kvtwin=$(realpath "$1")
 node=$2
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 export KVTWIN_CHROMIUM=${KVTWIN_CHROMIUM:-/usr/bin/chromium}
 [[ -x $KVTWIN_CHROMIUM ]] || { echo "skipped: there is no Chromium (./dev test --browser installs it)"; exit 77; }
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
-small=$root/scenarios/coding_agents_small.textproto
+small=$root/scenarios/shipped/coding_agents_small.textproto
 
 "$kvtwin" run "$small" --out="$here/a" --quiet > /dev/null
 "$kvtwin" run "$small" --set=limits.requests_max=4 --out="$here/b" --quiet > /dev/null
@@ -20,16 +20,16 @@ small=$root/scenarios/coding_agents_small.textproto
 "$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
 "$node" "$root/reports/web/look.mjs" "$here/all.html" --sections=comparison,sessions,sweep0
 
-# Head groups, and evidence that other commands write (made up, in data/).
+# Head groups, and evidence that other commands write (made up, in tests/unit/reports_data).
 methods=$root/scenarios/methods
 "$kvtwin" run "$methods/tangram.textproto" --set=replay.requests_max=60 --out="$here/groups" --quiet > /dev/null
 mkdir "$here/evidence"
-cp "$root/tests/reports/data/"*.json "$here/evidence"
+cp "$root/tests/unit/reports_data/"*.json "$here/evidence"
 "$kvtwin" report "$here/groups" "$here/evidence" --out="$here/kv.html"
 "$node" "$root/reports/web/look.mjs" "$here/kv.html" --sections=heads,validation,quality
 
 # Copies to the host and back: over the whole run, and one by one over some seconds.
-"$kvtwin" run "$root/scenarios/validation/host_tier.textproto" --backend=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
+"$kvtwin" run "$root/scenarios/suites/validation/host_tier.textproto" --backend=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
 "$kvtwin" report "$here/tier" --out="$here/tier.html"
 "$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies during steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
 

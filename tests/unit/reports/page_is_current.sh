@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The committed report page is, to the byte, what its TypeScript sources and locked packages make.
 #
-#   tests/reports/page_is_current.sh NODE
+#   tests/unit/reports/page_is_current.sh NODE
 set -euo pipefail
 node=$1
-web=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../reports/web" && pwd)
+web=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../../reports/web" && pwd)
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
 cd "$web"

@@ -1,6 +1,6 @@
 // What goes into a report: requests read back, thinned, escaped.
 
-#include "reports/report.h"
+#include "reports/page/report.h"
 
 #include <doctest/doctest.h>
 

@@ -4,11 +4,11 @@
 #include <numeric>
 
 #include "engine/base/prng.h"
-#include "engine/policy/axis_factories.h"
-#include "engine/policy/budget_groups.h"
-#include "engine/policy/budget_spec.h"
-#include "engine/policy/registry.h"
-#include "engine/policy/retention.h"
+#include "engine/methods/axis_factories.h"
+#include "engine/methods/budget_groups.h"
+#include "engine/methods/budget_spec.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/retention.h"
 
 using namespace kvtwin;
 

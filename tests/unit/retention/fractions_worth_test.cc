@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "engine/base/prng.h"
-#include "engine/policy/axis_factories.h"
-#include "engine/policy/budget_spec.h"
+#include "engine/methods/axis_factories.h"
+#include "engine/methods/budget_spec.h"
 
 namespace kvtwin {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/policy/head_groups.h"
+#include "engine/kv/head_groups.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "scenarios/compare.h"
+#include "scenarios/output/compare.h"
 
 #include <doctest/doctest.h>
 

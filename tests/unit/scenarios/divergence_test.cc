@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "engine/recorder_replay.h"
-#include "models/textproto.h"
+#include "engine/recorder/recorder_replay.h"
+#include "models/files/textproto.h"
 #include "tests/support/source_dir.h"
 
 namespace kvtwin {

@@ -1,4 +1,4 @@
-#include "scenarios/formats.h"
+#include "scenarios/app/formats.h"
 
 #include <doctest/doctest.h>
 
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "models/measured_device.h"
-#include "models/retention_profile.h"
-#include "models/tag_map.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_parts.h"
+#include "models/cost_tables/measured_device.h"
+#include "models/profiles/retention_profile.h"
+#include "models/profiles/tag_map.h"
+#include "scenarios/app/compose.h"
+#include "scenarios/app/compose_parts.h"
 #include "tests/support/source_dir.h"
 
 namespace kvtwin {
@@ -22,7 +22,7 @@ const std::string kFormatsGood =
     "model { name: \"llama-3.1-8b\" }\n"
     "hardware { node: \"h200\" }\n"
     "memory { page_tokens: 128 }\n"
-    "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
+    "trace { path: \"../tests/unit/scenarios/scenario_test.cc\" format: \"azure\" }\n";
 
 tl::expected<Composed, Errors> composed(std::vector<std::string> sets) {
   const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, sets);
@@ -214,7 +214,7 @@ TEST_CASE("formats: a measured profile prices those that it has, with the pages 
   const auto errors_of = [&](std::vector<std::string> sets) {
     sets.push_back("model.name=llama-3.1-8b");
     sets.push_back("cost.profile=" + file.path.string());
-    sets.push_back("trace.path=" + testing::source_dir() + "/scenarios/validation/mixed.csv");
+    sets.push_back("trace.path=" + testing::source_dir() + "/scenarios/suites/validation_traces/mixed.csv");
     const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, sets);
     REQUIRE(scenario);
     const auto c = compose(*scenario);

@@ -1,6 +1,6 @@
 // Real servers' results, read: vLLM's and SGLang's benchmarks, AIPerf, vLLM's /metrics.
 
-#include "scenarios/measured/measured.h"
+#include "scenarios/server_runs/measured.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scenarios/compose.h"
+#include "scenarios/app/compose.h"
 #include "tests/support/source_dir.h"
 
 namespace kvtwin {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "models/textproto.h"
-#include "scenarios/scenario.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 namespace {
@@ -18,7 +18,7 @@ constexpr char kPath[] = KVTWIN_SOURCE_DIR "/scenarios/test.textproto";
 const std::string kGood =
     "model { name: \"llama-3.1-8b\" }\n"
     "hardware { node: \"h200\" }\n"
-    "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
+    "trace { path: \"../tests/unit/scenarios/scenario_test.cc\" format: \"azure\" }\n";
 
 // Paths of all messages below `type` that have a field `name`; "" for `type` itself.
 void messages_with(const google::protobuf::Descriptor* type, const std::string& name, const std::string& path,

@@ -1,4 +1,4 @@
-#include "scenarios/scenario.h"
+#include "scenarios/load/scenario.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ const std::string kPath = testing::source_dir() + "/scenarios/test.textproto";
 const std::string kGood =
     "model { name: \"llama-3.1-8b\" }\n"
     "hardware { node: \"h200\" }\n"
-    "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
+    "trace { path: \"../tests/unit/scenarios/scenario_test.cc\" format: \"azure\" }\n";
 
 Errors errors_of(const std::string& text, const std::vector<std::string>& sets = {}) {
   const auto loaded = parse_scenario(text, kPath, sets);

@@ -1,4 +1,4 @@
-#include "scenarios/scorer_options.h"
+#include "scenarios/load/scorer_options.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/policy/registry.h"
-#include "scenarios/compose.h"
+#include "engine/methods/registry.h"
+#include "scenarios/app/compose.h"
 #include "tests/support/source_dir.h"
 
 namespace kvtwin {

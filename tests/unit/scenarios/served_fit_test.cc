@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "models/served_time.h"
+#include "models/cost_tables/served_time.h"
 
 namespace kvtwin {
 namespace {

@@ -1,6 +1,6 @@
 // A timeline of a few steps, read back from both of its forms.
 
-#include "scenarios/timeline.h"
+#include "scenarios/output/timeline.h"
 
 #include <doctest/doctest.h>
 

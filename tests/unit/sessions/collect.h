@@ -1,13 +1,13 @@
-// A sink that keeps everything and lets traces/check.h look at each piece as a writer would.
+// A sink that keeps everything and lets traces/format/check.h look at each piece as a writer would.
 
-#ifndef KVTWIN_TESTS_TRACES_MORE_COLLECT_H_
-#define KVTWIN_TESTS_TRACES_MORE_COLLECT_H_
+#ifndef KVTWIN_TESTS_UNIT_SESSIONS_COLLECT_H_
+#define KVTWIN_TESTS_UNIT_SESSIONS_COLLECT_H_
 
 #include <string>
 #include <vector>
 
-#include "traces/check.h"
-#include "traces/sink.h"
+#include "traces/format/check.h"
+#include "traces/format/sink.h"
 
 namespace kvtwin::testing {
 
@@ -58,4 +58,4 @@ std::string problem(const Result<T>& result) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_TRACES_MORE_COLLECT_H_
+#endif  // KVTWIN_TESTS_UNIT_SESSIONS_COLLECT_H_

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "traces/synthesize_draws.h"
+#include "traces/synth/synthesize_draws.h"
 
 namespace kvtwin {
 namespace {

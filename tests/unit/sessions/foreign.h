@@ -1,7 +1,7 @@
 // Foreign files for the importer tests: hand-written ones, and the real ones when they are here.
 
-#ifndef KVTWIN_TESTS_TRACES_MORE_FOREIGN_H_
-#define KVTWIN_TESTS_TRACES_MORE_FOREIGN_H_
+#ifndef KVTWIN_TESTS_UNIT_SESSIONS_FOREIGN_H_
+#define KVTWIN_TESTS_UNIT_SESSIONS_FOREIGN_H_
 
 #include <cstdlib>
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 #include "engine/base/prng.h"
 #include "tests/support/source_dir.h"
-#include "tests/traces_more/collect.h"
-#include "traces/import_more.h"
+#include "tests/unit/sessions/collect.h"
+#include "traces/importers/import_chat_logs.h"
 
 namespace kvtwin::testing {
 
@@ -86,4 +86,4 @@ inline std::string data_file(const std::string& relative) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_TRACES_MORE_FOREIGN_H_
+#endif  // KVTWIN_TESTS_UNIT_SESSIONS_FOREIGN_H_

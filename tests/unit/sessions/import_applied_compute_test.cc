@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "tests/traces_more/foreign.h"
+#include "tests/unit/sessions/foreign.h"
 
 namespace kvtwin {
 namespace {

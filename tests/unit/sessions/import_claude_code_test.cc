@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "tests/traces_more/foreign.h"
+#include "tests/unit/sessions/foreign.h"
 
 namespace kvtwin {
 namespace {

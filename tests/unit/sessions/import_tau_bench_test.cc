@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/traces_more/foreign.h"
+#include "tests/unit/sessions/foreign.h"
 
 namespace kvtwin {
 namespace {

@@ -1,6 +1,6 @@
 // Tasks: whoever reads the prompt's tokens can give the answer that the trace says is right.
 
-#include "traces/make_task.h"
+#include "traces/tasks/make_task.h"
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "traces/check.h"
-#include "traces/task_tokens.h"
+#include "traces/format/check.h"
+#include "traces/tasks/task_tokens.h"
 
 namespace kvtwin {
 namespace {

@@ -10,10 +10,10 @@
 #include <string>
 
 #include "tests/support/source_dir.h"
-#include "tests/traces_more/collect.h"
-#include "traces/reader.h"
-#include "traces/synthesize.h"
-#include "traces/writer.h"
+#include "tests/unit/sessions/collect.h"
+#include "traces/format/reader.h"
+#include "traces/format/writer.h"
+#include "traces/synth/synthesize.h"
 
 namespace kvtwin {
 namespace {

@@ -1,9 +1,9 @@
-#include "traces/session_builder.h"
+#include "traces/format/session_builder.h"
 
 #include <doctest/doctest.h>
 
-#include "tests/traces_more/collect.h"
-#include "traces/block_key.h"
+#include "tests/unit/sessions/collect.h"
+#include "traces/format/block_key.h"
 
 namespace kvtwin {
 namespace {

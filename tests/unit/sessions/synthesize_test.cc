@@ -1,12 +1,12 @@
-#include "traces/synthesize.h"
+#include "traces/synth/synthesize.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "tests/traces_more/collect.h"
-#include "traces/block_key.h"
+#include "tests/unit/sessions/collect.h"
+#include "traces/format/block_key.h"
 
 namespace kvtwin {
 namespace {

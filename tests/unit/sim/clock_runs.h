@@ -1,14 +1,14 @@
 // Steps and stretches for a StepClock, and when they end.
 
-#ifndef KVTWIN_TESTS_SIM_CLOCK_RUNS_H_
-#define KVTWIN_TESTS_SIM_CLOCK_RUNS_H_
+#ifndef KVTWIN_TESTS_UNIT_SIM_CLOCK_RUNS_H_
+#define KVTWIN_TESTS_UNIT_SIM_CLOCK_RUNS_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "models/catalog.h"
-#include "sim/step_clock.h"
+#include "models/catalog/catalog.h"
+#include "sim/clock/step_clock.h"
 
 namespace kvtwin {
 
@@ -44,4 +44,4 @@ inline std::vector<int64_t> ends_of(sim::StepClock* clock, const std::vector<Lau
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TESTS_SIM_CLOCK_RUNS_H_
+#endif  // KVTWIN_TESTS_UNIT_SIM_CLOCK_RUNS_H_

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/step_graph_templates.h"
+#include "engine/steps/step_graph_templates.h"
 #include "sim/expanded_step.h"
-#include "tests/sim/in_child.h"
+#include "tests/unit/sim/in_child.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

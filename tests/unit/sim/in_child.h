@@ -1,8 +1,8 @@
 // Runs a simulation in a process of its own and brings back what it printed: SimGrid allows one engine
 // per process, and a test wants many.
 
-#ifndef KVTWIN_TESTS_SIM_IN_CHILD_H_
-#define KVTWIN_TESTS_SIM_IN_CHILD_H_
+#ifndef KVTWIN_TESTS_UNIT_SIM_IN_CHILD_H_
+#define KVTWIN_TESTS_UNIT_SIM_IN_CHILD_H_
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,4 +44,4 @@ inline std::string in_child(const std::function<std::string()>& work) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_SIM_IN_CHILD_H_
+#endif  // KVTWIN_TESTS_UNIT_SIM_IN_CHILD_H_

@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "tests/sim/in_child.h"
-#include "tests/sim/script.h"
 #include "tests/support/analytic_backend.h"
+#include "tests/unit/sim/in_child.h"
+#include "tests/unit/sim/script.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

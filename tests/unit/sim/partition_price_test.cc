@@ -1,6 +1,6 @@
 // What partitions leave to the slowest block: against the policy's own plan, piece by piece.
 
-#include "sim/partition_price.h"
+#include "sim/clock/partition_price.h"
 
 #include <doctest/doctest.h>
 

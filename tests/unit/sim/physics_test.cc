@@ -11,8 +11,8 @@
 
 #include "sim/sim_backend.h"
 #include "sim/simgrid_adapter.h"
-#include "tests/sim/in_child.h"
-#include "tests/sim/script.h"
+#include "tests/unit/sim/in_child.h"
+#include "tests/unit/sim/script.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <vector>
 
-#include "sim/behaviour_retention.h"
-#include "sim/combined_source.h"
+#include "sim/behaviour/behaviour_retention.h"
+#include "sim/behaviour/combined_source.h"
 
 using namespace kvtwin;
 using namespace kvtwin::sim;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/step_graph_retrieval.h"
+#include "engine/steps/step_graph_retrieval.h"
 
 using namespace kvtwin;
 

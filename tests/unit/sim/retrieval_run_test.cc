@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "models/catalog.h"
-#include "models/cost_factory.h"
-#include "sim/behaviour_retrieval.h"
+#include "models/catalog/catalog.h"
+#include "models/cost_tables/cost_factory.h"
+#include "sim/behaviour/behaviour_retrieval.h"
 #include "sim/sim_backend.h"
-#include "tests/sim/in_child.h"
+#include "tests/unit/sim/in_child.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "sim/behaviour_retention.h"
-#include "sim/combined_source.h"
-#include "tests/sim/in_child.h"
-#include "tests/sim/script.h"
+#include "sim/behaviour/behaviour_retention.h"
+#include "sim/behaviour/combined_source.h"
 #include "tests/support/analytic_backend.h"
 #include "tests/support/test_policies.h"
+#include "tests/unit/sim/in_child.h"
+#include "tests/unit/sim/script.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

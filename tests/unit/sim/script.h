@@ -2,8 +2,8 @@
 // transfers, sets timers, and lets "outside" events cut stretches short as the driver does. What each
 // step computes depends on its number alone, so folding must not change a single instant.
 
-#ifndef KVTWIN_TESTS_SIM_SCRIPT_H_
-#define KVTWIN_TESTS_SIM_SCRIPT_H_
+#ifndef KVTWIN_TESTS_UNIT_SIM_SCRIPT_H_
+#define KVTWIN_TESTS_UNIT_SIM_SCRIPT_H_
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend.h"
 #include "engine/base/prng.h"
-#include "models/cost_model.h"
+#include "engine/runtime/backend.h"
+#include "models/cost/cost_model.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin::testing {
@@ -104,7 +104,7 @@ class Script {
     plan(index);
   }
 
-  // As engine/driver.cc does before it tells an engine something.
+  // As engine/runtime/driver.cc does before it tells an engine something.
   void from_outside(uint32_t index) {
     Event ended;
     Engine& engine = engines_[index];
@@ -202,4 +202,4 @@ class Script {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_SIM_SCRIPT_H_
+#endif  // KVTWIN_TESTS_UNIT_SIM_SCRIPT_H_

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/sim/in_child.h"
+#include "tests/unit/sim/in_child.h"
 
 namespace sg4 = simgrid::s4u;
 using kvtwin::testing::in_child;

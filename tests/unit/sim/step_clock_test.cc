@@ -1,7 +1,7 @@
 // A StepClock that asks values and prices graphs: equal to the serial sum where nothing is retrieved, and
 // what values decide reaches the answer.
 
-#include "sim/step_clock.h"
+#include "sim/clock/step_clock.h"
 
 #include <doctest/doctest.h>
 
@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "models/catalog.h"
-#include "models/compression_cost.h"
-#include "models/cost_factory.h"
-#include "tests/sim/clock_runs.h"
+#include "models/catalog/catalog.h"
+#include "models/cost/compression_cost.h"
+#include "models/cost_tables/cost_factory.h"
+#include "tests/unit/sim/clock_runs.h"
 
 using namespace kvtwin;
 

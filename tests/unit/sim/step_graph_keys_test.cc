@@ -5,9 +5,9 @@
 #include <initializer_list>
 #include <vector>
 
-#include "models/catalog.h"
-#include "models/retrieval_cost.h"
-#include "tests/sim/clock_runs.h"
+#include "models/catalog/catalog.h"
+#include "models/cost/retrieval_cost.h"
+#include "tests/unit/sim/clock_runs.h"
 
 using namespace kvtwin;
 

@@ -1,14 +1,14 @@
 // The step graph against sums done by hand, and against itself without contraction.
 
-#include "engine/step_graph.h"
+#include "engine/steps/step_graph.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "engine/base/prng.h"
-#include "engine/step_graph_templates.h"
-#include "models/cost_model.h"
+#include "engine/steps/step_graph_templates.h"
+#include "models/cost/cost_model.h"
 
 using namespace kvtwin;
 

@@ -1,12 +1,12 @@
 // What a launch tells the price of a compression.
 
-#include "sim/step_shape.h"
+#include "sim/clock/step_shape.h"
 
 #include <doctest/doctest.h>
 
 #include <vector>
 
-#include "models/graph_shapes.h"
+#include "models/cost/graph_shapes.h"
 
 using namespace kvtwin;
 

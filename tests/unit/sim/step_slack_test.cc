@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/step_graph_retrieval.h"
-#include "engine/step_graph_slack.h"
+#include "engine/steps/step_graph_retrieval.h"
+#include "engine/steps/step_graph_slack.h"
 
 using namespace kvtwin;
 

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "engine/base/retired_names.h"
-#include "tests/tidy/source_rules.h"
+#include "tests/unit/tidy/source_rules.h"
 
 using namespace kvtwin::tidy;
 
@@ -16,7 +16,7 @@ const std::vector<std::string> kFolders = {"engine", "kernels",   "models",  "si
                                            "traces", "scenarios", "reports", "tests"};
 
 RetiredNames retired() {
-  const auto lists = read_sources({"tests/tidy"}, {".tsv"});
+  const auto lists = read_sources({"tests/unit/tidy"}, {".tsv"});
   REQUIRE(lists.size() == 1);
   return read_retired(lists.front().text);
 }

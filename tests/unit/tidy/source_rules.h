@@ -1,8 +1,8 @@
 // Rules about the source itself that a compiler cannot check, as functions from a file's text to what
 // is wrong with it. Each finding reads `path:line: what`.
 
-#ifndef KVTWIN_TESTS_TIDY_SOURCE_RULES_H_
-#define KVTWIN_TESTS_TIDY_SOURCE_RULES_H_
+#ifndef KVTWIN_TESTS_UNIT_TIDY_SOURCE_RULES_H_
+#define KVTWIN_TESTS_UNIT_TIDY_SOURCE_RULES_H_
 
 #include <map>
 #include <string>
@@ -25,10 +25,11 @@ std::vector<SourceFile> read_sources(const std::vector<std::string>& folders,
 std::string code_only(const std::string& text);
 
 Findings check_includes(const SourceFile& file);  // the dependency table
-Findings check_policy_words(
-    const SourceFile& file);                     // engine/policy: no clock, chance, thread, backend, float
-Findings check_lengths(const SourceFile& file);  // file <= 500 lines, function <= 70, line <= 110
-Findings check_guard(const SourceFile& file);    // a header's guard is its path
+// Folders that include one another in a circle: "a -> b -> a".
+Findings check_folder_cycles(const std::vector<SourceFile>& files);
+Findings check_policy_words(const SourceFile& file);  // the policy: no clock, chance, thread, backend, float
+Findings check_lengths(const SourceFile& file);       // file <= 500 lines, function <= 70, line <= 110
+Findings check_guard(const SourceFile& file);         // a header's guard is its path
 Findings check_own_header_first(const SourceFile& file, bool has_header);
 Findings check_left_overs(const SourceFile& file);  // notes to self, other machines' paths
 
@@ -39,4 +40,4 @@ Findings check_retired(const SourceFile& file, const RetiredNames& names);  // n
 
 }  // namespace kvtwin::tidy
 
-#endif  // KVTWIN_TESTS_TIDY_SOURCE_RULES_H_
+#endif  // KVTWIN_TESTS_UNIT_TIDY_SOURCE_RULES_H_

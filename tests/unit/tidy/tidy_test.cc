@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "tests/tidy/source_rules.h"
+#include "tests/unit/tidy/source_rules.h"
 
 using namespace kvtwin::tidy;
 
@@ -36,6 +36,9 @@ std::string lines(int count, const std::string& line = "  go();\n") {
 }  // namespace
 
 TEST_CASE("tidy: includes point downwards") { over_code(check_includes); }
+TEST_CASE("tidy: folders do not include one another in circles") {
+  expect_none(check_folder_cycles(read_sources(kFolders, {".h", ".cc", ".cu", ".cuh"})));
+}
 TEST_CASE("tidy: the policy sees no clock, no chance and no backend") { over_code(check_policy_words); }
 TEST_CASE("tidy: files, functions and lines stay short") { over_code(check_lengths); }
 
@@ -43,7 +46,7 @@ TEST_CASE("tidy: a header's guard is its path") {
   for (const SourceFile& file : read_sources(kFolders, {".h"})) expect_none(check_guard(file));
 }
 
-// With it each header that has a .cc is compiled alone; tests/tidy/CMakeLists.txt compiles the others.
+// With it each header that has a .cc is compiled alone; tests/unit/tidy/CMakeLists.txt compiles the others.
 TEST_CASE("tidy: a source includes its own header first") {
   std::set<std::string> headers;
   for (const SourceFile& file : read_sources(kFolders, {".h"})) headers.insert(file.path);
@@ -77,17 +80,24 @@ TEST_CASE("tidy: every scenario that a README names is there") {
 }
 
 TEST_CASE("tidy: each rule finds what breaks it") {
-  CHECK(check_includes({"engine/policy/x.cc", "#include \"engine/driver.h\"\n"}).size() == 1);
-  CHECK(check_includes({"engine/policy/x.cc", "#include \"engine/base/check.h\"\n"}).empty());
-  CHECK(check_includes({"traces/import_x.cc", "#include \"engine/client.h\"\n"}).size() == 1);
-  CHECK(check_includes({"traces/replay.cc", "#include \"engine/client.h\"\n"}).empty());
+  CHECK(check_includes({"engine/scheduler/x.cc", "#include \"engine/runtime/driver.h\"\n"}).size() == 1);
+  CHECK(check_includes({"engine/scheduler/x.cc", "#include \"engine/base/check.h\"\n"}).empty());
+  CHECK(check_includes({"traces/import_x.cc", "#include \"engine/runtime/client.h\"\n"}).size() == 1);
+  CHECK(check_includes({"traces/replay/replay.cc", "#include \"engine/runtime/client.h\"\n"}).empty());
   CHECK(check_includes({"models/x.cc", "#include <simgrid/s4u.hpp>\n"}).size() == 1);
   CHECK(check_includes({"sim/x.cc", "#include <simgrid/s4u.hpp>\n"}).empty());
-  CHECK(check_includes({"engine/policy/x.cc", "#include \"traces/proto/run.pb.h\"\n"}).size() == 2);
+  CHECK(check_includes({"engine/scheduler/x.cc", "#include \"traces/proto/run.pb.h\"\n"}).size() == 2);
+  CHECK(check_includes({"engine/kv/x.cc", "#include \"engine/methods/axes.h\"\n"}).size() == 1);
+  CHECK(check_includes({"sim/clock/x.cc", "#include \"engine/cpu/forward.h\"\n"}).size() == 1);
 
-  CHECK(check_policy_words({"engine/policy/x.cc", "#include <chrono>\n"}).size() == 1);
-  CHECK(check_policy_words({"engine/policy/x.cc", "double ratio;\n"}).size() == 1);
-  CHECK(check_policy_words({"engine/policy/x.cc", "int doubled = 1;  // a double\n"}).empty());
+  const SourceFile down = {"a/x.cc", "#include \"b/y.h\"\n#include \"a/z.h\"\n"};
+  CHECK(check_folder_cycles({down, {"b/y.h", "#include <a/z.h>\n"}}).empty());
+  CHECK(check_folder_cycles({down, {"b/y.h", "#include \"a/z.h\"\n"}}).size() == 1);
+
+  CHECK(check_policy_words({"engine/scheduler/x.cc", "#include <chrono>\n"}).size() == 1);
+  CHECK(check_policy_words({"engine/scheduler/x.cc", "double ratio;\n"}).size() == 1);
+  CHECK(check_policy_words({"engine/kv/x.cc", "double ratio;\n"}).size() == 1);
+  CHECK(check_policy_words({"engine/scheduler/x.cc", "int doubled = 1;  // a double\n"}).empty());
   CHECK(check_policy_words({"sim/x.cc", "double ratio;\n"}).empty());
 
   CHECK(lengths_of("void f() {\n" + lines(68) + "}\n").empty());

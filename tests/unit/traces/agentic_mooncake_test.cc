@@ -1,5 +1,5 @@
-#include "support.h"
-#include "traces/importers.h"
+#include "tests/unit/traces/support.h"
+#include "traces/importers/importers.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,6 +1,6 @@
-#include "traces/azure.h"
+#include "traces/importers/azure.h"
 
-#include "support.h"
+#include "tests/unit/traces/support.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

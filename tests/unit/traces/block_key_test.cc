@@ -1,4 +1,4 @@
-#include "traces/block_key.h"
+#include "traces/format/block_key.h"
 
 #include <doctest/doctest.h>
 

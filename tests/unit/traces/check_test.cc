@@ -1,9 +1,9 @@
-#include "traces/check.h"
+#include "traces/format/check.h"
 
 #include <functional>
 #include <string>
 
-#include "support.h"
+#include "tests/unit/traces/support.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -4,10 +4,10 @@
 #include <sstream>
 
 #include "engine/base/prng.h"
-#include "support.h"
-#include "traces/reader.h"
-#include "traces/record.h"
-#include "traces/writer.h"
+#include "tests/unit/traces/support.h"
+#include "traces/format/reader.h"
+#include "traces/format/record.h"
+#include "traces/format/writer.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

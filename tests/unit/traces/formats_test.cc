@@ -1,8 +1,8 @@
-#include "traces/formats.h"
+#include "traces/importers/formats.h"
 
 #include <set>
 
-#include "support.h"
+#include "tests/unit/traces/support.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,9 +1,9 @@
-#include "traces/inspect.h"
+#include "traces/inspect/inspect.h"
 
 #include <fmt/format.h>
 
-#include "support.h"
-#include "traces/cut.h"
+#include "tests/unit/traces/support.h"
+#include "traces/inspect/cut.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,12 +1,12 @@
-#include "traces/mooncake.h"
+#include "traces/importers/mooncake.h"
 
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "support.h"
-#include "traces/compact_json.h"
-#include "traces/importers.h"
-#include "traces/source_files.h"
+#include "tests/unit/traces/support.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/importers.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

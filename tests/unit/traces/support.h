@@ -1,7 +1,7 @@
 // What the trace tests share: sinks that keep or drop everything, small files, the outside data.
 
-#ifndef KVTWIN_TESTS_TRACES_SUPPORT_H_
-#define KVTWIN_TESTS_TRACES_SUPPORT_H_
+#ifndef KVTWIN_TESTS_UNIT_TRACES_SUPPORT_H_
+#define KVTWIN_TESTS_UNIT_TRACES_SUPPORT_H_
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@
 
 #include "tests/support/folder.h"
 #include "tests/support/source_dir.h"
-#include "traces/check.h"
-#include "traces/formats.h"
+#include "traces/format/check.h"
+#include "traces/importers/formats.h"
 
 namespace kvtwin::testing {
 
@@ -139,4 +139,4 @@ inline int64_t percentile(std::vector<int64_t> values, double q) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_TRACES_SUPPORT_H_
+#endif  // KVTWIN_TESTS_UNIT_TRACES_SUPPORT_H_

@@ -1,14 +1,14 @@
 // TRACES 6, acceptance tests 1-4, for a set of WEKA files. (2) and (3) are check.h's, per session.
 
-#ifndef KVTWIN_TESTS_TRACES_WEKA_ACCEPTANCE_H_
-#define KVTWIN_TESTS_TRACES_WEKA_ACCEPTANCE_H_
+#ifndef KVTWIN_TESTS_UNIT_TRACES_WEKA_ACCEPTANCE_H_
+#define KVTWIN_TESTS_UNIT_TRACES_WEKA_ACCEPTANCE_H_
 
 #include <map>
 
-#include "support.h"
-#include "traces/compact_json.h"
-#include "traces/source_files.h"
-#include "traces/weka.h"
+#include "tests/unit/traces/support.h"
+#include "traces/format/compact_json.h"
+#include "traces/format/source_files.h"
+#include "traces/importers/weka.h"
 
 namespace kvtwin::testing {
 
@@ -101,4 +101,4 @@ inline WekaAcceptance accept_weka(const std::string& path) {
 
 }  // namespace kvtwin::testing
 
-#endif  // KVTWIN_TESTS_TRACES_WEKA_ACCEPTANCE_H_
+#endif  // KVTWIN_TESTS_UNIT_TRACES_WEKA_ACCEPTANCE_H_

@@ -1,5 +1,5 @@
 // The acceptance tests of TRACES 6 on six real sessions, for every save; weka_whole_test.cc has all.
-#include "weka_acceptance.h"
+#include "tests/unit/traces/weka_acceptance.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

@@ -1,10 +1,10 @@
 // WEKA's traps (TRACES 4), each on a trace small enough to check by hand.
-#include "traces/weka.h"
+#include "traces/importers/weka.h"
 
 #include <nlohmann/json.hpp>
 
-#include "support.h"
-#include "traces/importers.h"
+#include "tests/unit/traces/support.h"
+#include "traces/importers/importers.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;

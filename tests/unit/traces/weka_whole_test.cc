@@ -1,8 +1,8 @@
 #include <sys/resource.h>
 
-#include "traces/cut.h"
-#include "traces/inspect.h"
-#include "weka_acceptance.h"
+#include "tests/unit/traces/weka_acceptance.h"
+#include "traces/inspect/cut.h"
+#include "traces/inspect/inspect.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
