@@ -61,7 +61,7 @@ std::string description_of(const std::string& text, const std::string& path) {
 
 void list_scenarios() {
   for (const std::string& name : shipped_scenarios()) {
-    const std::string path = fmt::format("{}/{}.textproto", shipped_scenarios_dir(), name);
+    const std::string path = path_of_shipped(name);
     const Result<std::string> text = read_text_file(path);
     if (text && is_part_of_scenario(*text)) continue;
     fmt::print("{:<32} {}\n", name, text ? description_of(*text, path) : text.error().what);

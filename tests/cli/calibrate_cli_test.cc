@@ -142,7 +142,7 @@ TEST_CASE("calibrate cli: retention keeps what every context kept, and is read b
   const Outcome made = run_kvtwin(folder, calibrate("retention", {kSnapkv, "--out=" + file}));
   REQUIRE_MESSAGE(made.status == 0, made.err);
   const std::string text = folder.read("retention.textproto");
-  const std::vector<double> kept = list_of(text, "kept"), mu = list_of(text, "mu");
+  const std::vector<double> kept = list_of(text, "retained"), mu = list_of(text, "mu");
   REQUIRE(kept.size() == 3 * 8);
   for (size_t h = 0; h < 8; ++h) CHECK((kept[h] + kept[8 + h] + kept[16 + h]) / 3 == doctest::Approx(mu[h]));
   CHECK(run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"})).status == 0);
@@ -348,7 +348,7 @@ TEST_CASE("calibrate and inspect cli: errors name what would be right") {
       {inspected("--scorers=snapkw"), "there is no scorer \"snapkw\"; did you mean \"snapkv\"?"},
       {inspected("--scorers=intent_residual"), "intent_residual cannot be inspected"},
       {inspected("--budgets=64,x"), "--budgets: \"x\" is no budget"},
-      {inspected("--budgets=100000"), "100000 cells hold every context"},
+      {inspected("--budgets=100000"), "100000 KV entries hold every context"},
       {inspected("--response=0"), "--response: is 0"},
   };
   for (const auto& row : rows) {

@@ -119,7 +119,7 @@ TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
   CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
 }
 
-TEST_CASE("collect: all KV entries once, the one with more questions, and nothing that does not belong") {
+TEST_CASE("collect: all cells once, the one with more questions, and nothing that does not belong") {
   const testing::Folder folder;
   const auto write = [&](const std::string& name, const QualityRow& row) {
     folder.write(name, row_json(row));
@@ -151,8 +151,8 @@ TEST_CASE("collect: all KV entries once, the one with more questions, and nothin
   other.asked = "tokens=2048 per_session=4 seed=1";
   refused(write("d/cells/1.json", other), "asked task needle with tokens=2048");
   folder.write("e/cells/1.json", "{}");
-  refused(folder.path() + "/e", "is no KV entry");
-  refused(folder.path() + "/nowhere", "has no KV entries");
+  refused(folder.path() + "/e", "is no cell");
+  refused(folder.path() + "/nowhere", "has no cells");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ const std::string kMixed =
     "hardware { node: \"h200\" }\n"
     "memory { page_tokens: 16 }\n"
     "limits { watermark_pages: 5 }\n"
-    "trace { path: \"validation/mixed.csv\" format: \"azure\" }\n";
+    "trace { path: \"suites/validation_traces/mixed.csv\" format: \"azure\" }\n";
 
 // What composing it with so many pages complains about; empty: nothing.
 std::string complaint(uint32_t pages, std::vector<std::string> sets) {

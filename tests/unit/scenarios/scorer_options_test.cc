@@ -16,7 +16,7 @@ namespace {
 const std::string kOptionsPath = testing::source_dir() + "/scenarios/some.textproto";
 const std::string kRest =
     "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
-    "trace { path: \"coding_agents_small.textproto\" }\n";
+    "trace { path: \"shipped/coding_agents_small.textproto\" }\n";
 
 std::string with(const std::string& policies) { return kRest + "policies { " + policies + " }\n"; }
 
@@ -59,7 +59,7 @@ TEST_CASE(
 
 TEST_CASE("scorer options: what is written reaches the policy and the kernels") {
   Scenario scenario = good(
-      "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" moment: \"chunk_end\" window_closed: true "
+      "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" compression_trigger: \"chunk_end\" window_closed: true "
       "query_tokens: 16 }");
   ScorerSpec spec = scorer_spec(scenario.values.policies());
   CHECK(spec.compression_trigger == CompressionTrigger::kChunkEnd);
@@ -89,14 +89,14 @@ TEST_CASE("scorer options: what is written reaches the policy and the kernels") 
 TEST_CASE("scorer options: what does not fit is refused where it stands, with what would") {
   const std::vector<std::pair<std::string, std::string>> problem = {
       {"scorer: \"snapkv\" scorer_options { gamma: 0.5 }",
-       "scorer snapkv does not read gamma; it reads moment"},
-      {"scorer: \"knorm\" scorer_options { kernel: 5 }", "knorm does not read kernel; it reads moment"},
+       "scorer snapkv does not read gamma; it reads compression_trigger"},
+      {"scorer: \"knorm\" scorer_options { kernel: 5 }", "knorm does not read kernel; it reads compression_trigger"},
       {"scorer_options { kernel: 5 }", "scorer none does not read kernel; it has no options"},
       {"scorer: \"snapkv\" scorer_options { code_base: \"tangarm\" }", "tangram"},
       {"scorer: \"snapkv\" scorer_options { pool: \"median\" }", "one of: none, average, max"},
       {"scorer: \"snapkv\" scorer_options { kernel: 4 }", "kernel is 4; an odd number"},
       {"scorer: \"snapkv\" scorer_options { kernel: 0 }", "kernel is 0; from 1 to 255"},
-      {"scorer: \"snapkv\" scorer_options { moment: \"prompt\" }", "prompt_end"},
+      {"scorer: \"snapkv\" scorer_options { compression_trigger: \"prompt\" }", "prompt_end"},
       {"scorer: \"judge_q\" scorer_options { probe_tokens: 0 }", "probe_tokens is 0"},
       {"scorer: \"expected_attention\" scorer_options { eps: nan }", "eps is nan"},
       {"scorer: \"kvzip\" scorer_options { repeat_tokens: 0 }", "repeat_tokens is 0"},
@@ -111,9 +111,9 @@ TEST_CASE("scorer options: what does not fit is refused where it stands, with wh
   }
 }
 
-TEST_CASE("scorer options: a moment that a scorer cannot have is refused when engines are composed") {
+TEST_CASE("scorer options: a compression trigger that a scorer cannot have is refused when engines are composed") {
   const Scenario scenario =
-      good("identity: \"session\" scorer: \"judge_q\" scorer_options { moment: \"chunk_end\" }");
+      good("identity: \"session\" scorer: \"judge_q\" scorer_options { compression_trigger: \"chunk_end\" }");
   const auto composed = compose_engines(scenario);
   REQUIRE_FALSE(composed);
   CHECK(message(composed.error().front().text(), "scorer judge_q cannot work at chunk ends"));
