@@ -29,7 +29,7 @@ export function heads(runs: Run[]): void {
       view = index;
       redraw();
     });
-    const label = `${run.name}: layers by KV heads; ${number(100 * share, 3)} % of what is held is not needed`;
+    const label = `${run.name}: layers by KV heads; ${number(100 * fraction, 3)} % of what is held is not needed`;
     redraw = plot(into, label, () => {
       const of = kViews[view]?.of ?? (() => 0);
       const data = all.held.map((held, i) => [

@@ -13,7 +13,7 @@ const kMore = /per_s$|^busy$|^reused|^reclaimed$|^requests_finished$/;
 
 export function sweeps(given: Sweep[]): void {
   given.forEach((sweep, s) => {
-    const into = section(`sweep${s}`, given.length > 1 ? `Sweep ${s + 1}` : "Sweep", `${sweep.points.length} points of ${sweep.dir}.`);
+    const into = section(`sweep${s}`, given.length > 1 ? `Sweep ${s + 1}` : "Sweep", `${sweep.points.length} ${sweep.points.length === 1 ? "point" : "points"} of ${sweep.dir}.`);
     const metrics = numeric(sweep.points);
     const chosen = kFirst.filter((name) => metrics.includes(name));
     const colouring = element("div");
