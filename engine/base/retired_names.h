@@ -18,6 +18,7 @@ struct RetiredName {
 };
 
 inline constexpr RetiredName kRetiredNames[] = {
+    {"LlmCall", "LlmRequest"},
     {"--world", "--backend"},
     {"--calls", "--requests"},
     {"--min-calls", "--min-requests"},

@@ -10,11 +10,22 @@
 #include <fstream>
 
 #include "engine/base/regular_file.h"
+#include "engine/base/retired_names.h"
 #include "traces/format/check.h"
 #include "traces/format/record.h"
 
 namespace kvtwin {
 namespace {
+
+// Provenance names messages and fields. Traces that are older than the vocabulary of today use its old names.
+void use_current_names(v1::TraceHeader* header) {
+  for (v1::FieldPolicy& policy : *header->mutable_policies()) {
+    const size_t dot = policy.field().find('.');
+    const std::string_view now = name_now(policy.field().substr(0, dot), {"LlmRequest"});
+    if (!now.empty() && dot != std::string::npos)
+      policy.set_field(std::string(now) + policy.field().substr(dot));
+  }
+}
 
 class Reading {
  public:
@@ -113,6 +124,7 @@ class Reading {
         have_header_ = true;
         v1::TraceHeader header;
         if (auto good = decode(&header); !good) return good;
+        use_current_names(&header);
         if (auto good = placed(checker_.header(header)); !good) return good;
         return sink_->header(header);
       }

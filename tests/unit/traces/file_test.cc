@@ -92,6 +92,27 @@ TEST_CASE("TraceWriter: does not write a session that breaks a rule") {
   CHECK(!writer.session(bad).has_value());
 }
 
+TEST_CASE("reader: provenance under a message's old name is that of the message") {
+  const Folder dir;
+  const std::string path = dir.file("old.kvtrace");
+  v1::TraceHeader header = small_header();
+  v1::FieldPolicy& policy = *header.add_policies();
+  policy.set_field(std::string("Llm") + "Call.think_ns");  // the tidy test holds the old name out
+  policy.set_prov(v1::SYNTHESISED);
+  {
+    TraceWriter writer(path);
+    REQUIRE(writer.header(header).has_value());
+    REQUIRE(writer.session(small_session(0)).has_value());
+    REQUIRE(writer.done().has_value());
+  }
+  std::istringstream in(slurp(path));
+  KeepAll all;
+  REQUIRE(read_trace(in, "x", &all).has_value());
+  const v1::FieldPolicy& read = *all.head.policies().rbegin();
+  CHECK(read.field() == "LlmRequest.think_ns");
+  CHECK(read.prov() == v1::SYNTHESISED);
+}
+
 TEST_CASE("reader: a file cut anywhere is an error with the byte, never a trace") {
   const Folder dir;
   const std::string bytes = small_trace(dir);
