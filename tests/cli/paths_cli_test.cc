@@ -49,7 +49,7 @@ TEST_CASE("paths: one given with --set is relative to the working directory, els
   const std::string digest = after(plain, "decisions=");
   for (const char* set : {"--set=trace.path=t.kvtrace", "--set=trace.path=./t.kvtrace",
                           "--set=hardware.node=gpu/mine.textproto", "--set=model.name=llm.textproto",
-                          "--set=trace.path=../traces/data/coding_agents_small.kvtrace"}) {
+                          "--set=trace.path=../../traces/data/coding_agents_small.kvtrace"}) {
     CAPTURE(set);
     const Outcome outcome = run_from(folder, folder.path(), one_session(kShipped, {set}));
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);

@@ -24,7 +24,7 @@ export function transfers(runs: Run[]): void {
     }
     if (run.timeline) {
       const timeline = run.timeline;
-      plot(into, `${run.name}: copies beside steps`, () => lanes(timeline), 120 + 40 * rowsOf(timeline).length);
+      plot(into, `${run.name}: copies during steps`, () => lanes(timeline), 120 + 40 * rowsOf(timeline).length);
     }
     if (moves(run, "pages_cached") || moves(run, "pages_host")) plot(into, `${run.name}: pages by tier`, () => tiers(run));
     if (moves(run, "pages_int2")) plot(into, `${run.name}: pages by format`, () => formats(run), 220);

@@ -29,13 +29,23 @@ WitnessCache::KvEntry& WitnessCache::kv_entry(Request* request, uint32_t positio
   return slots_[uint64_t{raw(page)} * page_tokens_ + position % page_tokens_];
 }
 
+const std::vector<WitnessCache::Turn>& WitnessCache::turns_of(uint32_t phase) const {
+  if (turns_.size() <= phase) turns_.resize(phase + 1);
+  std::vector<Turn>& turns = turns_[phase];
+  for (size_t i = turns.size(); i < llm_.head_dim / 2; ++i) {
+    const auto angle = static_cast<double>(static_cast<float>(phase) * rope_.inverse[i]);
+    const auto scale = static_cast<double>(rope_.scale);
+    turns.push_back({std::cos(angle) * scale, std::sin(angle) * scale});
+  }
+  return turns;
+}
+
 std::vector<double> WitnessCache::turned(const double* row, uint32_t phase) const {
   const uint32_t half = llm_.head_dim / 2;
   std::vector<double> out(llm_.head_dim);
+  const std::vector<Turn>& turns = turns_of(phase);
   for (uint32_t i = 0; i < half; ++i) {
-    const auto angle = static_cast<double>(static_cast<float>(phase) * rope_.inverse[i]);
-    const double c = std::cos(angle) * static_cast<double>(rope_.scale),
-                 s = std::sin(angle) * static_cast<double>(rope_.scale);
+    const auto [c, s] = turns[i];
     out[i] = row[i] * c - row[i + half] * s;
     out[i + half] = row[i + half] * c + row[i] * s;
   }

@@ -109,6 +109,10 @@ class WitnessCache final : public cpu::KvCache {
   void reuse(const PrefixHit& prefix_hit);
   bool dropped_slots() const { return cache_->shape().slot_retention == SlotRetention::kInPlace; }
   KvEntry& kv_entry(Request* request, uint32_t position);
+  struct Turn {
+    double cosine, sine;
+  };
+  const std::vector<Turn>& turns_of(uint32_t phase) const;
   std::vector<double> turned(const double* row, uint32_t phase) const;
   void check_rows(uint32_t layer, const PlanEntry& entry, uint32_t row, Request* request, const float* q,
                   const float* out);
@@ -128,6 +132,7 @@ class WitnessCache final : public cpu::KvCache {
   const std::unique_ptr<cpu::CompressedCache> cache_;
   const LlmSpec llm_;
   const RopeFrequencies rope_;
+  mutable std::vector<std::vector<Turn>> turns_;  // by phase, then pair: computed once
   const CoreConfig config_;
   const uint32_t page_tokens_;
   const Format format_;
