@@ -206,7 +206,7 @@ Result<RetentionProfile> parse_retention_profile(std::string_view text, const st
   p.samples.assign(in.retained().begin(), in.retained().end());
   if (auto good = check_profile(p, where); !good) return tl::unexpected(good.error());
   if (!p.samples.empty() && p.samples.size() != p.context_tokens.size() * p.heads())
-    return make_error(where, fmt::format("kept has {} entries", p.samples.size()),
+    return make_error(where, fmt::format("retained has {} entries", p.samples.size()),
                       fmt::format("{} of {} contexts are right, or none", p.context_tokens.size() * p.heads(),
                                   p.context_tokens.size()));
   if (auto good = check_fractions(p.samples, where + ":kept"); !good) return tl::unexpected(good.error());

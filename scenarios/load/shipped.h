@@ -13,8 +13,8 @@ namespace kvtwin {
 // Their folder: $KVTWIN_SCENARIOS, or what this build came with; "" if there is none.
 std::string shipped_scenarios_dir();
 
-// Their names, sorted: paths below that folder without ".textproto", as in "methods/freekv"; those in its folder
-// `shipped` have their file's name alone, as in "coding_agents_small".
+// Their names, sorted: paths below that folder without ".textproto", as in "methods/freekv"; those in its
+// folder `shipped` have their file's name alone, as in "coding_agents_small".
 std::vector<std::string> shipped_scenarios();
 // REQUIRES: `name` is one of shipped_scenarios().
 std::string path_of_shipped(const std::string& name);

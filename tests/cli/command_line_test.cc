@@ -78,8 +78,8 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
       {{"evaluate", kScenarios + "../quality/full.textproto", kScenarios + "../quality/int4.textproto",
         "--questions=4", "--tasks=old_result", "--out=" + folder.file("e"), "--set=replay.retries_max=3"},
        "--set=replay.retries_max=3: replay.retries_max is not read"},
-      {{"evaluate", kScenarios + "../quality/full.textproto", "--questions=4", "--tasks=old_result", "--jobs=2",
-        "--out=" + folder.file("e"), "--set=policies.precision_options.group=32"},
+      {{"evaluate", kScenarios + "../quality/full.textproto", "--questions=4", "--tasks=old_result",
+        "--jobs=2", "--out=" + folder.file("e"), "--set=policies.precision_options.group=32"},
        "policies.precision is bf16"},
   };
   for (const Row& row : rows) {

@@ -25,12 +25,12 @@ const std::string kForceOutcomes = "--set=simulation.force_outcomes=true";
 
 TEST_CASE("forced: on other values, a run's outcomes make the run that it was") {
   uint32_t row = 0;
-  const std::vector<std::pair<const char*, const char*>> rows = {{"adakv", "kept"},
-                                                                 {"critical_kv", "kept"},
-                                                                 {"kvzip", "kept"},
-                                                                 {"intentkv", "kept"},
-                                                                 {"intentkv_slots", "kept"},
-                                                                 {"tangram_released", "kept"},
+  const std::vector<std::pair<const char*, const char*>> rows = {{"adakv", "retained"},
+                                                                 {"critical_kv", "retained"},
+                                                                 {"kvzip", "retained"},
+                                                                 {"intentkv", "retained"},
+                                                                 {"intentkv_slots", "retained"},
+                                                                 {"tangram_released", "retained"},
                                                                  {"freekv", "retrieval.outcomes"},
                                                                  {"arkvale", "retrieval.outcomes"}};
   for (const auto& [method, field] : rows) {

@@ -194,9 +194,8 @@ TEST_CASE("trace synth: what is unknown or out of range is named, with what is n
   refused({"coding-agent"}, "RECIPE: no recipe \"coding-agent\"; did you mean \"coding-agent-like\"");
   refused({"zzzzzzzz"}, "no recipe \"zzzzzzzz\"; known are: coding-agent-like, ");
   refused({}, "RECIPE: is missing; one of coding-agent-like, ");
-  refused(
-      {"bcp-like", "--set=share_grups=2"},
-      "--set=share_grups=2: bcp-like has no parameter \"share_grups\"; did you mean \"share_groups\"");
+  refused({"bcp-like", "--set=share_grups=2"},
+          "--set=share_grups=2: bcp-like has no parameter \"share_grups\"; did you mean \"share_groups\"");
   refused({"bcp-like", "--set=share_groups"}, "--set=share_groups: has no value");
   refused({"bcp-like", "--set=share_groups=two"}, "bcp-like.share_groups: \"two\" is no integer");
   refused({"bcp-like", "--set=share_groups=-1"}, "-1 groups is out of range; 0 to 100000 is allowed");

@@ -139,8 +139,8 @@ void CompressedCache::plan_staged() {
   scores_->reserve_scores(heads, rows);
   attention_scores.count = heads, attention_scores.rows_max = rows, attention_scores.stride = rows;
   if (scores_->score_heads()) scores_->reserve_attention_scores(attention_scores);
-  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
-  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
+  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
+  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
 }
 
 void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
@@ -359,8 +359,8 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
 }
 
 ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
-  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
-  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "kept rows");
+  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
+  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
   choice_lists_.clear();
   const ListAt<uint32_t> tables = choice_lists_.add(tables_);
   batch->add_to(&choice_lists_);

@@ -255,10 +255,10 @@ TEST_CASE(
   CHECK(with->samples == p.samples);
   CHECK(coverage(*with, budgets(with->mu, with->sigma, 0)) == doctest::Approx(0.75));
   std::string problem = text;
-  problem.replace(problem.find("kept: [0.25, "), 13, "kept: [");
+  problem.replace(problem.find("retained: [0.25, "), 17, "retained: [");
   const auto refused = parse_retention_profile(problem, "p.textproto");
   REQUIRE(!refused);
-  CHECK(refused.error().text().find("kept has 3 entries; 4 of 2 contexts are right") != std::string::npos);
+  CHECK(refused.error().text().find("retained has 3 entries; 4 of 2 contexts are right") != std::string::npos);
 }
 
 }  // namespace kvtwin

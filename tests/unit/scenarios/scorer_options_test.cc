@@ -59,7 +59,8 @@ TEST_CASE(
 
 TEST_CASE("scorer options: what is written reaches the policy and the kernels") {
   Scenario scenario = good(
-      "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" compression_trigger: \"chunk_end\" window_closed: true "
+      "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" compression_trigger: \"chunk_end\" "
+      "window_closed: true "
       "query_tokens: 16 }");
   ScorerSpec spec = scorer_spec(scenario.values.policies());
   CHECK(spec.compression_trigger == CompressionTrigger::kChunkEnd);
@@ -90,7 +91,8 @@ TEST_CASE("scorer options: what does not fit is refused where it stands, with wh
   const std::vector<std::pair<std::string, std::string>> problem = {
       {"scorer: \"snapkv\" scorer_options { gamma: 0.5 }",
        "scorer snapkv does not read gamma; it reads compression_trigger"},
-      {"scorer: \"knorm\" scorer_options { kernel: 5 }", "knorm does not read kernel; it reads compression_trigger"},
+      {"scorer: \"knorm\" scorer_options { kernel: 5 }",
+       "knorm does not read kernel; it reads compression_trigger"},
       {"scorer_options { kernel: 5 }", "scorer none does not read kernel; it has no options"},
       {"scorer: \"snapkv\" scorer_options { code_base: \"tangarm\" }", "tangram"},
       {"scorer: \"snapkv\" scorer_options { pool: \"median\" }", "one of: none, average, max"},
@@ -111,7 +113,8 @@ TEST_CASE("scorer options: what does not fit is refused where it stands, with wh
   }
 }
 
-TEST_CASE("scorer options: a compression trigger that a scorer cannot have is refused when engines are composed") {
+TEST_CASE(
+    "scorer options: a compression trigger that a scorer cannot have is refused when engines are composed") {
   const Scenario scenario =
       good("identity: \"session\" scorer: \"judge_q\" scorer_options { compression_trigger: \"chunk_end\" }");
   const auto composed = compose_engines(scenario);
