@@ -59,9 +59,9 @@ TEST_CASE("paths: one given with --set is relative to the working directory, els
     const char* set;
     std::string here, there;
   } rows[] = {
-      {"--set=trace.path=none.kvtrace", folder.path() + "/none.kvtrace", "/scenarios/none.kvtrace"},
-      {"--set=hardware.node=none.textproto", folder.path() + "/none.textproto", "/scenarios/none.textproto"},
-      {"--set=cost.profile=none", folder.path() + "/none", "/scenarios/none"},
+      {"--set=trace.path=none.kvtrace", folder.path() + "/none.kvtrace", "/scenarios/shipped/none.kvtrace"},
+      {"--set=hardware.node=none.textproto", folder.path() + "/none.textproto", "/scenarios/shipped/none.textproto"},
+      {"--set=cost.profile=none", folder.path() + "/none", "/scenarios/shipped/none"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.set);
