@@ -114,9 +114,10 @@ struct FormatRun {
   bool four = false;
 };
 
-// Ageing (TriAxialKV, METHODS 4.6): the int4 KV entries of positions [position, position + count) in `source`
-// are packed again, as the next KV entries of the int2 page `target`. Runs of one target follow one another
-// and fill it. Whoever reuses those positions from now on finds them there; no running request has them.
+// Ageing (TriAxialKV, docs/design/methods/triaxialkv.md#serving): the int4 KV entries of positions [position,
+// position + count) in `source` are packed again, as the next KV entries of the int2 page `target`. Runs of
+// one target follow one another and fill it. Whoever reuses those positions from now on finds them there; no
+// running request has them.
 struct Requantisation {
   PageId source{};
   PageId target{};

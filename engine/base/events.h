@@ -70,7 +70,8 @@ struct SessionHint {
   Duration expected_gap{};  // kNextRequestExpected: the client's own estimate, not an oracle
 };
 
-// Data-dependent answers of one step, summed over its requests (DESIGN 3, "Outcomes").
+// Data-dependent answers of one step, summed over its requests
+// (docs/design/backend-interface-and-digest.md#outcomes).
 struct StepOutcome {
   Duration host{};         // part of the step's time in which the device waited for the host
   Duration exposed{};      // part in which compute waited for a transfer of this step

@@ -3,7 +3,8 @@
 // The identity of a prompt is a list of runs over *units*: a unit is CoreConfig::unit_tokens tokens
 // (the greatest common divisor of the source's hash block and our page). Two units are the same
 // tokens in the same place exactly when space and number are equal. The Client makes the runs
-// (TRACES 5.1) and gives every position without a known identity a space of its own.
+// (docs/design/trace-formats.md#identity) and gives every position without a known identity a space of its
+// own.
 
 #ifndef KVTWIN_ENGINE_BASE_IDENTITY_H_
 #define KVTWIN_ENGINE_BASE_IDENTITY_H_

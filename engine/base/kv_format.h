@@ -1,8 +1,8 @@
 // How KV entries are stored, and how many bytes that takes: integers only, so that kernels (which write the
 // bytes), policies (which count pages) and models (which price them) share one arithmetic.
 //
-// METHODS 4.3. "Cell" is K and V of one token in one KV head. A group of values shares one fp16 scale and
-// one fp16 zero point:
+// docs/design/methods/triaxialkv.md#bytes. "Cell" is K and V of one token in one KV head. A group of values
+// shares one fp16 scale and one fp16 zero point:
 //   int4     K and V: `group` channels of one token
 //   int2     K: `group` tokens of one channel; V: `group` channels of one token
 //   fp4      E2M1, 16 channels of one token share an 8-bit power of two
@@ -64,7 +64,8 @@ constexpr uint32_t token_bytes(Format format, const PageShape& s) {
   return 2 * s.head_dim;
 }
 
-// K of one group of tokens whose scales are per channel (int2, METHODS 4.3; int4 of the fast layout).
+// K of one group of tokens whose scales are per channel (int2, docs/design/methods/triaxialkv.md#bytes; int4
+// of the fast layout).
 constexpr uint32_t key_group_bytes(uint32_t bits, const PageShape& s) {
   return s.head_dim * (s.group * bits / 8 + kScaleZeroBytes);
 }
@@ -76,7 +77,8 @@ constexpr uint64_t page_bytes(Format format, const PageShape& s) {
   return values + uint64_t{s.page_tokens / s.group} * key_group_bytes(2, s);
 }
 
-// Of the fast layout (KERNELS 8): records of 128 tokens, keys per channel, values per token.
+// Of the fast layout (docs/design/kernels.md#int2-int4): records of 128 tokens, keys per channel, values per
+// token.
 constexpr uint32_t kRecordTokens = 128;
 constexpr uint64_t record_bytes(uint32_t bits, uint32_t head_dim) {
   return uint64_t{kRecordTokens} * head_dim * bits / 8 + kScaleZeroBytes * uint64_t{head_dim};

@@ -1,5 +1,5 @@
-// What a token is, on TriAxialKV's three axes (METHODS 4.1): how old its turn is, whether it is text or
-// image, and what it says. The tag decides how many bits its KV entries get.
+// What a token is, on TriAxialKV's three axes (docs/design/methods/triaxialkv.md#tags): how old its turn is,
+// whether it is text or image, and what it says. The tag decides how many bits its KV entries get.
 //
 // The temporal axis moves as turns pass, so a token keeps its turn and the axis is derived.
 

@@ -54,7 +54,8 @@ KvEntryBudget::KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const G
   if (set.budget == "released") kind_ = Kind::kReleased;
 }
 
-// Of what is ranked: sinks and window are kept anyway (METHODS 2.4, r_adj).
+// Of what is ranked: sinks and window are kept anyway (docs/design/methods/tangram.md#released-chunks,
+// r_adj).
 uint64_t KvEntryBudget::fraction(uint32_t end) const {
   return adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
 }

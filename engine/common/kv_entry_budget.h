@@ -1,4 +1,5 @@
-// KvEntryBudget counts what head groups keep where the values decide: the dynamic budgets (METHODS 2.1, 2.4).
+// KvEntryBudget counts what head groups keep where the values decide: the dynamic budgets
+// (docs/design/methods/tangram.md#levels, #released-chunks).
 //
 // Candidates are ranked together, a layer's or all layers'; a group is as long as its longest member, and the
 // members with less of their own use the room for more of their best.

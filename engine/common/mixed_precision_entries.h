@@ -1,7 +1,7 @@
 // MixedPrecisionEntries knows which KV entry of a request lies in which slot, where KV is in int2 and int4
-// pages by tag (TriAxialKV, METHODS 4.6). The policy says which KV entries get how many bits and which pages
-// there are (engine/kv/mixed_precision_pool.h); the rest follows from that, and is worked out here. No
-// values: every engine that computes asks it.
+// pages by tag (TriAxialKV, docs/design/methods/triaxialkv.md#serving). The policy says which KV entries get
+// how many bits and which pages there are (engine/kv/mixed_precision_pool.h); the rest follows from that, and
+// is worked out here. No values: every engine that computes asks it.
 //
 //   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends;
 //   * a chunk's rows are placed once it has attended, a decoded row before, in an int4 page;

@@ -1,5 +1,5 @@
 // RequestTable says where the KV entries of one request lie: by head group, which positions every head still
-// has and in which slots they are (METHODS 7.2, KvEntryList).
+// has and in which slots they are (docs/design/methods/composition.md#data, KvEntryList).
 //
 // A page of a group holds page_tokens KV entries of each of its members, column by column. Cell i of a head
 // is its i-th readable one, in order of position:

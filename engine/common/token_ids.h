@@ -1,7 +1,7 @@
 // What the tokens of requests are. The policy knows identities only (engine/base/identity.h), and so does
-// the trace: token ids are made from them, so that equal identities are equal tokens (TRACES 5.1).
-// Where the trace gives ids of the model's own vocabulary, they are taken instead
-// (traces/format/trace_tokens.h).
+// the trace: token ids are made from them, so that equal identities are equal tokens
+// (docs/design/trace-formats.md#identity). Where the trace gives ids of the model's own vocabulary, they are
+// taken instead (traces/format/trace_tokens.h).
 //
 //   token(request, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
 // where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, index

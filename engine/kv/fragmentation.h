@@ -1,6 +1,6 @@
-// What is lost between the KV entries that are needed and the pages that hold them (METHODS 2.10), as exact
-// fractions of whole numbers. One request's figures, or sums over requests: numerators and denominators add
-// up.
+// What is lost between the KV entries that are needed and the pages that hold them
+// (docs/design/methods/tangram.md#fragmentation), as exact fractions of whole numbers. One request's figures,
+// or sums over requests: numerators and denominators add up.
 
 #ifndef KVTWIN_ENGINE_KV_FRAGMENTATION_H_
 #define KVTWIN_ENGINE_KV_FRAGMENTATION_H_

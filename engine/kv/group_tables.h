@@ -3,7 +3,8 @@
 // Every token computed adds one KV entry to every group, so a group's length is tokens - gone: nothing is
 // counted per step. Group g's table is dense: KV entry i lies in page i / page_tokens of it. A new page is
 // needed when tokens - gone is a multiple of page_tokens, so groups are kept ordered by gone modulo
-// page_tokens, and a decode step touches only the groups that cross (METHODS 2.5, 2.6).
+// page_tokens, and a decode step touches only the groups that cross
+// (docs/design/methods/tangram.md#reservation, #ragged-pages).
 //
 // Structure of arrays. A group may be a ring of ring_pages pages, whose content the backend chooses.
 //

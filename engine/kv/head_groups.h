@@ -4,9 +4,10 @@
 // holds page_tokens KV entries of every member. The member's *column* is its place in such a page. Without
 // groups (heads_per_group 0) all heads of all layers form one group: a plain paged engine.
 //
-// Which heads belong together is decided once, from calibrated budgets (METHODS 2.6, 2.7): sorted by budget,
-// descending, ties by (layer, head), and cut into runs of heads_per_group. For equal group sizes that
-// minimises the sum of the groups' maxima. Columns are ordered by (layer, head).
+// Which heads belong together is decided once, from calibrated budgets
+// (docs/design/methods/tangram.md#ragged-pages, #clustering): sorted by budget, descending, ties by (layer,
+// head), and cut into runs of heads_per_group. For equal group sizes that minimises the sum of the groups'
+// maxima. Columns are ordered by (layer, head).
 
 #ifndef KVTWIN_ENGINE_KV_HEAD_GROUPS_H_
 #define KVTWIN_ENGINE_KV_HEAD_GROUPS_H_

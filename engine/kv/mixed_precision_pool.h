@@ -1,5 +1,5 @@
 // MixedPrecisionPool: int2 and int4 pages of one tier in one address space, and which of them hold the KV
-// entries of which positions (TriAxialKV, METHODS 4.6).
+// entries of which positions (TriAxialKV, docs/design/methods/triaxialkv.md#serving).
 //
 //   pages [0, pages_2) are int2, [pages_2, pages_2 + pages_4) int4: a page's format is its number.
 //   Both hold page_tokens KV entries; keys of an int2 page share scales, so it is written whole.

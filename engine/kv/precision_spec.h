@@ -11,7 +11,8 @@
 
 namespace kvtwin {
 
-// What happens to KV entries whose tag would get 2 bits now, and got 4 when they were written (METHODS 4.6).
+// What happens to KV entries whose tag would get 2 bits now, and got 4 when they were written
+// (docs/design/methods/triaxialkv.md#serving).
 enum class Ageing : uint8_t {
   kIgnore,      // nothing; the paper
   kForecast,    // bits are those of the tag that a token has for most of its life: older
@@ -25,7 +26,7 @@ struct PrecisionSpec {
   // triaxial: bit k says that KV entries of tag k get int4; the others int2.
   uint64_t four_bit_tags = kAllTags;
   // Tags in the order in which their int4 KV entries are requantised when nothing else is left to take
-  // (ascending loss per bit, METHODS 4.6).
+  // (ascending loss per bit, docs/design/methods/triaxialkv.md#serving).
   std::array<uint8_t, kTags> two_bit_order = [] {
     std::array<uint8_t, kTags> order{};
     for (uint8_t tag = 0; tag < kTags; ++tag) order[tag] = tag;
@@ -53,8 +54,9 @@ constexpr bool gets_four_bits(const PrecisionSpec& spec, const TokenRole& role, 
   return ((spec.four_bit_tags >> tag) & 1) != 0;
 }
 
-// Whether the bits of a prefix depend on nothing that follows it (METHODS 7.3): then all turns of a
-// (modal, semantic) pair have the same bits, or the forecast fixes which counts.
+// Whether the bits of a prefix depend on nothing that follows it
+// (docs/design/methods/composition.md#causality): then all turns of a (modal, semantic) pair have the same
+// bits, or the forecast fixes which counts.
 constexpr bool bits_are_prefix_closed(const PrecisionSpec& spec) {
   if (spec.ageing == Ageing::kForecast) return true;
   constexpr uint32_t kPairs = kModals * kSemantics;

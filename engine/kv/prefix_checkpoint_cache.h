@@ -1,4 +1,5 @@
-// PrefixCheckpointCache: compressed prefixes from which other requests may go on (METHODS 7.3, 7.4).
+// PrefixCheckpointCache: compressed prefixes from which other requests may go on
+// (docs/design/methods/composition.md#causality, #layouts).
 //
 // Where layouts move KV entries, a page says nothing about positions, so pages by position cannot be shared.
 // A *prefix checkpoint* can: what a request holds at the end of a compression chunk, group by group, if that

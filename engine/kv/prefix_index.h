@@ -11,8 +11,9 @@
 // inner page is the prefix of its children. Which leaf goes first is the PrefixEviction's choice; ties
 // cannot happen, each release takes a fresh stamp.
 //
-// Structure after SGLang's radix cache (METHODS 7.10: split on divergence, unlocked leaves only, lock
-// counts along the path); losing pages one by one from the tail gives vLLM's order of reuse as well.
+// Structure after SGLang's radix cache (docs/design/methods/composition.md#serving-facts: split on
+// divergence, unlocked leaves only, lock counts along the path); losing pages one by one from the tail gives
+// vLLM's order of reuse as well.
 //
 // Invariants, verified by check_invariants():
 //   (1) lock count of a node = leases on it + lock counts of its children;
@@ -161,7 +162,8 @@ class PrefixIndex {
   void spill_failed(const Pin& pin, std::span<const PageId> disk);
   bool on_disk(PageId page) const { return disk_pool_ != nullptr && disk_pool_->has(page); }
 
-  // `kv_entries` tokens of page `page` of the pin will never be read again (dead slots, METHODS 3.6).
+  // `kv_entries` tokens of page `page` of the pin will never be read again (dead slots,
+  // docs/design/methods/intentkv.md#dead-slot).
   void mark_dropped(const Pin& pin, uint32_t page, uint32_t kv_entries);
   // Takes page `page` of the pin out and leaves a hole, if no other pin stands on it; else, and where
   // there is a hole already, kNoPage.

@@ -1,4 +1,5 @@
-// KV entries that will never be read again, and pages of which none is left (METHODS 3.6, 3.7).
+// KV entries that will never be read again, and pages of which none is left
+// (docs/design/methods/intentkv.md#dead-slot, #freeing).
 
 #include <algorithm>
 

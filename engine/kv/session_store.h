@@ -1,5 +1,6 @@
-// SessionStore says whose session state (IntentKV's query memory, METHODS 3.1) the backend keeps: that of the
-// `capacity` sessions used last. Sessions with a request under way are never dropped, so there may be more.
+// SessionStore says whose session state (IntentKV's query memory, docs/design/methods/intentkv.md#objects)
+// the backend keeps: that of the `capacity` sessions used last. Sessions with a request under way are never
+// dropped, so there may be more.
 //
 // The state itself belongs to the backend; DropSessionState tells it whose is gone. A session that comes back
 // starts afresh.

@@ -1,5 +1,5 @@
-// The policy halves of the eight axes (DESIGN 4): integers only. Values (scores, packed bytes) belong to
-// the backends, prices to models/.
+// The policy halves of the eight axes (docs/design/scheduler-and-kv-managers.md#axes): integers only. Values
+// (scores, packed bytes) belong to the backends, prices to models/.
 //
 // Each axis is one small interface; its identity choice is in axis_<name>.cc with whatever other choices
 // exist. To add a policy: one .cc, one line in registry.cc, one table test.
@@ -20,7 +20,8 @@
 
 namespace kvtwin {
 
-// Whether the KV entries kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
+// Whether the KV entries kept of a prefix depend on what follows it: decides who may share it
+// (docs/design/methods/composition.md#causality).
 enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
 
 // How important is a KV entry? The policy half says when to score and what the step must capture.
@@ -40,7 +41,8 @@ class Budget {
   virtual bool keeps_all() const = 0;
   // The counts follow from lengths alone; otherwise the backend answers them (CompressionOutcome).
   virtual bool known_at_admission() const = 0;
-  // Admission sets pages aside for what is kept, so no page is ever given back (METHODS 2.5).
+  // Admission sets pages aside for what is kept, so no page is ever given back
+  // (docs/design/methods/tangram.md#reservation).
   virtual bool reserves() const = 0;
   // Of the first `ranked` ranked KV entries so many are left in `group`; never grows by more than `ranked`
   // does. Where counts are not known: the most that can be.
@@ -59,8 +61,9 @@ class Layout {
  public:
   virtual ~Layout() = default;
   virtual SlotRetention slot_retention() const = 0;
-  virtual bool has_groups() const = 0;   // more than one page table per request
-  virtual bool keeps_slots() const = 0;  // a cached prefix keeps its slots: reusable (METHODS 7.4)
+  virtual bool has_groups() const = 0;  // more than one page table per request
+  virtual bool keeps_slots()
+      const = 0;  // a cached prefix keeps its slots: reusable (docs/design/methods/composition.md#layouts)
   virtual bool keeps_phase() const = 0;  // keys keep the rotation of their position
   virtual bool needs_page_1() const = 0;
 };

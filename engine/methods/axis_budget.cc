@@ -37,7 +37,8 @@ class FixedBudget final : public Budget {
   const bool up_, reserves_;
 };
 
-// The backend ranks across heads and answers how many each group keeps (METHODS 2.1, 2.4).
+// The backend ranks across heads and answers how many each group keeps
+// (docs/design/methods/tangram.md#levels, #released-chunks).
 class Dynamic final : public Budget {
  public:
   bool keeps_all() const override { return false; }

@@ -33,7 +33,7 @@ class None final : public Identity {
 
 std::unique_ptr<Identity> make_identity_shared() { return std::make_unique<Shared>(); }
 std::unique_ptr<Identity> make_identity_session() { return std::make_unique<Session>(0); }
-// METHODS 3.1: an LRU store of 1024 sessions.
+// docs/design/methods/intentkv.md#objects: an LRU store of 1024 sessions.
 std::unique_ptr<Identity> make_identity_session_memory() { return std::make_unique<Session>(1'024); }
 std::unique_ptr<Identity> make_identity_none() { return std::make_unique<None>(); }
 

@@ -1,4 +1,4 @@
-// All layouts (METHODS 7.4).
+// All layouts (docs/design/methods/composition.md#layouts).
 
 #include "engine/base/check.h"
 #include "engine/methods/axis_factories.h"

@@ -1,8 +1,9 @@
 // All scorers' policy halves, as one table: when each may work, who may share what it kept, what it adds.
 //
-// Sources: METHODS 1.x for the moments, 7.3 for causality, 5.2 and 1.7 for extra rows. A scorer is
-// prefix-closed only at chunk ends: there the KV entries kept of the tokens before a boundary depend on these
-// alone. The same scorer at the end of a prompt ranks them against what follows.
+// Sources: docs/design/methods/uniform.md for the moments, docs/design/methods/composition.md#causality,
+// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip for extra rows. A scorer
+// is prefix-closed only at chunk ends: there the KV entries kept of the tokens before a boundary depend on
+// these alone. The same scorer at the end of a prompt ranks them against what follows.
 
 #include <algorithm>
 #include <iterator>

@@ -2,7 +2,8 @@
 // scenarios/ and by `calibrate policy`; all shares are Q0.32 and were rounded once, where they were made.
 //
 // Of n tokens, the first `sinks` and the last `window` are kept whatever happens; the n - sinks - window
-// others are *ranked*, and a budget says how many of them stay (METHODS 0.2, 2.3).
+// others are *ranked*, and a budget says how many of them stay (docs/design/methods/conventions.md#selection,
+// docs/design/methods/tangram.md#chunks).
 
 #ifndef KVTWIN_ENGINE_METHODS_BUDGET_SPEC_H_
 #define KVTWIN_ENGINE_METHODS_BUDGET_SPEC_H_
@@ -28,8 +29,8 @@ struct BudgetSpec {
   bool sinks_free = false;  // KV entries does not count the sinks (IntentKV's budget_counts_prefix = false)
   uint32_t pyramid_beta = 20;
 
-  // reserved: retained fraction of each head, by layer * kv_heads + head (METHODS 2.2). B = min(1, mu + alpha
-  // sigma).
+  // reserved: retained fraction of each head, by layer * kv_heads + head
+  // (docs/design/methods/tangram.md#calibration). B = min(1, mu + alpha sigma).
   std::vector<Fraction> mu, sigma;
   Fraction alpha = 2 * kWhole;
   bool relative = false;  // mu and sigma are relative to the mean: B = min(1, ratio (mu + alpha sigma))
@@ -39,7 +40,7 @@ struct BudgetSpec {
   // head_masks: heads (likewise) that keep everything; the others keep sinks and window.
   std::vector<bool> keeps_all;
 
-  // released (METHODS 2.4).
+  // released (docs/design/methods/tangram.md#released-chunks).
   uint32_t retained_min = 512;  // a group is never cut below this, or the tokens there are
   bool uniform_depth = false;   // tops every group up to the deepest one, as the release does
 };
@@ -54,8 +55,8 @@ constexpr uint32_t ranked_entries(const BudgetSpec& spec) {
   return spec.kv_entries > forced_kv_entries(spec) ? spec.kv_entries - forced_kv_entries(spec) : 0;
 }
 
-// B of each head (METHODS 2.2): both calibrations, clipped to kWhole, renormalised if `inflation` is set.
-// REQUIRES: mu and sigma have equal size.
+// B of each head (docs/design/methods/tangram.md#calibration): both calibrations, clipped to kWhole,
+// renormalised if `inflation` is set. REQUIRES: mu and sigma have equal size.
 std::vector<Fraction> reserved_fractions(const BudgetSpec& spec);
 
 // share * count, rounded up | down. REQUIRES: share <= kWhole.

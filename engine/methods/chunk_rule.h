@@ -1,5 +1,6 @@
-// The released chunk rule's ratio (METHODS 2.4): a kept fraction of all tokens, turned into one of those that
-// are ranked. Sinks and window are kept whatever happens, so less is left for the others.
+// The released chunk rule's ratio (docs/design/methods/tangram.md#released-chunks): a kept fraction of all
+// tokens, turned into one of those that are ranked. Sinks and window are kept whatever happens, so less is
+// left for the others.
 
 #ifndef KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_
 #define KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_

@@ -35,7 +35,8 @@ enum class PreemptionKind : uint8_t {
   kSwap,       // pages are copied to the host and come back; where that cannot be, as kRecompute
 };
 
-// One name per axis (DESIGN 4). The first choice of each axis is its identity.
+// One name per axis (docs/design/scheduler-and-kv-managers.md#axes). The first choice of each axis is its
+// identity.
 struct PolicySet {
   std::string scorer = "none";
   std::string budget = "all";

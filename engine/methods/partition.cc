@@ -55,7 +55,8 @@ void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const G
   }
 }
 
-// METHODS 2.8 (4): splits of a group = round(ctas * its share), at least 1; then shared by its members.
+// docs/design/methods/tangram.md#aot (4): splits of a group = round(ctas * its share), at least 1; then
+// shared by its members.
 void aot(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
          std::vector<SplitItem>* plan) {
   const uint32_t ctas = grid.cta_count() * spec.aot_waves;

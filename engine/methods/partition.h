@@ -1,4 +1,5 @@
-// How attention work is cut into pieces for the GPU's thread blocks (METHODS 2.8 and 2.9). Integers only.
+// How attention work is cut into pieces for the GPU's thread blocks (docs/design/methods/tangram.md#aot,
+// #partitions). Integers only.
 //
 // A *row* is what one (request, KV head) reads in one format; a piece is a slice of a row that one block
 // (CTA) works on. Whatever the planner, pieces tile their row exactly, and rows without KV entries have none.
@@ -20,7 +21,7 @@ namespace kvtwin {
 
 enum class PartitionKind : uint8_t { kUniform, kFlashDecoding, kFlashInfer, kStreamK, kAotFractions };
 
-// What AOT takes a group's work for (METHODS 2.8).
+// What AOT takes a group's work for (docs/design/methods/tangram.md#aot).
 enum class AotWeight : uint8_t {
   kBudgetSum,  // Algorithm 1 of TANGRAM: the sum of its heads' budgets
   kGroupMax,   // heads * largest budget: what ragged paging really reads

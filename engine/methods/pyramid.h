@@ -1,4 +1,5 @@
-// PyramidKV: how many KV entries each layer keeps, fewer with depth (METHODS 1.4). Integers.
+// PyramidKV: how many KV entries each layer keeps, fewer with depth
+// (docs/design/methods/uniform.md#pyramidkv). Integers.
 //
 // The line: base = B - w; from max = 2 base - min in the first layer to min = base / beta in the last; where
 // max would exceed the N - w KV entries there are, max = N - w and min = 2 base - max. The window w is kept

@@ -183,7 +183,7 @@ std::optional<std::string> unknown(std::string_view axis, std::string_view name)
   return "there is no " + std::string(axis) + " \"" + std::string(name) + "\"; choose one of: " + known;
 }
 
-// METHODS 7.5, what concerns formats.
+// docs/design/methods/composition.md#pairs, what concerns formats.
 std::optional<std::string> validate_precision(const PolicySet& set, const PolicyAxes& axes,
                                               const CoreConfig& config) {
   const PrecisionSpec& spec = set.precision_spec;
@@ -231,7 +231,7 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
     const char* const why = axes.layout->slot_retention() == SlotRetention::kInPlace
                                 ? ", which holds tokens from far apart, so holes would hardly ever empty one"
                                 : ", of all heads, but what is left is other tokens in each head, and so "
-                                  "other numbers of either format (METHODS 7.5: quotas per format)";
+                                  "other numbers of either format (it would need quotas per format)";
     return "precision triaxial fills pages with entries of one format" + std::string(why) + "; budget " +
            set.budget + " and layout " + set.layout +
            " move or drop them; set budget: all and layout: paged, or precision: int4, which packs what is "
@@ -322,7 +322,7 @@ std::optional<std::string> validate_retrieval_of_retained(const PolicySet& set, 
   return std::nullopt;
 }
 
-// METHODS 7.5, the pairs with placement and retrieval.
+// docs/design/methods/composition.md#pairs, the pairs with placement and retrieval.
 std::optional<std::string> validate_retrieval(const PolicySet& set, const PolicyAxes& axes,
                                               const CoreConfig& config) {
   if (axes.retrieval->needs_resident() && !axes.placement->uses_resident()) {

@@ -2,7 +2,8 @@
 // layout and scorer of an engine, joined into numbers. It keeps no state of requests.
 //
 // With n tokens computed, the forced ones are the first `sinks` and the last `window`; the others are
-// ranked, and a group is left with sinks + window + quota(ranked) KV entries (METHODS 2.3, 2.5).
+// ranked, and a group is left with sinks + window + quota(ranked) KV entries
+// (docs/design/methods/tangram.md#chunks, #reservation).
 
 #ifndef KVTWIN_ENGINE_METHODS_RETENTION_H_
 #define KVTWIN_ENGINE_METHODS_RETENTION_H_

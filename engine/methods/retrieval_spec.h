@@ -1,5 +1,6 @@
-// RetrievalSpec: the integers of in-step retrieval (METHODS 6): how much of a request stays on the GPU, which
-// pages may be chosen, and how they travel. Values (queries, summaries, scores) belong to the backends.
+// RetrievalSpec: the integers of in-step retrieval (docs/design/methods/freekv.md): how much of a request
+// stays on the GPU, which pages may be chosen, and how they travel. Values (queries, summaries, scores)
+// belong to the backends.
 //
 // A request whose pages all fit its arena reads everything. Beyond that the arena holds, for every KV head:
 // sinks + window (the page being written is its last) + selectable pages + extra pages that a method keeps
@@ -16,7 +17,8 @@ namespace kvtwin {
 
 enum class RetrievalMethod : uint8_t { kAll, kQuest, kArkvale, kShadowkv, kInfinigen, kFreekv };
 
-// How the scores of the query heads of one KV head become one (METHODS 6.2). S: after a softmax over pages.
+// How the scores of the query heads of one KV head become one (docs/design/methods/freekv.md#page-scores). S:
+// after a softmax over pages.
 enum class GroupPooling : uint8_t { kMeanS, kMaxS, kMeanQk, kMaxQk, kMeanQ, kMaxQ };
 enum class PageSummary : uint8_t { kMinMax, kCuboid, kMean };
 enum class ScoreScale : uint8_t { kOne, kInverseSqrt };  // 1 or 1 / sqrt(d), before the softmax
@@ -49,7 +51,8 @@ struct RetrievalSpec {
   friend bool operator==(const RetrievalSpec&, const RetrievalSpec&) = default;
 };
 
-// What each method's authors use (METHODS 6.1, 6.5); budgets for page_tokens 32.
+// What each method's authors use (docs/design/methods/freekv.md#defaults, #timelines); budgets for
+// page_tokens 32.
 RetrievalSpec retrieval_defaults(RetrievalMethod method);
 
 // Pages of one request on the gpu besides what resident_fraction_q32 says.

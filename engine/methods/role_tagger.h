@@ -1,4 +1,5 @@
-// RoleTagger reads token ids once, left to right, and says of each token what it is (METHODS 4.1).
+// RoleTagger reads token ids once, left to right, and says of each token what it is
+// (docs/design/methods/triaxialkv.md#tags).
 //
 // No model and no text: chat templates mark roles with special ids, and those are a small automaton.
 //   * role header, brackets, end of message, and what stands behind a header or between two messages (a

@@ -11,7 +11,8 @@
 
 namespace kvtwin {
 
-// When a policy changes which KV entries are kept (METHODS 7.3, 7.6).
+// When a policy changes which KV entries are kept (docs/design/methods/composition.md#causality,
+// #interfaces).
 enum class CompressionTrigger : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
 
 struct ScorerSpec {
@@ -19,7 +20,8 @@ struct ScorerSpec {
   uint32_t query_tokens = 0;  // rows whose queries are captured; 0: the scorer's own. Prices need it
   uint32_t probe_tokens = 0;  // Judge Q: soft tokens behind the prompt; 0: the scorer's own
   // Window scorers at chunk ends: the last rows of a chunk are ranked with that chunk, not carried into the
-  // next. Only then do the KV entries kept of a prefix depend on that prefix alone (METHODS 7.3).
+  // next. Only then do the KV entries kept of a prefix depend on that prefix alone
+  // (docs/design/methods/composition.md#causality).
   bool window_closed = false;
   // KVzip's second pass: the context in pieces, each repeated behind an instruction and the end of the
   // piece before it.

@@ -25,12 +25,14 @@
 // Attribution: the time from ready to finished is cut at admissions, step ends and preemptions, and
 // every piece goes to one of TimeCategory. The shares of a request sum to its E2E exactly, in ns.
 //
-// Fragmentation (METHODS 2.10), over the requests of each step, weighted by the step's time:
+// Fragmentation (docs/design/methods/tangram.md#fragmentation), over the requests of each step, weighted by
+// the step's time:
 //   tail = 1 - KV entries / slots. reclaimed = 1 - slots / KV entries that there would be had nothing been
 //   dropped; 0 where no layout drops any. group = KV entries that members of head groups hold beside what
 //   each alone needs / KV entries, from what calibration says that heads keep (EngineFacts::group_slack).
 //
-// Reads (METHODS 3.9), over the decode entries of all steps, in tokens: raw counts all that were computed
+// Reads (docs/design/methods/intentkv.md#reads), over the decode entries of all steps, in tokens: raw counts
+// all that were computed
 //   before, effective those of which a KV entry is left (the mean over heads); peaks are of one decode. live
 //   reuse: of the tokens found in the cache at first admission, those of which a KV entry is left.
 //

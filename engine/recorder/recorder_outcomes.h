@@ -1,6 +1,6 @@
 // OutcomeLog writes down what the data decided in a run, step by step, whoever said it: values or a model of
-// them. A simulated run can answer from it instead of a model (sim/behaviour/behaviour_recorded.h; DESIGN 3,
-// "recorded").
+// them. A simulated run can answer from it instead of a model (sim/behaviour/behaviour_recorded.h;
+// docs/design/backend-interface-and-digest.md#interface, "recorded").
 //
 // Beside the log of events (recorder.h) and not part of it: recalls never cross the backend interface, and
 // outcomes are worth having where the decisions of the run that asks are others than those of the run that

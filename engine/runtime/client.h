@@ -1,5 +1,6 @@
 // The Client: whoever sends requests. It owns sessions (DAGs of requests and tools), think times, token
-// triggers and arrivals, is deterministic, and is driven by the same loop as the Core (TRACES 8).
+// triggers and arrivals, is deterministic, and is driven by the same loop as the Core
+// (docs/design/trace-formats.md#replay).
 //
 // traces/replay implements it for recorded and synthesised agent traces.
 

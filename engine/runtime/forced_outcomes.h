@@ -1,6 +1,7 @@
-// ForcedOutcomes has an engine perform what somebody else says that the data decided (DESIGN 3, "forced"): a
-// record of another run, or a behaviour model. So an engine on random weights does the work of a trained
-// model's, and a run that was recorded in one backend is repeated in another, decision by decision.
+// ForcedOutcomes has an engine perform what somebody else says that the data decided
+// (docs/design/backend-interface-and-digest.md#outcomes): a record of another run, or a behaviour model. So
+// an engine on random weights does the work of a trained model's, and a run that was recorded in one backend
+// is repeated in another, decision by decision.
 //
 //   kept     heads keep as many KV entries as they are told, by their own scores; where KV entries keep their
 //   places,

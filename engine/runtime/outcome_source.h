@@ -2,7 +2,8 @@
 //
 // The simulated backend asks one for every single step, in order, before it prices the step: behaviour
 // models (sim/behaviour_*.h: fixed, profile, recorded) answer there, or the CPU engine, which computes the
-// values for real while the simulator keeps the clock (--clock=virtual). DESIGN 3, "Outcomes".
+// values for real while the simulator keeps the clock (--clock=virtual).
+// docs/design/backend-interface-and-digest.md#outcomes.
 
 #ifndef KVTWIN_ENGINE_RUNTIME_OUTCOME_SOURCE_H_
 #define KVTWIN_ENGINE_RUNTIME_OUTCOME_SOURCE_H_

@@ -64,7 +64,8 @@ class Core {
   CoreGauges gauges() const;
   // Fingerprint of all decisions so far, without times; the same whether steps were coalesced or not.
   uint64_t digest() const;
-  // Verifies every numbered invariant (G-5, X-3, X-4 of METHODS, and those of the parts).
+  // Verifies every numbered invariant (G-5, X-3, X-4 of docs/design/methods/composition.md#invariants, and
+  // those of the parts).
   void check_invariants() const;
 
  private:

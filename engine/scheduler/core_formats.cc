@@ -74,9 +74,10 @@ Core::State::Admitted Core::State::admit_to_pools(RequestIndex request_index) {
   return Admitted::kYes;
 }
 
-// Turns have grown old since the prefix was written (METHODS 4.6). What gets 2 bits by now is requantised, as
-// far as int2 pages are free: nobody loses a cached prefix for it, and what is left over waits for the next
-// turn. KV entries that another request reads stay as they are. REQUIRES: `logical_pages` are the prefix's.
+// Turns have grown old since the prefix was written (docs/design/methods/triaxialkv.md#serving). What gets 2
+// bits by now is requantised, as far as int2 pages are free: nobody loses a cached prefix for it, and what is
+// left over waits for the next turn. KV entries that another request reads stay as they are. REQUIRES:
+// `logical_pages` are the prefix's.
 void Core::State::age_prefix(const RequestState& request, const Pin& prefix, uint32_t pages_2_wanted) {
   alone.clear();
   for (uint32_t i = 0; i < prefix.pages; ++i) alone.push_back(index.sole(prefix, i) ? 1 : 0);

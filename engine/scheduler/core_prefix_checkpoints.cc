@@ -1,5 +1,6 @@
 // Layouts that move KV entries, with a prefix cache: requests begin with what another request has kept of the
-// same prefix (prefix_checkpoint_cache.h, METHODS 7.3, 7.5 "TANGRAM x prefix cache").
+// same prefix (prefix_checkpoint_cache.h, docs/design/methods/composition.md#causality, #pairs "TANGRAM x
+// prefix cache").
 //
 // At the end of every whole chunk a request's pages become a prefix checkpoint's, and the request goes on
 // with copies of those that it is going to write to. A copy belongs to the step that needs it: until then the

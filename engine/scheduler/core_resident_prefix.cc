@@ -3,8 +3,9 @@
 //
 // The prefix index holds homes (host pages) as it holds GPU pages elsewhere. A request leases those of its
 // prefix; their content is copied to GPU pages of its own before its first step, because chunks read the
-// whole context (METHODS 7.5, FreeKV x chunked prefill), and goes again when the prompt is complete. So a
-// prefix costs its requests nothing on the host, and each of them GPU memory of its own.
+// whole context (docs/design/methods/composition.md#pairs, FreeKV x chunked prefill), and goes again when the
+// prompt is complete. So a prefix costs its requests nothing on the host, and each of them GPU memory of its
+// own.
 //
 // Homes are findable when the step that fills them has ended, not when it is planned: a copy starts at once.
 // Only what prompts have computed is: a decode read some pages only, so its KV depends on where its prompt

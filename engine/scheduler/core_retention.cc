@@ -84,7 +84,8 @@ uint64_t Core::State::pages_to_admit(const RequestState& request, uint32_t cache
   }
   if (!retention.staged()) return retention.pages_raw(covered);
   if (!retention.reserves() && !all) return retention.pages_retained(covered, 0);
-  // METHODS 2.5: exactly what will be kept of the prompt, and the output behind it as far as asked for.
+  // docs/design/methods/tangram.md#reservation: exactly what will be kept of the prompt, and the output
+  // behind it as far as asked for.
   const uint32_t left = request.prompt + request.output - request.known();
   const uint32_t reserve = config.policies.budget_spec.decode_reserve;
   return retention.pages_retained(request.known(), all ? left : std::min(left, reserve));
@@ -289,7 +290,8 @@ void Core::State::apply_dropped_slots(RequestState* request, const Compression& 
   note({kRetained, done, raw(request->id), hash});
 }
 
-// The page at this position goes, unless somebody else may still read it (METHODS 3.7).
+// The page at this position goes, unless somebody else may still read it
+// (docs/design/methods/intentkv.md#freeing).
 void Core::State::drop_page(RequestState* request, uint32_t position) {
   PageId page = kNoPage;
   if (position < request->pin.pages) {

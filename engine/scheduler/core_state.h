@@ -172,7 +172,8 @@ struct Core::State {
     const uint32_t pending = request.known() - context;
     const uint32_t limit = decode ? budget : prefill_budget();
     if (!retention.by_chunk() || decode) return std::min(pending, limit);
-    // Chunks that are compressed end at the same places whatever else runs (METHODS 7.10).
+    // Chunks that are compressed end at the same places whatever else runs
+    // (docs/design/methods/composition.md#serving-facts).
     const uint32_t whole = std::min(pending, retention.chunk_tokens() - context % retention.chunk_tokens());
     return whole <= limit ? whole : 0;
   }

@@ -1,4 +1,5 @@
-// Preemption by demotion: who must give way keeps its KV, on the host (METHODS 7.1 placement, 7.10).
+// Preemption by demotion: who must give way keeps its KV, on the host
+// (docs/design/methods/composition.md#axes placement, 7.10).
 //
 //   running -> away (its pages are being copied, or wait until no step writes them)
 //   -> waiting, with host pages

@@ -1,4 +1,5 @@
-// StepGraph: what one step does, operation by operation, and when each part ends (DESIGN 5).
+// StepGraph: what one step does, operation by operation, and when each part ends
+// (docs/design/step-graph-and-prices.md#step-graph).
 //
 // Operations run on named streams. Those of one stream run in the order in which they were added;
 // `after` adds event edges between streams. The simulator schedules it, and explain and validate price with

@@ -1,12 +1,13 @@
-// Step graphs of the retrieval methods, in the shapes of METHODS 6.5. One template per method; durations and
-// counts are refreshed for every step.
+// Step graphs of the retrieval methods, in the shapes of docs/design/methods/freekv.md#timelines. One
+// template per method; durations and counts are refreshed for every step.
 //
 // Streams: compute, select (scores for the next step), h2d, convert, d2h, host. PCIe is one FIFO per
 // direction for all layers and requests. A layer's recall is one operation, and its conversion another; what
 // the two overlap inside (two staging buffers) is in their durations, because buffers hold one head's pages
 // of one request.
 //
-// Edges that a method's released code lacks and that are required here (METHODS 6.4):
+// Edges that a method's released code lacks and that are required here
+// (docs/design/methods/freekv.md#recall):
 //   score after the query exists; scatter into the arena after the attention that still reads it;
 //   attention after the recall of the step before (port recall_done[l]);
 //   the next step's layer after this one's offload, before slots are reused (port offload_done[l]);

@@ -1,6 +1,6 @@
 // Time of what methods do to KV entries: scores, selection, compaction; against bytes at 4.69 TB/s, and flops
-// at what mma.sync reaches (660 TFLOP/s, KERNELS 8) where many query rows look at every key. Llama-3.1-8B's
-// heads, all layers of one request or more, 32 MB at least; pages in random order.
+// at what mma.sync reaches (660 TFLOP/s, docs/design/kernels.md#int2-int4) where many query rows look at
+// every key. Llama-3.1-8B's heads, all layers of one request or more, 32 MB at least; pages in random order.
 
 #include "kernels/bench/kv_entry_case.cuh"
 #include "kernels/cache_ops/compact_entries.h"

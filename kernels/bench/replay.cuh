@@ -12,8 +12,8 @@
 
 namespace kvtwin::test {
 
-constexpr double kReadCeiling = 4.69e12;  // bytes per second (KERNELS 0)
-constexpr double kBf16Ceiling = 790e12;   // flops per second (KERNELS 3)
+constexpr double kReadCeiling = 4.69e12;  // bytes per second (docs/design/kernels.md#ceilings)
+constexpr double kBf16Ceiling = 790e12;   // flops per second (docs/design/kernels.md#gemm)
 
 // Numbers in [-1, 1) from their place.
 static __global__ void fill_bf16(uint4* data, size_t count) {

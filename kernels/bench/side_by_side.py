@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 QUERY_HEADS, KV_HEADS, DIM = 32, 8, 128
-READ_CEILING, FLOP_CEILING = 4.69e12, 790e12  # KERNELS 0 and 3
+READ_CEILING, FLOP_CEILING = 4.69e12, 790e12  # docs/design/kernels.md#ceilings, #gemm
 L2_TIMES = 384e6
 DECODE = [(1, 2048), (1, 8192), (1, 32768), (8, 2048), (8, 8192), (8, 32768), (32, 2048), (32, 8192),
           (32, 32768), (128, 2048), (128, 8192)]

@@ -1,12 +1,12 @@
 // What is kept moves together, in place: row i of a head's target becomes row kept[i] of its source, key,
-// value and mark. METHODS 7.2: KV entries of a head stay in order of position.
+// value and mark. docs/design/methods/composition.md#data: KV entries of a head stay in order of position.
 //
 // Source and target may be one table, or share pages: kept ascends, so row i comes from row i or further on,
 // and a CTA has a head from its first row to its last: what it writes it has read. (Other heads' KV entries
 // lie in other blocks.) gather_entries() is faster where nothing is shared.
 //
-// Re-rotation (METHODS 0.2, `rerotate`): a key that moves is turned by the angle between its place and its
-// old phase, in fp32, rounded to bf16.
+// Re-rotation (docs/design/methods/conventions.md#selection, `rerotate`): a key that moves is turned by the
+// angle between its place and its old phase, in fp32, rounded to bf16.
 //
 // Floor: 4 * head_dim bytes read and as many written per kept KV entry that moves, at 4.69 TB/s, if there are
 // heads enough for all SMs.

@@ -1,4 +1,5 @@
-// One layer of a page in its place on the host, and how it gets there and back (METHODS 6.4).
+// One layer of a page in its place on the host, and how it gets there and back
+// (docs/design/methods/freekv.md#recall).
 //
 //   HND  [kv_heads][2][page_tokens][head_dim]  K and V of one head are one piece of 2 P d numbers
 //   NHD  [2][page_tokens][kv_heads][head_dim]  ... are 2 P pieces of d numbers

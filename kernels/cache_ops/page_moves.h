@@ -2,7 +2,8 @@
 //
 // gather_entries: KV entry i of a sequence's target pages becomes KV entry kept[i] of its source pages:
 // compaction after an eviction, and a copy between page sizes. Floor: 4 * head_dim bytes read and as many
-// written per cell. summarise_pages: kernels/select/page_summary.h in METHODS 6.2, from exact keys. Floor: 2
+// written per cell. summarise_pages: kernels/select/page_summary.h in
+// docs/design/methods/freekv.md#page-scores, from exact keys. Floor: 2
 // * head_dim bytes read per KV entry, 4 * head_dim written per page. Both at 4.69 TB/s.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_PAGE_MOVES_H_

@@ -1,4 +1,5 @@
-// Pages of the host back into blocks of the GPU's pages, one KV head at a time, and out again (METHODS 6.4).
+// Pages of the host back into blocks of the GPU's pages, one KV head at a time, and out again
+// (docs/design/methods/freekv.md#recall).
 //
 // A host page of one layer holds the rows of its GPU blocks, each row with the bytes that it has there
 // (kv_block.cuh, the swizzle included), in one of two orders:
@@ -12,7 +13,7 @@
 // because no SM falls behind the others. The list may be written on the device just before. copy_recalled
 // does the same by the copy engine, for a list that the host knows. stage_pages turns pages into host pages
 // on the GPU; they leave from there in one copy each (stores of a kernel to the host slow down what runs
-// beside them by 30 % and more, KERNELS 5: never).
+// beside them by 30 % and more, docs/design/kernels.md#pcie: never).
 //
 // Floors: 16 KB units at 55.4 GB/s (the copy engine, large copies); stage_pages: 2 x bytes / 4.69 TB/s.
 // Measured: kernels/README.md, by kernels/bench/recall_bench.cu.

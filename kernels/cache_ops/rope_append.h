@@ -2,7 +2,7 @@
 //
 // Rotation as Hugging Face has it: element i of a head's first half pairs with element i of its second,
 //   (a, b) -> scale * (a cos t - b sin t, b cos t + a sin t),   t = position * inv_freq[i]
-// with t in fp32. Source: METHODS 0.1 (keys are cached after the rotation).
+// with t in fp32. Source: docs/design/methods/conventions.md#symbols (keys are cached after the rotation).
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_H_
 #define KVTWIN_KERNELS_CACHE_OPS_ROPE_APPEND_H_

@@ -23,7 +23,7 @@ struct KvPages {
   }
 };
 
-// Slots [first, first + count) of `page`: one run of a ReadSet (METHODS 7.2).
+// Slots [first, first + count) of `page`: one run of a ReadSet (docs/design/methods/composition.md#data).
 struct ReadRun {
   uint32_t page = 0;
   uint32_t first = 0;

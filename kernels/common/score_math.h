@@ -25,7 +25,7 @@ float norm2(const float* a, uint32_t dim);
 // that selection counts them.
 void softmax(std::span<float> logits);
 
-// How the G query heads of one KV head become one (METHODS 0.2).
+// How the G query heads of one KV head become one (docs/design/methods/conventions.md#selection).
 enum class Reduce : uint8_t { kMean, kMax, kSum };
 // Smoothing along the rows with stride 1. Average: missing neighbours count as zeros. Max: as -inf.
 enum class Pool : uint8_t { kNone, kAverage, kMax };

@@ -1,8 +1,9 @@
 // What few directions carry: eigenvectors of a Gram matrix, coordinates in them, and rows rebuilt from these.
 //
-// ShadowKV keeps a prompt's keys as U (S V) of rank r (METHODS 6.5). The r leading eigenvectors of K^T K span
-// the same rows as V, so K ~ (K V) V^T: coordinates for every token, one basis for all. InfiniGen turns
-// queries and keys into the eigenvectors of its queries, so that few columns carry most of q.k.
+// ShadowKV keeps a prompt's keys as U (S V) of rank r (docs/design/methods/freekv.md#timelines). The r
+// leading eigenvectors of K^T K span the same rows as V, so K ~ (K V) V^T: coordinates for every token, one
+// basis for all. InfiniGen turns queries and keys into the eigenvectors of its queries, so that few columns
+// carry most of q.k.
 //
 // Matrices and sums are double, in one fixed order; square roots alone are not plain additions and
 // multiplications, and IEEE rounds them correctly: the same bits everywhere.

@@ -2,8 +2,8 @@
 //
 // Everything that is summed is an integer, so that the order of additions, and with it the machine, changes
 // no token: the weight of a token is floor(2^30 e^((logit - largest) / temperature)), e^x as in exact_exp.h.
-//   kept    in order of logit (METHODS 0.2's, which has -0 below 0), of equal ones the smaller index first:
-//   the
+//   kept    in order of logit (that of docs/design/methods/conventions.md#selection, which has -0 below 0),
+//   of equal ones the smaller index first: the
 //           first top_k, and of those the shortest prefix whose weights sum to at least top_p of theirs
 //   chosen  of the kept in order of index: the first at which the sum of weights exceeds
 //           floor(draw * sum of all kept / 2^64)

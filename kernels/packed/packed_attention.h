@@ -3,9 +3,9 @@
 //   out = softmax(scale * q . K) V over the KV entries of all runs, in any order (keys carry their phase).
 //
 // Each run has one format per side and gives one partial result (m, l, o), merged by log-sum-exp: no split
-// mixes formats (METHODS 4.6). Keys quantised per channel are never dequantised: with k_c = code_c *
-// scale_c + zero_c,  q . k = sum code_c (q_c scale_c) + sum q_c zero_c, and the last sum is one number per
-// group of tokens. O(KV entries * head_dim).
+// mixes formats (docs/design/methods/triaxialkv.md#serving). Keys quantised per channel are never
+// dequantised: with k_c = code_c * scale_c + zero_c,  q . k = sum code_c (q_c scale_c) + sum q_c zero_c, and
+// the last sum is one number per group of tokens. O(KV entries * head_dim).
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_
 #define KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_

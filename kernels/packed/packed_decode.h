@@ -3,14 +3,15 @@
 //   out[q_row + j] = sum_t softmax_t(scale * q[q_row + j] . K[t]) V[t],  t over all parts, j < group
 //
 // A *sequence* is one (request, KV head). Its KV entries lie in up to three *parts*, one format each
-// (METHODS 4.6: int2 pages first, then int4; no split mixes formats), each with a page table of its own into
-// a pool of its own. The order of KV entries within and between parts does not matter. As in
-// attention_decode.h no launch parameter depends on lengths: a plan on the device cuts all parts, laid end to
-// end, into shares by cost, one per warp, and what several shares found of a sequence is merged by
-// log-sum-exp.
+// (docs/design/methods/triaxialkv.md#serving: int2 pages first, then int4; no split mixes formats), each with
+// a page table of its own into a pool of its own. The order of KV entries within and between parts does not
+// matter. As in attention_decode.h no launch parameter depends on lengths: a plan on the device cuts all
+// parts, laid end to end, into shares by cost, one per warp, and what several shares found of a sequence is
+// merged by log-sum-exp.
 //
 // Layouts of a page of one KV head, K of all its KV entries and then V of all its KV entries:
-//   kRows  the byte layouts of METHODS 4.3 (pack.h, packed_page.h): int2, int4 with groups of scale_group,
+//   kRows  the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h, packed_page.h): int2, int4
+//   with groups of scale_group,
 //          fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 KV entries; int2: a multiple of scale_group.
 //   kFast  records of 128 KV entries in tensor-core order (pack_fast.h): int2, int4, keys per channel, values
 //   per
@@ -19,7 +20,8 @@
 //   kFp4   fp4 rows (pack_low_bit.h), all of them in the wide part. Pages of 16, 32, 64 or 128 KV entries.
 //   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for KV entries whose values are exact: the
 //   newest
-//          ones (their keys may be packed already, METHODS 4.7: then the page has them as they read back).
+//          ones (their keys may be packed already, docs/design/methods/triaxialkv.md#numbers: then the page
+//          has them as they read back).
 //
 // A part may end inside a page. Keys of int2 rows share scales along tokens, and so do all of kFast: such a
 // group or record must have been packed whole, though only its first KV entries are read.

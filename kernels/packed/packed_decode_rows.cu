@@ -1,4 +1,5 @@
-// Decode attention over the byte layouts of METHODS 4.3; packed_decode.h says what it computes.
+// Decode attention over the byte layouts of docs/design/methods/triaxialkv.md#bytes; packed_decode.h says
+// what it computes.
 
 #include "kernels/packed/packed_decode.h"
 #include "kernels/packed/packed_rows.cuh"

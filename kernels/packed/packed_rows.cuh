@@ -1,4 +1,5 @@
-// Formats of the byte layouts of METHODS 4.3 (pack.h): what a warp does with a block. See packed_math.cuh.
+// Formats of the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h): what a warp does with a
+// block. See packed_math.cuh.
 //
 // Tensor cores contract pairs along the shared dimension, but bytes hold neighbours along the other one, so
 // words of two KV entries (or channels) are put together with one byte permutation before the masks. Channels

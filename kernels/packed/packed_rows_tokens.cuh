@@ -1,5 +1,5 @@
-// Values (and int4 keys) of METHODS 4.3, a row per token: how its scales and codes are read. See
-// packed_rows.cuh.
+// Values (and int4 keys) of docs/design/methods/triaxialkv.md#bytes, a row per token: how its scales and
+// codes are read. See packed_rows.cuh.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_

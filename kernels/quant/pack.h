@@ -1,4 +1,5 @@
-// int4 and int2 KV entries: the quantiser of METHODS 4.2 and the byte layouts of METHODS 4.3 (TriAxialKV).
+// int4 and int2 KV entries: the quantiser of docs/design/methods/triaxialkv.md#quantisers and the byte
+// layouts of docs/design/methods/triaxialkv.md#bytes (TriAxialKV).
 //
 //   K2 page   (page of `group` tokens, head)   for each channel group/4 bytes of codes, token t in byte t/4,
 //                                              bits 2(t%4); then head_dim fp16 scales; then head_dim zeros
@@ -45,7 +46,8 @@ void pack_key_group(std::span<const float> k, uint32_t bits, const PageShape& sh
 void unpack_key_group(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape,
                       std::span<float> out);
 
-// Reading single parts of a packed key group; attention folds them (METHODS 4.6).
+// Reading single parts of a packed key group; attention folds them
+// (docs/design/methods/triaxialkv.md#serving).
 uint32_t key_code(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape, uint32_t token,
                   uint32_t channel);
 Affine key_affine(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape, uint32_t channel);

@@ -1,5 +1,6 @@
-// The fast layout (KERNELS 8): records of 128 tokens of one KV head, keys quantised per channel over the
-// record, values per token over all channels, codes in the order in which tensor cores take them.
+// The fast layout (docs/design/kernels.md#int2-int4): records of 128 tokens of one KV head, keys quantised
+// per channel over the record, values per token over all channels, codes in the order in which tensor cores
+// take them.
 //
 //   record = codes | 128 or head_dim fp16 scales | as many fp16 zeros
 //
@@ -13,7 +14,8 @@
 // Tiles are numbered along channels first, then tokens. Lane l finds its words of 4 (int4) or 8 (int2)
 // consecutive tiles in 16 bytes: one vector load, no bank conflict.
 //
-// Against METHODS 4.3: same quantiser, other grouping of int4 keys (its scales fold into q).
+// Against docs/design/methods/triaxialkv.md#bytes: same quantiser, other grouping of int4 keys (its scales
+// fold into q).
 
 #ifndef KVTWIN_KERNELS_QUANT_PACK_FAST_H_
 #define KVTWIN_KERNELS_QUANT_PACK_FAST_H_

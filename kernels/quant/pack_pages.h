@@ -1,6 +1,6 @@
 // Whole pages from bf16 (kv_block.cuh) to a narrower format and back. Bytes: kernels/packed/packed_page.h,
-// METHODS 4.3; pack_page and unpack_page define them, and the bytes are the same (scale 1 for fp8, to_bf16 of
-// what is read).
+// docs/design/methods/triaxialkv.md#bytes; pack_page and unpack_page define them, and the bytes are the same
+// (scale 1 for fp8, to_bf16 of what is read).
 //
 // Floor: each page read once in one form and written once in the other, at 4.69 TB/s. int4 at group 32 with
 // head_dim 128: 512 + 160 bytes a KV entry. Instructions a number are near that floor too (about 13 of the 18

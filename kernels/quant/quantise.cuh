@@ -1,4 +1,5 @@
-// The quantiser of METHODS 4.2 in registers, to the bit that pack_ref.cc has: affine_of, code_of, value_of.
+// The quantiser of docs/design/methods/triaxialkv.md#quantisers in registers, to the bit that pack_ref.cc
+// has: affine_of, code_of, value_of.
 
 #ifndef KVTWIN_KERNELS_QUANT_QUANTISE_CUH_
 #define KVTWIN_KERNELS_QUANT_QUANTISE_CUH_

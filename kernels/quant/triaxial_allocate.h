@@ -1,4 +1,5 @@
-// Which tags get 4 bits: min sum D_k(b_k) with sum N_k b_k <= B sum N_k, b in {2, 4} (METHODS 4.5).
+// Which tags get 4 bits: min sum D_k(b_k) with sum N_k b_k <= B sum N_k, b in {2, 4}
+// (docs/design/methods/triaxialkv.md#allocation).
 //
 // A 0/1 knapsack over the tags that are present and gain from 4 bits (D(2) > D(4)): an upgrade costs 2 N_k.
 // Exact by branch and bound with the fractional bound (any number of tags; 56 are instant), or the paper's
@@ -25,8 +26,8 @@ struct TagBits {
 TagBits allocate_exact(const TagTable& table, uint32_t bits_milli);
 TagBits allocate_greedy(const TagTable& table, uint32_t bits_milli);
 
-// All tags in ascending order of (D(2) - D(4)) / 2N: in which order to give 4 bits up (METHODS 4.6). Absent
-// tags come last, in order of code.
+// All tags in ascending order of (D(2) - D(4)) / 2N: in which order to give 4 bits up
+// (docs/design/methods/triaxialkv.md#serving). Absent tags come last, in order of code.
 std::array<uint8_t, kTagCodes> two_bit_order(const TagTable& table);
 
 }  // namespace kvtwin::kernels

@@ -1,5 +1,5 @@
 // D_k(b): how much attention output changes when only the tokens of tag k are stored in b bits
-// (TriAxialKV; METHODS 4.4).
+// (TriAxialKV; docs/design/methods/triaxialkv.md#calibration).
 //
 // One capture is one layer of one request: the queries of its new tokens, and K and V of all its tokens,
 // exact, after RoPE. For each tag present and b in {2, 4}, tokens of that tag are packed and unpacked (2

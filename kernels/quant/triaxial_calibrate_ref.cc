@@ -8,7 +8,8 @@
 namespace kvtwin::kernels {
 namespace {
 
-// Semantic axis of a tag: METHODS 4.1, code = t * 14 + m * 7 + s, instruction first.
+// Semantic axis of a tag: docs/design/methods/triaxialkv.md#tags, code = t * 14 + m * 7 + s, instruction
+// first.
 bool is_instruction(uint32_t tag) { return tag % 7 == 0; }
 
 // K and V of one KV head as [KV entries][head_dim].

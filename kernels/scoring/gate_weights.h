@@ -25,7 +25,7 @@ struct FastKvzipWeights {
 };
 FastKvzipWeights seeded_fastkvzip(uint32_t heads, uint32_t group, uint32_t hidden, uint64_t seed);
 
-// Shapes as in TrimKvGate. The last bias is 8: beta starts near 1 (METHODS 1.8).
+// Shapes as in TrimKvGate. The last bias is 8: beta starts near 1 (docs/design/methods/uniform.md#trimkv).
 struct TrimKvWeights {
   uint32_t heads = 0, hidden = 0, width = 0;
   std::vector<float> w1, b1, w2, b2;

@@ -1,6 +1,7 @@
 // How good is a keep-set? Hit rate, what attention loses, and how stable a ranking is.
 //
-// For reports and `inspect-policy`: results are double. METHODS 5.3 (hit rate), 2.11 (rank stability).
+// For reports and `inspect-policy`: results are double. docs/design/methods/judge-q.md#hit-rate,
+// docs/design/methods/tangram.md#numbers (rank stability).
 
 #ifndef KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_
 #define KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_

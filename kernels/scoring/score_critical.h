@@ -1,4 +1,5 @@
-// CriticalKV (arXiv 2502.03805, kvpress; METHODS 1.10): attention alone is not what a KV entry contributes.
+// CriticalKV (arXiv 2502.03805, kvpress; docs/design/methods/uniform.md#head-patterns): attention alone is
+// not what a KV entry contributes.
 //
 // A part of the budget goes to the best KV entries by a base score (they get kMustStay); the others score
 // (s + 1e-4) * |W_o V|_1, the length of what the KV entry adds to the layer's output, averaged over the G

@@ -1,4 +1,5 @@
-// Scores from a trained gate on the hidden state: FastKVzip (METHODS 1.7) and TrimKV (METHODS 1.8).
+// Scores from a trained gate on the hidden state: FastKVzip (docs/design/methods/uniform.md#kvzip) and TrimKV
+// (docs/design/methods/uniform.md#trimkv).
 //
 // A token's gate depends on its own hidden state alone: prefix-closed, and the same for every chunking.
 // Shapes: x [T][D] (one head of a HeadsView: rows are tokens), out [H][T].

@@ -1,4 +1,5 @@
-// H2O (arXiv 2306.14048, METHODS 1.2): a KV entry is worth the attention it has gathered so far.
+// H2O (arXiv 2306.14048, docs/design/methods/uniform.md#h2o): a KV entry is worth the attention it has
+// gathered so far.
 //
 // (a) online: accumulators A [H][T] grow by one row per query, and the heavy hitters stay beside the most
 // recent; what is dropped never returns. (b) over a prompt: the same sums once, from all query rows; or
@@ -30,8 +31,9 @@ void h2o_accumulate(const AttentionScores& attention_scores, ScoreView accumulat
 // there are no more rows than heavy + recent. The caller moves the accumulators of these rows along.
 RowSet h2o_keep(std::span<const float> accumulators, uint32_t heavy, uint32_t recent);
 
-// A budget in two: recent = max(floor, half), at most all of it; heavy = the rest (METHODS 1.2: 0.5 / 0.5
-// with a recent floor of 64 is IntentKV's ratio mode as reconstructed).
+// A budget in two: recent = max(floor, half), at most all of it; heavy = the rest
+// (docs/design/methods/uniform.md#h2o: 0.5 / 0.5 with a recent floor of 64 is IntentKV's ratio mode as
+// reconstructed).
 struct HeavyRecent {
   uint32_t heavy = 0;
   uint32_t recent = 0;

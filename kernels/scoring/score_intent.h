@@ -1,12 +1,13 @@
-// IntentKV's rule (METHODS 3.4): what a session has been asking for, remembered, scores its history.
+// IntentKV's rule (docs/design/methods/intentkv.md#scorer): what a session has been asking for, remembered,
+// scores its history.
 //
 // Per layer l and query head j a memory M[l,j] of unit length: M <- gamma M + mean of this turn's queries,
 // then normalised. One score per token, for all layers and heads:
 //   s(p) = 1 / (L Hq) * sum over l, j of softmax over candidates of M[l,j].K[l,h(j),p] / (sqrt(d)
 //   temperature)
-// The paper's numbers are reconstructed: METHODS marks which. Real queries are 8 to 30 long and M is 1, so
-// this softmax is much flatter than attention; within one head the ranking does not depend on the
-// temperature, the average over heads does.
+// The paper's numbers are reconstructed: docs/design/methods/intentkv.md marks which. Real queries are 8 to
+// 30 long and M is 1, so this softmax is much flatter than attention; within one head the ranking does not
+// depend on the temperature, the average over heads does.
 //
 // Shapes: q [Hq][n][d] (the query span's rows, post-RoPE), memory [Hq][d] per layer, k [H][C][d] candidates
 // only, out [C]. Cost: O(C * Hq * d) per layer. State: memory, per session.
@@ -44,7 +45,7 @@ void intent_forget(uint32_t dim, std::span<const float> mean_query, std::span<fl
 void intent_add_layer(const IntentSpec& spec, uint32_t layers, std::span<const float> memory,
                       uint32_t query_heads, const HeadsView& k, std::span<float> out);
 
-// How the rule is scaled before the residual is added (METHODS 3.4).
+// How the rule is scaled before the residual is added (docs/design/methods/intentkv.md#scorer).
 enum class RuleNorm : uint8_t { kNone, kTimesCandidates, kZScore };
 void intent_normalise(RuleNorm norm, std::span<float> rule);
 

@@ -1,4 +1,5 @@
-// IntentKV's learned residual (METHODS 3.4, equations 4 to 6): a small head that corrects the rule.
+// IntentKV's learned residual (docs/design/methods/intentkv.md#scorer, equations 4 to 6): a small head that
+// corrects the rule.
 //
 //   kbar_p = mean over layers and query heads of K[l,h(j),p];  mbar = mean over l, j of M[l,j]
 //   x_p    = [kbar_p ; mbar ; kbar_p * mbar]                                                  [3d]

@@ -1,6 +1,6 @@
-// Scores from keys alone: Knorm and KeyDiff (METHODS 1.5). No queries, no state: prefix-closed for a fixed
-// chunking. k [H][T][d], post-RoPE (a rotation changes no norm; KeyDiff's anchor is over rotated keys).
-// O(H * T * d).
+// Scores from keys alone: Knorm and KeyDiff (docs/design/methods/uniform.md#tova-knorm-keydiff). No queries,
+// no state: prefix-closed for a fixed chunking. k [H][T][d], post-RoPE (a rotation changes no norm; KeyDiff's
+// anchor is over rotated keys). O(H * T * d).
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_KEYS_H_
 #define KVTWIN_KERNELS_SCORING_SCORE_KEYS_H_

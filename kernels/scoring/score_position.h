@@ -1,7 +1,8 @@
 // Scores that look at positions only: StreamingLLM, and random (the floor that any scorer must beat).
 //
-// out [heads][rows]; positions are logical (METHODS 1.1: in chunked prefill the global position, because a
-// carried window is ranked together with the next chunk). O(1) per KV entry, no state, nothing captured.
+// out [heads][rows]; positions are logical (docs/design/methods/uniform.md#streamingllm: in chunked prefill
+// the global position, because a carried window is ranked together with the next chunk). O(1) per KV entry,
+// no state, nothing captured.
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_
 #define KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_

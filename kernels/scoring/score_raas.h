@@ -1,4 +1,4 @@
-// RaaS (METHODS 1.9): page by page, least recently *important* goes first.
+// RaaS (docs/design/methods/uniform.md#raas): page by page, least recently *important* goes first.
 //
 // State per page and KV head: the time stamp of the last step at which the page drew more than alpha of the
 // attention that its summary (channel-wise min and max of its keys) promises, and that summary.

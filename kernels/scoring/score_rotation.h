@@ -36,8 +36,8 @@ void apply_planes(const PlaneMap& map, const float* in, float* out);
 // Takes the phase of `position` off a rotated row, [d]. Exact up to rounding, q-norm included.
 void unrotate(const RopePlanes& planes, int64_t position, const float* in, float* out);
 
-// StreamingLLM / FINCH re-rotation (METHODS 0.2, rerotate): row i of each head moves from its position to i.
-// Destroys prefix identity. out: packed [heads][rows][d].
+// StreamingLLM / FINCH re-rotation (docs/design/methods/conventions.md#selection, rerotate): row i of each
+// head moves from its position to i. Destroys prefix identity. out: packed [heads][rows][d].
 void rerotate_rows(const RopePlanes& planes, const HeadsView& k, Positions positions, std::span<float> out);
 
 }  // namespace kvtwin::kernels

@@ -2,12 +2,13 @@
 //
 // In words: the captured query rows attend to the keys; the probabilities are averaged over the rows,
 // joined over the G query heads of a KV head, smoothed along positions; that is the score. The code bases
-// differ in the order of the last two, in what they join and in how they smooth (METHODS 1.3).
+// differ in the order of the last two, in what they join and in how they smooth
+// (docs/design/methods/uniform.md#snapkv).
 //
 // Shapes: q [Hq][w][d], k [H][T][d], out [H][T]; query head j belongs to KV head j / (Hq / H).
-// Sources: SnapKV (arXiv 2404.14469), METHODS 1.3; TOVA, 1.5; FINCH, 1.10; Judge Q, 5.2.
-// Cost: O(Hq * w * T * d). No state. The result does not depend on the order of the query rows, except
-// by rounding.
+// Sources: SnapKV (arXiv 2404.14469), docs/design/methods/uniform.md#snapkv, #tova-knorm-keydiff,
+// #head-patterns (FINCH); docs/design/methods/judge-q.md#inference. Cost: O(Hq * w * T * d). No state. The
+// result does not depend on the order of the query rows, except by rounding.
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_WINDOW_H_
 #define KVTWIN_KERNELS_SCORING_SCORE_WINDOW_H_
@@ -38,7 +39,7 @@ struct WindowSpec {
   bool keep_window = true;
 };
 
-// The named defaults of METHODS 1.3 and 5.2.
+// The named defaults of docs/design/methods/uniform.md#snapkv and 5.2.
 enum class WindowCodeBase : uint8_t {
   kKvpress,
   kAdaKv,
@@ -63,7 +64,8 @@ void score_window(const WindowSpec& spec, const AttentionScores& attention_score
 void score_tova(const AttentionScores& attention_scores, ScoreView out);
 
 // u[Hq][T]: per query head, the mean over the rows of `attention_scores` of the probabilities, before any
-// joining or smoothing: the attention maps that Judge Q is trained on (METHODS 5.1).
+// joining or smoothing: the attention maps that Judge Q is trained on
+// (docs/design/methods/judge-q.md#training).
 std::vector<float> mean_attention(const AttentionScores& attention_scores);
 
 }  // namespace kvtwin::kernels

@@ -1,6 +1,6 @@
 // Which pages a decode reads, chosen on the device: scores from summaries, the best of them, what is missing
-// in the request's slots, and whether the last choice still holds (METHODS 6.2, 6.3; defined by page_score.h
-// and select.h). Nothing of it comes back to the host before the step's end.
+// in the request's slots, and whether the last choice still holds (docs/design/methods/freekv.md#page-scores,
+// #step; defined by page_score.h and select.h). Nothing of it comes back to the host before the step's end.
 //
 //   score_pages    u_g[p] = sum_i max(q_g[i] high_p[i], q_g[i] low_p[i]), for every query head, or for the
 //                  pooled query

@@ -1,7 +1,7 @@
 // How much the G query heads of one KV head want each page, from the pages' summaries alone.
 //
 //   u_g[p] = sum_i max(q_g[i] * high_p[i], q_g[i] * low_p[i])
-// and the G of them become one (METHODS 6.2, and table 5 of FreeKV's paper):
+// and the G of them become one (docs/design/methods/freekv.md#page-scores, and table 5 of FreeKV's paper):
 //   kMeanQ, kMaxQ    u of the mean | the channel-wise largest query
 //   kMeanQk, kMaxQk  mean | largest of u_g
 //   kMeanS, kMaxS    mean | largest of softmax over the pages of scale * u_g
@@ -29,8 +29,9 @@ struct PageVectors {
 void score_pages_ref(PagePooling pooling, float scale, const float* q, uint32_t group, uint32_t dim,
                      std::span<const PageVectors> pages, float* scores);
 
-// The mean over the G query heads of cos(q_g, before_g): how alike two queries of one KV head are (METHODS
-// 6.3, C[h]). In [-1, 1]; a zero vector is like nothing: 0. q, before [group][dim].
+// The mean over the G query heads of cos(q_g, before_g): how alike two queries of one KV head are
+// (docs/design/methods/freekv.md#step, C[h]). In [-1, 1]; a zero vector is like nothing: 0. q, before
+// [group][dim].
 float group_cosine_ref(const float* q, const float* before, uint32_t group, uint32_t dim);
 
 // The slots of one KV head's arena that can be overwritten: slots[s] is the page that slot s holds.

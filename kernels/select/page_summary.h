@@ -4,7 +4,8 @@
 //   min-max  high = max_t K, low = min_t K, channel by channel: a bound on q.K_t for every t (test F-1)
 //   cuboid   c = (max + min) / 2, r = mean_t |c - K|; high = c + r, low = c - r: no bound
 //   mean     high = low = mean_t K (ShadowKV's landmark)
-// Source: METHODS 6.2 (FreeKV's paper; the released efficiency code, which is ArkVale's), 6.5.
+// Source: docs/design/methods/freekv.md#page-scores (FreeKV's paper; the released efficiency code, which is
+// ArkVale's), #timelines.
 
 #ifndef KVTWIN_KERNELS_SELECT_PAGE_SUMMARY_H_
 #define KVTWIN_KERNELS_SELECT_PAGE_SUMMARY_H_

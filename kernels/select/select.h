@@ -1,12 +1,14 @@
 // Which KV entries are kept: a total order on scores, exact counts, forced sets, and counts by level.
 //
-// The total order (METHODS 0.2) has no ties: by score, then the larger logical position, then (where
-// heads are ranked together) the smaller head. So exactly k KV entries are kept, and every backend keeps the
-// same ones. NaN ranks as -inf and is counted; -inf is chosen only after everything finite.
+// The total order (docs/design/methods/conventions.md#selection) has no ties: by score, then the larger
+// logical position, then (where heads are ranked together) the smaller head. So exactly k KV entries are
+// kept, and every backend keeps the same ones. NaN ranks as -inf and is counted; -inf is chosen only after
+// everything finite.
 //
 // Kept sets are row indices, ascending. Rows must ascend by position within a head; then row index and
-// position order alike. Sources: METHODS 0.2, 0.3, 2.1; AdaKV (arXiv 2407.11550) and kvpress for the two
-// forms of 2.1; KVzip for the threshold form. Selection is O(rows log rows) per head.
+// position order alike. Sources: docs/design/methods/conventions.md#selection, #invariants,
+// docs/design/methods/tangram.md#levels; AdaKV (arXiv 2407.11550) and kvpress for the two forms of 2.1; KVzip
+// for the threshold form. Selection is O(rows log rows) per head.
 
 #ifndef KVTWIN_KERNELS_SELECT_SELECT_H_
 #define KVTWIN_KERNELS_SELECT_SELECT_H_
@@ -52,9 +54,9 @@ struct Ranked {
   Positions positions;  // of the rows; only ties look at them
 };
 
-// Per layer or across layers, per head (METHODS 2.1): how many of the `kv_entries` best of all heads' KV
-// entries lie in each head. Sums to min(KV entries, heads * rows). Each head's own best counts[h] rows are
-// those KV entries.
+// Per layer or across layers, per head (docs/design/methods/tangram.md#levels): how many of the `kv_entries`
+// best of all heads' KV entries lie in each head. Sums to min(KV entries, heads * rows). Each head's own best
+// counts[h] rows are those KV entries.
 std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries, uint64_t* nan = nullptr);
 
 // The released threshold rule (KVzip, FastKVzip, TANGRAM): thr is the score of rank
@@ -62,9 +64,10 @@ std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries,
 // ties that is KV entries - 1 KV entries, and all that tie with thr are lost. For reproduction.
 std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_entries);
 
-// Clusters (METHODS 2.1): a cluster's score at row i is the largest of its members' (NaN as -inf); the
-// `kv_entries` best (cluster, row) KV entries stay; the count is the length of every member. cluster_of:
-// [heads], values below `clusters`. Ties: larger position, then smaller cluster. Returns [clusters].
+// Clusters (docs/design/methods/tangram.md#levels): a cluster's score at row i is the largest of its members'
+// (NaN as -inf); the `kv_entries` best (cluster, row) KV entries stay; the count is the length of every
+// member. cluster_of: [heads], values below `clusters`. Ties: larger position, then smaller cluster. Returns
+// [clusters].
 std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint32_t> cluster_of,
                                       uint32_t clusters, uint64_t kv_entries, uint64_t* nan = nullptr);
 
@@ -84,8 +87,8 @@ struct AdaKvRepo {
 };
 std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& options);
 
-// Static head masks (RazorAttention, DuoAttention: METHODS 1.10): retrieval heads keep all `tokens`, the
-// others sink + window, at most `tokens`.
+// Static head masks (RazorAttention, DuoAttention: docs/design/methods/uniform.md#head-patterns): retrieval
+// heads keep all `tokens`, the others sink + window, at most `tokens`.
 std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32_t tokens, uint32_t sink,
                                       uint32_t window);
 

@@ -1,5 +1,6 @@
-// Which rows of heads are kept, on the device: METHODS 0.2's total order, exact counts, forced rows. The
-// definition is select_rows() (select.h), and of the same scores the result is the same, row for row.
+// Which rows of heads are kept, on the device: the total order of
+// docs/design/methods/conventions.md#selection, exact counts, forced rows. The definition is select_rows()
+// (select.h), and of the same scores the result is the same, row for row.
 //
 // A CTA has one head. The ranks of a sample say between which two scores the last kept one almost surely
 // is; one pass over the scores leaves a bit for each row above, and a list of the rows between; radix

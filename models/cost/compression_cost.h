@@ -7,10 +7,11 @@
 // step.
 //
 //   capture      queries written down, gates on hidden states, H2O's second look at every key, RaaS' stamps
-//   probe        Judge Q's rows, KVzip's repetition (METHODS 5.2, 1.7): whole passes behind the prompt, for
+//   probe        Judge Q's rows, KVzip's repetition (docs/design/methods/judge-q.md#inference,
+//   docs/design/methods/uniform.md#kvzip): whole passes behind the prompt, for
 //                which no logits are computed
-//   score        CompressionWork::score per ranked KV entry: METHODS 1.x. Sums of rows' softmaxes are taken
-//   from
+//   score        CompressionWork::score per ranked KV entry: docs/design/methods/uniform.md. Sums of rows'
+//   softmaxes are taken from
 //                attention, which has them
 //   select       radix selection in four passes over fp32 scores, and one that writes indices
 //   move         kept KV entries, read and written. gather_entries reaches 0.80 of the rate at which an H200

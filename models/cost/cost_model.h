@@ -1,7 +1,8 @@
 // CostModel says how long one step of one engine takes on one device, and how sure that is.
 //
 // Times are integers in 1/1024 ns, so that sums over many steps stay exact and a coalesced stretch gives
-// the same instants as single steps (DESIGN 5). Doubles live inside the models only.
+// the same instants as single steps (docs/design/step-graph-and-prices.md#step-graph). Doubles live inside
+// the models only.
 
 #ifndef KVTWIN_MODELS_COST_COST_MODEL_H_
 #define KVTWIN_MODELS_COST_COST_MODEL_H_
@@ -72,9 +73,9 @@ struct StepShape {
   uint32_t busy_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
   // So long ago the last of those steps ended, and so long they had gone on then.
   uint32_t calm_ms = kCalm, busy_before_ms = 0;
-  // Of requests that choose what they read (METHODS 6), whose KV entries in decode_context_sum are those they
-  // read: how many, the pages that they choose from, and how many each may choose. Pages that the step
-  // completes where they are stored again, as pages of 16 tokens.
+  // Of requests that choose what they read (docs/design/methods/freekv.md), whose KV entries in
+  // decode_context_sum are those they read: how many, the pages that they choose from, and how many each may
+  // choose. Pages that the step completes where they are stored again, as pages of 16 tokens.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
   uint32_t chosen_each = 0;

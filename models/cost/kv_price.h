@@ -27,8 +27,8 @@ uint64_t pool_page_bytes(const LlmSpec& llm, uint32_t tp, Format format, const P
 double mixed_capacity(double fraction_int2, const PageShape& shape);
 
 // How much of the read rate that bf16 attention reaches a kernel reaches that unpacks this format while it
-// reads. From kernels on an H200 at 32 requests x 32k tokens (measured anchors, KERNELS 6 and 8): fraction of
-// the read ceiling over bf16's 98 %. Elsewhere an assumption.
+// reads. From kernels on an H200 at 32 requests x 32k tokens (measured anchors, docs/design/kernels.md#fp8,
+// #int2-int4): fraction of the read ceiling over bf16's 98 %. Elsewhere an assumption.
 double read_rate_factor(NumberFormat format);
 
 }  // namespace kvtwin

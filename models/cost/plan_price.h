@@ -1,9 +1,9 @@
 // What planning attention work on the CPU costs: FlashInfer's planner, per plan.
 //
-// Measured on an H200's host (KERNELS 1: tensor-core decode, planning and enqueuing, without the copy):
-// rows of about equal lengths 3.4 us for 1, 12.2 us for 128; each KV head a row of its own, with lengths of
-// 10 and 90 %, 8.9 us for 8, 25.2 us for 256. A planner in Python costs far more (TANGRAM: 5.6 to 17.1 ms
-// per step of 28 to 80 layers), hence `given`.
+// Measured on an H200's host (docs/design/kernels.md#paged-decode: tensor-core decode, planning and
+// enqueuing, without the copy): rows of about equal lengths 3.4 us for 1, 12.2 us for 128; each KV head a row
+// of its own, with lengths of 10 and 90 %, 8.9 us for 8, 25.2 us for 256. A planner in Python costs far more
+// (TANGRAM: 5.6 to 17.1 ms per step of 28 to 80 layers), hence `given`.
 
 #ifndef KVTWIN_MODELS_COST_PLAN_PRICE_H_
 #define KVTWIN_MODELS_COST_PLAN_PRICE_H_

@@ -1,4 +1,5 @@
-// What the operations of in-step retrieval take on one GPU of an engine, in one layer (METHODS 6.5).
+// What the operations of in-step retrieval take on one GPU of an engine, in one layer
+// (docs/design/methods/freekv.md#timelines).
 //
 // Kernels are rooflines with a fixed time each, from the device catalog, as in roofline_cost.h. Transfers are
 //   h(x, u) = requests * t_request + x / rate * (1 + u0 / u)

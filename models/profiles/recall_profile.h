@@ -18,9 +18,10 @@ namespace kvtwin {
 struct RecallProfile {
   std::string name, model, method, source;
   uint32_t layers = 0, kv_heads = 0, page_tokens = 0, selectable_pages = 0;
-  uint32_t contexts = 0, steps = 0;                      // that were looked at, all contexts together
-  std::vector<double> similarity, similarity_deviation;  // [layers][kv_heads] of C, METHODS 6.3
-  std::vector<double> tau;                               // ascending
+  uint32_t contexts = 0, steps = 0;  // that were looked at, all contexts together
+  std::vector<double> similarity,
+      similarity_deviation;             // [layers][kv_heads] of C, docs/design/methods/freekv.md#step
+  std::vector<double> tau;              // ascending
   std::vector<double> correction_rate;  // [layers][tau]: fraction of (head, step) with C < tau
   std::vector<double> miss_rate;        // [layers]: of the pages chosen, those new
   std::vector<double> miss_by_step;     // by decode step, mean over layers and contexts

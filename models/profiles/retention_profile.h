@@ -1,5 +1,5 @@
 // How much of its context each KV head keeps under a scorer, measured over some contexts; and what a policy
-// reserves from that (METHODS 2.2).
+// reserves from that (docs/design/methods/tangram.md#calibration).
 //
 // A fraction is: KV entries kept beside the protected window and sinks, over all tokens of the context. Heads
 // are numbered by layer, then KV head: index = layer * kv_heads + head. Standard deviations are of the
@@ -52,12 +52,12 @@ std::vector<double> budgets(std::span<const double> mu, std::span<const double> 
 // window makes the fraction depend on length, the shares hardly.
 std::vector<double> fraction_budgets(const RetentionProfile& profile, double ratio, double alpha);
 // The largest alpha' <= alpha with which budgets sum to at most (1 + epsilon) * sum of mu: the
-// renormalisation knob of METHODS 2.2. `mu` and `sigma` may be shares.
+// renormalisation knob of docs/design/methods/tangram.md#calibration. `mu` and `sigma` may be shares.
 double renormalised_alpha(std::span<const double> mu, std::span<const double> sigma, double alpha,
                           double epsilon);
 
 // The mean kept fraction of a context of `tokens` when `ratio` of them is asked for and `window` are kept in
-// any case (METHODS 2.4, r_adj). tokens: without sinks.
+// any case (docs/design/methods/tangram.md#released-chunks, r_adj). tokens: without sinks.
 double adjusted_ratio(double ratio, uint64_t tokens, uint64_t window);
 // The mean fraction that a profile holds for such a context: as above, but the window stays in the
 // denominator and `sinks` are asked for too: (ratio (context + sinks) - window - sinks) / context, 0 to 1.

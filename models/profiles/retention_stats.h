@@ -1,5 +1,6 @@
 // What a retention profile says about reserving: how much more than the mean, how often enough, how stable
-// the order of heads is, and what fixed-size groups of heads cost (METHODS 2.2, 2.7, 2.8, 2.11).
+// the order of heads is, and what fixed-size groups of heads cost
+// (docs/design/methods/tangram.md#calibration, #clustering, #aot, #numbers).
 
 #ifndef KVTWIN_MODELS_PROFILES_RETENTION_STATS_H_
 #define KVTWIN_MODELS_PROFILES_RETENTION_STATS_H_

@@ -1,4 +1,4 @@
-"""Trains FastKVzip's gate (METHODS 1.7) for a checkpoint that train.py wrote.
+"""Trains FastKVzip's gate (docs/design/methods/uniform.md#kvzip) for a checkpoint that train.py wrote.
 
   python3 models/train/fastkvzip_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=fastkvzip.safetensors
 

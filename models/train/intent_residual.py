@@ -1,4 +1,5 @@
-"""Trains IntentKV's residual head (METHODS 3.4, 3.5) for a checkpoint that train.py wrote.
+"""Trains IntentKV's residual head (docs/design/methods/intentkv.md#scorer, #training)
+for a checkpoint that train.py wrote.
 
   python3 models/train/intent_residual.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=intent.safetensors
 
@@ -87,7 +88,7 @@ def capture(model, ids):
 
 
 def turn_rule(memory, k, candidates):
-    """METHODS 3.4's rule times the number of candidates: [B][T]."""
+    """The rule of docs/design/methods/intentkv.md#scorer times the number of candidates: [B][T]."""
     scores = torch.einsum("lbjd,lbjtd->lbjt", memory, k) / math.sqrt(k.shape[-1])
     each = torch.softmax(scores.masked_fill(~candidates[None, :, None], -torch.inf), -1)
     return each.mean((0, 2)) * candidates.sum(1, keepdim=True)

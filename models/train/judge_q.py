@@ -1,4 +1,5 @@
-"""Trains Judge Q's soft tokens (METHODS 5.1) for a checkpoint that train.py wrote.
+"""Trains Judge Q's soft tokens (docs/design/methods/judge-q.md#training)
+for a checkpoint that train.py wrote.
 
   python3 models/train/judge_q.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=judge_q.safetensors
 

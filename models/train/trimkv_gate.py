@@ -1,4 +1,4 @@
-"""Trains TrimKV's gate (METHODS 1.8) for a checkpoint that train.py wrote.
+"""Trains TrimKV's gate (docs/design/methods/uniform.md#trimkv) for a checkpoint that train.py wrote.
 
   python3 models/train/trimkv_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=trimkv.safetensors
 

@@ -48,7 +48,8 @@ uint32_t page_groups(const PolicySet& set);
 // heads are not told apart; and whether heads of one layer differ.
 std::vector<Fraction> held_fractions(const PolicySet& set);
 // Of a ranked token that a mean group drops: the KV entries that heads hold beside it without needing them
-// (METHODS 2.10: max over members, less the member's own; relative to what groups drop).
+// (docs/design/methods/tangram.md#fragmentation: max over members, less the member's own; relative to what
+// groups drop).
 double group_slack(const PolicySet& set);
 bool heads_differ(const PolicySet& set);
 // Whether the backend has to say what compressions keep.

@@ -211,7 +211,7 @@ bool backend_reports_retained(const CoreConfig& config) {
 }
 
 // Rows of a step's chunks wait in a buffer where only what is kept gets pages: one layer deep, unless the
-// scorer compares layers (METHODS 2.3).
+// scorer compares layers (docs/design/methods/tangram.md#chunks).
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set) {
   const bool problem = unknown_policy(set).has_value() || validate_layout_spec(set.layout_spec).has_value() ||
                        validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();

@@ -1,4 +1,5 @@
-// Operations per KV entry and row of each scorer, from METHODS 1.x, 3.4 and 5.2: what its definition in
+// Operations per KV entry and row of each scorer, from docs/design/methods/uniform.md,
+// docs/design/methods/intentkv.md#scorer, docs/design/methods/judge-q.md#inference: what its definition in
 // kernels/score_*.h reads and multiplies, if one kernel did it for all heads of a layer.
 
 #include "scenarios/app/compression_work.h"
@@ -19,7 +20,7 @@ using kernels::ScorerKind;
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 constexpr double kExponential = 16;     // in vector operations
 constexpr double kTrimWidth = 64;       // as drawn gates are (engine/common/scorer_weights.cc)
-constexpr double kResidualWidth = 256;  // METHODS 3.4
+constexpr double kResidualWidth = 256;  // docs/design/methods/intentkv.md#scorer
 constexpr double kSpanRows = 64;        // IntentKV's query span
 
 class Filler {

@@ -16,7 +16,7 @@ std::vector<Fraction> own_fractions(const PolicySet& set);
 
 // heads.json of a run's folder, for the report's heat map: {"layers", "kv_heads", "held", "needed"}, shares
 // of ranked tokens by layer * kv_heads + head. Group fragmentation is 1 - sum needed / sum held
-// (METHODS 2.10). "": the policy has no head groups of different lengths.
+// (docs/design/methods/tangram.md#fragmentation). "": the policy has no head groups of different lengths.
 std::string heads_json(const PolicySet& set);
 
 }  // namespace kvtwin

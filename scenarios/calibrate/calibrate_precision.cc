@@ -23,7 +23,7 @@ std::string tag_name(uint32_t tag) {
 }
 
 // The tag that stands for all that differ from `tag` in the blind axis alone. Not "inst": of that, tokens are
-// counted in another way (METHODS 4.4).
+// counted in another way (docs/design/methods/triaxialkv.md#calibration).
 uint8_t standing_for(uint32_t tag, BlindAxis blind) {
   constexpr uint32_t kPairs = kModals * kSemantics;
   if (blind == BlindAxis::kTemporal) tag %= kPairs;

@@ -1,5 +1,5 @@
 // Which tags lose least with 2 bits: TriAxialKV's calibration over the contexts of a trace
-// (METHODS 4.4, 4.5).
+// (docs/design/methods/triaxialkv.md#calibration, #allocation).
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_PRECISION_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_PRECISION_H_

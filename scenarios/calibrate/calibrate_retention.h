@@ -1,5 +1,6 @@
 // How much of each context every KV head keeps when a scorer's best KV entries are kept over a layer, or over
-// all of them: the calibration of budgets (METHODS 2.2), and the behaviour model's table of what is kept.
+// all of them: the calibration of budgets (docs/design/methods/tangram.md#calibration), and the behaviour
+// model's table of what is kept.
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETENTION_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETENTION_H_
@@ -16,9 +17,9 @@ struct RetentionRequest {
 };
 
 // The scorer is the scenario's. Of a context with n tokens behind its sinks, r_adj n_e heads KV entries are
-// kept besides the window (METHODS 2.4; rounded up), n_e being n without the window. Scorers that share no
-// score between heads are what this is for: those that give all heads the same keep the same everywhere.
-// Errors: the scorer cannot be scored from a captured context.
+// kept besides the window (docs/design/methods/tangram.md#released-chunks; rounded up), n_e being n without
+// the window. Scorers that share no score between heads are what this is for: those that give all heads the
+// same keep the same everywhere. Errors: the scorer cannot be scored from a captured context.
 Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const RetentionRequest& request,
                                              CalibrationModel* model);
 

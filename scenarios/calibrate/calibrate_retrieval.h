@@ -1,5 +1,5 @@
 // How retrieval behaves on a model's own queries: what FreeKV's correction and every method's recalls follow
-// from (METHODS 6.3, 6.5), measured on dense decodes of a trace's outputs.
+// from (docs/design/methods/freekv.md#step, #timelines), measured on dense decodes of a trace's outputs.
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_

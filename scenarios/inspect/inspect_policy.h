@@ -1,5 +1,5 @@
 // How good is what a scorer keeps? Beside the response's own queries, which choose knowing what is to come
-// (METHODS 5.3), and beside attention over everything.
+// (docs/design/methods/judge-q.md#hit-rate), and beside attention over everything.
 
 #ifndef KVTWIN_SCENARIOS_INSPECT_INSPECT_POLICY_H_
 #define KVTWIN_SCENARIOS_INSPECT_INSPECT_POLICY_H_

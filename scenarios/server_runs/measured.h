@@ -13,7 +13,7 @@
 //
 // What such a file does not say (pages, transfers, decisions) is absent. Failed requests count as cancelled.
 // Sources: vllm/benchmarks/serve.py, sglang/bench_serving.py, AIPerf's "Working with profile export files",
-// vLLM's docs/design/metrics.md.
+// design/metrics.md of vLLM's documentation.
 
 #ifndef KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_
 #define KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_

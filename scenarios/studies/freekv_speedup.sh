@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# FreeKV's speed-up over the other methods that recall, by miss rate, and its ablation: METHODS 6.6's figures
-# again, from the model alone. Prints markdown.
+# FreeKV's speed-up over the other methods that recall, by miss rate, and its ablation:
+# the figures of docs/design/methods/freekv.md#numbers again, from the model alone. Prints markdown.
 #
 #   scenarios/studies/freekv_speedup.sh build/dev/bin/kvtwin [MODEL ...]
 #

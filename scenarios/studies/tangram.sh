@@ -31,7 +31,8 @@ lengths short 4096 "$output"
 lengths mid 16384 "$output"
 lengths long 30720 "$output"
 
-# Shares of heads relative to their mean, so that they hold for any ratio: METHODS 2.2, remedy (i).
+# Shares of heads relative to their mean, so that they hold for any ratio: docs/design/methods/tangram.md#calibration,
+# remedy (i).
 shares() {  # FIELD
   awk -v field="$1" '
     /mean: \[/ { list = "mean" } /deviation: \[/ { list = "deviation" } /\]/ { list = "" }
@@ -97,7 +98,7 @@ parts() {
 }
 
 # What compressions take of the steps that compute prompts, by part, and what the host would have to take per head
-# group for the 25 % of prefill that the paper says reclaiming costs (METHODS 2.11).
+# group for the 25 % of prefill that the paper says reclaiming costs (docs/design/methods/tangram.md#numbers).
 reclaim() {
   printf '\n## Compressions in prefill: 75 %% evicted, in %% of the time of steps that compute prompts\n\n'
   printf '| | inputs | gate | score, select | moved cells | tables, 0.8 us a group | in all | 25 %% would take, us a group |\n'

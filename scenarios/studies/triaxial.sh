@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# TriAxialKV beside bf16 and the uniform formats: concurrency and throughput of METHODS 4.7 again, from the model
-# alone. Qwen3-32B's geometry (the text part of Qwen3-VL-32B) on one H100, agents that use a computer (osworld-like,
-# mean prompt 11.7k, mean output 320), all sessions at once, tools and thinking taking no time. Prints markdown.
+# TriAxialKV beside bf16 and the uniform formats: concurrency and throughput of
+# docs/design/methods/triaxialkv.md#numbers again, from the model alone. Qwen3-32B's geometry (the text part of
+# Qwen3-VL-32B) on one H100, agents that use a computer (osworld-like, mean prompt 11.7k, mean output 320), all
+# sessions at once, tools and thinking taking no time. Prints markdown.
 #
 #   scenarios/studies/triaxial.sh build/dev/bin/kvtwin
 #

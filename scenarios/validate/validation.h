@@ -1,4 +1,5 @@
-// validate(): how far a simulation of a scenario can be trusted, from real runs of it (DESIGN 9).
+// validate(): how far a simulation of a scenario can be trusted, from real runs of it
+// (docs/design/backend-interface-and-digest.md#validation).
 //
 //   same decisions   the policy, replayed on a real run's log, decides as it did then (yes or no)
 //   open loop        each recorded step and copy, priced, beside what it took: the model's error alone

@@ -129,7 +129,8 @@ Fraction RetentionSource::fraction_of(uint32_t head, const Request& request, uin
 
 uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& request, uint32_t end,
                                             uint32_t candidates) const {
-  // The window counts as kept: the rest keeps less than the ratio (METHODS 2.4, r_adj).
+  // The window counts as kept: the rest keeps less than the ratio
+  // (docs/design/methods/tangram.md#released-chunks, r_adj).
   const uint64_t ranked = end > spec_.sinks ? end - spec_.sinks : 0;
   Fraction fixed = 0;
   if (absolute_) {

@@ -1,9 +1,11 @@
-// What compressions keep in a backend without values: a behaviour model (DESIGN 3, "Outcomes").
+// What compressions keep in a backend without values: a behaviour model
+// (docs/design/backend-interface-and-digest.md#outcomes).
 //
 // kFixed     every head keeps the budget's share of what is ranked.
 // kProfile   each head keeps mean + z deviation of it, z drawn once per request, head and compression; the
 // table
-//            comes from a calibration (METHODS 2.2, 2.13). A head group is as long as its longest member.
+//            comes from a calibration (docs/design/methods/tangram.md#calibration, #profiles). A head group
+//            is as long as its longest member.
 // kContexts  all heads keep what they kept of one context of the calibration, drawn once per request: heads
 // that
 //            keep more where others keep less do so here, which decides how long groups get.

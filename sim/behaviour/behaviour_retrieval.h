@@ -1,12 +1,13 @@
 // What retrieval chooses, without values: how many pages of each layer a step recalls, and how many heads are
-// corrected. An OutcomeSource of the simulated backend (DESIGN 3, "Outcomes").
+// corrected. An OutcomeSource of the simulated backend
+// (docs/design/backend-interface-and-digest.md#outcomes).
 //
 //   fixed    every head misses the same fraction of its selectable pages, and is corrected with the same
 //            probability; both are swept.
 //   profile  the probability of a correction follows from tau, through the middle of what was measured on
-//            trained models (METHODS 6.5: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by
-//            layer. No distribution of misses is published, so the miss rate is given here too, unless a
-//            calibration found both by layer (kvtwin calibrate policy retrieval).
+//            trained models (docs/design/methods/freekv.md#timelines: .04 to .22 at tau 0.8, .17 to .52 at
+//            0.9), or from a table by layer. No distribution of misses is published, so the miss rate is
+//            given here too, unless a calibration found both by layer (kvtwin calibrate policy retrieval).
 //
 // Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, session,
 // index in the session, attempt, position, layer, head): neither the order of sending, nor batching, nor

@@ -1,6 +1,6 @@
-// GraphPricer prices a step that does more than the cost model knows, through its step graph (DESIGN 5): the
-// cost model says what each operation of the model takes, RetrievalCost what retrieval adds, and an
-// OutcomeSource how often.
+// GraphPricer prices a step that does more than the cost model knows, through its step graph
+// (docs/design/step-graph-and-prices.md#step-graph): the cost model says what each operation of the model
+// takes, RetrievalCost what retrieval adds, and an OutcomeSource how often.
 //
 // The graph is that of one GPU of the engine; all its GPUs are alike, and counts are shared out among them.
 // Evaluated, the graph has its PCIe link for itself; what the step would ask of shared links is in demand().

@@ -159,7 +159,8 @@ std::vector<PartitionPrice::Rows> PartitionPrice::rows_of(const Slice& slice,
                                                           std::span<const RequestClass> requests) const {
   std::vector<Rows> rows;
   for (const RequestClass& request : requests) {
-    // Tails that decode has grown are in the plan once they matter (METHODS 2.8, 5).
+    // Tails that decode has grown are in the plan once they matter (docs/design/methods/tangram.md#aot, point
+    // 5).
     uint64_t lengths = 0;
     for (const Fraction fraction : slice.held) lengths += kv_entries_of(request, fraction);
     const bool stale =

@@ -5,8 +5,8 @@
 //
 // One layer takes as long as its most loaded block, blocks being filled by list scheduling, and waits for its
 // most loaded GPU (the all-reduce behind it). The answer is the sum over layers, relative to even shares.
-// Blocks read at an even fraction of the full rate, however few run: alone, one is not faster (KERNELS 1: a
-// block by itself reads 11.3 GB/s where its share is 17.8).
+// Blocks read at an even fraction of the full rate, however few run: alone, one is not faster
+// (docs/design/kernels.md#paged-decode: a block by itself reads 11.3 GB/s where its share is 17.8).
 //
 //   rows       of a request with n ranked tokens and u others, head h of a layer holds u + share[h] * n KV
 //   entries.
@@ -42,7 +42,8 @@ struct PartitionPriceSpec {
   // By layer * kv_heads + head: what its group keeps of ranked tokens (all members are as long as the
   // longest).
   std::vector<Fraction> held;
-  // aot: what the offline part took each row's work for (METHODS 2.8), and its group; empty: `held`, none.
+  // aot: what the offline part took each row's work for (docs/design/methods/tangram.md#aot), and its group;
+  // empty: `held`, none.
   std::vector<Fraction> planned;
   std::vector<uint32_t> groups;
 };

@@ -305,7 +305,8 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
     const auto bytes = [&](const std::string& policy) {
       return number(rows, policy + " newest_result", "kv_bytes_mean");
     };
-    // Per head and token 256 bytes exact, 80 in 4 bits, 48 in 2 (METHODS 4.3); KIVI keeps 32 tokens exact.
+    // Per head and token 256 bytes exact, 80 in 4 bits, 48 in 2 (docs/design/methods/triaxialkv.md#bytes);
+    // KIVI keeps 32 tokens exact.
     CHECK(bytes("int4") == doctest::Approx(bytes("full") * 80 / 256));
     CHECK(bytes("kivi") == doctest::Approx(bytes("full") * 48 / 256 + 32 * 24 * 256));
     CHECK(bytes("int2") >= bytes("full") * 48 / 256);

@@ -175,8 +175,9 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
   CHECK(alone.second > across.second);
   CHECK(across.second > layer.second);
   CHECK(layer.second > adjacent.second);
-  // METHODS 2.7, B = mu + 2 sigma: of what groups of four hold, heads alone would need .179 of .186 across
-  // layers, .371 per layer, .477 adjacent; forced tokens and what was decoded make the difference smaller.
+  // docs/design/methods/tangram.md#clustering, B = mu + 2 sigma: of what groups of four hold, heads alone
+  // would need .179 of .186 across layers, .371 per layer, .477 adjacent; forced tokens and what was decoded
+  // make the difference smaller.
   CHECK(across.first < 1 - 0.179 / 0.186 + 0.005);
   CHECK(layer.first < 1 - 0.179 / 0.371);
   CHECK(adjacent.first < 1 - 0.179 / 0.477);

@@ -1,7 +1,7 @@
 // KvEntryChecker is to pools of two formats what PageChecker is to pages by position: it knows which KV entry
 // lies in which slot of which page, as a backend would work it out from allocations and bits, and fails on
-// the first KV entry that is in a page of the wrong format, nowhere, or somebody else's (METHODS 4.6, Q-3,
-//
+// the first KV entry that is in a page of the wrong format, nowhere, or somebody else's
+// (docs/design/methods/triaxialkv.md#serving, Q-3, Q-4, X-2).
 
 #ifndef KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_
 #define KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_

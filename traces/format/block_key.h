@@ -1,8 +1,8 @@
 // Block ids of a prompt as runs of consecutive numbers: what BlockKey holds, unpacked.
 //
 // A WEKA prompt has 1,865 ids on average but 3.3 runs, so everything here works on runs. Ids are
-// chained (TRACES trap 7): equal ids mean equal whole prefixes, hence a set of ids seen so far is
-// enough to find the longest shared prefix.
+// chained (docs/design/trace-formats.md#trap-7): equal ids mean equal whole prefixes, hence a set of ids seen
+// so far is enough to find the longest shared prefix.
 
 #ifndef KVTWIN_TRACES_FORMAT_BLOCK_KEY_H_
 #define KVTWIN_TRACES_FORMAT_BLOCK_KEY_H_

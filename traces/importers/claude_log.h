@@ -16,7 +16,7 @@
 
 namespace kvtwin::claude {
 
-// Claude's text has 3.9 characters per token (TRACES trap 8). Never 0.
+// Claude's text has 3.9 characters per token (docs/design/trace-formats.md#trap-8). Never 0.
 uint32_t tokens_of(uint64_t chars);
 
 struct Block {

@@ -35,7 +35,8 @@ std::vector<uint32_t> divide(uint64_t total, const std::vector<PlacedBlock>& sai
 
 // The answers in the records of one agent (at least one record), each with what was said before it.
 std::vector<Request> requests_of(const std::vector<const Record*>& records);
-// Anthropic's logs keep the stream's first usage, 1 to 3 tokens (TRACES trap 8): then the text must do.
+// Anthropic's logs keep the stream's first usage, 1 to 3 tokens (docs/design/trace-formats.md#trap-8): then
+// the text must do.
 bool output_recorded(const Request& request);
 // Output tokens of such a request: from its text, but no more than the next prompt has grown by.
 uint64_t estimated_output(const Request& request, const Request* next);

@@ -18,10 +18,11 @@
 namespace kvtwin::claude {
 namespace {
 
-// A tool call logged so long before its message ended was started before that (TRACES 2.2), and its time
-// counts from there (TRACES 6). Beware: in all 189 AgentCgroup logs no result came before its message had
-// ended, and those of early requests came 40 ms (median) after the end, so that client may have waited for
-// it.
+// A tool call logged so long before its message ended was started before that
+// (docs/design/trace-formats.md#agentcgroup), and its time counts from there
+// (docs/design/trace-formats.md#importers). Beware: in all 189 AgentCgroup logs no result came before its
+// message had ended, and those of early requests came 40 ms (median) after the end, so that client may have
+// waited for it.
 constexpr int64_t kEarlyNs = 50'000'000;
 // Messages in all prompts of a session, each counted as often as it is sent.
 constexpr uint64_t kWorkMax = uint64_t{1} << 27;

@@ -1,7 +1,8 @@
 // The foreign trace formats that kvtwin knows, in one table.
 //
 // A format has an importer, an exporter, or both. Importers never invent anything silently: what a
-// source does not record is left out or marked ESTIMATED or SYNTHESISED in the trace (TRACES 5 and 6).
+// source does not record is left out or marked ESTIMATED or SYNTHESISED in the trace
+// (docs/design/trace-formats.md#schema, #importers).
 
 #ifndef KVTWIN_TRACES_IMPORTERS_FORMATS_H_
 #define KVTWIN_TRACES_IMPORTERS_FORMATS_H_
@@ -17,7 +18,7 @@
 namespace kvtwin {
 
 // Whether sessions share the prefix of tool definitions and system prompt. WEKA's ids say nothing
-// about it (TRACES trap 5), so it is a choice to sweep, and SYNTHESISED unless kNone.
+// about it (docs/design/trace-formats.md#trap-5), so it is a choice to sweep, and SYNTHESISED unless kNone.
 enum class PrefixSharing : uint8_t {
   kNone,
   kEqualPrefix,  // sessions whose tool and system prompts have equal sizes

@@ -1,7 +1,8 @@
 // Importers of chat logs: whole conversations, from which prompts must be put together again.
 //
 // All three stream into the sink and end with done(). What a source does not say is estimated and marked
-// so in the trace (TRACES 6). Bytes that are not what they should be end in an Error.
+// so in the trace (docs/design/trace-formats.md#importers). Bytes that are not what they should be end in an
+// Error.
 
 #ifndef KVTWIN_TRACES_IMPORTERS_IMPORT_CHAT_LOGS_H_
 #define KVTWIN_TRACES_IMPORTERS_IMPORT_CHAT_LOGS_H_
@@ -19,7 +20,7 @@ Result<void> import_claude_code(const std::string& path, const ImportOptions& op
 // Result files of tau-bench (a JSON list of trajectories): a file, a directory or an archive.
 Result<void> import_tau_bench(const std::string& path, const ImportOptions& options, TraceSink* sink);
 
-// Applied Compute's agentic workloads (JSONL, one session per row; TRACES 6.1).
+// Applied Compute's agentic workloads (JSONL, one session per row; docs/design/trace-formats.md#mooncake).
 Result<void> import_applied_compute(const std::string& path, const ImportOptions& options, TraceSink* sink);
 
 }  // namespace kvtwin

@@ -12,10 +12,11 @@
 #include "traces/importers/importers.h"
 #include "traces/synth/synthesize_draws.h"
 
-// A result file holds messages and nothing else: no tool schemas, no chat template (TRACES trap 11), no
-// times, no token counts. Counts are estimated from the text: 4.9 characters per token of prose and 2.6 of
-// JSON bring the two recorded sets within 6 % of a real tokenizer at the median prompt. Schemas are
-// estimated from the number of tools that the file uses, and the template by 4 tokens per message.
+// A result file holds messages and nothing else: no tool schemas, no chat template
+// (docs/design/trace-formats.md#trap-11), no times, no token counts. Counts are estimated from the text: 4.9
+// characters per token of prose and 2.6 of JSON bring the two recorded sets within 6 % of a real tokenizer at
+// the median prompt. Schemas are estimated from the number of tools that the file uses, and the template by 4
+// tokens per message.
 
 namespace kvtwin {
 namespace {

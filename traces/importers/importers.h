@@ -28,8 +28,9 @@ const std::string* find_extra(const google::protobuf::RepeatedPtrField<v1::Extra
                               std::string_view key);
 void note(const ImportOptions& options, std::string text);
 
-// The service time that recorded Claude Code requests fit (TRACES 2.1; R2 = 0.875): 1.26 s, plus a second
-// per 67.4 output tokens, plus 1.56 s per 100,000 prompt tokens. Stands in where none was recorded.
+// The service time that recorded Claude Code requests fit (docs/design/trace-formats.md#weka; R2 =
+// 0.875): 1.26 s, plus a second per 67.4 output tokens, plus 1.56 s per 100,000 prompt tokens. Stands in
+// where none was recorded.
 int64_t estimated_service_ns(uint32_t prompt_tokens, uint32_t output_tokens);
 
 // Sessions kept, serialised, until the header that must precede them is known.

@@ -1,4 +1,4 @@
-// Rows of the Mooncake family (TRACES 6.1), one JSON object per line.
+// Rows of the Mooncake family (docs/design/trace-formats.md#mooncake), one JSON object per line.
 //
 //   mooncake          a full prompt: hash ids (chained, ceil(input/block)), lengths, a timestamp in ms
 //   mooncake-delta    the same shape, but only what is new since the session's previous row

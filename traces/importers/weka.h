@@ -1,9 +1,9 @@
 // WEKA's Claude Code traces (github.com/callanjfox/kv-cache-tester): one JSON file per session.
 //
-// A file lists requests and sub-agents in order of time. What is easily read wrongly (TRACES 4, 1-6):
-// a sub-agent's `t` is its END, and its requests count from its start; the parent's next `think_time`
-// contains the sub-agent's wall time; ids cover floor(in/64) blocks; requests without `api_time` are
-// followed by a `think_time` longer than the whole gap.
+// A file lists requests and sub-agents in order of time. What is easily read wrongly
+// (docs/design/trace-formats.md#traps, 1 to 6): a sub-agent's `t` is its END, and its requests count from its
+// start; the parent's next `think_time` contains the sub-agent's wall time; ids cover floor(in/64) blocks;
+// requests without `api_time` are followed by a `think_time` longer than the whole gap.
 
 #ifndef KVTWIN_TRACES_IMPORTERS_WEKA_H_
 #define KVTWIN_TRACES_IMPORTERS_WEKA_H_

@@ -1,4 +1,5 @@
-// ReplayClient sends the requests of a trace as its sessions' dependencies and times demand (TRACES 8).
+// ReplayClient sends the requests of a trace as its sessions' dependencies and times demand
+// (docs/design/trace-formats.md#replay).
 //
 // Times are integer nanoseconds. C(d) is when node d completed here, E(d, k) when its k-th output token
 // existed here; `x scale` are ratios.
@@ -26,9 +27,9 @@
 // is due at that instant. Zero-delay successors are sent in the same answer. RequestIds are dealt in the
 // order of sending; SessionId is replica x sessions + index in the file.
 //
-// Identity (TRACES 5.1, replay_identity.h). UnitRun::space = kind << 60 | replica << 32 | session or
-// request: source ids keep their scope, clones differ in all but what is the same everywhere, and
-// positions without identity are of a space of the request.
+// Identity (docs/design/trace-formats.md#identity, replay_identity.h). UnitRun::space = kind << 60 | replica
+// << 32 | session or request: source ids keep their scope, clones differ in all but what is the same
+// everywhere, and positions without identity are of a space of the request.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_H_

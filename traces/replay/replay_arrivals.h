@@ -1,4 +1,4 @@
-// ArrivalSchedule says which session starts when (TRACES 8, "Session arrivals").
+// ArrivalSchedule says which session starts when (docs/design/trace-formats.md#replay, "Session arrivals").
 //
 // A session is an instance: replica x sessions + index in the file. Instances of equal instants start
 // in that order. A fixed population has no instants of its own: session_ended() makes the next one due.

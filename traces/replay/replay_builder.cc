@@ -21,7 +21,7 @@ Provenance policy(const v1::TraceHeader& header, std::string_view field) {
   return found;
 }
 
-// `field` is a number in the message of the node's kind (TRACES 6).
+// `field` is a number in the message of the node's kind (docs/design/trace-formats.md#importers).
 Provenance override_of(const v1::Node& node, uint32_t field, Provenance otherwise) {
   for (const v1::ProvOverride& entry : node.prov()) {
     if (entry.field() == field && v1::Prov_IsValid(entry.prov()) && entry.prov() != v1::PROV_UNSPECIFIED) {

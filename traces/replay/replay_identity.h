@@ -1,4 +1,5 @@
-// IdentityStore finds out which positions of which requests hold the same tokens (TRACES 5.1).
+// IdentityStore finds out which positions of which requests hold the same tokens
+// (docs/design/trace-formats.md#identity).
 //
 // A request's prompt is known by its block ids (prompt_key), else span by span: by token ids, else by
 // content hash within its scope, else by the span's place in the arena.

@@ -1,4 +1,5 @@
-// What a replay is asked to do (TRACES 8). Plain data: scenarios/ fills it, validate() judges it.
+// What a replay is asked to do (docs/design/trace-formats.md#replay). Plain data: scenarios/ fills it,
+// validate() judges it.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_

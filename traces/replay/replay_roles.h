@@ -1,5 +1,6 @@
-// What the tokens of a prompt are (METHODS 4.1), from the roles that the trace itself gives to its spans.
-// Where a trace has token ids and no roles, engine/methods/role_tagger.h finds them.
+// What the tokens of a prompt are (docs/design/methods/triaxialkv.md#tags), from the roles that the trace
+// itself gives to its spans. Where a trace has token ids and no roles, engine/methods/role_tagger.h finds
+// them.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_

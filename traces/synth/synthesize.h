@@ -1,6 +1,7 @@
 // Synthesisers: agent traces drawn from a recipe, for workloads whose data nobody may publish
-// (TRACES 7) and for a trace that can be shipped. Everything in them is SYNTHESISED; the header
-// carries recipe, parameters and seed, so that the trace can be made again, to the byte.
+// (docs/design/trace-formats.md#synthetic) and for a trace that can be shipped. Everything in them is
+// SYNTHESISED; the header carries recipe, parameters and seed, so that the trace can be made again, to the
+// byte.
 
 #ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_H_
 #define KVTWIN_TRACES_SYNTH_SYNTHESIZE_H_

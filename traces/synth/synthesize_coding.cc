@@ -1,10 +1,11 @@
 // coding-agent-like: sessions shaped like the WEKA set of Claude Code traces (692 sessions, 46,218 requests).
 //
-// The tables below are percentiles of that set (TRACES 2.1, recomputed at more points): requests per session,
-// first prompt, growth beyond the previous prompt and output, outputs, gaps, context rewrites, sub-agents.
-// Tool durations are percentiles of AgentCgroup's 1,151 + 1,287 tool calls (TRACES 2.2). What the
-// recordings hide is invented: which tool ran, how a gap divides into tool and thought (tool first, at
-// most the gap), how an output divides into prose and tool calls.
+// The tables below are percentiles of that set (docs/design/trace-formats.md#weka, recomputed at more
+// points): requests per session, first prompt, growth beyond the previous prompt and output, outputs, gaps,
+// context rewrites, sub-agents. Tool durations are percentiles of AgentCgroup's 1,151 + 1,287 tool calls
+// (docs/design/trace-formats.md#agentcgroup). What the recordings hide is invented: which tool ran, how a gap
+// divides into tool and thought (tool first, at most the gap), how an output divides into prose and tool
+// calls.
 //
 // Not append-only: 2.7 % of the recorded steps rewrite the context. Sessions that reach their limit, mostly
 // 120k-175k tokens, are compacted (instructions and a summary remain), and reset_per_mille of all steps

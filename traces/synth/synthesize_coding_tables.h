@@ -1,7 +1,8 @@
 // The percentile tables of coding-agent-like: shares of 100,000, then tokens, requests or milliseconds.
 //
-// Source: the 692 distinct sessions of the WEKA Claude Code set (Apache-2.0), at the points of TRACES 2.1 and
-// between them. A growth below one token counts as one. Tool durations: AgentCgroup (facts; TRACES 2.2).
+// Source: the 692 distinct sessions of the WEKA Claude Code set (Apache-2.0), at the points of
+// docs/design/trace-formats.md#weka and between them. A growth below one token counts as one. Tool durations:
+// AgentCgroup (facts; docs/design/trace-formats.md#agentcgroup).
 
 #ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_CODING_TABLES_H_
 #define KVTWIN_TRACES_SYNTH_SYNTHESIZE_CODING_TABLES_H_

@@ -3,7 +3,7 @@
 // Sizes are those of the BrowseComp-Plus README (5 snippets of at most 512 tokens per search, 12.6
 // searches per query for gpt-oss-20b) and of IntentKV, appendix C, for FRAMES: the same tools, at least as
 // many hops as the question names, more and shorter snippets (distractors), shorter documents. The
-// history only grows; the question is the actionable query span (TRACES 7).
+// history only grows; the question is the actionable query span (docs/design/trace-formats.md#synthetic).
 
 #include <algorithm>
 

@@ -10,7 +10,8 @@
 namespace kvtwin::cpu {
 namespace {
 
-// A token counts if its score is within this of the largest (METHODS 6.5: 5 for Llama).
+// A token counts if its score is within this of the largest (docs/design/methods/freekv.md#timelines: 5 for
+// Llama).
 constexpr float kAlpha = 5;
 
 uint32_t count_near_top(const std::vector<float>& scores) {

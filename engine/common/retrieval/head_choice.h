@@ -1,5 +1,6 @@
-// What one KV head of a request in an arena chooses and keeps (METHODS 6.2, 6.5), of pages that are full and
-// outside of sinks and window: for every engine that chooses on the host.
+// What one KV head of a request in an arena chooses and keeps (docs/design/methods/freekv.md#page-scores,
+// #timelines), of pages that are full and outside of sinks and window: for every engine that chooses on the
+// host.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_

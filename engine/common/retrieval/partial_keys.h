@@ -1,4 +1,5 @@
-// PartialKeys: InfiniGen's skewed partial keys of one layer of a request (METHODS 6.5).
+// PartialKeys: InfiniGen's skewed partial keys of one layer of a request
+// (docs/design/methods/freekv.md#timelines).
 //
 // Per KV head, queries and keys turn into the directions of the prompt's own queries (their Gram matrix'
 // eigenvectors), which changes no product; then few columns say most of q.k. Those kept have the largest

@@ -1,5 +1,5 @@
 // QueryProjection: what a layer's queries would be if its input were another layer's. InfiniGen chooses for
-// the next layer from this one's input (METHODS 6.5, re-projection).
+// the next layer from this one's input (docs/design/methods/freekv.md#timelines, re-projection).
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_

@@ -1,4 +1,4 @@
-// ShadowKeys: ShadowKV's low-rank keys of one layer of a request (METHODS 6.5).
+// ShadowKeys: ShadowKV's low-rank keys of one layer of a request (docs/design/methods/freekv.md#timelines).
 //
 // Keys before the rotation, all KV heads side by side [kv_heads * head_dim], become coordinates in the
 // leading `rank` directions of all keys so far. They are factorised when the prompt is complete and, as

@@ -10,7 +10,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-// The query span where no window stands for it (METHODS 3.3, the fallback).
+// The query span where no window stands for it (docs/design/methods/intentkv.md#event, the fallback).
 constexpr uint32_t kSpanRows = 64;
 
 KvEntryFormat format_of(const PolicySet& set) {

@@ -1,17 +1,17 @@
 // CompressedCache is the backend half of scorers, budgets and layouts: it performs Compression commands
 // (commands.h) on real keys, values and queries, and answers them with what was kept.
 //
-// Attention reads each KV head's own list of KV entries (METHODS 7.2, ReadSet): what was dropped is not in
-// it, and nothing is masked by a value. A step's rows are written before they are read. Rows of staged
-// entries wait beside the pages; they are ranked right after their layer's attention, and only what is kept
-// is written. Everything else is ranked when the step's rows went through all layers, because budgets and
-// scorers may look across them.
+// Attention reads each KV head's own list of KV entries (docs/design/methods/composition.md#data, ReadSet):
+// what was dropped is not in it, and nothing is masked by a value. A step's rows are written before they are
+// read. Rows of staged entries wait beside the pages; they are ranked right after their layer's attention,
+// and only what is kept is written. Everything else is ranked when the step's rows went through all layers,
+// because budgets and scorers may look across them.
 //
 // It also keeps what nothing is dropped of, where decodes choose among packed pages (Quest).
 //
 // Pages may be packed (kv_entry_store.h). Then rows are rounded to bf16 first, a chunk reads its own rows
-// exactly and its past as stored, and a decoded row is stored before it is read (METHODS 4.6, as in
-// packed_cache.h).
+// exactly and its past as stored, and a decoded row is stored before it is read
+// (docs/design/methods/triaxialkv.md#serving, as in packed_cache.h).
 //
 // Files: request_table (where KV entries lie), kv_entry_store (their values), kv_entry_scorer and
 // kv_entry_capture (scores), kv_entry_budget (counts), compress_step.cc (from a Compression to an answer),

@@ -1,4 +1,5 @@
-// Quest among what was kept (METHODS 6.2, 7.5): a decode whose head has more pages left than the budget reads
+// Quest among what was kept (docs/design/methods/freekv.md#page-scores,
+// docs/design/methods/composition.md#pairs): a decode whose head has more pages left than the budget reads
 // the first ones, the last ones and the best of the others, by summaries of their keys.
 //
 // Pages are those of the head's group, in order; every head summarises and scores its own column of them. A

@@ -1,5 +1,6 @@
-// IntentMemory keeps what each session has been asking for (IntentKV's QueryMemory, METHODS 3.1 and 3.4), and
-// scores tokens with it: one score per token, for all layers and heads.
+// IntentMemory keeps what each session has been asking for (IntentKV's QueryMemory,
+// docs/design/methods/intentkv.md#objects, #scorer), and scores tokens with it: one score per token, for all
+// layers and heads.
 //
 // The turn's query is the mean over the query rows that were captured of its span. Requests of one session
 // that run at the same time change its memory in the order in which their prompts end.

@@ -174,7 +174,8 @@ void KvEntryScorer::score_retained(Gathered* g, std::span<RankedHead> heads, uin
     kernels::score_trimkv(config_.spec.trim, kernels::packed_scores(scorer_state, g->heads, g->rows), g->k(),
                           g->at(), tokens, g->out());
   }
-  // A prompt that is longer than the budget: what the last query points at most (METHODS 1.9).
+  // A prompt that is longer than the budget: what the last query points at most
+  // (docs/design/methods/uniform.md#raas).
   if (config_.spec.kind == ScorerKind::kRaas && rows.prompt) {
     kernels::score_raas_prompt(g->q, g->k(), g->out());
   }

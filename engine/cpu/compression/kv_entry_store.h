@@ -1,14 +1,14 @@
 // KvEntryStore holds the values of KV entries where pages belong to head groups, and the rows of the step at
 // hand that are not in pages, or not yet.
 //
-// A page is column-major (METHODS 2.6): all keys of a column, then all its values, so that one head's KV
-// entries of a page are one piece. Staged rows lie behind the pages, in the column of their head, one layer
-// deep: layers follow one another, and whoever compresses does so right after a layer's attention
-// (METHODS 2.3).
+// A page is column-major (docs/design/methods/tangram.md#ragged-pages): all keys of a column, then all its
+// values, so that one head's KV entries of a page are one piece. Staged rows lie behind the pages, in the
+// column of their head, one layer deep: layers follow one another, and whoever compresses does so right after
+// a layer's attention (docs/design/methods/tangram.md#chunks).
 //
 // Pages may be packed, KV entry by KV entry (PackedStore). A KV entry is packed once, when it first comes
 // into a page, and moves as bytes; staged rows are exact. Who summarises pages needs their keys as they were
-// (METHODS 7.5): then keys wait beside the pages.
+// (docs/design/methods/composition.md#pairs): then keys wait beside the pages.
 
 #ifndef KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_STORE_H_
 #define KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_STORE_H_

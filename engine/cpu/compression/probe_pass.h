@@ -1,5 +1,6 @@
 // ProbePass lets rows attend to a request's KV entries, and to one another, and keeps nothing of them but
-// what they asked: Judge Q's soft tokens (METHODS 5.2), KVzip's repetitions (METHODS 1.7).
+// what they asked: Judge Q's soft tokens (docs/design/methods/judge-q.md#inference), KVzip's repetitions
+// (docs/design/methods/uniform.md#kvzip).
 //
 // The rows stand behind the request's KV entries. Their own keys and values are staged, so the pages are byte
 // for byte what they were (test J-1).

@@ -1,6 +1,6 @@
-// MixedPrecisionCache keeps KV in int2 and int4 pages by tag (TriAxialKV, METHODS 4.6). Which KV entry lies
-// in which slot is MixedPrecisionEntries' to know (mixed_precision_entries.h); what lies there and what is
-// read of it is this class's.
+// MixedPrecisionCache keeps KV in int2 and int4 pages by tag (TriAxialKV,
+// docs/design/methods/triaxialkv.md#serving). Which KV entry lies in which slot is MixedPrecisionEntries' to
+// know (mixed_precision_entries.h); what lies there and what is read of it is this class's.
 //
 //   * KV entries wait in bf16;
 //   * a chunk attends to its own rows exactly, and to what came before as it was stored; then it is stored;

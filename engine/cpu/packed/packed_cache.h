@@ -1,7 +1,8 @@
 // PackedCache keeps KV in one packed format on pages by position (fp8, int4, fp4), or as KIVI does: int2 but
-// for the newest KV entries, which stay bf16 until there are enough of them (METHODS 4.7).
+// for the newest KV entries, which stay bf16 until there are enough of them
+// (docs/design/methods/triaxialkv.md#numbers).
 //
-// What is stored and what is read (METHODS 4.6):
+// What is stored and what is read (docs/design/methods/triaxialkv.md#serving):
 //   * keys after their rotation and values are rounded to bf16 first, as they leave a GPU's projections; so
 //   it
 //     does not matter to what is stored whether a KV entry was packed at once or waited in bf16;

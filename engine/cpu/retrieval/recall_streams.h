@@ -1,5 +1,5 @@
 // RecallStreams copies pages of one KV head from the host into arena slots, behind the back of the step:
-// METHODS 6.4's streamed recall as an order of copies.
+// The streamed recall of docs/design/methods/freekv.md#recall as an order of copies.
 //
 // Task number n goes through staging buffer n mod B on stream n mod B: its pages are copied to the buffer,
 // then scattered into their slots, while the other stream does the same for task n + 1. Streams keep their

@@ -1,5 +1,6 @@
 // RecalledEntries: a budget drops KV entries of a prompt when it is complete, and decodes recall pages of
-// what is left (FreeKV, ArkVale behind SnapKV and the like; METHODS 7.5, 7.8).
+// what is left (FreeKV, ArkVale behind SnapKV and the like; docs/design/methods/composition.md#pairs,
+// #walk-throughs).
 //
 // Prompts are a CompressedCache's, layout compact: all on the gpu, and nothing is offloaded, because what is
 // dropped would be too. At the prompt's end what is left moves together, which makes pages that never change;

@@ -1,5 +1,5 @@
 // RetrievedCache keeps all KV of a request and reads some of it: Quest, ArkVale, ShadowKV, InfiniGen, FreeKV
-// (METHODS 6). fp32 KV entries on pages by position, nothing dropped.
+// (docs/design/methods/freekv.md). fp32 KV entries on pages by position, nothing dropped.
 //
 // Prompts read everything. A decode whose pages do not fit the budget chooses, in every layer but the dense
 // ones and for every KV head, among its full pages outside of sinks and window. Quest's pages all stay on the

@@ -1,4 +1,5 @@
-// Which pages a decode reads, and how they come to be where it reads them (METHODS 6.3, 6.5).
+// Which pages a decode reads, and how they come to be where it reads them
+// (docs/design/methods/freekv.md#step, #timelines).
 
 #include <algorithm>
 #include <cmath>

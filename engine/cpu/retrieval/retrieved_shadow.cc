@@ -1,4 +1,5 @@
-// ShadowKV: keys of chosen pages are rebuilt from few numbers, their values come from the host (METHODS 6.5).
+// ShadowKV: keys of chosen pages are rebuilt from few numbers, their values come from the host
+// (docs/design/methods/freekv.md#timelines).
 
 #include <algorithm>
 

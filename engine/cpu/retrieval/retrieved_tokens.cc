@@ -1,5 +1,5 @@
 // InfiniGen: tokens of the next layer, chosen from this layer's input with partial queries and keys
-// (METHODS 6.5).
+// (docs/design/methods/freekv.md#timelines).
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-// IntentScores keeps what sessions ask for (IntentKV, METHODS 3.4), and scores tokens with it: the rule, one
-// score per token for all heads, on the device.
+// IntentScores keeps what sessions ask for (IntentKV, docs/design/methods/intentkv.md#scorer), and scores
+// tokens with it: the rule, one score per token for all heads, on the device.
 //
 // Memories lie on the host (cpu::IntentMemory, 4 bytes for each number of a layer's queries): a prompt that
 // ends fetches the means of its query rows, a compression sends its session's memory. The residual corrects

@@ -3,9 +3,9 @@
 //
 //   pool   [pages ++ scratch][columns][keys, values][page_tokens][head_dim]   (kv_block.cuh)
 //   marks  [pages ++ scratch][columns][page_tokens]
-// All layers are in one pool: a head's column says where it is (METHODS 2.6). Scratch is one layer deep:
-// heads of one layer that share a column have scratch pages of their own, the next layer uses them again.
-// Packed: packed_heads.h has such pages, scratch among them; marks are as here.
+// All layers are in one pool: a head's column says where it is (docs/design/methods/tangram.md#ragged-pages).
+// Scratch is one layer deep: heads of one layer that share a column have scratch pages of their own, the next
+// layer uses them again. Packed: packed_heads.h has such pages, scratch among them; marks are as here.
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_

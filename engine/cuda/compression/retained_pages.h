@@ -1,6 +1,7 @@
-// RetainedPages: Quest among what was kept (METHODS 6.2, 7.5), of packed KV entries. A decode whose head has
-// more pages left than the budget reads the first ones, the last ones, and the best of the others by
-// summaries of their keys: what engine/cpu/compression/compressed_choice.cc does, with choices on the device
+// RetainedPages: Quest among what was kept (docs/design/methods/freekv.md#page-scores,
+// docs/design/methods/composition.md#pairs), of packed KV entries. A decode whose head has more pages left
+// than the budget reads the first ones, the last ones, and the best of the others by summaries of their keys:
+// what engine/cpu/compression/compressed_choice.cc does, with choices on the device
 // (kernels/select/page_choice.h: each head is a row of one KV head, and blocks are its pages).
 //
 //   summaries  [pages][columns][high, low][head_dim] in bf16, of full pages whose KV entries no longer move

@@ -1,4 +1,5 @@
-// The streams of a RetrievedCache and the events between them: METHODS 6.4's edges, each in one place.
+// The streams of a RetrievedCache and the events between them: the edges of
+// docs/design/methods/freekv.md#recall, each in one place.
 //
 // While they are captured (step_graphs.h), compute and recall are two graphs, joined by external events: a
 // recall may still run when the step after it begins, so it cannot be part of a graph that the host waits

@@ -7,7 +7,7 @@
 //   append, summaries of pages that are full now, scores, choice (what it changes in the slots becomes two
 //   lists of moves), recall of the list that cannot wait, attention, the query kept for the next step;
 // on the recall stream, behind attention: recall of the other list; on the offload stream, behind summaries:
-// full pages to the host. METHODS 6.4's edges, and where they are:
+// full pages to the host. The edges of docs/design/methods/freekv.md#recall, and where they are:
 //   recall of layer l behind attention of layer l            event attended[l]
 //   layer l of the next step behind that recall              event recalled[l]
 //   pages to the host behind what fills them                 event sealed[l]

@@ -16,7 +16,7 @@ export function heads(runs: Run[]): void {
   const into = section(
     "heads",
     "Fragmentation by head",
-    "All heads of a group hold as much as the one of them that keeps most. What a head needs is what calibration says (METHODS 2.10), not what this run's own scores would say.",
+    "All heads of a group hold as much as the one of them that keeps most. What a head needs is what calibration says (docs/design/methods/tangram.md#fragmentation), not what this run's own scores would say.",
   );
   for (const run of grouped) {
     const all = run.heads;

@@ -1,6 +1,6 @@
 // Formats and choices beside dropped KV entries: what is left may be packed, and decodes may read some of it
-// only (METHODS 7.5, 7.8). Whole runs on real values, before a witness that packs, chooses and attends by
-// itself.
+// only (docs/design/methods/composition.md#pairs, #walk-throughs). Whole runs on real values, before a
+// witness that packs, chooses and attends by itself.
 
 #include "tests/unit/cpu_compression/compress_run.h"
 
@@ -13,7 +13,7 @@ constexpr auto kAdjacent = Clustering::kAdjacent;
 
 const std::vector<Method>& combined_methods() {
   static const std::vector<Method> all = {
-      // The composite of METHODS 7.8, and parts of it.
+      // The composite of docs/design/methods/composition.md#walk-throughs, and parts of it.
       {"fastkvzip", "reserved", "ragged", 2, Clustering::kAcrossLayers, {}, "int4", "quest"},
       {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer, {}, "int4"},
       {"random", "reserved", "ragged", 1, kAdjacent, {}, "bf16", "quest"},

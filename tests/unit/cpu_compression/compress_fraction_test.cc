@@ -1,5 +1,5 @@
 // Compressed prefixes on real numbers: a request that begins with a prefix checkpoint computes bit for bit
-// what it would have computed from its first token on (METHODS 7.3).
+// what it would have computed from its first token on (docs/design/methods/composition.md#causality).
 
 #include "engine/methods/budget_groups.h"
 #include "tests/unit/cpu_compression/compress_run.h"

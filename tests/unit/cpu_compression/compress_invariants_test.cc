@@ -1,5 +1,6 @@
-// Invariants of METHODS over whole runs of the CPU engine, on two models each (GQA 4:1 and MHA): what budgets
-// grow with, what scores do not depend on, and whose each page is.
+// Invariants of docs/design/methods/composition.md#invariants over whole runs of the CPU engine, on two
+// models each (GQA 4:1 and MHA): what budgets grow with, what scores do not depend on, and whose each page
+// is.
 
 #include <set>
 #include <tuple>

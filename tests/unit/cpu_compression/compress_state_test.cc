@@ -71,7 +71,7 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV ent
         ++judged;
         check_best_and_later_stay(retained, [&](uint32_t p) {
           const float gate = gates.at({raw(retained.request), retained.head, p});
-          // t = tokens seen + 1 (METHODS 1.8), in fp32 as the kernel has it.
+          // t = tokens seen + 1 (docs/design/methods/uniform.md#trimkv), in fp32 as the kernel has it.
           const float age = static_cast<float>(int64_t{retained.tokens} + 1 - int64_t{p});
           return static_cast<double>(fast ? gate : age * gate);
         });

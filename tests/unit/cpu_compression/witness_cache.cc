@@ -90,7 +90,7 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
   }
 }
 
-// Nobody sees what another session has left of a prefix (METHODS 3.7).
+// Nobody sees what another session has left of a prefix (docs/design/methods/intentkv.md#freeing).
 void WitnessCache::reuse(const PrefixHit& prefix_hit) {
   if (!prefix_hit.kv_entries.empty()) {
     const Request& from = prefix_checkpoints_.at(prefix_hit.prefix_checkpoint);
@@ -282,8 +282,8 @@ std::vector<std::vector<uint32_t>> WitnessCache::pages_of(const std::vector<uint
   return out;
 }
 
-// METHODS 6.2, min-max and MeanS: of each page, from keys as they were before they were packed. Holes: also
-// of KV entries that were dropped from it.
+// docs/design/methods/freekv.md#page-scores, min-max and MeanS: of each page, from keys as they were before
+// they were packed. Holes: also of KV entries that were dropped from it.
 std::vector<double> WitnessCache::scores_of(Request* request, const std::vector<std::vector<uint32_t>>& pages,
                                             uint32_t layer, uint32_t kv_head, uint32_t position,
                                             const float* q) {

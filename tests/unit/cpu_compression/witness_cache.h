@@ -4,10 +4,10 @@
 //   G-1  what is left ascends, is forced or was ranked, and has the size that was asked for
 //   G-3  each row's attention is the softmax over the KV entries that it may read, and nothing else
 //   X-2  only KV entries that are left are read; what was dropped never comes back
-// Where pages are packed, attention is recomputed from what the bytes say of each row (METHODS 4.6), packed
-// here once more, KV entry by cell. Where decodes choose pages, the choice is made once more in double.
-// Beside it, it gathers what scorers would see (probabilities of the last rows, sums over all rows), so that
-// tests can say which KV entries had to stay.
+// Where pages are packed, attention is recomputed from what the bytes say of each row
+// (docs/design/methods/triaxialkv.md#serving), packed here once more, KV entry by cell. Where decodes choose
+// pages, the choice is made once more in double. Beside it, it gathers what scorers would see (probabilities
+// of the last rows, sums over all rows), so that tests can say which KV entries had to stay.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_COMPRESSION_WITNESS_CACHE_H_
 #define KVTWIN_TESTS_UNIT_CPU_COMPRESSION_WITNESS_CACHE_H_

@@ -194,8 +194,8 @@ TEST_CASE(
   CHECK(before == score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass));
 }
 
-// J-3 (METHODS 5.3): with the response's rows for soft tokens, what is kept is what the response looks at.
-// The reference is computed in double, from another forward pass.
+// J-3 (docs/design/methods/judge-q.md#hit-rate): with the response's rows for soft tokens, what is kept is
+// what the response looks at. The reference is computed in double, from another forward pass.
 TEST_CASE("J-3: on real model rows the oracle has hit rate 1, and random hits as often as chance") {
   constexpr uint32_t kTokens = 120, kRows = 12, kBudget = 30;
   double random_rate = 0;

@@ -190,7 +190,7 @@ void RetrievalOracle::check_tokens(const Read& read) {
   ++compared;
 }
 
-// What everybody reads, and besides what METHODS says this head should.
+// What everybody reads, and besides what docs/design/methods/freekv.md#step says this head should.
 void RetrievalOracle::check_pages(const Read& read, bool first) {
   const Key key{read.at.request, read.at.layer};
   const uint32_t head = read.at.head, position = read.at.position, pages = (position + page_) / page_;

@@ -1,5 +1,6 @@
-// RetrievalOracle writes down every rotated row of a run, and says for every read what METHODS 6.3 would have
-// read, recalled and computed. It knows no slots, no copies and no order of events.
+// RetrievalOracle writes down every rotated row of a run, and says for every read what
+// docs/design/methods/freekv.md#step would have read, recalled and computed. It knows no slots, no copies and
+// no order of events.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_
 #define KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_

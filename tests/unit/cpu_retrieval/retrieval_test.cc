@@ -1,4 +1,4 @@
-// The retrieval methods on real values: what METHODS 6.6 demands of them (F-1 is in
+// The retrieval methods on real values: what docs/design/methods/freekv.md#numbers demands of them (F-1 is in
 // tests/unit/kernels/page_retrieval_test.cc). Pages are poisoned when granted and slots when something is
 // recalled into them: whoever reads what is not there samples NaN.
 

@@ -1,6 +1,6 @@
 // Retrieval on CUDA: what moves, where it lies and which stream moves it changes no bit of what is computed
-// (METHODS 6.4, F-1 to F-7; 7.9, X-8). Choices themselves are the definitions'
-// (tests/unit/cuda_kernels/page_choice_test.cu).
+// (docs/design/methods/freekv.md#recall, F-1 to F-7; docs/design/methods/composition.md#invariants, X-8).
+// Choices themselves are the definitions' (tests/unit/cuda_kernels/page_choice_test.cu).
 
 #include "engine/cuda/retrieval/retrieved.h"
 

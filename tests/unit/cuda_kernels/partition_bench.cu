@@ -1,5 +1,6 @@
-// Ways to cut a decode step's work (METHODS 2.9, engine/methods/partition.h), on the same kernel: pieces of
-// every planner, a CTA each, beside the kernel's own cut on the device. Llama-3.1-8B, one layer, bf16.
+// Ways to cut a decode step's work (docs/design/methods/tangram.md#partitions, engine/methods/partition.h),
+// on the same kernel: pieces of every planner, a CTA each, beside the kernel's own cut on the device.
+// Llama-3.1-8B, one layer, bf16.
 //
 // The planners are the policy's, which the simulator prices; the time of planning on the host is reported
 // beside the kernel's. An SM holds one CTA, so that the grid is as many as there are SMs.

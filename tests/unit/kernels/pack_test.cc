@@ -19,7 +19,8 @@ using kvtwin::testing::random_rows;
 
 namespace {
 
-// The largest error of METHODS' Q-1: half a step, or what rounding scale and zero to fp16 moved the ends by.
+// The largest error of Q-1 (docs/design/methods/triaxialkv.md#numbers): half a step, or what rounding scale
+// and zero to fp16 moved the ends by.
 float error_bound(const std::vector<float>& group, Affine shared, uint32_t bits) {
   const auto [low, high] = std::minmax_element(group.begin(), group.end());
   const float scale = from_fp16(shared.scale), zero = from_fp16(shared.zero);
@@ -123,7 +124,7 @@ TEST_CASE("Q-1 packing what was unpacked gives the same bytes") {
   }
 }
 
-TEST_CASE("pack: the bytes are where METHODS 4.3 says") {
+TEST_CASE("pack: the bytes are where docs/design/methods/triaxialkv.md#bytes says") {
   const PageShape shape{32, 128, 32};
   CHECK(key_group_bytes(2, shape) == 1536);
   CHECK(token_bytes(Format::kInt2, shape) == 48);
@@ -213,7 +214,7 @@ TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma want
   }
 }
 
-TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes of KERNELS 8") {
+TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes of docs/design/kernels.md#int2-int4") {
   CHECK(record_bytes(4, 128) == 8704);
   CHECK(record_bytes(2, 128) == 4608);
   CHECK(value_record_bytes(4, 128) == 8704);
@@ -293,7 +294,7 @@ TEST_CASE("pack: INT2 and INT4 capacity, from the layout: x4.32 at 65 % and x4.5
   CHECK(times_100(75) == 457);
   CHECK(times_100(0) == 320);
   CHECK(times_100(100) == 533);
-  // KERNELS 9: bytes per KV entry with wider groups.
+  // docs/design/kernels.md#floors: bytes per KV entry with wider groups.
   for (const auto& [group, int4, int2] : {std::array{32u, 160u, 96u}, {64u, 144u, 80u}, {128u, 136u, 72u}}) {
     const PageShape dequantized{128, 128, group};
     CHECK(page_bytes(Format::kInt4, dequantized) == 128 * int4);

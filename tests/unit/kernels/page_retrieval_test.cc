@@ -1,4 +1,5 @@
-// Page summaries, page scores, slots and the host's layouts against the formulas of METHODS 6 in double.
+// Page summaries, page scores, slots and the host's layouts against the formulas of
+// docs/design/methods/freekv.md in double.
 
 #include <doctest/doctest.h>
 
@@ -69,7 +70,7 @@ double bound(const PageVectors& page, const std::vector<double>& q) {
   return sum;
 }
 
-// METHODS 6.2 once more, in double.
+// docs/design/methods/freekv.md#page-scores once more, in double.
 std::vector<double> pooled(PagePooling pooling, double scale, const std::vector<float>& q, uint32_t group,
                            const Pages& pages) {
   std::vector<std::vector<double>> queries(group);
@@ -120,7 +121,7 @@ TEST_CASE("F-1 page score: min-max bounds every product of the page, the cuboid 
       }
     }
   }
-  CHECK(cuboid_below > 0);  // as METHODS 6.2 warns
+  CHECK(cuboid_below > 0);  // as docs/design/methods/freekv.md#page-scores warns
 }
 
 TEST_CASE("page summary: of one token it is the token, whatever the kind; the mean is the mean") {

@@ -68,7 +68,7 @@ Moments moments_of(const Tensor& q, uint32_t j, uint32_t first) {
   return out;
 }
 
-// Scores of METHODS 1.6, matrices written out.
+// Scores of docs/design/methods/uniform.md#expected-attention, matrices written out.
 std::vector<double> naive(const ExpectedSpec& spec, const std::vector<float>& inv_freq, const Tensor& q,
                           const Tensor& k, const Tensor& v, uint32_t h, uint32_t tokens) {
   const uint32_t dim = k.dim, group = q.heads / k.heads, begin = std::min(spec.sink, k.rows);

@@ -50,7 +50,7 @@ double inner(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// f_p from METHODS 3.4, equation by equation.
+// f_p from docs/design/methods/intentkv.md#scorer, equation by equation.
 double correction(const IntentResidual& head, const float* kbar, const std::vector<float>& mbar,
                   const Tensor& span) {
   const size_t dim = head.dim, width = dim / head.heads;

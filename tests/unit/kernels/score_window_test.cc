@@ -45,7 +45,8 @@ std::vector<double> join(const Lanes& lanes, Reduce reduce) {
   return out;
 }
 
-// SnapKV of one KV head straight from METHODS 1.3: q [Hq][w][d] are the last w of k's rows.
+// SnapKV of one KV head straight from docs/design/methods/uniform.md#snapkv: q [Hq][w][d] are the last w of
+// k's rows.
 std::vector<double> naive_snapkv(const WindowSpec& spec, const Tensor& q, const Tensor& k, uint32_t h) {
   const uint32_t group = q.heads / k.heads, w = q.rows, n = k.rows - w;
   Lanes maps(spec.order == PoolOrder::kReduceLogitsFirst ? 1 : group, std::vector<double>(n, 0.0));

@@ -36,7 +36,7 @@ RowSet random_rows(Prng* prng, uint32_t rows) {
   return out;
 }
 
-// Is KV entry a worth more than KV entry b, by the words of METHODS 0.2?
+// Is KV entry a worth more than KV entry b, by the words of docs/design/methods/conventions.md#selection?
 bool better(float a, uint32_t position_a, uint32_t head_a, float b, uint32_t position_b, uint32_t head_b) {
   if (std::isnan(a)) a = -kInf;
   if (std::isnan(b)) b = -kInf;

@@ -1,4 +1,5 @@
-// I-1 and I-2 (METHODS 3.6): what a dead slot may be. The attention here is this test's own.
+// I-1 and I-2 (docs/design/methods/intentkv.md#dead-slot): what a dead slot may be. The attention here is
+// this test's own.
 
 #include <doctest/doctest.h>
 

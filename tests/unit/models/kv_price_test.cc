@@ -13,7 +13,9 @@ constexpr Format kFormats[] = {Format::kBf16, Format::kFp8, Format::kInt4, Forma
 
 }  // namespace
 
-TEST_CASE("kv price: bytes of a KV entry are those of METHODS 4.3 and KERNELS 9") {
+TEST_CASE(
+    "kv price: bytes of a KV entry are those of docs/design/methods/triaxialkv.md#bytes and "
+    "docs/design/kernels.md#floors") {
   const double expected[3][5] = {
       {512, 256, 160, 96, 144}, {512, 256, 144, 80, 144}, {512, 256, 136, 72, 144}};
   const uint32_t groups[] = {32, 64, 128};

@@ -1,4 +1,5 @@
-// The work figures of METHODS 2.8, from a measured profile through the policy's own planner.
+// The work figures of docs/design/methods/tangram.md#aot, from a measured profile through the policy's own
+// planner.
 
 #include <doctest/doctest.h>
 
@@ -58,7 +59,7 @@ SplitFigures split_figures(const RetentionProfile& p, const std::vector<double>&
 
 }  // namespace
 
-TEST_CASE("partition figures: METHODS 2.8 in both readings, to the printed decimals") {
+TEST_CASE("partition figures: docs/design/methods/tangram.md#aot in both readings, to the printed decimals") {
   const std::string path = "retention-profiles/fastkvzip/llama-3.1-8b-instruct/profile_perlayer.npz";
   if (!have_test_data(path)) {
     MESSAGE("no retention-profiles below $KVTWIN_DATA: skipped");

@@ -51,7 +51,9 @@ const std::vector<double> kMu = {0, 0.01, 0.2, 0.5, 0.9, 1}, kSigma = {0, 0.02, 
 
 }  // namespace
 
-TEST_CASE("retention profile: the table of METHODS 2.7 to three decimals, in both sort orders") {
+TEST_CASE(
+    "retention profile: the table of docs/design/methods/tangram.md#clustering to three decimals, in both "
+    "sort orders") {
   if (!have_profiles()) return;
   const struct {
     const char* path;
@@ -111,11 +113,14 @@ TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean,
   const auto [worst, best] = std::minmax_element(covered.begin(), covered.end());
   CHECK(thousandths(*worst) == 939);
   CHECK(thousandths(*best) == 986);
-  // METHODS 2.9: a fixed split's straggler, 1.4 to 5.0 (means over a profile's layers).
+  // docs/design/methods/tangram.md#partitions: a fixed split's straggler, 1.4 to 5.0 (means over a profile's
+  // layers).
   CHECK(range(stragglers) == std::pair(143, 505));
 }
 
-TEST_CASE("retention profile: rank stability, as METHODS 2.11 has it and with ties averaged") {
+TEST_CASE(
+    "retention profile: rank stability, as docs/design/methods/tangram.md#numbers has it and with ties "
+    "averaged") {
   if (!have_profiles()) return;
   std::map<std::string, std::vector<double>> by_index, averaged;
   double lowest = 1;
@@ -258,7 +263,8 @@ TEST_CASE(
   problem.replace(problem.find("retained: [0.25, "), 17, "retained: [");
   const auto refused = parse_retention_profile(problem, "p.textproto");
   REQUIRE(!refused);
-  CHECK(refused.error().text().find("retained has 3 entries; 4 of 2 contexts are right") != std::string::npos);
+  CHECK(refused.error().text().find("retained has 3 entries; 4 of 2 contexts are right") !=
+        std::string::npos);
 }
 
 }  // namespace kvtwin

@@ -1,5 +1,6 @@
-// An apply() that neither admits, finishes nor preempts allocates nothing (DESIGN 3). Counted by replacing
-// operator new for this whole program.
+// An apply() that neither admits, finishes nor preempts allocates nothing
+// (docs/design/backend-interface-and-digest.md#interface). Counted by replacing operator new for this whole
+// program.
 
 #include <doctest/doctest.h>
 

@@ -33,7 +33,7 @@ TEST_CASE("registry: the defaults are fine, and every policy that is listed can 
     CHECK(!policy.description.empty());
     axes.insert(std::string(policy.axis));
   }
-  CHECK(axes.size() == 9);  // the eight of DESIGN 4, and prefix_eviction
+  CHECK(axes.size() == 9);  // the eight of docs/design/scheduler-and-kv-managers.md#axes, and prefix_eviction
   for (const char* name : {"lru", "lfu", "session_aware", "cost_aware"}) {
     CHECK(complaint([&](CoreConfig* c) { c->prefix_eviction = name; }) == "");
     CoreConfig config;
@@ -163,8 +163,9 @@ TEST_CASE("registry: two pools are refused where pages move, KV entries are drop
                   c->policies.placement = "host";
                 }),
                 "set placement: gpu, or precision: int4"));
-  // METHODS 7.5: what is dropped head by head leaves each head other numbers of either format; what is
-  // dropped for all heads empties no page of tokens from far apart; and what is packed is not moved.
+  // docs/design/methods/composition.md#pairs: what is dropped head by head leaves each head other numbers of
+  // either format; what is dropped for all heads empties no page of tokens from far apart; and what is packed
+  // is not moved.
   const auto dropping = [&](const char* scorer, const char* layout, CompressionTrigger compression_trigger) {
     return with([&](CoreConfig* c) {
       PolicySet& set = c->policies;

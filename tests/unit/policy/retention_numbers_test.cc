@@ -56,7 +56,9 @@ TEST_CASE("PyramidKV: the exact line sums to layers * base, falls with depth, an
   }
 }
 
-TEST_CASE("PyramidKV: METHODS 1.4 by hand: base 96, beta 20, 4 layers are 187.2, 126.4, 65.6, 4.8") {
+TEST_CASE(
+    "PyramidKV: docs/design/methods/uniform.md#pyramidkv by hand: base 96, beta 20, 4 layers are 187.2, "
+    "126.4, 65.6, 4.8") {
   CHECK(pyramid_exact({4, 96, 0, 20}, UINT32_MAX) == std::vector<uint32_t>{187, 127, 65, 5});
 }
 

@@ -28,7 +28,9 @@ CoreConfig freekv_config() {
 
 }  // namespace
 
-TEST_CASE("retrieval: a budget of 2048 tokens with sinks and window of 512 is METHODS 6.1's arena") {
+TEST_CASE(
+    "retrieval: a budget of 2048 tokens with sinks and window of 512 is the "
+    "arena of docs/design/methods/freekv.md#defaults") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   CHECK(resident_pages(spec, kSpecPage) == 64);
   CHECK(selectable_pages(spec, kSpecPage) == 32);
@@ -91,7 +93,9 @@ void check_refused(const std::vector<Refused>& rows) {
   }
 }
 
-TEST_CASE("retrieval: choices that cannot work together are refused with the way out (METHODS 7.5)") {
+TEST_CASE(
+    "retrieval: choices that cannot work together are refused with the way out "
+    "(docs/design/methods/composition.md#pairs)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
        "keeps none of a running request", "set placement: resident"},
@@ -124,7 +128,8 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
 
 // Pages of all heads, or an arena per group.
 TEST_CASE(
-    "retrieval: what drops entries beside what recalls pages is refused with the way out (METHODS 7.5)") {
+    "retrieval: what drops entries beside what recalls pages is refused with the way out "
+    "(docs/design/methods/composition.md#pairs)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "uniform", c->policies.layout = "compact";

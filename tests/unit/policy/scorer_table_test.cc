@@ -1,4 +1,6 @@
-// The scorers' policy halves against METHODS: 1.x (moments), 7.3 (who may share), 5.2 and 1.7 (extra rows).
+// The scorers' policy halves against docs/design/methods/uniform.md
+// (moments), docs/design/methods/composition.md#causality (who may share),
+// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip (extra rows).
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,5 @@
-// End to end with the importers: identity replay (TRACES 6, acceptance test 4), size and speed.
+// End to end with the importers: identity replay (docs/design/trace-formats.md#importers, acceptance test 4),
+// size and speed.
 //
 // Data sets are used where they are present. The whole WEKA set is replayed when KVTWIN_REPLAY_FULL is
 // set (import takes half a minute).

@@ -99,7 +99,9 @@ bool prefix(const Contents& a, const Contents& b) { return a.size() < b.size() &
 
 }  // namespace
 
-TEST_CASE("every release is the formula of TRACES 8, on random graphs with aborts, triggers and rejections") {
+TEST_CASE(
+    "every release is the formula of docs/design/trace-formats.md#replay, on random graphs with aborts, "
+    "triggers and rejections") {
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);

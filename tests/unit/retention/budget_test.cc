@@ -117,7 +117,8 @@ TEST_CASE("T-3 budget reserved: alpha without limit keeps every KV entry") {
   }
 }
 
-TEST_CASE("budget: quotas are cumulative, so chunks add up to the whole (METHODS 2.3)") {
+TEST_CASE(
+    "budget: quotas are cumulative, so chunks add up to the whole (docs/design/methods/tangram.md#chunks)") {
   Prng prng(21);
   for (int trial = 0; trial < 100; ++trial) {
     PolicySet set = ragged(2, 4, 2);

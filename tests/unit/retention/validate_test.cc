@@ -1,4 +1,5 @@
-// Choices that cannot work together are refused, and the sentence names the way out (METHODS 7.5).
+// Choices that cannot work together are refused, and the sentence names the way out
+// (docs/design/methods/composition.md#pairs).
 
 #include <doctest/doctest.h>
 

@@ -270,7 +270,8 @@ struct Corpus {
   std::vector<uint32_t> prompts, outputs;
 };
 
-// Release by the rules of TRACES 8 with service := recorded, against the recorded issue time.
+// Release by the rules of docs/design/trace-formats.md#replay with service := recorded, against the recorded
+// issue time.
 void one_step_errors(const v1::Session& session, std::vector<double>* errors) {
   for (const v1::Node& node : session.nodes()) {
     if (!node.has_llm() || node.deps().empty()) continue;
@@ -314,7 +315,9 @@ T at_fraction(std::vector<T> values, size_t per_mille) {
   return values[(values.size() - 1) * per_mille / 1'000];
 }
 
-TEST_CASE("AgentCgroup: every session, request and tool of the three corpora (TRACES 5)") {
+TEST_CASE(
+    "AgentCgroup: every session, request and tool of the three corpora "
+    "(docs/design/trace-formats.md#schema)") {
   const std::string path = testing::data_file("agentcgroup/raw_traces.tar.xz");
   if (path.empty()) {
     MESSAGE("skipped: no agentcgroup/raw_traces.tar.xz under KVTWIN_DATA");

@@ -89,11 +89,12 @@ TEST_CASE("hostile tau-bench files end in an Error or a sound trace, never in a 
 }
 
 TEST_CASE(
-    "tau-bench: every session, request and tool of both sets (TRACES 5), near a real tokenizer's counts") {
+    "tau-bench: every session, request and tool of both sets (docs/design/trace-formats.md#schema), near a "
+    "real tokenizer's counts") {
   struct Set {
     const char* file;
     uint64_t sessions, requests, tools;
-    double prompt_p50;  // without schemas, TRACES 2
+    double prompt_p50;  // without schemas, docs/design/trace-formats.md#data-sets
   };
   for (const Set& set : {Set{"gpt-4o-airline", 200, 2'454, 1'164, 2'413},
                          Set{"grok3-retail_from_PR68", 115, 1'787, 932, 2'673}}) {

@@ -232,7 +232,7 @@ TEST_CASE("reasoning: six outputs in ten run into the limit, as the recorded one
   CHECK(output_mean(trace) == doctest::Approx(12'610).epsilon(0.03));  // 353,085 tokens in 28 outputs
 }
 
-TEST_CASE("coding-agent-like: has the percentiles of the recordings (TRACES 2.1)") {
+TEST_CASE("coding-agent-like: has the percentiles of the recordings (docs/design/trace-formats.md#weka)") {
   const testing::Collect trace = made({"coding-agent-like", 600, 1, {}});
   std::vector<uint32_t> firsts, outputs, new_tokens;
   std::vector<int64_t> counts, tool_gaps;

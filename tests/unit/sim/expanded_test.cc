@@ -19,7 +19,8 @@ constexpr double kPcie = 55;  // GB/s
 
 Ticks us(double value) { return static_cast<Ticks>(value * 1000 * kTicksPerNs + 0.5); }
 
-// SIMGRID 4.2: kernels of 6, 11, 4 and 19 us per layer, `scale` times as long, and a recall per layer.
+// docs/design/simgrid.md#collapsing: kernels of 6, 11, 4 and 19 us per layer, `scale` times as long, and a
+// recall per layer.
 DecodeStepCosts costs_for(uint64_t recall_bytes, double scale, double launch_us = 0) {
   DecodeStepCosts costs;
   costs.qkv.fixed = us(6 * scale);
@@ -133,7 +134,7 @@ TEST_CASE("expanded: alone on its links a step takes what its longest path takes
 TEST_CASE("expanded: below 60 % of the host memory it agrees with collapsed within 1 %, above it does not") {
   struct Row {
     uint64_t bytes;
-    double simgrid_us;  // SIMGRID 4.2, desynchronised, full simulation
+    double simgrid_us;  // docs/design/simgrid.md#collapsing, desynchronised, full simulation
   };
   for (const Row& row :
        {Row{300'000, 1281.8}, Row{600'000, 1288.1}, Row{1'100'000, 1409.1}, Row{2'000'000, 2560.4}}) {

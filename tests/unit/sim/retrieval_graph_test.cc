@@ -1,4 +1,5 @@
-// The step graphs of retrieval (METHODS 6.4, 6.5): what waits for what, and what that comes to.
+// The step graphs of retrieval (docs/design/methods/freekv.md#recall, #timelines): what waits for what, and
+// what that comes to.
 
 #include <doctest/doctest.h>
 
@@ -97,7 +98,7 @@ TEST_CASE("retrieval graph: without retrieval it is the chain of its layers") {
   CHECK(run(&step, {}).exposed == 0);
 }
 
-TEST_CASE("retrieval graph: each method's layer takes what METHODS 6.5 says") {
+TEST_CASE("retrieval graph: each method's layer takes what docs/design/methods/freekv.md#timelines says") {
   const Ticks layer = 10 + 1 + 20 + 30, select = 5 + 3;
   struct Row {
     RetrievalMethod method;

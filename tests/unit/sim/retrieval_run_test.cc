@@ -465,7 +465,9 @@ TEST_CASE(
   CHECK(ask({decode(1, 5000)}, 0) == before);
 }
 
-TEST_CASE("behaviour: the profile's corrections lie within what was measured (METHODS 6.5)") {
+TEST_CASE(
+    "behaviour: the profile's corrections lie within what was measured "
+    "(docs/design/methods/freekv.md#timelines)") {
   const auto at = [](double tau) {
     return static_cast<double>(sim::profiled_correction_q32(static_cast<int64_t>(tau * kOneQ32))) / kOneQ32;
   };

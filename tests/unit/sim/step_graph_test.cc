@@ -17,7 +17,8 @@ namespace {
 Ticks us(double value) { return static_cast<Ticks>(value * 1000 * kTicksPerNs + 0.5); }
 double as_us(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1000; }
 
-// SIMGRID's textbook decode step: 32 layers of qkv 6, attention 11, output 4, FFN 19 us.
+// The textbook decode step of docs/design/simgrid.md#decode-step: 32 layers of qkv 6, attention 11, output 4,
+// FFN 19 us.
 DecodeStepCosts textbook(double recall_bytes, double launch_us) {
   DecodeStepCosts costs;
   costs.qkv.fixed = us(6);

@@ -19,8 +19,8 @@ struct Rule {
   std::vector<std::string> allowed;  // what their #include "..." may start with
 };
 
-// The dependency direction of the whole project, as a table (DESIGN 10). Below these folders, no two may
-// include each other (check_folder_cycles).
+// The dependency direction of the whole project, as a table (docs/contributing/style.md#dependencies). Below
+// these folders, no two may include each other (check_folder_cycles).
 const std::vector<Rule> kMayInclude = {
     {"engine/base/", {"engine/base/"}},
     {"engine/kv/", {"engine/base/", "engine/kv/"}},

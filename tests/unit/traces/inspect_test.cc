@@ -62,7 +62,7 @@ TEST_CASE("inspect: token ids are compared across sessions, and spans within one
   CHECK(delta["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(0.25));  // 100 of 100 + 300
 }
 
-TEST_CASE("inspect: real traces have the reuse that TRACES reports") {
+TEST_CASE("inspect: real traces have the reuse that docs/design/trace-formats.md#data-sets reports") {
   KVT_NEED_DATA(mooncake, "mooncake/conversation_trace.jsonl");
   const auto got = inspected("mooncake", mooncake);
   CHECK(got["ideal_reuse"]["in_trace"].get<double>() == doctest::Approx(0.366).epsilon(0.002));

@@ -187,7 +187,7 @@ TEST_CASE(
     multi += session.nodes_size() > 1;
     most = std::max(most, session.nodes_size());
   }
-  CHECK(all.sessions.size() == 8'072);  // TRACES 2: 8,078
+  CHECK(all.sessions.size() == 8'072);  // docs/design/trace-formats.md#data-sets: 8,078
   CHECK(multi == 2'007);                // 2,008
   CHECK(most == 43);                    // 43
 }

@@ -1,4 +1,5 @@
-// TRACES 6, acceptance tests 1-4, for a set of WEKA files. (2) and (3) are check.h's, per session.
+// docs/design/trace-formats.md#importers, acceptance tests 1-4, for a set of WEKA files. (2) and (3) are
+// check.h's, per session.
 
 #ifndef KVTWIN_TESTS_UNIT_TRACES_WEKA_ACCEPTANCE_H_
 #define KVTWIN_TESTS_UNIT_TRACES_WEKA_ACCEPTANCE_H_

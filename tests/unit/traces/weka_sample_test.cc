@@ -1,4 +1,5 @@
-// The acceptance tests of TRACES 6 on six real sessions, for every save; weka_whole_test.cc has all.
+// The acceptance tests of docs/design/trace-formats.md#importers on six real sessions, for every save;
+// weka_whole_test.cc has all.
 #include "tests/unit/traces/weka_acceptance.h"
 
 using namespace kvtwin;

@@ -1,4 +1,4 @@
-// WEKA's traps (TRACES 4), each on a trace small enough to check by hand.
+// WEKA's traps (docs/design/trace-formats.md#traps), each on a trace small enough to check by hand.
 #include "traces/importers/weka.h"
 
 #include <nlohmann/json.hpp>

@@ -42,7 +42,8 @@ TEST_CASE("WEKA whole: all 46,218 requests come back field by field, keep all ru
   CHECK(got.with_spans == 46'218);
   MESSAGE("step error p1 " << percentile(got.step_ns, 0.01) << " ns, p99 " << percentile(got.step_ns, 0.99)
                            << " ns");
-  CHECK(percentile(got.step_ns, 0.01) >= -850'000'000);  // TRACES 6: -0.85..+0.85 s; times are rounded to 1 s
+  CHECK(percentile(got.step_ns, 0.01) >=
+        -850'000'000);  // docs/design/trace-formats.md#importers: -0.85..+0.85 s; times are rounded to 1 s
   CHECK(percentile(got.step_ns, 0.99) <= 850'000'000);
   std::sort(got.drift.begin(), got.drift.end());
   MESSAGE("drift p1 " << got.drift[6] << ", p99 " << got.drift[684]);
@@ -50,13 +51,16 @@ TEST_CASE("WEKA whole: all 46,218 requests come back field by field, keep all ru
   CHECK(got.drift[684] <= 0.015);
 }
 
-TEST_CASE("WEKA whole: inspect finds 96.3 % reuse, and cuts give the slices that TRACES names") {
+TEST_CASE(
+    "WEKA whole: inspect finds 96.3 % reuse, and cuts give the slices that docs/design/trace-formats.md#weka "
+    "names") {
   KVT_NEED_DATA(path, "weka-claude-code/traces_710.tar.xz");
   TraceInspector inspector;
   REQUIRE(import_trace("weka", path, {}, &inspector).has_value());
   const auto got = inspector.json();
   CHECK(got["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(0.9626).epsilon(0.0005));
-  // TRACES 2.1 counts sessions whose head has at least 3 requests, and the requests of all heads.
+  // docs/design/trace-formats.md#weka counts sessions whose head has at least 3 requests, and the requests of
+  // all heads.
   const std::tuple<double, int, int> expected[] = {
       {0.059, 201, 1'992}, {0.25, 371, 8'517}, {0.72, 546, 25'021}, {0.93, 619, 42'223}};
   for (size_t i = 0; i < 4; ++i) {

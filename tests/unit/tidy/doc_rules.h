@@ -1,0 +1,29 @@
+// Rules about references to the documentation, from code and between pages
+// (docs/contributing/style.md#references). Each finding reads `path:line: what`.
+
+#ifndef KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
+#define KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/unit/tidy/source_rules.h"
+
+namespace kvtwin::tidy {
+
+// What may follow the '#' of a reference to each page: ids of `<a id="...">`, and headings of plain words.
+using Anchors = std::map<std::string, std::set<std::string>>;
+Anchors read_anchors(const std::vector<SourceFile>& pages);
+
+// A path under docs/ must resolve, wherever it stands: PAGE.md, PAGE.md#anchor or PAGE.md#anchor, #other. In
+// Markdown, so must relative links to pages under docs/.
+Findings check_references(const SourceFile& file, const Anchors& anchors);
+
+// Documents that were never in the repository, or no longer are, are not referred to.
+Findings check_retired_documents(const SourceFile& file);
+
+}  // namespace kvtwin::tidy
+
+#endif  // KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
