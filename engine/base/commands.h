@@ -60,10 +60,10 @@ struct PageAllocation {
 // The request starts with these pages already filled (a cached prefix), in order of position. kNoPage stands
 // where nothing is left of a page. Formats by tag: the pages in which positions [0, page_tokens) have KV
 // entries, and kNoPage, then those of the next page_tokens positions, and so on; such a page holds KV entries
-// of others too. Placement arena: the host pages where the prefix has its home, then as many gpu pages, the
-// request's own, to which their content has been copied (kLoad).
+// of others too. Placement resident: the host pages where the prefix has its home, then as many gpu pages,
+// the request's own, to which their content has been copied (kLoad).
 //
-// Layouts that move KV entries: `pages` are a prefix checkpoint's, group by group, ceil(KV entries[g] /
+// Layouts that move KV entries: `pages` are a prefix checkpoint's, group by group, ceil(kv_entries[g] /
 // page_tokens) of each; the KV entries of a head are at the positions where they were when it was taken. The
 // first shared[g] pages of a group are read where they are. The others stay the prefix checkpoint's and are
 // copied, before anything is written, to the first pages that this step grants to the group. A request whose

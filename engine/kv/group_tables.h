@@ -78,14 +78,14 @@ class GroupTables {
   PageId take_last(uint32_t group);
   // All that was wanted has been given.
   void settle() { settled_ = true; }
-  // Of `tokens` tokens KV entries[g] are left in group g. REQUIRES: not more than before; no group is a ring.
+  // Of `tokens` tokens kv_entries[g] are left in group g. REQUIRES: not more than before; no group is a ring.
   void keep(uint32_t tokens, std::span<const uint32_t> kv_entries);
   // Appends the pages that `tokens` tokens do not need, and takes them: last groups, last pages first.
   void trim(uint32_t tokens, std::vector<PageId>* pages);
   // Appends its own pages, and forgets all.
   void clear(std::vector<PageId>* pages);
 
-  // It would begin with a prefix checkpoint: KV entries[g] KV entries of the first `tokens` tokens in group
+  // It would begin with a prefix checkpoint: kv_entries[g] KV entries of the first `tokens` tokens in group
   // g, shared[g] pages to be read where they are. What it would need can be asked then: pages_until(),
   // shared(). REQUIRES: open, and empty.
   void stand_behind(uint32_t tokens, std::span<const uint32_t> kv_entries, std::span<const uint32_t> shared);

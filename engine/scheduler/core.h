@@ -34,7 +34,7 @@ struct CoreGauges {
   // Formats by tag; the rest of the pages are int4.
   uint32_t pages_int2_total = 0;
   uint32_t pages_int2_held = 0;
-  // KV entries of KV that running requests can read, and slots in their pages; shared ones once per request.
+  // KV entries that running requests can read, and slots in their pages; shared ones once per request.
   // A KV entry is one token in all heads of one group.
   uint64_t entries_held = 0;
   uint64_t slots_held = 0;

@@ -1,7 +1,7 @@
-// Placement arena (docs/design/methods/freekv.md, docs/design/methods/composition.md#walk-throughs FreeKV):
-// every page of a request has its place on the host from the moment it is begun, so that it can be offloaded
-// as soon as it is full. The GPU holds the whole prompt until the step that completes it; from then on an
-// arena, whose content the backend chooses step by step.
+// Placement resident (docs/design/methods/freekv.md, docs/design/methods/composition.md#walk-throughs
+// FreeKV): every page of a request has its place on the host from the moment it is begun, so that it can be
+// offloaded as soon as it is full. The GPU holds the whole prompt until the step that completes it; from then
+// on an arena, whose content the backend chooses step by step.
 //
 // Page allocations name both: a GPU page joins the request's arena, a host page (by its number) is the home
 // of the next page of its context. What is given back at the prompt's end may be granted to the next step:

@@ -1,5 +1,5 @@
-// Placement arena with a prefix cache: a request begins with what other requests have left of its prompt on
-// the host.
+// Placement resident with a prefix cache: a request begins with what other requests have left of its prompt
+// on the host.
 //
 // The prefix index holds homes (host pages) as it holds GPU pages elsewhere. A request leases those of its
 // prefix; their content is copied to GPU pages of its own before its first step, because chunks read the

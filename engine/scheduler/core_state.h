@@ -58,7 +58,7 @@ struct RequestState {
   size_t next_trigger = 0;
   Pin pin;                    // cached or inserted pages, from the start
   std::vector<PageId> pages;  // its own, behind the pin, by position; kNoPage: a hole
-  // Placement arena: one for every page of its context behind the pin, which is then of host pages too
+  // Placement resident: one for every page of its context behind the pin, which is then of host pages too
   // (core_resident.cc). A request that was demoted: its pages (core_swap.cc).
   std::vector<PageId> host_pages;
   EngineId from{};  // arrives: whose pages `source` are

@@ -35,7 +35,7 @@ class RequestFit {
   RequestFit(const CoreConfig& config, const PolicyAxes& axes, const Retention& retention);
 
   PagesNeeded needed(const RequestReady& request) const;
-  // Placement arena, whose reservations are this. REQUIRES: fewer than 2^32 tokens.
+  // Placement resident, whose reservations are this. REQUIRES: fewer than 2^32 tokens.
   PagesNeeded needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const;
   // What requests may hold; the watermark stays free.
   PagesNeeded room() const;

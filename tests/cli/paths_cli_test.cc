@@ -60,7 +60,8 @@ TEST_CASE("paths: one given with --set is relative to the working directory, els
     std::string here, there;
   } rows[] = {
       {"--set=trace.path=none.kvtrace", folder.path() + "/none.kvtrace", "/scenarios/shipped/none.kvtrace"},
-      {"--set=hardware.node=none.textproto", folder.path() + "/none.textproto", "/scenarios/shipped/none.textproto"},
+      {"--set=hardware.node=none.textproto", folder.path() + "/none.textproto",
+       "/scenarios/shipped/none.textproto"},
       {"--set=cost.profile=none", folder.path() + "/none", "/scenarios/shipped/none"},
   };
   for (const auto& row : rows) {

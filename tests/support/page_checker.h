@@ -42,7 +42,7 @@ class PageChecker {
 
   // `tokens`: the last of the pages may be partly filled (from another engine, or back from the host).
   void reused(const PrefixHit& prefix_hit, uint32_t tokens);
-  // Placement arena: homes of a prefix, then gpu pages that hold the same.
+  // Placement resident: homes of a prefix, then gpu pages that hold the same.
   void reused_resident(const PrefixHit& prefix_hit, uint32_t tokens);
   void allocated(RequestId request, uint32_t group, PageId page);
   void begins(RequestId request);

@@ -142,7 +142,7 @@ void RetrievedCache::fetch(PageId host_copy, PageId page) {
 
 void RetrievedCache::add_rows(const PlanEntry& entry) {
   ResidentRequest& request = requests_.at(entry.request);
-  // Placement arena: until the step that completes its prompt has ended, a request has all its pages.
+  // Placement resident: until the step that completes its prompt has ended, a request has all its pages.
   const bool may_choose = offloaded_ ? request.in_resident : entry.kind == EntryKind::kDecode;
   KVT_CHECK(!offloaded_ || !request.in_resident || entry.tokens == 1);
   for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {

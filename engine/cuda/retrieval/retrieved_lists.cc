@@ -71,7 +71,7 @@ void RetrievedCache::begin_with(const PrefixHit& prefix_hit) {
 void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
   Request& request = requests_.at(entry.request);
-  // Placement arena: until the step that completes its prompt has ended, a request has all its pages.
+  // Placement resident: until the step that completes its prompt has ended, a request has all its pages.
   const bool may_choose = offloaded_ ? request.in_resident : entry.kind == EntryKind::kDecode;
   KVT_CHECK(!request.in_resident || entry.tokens == 1);
   const uint32_t page_tokens = memory_.page_tokens, context = entry.context - request.dropped;

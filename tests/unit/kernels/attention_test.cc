@@ -56,7 +56,7 @@ struct Expected {
   std::vector<double> out, lse;
 };
 
-// Row r reads the first KV entries[r] KV entries.
+// Row r reads the first kv_entries[r] KV entries.
 Expected naive(const Pool& pool, const std::vector<float>& q, const std::vector<uint32_t>& kv_entries,
                double scale) {
   const Shape& s = pool.shape;

@@ -1,5 +1,5 @@
-// Placement arena with a prefix cache: prefixes lie on the host, and are copied to the GPU before a request's
-// first step.
+// Placement resident with a prefix cache: prefixes lie on the host, and are copied to the GPU before a
+// request's first step.
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Placement arena: the prompt is on the GPU, then an arena; every page of context has a home on the host.
+// Placement resident: the prompt is on the GPU, then an arena; every page of context has a home on the host.
 
 #include <doctest/doctest.h>
 
