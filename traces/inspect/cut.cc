@@ -35,6 +35,28 @@ void trim_resident(v1::Session* session) {
   if (unused > 0) session->mutable_spans()->DeleteSubrange(static_cast<int>(used), unused);
 }
 
+// The nodes that are connected with the main agent's first one, by dependencies read in both directions.
+std::vector<bool> connected_with_head(const v1::Session& session) {
+  const auto count = static_cast<size_t>(session.nodes_size());
+  std::vector<std::vector<size_t>> next(count);
+  std::vector<bool> reached(count);
+  std::vector<size_t> open;
+  for (size_t i = count; i-- > 0;) {
+    const v1::Node& node = session.nodes(static_cast<int>(i));
+    for (const v1::Dep& dep : node.deps()) next[i].push_back(dep.node()), next[dep.node()].push_back(i);
+    if (node.agent() == 0) open = {i};
+  }
+  if (open.empty() && count > 0) open = {0};
+  while (!open.empty()) {
+    const size_t at = open.back();
+    open.pop_back();
+    if (reached[at]) continue;
+    reached[at] = true;
+    open.insert(open.end(), next[at].begin(), next[at].end());
+  }
+  return reached;
+}
+
 }  // namespace
 
 Result<void> TraceCut::header(const v1::TraceHeader& header) {
@@ -88,7 +110,11 @@ Result<void> TraceCut::session(const v1::Session& session) {
   const bool arrives = header_.session_arrivals() != v1::ARR_NONE;
   if (options_.until_ns != 0 && arrives && session.arrival_at_ns() >= options_.until_ns) return {};
   const v1::Session whole = options_.opaque_sub_agents ? opaque_sub_agents(session) : session;
-  const v1::Session cut = keep_nodes(whole, choose(whole));
+  v1::Session cut = keep_nodes(whole, choose(whole));
+  // Nodes that only a dropped one connected with the head are dropped too: a session is one graph.
+  const std::vector<bool> connected = connected_with_head(cut);
+  if (std::find(connected.begin(), connected.end(), false) != connected.end())
+    cut = keep_nodes(cut, connected);
   uint64_t head = 0, requests = 0;
   for (const v1::Node& node : cut.nodes()) {
     requests += node.has_llm();

@@ -120,6 +120,34 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   CHECK(opaque[0].nodes(2).deps(1).node() == 1);
 }
 
+TEST_CASE("cut: what only a dropped request connected with the head goes with it") {
+  v1::Session session;
+  session.set_id("s");
+  session.add_agents();
+  session.add_agents();
+  // 0 main, and 1 sub-agent, which nothing starts; 2 main waits for both, and is too long.
+  for (int i = 0; i < 3; ++i) {
+    v1::Node& node = *session.add_nodes();
+    node.set_agent(i == 1 ? 1 : 0);
+    node.mutable_llm()->set_prompt_tokens(i == 2 ? 1000 : 100);
+    node.mutable_llm()->set_output_tokens(1);
+  }
+  for (const uint32_t before : {0u, 1u}) {
+    v1::Dep& dep = *session.mutable_nodes(2)->add_deps();
+    dep.set_node(before);
+    dep.set_kind(v1::DEP_DATA);
+  }
+  v1::TraceHeader header;
+  header.set_schema_version(kTraceSchemaVersion);
+  KeepAll all;
+  TraceCut filter({.window_tokens = 500}, &all);
+  REQUIRE(filter.header(header).has_value());
+  REQUIRE(filter.session(session).has_value());
+  REQUIRE(all.sessions.size() == 1);
+  REQUIRE(all.sessions[0].nodes_size() == 1);
+  CHECK(all.sessions[0].nodes(0).agent() == 0);
+}
+
 TEST_CASE("cut: limits on sessions and requests hold for the whole trace") {
   const Folder dir;
   std::string rows;
