@@ -33,8 +33,8 @@ struct SimEngine {
   // How attention is cut into thread blocks, where heads differ in length; null: as the cost model has it.
   // Engines may share one; it is not used beside a pricer.
   PartitionPrice* partition = nullptr;
-  bool lists_entries = false;        // decodes of requests with holes read KV entry by KV entry (StepShape)
-  uint64_t page_bytes = 0;           // of one page, on all its GPUs together
+  bool lists_entries = false;  // decodes of requests with dropped slots read KV entry by KV entry (StepShape)
+  uint64_t page_bytes = 0;     // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more
   uint32_t gpu_first = 0;            // its GPUs are [gpu_first, gpu_first + gpus)

@@ -4,7 +4,7 @@
 // Where layouts move KV entries, a page says nothing about positions, so pages by position cannot be shared.
 // A *prefix checkpoint* can: what a request holds at the end of a compression chunk, group by group, if that
 // depends on the tokens before it alone. The prefix index keeps prefix checkpoints as it keeps pages
-// elsewhere, one for each chunk, so matches, splits and leases end at chunk boundaries and nowhere else.
+// elsewhere, one for each chunk, so matches, splits and pins end at chunk boundaries and nowhere else.
 //
 // The KV entries of a group before the carried window are never moved again: pages that are full of them
 // (*settled*) are read by everybody who goes on from here, and by the prefix checkpoints of later chunks. The

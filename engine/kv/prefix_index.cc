@@ -23,7 +23,7 @@ PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
   KVT_CHECK(disk == nullptr || host != nullptr);
 }
 
-// --- leases
+// --- pins
 
 Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) {
   Match match;

@@ -7,7 +7,7 @@
 // prefix of it. Below is the host, and behind that, where there is one, the disk (prefix_index_disk.cc): a
 // page has at most one copy below, and on the disk only pages lie that are nowhere else. So along a path
 // come first the pages on the gpu, with or without copies on the host, then those on the host alone, then
-// those on the disk. A *lease* protects a path from eviction. Only leaves lose pages, from their tail: an
+// those on the disk. A *pin* protects a path from eviction. Only leaves lose pages, from their tail: an
 // inner page is the prefix of its children. Which leaf goes first is the PrefixEviction's choice; ties
 // cannot happen, each release takes a fresh stamp.
 //
@@ -16,7 +16,7 @@
 // vLLM's order of reuse as well.
 //
 // Invariants, verified by check_invariants():
-//   (1) lock count of a node = leases on it + lock counts of its children;
+//   (1) lock count of a node = pins on it + lock counts of its children;
 //   (2) gpu pages of a child exist only where all gpu pages of its parent do;
 //   (3) a page of a node without a gpu page has a copy below; behind a page on the disk all are there;
 //   (4) pages_evictable() = gpu pages of unlocked nodes; every unlocked node with gpu pages and no
@@ -60,7 +60,7 @@ struct Match {
   static constexpr uint64_t kNoLoad = UINT64_MAX;
 };
 
-// Is told which pages of the index somebody leases (held), and which nobody does any more. Pages come into
+// Is told which pages of the index somebody pins (held), and which nobody does any more. Pages come into
 // the index held, and leave it unheld.
 class HoldWatch {
  public:
@@ -90,22 +90,22 @@ class PrefixIndex {
   // Ends a pin. `used`: the path counts as used now; otherwise it keeps its age.
   void release(const Pin& pin, bool used);
 
-  // Adds `pages`, which hold identity pages [lease->pages, lease->pages + pages.size()), behind the
-  // lease and extends it over them. False, and nothing changed, if the index holds the same tokens
-  // already: then the caller keeps its own copy. kNoPage among them is a hole: a page of which nothing is
-  // left; dead[i] KV entries of pages[i] are (it may be shorter). Holes match like pages. REQUIRES: no host
-  // tier where there are holes.
+  // Adds `pages`, which hold identity pages [pin->pages, pin->pages + pages.size()), behind the
+  // pin and extends it over them. False, and nothing changed, if the index holds the same tokens
+  // already: then the caller keeps its own copy. kNoPage among them is a dropped slot: a page of which
+  // nothing is left; dead[i] KV entries of pages[i] are (it may be shorter). Holes match like pages.
+  // REQUIRES: no host tier where there are dropped slots.
   bool insert(uint64_t name_space, std::span<const UnitRun> identity, std::span<const PageId> pages, Pin* pin,
               std::span<const uint16_t> dropped_tokens = {});
 
-  // Appends the gpu pages [0, lease.pages) in order, kNoPage for holes. REQUIRES: all are on the gpu.
+  // Appends the gpu pages [0, pin.pages) in order, kNoPage for dropped slots. REQUIRES: all are on the gpu.
   void gpu_pages(const Pin& pin, std::vector<PageId>* pages) const;
   // The last of them. REQUIRES: the pin is of one page at least, and all are on the gpu.
   PageId last_gpu_page(const Pin& pin) const {
     const Node& node = nodes_[raw(pin.node)];
     return node.gpu[pin.pages - node.pages_before - 1];
   }
-  // Appends the pages in which copies of [first, lease.pages) lie, on the host or on the disk, in order.
+  // Appends the pages in which copies of [first, pin.pages) lie, on the host or on the disk, in order.
   // REQUIRES: all have one.
   void host_pages(const Pin& pin, uint32_t first, std::vector<PageId>* pages) const;
   uint32_t pages_on_gpu(const Pin& pin) const;
@@ -132,7 +132,7 @@ class PrefixIndex {
 
   // Drops the oldest copies until so many pages of the host tier are free; false: they cannot be.
   bool free_host_pages(uint32_t pages);
-  // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *lease;
+  // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *pin;
   // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
   // *target. On a full host only copies of what was let go earlier make room. Ends with cleaned() or
   // offload_failed().
@@ -140,23 +140,23 @@ class PrefixIndex {
   Offload start_offload(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
                         std::vector<PageId>* target);
   // Takes the page that is next to be cleaned instead. REQUIRES: there is one (kHostHoldsNewer).
-  PageId evict_uncopied_page() { return evict_tail(uncopied_.top()); }  // no holes: see insert
+  PageId evict_uncopied_page() { return evict_tail(uncopied_.top()); }  // no dropped slots: see insert
   void offloaded(const Pin& pin, uint32_t first, std::span<const PageId> host);
   void offload_failed(const Pin& pin, std::span<const PageId> host);
-  // Pages [first, lease.pages) are being recalled by the transfer `load`; ends with recalled(), of all or
+  // Pages [first, pin.pages) are being recalled by the transfer `load`; ends with recalled(), of all or
   // of the first of them, or load_failed(). None of the three touches the pin. What came from the disk
   // is on the gpu alone then.
   void start_load(const Pin& pin, uint32_t first, uint64_t load);
   void loaded(const Pin& pin, uint32_t first, std::span<const PageId> gpu);
   void load_failed(const Pin& pin, uint32_t first);
 
-  // Picks up to pages_max pages that are on the host alone, next to go, and protects them with *lease; *first
+  // Picks up to pages_max pages that are on the host alone, next to go, and protects them with *pin; *first
   // is the position of the first. Appends their host pages to *source and owned disk pages to *target. On a
   // full disk what is not newer makes room. False: there is nothing to spill, or all on the disk is newer.
   // Ends with spilled() or spill_failed().
   bool start_spill(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
                    std::vector<PageId>* target);
-  // Their host pages are free, but for those that somebody else leases, or that came back to the gpu
+  // Their host pages are free, but for those that somebody else pins, or that came back to the gpu
   // meanwhile: they stay where they are, since they are in use, or being read by a recall.
   void spilled(const Pin& pin, uint32_t first, std::span<const PageId> disk);
   void spill_failed(const Pin& pin, std::span<const PageId> disk);
@@ -165,8 +165,8 @@ class PrefixIndex {
   // `kv_entries` tokens of page `page` of the pin will never be read again (dead slots,
   // docs/design/methods/intentkv.md#dead-slot).
   void mark_dropped(const Pin& pin, uint32_t page, uint32_t kv_entries);
-  // Takes page `page` of the pin out and leaves a hole, if no other pin stands on it; else, and where
-  // there is a hole already, kNoPage.
+  // Takes page `page` of the pin out and leaves a dropped slot, if no other pin stands on it; else, and where
+  // there is a dropped slot already, kNoPage.
   PageId take_dropped_page(const Pin& pin, uint32_t page);
   // No other pin stands on page `page`.
   bool sole(const Pin& pin, uint32_t page) const;
@@ -204,7 +204,7 @@ class PrefixIndex {
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
-    std::vector<PageId> gpu;               // of the first gpu.size() pages; kNoPage: a hole
+    std::vector<PageId> gpu;               // of the first gpu.size() pages; kNoPage: a dropped slot
     std::vector<PageId> host;              // copies below, on host or disk; kNoPage: none; empty: none at all
     std::vector<uint16_t> dropped_tokens;  // KV entries per page; empty: none
     uint32_t first_mark = 0;               // of those on it

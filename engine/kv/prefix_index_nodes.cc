@@ -149,7 +149,7 @@ void PrefixIndex::stand_above(uint32_t upper_id, uint32_t id) {
 }
 
 // Cuts a node in two: a new one above takes the first `pages` pages, `id` keeps the rest, its children
-// and its leases (they cover both).
+// and its pins (they cover both).
 void PrefixIndex::split(uint32_t id, uint32_t pages) {
   const uint32_t upper_id = make_node();
   Node& lower = nodes_[id];
@@ -248,7 +248,7 @@ void PrefixIndex::table_erase(uint64_t hash, uint32_t id) {
   table_[hole] = 0;
   for (size_t at = (hole + 1) & mask; table_[at] != 0; at = (at + 1) & mask) {
     const size_t host_copy = nodes_[table_[at]].hash & mask;
-    // It may fill the hole if the hole lies on its way from home, cyclically.
+    // It may fill the dropped slot if the dropped slot lies on its way from home, cyclically.
     if (((at - host_copy) & mask) >= ((at - hole) & mask)) {
       table_[hole] = table_[at];
       table_[at] = 0;

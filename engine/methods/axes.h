@@ -89,7 +89,7 @@ class Placement {
  public:
   virtual ~Placement() = default;
   virtual bool uses_host() const = 0;  // the host tier has pages
-  // Every page of a request is on the host; what the gpu holds after the prompt's end is an arena whose
+  // Every page of a request is on the host; what the gpu holds after the prompt's end is resident pages whose
   // content the backend chooses. Otherwise the host tier is for cached prefixes.
   virtual bool uses_resident() const = 0;
 };

@@ -27,8 +27,8 @@ class Retention {
 
   SlotRetention slot_retention() const { return slot_retention_; }
   bool keeps_all() const { return slot_retention_ == SlotRetention::kAll; }
-  // Pages belong to (request, group), not to positions. Not with an arena: there is one group then, and the
-  // Core counts the pages of what is left of a context (core_resident.cc).
+  // Pages belong to (request, group), not to positions. Not with resident pages: there is one group then, and
+  // the Core counts the pages of what is left of a context (core_resident.cc).
   bool by_group() const {
     return !offloaded_ &&
            (slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing);

@@ -2,9 +2,9 @@
 // stays on the GPU, which pages may be chosen, and how they travel. Values (queries, summaries, scores)
 // belong to the backends.
 //
-// A request whose pages all fit its arena reads everything. Beyond that the arena holds, for every KV head:
-// sinks + window (the page being written is its last) + selectable pages + extra pages that a method keeps
-// whatever the query. Tokens are whole pages.
+// A request whose pages all fit its resident pages reads everything. Beyond that the resident pages hold, for
+// every KV head: sinks + window (the page being written is its last) + selectable pages + extra pages that a
+// method keeps whatever the query. Tokens are whole pages.
 
 #ifndef KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_
 #define KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_
@@ -44,8 +44,8 @@ struct RetrievalSpec {
   uint32_t staging_buffers = 2;  // 1: a head's pages are converted before the next head's are copied
   uint32_t rank = 160;           // ShadowKV: of the factorised keys
   int64_t columns_q32 = kOneQ32 * 3 / 10;  // InfiniGen: fraction of the key columns that are scored
-  // What every page beyond the arena leaves on the gpu, as a fraction of a page: summaries, factors, dense
-  // layers. Found by whoever knows the model's shape.
+  // What every page beyond the resident pages leaves on the gpu, as a fraction of a page: summaries, factors,
+  // dense layers. Found by whoever knows the model's shape.
   uint32_t resident_fraction_q32 = 0;
 
   friend bool operator==(const RetrievalSpec&, const RetrievalSpec&) = default;
@@ -59,7 +59,7 @@ RetrievalSpec retrieval_defaults(RetrievalMethod method);
 uint32_t resident_pages(const RetrievalSpec& spec, uint32_t page_tokens);
 uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens);
 // What a request with `pages` pages of context holds on the gpu once its prompt is complete: all of them
-// while they fit the arena. Grows by at most one page per page.
+// while they fit the resident pages. Grows by at most one page per page.
 uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages);
 
 // A request that has `tokens` tokens of context, the one being computed included: does this step choose pages

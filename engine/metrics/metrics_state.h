@@ -48,7 +48,8 @@ struct Metrics::Launch {
   uint32_t grown = 0;              // of these, entries that read one more KV entry in each further step
   std::vector<PlanEntry> chunks;   // none if repeat > 1
   std::vector<RequestId> arrived;  // decode here for the first time; likewise
-  // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
+  // Pages that are set aside for later steps: offsets, ascending, > 0. Resident pages grow apart from the
+  // context.
   std::vector<uint32_t> slot_offsets;  // pages of context
   std::vector<uint32_t> held_offsets;  // pages of the gpu
   size_t slots_reached = 0;            // of slot_offsets: their step has begun

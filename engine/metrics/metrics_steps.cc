@@ -190,7 +190,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   KVT_CHECK(step.repeat == 1 || launch.chunks.empty());
   const uint32_t pages_gpu = facts_[raw(step.engine)].pages_gpu;
   const auto on_host = [&](const PageAllocation& one) { return pages_gpu > 0 && raw(one.page) >= pages_gpu; };
-  // With an arena, pages of context are the ones that have a home on the host.
+  // With resident pages, pages of context are the ones that have a home on the host.
   const bool resident = std::any_of(step.allocations.begin(), step.allocations.end(), on_host);
   for (const PageAllocation& allocation : step.allocations) {
     if (allocation.offset == 0) continue;

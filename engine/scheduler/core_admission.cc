@@ -58,7 +58,7 @@ Core::State::Admitted Core::State::admit(RequestIndex request_index) {
   return Admitted::kYes;
 }
 
-// An admitted request, whose lease and tables are its own, gets what it reserves and its first tokens' pages.
+// An admitted request, whose pin and tables are its own, gets what it reserves and its first tokens' pages.
 void Core::State::start(RequestIndex request_index, uint32_t cached, uint32_t tokens, uint64_t pages) {
   RequestState& request = requests[request_index];
   entries_held += kv_entries_of(request, cached);

@@ -39,7 +39,7 @@ Core::State::Admitted Core::State::admit_to_pools(RequestIndex request_index) {
   if (reserves) covered = request.prompt + request.output - cached;
   const MixedPrecisionDemand demand =
       mixed->demand(request.kv_entries, covered, entries_available(request, false));
-  // The lease itself may have taken what others have set aside.
+  // The pin itself may have taken what others have set aside.
   const bool robs = reserved_total > uint64_t{mixed->pages_free(true)} + mixed->pages_evictable(true) ||
                     reserved_2_total > uint64_t{mixed->pages_free(false)} + mixed->pages_evictable(false);
   if (tokens == 0 || robs ||

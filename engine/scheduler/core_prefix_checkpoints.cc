@@ -69,7 +69,7 @@ Core::State::Admitted Core::State::admit_from_prefix_checkpoint(RequestIndex req
         prefix_checkpoints->stand_behind(request.prefix_checkpoints, cached, &request.tables);
   const uint32_t tokens = entry_tokens(request, cached, false);
   const uint64_t pages = pages_behind_prefix_checkpoint(request, cached, tokens);
-  // The lease itself may have taken what others have set aside.
+  // The pin itself may have taken what others have set aside.
   const bool robs = reserved_total > uint64_t{gpu.pages_free()} + prefix_checkpoints->pages_evictable();
   if (tokens == 0 || robs || pages + config.watermark_pages > pages_available(request)) {
     request.tables.clear(&spare_pages);

@@ -1,7 +1,7 @@
 // Placement resident (docs/design/methods/freekv.md, docs/design/methods/composition.md#walk-throughs
 // FreeKV): every page of a request has its place on the host from the moment it is begun, so that it can be
 // offloaded as soon as it is full. The GPU holds the whole prompt until the step that completes it; from then
-// on an arena, whose content the backend chooses step by step.
+// on resident pages, whose content the backend chooses step by step.
 //
 // Page allocations name both: a GPU page joins the request's arena, a host page (by its number) is the home
 // of the next page of its context. What is given back at the prompt's end may be granted to the next step:
@@ -111,8 +111,8 @@ void Core::State::drop_before_resident(RequestState* request) {
   entries_held -= request->dropped_tokens;
 }
 
-// The step that is being launched completes the prompt: what does not fit the arena goes back, and homes of
-// what was dropped.
+// The step that is being launched completes the prompt: what does not fit the resident pages goes back, and
+// homes of what was dropped.
 void Core::State::shrink_to_resident(RequestState* request) {
   request->in_resident = true;
   const PageDemand keeps = resident_demand(*request, request->kv);
@@ -148,7 +148,7 @@ void Core::State::detach_from_host(RequestState* request) {
 }
 
 // The page that step `offset` of the run of coalesced steps begins: its home on the host, and its place on
-// the GPU while the arena grows. False, with nothing taken, when there is no room.
+// the GPU while the resident pages grow. False, with nothing taken, when there is no room.
 bool Core::State::allocate_resident_page(uint32_t entry, uint32_t offset, Launch* launch) {
   RequestState& request = requests[launch->members[entry].request_index];
   const uint32_t pages = table_pages(request) + 1;

@@ -1,7 +1,7 @@
 // Placement resident with a prefix cache: a request begins with what other requests have left of its prompt
 // on the host.
 //
-// The prefix index holds homes (host pages) as it holds GPU pages elsewhere. A request leases those of its
+// The prefix index holds homes (host pages) as it holds GPU pages elsewhere. A request pins those of its
 // prefix; their content is copied to GPU pages of its own before its first step, because chunks read the
 // whole context (docs/design/methods/composition.md#pairs, FreeKV x chunked prefill), and goes again when the
 // prompt is complete. So a prefix costs its requests nothing on the host, and each of them GPU memory of its

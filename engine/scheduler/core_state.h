@@ -40,7 +40,7 @@ struct RequestState {
   bool insert_barred = false;  // the index holds the same tokens from elsewhere
   bool admitted_now = false;   // its next entry is the first since admission
   bool swapped_in = false;     // its next entry is the first since it came back from the host
-  bool in_resident = false;    // its prompt is complete: `pages` is an arena (core_resident.cc)
+  bool in_resident = false;    // its prompt is complete: `pages` are the resident pages (core_resident.cc)
   bool hands_over = false;     // once its first token exists (core_handover.cc)
   bool arrives = false;        // its KV is on another engine and is to be fetched
   bool arrived_now = false;    // its KV came by a transfer, and no entry of it has been planned since
@@ -57,7 +57,7 @@ struct RequestState {
   uint32_t beyond = 0;         // pages taken when nothing was set aside any more
   size_t next_trigger = 0;
   Pin pin;                    // cached or inserted pages, from the start
-  std::vector<PageId> pages;  // its own, behind the pin, by position; kNoPage: a hole
+  std::vector<PageId> pages;  // its own, behind the pin, by position; kNoPage: a dropped slot
   // Placement resident: one for every page of its context behind the pin, which is then of host pages too
   // (core_resident.cc). A request that was demoted: its pages (core_swap.cc).
   std::vector<PageId> host_pages;
@@ -72,10 +72,10 @@ struct RequestState {
   bool due = false;     // once its prompt is computed, it may be compressed
   uint32_t fill = 0;    // tokens that were known when it was admitted: its prompt, and what a preemption lost
   uint32_t ranked = 0;  // tokens that the last compression knew of
-  uint32_t answers = 0;  // compressions whose counts or holes the backend has yet to say
+  uint32_t answers = 0;  // compressions whose counts or dropped slots the backend has yet to say
   uint32_t attempt = 0;  // admissions
   uint32_t dropped_tokens =
-      0;  // tokens of which no KV entry is left, where KV entries keep their places (or in an arena)
+      0;  // tokens of which no KV entry is left, where KV entries keep their places (or in resident pages)
   uint32_t dropped_soon = 0;           // likewise, once the backend has answered: how many is known before
   uint32_t dropped_slots = 0;          // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dropped;  // likewise, by page position; may be shorter
@@ -409,7 +409,7 @@ struct Core::State {
   uint64_t launched = 0;  // single steps, ever
   uint64_t done = 0;
   // Steps before this may still use pages that are free by now, or findable before they are written: of
-  // preempted requests, of prompts that were cut to an arena. No copy may touch them yet.
+  // preempted requests, of prompts that were cut to resident pages. No copy may touch them yet.
   uint64_t preempted_until = 0;
 
   std::deque<HeldPages> handed_over;

@@ -8,7 +8,7 @@
 //
 // Edges that a method's released code lacks and that are required here
 // (docs/design/methods/freekv.md#recall):
-//   score after the query exists; scatter into the arena after the attention that still reads it;
+//   score after the query exists; scatter into the resident pages after the attention that still reads it;
 //   attention after the recall of the step before (port recall_done[l]);
 //   the next step's layer after this one's offload, before slots are reused (port offload_done[l]);
 //   with one staging buffer, a recall after the conversion before it (port staging, across steps).

@@ -8,12 +8,12 @@
 // of 16-token blocks (stream-K), one per warp; what several shares found of a sequence is merged by
 // log-sum-exp, within a CTA in shared memory, between CTAs by the one that comes last.
 //
-// Where requests have holes, tables are of KV entries (`listed`), and a block is any 16 of them: runs of KV
-// entries that follow one another in a page are one copy each, a lone KV entry two of 2 * head_dim bytes.
-// Sums are the same in the same order, so a table of the very KV entries that pages hold gives the same bits.
-// Floor: 4 bytes a KV entry more. Predicted: within 3 % of pages for long runs, 10 to 15 % slower at random
-// halves of pages, by smaller copies and by rows whose chunks share banks; measured: 4 and 10 % (32 x 8k), 1
-// to 6 % at 8 x 1.4k and below.
+// Where requests have dropped slots, tables are of KV entries (`listed`), and a block is any 16 of them: runs
+// of KV entries that follow one another in a page are one copy each, a lone KV entry two of 2 * head_dim
+// bytes. Sums are the same in the same order, so a table of the very KV entries that pages hold gives the
+// same bits. Floor: 4 bytes a KV entry more. Predicted: within 3 % of pages for long runs, 10 to 15 % slower
+// at random halves of pages, by smaller copies and by rows whose chunks share banks; measured: 4 and 10 % (32
+// x 8k), 1 to 6 % at 8 x 1.4k and below.
 //
 // Page, by (page, head): `page_tokens` rows of K, then as many of V, head_dim bf16 each. Rows are swizzled:
 // the 16-byte chunk c of the row of token t is stored at chunk c ^ (t & 7). (Page size 1: not.)

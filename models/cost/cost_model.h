@@ -24,8 +24,8 @@ struct ChunkShape {
   uint32_t tokens = 0;
   uint32_t context = 0;
   uint32_t low_bit = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_low_bit)
-  bool listed =
-      false;  // the context has holes: its KV entries are read one by one from lists (lists_entries())
+  bool listed = false;   // the context has dropped slots: its KV entries are read one by one from lists
+                         // (lists_entries())
 };
 
 // One request's compression at the end of a step (Compression in engine/base/commands.h). KV entries are
@@ -58,7 +58,7 @@ struct StepShape {
   // read.
   uint32_t decodes_unpacked = 0;
   uint64_t unpacked_context_sum = 0;
-  // Of decodes, those of requests with holes, whose KV entries are read one by one from lists
+  // Of decodes, those of requests with dropped slots, whose KV entries are read one by one from lists
   // (lists_entries()).
   uint32_t listed_decodes = 0;
   uint64_t requantised = 0;   // tokens whose KV entries are packed again, from `kv` to `kv_low_bit`

@@ -5,8 +5,8 @@
 // The engine compares where lists lie and how long they are (StepGraphKey). Of a policy's step that follows
 // from: how many rows there are, padded and not, and how many sample; where requests choose what they read,
 // how many do (their lists); whether any page is completed (lists of summaries, which are there or not); and
-// whether any request has holes (then all decodes read lists of entries, by another kernel). Steps that
-// compute prompts or drop KV entries are never graphs.
+// whether any request has dropped slots (then all decodes read lists of entries, by another kernel). Steps
+// that compute prompts or drop KV entries are never graphs.
 //
 // It knows too how many rows the last step had that was started operation by operation: replays are slower
 // behind one of many rows, all of them, until the next step of few rows is started so

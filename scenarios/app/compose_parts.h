@@ -33,8 +33,8 @@ inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
           set.retrieval == "all" && set.scorer == "h2o" ? llm.kv_heads : 0};
 }
 
-// Whether our engine reads requests with holes from lists of entries: bf16 in pages of several tokens, and
-// all of them.
+// Whether our engine reads requests with dropped slots from lists of entries: bf16 in pages of several
+// tokens, and all of them.
 bool lists_entries(const CoreConfig& config);
 
 // Of the engines of kind `of`. Null: an error was added. What the policies add to steps is noted in *out.

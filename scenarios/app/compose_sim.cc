@@ -176,7 +176,7 @@ void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
   }
 }
 
-// Of one page that a transfer copies; with an arena a prefix comes with its summaries.
+// Of one page that a transfer copies; with resident pages a prefix comes with its summaries.
 uint64_t transfer_bytes(const Scenario& scenario, const Composed& composed, size_t engine) {
   const uint64_t page = composed.facts[engine].page_bytes;
   const CoreConfig& config = composed.options.engines[engine];

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -86,6 +88,23 @@ Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vect
   return {};
 }
 
+constexpr char kDraft[] = ".kvtwin-run-";
+
+// Removes what processes that were killed while they wrote `whole` have left: WHOLE.kvtwin-run-PID.
+void remove_stale_drafts(const fs::path& whole) {
+  const std::string start = whole.filename().string() + kDraft;
+  std::vector<fs::path> stale;
+  std::error_code failed;
+  for (fs::directory_iterator at(whole.parent_path(), failed), end; !failed && at != end;
+       at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(start)) continue;
+    const pid_t writer = std::atoi(name.c_str() + start.size());
+    if (writer > 0 && kill(writer, 0) != 0 && errno == ESRCH) stale.push_back(at->path());
+  }
+  for (const fs::path& path : stale) fs::remove_all(path, failed);
+}
+
 }  // namespace
 
 Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool force) {
@@ -105,9 +124,10 @@ Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& fil
   const fs::path target = fs::exists(given, failed) ? fs::canonical(given, failed)
                                                     : fs::absolute(given, failed).lexically_normal();
   const bool is_new = !fs::exists(target, failed), swap = is_new || holds_run_files_alone(target);
-  const std::string name = fmt::format(".kvtwin-run-{}", getpid());
+  const std::string name = fmt::format("{}{}", kDraft, getpid());
   fs::path whole = target;
   if (!whole.has_filename()) whole = whole.parent_path();
+  remove_stale_drafts(whole);
   const fs::path draft = swap ? fs::path(whole.string() + name) : whole / name;
   Result<void> done = write_files(draft.string(), files);
   if (done && swap) {

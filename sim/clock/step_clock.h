@@ -108,7 +108,7 @@ class StepClock {
   void watch(StepWatcher* watcher) { watcher_ = watcher; }
   // How attention is cut, where heads differ in length; must outlive this. Not with a pricer.
   void set_partition(PartitionPrice* partition) { partition_ = partition; }
-  // Whether decodes of requests with holes read KV entry by KV entry (StepShape::listed_decodes).
+  // Whether decodes of requests with dropped slots read KV entry by KV entry (StepShape::listed_decodes).
   void set_lists_entries(bool lists_entries) { lists_entries_ = lists_entries; }
   // Whether steps must not be looked at before they start: see above.
   bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }

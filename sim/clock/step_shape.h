@@ -13,7 +13,8 @@ namespace kvtwin::sim {
 
 CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries);
 // Of the launch's first single step, without its compressions. Its chunks lie in *chunks, which must outlive
-// the shape. `lists_entries`: requests with holes are read KV entry by KV entry (StepShape::listed_decodes).
+// the shape. `lists_entries`: requests with dropped slots are read KV entry by KV entry
+// (StepShape::listed_decodes).
 StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<ChunkShape>* chunks);
 
 }  // namespace kvtwin::sim

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -224,6 +225,19 @@ TEST_CASE("command line: an import does not mix with another result") {
   CHECK_MESSAGE(forced.status == 0, forced.err);
   CHECK(!folder.has("o/log.binpb"));
   CHECK(run_kvtwin(folder, {"import", jsonl, "--format=bench", "--out=" + folder.file("o")}).status == 0);
+}
+
+// A process number that cannot be in use, and this process's own.
+TEST_CASE("command line: what a killed run left of the same folder goes, what a living one writes stays") {
+  const Folder folder;
+  const std::string alive = "o.kvtwin-run-" + std::to_string(getpid());
+  folder.write("o.kvtwin-run-4194305/run.binpb", "cut");
+  folder.write(alive + "/run.binpb", "being written");
+  folder.write("other.kvtwin-run-4194305/run.binpb", "of another folder");
+  REQUIRE(run_kvtwin(folder, small_run(folder.file("o"))).status == 0);
+  CHECK(!folder.has("o.kvtwin-run-4194305"));
+  CHECK(folder.has(alive + "/run.binpb"));
+  CHECK(folder.has("other.kvtwin-run-4194305/run.binpb"));
 }
 
 TEST_CASE("command line: numbers that do not fit are refused") {

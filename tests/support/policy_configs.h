@@ -33,8 +33,8 @@ inline CoreConfig host_config() {
   return config;
 }
 
-// A request's KV is on the host, and what its steps read in an arena on the gpu: 1 sink, 1 page to choose, 1
-// of window.
+// A request's KV is on the host, and what its steps read in resident pages on the gpu: 1 sink, 1 page to
+// choose, 1 of window.
 inline CoreConfig resident_config() {
   CoreConfig config = table_config();
   config.policies.placement = "resident";

@@ -1,6 +1,6 @@
-// What one KV head of a request in an arena chooses and keeps (docs/design/methods/freekv.md#page-scores,
-// #timelines), of pages that are full and outside of sinks and window: for every engine that chooses on the
-// host.
+// What one KV head of a request in resident pages chooses and keeps
+// (docs/design/methods/freekv.md#page-scores, #timelines), of pages that are full and outside of sinks and
+// window: for every engine that chooses on the host.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
@@ -38,8 +38,8 @@ std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, cons
                                                  const PartialKeys& partial, const float* q, uint32_t first,
                                                  uint32_t end, uint32_t most);
 
-// A head of a request whose pages lie in slots of their own number, as it outgrows its arena: the pages of
-// `extra` (ascending) stay, all others between sinks and window can be overwritten.
+// A head of a request whose pages lie in slots of their own number, as it outgrows its resident pages: the
+// pages of `extra` (ascending) stay, all others between sinks and window can be overwritten.
 HeadResidentPages outgrown_head(const ResidentShape& shape, std::vector<uint32_t> extra);
 
 }  // namespace kvtwin::cpu

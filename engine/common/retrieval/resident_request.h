@@ -54,7 +54,7 @@ struct HeadResidentPages {
 
 struct ResidentLayer {
   std::vector<float> q_before;           // [query_heads][head_dim] of the row before, rotated
-  std::vector<HeadResidentPages> heads;  // empty until the request outgrows its arena
+  std::vector<HeadResidentPages> heads;  // empty until the request outgrows its resident pages
   bool chosen = false;                   // a step has chosen pages
   // Of methods that have them.
   std::unique_ptr<ShadowKeys> shadow;
@@ -67,7 +67,7 @@ struct ResidentLayer {
 struct ResidentPrefix {
   std::span<const PageId> host_copies, pages;
 };
-// REQUIRES: the call it names has an arena.
+// REQUIRES: the call it names has resident pages.
 ResidentPrefix resident_prefix(const PrefixHit& prefix_hit, uint32_t pages_gpu);
 
 struct ResidentRequest {
@@ -76,7 +76,7 @@ struct ResidentRequest {
   // Factors of layers from `layer` on, of all that is at home, in the order in which its rows came.
   void add_factors(const PrefixRows& rows, uint32_t layer, uint32_t page_tokens);
 
-  std::vector<kernels::ReadRun> pages;     // gpu pages, whole: by position, then the arena's
+  std::vector<kernels::ReadRun> pages;     // gpu pages, whole: by position, then the resident pages'
   std::vector<kernels::ReadRun> resident;  // numbers of dense layers' pages, by position
   std::vector<uint32_t> host_copies;       // host pages, by position
   uint32_t dropped = 0;      // KV entries that each head has dropped: KV entry i is the i-th that is left

@@ -46,7 +46,7 @@ struct CompressedConfig {
   std::optional<ScorerWeights> weights{};  // else drawn
   bool ask_response = false;  // Judge Q: the response's own tokens are asked instead of soft ones (J-3)
   // Not its own scores choose, but somebody else's: positions that are left of a head after the compression
-  // at hand (all heads of a layout with holes: head 0). For comparison with another engine.
+  // at hand (all heads of a layout with dropped slots: head 0). For comparison with another engine.
   std::function<std::span<const uint32_t>(RequestId request, uint32_t head)> force_outcomes{};
   RetrievalWitness* witness = nullptr;  // tests: is told what rows that choose read
 };

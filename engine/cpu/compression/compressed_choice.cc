@@ -44,7 +44,7 @@ const float* CompressedCache::summary_of(const Work& work, uint32_t head, uint32
   for (auto next = static_cast<uint32_t>(of_head.size() / (2 * dim)); next <= index; ++next) {
     of_head.resize(of_head.size() + size_t{2} * dim);
     const PageId page = work.request->kv_entries.pages(group)[next];
-    if (page == kNoPage) continue;  // holes: nothing is left of it
+    if (page == kNoPage) continue;  // dropped slots: nothing is left of it
     float* const high = of_head.data() + size_t{next} * 2 * dim;
     kernels::summarise_page_ref(kind_of(retrieval_.summary), store_->exact_keys(head, raw(page)),
                                 memory_.page_tokens, dim, high, high + dim);

@@ -24,7 +24,7 @@ namespace kvtwin::cpu {
 class RecalledEntries final : public KvCache {
  public:
   // `weights` must outlive it. Wrong: no room for so many pages. REQUIRES: validate_core_config() found
-  // nothing, and drops are before an arena; check_compressed() and check_retrieved() neither.
+  // nothing, and drops are before resident pages; check_compressed() and check_retrieved() neither.
   static Result<std::unique_ptr<KvCache>> make(const CompressedConfig& config, const KvMemory& memory,
                                                const ModelWeights* weights, const RetrievedOptions& options);
 

@@ -8,10 +8,11 @@
 // are read in order of position, whatever slot they lie in, so that how pages came to be where they are
 // changes no bit.
 //
-// When a prompt is complete, its last query fills the arena from the pages that are still on the gpu; that
-// moves nothing between tiers. The first step that chooses recalls what it lacks before its attention, for
-// all methods. ShadowKV's chosen pages have rebuilt keys and recalled values; InfiniGen recalls tokens, not
-// pages, that it chose while the layer before computed. Every row depends on its own request alone.
+// When a prompt is complete, its last query fills the resident pages from the pages that are still on the
+// gpu; that moves nothing between tiers. The first step that chooses recalls what it lacks before its
+// attention, for all methods. ShadowKV's chosen pages have rebuilt keys and recalled values; InfiniGen
+// recalls tokens, not pages, that it chose while the layer before computed. Every row depends on its own
+// request alone.
 
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RETRIEVED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_RETRIEVAL_RETRIEVED_CACHE_H_
@@ -80,7 +81,7 @@ class RetrievedCache final : public KvCache {
     // Copies key and value of a KV entry, rotated as they were.
     std::function<void(uint32_t layer, uint32_t head, uint32_t kv_entry, float* key, float* value)> copy;
   };
-  // retrieved_retained.cc. REQUIRES: an arena; a method whose requests keep nothing but pages.
+  // retrieved_retained.cc. REQUIRES: resident pages; a method whose requests keep nothing but pages.
   void take_over(const RetainedPrompt& prompt);
 
  private:
@@ -176,7 +177,7 @@ class RetrievedCache final : public KvCache {
   const kernels::HostPageLayout layout_;
   const RopeFrequencies rope_;
   KvStore kv_;
-  KvStore resident_;  // of dense layers, where the arena is; page i belongs to the host's page i
+  KvStore resident_;  // of dense layers, where the resident pages are; page i belongs to the host's page i
   PageSummaries summaries_;
   PrefixRows prefix_rows_;
   RecallStreams streams_;

@@ -1,4 +1,4 @@
-// From a prompt whose pages are all on the gpu to an arena that holds some of them.
+// From a prompt whose pages are all on the gpu to resident pages that hold some of them.
 
 #include <algorithm>
 #include <numeric>
@@ -56,8 +56,8 @@ void RetrievedCache::place_page(uint32_t layer, const ResidentRequest& request, 
   kernels::scatter_head_ref(staging.data(), head, request.pages[slot].page, kv_.layer(layer));
 }
 
-// A request that decodes beyond its arena: all pages lie in slots of their own number, but the one that
-// leaves the window now; from here on each KV head has its own.
+// A request that decodes beyond its resident pages: all pages lie in slots of their own number, but the one
+// that leaves the window now; from here on each KV head has its own.
 void RetrievedCache::outgrow(uint32_t layer, ResidentRequest* request) {
   ResidentLayer& own = request->layers[layer];
   KVT_CHECK(own.heads.empty());

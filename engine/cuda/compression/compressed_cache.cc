@@ -250,7 +250,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   move(at_.holds, lists.holds);
 }
 
-// Chunks whose KV entries no table of pages names: holes, and rings that have wrapped.
+// Chunks whose KV entries no table of pages names: dropped slots, and rings that have wrapped.
 void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   on.timer->begin(Operation::kRowAttention, layer);
   const Part& runs = layers_[layer].runs;

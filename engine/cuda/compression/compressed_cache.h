@@ -218,7 +218,7 @@ class CompressedCache final : public KvCache {
   std::vector<AttentionScoreHead> score_heads_;
   const DataOutcomes* given_ = nullptr;  // what is forced on it
   bool planned_ = false;                 // all layers at once
-  bool listed_ = false;                  // decodes read KV entries: of all requests, if one of them has holes
+  bool listed_ = false;  // decodes read KV entries: of all requests, if one of them has dropped slots
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
   DeviceLists lists_;
   struct {

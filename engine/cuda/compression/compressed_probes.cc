@@ -216,7 +216,7 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
   send_scores(on);
 }
 
-// One score for all heads; where tokens leave holes it goes where the mean of heads' scores would.
+// One score for all heads; where tokens leave dropped slots it goes where the mean of heads' scores would.
 void CompressedCache::score_intents(const Work& work, const RankBatch& batch, const uint32_t* tables,
                                     bool listed, const StepStream& on) {
   for (const RankBatch::Head& head : batch.heads) KVT_CHECK(head.rows == batch.rows_max);

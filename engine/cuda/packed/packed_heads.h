@@ -4,8 +4,8 @@
 //   wide    [kDequantizedPage KV entries][one head] and so on                  of the layer at hand
 // A KV entry is packed once, when it is written, and moves as bytes (compact_packed.h). What reads bf16
 // (attention of chunks, scorers) reads the wide pages: a stretch of KV entries that follow one another for
-// every entry and head, in order of KV entries, so that tables are always i -> i, whatever holes the packed
-// pages have. Layers follow one another on the stream, and use them in turn.
+// every entry and head, in order of KV entries, so that tables are always i -> i, whatever dropped slots the
+// packed pages have. Layers follow one another on the stream, and use them in turn.
 //
 // Decodes read packed pages as they are, through tables of heads' own, where packed_decode takes them.
 //

@@ -167,8 +167,8 @@ void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   attention_.add(first, table, entry.context, entry.tokens, rows);
 }
 
-// ShadowKV: all slots of the arena, the same for all heads; what lies in them is a head's own. The window
-// comes last, because its last page may be filled in part. (InfiniGen: attend_tokens().)
+// ShadowKV: all slots of the resident pages, the same for all heads; what lies in them is a head's own. The
+// window comes last, because its last page may be filled in part. (InfiniGen: attend_tokens().)
 void HostChosenCache::add_spans(const Request& request, uint32_t row, uint32_t position, StepRows* rows) {
   if (!shadow()) return;
   const uint32_t pages = pages_of(position + 1), page_tokens = memory_.page_tokens;

@@ -4,9 +4,9 @@
 //
 // Per layer that chooses: rows are appended; their rotated queries and keys come to the host, which waits for
 // them; pages that are full go to their homes; the host chooses, and writes blocks of (slot, KV head) into
-// the arena: ShadowKV rebuilt keys of all chosen pages and the values that were absent, InfiniGen the tokens
-// that it chose with the input of the layer before. Then attention. So a layer waits for the host once, and
-// copies are started one by one: right, and slow.
+// the resident pages: ShadowKV rebuilt keys of all chosen pages and the values that were absent, InfiniGen
+// the tokens that it chose with the input of the layer before. Then attention. So a layer waits for the host
+// once, and copies are started one by one: right, and slow.
 //
 // Homes are read where they lie, in pinned memory. Layers that choose nothing, prompts, and requests that fit
 // their arena are as in RetrievedCache.

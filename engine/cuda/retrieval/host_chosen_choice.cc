@@ -1,5 +1,5 @@
 // What the host of a HostChosenCache makes of a layer's rows: factors, homes, choices, and the blocks that go
-// to the arena.
+// to the resident pages.
 
 #include <fmt/format.h>
 

@@ -218,7 +218,7 @@ void RetrievedCache::notify(const Command& command) {
   requests_.erase(found);
 }
 
-// Summaries travel with their pages. (Beside an arena they belong to homes, which stay where they are.)
+// Summaries travel with their pages. (Beside resident pages they belong to homes, which stay where they are.)
 void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
   KVT_CHECK(!offloaded_);
   pages_.copy(source, target, stream);
@@ -232,7 +232,7 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
   }
 }
 
-// Beside an arena: prefixes, from their homes to the GPU.
+// Beside resident pages: prefixes, from their homes to the GPU.
 void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
                               cudaStream_t stream) {
   if (!offloaded_) return KvCache::copy_all(source, target, stream);

@@ -65,7 +65,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
   // many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what is left
   // does not fill are nobody's. Three requests (retrieved_retained.cc): expect() before the step's lists are
   // sent, keep_query() in every layer, take_over() when its rows went through all layers; it waits for what
-  // it starts. REQUIRES: an arena.
+  // it starts. REQUIRES: resident pages.
   struct RetainedHead {
     std::span<const PageId> pages;  // of the pool that its KV entries are in, in order
     uint32_t column = 0;
@@ -84,7 +84,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
 
  private:
   struct Request {
-    std::vector<uint32_t> pages;        // of the GPU: by position, then the arena's
+    std::vector<uint32_t> pages;        // of the GPU: by position, then the resident pages'
     std::vector<uint32_t> host_copies;  // host pages, as the address space counts them, by position
     std::vector<uint32_t> resident;     // numbers of dense layers' pages, by position
     uint32_t state = 0;                 // its number in RetrievalMemory

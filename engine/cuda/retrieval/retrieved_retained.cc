@@ -1,4 +1,4 @@
-// From what a budget has left of a prompt to an arena (recalled_entries.h).
+// From what a budget has left of a prompt to resident pages (recalled_entries.h).
 
 #include <fmt/format.h>
 

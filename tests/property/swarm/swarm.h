@@ -21,8 +21,8 @@ using Probes = std::map<std::string, uint64_t>;
 // Those that the seeds up to `last` must meet.
 Probes all_probes(uint64_t last);
 
-// From this seed on, policy sets drop KV entries: head groups, rings, holes, and counts that the backend
-// answers.
+// From this seed on, policy sets drop KV entries: head groups, rings, dropped slots, and counts that the
+// backend answers.
 constexpr uint64_t kRetentionSeeds = 1'000'000;
 
 // From this seed on, KV entries get 2 or 4 bits by tag, in two pools.
@@ -37,7 +37,7 @@ constexpr uint64_t kClusterSeeds = 4'000'000;
 // From this seed on, requests that are sent away take their pages to the host.
 constexpr uint64_t kSwapSeeds = 5'000'000;
 
-// From this seed on, requests with an arena begin with what others left of their prompt on the host.
+// From this seed on, requests with resident pages begin with what others left of their prompt on the host.
 constexpr uint64_t kResidentSeeds = 7'000'000;
 
 // From this seed on, a disk stands behind the host tier.

@@ -98,7 +98,7 @@ class WitnessCache final : public cpu::KvCache {
     std::vector<std::vector<double>> exact_keys, exact_values, stored_keys, stored_values;
   };
   struct Request {
-    std::vector<PageId> pages;                          // holes: by position
+    std::vector<PageId> pages;                          // dropped slots: by position
     std::map<uint32_t, KvEntry> kv_entries;             // else: by position
     std::vector<std::set<uint32_t>> dropped_positions;  // by head
     std::vector<Row> gathered;                          // by head
@@ -139,7 +139,7 @@ class WitnessCache final : public cpu::KvCache {
   ChoiceWitness* const choices_;
   std::map<RequestId, Request> requests_;
   std::map<uint32_t, Request> prefix_checkpoints_;  // by number: its KV entries, and what was gone
-  std::map<uint64_t, KvEntry> slots_;               // holes: by page * page_tokens + slot
+  std::map<uint64_t, KvEntry> slots_;               // dropped slots: by page * page_tokens + slot
   cpu::EngineAccess engine_;
   std::vector<PlanEntry> entries_;
   // By entry, then head: what was left before the step's own rows.

@@ -101,7 +101,7 @@ std::optional<bool> RetrievalOracle::turns(const Key& key, uint32_t head, uint32
   return mean < tau;
 }
 
-// ShadowKV: chosen once, when the prompt is complete or the request outgrows its arena; in double.
+// ShadowKV: chosen once, when the prompt is complete or the request outgrows its resident pages; in double.
 void RetrievalOracle::note_outliers(const Key& key, uint32_t head, uint32_t position) {
   const uint32_t slots = resident_pages(setting_.spec, page_);
   const uint32_t end = position == slots * page_ ? slots - window_ : (position + page_ - 1) / page_ - window_;

@@ -1,6 +1,7 @@
-// A prefix cache beside an arena, on real values: who begins with homes of others samples the same, bit for
-// bit, as one that computes its whole prompt (docs/design/methods/composition.md#causality, X-5). GPU pages,
-// homes and slots are poisoned before they are written: whoever reads what was not fetched samples NaN.
+// A prefix cache beside resident pages, on real values: who begins with homes of others samples the same, bit
+// for bit, as one that computes its whole prompt (docs/design/methods/composition.md#causality, X-5). GPU
+// pages, homes and slots are poisoned before they are written: whoever reads what was not fetched samples
+// NaN.
 
 #include <doctest/doctest.h>
 

@@ -11,8 +11,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Of some the prompt is cut to more pages than the arena has (7 of 8 tokens), of some to fewer; the last is
-// shorter than a budget of 83 KV entries.
+// Of some the prompt is cut to more pages than the resident pages have (7 of 8 tokens), of some to fewer; the
+// last is shorter than a budget of 83 KV entries.
 const std::vector<RetrievalRequest> kRetainedRequests = {
     {0, 150, 40}, {0, 190, 30}, {900, 201, 24}, {2'000, 20, 60}};
 

@@ -1,4 +1,4 @@
-// A prefix cache beside an arena on CUDA, step by step beside the CPU engine: turns begin with homes of
+// A prefix cache beside resident pages on CUDA, step by step beside the CPU engine: turns begin with homes of
 // others. GPU pages are poisoned before they are written: whoever reads what was not fetched samples NaN.
 
 #include <doctest/doctest.h>

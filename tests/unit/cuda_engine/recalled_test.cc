@@ -10,8 +10,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Of some the prompt is cut to more pages than the arena has (7 of 16 tokens), of some to fewer; the last is
-// shorter than the budget.
+// Of some the prompt is cut to more pages than the resident pages have (7 of 16 tokens), of some to fewer;
+// the last is shorter than the budget.
 const std::vector<RetrievalRequest> kRequests = {
     {0, 300, 40}, {0, 390, 30}, {900, 401, 24}, {900, 350, 90}, {2'000, 40, 60}};
 

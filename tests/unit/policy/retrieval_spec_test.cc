@@ -126,7 +126,7 @@ TEST_CASE(
   check_refused(rows);
 }
 
-// Pages of all heads, or an arena per group.
+// Pages of all heads, or resident pages per group.
 TEST_CASE(
     "retrieval: what drops entries beside what recalls pages is refused with the way out "
     "(docs/design/methods/composition.md#pairs)") {

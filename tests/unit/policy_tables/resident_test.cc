@@ -1,4 +1,5 @@
-// Placement resident: the prompt is on the GPU, then an arena; every page of context has a home on the host.
+// Placement resident: the prompt is on the GPU, then resident pages; every page of context has a home on the
+// host.
 
 #include <doctest/doctest.h>
 
@@ -117,7 +118,7 @@ TEST_CASE("arena: a request that its host tier cannot hold is rejected at once")
 TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   CoreConfig config = resident_config();
   config.admission = AdmissionKind::kFullReservation;
-  // Alone each would need 4 + 9 pages of GPU without an arena, and is refused by none.
+  // Alone each would need 4 + 9 pages of GPU without resident pages, and is refused by none.
   const auto needed = [&config](uint32_t prompt, uint32_t output) {
     const PolicyAxes axes = make_axes(config.policies);
     const Retention retention(config, axes);
@@ -150,7 +151,7 @@ TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are tho
   engine.arrive(0, 90, 40);  // two chunks
   CHECK(engine.gauges().pages_host_free == 10 - 4);
   engine.step();
-  // 6 pages of prompt, cut to 56 kv_entries: 4 pages, of which the arena has 3.
+  // 6 pages of prompt, cut to 56 kv_entries: 4 pages, of which the resident pages have 3.
   CHECK(engine.gauges().pages_host_free == 10 - 4);
   CHECK(engine.gauges().pages_gpu_held == 3);
   CHECK(engine.gauges().entries_held == 56);

@@ -84,7 +84,7 @@ TEST_CASE("step shape: decodes of requests with holes read lists of entries, whe
   CHECK_FALSE(chunks[0].listed);
   shape.chunks = {};
   CHECK(GraphShapes::key(shape) != dropped_slots);
-  // How many of its requests have holes is not part of a form: all of its decodes read lists.
+  // How many of its requests have dropped slots is not part of a form: all of its decodes read lists.
   shape.listed_decodes = 2;
   CHECK(GraphShapes::key(shape) == dropped_slots);
 }
