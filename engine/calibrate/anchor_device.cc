@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/calibrate/calibration_memory.h"
 #include "engine/calibrate/chunk_load.h"
 #include "engine/cuda/device/device_facts.h"
 #include "models/cost_tables/measured_cost.h"
@@ -22,6 +23,7 @@ class Anchors {
 
   void decodes(uint32_t count, uint32_t context) {
     const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
+    if (!bench_.fits(requests)) return;
     const Measured found = measured_of(bench_.measure(requests, count, 4, kSteps).wall);
     add(fmt::format("{} decodes of {}", count, context), AnchorKind::kDecode,
         BenchShape(requests, count, 4 + kSteps / 2), found.us);
@@ -30,6 +32,7 @@ class Anchors {
   // Twice: one series may fall on a bad moment of the clock.
   void chunk(uint32_t tokens, uint32_t context) {
     const BenchRequest bench_request{tokens, context, true};
+    if (!bench_.fits({&bench_request, 1})) return;
     std::vector<double> all;
     for (int i = 0; i < 2; ++i) {
       rest(&bench_);
@@ -75,7 +78,9 @@ Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request,
   if (!model) return tl::unexpected<Error>(model.error());
   StepBenchConfig config;
   config.page_tokens = profile.page_tokens;
-  config.pages_gpu = kPagesGpu * 16 / profile.page_tokens, config.pages_host = kPagesHost;
+  const Result<uint32_t> pages = first_engine_pages(request.llm, profile.page_tokens);
+  if (!pages) return tl::unexpected<Error>(pages.error());
+  config.pages_gpu = *pages, config.pages_host = kPagesHost;
   config.row_sizes = calibrated_rows(false);
   config.rows_max = config.row_sizes.back(), config.samples_max = kDecodeRowsMax;
   Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request.llm, model->get());

@@ -12,6 +12,7 @@
 #include "engine/calibrate/calibrate_formats.h"
 #include "engine/calibrate/calibration.h"
 #include "engine/calibrate/calibration_checks.h"
+#include "engine/calibrate/calibration_memory.h"
 #include "engine/calibrate/chunk_load.h"
 #include "engine/cuda/device/device_facts.h"
 #include "models/cost/graph_shapes.h"
@@ -23,7 +24,11 @@ namespace kvtwin::cuda {
 Result<std::unique_ptr<StepBench>> Calibration::bench(bool timed) {
   StepBenchConfig config;
   config.page_tokens = request_.page_tokens;
-  config.pages_gpu = kPagesGpu * 16 / request_.page_tokens;
+  const Result<uint32_t> pages = timed ? next_engine_pages(request_.llm, request_.page_tokens,
+                                                           request_.llm.kv_bytes_per_token(), kTokensSmall)
+                                       : first_engine_pages(request_.llm, request_.page_tokens);
+  if (!pages) return tl::unexpected<Error>(pages.error());
+  config.pages_gpu = *pages;
   config.pages_host = timed ? 0 : kPagesHost;
   config.rows_max = rows_.back(), config.samples_max = kDecodeRowsMax;
   config.row_sizes = rows_;
@@ -51,7 +56,8 @@ Result<void> Calibration::make() {
     if (!made) return tl::unexpected<Error>(made.error());
     *to = std::move(*made);
     if (timed) continue;
-    const double pages = static_cast<double>(request_.llm.kv_bytes_per_token() * kPagesGpu * 16);
+    const double pages = static_cast<double>(request_.llm.kv_bytes_per_token() *
+                                             (plain_->entries_max() + request_.page_tokens));
     figure(fmt::format("memory of an engine of {} rows beside its pages", rows_.back()), "MiB",
            {(static_cast<double>(before - device_facts().memory_free) - pages) / 1048576});
   }
@@ -152,8 +158,8 @@ void Calibration::long_decodes() {
   for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
     for (const uint32_t context : {512u, 1024u, 2048u, 4096u, 8192u, 16384u, 32768u}) {
       if (request_.quick && (count % 64 != 0 || context > 2048)) continue;
-      if (uint64_t{count} * (context + 96) >= plain_->entries_max()) continue;
       const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
+      if (!plain_->fits(requests)) continue;
       const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
       tables_.add(
           attention_of(BenchShape(requests, count, kDecodeWarm + kDecodeSteps / 2), measured_of(plain.wall)));
@@ -188,7 +194,9 @@ std::vector<ChunkRuns::Size> Calibration::chunk_sizes() const {
     if (tokens > rows_.back()) continue;
     for (const uint32_t context : {0u, 1024u, 4096u, 12288u, 32768u}) {
       if (context > (request_.quick ? 2048u : tokens > 2048 ? 8192u : 32768u)) continue;
-      if (context > 0 || tokens <= kDecodeRowsMax) out.push_back({tokens, context});
+      const BenchRequest chunk{tokens, context, true};
+      if ((context > 0 || tokens <= kDecodeRowsMax) && plain_->fits({&chunk, 1}))
+        out.push_back({tokens, context});
     }
   }
   std::sort(out.begin(), out.end());
@@ -238,7 +246,10 @@ Result<void> Calibration::launches() {
 Result<void> Calibration::launched() {
   StepBenchConfig config;
   config.page_tokens = request_.page_tokens;
-  config.pages_gpu = 4096 * 16 / request_.page_tokens;
+  const Result<uint32_t> pages =
+      next_engine_pages(request_.llm, request_.page_tokens, request_.llm.kv_bytes_per_token(), kTokensSmall);
+  if (!pages) return tl::unexpected<Error>(pages.error());
+  config.pages_gpu = *pages;
   config.rows_max = config.samples_max = kDecodeRowsMax;
   config.row_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
   config.graphs = false;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/calibrate/calibration_memory.h"
 #include "engine/calibrate/calibration_tables.h"
 #include "engine/calibrate/chunk_load.h"
 #include "engine/calibrate/mixed_bench.h"
@@ -128,8 +129,8 @@ void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tabl
   for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u}) {
     for (const uint32_t context : {64u, 1024u, 4096u, 16384u}) {
       if (request_.quick && (count % 16 != 1 || context > 1024)) continue;
-      if (uint64_t{count} * (context + 96) >= bench->entries_max()) continue;
       const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
+      if (!bench->fits(requests)) continue;
       const StepTimes found = bench->measure(requests, count, kWarm, kSteps);
       keep_decode(BenchShape(requests, count, kWarm + kSteps / 2).shape, found.wall, "decode attention",
                   tables);
@@ -157,7 +158,11 @@ void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* table
 
 Result<void> FormatCalibration::packed(const std::string& name, Format format) {
   StepBenchConfig config;
-  config.page_tokens = kPage, config.pages_gpu = kPagesGpu * 16 / kPage;
+  // Packed KV takes a half of bf16's bytes (fp8) or less, its scales included.
+  const Result<uint32_t> pages =
+      next_engine_pages(request_.llm, kPage, request_.llm.kv_bytes_per_token() * 9 / 16, kTokensGpu);
+  if (!pages) return tl::unexpected<Error>(pages.error());
+  config.page_tokens = kPage, config.pages_gpu = *pages;
   config.rows_max = kRowsMax, config.samples_max = kRequestsMax, config.row_sizes = kRowSizes;
   config.packed = PackedOptions{.format = format, .group = kGroup};
   Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_);
@@ -180,6 +185,7 @@ Result<void> FormatCalibration::packed_held_out(const std::string& name, StepBen
       {"24 decodes of 100 to 10680", skewed},
       {"chunks of 700, 324 behind 3000, 500", {{700, 3000}, {324, 500}}}};
   for (const auto& [what, requests] : steps) {
+    if (!bench->fits(requests)) continue;
     const bool chunk = requests.front().tokens > 1;
     const uint32_t padded = chunk ? 1024 : static_cast<uint32_t>(requests.size());
     if (chunk) rest(bench);
@@ -324,7 +330,9 @@ Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredD
   if (!model) return tl::unexpected<Error>(model.error());
   StepBenchConfig config;
   config.page_tokens = device.page_tokens;
-  config.pages_gpu = kPagesGpu * 16 / std::max(1u, device.page_tokens);
+  const Result<uint32_t> pages = first_engine_pages(request.llm, std::max(1u, device.page_tokens));
+  if (!pages) return tl::unexpected<Error>(pages.error());
+  config.pages_gpu = *pages;
   config.rows_max = kRowsMax, config.samples_max = kRequestsMax, config.row_sizes = kRowSizes;
   Result<std::unique_ptr<StepBench>> plain = StepBench::make(config, request.llm, model->get());
   if (!plain) return tl::unexpected<Error>(plain.error());

@@ -33,8 +33,9 @@ class Checks {
   std::vector<HeldOutStep> take() { return std::move(out_); }
 
  private:
-  // 0: too many.
+  // 0: too many rows, or more KV than there are pages for.
   uint32_t padded(const Requests& requests) const {
+    if (!bench_.fits(requests)) return 0;
     uint32_t sum = 0;
     for (const BenchRequest& request : requests) sum += request.tokens;
     const auto found = std::lower_bound(rows_.begin(), rows_.end(), sum);

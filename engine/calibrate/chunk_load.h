@@ -13,7 +13,7 @@
 
 namespace kvtwin::cuda {
 
-constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;  // of 16 tokens
+constexpr uint32_t kPagesHost = 1024;
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, raises it
 // a little, and forgets all that in a pause of 30 to 60 ms (reports/evidence/validation/2026-11-22-h200.md).

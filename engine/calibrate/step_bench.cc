@@ -25,6 +25,11 @@ struct StepBench::Parts {
         tokens(llm.vocab) {}
 
   void fill();
+  // Of a request that grows by the steps of one measurement.
+  uint32_t pages_of(const BenchRequest& request) const {
+    constexpr uint32_t kStepsMax = 64;
+    return div_ceil(request.context + request.tokens + kStepsMax, config.page_tokens);
+  }
   // Steps of these requests from now on, with pages of their own; ends the ones before.
   void begin(std::span<const BenchRequest> requests);
   double step(uint32_t padded);
@@ -80,6 +85,12 @@ uint64_t StepBench::entries_max() const {
   return uint64_t{parts_->config.pages_gpu - 1} * parts_->config.page_tokens;
 }
 
+bool StepBench::fits(std::span<const BenchRequest> requests) const {
+  uint64_t pages = 1;  // the first one is where padding rows go
+  for (const BenchRequest& request : requests) pages += parts_->pages_of(request);
+  return pages <= parts_->config.pages_gpu;
+}
+
 // One page of KV as the model makes it, everywhere.
 void StepBench::Parts::fill() {
   tokens.begin(RequestId{0}, config.page_tokens);
@@ -114,11 +125,10 @@ void StepBench::Parts::begin(std::span<const BenchRequest> requests) {
   first = true;
   // Page p of every request, then page p + 1: neighbours of a request lie apart, as in a server that has run
   // for a while. The first page of the pool is where padding rows of the warm-up went.
-  constexpr uint32_t kStepsMax = 64;
   std::vector<uint32_t> needed;
   uint32_t most = 0;
   for (const BenchRequest& request : requests) {
-    needed.push_back(div_ceil(request.context + request.tokens + kStepsMax, config.page_tokens));
+    needed.push_back(pages_of(request));
     most = std::max(most, needed.back());
   }
   pages.resize(requests.size());

@@ -57,9 +57,11 @@ class StepBench {
   ~StepBench();
 
   uint64_t entries_max() const;  // of all requests of one step
+  // Whether the pages hold these requests and the tokens that they grow by while they are measured.
+  bool fits(std::span<const BenchRequest> requests) const;
 
   // The same step `warm + steps` times; the first `warm` are not told. `padded`: rows of matrix products.
-  // REQUIRES: the requests fit rows, samples and pages.
+  // REQUIRES: fits(requests), and they fit rows and samples.
   StepTimes measure(std::span<const BenchRequest> requests, uint32_t padded, uint32_t warm, uint32_t steps);
 
   // The same step again and again, for at least so many us of steps: what each took.

@@ -8,7 +8,9 @@ RetrievalSpec retrieval_defaults(RetrievalMethod method) {
   RetrievalSpec spec;
   switch (method) {
     case RetrievalMethod::kAll:
+      break;
     case RetrievalMethod::kFreekv:
+      spec.host_copy = HostCopy::kKernel;
       break;
     case RetrievalMethod::kQuest:
       spec.layers_dense = 2;
@@ -23,6 +25,7 @@ RetrievalSpec retrieval_defaults(RetrievalMethod method) {
       spec.summary = PageSummary::kCuboid;
       spec.scale = ScoreScale::kOne;
       spec.host_layout = HostLayout::kNhd;
+      spec.host_copy = HostCopy::kKernel;
       spec.staging_buffers = 1;
       spec.speculation = false;
       break;

@@ -23,8 +23,10 @@ enum class GroupPooling : uint8_t { kMeanS, kMaxS, kMeanQk, kMaxQk, kMeanQ, kMax
 enum class PageSummary : uint8_t { kMinMax, kCuboid, kMean };
 enum class ScoreScale : uint8_t { kOne, kInverseSqrt };  // 1 or 1 / sqrt(d), before the softmax
 enum class HostLayout : uint8_t { kHnd, kNhd };          // one KV head's page: one piece, or 2 * P of them
-// How an NHD page is copied: rows of a strided copy, or a copy for every piece.
-enum class HostCopy : uint8_t { kStrided, kEachPiece };
+// How pages come back: by the copy engine, a page of one head in one (for NHD strided) copy or a copy for
+// every piece; or by a kernel that reads the host's memory and writes the page's slots, as this project's
+// CUDA engine does.
+enum class HostCopy : uint8_t { kStrided, kEachPiece, kKernel };
 
 constexpr int64_t kOneQ32 = int64_t{1} << 32;
 

@@ -207,7 +207,7 @@ class LogReader {
         in.summary() > static_cast<uint32_t>(PageSummary::kMean) ||
         in.scale() > static_cast<uint32_t>(ScoreScale::kInverseSqrt) ||
         in.host_layout() > static_cast<uint32_t>(HostLayout::kNhd) ||
-        in.host_copy() > static_cast<uint32_t>(HostCopy::kEachPiece)) {
+        in.host_copy() > static_cast<uint32_t>(HostCopy::kKernel)) {
       return false;
     }
     *out = {in.budget_tokens(),

@@ -9,6 +9,7 @@ namespace kvtwin {
 namespace {
 
 constexpr double kStreamHopNs = 3600;
+constexpr double kKernelReadFraction = 0.92;
 
 // Of a page of one layer that retrieves.
 double layer_summary_fraction(const RetrievalGeometry& geometry) {
@@ -99,6 +100,9 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) cons
     return {ticks_from_us(now ? measured_->recall_us + measured_->head_us * heads : 0),
             ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
   }
+  if (geometry_.by_kernel)
+    return {ticks_from_ns(kStreamHopNs + small_fixed_ns_),
+            ticks_from_ns(bytes / (in_bytes_per_ns_ * kKernelReadFraction)), static_cast<uint64_t>(bytes)};
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;
   const double requests = geometry_.copy_each_piece ? bytes / piece : 1;
   // A contiguous page is no strided copy; pieces that are copied one by one are none either.

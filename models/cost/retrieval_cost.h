@@ -4,9 +4,11 @@
 // Kernels are rooflines with a fixed time each, from the device catalog, as in roofline_cost.h. Transfers are
 //   h(x, u) = requests * t_request + x / rate * (1 + u0 / u)
 // for x bytes in rows of u: t_request is the node's copy overhead, u0 its copy_row_bytes. Figures carry their
-// basis in the node file. Assumed here: vector arithmetic at 1/16 of the bf16 rate (A100: 19.5 of 312
-// TFLOP/s), three kernels for softmax, pooling and top-k, and 3.6 us from one stream to another by an event
-// (measured on an H200).
+// basis in the node file. A kernel that recalls pages reads the host at 0.92 of PCIe's rate, whatever the
+// layout: 51.3 (HND) and 49.8 GB/s (NHD) of 55.4 on an H200 (recall_bench,
+// reports/evidence/validation/2026-11-21-h200-recall.txt). Assumed here: vector arithmetic at 1/16 of the
+// bf16 rate (A100: 19.5 of 312 TFLOP/s), three kernels for softmax, pooling and top-k, and 3.6 us from one
+// stream to another by an event (measured on an H200).
 //
 // Not modelled: kernels of the select stream slowing down the compute stream; copies that cost HBM bandwidth
 // (5 to 6 % while PCIe is busy); kernels launched one by one by a framework, each some microseconds.
@@ -28,6 +30,7 @@ struct RetrievalGeometry {
   uint32_t page_tokens = 32;
   uint32_t piece_bytes = 0;      // contiguous on the host; 0: K and V of one head's page (HND)
   bool copy_each_piece = false;  // else a page of one head is one (strided) copy
+  bool by_kernel = false;        // no copies: a kernel reads the host's memory and writes the page's slots
   bool values_only = false;      // keys never travel (ShadowKV)
   uint32_t staging_buffers = 2;
   uint32_t summary_vectors = 2;  // per page and KV head

@@ -39,9 +39,23 @@ Drift drift_of(const std::vector<Anchor>& anchors) {
           median(anchors, AnchorKind::kCopy)};
 }
 
-DriftVerdict verdict_of(const Drift& drift) {
+std::vector<Anchor> rows_that_differ(const std::vector<Anchor>& anchors) {
+  const Drift drift = drift_of(anchors);
+  std::vector<Anchor> out;
+  for (const Anchor& one : anchors) {
+    const double usual = one.kind == AnchorKind::kDecode  ? drift.decodes
+                         : one.kind == AnchorKind::kChunk ? drift.chunks
+                                                          : 0;
+    const double most = one.kind == AnchorKind::kCopy ? kDriftRescaled : kDriftOfRow;
+    if (std::abs((1 + one.drift()) / (1 + usual) - 1) > most) out.push_back(one);
+  }
+  return out;
+}
+
+DriftVerdict verdict_of(const std::vector<Anchor>& anchors) {
+  const Drift drift = drift_of(anchors);
   const double steps = std::max(std::abs(drift.decodes), std::abs(drift.chunks));
-  if (steps > kDriftRescaled || std::abs(drift.copies) > kDriftRescaled) return DriftVerdict::kRejected;
+  if (steps > kDriftRescaled || !rows_that_differ(anchors).empty()) return DriftVerdict::kRejected;
   return steps > kDriftAccepted ? DriftVerdict::kRescale : DriftVerdict::kAccepted;
 }
 
@@ -65,10 +79,12 @@ std::string drift_table(const std::vector<Anchor>& anchors) {
   const Drift drift = drift_of(anchors);
   const char* const message[] = {"within 2 %: the profile is taken as it is",
                                  "2 to 8 %: good once it is rescaled (--rescale)",
-                                 "beyond 8 %: kvtwin calibrate device must measure this machine"};
+                                 "this is another machine: kvtwin calibrate device must measure it"};
+  for (const Anchor& one : rows_that_differ(anchors))
+    out += fmt::format("  differs from its kind: {} ({:+.2f} %)\n", one.what, 100 * one.drift());
   return out + fmt::format("  medians: decodes {:+.2f} %, chunks {:+.2f} %, copies {:+.2f} %; {}\n",
                            100 * drift.decodes, 100 * drift.chunks, 100 * drift.copies,
-                           message[static_cast<size_t>(verdict_of(drift))]);
+                           message[static_cast<size_t>(verdict_of(anchors))]);
 }
 
 }  // namespace kvtwin

@@ -1,10 +1,12 @@
 // Is a profile of one GPU good for another one of its kind? Anchors are steps that were measured when the
 // profile was made, measured again: what they take now over what the profile says is the machine's drift.
 //
-// The rule: machines within 2 % are taken as they are; up to 8 % the profile may be rescaled, decode steps by
-// the median drift of decodes and steps with prompts by that of chunks, because the first wait for memory and
-// the second for clocks under a power limit; beyond that it must be measured anew. Copies that drift are
-// never rescaled.
+// The rule: machines whose medians are within 2 % are taken as they are; up to 8 % the profile may be
+// rescaled, decode steps by the median drift of decodes and steps with prompts by that of chunks, because the
+// first wait for memory and the second for clocks under a power limit; beyond that it must be measured anew.
+// And each row counts: a step that differs from the median of its kind by more than 5 % shows that the
+// profile has another shape than this machine, so the profile is rejected whatever the medians say. Copies
+// are never rescaled.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_DEVICE_DRIFT_H_
 #define KVTWIN_MODELS_COST_TABLES_DEVICE_DRIFT_H_
@@ -17,7 +19,7 @@
 
 namespace kvtwin {
 
-constexpr double kDriftAccepted = 0.02, kDriftRescaled = 0.08;
+constexpr double kDriftAccepted = 0.02, kDriftRescaled = 0.08, kDriftOfRow = 0.05;
 
 enum class AnchorKind : uint8_t { kDecode, kChunk, kCopy };
 
@@ -35,7 +37,9 @@ struct Drift {
 Drift drift_of(const std::vector<Anchor>& anchors);
 
 enum class DriftVerdict : uint8_t { kAccepted, kRescale, kRejected };
-DriftVerdict verdict_of(const Drift& drift);
+DriftVerdict verdict_of(const std::vector<Anchor>& anchors);
+// The steps that differ from their kind's median, and the copies that differ at all, by more than a row may.
+std::vector<Anchor> rows_that_differ(const std::vector<Anchor>& anchors);
 
 // Steps take so much longer: decodes in tables of decodes and of up to `decode_rows_max` rows, all other
 // tables of steps as chunks do. Methods are widened like decodes.

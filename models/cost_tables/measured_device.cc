@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -176,6 +179,50 @@ const MeasuredMethod* MeasuredDevice::method(std::string_view name, std::string_
   return nullptr;
 }
 
+namespace {
+
+// One copy of pages of so many bytes: what it takes however few they are, and for each byte.
+struct CopyLine {
+  double overhead_ns = 0, ns_per_byte = 0;
+};
+
+// Many pages give the rate, few of them what a copy costs apart from it.
+std::optional<CopyLine> line_of(const MeasuredTable& table, double page_bytes) {
+  if (table.rows.size() < 2) return {};
+  const double pages = table.rows.back() - table.rows.front();
+  const double each = 1e3 * (table.at.back().us - table.at.front().us) / pages;
+  if (!(each > 0)) return {};
+  return CopyLine{std::max(0.0, 1e3 * table.at.front().us - table.rows.front() * each), each / page_bytes};
+}
+
+std::map<double, CopyLine> lines_of(const MeasuredDevice& device, std::string_view operation) {
+  std::map<double, CopyLine> out;
+  for (const MeasuredTable& table : device.tables) {
+    uint64_t bytes = 0;
+    const char* const end = table.shape.data() + table.shape.size();
+    if (table.operation != operation || std::from_chars(table.shape.data(), end, bytes).ptr != end ||
+        bytes == 0)
+      continue;
+    if (const auto line = line_of(table, static_cast<double>(bytes))) out[static_cast<double>(bytes)] = *line;
+  }
+  return out;
+}
+
+// Between two measured sizes by the logarithm of the bytes; beyond them, as at the nearest one. REQUIRES: not
+// empty.
+CopyLine line_at(const std::map<double, CopyLine>& lines, double bytes) {
+  const auto above = lines.lower_bound(bytes);
+  if (above == lines.end()) return lines.rbegin()->second;
+  if (above == lines.begin() || above->first == bytes) return above->second;
+  const auto below = std::prev(above);
+  const double at = std::log(bytes / below->first) / std::log(above->first / below->first);
+  const auto between = [at](double low, double high) { return low + at * (high - low); };
+  return {between(below->second.overhead_ns, above->second.overhead_ns),
+          between(below->second.ns_per_byte, above->second.ns_per_byte)};
+}
+
+}  // namespace
+
 std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes) {
   CopyRates out;
   const struct {
@@ -183,17 +230,15 @@ std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_
     double *overhead, *rate;
   } directions[] = {{"copy in during steps", "copy in", &out.in_overhead_ns, &out.in_bytes_per_s},
                     {"copy out during steps", "copy out", &out.out_overhead_ns, &out.out_bytes_per_s}};
+  const auto bytes = static_cast<double>(page_bytes);
+  out.exact = true;
   for (const auto& direction : directions) {
-    const std::string page = std::to_string(page_bytes);
-    const MeasuredTable* table = device.table(direction.concurrent, page);
-    if (table == nullptr) table = device.table(direction.alone, page);
-    if (table == nullptr || table->rows.size() < 2) return {};
-    // Many pages give the rate, few of them what a copy costs beside it.
-    const double pages = table->rows.back() - table->rows.front();
-    const double each = 1e3 * (table->at.back().us - table->at.front().us) / pages;
-    if (!(each > 0)) return {};
-    *direction.overhead = std::max(0.0, 1e3 * table->at.front().us - table->rows.front() * each);
-    *direction.rate = 1e9 * static_cast<double>(page_bytes) / each;
+    std::map<double, CopyLine> lines = lines_of(device, direction.concurrent);
+    if (lines.empty()) lines = lines_of(device, direction.alone);
+    if (lines.empty()) return {};
+    out.exact = out.exact && lines.contains(bytes);
+    const CopyLine line = line_at(lines, bytes);
+    *direction.overhead = line.overhead_ns, *direction.rate = 1e9 / line.ns_per_byte;
   }
   const MeasuredFigure* const in = device.figure("in beside out");
   const MeasuredFigure* const back = device.figure("out beside in");

@@ -81,9 +81,11 @@ struct MeasuredDevice {
 struct CopyRates {
   double in_overhead_ns = 0, out_overhead_ns = 0, in_bytes_per_s = 0, out_bytes_per_s = 0;
   double both_bytes_per_s = 0;
+  bool exact = false;  // pages of this size were measured; else it lies between measured ones, or beyond them
 };
-// From the tables "copy in during steps" and "copy out during steps" of pages of so many bytes (where there
-// are none: "copy in" and "copy out", of copies alone). Empty: they were not measured.
+// From the tables "copy in during steps" and "copy out during steps" of pages of any size (where there are
+// none: "copy in" and "copy out", of copies alone), interpolated over the bytes of a page. Empty: no size was
+// measured.
 std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes);
 
 // `where` is for messages. Refuses tables that do not ascend, differ in length, or are negative.

@@ -25,7 +25,10 @@ namespace {
 void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, NodeSpec* node) {
   const std::optional<CopyRates> rates = copy_rates(device, page_bytes);
   if (!rates) return;
-  const auto figure = [](double value) { return Figure{value, Basis::kMeasured, "kvtwin calibrate device"}; };
+  const auto figure = [&](double value) {
+    return rates->exact ? Figure{value, Basis::kMeasured, "kvtwin calibrate device"}
+                        : Figure{value, Basis::kDerived, "kvtwin calibrate device, of pages of other sizes"};
+  };
   node->pcie_bytes_per_s = figure(rates->in_bytes_per_s);
   node->pcie_out_bytes_per_s = figure(rates->out_bytes_per_s);
   node->copy_overhead_h2d_ns = figure(rates->in_overhead_ns);

@@ -75,9 +75,10 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   pricer.graph.layers = llm.layers;
   pricer.graph.layers_dense = spec.layers_dense;
   pricer.graph.speculation = spec.speculation;
-  // What arrives token by token goes straight to its slot; values of ShadowKV as well.
-  pricer.graph.converts = spec.host_layout == HostLayout::kHnd && method != RetrievalMethod::kInfinigen &&
-                          method != RetrievalMethod::kShadowkv;
+  // What arrives token by token goes straight to its slot, and so does what a kernel recalls; values of
+  // ShadowKV as well.
+  pricer.graph.converts = spec.host_layout == HostLayout::kHnd && spec.host_copy != HostCopy::kKernel &&
+                          method != RetrievalMethod::kInfinigen && method != RetrievalMethod::kShadowkv;
   pricer.graph.staging_buffers = spec.staging_buffers;
   pricer.graph.keeps_prefixes = geometry.keeps_prefixes;
   set_compression(composed, &pricer.graph);

@@ -72,7 +72,7 @@ int run_anchors(const DeviceArguments& arguments, const cuda::CalibrationRequest
   if (!anchors) return complain(anchors.error(), kExitNoBackend);
   fmt::print("{}", drift_table(*anchors));
   const Drift drift = drift_of(*anchors);
-  const DriftVerdict verdict = verdict_of(drift);
+  const DriftVerdict verdict = verdict_of(*anchors);
   const bool good =
       verdict == DriftVerdict::kAccepted || (verdict == DriftVerdict::kRescale && arguments.rescale);
   if (!good) return kExitNo;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scenarios/cli/cli.h"
+#include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/validate/method_calibration.h"
 
 namespace kvtwin {
@@ -23,6 +24,17 @@ struct MethodsArguments {
   bool quiet = false;
 };
 
+// The profile was written without these scenarios. Runs that were kept are not made again.
+int report_failed(const Errors& failed, size_t scenarios) {
+  if (failed.empty()) return kExitDone;
+  for (const Error& error : failed) fmt::print(stderr, "{}\n", error.text());
+  fmt::print(
+      stderr,
+      "{} of {} scenarios failed; the profile is without them. The same command runs only these again.\n",
+      failed.size(), scenarios);
+  return kExitEnvironment;
+}
+
 int run_methods(MethodsArguments arguments) {
   MethodCalibrationRequest& request = arguments.request;
   if (arguments.recorded.empty() == arguments.keep.empty())
@@ -35,17 +47,20 @@ int run_methods(MethodsArguments arguments) {
   std::error_code ignored;
   fs::create_directories(request.work, ignored);
   if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
-  const Result<MeasuredDevice> device = calibrate_methods(request);
+  // Recordings are of the GPU that made them: what stands for "this" is not the GPU that reads them.
+  if (!request.record) setenv(kGpuVariable, "none", 0);
+  Errors failed;
+  const Result<MeasuredDevice> device = calibrate_methods(request, &failed);
   fs::remove_all(request.work, ignored);
   if (!device) return complain(device.error());
   const std::string text = measured_device_textproto(*device);
   if (arguments.out.empty()) {
     fmt::print("{}", text);
-    return kExitDone;
+    return report_failed(failed, request.scenarios.size());
   }
   if (Result<void> ok = write_text(arguments.out, text); !ok) return complain(ok.error(), kExitEnvironment);
   fmt::print("{}\nwritten: {}   (cost.profile of a scenario)\n", methods_table(*device), arguments.out);
-  return kExitDone;
+  return report_failed(failed, request.scenarios.size());
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/validate/run_validation.h"
 
 namespace kvtwin {
@@ -80,6 +81,8 @@ int run_validate(ValidateArguments arguments) {
                     kExitNoBackend);
   const WorkFolder work;
   arguments.request.work = work.path();
+  // Recordings are of the GPU that made them: what stands for "this" is not the GPU that reads them.
+  if (!arguments.request.record) setenv(kGpuVariable, "none", 0);
   if (!arguments.quiet)
     arguments.request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   const Result<Validation> validation = run_validation(arguments.request);

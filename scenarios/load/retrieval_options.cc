@@ -28,8 +28,8 @@ constexpr NameTable<PageSummary, 3> kSummaries{
 constexpr NameTable<ScoreScale, 2> kScales{
     {{{"one", ScoreScale::kOne}, {"inverse_sqrt", ScoreScale::kInverseSqrt}}}};
 constexpr NameTable<HostLayout, 2> kLayouts{{{{"hnd", HostLayout::kHnd}, {"nhd", HostLayout::kNhd}}}};
-constexpr NameTable<HostCopy, 2> kCopies{
-    {{{"strided", HostCopy::kStrided}, {"each_piece", HostCopy::kEachPiece}}}};
+constexpr NameTable<HostCopy, 3> kCopies{
+    {{{"strided", HostCopy::kStrided}, {"each_piece", HostCopy::kEachPiece}, {"kernel", HostCopy::kKernel}}}};
 
 template <typename T, size_t kCount>
 std::string name_in(const NameTable<T, kCount>& table, T value) {
@@ -174,6 +174,7 @@ RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod 
   out.page_tokens = page_tokens;
   out.piece_bytes = spec.host_layout == HostLayout::kNhd ? kBf16Bytes * llm.head_dim : 0;
   out.copy_each_piece = spec.host_copy == HostCopy::kEachPiece;
+  out.by_kernel = spec.host_copy == HostCopy::kKernel;
   out.staging_buffers = spec.staging_buffers;
   out.summary_vectors = spec.summary == PageSummary::kMean ? 1 : 2;
   if (method == RetrievalMethod::kShadowkv) {

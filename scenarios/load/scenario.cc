@@ -13,6 +13,7 @@
 
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
+#include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/load/retrieval_options.h"
 #include "scenarios/load/scorer_options.h"
 #include "scenarios/load/shipped.h"
@@ -330,6 +331,11 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   if (written.limits().capture_sizes_size() > 0) scenario.values.mutable_limits()->clear_capture_sizes();
   scenario.values.MergeFrom(written);
   if (scenario.values.name().empty()) scenario.values.set_name(fs::path(path).stem().string());
+  if (Result<void> ok = resolve_this(&scenario.values); !ok) {
+    Error error = ok.error();
+    error.where = scenario.where(error.where);
+    errors.push_back(std::move(error));
+  }
   for_each_path(&scenario.values, [&](const char* field, std::string* path_given) {
     if (scenario.on_command_line(field)) *path_given = from_working_directory(*path_given);
   });

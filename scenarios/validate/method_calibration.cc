@@ -44,7 +44,8 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   const tl::expected<Scenario, Errors> scenario = load_scenario(path, sets);
   if (!scenario) return tl::unexpected<Error>(scenario.error().front());
   const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
-  if (request.record) {
+  std::error_code ignored;
+  if (request.record && !fs::exists(folder + "/1/log.binpb", ignored)) {
     const RecordRequest recorded{path, sets, "cuda", "wall", 1, folder, request.work, request.progress};
     if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Error>(ok.error());
   }
@@ -94,17 +95,24 @@ void add_first_step(const std::vector<PricedStep>& first, MeasuredMethod* method
 
 using ByMethod = std::map<std::pair<std::string, std::string>, Steps>;
 
-Result<ByMethod> all_steps(const MethodCalibrationRequest& request) {
+// Steps of all scenarios. One that cannot be run or read is noted in `failed`, and the others count without
+// it. Errors: none can.
+Result<ByMethod> all_steps(const MethodCalibrationRequest& request, Errors* failed) {
   ByMethod out;
   for (const std::string& path : request.scenarios) {
     Result<Steps> steps = steps_of(request, path);
-    if (!steps) return tl::unexpected<Error>(steps.error());
+    if (!steps) {
+      if (request.progress) request.progress(fmt::format("{}: {}", stem_of(path), steps.error().text()));
+      failed->push_back(steps.error());
+      continue;
+    }
     Steps& all = out[{steps->method, steps->model}];
     all.paths.push_back(path);
     all.samples.insert(all.samples.end(), steps->samples.begin(), steps->samples.end());
     all.first.insert(all.first.end(), steps->first.begin(), steps->first.end());
     all.dense.insert(all.dense.end(), steps->dense.begin(), steps->dense.end());
   }
+  if (out.empty() && !failed->empty()) return tl::unexpected<Error>(failed->front());
   return out;
 }
 
@@ -115,7 +123,10 @@ Result<ByMethod> steps_by(const MeasuredDevice& device, const std::vector<std::s
     return tl::unexpected<Error>(ok.error());
   request.profile = fmt::format("{}/{}", request.work, kProfile), request.record = false;
   request.scenarios = paths;
-  return all_steps(request);
+  Errors failed;
+  Result<ByMethod> out = all_steps(request, &failed);
+  if (!failed.empty()) return tl::unexpected<Error>(failed.front());
+  return out;
 }
 
 // Methods are what steps take beside those of the dense engine: where that was served too, its tables say
@@ -172,12 +183,12 @@ double chosen_from_price(const ByMethod& by_method, const std::string& model) {
 
 }  // namespace
 
-Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
+Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request, Errors* failed) {
   Result<MeasuredDevice> device = load_measured_device(request.profile);
   if (!device) return tl::unexpected<Error>(device.error());
   if (Result<void> ok = check_sets_read(request.scenarios, request.sets, "cuda", "wall"); !ok)
     return tl::unexpected<Error>(ok.error());
-  Result<ByMethod> found = all_steps(request);
+  Result<ByMethod> found = all_steps(request, failed);
   if (!found) return tl::unexpected<Error>(found.error());
   ByMethod& by_method = *found;
   if (Result<void> ok = settle_dense(request, &by_method, &*device); !ok)

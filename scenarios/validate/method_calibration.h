@@ -18,13 +18,15 @@ struct MethodCalibrationRequest {
   std::vector<std::string> sets;
   std::string profile;     // file of kvtwin calibrate device, of this machine
   std::string recordings;  // folder: DIR/NAME/1, NAME being the file's without its end
-  bool record = false;     // first make them
+  bool record = false;     // first make those that are not there
   std::string work;        // folder for what is not kept; it must exist
   std::function<void(const std::string&)> progress{};
 };
 
-// The profile with its methods replaced where scenarios are of them, and kept where none is.
-Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request);
+// The profile with its methods replaced where scenarios are of them, and kept where none is. Scenarios that
+// could not be run or read are in `failed`; the others' methods are in the profile all the same. Errors: none
+// could.
+Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request, Errors* failed);
 
 // One line per method and its terms.
 std::string methods_table(const MeasuredDevice& device);

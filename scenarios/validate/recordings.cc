@@ -8,6 +8,7 @@
 
 #include "engine/base/plural.h"
 #include "models/files/textproto.h"
+#include "scenarios/app/compose.h"
 #include "scenarios/app/results.h"
 #include "scenarios/load/unread_fields.h"
 #include "scenarios/sweep/pool.h"
@@ -76,10 +77,30 @@ Result<void> check_sets_read(const std::vector<std::string>& scenarios, const st
   return {};
 }
 
+Result<std::vector<std::string>> sets_that_fit(const std::string& scenario,
+                                               const std::vector<std::string>& sets,
+                                               const std::function<void(const std::string&)>& progress) {
+  const tl::expected<Scenario, Errors> loaded = load_scenario(scenario, sets);
+  if (!loaded) return tl::unexpected<Error>(loaded.error().front());
+  const tl::expected<Composed, Errors> composed = compose(*loaded);
+  if (!composed) return tl::unexpected<Error>(composed.error().front());
+  const uint32_t given = loaded->values.memory().gpu_pages(), most = composed->memory.pages;
+  if (!composed->memory_given || most == 0 || given <= most) return sets;
+  if (progress)
+    progress(fmt::format("{}: {} GPU pages instead of {}: a {} holds no more", loaded->values.name(), most,
+                         given, composed->device.title));
+  std::vector<std::string> out = sets;
+  out.push_back(fmt::format("memory.gpu_pages={}", most));
+  return out;
+}
+
 Result<void> record(const RecordRequest& request, const std::string& name) {
   if (request.progress) request.progress(fmt::format("{}: real run {}", name, request.repeat));
   const std::string made = fmt::format("{}/{}.real", request.work, name);
-  if (Result<void> ok = run_apart(request.scenario, request.sets,
+  const Result<std::vector<std::string>> sets =
+      sets_that_fit(request.scenario, request.sets, request.progress);
+  if (!sets) return tl::unexpected<Error>(sets.error());
+  if (Result<void> ok = run_apart(request.scenario, *sets,
                                   {"--backend=" + request.backend, "--clock=" + request.clock, "--record"},
                                   fmt::format("{}/{}.errors", request.work, name), made);
       !ok)

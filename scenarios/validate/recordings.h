@@ -27,6 +27,12 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
 Result<void> check_sets_read(const std::vector<std::string>& scenarios, const std::vector<std::string>& sets,
                              const std::string& backend, const std::string& clock);
 
+// `sets`, and fewer GPU pages where the scenario gives more than its GPU has room for (memory_model.h): a
+// scenario written on a large GPU then runs on a small one. Errors: of the scenario.
+Result<std::vector<std::string>> sets_that_fit(const std::string& scenario,
+                                               const std::vector<std::string>& sets,
+                                               const std::function<void(const std::string&)>& progress);
+
 struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;

@@ -135,11 +135,23 @@ Result<std::vector<std::string>> forced_sets(const ValidateRequest& request, con
   return std::vector<std::string>{"simulation.retained=recorded", "simulation.recorded_run=" + dir.string()};
 }
 
+// A run on a GPU with less memory had fewer pages than the scenario gives (sets_that_fit): so has its
+// simulation.
+std::vector<std::string> sets_of_pages(const Scenario& scenario, const Composed& composed,
+                                       const Recording& real) {
+  const uint32_t had = real.log.options.engines.front().pages_gpu;
+  if (!composed.memory_given || had == composed.options.engines.front().pages_gpu) return {};
+  return {fmt::format("memory.gpu_pages={}", had + scenario.values.memory().reserved_pages())};
+}
+
 // Question three.
-Result<void> compare_runs(const ValidateRequest& request, const Scenario& scenario, const std::string& path,
-                          const std::vector<Recording>& recordings, ScenarioValidation* out) {
+Result<void> compare_runs(const ValidateRequest& request, const Scenario& scenario, const Composed& composed,
+                          const std::string& path, const std::vector<Recording>& recordings,
+                          ScenarioValidation* out) {
   Result<std::vector<std::string>> sets = forced_sets(request, scenario, recordings.front());
   if (!sets) return tl::unexpected<Error>(sets.error());
+  const std::vector<std::string> pages = sets_of_pages(scenario, composed, recordings.front());
+  sets->insert(sets->end(), pages.begin(), pages.end());
   sets->insert(sets->begin(), request.sets.begin(), request.sets.end());
   const std::string dir = fmt::format("{}/{}.sim", request.work, out->name);
   if (Result<void> ok = run_apart(path, *sets, {"--backend=sim", "--record"},
@@ -169,7 +181,7 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   if (!scenario) return tl::unexpected<Error>(scenario.error().front());
   ScenarioValidation out;
   out.name = scenario->values.name();
-  *profile = scenario->values.cost().profile();
+  *profile = fs::path(scenario->values.cost().profile()).stem().string();
   Result<std::vector<Recording>> recordings = read_recordings(request.recordings + "/" + out.name);
   if (!recordings) return tl::unexpected<Error>(recordings.error());
   tl::expected<Composed, Errors> composed = compose(*scenario);
@@ -180,7 +192,7 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   all->steps.insert(all->steps.end(), priced->steps.begin(), priced->steps.end());
   all->copies.insert(all->copies.end(), priced->copies.begin(), priced->copies.end());
   all->details += priced->details;
-  if (Result<void> ok = compare_runs(request, *scenario, path, *recordings, &out); !ok)
+  if (Result<void> ok = compare_runs(request, *scenario, *composed, path, *recordings, &out); !ok)
     return tl::unexpected<Error>(ok.error());
   return out;
 }

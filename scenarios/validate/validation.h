@@ -77,7 +77,7 @@ struct KnownDeviation {
 };
 
 struct Validation {
-  std::string profile;  // as the scenarios name it
+  std::string profile;  // its file, without folder and extension
   std::vector<ScenarioValidation> scenarios;
   ErrorStatistics steps, copies;  // over all of them
   std::string details{};          // every priced step and copy, as CSV: for looking into errors

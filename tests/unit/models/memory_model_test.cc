@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/catalog/catalog.h"
+#include "models/catalog/page_sizing.h"
 
 namespace kvtwin {
 namespace {
@@ -90,6 +91,35 @@ TEST_CASE("memory: the terms sum to what is left for KV, and pages fill it") {
   CHECK(uint64_t{plan->pages} * plan->page_bytes <= static_cast<uint64_t>(plan->kv_bytes));
   CHECK(uint64_t{plan->pages + 1} * plan->page_bytes > static_cast<uint64_t>(plan->kv_bytes));
   CHECK(term(*plan, "staging") == -(1 << 30));
+}
+
+TEST_CASE("page sizing: what fits, up to what is asked for, and an error below what is needed") {
+  constexpr uint64_t kToken = 131'072;  // Llama-3.1-8B in bf16
+  const struct {
+    const char* name;
+    uint64_t free_bytes;
+    double fraction;
+    uint64_t most, least;
+    uint32_t pages;  // 0: an error
+  } rows[] = {{"a large GPU: what is asked for", 124'000'000'000, 0.66, 327'680, 73'728, 20'480},
+              {"80 GB less the weights: what fits", 63'000'000'000, 0.66, 327'680, 73'728, 19'354},
+              {"a second engine next to it", 20'000'000'000, 0.8, 65'536, 32'768, 4'096},
+              {"exactly what is needed", kEngineBytes + kToken * 1024, 1, 4'096, 1'024, 64},
+              {"a page less", kEngineBytes + kToken * 1023, 1, 4'096, 1'024, 0},
+              {"less than an engine's own memory", 1'000'000'000, 1, 4'096, 1'024, 0}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.name));
+    const auto pages = pages_that_fit({.free_bytes = row.free_bytes,
+                                       .bytes_per_token = kToken,
+                                       .page_tokens = 16,
+                                       .fraction = row.fraction,
+                                       .tokens_most = row.most,
+                                       .tokens_least = row.least},
+                                      "NVIDIA H100 80GB HBM3", "llama-3.1-8b");
+    REQUIRE(pages.has_value() == (row.pages > 0));
+    if (pages) CHECK(*pages == row.pages);
+    if (!pages) CHECK(pages.error().text().find("llama-3.1-8b") != std::string::npos);
+  }
 }
 
 TEST_CASE("memory: every given number replaces the model's") {

@@ -254,29 +254,35 @@ TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   CHECK(busy_period.ms(at(60)) == 30);
 }
 
-TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
+TEST_CASE("device drift: medians by kind and the worst row decide, copies are never rescaled") {
   std::vector<Anchor> anchors = {{"a", AnchorKind::kDecode, 100, 101},
-                                 {"b", AnchorKind::kDecode, 100, 130},
+                                 {"b", AnchorKind::kDecode, 100, 105},
                                  {"c", AnchorKind::kDecode, 100, 100},
                                  {"d", AnchorKind::kChunk, 1000, 985},
                                  {"e", AnchorKind::kCopy, 10, 10.2}};
   CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
   CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
+  CHECK(verdict_of(anchors) == DriftVerdict::kAccepted);
   for (const auto& [us, verdict] : {std::pair(981.0, DriftVerdict::kAccepted),
                                     {979, DriftVerdict::kRescale},
                                     {921, DriftVerdict::kRescale},
                                     {919, DriftVerdict::kRejected}}) {
     anchors[3].measured_us = us;
-    CHECK(verdict_of(drift_of(anchors)) == verdict);
+    CHECK(verdict_of(anchors) == verdict);
   }
   anchors[3].measured_us = 950;
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
+  CHECK(verdict_of(anchors) == DriftVerdict::kRescale);
   CHECK(drift_table(anchors).find("rescaled") != std::string::npos);
   anchors[3].measured_us = 900;
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+  CHECK(verdict_of(anchors) == DriftVerdict::kRejected);
   anchors[3].measured_us = 1000, anchors[4].measured_us = 11;
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+  CHECK(verdict_of(anchors) == DriftVerdict::kRejected);
+  anchors[4].measured_us = 10.2, anchors[1].measured_us = 91;
+  CHECK(drift_of(anchors).decodes == 0);
+  CHECK(verdict_of(anchors) == DriftVerdict::kRejected);
+  CHECK(drift_table(anchors).find("differs from its kind: b (-9.00 %)") != std::string::npos);
+  anchors[1].measured_us = 96;
+  CHECK(verdict_of(anchors) == DriftVerdict::kAccepted);
   MeasuredDevice device;
   device.tables = {{"qkv", "s", {8, 256, 512}, {}, {{10, 9, 11}, {20, 20, 20}, {30, 30, 30}}},
                    {"chunk attention", "s", {8}, {}, {{10, 10, 10}}},
