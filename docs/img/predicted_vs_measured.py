@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Draws docs/img/predicted_vs_measured.svg: predicted against measured figures of the 40 validation scenarios.
 
-  docs/img/predicted_vs_measured.py           writes the picture next to this script
-  docs/img/predicted_vs_measured.py --table   prints the figures instead
+  docs/img/predicted_vs_measured.py               writes the picture next to this script
+  docs/img/predicted_vs_measured.py --table       prints a table instead: median and worst difference by group
+  docs/img/predicted_vs_measured.py --scenarios   prints each figure of each scenario
 
 Input: tests/golden/h200/validation.json and tests/golden/h200/imposed/validation.json, which `kvtwin validate
 --recorded --format=json` wrote (tests/golden/h200/README.md has the commands). A measured figure is the mean of three
@@ -13,6 +14,7 @@ import json
 import math
 import os
 import re
+import statistics
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -20,7 +22,7 @@ ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
 SUITES = [("validation", "tests/golden/h200/validation.json"), ("forced", "tests/golden/h200/imposed/validation.json")]
 PANELS = [("ttft mean", "TTFT, mean", "ms", 6), ("tpot mean", "TPOT, mean", "ms", 3),
           ("throughput", "throughput", "output tokens/s", 3)]
-GROUPS = [("dense", "dense attention", 180), ("methods", "KV methods and formats", 240), ("forced", "forced outcomes", 200)]
+GROUPS = [("dense", "dense attention", 180), ("methods", "methods and formats", 220), ("forced", "forced outcomes", 200)]
 WIDTH, HEIGHT = 1080, 560
 PANEL, GAP, LEFT, TOP = 270, 82, 74, 78  # side of a square panel; space between panels; origin of the first
 RESIDUAL_TOP, RESIDUAL = 392, 96  # the strips of differences under the panels
@@ -173,6 +175,19 @@ def draw(suite):
 
 
 def print_table(suite):
+    """Over the scenarios of a group: median of the differences' sizes, and in brackets the worst difference."""
+    names = ["ttft mean", "ttft p99", "tpot mean", "throughput"]
+    print(f"{'':24}" + "".join(f"{name:>20}" for name in names))
+    for group, title, _ in [*GROUPS, ("all", "all", 0)]:
+        part = [figures for one, _, figures in suite if group in ("all", one)]
+        row = []
+        for name in names:
+            differences = [percent(*figures[name][:2]) for figures in part]
+            row.append(f"{statistics.median(map(abs, differences)):.1f} % ({max(differences, key=abs):+.1f} %)")
+        print(f"{f'{title} ({len(part)})':24}" + "".join(f"{value:>20}" for value in row))
+
+
+def print_scenarios(suite):
     for figure, _, unit, _ in PANELS:
         for group, name, figures in suite:
             predicted, measured, least, greatest = figures[figure]
@@ -184,6 +199,8 @@ def main():
     suite = read_figures()
     if sys.argv[1:] == ["--table"]:
         return print_table(suite)
+    if sys.argv[1:] == ["--scenarios"]:
+        return print_scenarios(suite)
     with open(os.path.join(HERE, "predicted_vs_measured.svg"), "w", encoding="utf-8") as file:
         file.write(draw(suite))
 
