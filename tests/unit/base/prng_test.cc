@@ -10,7 +10,7 @@
 using namespace kvtwin;
 
 TEST_CASE("prng: the stream is SplitMix64") {
-  // First outputs for seed 1234567 of the published algorithm.
+  // The first outputs for seed 1234567 of the published algorithm.
   Prng prng(1234567);
   CHECK(prng.next() == 6457827717110365317u);
   CHECK(prng.next() == 3203168211198807973u);
@@ -28,7 +28,7 @@ TEST_CASE("prng: range holds both of its ends and nothing outside") {
   }
   CHECK(seen.size() == 5);
   CHECK(prng.range(9, 9) == 9);
-  prng.range(0, UINT64_MAX);  // the whole range is no division by zero
+  prng.range(0, UINT64_MAX);  // the full range does not divide by zero
 }
 
 TEST_CASE("prng: chance is what it says, and its extremes are certain") {
@@ -52,7 +52,7 @@ TEST_CASE("draw: a key gives the same bits always, and every word of it matters"
     ++drawn;
     for (uint64_t b = 0; b < 10; ++b) {
       for (uint64_t c = 0; c < 10; ++c) {
-        seen.insert(draw({a, b, c}));  // order counts, and so does length
+        seen.insert(draw({a, b, c}));  // order matters, and so does length
         ++drawn;
       }
     }

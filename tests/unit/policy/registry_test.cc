@@ -10,7 +10,7 @@ using namespace kvtwin;
 
 namespace {
 
-// A configuration that is fine until `spoil` has had its way with it.
+// Returns the error of a valid configuration after `spoil` has changed it.
 std::string complaint(const std::function<void(CoreConfig*)>& spoil) {
   CoreConfig config;
   config.pages_gpu = 100;
@@ -149,7 +149,7 @@ TEST_CASE("registry: two pools are refused where pages move, KV entries are drop
       c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
     });
     CAPTURE(problem);
-    // FreeKV and InfiniGen recall, so that their arena is what is wrong first.
+    // FreeKV and InfiniGen recall, so their resident pages are refused first.
     if (std::string(retrieval) == "quest") {
       CHECK(message(problem,
                     "which retrieval quest cannot choose among; set retrieval: all, or precision: int4"));
@@ -163,9 +163,9 @@ TEST_CASE("registry: two pools are refused where pages move, KV entries are drop
                   c->policies.placement = "host";
                 }),
                 "set placement: gpu, or precision: int4"));
-  // docs/design/methods/composition.md#pairs: what is dropped head by head leaves each head other numbers of
-  // either format; what is dropped for all heads empties no page of tokens from far apart; and what is packed
-  // is not moved.
+  // docs/design/methods/composition.md#pairs: dropping per head leaves heads with different counts of each
+  // format; dropping for all heads frees no page, because a page holds tokens from far apart; packed entries
+  // are not moved.
   const auto dropping = [&](const char* scorer, const char* layout, CompressionTrigger compression_trigger) {
     return with([&](CoreConfig* c) {
       PolicySet& set = c->policies;

@@ -42,7 +42,7 @@ TEST_CASE("router: round robin goes around, whatever the load") {
 
 TEST_CASE("router: least loaded counts the tokens of requests that have not ended, prompt and output") {
   Router router(RoutingKind::kLeastLoaded, 2);
-  CHECK(placed(router, 0, 0, 100, 50) == 0);  // 150 0   equal loads: the lowest engine
+  CHECK(placed(router, 0, 0, 100, 50) == 0);  // 150 0    equal loads: the lowest engine
   CHECK(placed(router, 1, 0, 100, 0) == 1);   // 150 100
   CHECK(placed(router, 2, 0, 40, 10) == 1);   // 150 150
   CHECK(placed(router, 3, 0, 1, 0) == 0);     // 151 150
@@ -60,7 +60,7 @@ TEST_CASE("router: a session stays where it is; a new one goes where the fewest 
   CHECK(placed(router, 3, 7) == 0);  // its own engine, although the other has fewer sessions
   CHECK(placed(router, 4, 10) == 1);
   router.session_ended(SessionId{7});
-  router.session_ended(SessionId{9});  // none against two
+  router.session_ended(SessionId{9});  // engine 0 has none, engine 1 has two
   CHECK(placed(router, 5, 11) == 0);
   CHECK(placed(router, 6, 12) == 0);
   CHECK(engines_of(router, 8) == std::vector<uint32_t>{1});
@@ -70,10 +70,10 @@ TEST_CASE("router: a session that ended and comes back finds its engine again, a
   Router router(RoutingKind::kSessionAffine, 2);
   CHECK(placed(router, 0, 1) == 0);
   router.session_ended(SessionId{1});
-  router.session_ended(SessionId{1});   // again: nothing
-  router.session_ended(SessionId{99});  // never seen: nothing
-  CHECK(placed(router, 1, 2) == 0);     // nobody lives anywhere
-  CHECK(placed(router, 2, 1) == 0);     // back home: 2 0
+  router.session_ended(SessionId{1});   // ending twice has no effect
+  router.session_ended(SessionId{99});  // never seen: no effect
+  CHECK(placed(router, 1, 2) == 0);     // no engine has a session
+  CHECK(placed(router, 2, 1) == 0);     // back on its engine: 2 0
   CHECK(placed(router, 3, 3) == 1);
   CHECK(placed(router, 4, 4) == 1);
 }
@@ -106,8 +106,8 @@ TEST_CASE("router: prefix aware weighs what is cached against what is still to c
   CHECK(raw(router.place(request(2, 7, 1000, 100), cached)) == 1);  // 2100, 1000, 1300
   CHECK(raw(router.place(request(3, 7, 1000, 100), cached)) == 2);  // 2100, 2100, 1300
   router.ended(RequestId{1});
-  CHECK(raw(router.place(request(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle one
-  CHECK(raw(router.place(request(5, 9, 500, 0))) == 0);          // nobody to ask: the load decides
+  CHECK(raw(router.place(request(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle engine
+  CHECK(raw(router.place(request(5, 9, 500, 0))) == 0);          // no cache information: the load decides
 }
 
 TEST_CASE("router: hint aware keeps who comes back soon, and counts its context meanwhile") {
@@ -115,15 +115,15 @@ TEST_CASE("router: hint aware keeps who comes back soon, and counts its context 
   CHECK(placed(router, 0, 1, 1000, 100) == 0);
   router.ended(RequestId{0});
   router.session_returns(SessionId{1}, {5'000'000'000});
-  CHECK(placed(router, 1, 2, 300, 0) == 1);   // 1100 are expected on the other
-  CHECK(placed(router, 2, 1, 1200, 0) == 0);  // back, although 1 has less load
+  CHECK(placed(router, 1, 2, 300, 0) == 1);   // 1100 tokens are expected on the other
+  CHECK(placed(router, 2, 1, 1200, 0) == 0);  // back, although engine 1 has less load
   router.ended(RequestId{2});
   router.session_returns(SessionId{1}, Router::kHintHorizon + Duration{1});
-  CHECK(placed(router, 3, 3, 200, 0) == 0);  // away for long: nobody waits for it
-  CHECK(placed(router, 4, 1, 50, 0) == 0);   // 200, 300: wherever load is least
+  CHECK(placed(router, 3, 3, 200, 0) == 0);  // it returns beyond the horizon, so its context is not counted
+  CHECK(placed(router, 4, 1, 50, 0) == 0);   // 200, 300: the engine with the least load
   router.session_returns(SessionId{1}, {1});
   router.session_ended(SessionId{1});
-  CHECK(placed(router, 5, 1, 1, 0) == 0);  // 250, 300: what was expected is not counted any more
+  CHECK(placed(router, 5, 1, 1, 0) == 0);  // 250, 300: an ended session's expected tokens are not counted
 }
 
 TEST_CASE("router: engines may be numbered from another on") {

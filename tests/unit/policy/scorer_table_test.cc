@@ -1,6 +1,6 @@
-// The scorers' policy halves against docs/design/methods/uniform.md
-// (moments), docs/design/methods/composition.md#causality (who may share),
-// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip (extra rows).
+// The policy side of the scorers against docs/design/methods/uniform.md
+// (compression triggers), docs/design/methods/composition.md#causality (sharing),
+// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip (probe tokens).
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Who is let in, who must wait, who is turned away.
+// Which requests are admitted, which wait, and which are rejected.
 
 #include <doctest/doctest.h>
 

@@ -129,8 +129,8 @@ TEST_CASE("batching: end-of-sequence ends a request before its forced length") {
   )");
 }
 
-// Found by the swarm (seed 28): r1 comes back from preemption with all but one token cached, looks like a
-// decode at once, and was planned twice in the same step.
+// Found by the swarm (seed 28): r1 returned from preemption with all but one token cached, already looked
+// like a decode, and was planned twice in the same step.
 TEST_CASE("batching: prompts first plans a request that was just admitted only once") {
   CoreConfig config = table_config();
   config.batch_order = BatchOrder::kPrefillFirst;

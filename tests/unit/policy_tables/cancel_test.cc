@@ -1,4 +1,4 @@
-// The Client changes its mind, at every moment of a request's life.
+// Cancellation in every state of a request.
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Steps in advance: two in flight, and coalesced steps coalesced into one command.
+// Steps planned in advance: two steps in flight, and coalesced steps in one command.
 
 #include <doctest/doctest.h>
 

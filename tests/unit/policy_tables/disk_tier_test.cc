@@ -1,4 +1,4 @@
-// What the host would drop goes to the disk, and comes back from there when it is hit.
+// Pages that the host would drop are spilled to the disk, and loaded from there on a hit.
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@ using kvtwin::testing::check_table;
 
 namespace {
 
-// Four pages on the gpu, two on the host, of which one is to be free, eight on the disk.
+// Four pages on the GPU; two on the host, which spills keep free; eight on the disk.
 CoreConfig disk_config() {
   CoreConfig config = kvtwin::testing::host_config();
   config.pages_host = 2;

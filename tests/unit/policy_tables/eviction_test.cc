@@ -1,4 +1,4 @@
-// Which cached prefix goes first, when a new request needs room.
+// Which cached prefix is evicted first when a new request needs pages.
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@ using kvtwin::testing::check_table;
 
 namespace {
 
-// Eight pages: three sessions' prefixes of two fill all but two of them.
+// Eight pages: the prefixes of three sessions, two pages each, fill all but two of them.
 CoreConfig eight_pages(const char* eviction) {
   CoreConfig config = kvtwin::testing::table_config();
   config.prefix_cache = true;
@@ -114,7 +114,7 @@ TEST_CASE("eviction: a prefix that two sessions share stays while one of them is
   )");
 }
 
-// 1,024 x uses above the floor, and more with every page before.
+// The rank is 1,024 x uses above the floor, and rises with every page before the node.
 TEST_CASE("eviction: cost_aware keeps what was used twice before what was used once, and forgets in time") {
   check_table(eight_pages("cost_aware"), three_sessions(R"(
     arrive r4 prompt=33 output=1 session=1 is=a:32     launch s4 r4:1+32   # used twice: 2,048

@@ -1,4 +1,4 @@
-// Cached prefixes go to the host before they are needed elsewhere, and come back when they are hit.
+// Cached prefixes are offloaded to the host ahead of need, and loaded when they are hit.
 
 #include <doctest/doctest.h>
 
@@ -49,7 +49,7 @@ TEST_CASE("host: a recall that fails is computed instead") {
   )");
 }
 
-// Found by the swarm (seed 3): it was tried again at once, for ever.
+// Found by the swarm (seed 3): it was retried immediately, without end.
 TEST_CASE("host: a demotion that fails is tried again when a request comes or goes") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
@@ -61,7 +61,7 @@ TEST_CASE("host: a demotion that fails is tried again when a request comes or go
   )");
 }
 
-// Found by the swarm (seed 3): each demotion took the other's copy, for ever.
+// Found by the swarm (seed 3): each offload dropped the other's copy, without end.
 TEST_CASE("host: a host tier that is too small keeps the newest, and is left in peace") {
   CoreConfig config = host_config();
   config.pages_host = 1;

@@ -1,4 +1,4 @@
-// Memory is short: who gives way, and how it comes back.
+// Memory is short: which request is preempted, and how it resumes.
 
 #include <doctest/doctest.h>
 
@@ -68,7 +68,7 @@ TEST_CASE("preempt: two steps in flight: the step under way still counts for the
 
 namespace {
 
-// An engine that only prefills: five pages, chunks of two.
+// An engine that only prefills: five pages, chunks of two pages.
 CoreConfig prefilling() {
   CoreConfig config = table_config();
   config.pages_gpu = 5;
@@ -103,7 +103,7 @@ TEST_CASE(
   )");
 }
 
-// --- by demotion
+// --- by swapping
 
 namespace {
 

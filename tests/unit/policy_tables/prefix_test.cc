@@ -1,4 +1,4 @@
-// What is reused, by whom, and what is computed again.
+// Which prefixes are reused, by which requests, and what is recomputed.
 
 #include <doctest/doctest.h>
 

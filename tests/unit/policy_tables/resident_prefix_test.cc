@@ -1,4 +1,4 @@
-// Placement resident with a prefix cache: prefixes lie on the host, and are copied to the GPU before a
+// Placement "resident" with a prefix cache: prefixes are on the host, and are copied to the GPU before a
 // request's first step.
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// Placement resident: the prompt is on the GPU, then resident pages; every page of context has a home on the
-// host.
+// Placement "resident": the whole prompt is on the GPU until it is complete, then the resident pages only.
+// Every page of context has a host page.
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ using kvtwin::testing::resident_config;
 
 namespace {
 
-// A Core and what happens to it, for looking at page counts.
+// Drives a Core and gives access to its page counts.
 class CoreDriver {
  public:
   explicit CoreDriver(const CoreConfig& config) : config_(config), core_(config) {}
@@ -50,7 +50,8 @@ TEST_CASE("X-3 arena: surplus pages go back at the prompt's end, host pages at t
   CHECK(engine.gauges().pages_gpu_held == 4);
   CHECK(engine.gauges().pages_host_free == 20 - 4);
   engine.step();
-  // The step that completes the prompt is planned: 5 pages of context, 3 of them on the GPU from then on.
+  // The step that completes the prompt is planned: 5 pages of context, of which 3 stay on the GPU from then
+  // on.
   CHECK(engine.gauges().pages_gpu_held == 3);
   CHECK(engine.gauges().pages_host_free == 20 - 5);
   for (int i = 0; i < 10; ++i) engine.step();
@@ -67,7 +68,7 @@ TEST_CASE("X-3 arena: what a page leaves on the GPU is counted") {
   config.pages_gpu = 8;
   CoreDriver engine(config);
   engine.arrive(0, 64, 40);
-  // 4 pages of context: 3 of arena and ceil(4 / 4) for what they left.
+  // 4 pages of context: 3 resident pages and ceil(4 / 4) for what stays of each.
   CHECK(engine.gauges().pages_gpu_held == 4);
   for (int i = 0; i < 18; ++i) engine.step();
   CHECK(engine.gauges().pages_gpu_held == 5);  // 3 + ceil(6 / 4)
@@ -118,7 +119,7 @@ TEST_CASE("arena: a request that its host tier cannot hold is rejected at once")
 TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   CoreConfig config = resident_config();
   config.admission = AdmissionKind::kFullReservation;
-  // Alone each would need 4 + 9 pages of GPU without resident pages, and is refused by none.
+  // Without resident pages each alone would need 4 + 9 GPU pages; neither is rejected.
   const auto needed = [&config](uint32_t prompt, uint32_t output) {
     const PolicyAxes axes = make_axes(config.policies);
     const Retention retention(config, axes);
@@ -128,7 +129,7 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   CHECK(needed(64, 80).host == 9);
   CHECK(needed(16, 128).gpu == 3);
   config.admission = AdmissionKind::kWatermark;
-  CHECK(needed(64, 80).gpu == 9);  // preempted, all of it would be a prompt
+  CHECK(needed(64, 80).gpu == 9);  // after a preemption all of it would be a prompt
   config.admission = AdmissionKind::kFullReservation;
   check_table(config, R"(
     arrive r1 prompt=64 output=80     launch s1 r1:64
@@ -151,7 +152,7 @@ TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are tho
   engine.arrive(0, 90, 40);  // two chunks
   CHECK(engine.gauges().pages_host_free == 10 - 4);
   engine.step();
-  // 6 pages of prompt, cut to 56 kv_entries: 4 pages, of which the resident pages have 3.
+  // 6 pages of prompt, reduced to 56 KV entries: 4 pages, of which 3 are resident.
   CHECK(engine.gauges().pages_host_free == 10 - 4);
   CHECK(engine.gauges().pages_gpu_held == 3);
   CHECK(engine.gauges().entries_held == 56);
