@@ -17,7 +17,7 @@ TEST_CASE("prng: the stream is SplitMix64") {
   CHECK(prng.next() == 9817491932198370423u);
 }
 
-TEST_CASE("prng: range holds both of its ends and nothing outside") {
+TEST_CASE("prng: range holds both of its ends and no value outside") {
   Prng prng(1);
   std::set<uint64_t> seen;
   for (int i = 0; i < 1'000; ++i) {
@@ -31,7 +31,7 @@ TEST_CASE("prng: range holds both of its ends and nothing outside") {
   prng.range(0, UINT64_MAX);  // the full range does not divide by zero
 }
 
-TEST_CASE("prng: chance is what it says, and its extremes are certain") {
+TEST_CASE("prng: chance has the stated probability and is certain at 0 and 1") {
   Prng prng(2);
   int hits = 0;
   for (int i = 0; i < 10'000; ++i) hits += prng.chance(1, 4) ? 1 : 0;
@@ -43,7 +43,7 @@ TEST_CASE("prng: chance is what it says, and its extremes are certain") {
   }
 }
 
-TEST_CASE("draw: a key gives the same bits always, and every word of it matters") {
+TEST_CASE("draw: equal keys give equal bits, and every word of a key matters") {
   static_assert(draw({1, 2, 3}) == draw({1, 2, 3}));
   std::set<uint64_t> seen;
   std::size_t drawn = 0;

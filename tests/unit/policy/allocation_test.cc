@@ -70,7 +70,7 @@ CoreConfig steady() {
 
 }  // namespace
 
-TEST_CASE("allocation: the counter counts") {
+TEST_CASE("allocation: operator new is counted") {
   const size_t before = allocations;
   ::operator delete(::operator new(8));  // not a new-expression, which the compiler may optimise away
   CHECK(allocations == before + 1);
@@ -89,7 +89,7 @@ TEST_CASE("allocation: within a page table's capacity steady decoding allocates 
   CHECK(allocations_of(two, 50, 40) == 0);
 }
 
-TEST_CASE("allocation: nor does it with two pools of formats") {
+TEST_CASE("allocation: steady decoding allocates nothing in mixed precision") {
   CoreConfig config = steady();
   config.page_tokens = 32;
   config.policies.precision = "triaxial";
@@ -97,7 +97,7 @@ TEST_CASE("allocation: nor does it with two pools of formats") {
   CHECK(allocations_of(config, 50, 40) == 0);
 }
 
-TEST_CASE("allocation: nor does it with a page table per head group") {
+TEST_CASE("allocation: steady decoding allocates nothing with a page table per head group") {
   CoreConfig config = steady();
   config.prefix_cache = false;
   config.policies.layout = "ragged";

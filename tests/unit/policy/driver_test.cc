@@ -70,7 +70,7 @@ std::vector<std::pair<uint32_t, bool>> hints_seen(uint32_t engines, uint32_t pre
 
 }  // namespace
 
-TEST_CASE("driver: every engine that was given a request of a session hears of it, in ascending order") {
+TEST_CASE("driver: every engine that got a request of a session gets its hints, in ascending order") {
   using Hints = std::vector<std::pair<uint32_t, bool>>;
   // Round robin over more engines than requests: engine 3 gets none of them.
   CHECK(hints_seen(4, 0) == Hints{{0, false}, {0, false}, {1, false}, {0, true}, {1, true}, {2, true}});

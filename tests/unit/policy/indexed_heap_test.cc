@@ -9,7 +9,7 @@
 
 using namespace kvtwin;
 
-TEST_CASE("indexed heap: agrees with a sorted set, whatever is added, re-ranked and removed") {
+TEST_CASE("indexed heap: agrees with a sorted set under any sequence of adding, re-ranking and removing") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);

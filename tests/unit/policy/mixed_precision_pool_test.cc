@@ -90,7 +90,7 @@ struct LogicalPages {
 
 }  // namespace
 
-TEST_CASE("dual pool: memory is cut by the bits that are planned, counted with their scales") {
+TEST_CASE("mixed precision pool: memory is divided by the planned bits, scales included") {
   // B = 2.7: KV entries 1.3 : 0.7 = 65 % int2; 96 and 160 bytes per KV entry.
   const uint64_t b = (uint64_t{7} << 32) / 10;
   const MixedPrecisionPoolSize size = split_mixed_precision_pool(1'000'000'000, b, 32 * 96, 32 * 160);
@@ -102,7 +102,7 @@ TEST_CASE("dual pool: memory is cut by the bits that are planned, counted with t
   CHECK(split_mixed_precision_pool(30'720, 0, 3072, 5120).pages_2 == 10);
 }
 
-TEST_CASE("dual pool: roles become runs of bits; what has no role gets 4") {
+TEST_CASE("mixed precision pool: roles become runs of bits, and tokens without a role get 4") {
   std::vector<BitRun> bits;
   const RoleRun roles[] = {run(1, Semantic::kUser, 5), run(1, Semantic::kDelim, 2),
                            run(1, Semantic::kObs, 20)};
@@ -113,7 +113,8 @@ TEST_CASE("dual pool: roles become runs of bits; what has no role gets 4") {
 }
 
 TEST_CASE(
-    "dual pool: 2-bit KV entries come together over chunks, and the rest is flushed at the prompt's end") {
+    "mixed precision pool: 2-bit KV entries are collected over chunks, and the rest is flushed at the "
+    "prompt's end") {
   LogicalPages f({10, 10}, 40);
   LogicalPages::Request request = LogicalPages::request({{5, true}, {20, false}, {2, true}, {50, false}});
   f.begin(&request);
@@ -136,7 +137,9 @@ TEST_CASE(
   f.pool.check_invariants(f.held);
 }
 
-TEST_CASE("dual pool: without int2 pages 2-bit KV entries spill; 4-bit KV entries never do the reverse") {
+TEST_CASE(
+    "mixed precision pool: without int2 pages 2-bit KV entries go to int4 pages; 4-bit entries never go to "
+    "int2") {
   LogicalPages f({1, 3}, 20);
   LogicalPages::Request two = LogicalPages::request({{96, false}}),
                         four = LogicalPages::request({{33, true}});
@@ -155,7 +158,8 @@ TEST_CASE("dual pool: without int2 pages 2-bit KV entries spill; 4-bit KV entrie
   CHECK(f.pool.pages_free(true) == 3);
 }
 
-TEST_CASE("dual pool: a page outlives its request while somebody's frame has KV entries in it") {
+TEST_CASE(
+    "mixed precision pool: a page outlives its request while a logical page in use has KV entries in it") {
   LogicalPages f({4, 4}, 20);
   LogicalPages::Request writer = LogicalPages::request({{40, true}, {64, false}});
   f.begin(&writer);
@@ -184,7 +188,9 @@ TEST_CASE("dual pool: a page outlives its request while somebody's frame has KV 
   CHECK(f.pool.pages_free(true) == 4);
 }
 
-TEST_CASE("dual pool: old KV entries of a prefix move to int2 pages that they fill, and empty pages go") {
+TEST_CASE(
+    "mixed precision pool: old KV entries of a prefix move to int2 pages that they fill, and empty pages are "
+    "freed") {
   LogicalPages f({10, 10}, 40, true);
   LogicalPages::Request writer = LogicalPages::request({{100, true}});
   f.begin(&writer);
@@ -224,7 +230,7 @@ TEST_CASE("dual pool: old KV entries of a prefix move to int2 pages that they fi
   CHECK(f.pool.pages_free(false) == 10);
 }
 
-TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every KV entry, all pages return") {
+TEST_CASE("Q-6 ageing at random: pages fill whole, logical pages keep every KV entry, all pages return") {
   uint64_t aged = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
@@ -262,7 +268,7 @@ TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every KV entry, a
   CHECK(aged > 1000);
 }
 
-TEST_CASE("dual pool: decoded KV entries are taken back as if they had never been") {
+TEST_CASE("mixed precision pool: decoded KV entries are rolled back exactly") {
   LogicalPages f({2, 6}, 20);
   LogicalPages::Request request = LogicalPages::request({{30, true}});
   f.begin(&request);
@@ -280,7 +286,7 @@ TEST_CASE("dual pool: decoded KV entries are taken back as if they had never bee
   f.pool.check_invariants(f.held);
 }
 
-TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever taken, and nothing waits") {
+TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever allocated, and no KV entry waits") {
   LogicalPages f({4, 8}, 20);
   std::vector<BitRun> bits;
   const RoleRun roles[] = {run(1, Semantic::kObs, 100), run(2, Semantic::kUser, 50)};
@@ -293,7 +299,7 @@ TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever taken, and nothing 
   CHECK(request.kv_entries.entries_4 == 150);
 }
 
-TEST_CASE("precision spec: which maps depend on what follows") {
+TEST_CASE("precision spec: the maps that depend on later tokens are known") {
   CHECK(bits_are_prefix_closed(PrecisionSpec{}));
   CHECK(bits_are_prefix_closed(observations_in_two()));
   CHECK(!bits_are_prefix_closed(old_observations_in_two(Ageing::kIgnore)));
@@ -304,7 +310,7 @@ TEST_CASE("precision spec: which maps depend on what follows") {
 }
 
 TEST_CASE(
-    "Q-3 Q-4 Q-6 requests at random: every KV entry has a place or waits, no format strays, all pages "
+    "Q-3 Q-4 Q-6 requests at random: every KV entry has a slot or waits, no format is mixed up, all pages "
     "return") {
   uint32_t refused = 0, spilled = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {

@@ -45,7 +45,7 @@ bool tiles_exactly(const std::vector<SplitRow>& rows, const std::vector<SplitIte
 
 }  // namespace
 
-TEST_CASE("partition: pieces tile every row exactly, whatever the planner") {
+TEST_CASE("partition: the splits of every planner tile every row exactly") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -112,7 +112,7 @@ TEST_CASE("partition: FlashInfer's plan is the smallest chunk that fits the grid
   }
 }
 
-TEST_CASE("partition: stream-K gives every CTA the same share, to one tile of the heavier format") {
+TEST_CASE("partition: stream-K gives every CTA the same work, to one tile of the heavier format") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -143,7 +143,7 @@ TEST_CASE("partition: stream-K gives every CTA the same share, to one tile of th
   }
 }
 
-TEST_CASE("partition: AOT's splits, rounding, members and stale shares") {
+TEST_CASE("partition: AOT's splits, rounding, members and outdated fractions") {
   const uint64_t weights[] = {50, 30, 20, 0};
   CHECK(aot_splits(weights, 10, false) == std::vector<uint32_t>{5, 3, 2, 1});
   CHECK(aot_splits(weights, 10, true) == std::vector<uint32_t>{4, 3, 2, 1});
@@ -169,7 +169,7 @@ TEST_CASE("partition: AOT's splits, rounding, members and stale shares") {
   }
 }
 
-TEST_CASE("partition: the batch rule shares the grid by work, whatever the batch") {
+TEST_CASE("partition: the batch rule divides the grid by work for every batch") {
   // Two requests of 1,000 and 3,000 tokens, with two groups of two heads each that retain 1/4 and 3/4.
   std::vector<SplitRow> rows;
   for (const uint32_t n : {1000u, 3000u}) {
@@ -187,7 +187,7 @@ TEST_CASE("partition: the batch rule shares the grid by work, whatever the batch
   CHECK(ratio(straggler_of(rows, plan, 32)) == doctest::Approx(1.0).epsilon(0.01));
 }
 
-TEST_CASE("partition: a straggler's ratio") {
+TEST_CASE("partition: the ratio of the slowest split") {
   const uint64_t works[] = {90, 10};
   const uint32_t fair[] = {9, 1}, same[] = {5, 5};
   CHECK(ratio(straggler_of(works, fair, 10)) == doctest::Approx(1.0));

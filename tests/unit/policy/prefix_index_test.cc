@@ -51,7 +51,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("prefix index: the least recently used path goes first, from its tail") {
+TEST_CASE("prefix index: the least recently used path is evicted first, from its tail") {
   Bench bench(8);
   bench.cache(1, 2);  // pages 0 1
   bench.cache(2, 2);  // pages 2 3
@@ -62,7 +62,7 @@ TEST_CASE("prefix index: the least recently used path goes first, from its tail"
   CHECK(bench.find(1, 2).pin.pages == 1);
 }
 
-TEST_CASE("prefix index: under LFU one use more outweighs being used last") {
+TEST_CASE("prefix index: under LFU one more use outweighs recency") {
   Bench bench(8, 0, make_lfu_eviction());
   bench.cache(1, 1);  // page 0
   bench.cache(1, 1);
@@ -71,7 +71,7 @@ TEST_CASE("prefix index: under LFU one use more outweighs being used last") {
   CHECK(bench.index.evict_gpu_page() == PageId{0});
 }
 
-TEST_CASE("prefix index: a use that is not counted keeps its age") {
+TEST_CASE("prefix index: a lookup that does not count as a use keeps the age") {
   Bench bench(8);
   bench.cache(1, 1);
   bench.cache(2, 1);
@@ -79,7 +79,7 @@ TEST_CASE("prefix index: a use that is not counted keeps its age") {
   CHECK(bench.index.evict_gpu_page() == PageId{0});
 }
 
-TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that has none") {
+TEST_CASE("prefix index: a page that has a copy leaves the GPU before one that has none") {
   Bench bench(8, 8);
   bench.cache(1, 2);
   CHECK(bench.has_copy(8) == 2);
@@ -92,7 +92,7 @@ TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that h
 }
 
 // Found by the property test: only the last page of the node was cut off, and its copies remained.
-TEST_CASE("prefix index: a page without a copy takes the copies behind it with it") {
+TEST_CASE("prefix index: evicting a page without a copy frees the copies after it") {
   Bench bench(4, 4);
   bench.cache(1, 4);
   CHECK(bench.has_copy(2) == 2);  // pages 2 and 3
@@ -107,7 +107,7 @@ TEST_CASE("prefix index: a page without a copy takes the copies behind it with i
   CHECK(bench.host.pages_free() == 4);
 }
 
-TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest copies") {
+TEST_CASE("prefix index: offloading makes room on the host by dropping the oldest copies") {
   Bench bench(4, 2);
   bench.cache(1, 2);
   CHECK(bench.has_copy(2) == 2);
@@ -123,7 +123,7 @@ TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest 
   bench.index.check_invariants();
 }
 
-TEST_CASE("prefix index: pages that go instead of being copied count as evicted too") {
+TEST_CASE("prefix index: pages evicted without being copied count as evicted too") {
   Bench bench(4, 1);
   bench.cache(1, 1);  // page 0
   CHECK(bench.has_copy(1) == 1);

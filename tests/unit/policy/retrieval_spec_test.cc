@@ -54,7 +54,7 @@ TEST_CASE("retrieval: a step reads all of a request that fits, and never more th
   }
 }
 
-TEST_CASE("retrieval: what a request holds grows by at most a page per page, and never beyond its context") {
+TEST_CASE("retrieval: pages held grow by at most one per page, and never beyond the context") {
   for (const uint32_t fraction : {0u, 1u, 1u << 27, 1u << 31, UINT32_MAX}) {
     RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
     spec.resident_fraction_q32 = fraction;
@@ -94,7 +94,7 @@ void check_refused(const std::vector<Refused>& rows) {
 }
 
 TEST_CASE(
-    "retrieval: choices that cannot work together are refused with the way out "
+    "retrieval: choices that cannot work together are refused with a remedy "
     "(docs/design/methods/composition.md#pairs)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
@@ -128,7 +128,7 @@ TEST_CASE(
 
 // The pages of all heads, or resident pages per group.
 TEST_CASE(
-    "retrieval: what drops entries beside what recalls pages is refused with the way out "
+    "retrieval: dropping entries together with page recall is refused with a remedy "
     "(docs/design/methods/composition.md#pairs)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) {

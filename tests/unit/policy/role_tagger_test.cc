@@ -87,7 +87,7 @@ TEST_CASE("role tagger: ChatML, thinking and tool responses inside user messages
   CHECK(tag("chatml", {151644, 872, 198, 151652, 151655, 151655, 151653, kX}) == "1dddUUUUu");
 }
 
-TEST_CASE("role tagger: Mistral's brackets stand for headers") {
+TEST_CASE("role tagger: Mistral's brackets replace headers") {
   CHECK(tag("mistral", {1, 17, kX, 18, 5, kX, 6, 3,  kX, kX, 4,  kX, 2,  3,  kX, 4,
                         9, kX, kX, 2,  7, kX, 8, kX, 2,  3,  10, 12, 13, kX, 4}) ==
         "0ddiddid 1duudad 2dud"
@@ -97,7 +97,7 @@ TEST_CASE("role tagger: Mistral's brackets stand for headers") {
         " 3dUUUud");
 }
 
-TEST_CASE("role tagger: what is no chat") {
+TEST_CASE("role tagger: input that is not a chat") {
   CHECK(tag("llama3", {kX, kX}) == "0uu");
   CHECK(tag("chatml", {}) == "");
   // A header that never ends is a body of an unknown role; an unclosed bracket ends with its message.

@@ -31,7 +31,7 @@ std::vector<uint32_t> engines_of(const Router& router, uint32_t session) {
 
 }  // namespace
 
-TEST_CASE("router: round robin goes around, whatever the load") {
+TEST_CASE("router: round robin ignores the load") {
   Router router(RoutingKind::kRoundRobin, 3);
   CHECK(placed(router, 0, 0, 1'000'000) == 0);
   CHECK(placed(router, 1) == 1);
@@ -52,7 +52,7 @@ TEST_CASE("router: least loaded counts the tokens of requests that have not ende
   CHECK(placed(router, 5, 0, 1, 1) == 0);
 }
 
-TEST_CASE("router: a session stays where it is; a new one goes where the fewest live") {
+TEST_CASE("router: a session keeps its engine; a new one goes to the engine with the fewest live sessions") {
   Router router(RoutingKind::kSessionAffine, 2);
   CHECK(placed(router, 0, 7, 1'000) == 0);
   CHECK(placed(router, 1, 8) == 1);
@@ -66,7 +66,7 @@ TEST_CASE("router: a session stays where it is; a new one goes where the fewest 
   CHECK(engines_of(router, 8) == std::vector<uint32_t>{1});
 }
 
-TEST_CASE("router: a session that ended and comes back finds its engine again, and counts once") {
+TEST_CASE("router: a session that ended and returns gets its engine again, and counts once") {
   Router router(RoutingKind::kSessionAffine, 2);
   CHECK(placed(router, 0, 1) == 0);
   router.session_ended(SessionId{1});
@@ -78,7 +78,7 @@ TEST_CASE("router: a session that ended and comes back finds its engine again, a
   CHECK(placed(router, 4, 4) == 1);
 }
 
-TEST_CASE("router: sessions are known from their first request on") {
+TEST_CASE("router: a session counts from its first request") {
   Router router(RoutingKind::kRoundRobin, 2);
   CHECK(!router.knows(SessionId{3}));
   placed(router, 0, 3);
@@ -86,7 +86,7 @@ TEST_CASE("router: sessions are known from their first request on") {
   CHECK(!router.knows(SessionId{2}));
 }
 
-TEST_CASE("router: the digest tells two placements apart, and repeats") {
+TEST_CASE("router: the digest distinguishes two placements, and repeats") {
   const auto digest = [](RoutingKind kind) {
     Router router(kind, 2);
     for (uint32_t i = 0; i < 4; ++i) router.place(request(i, i / 2, 10 * i + 1, 1));
@@ -96,7 +96,7 @@ TEST_CASE("router: the digest tells two placements apart, and repeats") {
   CHECK(digest(RoutingKind::kRoundRobin) != digest(RoutingKind::kSessionAffine));
 }
 
-TEST_CASE("router: prefix aware weighs what is cached against what is still to come") {
+TEST_CASE("router: prefix aware weighs cached tokens against pending ones") {
   Router router(RoutingKind::kPrefixAware, 3);
   const auto cached = [](EngineId engine, const RequestReady& ready) {
     return ready.session == SessionId{7} && raw(engine) == 2 ? 800u : 0u;
@@ -110,7 +110,8 @@ TEST_CASE("router: prefix aware weighs what is cached against what is still to c
   CHECK(raw(router.place(request(5, 9, 500, 0))) == 0);          // no cache information: the load decides
 }
 
-TEST_CASE("router: hint aware keeps who comes back soon, and counts its context meanwhile") {
+TEST_CASE(
+    "router: hint aware keeps a session that returns soon on its engine, and counts its context meanwhile") {
   Router router(RoutingKind::kHintAware, 2);
   CHECK(placed(router, 0, 1, 1000, 100) == 0);
   router.ended(RequestId{0});
@@ -126,7 +127,7 @@ TEST_CASE("router: hint aware keeps who comes back soon, and counts its context 
   CHECK(placed(router, 5, 1, 1, 0) == 0);  // 250, 300: an ended session's expected tokens are not counted
 }
 
-TEST_CASE("router: engines may be numbered from another on") {
+TEST_CASE("router: engine numbers may start above zero") {
   Router router(RoutingKind::kRoundRobin, 2, EngineId{3});
   CHECK(placed(router, 0) == 3);
   CHECK(placed(router, 1) == 4);
@@ -134,9 +135,7 @@ TEST_CASE("router: engines may be numbered from another on") {
   CHECK(engines_of(router, 0) == std::vector<uint32_t>{3, 4});
 }
 
-TEST_CASE(
-    "router: all engines that were given requests of a session are known, in ascending order, until it "
-    "ends") {
+TEST_CASE("router: the engines that got requests of a session are known in ascending order until it ends") {
   Router router(RoutingKind::kRoundRobin, 3, EngineId{2});
   for (uint32_t id = 0; id < 8; ++id) placed(router, id, id == 2 || id == 4 || id == 7 ? 5 : 6);
   CHECK(engines_of(router, 5) == std::vector<uint32_t>{3, 4});

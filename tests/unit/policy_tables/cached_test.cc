@@ -90,7 +90,7 @@ CoreConfig caching() {
 
 }  // namespace
 
-TEST_CASE("cached: pages on the gpu, homes of arenas, pages of two formats") {
+TEST_CASE("cached: pages on the GPU, host pages of resident requests, pages of two formats") {
   check_cached(caching(), make_axes({}), 8, 16);
 
   CoreConfig host_copies = resident_config();

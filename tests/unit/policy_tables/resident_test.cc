@@ -44,7 +44,7 @@ class CoreDriver {
 
 }  // namespace
 
-TEST_CASE("X-3 arena: surplus pages go back at the prompt's end, host pages at the request's") {
+TEST_CASE("X-3 resident: surplus GPU pages are freed at the prompt's end, host pages at the request's end") {
   CoreDriver engine(resident_config());
   engine.arrive(0, 64 + 16, 16);  // two chunks: 64 tokens, then 16
   CHECK(engine.gauges().pages_gpu_held == 4);
@@ -62,7 +62,7 @@ TEST_CASE("X-3 arena: surplus pages go back at the prompt's end, host pages at t
   CHECK(engine.gauges().pages_host_free == 20);
 }
 
-TEST_CASE("X-3 arena: what a page leaves on the GPU is counted") {
+TEST_CASE("X-3 resident: the fraction of each page that stays on the GPU is counted") {
   CoreConfig config = resident_config();
   config.policies.retrieval_spec.resident_fraction_q32 = 1u << 30;  // a quarter
   config.pages_gpu = 8;
@@ -74,7 +74,7 @@ TEST_CASE("X-3 arena: what a page leaves on the GPU is counted") {
   CHECK(engine.gauges().pages_gpu_held == 5);  // 3 + ceil(6 / 4)
 }
 
-TEST_CASE("arena: the pages that a prompt gave back let the next call in") {
+TEST_CASE("resident: the pages that a prompt freed admit the next request") {
   check_table(resident_config(), R"(
     arrive r1 prompt=64 output=8      launch s1 r1:64
     arrive r2 prompt=48 output=2      -
@@ -84,7 +84,7 @@ TEST_CASE("arena: the pages that a prompt gave back let the next call in") {
   )");
 }
 
-TEST_CASE("arena: without it the same two requests cannot run together") {
+TEST_CASE("resident: without it the same two requests cannot run together") {
   CoreConfig config = resident_config();
   config.policies = {};
   config.pages_host = 0;
@@ -95,7 +95,7 @@ TEST_CASE("arena: without it the same two requests cannot run together") {
   )");
 }
 
-TEST_CASE("arena: a full host preempts like a full GPU, and the request is computed again") {
+TEST_CASE("resident: a full host preempts like a full GPU, and the request is recomputed") {
   CoreConfig config = resident_config();
   config.pages_host = 6;
   check_table(config, R"(
@@ -107,7 +107,7 @@ TEST_CASE("arena: a full host preempts like a full GPU, and the request is compu
   )");
 }
 
-TEST_CASE("arena: a request that its host tier cannot hold is rejected at once") {
+TEST_CASE("resident: a request that does not fit in the host tier is rejected at once") {
   CoreConfig config = resident_config();
   config.pages_host = 4;
   check_table(config, R"(
@@ -116,7 +116,7 @@ TEST_CASE("arena: a request that its host tier cannot hold is rejected at once")
   )");
 }
 
-TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
+TEST_CASE("X-4 resident: a reservation is the prompt's pages, then the resident pages") {
   CoreConfig config = resident_config();
   config.admission = AdmissionKind::kFullReservation;
   // Without resident pages each alone would need 4 + 9 GPU pages; neither is rejected.
@@ -139,7 +139,7 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   )");
 }
 
-TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are those of what is left") {
+TEST_CASE("resident: entries dropped from a prompt have no host page, and pages hold the retained entries") {
   CoreConfig config = resident_config();
   config.pages_gpu = 16;
   config.pages_host = 10;
