@@ -71,7 +71,7 @@ TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum f
     CHECK(static_cast<double>(got) <= limit);
     spec.inflation.reset();
     const uint64_t unlimited = sum(reserved_fractions(spec));
-    // Either the knob did not bite, or nothing is left over but rounding.
+    // Either the limit had no effect, or only rounding is left over.
     if (got < unlimited) CHECK(static_cast<double>(got) > limit * (1 - 1e-6));
   }
 }
@@ -89,7 +89,7 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
   uint64_t before = 0;
   for (int alpha = 0; alpha <= 12; ++alpha) {
     set.budget_spec.alpha = static_cast<Fraction>(alpha) * kWhole / 2;
-    // Clusters follow B, which alpha changes: compare with groups that stay.
+    // Clusters follow B, which alpha changes, so the comparison uses a fixed clustering.
     PolicySet fixed = set;
     fixed.layout_spec.clustering = Clustering::kAdjacent;
     config.policies = fixed;
@@ -98,7 +98,7 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
     CHECK(pages >= before);
     before = pages;
   }
-  // T-3: with B = 1 everywhere, everything is kept.
+  // T-3: with B = 1 everywhere, every entry is retained.
   CHECK(before <= 8 * div_ceil(20'000u, 16u));
 }
 
@@ -132,7 +132,7 @@ TEST_CASE(
     for (uint32_t g = 0; g < 4; ++g) {
       for (uint32_t n = 0; n < 5'000; n += chunk) {
         const uint32_t grows = budget->quota(g, n + chunk) - budget->quota(g, n);
-        CHECK(grows <= chunk);  // never more than there is to choose from
+        CHECK(grows <= chunk);  // never more than there are candidates
       }
     }
   }
@@ -164,7 +164,7 @@ TEST_CASE("budget: what each kind leaves in each group") {
   set.budget_spec.sinks_free = true;
   CHECK(kv_entries(set, 110) == KvEntries{52, 52});
   set.budget_spec.sinks_free = false;
-  set.budget = "pyramid";  // base 40, beta 20: 78 and 2 beside the forced ones
+  set.budget = "pyramid";  // base 40, beta 20: 78 and 2 in addition to the forced ones
   CHECK(kv_entries(set, 1'000) == KvEntries{88, 12});
   set.budget = "head_masks";
   set.budget_spec.keeps_all = {false, true, false, false};

@@ -1,4 +1,4 @@
-// What the Core does with requests that keep part of their KV, as pages one can read.
+// Decision tables of requests that retain part of their KV.
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Pages of 4 tokens, one sink, a window of one.
+// Pages of 4 tokens, one sink, a window of one token.
 CoreConfig small(const char* layout, const char* budget) {
   CoreConfig config = table_config();
   config.page_tokens = config.unit_tokens = 4;
@@ -24,7 +24,7 @@ CoreConfig small(const char* layout, const char* budget) {
   return config;
 }
 
-// Two groups of one head each; of what is ranked, one keeps a half and the other a quarter.
+// Two groups of one head each; of the ranked entries one retains a half and the other a quarter.
 CoreConfig tangram() {
   CoreConfig config = small("ragged", "reserved");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
@@ -39,7 +39,8 @@ void check(const CoreConfig& config, CompressionTrigger compression_trigger, con
 
 }  // namespace
 
-// 16 tokens: 14 ranked, 7 and 4 of them kept, 9 and 6 KV entries in all: 3 + 2 pages is the reservation.
+// 16 tokens: 14 ranked, of which 7 and 4 are retained, so 9 and 6 KV entries in total: the reservation is 3
+// + 2 pages.
 TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was set aside") {
   check(tangram(), CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=6      launch s1 r1:8 cut r1:0-8:3,2   held 3
@@ -53,7 +54,7 @@ TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was 
   )");
 }
 
-// 5 pages each: with 12, two requests are let in; the third waits though 6 pages are still free.
+// 5 pages each: of 12 pages, two requests are admitted; the third waits although 6 pages are still free.
 TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preempted before decodes grow") {
   CoreConfig config = tangram();
   config.pages_gpu = 12;
@@ -71,7 +72,7 @@ TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preem
 TEST_CASE("reserved: pages can be set aside for some of the output too") {
   CoreConfig config = tangram();
   config.pages_gpu = 12;
-  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 kv_entries: 4 + 3 pages each
+  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 KV entries: 4 + 3 pages each
   check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=9      launch s1 r1:8 cut r1:0-8:3,2   held 3
     arrive r2 prompt=16 output=9      -                               held 3
@@ -305,10 +306,9 @@ CoreConfig sharing() {
 
 }  // namespace
 
-// Groups of 5 and 4 KV entries after 8 tokens, one of them the carried window: 1 + 0 settled pages. After 16
-// tokens 9 and 6 KV entries, 2 + 1 settled ones. Set aside for r1: 3 + 2 pages, and the tails of two prefix
-// checkpoints, 1
-// + 1 and 1 + 1.
+// The groups have 5 and 4 KV entries after 8 tokens, one of them the carried window: 1 + 0 complete pages.
+// After 16 tokens they have 9 and 6 KV entries: 2 + 1 complete pages. r1 reserves 3 + 2 pages, and the tails
+// of two prefix checkpoints: 1 + 1 and 1 + 1.
 TEST_CASE(
     "X-5 prefix checkpoints: a request begins with what another has kept, and copies what it will write to") {
   check(sharing(), CompressionTrigger::kChunkEnd, R"(

@@ -10,7 +10,7 @@ using namespace kvtwin;
 
 namespace {
 
-// The same, kept KV entry by cell.
+// The same tables, stored entry by entry.
 struct Naive {
   std::vector<uint32_t> kv_entries;
   std::vector<std::vector<PageId>> pages;
@@ -116,9 +116,9 @@ TEST_CASE("group tables: even depth tops short groups up when the longest crosse
   std::vector<PageId> spare;
   tables.keep(16, std::vector<uint32_t>{12, 3});
   tables.trim(16, &spare);
-  CHECK(spare.size() == 4);  // 4 + 4 pages, 3 + 1 are needed
+  CHECK(spare.size() == 4);  // 4 + 4 pages, of which 3 + 1 are needed
   wanted.clear();
   tables.wanted(16, 17, &wanted);
-  // The longest holds 13 then: four pages for both.
+  // The longest then holds 13: four pages for both.
   CHECK(wanted == std::vector<uint32_t>{0, 1, 1, 1});
 }

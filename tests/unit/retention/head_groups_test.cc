@@ -18,7 +18,7 @@ uint64_t stored(const GroupMap& map, const std::vector<Fraction>& need) {
   return sum;
 }
 
-// The least that any division into groups of `size` stores, over all of them.
+// The least storage over all divisions into groups of `size`.
 uint64_t least(std::vector<Fraction> left, uint32_t size) {
   if (left.empty()) return 0;
   uint64_t best = UINT64_MAX;

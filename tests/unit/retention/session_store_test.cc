@@ -16,7 +16,7 @@ TEST_CASE("session store: the session used longest ago goes first, against a pla
     Prng prng(seed);
     const auto capacity = static_cast<uint32_t>(prng.range(1, 5));
     SessionStore store(capacity);
-    std::map<uint32_t, uint32_t> requests;  // of kept sessions and of those with requests under way
+    std::map<uint32_t, uint32_t> requests;  // of stored sessions and of sessions with unfinished requests
     std::list<uint32_t> retained;           // in order of use
     for (int operation = 0; operation < 300; ++operation) {
       const auto id = static_cast<uint32_t>(prng.range(0, 9));
