@@ -27,7 +27,7 @@ PolicySet ragged(uint32_t layers, uint32_t kv_heads, uint32_t size) {
 
 }  // namespace
 
-TEST_CASE("budget: parts of a whole round as they say, to the last KV entry") {
+TEST_CASE("budget: fractions of a whole round as specified, to the last KV entry") {
   CHECK(part_up(kWhole, 4'000'000'000u) == 4'000'000'000u);
   CHECK(part_down(kWhole, 4'000'000'000u) == 4'000'000'000u);
   CHECK(part_up(1, 4'000'000'000u) == 1);
@@ -36,7 +36,7 @@ TEST_CASE("budget: parts of a whole round as they say, to the last KV entry") {
   CHECK(part_down(kWhole / 2, 7) == 3);
 }
 
-TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares") {
+TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by fractions") {
   BudgetSpec spec;
   spec.mu = {fraction(0.1), fraction(0.5), fraction(0.9)};
   spec.sigma = {fraction(0.05), fraction(0.1), fraction(0.2)};
@@ -51,7 +51,7 @@ TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares
   CHECK(std::abs(static_cast<double>(fractions[2]) / kWhole - 0.65) < 1e-9);
 }
 
-TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum fits") {
+TEST_CASE("budget reserved: renormalised: it takes the largest alpha whose sum fits") {
   Prng prng(5);
   for (int trial = 0; trial < 100; ++trial) {
     BudgetSpec spec;
@@ -102,7 +102,7 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
   CHECK(before <= 8 * div_ceil(20'000u, 16u));
 }
 
-TEST_CASE("T-3 budget reserved: alpha without limit keeps every KV entry") {
+TEST_CASE("T-3 budget reserved: alpha without limit retains every KV entry") {
   PolicySet set = ragged(2, 4, 2);
   set.budget = "reserved";
   set.budget_spec.mu.assign(8, kWhole / 8);
@@ -138,7 +138,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("budget: what each kind leaves in each group") {
+TEST_CASE("budget: what each kind retains in each group") {
   CoreConfig config;
   const auto kv_entries = [&](PolicySet set, uint32_t tokens) {
     set.budget_spec.sinks = 2;
@@ -175,7 +175,7 @@ TEST_CASE("budget: what each kind leaves in each group") {
   CHECK(kv_entries(set, 110) == KvEntries{60, 20});
 }
 
-TEST_CASE("budget: numbers that cannot be are refused with the way out") {
+TEST_CASE("budget: impossible numbers are refused with a remedy") {
   const LayoutSpec layout{.layers = 2, .kv_heads = 4, .heads_per_group = 2};
   BudgetSpec spec;
   CHECK(!validate_budget_spec("ratio", spec, layout).has_value());

@@ -76,15 +76,15 @@ RetainedWorth worth(const Counts& typical) {
 }
 
 TEST_CASE(
-    "budget reserved: where one head wants ten times as much, shares lose little and equal KV entries lose "
-    "all") {
+    "budget reserved: where one head needs ten times as much, fractions lose little and equal counts lose "
+    "much") {
   const RetainedWorth strong = worth({40, 4, 4, 4});
   CHECK(strong.entries_reserved <= strong.entries_uniform);
   CHECK(strong.uniform == 0);
   CHECK(strong.reserved > strong.contexts / 2);
 }
 
-TEST_CASE("budget reserved: where all want alike, shares are the equal ones but for chance") {
+TEST_CASE("budget reserved: where all heads need the same, fractions differ from equal ones by chance only") {
   const RetainedWorth alike = worth({16, 16, 16, 16});
   CHECK(alike.entries_uniform - alike.entries_reserved < kHeads);
   CHECK(alike.uniform + alike.contexts / 5 >= alike.reserved);

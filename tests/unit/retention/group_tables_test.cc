@@ -18,7 +18,7 @@ struct Naive {
 
 }  // namespace
 
-TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting and trimming") {
+TEST_CASE("T-2 group tables: equal to plain lists, over 200 seeds of growing, compressing and trimming") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -80,7 +80,7 @@ TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting 
   }
 }
 
-TEST_CASE("group tables: rings stop growing, the others do not") {
+TEST_CASE("group tables: rings stop growing, other groups do not") {
   GroupShape shape;
   shape.groups = 3;
   shape.page_tokens = 4;
@@ -102,7 +102,7 @@ TEST_CASE("group tables: rings stop growing, the others do not") {
   CHECK(tables.kv_entries(40) == 8 + 40 + 8);
 }
 
-TEST_CASE("group tables: even depth tops short groups up when the longest crosses") {
+TEST_CASE("group tables: even depth tops up short groups when the longest crosses a page") {
   GroupShape shape;
   shape.groups = 2;
   shape.page_tokens = 4;

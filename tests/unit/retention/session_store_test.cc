@@ -10,7 +10,7 @@
 
 using namespace kvtwin;
 
-TEST_CASE("session store: the session used longest ago goes first, against a plain list") {
+TEST_CASE("session store: the least recently used session is evicted first, as in a plain list") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
