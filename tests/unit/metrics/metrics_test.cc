@@ -13,7 +13,7 @@ namespace {
 
 constexpr EngineId kE0{0};
 
-// Feeds hand-made events and commands in the order in which the driver would.
+// Feeds hand-made events and commands in the order in which the driver does.
 struct Feed {
   Metrics metrics{{{.page_tokens = 16, .page_bytes = 1000, .pages_gpu = 100}}};
 
@@ -79,7 +79,7 @@ uint64_t total(const Series& series) {
       std::accumulate(series.integrals().begin(), series.integrals().end(), Integral{0}));
 }
 
-// A request of 40 prompt tokens, 16 of them found in the cache, and 3 output tokens; alone on the engine.
+// A request of 40 prompt tokens, 16 of them cached, and 3 output tokens; it is alone on the engine.
 void one_request(Feed& feed) {
   feed.ready(100, 0, 40, 3);
   feed.launch(100, 0, {chunk(0, 16, 24, true, true)});
@@ -168,7 +168,7 @@ TEST_CASE(
   feed.done(1, {15});
   feed.preempt(15, 0);
   feed.gauges(15, 0);
-  feed.launch(40, 2, {chunk(0, 16, 3, true, false)});  // 22 tokens are known, 16 of them still cached
+  feed.launch(40, 2, {chunk(0, 16, 3, true, false)});  // 22 tokens are known, 16 of them are still cached
   feed.gauges(40, 1);
   feed.done(2, {44});
   feed.launch(44, 3, {chunk(0, 19, 3, false, true)});
@@ -231,7 +231,7 @@ TEST_CASE("metrics: a request that waits for a recall waits for a transfer, not 
   CHECK(totals.bytes_out == 0);
   CHECK(totals.exposed.ns == 20 + 4);
   CHECK(totals.hidden.ns == 2);
-  // Over time they are the same: 20 ns of copying alone at 100 bytes a ns, then a step.
+  // The series have the same totals: 20 ns of copying alone at 100 bytes per ns, then a step.
   CHECK(total(feed.metrics.time_exposed()) == 20 + 4);
   CHECK(total(feed.metrics.time_hidden()) == 2);
   CHECK(total(feed.metrics.time_steps()) == 11);
@@ -246,7 +246,7 @@ TEST_CASE(
   feed.launch(0, 0, {chunk(0, 0, 32, false, true)});
   feed.preempt(0, 0);
   CoreGauges gauges;
-  gauges.step_in_flight = true;  // and no request runs
+  gauges.step_in_flight = true;  // although no request runs
   feed.metrics.saw_gauges(Instant{0}, kE0, gauges);
   feed.done(0, {100});
   CHECK(feed.metrics.totals(kE0).steps == 1);
@@ -280,7 +280,7 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
     const std::vector<Integral>& sums = series.integrals();
     return bucket < sums.size() ? static_cast<double>(sums[bucket]) / 1e6 : 0.0;
   };
-  CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): beside the step
+  CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): concurrent with the step
   CHECK(in_ms(m.time_exposed(), 2) == 0);
   CHECK(in_ms(m.time_exposed(), 3) == 1);  // [3, 4): alone
   CHECK(in_ms(m.time_steps(), 1) == 1);
@@ -314,7 +314,7 @@ TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
   copy(4, TransferKind::kLoad, Tier::kDisk, Tier::kGpu, disk, gpu, true);
   copy(5, TransferKind::kSpill, Tier::kHost, Tier::kDisk, host, disk, true);
   const EngineTotals& totals = feed.metrics.totals(kE0);
-  CHECK(totals.bytes_in == 3000);  // of the disk and of the host
+  CHECK(totals.bytes_in == 3000);  // from the disk and from the host
   CHECK(totals.bytes_out == 2000);
   CHECK(totals.bytes_from_disk == 2000);
   CHECK(totals.bytes_to_disk == 2000);
@@ -370,7 +370,7 @@ TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace
   feed.token(10, 0);
   feed.launch(10, 1, {decode(0, 16)}, 50, {{16, 0, PageId{3}}, {32, 0, PageId{4}}});
   feed.gauges(10, 1, 2);
-  feed.done(1, {20});  // interrupt() told what had ended
+  feed.done(1, {20});  // interrupt() reported the ended steps
   feed.gauges(20, 1, 2);
   feed.ready(25, 1, 16, 1);
   feed.gauges(25, 1, 2);
@@ -475,7 +475,7 @@ TEST_CASE("series: disks of 8 TB in two engines over twelve days do not overflow
     }
   }
   const auto width = static_cast<double>(series.width().ns);
-  for (size_t i = 0; i + 1 < series.integrals().size(); ++i) {  // the last one is not full
+  for (size_t i = 0; i + 1 < series.integrals().size(); ++i) {  // the last bucket is not full
     CHECK(static_cast<double>(series.integrals()[i]) / width == doctest::Approx(static_cast<double>(kPages)));
   }
 }

@@ -21,7 +21,7 @@ const MeasuredTable& table(const std::vector<MeasuredTable>& all, const std::str
   return *found;
 }
 
-// Ten products of 10 us and, of each, an event; attention once.
+// Ten products of 10 us with an event each, and one attention.
 TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
   TimedStep out;
   out.parts = {{"qkv", "s", rows, 0, exact_us(product), 10, true, false},
@@ -32,12 +32,12 @@ TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
 
 }  // namespace
 
-// In a graph a product takes 10 us, started one by one 14; the table of 64 rows has 10 for both.
+// A product takes 10 us in a graph and 14 when launched alone; the table of 64 rows has 10 for both.
 TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operations is its host's") {
   CalibrationTables tables("m", 1);
   tables.add(step(false, 64, 11, 105));  // operations sum to 116: an event adds 1 us
-  tables.add(step(true, 64, 15, 145));   // to 156
-  tables.add(step(true, 512, 51, 505));  // to 516
+  tables.add(step(true, 64, 15, 145));   // operations sum to 156
+  tables.add(step(true, 512, 51, 505));  // operations sum to 516
   const CalibrationTables::Found found = tables.take_steps();
   CHECK(found.event_us == doctest::Approx(1));
   const std::vector<MeasuredTable> all = tables.tables();
@@ -52,7 +52,7 @@ TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operatio
   CHECK(host.at[1].us == doctest::Approx(0));
 }
 
-// Timed at another speed of the clock, operations sum to 520 us; over all passes the step takes 572.
+// Timed at another clock rate, operations sum to 520 us; over all passes the step takes 572.
 TEST_CASE("calibration: operations of many rows are shares of what their steps take over all passes") {
   CalibrationTables tables("m", 1);
   tables.add(step(true, 512, 52, 515));

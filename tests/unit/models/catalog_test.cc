@@ -16,8 +16,8 @@ LlmSpec llm(const std::string& name) {
 }
 
 TEST_CASE("catalog: parameter counts are the published ones within 0.5 %") {
-  // Model cards. gpt-oss-20b's card counts 3.61 B active without the embedding table of 0.579 B; Qwen3's
-  // says 3.3 B, rounded, so the active ones get 2 %.
+  // Model cards. gpt-oss-20b's card counts 3.61 B active without the embedding table of 0.579 B. Qwen3's card
+  // rounds to 3.3 B, so active parameters get a tolerance of 2 %.
   const struct {
     const char* name;
     double all, active;

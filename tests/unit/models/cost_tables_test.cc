@@ -18,7 +18,7 @@ TEST_CASE("cost_tables: axes and curves are those of the files") {
   CHECK(t->gpu == "Test");
   CHECK(t->attention.chunk == Counts{16, 32, 64});
   CHECK(t->attention.decodes == Counts{1, 2, 4, 8, 16, 32});
-  // 32 was measured without chunks only.
+  // 32 decodes were measured without chunks only.
   CHECK(t->attention.decodes_mixed == Counts{1, 2, 4, 8, 16});
   CHECK(t->attention.pure[5].at == Counts{16, 64, 256, 1024});
   CHECK(t->attention.pure[5].us[3] == doctest::Approx(pure_unsplit_us(32, 1024)));

@@ -17,7 +17,8 @@
 namespace kvtwin {
 namespace {
 
-// Every operation takes 1 us + rows / 100; decode attention 2 us + KV entries / 1,000; host 5 us.
+// Every operation takes 1 us + rows / 100; decode attention takes 2 us + KV entries / 1,000; the host takes
+// 5 us.
 MeasuredDevice device() {
   MeasuredDevice out;
   out.gpu = "a \"GPU\"", out.model = "tiny", out.sm_count = 4;
@@ -58,16 +59,18 @@ double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e
 
 TEST_CASE("measured cost: a step is the sum of what was measured") {
   const auto m = model(device());
-  // On points: embed; 3 layers of 2 norms and 6 operations; final norm, logits, sample; attention; host.
+  // At measured points: embed; 3 layers of 2 norms and 6 operations; final norm, logits, sample; attention;
+  // host.
   const StepCost on = m->step(decodes(1, 1000, 100));
   CHECK(us_of(on.device) == doctest::Approx(2 + 3 * 8 * 2 + 3 * 1.01 + 3 * 3 + 5).epsilon(1e-4));
   CHECK(on.by_evidence[static_cast<size_t>(Evidence::kMeasured)] > 0);
-  // Between: rows 200 of 100 and 300; KV entries 2,500 of 1,000 and 4,000; 4 requests read what 1 does.
+  // Between points: rows 200 between 100 and 300; KV entries 2,500 between 1,000 and 4,000; 4 requests read
+  // as many as 1.
   const StepCost between = m->step(decodes(4, 2500, 200));
   const double host = 8, small = 1.01 + 0.99 * 3 / 99;
   CHECK(us_of(between.device) == doctest::Approx(3 + 3 * 8 * 3 + 3 * small + 3 * 4.5 + host).epsilon(1e-3));
   CHECK(between.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] == 0);
-  // Beyond the last point the last segment goes on, and says so.
+  // Beyond the last point the last segment is extended, and the evidence says extrapolated.
   const StepCost beyond = m->step(decodes(1, 10'000, 100));
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
   CHECK(us_of(beyond.device - on.device) == doctest::Approx(3 * 9).epsilon(1e-3));
@@ -104,20 +107,20 @@ TEST_CASE("measured cost: a step in which nobody samples has no output head") {
 }
 
 TEST_CASE("chunk tiles: what shares the SMs") {
-  // Four SMs, one KV head, tiles of 32 tokens; a tile of c KV entries costs ceil(c / 128) + 1.5.
+  // Four SMs, one KV head, tiles of 32 tokens; a tile with c KV entries costs ceil(c / 128) + 1.5.
   ChunkTiles tiles(1, 4, 4);
   CHECK(tiles.makespan({}) == 0);
   const ChunkShape one{32, 0, 0}, long_one{32, 1248, 0}, four{128, 0, 0}, five{160, 0, 0};
   CHECK(tiles.makespan({&one, 1}) == doctest::Approx(2.5));
   CHECK(tiles.makespan({&long_one, 1}) == doctest::Approx(11.5));
   CHECK(tiles.makespan({&four, 1}) == doctest::Approx(2.5));
-  // Tiles of 2, 1, 1, 1, 1: the last one comes after the first of the short ones.
+  // Tiles of 2, 1, 1, 1, 1: the last one follows the first of the short ones.
   CHECK(tiles.makespan({&five, 1}) == doctest::Approx(5));
-  // Four long chunks run beside one another; the fifth comes after.
+  // Four long chunks run concurrently; the fifth follows.
   const std::vector<ChunkShape> many(5, long_one);
   CHECK(tiles.makespan({many.data(), 4}) == doctest::Approx(11.5));
   CHECK(tiles.makespan(many) == doctest::Approx(23));
-  // Short ones fill the gaps beside a long one.
+  // Short chunks fill the gaps next to a long one.
   const ChunkShape uneven[] = {long_one, one, one, one, one, one, one};
   CHECK(tiles.makespan(uneven) == doctest::Approx(11.5));
 }
@@ -146,7 +149,7 @@ TEST_CASE("measured cost: chunks after idle time take what they were measured to
     CHECK(sum == m->step(shape).device);
     CHECK(m->range(shape).high > sum);
   }
-  // A step that decodes is not slower for it.
+  // A step that decodes is not slower.
   StepShape decode = decodes(1, 1000, 100);
   const Ticks quiet = m->step(decode).device;
   decode.chunk_load = 0;
@@ -180,7 +183,7 @@ TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of t
   };
   CHECK(host(usual.get()) == doctest::Approx(20));
   shape.decodes = 4, shape.decode_context_sum = 1000, shape.tokens = 36, shape.tokens_padded = 80;
-  CHECK(host(usual.get()) == doctest::Approx(25 + 3));  // of 80 rows; what 4 decodes add to one
+  CHECK(host(usual.get()) == doctest::Approx(25 + 3));  // 80 rows; 4 decodes against one
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
 }
 
@@ -200,7 +203,7 @@ TEST_CASE("measured cost: the first steps of a shape, and replays behind many ro
   CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(0));
   CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(140));
   CHECK(more(GraphUse::kNew, false) == doctest::Approx(100));
-  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // it is no replay
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // a launch, not a replay
   CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(900));
   CHECK(more(GraphUse::kInstantiated, false) == doctest::Approx(300));
 }

@@ -40,7 +40,7 @@ TEST_CASE("memory: the model's own capacity of the measured RTX 4090 run, beside
 
 TEST_CASE("memory: activation peaks of the published profiling runs") {
   // llm-d capacity planner, "vLLM Empirical Memory Profiling Results": vLLM 0.11 on an H100, where the
-  // defaults are 1,024 requests and 8,192 tokens per step. GiB of torch peak.
+  // defaults are 1,024 requests and 8,192 tokens per step. GiB of torch peak memory.
   const struct {
     const char* llm;
     double gib;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Ticks kUs = 1000 * kTicksPerNs;
 
-// Every step takes 100 us: attention in each of two layers 10, the rest beside it.
+// Every step takes 100 us: 10 for attention in each of two layers, and the rest outside it.
 class ConstantCost final : public CostModel {
  public:
   StepCost step(const StepShape&) override {
@@ -94,7 +94,7 @@ TEST_CASE("method cost: only chunks that run over a ring's end read it KV entry 
   shape.chunks = {&inside, 1};
   CHECK(ring.step(shape).device == 103 * kUs);
   shape.chunks = {&over, 1};
-  // 60 rows, each with 100 KV entries of the ring and 41 before: 0.006 and 0.00246 million pairs.
+  // 60 tokens, each with 100 KV entries of the ring and 41 before it: 0.006 and 0.00246 million pairs.
   CHECK(method_us(ring.step(shape).device) == doctest::Approx(103 + 0.6 + 2.46));
   CHECK(none.step(shape).device == 103 * kUs);
 }
@@ -104,9 +104,9 @@ TEST_CASE(
   const MeasuredMethod score_heads{"m", "tiny", {{name_of(MethodTerm::kAttentionScore), 7}}, 10, 0.01, 0.02};
   MethodCost cost(score_heads, 2, {0, 8}, false, std::make_unique<ConstantCost>());
   MethodCost none(score_heads, 2, {0, 0}, false, std::make_unique<ConstantCost>());
-  // 1,024 rows are 64 tiles. Beside 4,224 KV entries, 33 key tiles of 8 heads, two CTAs share them; beside
-  // one KV entry more, which is one key tile more, none does. 8,448 KV entries fill the GPU, and are looked
-  // at by CTAs of two waves from then on.
+  // 1,024 tokens are 64 tiles. With 4,224 KV entries (33 key tiles of 8 heads), two CTAs share each key
+  // tile; with one entry, and so one key tile, more, none does. 8,448 KV entries fill the GPU; above that
+  // the CTAs run in two waves.
   const auto rounds = [&](std::initializer_list<ChunkShape> of) {
     const std::vector<ChunkShape> chunks = of;
     StepShape shape;
@@ -118,9 +118,9 @@ TEST_CASE(
   CHECK(rounds({{1024, 3201, 0}}) == 64);
   CHECK(rounds({{1024, 7424, 0}}) == 64);
   CHECK(rounds({{1024, 7425, 0}}) == 128);
-  CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs to a key tile, and 64 key tiles of all heads
-  CHECK(rounds({{48, 0, 0}}) == 3);     // so are three
-  CHECK(rounds({{23, 6144, 0}}) == 2);  // two tiles of rows, which nobody shares
+  CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs per key tile, and 64 key tiles over all heads
+  CHECK(rounds({{48, 0, 0}}) == 3);     // three row tiles are shared too
+  CHECK(rounds({{23, 6144, 0}}) == 2);  // two row tiles, which are not shared
   CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
 }
 
@@ -141,7 +141,7 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
   CHECK(step(GraphUse::kInstantiated, false) == std::pair(105.0, 200.0));
   CHECK(step(GraphUse::kReplayed, false) == std::pair(100.0, 0.0));
   for (const GraphUse graph : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated})
-    CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts are never graphs
+    CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts never use graphs
 }
 
 TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists after idle time") {
@@ -185,7 +185,7 @@ TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
   StepShape prompt = shape, drops = shape;
   prompt.chunks = {&chunk, 1}, drops.compressions = {&cut, 1};
   for (const StepShape& never : {prompt, drops}) CHECK(GraphShapes::key(never).is_none());
-  // Met three times it is replayed; two forms are remembered, the last ones.
+  // A key is replayed from its fourth use on. The last two keys are remembered.
   GraphShapes met(2);
   for (const GraphUse use : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated,
                              GraphUse::kReplayed, GraphUse::kReplayed}) {
@@ -242,12 +242,12 @@ TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   BusyPeriod busy_period(at(20)), none(0);
   CHECK(busy_period.ms(at(5)) == 0);
   busy_period.add(heavy, at(100), at(150));
-  busy_period.add(heavy, at(169), at(200));  // 19 ms of pause are none
+  busy_period.add(heavy, at(169), at(200));  // a pause of 19 ms is too short
   none.add(heavy, at(100), at(150));
   CHECK(busy_period.ms(at(210)) == 110);
   CHECK(busy_period.ms(at(220)) == 0);
   CHECK(none.ms(at(150)) == 0);
-  busy_period.add(method_decodes(8), at(200), at(230));  // decodes are a pause
+  busy_period.add(method_decodes(8), at(200), at(230));  // decodes count as a pause
   busy_period.add(heavy, at(230), at(260));
   CHECK(busy_period.ms(at(260)) == 30);
   busy_period.move_base(at(200));

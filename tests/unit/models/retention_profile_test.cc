@@ -46,7 +46,7 @@ double mean(const std::vector<double>& x) {
   return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
 }
 
-// Small, for what needs no data: 2 layers of 3 heads.
+// A small profile for tests without data: 2 layers of 3 heads.
 const std::vector<double> kMu = {0, 0.01, 0.2, 0.5, 0.9, 1}, kSigma = {0, 0.02, 0.1, 0.2, 0.1, 0};
 
 }  // namespace
@@ -113,8 +113,8 @@ TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean,
   const auto [worst, best] = std::minmax_element(covered.begin(), covered.end());
   CHECK(thousandths(*worst) == 939);
   CHECK(thousandths(*best) == 986);
-  // docs/design/methods/tangram.md#partitions: a fixed split's straggler, 1.4 to 5.0 (means over a profile's
-  // layers).
+  // docs/design/methods/tangram.md#partitions: the slowest split of a fixed partition takes 1.4 to 5.0 times
+  // the mean (means over a profile's layers).
   CHECK(range(stragglers) == std::pair(143, 505));
 }
 
@@ -138,7 +138,8 @@ TEST_CASE(
   CHECK(range(by_index["ea"]) == std::pair(86, 98));
   CHECK(range(by_index["snapkv"]) == std::pair(65, 91));
   CHECK(hundredths(lowest) == 44);
-  // Heads that keep nothing tie. Ranked by index they agree with themselves; averaged they do not count.
+  // Heads that retain nothing tie. Ranked by index they agree with themselves; ranked by averages they do
+  // not count.
   CHECK(range(averaged["fastkvzip"]) == std::pair(86, 96));
   CHECK(range(averaged["ea"]) == std::pair(84, 98));
   CHECK(range(averaged["snapkv"]) == std::pair(65, 91));
@@ -183,7 +184,7 @@ TEST_CASE("retention profile: scaled to another ratio the mean is exact, order i
   const Ratios same = scaled_to_mean(kMu, kSigma, mean(kMu));
   CHECK(same.mu == kMu);
   CHECK(same.sigma == kSigma);
-  // And close to its own mean it is close to itself.
+  // A target close to the profile's own mean gives a profile close to the original.
   const Ratios close = scaled_to_mean(kMu, kSigma, mean(kMu) + 1e-9);
   for (size_t i = 0; i < kMu.size(); ++i) CHECK(std::abs(close.mu[i] - kMu[i]) < 2 * kRatioEdge);
   if (!have_profiles()) return;

@@ -1,4 +1,4 @@
-// Prices of retrieval by hand, on figures that are easy to divide by.
+// Prices of retrieval computed by hand, with figures that are easy to divide by.
 
 #include "models/cost/retrieval_cost.h"
 
@@ -111,8 +111,7 @@ TEST_CASE("retrieval cost: two buffers hide all but the last pair's conversion, 
   const RetrievalPrice one = cost(geometry).convert(8);
   CHECK(ns(one.unit) == doctest::Approx(each).epsilon(1e-3));
   CHECK(one.fixed > 7 * two.fixed);
-  CHECK(ns(cost({}).convert(0).unit) ==
-        doctest::Approx(each).epsilon(1e-3));  // nobody retrieves: no division
+  CHECK(ns(cost({}).convert(0).unit) == doctest::Approx(each).epsilon(1e-3));  // no retrieval: no division
 }
 
 TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
@@ -125,7 +124,7 @@ TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
   CHECK(ns(cost(partial).score(32768)) ==
         doctest::Approx(std::max(values * 2, values * 8) / 1000 + 1000).epsilon(1e-4));
   CHECK(cost({}).score(65536) > cost({}).score(32768));
-  CHECK(ns(cost({}).cosine(1)) > 6000);  // the host looks at the flag
+  CHECK(ns(cost({}).cosine(1)) > 6000);  // the host reads the flag
 }
 
 TEST_CASE("retrieval cost: heads are shared out among GPUs, a page of one head is not") {
@@ -149,13 +148,13 @@ TEST_CASE("retrieval cost: a page that outlives its request takes its summaries 
   const uint64_t page = 2 * 2 * 32 * 8 * 128;  // of one layer: K and V in bf16
   CHECK(cost(geometry).offload().unit_bytes == page);
   geometry.keeps_prefixes = true;
-  CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors beside 2 x 32
+  CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors in addition to 2 x 32
   CHECK(ns(cost(geometry).offload().unit) > page / 16.384 * 33 / 32);
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
   CHECK(summary_fraction(grouped_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
   geometry.summary_vectors = 1;
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
-  geometry.scored_columns = 0.3;  // partial keys are computed again
+  geometry.scored_columns = 0.3;  // partial keys are recomputed
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == 0);
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 std::span<const std::byte> bytes_of_text(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// A file with this header and so many bytes of tensors.
+// A file with this header and `data` bytes of tensors.
 std::string file_of(const std::string& header, size_t data) {
   std::string out(8, '\0');
   for (size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);

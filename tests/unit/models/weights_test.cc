@@ -44,7 +44,7 @@ TEST_CASE("weights: there are as many as the geometry says, and a seed always dr
     CHECK(fingerprint(weights) == fingerprint(ModelWeights::random(llm, 5)));
     CHECK(fingerprint(weights) != fingerprint(ModelWeights::random(llm, 6)));
   }
-  // These bytes may never change: results are compared across machines and versions.
+  // These bytes never change: results are compared across machines and versions.
   CHECK(fingerprint(ModelWeights::random(small("llama"), 5)) == 15651928077274100116u);
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("weights: a model that was written is read back with the same config a
     got.name = llm.name, got.source = llm.source;
     CHECK(llm_textproto(got) == llm_textproto(llm));
 
-    // Another geometry than the file's.
+    // A geometry other than the file's.
     llm.intermediate = 48;
     const auto problem = ModelWeights::load(llm, folder.file("m"));
     REQUIRE(!problem);

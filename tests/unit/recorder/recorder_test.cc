@@ -211,9 +211,9 @@ TEST_CASE("recorder: damaged logs are refused or replayed, never a crash") {
   CHECK(other > 0);
 }
 
-// In memory that is never touched but for what stands between the records.
+// The memory is reserved but untouched, except for the bytes between the records.
 TEST_CASE("recorder: records are cut far beyond 2 GiB") {
-  constexpr size_t kRecord = (size_t{1} << 31) - 9;  // the longest that protobuf takes, nearly
+  constexpr size_t kRecord = (size_t{1} << 31) - 9;  // nearly the longest that protobuf accepts
   constexpr size_t kBytes = 3 * (kRecord + 5) + 2;
   void* const memory =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -14,7 +14,7 @@ std::vector<v1::Session> sessions(int count, int requests = 1) {
   std::vector<v1::Session> made;
   for (int i = 0; i < count; ++i) {
     v1::Session session;
-    session.set_arrival_at_ns((count - i) * kSecond);  // the file is in no order of time
+    session.set_arrival_at_ns((count - i) * kSecond);  // the file is not in order of time
     for (int k = 0; k < requests; ++k) {
       v1::Node* node = add_request(&session, 100, 10);
       if (k > 0) add_dep(node, static_cast<uint32_t>(k) - 1);
@@ -66,7 +66,7 @@ TEST_CASE("a fixed population starts each session once, in file order, when anot
     if (sent.request.node == 0) first.push_back(raw(sent.request.session));
   }
   CHECK(first == std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  CHECK(backend.sent[3].at.ns == kSecond);                 // session 0's second request
+  CHECK(backend.sent[3].at.ns == kSecond);                 // the second request of session 0
   CHECK(backend.sent[5].request.session == SessionId{3});  // when session 0 has ended
   CHECK(backend.sent[5].at.ns == 2 * kSecond);
 }

@@ -9,7 +9,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Replays one after the other and returns what each request was sent with, by (session, node).
+// Replays the sessions in sequence and returns the request that each (session, node) sent.
 std::vector<Sent> sent_of(const v1::TraceHeader& header, const std::vector<v1::Session>& sessions,
                           uint32_t page_tokens, const std::vector<v1::SharedSpanTable>& tables = {},
                           uint32_t replicas = 1) {
@@ -89,12 +89,12 @@ TEST_CASE("equal block ids are equal units, and the shared length is block x LCP
 
 TEST_CASE("an output and a floor tail are what the first later request that extends the key says") {
   v1::Session session;
-  set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are unknown here
+  set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are still unknown
   set_key(add_request(&session, 64, 10), {{7, 1}});    // no extension of it
   add_dep(session.mutable_nodes(1), 0);
-  set_key(add_request(&session, 400, 10), {{1, 2}, {20, 4}});  // extends: says ids 2, 20, 21
+  set_key(add_request(&session, 400, 10), {{1, 2}, {20, 4}});  // an extension, which gives ids 2, 20, 21
   add_dep(session.mutable_nodes(2), 1);
-  set_key(add_request(&session, 400, 10), {{1, 1}, {60, 5}});  // extends too, but later
+  set_key(add_request(&session, 400, 10), {{1, 1}, {60, 5}});  // another extension, but later
   add_dep(session.mutable_nodes(3), 2);
   const auto sent = sent_of(plain_header(64), {session}, 64);
   CHECK(common(sent[0], sent[2]) == 4);  // 300 tokens: 4 whole blocks, all of them known
@@ -137,13 +137,13 @@ TEST_CASE("a hashed tail counts only where both keys are equal") {
   v1::Session session;
   set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // tail: 488 of block 1
   set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // equal key
-  set_key(add_request(&session, 1500, 100), {{0, 1}, {9, 2}}, v1::SCOPE_DATASET);  // goes on elsewhere
+  set_key(add_request(&session, 1500, 100), {{0, 1}, {9, 2}}, v1::SCOPE_DATASET);  // continues differently
   set_key(add_request(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);          // id 1 as a full block
   const auto sent = sent_of(plain_header(512, true), {session}, 16);
   CHECK(common(sent[0], sent[1]) == 1000 / 16);
   CHECK(common(sent[0], sent[2]) == 512 / 16);
   CHECK(common(sent[0], sent[3]) == 512 / 16);
-  // With the page of the source there is no whole unit in a tail.
+  // With the source's block as the page, a tail has no whole unit.
   const auto coarse = sent_of(plain_header(512, true), {session}, 512);
   CHECK(common(coarse[0], coarse[1]) == 1);
 }
@@ -162,7 +162,7 @@ TEST_CASE("ids that are not chained count only after equal prefixes") {
   v1::Session session;
   set_key(add_request(&session, 320, 64), {{1, 5}});
   set_key(add_request(&session, 320, 1),
-          {{1, 2}, {9, 1}, {4, 2}});  // blocks 4, 5 at the old place, other prefix
+          {{1, 2}, {9, 1}, {4, 2}});  // blocks 4, 5 at the same positions, after another prefix
   set_key(add_request(&session, 448, 1), {{1, 2}, {3, 2}, {5, 3}});  // the first request's key, in other runs
   const auto sent = sent_of(header, {session}, 64);
   CHECK(common(sent[0], sent[1]) == 2);
@@ -211,14 +211,14 @@ TEST_CASE("token ids compare token by token, however they are cut into spans") {
   add_token_span(&b, numbers(500, 30));
   list_spans(add_request(&b, 120, 1)->mutable_llm()->mutable_prompt(), 0, 3);
   v1::Session c;
-  add_token_span(&c, numbers(1, 100));  // the same ids, one place to the left
+  add_token_span(&c, numbers(1, 100));  // the same ids, shifted by one position
   list_spans(add_request(&c, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
   for (const uint32_t page : {1u, 16u, 64u}) {
     CAPTURE(page);
     const auto sent = sent_of(plain_header(), {a, b, c}, page);
     CHECK(common(sent[0], sent[1]) == 90 / page);
     CHECK(common(sent[0], sent[2]) == 0);
-    if (page == 16) CHECK(sent[0].identity.size() == 1);  // numbered in the order of first sight
+    if (page == 16) CHECK(sent[0].identity.size() == 1);  // numbered in the order of first occurrence
   }
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("an output without spans is what the next prompt that extends this one
   add_token_span(&session, numbers(0, 99));
   add_token_span(&session, numbers(0, 200));
   list_spans(add_request(&session, 100, 50)->mutable_llm()->mutable_prompt(), 0, 1);
-  v1::Node* shorter = add_request(&session, 140, 50);  // differs in token 99: extends nothing
+  v1::Node* shorter = add_request(&session, 140, 50);  // differs in token 99, so it extends nothing
   list_spans(shorter->mutable_llm()->mutable_prompt(), 1, 1);
   list_spans(shorter->mutable_llm()->mutable_prompt(), 0, 1, 0, 41);
   list_spans(add_request(&session, 200, 50)->mutable_llm()->mutable_prompt(), 2, 1);
@@ -249,7 +249,7 @@ TEST_CASE("spans without content are the same only by their place in the arena, 
   v1::Node* dropped = add_request(&session, 400, 10);  // without the first output
   list_spans(dropped->mutable_llm()->mutable_prompt(), 0, 1);
   list_spans(dropped->mutable_llm()->mutable_prompt(), 2, 1);
-  v1::Node* cut = add_request(&session, 280, 10);  // 120 of span 2
+  v1::Node* cut = add_request(&session, 280, 10);  // 120 tokens of span 2
   list_spans(cut->mutable_llm()->mutable_prompt(), 0, 3, 0, 120);
   for (int node = 1; node < 4; ++node) add_dep(session.mutable_nodes(node), static_cast<uint32_t>(node) - 1);
   const auto sent = sent_of(plain_header(), {session, session}, 16);
@@ -284,7 +284,7 @@ TEST_CASE("content hashes compare within their scope, and shared tables everywhe
 TEST_CASE("prompt_tokens has the last word over spans") {
   v1::Session session;
   add_span(&session, 100);
-  list_spans(add_request(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // less than its spans
+  list_spans(add_request(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // fewer than its spans
   list_spans(add_request(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);  // more
   list_spans(add_request(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);
   const auto sent = sent_of(plain_header(), {session}, 16);

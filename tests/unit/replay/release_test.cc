@@ -66,7 +66,7 @@ TEST_CASE("requests are numbered by their place in the session, not by when they
 TEST_CASE(
     "a request is released think time after the last thing it waits for, delays and tool time included") {
   const FakeBackend backend = replay({tool_session()});
-  // root at 5 + 1; done 7; tool from 7.5 to 9.5; think 10
+  // Root at 5 + 1; done at 7; tool from 7.5 to 9.5; think time 10.
   CHECK(times(backend) == std::vector<int64_t>{6 * kSecond, 19'500'000'000});
   REQUIRE(backend.ended.size() == 1);
   CHECK(backend.ended[0].first.ns == 20'500'000'000);
@@ -74,7 +74,7 @@ TEST_CASE(
 
 TEST_CASE("each scale stretches its own kind of time, and the cap spares tools where tools are known") {
   ReplayOptions options;
-  options.arrival_scale = {1, 5};  // arrival at 1 s; start_offset is no arrival
+  options.arrival_scale = {1, 5};  // arrival at 1 s; start_offset is not scaled as an arrival
   options.tool_scale = {3, 2};     // 3 s
   options.delay_scale = {2, 1};    // 1 s
   options.think_scale = {1, 2};    // 5 s
@@ -168,7 +168,7 @@ TEST_CASE("a dependency on an output token is satisfied when that token exists")
   add_dep(add_tool(&session, 0), 0, 0, 1);
   add_dep(add_request(&session, 100, 10), 2);
   add_dep(add_request(&session, 100, 10), 0, 0, 10);
-  add_dep(add_request(&session, 100, 10), 0, 0, 99);  // never comes: counts at the end
+  add_dep(add_request(&session, 100, 10), 0, 0, 99);  // never appears, so it counts at the end
   const FakeBackend backend = replay({session});
   CHECK(backend.sent[0].triggers == std::vector<uint32_t>{4});
   std::map<uint32_t, int64_t> at;

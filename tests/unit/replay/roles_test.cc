@@ -29,7 +29,7 @@ TEST_CASE("replay roles: spans become runs of roles; what the trace does not say
     run->set_table(table), run->set_first(first), run->set_count(count), run->set_keep_tokens(keep);
   };
   add(1, 0, 1, 0);
-  add(0, 0, 4, 6);  // of the image only 6 tokens
+  add(0, 0, 4, 6);  // only 6 tokens of the image
   add(0, 4, 1, 0);
   request.set_prompt_tokens(2 + 10 + 8 + 6 + 4 + 7);
   const PromptRoles roles = prompt_roles(request, find);
@@ -37,7 +37,7 @@ TEST_CASE("replay roles: spans become runs of roles; what the trace does not say
   CHECK(roles.runs[0] == RoleRun{{0, Modal::kText, Semantic::kDelim}, 2});
   CHECK(roles.runs[2] == RoleRun{{1, Modal::kText, Semantic::kUser}, 8});
   CHECK(roles.runs[3] == RoleRun{{2, Modal::kImage, Semantic::kObs}, 6});
-  CHECK(roles.runs[4] == RoleRun{{3, Modal::kText, Semantic::kUser}, 11});  // turn 9 is at most the request's
+  CHECK(roles.runs[4] == RoleRun{{3, Modal::kText, Semantic::kUser}, 11});  // at most the request's turn
   CHECK(roles.unknown_tokens == 11);
   request.set_prompt_tokens(4);
   const PromptRoles cut = prompt_roles(request, find);

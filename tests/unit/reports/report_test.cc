@@ -1,4 +1,4 @@
-// What goes into a report: requests read back, thinned, escaped.
+// The data of a report: requests read back, thinned and escaped.
 
 #include "reports/page/report.h"
 
@@ -45,7 +45,7 @@ TEST_CASE("report: requests.csv read back: finished requests, in seconds from re
   CHECK(requests->ttft_s == std::vector<float>{1, 0.25f});
   CHECK(requests->e2e_s == std::vector<float>{3, 0.25f});
   CHECK(requests->reused == std::vector<uint32_t>{4, 8});
-  CHECK(requests->agent.empty());  // the file does not say
+  CHECK(requests->agent.empty());  // absent from the file
 }
 
 TEST_CASE("report: what is no requests.csv is said, with the line") {
