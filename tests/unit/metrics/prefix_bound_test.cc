@@ -80,7 +80,7 @@ struct Sequence {
 
 }  // namespace
 
-TEST_CASE("prefix bound: with room for all, everything that was computed is found") {
+TEST_CASE("prefix bound: with room for all, every computed prefix is found") {
   Sequence sequence(100);
   sequence.request(0, 4);
   sequence.request(1, 4);
@@ -89,7 +89,7 @@ TEST_CASE("prefix bound: with room for all, everything that was computed is foun
   CHECK(sequence.bound() == 4 + 2);
 }
 
-TEST_CASE("prefix bound: what is needed last goes, from its tail") {
+TEST_CASE("prefix bound: the prefix needed last is evicted first, from its tail") {
   Sequence sequence(6);
   sequence.request(0, 3);
   sequence.request(1, 3);
@@ -100,7 +100,7 @@ TEST_CASE("prefix bound: what is needed last goes, from its tail") {
   CHECK(sequence.bound() == sequence.best({0, 0, 0}));
 }
 
-TEST_CASE("prefix bound: it is the best there is, by search, for sequences of six requests") {
+TEST_CASE("prefix bound: it equals the best found by search, for sequences of six requests") {
   Prng prng(7);
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);

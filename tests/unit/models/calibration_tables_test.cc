@@ -33,7 +33,7 @@ TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
 }  // namespace
 
 // A product takes 10 us in a graph and 14 when launched alone; the table of 64 rows has 10 for both.
-TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operations is its host's") {
+TEST_CASE("calibration: the time of a chunk of few rows above its graph operations is host time") {
   CalibrationTables tables("m", 1);
   tables.add(step(false, 64, 11, 105));  // operations sum to 116: an event adds 1 us
   tables.add(step(true, 64, 15, 145));   // operations sum to 156
@@ -53,7 +53,7 @@ TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operatio
 }
 
 // Timed at another clock rate, operations sum to 520 us; over all passes the step takes 572.
-TEST_CASE("calibration: operations of many rows are shares of what their steps take over all passes") {
+TEST_CASE("calibration: operations of many rows are fractions of their steps' time over all passes") {
   CalibrationTables tables("m", 1);
   tables.add(step(true, 512, 52, 515));
   TimedStep slower = step(true, 1024, 52, 572);
@@ -75,7 +75,7 @@ TEST_CASE("calibration: operations of many rows are shares of what their steps t
         doctest::Approx(table(all, "chunk attention").at[1].us + 28));
 }
 
-TEST_CASE("calibration: the middle of what was measured") {
+TEST_CASE("calibration: a table has the median of the measurements") {
   CHECK(cuda::middle_of({10, 10, 10, 10, 11, 11, 11, 11, 11, 500}).us == doctest::Approx(64.0 / 6));
   CHECK(cuda::middle_of({7}).us == doctest::Approx(7));
   CHECK(cuda::middle_of({10, 20}).p90 >= 15);

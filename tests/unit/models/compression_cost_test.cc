@@ -68,7 +68,7 @@ constexpr CompressionShape kOne{.tokens = 3000, .held = 2400, .ranked = 2000, .r
 
 }  // namespace
 
-TEST_CASE("compression cost: each part is its bytes or its arithmetic, the larger, and its kernels") {
+TEST_CASE("compression cost: each part is the larger of bytes and arithmetic, plus its kernels") {
   const CompressionShape two[] = {kOne, kOne};
   StepShape shape;
   shape.compressions = two;
@@ -94,7 +94,7 @@ TEST_CASE("compression cost: each part is its bytes or its arithmetic, the large
   CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == 0);
 }
 
-TEST_CASE("compression cost: what moves is what is kept of the ranked KV entries, or all that is held") {
+TEST_CASE("compression cost: the retained ranked KV entries move, or all held ones") {
   const CompressionShape one[] = {kOne};
   StepShape shape;
   shape.compressions = one;
@@ -141,7 +141,7 @@ TEST_CASE(
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails + moved));
 }
 
-TEST_CASE("compression cost: probe rows are passes of the model behind the prompt, without logits") {
+TEST_CASE("compression cost: probe tokens are passes of the model after the prompt, without logits") {
   const CompressionShape one[] = {kOne};
   StepShape shape;
   shape.tokens = 7, shape.logits_rows = 1;
@@ -160,7 +160,7 @@ TEST_CASE("compression cost: probe rows are passes of the model behind the promp
 }
 
 TEST_CASE(
-    "compression cost: capture is paid for by every row, pair and KV entry, in steps without compressions") {
+    "compression cost: capture is charged per token, pair and KV entry, also in steps without compressions") {
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
   shape.chunks = {&chunk, 1};
@@ -179,7 +179,7 @@ TEST_CASE(
   CHECK(ns(price(work, {}), CompressionPart::kCapture) == 0);  // no tokens
 }
 
-TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they stand") {
+TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") {
   CompressionWork work;
   work.capture_kernels = work.score_kernels = 1;
   work.per_row.bytes = 333, work.score = {77, 1e5, 3e4};

@@ -57,7 +57,7 @@ double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e
 
 }  // namespace
 
-TEST_CASE("measured cost: a step is the sum of what was measured") {
+TEST_CASE("measured cost: a step is the sum of its measured operations") {
   const auto m = model(device());
   // At measured points: embed; 3 layers of 2 norms and 6 operations; final norm, logits, sample; attention;
   // host.
@@ -76,7 +76,7 @@ TEST_CASE("measured cost: a step is the sum of what was measured") {
   CHECK(us_of(beyond.device - on.device) == doctest::Approx(3 * 9).epsilon(1e-3));
 }
 
-TEST_CASE("measured cost: parts sum to the step, ranges hold it") {
+TEST_CASE("measured cost: parts sum to the step, and ranges contain it") {
   const auto m = model(device());
   const ChunkShape chunks[] = {{64, 100, 0}, {20, 0, 0}};
   StepShape mixed = decodes(2, 3000, 100);
@@ -96,7 +96,7 @@ TEST_CASE("measured cost: parts sum to the step, ranges hold it") {
   CHECK(wider->step(mixed).device == m->step(mixed).device);
 }
 
-TEST_CASE("measured cost: a step in which nobody samples has no output head") {
+TEST_CASE("measured cost: a step without samples has no output head") {
   const auto m = model(device());
   const ChunkShape chunk{32, 0, 0};
   StepShape shape;
@@ -106,7 +106,7 @@ TEST_CASE("measured cost: a step in which nobody samples has no output head") {
   CHECK(us_of(m->step(shape).device - without) == doctest::Approx(3 * 1.01).epsilon(1e-3));
 }
 
-TEST_CASE("chunk tiles: what shares the SMs") {
+TEST_CASE("chunk tiles: chunks share the SMs") {
   // Four SMs, one KV head, tiles of 32 tokens; a tile with c KV entries costs ceil(c / 128) + 1.5.
   ChunkTiles tiles(1, 4, 4);
   CHECK(tiles.makespan({}) == 0);
@@ -125,7 +125,7 @@ TEST_CASE("chunk tiles: what shares the SMs") {
   CHECK(tiles.makespan(uneven) == doctest::Approx(11.5));
 }
 
-TEST_CASE("measured cost: chunks after idle time take what they were measured to take there") {
+TEST_CASE("measured cost: chunks after idle time take the time measured for that case") {
   MeasuredDevice measured = device();
   measured.tables.push_back({"chunk after load",
                              MeasuredShapes(tiny()).model,
@@ -156,7 +156,7 @@ TEST_CASE("measured cost: chunks after idle time take what they were measured to
   CHECK(m->step(decode).device == quiet);
 }
 
-TEST_CASE("measured cost: steps that are started one by one have host time of their own") {
+TEST_CASE("measured cost: steps launched without a graph have their own host time") {
   MeasuredDevice measured = device();
   measured.tables.push_back({"launched host", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(105), us(108)}});
   const auto launched = MeasuredCost::make(measured, tiny(), {}, "here", false);
@@ -165,7 +165,7 @@ TEST_CASE("measured cost: steps that are started one by one have host time of th
   CHECK(us_of((*launched)->step(shape).device - model(measured)->step(shape).device) == doctest::Approx(100));
 }
 
-TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of those that decode") {
+TEST_CASE("measured cost: with chunks the host's time depends on all rows and on the decoding requests") {
   MeasuredDevice measured = device();
   const auto usual = model(measured);
   measured.tables.push_back({"chunk host mixed", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(50), us(80)}});
@@ -187,7 +187,7 @@ TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of t
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
 }
 
-TEST_CASE("measured cost: the first steps of a shape, and replays behind many rows") {
+TEST_CASE("measured cost: the first steps of a shape, and replays after steps of many rows") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
@@ -208,7 +208,7 @@ TEST_CASE("measured cost: the first steps of a shape, and replays behind many ro
   CHECK(more(GraphUse::kInstantiated, false) == doctest::Approx(300));
 }
 
-TEST_CASE("measured cost: what was served moves the tables of replays, of new forms and of few rows") {
+TEST_CASE("measured cost: served times correct the tables of replays, of new graph keys and of few rows") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
@@ -236,7 +236,7 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));
 }
 
-TEST_CASE("served time: between numbers of calls it is linear, and beyond twice the last it is the tables'") {
+TEST_CASE("served time: linear between request counts, and equal to the tables beyond twice the last") {
   MeasuredDevice device;
   const std::vector<uint32_t> requests = {1, 2, 3, 4, 6, 8, 16};
   device.tables.push_back({"decode attention", "h", requests, requests, std::vector<Measured>(7, us(100))});
@@ -257,7 +257,7 @@ TEST_CASE("served time: between numbers of calls it is linear, and beyond twice 
   CHECK(many->at[3].us == doctest::Approx(0));
 }
 
-TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
+TEST_CASE("measured cost: decodes after chunks are slower until the clock recovers") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back({"decode after load",
@@ -276,7 +276,7 @@ TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
   }
 }
 
-TEST_CASE("measured cost: tables of few rows hold between decodes, and further chunks cost the host") {
+TEST_CASE("measured cost: tables of few rows hold between decodes, and further chunks cost host time") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back(
@@ -309,7 +309,7 @@ TEST_CASE("measured cost: tables of few rows hold between decodes, and further c
   CHECK(us_of(several->step(shape).device - m->step(shape).device) == doctest::Approx(26));
 }
 
-TEST_CASE("graph shapes: how often a form was met, and what was started last") {
+TEST_CASE("graph shapes: how often a graph key was used, and the rows of the last launch") {
   GraphShapes shapes(1);
   const GraphShapes::Key key = GraphShapes::key(decodes(4, 100, 4));
   StepShape shape = decodes(4, 100, 4);
@@ -331,7 +331,7 @@ TEST_CASE("graph shapes: how often a form was met, and what was started last") {
   CHECK(GraphShapes(0).use(key, 0) == GraphUse::kReplayed);
 }
 
-TEST_CASE("load stretch: how long ago it ended, and how long it was") {
+TEST_CASE("busy period: the time since its end, and its length") {
   const Ticks ms = Ticks{1'000'000} * kTicksPerNs;
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
@@ -347,7 +347,7 @@ TEST_CASE("load stretch: how long ago it ended, and how long it was") {
   CHECK(busy_period.length_ms() == 10);
 }
 
-TEST_CASE("recent load: a fraction of the window, forgotten in time") {
+TEST_CASE("recent load: a fraction of the window, which ages out") {
   RecentLoad none(0);
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
@@ -375,7 +375,7 @@ TEST_CASE("recent load: a fraction of the window, forgotten in time") {
   CHECK(load.fraction(at(1000)) == 200);
 }
 
-TEST_CASE("measured device: written and read back") {
+TEST_CASE("measured device: a written device reads back unchanged") {
   MeasuredDevice written = device();
   written.driver = "1.2", written.date = "2026-11-21", written.page_tokens = 16;
   written.figures = {{"a figure", "us", 1.5, 1, 2}};
@@ -392,7 +392,7 @@ TEST_CASE("measured device: written and read back") {
         model(device())->step(decodes(1, 1000, 100)).device);
 }
 
-TEST_CASE("measured device: what is wrong is named") {
+TEST_CASE("measured device: errors are named") {
   const struct {
     const char* text;
     const char* message;
@@ -418,7 +418,7 @@ TEST_CASE("measured device: what is wrong is named") {
   }
 }
 
-TEST_CASE("measured cost: a model whose shapes were not measured is refused by name") {
+TEST_CASE("measured cost: a model without measured shapes is refused by name") {
   LlmSpec other = tiny();
   other.name = "other", other.intermediate = 256;
   const auto made = MeasuredCost::make(device(), other, {}, "here");

@@ -82,7 +82,7 @@ double more(const std::string& format, const StepShape& shape) {
 
 }  // namespace
 
-TEST_CASE("formats: decodes take what was measured over packed KV entries, and lines between") {
+TEST_CASE("formats: decodes take the measured time of packed KV entries, and linear times between") {
   CHECK(more("fp8", decode(1000, 0)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("fp8", decode(5000, 0)) == doctest::Approx(0).epsilon(1e-4));
   CHECK(more("fp8", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
@@ -92,7 +92,7 @@ TEST_CASE("formats: decodes take what was measured over packed KV entries, and l
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
 }
 
-TEST_CASE("formats: KV entries in fewer bits count by their share") {
+TEST_CASE("formats: low-bit KV entries count by their fraction") {
   CHECK(more("triaxial", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
   CHECK(more("triaxial", decode(9000, 9000)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("triaxial", decode(9000, 2250)) == doctest::Approx(5).epsilon(1e-4));
@@ -112,7 +112,7 @@ TEST_CASE("formats: every chunk's history is unpacked") {
   CHECK(more("fp8", chunks_of(both)) == doctest::Approx(18 + 2.0 / 7).epsilon(1e-3));
 }
 
-TEST_CASE("formats: parts sum to the step, ranges hold it") {
+TEST_CASE("formats: parts sum to the step, and ranges contain it") {
   const ChunkShape chunk{64, 4000, 100};
   StepShape mixed = decode(5000, 700);
   mixed.chunks = {&chunk, 1}, mixed.tokens = mixed.tokens_padded = 65;
@@ -124,7 +124,7 @@ TEST_CASE("formats: parts sum to the step, ranges hold it") {
   CHECK(m->range(mixed).high > sum);
 }
 
-TEST_CASE("formats: what was not measured is refused, with the way out") {
+TEST_CASE("formats: an unmeasured format is refused with a remedy") {
   const auto none = MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", true, "kivi_int2");
   REQUIRE(!none);
   CHECK(none.error().what == "has no attention over kivi_int2 KV of 4/1x16");
@@ -135,7 +135,7 @@ TEST_CASE("formats: what was not measured is refused, with the way out") {
   CHECK(MeasuredCost::make(half, tiny(), {}, "h.textproto"));
 }
 
-TEST_CASE("formats: written and read, of one version") {
+TEST_CASE("formats: a written profile reads back, in one version") {
   const std::string text = measured_device_textproto(kv_device());
   const Result<MeasuredDevice> back = parse_measured_device(text, "x");
   REQUIRE(back);

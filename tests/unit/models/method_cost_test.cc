@@ -63,7 +63,7 @@ StepShape method_decodes(uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("method cost: what a step does, times what each takes; by sum and by part") {
+TEST_CASE("method cost: the step's counts times their terms, by sum and by part") {
   for (const bool retrieves : {false, true}) {
     MethodCost cost(method(), 2, {100, 0}, retrieves, std::make_unique<ConstantCost>());
     StepShape shape = method_decodes(5);
@@ -85,7 +85,7 @@ TEST_CASE("method cost: what a step does, times what each takes; by sum and by p
   }
 }
 
-TEST_CASE("method cost: only chunks that run over a ring's end read it KV entry by KV entry") {
+TEST_CASE("method cost: only chunks that overrun a ring read it entry by entry") {
   MethodCost ring(method(), 2, {100, 0}, false, std::make_unique<ConstantCost>());
   MethodCost none(method(), 2, {0, 0}, false, std::make_unique<ConstantCost>());
   const ChunkShape inside{60, 40, 0}, over{60, 41, 0};
@@ -99,8 +99,7 @@ TEST_CASE("method cost: only chunks that run over a ring's end read it KV entry 
   CHECK(none.step(shape).device == 103 * kUs);
 }
 
-TEST_CASE(
-    "method cost: rows that all look take as many rounds as the kernel has for a chunk, chunk by chunk") {
+TEST_CASE("method cost: attention scores of all tokens take the kernel's rounds per chunk") {
   const MeasuredMethod score_heads{"m", "tiny", {{name_of(MethodTerm::kAttentionScore), 7}}, 10, 0.01, 0.02};
   MethodCost cost(score_heads, 2, {0, 8}, false, std::make_unique<ConstantCost>());
   MethodCost none(score_heads, 2, {0, 0}, false, std::make_unique<ConstantCost>());
@@ -124,7 +123,7 @@ TEST_CASE(
   CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
 }
 
-TEST_CASE("method cost: steps without a graph, and those beside which the host makes one") {
+TEST_CASE("method cost: steps without a graph, and steps during which the host creates one") {
   const MeasuredMethod forms{
       "m", "tiny", {{name_of(MethodTerm::kNewGraph), 5}, {name_of(MethodTerm::kRecorded), 200}},
       10,  0.01,   0.02};
@@ -144,7 +143,7 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
     CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts never use graphs
 }
 
-TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists after idle time") {
+TEST_CASE("method cost: page selection precedes a layer's recall and counts pages; lists follow idle time") {
   MethodCost cost(method(), 2, {}, true, std::make_unique<ConstantCost>());
   const std::vector<StepPart> parts = cost.ops(method_decodes(5));
   REQUIRE(parts.size() == 3);
@@ -165,7 +164,7 @@ TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages;
   CHECK(of(MethodTerm::kChunkTokens) == 0.5);
 }
 
-TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
+TEST_CASE("graph keys: they differ exactly as the engine's lists do") {
   StepShape shape = method_decodes(5);
   shape.tokens_padded = 8, shape.logits_rows = 5;
   const GraphShapes::Key key = GraphShapes::key(shape);
@@ -202,7 +201,7 @@ TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
   CHECK(none.use(key, 0) == GraphUse::kReplayed);
 }
 
-TEST_CASE("method cost: KV entries that are packed again, and those that decodes unpack") {
+TEST_CASE("method cost: requantised KV entries, and those that decodes unpack") {
   StepShape shape;
   shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
   const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
@@ -234,7 +233,7 @@ TEST_CASE("method cost: decodes and chunks that read KV entries one by one") {
   CHECK(of(MethodTerm::kListedPairs) == doctest::Approx(0.22));
 }
 
-TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
+TEST_CASE("busy period: a long enough pause starts a new one") {
   const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;

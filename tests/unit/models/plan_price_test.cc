@@ -6,7 +6,7 @@
 
 namespace kvtwin {
 
-TEST_CASE("plan price: the measured points, between and beyond them") {
+TEST_CASE("plan price: at, between and beyond the measured points") {
   const PlanPrice once{1, 1, 0};
   CHECK(once.ns(0) == 0);
   CHECK(once.ns(1) == 3'400);

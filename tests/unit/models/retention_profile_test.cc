@@ -145,7 +145,7 @@ TEST_CASE(
   CHECK(range(averaged["snapkv"]) == std::pair(65, 91));
 }
 
-TEST_CASE("retention profile: the kept fraction moves with length because the window is fixed") {
+TEST_CASE("retention profile: the retained fraction changes with length because the window is fixed") {
   if (!have_profiles()) return;
   const RetentionProfile p = load("fastkvzip/llama-3.1-8b-instruct/profile_perlayer");
   CHECK(p.window_tokens == 4096);
@@ -166,7 +166,9 @@ TEST_CASE("retention profile: the kept fraction moves with length because the wi
   CHECK(adjusted_ratio(1, 10'000, 4096) == 1);
 }
 
-TEST_CASE("retention profile: scaled to another ratio the mean is exact, order is kept, all is monotone") {
+TEST_CASE(
+    "retention profile: scaled to another ratio the mean is exact, the order is preserved, and all is "
+    "monotone") {
   std::vector<double> before(kMu.size(), 0);
   for (int percent = 0; percent <= 100; percent += 2) {
     CAPTURE(percent);
@@ -197,7 +199,7 @@ TEST_CASE("retention profile: scaled to another ratio the mean is exact, order i
   }
 }
 
-TEST_CASE("retention profile: renormalising finds the largest alpha that memory allows") {
+TEST_CASE("retention profile: renormalising finds the largest alpha that the memory allows") {
   const double sum = std::accumulate(kMu.begin(), kMu.end(), 0.0);
   for (const double epsilon : {0.0, 0.05, 0.1, 0.2, 5.0}) {
     CAPTURE(epsilon);
@@ -215,7 +217,7 @@ TEST_CASE("retention profile: renormalising finds the largest alpha that memory 
   CHECK(to_q32(fractions) == std::vector<uint64_t>{0, 1ull << 31, 1ull << 32, 1ull << 32, 0});
 }
 
-TEST_CASE("retention profile: textproto brings the tables back, and wrong ones are named") {
+TEST_CASE("retention profile: textproto reads the tables back, and errors are named") {
   RetentionProfile p;
   p.name = "x", p.base_ratio = 0.3, p.layers = 2, p.kv_heads = 3;
   p.layer_ids = {0, 1}, p.context_tokens = {100}, p.mu = kMu, p.sigma = kSigma;
@@ -242,8 +244,7 @@ TEST_CASE("retention profile: textproto brings the tables back, and wrong ones a
 }
 
 TEST_CASE(
-    "retention profile: what each context kept makes the tables, and comes back with them if it is asked "
-    "for") {
+    "retention profile: the fractions retained in each context give the tables, and are stored on request") {
   RetentionProfile p;
   p.name = "x", p.base_ratio = 0.3, p.layers = 1, p.kv_heads = 2;
   p.layer_ids = {0}, p.context_tokens = {100, 200};

@@ -73,7 +73,7 @@ TEST_CASE("retrieval cost: h(x, u) = requests * t_request + x / rate * (1 + u0 /
 }
 
 TEST_CASE(
-    "retrieval cost: measured recalls take so long a layer and so long a page, beside prompts another") {
+    "retrieval cost: measured recalls cost a time per layer and per page, which differs next to prompts") {
   RetrievalCost measured = cost({});
   measured.set_measured({.recall_us = 5, .page_now_us = 2, .page_next_us = 3, .page_mixed_us = 1});
   const auto us = [](Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; };
@@ -127,14 +127,14 @@ TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
   CHECK(ns(cost({}).cosine(1)) > 6000);  // the host reads the flag
 }
 
-TEST_CASE("retrieval cost: heads are shared out among GPUs, a page of one head is not") {
+TEST_CASE("retrieval cost: heads are divided among GPUs, a page of one head is not") {
   CHECK(cost({}, 1).recall().unit == cost({}, 4).recall().unit);
   CHECK(cost({}, 4).kv_heads() == 2);
   CHECK(cost({}, 1).offload().unit_bytes == 8 * 16384);
   CHECK(cost({}, 4).offload().unit_bytes == 2 * 16384);
 }
 
-TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a page of 32 tokens") {
+TEST_CASE("retrieval cost: 1/32 of a page stays on the GPU for min and max of a page of 32 tokens") {
   CHECK(resident_fraction(grouped_llm(), {}, 0) == doctest::Approx(1.0 / 32));
   // One dense layer of four, and 1/32 of the others.
   CHECK(resident_fraction(grouped_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
@@ -143,7 +143,7 @@ TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a pa
   CHECK(resident_fraction(grouped_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
 }
 
-TEST_CASE("retrieval cost: a page that outlives its request takes its summaries to the host and back") {
+TEST_CASE("retrieval cost: a page that outlives its request is offloaded and loaded with its summaries") {
   RetrievalGeometry geometry{.page_tokens = 32};
   const uint64_t page = 2 * 2 * 32 * 8 * 128;  // of one layer: K and V in bf16
   CHECK(cost(geometry).offload().unit_bytes == page);
@@ -158,7 +158,7 @@ TEST_CASE("retrieval cost: a page that outlives its request takes its summaries 
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == 0);
 }
 
-TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {
+TEST_CASE("retrieval cost: every node of the catalog has times of a recall and of a host synchronisation") {
   const Catalog catalog;
   for (const char* name :
        {"a100-40gb", "a100-80gb", "b200", "h100", "h200", "h200-x8", "l40s", "rtx-4090", "rtx-pro-6000"}) {

@@ -61,7 +61,7 @@ double us_of(CostModel& model, const StepShape& shape, const std::string& name) 
   return 0;
 }
 
-TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what reading the weights takes") {
+TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes the time to read the weights") {
   RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
   // 8.030 B parameters in bf16 = 16.06 GB, less the embedding table (1.05 GB), of which one row is read:
   // 15.01 GB / 4.8 TB/s = 3.127 ms. Activations of one token add 0.2 %.
@@ -72,7 +72,7 @@ TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what read
   CHECK(with - without == doctest::Approx(14.32).epsilon(0.001));
 }
 
-TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic takes") {
+TEST_CASE("roofline: a long prompt on an ideal H200 takes the time of its arithmetic") {
   RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
   const ChunkShape c{8192, 0};
   double gemm = 0;
@@ -85,7 +85,7 @@ TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic ta
         doctest::Approx(4.0 * 4096 * 8192 * 8193 / 2 / 989.5e6).epsilon(0.001));
 }
 
-TEST_CASE("roofline: KV entries that are packed again are read once and written once") {
+TEST_CASE("roofline: requantised KV entries are read once and written once") {
   LlmSpec packed = llm("llama-3.1-8b");
   packed.kv = kv_tensor_format(Format::kInt4, {32, 128, 32});
   packed.kv_low_bit = kv_tensor_format(Format::kInt2, {32, 128, 32});
@@ -141,7 +141,7 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
   }
 }
 
-TEST_CASE("roofline: experts that are touched follow from tokens, and their weights are read once") {
+TEST_CASE("roofline: the experts used follow from the tokens, and their weights are read once") {
   const LlmSpec m = llm("qwen3-30b-a3b");
   RooflineCost model(m, ideal(device("h200")), 1, {});
   const double expert_bytes = 2.0 * 2048 * 2 * 768;  // gate and up of one expert
@@ -154,7 +154,7 @@ TEST_CASE("roofline: experts that are touched follow from tokens, and their weig
   CHECK(many == doctest::Approx(128 * expert_bytes / 4.8e6).epsilon(0.03));
 }
 
-TEST_CASE("roofline: sliding layers see the window, at most") {
+TEST_CASE("roofline: sliding layers attend to at most the window") {
   const LlmSpec m = llm("gpt-oss-20b");  // 12 of 24 layers with a window of 128
   RooflineCost model(m, ideal(device("h200")), 1, {});
   const double kv_entry = 2.0 * 8 * 64 * 2;
@@ -190,7 +190,7 @@ TEST_CASE("roofline: tensor parallelism splits work and adds two all-reduces per
   CHECK(four.step(s).device < one.step(s).device / 3);
 }
 
-TEST_CASE("roofline: quantised weights are read as stored, and fp8 ones multiplied as such") {
+TEST_CASE("roofline: quantised weights are read as stored, and fp8 ones are multiplied as fp8") {
   LlmSpec m = llm("llama-3.1-8b");
   RooflineCost bf16(m, ideal(device("h200")), 1, {});
   m.weights = {NumberFormat::kInt4, 128, 16, 0};
@@ -230,7 +230,7 @@ TEST_CASE("roofline: more work never takes less time, and operations sum to the 
   }
 }
 
-TEST_CASE("roofline: every model prices on every device, host time is passed through") {
+TEST_CASE("roofline: every model is priced on every device, and host time is passed through") {
   const Catalog catalog;
   for (const std::string& m : catalog.names("llm")) {
     for (const std::string& d : catalog.names("device")) {

@@ -55,7 +55,7 @@ TEST_CASE("table_cost: a step is its kernels, dense ones on the padded tokens") 
   CHECK(static_cast<double>(m->step(s).device) / kTicksPerNs / 1e3 == about_us(expected));
 }
 
-TEST_CASE("table_cost: decodes are read linearly inside their split regime, and no line crosses the border") {
+TEST_CASE("table_cost: decodes are interpolated within their split regime, and never across its border") {
   const ProfileFiles files;
   const auto m = model(files);
   CHECK(attention_us(*m, table_decodes(3, 3 * 100, 100)) == about_us(pure_us(3, 100)));
@@ -107,7 +107,7 @@ TEST_CASE("table_cost: unequal contexts move a batch towards its longest request
   CHECK(attention_us(*m, table_decodes(16, 16 * 100, 400)) == about_us(mean + 0.5 * (longest - mean)));
 }
 
-TEST_CASE("table_cost: the chunk with most work is read with the decodes, others are added") {
+TEST_CASE("table_cost: the chunk with most work is read together with the decodes, others are added") {
   const ProfileFiles files;
   const auto m = model(files);
   const ChunkShape main{40, 100}, small{32, 16};
@@ -126,7 +126,7 @@ TEST_CASE("table_cost: the chunk with most work is read with the decodes, others
   CHECK(attention_us(*m, s) == about_us(mean + 0.25 * (longest - mean)));
 }
 
-TEST_CASE("table_cost: operations sum to the step, whatever the shape, also far outside the tables") {
+TEST_CASE("table_cost: operations sum to the step for every shape, also far outside the tables") {
   const ProfileFiles files;
   const auto m = model(files);
   Prng draws(3);

@@ -73,7 +73,7 @@ std::string write_log(std::vector<DataOutcomes>* said) {
 
 }  // namespace
 
-TEST_CASE("outcome log: what was said is read again, by step and by request, attempt and place") {
+TEST_CASE("outcome log: outcomes are read back by step, and by request, attempt and position") {
   std::vector<DataOutcomes> said;
   const std::string bytes = write_log(&said);
   const Result<RecordedOutcomes> read = read_outcomes("log", bytes, no_log);
@@ -135,7 +135,7 @@ Log log_of_requests() {
 
 }  // namespace
 
-TEST_CASE("outcome log: files that number requests by order of sending are read by the log beside them") {
+TEST_CASE("outcome log: files that number requests by order of sending are read with the decision log") {
   const Log log = log_of_requests();
   PlanEntry entry{RequestId{8}, EntryKind::kDecode, false, true, 1, 40};
   entry.key = {SessionId{5}, 1};
@@ -160,7 +160,7 @@ TEST_CASE("outcome log: files that number requests by order of sending are read 
   CHECK(other.error().what.find("request 3 is not in the log") != std::string::npos);
 }
 
-TEST_CASE("outcome log: a file that was cut or changed is read or refused, and nothing else") {
+TEST_CASE("outcome log: a truncated or changed file is read or refused, without a crash") {
   const std::string whole = write_log(nullptr);
   for (size_t length = 0; length < whole.size(); ++length) {
     CHECK_FALSE(read_outcomes("log", whole.substr(0, length), no_log));

@@ -32,7 +32,7 @@ std::vector<uint32_t> order(const FakeBackend& backend) {
 
 }  // namespace
 
-TEST_CASE("recorded sessions come in order of their arrival, equal ones in the order of the file") {
+TEST_CASE("recorded sessions start in order of arrival, and equal ones in file order") {
   auto trace = sessions(4);
   trace[0].set_arrival_at_ns(2 * kSecond);
   auto client = build(plain_header(), trace, {});
@@ -71,7 +71,7 @@ TEST_CASE("a fixed population starts each session once, in file order, when anot
   CHECK(backend.sent[5].at.ns == 2 * kSecond);
 }
 
-TEST_CASE("all at once means all at once, and max_requests cuts the head of the file") {
+TEST_CASE("all at once starts every session at once, and max_requests keeps the head of the file") {
   ReplayOptions options;
   options.arrivals = ArrivalMode::kAllAtOnce;
   options.requests_max = 5;
@@ -93,7 +93,7 @@ TEST_CASE("all at once means all at once, and max_requests cuts the head of the 
   CHECK(two.sent.size() == 4);
 }
 
-TEST_CASE("poisson gaps have the asked rate and spread, and depend on the seed alone") {
+TEST_CASE("poisson gaps have the requested rate and spread, and depend on the seed alone") {
   ReplayOptions options;
   options.arrivals = ArrivalMode::kPoisson;
   options.arrivals_per_s = {5, 2};
@@ -132,7 +132,7 @@ TEST_CASE("the integer logarithm agrees with libm to 2^-30") {
   }
 }
 
-TEST_CASE("sessions without requests start and end unseen") {
+TEST_CASE("sessions without requests start and end without an event") {
   auto trace = sessions(3);
   trace[1].clear_nodes();
   add_tool(&trace[1], kSecond);

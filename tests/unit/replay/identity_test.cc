@@ -74,7 +74,7 @@ TEST_CASE("a unit is the greatest common divisor of hash block and page") {
   }
 }
 
-TEST_CASE("equal block ids are equal units, and the shared length is block x LCP") {
+TEST_CASE("equal block ids are equal units, and the shared length is block x longest common prefix") {
   for (const uint32_t page : {64u, 16u}) {
     CAPTURE(page);
     v1::Session session;
@@ -87,7 +87,7 @@ TEST_CASE("equal block ids are equal units, and the shared length is block x LCP
   }
 }
 
-TEST_CASE("an output and a floor tail are what the first later request that extends the key says") {
+TEST_CASE("an output and a floored tail come from the first later request that extends the key") {
   v1::Session session;
   set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are still unknown
   set_key(add_request(&session, 64, 10), {{7, 1}});    // no extension of it
@@ -104,7 +104,7 @@ TEST_CASE("an output and a floor tail are what the first later request that exte
   CHECK(common(fine[0], fine[2]) == 300 / 16);
 }
 
-TEST_CASE("positions that nothing identifies belong to the request alone") {
+TEST_CASE("positions without an identity belong to the request alone") {
   v1::Session session;
   set_key(add_request(&session, 128, 128), {{1, 2}});
   set_key(add_request(&session, 128, 128), {{1, 2}});
@@ -117,7 +117,7 @@ TEST_CASE("positions that nothing identifies belong to the request alone") {
   CHECK(sent[2].identity[0].space != sent[5].identity[0].space);
 }
 
-TEST_CASE("ids compare within their scope: session, data set, everywhere, nowhere") {
+TEST_CASE("ids are compared within their scope: session, data set, everywhere, nowhere") {
   for (const auto& [scope, shared, cloned] : {std::tuple{v1::SCOPE_NONE, 0u, 0u},
                                               {v1::SCOPE_SESSION, 0u, 0u},
                                               {v1::SCOPE_DATASET, 10u, 0u},
@@ -133,7 +133,7 @@ TEST_CASE("ids compare within their scope: session, data set, everywhere, nowher
   }
 }
 
-TEST_CASE("a hashed tail counts only where both keys are equal") {
+TEST_CASE("a hashed tail is shared only if both keys are equal") {
   v1::Session session;
   set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // tail: 488 of block 1
   set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // equal key
@@ -148,7 +148,7 @@ TEST_CASE("a hashed tail counts only where both keys are equal") {
   CHECK(common(coarse[0], coarse[1]) == 1);
 }
 
-TEST_CASE("a full last block of a ceil source is a block like any other") {
+TEST_CASE("a full last block of a rounded-up source is an ordinary block") {
   v1::Session session;
   set_key(add_request(&session, 1024, 512), {{0, 2}}, v1::SCOPE_DATASET);
   set_key(add_request(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);
@@ -156,7 +156,7 @@ TEST_CASE("a full last block of a ceil source is a block like any other") {
   CHECK(common(sent[0], sent[1]) == 3);  // the output of the first is block 2 of the second
 }
 
-TEST_CASE("ids that are not chained count only after equal prefixes") {
+TEST_CASE("unchained ids are shared only after equal prefixes") {
   v1::TraceHeader header = plain_header(64);
   header.set_block_ids_chained(false);
   v1::Session session;
@@ -176,7 +176,7 @@ TEST_CASE("ids that are not chained count only after equal prefixes") {
   }
 }
 
-TEST_CASE("ids of any size keep apart and together what belongs so") {
+TEST_CASE("ids of any size stay distinct or equal as they are") {
   v1::Session session;
   const std::vector<int64_t> firsts = {0,  (1 << 20) - 2, (int64_t{1} << 51) - 2, INT64_MAX - 10,
                                        -5, INT64_MIN + 3};
@@ -201,7 +201,7 @@ TEST_CASE("ids of any size keep apart and together what belongs so") {
   }
 }
 
-TEST_CASE("token ids compare token by token, however they are cut into spans") {
+TEST_CASE("token ids are compared one by one, however they are split into spans") {
   v1::Session a;
   add_token_span(&a, numbers(0, 100));
   list_spans(add_request(&a, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
@@ -222,7 +222,7 @@ TEST_CASE("token ids compare token by token, however they are cut into spans") {
   }
 }
 
-TEST_CASE("an output without spans is what the next prompt that extends this one says, to the token") {
+TEST_CASE("an output without spans comes from the next prompt that extends this one, to the token") {
   v1::Session session;
   add_token_span(&session, numbers(0, 100));
   add_token_span(&session, numbers(0, 99));
@@ -238,7 +238,7 @@ TEST_CASE("an output without spans is what the next prompt that extends this one
   CHECK(common(sent[0], sent[1]) == 99 / 16);
 }
 
-TEST_CASE("spans without content are the same only by their place in the arena, outputs included") {
+TEST_CASE("spans without content are equal only by their place in the arena, outputs included") {
   v1::Session session;
   for (const uint32_t tokens : {100u, 60u, 300u, 60u}) add_span(&session, tokens);
   v1::Node* first = add_request(&session, 100, 60);
@@ -259,7 +259,7 @@ TEST_CASE("spans without content are the same only by their place in the arena, 
   CHECK(common(sent[0], sent[4]) == 0);
 }
 
-TEST_CASE("content hashes compare within their scope, and shared tables everywhere") {
+TEST_CASE("content hashes are compared within their scope, and shared tables everywhere") {
   v1::SharedSpanTable table;
   table.set_table(1);
   table.add_spans()->set_tokens(160);
@@ -281,7 +281,7 @@ TEST_CASE("content hashes compare within their scope, and shared tables everywhe
   }
 }
 
-TEST_CASE("prompt_tokens has the last word over spans") {
+TEST_CASE("prompt_tokens overrides the spans") {
   v1::Session session;
   add_span(&session, 100);
   list_spans(add_request(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // fewer than its spans

@@ -150,7 +150,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("any mix of options sends and answers every request, the same way twice") {
+TEST_CASE("any mix of options sends every request and gets its answer, the same way twice") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -199,7 +199,7 @@ TEST_CASE("any mix of options sends and answers every request, the same way twic
   }
 }
 
-TEST_CASE("whatever the bytes of a session, it is refused with a reason or replayed to its end") {
+TEST_CASE("a session of any bytes is refused with a reason or replayed to its end") {
   const google::protobuf::LogSilencer silence;  // protobuf's own messages on invalid UTF-8
   uint64_t refused = 0, replayed = 0;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {

@@ -14,7 +14,7 @@ v1::Span span(v1::Role role, uint32_t tokens, uint32_t turn, v1::Modality modali
 
 }  // namespace
 
-TEST_CASE("replay roles: spans become runs of roles; what the trace does not say is counted") {
+TEST_CASE("replay roles: spans become runs of roles, and tokens without a role are counted") {
   const v1::Span session_spans[] = {span(v1::INST, 10, 0), span(v1::USER, 5, 1), span(v1::USER, 3, 1),
                                     span(v1::OBS, 8, 2, v1::IMAGE), span(v1::ROLE_UNKNOWN, 4, 9)};
   const v1::Span shared = span(v1::DELIM, 2, 0);

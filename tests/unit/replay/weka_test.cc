@@ -65,7 +65,7 @@ size_t common_ids(const std::vector<int64_t>& a, const std::vector<int64_t>& b) 
 
 }  // namespace
 
-TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and outputs go on from there") {
+TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and outputs continue them") {
   const auto folder = data_folder() / "weka-claude-code" / "sample";
   if (!std::filesystem::is_directory(folder)) {
     MESSAGE("skipped: no " << folder.string());
