@@ -1,6 +1,7 @@
-// The simulated backend by plain arithmetic, without SimGrid and without laziness: what sim/ must reproduce
-// event for event as long as nobody shares a link. Written to be obviously right, not fast: every end is
-// computed when a command arrives, and the calendar is one std::map in the order backend.h asks for.
+// AnalyticBackend is the simulated backend in plain arithmetic, without SimGrid and without lazy evaluation.
+// sim/ must reproduce it event for event as long as no two copies share a link. It is written to be obviously
+// right, not fast: each end is computed when its command arrives, and the calendar is one std::map in the
+// order that backend.h requires.
 
 #ifndef KVTWIN_TESTS_SUPPORT_ANALYTIC_BACKEND_H_
 #define KVTWIN_TESTS_SUPPORT_ANALYTIC_BACKEND_H_
@@ -63,7 +64,7 @@ class AnalyticBackend final : public Backend {
   struct Step {
     StepId id{};
     uint64_t launch = 0;
-    bool alone = false;  // answered by itself
+    bool alone = false;  // answered separately
     Ticks end = 0, exposed = 0;
   };
   struct Engine {
@@ -138,7 +139,8 @@ class AnalyticBackend final : public Backend {
     return done;
   }
 
-  // Alone on its path: every GPU moves the same share at the same time, after what its engine copied before.
+  // No other engine uses the path: every GPU moves the same fraction at the same time, after its engine's
+  // earlier copies in that direction.
   void add_transfer(const StartTransfer& command) {
     Engine& engine = engines_[raw(command.engine)];
     const sim::SimEngine& config = config_.engines[raw(command.engine)];

@@ -1,4 +1,4 @@
-// A directory of a test's own, that goes away with it.
+// A temporary directory that is removed with its Folder object.
 
 #ifndef KVTWIN_TESTS_SUPPORT_FOLDER_H_
 #define KVTWIN_TESTS_SUPPORT_FOLDER_H_

@@ -1,4 +1,4 @@
-// What a test that needs a GPU starts with: 77 (skipped), and why, where there is none.
+// The main function of a test that needs a GPU. Without one it prints why and exits with 77 (skipped).
 
 #ifndef KVTWIN_TESTS_SUPPORT_GPU_MAIN_H_
 #define KVTWIN_TESTS_SUPPORT_GPU_MAIN_H_
@@ -9,7 +9,7 @@
 
 namespace kvtwin::testing {
 
-// `devices`: how many GPUs there are.
+// `devices`: the number of GPUs present.
 inline int run_on_gpu(int argc, char** argv, int devices) {
   if (devices == 0) {
     std::printf("skipped: there is no GPU here\n");

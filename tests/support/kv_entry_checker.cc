@@ -32,7 +32,7 @@ void KvEntryChecker::begins(const PlanEntry& entry, std::span<const PageId> page
     const std::vector<KvEntry>& kv_entries = pages_.at(page);
     for (uint32_t slot = 0; slot < kv_entries.size(); ++slot) {
       const uint32_t position = kv_entries[slot].position;
-      if (position / config_.page_tokens != logical_page) continue;  // perhaps of others
+      if (position / config_.page_tokens != logical_page) continue;  // may belong to other requests
       KVT_CHECK(kv_entries[slot].token == tokens_->token(entry.request, position));
       const bool fresh = request.places.emplace(position, Place{page, slot}).second;
       KVT_CHECK(fresh);
@@ -48,7 +48,7 @@ void KvEntryChecker::ages(std::span<const Requantisation> requantisations) {
   for (const Requantisation& ageing : requantisations) {
     KVT_CHECK(is_int4(ageing.source) && !is_int4(ageing.target));
     std::vector<KvEntry>& target = made[ageing.target];
-    if (target.size() == config_.page_tokens) target.clear();  // it went to somebody else in between
+    if (target.size() == config_.page_tokens) target.clear();  // reallocated in between
     for (uint32_t position = ageing.position; position < ageing.position + ageing.count; ++position) {
       uint32_t found = 0;
       for (KvEntry& kv_entry : pages_.at(ageing.source)) {
@@ -82,7 +82,7 @@ void KvEntryChecker::put_4(RequestId id, uint32_t position, Allocations* allocat
   request->in_tail = (request->in_tail + 1) % config_.page_tokens;
 }
 
-// They go to int4, or, as a whole group, to the int2 page that was granted for it.
+// The waiting KV entries are written to int4, or as one whole group to the int2 page allocated for it.
 void KvEntryChecker::put_waiting(RequestId id, Allocations* allocations, Request* request) {
   const bool packs = request->waiting.size() == config_.page_tokens && !allocations->empty() &&
                      !is_int4(allocations->front());

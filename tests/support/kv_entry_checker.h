@@ -1,7 +1,7 @@
-// KvEntryChecker is to pools of two formats what PageChecker is to pages by position: it knows which KV entry
-// lies in which slot of which page, as a backend would work it out from allocations and bits, and fails on
-// the first KV entry that is in a page of the wrong format, nowhere, or somebody else's
-// (docs/design/methods/triaxialkv.md#serving, Q-3, Q-4, X-2).
+// KvEntryChecker does for mixed precision pools what PageChecker does for pages indexed by position. It
+// derives from allocations and formats, as a backend does, which KV entry lies in which slot of which page.
+// It fails on the first KV entry that is missing, in a page of the wrong format, or overwritten by another
+// request (docs/design/methods/triaxialkv.md#serving, Q-3, Q-4, X-2).
 
 #ifndef KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_
 #define KVTWIN_TESTS_SUPPORT_KV_ENTRY_CHECKER_H_
@@ -22,12 +22,12 @@ class KvEntryChecker {
  public:
   KvEntryChecker(const CoreConfig& config, const TokenSource* tokens) : config_(config), tokens_(tokens) {}
 
-  // An entry with first == true: the request starts behind `pages`.
+  // For an entry with first == true: the request starts with `pages` as its prefix.
   void begins(const PlanEntry& entry, std::span<const PageId> pages);
-  // Before anything else of a step: int4 KV entries that no running request has fill int2 pages.
+  // Before the rest of a step: int4 KV entries that no running request uses are requantised into int2 pages.
   void ages(std::span<const Requantisation> requantisations);
-  // One entry of one step writes: its KV entries' bits (empty: one decoded KV entry), its allocations in
-  // order.
+  // One entry of one step writes KV entries in the given formats (empty: one decoded KV entry), into
+  // allocations in their order.
   void writes(const PlanEntry& entry, std::span<const FormatRun> bits, std::span<const PageId> allocations);
   // Then it reads everything up to its own KV entries.
   void reads(const PlanEntry& entry) const;

@@ -8,7 +8,7 @@
 namespace kvtwin::testing {
 namespace {
 
-constexpr uint64_t kTombstone = UINT64_MAX;  // in a page: the KV entry that was here is dropped
+constexpr uint64_t kTombstone = UINT64_MAX;  // content of a slot whose KV entry was dropped
 
 }  // namespace
 
@@ -32,8 +32,7 @@ void PageChecker::allocated(RequestId request, uint32_t group, PageId page) {
   if (copied->second.empty()) copied_.erase(copied);
 }
 
-// A prefix checkpoint's KV entries are where they were; pages that are not shared are copied to the next ones
-// granted.
+// A prefix checkpoint's shared pages are used in place; the others are copied to the next pages allocated.
 void PageChecker::continued(const PrefixHit& prefix_hit) {
   KVT_CHECK(slot_retention_ == SlotRetention::kMove);
   untaken_.erase(prefix_hit.request);
@@ -68,9 +67,9 @@ void PageChecker::reused(const PrefixHit& prefix_hit, uint32_t tokens) {
   Table& table = tables(prefix_hit.request)[0];
   KVT_CHECK(table.pages.empty());
   table.pages.assign(prefix_hit.pages.begin(), prefix_hit.pages.end());
-  // What was dropped of a page travels with it.
+  // A reused page brings its dropped slots with it.
   for (const PageId page : table.pages) {
-    const auto content = pages_.find(page);  // written in this very step: not there yet, and whole
+    const auto content = pages_.find(page);  // absent if this step writes it: nothing is dropped
     for (uint32_t slot = 0; slot < shape_.page_tokens && table.positions.size() < tokens; ++slot) {
       const bool dropped_tokens = page == kNoPage || (slot_retention_ == SlotRetention::kInPlace &&
                                                       content->second.at(slot) == kTombstone);
@@ -99,7 +98,7 @@ void PageChecker::write(Table* table, uint32_t slot, RequestId request, uint32_t
   Content& page = pages_[id];
   const uint32_t at = slot % shape_.page_tokens;
   KVT_CHECK(at <= page.size());
-  // Slot by slot; what a former owner left behind it is gone. Rings write anywhere.
+  // Slots are written in order and discard the former owner's later slots. Rings write in any order.
   if (slot_retention_ != SlotRetention::kRing || at == page.size()) page.resize(at);
   if (at == page.size()) {
     page.push_back(tokens_->token(request, position));
@@ -124,7 +123,7 @@ void PageChecker::wrote(const PlanEntry& entry, bool staged) {
     const bool is_ring = shape_.rings > 0 && shape_.ring[g];
     for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
       if (is_ring && table.positions.size() == ring) {
-        table.positions[position % ring] = position;  // the backend may overwrite what it likes
+        table.positions[position % ring] = position;  // the backend chooses which entry to overwrite
         write(&table, position % ring, entry.request, position);
         continue;
       }
@@ -201,10 +200,10 @@ RetainedEntries PageChecker::compressed(const PlanEntry& entry, const Compressio
     table.positions = retained;
     const size_t pages = div_ceil<size_t>(retained.size(), shape_.page_tokens);
     KVT_CHECK(pages <= table.pages.size());
-    // T-1: a reservation is exact, so nothing is ever given back.
+    // T-1: a reservation is exact, so compression frees no pages.
     KVT_CHECK(!c.staged || pages == table.pages.size());
     table.pages.resize(pages);
-    // What was not ranked stays where it is.
+    // Entries that were not ranked stay in place.
     const auto ranked = std::lower_bound(retained.begin(), retained.end(), c.begin);
     for (auto slot = static_cast<uint32_t>(ranked - retained.begin()); slot < retained.size(); ++slot) {
       write(&table, slot, entry.request, retained[slot]);
@@ -216,7 +215,7 @@ RetainedEntries PageChecker::compressed(const PlanEntry& entry, const Compressio
 void PageChecker::transfer_started(const StartTransfer& start) {
   const std::span<const PageId> source = start.source, target = start.target;
   const TransferId transfer = start.transfer;
-  // Whole pages travel, and the last one of a request that was sent away.
+  // All transferred pages are full, except the last one of a request that is swapped out or in.
   const bool part = start.kind == TransferKind::kSwapOut || start.kind == TransferKind::kSwapIn;
   KVT_CHECK(!copies_.contains(transfer));
   KVT_CHECK(!source.empty());
@@ -241,7 +240,7 @@ void PageChecker::receive_started(TransferId transfer, const PageChecker& from,
   copy.target.assign(target.begin(), target.end());
   for (size_t i = 0; i < source.size(); ++i) {
     copy.at_start.push_back(from.pages_.at(source[i]));
-    KVT_CHECK(!copy.at_start[i].empty());  // what is handed over has been computed
+    KVT_CHECK(!copy.at_start[i].empty());  // a page handed over has been computed
     KVT_CHECK(i + 1 == source.size() || copy.at_start[i].size() == shape_.page_tokens);
   }
 }
@@ -252,9 +251,9 @@ void PageChecker::transfer_ended(TransferId transfer, bool arrived) {
   const Copy& copy = entry->second;
   for (size_t i = 0; i < copy.source.size(); ++i) {
     const auto& origin = copy.from == nullptr ? pages_ : copy.from->pages_;
-    KVT_CHECK(origin.at(copy.source[i]) == copy.at_start[i]);  // nobody wrote to it meanwhile
+    KVT_CHECK(origin.at(copy.source[i]) == copy.at_start[i]);  // unchanged during the copy
     pages_[copy.target[i]] = arrived ? copy.at_start[i] : Content{};
-    if (arrived && copy.leaves_disk) pages_[copy.source[i]].clear();  // nobody may find it there again
+    if (arrived && copy.leaves_disk) pages_[copy.source[i]].clear();  // the disk copy must not be read again
   }
   copies_.erase(entry);
 }

@@ -9,7 +9,7 @@ namespace {
 
 namespace read = perfetto_as_read;
 
-// Fields that the schema does not know, here or deeper.
+// True if the message, or one nested in it, has fields that the schema does not know.
 bool has_unknown(const google::protobuf::Message& message) {
   const auto* reflection = message.GetReflection();
   if (!reflection->GetUnknownFields(message).empty()) return true;
@@ -102,7 +102,7 @@ class Reader {
 
   void begin(uint64_t at, Track* track, const read::TrackEvent& event) {
     if (event.name().empty()) problem("a slice has no name");
-    // The format lets slices nest; kvtwin's never do.
+    // The format allows nested slices; kvtwin writes none.
     if (!track->open.empty()) problem(fmt::format("track \"{}\": slices overlap at {}", track->name, at));
     track->open.push_back(out_.slices.size());
     PerfettoSlice slice{track->name, event.name(), at, UINT64_MAX, {}, {}};

@@ -1,4 +1,5 @@
-// The configuration that the decision tables start from: small, and one thing at a time.
+// The configurations that the decision tables start from. They are small; each table changes one field or
+// few.
 
 #ifndef KVTWIN_TESTS_SUPPORT_POLICY_CONFIGS_H_
 #define KVTWIN_TESTS_SUPPORT_POLICY_CONFIGS_H_
@@ -7,8 +8,8 @@
 
 namespace kvtwin::testing {
 
-// 100 pages of 16, 64 tokens a step, one step in flight, nothing coalesced, no prefix cache, watermark
-// admission without a watermark.
+// 100 pages of 16 tokens, 64 tokens per step, one step in flight, no coalesced steps, no prefix cache,
+// watermark admission with a watermark of zero.
 inline CoreConfig table_config() {
   CoreConfig config;
   config.page_tokens = config.unit_tokens = 16;
@@ -20,8 +21,8 @@ inline CoreConfig table_config() {
   return config;
 }
 
-// Prefixes are cached, and copied to a host of eight pages ahead of need: four pages on the gpu, of which
-// three are to be clean.
+// Prefixes are cached and copied to eight host pages ahead of need. Of the four GPU pages, three are to have
+// a host copy.
 inline CoreConfig host_config() {
   CoreConfig config = table_config();
   config.prefix_cache = true;
@@ -33,8 +34,8 @@ inline CoreConfig host_config() {
   return config;
 }
 
-// A request's KV is on the host, and what its steps read in resident pages on the gpu: 1 sink, 1 page to
-// choose, 1 of window.
+// KV of a request is on the host. Its steps read resident pages on the GPU: one of sinks, one selected page,
+// one of the window.
 inline CoreConfig resident_config() {
   CoreConfig config = table_config();
   config.policies.placement = "resident";

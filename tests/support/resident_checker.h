@@ -1,7 +1,8 @@
-// ResidentChecker knows which gpu pages the steps in flight use, where requests have arenas: a transfer that
-// writes to one of them would be seen by a step that reads it.
+// ResidentChecker knows which resident GPU pages the steps in flight use. It fails on a transfer into one of
+// them, because a step in flight would read the new content.
 //
-// Pages of requests that end or are sent away stay known as long as a step that has them is in flight.
+// Pages of requests that end or are swapped out remain in use until the last step in flight that uses them
+// ends.
 
 #ifndef KVTWIN_TESTS_SUPPORT_RESIDENT_CHECKER_H_
 #define KVTWIN_TESTS_SUPPORT_RESIDENT_CHECKER_H_
@@ -22,7 +23,7 @@ class ResidentChecker {
   explicit ResidentChecker(const CoreConfig& config) : config_(config) {}
 
   void launched(const LaunchStep& step);
-  // Of the last launch only its first `steps` steps will run.
+  // Only the first `steps` steps of the last launch will run.
   void cut(uint32_t steps);
   // The oldest launch has ended.
   void ended() { launches_.pop_front(); }
@@ -32,20 +33,20 @@ class ResidentChecker {
   struct Use {
     RequestId request{};
     PageId page{};
-    uint32_t from = 0;  // single step of the launch
+    uint32_t from = 0;  // first single step of the launch that uses it
   };
   struct Launch {
-    std::vector<Use> uses;  // of its requests, before it began and granted with it
+    std::vector<Use> uses;  // pages its requests had before the launch, and pages allocated with it
     std::vector<PlanEntry> entries;
-    std::vector<uint32_t> left;  // by entry: KV entries of a head behind it
+    std::vector<uint32_t> left;  // by entry: KV entries of one head after the launch
   };
-  void settle();  // the last launch will not change any more
+  void settle();  // the last launch does not change any more
 
   const CoreConfig config_;
-  std::map<RequestId, std::vector<PageId>> pages_;  // behind all launches but the last
+  std::map<RequestId, std::vector<PageId>> pages_;  // after all launches but the last
   std::map<RequestId, bool> in_resident_;
   std::deque<Launch> launches_;
-  Launch last_;  // also when it has ended
+  Launch last_;  // stays valid after it has ended
 };
 
 }  // namespace kvtwin::testing

@@ -21,11 +21,11 @@ int64_t below(uint64_t bits, int64_t limit) {
 
 }  // namespace
 
-// Steps [first, first + ends.size()); `notify` of them were answered.
+// Steps [first, first + ends.size()); the first `notify` of them have been answered.
 struct ScriptBackend::Launch {
   uint64_t first = 0;
   uint32_t notify = 0;
-  bool separately = false;  // it was interrupted: one answer for each step
+  bool separately = false;  // it was interrupted: one answer per step
   std::vector<Instant> ends;
   std::vector<PlanEntry> entries;
   std::vector<PageAllocation> allocations;
@@ -56,16 +56,16 @@ struct ScriptBackend::Engine {
   EngineId id{};
   CoreConfig config;
   std::unique_ptr<PageChecker> checker;
-  std::unique_ptr<KvEntryChecker> kv_entries;  // instead, where formats go by tag
+  std::unique_ptr<KvEntryChecker> kv_entries;  // replaces `checker` where formats are chosen by tag
   std::unique_ptr<ResidentChecker> resident;
   std::deque<Launch> launches;
   uint64_t launched = 0;
   uint64_t done = 0;
-  Instant free_at{};                      // when the last step answered has ended
-  std::map<RequestId, uint32_t> sampled;  // tokens, by the steps that ran
-  std::vector<Instant> answered_ends;     // what the last StepDone points to
+  Instant free_at{};                      // end of the last answered step
+  std::map<RequestId, uint32_t> sampled;  // tokens of the steps that ran
+  std::vector<Instant> answered_ends;     // the last StepDone points into it
   std::vector<RequestId> answered_eos;
-  std::vector<RetainedEntries> retained;  // what answered_retained points to
+  std::vector<RetainedEntries> retained;  // answered_retained points into it
   std::vector<CompressionOutcome> answered_retained;
 };
 
@@ -172,7 +172,7 @@ uint32_t ScriptBackend::next_piece(const Engine& engine) const {
   const Launch& launch = engine.launches.front();
   auto left = static_cast<uint32_t>(launch.ends.size()) - launch.notify;
   if (launch.separately) return 1;
-  // The last one apart, so that the step behind it can be planned while it runs.
+  // The last step is answered separately, so that the next step can be planned while it runs.
   if (engine.config.steps_in_flight_max == 2 && left > 1) --left;
   if (options_.pieces && left > 1) {
     left = 1 + static_cast<uint32_t>(
@@ -257,7 +257,7 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   engine->retained.clear();
   engine->answered_retained.clear();
   for (uint32_t i = 0; i < steps; ++i) {
-    KVT_CHECK(engine->answered_eos.empty());  // a run of coalesced steps stops there
+    KVT_CHECK(engine->answered_eos.empty());  // coalesced steps stop at end-of-sequence
     run_step(engine, launch, launch.notify + i);
     engine->answered_ends.push_back(launch.ends[launch.notify + i]);
   }
@@ -277,7 +277,7 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   if (engine->resident) engine->resident->ended();
 }
 
-// As run_step(), where pages have two formats.
+// The checks of run_step() for mixed precision pools.
 void ScriptBackend::check_entries(KvEntryChecker* kv_entries, const Launch& launch,
                                   const std::vector<PlanEntry>& entries, uint32_t offset) {
   if (offset == 0) kv_entries->ages(launch.requantisations);
@@ -302,7 +302,7 @@ void ScriptBackend::check_entries(KvEntryChecker* kv_entries, const Launch& laun
   for (const PlanEntry& entry : entries) kv_entries->reads(entry);
 }
 
-// What happens to pages and requests when a step has really run.
+// Updates pages and requests after a step has run.
 void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offset) {
   PageChecker* const checker = engine->checker.get();
   if (checker != nullptr && offset == 0) {
@@ -326,7 +326,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   if (engine->kv_entries) check_entries(engine->kv_entries.get(), launch, entries, offset);
   if (checker != nullptr) {
     for (const PageAllocation& allocate : launch.allocations) {
-      // An arena's content is the backend's choice; the request's own pages are then those on the host.
+      // The backend chooses the content of resident pages; a request's own pages are those on the host.
       if (engine->resident && raw(allocate.page) < engine->config.pages_gpu) continue;
       if (allocate.offset == offset) {
         checker->allocated(launch.entries[allocate.entry].request, allocate.group, allocate.page);
@@ -362,7 +362,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   }
 }
 
-// Steps from `end` on never run, as far as they belong to the last launch and are not its first.
+// Cancels the steps from `end` on, except those outside the last launch and that launch's first.
 void ScriptBackend::cut(Engine* engine, uint64_t end) {
   if (engine->launches.empty()) return;
   Launch& last = engine->launches.back();

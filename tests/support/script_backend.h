@@ -1,10 +1,9 @@
-// A backend without physics, nastier than SimGrid or a GPU: steps and transfers take random times (none at
-// all too), transfers fail, stretches are answered in pieces, requests sample end-of-sequence. It also keeps
-// the backend interface honest by being one more implementation of it, and checks what it is told
-// (PageChecker).
+// ScriptBackend is an adversary without physics. Steps and transfers take random times (also zero), transfers
+// fail, coalesced steps are answered in parts, and requests sample end-of-sequence. As one more
+// implementation it keeps the backend interface honest, and it checks the commands it receives (PageChecker).
 //
-// Every draw is keyed by (seed, engine, step or transfer or request and token), so that folding, pieces and
-// the order of events change nothing.
+// Every draw is keyed by (seed, engine, step or transfer or request and token). Coalescing, partial answers
+// and the order of events therefore change no draw.
 
 #ifndef KVTWIN_TESTS_SUPPORT_SCRIPT_BACKEND_H_
 #define KVTWIN_TESTS_SUPPORT_SCRIPT_BACKEND_H_
@@ -25,16 +24,16 @@ class KvEntryChecker;
 struct ScriptBackendOptions {
   uint64_t seed = 0;
   int64_t step_ns_max = 1'000;      // a step takes 0 .. step_ns_max
-  uint32_t step_zero_per_100 = 0;   // so many steps take no time at all
-  int64_t transfer_ns_max = 1'000;  // likewise
+  uint32_t step_zero_per_100 = 0;   // how many steps take no time
+  int64_t transfer_ns_max = 1'000;  // a transfer takes 0 .. transfer_ns_max
   uint32_t transfer_fails_per_100 = 0;
   uint32_t eos_per_1000 = 0;  // of sampled tokens
-  bool pieces = false;        // answers stretches in more pieces than it must
+  bool pieces = false;        // answers coalesced steps in more parts than required
 };
 
 class ScriptBackend final : public Backend {
  public:
-  // `tokens` may be null: then contents are not checked. It must outlive the world.
+  // `tokens` may be null: then page contents are not checked. It must outlive the backend.
   ScriptBackend(const ScriptBackendOptions& options, const std::vector<CoreConfig>& engines,
                 const TokenSource* tokens);
   ~ScriptBackend() override;
@@ -59,7 +58,7 @@ class ScriptBackend final : public Backend {
   };
 
   void launch(const LaunchStep& command);
-  // How many steps the next answer of the engine covers; 0: nothing is in flight.
+  // The number of steps that the engine's next answer covers; 0: none is in flight.
   uint32_t next_piece(const Engine& engine) const;
   void answer(Engine* engine, uint32_t steps, Event* event);
   void run_step(Engine* engine, const Launch& launch, uint32_t offset);

@@ -28,8 +28,8 @@ void ScriptClient::draw_session(uint32_t session, Prng* prng) {
   }
 }
 
-// A request's prompt goes on from one before it (its own session's last, or any other request's, cut
-// anywhere), adds new units and ends with tokens that nobody else has.
+// A request's prompt continues an earlier one (its own session's last, or a part of any other), adds new
+// units and ends with tokens of its own.
 void ScriptClient::draw_identity(uint32_t session, uint32_t number, Request* request, Prng* prng) {
   const uint32_t self = session * options_.requests_per_session + number;
   uint64_t units = 0;
@@ -41,7 +41,7 @@ void ScriptClient::draw_identity(uint32_t session, uint32_t number, Request* req
     if (!own || prng->chance(1, 5)) left = prng->range(0, left);
     for (const UnitRun& run : before.identity) {
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, left));
-      // What only its maker can know ends what is shared.
+      // A private unit ends the shared prefix: no other request can know its tokens.
       if (count == 0 || (run.space & kPrivateSpace) != 0) break;
       request->identity.push_back({run.space, run.first, count});
       left -= count;
@@ -68,7 +68,7 @@ void ScriptClient::draw_identity(uint32_t session, uint32_t number, Request* req
   }
 }
 
-// Equal tokens have equal roles, in pieces that are no multiples of anything.
+// Equal tokens have equal roles. Run lengths are not multiples of units or pages.
 void ScriptClient::draw_roles(uint32_t number, Request* request) const {
   const uint64_t made_by = request->identity.empty() ? 0 : request->identity.front().space;
   for (uint32_t at = 0; at < request->prompt;) {
@@ -120,7 +120,7 @@ void ScriptClient::wake(Instant now, ClientEvents* events) {
   if (!started_) {
     started_ = true;
     for (uint32_t session = 0; session < options_.sessions; ++session) {
-      // Some wait to be spawned; whoever is never spawned is never sent.
+      // Some sessions wait to be spawned. A session that is never spawned sends nothing.
       if (session % 3 == 2 && options_.spawns_per_100 > 0) continue;
       spawned_[session] = true;
       const uint32_t first = session * options_.requests_per_session;
@@ -134,7 +134,7 @@ void ScriptClient::wake(Instant now, ClientEvents* events) {
   }
 }
 
-// What is due at once is done at once, without asking to be woken.
+// An action that is due now is performed now, without a wake-up.
 void ScriptClient::schedule(Instant now, uint32_t request, int64_t after, Kind kind, ClientEvents* events) {
   if (after == 0) {
     perform(now, request, kind, events);
@@ -171,7 +171,7 @@ void ScriptClient::tokens_emitted(Instant now, RequestId id, uint32_t tokens, Cl
   KVT_CHECK(answers_[request].kind == Answer::Kind::kNone);
   KVT_CHECK(tokens > pending_[request]);
   KVT_CHECK(tokens <= what.output);
-  // It was asked about the first token and about the triggers, and about nothing else.
+  // The Client is notified of the first token and of the triggers only.
   KVT_CHECK(tokens == 1 || std::binary_search(what.triggers.begin(), what.triggers.end(), tokens));
   KVT_CHECK(pending_[request] > 0 || tokens == 1);
   const auto missed = std::upper_bound(what.triggers.begin(), what.triggers.end(), pending_[request]);

@@ -1,9 +1,9 @@
-// A Client without manners: sessions whose requests share prefixes (whole pages, parts of pages, other
-// sessions' pages), that spawn sub-sessions when a token appears, cancel requests at any moment, and send
-// requests that no engine can serve. It checks what it is answered.
+// ScriptClient is an adversarial Client. Its sessions' requests share prefixes (whole pages, parts of pages,
+// other sessions' pages), spawn sub-sessions when a token appears, are cancelled at any time, and include
+// requests that no engine can serve. It checks the notifications that it receives.
 //
-// Everything it will ever do is drawn at the start, so that folding and timing change nothing; request
-// number c of session s is RequestId{s * requests_per_session + c}.
+// All draws are made at the start, so coalescing and timing change none of them. Request number c of session
+// s is RequestId{s * requests_per_session + c}.
 
 #ifndef KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_
 #define KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_
@@ -23,20 +23,20 @@ struct ScriptClientOptions {
   uint32_t sessions = 4;
   uint32_t requests_per_session = 4;
   uint32_t unit_tokens = 16;
-  uint32_t prompt_tokens_max = 100;  // that a request adds to what came before
-  uint32_t output_tokens_max = 20;   // 0 is drawn too
+  uint32_t prompt_tokens_max = 100;  // that a request adds to the shared prefix
+  uint32_t output_tokens_max = 20;   // 0 is drawn as well
   int64_t gap_ns_max = 1'000;        // before sessions start and between requests; 0 is drawn often
   uint32_t cancels_per_100 = 0;
   uint32_t spawns_per_100 = 0;  // requests that start the next idle session when a token appears
   bool early_ends = false;      // the backend may sample end-of-sequence
-  bool late_rejects = false;    // by an engine with less memory, once another has computed the prompt
-  bool roles = false;           // prompts say what their tokens are
-  uint32_t hints_per_100 = 0;   // requests after which the next one is announced, rightly or wrongly
+  bool late_rejects = false;    // an engine with less memory may reject after another has computed the prompt
+  bool roles = false;           // prompts carry the roles of their tokens
+  uint32_t hints_per_100 = 0;   // requests followed by a hint of the next one, at a right or wrong time
 };
 
 class ScriptClient final : public Client, public TokenSource {
  public:
-  // What became of a request.
+  // The final state of a request.
   struct Answer {
     Instant at{};
     uint32_t tokens = 0;
@@ -55,9 +55,9 @@ class ScriptClient final : public Client, public TokenSource {
 
   uint64_t token(RequestId request, uint32_t position) const override;
 
-  // By request; kNone where a request was never sent.
+  // By request; kNone if the request was never sent.
   const std::vector<Answer>& answers() const { return answers_; }
-  // Every request that was sent has been answered.
+  // True if every request that was sent has been answered.
   bool content() const { return unanswered_ == 0; }
 
  private:
@@ -69,9 +69,9 @@ class ScriptClient final : public Client, public TokenSource {
     std::vector<RoleRun> roles;
     int64_t gap_ns = 0;
     uint32_t spawns = UINT32_MAX;   // session to start
-    uint32_t spawn_at = 0;          // when so many tokens exist
-    int64_t cancel_after_ns = -1;   // -1: not by time
-    uint32_t cancel_at_tokens = 0;  // 0: not by tokens
+    uint32_t spawn_at = 0;          // number of tokens that triggers it
+    int64_t cancel_after_ns = -1;   // -1: no cancellation by time
+    uint32_t cancel_at_tokens = 0;  // 0: no cancellation by tokens
   };
   enum class Kind : uint8_t { kReady, kCancel };
   using Action = std::tuple<Instant, uint32_t, Kind>;  // request
@@ -87,7 +87,7 @@ class ScriptClient final : public Client, public TokenSource {
   const ScriptClientOptions options_;
   std::vector<Request> requests_;
   std::vector<Answer> answers_;
-  std::vector<uint32_t> pending_;  // tokens last heard of, by request
+  std::vector<uint32_t> pending_;  // tokens last notified, by request
   std::vector<bool> sent_, spawned_;
   std::set<Action> actions_;
   uint32_t unanswered_ = 0;

@@ -1,5 +1,5 @@
-// Where the project's sources lie. A function, not a macro: a path on the command line of every compilation
-// would keep compilers' caches from being shared between checkouts.
+// The root of the source tree. This is a function, not a macro, because a path on every compiler command line
+// would keep compiler caches from being shared between checkouts.
 
 #ifndef KVTWIN_TESTS_SUPPORT_SOURCE_DIR_H_
 #define KVTWIN_TESTS_SUPPORT_SOURCE_DIR_H_

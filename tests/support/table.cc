@@ -39,7 +39,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
 
-// Some line, apart from its comment, expects the word.
+// True if a line of the table, apart from its comment, has the word.
 bool mentions(const std::string& table, const std::string& word) {
   for (const std::string& line : split(table, '\n')) {
     if (line.substr(0, line.find('#')).find(word) != std::string::npos) return true;
@@ -52,7 +52,7 @@ class Runner {
   Runner(const CoreConfig& config, PolicyAxes axes, bool tells, bool held)
       : config_(config), core_(config, std::move(axes)), on_tokens_(tells), held_(held) {}
 
-  // What the words of one event lead to, in the words of the table.
+  // Applies the event that `words` describe and returns the resulting commands in the words of the table.
   std::string happen(const std::vector<std::string>& words) {
     now_ = now_ + Duration{10};
     commands_.clear();
@@ -61,7 +61,7 @@ class Runner {
     std::vector<std::string> emitted;
     for (const Command& command : commands_) {
       if (std::holds_alternative<TokensEmitted>(command) && !on_tokens_) continue;
-      const auto* drop = std::get_if<DropRequestState>(&command);  // said by finish and cancelled already
+      const auto* drop = std::get_if<DropRequestState>(&command);  // implied by finish and cancelled
       if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) continue;
       emitted.push_back(describe(command));
       const auto* launch = std::get_if<LaunchStep>(&command);
@@ -153,7 +153,7 @@ class Runner {
   std::vector<uint32_t> counts_;
   std::vector<uint64_t> live_;
   std::vector<CompressionOutcome> retained_;
-  std::map<uint64_t, RequestId> cut_;  // by step
+  std::map<uint64_t, RequestId> cut_;  // the compressed request, by step
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A directory that nobody else has, below the system's own for such.
+// Creates unique directories below the system's temporary directory.
 
 #ifndef KVTWIN_TESTS_SUPPORT_TEMP_DIRECTORY_H_
 #define KVTWIN_TESTS_SUPPORT_TEMP_DIRECTORY_H_
@@ -12,9 +12,9 @@
 
 namespace kvtwin::testing {
 
-// Made now, and removed by whoever asked for it. `kind` is a part of its name: kvtwin_KIND_...
+// Creates kvtwin_KIND_XXXXXX, with `kind` for KIND and letters drawn by mkdtemp(). The caller removes it.
 inline std::filesystem::path make_temp_directory(const std::string& kind) {
-  const std::string drawn(6, 'X');  // mkdtemp() puts letters there
+  const std::string drawn(6, 'X');  // mkdtemp() replaces these
   std::string name = (std::filesystem::temp_directory_path() / ("kvtwin_" + kind + "_" + drawn)).string();
   if (mkdtemp(name.data()) == nullptr) {
     std::perror(name.c_str());

@@ -1,4 +1,4 @@
-// Policies that only tests have: a scorer for each moment, without a name in the registry.
+// Policies that only tests use: a scorer for each compression trigger, absent from the registry.
 
 #ifndef KVTWIN_TESTS_SUPPORT_TEST_POLICIES_H_
 #define KVTWIN_TESTS_SUPPORT_TEST_POLICIES_H_
@@ -24,7 +24,7 @@ class TestScorer final : public Scorer {
   const Causality causality_;
 };
 
-// config's policies with a scorer that works at `compression_trigger`.
+// config's policies with a scorer that runs at `compression_trigger`.
 inline PolicyAxes axes_with_scorer(const CoreConfig& config, CompressionTrigger compression_trigger) {
   PolicyAxes axes = make_axes(config.policies);
   const bool closed = compression_trigger == CompressionTrigger::kChunkEnd ||

@@ -10,14 +10,14 @@
 using namespace kvtwin;
 
 TEST_CASE("prng: the stream is SplitMix64") {
-  // First outputs for seed 1234567 of the published algorithm.
+  // The first outputs for seed 1234567 of the published algorithm.
   Prng prng(1234567);
   CHECK(prng.next() == 6457827717110365317u);
   CHECK(prng.next() == 3203168211198807973u);
   CHECK(prng.next() == 9817491932198370423u);
 }
 
-TEST_CASE("prng: range holds both of its ends and nothing outside") {
+TEST_CASE("prng: range holds both of its ends and no value outside") {
   Prng prng(1);
   std::set<uint64_t> seen;
   for (int i = 0; i < 1'000; ++i) {
@@ -28,10 +28,10 @@ TEST_CASE("prng: range holds both of its ends and nothing outside") {
   }
   CHECK(seen.size() == 5);
   CHECK(prng.range(9, 9) == 9);
-  prng.range(0, UINT64_MAX);  // the whole range is no division by zero
+  prng.range(0, UINT64_MAX);  // the full range does not divide by zero
 }
 
-TEST_CASE("prng: chance is what it says, and its extremes are certain") {
+TEST_CASE("prng: chance has the stated probability and is certain at 0 and 1") {
   Prng prng(2);
   int hits = 0;
   for (int i = 0; i < 10'000; ++i) hits += prng.chance(1, 4) ? 1 : 0;
@@ -43,7 +43,7 @@ TEST_CASE("prng: chance is what it says, and its extremes are certain") {
   }
 }
 
-TEST_CASE("draw: a key gives the same bits always, and every word of it matters") {
+TEST_CASE("draw: equal keys give equal bits, and every word of a key matters") {
   static_assert(draw({1, 2, 3}) == draw({1, 2, 3}));
   std::set<uint64_t> seen;
   std::size_t drawn = 0;
@@ -52,7 +52,7 @@ TEST_CASE("draw: a key gives the same bits always, and every word of it matters"
     ++drawn;
     for (uint64_t b = 0; b < 10; ++b) {
       for (uint64_t c = 0; c < 10; ++c) {
-        seen.insert(draw({a, b, c}));  // order counts, and so does length
+        seen.insert(draw({a, b, c}));  // order matters, and so does length
         ++drawn;
       }
     }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr EngineId kE0{0};
 
-// Feeds hand-made events and commands in the order in which the driver would.
+// Feeds hand-made events and commands in the order in which the driver does.
 struct Feed {
   Metrics metrics{{{.page_tokens = 16, .page_bytes = 1000, .pages_gpu = 100}}};
 
@@ -79,7 +79,7 @@ uint64_t total(const Series& series) {
       std::accumulate(series.integrals().begin(), series.integrals().end(), Integral{0}));
 }
 
-// A request of 40 prompt tokens, 16 of them found in the cache, and 3 output tokens; alone on the engine.
+// A request of 40 prompt tokens, 16 of them cached, and 3 output tokens; it is alone on the engine.
 void one_request(Feed& feed) {
   feed.ready(100, 0, 40, 3);
   feed.launch(100, 0, {chunk(0, 16, 24, true, true)});
@@ -95,7 +95,7 @@ void one_request(Feed& feed) {
 
 }  // namespace
 
-TEST_CASE("metrics: one request alone has its five time points, and its shares sum to its latency") {
+TEST_CASE("metrics: a single request has its five time points, and its parts sum to its latency") {
   Feed feed;
   one_request(feed);
   const RequestRecord& request = feed.request(0);
@@ -112,7 +112,7 @@ TEST_CASE("metrics: one request alone has its five time points, and its shares s
   CHECK(feed.attributed(0) == 95);
 }
 
-TEST_CASE("metrics: the summary of one request is its own values") {
+TEST_CASE("metrics: the summary of one request equals its own figures") {
   Feed feed;
   one_request(feed);
   const Summary sum = summarise(feed.metrics);
@@ -157,7 +157,8 @@ TEST_CASE("metrics: a request that arrives while a step runs is queued when that
 }
 
 TEST_CASE(
-    "metrics: what a preempted request computes again is recompute, its gap is one inter-token latency") {
+    "metrics: the tokens that a preempted request computes again are recompute, and its gap is one "
+    "inter-token latency") {
   Feed feed;
   feed.ready(0, 0, 20, 4);
   feed.launch(0, 0, {chunk(0, 0, 20, true, true)});
@@ -168,7 +169,7 @@ TEST_CASE(
   feed.done(1, {15});
   feed.preempt(15, 0);
   feed.gauges(15, 0);
-  feed.launch(40, 2, {chunk(0, 16, 3, true, false)});  // 22 tokens are known, 16 of them still cached
+  feed.launch(40, 2, {chunk(0, 16, 3, true, false)});  // 22 tokens are known, 16 of them are still cached
   feed.gauges(40, 1);
   feed.done(2, {44});
   feed.launch(44, 3, {chunk(0, 19, 3, false, true)});
@@ -190,7 +191,7 @@ TEST_CASE(
   CHECK(feed.metrics.itl().max().ns == 52 - 15);
 }
 
-TEST_CASE("metrics: a prompt that is preempted half-way repeats only what it had computed") {
+TEST_CASE("metrics: a prompt that is preempted half-way repeats only the computed part") {
   Feed feed;
   feed.ready(0, 0, 30, 1);
   feed.launch(0, 0, {chunk(0, 0, 10, true, false)});
@@ -210,7 +211,7 @@ TEST_CASE("metrics: a prompt that is preempted half-way repeats only what it had
   CHECK(feed.request(0).recomputed_tokens == 10);
 }
 
-TEST_CASE("metrics: a request that waits for a recall waits for a transfer, not in the queue") {
+TEST_CASE("metrics: a request that waits for a load waits for a transfer, not in the queue") {
   Feed feed;
   feed.ready(0, 0, 32, 1);
   const std::vector<PageId> host = {PageId{1000}, PageId{1001}}, gpu = {PageId{5}, PageId{6}};
@@ -231,7 +232,7 @@ TEST_CASE("metrics: a request that waits for a recall waits for a transfer, not 
   CHECK(totals.bytes_out == 0);
   CHECK(totals.exposed.ns == 20 + 4);
   CHECK(totals.hidden.ns == 2);
-  // Over time they are the same: 20 ns of copying alone at 100 bytes a ns, then a step.
+  // The series have the same totals: 20 ns of copying alone at 100 bytes per ns, then a step.
   CHECK(total(feed.metrics.time_exposed()) == 20 + 4);
   CHECK(total(feed.metrics.time_hidden()) == 2);
   CHECK(total(feed.metrics.time_steps()) == 11);
@@ -239,21 +240,20 @@ TEST_CASE("metrics: a request that waits for a recall waits for a transfer, not 
   CHECK(total(feed.metrics.rate_out()) == 0);
 }
 
-TEST_CASE(
-    "metrics: a step outlives the only request in it, which was preempted when it was launched already") {
+TEST_CASE("metrics: a step outlives its only request if that was preempted after the launch") {
   Feed feed;
   feed.ready(0, 0, 48, 1);
   feed.launch(0, 0, {chunk(0, 0, 32, false, true)});
   feed.preempt(0, 0);
   CoreGauges gauges;
-  gauges.step_in_flight = true;  // and no request runs
+  gauges.step_in_flight = true;  // although no request runs
   feed.metrics.saw_gauges(Instant{0}, kE0, gauges);
   feed.done(0, {100});
   CHECK(feed.metrics.totals(kE0).steps == 1);
   CHECK(feed.metrics.totals(kE0).busy.ns == 100);
 }
 
-TEST_CASE("metrics: what a copy and a step did at once is hidden, and every series adds up to its total") {
+TEST_CASE("metrics: copying during a step is hidden, and every series adds up to its total") {
   Feed feed;
   const auto ms = [](int64_t n) { return n * 1'000'000; };
   feed.ready(0, 0, 40, 3);
@@ -280,7 +280,7 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
     const std::vector<Integral>& sums = series.integrals();
     return bucket < sums.size() ? static_cast<double>(sums[bucket]) / 1e6 : 0.0;
   };
-  CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): beside the step
+  CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): concurrent with the step
   CHECK(in_ms(m.time_exposed(), 2) == 0);
   CHECK(in_ms(m.time_exposed(), 3) == 1);  // [3, 4): alone
   CHECK(in_ms(m.time_steps(), 1) == 1);
@@ -295,7 +295,7 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
   CHECK(total(m.time_steps()) == static_cast<uint64_t>(m.totals(kE0).busy.ns));
 }
 
-TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
+TEST_CASE("metrics: bytes from and to the disk, and hits by tier") {
   Feed feed;
   const std::vector<PageId> gpu = {PageId{5}, PageId{6}}, host = {PageId{1000}, PageId{1001}},
                             disk = {PageId{2000}, PageId{2001}};
@@ -314,7 +314,7 @@ TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
   copy(4, TransferKind::kLoad, Tier::kDisk, Tier::kGpu, disk, gpu, true);
   copy(5, TransferKind::kSpill, Tier::kHost, Tier::kDisk, host, disk, true);
   const EngineTotals& totals = feed.metrics.totals(kE0);
-  CHECK(totals.bytes_in == 3000);  // of the disk and of the host
+  CHECK(totals.bytes_in == 3000);  // from the disk and from the host
   CHECK(totals.bytes_out == 2000);
   CHECK(totals.bytes_from_disk == 2000);
   CHECK(totals.bytes_to_disk == 2000);
@@ -329,7 +329,7 @@ TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
   CHECK(totals.pages_disk_peak == 5);
 }
 
-TEST_CASE("metrics: pages granted for later steps of a coalesced launch count when their step begins") {
+TEST_CASE("metrics: pages allocated for later steps of a coalesced launch count when their step begins") {
   Feed coalesced, single;
   for (Feed* feed : {&coalesced, &single}) {
     feed->ready(0, 0, 16, 4);
@@ -361,7 +361,7 @@ TEST_CASE("metrics: pages granted for later steps of a coalesced launch count wh
   }
 }
 
-TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace") {
+TEST_CASE("metrics: steps of an interrupted launch that never ran are not counted") {
   Feed feed;
   feed.ready(0, 0, 16, 100);
   feed.launch(0, 0, {chunk(0, 0, 16, true, true)});
@@ -370,7 +370,7 @@ TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace
   feed.token(10, 0);
   feed.launch(10, 1, {decode(0, 16)}, 50, {{16, 0, PageId{3}}, {32, 0, PageId{4}}});
   feed.gauges(10, 1, 2);
-  feed.done(1, {20});  // interrupt() told what had ended
+  feed.done(1, {20});  // interrupt() reported the ended steps
   feed.gauges(20, 1, 2);
   feed.ready(25, 1, 16, 1);
   feed.gauges(25, 1, 2);
@@ -387,7 +387,7 @@ TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace
   CHECK(summarise(feed.metrics).open == 1);
 }
 
-TEST_CASE("metrics: rejected requests are listed and in no distribution") {
+TEST_CASE("metrics: rejected requests are listed, but in no distribution") {
   Feed feed;
   feed.ready(5, 0, 999, 1);
   feed.metrics.saw_command(
@@ -400,7 +400,7 @@ TEST_CASE("metrics: rejected requests are listed and in no distribution") {
   CHECK(feed.metrics.rejections()[0].needed == 1000);
 }
 
-TEST_CASE("metrics: sessions know their makespan and the part of it in which requests were served") {
+TEST_CASE("metrics: sessions know their makespan and the part of it in which requests ran") {
   Feed feed;
   for (const auto& [id, at] : std::vector<std::pair<uint32_t, int64_t>>{{0, 0}, {1, 100}}) {
     feed.ready(at, id, 16, 1, 7);
@@ -430,7 +430,7 @@ TEST_CASE("distribution: percentiles are nearest-rank values that occurred") {
   CHECK(distribution(&values).p50 == 3);
 }
 
-TEST_CASE("histogram: quantiles are within 0.1 % of the sorted values they stand for") {
+TEST_CASE("histogram: quantiles are within 0.1 % of the sorted numbers that they represent") {
   Prng prng(7);
   LogHistogram histogram;
   std::vector<double> values;
@@ -475,12 +475,12 @@ TEST_CASE("series: disks of 8 TB in two engines over twelve days do not overflow
     }
   }
   const auto width = static_cast<double>(series.width().ns);
-  for (size_t i = 0; i + 1 < series.integrals().size(); ++i) {  // the last one is not full
+  for (size_t i = 0; i + 1 < series.integrals().size(); ++i) {  // the last bucket is not full
     CHECK(static_cast<double>(series.integrals()[i]) / width == doctest::Approx(static_cast<double>(kPages)));
   }
 }
 
-TEST_CASE("series: what is spread comes evenly, and whole") {
+TEST_CASE("series: a spread amount is distributed evenly and completely") {
   Series series;
   Prng prng(4);
   uint64_t expected = 0;

@@ -1,4 +1,4 @@
-// The bound on short sequences that one can play by hand, and beside an exhaustive search.
+// The bound on short sequences computed by hand, and compared with an exhaustive search.
 
 #include "engine/metrics/prefix_bound.h"
 
@@ -20,8 +20,8 @@ struct Sequence {
     config.pages_gpu = pages;
     config.page_tokens = config.unit_tokens = kPage;
   }
-  // A request whose prompt is the first `pages` pages of `space` and one token; it comes, is computed and
-  // ends.
+  // Adds a request whose prompt is the first `pages` pages of `space` and one token. It arrives, is computed
+  // and ends before the next.
   void request(uint64_t space, uint32_t pages) { requests.push_back({space, pages}); }
   uint64_t bound() const {
     PrefixBound out({config});
@@ -46,8 +46,7 @@ struct Sequence {
     }
     return out.reused_tokens() / kPage;
   }
-  // The best that any choice of victims comes to: whole prefixes of each space are cached, `held` pages of
-  // each.
+  // The most hits over all choices of victims. `held`: the pages of each space's prefix that are cached.
   uint64_t best(std::vector<uint32_t> held, size_t at = 0) const {
     if (at == requests.size()) return 0;
     const auto [space, pages] = requests[at];
@@ -62,11 +61,11 @@ struct Sequence {
   std::vector<std::pair<uint64_t, uint32_t>> requests;
 
  private:
-  // All ways to go down to the size of the pool; what the request holds stays.
+  // Tries all ways to evict down to the size of the pool; the request's own pages stay.
   uint64_t drop(std::vector<uint32_t> held, uint32_t sum, uint64_t running, uint32_t pages, size_t space,
                 size_t next) const {
     if (sum <= config.pages_gpu) return best(std::move(held), next);
-    if (space == held.size()) return 0;  // not enough was dropped: no way
+    if (space == held.size()) return 0;  // too few pages were evicted
     uint64_t most = 0;
     const uint32_t least = space == running ? pages : 0;
     for (;;) {
@@ -81,7 +80,7 @@ struct Sequence {
 
 }  // namespace
 
-TEST_CASE("prefix bound: with room for all, everything that was computed is found") {
+TEST_CASE("prefix bound: with room for all, every computed prefix is found") {
   Sequence sequence(100);
   sequence.request(0, 4);
   sequence.request(1, 4);
@@ -90,18 +89,18 @@ TEST_CASE("prefix bound: with room for all, everything that was computed is foun
   CHECK(sequence.bound() == 4 + 2);
 }
 
-TEST_CASE("prefix bound: what is needed last goes, from its tail") {
+TEST_CASE("prefix bound: the prefix needed last is evicted first, from its tail") {
   Sequence sequence(6);
   sequence.request(0, 3);
   sequence.request(1, 3);
-  sequence.request(2, 2);  // two of eight pages go: 1 is needed last, so its tail; LRU would take 0's
-  sequence.request(0, 3);  // all there
-  sequence.request(1, 3);  // one page is left of it, and nobody needs 2 any more
+  sequence.request(2, 2);  // evicts two of eight pages: the tail of 1, which is needed last (LRU: of 0)
+  sequence.request(0, 3);  // all hits
+  sequence.request(1, 3);  // one page of it is left, and 2 is not needed again
   CHECK(sequence.bound() == 3 + 1);
   CHECK(sequence.bound() == sequence.best({0, 0, 0}));
 }
 
-TEST_CASE("prefix bound: it is the best there is, by search, for sequences of six requests") {
+TEST_CASE("prefix bound: it equals the best found by search, for sequences of six requests") {
   Prng prng(7);
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);

@@ -21,7 +21,7 @@ const MeasuredTable& table(const std::vector<MeasuredTable>& all, const std::str
   return *found;
 }
 
-// Ten products of 10 us and, of each, an event; attention once.
+// Ten products of 10 us with an event each, and one attention.
 TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
   TimedStep out;
   out.parts = {{"qkv", "s", rows, 0, exact_us(product), 10, true, false},
@@ -32,12 +32,12 @@ TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
 
 }  // namespace
 
-// In a graph a product takes 10 us, started one by one 14; the table of 64 rows has 10 for both.
-TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operations is its host's") {
+// A product takes 10 us in a graph and 14 when launched alone; the table of 64 rows has 10 for both.
+TEST_CASE("calibration: the time of a chunk of few rows above its graph operations is host time") {
   CalibrationTables tables("m", 1);
   tables.add(step(false, 64, 11, 105));  // operations sum to 116: an event adds 1 us
-  tables.add(step(true, 64, 15, 145));   // to 156
-  tables.add(step(true, 512, 51, 505));  // to 516
+  tables.add(step(true, 64, 15, 145));   // operations sum to 156
+  tables.add(step(true, 512, 51, 505));  // operations sum to 516
   const CalibrationTables::Found found = tables.take_steps();
   CHECK(found.event_us == doctest::Approx(1));
   const std::vector<MeasuredTable> all = tables.tables();
@@ -52,8 +52,8 @@ TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operatio
   CHECK(host.at[1].us == doctest::Approx(0));
 }
 
-// Timed at another speed of the clock, operations sum to 520 us; over all passes the step takes 572.
-TEST_CASE("calibration: operations of many rows are shares of what their steps take over all passes") {
+// Timed at another clock rate, operations sum to 520 us; over all passes the step takes 572.
+TEST_CASE("calibration: operations of many rows are fractions of their steps' time over all passes") {
   CalibrationTables tables("m", 1);
   tables.add(step(true, 512, 52, 515));
   TimedStep slower = step(true, 1024, 52, 572);
@@ -75,7 +75,7 @@ TEST_CASE("calibration: operations of many rows are shares of what their steps t
         doctest::Approx(table(all, "chunk attention").at[1].us + 28));
 }
 
-TEST_CASE("calibration: the middle of what was measured") {
+TEST_CASE("calibration: a table has the median of the measurements") {
   CHECK(cuda::middle_of({10, 10, 10, 10, 11, 11, 11, 11, 11, 500}).us == doctest::Approx(64.0 / 6));
   CHECK(cuda::middle_of({7}).us == doctest::Approx(7));
   CHECK(cuda::middle_of({10, 20}).p90 >= 15);

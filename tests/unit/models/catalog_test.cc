@@ -16,8 +16,8 @@ LlmSpec llm(const std::string& name) {
 }
 
 TEST_CASE("catalog: parameter counts are the published ones within 0.5 %") {
-  // Model cards. gpt-oss-20b's card counts 3.61 B active without the embedding table of 0.579 B; Qwen3's
-  // says 3.3 B, rounded, so the active ones get 2 %.
+  // Model cards. gpt-oss-20b's card counts 3.61 B active without the embedding table of 0.579 B. Qwen3's card
+  // rounds to 3.3 B, so active parameters get a tolerance of 2 %.
   const struct {
     const char* name;
     double all, active;
@@ -88,7 +88,7 @@ TEST_CASE("catalog: every shipped file loads, and every node's device exists") {
   }
 }
 
-TEST_CASE("catalog: an unknown name is answered with the nearest") {
+TEST_CASE("catalog: an unknown name is answered with the nearest names") {
   const auto problem = Catalog().llm("lama-3.1-8b");
   REQUIRE_FALSE(problem);
   CHECK(problem.error().text().find("no llm is called \"lama-3.1-8b\"") != std::string::npos);
@@ -99,7 +99,7 @@ TEST_CASE("catalog: an unknown name is answered with the nearest") {
   CHECK_FALSE(Catalog().node("/nowhere/x.textproto"));
 }
 
-TEST_CASE("catalog: errors come with line and column, all of a file at once") {
+TEST_CASE("catalog: errors have line and column, and all errors of a file are reported together") {
   const auto problem = parse_llm("name: \"x\"\nlayer: 3\nheads: 4\n", "x.textproto");
   REQUIRE_FALSE(problem);
   const std::string text = problem.error().text();
@@ -116,7 +116,7 @@ TEST_CASE("catalog: errors come with line and column, all of a file at once") {
   CHECK(bare.error().what == "hbm_bytes has no source");
 }
 
-TEST_CASE("catalog: hostile text ends in an error") {
+TEST_CASE("catalog: hostile text is refused with an error") {
   for (const std::string& text :
        {std::string("\xff\xfe\x00\x01", 4), std::string(100000, '{'), std::string("moe {"),
         std::string("layers: 99999999999999999999"), std::string("rope { theta: nan }")}) {
@@ -126,7 +126,7 @@ TEST_CASE("catalog: hostile text ends in an error") {
   }
 }
 
-TEST_CASE("catalog: what is written is what is read back") {
+TEST_CASE("catalog: a written file reads back unchanged") {
   for (const char* name : {"gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-70b"}) {
     const LlmSpec m = llm(name);
     const std::string text = llm_textproto(m);
@@ -137,7 +137,7 @@ TEST_CASE("catalog: what is written is what is read back") {
   }
 }
 
-TEST_CASE("catalog: tensor parallelism must cut heads and columns evenly") {
+TEST_CASE("catalog: tensor parallelism must divide heads and columns evenly") {
   const LlmSpec m = llm("qwen2.5-7b");  // 28 query heads, 4 KV heads
   CHECK(check_tp(m, 4, "tp"));
   const auto problem = check_tp(m, 8, "tp");

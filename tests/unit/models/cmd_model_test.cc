@@ -40,7 +40,7 @@ TEST_CASE("kvtwin model import writes a file that the catalog reads") {
   std::filesystem::remove_all(dir);
 }
 
-TEST_CASE("kvtwin model import-profile writes a profile that reads back, and refuses what is none") {
+TEST_CASE("kvtwin model import-profile writes a profile that reads back, and refuses other input") {
   const std::string npz = testing::source_dir() + "/tests/fuzz/npz_fuzz/deflated";
   const auto dir = std::filesystem::temp_directory_path() / "kvtwin_cmd_profile_test";
   std::filesystem::create_directories(dir);

@@ -1,4 +1,4 @@
-// Prices of compressions by hand, on figures that are easy to divide by.
+// Prices of compressions computed by hand, with figures that are easy to divide by.
 
 #include "models/cost/compression_cost.h"
 
@@ -27,7 +27,7 @@ DeviceSpec easy_device() {
   return device;
 }
 
-// A model that takes 1 us, and 1 us for each token and 10 us for each row that samples.
+// A model that takes 1 us, plus 1 us per token and 10 us per logits row.
 class OneOperation final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
@@ -63,12 +63,12 @@ double ns(const StepCost& cost, CompressionPart part) {
   return static_cast<double>(cost.compression[static_cast<size_t>(part)]) / kTicksPerNs;
 }
 
-// 3,000 tokens of which 2,400 KV entries are left and 2,000 of these are ranked; 500 of them stay.
+// 3,000 tokens of which 2,400 KV entries are held; 2,000 of them are ranked, and 500 are retained.
 constexpr CompressionShape kOne{.tokens = 3000, .held = 2400, .ranked = 2000, .retained = 500};
 
 }  // namespace
 
-TEST_CASE("compression cost: each part is its bytes or its arithmetic, the larger, and its kernels") {
+TEST_CASE("compression cost: each part is the larger of bytes and arithmetic, plus its kernels") {
   const CompressionShape two[] = {kOne, kOne};
   StepShape shape;
   shape.compressions = two;
@@ -76,24 +76,25 @@ TEST_CASE("compression cost: each part is its bytes or its arithmetic, the large
   work.kv_heads = 8;
   work.selects = true;
   work.score_kernels = 2;
-  // Of 4,000 ranked KV entries. Bytes decide, then products, then vector arithmetic.
+  // 4,000 ranked KV entries. The bytes decide first, then the products, then the vector arithmetic.
   work.score = {.bytes = 1000, .product_flop = 15'999, .vector_flop = 999};
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (4000 + 2000)));
   work.score.product_flop = 32'000;
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (8000 + 2000)));
   work.score.vector_flop = 3'000;
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (12'000 + 2000)));
-  // All rows of the prompt ask, half of the pairs being causal: 2 requests x 3,000 x 2,000 / 2 pairs.
+  // All tokens of the prompt are query tokens, and half of the pairs are causal: 2 requests x 3,000 x 2,000
+  // / 2 pairs.
   work.score = {}, work.score_pair = {.bytes = 0, .product_flop = 16, .vector_flop = 0};
   CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (6000 + 2000)));
-  // Five times four bytes of each score, in five kernels.
+  // Five passes over four bytes of each score, in five kernels.
   CHECK(ns(price(work, shape), CompressionPart::kSelect) ==
         doctest::Approx(kLayers * (4000 * 8 * 20 / 1000.0 + 5000)));
   CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
   CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == 0);
 }
 
-TEST_CASE("compression cost: what moves is what is kept of the ranked KV entries, or all that is held") {
+TEST_CASE("compression cost: the retained ranked KV entries move, or all held ones") {
   const CompressionShape one[] = {kOne};
   StepShape shape;
   shape.compressions = one;
@@ -104,9 +105,9 @@ TEST_CASE("compression cost: what moves is what is kept of the ranked KV entries
   work.moves = true;
   const auto moved = [&](double kv_entries) { return kLayers * (2 * kv_entries * 4000 / 800 + 1000); };
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(500)));
-  work.moves_all = true;  // with the 400 that were not ranked again
+  work.moves_all = true;  // includes the 400 that were not ranked
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(900)));
-  // The data decides: a share, and never more than a number.
+  // The data decides the count: a fraction, capped by a number.
   CompressionShape unknown = kOne;
   unknown.retained = CompressionShape::kUnknown;
   shape.compressions = {&unknown, 1};
@@ -123,8 +124,8 @@ TEST_CASE(
   shape.copied_pages = 60;
   CompressionWork work;
   CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
-  // Pages of 16 KV entries of 4 heads with 128 numbers, K and V in bf16: 32,768 bytes, a fourth of it a
-  // layer.
+  // Pages of 16 KV entries of 4 heads with 128 numbers, K and V in bf16: 32,768 bytes, a fourth of them in
+  // each layer.
   work.page_bytes = 32'768.0 / kLayers;
   const double tails = kLayers * (2 * 60 * 8192 / 800.0 + 1000);
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails));
@@ -132,7 +133,7 @@ TEST_CASE(
   Ticks parts = 0;
   for (const StepPart& part : cost.ops(shape)) parts += part.times * part.each;
   CHECK(parts == cost.step(shape).device);
-  // Beside what a compression moves.
+  // In addition to the entries that a compression moves.
   const CompressionShape one[] = {kOne};
   shape.compressions = one;
   work.moves = true, work.kv_entry_bytes = 4000;
@@ -140,7 +141,7 @@ TEST_CASE(
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails + moved));
 }
 
-TEST_CASE("compression cost: probe rows are passes of the model behind the prompt, without logits") {
+TEST_CASE("compression cost: probe tokens are passes of the model after the prompt, without logits") {
   const CompressionShape one[] = {kOne};
   StepShape shape;
   shape.tokens = 7, shape.logits_rows = 1;
@@ -152,14 +153,14 @@ TEST_CASE("compression cost: probe rows are passes of the model behind the promp
   CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {32, 2400}});
   CHECK(ns(judged, CompressionPart::kProbe) == doctest::Approx(33'000));
   CHECK(judged.by_evidence[static_cast<size_t>(Evidence::kMeasured)] == (18 + 33) * 1000 * kTicksPerNs);
-  // 2,000 ranked tokens in pieces of 800, each behind 20 rows: 820, 820 and 420.
+  // 2,000 ranked tokens in parts of 800, each with 20 tokens more: 820, 820 and 420.
   work.probe_tokens = 0, work.repeat_pass_tokens = 800, work.repeat_extra = 20;
   CHECK(ns(price(work, shape), CompressionPart::kProbe) == doctest::Approx(2 * 821'000 + 421'000));
   CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {820, 2400}, {420, 2400}});
 }
 
 TEST_CASE(
-    "compression cost: capture is paid for by every row, pair and KV entry, in steps without compressions") {
+    "compression cost: capture is charged per token, pair and KV entry, also in steps without compressions") {
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
   shape.chunks = {&chunk, 1};
@@ -169,16 +170,16 @@ TEST_CASE(
   work.per_row.bytes = 5000, work.row_weight_bytes = 100'000;
   work.per_kv_entry.bytes = 10;
   CHECK(ns(price(work, shape), CompressionPart::kCapture) == doctest::Approx(kLayers * (500 + 100 + 1000)));
-  work.captures_decodes = true;  // compressions follow them too
+  work.captures_decodes = true;  // decodes are followed by compressions too
   CHECK(ns(price(work, shape), CompressionPart::kCapture) ==
         doctest::Approx(kLayers * (510 + 100 + 40 + 1000)));
-  // Rows 50 to 149 see 51 to 150 kv_entries: 100 x 100.5 pairs.
+  // Tokens 50 to 149 attend to 51 to 150 KV entries: 100 x 100.5 pairs.
   work.per_pair.vector_flop = 1000;
   CHECK(ns(price(work, shape), CompressionPart::kCapture) == doctest::Approx(kLayers * (10'050 + 1000)));
-  CHECK(ns(price(work, {}), CompressionPart::kCapture) == 0);  // no rows
+  CHECK(ns(price(work, {}), CompressionPart::kCapture) == 0);  // no tokens
 }
 
-TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they stand") {
+TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") {
   CompressionWork work;
   work.capture_kernels = work.score_kernels = 1;
   work.per_row.bytes = 333, work.score = {77, 1e5, 3e4};
@@ -207,7 +208,7 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they s
       for (const Ticks ticks : whole.compression) compression += ticks;
       CHECK(sum == whole.device);
       CHECK(evidence == whole.device);
-      const StepRange range = cost.range(shape);  // the model's is 1 us wide
+      const StepRange range = cost.range(shape);  // the model's range is 1 us wide
       CHECK(range.low == whole.device);
       CHECK(range.high == whole.device + 1000 * kTicksPerNs);
       CHECK(compression == compression_parts);

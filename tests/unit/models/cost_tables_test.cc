@@ -11,14 +11,14 @@ namespace {
 
 using Counts = std::vector<uint32_t>;
 
-TEST_CASE("cost_tables: axes and curves are those of the files") {
+TEST_CASE("cost_tables: axes and curves are read from the files") {
   const ProfileFiles files;
   const auto t = load_cost_tables(files.dir(), 1);
   REQUIRE_MESSAGE(t, (t ? std::string() : t.error().text()));
   CHECK(t->gpu == "Test");
   CHECK(t->attention.chunk == Counts{16, 32, 64});
   CHECK(t->attention.decodes == Counts{1, 2, 4, 8, 16, 32});
-  // 32 was measured without chunks only.
+  // 32 decodes were measured without chunks only.
   CHECK(t->attention.decodes_mixed == Counts{1, 2, 4, 8, 16});
   CHECK(t->attention.pure[5].at == Counts{16, 64, 256, 1024});
   CHECK(t->attention.pure[5].us[3] == doctest::Approx(pure_unsplit_us(32, 1024)));
@@ -29,7 +29,7 @@ TEST_CASE("cost_tables: axes and curves are those of the files") {
   CHECK(t->lm_head.at == Counts{1, 32});
 }
 
-TEST_CASE("cost_tables: chunks that were measured beyond the declared ones replace those between the ends") {
+TEST_CASE("cost_tables: chunks measured beyond the declared ones replace those between the ends") {
   const ProfileFiles files;
   std::string attention = files.read("tp1/attention.csv");
   attention += "24,0,0,0,5\n24,512,0,0,9\n24,0,2,100,6\n40,0,0,0,7\n40,0,2,64,8\n40,0,2,64,8.5\n";
@@ -59,7 +59,7 @@ TEST_CASE("cost_tables: alpha is fitted over serving-sized contexts only, and ne
   CHECK(t->skew_mixed[1][1].alpha == doctest::Approx(0.25));
 }
 
-TEST_CASE("cost_tables: a profile without skew.csv or without a declared grid is complete enough") {
+TEST_CASE("cost_tables: a profile without skew.csv or without a declared grid is accepted") {
   const ProfileFiles files;
   std::filesystem::remove(files.dir() + "/tp1/skew.csv");
   const auto t = load_cost_tables(files.dir(), 1);
@@ -111,7 +111,7 @@ TEST_CASE("cost_tables: every error names file and line") {
   CHECK_FALSE(load_cost_tables(files.dir() + "/absent", 1));
 }
 
-TEST_CASE("cost_tables: damaged files end in an error or in tables, never in a crash") {
+TEST_CASE("cost_tables: damaged files give an error or tables, without a crash") {
   const ProfileFiles files;
   Prng draws(11);
   for (const char* name :

@@ -13,7 +13,7 @@ const char* const kSmall = R"({"model_type": "llama", "num_hidden_layers": 2, "n
   "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
   "max_position_embeddings": 512})";
 
-TEST_CASE("hf_config: the shipped catalog is what the importer makes of the published configs") {
+TEST_CASE("hf_config: the shipped catalog equals the import of the published configs") {
   const struct {
     const char* name;
     const char* file;
@@ -43,7 +43,7 @@ TEST_CASE("hf_config: the shipped catalog is what the importer makes of the publ
   }
 }
 
-TEST_CASE("hf_config: a vision model gives its text part") {
+TEST_CASE("hf_config: a vision model is imported as its text part") {
   if (!have_test_data("model-configs")) {
     MESSAGE("no model-configs below $KVTWIN_DATA: skipped");
     return;
@@ -91,7 +91,7 @@ TEST_CASE("hf_config: head_dim defaults to hidden / heads, KV heads to heads") {
   CHECK(m->parameters() == 12800 + 64 + 2 * (8192 + 4096 + 24576 + 128));
 }
 
-TEST_CASE("hf_config: qwen2's windows are off unless asked for, and start after max_window_layers") {
+TEST_CASE("hf_config: qwen2's windows are off unless enabled, and start after max_window_layers") {
   const std::string base =
       R"({"model_type": "qwen2", "num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 64,
     "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 512, "sliding_window": 64,
@@ -104,7 +104,7 @@ TEST_CASE("hf_config: qwen2's windows are off unless asked for, and start after 
   CHECK(on->window == 64);
 }
 
-TEST_CASE("hf_config: what it does not understand it refuses, naming field and value") {
+TEST_CASE("hf_config: unsupported settings are refused with field and value") {
   const struct {
     const char* json;
     const char* message;
@@ -126,7 +126,7 @@ TEST_CASE("hf_config: what it does not understand it refuses, naming field and v
   }
 }
 
-TEST_CASE("hf_config: any damage to a config ends in an error or a model, never a crash") {
+TEST_CASE("hf_config: any damage to a config gives an error or a model, without a crash") {
   const std::string good = kSmall;
   for (size_t at = 0; at < good.size(); ++at) {
     for (const char c : {'\0', '9', '"', '{', '-', 'n', '\xff'}) {

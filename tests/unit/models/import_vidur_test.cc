@@ -1,5 +1,5 @@
-// Vidur's two files, made by hand in its form (tests/fuzz/vidur_fuzz/small): closed forms, so that one
-// can say what must come out. Operation i of mlp.csv takes (i + 1) + 0.1 tokens / workers us.
+// Vidur's two files, made by hand in its format (tests/fuzz/vidur_fuzz/small). The times follow closed
+// forms, so the expected tables are known. Operation i of mlp.csv takes (i + 1) + 0.1 tokens / workers us.
 
 #include "models/cost_tables/import_vidur.h"
 
@@ -52,7 +52,7 @@ bool message(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The folder as it lies on disk, and what the loader makes of it.
+// Writes the folder to disk and loads it.
 Result<CostTables> loaded(const testing::Folder& folder, const ProfileFolder& files) {
   for (const auto& [name, bytes] : files) {
     folder.write(name, bytes);
@@ -62,11 +62,10 @@ Result<CostTables> loaded(const testing::Folder& folder, const ProfileFolder& fi
 
 }  // namespace
 
-TEST_CASE(
-    "vidur: medians in ms become tables in us; rows of another model and unknown degrees are left out") {
+TEST_CASE("vidur: medians in ms become tables in us; rows of another model and unknown degrees are skipped") {
   const auto made = Files().make();
   REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text()));
-  CHECK(made->size() == 3);  // tp1's two tables and meta.yaml; attention.csv has no two workers
+  CHECK(made->size() == 3);  // tp1's two tables and meta.yaml; attention.csv has no rows of two workers
   const testing::Folder folder;
   const auto tables = loaded(folder, *made);
   REQUIRE_MESSAGE(tables, (tables ? std::string() : tables.error().text()));
@@ -87,7 +86,7 @@ TEST_CASE(
   CHECK(tables->query_heads == 4);
 }
 
-TEST_CASE("vidur: decodes beside a chunk take what both take alone, and the head comes from the roofline") {
+TEST_CASE("vidur: decodes with a chunk take the sum of both alone, and the head comes from the roofline") {
   const testing::Folder folder;
   const auto tables = loaded(folder, *Files().make());
   REQUIRE(tables);
@@ -121,7 +120,7 @@ TEST_CASE("vidur: decodes beside a chunk take what both take alone, and the head
   CHECK(heads == 2);
 }
 
-TEST_CASE("vidur: what is wrong is said with its place") {
+TEST_CASE("vidur: an error is reported with its place") {
   CHECK(Files().complaint() == "");
   Files files;
   replace(&files.mlp.text, "time_stats.mlp_act.median", "time_stats.mlp_act.middle");
@@ -147,7 +146,7 @@ TEST_CASE("vidur: what is wrong is said with its place") {
   CHECK(message(Files().complaint(other), "no experts"));
 }
 
-TEST_CASE("cost_tables: what may be left out must be said, and by its name") {
+TEST_CASE("cost_tables: optional parts must be declared absent by name") {
   const testing::Folder folder;
   auto made = Files().make();
   REQUIRE(made);

@@ -17,7 +17,8 @@
 namespace kvtwin {
 namespace {
 
-// Every operation takes 1 us + rows / 100; decode attention 2 us + KV entries / 1,000; host 5 us.
+// Every operation takes 1 us + rows / 100; decode attention takes 2 us + KV entries / 1,000; the host takes
+// 5 us.
 MeasuredDevice device() {
   MeasuredDevice out;
   out.gpu = "a \"GPU\"", out.model = "tiny", out.sm_count = 4;
@@ -56,24 +57,26 @@ double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e
 
 }  // namespace
 
-TEST_CASE("measured cost: a step is the sum of what was measured") {
+TEST_CASE("measured cost: a step is the sum of its measured operations") {
   const auto m = model(device());
-  // On points: embed; 3 layers of 2 norms and 6 operations; final norm, logits, sample; attention; host.
+  // At measured points: embed; 3 layers of 2 norms and 6 operations; final norm, logits, sample; attention;
+  // host.
   const StepCost on = m->step(decodes(1, 1000, 100));
   CHECK(us_of(on.device) == doctest::Approx(2 + 3 * 8 * 2 + 3 * 1.01 + 3 * 3 + 5).epsilon(1e-4));
   CHECK(on.by_evidence[static_cast<size_t>(Evidence::kMeasured)] > 0);
-  // Between: rows 200 of 100 and 300; KV entries 2,500 of 1,000 and 4,000; 4 requests read what 1 does.
+  // Between points: rows 200 between 100 and 300; KV entries 2,500 between 1,000 and 4,000; 4 requests read
+  // as many as 1.
   const StepCost between = m->step(decodes(4, 2500, 200));
   const double host = 8, small = 1.01 + 0.99 * 3 / 99;
   CHECK(us_of(between.device) == doctest::Approx(3 + 3 * 8 * 3 + 3 * small + 3 * 4.5 + host).epsilon(1e-3));
   CHECK(between.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] == 0);
-  // Beyond the last point the last segment goes on, and says so.
+  // Beyond the last point the last segment is extended, and the evidence says extrapolated.
   const StepCost beyond = m->step(decodes(1, 10'000, 100));
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
   CHECK(us_of(beyond.device - on.device) == doctest::Approx(3 * 9).epsilon(1e-3));
 }
 
-TEST_CASE("measured cost: parts sum to the step, ranges hold it") {
+TEST_CASE("measured cost: parts sum to the step, and ranges contain it") {
   const auto m = model(device());
   const ChunkShape chunks[] = {{64, 100, 0}, {20, 0, 0}};
   StepShape mixed = decodes(2, 3000, 100);
@@ -93,7 +96,7 @@ TEST_CASE("measured cost: parts sum to the step, ranges hold it") {
   CHECK(wider->step(mixed).device == m->step(mixed).device);
 }
 
-TEST_CASE("measured cost: a step in which nobody samples has no output head") {
+TEST_CASE("measured cost: a step without samples has no output head") {
   const auto m = model(device());
   const ChunkShape chunk{32, 0, 0};
   StepShape shape;
@@ -103,26 +106,26 @@ TEST_CASE("measured cost: a step in which nobody samples has no output head") {
   CHECK(us_of(m->step(shape).device - without) == doctest::Approx(3 * 1.01).epsilon(1e-3));
 }
 
-TEST_CASE("chunk tiles: what shares the SMs") {
-  // Four SMs, one KV head, tiles of 32 tokens; a tile of c KV entries costs ceil(c / 128) + 1.5.
+TEST_CASE("chunk tiles: chunks share the SMs") {
+  // Four SMs, one KV head, tiles of 32 tokens; a tile with c KV entries costs ceil(c / 128) + 1.5.
   ChunkTiles tiles(1, 4, 4);
   CHECK(tiles.makespan({}) == 0);
   const ChunkShape one{32, 0, 0}, long_one{32, 1248, 0}, four{128, 0, 0}, five{160, 0, 0};
   CHECK(tiles.makespan({&one, 1}) == doctest::Approx(2.5));
   CHECK(tiles.makespan({&long_one, 1}) == doctest::Approx(11.5));
   CHECK(tiles.makespan({&four, 1}) == doctest::Approx(2.5));
-  // Tiles of 2, 1, 1, 1, 1: the last one comes after the first of the short ones.
+  // Tiles of 2, 1, 1, 1, 1: the last one follows the first of the short ones.
   CHECK(tiles.makespan({&five, 1}) == doctest::Approx(5));
-  // Four long chunks run beside one another; the fifth comes after.
+  // Four long chunks run concurrently; the fifth follows.
   const std::vector<ChunkShape> many(5, long_one);
   CHECK(tiles.makespan({many.data(), 4}) == doctest::Approx(11.5));
   CHECK(tiles.makespan(many) == doctest::Approx(23));
-  // Short ones fill the gaps beside a long one.
+  // Short chunks fill the gaps next to a long one.
   const ChunkShape uneven[] = {long_one, one, one, one, one, one, one};
   CHECK(tiles.makespan(uneven) == doctest::Approx(11.5));
 }
 
-TEST_CASE("measured cost: chunks after idle time take what they were measured to take there") {
+TEST_CASE("measured cost: chunks after idle time take the time measured for that case") {
   MeasuredDevice measured = device();
   measured.tables.push_back({"chunk after load",
                              MeasuredShapes(tiny()).model,
@@ -146,14 +149,14 @@ TEST_CASE("measured cost: chunks after idle time take what they were measured to
     CHECK(sum == m->step(shape).device);
     CHECK(m->range(shape).high > sum);
   }
-  // A step that decodes is not slower for it.
+  // A step that decodes is not slower.
   StepShape decode = decodes(1, 1000, 100);
   const Ticks quiet = m->step(decode).device;
   decode.chunk_load = 0;
   CHECK(m->step(decode).device == quiet);
 }
 
-TEST_CASE("measured cost: steps that are started one by one have host time of their own") {
+TEST_CASE("measured cost: steps launched without a graph have their own host time") {
   MeasuredDevice measured = device();
   measured.tables.push_back({"launched host", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(105), us(108)}});
   const auto launched = MeasuredCost::make(measured, tiny(), {}, "here", false);
@@ -162,7 +165,7 @@ TEST_CASE("measured cost: steps that are started one by one have host time of th
   CHECK(us_of((*launched)->step(shape).device - model(measured)->step(shape).device) == doctest::Approx(100));
 }
 
-TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of those that decode") {
+TEST_CASE("measured cost: with chunks the host's time depends on all rows and on the decoding requests") {
   MeasuredDevice measured = device();
   const auto usual = model(measured);
   measured.tables.push_back({"chunk host mixed", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(50), us(80)}});
@@ -180,11 +183,11 @@ TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of t
   };
   CHECK(host(usual.get()) == doctest::Approx(20));
   shape.decodes = 4, shape.decode_context_sum = 1000, shape.tokens = 36, shape.tokens_padded = 80;
-  CHECK(host(usual.get()) == doctest::Approx(25 + 3));  // of 80 rows; what 4 decodes add to one
+  CHECK(host(usual.get()) == doctest::Approx(25 + 3));  // 80 rows; 4 decodes against one
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
 }
 
-TEST_CASE("measured cost: the first steps of a shape, and replays behind many rows") {
+TEST_CASE("measured cost: the first steps of a shape, and replays after steps of many rows") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
@@ -200,12 +203,12 @@ TEST_CASE("measured cost: the first steps of a shape, and replays behind many ro
   CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(0));
   CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(140));
   CHECK(more(GraphUse::kNew, false) == doctest::Approx(100));
-  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // it is no replay
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // a launch, not a replay
   CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(900));
   CHECK(more(GraphUse::kInstantiated, false) == doctest::Approx(300));
 }
 
-TEST_CASE("measured cost: what was served moves the tables of replays, of new forms and of few rows") {
+TEST_CASE("measured cost: served times correct the tables of replays, of new graph keys and of few rows") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
@@ -233,7 +236,7 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));
 }
 
-TEST_CASE("served time: between numbers of calls it is linear, and beyond twice the last it is the tables'") {
+TEST_CASE("served time: linear between request counts, and equal to the tables beyond twice the last") {
   MeasuredDevice device;
   const std::vector<uint32_t> requests = {1, 2, 3, 4, 6, 8, 16};
   device.tables.push_back({"decode attention", "h", requests, requests, std::vector<Measured>(7, us(100))});
@@ -254,7 +257,7 @@ TEST_CASE("served time: between numbers of calls it is linear, and beyond twice 
   CHECK(many->at[3].us == doctest::Approx(0));
 }
 
-TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
+TEST_CASE("measured cost: decodes after chunks are slower until the clock recovers") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back({"decode after load",
@@ -273,7 +276,7 @@ TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
   }
 }
 
-TEST_CASE("measured cost: tables of few rows hold between decodes, and further chunks cost the host") {
+TEST_CASE("measured cost: tables of few rows hold between decodes, and further chunks cost host time") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back(
@@ -306,7 +309,7 @@ TEST_CASE("measured cost: tables of few rows hold between decodes, and further c
   CHECK(us_of(several->step(shape).device - m->step(shape).device) == doctest::Approx(26));
 }
 
-TEST_CASE("graph shapes: how often a form was met, and what was started last") {
+TEST_CASE("graph shapes: how often a graph key was used, and the rows of the last launch") {
   GraphShapes shapes(1);
   const GraphShapes::Key key = GraphShapes::key(decodes(4, 100, 4));
   StepShape shape = decodes(4, 100, 4);
@@ -328,7 +331,7 @@ TEST_CASE("graph shapes: how often a form was met, and what was started last") {
   CHECK(GraphShapes(0).use(key, 0) == GraphUse::kReplayed);
 }
 
-TEST_CASE("load stretch: how long ago it ended, and how long it was") {
+TEST_CASE("busy period: the time since its end, and its length") {
   const Ticks ms = Ticks{1'000'000} * kTicksPerNs;
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
@@ -344,7 +347,7 @@ TEST_CASE("load stretch: how long ago it ended, and how long it was") {
   CHECK(busy_period.length_ms() == 10);
 }
 
-TEST_CASE("recent load: a fraction of the window, forgotten in time") {
+TEST_CASE("recent load: a fraction of the window, which ages out") {
   RecentLoad none(0);
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
@@ -372,7 +375,7 @@ TEST_CASE("recent load: a fraction of the window, forgotten in time") {
   CHECK(load.fraction(at(1000)) == 200);
 }
 
-TEST_CASE("measured device: written and read back") {
+TEST_CASE("measured device: a written device reads back unchanged") {
   MeasuredDevice written = device();
   written.driver = "1.2", written.date = "2026-11-21", written.page_tokens = 16;
   written.figures = {{"a figure", "us", 1.5, 1, 2}};
@@ -389,7 +392,7 @@ TEST_CASE("measured device: written and read back") {
         model(device())->step(decodes(1, 1000, 100)).device);
 }
 
-TEST_CASE("measured device: what is wrong is named") {
+TEST_CASE("measured device: errors are named") {
   const struct {
     const char* text;
     const char* message;
@@ -415,7 +418,7 @@ TEST_CASE("measured device: what is wrong is named") {
   }
 }
 
-TEST_CASE("measured cost: a model whose shapes were not measured is refused by name") {
+TEST_CASE("measured cost: a model without measured shapes is refused by name") {
   LlmSpec other = tiny();
   other.name = "other", other.intermediate = 256;
   const auto made = MeasuredCost::make(device(), other, {}, "here");

@@ -1,4 +1,5 @@
-// Formats of KV beside bf16 in a profile: exact where measured, linear between, refused where they were not.
+// KV formats other than bf16 in a profile: exact at measured points, linear between them, refused where not
+// measured.
 
 #include <doctest/doctest.h>
 
@@ -13,8 +14,8 @@
 namespace kvtwin {
 namespace {
 
-// Attention in bf16 takes 30 us, in fp8 20 to 40, with int4 KV entries 20 to 40 and with int2 ones 10 to 20;
-// all else takes 1 us.
+// Attention takes 30 us in bf16, 20 to 40 in fp8, 20 to 40 with int4 KV entries and 10 to 20 with int2 ones;
+// every other operation takes 1 us.
 MeasuredDevice kv_device() {
   MeasuredDevice out;
   out.gpu = "a GPU", out.model = "tiny", out.sm_count = 4;
@@ -73,7 +74,7 @@ StepShape chunks_of(std::span<const ChunkShape> chunks) {
 
 double kv_us(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
 
-// A layer's attention more than in bf16.
+// The difference to bf16 of one layer's attention.
 double more(const std::string& format, const StepShape& shape) {
   const Ticks here = model(kv_device(), format)->step(shape).device;
   return kv_us(here - model(kv_device(), "bf16")->step(shape).device) / tiny().layers;
@@ -81,7 +82,7 @@ double more(const std::string& format, const StepShape& shape) {
 
 }  // namespace
 
-TEST_CASE("formats: decodes take what was measured over packed KV entries, and lines between") {
+TEST_CASE("formats: decodes take the measured time of packed KV entries, and linear times between") {
   CHECK(more("fp8", decode(1000, 0)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("fp8", decode(5000, 0)) == doctest::Approx(0).epsilon(1e-4));
   CHECK(more("fp8", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
@@ -91,11 +92,11 @@ TEST_CASE("formats: decodes take what was measured over packed KV entries, and l
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
 }
 
-TEST_CASE("formats: KV entries in fewer bits count by their share") {
+TEST_CASE("formats: low-bit KV entries count by their fraction") {
   CHECK(more("triaxial", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
   CHECK(more("triaxial", decode(9000, 9000)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("triaxial", decode(9000, 2250)) == doctest::Approx(5).epsilon(1e-4));
-  CHECK(more("fp8", decode(9000, 2250)) == doctest::Approx(10).epsilon(1e-4));  // it knows no such KV entries
+  CHECK(more("fp8", decode(9000, 2250)) == doctest::Approx(10).epsilon(1e-4));  // fp8 ignores the int2 count
   const ChunkShape wide{64, 8000, 0}, low_bit{64, 8000, 8000}, quarter{64, 8000, 2000};
   CHECK(more("triaxial", chunks_of({&wide, 1})) == doctest::Approx(18).epsilon(1e-4));
   CHECK(more("triaxial", chunks_of({&low_bit, 1})) == doctest::Approx(9).epsilon(1e-4));
@@ -111,7 +112,7 @@ TEST_CASE("formats: every chunk's history is unpacked") {
   CHECK(more("fp8", chunks_of(both)) == doctest::Approx(18 + 2.0 / 7).epsilon(1e-3));
 }
 
-TEST_CASE("formats: parts sum to the step, ranges hold it") {
+TEST_CASE("formats: parts sum to the step, and ranges contain it") {
   const ChunkShape chunk{64, 4000, 100};
   StepShape mixed = decode(5000, 700);
   mixed.chunks = {&chunk, 1}, mixed.tokens = mixed.tokens_padded = 65;
@@ -123,7 +124,7 @@ TEST_CASE("formats: parts sum to the step, ranges hold it") {
   CHECK(m->range(mixed).high > sum);
 }
 
-TEST_CASE("formats: what was not measured is refused, with the way out") {
+TEST_CASE("formats: an unmeasured format is refused with a remedy") {
   const auto none = MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", true, "kivi_int2");
   REQUIRE(!none);
   CHECK(none.error().what == "has no attention over kivi_int2 KV of 4/1x16");
@@ -134,7 +135,7 @@ TEST_CASE("formats: what was not measured is refused, with the way out") {
   CHECK(MeasuredCost::make(half, tiny(), {}, "h.textproto"));
 }
 
-TEST_CASE("formats: written and read, of one version") {
+TEST_CASE("formats: a written profile reads back, in one version") {
   const std::string text = measured_device_textproto(kv_device());
   const Result<MeasuredDevice> back = parse_measured_device(text, "x");
   REQUIRE(back);
@@ -142,7 +143,7 @@ TEST_CASE("formats: written and read, of one version") {
   CHECK(back->format("triaxial")->group == 32);
   CHECK(back->format("triaxial")->page_tokens == 32);
   CHECK(back->format("fp8")->table("chunk packing", "4/1x16")->at[1].us == doctest::Approx(18));
-  CHECK(back->table("decode attention", "4/1x16")->at[0].us == doctest::Approx(30));  // its own is bf16's
+  CHECK(back->table("decode attention", "4/1x16")->at[0].us == doctest::Approx(30));  // that of bf16
   CHECK(measured_device_textproto(*back) == text);
   std::string newer = text;
   newer.replace(newer.find("version: 1"), 10, "version: 2");

@@ -28,7 +28,7 @@ int64_t term(const MemoryPlan& plan, const std::string& name) {
   return 0;
 }
 
-TEST_CASE("memory: the model's own capacity of the measured RTX 4090 run, beside the real one") {
+TEST_CASE("memory: the predicted capacity of the measured RTX 4090 run, compared with the real one") {
   // vLLM 0.19, Llama-3.1-8B bf16, utilization 0.9, 256 requests, 2,048 tokens per step: 2,588 pages of 16.
   const auto plan = plan_memory(spec("llama-3.1-8b", "rtx-4090"));
   REQUIRE(plan);
@@ -41,7 +41,7 @@ TEST_CASE("memory: the model's own capacity of the measured RTX 4090 run, beside
 
 TEST_CASE("memory: activation peaks of the published profiling runs") {
   // llm-d capacity planner, "vLLM Empirical Memory Profiling Results": vLLM 0.11 on an H100, where the
-  // defaults are 1,024 requests and 8,192 tokens per step. GiB of torch peak.
+  // defaults are 1,024 requests and 8,192 tokens per step. GiB of torch peak memory.
   const struct {
     const char* llm;
     double gib;
@@ -77,7 +77,7 @@ TEST_CASE("memory: KV capacity of the same published runs, within 2 % of the dev
   }
 }
 
-TEST_CASE("memory: the terms sum to what is left for KV, and pages fill it") {
+TEST_CASE("memory: the terms sum to the memory left for KV, and pages fill it") {
   MemorySpec s = spec("qwen3-30b-a3b", "h200");
   s.staging_bytes = 1 << 30, s.graphs_in_budget = true;
   const auto plan = plan_memory(s);
@@ -122,7 +122,7 @@ TEST_CASE("page sizing: what fits, up to what is asked for, and an error below w
   }
 }
 
-TEST_CASE("memory: every given number replaces the model's") {
+TEST_CASE("memory: every given number overrides the model's") {
   MemorySpec s = spec("llama-3.1-8b", "rtx-4090");
   s.total_bytes = 20'000'000'000, s.weight_bytes = 8'000'000'000, s.activation_bytes = 1'000'000'000;
   s.runtime_bytes = 500'000'000, s.graph_bytes = 250'000'000, s.utilization = 0.5;
@@ -135,7 +135,7 @@ TEST_CASE("memory: every given number replaces the model's") {
   CHECK(given->pages == 2588);
 }
 
-TEST_CASE("memory: what does not fit is refused with the terms and the smallest split that fits") {
+TEST_CASE("memory: a model that does not fit is refused with the terms and the smallest split that fits") {
   const auto problem = plan_memory(spec("llama-3.1-70b", "h100"));
   REQUIRE_FALSE(problem);
   CHECK(problem.error().text().find("weights 141.11 GB") != std::string::npos);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Ticks kUs = 1000 * kTicksPerNs;
 
-// Every step takes 100 us: attention in each of two layers 10, the rest beside it.
+// Every step takes 100 us: 10 for attention in each of two layers, and the rest outside it.
 class ConstantCost final : public CostModel {
  public:
   StepCost step(const StepShape&) override {
@@ -63,7 +63,7 @@ StepShape method_decodes(uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("method cost: what a step does, times what each takes; by sum and by part") {
+TEST_CASE("method cost: the step's counts times their terms, by sum and by part") {
   for (const bool retrieves : {false, true}) {
     MethodCost cost(method(), 2, {100, 0}, retrieves, std::make_unique<ConstantCost>());
     StepShape shape = method_decodes(5);
@@ -85,7 +85,7 @@ TEST_CASE("method cost: what a step does, times what each takes; by sum and by p
   }
 }
 
-TEST_CASE("method cost: only chunks that run over a ring's end read it KV entry by KV entry") {
+TEST_CASE("method cost: only chunks that overrun a ring read it entry by entry") {
   MethodCost ring(method(), 2, {100, 0}, false, std::make_unique<ConstantCost>());
   MethodCost none(method(), 2, {0, 0}, false, std::make_unique<ConstantCost>());
   const ChunkShape inside{60, 40, 0}, over{60, 41, 0};
@@ -94,19 +94,18 @@ TEST_CASE("method cost: only chunks that run over a ring's end read it KV entry 
   shape.chunks = {&inside, 1};
   CHECK(ring.step(shape).device == 103 * kUs);
   shape.chunks = {&over, 1};
-  // 60 rows, each with 100 KV entries of the ring and 41 before: 0.006 and 0.00246 million pairs.
+  // 60 tokens, each with 100 KV entries of the ring and 41 before it: 0.006 and 0.00246 million pairs.
   CHECK(method_us(ring.step(shape).device) == doctest::Approx(103 + 0.6 + 2.46));
   CHECK(none.step(shape).device == 103 * kUs);
 }
 
-TEST_CASE(
-    "method cost: rows that all look take as many rounds as the kernel has for a chunk, chunk by chunk") {
+TEST_CASE("method cost: attention scores of all tokens take the kernel's rounds per chunk") {
   const MeasuredMethod score_heads{"m", "tiny", {{name_of(MethodTerm::kAttentionScore), 7}}, 10, 0.01, 0.02};
   MethodCost cost(score_heads, 2, {0, 8}, false, std::make_unique<ConstantCost>());
   MethodCost none(score_heads, 2, {0, 0}, false, std::make_unique<ConstantCost>());
-  // 1,024 rows are 64 tiles. Beside 4,224 KV entries, 33 key tiles of 8 heads, two CTAs share them; beside
-  // one KV entry more, which is one key tile more, none does. 8,448 KV entries fill the GPU, and are looked
-  // at by CTAs of two waves from then on.
+  // 1,024 tokens are 64 tiles. With 4,224 KV entries (33 key tiles of 8 heads), two CTAs share each key
+  // tile; with one entry, and so one key tile, more, none does. 8,448 KV entries fill the GPU; above that
+  // the CTAs run in two waves.
   const auto rounds = [&](std::initializer_list<ChunkShape> of) {
     const std::vector<ChunkShape> chunks = of;
     StepShape shape;
@@ -118,13 +117,13 @@ TEST_CASE(
   CHECK(rounds({{1024, 3201, 0}}) == 64);
   CHECK(rounds({{1024, 7424, 0}}) == 64);
   CHECK(rounds({{1024, 7425, 0}}) == 128);
-  CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs to a key tile, and 64 key tiles of all heads
-  CHECK(rounds({{48, 0, 0}}) == 3);     // so are three
-  CHECK(rounds({{23, 6144, 0}}) == 2);  // two tiles of rows, which nobody shares
+  CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs per key tile, and 64 key tiles over all heads
+  CHECK(rounds({{48, 0, 0}}) == 3);     // three row tiles are shared too
+  CHECK(rounds({{23, 6144, 0}}) == 2);  // two row tiles, which are not shared
   CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
 }
 
-TEST_CASE("method cost: steps without a graph, and those beside which the host makes one") {
+TEST_CASE("method cost: steps without a graph, and steps during which the host creates one") {
   const MeasuredMethod forms{
       "m", "tiny", {{name_of(MethodTerm::kNewGraph), 5}, {name_of(MethodTerm::kRecorded), 200}},
       10,  0.01,   0.02};
@@ -141,10 +140,10 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
   CHECK(step(GraphUse::kInstantiated, false) == std::pair(105.0, 200.0));
   CHECK(step(GraphUse::kReplayed, false) == std::pair(100.0, 0.0));
   for (const GraphUse graph : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated})
-    CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts are never graphs
+    CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts never use graphs
 }
 
-TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists after idle time") {
+TEST_CASE("method cost: page selection precedes a layer's recall and counts pages; lists follow idle time") {
   MethodCost cost(method(), 2, {}, true, std::make_unique<ConstantCost>());
   const std::vector<StepPart> parts = cost.ops(method_decodes(5));
   REQUIRE(parts.size() == 3);
@@ -165,7 +164,7 @@ TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages;
   CHECK(of(MethodTerm::kChunkTokens) == 0.5);
 }
 
-TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
+TEST_CASE("graph keys: they differ exactly as the engine's lists do") {
   StepShape shape = method_decodes(5);
   shape.tokens_padded = 8, shape.logits_rows = 5;
   const GraphShapes::Key key = GraphShapes::key(shape);
@@ -185,7 +184,7 @@ TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
   StepShape prompt = shape, drops = shape;
   prompt.chunks = {&chunk, 1}, drops.compressions = {&cut, 1};
   for (const StepShape& never : {prompt, drops}) CHECK(GraphShapes::key(never).is_none());
-  // Met three times it is replayed; two forms are remembered, the last ones.
+  // A key is replayed from its fourth use on. The last two keys are remembered.
   GraphShapes met(2);
   for (const GraphUse use : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated,
                              GraphUse::kReplayed, GraphUse::kReplayed}) {
@@ -202,7 +201,7 @@ TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
   CHECK(none.use(key, 0) == GraphUse::kReplayed);
 }
 
-TEST_CASE("method cost: KV entries that are packed again, and those that decodes unpack") {
+TEST_CASE("method cost: requantised KV entries, and those that decodes unpack") {
   StepShape shape;
   shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
   const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
@@ -234,7 +233,7 @@ TEST_CASE("method cost: decodes and chunks that read KV entries one by one") {
   CHECK(of(MethodTerm::kListedPairs) == doctest::Approx(0.22));
 }
 
-TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
+TEST_CASE("busy period: a long enough pause starts a new one") {
   const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
@@ -242,12 +241,12 @@ TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   BusyPeriod busy_period(at(20)), none(0);
   CHECK(busy_period.ms(at(5)) == 0);
   busy_period.add(heavy, at(100), at(150));
-  busy_period.add(heavy, at(169), at(200));  // 19 ms of pause are none
+  busy_period.add(heavy, at(169), at(200));  // a pause of 19 ms is too short
   none.add(heavy, at(100), at(150));
   CHECK(busy_period.ms(at(210)) == 110);
   CHECK(busy_period.ms(at(220)) == 0);
   CHECK(none.ms(at(150)) == 0);
-  busy_period.add(method_decodes(8), at(200), at(230));  // decodes are a pause
+  busy_period.add(method_decodes(8), at(200), at(230));  // decodes count as a pause
   busy_period.add(heavy, at(230), at(260));
   CHECK(busy_period.ms(at(260)) == 30);
   busy_period.move_base(at(200));

@@ -45,7 +45,7 @@ TEST_CASE("npz: arrays of each type are read") {
   CHECK(scalar->values == std::vector<double>{-1});
 }
 
-TEST_CASE("npz: what is wrong with an array is said, with the value") {
+TEST_CASE("npz: errors of an array are reported with the value") {
   const auto message = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };

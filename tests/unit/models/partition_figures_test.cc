@@ -1,5 +1,5 @@
-// The work figures of docs/design/methods/tangram.md#aot, from a measured profile through the policy's own
-// planner.
+// The work figures of docs/design/methods/tangram.md#aot, computed by the policy's planner from a measured
+// profile.
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,7 @@ struct SplitFigures {
 
 enum class Splits : uint8_t { kUniform, kBudgetSum, kGroupMax };
 
-// Heads of each layer in groups of `group`, ordered, weighed and sized by `fractions` (Q0.32).
+// The heads of each layer in groups of `group`, ordered, weighted and sized by `fractions` (Q0.32).
 SplitFigures split_figures(const RetentionProfile& p, const std::vector<double>& fractions, uint32_t group,
                            Splits kind) {
   constexpr uint32_t kCtas = 264;
@@ -47,7 +47,7 @@ SplitFigures split_figures(const RetentionProfile& p, const std::vector<double>&
     for (const uint32_t n : splits) ctas += n;
     out.ctas_least = std::min(out.ctas_least, ctas);
     out.ctas_most = std::max(out.ctas_most, ctas);
-    // With exact rounding the grid is met.
+    // Exact rounding meets the grid.
     uint32_t exact = 0;
     for (const uint32_t n : aot_splits(weights, kCtas, true)) exact += n;
     CHECK(exact == kCtas);
@@ -73,19 +73,19 @@ TEST_CASE("partition figures: docs/design/methods/tangram.md#aot in both reading
     CHECK(f.mean == mean);
     if (worst > 0) CHECK(f.worst == worst);
   };
-  // All = mu.
+  // Budgets equal to mu.
   check(p->mu, 4, Splits::kBudgetSum, 117, 224);
   check(p->mu, 4, Splits::kGroupMax, 101, 122);
   check(p->mu, 4, Splits::kUniform, 192, 0);
   check(p->mu, 1, Splits::kUniform, 470, 0);
   check(p->mu, 1, Splits::kBudgetSum, 108, 0);
-  // All = mu + 2 sigma.
+  // Budgets equal to mu + 2 sigma.
   check(b, 4, Splits::kBudgetSum, 124, 241);
   check(b, 4, Splits::kGroupMax, 100, 104);
   check(b, 4, Splits::kUniform, 186, 0);
   check(b, 1, Splits::kUniform, 394, 0);
   check(b, 1, Splits::kBudgetSum, 109, 0);
-  // Rounding misses the grid by up to 6 of 264.
+  // The rounding deviates from the grid by up to 6 of 264.
   CHECK(split_figures(*p, p->mu, 1, Splits::kBudgetSum).ctas_least == 263);
   CHECK(split_figures(*p, p->mu, 1, Splits::kBudgetSum).ctas_most == 270);
 }

@@ -6,7 +6,7 @@
 
 namespace kvtwin {
 
-TEST_CASE("plan price: the measured points, between and beyond them") {
+TEST_CASE("plan price: at, between and beyond the measured points") {
   const PlanPrice once{1, 1, 0};
   CHECK(once.ns(0) == 0);
   CHECK(once.ns(1) == 3'400);
@@ -14,7 +14,7 @@ TEST_CASE("plan price: the measured points, between and beyond them") {
   CHECK(once.ns(20) == 4'750);
   CHECK(once.ns(128) == 12'200);
   CHECK(once.ns(224) == 12'200 + 6'700);
-  const PlanPrice ragged{32, 8, 0};  // Llama-3.1-8B, every head its own length in every layer
+  const PlanPrice ragged{32, 8, 0};  // Llama-3.1-8B, each head with its own length in every layer
   CHECK(ragged.ns(1) == 32 * 8'900);
   CHECK(ragged.ns(32) == 32 * 25'200);
   CHECK(PlanPrice{32, 8, 200'000}.ns(4) == 6'400'000);  // 6.4 ms: TANGRAM's figure for this model

@@ -45,7 +45,7 @@ ProfileFiles::ProfileFiles() {
   for (const uint32_t c : {16u, 32u, 64u}) {
     for (const uint32_t k : {0u, 16u, 64u, 256u, 1024u}) {
       attention += fmt::format("{},{},0,0,{}\n", c, k, prefill_us(c, k));
-      for (const uint32_t n : {1u, 2u, 4u, 8u, 16u}) {  // 32 decodes were measured alone only
+      for (const uint32_t n : {1u, 2u, 4u, 8u, 16u}) {  // 32 decodes were measured without chunks only
         for (const uint32_t d : contexts)
           attention += fmt::format("{},{},{},{},{}\n", c, k, n, d, mixed_us(c, k, n, d));
       }
@@ -54,7 +54,7 @@ ProfileFiles::ProfileFiles() {
   write("tp1/dense.csv", dense);
   write("tp1/per_sequence.csv", head);
   write("tp1/attention.csv", attention);
-  // Equal contexts take 100 us, all at the longest 300; the real batch takes 100 + 200 alpha.
+  // Equal contexts take 100 us, contexts all at the longest take 300; the real batch takes 100 + 200 alpha.
   std::string skew = "regime,n,nb,ratio,skew,pc,kp,kvs,kv_big,kv_mean,t_mean_us,t_max_us,t_skew_us,alpha\n";
   const auto row = [&skew](const char* regime, uint32_t n, uint32_t chunk, uint32_t longest, double alpha) {
     skew += fmt::format("{},{},1,0.5,4.0,{},0,512,{},1280,100,300,{},\n", regime, n, chunk, longest,
@@ -62,7 +62,7 @@ ProfileFiles::ProfileFiles() {
   };
   row("pure", 2, 0, 2048, 0.4);
   row("pure", 8, 0, 2048, 0.1);
-  row("pure", 8, 0, 8192, 0.9);  // longer than the fit takes
+  row("pure", 8, 0, 8192, 0.9);  // longer than the fit accepts
   row("pure", 16, 0, 2048, 0.5);
   row("pure", 32, 0, 2048, 0.5);
   for (const uint32_t c : {16u, 32u, 64u}) {

@@ -1,4 +1,4 @@
-// A small LLMServingSim profile whose times follow closed forms, written to a folder of its own.
+// A small LLMServingSim profile whose times follow closed forms, written to a temporary folder.
 
 #ifndef KVTWIN_TESTS_UNIT_MODELS_PROFILE_FILES_H_
 #define KVTWIN_TESTS_UNIT_MODELS_PROFILE_FILES_H_
@@ -8,7 +8,7 @@
 
 namespace kvtwin {
 
-// The closed forms, in us; linear in each argument, so that interpolation must reproduce them.
+// The closed forms, in us. Each is linear in each argument, so interpolation must reproduce them.
 double dense_us(size_t layer, double tokens);  // layer: index of DenseOp
 double head_us(double rows);
 double pure_us(double decodes, double context);          // up to 8 decodes

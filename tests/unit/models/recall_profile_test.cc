@@ -20,7 +20,7 @@ RecallProfile some() {
 
 }  // namespace
 
-TEST_CASE("recall profile: corrections follow the table, and nothing is corrected below it or kept above") {
+TEST_CASE("recall profile: corrections follow the table; below it none is corrected, above it all are") {
   const RecallProfile p = some();
   CHECK(p.corrections(0, -0.1) == 0);
   CHECK(p.corrections(0, 0) == 0);
@@ -31,7 +31,7 @@ TEST_CASE("recall profile: corrections follow the table, and nothing is correcte
   CHECK(p.corrections(1, 1.01) == 1);
 }
 
-TEST_CASE("recall profile: textproto brings it back, and wrong ones are named") {
+TEST_CASE("recall profile: textproto reads back unchanged, and errors are named") {
   const std::string text = recall_textproto(some());
   const auto back = parse_recall_profile(text, "r.textproto");
   REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));

@@ -46,7 +46,7 @@ double mean(const std::vector<double>& x) {
   return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
 }
 
-// Small, for what needs no data: 2 layers of 3 heads.
+// A small profile for tests without data: 2 layers of 3 heads.
 const std::vector<double> kMu = {0, 0.01, 0.2, 0.5, 0.9, 1}, kSigma = {0, 0.02, 0.1, 0.2, 0.1, 0};
 
 }  // namespace
@@ -113,8 +113,8 @@ TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean,
   const auto [worst, best] = std::minmax_element(covered.begin(), covered.end());
   CHECK(thousandths(*worst) == 939);
   CHECK(thousandths(*best) == 986);
-  // docs/design/methods/tangram.md#partitions: a fixed split's straggler, 1.4 to 5.0 (means over a profile's
-  // layers).
+  // docs/design/methods/tangram.md#partitions: the slowest split of a fixed partition takes 1.4 to 5.0 times
+  // the mean (means over a profile's layers).
   CHECK(range(stragglers) == std::pair(143, 505));
 }
 
@@ -138,13 +138,14 @@ TEST_CASE(
   CHECK(range(by_index["ea"]) == std::pair(86, 98));
   CHECK(range(by_index["snapkv"]) == std::pair(65, 91));
   CHECK(hundredths(lowest) == 44);
-  // Heads that keep nothing tie. Ranked by index they agree with themselves; averaged they do not count.
+  // Heads that retain nothing tie. Ranked by index they agree with themselves; ranked by averages they do
+  // not count.
   CHECK(range(averaged["fastkvzip"]) == std::pair(86, 96));
   CHECK(range(averaged["ea"]) == std::pair(84, 98));
   CHECK(range(averaged["snapkv"]) == std::pair(65, 91));
 }
 
-TEST_CASE("retention profile: the kept fraction moves with length because the window is fixed") {
+TEST_CASE("retention profile: the retained fraction changes with length because the window is fixed") {
   if (!have_profiles()) return;
   const RetentionProfile p = load("fastkvzip/llama-3.1-8b-instruct/profile_perlayer");
   CHECK(p.window_tokens == 4096);
@@ -165,7 +166,9 @@ TEST_CASE("retention profile: the kept fraction moves with length because the wi
   CHECK(adjusted_ratio(1, 10'000, 4096) == 1);
 }
 
-TEST_CASE("retention profile: scaled to another ratio the mean is exact, order is kept, all is monotone") {
+TEST_CASE(
+    "retention profile: scaled to another ratio the mean is exact, the order is preserved, and all is "
+    "monotone") {
   std::vector<double> before(kMu.size(), 0);
   for (int percent = 0; percent <= 100; percent += 2) {
     CAPTURE(percent);
@@ -183,7 +186,7 @@ TEST_CASE("retention profile: scaled to another ratio the mean is exact, order i
   const Ratios same = scaled_to_mean(kMu, kSigma, mean(kMu));
   CHECK(same.mu == kMu);
   CHECK(same.sigma == kSigma);
-  // And close to its own mean it is close to itself.
+  // A target close to the profile's own mean gives a profile close to the original.
   const Ratios close = scaled_to_mean(kMu, kSigma, mean(kMu) + 1e-9);
   for (size_t i = 0; i < kMu.size(); ++i) CHECK(std::abs(close.mu[i] - kMu[i]) < 2 * kRatioEdge);
   if (!have_profiles()) return;
@@ -196,7 +199,7 @@ TEST_CASE("retention profile: scaled to another ratio the mean is exact, order i
   }
 }
 
-TEST_CASE("retention profile: renormalising finds the largest alpha that memory allows") {
+TEST_CASE("retention profile: renormalising finds the largest alpha that the memory allows") {
   const double sum = std::accumulate(kMu.begin(), kMu.end(), 0.0);
   for (const double epsilon : {0.0, 0.05, 0.1, 0.2, 5.0}) {
     CAPTURE(epsilon);
@@ -214,7 +217,7 @@ TEST_CASE("retention profile: renormalising finds the largest alpha that memory 
   CHECK(to_q32(fractions) == std::vector<uint64_t>{0, 1ull << 31, 1ull << 32, 1ull << 32, 0});
 }
 
-TEST_CASE("retention profile: textproto brings the tables back, and wrong ones are named") {
+TEST_CASE("retention profile: textproto reads the tables back, and errors are named") {
   RetentionProfile p;
   p.name = "x", p.base_ratio = 0.3, p.layers = 2, p.kv_heads = 3;
   p.layer_ids = {0, 1}, p.context_tokens = {100}, p.mu = kMu, p.sigma = kSigma;
@@ -241,8 +244,7 @@ TEST_CASE("retention profile: textproto brings the tables back, and wrong ones a
 }
 
 TEST_CASE(
-    "retention profile: what each context kept makes the tables, and comes back with them if it is asked "
-    "for") {
+    "retention profile: the fractions retained in each context give the tables, and are stored on request") {
   RetentionProfile p;
   p.name = "x", p.base_ratio = 0.3, p.layers = 1, p.kv_heads = 2;
   p.layer_ids = {0}, p.context_tokens = {100, 200};

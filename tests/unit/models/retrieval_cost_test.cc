@@ -1,4 +1,4 @@
-// Prices of retrieval by hand, on figures that are easy to divide by.
+// Prices of retrieval computed by hand, with figures that are easy to divide by.
 
 #include "models/cost/retrieval_cost.h"
 
@@ -73,7 +73,7 @@ TEST_CASE("retrieval cost: h(x, u) = requests * t_request + x / rate * (1 + u0 /
 }
 
 TEST_CASE(
-    "retrieval cost: measured recalls take so long a layer and so long a page, beside prompts another") {
+    "retrieval cost: measured recalls cost a time per layer and per page, which differs next to prompts") {
   RetrievalCost measured = cost({});
   measured.set_measured({.recall_us = 5, .page_now_us = 2, .page_next_us = 3, .page_mixed_us = 1});
   const auto us = [](Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; };
@@ -111,8 +111,7 @@ TEST_CASE("retrieval cost: two buffers hide all but the last pair's conversion, 
   const RetrievalPrice one = cost(geometry).convert(8);
   CHECK(ns(one.unit) == doctest::Approx(each).epsilon(1e-3));
   CHECK(one.fixed > 7 * two.fixed);
-  CHECK(ns(cost({}).convert(0).unit) ==
-        doctest::Approx(each).epsilon(1e-3));  // nobody retrieves: no division
+  CHECK(ns(cost({}).convert(0).unit) == doctest::Approx(each).epsilon(1e-3));  // no retrieval: no division
 }
 
 TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
@@ -125,17 +124,17 @@ TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
   CHECK(ns(cost(partial).score(32768)) ==
         doctest::Approx(std::max(values * 2, values * 8) / 1000 + 1000).epsilon(1e-4));
   CHECK(cost({}).score(65536) > cost({}).score(32768));
-  CHECK(ns(cost({}).cosine(1)) > 6000);  // the host looks at the flag
+  CHECK(ns(cost({}).cosine(1)) > 6000);  // the host reads the flag
 }
 
-TEST_CASE("retrieval cost: heads are shared out among GPUs, a page of one head is not") {
+TEST_CASE("retrieval cost: heads are divided among GPUs, a page of one head is not") {
   CHECK(cost({}, 1).recall().unit == cost({}, 4).recall().unit);
   CHECK(cost({}, 4).kv_heads() == 2);
   CHECK(cost({}, 1).offload().unit_bytes == 8 * 16384);
   CHECK(cost({}, 4).offload().unit_bytes == 2 * 16384);
 }
 
-TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a page of 32 tokens") {
+TEST_CASE("retrieval cost: 1/32 of a page stays on the GPU for min and max of a page of 32 tokens") {
   CHECK(resident_fraction(grouped_llm(), {}, 0) == doctest::Approx(1.0 / 32));
   // One dense layer of four, and 1/32 of the others.
   CHECK(resident_fraction(grouped_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
@@ -144,22 +143,22 @@ TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a pa
   CHECK(resident_fraction(grouped_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
 }
 
-TEST_CASE("retrieval cost: a page that outlives its request takes its summaries to the host and back") {
+TEST_CASE("retrieval cost: a page that outlives its request is offloaded and loaded with its summaries") {
   RetrievalGeometry geometry{.page_tokens = 32};
   const uint64_t page = 2 * 2 * 32 * 8 * 128;  // of one layer: K and V in bf16
   CHECK(cost(geometry).offload().unit_bytes == page);
   geometry.keeps_prefixes = true;
-  CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors beside 2 x 32
+  CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors in addition to 2 x 32
   CHECK(ns(cost(geometry).offload().unit) > page / 16.384 * 33 / 32);
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
   CHECK(summary_fraction(grouped_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
   geometry.summary_vectors = 1;
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
-  geometry.scored_columns = 0.3;  // partial keys are computed again
+  geometry.scored_columns = 0.3;  // partial keys are recomputed
   CHECK(summary_fraction(grouped_llm(), geometry, 0) == 0);
 }
 
-TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {
+TEST_CASE("retrieval cost: every node of the catalog has times of a recall and of a host synchronisation") {
   const Catalog catalog;
   for (const char* name :
        {"a100-40gb", "a100-80gb", "b200", "h100", "h200", "h200-x8", "l40s", "rtx-4090", "rtx-pro-6000"}) {

@@ -25,7 +25,7 @@ DeviceSpec device(const char* name) {
   return *d;
 }
 
-// A device whose kernels reach the datasheet and cost nothing beside it.
+// The device with kernels that reach the datasheet and have no overhead.
 DeviceSpec ideal(DeviceSpec d) {
   for (Figure* f :
        {&d.read_fraction, &d.gemm_fraction, &d.prefill_fraction, &d.decode_fraction, &d.nvlink_fraction})
@@ -33,7 +33,7 @@ DeviceSpec ideal(DeviceSpec d) {
   for (Figure* f : {&d.gemm_fixed_ns, &d.attention_fixed_ns, &d.small_fixed_ns, &d.sampler_fixed_ns,
                     &d.all_reduce_fixed_ns})
     f->value = 0;
-  d.all_reduce.clear();  // what was measured
+  d.all_reduce.clear();  // measured all-reduces
   return d;
 }
 
@@ -61,10 +61,10 @@ double us_of(CostModel& model, const StepShape& shape, const std::string& name) 
   return 0;
 }
 
-TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what reading the weights takes") {
+TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes the time to read the weights") {
   RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
   // 8.030 B parameters in bf16 = 16.06 GB, less the embedding table (1.05 GB), of which one row is read:
-  // 15.01 GB / 4.8 TB/s = 3.127 ms. Activations of one token add 2 %o.
+  // 15.01 GB / 4.8 TB/s = 3.127 ms. Activations of one token add 0.2 %.
   CHECK(ms(model.step(even_decodes(1, 1)).device) == doctest::Approx(3.127).epsilon(0.005));
   // 64 requests of 8,192 tokens add 64 * 8,193 * 131,072 B / 4.8 TB/s = 14.32 ms.
   const double with = ms(model.step(even_decodes(64, 8192)).device),
@@ -72,20 +72,20 @@ TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what read
   CHECK(with - without == doctest::Approx(14.32).epsilon(0.001));
 }
 
-TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic takes") {
+TEST_CASE("roofline: a long prompt on an ideal H200 takes the time of its arithmetic") {
   RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
   const ChunkShape c{8192, 0};
   double gemm = 0;
   for (const StepPart& op : model.ops(chunk(c)))
     gemm += op.kind == PartKind::kGemm ? ms(op.times * op.each) : 0;
-  // 2 * 8,192 * 6.979 G weights of the layers / 989.5 TFLOP/s
+  // 2 * 8,192 * 6.979 G weights of the layers / 989.5 TFLOP/s.
   CHECK(gemm == doctest::Approx(2 * 8192 * 6.979e9 / 989.5e12 * 1e3).epsilon(0.005));
-  // 4 * 128 * 32 heads * 8,192 * 8,193 / 2 pairs / 989.5 TFLOP/s
+  // 4 * 128 * 32 heads * 8,192 * 8,193 / 2 pairs / 989.5 TFLOP/s.
   CHECK(us_of(model, chunk(c), "attention") ==
         doctest::Approx(4.0 * 4096 * 8192 * 8193 / 2 / 989.5e6).epsilon(0.001));
 }
 
-TEST_CASE("roofline: KV entries that are packed again are read once and written once") {
+TEST_CASE("roofline: requantised KV entries are read once and written once") {
   LlmSpec packed = llm("llama-3.1-8b");
   packed.kv = kv_tensor_format(Format::kInt4, {32, 128, 32});
   packed.kv_low_bit = kv_tensor_format(Format::kInt2, {32, 128, 32});
@@ -141,7 +141,7 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
   }
 }
 
-TEST_CASE("roofline: experts that are touched follow from tokens, and their weights are read once") {
+TEST_CASE("roofline: the experts used follow from the tokens, and their weights are read once") {
   const LlmSpec m = llm("qwen3-30b-a3b");
   RooflineCost model(m, ideal(device("h200")), 1, {});
   const double expert_bytes = 2.0 * 2048 * 2 * 768;  // gate and up of one expert
@@ -154,7 +154,7 @@ TEST_CASE("roofline: experts that are touched follow from tokens, and their weig
   CHECK(many == doctest::Approx(128 * expert_bytes / 4.8e6).epsilon(0.03));
 }
 
-TEST_CASE("roofline: sliding layers see the window, at most") {
+TEST_CASE("roofline: sliding layers attend to at most the window") {
   const LlmSpec m = llm("gpt-oss-20b");  // 12 of 24 layers with a window of 128
   RooflineCost model(m, ideal(device("h200")), 1, {});
   const double kv_entry = 2.0 * 8 * 64 * 2;
@@ -164,7 +164,7 @@ TEST_CASE("roofline: sliding layers see the window, at most") {
         doctest::Approx(4 * 100 * kv_entry / 4.8e6).epsilon(0.01));
   CHECK(us_of(model, even_decodes(4, 9999), "attention") ==
         doctest::Approx(4 * 10000 * kv_entry / 4.8e6).epsilon(0.01));
-  // A chunk of 1,000: the first 127 tokens see 1..127, the others 128.
+  // A chunk of 1,000: the first 127 tokens attend to 1..127, the others to 128.
   const ChunkShape c{1000, 0};
   const double pairs = 127 * 128 / 2 + 873 * 128;
   CHECK(us_of(model, chunk(c), "attention_window") ==
@@ -180,7 +180,7 @@ TEST_CASE("roofline: tensor parallelism splits work and adds two all-reduces per
   for (const StepPart& op : four.ops(s)) {
     if (op.kind != PartKind::kAllReduce || op.place != PartPlace::kLayer) continue;
     reduced += op.times * op.each, count += op.times;
-    // 2 * 3/4 of 64 tokens * 8,192 * 2 B over 450 GB/s
+    // 2 * 3/4 of 64 tokens * 8,192 * 2 B over 450 GB/s.
     CHECK(static_cast<double>(op.each) / kTicksPerNs ==
           doctest::Approx(1.5 * 64 * 8192 * 2 / 450).epsilon(0.001));
   }
@@ -190,7 +190,7 @@ TEST_CASE("roofline: tensor parallelism splits work and adds two all-reduces per
   CHECK(four.step(s).device < one.step(s).device / 3);
 }
 
-TEST_CASE("roofline: quantised weights are read as stored, and fp8 ones multiplied as such") {
+TEST_CASE("roofline: quantised weights are read as stored, and fp8 ones are multiplied as fp8") {
   LlmSpec m = llm("llama-3.1-8b");
   RooflineCost bf16(m, ideal(device("h200")), 1, {});
   m.weights = {NumberFormat::kInt4, 128, 16, 0};
@@ -230,7 +230,7 @@ TEST_CASE("roofline: more work never takes less time, and operations sum to the 
   }
 }
 
-TEST_CASE("roofline: every model prices on every device, host time is passed through") {
+TEST_CASE("roofline: every model is priced on every device, and host time is passed through") {
   const Catalog catalog;
   for (const std::string& m : catalog.names("llm")) {
     for (const std::string& d : catalog.names("device")) {
@@ -261,8 +261,9 @@ TEST_CASE("roofline: tensor parallelism of four, by hand") {
   }
   // A quarter of each layer's 4096 * (6144 + 4096 + 28672 + 14336) weights: 109.05 MB, times 32, at 4.8 TB/s.
   CHECK(gemm == doctest::Approx(727.0).epsilon(0.003));
-  // Two of a row of 8,192 B in each of 32 layers: 10 us + 2 * 3/4 * 8,192 B / 300 GB/s = 10.041 us. And the
-  // logits: half an all-reduce of 256,512 B, 10 us + 2 * 3/4 * 128,256 B / 300 GB/s = 10.641 us.
+  // Two all-reduces of one row of 8,192 B in each of 32 layers: 10 us + 2 * 3/4 * 8,192 B / 300 GB/s =
+  // 10.041 us. For the logits: half an all-reduce of 256,512 B, 10 us + 2 * 3/4 * 128,256 B / 300 GB/s =
+  // 10.641 us.
   CHECK(reduce == doctest::Approx(64 * 10.04096 + 10.64128).epsilon(1e-5));
 }
 

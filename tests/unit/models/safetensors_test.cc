@@ -16,7 +16,7 @@ namespace {
 
 std::span<const std::byte> bytes_of_text(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// A file with this header and so many bytes of tensors.
+// A file with this header and `data` bytes of tensors.
 std::string file_of(const std::string& header, size_t data) {
   std::string out(8, '\0');
   for (size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
@@ -25,7 +25,7 @@ std::string file_of(const std::string& header, size_t data) {
 
 using testing::Folder;
 
-TEST_CASE("safetensors: what is written is read back, tensor by tensor") {
+TEST_CASE("safetensors: a written file reads back, tensor by tensor") {
   const std::vector<float> a = {1, -2.5f, 3e-30f, INFINITY};
   const std::vector<uint16_t> b = {0x3f80, 0xc000};  // bf16: 1, -2
   const std::vector<NamedTensor> tensors = {{"z", {TensorType::kF32, {2, 2}, std::as_bytes(std::span(a))}},
@@ -44,7 +44,7 @@ TEST_CASE("safetensors: what is written is read back, tensor by tensor") {
   CHECK(read->find("b") == nullptr);
 }
 
-TEST_CASE("safetensors: halves are widened exactly, subnormals and infinities too") {
+TEST_CASE("safetensors: half-precision numbers are converted exactly, including subnormals and infinities") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
     std::byte raw[2];
@@ -60,7 +60,7 @@ TEST_CASE("safetensors: halves are widened exactly, subnormals and infinities to
   }
 }
 
-TEST_CASE("safetensors: hostile bytes get a sentence that says what is wrong") {
+TEST_CASE("safetensors: hostile bytes are refused with a sentence that names the error") {
   const std::string one = R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})";
   CHECK(parse_safetensors(bytes_of_text(file_of(one, 8)), "x").has_value());
   const struct {

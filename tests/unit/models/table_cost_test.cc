@@ -48,14 +48,14 @@ TEST_CASE("table_cost: a step is its kernels, dense ones on the padded tokens") 
   const auto m = model(files);
   StepShape s = table_decodes(3, 3 * 16, 16);
   s.tokens_padded = 4;
-  // embedding and final norm once; 2 layer norms and six more in each of 3 layers
+  // Embedding and final norm once; 2 layer norms and six more operations in each of 3 layers.
   double expected = dense_us(0, 4) + dense_us(8, 4) + 2 * head_us(3) + 3 * (2 * dense_us(1, 4));
   for (size_t i = 2; i <= 7; ++i) expected += 3 * dense_us(i, 4);
   expected += 3 * pure_us(3, 16);
   CHECK(static_cast<double>(m->step(s).device) / kTicksPerNs / 1e3 == about_us(expected));
 }
 
-TEST_CASE("table_cost: decodes are read linearly inside their split regime, and no line crosses the border") {
+TEST_CASE("table_cost: decodes are interpolated within their split regime, and never across its border") {
   const ProfileFiles files;
   const auto m = model(files);
   CHECK(attention_us(*m, table_decodes(3, 3 * 100, 100)) == about_us(pure_us(3, 100)));
@@ -93,7 +93,7 @@ TEST_CASE("table_cost: evidence says measured, interpolated or extrapolated") {
 TEST_CASE("table_cost: unequal contexts move a batch towards its longest request by alpha") {
   const ProfileFiles files;
   const auto m = model(files);
-  // alpha(2) = 0.4, alpha(8) = 0.1; 4 lies halfway between on both logarithmic axes: 0.2.
+  // alpha(2) = 0.4, alpha(8) = 0.1; 4 lies halfway between them on both logarithmic axes: 0.2.
   const auto skewed = [&](uint32_t n, double alpha) {
     const double mean = pure_us(n, 100), longest = pure_us(n, 400);
     CHECK(attention_us(*m, table_decodes(n, n * 100, 400)) == about_us(mean + alpha * (longest - mean)));
@@ -107,7 +107,7 @@ TEST_CASE("table_cost: unequal contexts move a batch towards its longest request
   CHECK(attention_us(*m, table_decodes(16, 16 * 100, 400)) == about_us(mean + 0.5 * (longest - mean)));
 }
 
-TEST_CASE("table_cost: the chunk with most work is read with the decodes, others are added") {
+TEST_CASE("table_cost: the chunk with most work is read together with the decodes, others are added") {
   const ProfileFiles files;
   const auto m = model(files);
   const ChunkShape main{40, 100}, small{32, 16};
@@ -126,7 +126,7 @@ TEST_CASE("table_cost: the chunk with most work is read with the decodes, others
   CHECK(attention_us(*m, s) == about_us(mean + 0.25 * (longest - mean)));
 }
 
-TEST_CASE("table_cost: operations sum to the step, whatever the shape, also far outside the tables") {
+TEST_CASE("table_cost: operations sum to the step for every shape, also far outside the tables") {
   const ProfileFiles files;
   const auto m = model(files);
   Prng draws(3);
@@ -171,7 +171,7 @@ TEST_CASE("table_cost: a profile of another model is refused") {
 }
 
 TEST_CASE("table_cost: prices agree with an independent implementation of the same rules") {
-  // Written in Python while the rules were found on the real vLLM runs; us of the whole step.
+  // Computed in Python while the rules were derived from the real vLLM runs; us of the whole step.
   const struct {
     const char *profile, *device;
     double dec20, dec40, dec100, pre2048, mix, mix200;
@@ -212,7 +212,7 @@ TEST_CASE("table_cost: prices agree with an independent implementation of the sa
 }
 
 TEST_CASE("table_cost: the roofline of the same device, beside the measured kernels") {
-  // What a user gets where nothing was measured: mean over a grid of steps, in percent of the measured time.
+  // The error of a user without measurements: mean over a grid of steps, in percent of the measured time.
   for (const auto& [profile, device] : {std::pair{"RTX4090", "rtx-4090"}, {"RTXPRO6000", "rtx-pro-6000"}}) {
     const std::string folder = std::string("llmservingsim/profiles/") + profile + "/meta-llama/Llama-3.1-8B";
     if (!have_test_data(folder)) {
@@ -261,7 +261,7 @@ TEST_CASE("table_cost: published RTX 4090 times are returned where they were mea
   CostModelSpec spec{*Catalog().llm("llama-3.1-8b"), *Catalog().device("rtx-4090"), 1, {}, test_data(folder)};
   auto made = make_cost_model(spec);
   REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text()));
-  // attention.csv 0,0,1,128 and dense.csv, per_sequence.csv at 1
+  // attention.csv 0,0,1,128 and dense.csv, per_sequence.csv at 1.
   CHECK(attention_us(**made, table_decodes(1, 128, 128)) == about_us(12.98));
   for (const StepPart& op : (*made)->ops(table_decodes(1, 128, 128))) {
     CHECK(op.evidence == Evidence::kMeasured);

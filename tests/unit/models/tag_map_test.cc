@@ -25,7 +25,7 @@ std::string complaint(std::string text, const std::string& from, const std::stri
 
 }  // namespace
 
-TEST_CASE("tag map: a file brings it back, and wrong ones are named") {
+TEST_CASE("tag map: a file reads back unchanged, and errors are named") {
   const std::string text = tag_map_textproto(example());
   const auto back = parse_tag_map(text, "map.textproto");
   REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));

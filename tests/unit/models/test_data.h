@@ -1,4 +1,4 @@
-// Where tests find the outside data: $KVTWIN_DATA, or ../shared/data beside the project.
+// Finds external test data: $KVTWIN_DATA, or ../shared/data next to the project.
 
 #ifndef KVTWIN_TESTS_UNIT_MODELS_TEST_DATA_H_
 #define KVTWIN_TESTS_UNIT_MODELS_TEST_DATA_H_

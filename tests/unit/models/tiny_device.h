@@ -1,4 +1,4 @@
-// What tests of measured prices are about: a small LLM of one KV head, and measurements with a spread.
+// A small LLM of one KV head, and measurements with a spread, for tests of measured prices.
 
 #ifndef KVTWIN_TESTS_UNIT_MODELS_TINY_DEVICE_H_
 #define KVTWIN_TESTS_UNIT_MODELS_TINY_DEVICE_H_

@@ -33,7 +33,7 @@ uint64_t fingerprint(const ModelWeights& weights) {
   return hash;
 }
 
-TEST_CASE("weights: there are as many as the geometry says, and a seed always draws the same bytes") {
+TEST_CASE("weights: their number follows from the geometry, and a seed always draws the same bytes") {
   for (const char* family : {"llama", "qwen2", "qwen3", "mistral"}) {
     CAPTURE(std::string(family));
     const LlmSpec llm = small(family);
@@ -44,11 +44,11 @@ TEST_CASE("weights: there are as many as the geometry says, and a seed always dr
     CHECK(fingerprint(weights) == fingerprint(ModelWeights::random(llm, 5)));
     CHECK(fingerprint(weights) != fingerprint(ModelWeights::random(llm, 6)));
   }
-  // These bytes may never change: results are compared across machines and versions.
+  // These bytes never change: results are compared across machines and versions.
   CHECK(fingerprint(ModelWeights::random(small("llama"), 5)) == 15651928077274100116u);
 }
 
-TEST_CASE("weights: drawn values have the deviation that keeps activations in their size") {
+TEST_CASE("weights: drawn numbers have the deviation that keeps the size of activations") {
   LlmSpec llm = small("llama");
   llm.hidden = 256, llm.intermediate = 512;
   const ModelWeights weights = ModelWeights::random(llm, 5);
@@ -65,7 +65,7 @@ TEST_CASE("weights: drawn values have the deviation that keeps activations in th
   CHECK(deviation(weights.layer(0).mlp_norm) == doctest::Approx(1).epsilon(0.03));
 }
 
-TEST_CASE("weights: a model that was written is read back with the same config and the same bytes") {
+TEST_CASE("weights: a written model is read back with the same config and the same bytes") {
   for (const char* family : {"llama", "qwen2", "qwen3", "mistral"}) {
     CAPTURE(std::string(family));
     LlmSpec llm = small(family);
@@ -84,7 +84,7 @@ TEST_CASE("weights: a model that was written is read back with the same config a
     got.name = llm.name, got.source = llm.source;
     CHECK(llm_textproto(got) == llm_textproto(llm));
 
-    // Another geometry than the file's.
+    // A geometry other than the file's.
     llm.intermediate = 48;
     const auto problem = ModelWeights::load(llm, folder.file("m"));
     REQUIRE(!problem);
@@ -97,7 +97,7 @@ TEST_CASE("weights: a model that was written is read back with the same config a
   }
 }
 
-TEST_CASE("weights: models that are not computed are refused with what would be right") {
+TEST_CASE("weights: models that cannot be computed are refused with a remedy") {
   const auto message = [](LlmSpec llm, const std::string& what) {
     const auto ok = check_dense(llm, "m");
     REQUIRE_MESSAGE(!ok, what);

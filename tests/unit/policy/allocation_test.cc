@@ -1,6 +1,5 @@
-// An apply() that neither admits, finishes nor preempts allocates nothing
-// (docs/design/backend-interface-and-digest.md#interface). Counted by replacing operator new for this whole
-// program.
+// An apply() that neither admits, finishes nor preempts allocates no memory
+// (docs/design/backend-interface-and-digest.md#interface). This program replaces operator new to count.
 
 #include <doctest/doctest.h>
 
@@ -28,7 +27,7 @@ using namespace kvtwin;
 
 namespace {
 
-// `requests` requests decode together; counts what `steps` applies allocate once everything has its size.
+// Lets `requests` requests decode together and counts the allocations of `steps` applies after warm-up.
 size_t allocations_of(const CoreConfig& config, uint32_t requests, uint32_t steps,
                       CompressionTrigger compression_trigger = CompressionTrigger::kAtNoTime) {
   Core core(config, testing::axes_with_scorer(config, compression_trigger));
@@ -71,14 +70,14 @@ CoreConfig steady() {
 
 }  // namespace
 
-TEST_CASE("allocation: the counter counts") {
+TEST_CASE("allocation: operator new is counted") {
   const size_t before = allocations;
-  ::operator delete(::operator new(8));  // (a new-expression may be optimised away)
+  ::operator delete(::operator new(8));  // not a new-expression, which the compiler may optimise away
   CHECK(allocations == before + 1);
 }
 
 TEST_CASE("allocation: steady decoding allocates only when a request's page table doubles") {
-  // 50 requests x 1,600 steps cross 5,000 page boundaries; each table grows from 16 to 116 pages: 3
+  // 50 requests x 1,600 steps cross 5,000 page boundaries. Each table grows from 16 to 116 pages: 3
   // doublings.
   CHECK(allocations_of(steady(), 50, 1'600) <= 50 * 3);
 }
@@ -90,7 +89,7 @@ TEST_CASE("allocation: within a page table's capacity steady decoding allocates 
   CHECK(allocations_of(two, 50, 40) == 0);
 }
 
-TEST_CASE("allocation: nor does it with two pools of formats") {
+TEST_CASE("allocation: steady decoding allocates nothing in mixed precision") {
   CoreConfig config = steady();
   config.page_tokens = 32;
   config.policies.precision = "triaxial";
@@ -98,7 +97,7 @@ TEST_CASE("allocation: nor does it with two pools of formats") {
   CHECK(allocations_of(config, 50, 40) == 0);
 }
 
-TEST_CASE("allocation: nor does it with a page table per head group") {
+TEST_CASE("allocation: steady decoding allocates nothing with a page table per head group") {
   CoreConfig config = steady();
   config.prefix_cache = false;
   config.policies.layout = "ragged";

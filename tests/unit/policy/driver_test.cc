@@ -14,7 +14,7 @@ using kvtwin::testing::table_config;
 
 namespace {
 
-// One session of three requests, one after the other; it says when each next one comes, and when it ends.
+// One session of three requests in sequence. It hints at each next request and reports the session's end.
 class OneSession final : public Client {
  public:
   Instant wake_at() const override { return sent_ == 0 ? Instant{} : kNever; }
@@ -70,11 +70,11 @@ std::vector<std::pair<uint32_t, bool>> hints_seen(uint32_t engines, uint32_t pre
 
 }  // namespace
 
-TEST_CASE("driver: every engine that was given a request of a session hears of it, in ascending order") {
+TEST_CASE("driver: every engine that got a request of a session gets its hints, in ascending order") {
   using Hints = std::vector<std::pair<uint32_t, bool>>;
-  // Round robin over more engines than requests: engine 3 has none of them.
+  // Round robin over more engines than requests: engine 3 gets none of them.
   CHECK(hints_seen(4, 0) == Hints{{0, false}, {0, false}, {1, false}, {0, true}, {1, true}, {2, true}});
-  // Those that prefill, then those that decode.
+  // Engines that prefill come before engines that decode.
   CHECK(hints_seen(4, 2) == Hints{{0, false},
                                   {2, false},
                                   {0, false},

@@ -9,12 +9,12 @@
 
 using namespace kvtwin;
 
-TEST_CASE("indexed heap: agrees with a sorted set, whatever is added, re-ranked and removed") {
+TEST_CASE("indexed heap: agrees with a sorted set under any sequence of adding, re-ranking and removing") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
     const uint64_t items_max = prng.range(1, 40);
-    const uint64_t ranks_max = prng.chance(1, 2) ? 3 : UINT64_MAX;  // few ranks: many ties
+    const uint64_t ranks_max = prng.chance(1, 2) ? 3 : UINT64_MAX;  // few ranks cause many ties
     IndexedHeap heap;
     std::map<uint32_t, uint64_t> rank_of;
     std::set<std::pair<uint64_t, uint32_t>> sorted;
@@ -28,7 +28,7 @@ TEST_CASE("indexed heap: agrees with a sorted set, whatever is added, re-ranked 
         rank_of[item] = rank;
         sorted.insert({rank, item});
       } else {
-        heap.remove(item);  // absent items too
+        heap.remove(item);  // the item may be absent
         if (old != rank_of.end()) {
           sorted.erase({old->second, item});
           rank_of.erase(old);

@@ -17,7 +17,7 @@ RoleRun run(uint32_t turn, Semantic semantic, uint32_t count) {
   return {{turn, Modal::kText, semantic}, count};
 }
 
-// Observations get 2 bits at any age, all else 4.
+// Observations get 2 bits at any age, all other tokens 4.
 PrecisionSpec observations_in_two() {
   PrecisionSpec spec;
   for (uint32_t t = 0; t < kTemporals; ++t) {
@@ -26,7 +26,7 @@ PrecisionSpec observations_in_two() {
   return spec;
 }
 
-// Observations get 2 bits from one turn ago on.
+// Observations get 2 bits from an age of one turn on.
 PrecisionSpec old_observations_in_two(Ageing ageing) {
   PrecisionSpec spec = observations_in_two();
   spec.four_bit_tags |= uint64_t{1} << tag_code(Temporal::kCurrent, Modal::kText, Semantic::kObs);
@@ -34,7 +34,7 @@ PrecisionSpec old_observations_in_two(Ageing ageing) {
   return spec;
 }
 
-// A pool, and requests with frames of their own: what the Core does with it.
+// A pool and requests with logical pages of their own, as the scheduler uses them.
 struct LogicalPages {
   LogicalPages(MixedPrecisionPoolSize size, uint32_t logical_pages, bool ages = false)
       : pool(size, kPoolPage, ages) {
@@ -56,7 +56,7 @@ struct LogicalPages {
     request->first = static_cast<uint32_t>(reused.size());
     pool.begin(request->first * kPoolPage, reused, &request->kv_entries, &pages);
   }
-  // False: int4 pages are missing, and nothing happened.
+  // Returns false and changes nothing if int4 pages are missing.
   bool append(Request* request, uint32_t tokens) {
     const MixedPrecisionDemand demand = pool.demand(request->kv_entries, tokens, pool.pages_free(false));
     if (demand.pages_4 > pool.pages_free(true)) return false;
@@ -90,8 +90,8 @@ struct LogicalPages {
 
 }  // namespace
 
-TEST_CASE("dual pool: memory is cut by the bits that are planned, counted with their scales") {
-  // B = 2.7: KV entries 1.3 : 0.7 = 65 % int2; 96 and 160 bytes per cell.
+TEST_CASE("mixed precision pool: memory is divided by the planned bits, scales included") {
+  // B = 2.7: KV entries 1.3 : 0.7 = 65 % int2; 96 and 160 bytes per KV entry.
   const uint64_t b = (uint64_t{7} << 32) / 10;
   const MixedPrecisionPoolSize size = split_mixed_precision_pool(1'000'000'000, b, 32 * 96, 32 * 160);
   CHECK(size.pages_2 == 171'558);  // 1e9 * 0.65 / (32 * (0.65 * 96 + 0.35 * 160))
@@ -102,7 +102,7 @@ TEST_CASE("dual pool: memory is cut by the bits that are planned, counted with t
   CHECK(split_mixed_precision_pool(30'720, 0, 3072, 5120).pages_2 == 10);
 }
 
-TEST_CASE("dual pool: roles become runs of bits; what has no role gets 4") {
+TEST_CASE("mixed precision pool: roles become runs of bits, and tokens without a role get 4") {
   std::vector<BitRun> bits;
   const RoleRun roles[] = {run(1, Semantic::kUser, 5), run(1, Semantic::kDelim, 2),
                            run(1, Semantic::kObs, 20)};
@@ -113,7 +113,8 @@ TEST_CASE("dual pool: roles become runs of bits; what has no role gets 4") {
 }
 
 TEST_CASE(
-    "dual pool: 2-bit KV entries come together over chunks, and the rest is flushed at the prompt's end") {
+    "mixed precision pool: 2-bit KV entries are collected over chunks, and the rest is flushed at the "
+    "prompt's end") {
   LogicalPages f({10, 10}, 40);
   LogicalPages::Request request = LogicalPages::request({{5, true}, {20, false}, {2, true}, {50, false}});
   f.begin(&request);
@@ -122,7 +123,7 @@ TEST_CASE(
   CHECK(request.kv_entries.waiting.size() == 20);
   CHECK(request.kv_entries.entries_4 == 7);
   REQUIRE(f.append(&request, 50));
-  // KV entries 27 to 38 and the 20 that waited; 32 more; 6 are flushed into the page of the first seven.
+  // KV entries 27 to 38 and the 20 that waited; then 32 more; 6 are flushed into the page of the first seven.
   CHECK(f.taken == std::vector<PageId>{PageId{0}, PageId{1}});
   CHECK(f.bits == std::vector<BitRun>{{50, false}, {0, true}});
   CHECK(request.kv_entries.waiting.empty());
@@ -136,7 +137,9 @@ TEST_CASE(
   f.pool.check_invariants(f.held);
 }
 
-TEST_CASE("dual pool: without int2 pages 2-bit KV entries spill; 4-bit KV entries never do the reverse") {
+TEST_CASE(
+    "mixed precision pool: without int2 pages 2-bit KV entries go to int4 pages; 4-bit entries never go to "
+    "int2") {
   LogicalPages f({1, 3}, 20);
   LogicalPages::Request two = LogicalPages::request({{96, false}}),
                         four = LogicalPages::request({{33, true}});
@@ -146,7 +149,7 @@ TEST_CASE("dual pool: without int2 pages 2-bit KV entries spill; 4-bit KV entrie
   CHECK(two.kv_entries.entries_4 == 64);
   CHECK(two.kv_entries.spilled == 64);
   f.begin(&four);
-  CHECK(!f.append(&four, 33));  // one int4 page is left, and no int2 page would help
+  CHECK(!f.append(&four, 33));  // one int4 page is left, and an int2 page would not help
   CHECK(four.kv_entries.pages_4.empty());
   f.end(&two);
   CHECK(f.append(&four, 33));
@@ -155,24 +158,25 @@ TEST_CASE("dual pool: without int2 pages 2-bit KV entries spill; 4-bit KV entrie
   CHECK(f.pool.pages_free(true) == 3);
 }
 
-TEST_CASE("dual pool: a page outlives its request while somebody's frame has KV entries in it") {
+TEST_CASE(
+    "mixed precision pool: a page outlives its request while a logical page in use has KV entries in it") {
   LogicalPages f({4, 4}, 20);
   LogicalPages::Request writer = LogicalPages::request({{40, true}, {64, false}});
   f.begin(&writer);
   REQUIRE(f.append(&writer, 104));
-  // Frame 0 is 4-bit, frame 1 both, frames 2 and 3 (its last 8 are at 96) 2-bit.
+  // Logical page 0 is 4-bit, 1 has both formats, 2 and 3 are 2-bit (the last 8 tokens start at 96).
   const std::vector<PageId> shared(writer.logical_pages.begin(), writer.logical_pages.begin() + 2);
   LogicalPages::Request reader = LogicalPages::request({{100, true}});
   f.begin(&reader, shared);
   CHECK(reader.kv_entries.reused_pages ==
-        3);  // two int4 pages, and the int2 page of frame 1's other KV entries
+        3);  // two int4 pages, and the int2 page of the other KV entries of logical page 1
   CHECK(reader.kv_entries.reused_entries_2 == 24);
   CHECK(reader.kv_entries.reused_in_part == 1);  // 8 KV entries of the second int4 page
   CHECK(std::count(f.pages.begin(), f.pages.end(), kNoPage) == 2);
   CHECK(f.pages.size() == 5);
   for (size_t i = 2; i < writer.logical_pages.size(); ++i) f.pool.release(writer.logical_pages[i]);
   f.held -= 2;
-  CHECK(f.pool.pages_free(false) == 3);  // of the second int2 page alone nothing is left
+  CHECK(f.pool.pages_free(false) == 3);  // the second int2 page alone is empty
   CHECK(f.pool.pages_evictable(true) == 0);
   f.pool.hold(shared, false);
   f.held -= 2;
@@ -184,7 +188,9 @@ TEST_CASE("dual pool: a page outlives its request while somebody's frame has KV 
   CHECK(f.pool.pages_free(true) == 4);
 }
 
-TEST_CASE("dual pool: old KV entries of a prefix move to int2 pages that they fill, and empty pages go") {
+TEST_CASE(
+    "mixed precision pool: old KV entries of a prefix move to int2 pages that they fill, and empty pages are "
+    "freed") {
   LogicalPages f({10, 10}, 40, true);
   LogicalPages::Request writer = LogicalPages::request({{100, true}});
   f.begin(&writer);
@@ -198,14 +204,14 @@ TEST_CASE("dual pool: old KV entries of a prefix move to int2 pages that they fi
     f.pool.check_invariants(f.held);
     return moves.size();
   };
-  CHECK(age({1, 0, 1}, 10) == 1);  // 32 KV entries of frame 2
+  CHECK(age({1, 0, 1}, 10) == 1);  // 32 KV entries of logical page 2
   REQUIRE(moves.size() == 1);
   CHECK(moves[0].source == PageId{12});
   CHECK(moves[0].target == PageId{0});
   CHECK(moves[0].position == 64);
   CHECK(moves[0].count == 32);
-  CHECK(f.pool.pages_free(true) == 7);  // page 12 has nothing left
-  CHECK(age({1, 1, 1}, 9) == 0);        // 24 KV entries fill no page
+  CHECK(f.pool.pages_free(true) == 7);  // page 12 is empty
+  CHECK(age({1, 1, 1}, 9) == 0);        // 24 KV entries do not fill a page
   reader = LogicalPages::request({{100, false}});
   CHECK(age({1, 1, 1}, 0) == 0);
   CHECK(age({1, 1, 1}, 1) == 1);
@@ -214,7 +220,7 @@ TEST_CASE("dual pool: old KV entries of a prefix move to int2 pages that they fi
   CHECK(reader.kv_entries.reused_entries_2 == 64);
   CHECK(reader.kv_entries.reused_pages == 3);
   CHECK(reader.kv_entries.reused_in_part ==
-        0);  // frames 0 and 2 are in int2 pages, frame 1 fills its int4 page
+        0);  // logical pages 0 and 2 are in int2 pages, logical page 1 fills its int4 page
   CHECK(age({1, 1, 1}, 1) == 1);
   CHECK(age({1, 1, 1}, 1) == 0);  // never twice, never back
   CHECK(f.pool.pages_free(true) == 9);
@@ -224,7 +230,7 @@ TEST_CASE("dual pool: old KV entries of a prefix move to int2 pages that they fi
   CHECK(f.pool.pages_free(false) == 10);
 }
 
-TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every KV entry, all pages return") {
+TEST_CASE("Q-6 ageing at random: pages fill whole, logical pages keep every KV entry, all pages return") {
   uint64_t aged = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
@@ -240,7 +246,7 @@ TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every KV entry, a
       for (BitRun& run : writer.kv_entries.bits) run.four = run.four && prng.chance(2, 3);
       std::vector<uint8_t> alone;
       for (size_t i = 0; i < writer.logical_pages.size(); ++i) alone.push_back(prng.chance(3, 4) ? 1 : 0);
-      // The last frame may have nothing behind the prompt.
+      // The last logical page may have no tokens after the prompt.
       std::vector<Requantisation> moves;
       const uint32_t free_2 = f.pool.pages_free(false);
       f.pool.age(writer.kv_entries, writer.logical_pages, alone, static_cast<uint32_t>(prng.range(0, free_2)),
@@ -262,7 +268,7 @@ TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every KV entry, a
   CHECK(aged > 1000);
 }
 
-TEST_CASE("dual pool: decoded KV entries are taken back as if they had never been") {
+TEST_CASE("mixed precision pool: decoded KV entries are rolled back exactly") {
   LogicalPages f({2, 6}, 20);
   LogicalPages::Request request = LogicalPages::request({{30, true}});
   f.begin(&request);
@@ -280,7 +286,7 @@ TEST_CASE("dual pool: decoded KV entries are taken back as if they had never bee
   f.pool.check_invariants(f.held);
 }
 
-TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever taken, and nothing waits") {
+TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever allocated, and no KV entry waits") {
   LogicalPages f({4, 8}, 20);
   std::vector<BitRun> bits;
   const RoleRun roles[] = {run(1, Semantic::kObs, 100), run(2, Semantic::kUser, 50)};
@@ -293,18 +299,18 @@ TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever taken, and nothing 
   CHECK(request.kv_entries.entries_4 == 150);
 }
 
-TEST_CASE("precision spec: which maps depend on what follows") {
+TEST_CASE("precision spec: the maps that depend on later tokens are known") {
   CHECK(bits_are_prefix_closed(PrecisionSpec{}));
   CHECK(bits_are_prefix_closed(observations_in_two()));
   CHECK(!bits_are_prefix_closed(old_observations_in_two(Ageing::kIgnore)));
   CHECK(bits_are_prefix_closed(old_observations_in_two(Ageing::kForecast)));
-  // A forecast gives an observation 2 bits from the start.
+  // With a forecast an observation gets 2 bits from the start.
   CHECK(!gets_four_bits(old_observations_in_two(Ageing::kForecast), {4, Modal::kText, Semantic::kObs}, 4));
   CHECK(gets_four_bits(old_observations_in_two(Ageing::kIgnore), {4, Modal::kText, Semantic::kObs}, 4));
 }
 
 TEST_CASE(
-    "Q-3 Q-4 Q-6 requests at random: every KV entry has a place or waits, no format strays, all pages "
+    "Q-3 Q-4 Q-6 requests at random: every KV entry has a slot or waits, no format is mixed up, all pages "
     "return") {
   uint32_t refused = 0, spilled = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -345,7 +351,7 @@ TEST_CASE(
     CHECK(f.pool.pages_free(false) == size.pages_2);
     CHECK(f.pool.pages_free(true) == size.pages_4);
   }
-  // The test would prove little if neither had happened.
+  // The test proves little unless both happened.
   CHECK(refused > 100);
   CHECK(spilled > 100);
 }

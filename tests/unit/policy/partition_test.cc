@@ -27,7 +27,8 @@ double ratio(const SlowestSplit& s) {
          (static_cast<double>(s.splits) * static_cast<double>(s.work_sum));
 }
 
-// Pieces of each row tile [0, KV entries) in order, none is empty, and all but a row's last end on a tile.
+// True if the splits of each row cover [0, KV entries) in order, none is empty, and all but a row's last end
+// at a tile boundary.
 bool tiles_exactly(const std::vector<SplitRow>& rows, const std::vector<SplitItem>& plan, uint32_t tile) {
   size_t at = 0;
   for (uint32_t r = 0; r < rows.size(); ++r) {
@@ -44,7 +45,7 @@ bool tiles_exactly(const std::vector<SplitRow>& rows, const std::vector<SplitIte
 
 }  // namespace
 
-TEST_CASE("partition: pieces tile every row exactly, whatever the planner") {
+TEST_CASE("partition: the splits of every planner tile every row exactly") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -79,7 +80,7 @@ TEST_CASE("partition: pieces tile every row exactly, whatever the planner") {
 TEST_CASE("partition: FlashDecoding's heuristic, by hand") {
   CHECK(flash_decoding_splits(128, 132, 100, 128) == 1);  // 128 >= 0.8 * 132
   CHECK(flash_decoding_splits(105, 132, 100, 128) == 5);  // 1 to 4: .795; 5: 525/528; 44 would be 1
-  CHECK(flash_decoding_splits(8, 132, 4, 128) == 1);      // too short to cut
+  CHECK(flash_decoding_splits(8, 132, 4, 128) == 1);      // too short to split
   CHECK(flash_decoding_splits(8, 132, 512, 128) == 15);   // 14: 112/132 = .848; 15: .909; 33 would be 1
   CHECK(flash_decoding_splits(1, 132, 8, 128) == 7);      // at most 8: 8/132; 7 is .875 of it
 }
@@ -91,12 +92,12 @@ TEST_CASE("partition: FlashInfer's plan is the smallest chunk that fits the grid
     for (const uint32_t kv_entries : lengths) rows.push_back({kv_entries});
     return flashinfer_chunk_pages(rows, grid);
   };
-  CHECK(pages({1600, 1600}) == 25);  // 4 pieces of 25 pages each: 8 CTAs
+  CHECK(pages({1600, 1600}) == 25);  // 4 splits of 25 pages each: 8 CTAs
   CHECK(pages({1616, 1600}) == 26);
   CHECK(pages({100, 100}) == 8);                          // never below 128 KV entries
   CHECK(pages({10, 10, 10, 10, 10, 10, 10, 5000}) == 0);  // the rows alone fill the grid
   CHECK(pages({}) == 8);
-  for (uint64_t seed = 0; seed < 200; ++seed) {  // against trying all
+  for (uint64_t seed = 0; seed < 200; ++seed) {  // compared with trying all sizes
     Prng prng(seed);
     std::vector<uint32_t> lengths(prng.range(1, 7));
     for (uint32_t& kv_entries : lengths) kv_entries = static_cast<uint32_t>(prng.range(1, 9000));
@@ -111,7 +112,7 @@ TEST_CASE("partition: FlashInfer's plan is the smallest chunk that fits the grid
   }
 }
 
-TEST_CASE("partition: stream-K gives every CTA the same share, to one tile of the heavier format") {
+TEST_CASE("partition: stream-K gives every CTA the same work, to one tile of the heavier format") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -126,7 +127,7 @@ TEST_CASE("partition: stream-K gives every CTA the same share, to one tile of th
     std::vector<uint64_t> load(grid.cta_count(), 0);
     uint32_t before = 0;
     for (const SplitItem& item : plan_of(PartitionKind::kStreamK, spec, grid, rows)) {
-      CHECK(item.cta >= before);  // in order, so that a merge finds its pieces in closed form
+      CHECK(item.cta >= before);  // in order, so that a merge finds its splits in closed form
       before = item.cta;
       load[item.cta] += uint64_t{item.end - item.begin} * rows[item.row].kv_entry_bytes;
     }
@@ -142,7 +143,7 @@ TEST_CASE("partition: stream-K gives every CTA the same share, to one tile of th
   }
 }
 
-TEST_CASE("partition: AOT's splits, rounding, members and stale shares") {
+TEST_CASE("partition: AOT's splits, rounding, members and outdated fractions") {
   const uint64_t weights[] = {50, 30, 20, 0};
   CHECK(aot_splits(weights, 10, false) == std::vector<uint32_t>{5, 3, 2, 1});
   CHECK(aot_splits(weights, 10, true) == std::vector<uint32_t>{4, 3, 2, 1});
@@ -168,8 +169,8 @@ TEST_CASE("partition: AOT's splits, rounding, members and stale shares") {
   }
 }
 
-TEST_CASE("partition: the batch rule shares the grid by work, whatever the batch") {
-  // Two requests of 1,000 and 3,000 tokens, two groups of two heads each that keep 1/4 and 3/4.
+TEST_CASE("partition: the batch rule divides the grid by work for every batch") {
+  // Two requests of 1,000 and 3,000 tokens, with two groups of two heads each that retain 1/4 and 3/4.
   std::vector<SplitRow> rows;
   for (const uint32_t n : {1000u, 3000u}) {
     for (const uint32_t quarter : {1u, 3u}) {
@@ -186,7 +187,7 @@ TEST_CASE("partition: the batch rule shares the grid by work, whatever the batch
   CHECK(ratio(straggler_of(rows, plan, 32)) == doctest::Approx(1.0).epsilon(0.01));
 }
 
-TEST_CASE("partition: a straggler's ratio") {
+TEST_CASE("partition: the ratio of the slowest split") {
   const uint64_t works[] = {90, 10};
   const uint32_t fair[] = {9, 1}, same[] = {5, 5};
   CHECK(ratio(straggler_of(works, fair, 10)) == doctest::Approx(1.0));

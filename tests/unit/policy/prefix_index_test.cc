@@ -1,4 +1,4 @@
-// Single situations of PrefixIndex; tests/property/structures compares it with an obviously right one.
+// Single cases of PrefixIndex; tests/property/structures compares it with an obviously correct index.
 
 #include "engine/kv/prefix_index.h"
 
@@ -51,7 +51,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("prefix index: the least recently used path goes first, from its tail") {
+TEST_CASE("prefix index: the least recently used path is evicted first, from its tail") {
   Bench bench(8);
   bench.cache(1, 2);  // pages 0 1
   bench.cache(2, 2);  // pages 2 3
@@ -62,7 +62,7 @@ TEST_CASE("prefix index: the least recently used path goes first, from its tail"
   CHECK(bench.find(1, 2).pin.pages == 1);
 }
 
-TEST_CASE("prefix index: under LFU one use more outweighs being used last") {
+TEST_CASE("prefix index: under LFU one more use outweighs recency") {
   Bench bench(8, 0, make_lfu_eviction());
   bench.cache(1, 1);  // page 0
   bench.cache(1, 1);
@@ -71,7 +71,7 @@ TEST_CASE("prefix index: under LFU one use more outweighs being used last") {
   CHECK(bench.index.evict_gpu_page() == PageId{0});
 }
 
-TEST_CASE("prefix index: a use that is not counted keeps its age") {
+TEST_CASE("prefix index: a lookup that does not count as a use keeps the age") {
   Bench bench(8);
   bench.cache(1, 1);
   bench.cache(2, 1);
@@ -79,7 +79,7 @@ TEST_CASE("prefix index: a use that is not counted keeps its age") {
   CHECK(bench.index.evict_gpu_page() == PageId{0});
 }
 
-TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that has none") {
+TEST_CASE("prefix index: a page that has a copy leaves the GPU before one that has none") {
   Bench bench(8, 8);
   bench.cache(1, 2);
   CHECK(bench.has_copy(8) == 2);
@@ -91,23 +91,23 @@ TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that h
   CHECK(bench.find(1, 2).pages_gpu == 0);
 }
 
-// Found by the model test: only the last page of the node was cut off, and its copies stayed behind.
-TEST_CASE("prefix index: a page without a copy takes the copies behind it with it") {
+// Found by the property test: only the last page of the node was cut off, and its copies remained.
+TEST_CASE("prefix index: evicting a page without a copy frees the copies after it") {
   Bench bench(4, 4);
   bench.cache(1, 4);
   CHECK(bench.has_copy(2) == 2);  // pages 2 and 3
   bench.evict();
-  bench.evict();  // they are on the host alone now
+  bench.evict();  // they are on the host only now
   CHECK(bench.find(1, 4).pin.pages == 4);
   CHECK(bench.find(1, 4).pages_gpu == 2);
-  bench.evict();  // page 1: nobody can reach 2 and 3 any more
+  bench.evict();  // page 1: 2 and 3 are unreachable now
   bench.index.check_invariants();
   CHECK(bench.find(1, 4).pin.pages == 1);
   CHECK(bench.index.pages_host() == 0);
   CHECK(bench.host.pages_free() == 4);
 }
 
-TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest copies") {
+TEST_CASE("prefix index: offloading makes room on the host by dropping the oldest copies") {
   Bench bench(4, 2);
   bench.cache(1, 2);
   CHECK(bench.has_copy(2) == 2);
@@ -116,19 +116,19 @@ TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest 
   bench.cache(2, 2);
   CHECK(bench.has_copy(1) == 1);
   CHECK(bench.find(1, 2).pin.pages == 1);
-  CHECK(bench.has_copy(1) == 0);  // the tail has its copy, and only tails are cleaned
+  CHECK(bench.has_copy(1) == 0);  // the tail has its copy, and only tails are offloaded
   bench.evict();
   CHECK(bench.has_copy(1) == 1);
   CHECK(bench.find(1, 2).pin.pages == 0);
   bench.index.check_invariants();
 }
 
-TEST_CASE("prefix index: pages that go instead of being copied count as evicted too") {
+TEST_CASE("prefix index: pages evicted without being copied count as evicted too") {
   Bench bench(4, 1);
   bench.cache(1, 1);  // page 0
   CHECK(bench.has_copy(1) == 1);
   bench.cache(2, 1);  // page 1
-  bench.cache(1, 1);  // its copy, the only one that the host has room for, is newer now
+  bench.cache(1, 1);  // its copy, the only one that fits on the host, is newer now
   Pin pin;
   uint32_t first = 0;
   std::vector<PageId> source, target;

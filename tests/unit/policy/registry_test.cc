@@ -10,7 +10,7 @@ using namespace kvtwin;
 
 namespace {
 
-// A configuration that is fine until `spoil` has had its way with it.
+// Returns the error of a valid configuration after `spoil` has changed it.
 std::string complaint(const std::function<void(CoreConfig*)>& spoil) {
   CoreConfig config;
   config.pages_gpu = 100;
@@ -24,7 +24,7 @@ bool message(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("registry: the defaults are fine, and every policy that is listed can be chosen") {
+TEST_CASE("registry: the defaults are valid, and every listed policy can be chosen") {
   CHECK(complaint([](CoreConfig*) {}) == "");
   std::set<std::string> axes;
   for (const PolicyInfo& policy : all_policies()) {
@@ -42,7 +42,7 @@ TEST_CASE("registry: the defaults are fine, and every policy that is listed can 
   }
 }
 
-TEST_CASE("registry: the first policy of each axis is the default one") {
+TEST_CASE("registry: the first policy of each axis is its default") {
   const PolicySet set;
   std::set<std::string> seen;
   for (const PolicyInfo& policy : all_policies()) {
@@ -68,7 +68,7 @@ TEST_CASE("registry: an unknown name is answered with the known ones") {
   CHECK(message(complaint([](CoreConfig* c) { c->prefix_eviction = "mru"; }), "lfu"));
 }
 
-TEST_CASE("registry: what cannot work is refused, with the value") {
+TEST_CASE("registry: an invalid setting is refused with its value") {
   CHECK(message(complaint([](CoreConfig* c) { c->pages_gpu = 0; }), "page"));
   CHECK(message(complaint([](CoreConfig* c) { c->page_tokens = 0; }), "page_tokens is 0"));
   CHECK(message(complaint([](CoreConfig* c) { c->page_tokens = 5'000; }), "page_tokens is 5000"));
@@ -102,7 +102,7 @@ TEST_CASE("registry: every precision and partition can be made, with its traits"
   }
 }
 
-TEST_CASE("registry: formats that cannot work are refused, with the way out") {
+TEST_CASE("registry: unusable formats are refused with a remedy") {
   const auto with = [](const char* precision, uint32_t page_tokens, uint32_t group) {
     return complaint([&](CoreConfig* c) {
       c->policies.precision = precision;
@@ -134,7 +134,8 @@ TEST_CASE("registry: formats that cannot work are refused, with the way out") {
   CHECK(message(fast(128, 32), "group: 128"));
 }
 
-TEST_CASE("registry: two pools are refused where pages move, KV entries are dropped or pages are chosen") {
+TEST_CASE(
+    "registry: mixed precision is refused where pages move, KV entries are dropped or pages are selected") {
   const auto with = [](const std::function<void(CoreConfig*)>& change) {
     return complaint([&](CoreConfig* c) {
       c->policies.precision = "triaxial";
@@ -149,7 +150,7 @@ TEST_CASE("registry: two pools are refused where pages move, KV entries are drop
       c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
     });
     CAPTURE(problem);
-    // FreeKV and InfiniGen recall, so that their arena is what is wrong first.
+    // FreeKV and InfiniGen recall, so their resident pages are refused first.
     if (std::string(retrieval) == "quest") {
       CHECK(message(problem,
                     "which retrieval quest cannot choose among; set retrieval: all, or precision: int4"));
@@ -163,9 +164,9 @@ TEST_CASE("registry: two pools are refused where pages move, KV entries are drop
                   c->policies.placement = "host";
                 }),
                 "set placement: gpu, or precision: int4"));
-  // docs/design/methods/composition.md#pairs: what is dropped head by head leaves each head other numbers of
-  // either format; what is dropped for all heads empties no page of tokens from far apart; and what is packed
-  // is not moved.
+  // docs/design/methods/composition.md#pairs: dropping per head leaves heads with different counts of each
+  // format; dropping for all heads frees no page, because a page holds tokens from far apart; packed entries
+  // are not moved.
   const auto dropping = [&](const char* scorer, const char* layout, CompressionTrigger compression_trigger) {
     return with([&](CoreConfig* c) {
       PolicySet& set = c->policies;
@@ -186,7 +187,7 @@ TEST_CASE("registry: two pools are refused where pages move, KV entries are drop
   CHECK(message(dropping("snapkv", "compact", CompressionTrigger::kPromptEnd), "would quantise them twice"));
 }
 
-TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {
+TEST_CASE("registry: contradictory combinations are refused with a remedy") {
   const auto host = [](uint32_t pages, const char* placement) {
     return complaint([&](CoreConfig* c) {
       c->pages_host = pages;

@@ -1,4 +1,4 @@
-// Whole-number pieces of budgets: PyramidKV's lines, fragmentation, the released chunk rule's ratio.
+// Integer parts of budgets: PyramidKV's lines, fragmentation, the ratio of the released chunk rule.
 
 #include <doctest/doctest.h>
 
@@ -41,7 +41,7 @@ TEST_CASE("PyramidKV: the exact line sums to layers * base, falls with depth, an
     const std::vector<uint32_t> kv_entries = pyramid_exact(spec, tokens);
     CAPTURE(round);
     CHECK(sum(kv_entries) == uint64_t{spec.layers} * base);
-    // The real line.
+    // The line in real numbers.
     double most = 2.0 * base - double(base) / spec.beta;
     most = std::min(most, double(tokens - spec.window));
     const double least = 2.0 * base - most;
@@ -71,8 +71,8 @@ TEST_CASE("PyramidKV: nothing is dropped while the prompt fits the budget") {
   CHECK(pyramid_released(spec, 10) == std::vector<uint32_t>(32, 0));
 }
 
-TEST_CASE("PyramidKV: the released form rounds its step down, so it keeps too much: up to l in layer l") {
-  // base 480, min 24, max 936, step 912 / 31 = 29 (29.42): layer 31 keeps 37 instead of 24.
+TEST_CASE("PyramidKV: the released form rounds its step down and so retains up to l too many in layer l") {
+  // base 480, min 24, max 936, step 912 / 31 = 29 (29.42): layer 31 retains 37 instead of 24.
   const PyramidSpec spec{32, 512, 32, 20};
   const std::vector<uint32_t> released = pyramid_released(spec, 100'000);
   CHECK(released.front() == 936);
@@ -95,7 +95,7 @@ TEST_CASE("PyramidKV: the released form rounds its step down, so it keeps too mu
   }
 }
 
-TEST_CASE("fragmentation: group, tail and reclaimed apart, as exact fractions") {
+TEST_CASE("fragmentation: group, tail and reclaimed are separate exact fractions") {
   // Two groups of two heads, pages of 16. Needs 10, 20 | 5, 33; lengths 20 and 40.
   const std::vector<uint32_t> group_of{0, 0, 1, 1}, needs{10, 20, 5, 33}, lengths{20, 40};
   const Fragmentation f = fragmentation(group_of, needs, lengths, 16, 100);
@@ -137,11 +137,11 @@ TEST_CASE("fragmentation: one head per group has none between heads; one group f
             .numerator == 0);
 }
 
-TEST_CASE("chunk rule: the ratio of what is ranked, after sinks and window are kept") {
+TEST_CASE("chunk rule: the ratio of the ranked tokens, after sinks and window are set aside") {
   constexpr uint64_t kOne = uint64_t{1} << 32;
   CHECK(adjusted_ratio(kOne, 1000, 4, 32) == kOne);
   CHECK(adjusted_ratio(kOne / 2, 36, 4, 32) == kOne);       // n = 32 <= w
-  CHECK(adjusted_ratio(kOne / 2, 4, 4, 32) == kOne);        // nothing but sinks
+  CHECK(adjusted_ratio(kOne / 2, 4, 4, 32) == kOne);        // sinks only
   CHECK(adjusted_ratio(kOne / 4, 104, 4, 32) == 0);         // 25 < 32
   CHECK(adjusted_ratio(kOne / 2, 68, 4, 32) == 0);          // 32 - 32 = 0 of 32
   CHECK(adjusted_ratio(kOne / 2, 132, 4, 32) == kOne / 3);  // 32 of 96, rounded

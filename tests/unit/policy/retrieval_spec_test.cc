@@ -1,4 +1,4 @@
-// What stays on the GPU, what a step reads, and which choices retrieval can be combined with.
+// Which pages stay on the GPU, what a step reads, and which choices retrieval combines with.
 
 #include "engine/methods/retrieval_spec.h"
 
@@ -48,13 +48,13 @@ TEST_CASE("retrieval: a step reads all of a request that fits, and never more th
     CHECK(read <= tokens);
     CHECK(read <= spec.budget_tokens);
     CHECK((read == tokens || tokens > spec.budget_tokens));
-    // Whole pages but the last, which is filled as far as the context's last page is.
+    // All pages are whole except the last, which is filled like the context's last page.
     CHECK(read % kSpecPage == tokens % kSpecPage);
     CHECK(read + kSpecPage > std::min(tokens, spec.budget_tokens));
   }
 }
 
-TEST_CASE("retrieval: what a request holds grows by at most a page per page, and never beyond its context") {
+TEST_CASE("retrieval: pages held grow by at most one per page, and never beyond the context") {
   for (const uint32_t fraction : {0u, 1u, 1u << 27, 1u << 31, UINT32_MAX}) {
     RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
     spec.resident_fraction_q32 = fraction;
@@ -68,7 +68,7 @@ TEST_CASE("retrieval: what a request holds grows by at most a page per page, and
       before = held;
     }
   }
-  // 1/32 of every page for summaries: 64 + 1024 / 32.
+  // Summaries take 1/32 of every page: 64 + 1024 / 32.
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   spec.resident_fraction_q32 = 1u << 27;
   CHECK(gpu_pages_held(spec, kSpecPage, 1024) == 64 + 32);
@@ -94,7 +94,7 @@ void check_refused(const std::vector<Refused>& rows) {
 }
 
 TEST_CASE(
-    "retrieval: choices that cannot work together are refused with the way out "
+    "retrieval: choices that cannot work together are refused with a remedy "
     "(docs/design/methods/composition.md#pairs)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
@@ -126,9 +126,9 @@ TEST_CASE(
   check_refused(rows);
 }
 
-// Pages of all heads, or resident pages per group.
+// The pages of all heads, or resident pages per group.
 TEST_CASE(
-    "retrieval: what drops entries beside what recalls pages is refused with the way out "
+    "retrieval: dropping entries together with page recall is refused with a remedy "
     "(docs/design/methods/composition.md#pairs)") {
   const std::vector<Refused> rows = {
       {[](CoreConfig* c) {

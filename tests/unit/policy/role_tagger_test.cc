@@ -9,7 +9,7 @@ using namespace kvtwin;
 
 namespace {
 
-// One letter per token: i u a r t o d (upper case: image), with the turn in front where it changes.
+// One letter per token: i u a r t o d (upper case: image), preceded by the turn where it changes.
 std::string spell(std::span<const TokenRole> roles) {
   std::string text;
   uint32_t turn = UINT32_MAX;
@@ -36,7 +36,7 @@ std::string tag(const char* chat, const std::vector<uint32_t>& tokens) {
   return spell(tagger.roles());
 }
 
-constexpr uint32_t kX = 1000;  // any text
+constexpr uint32_t kX = 1000;  // any text token
 
 }  // namespace
 
@@ -76,7 +76,7 @@ TEST_CASE("role tagger: ChatML, thinking and tool responses inside user messages
         "rda"
         "dtd"
         "dd");
-  // The answer of a tool, in a user message: observation, and no new turn; then a real one.
+  // A tool's answer inside a user message is an observation and starts no new turn; then a real turn follows.
   CHECK(tag("chatml", {151644, 872, 198, kX, 151645, 151644, 872, 198, 151665, kX, kX, 151666, 151645, 151644,
                        872, 198, kX}) ==
         "1dddud"
@@ -87,7 +87,7 @@ TEST_CASE("role tagger: ChatML, thinking and tool responses inside user messages
   CHECK(tag("chatml", {151644, 872, 198, 151652, 151655, 151655, 151653, kX}) == "1dddUUUUu");
 }
 
-TEST_CASE("role tagger: Mistral's brackets stand for headers") {
+TEST_CASE("role tagger: Mistral's brackets replace headers") {
   CHECK(tag("mistral", {1, 17, kX, 18, 5, kX, 6, 3,  kX, kX, 4,  kX, 2,  3,  kX, 4,
                         9, kX, kX, 2,  7, kX, 8, kX, 2,  3,  10, 12, 13, kX, 4}) ==
         "0ddiddid 1duudad 2dud"
@@ -97,10 +97,10 @@ TEST_CASE("role tagger: Mistral's brackets stand for headers") {
         " 3dUUUud");
 }
 
-TEST_CASE("role tagger: what is no chat") {
+TEST_CASE("role tagger: input that is not a chat") {
   CHECK(tag("llama3", {kX, kX}) == "0uu");
   CHECK(tag("chatml", {}) == "");
-  // A header that never ends is a body of an unknown role; a bracket that never closes ends with its message.
+  // A header that never ends is a body of an unknown role; an unclosed bracket ends with its message.
   CHECK(tag("llama3", std::vector<uint32_t>(12, kX)) == "0uuuuuuuuuuuu");
   CHECK(tag("llama3", {128006, 1, 2, 3, 4, 5, 6, 7, 8, kX, kX}) == "1ddddddddduu");
   CHECK(tag("chatml", {151644, 77091, 198, 151667, kX, 151645, 151644, 77091, 198, kX}) ==

@@ -31,7 +31,7 @@ std::vector<uint32_t> engines_of(const Router& router, uint32_t session) {
 
 }  // namespace
 
-TEST_CASE("router: round robin goes around, whatever the load") {
+TEST_CASE("router: round robin ignores the load") {
   Router router(RoutingKind::kRoundRobin, 3);
   CHECK(placed(router, 0, 0, 1'000'000) == 0);
   CHECK(placed(router, 1) == 1);
@@ -42,7 +42,7 @@ TEST_CASE("router: round robin goes around, whatever the load") {
 
 TEST_CASE("router: least loaded counts the tokens of requests that have not ended, prompt and output") {
   Router router(RoutingKind::kLeastLoaded, 2);
-  CHECK(placed(router, 0, 0, 100, 50) == 0);  // 150 0   equal loads: the lowest engine
+  CHECK(placed(router, 0, 0, 100, 50) == 0);  // 150 0    equal loads: the lowest engine
   CHECK(placed(router, 1, 0, 100, 0) == 1);   // 150 100
   CHECK(placed(router, 2, 0, 40, 10) == 1);   // 150 150
   CHECK(placed(router, 3, 0, 1, 0) == 0);     // 151 150
@@ -52,7 +52,7 @@ TEST_CASE("router: least loaded counts the tokens of requests that have not ende
   CHECK(placed(router, 5, 0, 1, 1) == 0);
 }
 
-TEST_CASE("router: a session stays where it is; a new one goes where the fewest live") {
+TEST_CASE("router: a session keeps its engine; a new one goes to the engine with the fewest live sessions") {
   Router router(RoutingKind::kSessionAffine, 2);
   CHECK(placed(router, 0, 7, 1'000) == 0);
   CHECK(placed(router, 1, 8) == 1);
@@ -60,25 +60,25 @@ TEST_CASE("router: a session stays where it is; a new one goes where the fewest 
   CHECK(placed(router, 3, 7) == 0);  // its own engine, although the other has fewer sessions
   CHECK(placed(router, 4, 10) == 1);
   router.session_ended(SessionId{7});
-  router.session_ended(SessionId{9});  // none against two
+  router.session_ended(SessionId{9});  // engine 0 has none, engine 1 has two
   CHECK(placed(router, 5, 11) == 0);
   CHECK(placed(router, 6, 12) == 0);
   CHECK(engines_of(router, 8) == std::vector<uint32_t>{1});
 }
 
-TEST_CASE("router: a session that ended and comes back finds its engine again, and counts once") {
+TEST_CASE("router: a session that ended and returns gets its engine again, and counts once") {
   Router router(RoutingKind::kSessionAffine, 2);
   CHECK(placed(router, 0, 1) == 0);
   router.session_ended(SessionId{1});
-  router.session_ended(SessionId{1});   // again: nothing
-  router.session_ended(SessionId{99});  // never seen: nothing
-  CHECK(placed(router, 1, 2) == 0);     // nobody lives anywhere
-  CHECK(placed(router, 2, 1) == 0);     // back home: 2 0
+  router.session_ended(SessionId{1});   // ending twice has no effect
+  router.session_ended(SessionId{99});  // never seen: no effect
+  CHECK(placed(router, 1, 2) == 0);     // no engine has a session
+  CHECK(placed(router, 2, 1) == 0);     // back on its engine: 2 0
   CHECK(placed(router, 3, 3) == 1);
   CHECK(placed(router, 4, 4) == 1);
 }
 
-TEST_CASE("router: sessions are known from their first request on") {
+TEST_CASE("router: a session counts from its first request") {
   Router router(RoutingKind::kRoundRobin, 2);
   CHECK(!router.knows(SessionId{3}));
   placed(router, 0, 3);
@@ -86,7 +86,7 @@ TEST_CASE("router: sessions are known from their first request on") {
   CHECK(!router.knows(SessionId{2}));
 }
 
-TEST_CASE("router: the digest tells two placements apart, and repeats") {
+TEST_CASE("router: the digest distinguishes two placements, and repeats") {
   const auto digest = [](RoutingKind kind) {
     Router router(kind, 2);
     for (uint32_t i = 0; i < 4; ++i) router.place(request(i, i / 2, 10 * i + 1, 1));
@@ -96,7 +96,7 @@ TEST_CASE("router: the digest tells two placements apart, and repeats") {
   CHECK(digest(RoutingKind::kRoundRobin) != digest(RoutingKind::kSessionAffine));
 }
 
-TEST_CASE("router: prefix aware weighs what is cached against what is still to come") {
+TEST_CASE("router: prefix aware weighs cached tokens against pending ones") {
   Router router(RoutingKind::kPrefixAware, 3);
   const auto cached = [](EngineId engine, const RequestReady& ready) {
     return ready.session == SessionId{7} && raw(engine) == 2 ? 800u : 0u;
@@ -106,27 +106,28 @@ TEST_CASE("router: prefix aware weighs what is cached against what is still to c
   CHECK(raw(router.place(request(2, 7, 1000, 100), cached)) == 1);  // 2100, 1000, 1300
   CHECK(raw(router.place(request(3, 7, 1000, 100), cached)) == 2);  // 2100, 2100, 1300
   router.ended(RequestId{1});
-  CHECK(raw(router.place(request(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle one
-  CHECK(raw(router.place(request(5, 9, 500, 0))) == 0);          // nobody to ask: the load decides
+  CHECK(raw(router.place(request(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle engine
+  CHECK(raw(router.place(request(5, 9, 500, 0))) == 0);          // no cache information: the load decides
 }
 
-TEST_CASE("router: hint aware keeps who comes back soon, and counts its context meanwhile") {
+TEST_CASE(
+    "router: hint aware keeps a session that returns soon on its engine, and counts its context meanwhile") {
   Router router(RoutingKind::kHintAware, 2);
   CHECK(placed(router, 0, 1, 1000, 100) == 0);
   router.ended(RequestId{0});
   router.session_returns(SessionId{1}, {5'000'000'000});
-  CHECK(placed(router, 1, 2, 300, 0) == 1);   // 1100 are expected on the other
-  CHECK(placed(router, 2, 1, 1200, 0) == 0);  // back, although 1 has less load
+  CHECK(placed(router, 1, 2, 300, 0) == 1);   // 1100 tokens are expected on the other
+  CHECK(placed(router, 2, 1, 1200, 0) == 0);  // back, although engine 1 has less load
   router.ended(RequestId{2});
   router.session_returns(SessionId{1}, Router::kHintHorizon + Duration{1});
-  CHECK(placed(router, 3, 3, 200, 0) == 0);  // away for long: nobody waits for it
-  CHECK(placed(router, 4, 1, 50, 0) == 0);   // 200, 300: wherever load is least
+  CHECK(placed(router, 3, 3, 200, 0) == 0);  // it returns beyond the horizon, so its context is not counted
+  CHECK(placed(router, 4, 1, 50, 0) == 0);   // 200, 300: the engine with the least load
   router.session_returns(SessionId{1}, {1});
   router.session_ended(SessionId{1});
-  CHECK(placed(router, 5, 1, 1, 0) == 0);  // 250, 300: what was expected is not counted any more
+  CHECK(placed(router, 5, 1, 1, 0) == 0);  // 250, 300: an ended session's expected tokens are not counted
 }
 
-TEST_CASE("router: engines may be numbered from another on") {
+TEST_CASE("router: engine numbers may start above zero") {
   Router router(RoutingKind::kRoundRobin, 2, EngineId{3});
   CHECK(placed(router, 0) == 3);
   CHECK(placed(router, 1) == 4);
@@ -134,9 +135,7 @@ TEST_CASE("router: engines may be numbered from another on") {
   CHECK(engines_of(router, 0) == std::vector<uint32_t>{3, 4});
 }
 
-TEST_CASE(
-    "router: all engines that were given requests of a session are known, in ascending order, until it "
-    "ends") {
+TEST_CASE("router: the engines that got requests of a session are known in ascending order until it ends") {
   Router router(RoutingKind::kRoundRobin, 3, EngineId{2});
   for (uint32_t id = 0; id < 8; ++id) placed(router, id, id == 2 || id == 4 || id == 7 ? 5 : 6);
   CHECK(engines_of(router, 5) == std::vector<uint32_t>{3, 4});

@@ -1,6 +1,6 @@
-// The scorers' policy halves against docs/design/methods/uniform.md
-// (moments), docs/design/methods/composition.md#causality (who may share),
-// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip (extra rows).
+// The policy side of the scorers against docs/design/methods/uniform.md
+// (compression triggers), docs/design/methods/composition.md#causality (sharing),
+// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip (probe tokens).
 
 #include <doctest/doctest.h>
 
@@ -30,7 +30,7 @@ ScorerSpec at(CompressionTrigger compression_trigger, bool window_closed = false
 
 }  // namespace
 
-TEST_CASE("scorers: when each works, who may share what it kept, and what it adds to a step") {
+TEST_CASE("scorers: trigger, causality and probe tokens of each") {
   struct Row {
     const char* name;
     CompressionTrigger compression_trigger;
@@ -93,7 +93,7 @@ TEST_CASE("scorers: at chunk ends a window scorer is prefix-closed only if its w
         kSuffix);  // its question comes last
 }
 
-TEST_CASE("scorers: ranked against what follows, no scorer is prefix-closed") {
+TEST_CASE("scorers: a scorer that ranks with later tokens is not prefix-closed") {
   for (const char* name : {"streaming_llm", "knorm", "fastkvzip", "trimkv", "random"}) {
     CAPTURE(name);
     for (const CompressionTrigger compression_trigger :
@@ -106,7 +106,7 @@ TEST_CASE("scorers: ranked against what follows, no scorer is prefix-closed") {
   }
 }
 
-TEST_CASE("scorers: what a session's memory or the keys say is known when a turn starts") {
+TEST_CASE("scorers: a session's memory and the keys are known when a turn starts") {
   for (const char* name :
        {"intent_rule", "intent_residual", "knorm", "keydiff", "fastkvzip", "streaming_llm"}) {
     CAPTURE(std::string(name));
@@ -117,7 +117,7 @@ TEST_CASE("scorers: what a session's memory or the keys say is known when a turn
                 "cannot work at the start of a turn"));
 }
 
-TEST_CASE("scorers: what cannot work is refused, with the way out") {
+TEST_CASE("scorers: impossible settings are refused with a remedy") {
   CHECK(message(validate_scorer("judge_q", at(CompressionTrigger::kChunkEnd)),
                 "it works at the end of the prompt"));
   CHECK(message(validate_scorer("kvzip", at(CompressionTrigger::kChunkEnd)), "cannot work at chunk ends"));

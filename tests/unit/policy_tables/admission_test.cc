@@ -1,4 +1,4 @@
-// Who is let in, who must wait, who is turned away.
+// Which requests are admitted, which wait, and which are rejected.
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::table_config;
 
-TEST_CASE("admission: a watermark of pages stays free of new requests, but not of growth") {
+TEST_CASE("admission: the watermark keeps pages free from new requests, but not from growth") {
   CoreConfig config = table_config();
   config.pages_gpu = 6;
   config.watermark_pages = 2;
@@ -23,7 +23,7 @@ TEST_CASE("admission: a watermark of pages stays free of new requests, but not o
   )");
 }
 
-TEST_CASE("admission: watermark admission looks at the next chunk only, and at all of it") {
+TEST_CASE("admission: watermark admission considers the next chunk only, and all of it") {
   CoreConfig config = table_config();
   config.pages_gpu = 9;
   check_table(config, R"(
@@ -55,7 +55,7 @@ TEST_CASE("admission: full-prompt admission waits until the whole prompt has pag
   )");
 }
 
-TEST_CASE("admission: full reservation sets prompt and output aside, and never preempts") {
+TEST_CASE("admission: full reservation reserves prompt and output, and never preempts") {
   CoreConfig config = table_config();
   config.pages_gpu = 6;
   config.admission = AdmissionKind::kFullReservation;
@@ -69,7 +69,7 @@ TEST_CASE("admission: full reservation sets prompt and output aside, and never p
   )");
 }
 
-TEST_CASE("admission: the queue is served in order; nobody overtakes") {
+TEST_CASE("admission: the queue is served in order, without overtaking") {
   CoreConfig config = table_config();
   config.pages_gpu = 4;
   check_table(config, R"(
@@ -82,7 +82,7 @@ TEST_CASE("admission: the queue is served in order; nobody overtakes") {
   )");
 }
 
-TEST_CASE("admission: what can never run is rejected at once, and says why") {
+TEST_CASE("admission: a request that can never run is rejected at once with the reason") {
   CoreConfig config = table_config();
   config.pages_gpu = 10;
   config.watermark_pages = 2;

@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::table_config;
 
-TEST_CASE("batching: a prompt longer than the budget is computed in chunks, and samples with its last") {
+TEST_CASE("batching: a prompt longer than the budget is computed in chunks and samples with the last one") {
   check_table(table_config(), R"(
     arrive r1 prompt=150 output=2     launch s1 r1:64
     done s1                           launch s2 r1:64
@@ -19,7 +19,7 @@ TEST_CASE("batching: a prompt longer than the budget is computed in chunks, and 
   )");
 }
 
-TEST_CASE("batching: chunk_tokens_max limits one prompt's share, and the next takes the rest") {
+TEST_CASE("batching: chunk_tokens_max limits one prompt's tokens, and the next prompt takes the rest") {
   CoreConfig config = table_config();
   config.chunk_tokens_max = 40;
   check_table(config, R"(
@@ -59,7 +59,7 @@ TEST_CASE("batching: no more than requests_max run at once") {
   )");
 }
 
-TEST_CASE("batching: prompts first, decodes take what is left of the budget") {
+TEST_CASE("batching: prompts first: decodes take the rest of the budget") {
   CoreConfig config = table_config();
   config.batch_order = BatchOrder::kPrefillFirst;
   check_table(config, R"(
@@ -72,7 +72,7 @@ TEST_CASE("batching: prompts first, decodes take what is left of the budget") {
   )");
 }
 
-TEST_CASE("batching: mixed leaves a prompt half of the budget while anything decodes") {
+TEST_CASE("batching: mixed: a prompt gets half of the budget while any request decodes") {
   CoreConfig config = table_config();
   config.batch_order = BatchOrder::kMixed;
   check_table(config, R"(
@@ -86,7 +86,7 @@ TEST_CASE("batching: mixed leaves a prompt half of the budget while anything dec
   )");
 }
 
-TEST_CASE("batching: steps are padded to the next capture size, and not above the largest") {
+TEST_CASE("batching: steps are padded to the next capture size, but not above the largest") {
   CoreConfig config = table_config();
   config.capture_sizes = {1, 2, 4, 8};
   check_table(config, R"(
@@ -107,7 +107,7 @@ TEST_CASE("batching: a request of no output ends with its prompt") {
   )");
 }
 
-TEST_CASE("batching: the Client is told the first token and each trigger") {
+TEST_CASE("batching: the Client is notified of the first token and of each trigger") {
   check_table(table_config(), R"(
     arrive r1 prompt=5 output=5 triggers=3,5     launch s1 r1:5
     done s1                           emitted r1:1  launch s2 r1:1
@@ -129,8 +129,8 @@ TEST_CASE("batching: end-of-sequence ends a request before its forced length") {
   )");
 }
 
-// Found by the swarm (seed 28): r1 comes back from preemption with all but one token cached, looks like a
-// decode at once, and was planned twice in the same step.
+// Found by the swarm (seed 28): r1 returned from preemption with all but one token cached, already looked
+// like a decode, and was planned twice in the same step.
 TEST_CASE("batching: prompts first plans a request that was just admitted only once") {
   CoreConfig config = table_config();
   config.batch_order = BatchOrder::kPrefillFirst;

@@ -1,5 +1,5 @@
-// What a router is told of an engine's prefix cache is what a request there begins with, whatever the
-// prefixes are kept in.
+// The cached tokens that an engine reports to a router equal the tokens that a request there starts with, for
+// every kind of prefix storage.
 
 #include <doctest/doctest.h>
 
@@ -18,12 +18,12 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// An engine that has all the time it wants: each request has ended before the next one comes.
+// An engine that is idle when a request comes: each request has ended before the next one arrives.
 class Alone {
  public:
   Alone(const CoreConfig& config, PolicyAxes axes) : core_(config, std::move(axes)) {}
 
-  // `units` of the prompt are those of space 7, the rest is nobody else's.
+  // The first `units` units of the prompt are those of space 7; the rest is private.
   RequestReady request(uint32_t prompt, uint32_t units) {
     run_ = {7, 0, units};
     RequestReady ready;
@@ -35,7 +35,7 @@ class Alone {
   }
   uint32_t cached(const RequestReady& request) const { return core_.tokens_cached(request); }
 
-  // Tokens of the prompt that were there when the request began.
+  // The number of prompt tokens that the request reuses.
   uint32_t begins_with(const RequestReady& request) {
     begun_.reset();
     apply(request);
@@ -90,7 +90,7 @@ CoreConfig caching() {
 
 }  // namespace
 
-TEST_CASE("cached: pages on the gpu, homes of arenas, pages of two formats") {
+TEST_CASE("cached: pages on the GPU, host pages of resident requests, pages of two formats") {
   check_cached(caching(), make_axes({}), 8, 16);
 
   CoreConfig host_copies = resident_config();

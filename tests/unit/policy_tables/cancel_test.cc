@@ -1,4 +1,4 @@
-// The Client changes its mind, at every moment of a request's life.
+// Cancellation in every state of a request.
 
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ TEST_CASE("cancel: a waiting request ends at once") {
   )");
 }
 
-TEST_CASE("cancel: a running request ends at the next step boundary, and keeps what it said") {
+TEST_CASE("cancel: a running request ends at the next step boundary with the tokens emitted so far") {
   check_table(table_config(), R"(
     arrive r1 prompt=8 output=9       launch s1 r1:8
     done s1                           launch s2 r1:1
@@ -28,7 +28,7 @@ TEST_CASE("cancel: a running request ends at the next step boundary, and keeps w
   )");
 }
 
-TEST_CASE("cancel: between chunks of its prompt") {
+TEST_CASE("cancel: a request ends between chunks of its prompt") {
   check_table(table_config(), R"(
     arrive r1 prompt=100 output=9     launch s1 r1:64
     cancel r1                         -
@@ -70,7 +70,7 @@ TEST_CASE("cancel: a preempted request ends where it waits") {
   )");
 }
 
-TEST_CASE("cancel: a session's end is passed on") {
+TEST_CASE("cancel: a session's end is forwarded to the backend") {
   check_table(table_config(), R"(
     arrive r1 prompt=8 output=1 session=7     launch s1 r1:8
     done s1                           finish r1:1

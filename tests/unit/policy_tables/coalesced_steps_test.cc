@@ -1,4 +1,4 @@
-// Steps in advance: two in flight, and coalesced steps coalesced into one command.
+// Steps planned in advance: two steps in flight, and coalesced steps in one command.
 
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ CoreConfig async_config() {
 
 }  // namespace
 
-TEST_CASE("two steps: the next is planned while one runs, and none is launched behind the last token") {
+TEST_CASE("two steps: the next is planned while one runs, and none is launched after the last token") {
   check_table(async_config(), R"(
     arrive r1 prompt=8 output=3       launch s1 r1:8  launch s2 r1:1
     done s1                           emitted r1:1  launch s3 r1:1
@@ -52,7 +52,7 @@ TEST_CASE("two steps: end-of-sequence is known one step late") {
   )");
 }
 
-TEST_CASE("fold: a stretch lasts until the request that ends first ends") {
+TEST_CASE("coalesced steps end when the first of their requests ends") {
   check_table(coalescing_config(), R"(
     arrive r1 prompt=8 output=10      launch s1 r1:8
     arrive r2 prompt=8 output=4       -
@@ -63,7 +63,7 @@ TEST_CASE("fold: a stretch lasts until the request that ends first ends") {
   )");
 }
 
-TEST_CASE("fold: a trigger ends a stretch") {
+TEST_CASE("coalesced steps end at a trigger") {
   check_table(coalescing_config(), R"(
     arrive r1 prompt=8 output=9 triggers=4     launch s1 r1:8
     done s1                           emitted r1:1  launch s2..s4 r1:1
@@ -72,7 +72,7 @@ TEST_CASE("fold: a trigger ends a stretch") {
   )");
 }
 
-TEST_CASE("fold: pages for the whole stretch are granted ahead, as long as some are free") {
+TEST_CASE("coalesced steps get their pages in advance, as long as some are free") {
   CoreConfig config = coalescing_config();
   config.pages_gpu = 4;
   check_table(config, R"(
@@ -89,7 +89,7 @@ TEST_CASE("fold: pages for the whole stretch are granted ahead, as long as some 
   )");
 }
 
-TEST_CASE("fold: an arrival ends a stretch after the step that runs") {
+TEST_CASE("coalesced steps end after the running step when a request arrives") {
   check_table(coalescing_config(), R"(
     arrive r1 prompt=8 output=40      launch s1 r1:8
     done s1                           launch s2..s40 r1:1
@@ -101,7 +101,7 @@ TEST_CASE("fold: an arrival ends a stretch after the step that runs") {
   )");
 }
 
-TEST_CASE("fold: a cancellation ends a stretch and frees the pages granted ahead") {
+TEST_CASE("coalesced steps end at a cancellation, and pages allocated in advance are freed") {
   CoreConfig config = coalescing_config();
   config.pages_gpu = 4;
   check_table(config, R"(
@@ -114,7 +114,7 @@ TEST_CASE("fold: a cancellation ends a stretch and frees the pages granted ahead
   )");
 }
 
-TEST_CASE("fold: end-of-sequence ends a stretch") {
+TEST_CASE("coalesced steps end at end-of-sequence") {
   check_table(coalescing_config(), R"(
     arrive r1 prompt=8 output=40      launch s1 r1:8
     done s1                           launch s2..s40 r1:1
@@ -122,7 +122,7 @@ TEST_CASE("fold: end-of-sequence ends a stretch") {
   )");
 }
 
-TEST_CASE("fold: with two in flight the step behind a stretch is planned while its last step runs") {
+TEST_CASE("coalesced steps with two in flight: the step after them is planned while the last one runs") {
   CoreConfig config = coalescing_config();
   config.steps_in_flight_max = 2;
   check_table(config, R"(
@@ -133,7 +133,7 @@ TEST_CASE("fold: with two in flight the step behind a stretch is planned while i
   )");
 }
 
-TEST_CASE("fold: repeat_max bounds a stretch") {
+TEST_CASE("coalesced steps: repeat_max is their largest number") {
   CoreConfig config = coalescing_config();
   config.repeat_max = 3;
   check_table(config, R"(

@@ -1,4 +1,4 @@
-// What the host would drop goes to the disk, and comes back from there when it is hit.
+// Pages that the host would drop are spilled to the disk, and loaded from there on a hit.
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@ using kvtwin::testing::check_table;
 
 namespace {
 
-// Four pages on the gpu, two on the host, of which one is to be free, eight on the disk.
+// Four pages on the GPU; two on the host, which spills keep free; eight on the disk.
 CoreConfig disk_config() {
   CoreConfig config = kvtwin::testing::host_config();
   config.pages_host = 2;
@@ -22,7 +22,7 @@ CoreConfig disk_config() {
 
 }  // namespace
 
-TEST_CASE("disk: a prefix goes down a tier at a time, and comes back from the disk by one transfer") {
+TEST_CASE("disk: a prefix moves down one tier at a time, and comes back from the disk by one transfer") {
   check_table(disk_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2
@@ -37,7 +37,7 @@ TEST_CASE("disk: a prefix goes down a tier at a time, and comes back from the di
   )");
 }
 
-TEST_CASE("disk: what is hit while it is being spilled is read from the host, and stays there") {
+TEST_CASE("disk: a page that is hit while it is spilled is read from the host and stays there") {
   check_table(disk_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2
@@ -55,7 +55,7 @@ TEST_CASE("disk: what is hit while it is being spilled is read from the host, an
   )");
 }
 
-TEST_CASE("disk: a read that fails is computed instead; a prefix on two tiers comes by two transfers") {
+TEST_CASE("disk: a prefix whose read fails is computed; a prefix on two tiers comes by two transfers") {
   CoreConfig config = disk_config();
   config.spill_pages_target = config.pages_disk = 1;
   check_table(config, R"(
@@ -75,9 +75,7 @@ TEST_CASE("disk: a read that fails is computed instead; a prefix on two tiers co
   )");
 }
 
-TEST_CASE(
-    "disk: on a full disk the oldest makes room, page by page from its end; what is older stays on the "
-    "host") {
+TEST_CASE("disk: a full disk drops its oldest page by page from the tail; older pages stay on the host") {
   CoreConfig config = disk_config();
   config.pages_disk = 1;
   check_table(config, R"(
@@ -94,7 +92,7 @@ TEST_CASE(
   )");
 }
 
-TEST_CASE("disk: a spill protects its path on the gpu, and what is cleaned instead is cleaned at once") {
+TEST_CASE("disk: a spill protects its path on the GPU, and other pages are offloaded at once") {
   CoreConfig config = disk_config();
   config.offload_pages_target = config.evict_batch_pages = 1;
   config.pages_host = 3;
@@ -111,7 +109,7 @@ TEST_CASE("disk: a spill protects its path on the gpu, and what is cleaned inste
   )");
 }
 
-TEST_CASE("disk: nothing on the gpu is given up while a spill makes room for its copy") {
+TEST_CASE("disk: no page leaves the GPU while a spill makes room for its copy") {
   CoreConfig config = disk_config();
   config.offload_pages_target = config.evict_batch_pages = 1;
   config.spill_pages_target = 1;

@@ -1,4 +1,4 @@
-// Which cached prefix goes first, when a new request needs room.
+// Which cached prefix is evicted first when a new request needs pages.
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@ using kvtwin::testing::check_table;
 
 namespace {
 
-// Eight pages: three sessions' prefixes of two fill all but two of them.
+// Eight pages: the prefixes of three sessions, two pages each, fill all but two of them.
 CoreConfig eight_pages(const char* eviction) {
   CoreConfig config = kvtwin::testing::table_config();
   config.prefix_cache = true;
@@ -32,7 +32,7 @@ std::string three_sessions(const std::string& then) {
 
 }  // namespace
 
-TEST_CASE("eviction: lru takes from the session that was away longest, whatever its client says") {
+TEST_CASE("eviction: lru evicts the session that was idle longest, regardless of hints") {
   check_table(eight_pages("lru"), three_sessions(R"(
     expect 1 s=1                                       -
     end 2                                              forget 2
@@ -42,7 +42,7 @@ TEST_CASE("eviction: lru takes from the session that was away longest, whatever 
   )"));
 }
 
-TEST_CASE("eviction: session_aware takes first from a session that has ended") {
+TEST_CASE("eviction: session_aware evicts an ended session first") {
   check_table(eight_pages("session_aware"), three_sessions(R"(
     expect 1 s=1                                       -
     end 2                                              forget 2
@@ -55,7 +55,7 @@ TEST_CASE("eviction: session_aware takes first from a session that has ended") {
   )"));
 }
 
-TEST_CASE("eviction: session_aware takes then by age from sessions that are expected, whatever they said") {
+TEST_CASE("eviction: session_aware then evicts expected sessions by age, regardless of the announced times") {
   check_table(eight_pages("session_aware"), three_sessions(R"(
     expect 1 s=5                                       -
     expect 2 s=50                                      -
@@ -70,7 +70,7 @@ TEST_CASE("eviction: session_aware takes then by age from sessions that are expe
   )"));
 }
 
-TEST_CASE("eviction: without a word from clients, session_aware is lru") {
+TEST_CASE("eviction: session_aware without hints is lru") {
   check_table(eight_pages("session_aware"), three_sessions(R"(
     arrive r4 prompt=64 output=1 session=4 is=d:64     launch s4 r4:64
     done s4                                            finish r4:1
@@ -80,7 +80,7 @@ TEST_CASE("eviction: without a word from clients, session_aware is lru") {
   )"));
 }
 
-TEST_CASE("eviction: what a waiting request is about to use stays, although it is the oldest") {
+TEST_CASE("eviction: a prefix that a waiting request will use stays, although it is the oldest") {
   CoreConfig config = eight_pages("session_aware");
   config.requests_max = 1;
   check_table(config, three_sessions(R"(
@@ -89,13 +89,13 @@ TEST_CASE("eviction: what a waiting request is about to use stays, although it i
     expect 3 s=20                                      -
     arrive r4 prompt=64 output=2 session=4 is=d:64     launch s4 r4:64     # takes session 1's two pages
     arrive r5 prompt=33 output=1 session=2 is=b:32     -                   # waits
-    expect 2 s=50                                      -                   # not while a request of it is here
+    expect 2 s=50                                      -                   # session 2 has a request here, so the hint has no effect
     done s4                                            launch s5 r4:1      # a fifth page: of session 3
     done s5                                            finish r4:2 launch s6 r5:1+32
   )"));
 }
 
-TEST_CASE("eviction: a prefix that two sessions share stays while one of them is waited for") {
+TEST_CASE("eviction: a prefix that two sessions share stays while one of them is expected") {
   check_table(eight_pages("session_aware"), R"(
     arrive r1 prompt=32 output=1 session=1 is=a:32     launch s1 r1:32
     done s1                                            finish r1:1
@@ -114,8 +114,8 @@ TEST_CASE("eviction: a prefix that two sessions share stays while one of them is
   )");
 }
 
-// 1,024 x uses above the floor, and more with every page before.
-TEST_CASE("eviction: cost_aware keeps what was used twice before what was used once, and forgets in time") {
+// The rank is 1,024 x uses above the floor, and rises with every page before the node.
+TEST_CASE("eviction: cost_aware evicts single-use prefixes before reused ones, and ages them") {
   check_table(eight_pages("cost_aware"), three_sessions(R"(
     arrive r4 prompt=33 output=1 session=1 is=a:32     launch s4 r4:1+32   # used twice: 2,048
     done s4                                            finish r4:1
@@ -129,7 +129,7 @@ TEST_CASE("eviction: cost_aware keeps what was used twice before what was used o
   )"));
 }
 
-TEST_CASE("eviction: cost_aware keeps what stands behind much context, which takes longer to compute again") {
+TEST_CASE("eviction: cost_aware keeps pages after a long context, which take longer to recompute") {
   CoreConfig config = eight_pages("cost_aware");
   config.eviction_doubling_tokens = 16;
   check_table(config, R"(
@@ -143,7 +143,7 @@ TEST_CASE("eviction: cost_aware keeps what stands behind much context, which tak
   )");
 }
 
-TEST_CASE("eviction: cost_aware forgets a favourite of long ago, once others have gone at a higher rank") {
+TEST_CASE("eviction: cost_aware evicts an old favourite once others were evicted at a higher rank") {
   check_table(eight_pages("cost_aware"), R"(
     arrive r1 prompt=32 output=1 session=1 is=a:32     launch s1 r1:32
     done s1                                            finish r1:1

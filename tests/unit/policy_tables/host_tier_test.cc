@@ -1,4 +1,4 @@
-// Cached prefixes go to the host before they are needed elsewhere, and come back when they are hit.
+// Cached prefixes are offloaded to the host ahead of need, and loaded when they are hit.
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::host_config;
 
-TEST_CASE("host: a prefix is copied ahead of need, leaves the gpu for free, and is recalled on a hit") {
+TEST_CASE("host: a prefix is copied ahead of need, leaves the GPU without a copy, and is loaded on a hit") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2
@@ -36,7 +36,7 @@ TEST_CASE("host: two requests that hit the same pages wait for one recall") {
   )");
 }
 
-TEST_CASE("host: a recall that fails is computed instead") {
+TEST_CASE("host: a prefix whose load fails is computed instead") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2
@@ -49,8 +49,8 @@ TEST_CASE("host: a recall that fails is computed instead") {
   )");
 }
 
-// Found by the swarm (seed 3): it was tried again at once, for ever.
-TEST_CASE("host: a demotion that fails is tried again when a request comes or goes") {
+// Found by the swarm (seed 3): it was retried immediately, without end.
+TEST_CASE("host: an offload that fails is retried when a request arrives or ends") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2
@@ -61,8 +61,8 @@ TEST_CASE("host: a demotion that fails is tried again when a request comes or go
   )");
 }
 
-// Found by the swarm (seed 3): each demotion took the other's copy, for ever.
-TEST_CASE("host: a host tier that is too small keeps the newest, and is left in peace") {
+// Found by the swarm (seed 3): each offload dropped the other's copy, without end.
+TEST_CASE("host: a host tier that is too small keeps the newest copies, without further offloads") {
   CoreConfig config = host_config();
   config.pages_host = 1;
   check_table(config, R"(
@@ -77,7 +77,7 @@ TEST_CASE("host: a host tier that is too small keeps the newest, and is left in 
   )");
 }
 
-TEST_CASE("host: a request cancelled while its prefix is recalled ends; the pages arrive all the same") {
+TEST_CASE("host: a request cancelled while its prefix is loaded ends, and the pages still arrive") {
   check_table(host_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2

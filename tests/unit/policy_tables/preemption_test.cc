@@ -1,4 +1,4 @@
-// Memory is short: who gives way, and how it comes back.
+// Memory is short: which request is preempted, and how it resumes.
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@ using namespace kvtwin;
 using kvtwin::testing::check_table;
 using kvtwin::testing::table_config;
 
-TEST_CASE("preempt: the newest request gives way and is computed again, with what it had said") {
+TEST_CASE("preempt: the newest request is preempted and recomputed with its emitted tokens") {
   CoreConfig config = table_config();
   config.pages_gpu = 5;
   check_table(config, R"(
@@ -25,7 +25,7 @@ TEST_CASE("preempt: the newest request gives way and is computed again, with wha
   )");
 }
 
-TEST_CASE("preempt: it comes back with its prefix cached") {
+TEST_CASE("preempt: a preempted request reuses its cached prefix") {
   CoreConfig config = table_config();
   config.pages_gpu = 5;
   config.prefix_cache = true;
@@ -41,7 +41,7 @@ TEST_CASE("preempt: it comes back with its prefix cached") {
   )");
 }
 
-TEST_CASE("preempt: a request that is alone is never preempted: what could not fit was rejected") {
+TEST_CASE("preempt: a request that runs alone is never preempted: one that cannot fit was rejected") {
   CoreConfig config = table_config();
   config.pages_gpu = 2;
   check_table(config, R"(
@@ -50,7 +50,7 @@ TEST_CASE("preempt: a request that is alone is never preempted: what could not f
   )");
 }
 
-TEST_CASE("preempt: two steps in flight: the step under way still counts for the preempted request") {
+TEST_CASE("preempt: with two steps in flight, the running step still counts for the preempted request") {
   CoreConfig config = table_config();
   config.pages_gpu = 3;
   config.steps_in_flight_max = 2;
@@ -68,7 +68,7 @@ TEST_CASE("preempt: two steps in flight: the step under way still counts for the
 
 namespace {
 
-// An engine that only prefills: five pages, chunks of two.
+// An engine that only prefills: five pages, chunks of two pages.
 CoreConfig prefilling() {
   CoreConfig config = table_config();
   config.pages_gpu = 5;
@@ -80,7 +80,7 @@ CoreConfig prefilling() {
 }  // namespace
 
 TEST_CASE(
-    "preempt: a request that is alone waits for pages that it handed over; its own would not bring them") {
+    "preempt: a request that runs alone waits for pages being handed over; freeing its own would not help") {
   check_table(prefilling(), R"(
     arrive r1 prompt=32 output=9      launch s1 r1:32
     done s1                           over r1 2
@@ -103,7 +103,7 @@ TEST_CASE(
   )");
 }
 
-// --- by demotion
+// --- by swapping
 
 namespace {
 
@@ -118,7 +118,7 @@ CoreConfig demoting() {
 
 }  // namespace
 
-TEST_CASE("demote: the newest request's pages go to the host, and it goes on where it was") {
+TEST_CASE("swap: the newest request's pages go to the host, and it continues where it was") {
   check_table(demoting(), R"(
     arrive r1 prompt=32 output=18     launch s1 r1:32
     arrive r2 prompt=31 output=8      -
@@ -134,7 +134,7 @@ TEST_CASE("demote: the newest request's pages go to the host, and it goes on whe
   )");
 }
 
-TEST_CASE("demote: a copy that fails, and a host without room: computed again") {
+TEST_CASE("swap: a request is recomputed if its copy fails or the host has no room") {
   check_table(demoting(), R"(
     arrive r1 prompt=32 output=18     launch s1 r1:32
     arrive r2 prompt=31 output=8      -
@@ -157,7 +157,8 @@ TEST_CASE("demote: a copy that fails, and a host without room: computed again") 
   )");
 }
 
-TEST_CASE("demote: who lacks a page waits for the one that is on its way, and who is away may be cancelled") {
+TEST_CASE(
+    "swap: a request short of a page waits for a copy in flight; a swapped-out request can be cancelled") {
   check_table(demoting(), R"(
     arrive r1 prompt=31 output=20     launch s1 r1:31
     arrive r2 prompt=33 output=8      -

@@ -1,4 +1,4 @@
-// What is reused, by whom, and what is computed again.
+// Which prefixes are reused, by which requests, and what is recomputed.
 
 #include <doctest/doctest.h>
 
@@ -42,7 +42,7 @@ TEST_CASE("prefix: units smaller than a page are reused by whole pages only") {
   )");
 }
 
-TEST_CASE("prefix: output is reused by the next turn, as far as its identity is known") {
+TEST_CASE("prefix: output is reused by the next turn as far as its identity is known") {
   check_table(cached_config(), R"(
     arrive r1 prompt=16 output=17 is=a:32     launch s1 r1:16
     done s1     launch s2 r1:1
@@ -67,7 +67,7 @@ TEST_CASE("prefix: output is reused by the next turn, as far as its identity is 
   )");
 }
 
-TEST_CASE("prefix: what belongs to one request alone is found by nobody else") {
+TEST_CASE("prefix: private units are not found by other requests") {
   check_table(cached_config(), R"(
     arrive r1 prompt=32 output=1 is=A:32     launch s1 r1:32
     done s1                                  finish r1:1
@@ -114,7 +114,7 @@ TEST_CASE("prefix: nothing is reused where identity is none, or without a cache"
   }
 }
 
-TEST_CASE("prefix: the oldest prefix makes way when pages run out, from its tail") {
+TEST_CASE("prefix: the oldest prefix is evicted from its tail when pages run out") {
   CoreConfig config = cached_config();
   config.pages_gpu = 6;
   check_table(config, R"(

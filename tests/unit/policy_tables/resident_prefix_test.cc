@@ -1,4 +1,4 @@
-// Placement resident with a prefix cache: prefixes lie on the host, and are copied to the GPU before a
+// Placement "resident" with a prefix cache: prefixes are on the host, and are copied to the GPU before a
 // request's first step.
 
 #include <doctest/doctest.h>
@@ -20,8 +20,7 @@ CoreConfig shared_resident_config() {
 
 }  // namespace
 
-TEST_CASE(
-    "arena prefix: a request waits for its prefix from the host, and only its own tokens are computed") {
+TEST_CASE("resident prefix: a request waits for its prefix from the host, and computes only its own tokens") {
   check_table(shared_resident_config(), R"(
     arrive r1 prompt=64 output=3 is=a:64     launch s1 r1:64
     done s1                                  launch s2 r1:1
@@ -33,7 +32,7 @@ TEST_CASE(
   )");
 }
 
-TEST_CASE("arena prefix: its pages on the gpu are the request's own, until its prompt is complete") {
+TEST_CASE("resident prefix: its pages on the GPU belong to the request until the prompt is complete") {
   CoreConfig config = shared_resident_config();
   check_table(config, R"(
     arrive r1 prompt=64 output=1 is=a:64     launch s1 r1:64 held 3   # the prompt's end is planned
@@ -44,7 +43,7 @@ TEST_CASE("arena prefix: its pages on the gpu are the request's own, until its p
   )");
 }
 
-TEST_CASE("arena prefix: no copy goes to pages that a step in flight still reads") {
+TEST_CASE("resident prefix: no copy targets pages that a step in flight still reads") {
   CoreConfig config = shared_resident_config();
   config.steps_in_flight_max = 2;
   check_table(config, R"(
@@ -52,14 +51,15 @@ TEST_CASE("arena prefix: no copy goes to pages that a step in flight still reads
     done s1                                  finish r1:1
     arrive r2 prompt=128 output=9            launch s2 r2:64  launch s3 r2:64
     arrive r3 prompt=17 output=1 is=a:16     -
-    done s2                                  launch s4 r2:1             # s3 has given 5 pages back, and reads them
+    done s2                                  launch s4 r2:1             # s3 has freed 5 pages, and still reads them
     done s3                                  recall t1 1  launch s5 r2:1
     arrived t1                               -
     done s4                                  launch s6 r2:1 r3:1+16
   )");
 }
 
-TEST_CASE("arena prefix: what a decode computed is not shared, because it did not read everything") {
+TEST_CASE(
+    "resident prefix: decoded tokens are not shared, because they did not attend to the whole context") {
   check_table(shared_resident_config(), R"(
     arrive r1 prompt=40 output=24 is=a:64    launch s1 r1:40
     done s1                                  launch s2 r1:1
@@ -70,7 +70,7 @@ TEST_CASE("arena prefix: what a decode computed is not shared, because it did no
   )");
 }
 
-TEST_CASE("arena prefix: what cannot be fetched is computed") {
+TEST_CASE("resident prefix: a prefix that cannot be loaded is computed") {
   check_table(shared_resident_config(), R"(
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1
@@ -83,20 +83,20 @@ TEST_CASE("arena prefix: what cannot be fetched is computed") {
   )");
 }
 
-TEST_CASE("arena prefix: a full host loses prefixes before a request gives way") {
+TEST_CASE("resident prefix: a full host evicts prefixes before it preempts a request") {
   CoreConfig config = shared_resident_config();
   config.pages_host = 6;
   check_table(config, R"(
     arrive r1 prompt=64 output=1 is=a:64     launch s1 r1:64
     done s1                                  finish r1:1
-    arrive r2 prompt=64 output=20            launch s2 r2:64        # two pages are free, two of a's tail go
+    arrive r2 prompt=64 output=20            launch s2 r2:64        # two pages are free, two of a's tail are evicted
     done s2                                  launch s3 r2:1         # one more
     arrive r3 prompt=17 output=1 is=a:32     -                      # a's first page is left; there is no room
     done s3                                  launch s4 r2:1
   )");
 }
 
-TEST_CASE("arena prefix: who gave way finds its prompt again") {
+TEST_CASE("resident prefix: a preempted request finds its prompt again") {
   CoreConfig config = shared_resident_config();
   config.pages_host = 7;
   check_table(config, R"(
@@ -108,7 +108,9 @@ TEST_CASE("arena prefix: who gave way finds its prompt again") {
   )");
 }
 
-TEST_CASE("X-4 arena prefix: a reservation is what the request lacks, and is kept while its prefix comes") {
+TEST_CASE(
+    "X-4 resident prefix: a reservation covers what the request lacks, and is held while its prefix is "
+    "loaded") {
   CoreConfig config = shared_resident_config();
   config.admission = AdmissionKind::kFullReservation;
   config.pages_host = 12;

@@ -1,5 +1,5 @@
-// Placement resident: the prompt is on the GPU, then resident pages; every page of context has a home on the
-// host.
+// Placement "resident": the whole prompt is on the GPU until it is complete, then the resident pages only.
+// Every page of context has a host page.
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ using kvtwin::testing::resident_config;
 
 namespace {
 
-// A Core and what happens to it, for looking at page counts.
+// Drives a Core and gives access to its page counts.
 class CoreDriver {
  public:
   explicit CoreDriver(const CoreConfig& config) : config_(config), core_(config) {}
@@ -44,13 +44,14 @@ class CoreDriver {
 
 }  // namespace
 
-TEST_CASE("X-3 arena: surplus pages go back at the prompt's end, host pages at the request's") {
+TEST_CASE("X-3 resident: surplus GPU pages are freed at the prompt's end, host pages at the request's end") {
   CoreDriver engine(resident_config());
   engine.arrive(0, 64 + 16, 16);  // two chunks: 64 tokens, then 16
   CHECK(engine.gauges().pages_gpu_held == 4);
   CHECK(engine.gauges().pages_host_free == 20 - 4);
   engine.step();
-  // The step that completes the prompt is planned: 5 pages of context, 3 of them on the GPU from then on.
+  // The step that completes the prompt is planned: 5 pages of context, of which 3 stay on the GPU from then
+  // on.
   CHECK(engine.gauges().pages_gpu_held == 3);
   CHECK(engine.gauges().pages_host_free == 20 - 5);
   for (int i = 0; i < 10; ++i) engine.step();
@@ -61,19 +62,19 @@ TEST_CASE("X-3 arena: surplus pages go back at the prompt's end, host pages at t
   CHECK(engine.gauges().pages_host_free == 20);
 }
 
-TEST_CASE("X-3 arena: what a page leaves on the GPU is counted") {
+TEST_CASE("X-3 resident: the fraction of each page that stays on the GPU is counted") {
   CoreConfig config = resident_config();
   config.policies.retrieval_spec.resident_fraction_q32 = 1u << 30;  // a quarter
   config.pages_gpu = 8;
   CoreDriver engine(config);
   engine.arrive(0, 64, 40);
-  // 4 pages of context: 3 of arena and ceil(4 / 4) for what they left.
+  // 4 pages of context: 3 resident pages and ceil(4 / 4) for what stays of each.
   CHECK(engine.gauges().pages_gpu_held == 4);
   for (int i = 0; i < 18; ++i) engine.step();
   CHECK(engine.gauges().pages_gpu_held == 5);  // 3 + ceil(6 / 4)
 }
 
-TEST_CASE("arena: the pages that a prompt gave back let the next call in") {
+TEST_CASE("resident: the pages that a prompt freed admit the next request") {
   check_table(resident_config(), R"(
     arrive r1 prompt=64 output=8      launch s1 r1:64
     arrive r2 prompt=48 output=2      -
@@ -83,7 +84,7 @@ TEST_CASE("arena: the pages that a prompt gave back let the next call in") {
   )");
 }
 
-TEST_CASE("arena: without it the same two requests cannot run together") {
+TEST_CASE("resident: without it the same two requests cannot run together") {
   CoreConfig config = resident_config();
   config.policies = {};
   config.pages_host = 0;
@@ -94,7 +95,7 @@ TEST_CASE("arena: without it the same two requests cannot run together") {
   )");
 }
 
-TEST_CASE("arena: a full host preempts like a full GPU, and the request is computed again") {
+TEST_CASE("resident: a full host preempts like a full GPU, and the request is recomputed") {
   CoreConfig config = resident_config();
   config.pages_host = 6;
   check_table(config, R"(
@@ -106,7 +107,7 @@ TEST_CASE("arena: a full host preempts like a full GPU, and the request is compu
   )");
 }
 
-TEST_CASE("arena: a request that its host tier cannot hold is rejected at once") {
+TEST_CASE("resident: a request that does not fit in the host tier is rejected at once") {
   CoreConfig config = resident_config();
   config.pages_host = 4;
   check_table(config, R"(
@@ -115,10 +116,10 @@ TEST_CASE("arena: a request that its host tier cannot hold is rejected at once")
   )");
 }
 
-TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
+TEST_CASE("X-4 resident: a reservation is the prompt's pages, then the resident pages") {
   CoreConfig config = resident_config();
   config.admission = AdmissionKind::kFullReservation;
-  // Alone each would need 4 + 9 pages of GPU without resident pages, and is refused by none.
+  // Without resident pages each alone would need 4 + 9 GPU pages; neither is rejected.
   const auto needed = [&config](uint32_t prompt, uint32_t output) {
     const PolicyAxes axes = make_axes(config.policies);
     const Retention retention(config, axes);
@@ -128,7 +129,7 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   CHECK(needed(64, 80).host == 9);
   CHECK(needed(16, 128).gpu == 3);
   config.admission = AdmissionKind::kWatermark;
-  CHECK(needed(64, 80).gpu == 9);  // preempted, all of it would be a prompt
+  CHECK(needed(64, 80).gpu == 9);  // after a preemption all of it would be a prompt
   config.admission = AdmissionKind::kFullReservation;
   check_table(config, R"(
     arrive r1 prompt=64 output=80     launch s1 r1:64
@@ -138,7 +139,7 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   )");
 }
 
-TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are those of what is left") {
+TEST_CASE("resident: entries dropped from a prompt have no host page, and pages hold the retained entries") {
   CoreConfig config = resident_config();
   config.pages_gpu = 16;
   config.pages_host = 10;
@@ -151,7 +152,7 @@ TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are tho
   engine.arrive(0, 90, 40);  // two chunks
   CHECK(engine.gauges().pages_host_free == 10 - 4);
   engine.step();
-  // 6 pages of prompt, cut to 56 kv_entries: 4 pages, of which the resident pages have 3.
+  // 6 pages of prompt, reduced to 56 KV entries: 4 pages, of which 3 are resident.
   CHECK(engine.gauges().pages_host_free == 10 - 4);
   CHECK(engine.gauges().pages_gpu_held == 3);
   CHECK(engine.gauges().entries_held == 56);

@@ -1,4 +1,4 @@
-// What the data decided, written down and read again.
+// Outcomes written to a log and read back.
 
 #include "engine/recorder/recorder_outcomes.h"
 
@@ -15,7 +15,7 @@
 namespace kvtwin {
 namespace {
 
-// Decides by chance: recalls for steps that decode, counts or live bits for compressions.
+// Draws outcomes: recalls for steps that decode, counts or live bits for compressions.
 class Drawn final : public OutcomeSource {
  public:
   explicit Drawn(uint64_t seed) : prng_(seed) {}
@@ -44,10 +44,10 @@ class Drawn final : public OutcomeSource {
 
 constexpr RequestKey kRequest{SessionId{5}, 2};
 
-// Files of schema 2 need no log.
+// Files of schema 2 need no decision log.
 Result<RequestNumbers> no_log() { return make_error("log.binpb", "is not there"); }
 
-// One request, begun twice, with a compression at each prompt's end.
+// One request with two attempts, and a compression at each prompt's end.
 std::string write_log(std::vector<DataOutcomes>* said) {
   OutcomeLog log(2);
   Drawn drawn(7);
@@ -73,7 +73,7 @@ std::string write_log(std::vector<DataOutcomes>* said) {
 
 }  // namespace
 
-TEST_CASE("outcome log: what was said is read again, by step and by request, attempt and place") {
+TEST_CASE("outcome log: outcomes are read back by step, and by request, attempt and position") {
   std::vector<DataOutcomes> said;
   const std::string bytes = write_log(&said);
   const Result<RecordedOutcomes> read = read_outcomes("log", bytes, no_log);
@@ -97,13 +97,13 @@ TEST_CASE("outcome log: what was said is read again, by step and by request, att
     CHECK(retained.counts == said[(attempt - 1) * 6].retained_counts);
     CHECK(retained.live == said[(attempt - 1) * 6].retained_live);
   }
-  CHECK(engine.steps.at(1).plan == engine.steps.at(7).plan);  // the same entries
+  CHECK(engine.steps.at(1).plan == engine.steps.at(7).plan);  // equal entries
   CHECK(engine.steps.at(1).plan != engine.steps.at(2).plan);
 }
 
 namespace {
 
-// A file of schema 1: request 3 of its run keeps 7 of 40 tokens and ends its sequence in step 0.
+// A file of schema 1: request 3 of its run retains 7 of 40 tokens and ends its sequence in step 0.
 std::string by_request_number(uint32_t plan) {
   std::string out;
   v1::OutcomeRecord record;
@@ -122,7 +122,7 @@ std::string by_request_number(uint32_t plan) {
   return out;
 }
 
-// What the log of such a run says: session 5 sends requests 1 and 3, without an index.
+// The decision log of such a run: session 5 sends requests 1 and 3.
 Log log_of_requests() {
   Log log;
   for (const uint32_t index : {0u, 1u}) {
@@ -135,7 +135,7 @@ Log log_of_requests() {
 
 }  // namespace
 
-TEST_CASE("outcome log: files that number requests by order of sending are read by the log beside them") {
+TEST_CASE("outcome log: files that number requests by order of sending are read with the decision log") {
   const Log log = log_of_requests();
   PlanEntry entry{RequestId{8}, EntryKind::kDecode, false, true, 1, 40};
   entry.key = {SessionId{5}, 1};
@@ -160,7 +160,7 @@ TEST_CASE("outcome log: files that number requests by order of sending are read 
   CHECK(other.error().what.find("request 3 is not in the log") != std::string::npos);
 }
 
-TEST_CASE("outcome log: a file that was cut or changed is read or refused, and nothing else") {
+TEST_CASE("outcome log: a truncated or changed file is read or refused, without a crash") {
   const std::string whole = write_log(nullptr);
   for (size_t length = 0; length < whole.size(); ++length) {
     CHECK_FALSE(read_outcomes("log", whole.substr(0, length), no_log));

@@ -87,7 +87,7 @@ Recorded record(Setting setting, bool coalesced) {
 
 }  // namespace
 
-TEST_CASE("recorder: a replay decides the same with neither backend, over 150 seeded adversaries") {
+TEST_CASE("recorder: a replay without the backend makes the same decisions, over 150 seeded adversaries") {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     const Recorded run = record(draw_setting(seed), true);
@@ -102,7 +102,7 @@ TEST_CASE("recorder: a replay decides the same with neither backend, over 150 se
   }
 }
 
-TEST_CASE("recorder: a log keeps the numbers of the engines' scorer") {
+TEST_CASE("recorder: a log keeps the numbers of each engine's scorer") {
   Setting setting = draw_setting(3);
   ScorerSpec spec;
   spec.compression_trigger = CompressionTrigger::kChunkEnd;
@@ -129,7 +129,7 @@ TEST_CASE("recorder: a log keeps the numbers of the engines' scorer") {
   CHECK(other->options.engines[0].policies.scorer_spec == setting.run.engines[0].policies.scorer_spec);
 }
 
-TEST_CASE("recorder: a log does not show how the backend coalesced its steps") {
+TEST_CASE("recorder: a log does not depend on how the backend coalesced its steps") {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     const Recorded coalesced = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
@@ -138,7 +138,7 @@ TEST_CASE("recorder: a log does not show how the backend coalesced its steps") {
   }
 }
 
-TEST_CASE("recorder: metrics of a coalesced run and of its replay are those of the uncoalesced run") {
+TEST_CASE("recorder: metrics of a coalesced run and of its replay equal those of the uncoalesced run") {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     CAPTURE(seed);
     const Recorded coalesced = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
@@ -165,7 +165,7 @@ TEST_CASE("recorder: metrics of a coalesced run and of its replay are those of t
   }
 }
 
-TEST_CASE("recorder: other limits on the same log are other decisions, and the first one is named") {
+TEST_CASE("recorder: other limits on the same log cause other decisions, and the first one is named") {
   int named = 0;
   for (uint64_t seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
@@ -182,7 +182,7 @@ TEST_CASE("recorder: other limits on the same log are other decisions, and the f
   CHECK(named > 10);
 }
 
-TEST_CASE("recorder: a log that was cut is refused at whatever byte") {
+TEST_CASE("recorder: a log that is truncated at any byte is refused") {
   const std::string whole = record(draw_setting(3), true).log;
   for (size_t length = 0; length < whole.size(); length += 1 + length / 40) {
     CAPTURE(length);
@@ -190,7 +190,7 @@ TEST_CASE("recorder: a log that was cut is refused at whatever byte") {
   }
 }
 
-TEST_CASE("recorder: damaged logs are refused or replayed, never a crash") {
+TEST_CASE("recorder: damaged logs are refused or replayed, without a crash") {
   const std::string whole = record(draw_setting(5), true).log;
   Prng prng(11);
   int refused = 0, other = 0;
@@ -211,9 +211,9 @@ TEST_CASE("recorder: damaged logs are refused or replayed, never a crash") {
   CHECK(other > 0);
 }
 
-// In memory that is never touched but for what stands between the records.
-TEST_CASE("recorder: records are cut far beyond 2 GiB") {
-  constexpr size_t kRecord = (size_t{1} << 31) - 9;  // the longest that protobuf takes, nearly
+// The memory is reserved but untouched, except for the bytes between the records.
+TEST_CASE("recorder: records are found far beyond 2 GiB") {
+  constexpr size_t kRecord = (size_t{1} << 31) - 9;  // nearly the longest that protobuf accepts
   constexpr size_t kBytes = 3 * (kRecord + 5) + 2;
   void* const memory =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -246,7 +246,7 @@ TEST_CASE("recorder: records are cut far beyond 2 GiB") {
   munmap(memory, kBytes);
 }
 
-TEST_CASE("recorder: bytes that are no log are refused") {
+TEST_CASE("recorder: bytes that are not a log are refused") {
   CHECK(!read_log("log", ""));
   CHECK(!read_log("log", "hello, this is not a log at all"));
   CHECK(!read_log("log", std::string(100000, '\0')));

@@ -14,7 +14,7 @@ std::vector<v1::Session> sessions(int count, int requests = 1) {
   std::vector<v1::Session> made;
   for (int i = 0; i < count; ++i) {
     v1::Session session;
-    session.set_arrival_at_ns((count - i) * kSecond);  // the file is in no order of time
+    session.set_arrival_at_ns((count - i) * kSecond);  // the file is not in order of time
     for (int k = 0; k < requests; ++k) {
       v1::Node* node = add_request(&session, 100, 10);
       if (k > 0) add_dep(node, static_cast<uint32_t>(k) - 1);
@@ -32,7 +32,7 @@ std::vector<uint32_t> order(const FakeBackend& backend) {
 
 }  // namespace
 
-TEST_CASE("recorded sessions come in order of their arrival, equal ones in the order of the file") {
+TEST_CASE("recorded sessions start in order of arrival, and equal ones in file order") {
   auto trace = sessions(4);
   trace[0].set_arrival_at_ns(2 * kSecond);
   auto client = build(plain_header(), trace, {});
@@ -66,12 +66,12 @@ TEST_CASE("a fixed population starts each session once, in file order, when anot
     if (sent.request.node == 0) first.push_back(raw(sent.request.session));
   }
   CHECK(first == std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  CHECK(backend.sent[3].at.ns == kSecond);                 // session 0's second request
+  CHECK(backend.sent[3].at.ns == kSecond);                 // the second request of session 0
   CHECK(backend.sent[5].request.session == SessionId{3});  // when session 0 has ended
   CHECK(backend.sent[5].at.ns == 2 * kSecond);
 }
 
-TEST_CASE("all at once means all at once, and max_requests cuts the head of the file") {
+TEST_CASE("all at once starts every session at once, and max_requests keeps the head of the file") {
   ReplayOptions options;
   options.arrivals = ArrivalMode::kAllAtOnce;
   options.requests_max = 5;
@@ -93,7 +93,7 @@ TEST_CASE("all at once means all at once, and max_requests cuts the head of the 
   CHECK(two.sent.size() == 4);
 }
 
-TEST_CASE("poisson gaps have the asked rate and spread, and depend on the seed alone") {
+TEST_CASE("poisson gaps have the requested rate and spread, and depend on the seed alone") {
   ReplayOptions options;
   options.arrivals = ArrivalMode::kPoisson;
   options.arrivals_per_s = {5, 2};
@@ -132,7 +132,7 @@ TEST_CASE("the integer logarithm agrees with libm to 2^-30") {
   }
 }
 
-TEST_CASE("sessions without requests start and end unseen") {
+TEST_CASE("sessions without requests start and end without an event") {
   auto trace = sessions(3);
   trace[1].clear_nodes();
   add_tool(&trace[1], kSecond);

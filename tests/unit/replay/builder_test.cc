@@ -47,7 +47,7 @@ TEST_CASE("a malformed session is named with its node and its value") {
         }).find("which is no request") != std::string::npos);
 }
 
-TEST_CASE("a malformed key or span list is refused before it costs time or memory") {
+TEST_CASE("a malformed key or span list is refused early, without cost in time or memory") {
   CHECK(problem([](v1::Session* s) {
           set_key(add_request(s, 640, 1), {{1, 11}});
         }).find("at most 10 blocks") != std::string::npos);
@@ -84,7 +84,7 @@ TEST_CASE("a malformed key or span list is refused before it costs time or memor
   CHECK(problem(listing(0, 1, 3)).find("shared table 3, which has 0") != std::string::npos);
 }
 
-TEST_CASE("options that make no sense, or not with this trace, are refused with the way out") {
+TEST_CASE("options that are inconsistent, or do not fit the trace, are refused with a remedy") {
   v1::TraceHeader bare;
   CHECK(invalid_options([](ReplayOptions* o) { o->page_tokens = 0; }).find("page_tokens: is 0") == 0);
   CHECK(invalid_options([](ReplayOptions* o) { o->think_scale.den = 0; }).find("think_scale: is 1/0") == 0);
@@ -112,7 +112,7 @@ TEST_CASE("options that make no sense, or not with this trace, are refused with 
         std::string::npos);
 }
 
-TEST_CASE("pieces that come in the wrong order are refused") {
+TEST_CASE("parts in the wrong order are refused") {
   ReplayBuilder builder;
   CHECK_FALSE(builder.session({}).has_value());
   CHECK_FALSE(builder.shared_spans({}).has_value());
@@ -135,7 +135,7 @@ TEST_CASE(
   CHECK((*build(plain_header(), {session}, {}))->mode() == ReplayMode::kClosedLoop);
 }
 
-TEST_CASE("token counts that are absent are those of the spans, and an output has at least one token") {
+TEST_CASE("absent token counts are those of the spans, and an output has at least one token") {
   v1::Session session;
   session.add_spans()->set_tokens(70);
   session.add_spans()->set_tokens(30);

@@ -1,5 +1,5 @@
-// A backend for the Client alone: every request takes the time that `service` says, nobody waits for anyone.
-// Keeps what was sent, in order.
+// A backend for testing the Client alone: every request takes the time that `service` gives, and none waits
+// for another. It stores the requests sent, in order.
 
 #ifndef KVTWIN_TESTS_UNIT_REPLAY_FAKE_BACKEND_H_
 #define KVTWIN_TESTS_UNIT_REPLAY_FAKE_BACKEND_H_
@@ -16,7 +16,7 @@ namespace kvtwin::testing {
 constexpr int64_t kSecond = 1'000'000'000;
 
 struct Sent {
-  Instant at{};               // when it was told
+  Instant at{};               // when the backend received it
   ReplayRequestInfo request;  // request.ready is when it was due
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
@@ -30,7 +30,7 @@ class FakeBackend {
   std::vector<Sent> sent;
   std::vector<std::pair<Instant, RequestId>> cancelled;
   std::vector<std::pair<Instant, SessionId>> ended;
-  std::map<uint32_t, Instant> finished;  // by request, aborted ones too
+  std::map<uint32_t, Instant> finished;  // by request, including aborted ones
   std::set<uint32_t> rejected;
   std::map<std::pair<uint32_t, uint32_t>, Instant> emitted;  // by request and tokens
   size_t live = 0, live_most = 0;
@@ -46,7 +46,7 @@ class FakeBackend {
       if (wake == kNever && next == kNever) return;
       notify.clear();
       now = std::min(wake, next);
-      if (next <= wake) {  // like Backend::next: answers before timers
+      if (next <= wake) {  // as in Backend::next(), answers come before timers
         const Answer answer = due_.begin()->second;
         due_.erase(due_.begin());
         if (dropped_.contains(raw(answer.request))) continue;
@@ -118,7 +118,7 @@ class FakeBackend {
   uint64_t order_ = 0;
 };
 
-// A header of what the tests need: sessions arrive as recorded, requests too.
+// A minimal header: sessions and requests arrive as recorded.
 inline v1::TraceHeader plain_header(uint32_t block = 0, bool ceil = false) {
   v1::TraceHeader header;
   header.set_schema_version(1);
@@ -154,7 +154,7 @@ inline void add_dep(v1::Node* node, uint32_t on, int64_t delay_ns = 0, uint32_t 
   dep->set_kind(kind);
 }
 
-// `runs`: {first, count}...
+// `runs` lists {first, count}.
 inline void set_key(v1::Node* node, const std::vector<std::pair<int64_t, uint32_t>>& runs,
                     v1::Scope scope = v1::SCOPE_SESSION) {
   v1::BlockKey* key = node->mutable_llm()->mutable_prompt_key();
@@ -183,7 +183,7 @@ inline Result<std::unique_ptr<ReplayClient>> build(const v1::TraceHeader& header
   return builder.build(options);
 }
 
-// How many leading units two requests have in common.
+// The number of leading units that two requests have in common.
 inline uint64_t common_units(const std::vector<UnitRun>& a, const std::vector<UnitRun>& b) {
   uint64_t common = 0;
   size_t i = 0, j = 0;

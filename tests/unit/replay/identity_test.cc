@@ -9,7 +9,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Replays one after the other and returns what each request was sent with, by (session, node).
+// Replays the sessions in sequence and returns the request that each (session, node) sent.
 std::vector<Sent> sent_of(const v1::TraceHeader& header, const std::vector<v1::Session>& sessions,
                           uint32_t page_tokens, const std::vector<v1::SharedSpanTable>& tables = {},
                           uint32_t replicas = 1) {
@@ -74,7 +74,7 @@ TEST_CASE("a unit is the greatest common divisor of hash block and page") {
   }
 }
 
-TEST_CASE("equal block ids are equal units, and the shared length is block x LCP") {
+TEST_CASE("equal block ids are equal units, and the shared length is block x longest common prefix") {
   for (const uint32_t page : {64u, 16u}) {
     CAPTURE(page);
     v1::Session session;
@@ -87,14 +87,14 @@ TEST_CASE("equal block ids are equal units, and the shared length is block x LCP
   }
 }
 
-TEST_CASE("an output and a floor tail are what the first later request that extends the key says") {
+TEST_CASE("an output and a floored tail come from the first later request that extends the key") {
   v1::Session session;
-  set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are unknown here
+  set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are still unknown
   set_key(add_request(&session, 64, 10), {{7, 1}});    // no extension of it
   add_dep(session.mutable_nodes(1), 0);
-  set_key(add_request(&session, 400, 10), {{1, 2}, {20, 4}});  // extends: says ids 2, 20, 21
+  set_key(add_request(&session, 400, 10), {{1, 2}, {20, 4}});  // an extension, which gives ids 2, 20, 21
   add_dep(session.mutable_nodes(2), 1);
-  set_key(add_request(&session, 400, 10), {{1, 1}, {60, 5}});  // extends too, but later
+  set_key(add_request(&session, 400, 10), {{1, 1}, {60, 5}});  // another extension, but later
   add_dep(session.mutable_nodes(3), 2);
   const auto sent = sent_of(plain_header(64), {session}, 64);
   CHECK(common(sent[0], sent[2]) == 4);  // 300 tokens: 4 whole blocks, all of them known
@@ -104,7 +104,7 @@ TEST_CASE("an output and a floor tail are what the first later request that exte
   CHECK(common(fine[0], fine[2]) == 300 / 16);
 }
 
-TEST_CASE("positions that nothing identifies belong to the request alone") {
+TEST_CASE("positions without an identity belong to the request alone") {
   v1::Session session;
   set_key(add_request(&session, 128, 128), {{1, 2}});
   set_key(add_request(&session, 128, 128), {{1, 2}});
@@ -117,7 +117,7 @@ TEST_CASE("positions that nothing identifies belong to the request alone") {
   CHECK(sent[2].identity[0].space != sent[5].identity[0].space);
 }
 
-TEST_CASE("ids compare within their scope: session, data set, everywhere, nowhere") {
+TEST_CASE("ids are compared within their scope: session, data set, everywhere, nowhere") {
   for (const auto& [scope, shared, cloned] : {std::tuple{v1::SCOPE_NONE, 0u, 0u},
                                               {v1::SCOPE_SESSION, 0u, 0u},
                                               {v1::SCOPE_DATASET, 10u, 0u},
@@ -133,22 +133,22 @@ TEST_CASE("ids compare within their scope: session, data set, everywhere, nowher
   }
 }
 
-TEST_CASE("a hashed tail counts only where both keys are equal") {
+TEST_CASE("a hashed tail is shared only if both keys are equal") {
   v1::Session session;
   set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // tail: 488 of block 1
   set_key(add_request(&session, 1000, 100), {{0, 2}}, v1::SCOPE_DATASET);          // equal key
-  set_key(add_request(&session, 1500, 100), {{0, 1}, {9, 2}}, v1::SCOPE_DATASET);  // goes on elsewhere
+  set_key(add_request(&session, 1500, 100), {{0, 1}, {9, 2}}, v1::SCOPE_DATASET);  // continues differently
   set_key(add_request(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);          // id 1 as a full block
   const auto sent = sent_of(plain_header(512, true), {session}, 16);
   CHECK(common(sent[0], sent[1]) == 1000 / 16);
   CHECK(common(sent[0], sent[2]) == 512 / 16);
   CHECK(common(sent[0], sent[3]) == 512 / 16);
-  // With the page of the source there is no whole unit in a tail.
+  // With the source's block as the page, a tail has no whole unit.
   const auto coarse = sent_of(plain_header(512, true), {session}, 512);
   CHECK(common(coarse[0], coarse[1]) == 1);
 }
 
-TEST_CASE("a full last block of a ceil source is a block like any other") {
+TEST_CASE("a full last block of a rounded-up source is an ordinary block") {
   v1::Session session;
   set_key(add_request(&session, 1024, 512), {{0, 2}}, v1::SCOPE_DATASET);
   set_key(add_request(&session, 2000, 100), {{0, 4}}, v1::SCOPE_DATASET);
@@ -156,13 +156,13 @@ TEST_CASE("a full last block of a ceil source is a block like any other") {
   CHECK(common(sent[0], sent[1]) == 3);  // the output of the first is block 2 of the second
 }
 
-TEST_CASE("ids that are not chained count only after equal prefixes") {
+TEST_CASE("unchained ids are shared only after equal prefixes") {
   v1::TraceHeader header = plain_header(64);
   header.set_block_ids_chained(false);
   v1::Session session;
   set_key(add_request(&session, 320, 64), {{1, 5}});
   set_key(add_request(&session, 320, 1),
-          {{1, 2}, {9, 1}, {4, 2}});  // blocks 4, 5 at the old place, other prefix
+          {{1, 2}, {9, 1}, {4, 2}});  // blocks 4, 5 at the same positions, after another prefix
   set_key(add_request(&session, 448, 1), {{1, 2}, {3, 2}, {5, 3}});  // the first request's key, in other runs
   const auto sent = sent_of(header, {session}, 64);
   CHECK(common(sent[0], sent[1]) == 2);
@@ -176,7 +176,7 @@ TEST_CASE("ids that are not chained count only after equal prefixes") {
   }
 }
 
-TEST_CASE("ids of any size keep apart and together what belongs so") {
+TEST_CASE("ids of any size stay distinct or equal as they are") {
   v1::Session session;
   const std::vector<int64_t> firsts = {0,  (1 << 20) - 2, (int64_t{1} << 51) - 2, INT64_MAX - 10,
                                        -5, INT64_MIN + 3};
@@ -201,7 +201,7 @@ TEST_CASE("ids of any size keep apart and together what belongs so") {
   }
 }
 
-TEST_CASE("token ids compare token by token, however they are cut into spans") {
+TEST_CASE("token ids are compared one by one, however they are split into spans") {
   v1::Session a;
   add_token_span(&a, numbers(0, 100));
   list_spans(add_request(&a, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
@@ -211,24 +211,24 @@ TEST_CASE("token ids compare token by token, however they are cut into spans") {
   add_token_span(&b, numbers(500, 30));
   list_spans(add_request(&b, 120, 1)->mutable_llm()->mutable_prompt(), 0, 3);
   v1::Session c;
-  add_token_span(&c, numbers(1, 100));  // the same ids, one place to the left
+  add_token_span(&c, numbers(1, 100));  // the same ids, shifted by one position
   list_spans(add_request(&c, 100, 1)->mutable_llm()->mutable_prompt(), 0, 1);
   for (const uint32_t page : {1u, 16u, 64u}) {
     CAPTURE(page);
     const auto sent = sent_of(plain_header(), {a, b, c}, page);
     CHECK(common(sent[0], sent[1]) == 90 / page);
     CHECK(common(sent[0], sent[2]) == 0);
-    if (page == 16) CHECK(sent[0].identity.size() == 1);  // numbered in the order of first sight
+    if (page == 16) CHECK(sent[0].identity.size() == 1);  // numbered in the order of first occurrence
   }
 }
 
-TEST_CASE("an output without spans is what the next prompt that extends this one says, to the token") {
+TEST_CASE("an output without spans comes from the next prompt that extends this one, to the token") {
   v1::Session session;
   add_token_span(&session, numbers(0, 100));
   add_token_span(&session, numbers(0, 99));
   add_token_span(&session, numbers(0, 200));
   list_spans(add_request(&session, 100, 50)->mutable_llm()->mutable_prompt(), 0, 1);
-  v1::Node* shorter = add_request(&session, 140, 50);  // differs in token 99: extends nothing
+  v1::Node* shorter = add_request(&session, 140, 50);  // differs in token 99, so it extends nothing
   list_spans(shorter->mutable_llm()->mutable_prompt(), 1, 1);
   list_spans(shorter->mutable_llm()->mutable_prompt(), 0, 1, 0, 41);
   list_spans(add_request(&session, 200, 50)->mutable_llm()->mutable_prompt(), 2, 1);
@@ -238,7 +238,7 @@ TEST_CASE("an output without spans is what the next prompt that extends this one
   CHECK(common(sent[0], sent[1]) == 99 / 16);
 }
 
-TEST_CASE("spans without content are the same only by their place in the arena, outputs included") {
+TEST_CASE("spans without content are equal only by their place in the arena, outputs included") {
   v1::Session session;
   for (const uint32_t tokens : {100u, 60u, 300u, 60u}) add_span(&session, tokens);
   v1::Node* first = add_request(&session, 100, 60);
@@ -249,7 +249,7 @@ TEST_CASE("spans without content are the same only by their place in the arena, 
   v1::Node* dropped = add_request(&session, 400, 10);  // without the first output
   list_spans(dropped->mutable_llm()->mutable_prompt(), 0, 1);
   list_spans(dropped->mutable_llm()->mutable_prompt(), 2, 1);
-  v1::Node* cut = add_request(&session, 280, 10);  // 120 of span 2
+  v1::Node* cut = add_request(&session, 280, 10);  // 120 tokens of span 2
   list_spans(cut->mutable_llm()->mutable_prompt(), 0, 3, 0, 120);
   for (int node = 1; node < 4; ++node) add_dep(session.mutable_nodes(node), static_cast<uint32_t>(node) - 1);
   const auto sent = sent_of(plain_header(), {session, session}, 16);
@@ -259,7 +259,7 @@ TEST_CASE("spans without content are the same only by their place in the arena, 
   CHECK(common(sent[0], sent[4]) == 0);
 }
 
-TEST_CASE("content hashes compare within their scope, and shared tables everywhere") {
+TEST_CASE("content hashes are compared within their scope, and shared tables everywhere") {
   v1::SharedSpanTable table;
   table.set_table(1);
   table.add_spans()->set_tokens(160);
@@ -281,10 +281,10 @@ TEST_CASE("content hashes compare within their scope, and shared tables everywhe
   }
 }
 
-TEST_CASE("prompt_tokens has the last word over spans") {
+TEST_CASE("prompt_tokens overrides the spans") {
   v1::Session session;
   add_span(&session, 100);
-  list_spans(add_request(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // less than its spans
+  list_spans(add_request(&session, 64, 16)->mutable_llm()->mutable_prompt(), 0, 1);   // fewer than its spans
   list_spans(add_request(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);  // more
   list_spans(add_request(&session, 160, 16)->mutable_llm()->mutable_prompt(), 0, 1);
   const auto sent = sent_of(plain_header(), {session}, 16);

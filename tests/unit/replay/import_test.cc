@@ -29,7 +29,7 @@ std::string data(const std::string& path) {
   return (folder / path).string();
 }
 
-// False, with a message, when the data is not there.
+// Returns false, with a message, if the data is absent.
 bool import(const std::string& format, const std::string& path, ReplayBuilder* builder) {
   if (!std::filesystem::exists(data(path))) {
     MESSAGE("skipped: no " << data(path));
@@ -54,10 +54,10 @@ size_t bytes_of(const ReplayTable& table) {
 }
 
 struct StepErrorRange {
-  int64_t low, high;  // p1 and p99 of issue time here - recorded, each session's start subtracted
+  int64_t low, high;  // p1 and p99 of (replayed - recorded) issue time, relative to each session's start
 };
 
-// Every request ends when it ended in the recording, or at once if that is past: errors do not add up.
+// Every request ends at its recorded end, or at once if that has passed, so errors do not accumulate.
 StepErrorRange one_step_error(ReplayClient* client) {
   FakeBackend backend;
   std::map<uint32_t, int64_t> start;  // by session
@@ -173,7 +173,7 @@ TEST_CASE("the whole WEKA set fits in 100 MB and costs the client less than 0.3 
   const size_t bytes = bytes_of((*client)->table());
   CHECK(bytes < 100u << 20);
 
-  // A bare loop: what is left is the client.
+  // A minimal event loop, so that the measured time is the client's.
   ClientEvents notify;
   std::vector<std::pair<int64_t, uint32_t>> ends;
   uint64_t units = 0;

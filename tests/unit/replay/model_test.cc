@@ -1,4 +1,4 @@
-// The client against an obviously right one, on random traces.
+// The client compared with an obviously correct model, on random traces.
 
 #include <doctest/doctest.h>
 #include <google/protobuf/stubs/logging.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kUnheard = -1;  // never completes
 
-// Calls, tools and opaque agents, each waiting for up to three earlier ones.
+// Requests, tools and opaque agents, each waiting for up to three earlier nodes.
 v1::Session random_dag(Prng* prng) {
   v1::Session session;
   session.set_arrival_at_ns(static_cast<int64_t>(prng->range(0, 3)) * kSecond);
@@ -42,7 +42,7 @@ v1::Session random_dag(Prng* prng) {
   return session;
 }
 
-// C(node), or E(node, token) for token > 0, as the backend saw it.
+// C(node), or E(node, token) for token > 0, as the backend observed it.
 int64_t happened(const FakeBackend& backend, uint32_t request, uint32_t token) {
   if (backend.rejected.contains(request)) return kUnheard;
   const auto emitted = backend.emitted.find({request, token});
@@ -88,7 +88,7 @@ void check_session(const v1::Session& session, int64_t start, const ReplayOption
   }
 }
 
-// What a unit holds; -1 - x: only itself.
+// The content of each unit; -1 - x: a private unit.
 using Contents = std::vector<int64_t>;
 
 uint64_t common(const Contents& a, const Contents& b) {
@@ -150,7 +150,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("any mix of options sends and answers every request, the same way twice") {
+TEST_CASE("any mix of options sends every request and gets its answer, the same way twice") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -199,8 +199,8 @@ TEST_CASE("any mix of options sends and answers every request, the same way twic
   }
 }
 
-TEST_CASE("whatever the bytes of a session, it is refused with a reason or replayed to its end") {
-  const google::protobuf::LogSilencer silence;  // of its own words on invalid UTF-8
+TEST_CASE("a session of any bytes is refused with a reason or replayed to its end") {
+  const google::protobuf::LogSilencer silence;  // protobuf's own messages on invalid UTF-8
   uint64_t refused = 0, replayed = 0;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     CAPTURE(seed);
@@ -330,7 +330,7 @@ TEST_CASE("units are shared exactly as far as token ids are, outputs from the su
         tokens.push_back(static_cast<int64_t>(prng.range(0, 1)));
       v1::Node* node = add_request(&session, static_cast<uint32_t>(tokens.size()),
                                    static_cast<uint32_t>(prng.range(1, 9)));
-      for (size_t at = 0; at < tokens.size();) {  // cut at random
+      for (size_t at = 0; at < tokens.size();) {  // split at random
         const size_t take = std::min<size_t>(tokens.size() - at, prng.range(1, 7));
         v1::SpanRun* run = node->mutable_llm()->add_prompt();
         run->set_first(static_cast<uint32_t>(session.spans_size()));

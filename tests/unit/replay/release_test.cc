@@ -63,18 +63,17 @@ TEST_CASE("requests are numbered by their place in the session, not by when they
   CHECK(sent == expected);
 }
 
-TEST_CASE(
-    "a request is released think time after the last thing it waits for, delays and tool time included") {
+TEST_CASE("a request is released its think time after the last dependency, delays and tool time included") {
   const FakeBackend backend = replay({tool_session()});
-  // root at 5 + 1; done 7; tool from 7.5 to 9.5; think 10
+  // Root at 5 + 1; done at 7; tool from 7.5 to 9.5; think time 10.
   CHECK(times(backend) == std::vector<int64_t>{6 * kSecond, 19'500'000'000});
   REQUIRE(backend.ended.size() == 1);
   CHECK(backend.ended[0].first.ns == 20'500'000'000);
 }
 
-TEST_CASE("each scale stretches its own kind of time, and the cap spares tools where tools are known") {
+TEST_CASE("each scale stretches its own kind of time, and the cap exempts tools where tools are known") {
   ReplayOptions options;
-  options.arrival_scale = {1, 5};  // arrival at 1 s; start_offset is no arrival
+  options.arrival_scale = {1, 5};  // arrival at 1 s; start_offset is not scaled as an arrival
   options.tool_scale = {3, 2};     // 3 s
   options.delay_scale = {2, 1};    // 1 s
   options.think_scale = {1, 2};    // 5 s
@@ -103,7 +102,7 @@ TEST_CASE("a faster server shortens the session and a slower one stretches it") 
   }
 }
 
-TEST_CASE("a negative delay takes from the think time, but nothing starts before what it waits for") {
+TEST_CASE("a negative delay shortens the think time, but no node starts before its dependencies") {
   for (const int64_t think : {int64_t{0}, 3 * kSecond}) {
     v1::Session session;
     session.set_arrival_at_ns(kSecond);
@@ -151,7 +150,7 @@ TEST_CASE("a sub-agent is spawned after its parent's request and joined by the p
   CHECK(backend.sent[1].request.agent == 1);
 }
 
-TEST_CASE("a background tool holds up only who lists it, and the session's end") {
+TEST_CASE("a background tool delays only the nodes that list it, and the session's end") {
   v1::Session session;
   add_request(&session, 100, 10);
   add_dep(add_tool(&session, 100 * kSecond, true), 0);
@@ -168,7 +167,7 @@ TEST_CASE("a dependency on an output token is satisfied when that token exists")
   add_dep(add_tool(&session, 0), 0, 0, 1);
   add_dep(add_request(&session, 100, 10), 2);
   add_dep(add_request(&session, 100, 10), 0, 0, 10);
-  add_dep(add_request(&session, 100, 10), 0, 0, 99);  // never comes: counts at the end
+  add_dep(add_request(&session, 100, 10), 0, 0, 99);  // never appears, so it counts at the end
   const FakeBackend backend = replay({session});
   CHECK(backend.sent[0].triggers == std::vector<uint32_t>{4});
   std::map<uint32_t, int64_t> at;
@@ -178,7 +177,7 @@ TEST_CASE("a dependency on an output token is satisfied when that token exists")
 }
 
 TEST_CASE(
-    "abort_after_tokens cancels the request there, and what follows goes on from the end of the request") {
+    "abort_after_tokens cancels the request there, and its successors continue from the request's end") {
   v1::Session session;
   add_request(&session, 100, 10)->mutable_llm()->set_abort_after_tokens(3);
   add_dep(add_request(&session, 100, 10), 0);
@@ -193,7 +192,7 @@ TEST_CASE(
   CHECK(report.sessions_failed == 0);
 }
 
-TEST_CASE("a rejected request cancels what depends on it, and only that") {
+TEST_CASE("a rejected request cancels its dependants only") {
   v1::Session session;
   add_request(&session, 100, 10);
   add_dep(add_request(&session, 999, 10), 0);           // rejected
@@ -224,7 +223,7 @@ TEST_CASE("a rejected request cancels what depends on it, and only that") {
   CHECK(report.requests_cancelled == 0);
 }
 
-TEST_CASE("a retry comes after a backoff that doubles, under a new id, until the tries are used up") {
+TEST_CASE("a retry follows a backoff that doubles, under a new id, until the tries are used up") {
   v1::Session session;
   add_request(&session, 999, 10);
   ReplayOptions options;
@@ -249,7 +248,7 @@ TEST_CASE("a retry comes after a backoff that doubles, under a new id, until the
 }
 
 // 16 tries with an hour before the first: the longest wait is below 2^57 ns, so doubling never overflows.
-TEST_CASE("a retry's backoff doubles without overflow up to the most that options allow") {
+TEST_CASE("a retry's backoff doubles without overflow up to the limit of the options") {
   v1::Session session;
   add_request(&session, 999, 10);
   ReplayOptions options;
@@ -273,7 +272,7 @@ TEST_CASE("a retry's backoff doubles without overflow up to the most that option
   CHECK(!validate(options));
 }
 
-TEST_CASE("open loop sends at recorded times whatever has completed, and counts what came too early") {
+TEST_CASE("open loop sends at recorded times regardless of completions, and counts the early ones") {
   v1::Session session;
   session.set_arrival_at_ns(10 * kSecond);
   for (const int64_t at : {10, 12, 15}) {
@@ -301,7 +300,7 @@ TEST_CASE("open loop sends at recorded times whatever has completed, and counts 
   CHECK(report.causality_violations == 0);
 }
 
-TEST_CASE("a late wake changes when things are told, not when they were due") {
+TEST_CASE("a late wake changes the time of notification, not the due time") {
   auto client = build(plain_header(), {tool_session()}, {});
   REQUIRE(client.has_value());
   ClientEvents notify;
@@ -318,7 +317,7 @@ TEST_CASE("a late wake changes when things are told, not when they were due") {
   CHECK((*client)->wake_at() == kNever);
 }
 
-TEST_CASE("waits and tokens are reported by where their numbers come from") {
+TEST_CASE("waits and tokens are reported by the source of their numbers") {
   v1::TraceHeader header = plain_header();
   const auto policy = [&](const char* field, v1::Prov prov) {
     v1::FieldPolicy* entry = header.add_policies();

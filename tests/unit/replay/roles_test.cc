@@ -14,7 +14,7 @@ v1::Span span(v1::Role role, uint32_t tokens, uint32_t turn, v1::Modality modali
 
 }  // namespace
 
-TEST_CASE("replay roles: spans become runs of roles; what the trace does not say is counted") {
+TEST_CASE("replay roles: spans become runs of roles, and tokens without a role are counted") {
   const v1::Span session_spans[] = {span(v1::INST, 10, 0), span(v1::USER, 5, 1), span(v1::USER, 3, 1),
                                     span(v1::OBS, 8, 2, v1::IMAGE), span(v1::ROLE_UNKNOWN, 4, 9)};
   const v1::Span shared = span(v1::DELIM, 2, 0);
@@ -29,7 +29,7 @@ TEST_CASE("replay roles: spans become runs of roles; what the trace does not say
     run->set_table(table), run->set_first(first), run->set_count(count), run->set_keep_tokens(keep);
   };
   add(1, 0, 1, 0);
-  add(0, 0, 4, 6);  // of the image only 6 tokens
+  add(0, 0, 4, 6);  // only 6 tokens of the image
   add(0, 4, 1, 0);
   request.set_prompt_tokens(2 + 10 + 8 + 6 + 4 + 7);
   const PromptRoles roles = prompt_roles(request, find);
@@ -37,7 +37,7 @@ TEST_CASE("replay roles: spans become runs of roles; what the trace does not say
   CHECK(roles.runs[0] == RoleRun{{0, Modal::kText, Semantic::kDelim}, 2});
   CHECK(roles.runs[2] == RoleRun{{1, Modal::kText, Semantic::kUser}, 8});
   CHECK(roles.runs[3] == RoleRun{{2, Modal::kImage, Semantic::kObs}, 6});
-  CHECK(roles.runs[4] == RoleRun{{3, Modal::kText, Semantic::kUser}, 11});  // turn 9 is at most the request's
+  CHECK(roles.runs[4] == RoleRun{{3, Modal::kText, Semantic::kUser}, 11});  // at most the request's turn
   CHECK(roles.unknown_tokens == 11);
   request.set_prompt_tokens(4);
   const PromptRoles cut = prompt_roles(request, find);

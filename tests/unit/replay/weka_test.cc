@@ -1,4 +1,4 @@
-// Real agent sessions, read straight from their JSON, so that the source's own ids are the judge.
+// Real agent sessions, read directly from their JSON, so that the source's own ids are the reference.
 
 #include <doctest/doctest.h>
 
@@ -32,7 +32,7 @@ int64_t nanoseconds(const nlohmann::json& request, const char* key) {
              : 0;
 }
 
-// The main agent's requests, one after the other.
+// The main agent's requests, in order.
 Source read_main_agent(const std::filesystem::path& path) {
   Source source;
   std::ifstream file(path);
@@ -65,7 +65,7 @@ size_t common_ids(const std::vector<int64_t>& a, const std::vector<int64_t>& b) 
 
 }  // namespace
 
-TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and outputs go on from there") {
+TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and outputs continue them") {
   const auto folder = data_folder() / "weka-claude-code" / "sample";
   if (!std::filesystem::is_directory(folder)) {
     MESSAGE("skipped: no " << folder.string());
@@ -108,10 +108,10 @@ TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and 
       const uint64_t per_block = 64 / page;
       ++pairs;
       if (shared < old_ids.size() || old_ids.size() == new_ids.size() || old_ids.empty()) {
-        CHECK(units == shared * per_block);  // nothing of the output is in the next prompt
+        CHECK(units == shared * per_block);  // the next prompt contains no output of this one
         continue;
       }
-      // The next prompt extends this one: it says what this request's output was, as far as it reaches.
+      // The next prompt extends this one, so it gives this request's output as far as it reaches.
       const uint64_t whole = (uint64_t{before->request.prompt_tokens} + before->request.output_tokens) / page;
       CHECK(units == std::min<uint64_t>(whole, new_ids.size() * per_block));
       ++extended;

@@ -1,4 +1,4 @@
-// What goes into a report: requests read back, thinned, escaped.
+// The data of a report: requests read back, thinned and escaped.
 
 #include "reports/page/report.h"
 
@@ -45,10 +45,10 @@ TEST_CASE("report: requests.csv read back: finished requests, in seconds from re
   CHECK(requests->ttft_s == std::vector<float>{1, 0.25f});
   CHECK(requests->e2e_s == std::vector<float>{3, 0.25f});
   CHECK(requests->reused == std::vector<uint32_t>{4, 8});
-  CHECK(requests->agent.empty());  // the file does not say
+  CHECK(requests->agent.empty());  // absent from the file
 }
 
-TEST_CASE("report: what is no requests.csv is said, with the line") {
+TEST_CASE("report: a malformed requests.csv is reported with the line") {
   const auto said = [](const std::string& text) { return read_requests(text, "x.csv").error().text(); };
   CHECK(said("") == "x.csv:1: has no column \"session\"; run the scenario again");
   CHECK(said("garbage\n").find("has no column") != std::string::npos);
@@ -83,7 +83,7 @@ TEST_CASE("report: tools.csv read back: tools of sessions that have requests, in
   CHECK(said(head + "a,0,1,0,nap,4,5\n").find("x.csv:2: is no tool") == 0);
 }
 
-TEST_CASE("report: heads and evidence are in the page as they were written") {
+TEST_CASE("report: heads and evidence are in the page as written") {
   Report report = report_of("a");
   report.runs[0].heads = R"({"layers":1,"kv_heads":2,"held":[0.5,0.5],"needed":[0.5,0.25]})";
   report.validations.push_back({"v", R"({"scenarios":[{"scenario":"</script>"}]})"});
@@ -97,7 +97,7 @@ TEST_CASE("report: heads and evidence are in the page as they were written") {
         std::string::npos);
 }
 
-TEST_CASE("report: right answers beside bytes, and which policy sets no other beats") {
+TEST_CASE("report: right answers against bytes, and the policies that no other beats") {
   Report report = report_of("a");
   const auto row = [](const char* policy, int budget, const char* task, double accuracy, double kept,
                       double read) {
@@ -130,8 +130,7 @@ TEST_CASE("report: right answers beside bytes, and which policy sets no other be
   CHECK(text.find("none") == std::string::npos);
 }
 
-TEST_CASE(
-    "report: throughput that was simulated is a column, and counts for the front instead of bytes read") {
+TEST_CASE("report: simulated throughput is a column, and replaces bytes read in the front") {
   Report report = report_of("s");
   const auto row = [](const char* policy, double accuracy, double kept, nlohmann::json speed) {
     return nlohmann::json{{"policy", policy},
@@ -155,7 +154,7 @@ TEST_CASE(
   CHECK(text.find("| an_oracle | 64 | 100.0 % | 1.000 | 1.000 | 9000 | - |") != std::string::npos);
 }
 
-TEST_CASE("report: thinned requests are even, and at most so many") {
+TEST_CASE("report: thinned requests are evenly spaced, and no more than requested") {
   RequestsTable requests;
   requests.sessions = {"a"};
   for (uint32_t i = 0; i < 1000; ++i) {

@@ -27,7 +27,7 @@ PolicySet ragged(uint32_t layers, uint32_t kv_heads, uint32_t size) {
 
 }  // namespace
 
-TEST_CASE("budget: parts of a whole round as they say, to the last KV entry") {
+TEST_CASE("budget: fractions of a whole round as specified, to the last KV entry") {
   CHECK(part_up(kWhole, 4'000'000'000u) == 4'000'000'000u);
   CHECK(part_down(kWhole, 4'000'000'000u) == 4'000'000'000u);
   CHECK(part_up(1, 4'000'000'000u) == 1);
@@ -36,7 +36,7 @@ TEST_CASE("budget: parts of a whole round as they say, to the last KV entry") {
   CHECK(part_down(kWhole / 2, 7) == 3);
 }
 
-TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares") {
+TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by fractions") {
   BudgetSpec spec;
   spec.mu = {fraction(0.1), fraction(0.5), fraction(0.9)};
   spec.sigma = {fraction(0.05), fraction(0.1), fraction(0.2)};
@@ -51,7 +51,7 @@ TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares
   CHECK(std::abs(static_cast<double>(fractions[2]) / kWhole - 0.65) < 1e-9);
 }
 
-TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum fits") {
+TEST_CASE("budget reserved: renormalised: it takes the largest alpha whose sum fits") {
   Prng prng(5);
   for (int trial = 0; trial < 100; ++trial) {
     BudgetSpec spec;
@@ -71,7 +71,7 @@ TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum f
     CHECK(static_cast<double>(got) <= limit);
     spec.inflation.reset();
     const uint64_t unlimited = sum(reserved_fractions(spec));
-    // Either the knob did not bite, or nothing is left over but rounding.
+    // Either the limit had no effect, or only rounding is left over.
     if (got < unlimited) CHECK(static_cast<double>(got) > limit * (1 - 1e-6));
   }
 }
@@ -89,7 +89,7 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
   uint64_t before = 0;
   for (int alpha = 0; alpha <= 12; ++alpha) {
     set.budget_spec.alpha = static_cast<Fraction>(alpha) * kWhole / 2;
-    // Clusters follow B, which alpha changes: compare with groups that stay.
+    // Clusters follow B, which alpha changes, so the comparison uses a fixed clustering.
     PolicySet fixed = set;
     fixed.layout_spec.clustering = Clustering::kAdjacent;
     config.policies = fixed;
@@ -98,11 +98,11 @@ TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
     CHECK(pages >= before);
     before = pages;
   }
-  // T-3: with B = 1 everywhere, everything is kept.
+  // T-3: with B = 1 everywhere, every entry is retained.
   CHECK(before <= 8 * div_ceil(20'000u, 16u));
 }
 
-TEST_CASE("T-3 budget reserved: alpha without limit keeps every KV entry") {
+TEST_CASE("T-3 budget reserved: alpha without limit retains every KV entry") {
   PolicySet set = ragged(2, 4, 2);
   set.budget = "reserved";
   set.budget_spec.mu.assign(8, kWhole / 8);
@@ -132,13 +132,13 @@ TEST_CASE(
     for (uint32_t g = 0; g < 4; ++g) {
       for (uint32_t n = 0; n < 5'000; n += chunk) {
         const uint32_t grows = budget->quota(g, n + chunk) - budget->quota(g, n);
-        CHECK(grows <= chunk);  // never more than there is to choose from
+        CHECK(grows <= chunk);  // never more than there are candidates
       }
     }
   }
 }
 
-TEST_CASE("budget: what each kind leaves in each group") {
+TEST_CASE("budget: what each kind retains in each group") {
   CoreConfig config;
   const auto kv_entries = [&](PolicySet set, uint32_t tokens) {
     set.budget_spec.sinks = 2;
@@ -164,7 +164,7 @@ TEST_CASE("budget: what each kind leaves in each group") {
   set.budget_spec.sinks_free = true;
   CHECK(kv_entries(set, 110) == KvEntries{52, 52});
   set.budget_spec.sinks_free = false;
-  set.budget = "pyramid";  // base 40, beta 20: 78 and 2 beside the forced ones
+  set.budget = "pyramid";  // base 40, beta 20: 78 and 2 in addition to the forced ones
   CHECK(kv_entries(set, 1'000) == KvEntries{88, 12});
   set.budget = "head_masks";
   set.budget_spec.keeps_all = {false, true, false, false};
@@ -175,7 +175,7 @@ TEST_CASE("budget: what each kind leaves in each group") {
   CHECK(kv_entries(set, 110) == KvEntries{60, 20});
 }
 
-TEST_CASE("budget: numbers that cannot be are refused with the way out") {
+TEST_CASE("budget: impossible numbers are refused with a remedy") {
   const LayoutSpec layout{.layers = 2, .kv_heads = 4, .heads_per_group = 2};
   BudgetSpec spec;
   CHECK(!validate_budget_spec("ratio", spec, layout).has_value());

@@ -1,4 +1,4 @@
-// What the Core does with requests that keep part of their KV, as pages one can read.
+// Decision tables of requests that retain part of their KV.
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Pages of 4 tokens, one sink, a window of one.
+// Pages of 4 tokens, one sink, a window of one token.
 CoreConfig small(const char* layout, const char* budget) {
   CoreConfig config = table_config();
   config.page_tokens = config.unit_tokens = 4;
@@ -24,7 +24,7 @@ CoreConfig small(const char* layout, const char* budget) {
   return config;
 }
 
-// Two groups of one head each; of what is ranked, one keeps a half and the other a quarter.
+// Two groups of one head each; of the ranked entries one retains a half and the other a quarter.
 CoreConfig tangram() {
   CoreConfig config = small("ragged", "reserved");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
@@ -39,8 +39,9 @@ void check(const CoreConfig& config, CompressionTrigger compression_trigger, con
 
 }  // namespace
 
-// 16 tokens: 14 ranked, 7 and 4 of them kept, 9 and 6 KV entries in all: 3 + 2 pages is the reservation.
-TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was set aside") {
+// 16 tokens: 14 ranked, of which 7 and 4 are retained, so 9 and 6 KV entries in total: the reservation is 3
+// + 2 pages.
+TEST_CASE("T-1 reserved: the pages in use until the first decode step are exactly the reservation") {
   check(tangram(), CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=6      launch s1 r1:8 cut r1:0-8:3,2   held 3
     done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5
@@ -53,8 +54,9 @@ TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was 
   )");
 }
 
-// 5 pages each: with 12, two requests are let in; the third waits though 6 pages are still free.
-TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preempted before decodes grow") {
+// 5 pages each: of 12 pages, two requests are admitted; the third waits although 6 pages are still free.
+TEST_CASE(
+    "X-4 reserved: admission counts retained entries, and no request is preempted before decodes grow") {
   CoreConfig config = tangram();
   config.pages_gpu = 12;
   check(config, CompressionTrigger::kChunkEnd, R"(
@@ -68,10 +70,10 @@ TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preem
   )");
 }
 
-TEST_CASE("reserved: pages can be set aside for some of the output too") {
+TEST_CASE("reserved: pages can also be reserved for a part of the output") {
   CoreConfig config = tangram();
   config.pages_gpu = 12;
-  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 kv_entries: 4 + 3 pages each
+  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 KV entries: 4 + 3 pages each
   check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=9      launch s1 r1:8 cut r1:0-8:3,2   held 3
     arrive r2 prompt=16 output=9      -                               held 3
@@ -79,7 +81,7 @@ TEST_CASE("reserved: pages can be set aside for some of the output too") {
   )");
 }
 
-TEST_CASE("chunks that are compressed are never cut: they wait for a step with room") {
+TEST_CASE("chunks that are compressed are never split: they wait for a step with room") {
   CoreConfig config = tangram();
   config.step_tokens_max = 9;
   check(config, CompressionTrigger::kChunkEnd, R"(
@@ -93,7 +95,7 @@ TEST_CASE("chunks that are compressed are never cut: they wait for a step with r
   )");
 }
 
-TEST_CASE("two groups cross into new pages at different steps of one stretch") {
+TEST_CASE("two groups cross into new pages at different coalesced steps") {
   CoreConfig config = tangram();
   config.repeat_max = 100;
   check(config, CompressionTrigger::kChunkEnd, R"(
@@ -104,7 +106,7 @@ TEST_CASE("two groups cross into new pages at different steps of one stretch") {
   )");
 }
 
-TEST_CASE("prompt end: the whole prompt has pages, what is not kept gives them back with the step") {
+TEST_CASE("prompt end: the whole prompt has pages, and dropped entries free theirs with the step") {
   CoreConfig config = small("compact", "uniform");
   config.policies.budget_spec.kv_entries = 8;
   check(config, CompressionTrigger::kPromptEnd, R"(
@@ -116,7 +118,7 @@ TEST_CASE("prompt end: the whole prompt has pages, what is not kept gives them b
   )");
 }
 
-TEST_CASE("prompt end in chunks: only the last one compresses") {
+TEST_CASE("prompt end in chunks: only the last chunk compresses") {
   CoreConfig config = small("compact", "ratio");
   config.policies.budget_spec.ratio = kWhole / 2;
   config.step_tokens_max = 8;
@@ -128,7 +130,7 @@ TEST_CASE("prompt end in chunks: only the last one compresses") {
   )");
 }
 
-TEST_CASE("dynamic: pages go when the backend has counted, each group its own") {
+TEST_CASE("dynamic: each group's pages are freed when the backend has reported its counts") {
   CoreConfig config = small("ragged", "top_per_layer");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
   check(config, CompressionTrigger::kPromptEnd, R"(
@@ -139,8 +141,7 @@ TEST_CASE("dynamic: pages go when the backend has counted, each group its own") 
   )");
 }
 
-TEST_CASE(
-    "dynamic with two steps in flight: the request sits out the step that its counts are not there for") {
+TEST_CASE("dynamic with two steps in flight: the request skips the step for which its counts are missing") {
   CoreConfig config = small("ragged", "released");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
   config.steps_in_flight_max = 2;
@@ -154,7 +155,7 @@ TEST_CASE(
   )");
 }
 
-TEST_CASE("dynamic: the released code's even depth takes back what was freed") {
+TEST_CASE("dynamic: the even depth of the released code allocates what was freed") {
   CoreConfig config = small("ragged", "released");
   config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
   config.policies.budget_spec.uniform_depth = true;
@@ -164,7 +165,7 @@ TEST_CASE("dynamic: the released code's even depth takes back what was freed") {
   )");
 }
 
-TEST_CASE("decode steps: a request is cut back when it is `interval` above its budget") {
+TEST_CASE("decode steps: a request is reduced to its budget when it is `interval` above it") {
   CoreConfig config = small("compact", "uniform");
   config.policies.budget_spec.kv_entries = 6;
   config.policies.budget_spec.interval = 3;
@@ -180,7 +181,7 @@ TEST_CASE("decode steps: a request is cut back when it is `interval` above its b
   )");
 }
 
-TEST_CASE("I-3 slot dead: dropped tokens free their slots, lengths and matches stay as they were") {
+TEST_CASE("I-3 slot mask: dropped tokens free their slots; lengths and matches are unchanged") {
   CoreConfig config = small("slot_mask", "uniform");
   config.page_tokens = config.unit_tokens = 1;
   config.policies.identity = "session";
@@ -195,21 +196,21 @@ TEST_CASE("I-3 slot dead: dropped tokens free their slots, lengths and matches s
   )");
 }
 
-TEST_CASE("X-6 page mask dead: a page goes when nothing in it is left, and still matches") {
+TEST_CASE("X-6 page mask: a page is freed when all its entries are dropped, and still matches") {
   CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
   config.policies.budget_spec.kv_entries = 6;
   check(config, CompressionTrigger::kPromptEnd, R"(
     arrive r1 prompt=16 output=2 session=1 is=a:16         launch s1 r1:16 cut r1:0-16:4   held 4
-    done s1 live=0-0,3-3,8-8,11-11,12-12,15-15             launch s2 r1:1                  held 4  # 4..7 are gone
+    done s1 live=0-0,3-3,8-8,11-11,12-12,15-15             launch s2 r1:1                  held 4  # 4..7 are dropped
     done s2                                                finish r1:2                     held 0
     arrive r2 prompt=20 output=1 session=1 is=a:16,b:4     launch s3 r2:4+16 cut r2:0-20:4 held 4
     done s3 live=0-0,16-18,19-19                           finish r2:1                     held 0
   )");
 }
 
-TEST_CASE("X-5 holes stay in their session: equal tokens of another one match nothing") {
+TEST_CASE("X-5 dropped entries stay in their session: equal tokens of another one do not match") {
   CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
@@ -223,7 +224,7 @@ TEST_CASE("X-5 holes stay in their session: equal tokens of another one match no
   )");
 }
 
-TEST_CASE("page mask dead: another request of the session keeps a shared page alive") {
+TEST_CASE("page mask: a page shared with another request of the session stays") {
   CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
@@ -236,12 +237,12 @@ TEST_CASE("page mask dead: another request of the session keeps a shared page al
     arrive r2 prompt=12 output=2 session=1 is=a:8,b:4      -                                         held 2
     arrive r3 prompt=12 output=2 session=1 is=a:8,c:4      -                                         held 2
     done s4                                                finish r1:4 launch s5 r2:4+8 r3:4+8 cut r2:0-12:4 cut r3:0-12:4   held 4
-    done s5 live=0-0,8-11                                  launch s6 r2:1 r3:1                       held 6   # 4..7 are gone for r2, not for r3
+    done s5 live=0-0,8-11                                  launch s6 r2:1 r3:1                       held 6   # 4..7 are dropped for r2, not for r3
     done s6                                                finish r2:2 finish r3:2                   held 0
   )");
 }
 
-TEST_CASE("page mask dead: alone on a page of its session's, a request frees it") {
+TEST_CASE("page mask: a request that alone uses a page of its session frees it") {
   CoreConfig config = small("page_mask", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
@@ -253,12 +254,12 @@ TEST_CASE("page mask dead: alone on a page of its session's, a request frees it"
     done s3                                                launch s4 r1:1                            held 2
     done s4                                                finish r1:4                               held 0
     arrive r2 prompt=12 output=2 session=1 is=a:8,b:4      launch s5 r2:4+8 cut r2:0-12:4            held 3
-    done s5 live=0-0,8-11                                  launch s6 r2:1                            held 3   # 4..7 are gone, 12 needs a page
+    done s5 live=0-0,8-11                                  launch s6 r2:1                            held 3   # 4..7 are dropped, 12 needs a page
     done s6                                                finish r2:2                               held 0
   )");
 }
 
-TEST_CASE("arena: a request never has more pages than its ring") {
+TEST_CASE("ring: a request never has more pages than its ring") {
   CoreConfig config = small("ring", "uniform");
   config.policies.budget_spec.kv_entries = 7;
   config.repeat_max = 100;
@@ -305,12 +306,12 @@ CoreConfig sharing() {
 
 }  // namespace
 
-// Groups of 5 and 4 KV entries after 8 tokens, one of them the carried window: 1 + 0 settled pages. After 16
-// tokens 9 and 6 KV entries, 2 + 1 settled ones. Set aside for r1: 3 + 2 pages, and the tails of two prefix
-// checkpoints, 1
-// + 1 and 1 + 1.
+// The groups have 5 and 4 KV entries after 8 tokens, one of them the carried window: 1 + 0 complete pages.
+// After 16 tokens they have 9 and 6 KV entries: 2 + 1 complete pages. r1 reserves 3 + 2 pages, and the tails
+// of two prefix checkpoints: 1 + 1 and 1 + 1.
 TEST_CASE(
-    "X-5 prefix checkpoints: a request begins with what another has kept, and copies what it will write to") {
+    "X-5 prefix checkpoints: a request starts with another's retained entries, and copies the pages it will "
+    "write") {
   check(sharing(), CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=18 output=1 is=a:16      launch s1 r1:8 cut r1:0-8:3,2     held 3
     done s1                                   launch s2 r1:8 cut r1:7-16:4,2    held 7
@@ -324,7 +325,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "X-5 prefix checkpoints: the first of two that compute the same keeps it; sessions apart share nothing") {
+    "X-5 prefix checkpoints: the first of two equal requests creates it; separate sessions share nothing") {
   CoreConfig config = sharing();
   config.policies.identity = "session";
   check(config, CompressionTrigger::kChunkEnd, R"(

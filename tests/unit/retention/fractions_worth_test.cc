@@ -1,5 +1,6 @@
-// Where heads differ, reserved shares must be worth more than equal ones of as many KV entries; where they do
-// not, nothing. Made by hand: each head wants a few KV entries of 96, and its scorer ranks those first.
+// Reserved fractions must be worth more than equal ones with the same number of KV entries where heads
+// differ, and no more where heads are alike. The data is synthetic: each head needs a few KV entries of 96,
+// and its scorer ranks those first.
 
 #include <doctest/doctest.h>
 
@@ -17,7 +18,7 @@ namespace {
 constexpr uint32_t kHeads = 4, kRanked = 96;
 using Counts = std::array<uint32_t, kHeads>;
 
-// What a context wants of each head: about `typical`.
+// The number of entries that a context needs of each head: about `typical`.
 Counts wanted(const Counts& typical, Prng* prng) {
   Counts out{};
   for (uint32_t head = 0; head < kHeads; ++head)
@@ -49,7 +50,7 @@ PolicySet reserved_by(const Counts& typical, Prng* prng) {
 }
 
 struct RetainedWorth {
-  uint32_t reserved = 0, uniform = 0, contexts = 0;    // contexts that lose nothing
+  uint32_t reserved = 0, uniform = 0, contexts = 0;    // contexts that lose none
   uint32_t entries_reserved = 0, entries_uniform = 0;  // of all heads
 };
 
@@ -75,15 +76,15 @@ RetainedWorth worth(const Counts& typical) {
 }
 
 TEST_CASE(
-    "budget reserved: where one head wants ten times as much, shares lose little and equal KV entries lose "
-    "all") {
+    "budget reserved: where one head needs ten times as much, fractions lose little and equal counts lose "
+    "much") {
   const RetainedWorth strong = worth({40, 4, 4, 4});
   CHECK(strong.entries_reserved <= strong.entries_uniform);
   CHECK(strong.uniform == 0);
   CHECK(strong.reserved > strong.contexts / 2);
 }
 
-TEST_CASE("budget reserved: where all want alike, shares are the equal ones but for chance") {
+TEST_CASE("budget reserved: where all heads need the same, fractions differ from equal ones by chance only") {
   const RetainedWorth alike = worth({16, 16, 16, 16});
   CHECK(alike.entries_uniform - alike.entries_reserved < kHeads);
   CHECK(alike.uniform + alike.contexts / 5 >= alike.reserved);

@@ -10,7 +10,7 @@ using namespace kvtwin;
 
 namespace {
 
-// The same, kept KV entry by cell.
+// The same tables, stored entry by entry.
 struct Naive {
   std::vector<uint32_t> kv_entries;
   std::vector<std::vector<PageId>> pages;
@@ -18,7 +18,7 @@ struct Naive {
 
 }  // namespace
 
-TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting and trimming") {
+TEST_CASE("T-2 group tables: equal to plain lists, over 200 seeds of growing, compressing and trimming") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -80,7 +80,7 @@ TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting 
   }
 }
 
-TEST_CASE("group tables: rings stop growing, the others do not") {
+TEST_CASE("group tables: rings stop growing, other groups do not") {
   GroupShape shape;
   shape.groups = 3;
   shape.page_tokens = 4;
@@ -102,7 +102,7 @@ TEST_CASE("group tables: rings stop growing, the others do not") {
   CHECK(tables.kv_entries(40) == 8 + 40 + 8);
 }
 
-TEST_CASE("group tables: even depth tops short groups up when the longest crosses") {
+TEST_CASE("group tables: even depth tops up short groups when the longest crosses a page") {
   GroupShape shape;
   shape.groups = 2;
   shape.page_tokens = 4;
@@ -116,9 +116,9 @@ TEST_CASE("group tables: even depth tops short groups up when the longest crosse
   std::vector<PageId> spare;
   tables.keep(16, std::vector<uint32_t>{12, 3});
   tables.trim(16, &spare);
-  CHECK(spare.size() == 4);  // 4 + 4 pages, 3 + 1 are needed
+  CHECK(spare.size() == 4);  // 4 + 4 pages, of which 3 + 1 are needed
   wanted.clear();
   tables.wanted(16, 17, &wanted);
-  // The longest holds 13 then: four pages for both.
+  // The longest then holds 13: four pages for both.
   CHECK(wanted == std::vector<uint32_t>{0, 1, 1, 1});
 }

@@ -18,7 +18,7 @@ uint64_t stored(const GroupMap& map, const std::vector<Fraction>& need) {
   return sum;
 }
 
-// The least that any division into groups of `size` stores, over all of them.
+// The least storage over all divisions into groups of `size`.
 uint64_t least(std::vector<Fraction> left, uint32_t size) {
   if (left.empty()) return 0;
   uint64_t best = UINT64_MAX;
@@ -46,7 +46,7 @@ LayoutSpec layout(uint32_t layers, uint32_t kv_heads, uint32_t size, Clustering 
 
 }  // namespace
 
-TEST_CASE("head groups: every head has one place, columns are in (layer, head) order") {
+TEST_CASE("head groups: every head has one place, and columns are in (layer, head) order") {
   Prng prng(7);
   for (const Clustering clustering :
        {Clustering::kAdjacent, Clustering::kPerLayer, Clustering::kAcrossLayers}) {
@@ -73,7 +73,7 @@ TEST_CASE("head groups: every head has one place, columns are in (layer, head) o
   }
 }
 
-TEST_CASE("head groups: adjacent ones do not depend on budgets, and equal budgets cluster to adjacent ones") {
+TEST_CASE("head groups: adjacent groups do not depend on budgets, and equal budgets give adjacent groups") {
   const std::vector<Fraction> equal(24, 9);
   std::vector<Fraction> falling(24);
   std::iota(falling.rbegin(), falling.rend(), Fraction{0});
@@ -85,7 +85,7 @@ TEST_CASE("head groups: adjacent ones do not depend on budgets, and equal budget
   }
 }
 
-TEST_CASE("head groups: clustering by budget stores as little as any division can (brute force)") {
+TEST_CASE("head groups: clustering by budget stores the least of all divisions (brute force)") {
   Prng prng(11);
   for (int trial = 0; trial < 60; ++trial) {
     for (const uint32_t size : {2u, 4u}) {
@@ -97,7 +97,9 @@ TEST_CASE("head groups: clustering by budget stores as little as any division ca
   }
 }
 
-TEST_CASE("head groups: clustering over layers never stores more than within them, nor those than adjacent") {
+TEST_CASE(
+    "head groups: clustering over layers stores no more than within layers, which stores no more than "
+    "adjacent") {
   Prng prng(13);
   for (int trial = 0; trial < 100; ++trial) {
     std::vector<Fraction> budgets(32);

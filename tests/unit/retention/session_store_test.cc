@@ -10,13 +10,13 @@
 
 using namespace kvtwin;
 
-TEST_CASE("session store: the session used longest ago goes first, against a plain list") {
+TEST_CASE("session store: the least recently used session is evicted first, as in a plain list") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
     const auto capacity = static_cast<uint32_t>(prng.range(1, 5));
     SessionStore store(capacity);
-    std::map<uint32_t, uint32_t> requests;  // of kept sessions and of those with requests under way
+    std::map<uint32_t, uint32_t> requests;  // of stored sessions and of sessions with unfinished requests
     std::list<uint32_t> retained;           // in order of use
     for (int operation = 0; operation < 300; ++operation) {
       const auto id = static_cast<uint32_t>(prng.range(0, 9));

@@ -1,4 +1,4 @@
-// Choices that cannot work together are refused, and the sentence names the way out
+// Choices that cannot work together are refused, and the message names the remedy
 // (docs/design/methods/composition.md#pairs).
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ struct Case {
   const char* name;
   CompressionTrigger compression_trigger;
   std::function<void(CoreConfig*)> spoil;
-  const char* way_out;  // "": it is right
+  const char* way_out;  // "": the configuration is valid
 };
 
 CoreConfig right() {
