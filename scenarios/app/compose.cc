@@ -31,7 +31,7 @@ namespace {
 TensorFormat format_named(const std::string& name) {
   if (name == "fp8") return {NumberFormat::kFp8};
   if (name == "int8") return {NumberFormat::kInt8};
-  // Groups as the common checkpoints have them: AWQ/GPTQ g128 with fp16 scales; OCP MX with 8-bit scales.
+  // Group sizes of common checkpoints: AWQ and GPTQ use 128 with fp16 scales, OCP MX 32 with 8-bit scales.
   if (name == "int4") return {NumberFormat::kInt4, 128, 16, 4};
   if (name == "mxfp4") return {NumberFormat::kMxfp4, 32, 8, 0};
   return {NumberFormat::kBf16};
@@ -64,7 +64,7 @@ void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
 }
 
-// How the engines lie on nodes: an engine's GPUs are in one node.
+// Places the engines on nodes: all GPUs of an engine are in one node.
 void place_engines(const Scenario& scenario, Composed* out, Errors* errors) {
   const v1::Engines& engines = scenario.values.engines();
   const uint32_t tp = engines.tensor_parallel();
@@ -101,8 +101,8 @@ void place_engines(const Scenario& scenario, Composed* out, Errors* errors) {
   kind.gpus_each = tp;
 }
 
-// The smallest change that makes the model fit, in the order in which one would try: more GPUs per
-// engine, then smaller weights.
+// The smallest change that makes the model fit, in the order in which a user would try: more GPUs per engine,
+// then smaller weights.
 std::string what_would_fit(MemorySpec spec, uint32_t gpus) {
   const uint32_t tp_was = spec.tp;
   for (spec.tp *= 2; spec.tp <= gpus; spec.tp *= 2) {
@@ -141,7 +141,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
   Result<MemoryPlan> planned = plan_memory(spec);
   if (planned) {
     out->memory = std::move(*planned);
-    // A page of one head group is so much smaller.
+    // A page holds one of `groups` head groups, so it is smaller by that factor.
     const int64_t groups = page_groups(policies);
     out->memory.page_bytes /= static_cast<uint64_t>(groups);
     out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
@@ -164,8 +164,8 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
   }
 }
 
-// Context at which attention takes as much work as everything else of a token: 2 FLOPs per parameter against
-// 4 per context token, query head and dimension, in the layers that read it all.
+// Context length at which attention takes as much work as everything else of a token: 2 FLOPs per parameter
+// against 4 per context token, query head and dimension, in the layers that read the whole context.
 uint32_t doubling_tokens(const LlmSpec& llm) {
   const uint64_t full_layers = llm.layers - llm.sliding_layers.size();
   const uint64_t per_token = 2 * full_layers * llm.query_heads * llm.head_dim;
@@ -214,11 +214,11 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   }
   config.capture_sizes.assign(limits.capture_sizes().begin(), limits.capture_sizes().end());
   if (limits.preset() == "vllm_v1") {
-    // vLLM captures nothing larger than two tokens per running request (its max_cudagraph_capture_size).
+    // vLLM captures no graph larger than two tokens per running request (its max_cudagraph_capture_size).
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.requests_max(); });
   }
   config.policies = policies;
-  if (!errors->empty()) return;  // further findings would only follow from these
+  if (!errors->empty()) return;  // later findings would only follow from these
   if (const std::optional<std::string> problem = validate_core_config(config)) {
     errors->push_back({scenario.path, *problem, {}});
     return;
@@ -233,7 +233,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
 }
 
 Ratio ratio(double value) {
-  // Millionths: a scale is written by people.
+  // Millionths are enough: users write scales as decimals.
   return {static_cast<int64_t>(std::llround(value * 1e6)), 1'000'000};
 }
 
@@ -261,7 +261,7 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   return out;
 }
 
-// A builder that tells somebody how it gets on, and keeps token ids that the model knows.
+// A builder that reports progress, and keeps token ids of the model's vocabulary.
 class WatchedBuilder : public ReplayBuilder {
  public:
   WatchedBuilder(const std::function<void()>& on_session, TraceTokens* tokens)
@@ -287,7 +287,7 @@ class WatchedBuilder : public ReplayBuilder {
 
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
                 Errors* errors) {
-  // The simulated backend knows no tokens; calibrations run checkpoints, whatever the world.
+  // The simulated backend reads no tokens; calibrations run checkpoints under any backend.
   const bool computed = scenario.values.backend() != "sim" || !scenario.values.cpu().checkpoint().empty();
   auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
   WatchedBuilder builder(on_session, tokens.get());
@@ -314,7 +314,7 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   }
 }
 
-// Requests that can never run, and the most that any request needs.
+// Counts the requests that can never run, and the most tokens that any request needs.
 struct Oversized {
   uint64_t requests = 0;
   uint64_t tokens = 0;
@@ -339,13 +339,13 @@ Oversized find_oversized(const ReplayTable& table, const RequestFit& fit) {
   return out;
 }
 
-// The fewest gpu pages of which requests may hold `held`.
+// The fewest GPU pages with which requests may hold `held` pages.
 uint64_t gpu_pages_for(uint64_t held, const Scenario& scenario, const CoreConfig& config) {
   const uint64_t free = uint64_t{scenario.values.memory().reserved_pages()} + config.watermark_pages;
   if (config.pages_int2 == 0) return held + free;
   uint64_t pages = 0, int4 = 0;
   while (pages < UINT32_MAX && int4 < held + free) {
-    pages += held + free - int4;  // a page adds one of them at most, so this never goes too far
+    pages += held + free - int4;  // each page adds at most one int4 page, so this does not overshoot
     int4 = pages - pages_int2(static_cast<uint32_t>(pages), config.policies.precision_spec);
   }
   return pages;

@@ -1,5 +1,5 @@
-// compose() makes what a run needs from a scenario: the Client with its trace, one CoreConfig per engine,
-// cost model, memory and node. Nothing runs yet; whatever can be found wrong without running, is.
+// compose() builds what a run needs from a scenario: the Client with its trace, one CoreConfig per engine,
+// cost model, memory and node. It starts nothing. It reports every error that can be found without running.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_H_
@@ -32,22 +32,22 @@ namespace sim {
 class StepWatcher;
 }
 
-// Engines that are alike, and where they run.
+// Engines of equal hardware, and the nodes that they run on.
 struct EngineKind {
   DeviceSpec device;
   NodeSpec node;
-  uint32_t node_gpus = 0, nodes = 0;  // in use or not
+  uint32_t node_gpus = 0, nodes = 0;  // of one node and in all; unused ones included
   uint32_t engines = 0, gpus_each = 0;
   MemoryPlan memory;
-  std::unique_ptr<CostModel> cost;  // of the first kind: null, it is Composed::cost
+  std::unique_ptr<CostModel> cost;  // null for the first kind, which uses Composed::cost
 };
 
-// Is told every token that engines sample which compute values, under either clock.
+// Observes every token that value-computing engines sample, under either clock.
 class SampleWatcher {
  public:
   virtual ~SampleWatcher() = default;
-  // `token` is what the last row before `position` says, the largest of `logits` ([vocab], valid during the
-  // request).
+  // `token` is the argmax of `logits` ([vocab], valid during the call), which the query token at
+  // `position - 1` produced.
   virtual void sampled(RequestId request, uint32_t position, uint32_t token,
                        std::span<const float> logits) = 0;
 };
@@ -56,61 +56,61 @@ struct Composed {
   LlmSpec llm;
   DeviceSpec device;
   NodeSpec node;
-  uint32_t gpus = 0;          // of one node, in use or not
-  MemoryPlan memory;          // of one GPU; no terms if it could not be planned
-  bool memory_given = false;  // gpu_pages came from the scenario, not from `memory`
+  uint32_t gpus = 0;          // of one node, unused ones included
+  MemoryPlan memory;          // of one GPU; it has no terms if it could not be planned
+  bool memory_given = false;  // gpu_pages comes from the scenario, not from `memory`
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<TraceTokens> tokens;         // null: the trace gives no ids of the model's vocabulary
-  std::unique_ptr<CostModel> cost;             // engines that are alike share it, and what it memoises
-  std::vector<EngineKind> kinds;               // in engine order; what stands above is the first one's
-  OutcomeLog* outcome_log = nullptr;           // where to write down what the data decided; null: nowhere
-  std::vector<std::string> notes;              // sentences for the user and the result
-  uint32_t oversized_requests = 0;             // that will be rejected
-  std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
-  std::optional<MeasuredMethod> method;        // what `cost` knows of the policies from calibration
-  // Of the simulated backend: is shown every step, each priced through its graph; null: nobody (explain.h).
+  std::unique_ptr<TraceTokens> tokens;         // null: the trace has no token ids of the model's vocabulary
+  std::unique_ptr<CostModel> cost;             // shared by equal engines, with its memoised prices
+  std::vector<EngineKind> kinds;               // in engine order; device, node, memory, cost are kinds[0]'s
+  OutcomeLog* outcome_log = nullptr;           // records data-dependent outcomes; null: they are not recorded
+  std::vector<std::string> notes;              // sentences for the user and for the result
+  uint32_t oversized_requests = 0;             // requests that will be rejected
+  std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nullopt: nothing
+  std::optional<MeasuredMethod> method;        // what `cost` takes for the policies from calibration
+  // Simulated backend: receives every step, each priced through its step graph; null: none (explain.h).
   sim::StepWatcher* watcher = nullptr;
-  SampleWatcher* samples = nullptr;  // of backends that compute values; null: nobody
-  // Under the wall clock every step is said to take so long, whatever it takes: results of any machine are
-  // alike.
+  SampleWatcher* samples = nullptr;  // backends that compute values; null: none
+  // Wall clock: every step reports this duration instead of the measured one, so that results are equal on
+  // any machine.
   std::optional<Duration> step_time{};
 };
 
-// `on_session` is called for every session of the trace as it is read: progress.
+// Calls `on_session` for every session of the trace as it is read, to show progress.
 tl::expected<Composed, Errors> compose(const Scenario& scenario,
                                        const std::function<void()>& on_session = {});
 
-// Which kind of engine `engine` is, and its place among them. REQUIRES: engine < options.engines.size().
+// The kind of `engine`, and its index within that kind. REQUIRES: engine < options.engines.size().
 struct PlaceInKind {
   size_t kind = 0;
   uint32_t index = 0;
 };
 PlaceInKind place_in_kind(const Composed& composed, size_t engine);
 
-// The parts of compose(), for commands that need only some.
-// Model, device, node, memory and configurations; no trace, no cost model.
+// The part of compose() that builds model, device, node, memory and engine configurations, without trace and
+// cost model.
 tl::expected<Composed, Errors> compose_engines(const Scenario& scenario);
 
 struct SimulatedEnd {
   RunEnd end;
   std::array<double, kEvidenceKinds> evidence{};  // fraction of device time, by Evidence
-  // Of a backend that computes values.
+  // Only of backends that compute values.
   uint64_t tokens_computed = 0;
   uint64_t samples_digest = 0;
-  // In-step retrieval, over all engines (results: v1::Retrieval).
+  // In-step retrieval, summed over all engines (results: v1::Retrieval).
   struct Retrieval {
-    std::string outcomes;  // empty: every step read everything
+    std::string outcomes;  // source of the outcomes; empty: every step reads the whole context
     uint64_t pages_now = 0, pages_next = 0, heads_corrected = 0;
     uint64_t heads_chose = 0, pages_chosen = 0;
     uint64_t bytes_in = 0, bytes_out = 0, steps_expanded = 0;
     Duration exposed{}, hidden{};
   };
   Retrieval retrieval;
-  // Where a partition was priced: time of attention over time of even shares; 0: none was.
+  // Attention time relative to evenly split work, where a partition is priced; 0: none is priced.
   double attention_slowdown = 0;
-  // Where compressions are priced, over all engines; count 0: nothing was compressed.
+  // Priced compressions, summed over all engines; count 0: nothing was compressed.
   struct CompressionTimes {
     bool priced = false;
     uint64_t count = 0;
@@ -118,36 +118,38 @@ struct SimulatedEnd {
     double prompt_steps_s = 0, in_prompt_steps_s = 0;
   };
   CompressionTimes compression;
-  std::string retained_outcomes;  // who said what compressions keep; empty: nothing is compressed
+  std::string retained_outcomes;  // source of the retained counts; empty: nothing is compressed
 };
 
 // False if this build has no simulator.
 bool can_simulate();
-// Whether the scenario's backend needs the simulator: all do but engines that compute under the wall clock.
+// True unless the scenario's engines compute values under the wall clock.
 bool needs_simulator(const Scenario& scenario);
-// Runs in the simulated world. `values`, by engine, says what the data decided; empty: behaviour models do.
-// REQUIRES: can_simulate(). Errors: what the simulated node cannot be.
+// Runs the simulated backend. `values` supplies the data-dependent outcomes by engine; if it is empty,
+// behaviour models draw them.
+// REQUIRES: can_simulate(). Errors: a node that the simulator cannot represent.
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values = {});
 
-// The engines of a run that compute values, with their weights and tokens.
+// The value-computing engines of a run, with their weights and tokens.
 class EngineBackend {
  public:
   virtual ~EngineBackend() = default;
-  // The Client to run with instead of `client`: the engines must know what requests' tokens are.
+  // Returns the Client to run with instead of `client`, through which the engines learn the requests' tokens.
   virtual Client* watch(Client* client) = 0;
-  // Under the scenario's clock. `client` is what watch() gave, perhaps watched by others.
+  // Runs under the scenario's clock. `client` is what watch() returned, or a wrapper of it.
   virtual Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
                                    const std::vector<Observer*>& observers) = 0;
-  // How long the operations of a step took; null: this backend does not time them.
+  // Returns how long the operations of a step took; null: this backend does not time them.
   virtual OperationsOfStep operations() { return {}; }
-  // The same of all steps, as a table; "": likewise.
+  // The same for all steps, as a CSV table; "": this backend does not time operations.
   virtual std::string operations_csv() const { return {}; }
 };
 
-// Null if nothing is computed in the scenario's world. `timeline`: operations() will be asked for every step.
-// Errors: a model or a policy that its engine does not compute, a checkpoint that is none.
+// Returns null if the scenario's backend computes no values. `timeline`: operations() is called for every
+// step.
+// Errors: a model or a policy that the engine does not compute; an invalid checkpoint.
 Result<std::unique_ptr<EngineBackend>> make_engine_backend(const Scenario& scenario, const Composed& composed,
                                                            bool timeline);
 

@@ -1,4 +1,4 @@
-// Several kinds of engines in one run, and prompts and decodes on engines of their own.
+// Several kinds of engines in one run, and separate engines for prefill and decode.
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 namespace kvtwin {
 namespace {
 
-// The scenario as if it had engines of this kind alone.
+// A copy of the scenario in which all engines are of this kind.
 Scenario only(const Scenario& scenario, const v1::EngineKind& kind) {
   Scenario out = scenario;
   v1::Scenario& values = out.values;
@@ -39,7 +39,7 @@ void join(Composed&& more, Composed* out) {
   out->notes.insert(out->notes.end(), more.notes.begin(), more.notes.end());
 }
 
-// What must be "off" for engines to differ or to hand requests over: "" if all is.
+// The setting that prevents engines from differing or handing requests over; "" if none does.
 std::string not_plain(const Scenario& scenario, const PolicySet& set) {
   if (scenario.values.backend() != "sim") return fmt::format("backend \"{}\"", scenario.values.backend());
   for (const auto& [axis, value, plain] :
@@ -48,7 +48,7 @@ std::string not_plain(const Scenario& scenario, const PolicySet& set) {
         std::tuple("partition", &set.partition, "uniform")}) {
     if (*value != plain) return fmt::format("{} \"{}\"", axis, *value);
   }
-  // Formats that keep newest KV entries exact beside the pages, or choose pages by token.
+  // Formats that keep the newest KV entries exact outside the pages, or choose the page format by token.
   if (set.precision == "kivi_int2" || set.precision == "triaxial")
     return fmt::format("precision \"{}\"", set.precision);
   return "";

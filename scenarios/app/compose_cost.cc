@@ -1,4 +1,4 @@
-// The cost model's part of compose(): a profile where one is given, what calibration says of the policies,
+// The cost model's part of compose(): the profile if one is given, calibration results for the policies, and
 // rooflines for the rest.
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace kvtwin {
 namespace {
 
-// Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
+// Uses measured rates of page copies instead of the node's figures, which hold for large copies.
 void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, NodeSpec* node) {
   const std::optional<CopyRates> rates = copy_rates(device, page_bytes);
   if (!rates) return;
@@ -36,7 +36,7 @@ void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, Nod
   if (rates->both_bytes_per_s > 0) node->pcie_both_bytes_per_s = figure(rates->both_bytes_per_s);
 }
 
-// Tables are of one device: engines of other kinds than the first have none.
+// A profile's tables are of one device: engines of other kinds than the first have none.
 bool one_device(const Scenario& scenario, size_t of, const Composed& composed, Errors* errors) {
   const std::string &device = composed.kinds[of].device.name, &first = composed.kinds.front().device.name;
   if (scenario.values.cost().profile().empty() || device == first) return true;
@@ -48,12 +48,12 @@ bool one_device(const Scenario& scenario, size_t of, const Composed& composed, E
   return false;
 }
 
-// Whether what a method adds to steps is measured (MethodCost).
+// True if the method adds work to steps that MethodCost measures.
 bool adds_to_steps(const CoreConfig& config) {
   return drops(config) || retrieval_method(config.policies.retrieval) != RetrievalMethod::kAll;
 }
 
-// Whether a profile has attention over KV in the scenario's format.
+// True if the profile has attention over KV in the scenario's format.
 bool has_format(const Scenario& scenario, const CoreConfig& config, const MeasuredDevice& measured,
                 Errors* errors) {
   const std::string& precision = config.policies.precision;
@@ -76,8 +76,8 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
                  "give it these; or ");
 }
 
-// Decode steps of our CUDA engine are graphs (engine/cuda/device/step_graphs.h), but for those of methods
-// that watch every row, and that choose on the host.
+// True if our CUDA engine replays decode steps as graphs (engine/cuda/device/step_graphs.h): not for methods
+// that capture every query token, nor for methods that choose on the host.
 bool replays_steps(const CoreConfig& config) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) return false;
@@ -85,15 +85,16 @@ bool replays_steps(const CoreConfig& config) {
   return !drops(config) || !scorer || !kernels::watches_decodes(*scorer);
 }
 
-// `model` with what calibration says of these policies. Null: nothing, and `model` is as it was; said in a
-// note.
+// Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
+// reports it.
 std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
                                        const std::string& profile, Composed* out,
                                        std::unique_ptr<CostModel>* model) {
   const PolicySet& set = config.policies;
   const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision);
   const MeasuredMethod* const method = device.method(name, device.model);
-  if (method == nullptr && !adds_to_steps(config)) return nullptr;  // tables alone price formats
+  if (method == nullptr && !adds_to_steps(config))
+    return nullptr;  // the profile's tables alone price formats
   if (method == nullptr) {
     out->notes.push_back(
         fmt::format("{} was not calibrated in {}: the roofline prices what it adds to steps "

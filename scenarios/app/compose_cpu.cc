@@ -1,4 +1,4 @@
-// The CPU engine's part of the composition root.
+// The CPU engine's part of compose().
 
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@
 namespace kvtwin {
 namespace {
 
-// What the CPU engine computes, axis by axis.
+// Fails for a choice that the CPU engine does not compute, axis by axis.
 Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
@@ -40,7 +40,7 @@ Result<void> check_cpu(const Scenario& scenario) {
        {"placement", axes.placement(), {"gpu", "host", "resident"}}});
 }
 
-// Quest among packed pages; what recalls pages takes bf16 alone (validate_policy_set).
+// True for Quest over packed pages; methods that recall pages take bf16 only (validate_policy_set).
 bool chooses_packed(const CoreConfig& config) {
   return config.policies.retrieval != "all" && config.policies.precision != "bf16";
 }
@@ -57,7 +57,7 @@ Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, con
   return {};
 }
 
-// KV entries in another format than the model's.
+// A cache of KV entries in another format than the model's.
 Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, const cpu::KvMemory& memory,
                                                   const LlmSpec& llm) {
   const PolicyAxes axes = make_axes(config.policies);
@@ -74,7 +74,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, cons
                                  .step_tokens_max = config.step_tokens_max});
 }
 
-// Which way of keeping KV the engine's policies ask for.
+// The KV cache that the engine's policies need.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
                                                  const ModelWeights* weights,
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {

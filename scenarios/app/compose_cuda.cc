@@ -1,4 +1,4 @@
-// The CUDA engine's part of the composition root, present or not.
+// The CUDA engine's part of compose(), in builds with and without CUDA.
 
 #include "scenarios/app/compose_values.h"
 
@@ -23,7 +23,7 @@
 namespace kvtwin {
 namespace {
 
-// KV entries in another format than the model's.
+// Fails for KV formats that the CUDA engine does not store.
 Result<void> check_precision(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   const std::string& precision = config.policies.precision;
   const PrecisionSpec& spec = config.policies.precision_spec;
@@ -111,7 +111,7 @@ Result<cuda::OwnedCache> make_packed(const CoreConfig& config, const cuda::KvMem
                            memory, llm);
 }
 
-// Which way of keeping KV the engine's policies ask for. Null: the identity of every axis.
+// The KV cache that the engine's policies need. Null: every axis is at its default.
 Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
                                     const cuda::CudaEngineConfig& engine,
                                     const std::optional<cpu::ScorerWeights>& trained,

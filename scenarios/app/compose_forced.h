@@ -1,5 +1,5 @@
-// Imposed: engines that compute values, made to perform what a record or behaviour models say that the data
-// decided (simulation.impose; engine/runtime/forced_outcomes.h).
+// Forced outcomes: value-computing engines follow a recording or behaviour models instead of their own
+// data-dependent outcomes (simulation.impose; engine/runtime/forced_outcomes.h).
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_FORCED_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_FORCED_H_
@@ -16,24 +16,24 @@ namespace kvtwin {
 
 class ForcedEngines {
  public:
-  // In engine order. Nothing is forced unless the scenario asks for it. Errors: a record that is none, a
-  // method whose recalls no engine can be told.
+  // `engines` are in engine order. Nothing is forced unless the scenario asks for it. Errors: an invalid
+  // recording; a method whose recalls cannot be forced.
   static Result<std::unique_ptr<ForcedEngines>> make(const Scenario& scenario, const Composed& composed,
                                                      const std::vector<ForcibleSource*>& engines);
 
-  // The engines, told or not. This must outlive them.
+  // The engines as outcome sources, wrapped if outcomes are forced. This object must outlive them.
   const std::vector<OutcomeSource*>& sources() const { return sources_; }
-  // Before a step that somebody measures.
+  // Prepares the outcomes of a step outside its measured time.
   void prepare(const LaunchStep& launch, uint32_t offset);
 
-  // Once the run has ended: who said it, for results. Empty: there was nothing to say.
+  // For results, after the run: the source of the outcomes. Empty: there were none.
   std::string retained_by() const;
   std::string recalled_by() const;
 
  private:
   ForcedEngines() = default;
 
-  std::string retained_ = "natural", recalled_ = "natural";  // unless it is forced
+  std::string retained_ = "natural", recalled_ = "natural";  // unless forced
   std::unique_ptr<Outcomes> outcomes_;                       // null: nothing is forced
   std::deque<ForcedOutcomes> forced_;                        // by engine
   std::vector<OutcomeSource*> sources_;

@@ -1,4 +1,4 @@
-// How large tiers behind the GPU are, in pages.
+// Sizes of the tiers below the GPU, in pages.
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 namespace kvtwin {
 
-// Pages that memory.host_bytes come to, beside `pages` of the gpu.
+// Pages in memory.host_bytes; `pages` is the GPU's number of pages.
 uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t pages, const Composed& out,
                        Errors* errors) {
   const v1::Scenario& values = scenario.values;
@@ -34,7 +34,7 @@ uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t p
   return static_cast<uint32_t>(pages_host);
 }
 
-// Pages that memory.disk_bytes come to.
+// Pages in memory.disk_bytes.
 uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Composed& out, Errors* errors) {
   const v1::Scenario& values = scenario.values;
   const uint64_t bytes = values.memory().disk_bytes();

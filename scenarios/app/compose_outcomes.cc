@@ -26,7 +26,7 @@
 namespace kvtwin {
 namespace {
 
-// REQUIRES: what compose() checked; the profile's file is still the same.
+// REQUIRES: compose() accepted the scenario, and the profile's file has not changed since.
 sim::RetrievalBehaviour behaviour_of(const Scenario& scenario, const LlmSpec& llm,
                                      const RetrievalSpec& spec) {
   const v1::Scenario& values = scenario.values;
@@ -49,7 +49,7 @@ sim::RetrievalBehaviour behaviour_of(const Scenario& scenario, const LlmSpec& ll
   return out;
 }
 
-// From the log of the run whose outcomes are `path`.
+// Request numbers from the log in the same folder as the outcomes file `path`.
 Result<RequestNumbers> numbers_beside(const std::string& path) {
   const std::string log_path = (std::filesystem::path(path).parent_path() / "log.binpb").string();
   const Result<std::string> bytes = read_text_file(log_path, SIZE_MAX);
@@ -59,7 +59,7 @@ Result<RequestNumbers> numbers_beside(const std::string& path) {
   return RequestNumbers(*log);
 }
 
-// The record of another run, if it can be one of engines like these.
+// The recording of another run, checked against this run's engines.
 Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& composed) {
   const std::string path = recorded_outcomes_file(scenario);
   if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
@@ -91,7 +91,8 @@ Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& c
   return record;
 }
 
-// What the profile's contexts kept, by context and head. policy_set() found nothing wrong with it.
+// The fractions that the profile's contexts retained, by context and head. policy_set() has checked the
+// profile.
 std::vector<Fraction> contexts_of(const Scenario& scenario) {
   const v1::BudgetOptions& budget = scenario.values.policies().budget_options();
   Errors none;

@@ -1,6 +1,6 @@
-// Outcomes: who says what the data decided in the engines of a simulated run. Values (an engine that computes
-// them), else a record of another run, else behaviour models; what is retrieved and what is kept may differ
-// in that.
+// Outcomes selects the source of data-dependent outcomes for the engines of a simulated run: an engine that
+// computes values, else a recording of another run, else behaviour models. Retrieval and retention may use
+// different sources.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_OUTCOMES_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_OUTCOMES_H_
@@ -18,27 +18,26 @@ namespace kvtwin {
 
 class Outcomes {
  public:
-  // `values` by engine, or empty. Errors: a record that is none, or is of other engines.
+  // `values` has one source per engine, or is empty. Errors: an invalid recording, or one of other engines.
   static Result<std::unique_ptr<Outcomes>> make(const Scenario& scenario, const Composed& composed,
                                                 const std::vector<OutcomeSource*>& values);
 
-  // Engine `engine`'s source, whichever way it is asked. REQUIRES: there is something to say.
+  // The source of engine `engine`: per step, else per launch. REQUIRES: the engine has a source.
   OutcomeSource* of(size_t engine) const {
     const Engine& one = engines_.at(engine);
     return one.source != nullptr ? one.source : one.retention;
   }
-  // Gives each engine its source. `log`, if there is one, writes down what they say. This must outlive the
-  // run.
+  // Sets each engine's source. `log`, if not null, records the outcomes. This object must outlive the run.
   void attach(sim::SimConfig* config, OutcomeLog* log) const;
 
-  // Once the run has ended: who said it, for results. Empty: there was nothing to say.
+  // For results, after the run: the source of the outcomes. Empty: there were none.
   std::string retained_by() const;
   std::string recalled_by() const;
 
  private:
   struct Engine {
-    OutcomeSource* source = nullptr;     // asked as a step starts
-    OutcomeSource* retention = nullptr;  // asked as it is launched
+    OutcomeSource* source = nullptr;     // queried when a step starts
+    OutcomeSource* retention = nullptr;  // queried when a step is launched
   };
   Outcomes() = default;
   void add_engine(const Scenario& scenario, const Composed& composed, size_t engine);
@@ -53,7 +52,7 @@ class Outcomes {
   std::vector<std::unique_ptr<OutcomeSource>> owned_;
   std::vector<const sim::RecordedSource*> recorded_;
   std::vector<Engine> engines_;
-  std::string retained_, recalled_;  // as the scenario has it
+  std::string retained_, recalled_;  // as the scenario names them
 };
 
 }  // namespace kvtwin

@@ -11,8 +11,8 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// What AOT's offline part takes each head's row for: its group's largest budget, wherever that head is, or
-// the mean of its group's in this layer (whose sum is Algorithm 1's weight).
+// The fractions that AOT's offline part plans each head's row with: the largest budget of the head's group,
+// in any layer, or the mean of its group in this layer (whose sum is Algorithm 1's weight).
 std::vector<Fraction> planned_fractions(const PolicySet& set, const GroupMap& groups,
                                         const std::vector<Fraction>& held) {
   const PartitionSpec& spec = set.partition_spec;

@@ -1,5 +1,5 @@
-// What a partition is priced by (sim/clock/partition_price.h), where head groups of a scenario differ in
-// length.
+// The inputs of the attention partition's price (sim/clock/partition_price.h) for scenarios whose head groups
+// differ in length.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_PARTITION_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_PARTITION_H_
@@ -11,8 +11,8 @@
 
 namespace kvtwin {
 
-// Nothing where heads are alike (unless the scenario asks for it), or where each step chooses what it reads:
-// then all heads read as much.
+// Nullopt where all heads have equal length (unless the scenario asks for the price), and where each step
+// chooses the pages that it reads, because all heads then read the same amount.
 std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scenario,
                                                             const Composed& composed);
 

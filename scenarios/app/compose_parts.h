@@ -1,4 +1,4 @@
-// Parts of compose() that have files of their own.
+// Functions of compose() that have files of their own.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_PARTS_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_PARTS_H_
@@ -21,52 +21,53 @@ namespace kvtwin {
 class CostModel;
 struct Composed;
 
-// Joins the place in the scenario with what a catalog or model said.
+// Prefixes the path of an error from a catalog or a model with `where`, the place in the scenario.
 inline void add_error(Errors* errors, const std::string& where, const Error& inner) {
   errors->push_back({where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
 }
 
-// What the policies' steps are counted by, besides their shapes.
+// Facts that the price of a policy's steps needs besides their shapes.
 inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
   const PolicySet& set = config.policies;
   return {set.layout == "ring" ? set.budget_spec.kv_entries : 0,
           set.retrieval == "all" && set.scorer == "h2o" ? llm.kv_heads : 0};
 }
 
-// Whether our engine reads requests with dropped slots from lists of entries: bf16 in pages of several
-// tokens, and all of them.
+// True if our CUDA engine reads requests with dropped slots through lists of entries: bf16 pages of several
+// tokens, every entry read.
 bool lists_entries(const CoreConfig& config);
 
-// Of the engines of kind `of`. Null: an error was added. What the policies add to steps is noted in *out.
+// The cost model of engine kind `of`; null if an error was added. Notes what the policies add to steps in
+// *out.
 std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors);
 
-// What the scenario chooses, with its numbers; names are not checked here.
+// The policies that the scenario chooses, with their numbers. Names are not checked here.
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Errors* errors);
-// Into how many pages the set cuts what a page of all heads would hold.
+// The number of head groups, each of which has pages of its own.
 uint32_t page_groups(const PolicySet& set);
-// What each head holds of ranked tokens, by layer * kv_heads + head: its group's largest share, all where
-// heads are not told apart; and whether heads of one layer differ.
+// The fraction of ranked tokens that each head's storage holds, by layer * kv_heads + head: the largest of
+// its head group, all ones where heads do not differ.
 std::vector<Fraction> held_fractions(const PolicySet& set);
-// Of a ranked token that a mean group drops: the KV entries that heads hold beside it without needing them
-// (docs/design/methods/tangram.md#fragmentation: max over members, less the member's own; relative to what
-// groups drop).
+// Entries that heads hold without retaining them, because their group's longest head does, relative to the
+// ranked entries that a mean group drops
+// (docs/design/methods/tangram.md#fragmentation: max over members, less the member's own).
 double group_slack(const PolicySet& set);
 bool heads_differ(const PolicySet& set);
-// Whether the backend has to say what compressions keep.
+// True if the backend must report what compressions retain.
 bool backend_reports_retained(const CoreConfig& config);
-// Of one GPU.
+// Bytes on one GPU.
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
 
-// Engines on other hardware behind those that `composed` has, and which of all compute prompts.
+// Adds engines on other hardware after those of `composed`, and chooses which engines run prefill.
 struct Composed;
 void compose_cluster(const Scenario& scenario, Composed* composed, Errors* errors);
 
-// Pages of the tiers behind the GPU, of one engine; `pages` are the GPU's.
+// Pages of one engine's host and disk tiers; `pages` is the GPU's number of pages.
 uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t pages, const Composed& out,
                        Errors* errors);
 uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Composed& out, Errors* errors);
 
-// Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
+// Reads the scenario's trace into `sink`. Sentences for the user go to *notes, which may be null.
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 
 }  // namespace kvtwin

@@ -1,4 +1,4 @@
-// From a scenario's policies to the plain numbers that the policy reads.
+// Translates a scenario's policies into the plain structs that the policy core reads.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 namespace kvtwin {
 namespace {
 
-// The one place where a share is rounded.
+// The only place where a fraction is rounded.
 Fraction fraction(double value) {
   return static_cast<Fraction>(std::llround(value * static_cast<double>(kWhole)));
 }
@@ -54,7 +54,7 @@ BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Errors* erro
   return out;
 }
 
-// Means and deviations from the profile that the budget names.
+// Reads means and deviations from the profile that the budget names.
 void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec* out, Errors* errors) {
   const v1::BudgetOptions& in = scenario.values.policies().budget_options();
   if (in.profile().empty()) return;
@@ -68,7 +68,7 @@ void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec
                        "a profile of the scenario's model (kvtwin calibrate policy budgets)"});
     return;
   }
-  // Absolute fractions are those of one ratio; 1 is what nobody asked to change.
+  // Absolute fractions belong to the profile's own ratio; 1 is the default and requests no change.
   if (!in.relative() && in.ratio() < 1 && std::abs(in.ratio() - profile->base_ratio) > 1e-6) {
     errors->push_back(
         {scenario.where("policies.budget_options.ratio"),
@@ -82,7 +82,7 @@ void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec
     out->sigma.push_back(fraction(d));
 }
 
-// Read again by who simulates; here so that what is wrong is said before anything runs.
+// The simulator reads the contexts again; reading them here reports errors before anything runs.
 void check_contexts(const Scenario& scenario, Errors* errors) {
   const std::string& written = scenario.values.policies().budget_options().profile();
   const char* const field = "policies.budget_options.profile";
@@ -110,7 +110,7 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
                        fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
                        fmt::format("from 0 to {}", llm.layers)});
   }
-  // Read again by who simulates; here so that what is wrong with it is said before anything runs.
+  // The simulator reads the profile again; reading it here reports errors before anything runs.
   if (const auto profile = load_recall_profile(scenario, llm); !profile) errors->push_back(profile.error());
   if (errors->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
@@ -173,8 +173,8 @@ std::vector<Fraction> held_fractions(const PolicySet& set) {
   return out;
 }
 
-// A request with u tokens of which all is held and n ranked ones holds u + held n KV entries in a mean head,
-// drops (1 - held) n, and needs u + own n.
+// A request with u unranked and n ranked tokens holds u + held n KV entries in a mean head, drops
+// (1 - held) n, and retains u + own n.
 double group_slack(const PolicySet& set) {
   const std::vector<Fraction> held = held_fractions(set);
   const std::vector<Fraction> own = own_fractions(set);
@@ -197,8 +197,8 @@ bool heads_differ(const PolicySet& set) {
   return false;
 }
 
-// Pages of one token are KV entries; packed KV entries are unpacked first, and what chooses pages packs them
-// anew.
+// With one token per page there is no need for lists; packed entries are unpacked first, and methods that
+// choose pages pack them again.
 bool lists_entries(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
   return axes.layout->slot_retention() == SlotRetention::kInPlace && config.page_tokens > 1 &&
@@ -210,12 +210,12 @@ bool backend_reports_retained(const CoreConfig& config) {
   return !axes.budget->keeps_all() && axes.layout->slot_retention() != SlotRetention::kRing;
 }
 
-// Rows of a step's chunks wait in a buffer where only what is kept gets pages: one layer deep, unless the
+// K and V of a step's chunks are staged where only retained entries get pages: one layer deep, unless the
 // scorer compares layers (docs/design/methods/tangram.md#chunks).
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set) {
   const bool problem = unknown_policy(set).has_value() || validate_layout_spec(set.layout_spec).has_value() ||
                        validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();
-  if (problem) return 0;  // configure() says what
+  if (problem) return 0;  // configure() reports it
   const PolicyAxes axes = make_axes(set);
   const bool staged = axes.layout->slot_retention() == SlotRetention::kMove && !axes.budget->keeps_all() &&
                       axes.budget->known_at_admission() &&

@@ -1,5 +1,5 @@
-// What the simulated engines' in-step retrieval is priced by. Where every step reads everything:
-// nothing, unless somebody watches the steps; then a graph that prices them alike.
+// The prices of in-step retrieval in simulated engines. Where every step reads the whole context there are
+// none, unless a StepWatcher is attached: then a step graph prices the steps at the same total.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_RETRIEVING_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_RETRIEVING_H_

@@ -1,4 +1,4 @@
-// The simulated backend's part of the composition root, present or not.
+// The simulated backend's part of compose(), in builds with and without the simulator.
 
 #include <algorithm>
 #include <cmath>
@@ -75,8 +75,8 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   pricer.graph.layers = llm.layers;
   pricer.graph.layers_dense = spec.layers_dense;
   pricer.graph.speculation = spec.speculation;
-  // What arrives token by token goes straight to its slot, and so does what a kernel recalls; values of
-  // ShadowKV as well.
+  // Tokens that arrive one by one are written to their slots directly, and so are pages that a kernel
+  // recalls, and ShadowKV's values.
   pricer.graph.converts = spec.host_layout == HostLayout::kHnd && spec.host_copy != HostCopy::kKernel &&
                           method != RetrievalMethod::kInfinigen && method != RetrievalMethod::kShadowkv;
   pricer.graph.staging_buffers = spec.staging_buffers;
@@ -134,7 +134,7 @@ SimulatedEnd::CompressionTimes compression_of(const sim::SimReport& report) {
   return out;
 }
 
-// `disk`: some engine keeps pages there.
+// `disk`: an engine has a disk tier.
 sim::PlatformSpec platform_of(const EngineKind& kind, bool disk) {
   sim::PlatformSpec out;
   const NodeSpec& node = kind.node;
@@ -156,7 +156,7 @@ sim::PlatformSpec platform_of(const EngineKind& kind, bool disk) {
   return out;
 }
 
-// Nodes of all kinds, one behind the other; engines fill a node before they take the next.
+// Lists the nodes kind by kind; engines fill a node before they use the next.
 void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
   uint32_t gpus_before = 0;
   const bool disk = composed.options.engines.front().pages_disk > 0;
@@ -177,7 +177,7 @@ void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
   }
 }
 
-// Of one page that a transfer copies; with resident pages a prefix comes with its summaries.
+// Bytes that a transfer copies per page; with resident pages a prefix includes its page summaries.
 uint64_t transfer_bytes(const Scenario& scenario, const Composed& composed, size_t engine) {
   const uint64_t page = composed.facts[engine].page_bytes;
   const CoreConfig& config = composed.options.engines[engine];
@@ -221,8 +221,8 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<OutcomeSource*>& values) {
   const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
-  std::optional<sim::PartitionPrice> partition;  // engines are alike, and share what is remembered
-  // Measured steps of a method have their stragglers in them.
+  std::optional<sim::PartitionPrice> partition;  // equal engines share memoised prices
+  // A calibrated method's measured steps already include the uneven split.
   if (const auto spec = partition_price_spec(scenario, *composed); spec && !composed->method)
     partition.emplace(*spec);
   for (sim::SimEngine& engine : config.engines) engine.partition = partition ? &*partition : nullptr;

@@ -14,7 +14,7 @@
 namespace kvtwin {
 namespace {
 
-// A checkpoint is another file than the model's description: both must mean one geometry.
+// A checkpoint is a file of its own: its geometry must equal that of the model's description.
 Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const LlmSpec& found) {
   const struct {
     const char* what;
@@ -84,7 +84,7 @@ cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& comp
                           .vocab = composed.llm.vocab,
                           .outputs_unknown = decodes_greedily(scenario)};
   if (composed.tokens) {
-    // Both are on the heap: who moves `composed` moves neither.
+    // Both are heap-allocated, so these pointers survive moving `composed`.
     out.given = [tokens = composed.tokens.get(), client = composed.client.get()](RequestId request) {
       const ReplayRequestInfo info = client->request_info(request);
       return tokens->request(info.session_index, info.node);
@@ -105,7 +105,7 @@ Result<void> check_axes(const Scenario& scenario, const char* engine, const std:
 
 namespace {
 
-// What steps recalled, summed up on the way.
+// Forwards to another source and sums what its steps recall.
 class RecallSums final : public OutcomeSource {
  public:
   explicit RecallSums(OutcomeSource* source) : source_(*source) {}
@@ -119,7 +119,7 @@ class RecallSums final : public OutcomeSource {
     }
   }
   void notify(const Command& command) override { source_.notify(command); }
-  // As the simulated backend would count it, without the bytes and times that only a price knows.
+  // Sums as the simulated backend reports them, without bytes and times, which need a price.
   const SimulatedEnd::Retrieval& sums() const { return sums_; }
 
  private:
@@ -135,7 +135,7 @@ cpu::Stopwatch stopwatch_of(const Composed& composed) {
   };
 }
 
-// Under the wall clock.
+// Runs the engines under the wall clock.
 SimulatedEnd run_measured(const Scenario& scenario, Composed* composed, Client* client,
                           const std::vector<Observer*>& observers, ForcedEngines* engines,
                           std::function<Duration(EngineId, TransferId)> copy_time) {

@@ -1,4 +1,4 @@
-// What the backends that compute values have in common: weights, tokens, and who keeps the clock.
+// What the value-computing backends share: weights, tokens and the choice of clock.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPOSE_VALUES_H_
 #define KVTWIN_SCENARIOS_APP_COMPOSE_VALUES_H_
@@ -16,42 +16,43 @@
 
 namespace kvtwin {
 
-// What an engine computes of one axis. The rest is decided and priced, but by the simulator alone.
+// The choices of one policy axis that an engine computes. The simulator decides and prices the others.
 struct AxisComputed {
   const char* axis;
   std::string chosen;
   std::vector<std::string> computed;
 };
-// `engine` is what the message calls it.
+// `engine` is the engine's name in the message.
 Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes);
 
-// KV entries are dropped, or lie elsewhere than by position.
+// True if KV entries are dropped, or stored elsewhere than by position.
 bool drops(const CoreConfig& config);
 
-// Whether the scorer ranks by weights of its own, which the scenario may name a file of.
+// True if the scorer ranks by trained weights, for which the scenario may name a file.
 bool ranks_by_weights(const Scenario& scenario);
-// What the scorer was trained for. Nullopt: nobody trained any, or the scorer has none.
+// The scorer's trained weights. Nullopt: none are named, or the scorer has none.
 Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm);
 
-// The scenario's checkpoint, or random weights of its seed. `outline`: random matrices are not drawn yet.
+// The scenario's checkpoint, or random weights from its seed. `outline`: random matrices are not drawn yet.
 Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline);
 bool decodes_greedily(const Scenario& scenario);
 // Valid while `composed` lives.
 cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed);
 
-// `engines` in engine order, told what the scenario imposes, under its clock. `copy_time`: CpuBackendOptions.
+// Runs `engines` (in engine order) under the scenario's clock, with the outcomes that the scenario forces.
+// `copy_time`: see CpuBackendOptions.
 Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
                                 const std::vector<Observer*>& observers,
                                 const std::vector<ForcibleSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time = {});
 
-// This build or this machine has no CUDA world.
+// Fails if this build or this machine cannot run the CUDA backend.
 Result<void> check_cuda_backend(const Scenario& scenario);
 
-// What make_cuda_backend() refuses without having computed anything.
+// Fails with what make_cuda_backend() refuses, without computing anything.
 Result<void> check_cuda_backend(const Scenario& scenario, const Composed& composed);
 
-// Errors: as CpuEngineBackend::make; this build or this machine has no CUDA (scenarios/app/compose_cuda.cc).
+// Errors: as CpuEngineBackend::make; this build or machine has no CUDA (scenarios/app/compose_cuda.cc).
 Result<std::unique_ptr<EngineBackend>> make_cuda_backend(const Scenario& scenario, const Composed& composed,
                                                          bool timeline);
 

@@ -1,6 +1,6 @@
-// Operations per KV entry and row of each scorer, from docs/design/methods/uniform.md,
-// docs/design/methods/intentkv.md#scorer, docs/design/methods/judge-q.md#inference: what its definition in
-// kernels/score_*.h reads and multiplies, if one kernel did it for all heads of a layer.
+// Operations per KV entry and query token of each scorer, counted from its definition in kernels/score_*.h as
+// if one kernel computed it for all heads of a layer. Sources: docs/design/methods/uniform.md,
+// docs/design/methods/intentkv.md#scorer, docs/design/methods/judge-q.md#inference.
 
 #include "scenarios/app/compression_work.h"
 
@@ -18,8 +18,8 @@ namespace {
 using kernels::ScorerKind;
 
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
-constexpr double kExponential = 16;     // in vector operations
-constexpr double kTrimWidth = 64;       // as drawn gates are (engine/common/scorer_weights.cc)
+constexpr double kExponential = 16;     // vector operations
+constexpr double kTrimWidth = 64;       // width of drawn gates (engine/common/scorer_weights.cc)
 constexpr double kResidualWidth = 256;  // docs/design/methods/intentkv.md#scorer
 constexpr double kSpanRows = 64;        // IntentKV's query span
 
@@ -38,13 +38,13 @@ class Filler {
   void fill(ScorerKind kind) {
     rows_ = captured_queries(set_.scorer, set_.scorer_spec);
     score(kind);
-    // Positions need no selection; what ranks writes a score for each KV entry of a head.
+    // Ranking by position needs no selection; a scorer writes one score per KV entry and head.
     work_.selects = work_.score_kernels > 0 || kind == ScorerKind::kRandom;
     if (work_.score_kernels > 0) work_.score.bytes += kv_heads_ * kFp32Bytes;
   }
 
  private:
-  // `rows` queries attend to each KV entry: products, one exponential per query head, keys read once.
+  // `rows` query tokens attend to each KV entry: products, one exponential per query head, keys read once.
   void ask(double rows, uint32_t kernels) {
     work_.score_kernels = kernels;
     work_.score = {work_.kv_entry_bytes / 2, rows * query_heads_ * 2 * dim_,
@@ -59,7 +59,7 @@ class Filler {
     work_.capture_kernels = kernels;
     work_.per_row = {kBf16Bytes * hidden_ + kFp32Bytes * outputs, 2 * hidden_ * outputs, 0};
     work_.row_weight_bytes = kBf16Bytes * hidden_ * outputs;
-    work_.score_kernels = 1;  // reads what the gate left
+    work_.score_kernels = 1;  // reads what the gate wrote
     work_.score = {kv_heads_ * kFp32Bytes, 0, 2 * kv_heads_};
   }
 
@@ -127,9 +127,9 @@ class Filler {
     const ScorerSpec& spec = set_.scorer_spec;
     work_.repeat_pass_tokens = spec.repeat_tokens;
     work_.repeat_extra = spec.repeat_instruction + std::min(spec.repeat_tail, spec.repeat_tokens);
-    ask(work_.repeat_pass_tokens + work_.repeat_extra, 2);  // each piece's rows ask that piece
+    ask(work_.repeat_pass_tokens + work_.repeat_extra, 2);  // the tokens of each chunk attend to that chunk
   }
-  // Every new row looks at every key once more, and adds to one sum per KV entry and head.
+  // Every new query token reads every key once more, and adds to one sum per KV entry and head.
   void accumulate() {
     work_.capture_kernels = 1;
     work_.per_pair = attention_scores();
@@ -138,7 +138,7 @@ class Filler {
     work_.score_kernels = 1;
     work_.score = {kv_heads_ * kFp32Bytes, 0, 0};
   }
-  // Pre-RoPE moments of the queries, their quadratic form for each key, and the values' norms.
+  // Pre-RoPE moments of the queries, their quadratic form for each key, and the norms of the values.
   void expect() {
     write_queries();
     work_.score_kernels = 4;
@@ -180,7 +180,7 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
   CompressionWork work;
   Filler(llm, scenario.values.engines().tensor_parallel(), config, &work).fill(*kind);
   const Retention retention(config, axes);
-  // What was taken down of a decoded row is looked at only where compressions follow it.
+  // Captures of decode tokens are used only where compressions follow decode.
   work.captures_decodes = retention.at_decode();
   work.moves = retention.slot_retention() == SlotRetention::kMove;
   work.moves_all = set.budget == "released";
@@ -189,7 +189,7 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
                                               set.layout_spec.clustering == Clustering::kAcrossLayers));
   work.retained_fraction = static_cast<double>(set.budget_spec.ratio) / static_cast<double>(kWhole);
   if (set.budget == "uniform" || set.budget == "pyramid") work.retained_entries = set.budget_spec.kv_entries;
-  // Reserved pages are written as they are granted; only what was granted for more is given back.
+  // Reserved pages are written as they are allocated; only pages allocated beyond the reservation are freed.
   if (!retention.staged() && retention.slot_retention() != SlotRetention::kRing)
     work.bookkeeping_ns = cost.reclaim_ns() * page_groups(set);
   return work;

@@ -1,4 +1,5 @@
-// From a scenario's scorer, budget and layout to what compressions cost (models/cost/compression_cost.h).
+// Derives the cost of compressions (models/cost/compression_cost.h) from a scenario's scorer, budget and
+// layout.
 
 #ifndef KVTWIN_SCENARIOS_APP_COMPRESSION_WORK_H_
 #define KVTWIN_SCENARIOS_APP_COMPRESSION_WORK_H_
@@ -11,7 +12,7 @@
 
 namespace kvtwin {
 
-// Of one GPU. Nothing: nothing is ever compressed, or cost.compressions is "free".
+// Work on one GPU. Nullopt: nothing is ever compressed, or cost.compressions is "free".
 std::optional<CompressionWork> compression_work(const Scenario& scenario, const LlmSpec& llm,
                                                 const CoreConfig& config);
 

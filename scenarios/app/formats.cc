@@ -16,7 +16,7 @@
 namespace kvtwin {
 namespace {
 
-// A file that an option names, parsed; where the option stands if that fails.
+// Reads and parses the file that an option names; on failure adds an error at the option.
 template <typename T>
 std::optional<T> load(const Scenario& scenario, const char* field, const std::string& written,
                       Result<T> (*parse)(std::string_view, const std::string&), Errors* errors) {
@@ -121,7 +121,8 @@ void apply_precision(const Scenario& scenario, LlmSpec* llm) {
   const PageShape shape{scenario.values.memory().page_tokens(), llm->head_dim,
                         policies.precision_options().group()};
   llm->kv = kv_tensor_format(format, shape);
-  // Two pools: what is not narrow is priced as int4, what waits for its group (fewer than a page) too.
+  // Two pools: everything that is not int2 is priced as int4, including entries that wait for their group
+  // (fewer than a page).
   if (policies.precision() == "triaxial") llm->kv_low_bit = kv_tensor_format(Format::kInt2, shape);
 }
 

@@ -71,7 +71,7 @@ void fill_series(const char* name, const char* unit, const Series& in, v1::RunRe
   }
 }
 
-// Tiers, and copies beside compute. What never was is left out; bytes per ns are GB/s.
+// Tiers, and copies that run during compute. Series without values are left out; bytes per ns are GB/s.
 void fill_moved(const Metrics& metrics, v1::RunResult* out) {
   const std::tuple<const char*, const char*, const Series&> all[] = {
       {"pages_cached", "pages", metrics.pages_cached()},
@@ -90,7 +90,7 @@ void fill_moved(const Metrics& metrics, v1::RunResult* out) {
   }
 }
 
-// Shares of the tokens that were sent, by where their counts come from.
+// Fractions of the tokens that were sent, by the origin of their counts.
 void fill_input(const ReplayReport& report, v1::Fractions* out) {
   constexpr std::pair<Provenance, const char*> kNames[] = {{Provenance::kRecorded, "recorded"},
                                                            {Provenance::kDerived, "derived"},
@@ -344,7 +344,7 @@ std::string tools_csv(const Composed& composed) {
 }
 
 std::string requests_jsonl(const Composed& composed, const Metrics& metrics) {
-  // (session, replica, node, attempt): the order of the trace, whatever the order of sending was.
+  // Trace order, (session, replica, node, attempt), independent of the order of sending.
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>> order;
   for (uint32_t id = 0; id < metrics.requests().size(); ++id) {
     if (!metrics.requests()[id].known || metrics.requests()[id].end != RequestEnd::kFinished) continue;
@@ -367,7 +367,7 @@ std::string requests_jsonl(const Composed& composed, const Metrics& metrics) {
     line["scheduled_ts"] = seconds(request.admitted);
     line["first_token_ts"] = seconds(request.first_token);
     line["last_token_ts"] = seconds(request.finished);
-    // Session names are foreign bytes; what is no UTF-8 is replaced, not thrown at.
+    // Session names come from the trace: bytes that are not UTF-8 are replaced instead of throwing.
     out += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
   return out;

@@ -1,5 +1,5 @@
-// The files of a run's result, and the message they are made from. Nothing in them knows the time of day, the
-// machine or the user: two runs of the same inputs write the same bytes.
+// The files of a run's result, and the message that they are made from. They contain no time of day, machine
+// or user: two runs of the same inputs write the same bytes.
 
 #ifndef KVTWIN_SCENARIOS_APP_RESULTS_H_
 #define KVTWIN_SCENARIOS_APP_RESULTS_H_
@@ -16,7 +16,7 @@
 
 namespace kvtwin {
 
-// What one GPU in use costs. A node's own price is that of all its GPUs.
+// The price of one GPU in use. A node's own price covers all its GPUs.
 struct GpuPrice {
   double usd_per_hour = 0;
   bool known = false, assumed = false;
@@ -28,15 +28,15 @@ void fill(const Distribution& in, v1::Distribution* out);
 v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
                           const SimulatedEnd& simulated, uint64_t inputs);
 
-// One row per request, by request: time points, counts and the attribution of its time, in ns.
+// One row per request, in order of request id: time points, counts and the attribution of its latency, in ns.
 std::string requests_csv(const Composed& composed, const Metrics& metrics);
 
-// One row per tool or opaque agent, in order of release: what a session did between its requests. "" if there
-// was none.
+// One row per tool or opaque agent, in order of release: a session's work between requests. "" if there was
+// none.
 std::string tools_csv(const Composed& composed);
 
-// One object per finished request, in the order of the trace, with the field names and seconds that vLLM's
-// request logs have: what `kvtwin compare` reads on both sides.
+// One JSON object per finished request, in trace order, with the field names and seconds of vLLM's request
+// logs; `kvtwin compare` reads this format on both sides.
 std::string requests_jsonl(const Composed& composed, const Metrics& metrics);
 
 }  // namespace kvtwin

@@ -1,4 +1,4 @@
-// SampledEngine: an engine that computes values, whose samples somebody watches.
+// SampledEngine wraps a value-computing engine and reports its samples to a SampleWatcher.
 
 #ifndef KVTWIN_SCENARIOS_APP_SAMPLED_ENGINE_H_
 #define KVTWIN_SCENARIOS_APP_SAMPLED_ENGINE_H_
@@ -10,7 +10,7 @@
 
 namespace kvtwin {
 
-// `Engine`: cpu::CpuEngine or cuda::CudaEngine. Both must outlive this.
+// `Engine` is cpu::CpuEngine or cuda::CudaEngine. Engine and watcher must outlive this object.
 template <typename Engine>
 class SampledEngine final : public ForcibleSource {
  public:
@@ -20,7 +20,7 @@ class SampledEngine final : public ForcibleSource {
     engine_.step(launch, offset, values);
     const size_t count = engine_.samples().size();
     if (count == 0) return;
-    const auto& logits = engine_.logits();  // of a GPU: a copy
+    const auto& logits = engine_.logits();  // a copy, for the CUDA engine
     const size_t vocab = logits.size() / count;
     for (size_t i = 0; i < count; ++i) {
       const auto& sample = engine_.samples()[i];
