@@ -1,5 +1,5 @@
-// Every way of dropping KV entries, over whole runs on real values: what is read is what is left, what is
-// left is what was asked for, logs replay, and company changes nothing.
+// Every way of dropping KV entries, over whole runs on real data. Attention reads the retained entries, the
+// retained set satisfies the command, logs replay, and concurrent requests change nothing.
 
 #include "tests/unit/cpu_compression/compress_run.h"
 
@@ -58,7 +58,7 @@ const std::vector<Method>& backend_methods() {
   return all;
 }
 
-// GQA 4:1 with one and with two KV heads, and MHA; MHA has an odd number of heads.
+// GQA 4:1 with one and with two KV heads, and MHA with an odd number of heads.
 std::vector<LlmSpec> backend_models() {
   std::vector<LlmSpec> out = {tiny_models()[2], tiny_models()[1]};
   out[1].kv_heads = out[1].query_heads = 2;

@@ -1,4 +1,4 @@
-// Which KV entries stay: each scorer's formula once more, in double precision, from what the witness saw.
+// Which KV entries are retained: each scorer's formula in double precision, from the witness's observations.
 
 #include "kernels/scoring/score_position.h"
 #include "tests/unit/cpu_compression/compress_run.h"
@@ -24,7 +24,7 @@ std::vector<uint32_t> candidates_of(const Retained& retained) {
   return out;
 }
 
-// No dropped candidate is better than one that was kept, by more than rounding.
+// No dropped candidate ranks above a retained one by more than rounding.
 void check_best_stay(const Retained& retained, const std::function<double(uint32_t)>& score) {
   double worst_retained = INFINITY, best_dropped = -INFINITY;
   for (const uint32_t p : candidates_of(retained)) {
@@ -36,7 +36,7 @@ void check_best_stay(const Retained& retained, const std::function<double(uint32
   CHECK(worst_retained >= best_dropped - 1e-6 * (1 + std::fabs(best_dropped)));
 }
 
-// Runs `method` on two models; `judge` sees every compression. Returns how many KV entries went.
+// Runs `method` on two models; `judge` receives every compression. Returns the number of dropped KV entries.
 uint64_t judged(const Method& method, const std::function<void(const LlmSpec&, const Retained&)>& judge,
                 const std::function<void(CoreConfig*)>& change = {}) {
   uint64_t dropped = 0;
@@ -125,7 +125,7 @@ TEST_CASE("kept: H2O keeps what has gathered most attention, at the prompt's end
             check_best_stay(retained, [&](uint32_t p) { return (*retained.gathered)[p]; });
             later += retained.before.size() != retained.tokens;
           }) > 0);
-    CHECK(later > 0);  // of these, some ranked KV entries again
+    CHECK(later > 0);  // some of these rank KV entries again
   }
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("kept: SnapKV keeps what the last rows look at, smoothed; cut prompts 
                   return sum / rows;
                 };
                 check_best_stay(retained, [&](uint32_t p) {
-                  if (p >= n) return 1e9;  // its own window stays
+                  if (p >= n) return 1e9;  // the window is retained
                   double sum = 0;
                   const size_t group = retained.recent->back()[retained.head].size();
                   for (size_t g = 0; g < group; ++g) {

@@ -62,7 +62,7 @@ std::vector<uint32_t> one_by_one(const KvEntryBudget& budget, const GroupMap& gr
 }  // namespace
 
 TEST_CASE("budget: Ada-KV's counts are those of every layer, on threads and without") {
-  for (const uint32_t heads_per_group : {1u, 4u, 10u}) {  // the last ones are of several layers
+  for (const uint32_t heads_per_group : {1u, 4u, 10u}) {  // the last groups span several layers
     const PolicySet set = ada_set(heads_per_group);
     const GroupMap groups(set.layout_spec, {});
     const KvEntryBudget budget(set, 16, &groups);

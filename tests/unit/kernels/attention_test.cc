@@ -1,4 +1,4 @@
-// Paged attention against a softmax in double precision that knows no pages.
+// Paged attention compared with a softmax in double precision without pages.
 
 #include "kernels/attention/attention.h"
 
@@ -18,7 +18,7 @@ struct Shape {
   uint32_t kv_heads = 2, group = 4, dim = 64, page = 16;
 };
 
-// A pool whose every slot is poison until somebody writes to it, and a shuffled page table.
+// A page pool whose slots are poison until written, and a shuffled page table.
 struct Pool {
   Pool(const Shape& s, uint32_t kv_entries, uint64_t seed) : shape(s) {
     const uint32_t pages = (kv_entries + s.page - 1) / s.page + 3;
@@ -56,7 +56,7 @@ struct Expected {
   std::vector<double> out, lse;
 };
 
-// Row r reads the first kv_entries[r] KV entries.
+// Row r attends to the first kv_entries[r] KV entries.
 Expected naive(const Pool& pool, const std::vector<float>& q, const std::vector<uint32_t>& kv_entries,
                double scale) {
   const Shape& s = pool.shape;
@@ -112,7 +112,7 @@ TEST_CASE("attention: equals a softmax in double over shuffled pages, at every p
       CAPTURE(s.page);
       CAPTURE(kv_entries);
       Pool pool(s, kv_entries, 100 + kv_entries);
-      // A chunk at the end of the KV entries: row i reads what came before it, and itself.
+      // A chunk at the end of the KV entries: row i attends to the entries before it and to itself.
       const uint32_t rows = std::min(kv_entries, 7u);
       const auto q = random_floats(5, size_t{rows} * s.kv_heads * s.group * s.dim);
       std::vector<uint32_t> reach;

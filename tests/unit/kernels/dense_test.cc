@@ -21,7 +21,7 @@ namespace {
 PackedMatrix packed(const std::vector<float>& w, uint32_t out, uint32_t in) {
   PackedMatrix matrix;
   pack_begin(out, in, &matrix);
-  // In two pieces, where there are two.
+  // In two parts where the matrix is large enough.
   const uint32_t first = out > 16 ? 16 : out;
   pack_rows(w.data(), 0, first, &matrix);
   if (out > first) pack_rows(w.data() + size_t{first} * in, first, out - first, &matrix);
@@ -71,7 +71,7 @@ TEST_CASE("gemm: a row's bits do not depend on the rows beside it") {
   }
 }
 
-// Found equal with GCC and clang, for SSE2, AVX2 with and without FMA, and AVX-512.
+// Verified equal with GCC and clang, for SSE2, AVX2 with and without FMA, and AVX-512.
 TEST_CASE("dense kernels: the same bits on every machine") {
   uint64_t bits = 0;
   for (const uint32_t in : {7u, 48u, 333u}) {
@@ -115,7 +115,7 @@ TEST_CASE("exact_exp: within 2 ulp of e^x where it matters, and never zero or in
   MESSAGE("worst: " << worst << " ulp");
   CHECK(worst <= 2);
   CHECK(exact_exp(0) == 1);
-  // Several at once: the same bits, at the ends too.
+  // A vector gives the same bits, also at the ends of the range.
   auto values = random_floats(20, 1000, 100);
   values[0] = INFINITY, values[1] = -INFINITY, values[2] = NAN, values[3] = 0;
   const auto check = [&]<uint32_t kWidth>() {

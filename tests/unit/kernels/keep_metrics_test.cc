@@ -35,7 +35,7 @@ TEST_CASE("output error: none with everything kept, all of it with nothing kept"
       output_error(attention_scores, v.view(), std::vector<RowSet>{all, RowSet{0, 5, 9}});
   CHECK(half.relative > 0.0);
   CHECK(half.max_abs > 0.0);
-  // Against attention written out.
+  // Compared with attention written out.
   std::vector<double> out(8), expected(8, 0.0);
   attention_output(attention_scores, v.view(), 3, 1, all, out);
   const std::vector<double> row = attend(q.at(3, 1), k, 1, 29);

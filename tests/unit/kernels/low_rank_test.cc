@@ -1,4 +1,4 @@
-// Eigenvectors and what a low rank loses.
+// Eigenvectors, and the loss of a low-rank approximation.
 
 #include "kernels/dense/low_rank.h"
 

@@ -35,7 +35,7 @@ TEST_CASE("Q-1 packed page: whole pages, KV entry by KV entry and read back, in 
       }
       std::vector<float> k_back(n), v_back(n);
       unpack_page(format, shape, page, shape.page_tokens, k_back, v_back);
-      // Values are within about 3.5: a step of int2 over 32 of them is below 2.4.
+      // The numbers are within about 3.5: an int2 step over 32 of them is below 2.4.
       const float bound = format == Format::kInt2 ? 1.2f : format == Format::kBf16 ? 0.01f : 0.6f;
       for (size_t i = 0; i < n; ++i) {
         CHECK(std::abs(k_back[i] - k[i]) <= bound);

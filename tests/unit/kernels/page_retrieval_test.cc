@@ -1,4 +1,4 @@
-// Page summaries, page scores, slots and the host's layouts against the formulas of
+// Page summaries, page scores, slots and the host's layouts compared with the formulas of
 // docs/design/methods/freekv.md in double.
 
 #include <doctest/doctest.h>
@@ -70,7 +70,7 @@ double bound(const PageVectors& page, const std::vector<double>& q) {
   return sum;
 }
 
-// docs/design/methods/freekv.md#page-scores once more, in double.
+// docs/design/methods/freekv.md#page-scores in double.
 std::vector<double> pooled(PagePooling pooling, double scale, const std::vector<float>& q, uint32_t group,
                            const Pages& pages) {
   std::vector<std::vector<double>> queries(group);
@@ -168,7 +168,7 @@ TEST_CASE("page score: six poolings and two scales are their formulas") {
           different.insert(scores);
         }
       }
-      // Scales count before a softmax alone; one query head leaves nothing to pool.
+      // Scales matter only before a softmax; a single query head leaves nothing to pool.
       CHECK(different.size() == (group == 1 ? 3 : 8));
     }
   }
@@ -219,7 +219,7 @@ TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has
     }
     CHECK(changes.size() == missing.size());
     if (slots.size() == chosen.size()) CHECK(std::vector<uint32_t>(after.begin(), after.end()) == chosen);
-    // Nothing that stays without being chosen scores below anything that went.
+    // No retained page outside the selection scores below a dropped one.
     for (const uint32_t dropped : before) {
       if (after.contains(dropped)) continue;
       for (const uint32_t stays : after) {
@@ -249,7 +249,7 @@ TEST_CASE("forced misses: as many pages move as are told, the best that are not 
     std::vector<uint32_t> chosen = select_rows(scores, {}, count);
     for (uint32_t& page : chosen) page += first;
     CHECK(replace_slots_ref(chosen, scores, first, slots).size() == missing);
-    // By their own scores: nothing that went beats what stayed, nothing that came is beaten by what did not.
+    // By their own scores: no dropped page beats a retained one, and no absent page beats a fetched one.
     const std::set<uint32_t> then(slots.begin(), slots.end());
     const auto score = [&](uint32_t page) { return natural[page - first]; };
     for (uint32_t page = first; page < first + pages; ++page) {
@@ -259,7 +259,7 @@ TEST_CASE("forced misses: as many pages move as are told, the best that are not 
       }
     }
   }
-  // A page without a score goes in any case.
+  // A page without a score is dropped in any case.
   std::vector<float> scores = {3, 1, 2};
   std::vector<uint32_t> slots = {7, 0};
   force_missing_ref(scores, 0, slots, 0);

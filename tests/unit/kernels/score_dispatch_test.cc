@@ -1,5 +1,5 @@
-// The one door (kernels/scoring/score.h): every scorer through it gives what it gives alone, and the two
-// halves of kvtwin call the scorers by the same names.
+// The common entry point (kernels/scoring/score.h): every scorer gives the same scores through it as when
+// called directly, and policy and engine use the same names of scorers.
 
 #include <doctest/doctest.h>
 

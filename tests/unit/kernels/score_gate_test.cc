@@ -82,7 +82,7 @@ TEST_CASE("FastKVzip: the gate agrees with its formula, and does not see other t
         CHECK(off_by(out[h * shape.tokens + i], gate_of(w, x.at(0, i), h)) < 1e-4);
       }
     }
-    // In two chunks: the same bits.
+    // Two chunks give the same bits.
     const uint32_t cut = shape.tokens / 2;
     HeadsView tail = x.view();
     tail.data += size_t{cut} * hidden;

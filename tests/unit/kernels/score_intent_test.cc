@@ -112,12 +112,12 @@ TEST_CASE("IntentKV: the memory decays, is of unit length, and forgets nothing a
       CHECK(norm2(&memory[j * dim], dim) == doctest::Approx(1.0).epsilon(1e-6));
     }
   }
-  // Mode `query`: this turn alone.
+  // Mode `query` uses this turn only.
   std::vector<float> fresh(heads * dim), first(heads * dim, 0.0f);
   intent_forget(dim, mean, fresh);
   intent_remember(0.9f, dim, mean, first);
   CHECK(fresh == first);
-  // No query at all: nothing to divide by.
+  // Without any query the division by zero is avoided.
   const std::vector<float> zeros(heads * dim, 0.0f);
   std::vector<float> empty = zeros;
   intent_remember(0.9f, dim, zeros, empty);
@@ -186,7 +186,7 @@ TEST_CASE("IntentKV: averaging un-rotated queries keeps what averaging rotated o
   intent_query_pre_rope(planes, q.view(), positions, 64, unrotated);
   apply_planes(rotation_at(planes, 64), plain.at(0, 0), expected.data());
   for (uint32_t c = 0; c < 4; ++c) CHECK(std::fabs(unrotated[c] - expected[c]) < 1e-5);
-  CHECK(std::hypot(rotated[0], rotated[2]) < 0.1);  // the fast plane is gone
+  CHECK(std::hypot(rotated[0], rotated[2]) < 0.1);  // the fast plane averages out
   CHECK(std::hypot(unrotated[0], unrotated[2]) == doctest::Approx(1.0));
 }
 

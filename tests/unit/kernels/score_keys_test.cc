@@ -1,4 +1,4 @@
-// Scorers of keys and values alone, and those built on them: Knorm, KeyDiff, CriticalKV; KVzip.
+// Scorers of keys and values only (Knorm, KeyDiff), and those built on them: CriticalKV; KVzip.
 
 #include "kernels/scoring/score_keys.h"
 

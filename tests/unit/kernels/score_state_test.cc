@@ -132,7 +132,7 @@ TEST_CASE("H2O online: nothing goes while heavy + recent hold all; what went nev
       next.push_back(live[row]);
       next_a.push_back(a[row]);
     }
-    // Whatever went has at most the accumulator of any heavy hitter that stays.
+    // The accumulator of a dropped entry is at most that of any retained heavy hitter.
     for (uint32_t row = 0; row < rows; ++row) {
       if (std::binary_search(retained.begin(), retained.end(), row)) continue;
       dropped[live[row]] = true;
@@ -204,7 +204,7 @@ TEST_CASE("TrimKV: scores are (t - p) log beta, and two KV entries cross exactly
     const std::vector<uint32_t> positions{a, b};
     const double crossing = trimkv_crossing(a, beta[0], b, beta[1]);
     CHECK((crossing - a) * beta[0] == doctest::Approx((crossing - b) * beta[1]).epsilon(1e-9));
-    // The older KV entry is behind before t*, and ahead after it, at every step from b's creation on.
+    // The older KV entry ranks lower before t* and higher after it, at every step from b's creation on.
     int changes = 0;
     bool ahead_before = false;
     for (uint32_t t = b; t < b + 3000; t += 7) {
@@ -219,7 +219,7 @@ TEST_CASE("TrimKV: scores are (t - p) log beta, and two KV entries cross exactly
     CHECK(changes <= 1);
     crossed += changes;
   }
-  CHECK(crossed > 30);  // it does happen
+  CHECK(crossed > 30);  // it occurs
 }
 
 TEST_CASE("TrimKV: the window stays, and the key norm adds its logarithm") {
@@ -304,7 +304,7 @@ TEST_CASE("RaaS: exempt pages stay; the released rule gives a new page the stamp
   CHECK(raas_insert_stamp(spec, 9, 1) == 9);
   spec.inherit_stamp = true;
   CHECK(raas_insert_stamp(spec, 9, 1) == 1);
-  // As scores: the least of equal stamps goes first here too.
+  // As scores: the lowest index of equal stamps is dropped first as well.
   std::vector<float> scores(8);
   score_raas(stamps, 2, scores);
   CHECK(select_rows(scores, {}, 5) == RowSet{0, 1, 5, 6, 7});

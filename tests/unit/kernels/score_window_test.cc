@@ -45,8 +45,8 @@ std::vector<double> join(const Lanes& lanes, Reduce reduce) {
   return out;
 }
 
-// SnapKV of one KV head straight from docs/design/methods/uniform.md#snapkv: q [Hq][w][d] are the last w of
-// k's rows.
+// SnapKV of one KV head, directly from docs/design/methods/uniform.md#snapkv: q [Hq][w][d] belongs to the
+// last w rows of k.
 std::vector<double> naive_snapkv(const WindowSpec& spec, const Tensor& q, const Tensor& k, uint32_t h) {
   const uint32_t group = q.heads / k.heads, w = q.rows, n = k.rows - w;
   Lanes maps(spec.order == PoolOrder::kReduceLogitsFirst ? 1 : group, std::vector<double>(n, 0.0));
@@ -103,7 +103,7 @@ std::vector<WindowSpec> all_specs() {
   for (const WindowCodeBase base :
        {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kIntentKv, kH2oWindow, kFinch}) {
     specs.push_back(window_spec(base));
-    specs.back().window = 8;  // small shapes
+    specs.back().window = 8;  // smaller shapes
   }
   for (const Reduce reduce : {Reduce::kMax, Reduce::kSum}) {
     specs.push_back(specs[2]);
@@ -192,7 +192,7 @@ TEST_CASE("SnapKV: rows gathered by a list score as the same rows in order") {
   const WindowSpec spec = window_spec(WindowCodeBase::kAdaKv);
   CHECK(scores_of(spec, listed) == scores_of(spec, copied));
 
-  // Each head with rows of its own.
+  // Each head has its own rows.
   std::vector<uint32_t> own = rows;
   for (const uint32_t row : rows) own.push_back(row == 0 ? 1 : row);
   std::copy_n(c.k.at(1, 1), 8, gathered.at(1, 0));
@@ -230,7 +230,7 @@ TEST_CASE(
     const Tensor k = random_tensor(&prng, shape.heads, shape.tokens, shape.dim, 2.0f);
     const Tensor q = random_tensor(&prng, shape.heads * shape.group, probes, shape.dim, 2.0f);
     const Tensor own = random_tensor(&prng, shape.heads, probes, shape.dim, 2.0f);
-    // The prompt and the probes as one sequence.
+    // The prompt and the probe tokens as one sequence.
     Tensor all{shape.heads, shape.tokens + probes, shape.dim, {}};
     all.values.resize(size_t{all.heads} * all.rows * all.dim);
     for (uint32_t h = 0; h < shape.heads; ++h) {

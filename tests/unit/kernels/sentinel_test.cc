@@ -1,5 +1,5 @@
-// I-1 and I-2 (docs/design/methods/intentkv.md#dead-slot): what a dead slot may be. The attention here is
-// this test's own.
+// I-1 and I-2 (docs/design/methods/intentkv.md#dead-slot): the requirements on a dropped slot, checked with
+// an attention written for this test.
 
 #include <doctest/doctest.h>
 
@@ -35,7 +35,7 @@ std::vector<bool> random_live(Prng* prng, uint32_t rows) {
   return live;
 }
 
-// An unmodified kernel over a slot map whose dead entries all point at one row: key `sentinel`, value 0.
+// An unmodified kernel over a slot map whose dropped entries all point at one row: key `sentinel`, value 0.
 std::vector<double> with_sentinel(const float* q, const Tensor& k, const Tensor& v,
                                   const std::vector<bool>& live, const std::vector<float>& sentinel) {
   Tensor keys = k, values = v;
