@@ -69,7 +69,9 @@ RunOf roomy(RunOf what) {
 
 }  // namespace
 
-TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as stored, or to its best pages") {
+TEST_CASE(
+    "G-1 G-3 X-2 X-3 Q-2 combined: each token attends to the retained entries as stored, or to its best "
+    "pages") {
   for (const Method& method : combined_methods()) {
     const std::string name = combined_name(method);
     CAPTURE(name);
@@ -99,7 +101,8 @@ TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as st
 }
 
 TEST_CASE(
-    "G-2 X-1 combined: with room for everything, packed or not, a method is its format alone, to the bit") {
+    "G-2 X-1 combined: with room for every entry, packed or not, a method equals its format alone, to the "
+    "bit") {
   for (const Method& method : combined_methods()) {
     const std::string name = combined_name(method);
     CAPTURE(name);
@@ -119,7 +122,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("X-1 combined: Quest over whole contexts is the same choice in two implementations, to the bit") {
+TEST_CASE("X-1 combined: Quest over whole contexts selects the same in two implementations, to the bit") {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
     RunOf what = combined_run({"none", "all", "paged", 0, kAdjacent, {}, "bf16", "quest"}, seed);
@@ -130,7 +133,7 @@ TEST_CASE("X-1 combined: Quest over whole contexts is the same choice in two imp
   }
 }
 
-TEST_CASE("X-9 combined: the composite samples the same beside others and alone") {
+TEST_CASE("X-9 combined: the composite samples the same with other requests and alone") {
   for (const Method& method : {combined_methods()[0], combined_methods()[2], combined_methods()[3]}) {
     const std::string name = combined_name(method);
     CAPTURE(name);
@@ -146,7 +149,7 @@ TEST_CASE("X-9 combined: the composite samples the same beside others and alone"
   }
 }
 
-TEST_CASE("X-1 combined: a format or a choice that changes nothing would not be one") {
+TEST_CASE("X-1 combined: every format and every selection changes the logits") {
   for (const char* precision : {"bf16", "int4"}) {
     for (const char* retrieval : {"all", "quest"}) {
       if (std::string(precision) == "bf16" && std::string(retrieval) == "all") continue;
@@ -162,7 +165,7 @@ TEST_CASE("X-1 combined: a format or a choice that changes nothing would not be 
   }
 }
 
-TEST_CASE("combined: what cannot be computed is named with a way out") {
+TEST_CASE("combined: a combination that cannot be computed is refused with a remedy") {
   const LlmSpec llm = tiny_models()[2];
   const struct {
     Method method;

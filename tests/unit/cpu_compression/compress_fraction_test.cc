@@ -44,7 +44,8 @@ RunOf run_with(const Sharing& sharing, const LlmSpec& llm, bool shared) {
 }  // namespace
 
 TEST_CASE(
-    "X-5 prefix checkpoints: who goes on from one computes the same bits as who computed its prefix itself") {
+    "X-5 prefix checkpoints: a request that continues one computes the same bits as one that computed its "
+    "prefix") {
   for (const LlmSpec& llm : {tiny_models()[2], tiny_models()[1]}) {  // GQA, MHA
     for (const Sharing& sharing : kSharing) {
       CAPTURE(sharing.method.scorer);
@@ -69,7 +70,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("X-5 prefix checkpoints: little memory and preemptions change no bit either") {
+TEST_CASE("X-5 prefix checkpoints: little memory and preemptions change no bit") {
   const LlmSpec llm = tiny_models()[2];
   uint64_t preempted = 0, reused = 0, rows = 0;
   for (const Sharing& sharing : {kSharing[1], kSharing[4], kSharing[9]}) {

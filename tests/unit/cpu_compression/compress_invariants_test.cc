@@ -113,7 +113,7 @@ class Owners {
 
 }  // namespace
 
-TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up to everything") {
+TEST_CASE("T-5 backend: each request's pages grow with alpha, group by group, up to all pages") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const uint32_t heads : {1u, 2u}) {
       Sets before;
@@ -156,7 +156,7 @@ TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up
   }
 }
 
-TEST_CASE("G-4 backend: a run once more keeps the same KV entries and computes the same bits") {
+TEST_CASE("G-4 backend: a repeated run retains the same KV entries and computes the same bits") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
          {Method{"snapkv", "ada", "ragged", 1}, Method{"expected_attention", "ratio", "compact"},
@@ -172,7 +172,7 @@ TEST_CASE("G-4 backend: a run once more keeps the same KV entries and computes t
   }
 }
 
-TEST_CASE("G-4 backend: with chunks given, steps, company and pages change no score") {
+TEST_CASE("G-4 backend: with fixed chunks, steps, concurrent requests and pages change no score") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method : {Method{"knorm", "ratio", "compact"}, Method{"keydiff", "ratio", "ragged", 1},
                                  Method{"fastkvzip", "reserved", "ragged", 1}}) {
@@ -189,7 +189,7 @@ TEST_CASE("G-4 backend: with chunks given, steps, company and pages change no sc
   }
 }
 
-TEST_CASE("G-4 backend: a constant added to all scores of one head keeps the same KV entries") {
+TEST_CASE("G-4 backend: a constant added to all scores of one head retains the same KV entries") {
   // TrimKV with key norms adds log |K|: keys twice as long add log 2. Only the last layer's head is scaled,
   // so no other scorer input changes.
   for (const LlmSpec& llm : invariant_models()) {
@@ -205,7 +205,7 @@ TEST_CASE("G-4 backend: a constant added to all scores of one head keeps the sam
   }
 }
 
-TEST_CASE("G-5 backend: every page has one owner or none, whatever is dropped, given back or preempted") {
+TEST_CASE("G-5 backend: every page has at most one owner under drops, frees and preemptions") {
   uint64_t preemptions = 0, freed = 0, held_checked = 0;
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :

@@ -50,7 +50,7 @@ std::vector<uint32_t> chosen(const Retained& retained, uint32_t count,
 
 }  // namespace
 
-TEST_CASE("J-1 probes: what judges ask leaves every KV entry of the request as it was, byte for byte") {
+TEST_CASE("J-1 probes: Judge Q's probe tokens leave every KV entry of the request unchanged, byte for byte") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     const ModelWeights weights = ModelWeights::random(llm, 3);
     cpu::Forward forward(&weights);
@@ -87,7 +87,8 @@ TEST_CASE("J-1 probes: what judges ask leaves every KV entry of the request as i
   }
 }
 
-TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
+TEST_CASE(
+    "J-3 probes: probe tokens that are the response itself retain the entries that the response attends to") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     // The response's own queries, on a cache without drops: [request][query head of all][position].
     std::map<RequestId, std::map<uint32_t, std::vector<double>>> score_heads;
@@ -148,7 +149,8 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
   }
 }
 
-TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, through all its turns") {
+TEST_CASE(
+    "I-1 probes: IntentKV retains the entries that its session's queries attended to, through all turns") {
   for (const char* layout : {"page_mask", "slot_mask", "compact"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t all = llm.layers * llm.query_heads, dim = llm.head_dim;
@@ -216,7 +218,7 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
   }
 }
 
-TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is computed again for it") {
+TEST_CASE("I-3 X-6 probes: dropped entries still match, and no position is recomputed for them") {
   for (const char* layout : {"page_mask", "slot_mask"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
@@ -234,7 +236,8 @@ TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is comp
 }
 
 TEST_CASE(
-    "X-5 probes: equal tokens of two sessions keep equal KV entries, where scorers see the prefix alone") {
+    "X-5 probes: equal tokens of two sessions retain equal KV entries, for scorers that depend on the prefix "
+    "alone") {
   for (const char* scorer : {"knorm", "keydiff", "random", "fastkvzip", "trimkv"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       RunOf what = probe_run({scorer, "ratio", "ragged", 1}, llm);
@@ -296,7 +299,7 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
 
 }  // namespace
 
-TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
+TEST_CASE("retained: KVzip retains the entries that repeating the context attends to") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     constexpr uint32_t kPrompt = 30, kInstruction = 4, kKeep = 8, kSinks = 2;
     CoreConfig config = config_of({"kvzip", "uniform", "compact"}, llm);
@@ -347,7 +350,7 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
   }
 }
 
-TEST_CASE("J-2 probes: with a budget of the whole prompt, what is generated is as if nobody had judged") {
+TEST_CASE("J-2 probes: with a budget of the whole prompt, Judge Q does not change the generated tokens") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     constexpr uint32_t kPrompt = 30, kTokens = 41, kForced = 6;
     CoreConfig config = config_of({"judge_q", "uniform", "compact"}, llm);

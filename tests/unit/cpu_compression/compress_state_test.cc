@@ -39,7 +39,7 @@ RunOf state_run(const Method& method, const LlmSpec& llm) {
 
 }  // namespace
 
-TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV entry wherever it moves") {
+TEST_CASE("retained: a gate's score depends on its token alone, and stays with the moving KV entry") {
   const Method methods[] = {
       {"fastkvzip", "ratio", "ragged", 1},
       {"fastkvzip", "released", "ragged", 2},
@@ -82,7 +82,7 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV ent
   }
 }
 
-TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
+TEST_CASE("retained: RaaS drops the entries that were selected longest ago") {
   for (const char* layout : {"compact", "ragged"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t group = llm.query_heads / llm.kv_heads;

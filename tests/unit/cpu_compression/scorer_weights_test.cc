@@ -71,7 +71,7 @@ const Method kWeightedMethods[] = {
 
 }  // namespace
 
-TEST_CASE("scorer weights: those of a file are used, and what they keep is another choice") {
+TEST_CASE("scorer weights: a file's weights are used, and change the retained entries") {
   const LlmSpec llm = tiny_models()[2];
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
@@ -94,7 +94,7 @@ TEST_CASE("scorer weights: those of a file are used, and what they keep is anoth
   }
 }
 
-TEST_CASE("scorer weights: a file without them, or for another model, is an error that says which") {
+TEST_CASE("scorer weights: a file without them, or for another model, is refused with the reason") {
   const LlmSpec llm = tiny_models()[2], other = tiny_models()[1];
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;

@@ -130,7 +130,7 @@ TEST_CASE("attention: equals a softmax in double over shuffled pages, at every p
   }
 }
 
-TEST_CASE("attention: a row's bits do not depend on the rows beside it") {
+TEST_CASE("attention: a row's bits do not depend on the other rows") {
   const Shape s;
   Pool pool(s, 77, 3);
   const auto q = random_floats(6, size_t{4} * 8 * s.dim);
@@ -155,7 +155,7 @@ TEST_CASE("attention: a row without KV entries gets zeros and -inf") {
   CHECK(std::all_of(got.lse.begin(), got.lse.end(), [](float x) { return x == -INFINITY; }));
 }
 
-TEST_CASE("X-7 attention: the order of runs and the cut into parts change only the rounding") {
+TEST_CASE("X-7 attention: the order of runs and the division into parts change only the rounding") {
   const Shape s;
   Pool pool(s, 150, 9);
   const auto q = random_floats(7, 8 * s.dim);
@@ -184,7 +184,7 @@ TEST_CASE("X-7 attention: the order of runs and the cut into parts change only t
   }
 }
 
-TEST_CASE("attention: KV heads that read different KV entries are asked one by one") {
+TEST_CASE("attention: KV heads that read different KV entries are called one by one") {
   const Shape s{2, 2, 32, 8};
   Pool pool(s, 40, 4);
   const auto q = random_floats(8, 4 * s.dim);

@@ -49,7 +49,7 @@ const PageShape kShapes[] = {{32, 128, 32}, {64, 128, 64},  {128, 128, 128}, {32
 
 }  // namespace
 
-TEST_CASE("Q-1 the error of a value is at most half a step and fp16 rounding") {
+TEST_CASE("Q-1 the error of a number is at most half a step and fp16 rounding") {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     const float offset = static_cast<float>(seed % 7) * 3 - 9,
@@ -70,7 +70,7 @@ TEST_CASE("Q-1 a group without spread has scale 0 and code 0") {
   }
 }
 
-TEST_CASE("Q-1 round trip: a code's value has that code, for every fp16 scale and ordinary zeros") {
+TEST_CASE("Q-1 round trip: a decoded code encodes to itself, for every fp16 scale and ordinary zeros") {
   int problem = 0, pairs = 0;
   for (uint32_t scale = 1; scale < 0x7000; ++scale) {
     for (const float times : {0.0f, -0.5f, -1.0f, -7.5f, -100.0f, 33.0f}) {
@@ -86,7 +86,7 @@ TEST_CASE("Q-1 round trip: a code's value has that code, for every fp16 scale an
   CHECK(pairs > 100'000);
 }
 
-TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds the two errors, no more") {
+TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds at most the two errors") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
     const auto exact =
@@ -101,7 +101,7 @@ TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds the two errors, no more
   }
 }
 
-TEST_CASE("Q-1 packing what was unpacked gives the same bytes") {
+TEST_CASE("Q-1 packing unpacked numbers gives the same bytes") {
   for (const PageShape& shape : kShapes) {
     for (const uint32_t bits : {2u, 4u}) {
       const Format format = bits == 2 ? Format::kInt2 : Format::kInt4;
@@ -124,7 +124,7 @@ TEST_CASE("Q-1 packing what was unpacked gives the same bytes") {
   }
 }
 
-TEST_CASE("pack: the bytes are where docs/design/methods/triaxialkv.md#bytes says") {
+TEST_CASE("pack: the bytes are placed as docs/design/methods/triaxialkv.md#bytes specifies") {
   const PageShape shape{32, 128, 32};
   CHECK(key_group_bytes(2, shape) == 1536);
   CHECK(token_bytes(Format::kInt2, shape) == 48);
@@ -187,7 +187,7 @@ TEST_CASE("pack: the fast layout holds every code once, and one word is one tens
 }
 
 // Reads as a warp does: 16 bytes per lane, masks and shifts, in the operand layout of mma.m16n8k16.
-TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma wants") {
+TEST_CASE("pack: a warp that loads the fast layout holds the tiles of mma") {
   const PageShape whole{128, 128, 128};
   for (const uint32_t bits : {2u, 4u}) {
     const auto rows = random_rows(bits + 40, 128 * 128);
@@ -214,7 +214,7 @@ TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma want
   }
 }
 
-TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes of docs/design/kernels.md#int2-int4") {
+TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes as docs/design/kernels.md#int2-int4") {
   CHECK(record_bytes(4, 128) == 8704);
   CHECK(record_bytes(2, 128) == 4608);
   CHECK(value_record_bytes(4, 128) == 8704);
@@ -271,7 +271,7 @@ TEST_CASE("Q-1 fp8 and fp4: the error is half a step of their scale, and packing
   }
 }
 
-TEST_CASE("pack: KIVI keeps the tail of the keys and the last 128 values exact") {
+TEST_CASE("pack: KIVI leaves the tail of the keys and the last 128 values exact") {
   CHECK(kivi_split(127).keys_packed == 0);
   CHECK(kivi_split(128).keys_packed == 128);
   CHECK(kivi_split(128).values_packed == 0);

@@ -168,7 +168,7 @@ TEST_CASE("Q-5 a tag map that is int4 everywhere is the int4 baseline, to the bi
   CHECK(a == b);
 }
 
-TEST_CASE("Q-2 no KV entries at all give zero") {
+TEST_CASE("Q-2 attention without KV entries gives zero") {
   std::vector<float> out(128, 5.0f);
   attend_packed(random_rows(1, 128), 1, {}, {32, 128, 32}, out);
   for (const float x : out) CHECK(x == 0);

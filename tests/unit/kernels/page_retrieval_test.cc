@@ -124,7 +124,7 @@ TEST_CASE("F-1 page score: min-max bounds every product of the page, the cuboid 
   CHECK(cuboid_below > 0);  // as docs/design/methods/freekv.md#page-scores warns
 }
 
-TEST_CASE("page summary: of one token it is the token, whatever the kind; the mean is the mean") {
+TEST_CASE("page summary: of one token it is the token, for every kind; the mean is the mean") {
   const std::vector<float> key = random_rows(3, 24);
   for (const SummaryKind kind : {SummaryKind::kMinMax, SummaryKind::kCuboid, SummaryKind::kMean}) {
     std::vector<float> high(24), low(24);
@@ -152,7 +152,7 @@ TEST_CASE("page summary: of one token it is the token, whatever the kind; the me
   }
 }
 
-TEST_CASE("page score: six poolings and two scales are their formulas") {
+TEST_CASE("page score: six poolings and two scales equal their formulas") {
   constexpr PagePooling kAll[] = {PagePooling::kMeanS, PagePooling::kMaxS,  PagePooling::kMeanQk,
                                   PagePooling::kMaxQk, PagePooling::kMeanQ, PagePooling::kMaxQ};
   for (const uint32_t group : {1u, 4u, 8u}) {
@@ -174,7 +174,7 @@ TEST_CASE("page score: six poolings and two scales are their formulas") {
   }
 }
 
-TEST_CASE("page score: how alike queries are lies in [-1, 1], to the bit") {
+TEST_CASE("page score: the similarity of queries is in [-1, 1], to the bit") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     const std::vector<float> q = random_rows(seed, 4 * 64), other = random_rows(seed + 1000, 4 * 64);
     std::vector<float> minus = q;
@@ -194,7 +194,9 @@ TEST_CASE("page score: how alike queries are lies in [-1, 1], to the bit") {
   CHECK(group_cosine_ref(none.data(), none.data(), 1, 64) == 0.0f);
 }
 
-TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has the lowest scores") {
+TEST_CASE(
+    "F-3 slots: pages that are selected and absent are fetched, and those with the lowest scores are "
+    "dropped") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Prng prng(seed);
     const auto pages = static_cast<uint32_t>(prng.range(6, 40)),
@@ -230,7 +232,7 @@ TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has
   }
 }
 
-TEST_CASE("forced misses: as many pages move as are told, the best that are not there for the worst") {
+TEST_CASE("forced misses: the forced number of pages is fetched, the best absent ones replacing the worst") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -266,8 +268,7 @@ TEST_CASE("forced misses: as many pages move as are told, the best that are not 
   CHECK(replace_slots_ref(std::vector<uint32_t>{0, 2}, scores, 0, slots).size() == 1);
 }
 
-TEST_CASE(
-    "F-4 host page: out and back is the same bits in both layouts; HND is one piece, NHD two per token") {
+TEST_CASE("F-4 host page: a round trip keeps the bits in both layouts; HND is one copy, NHD two per token") {
   constexpr uint32_t kTokens = 8, kHeads = 3, kDim = 20, kPages = 4;
   const size_t part = size_t{kPages} * kHeads * kTokens * kDim;
   std::vector<float> keys = random_rows(1, part), values = random_rows(2, part);

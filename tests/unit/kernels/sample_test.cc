@@ -51,7 +51,7 @@ std::map<uint32_t, double> expected(const SampleSpec& spec, const std::vector<fl
 
 }  // namespace
 
-TEST_CASE("sampling keeps and chooses what its probabilities say") {
+TEST_CASE("sampling keeps and selects tokens according to their probabilities") {
   constexpr uint32_t kDraws = 40'000;
   for (const SampleSpec& spec :
        {SampleSpec{1, 0, 0}, {0.5f, 0, 0}, {1, 5, 0}, {2, 0, 3'000'000'000}, {1, 12, 3'865'470'566}}) {
@@ -71,7 +71,7 @@ TEST_CASE("sampling keeps and chooses what its probabilities say") {
   }
 }
 
-TEST_CASE("sampling: ends of draws, ties, one token, nothing likely, cold and small p") {
+TEST_CASE("sampling: ends of draws, ties, one token, no likely token, low temperature and small p") {
   const std::vector<float> ties = {1, 3, 3, 3, 2};
   CHECK(kernels::sample_ref({1, 2, 0}, ties.data(), 5, 0) == 1);
   CHECK(kernels::sample_ref({1, 2, 0}, ties.data(), 5, UINT64_MAX) == 2);  // the third tie is not kept

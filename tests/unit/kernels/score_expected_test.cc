@@ -188,7 +188,8 @@ TEST_CASE(
   for (uint32_t p = spec.sink; p < tokens; ++p) CHECK(off_by(before[p], after[p]) < 2e-4);
 }
 
-TEST_CASE("Expected Attention: the mean of rotations is no rotation, and cached queries un-rotate exactly") {
+TEST_CASE(
+    "Expected Attention: the mean of rotations is not a rotation, and cached queries un-rotate exactly") {
   Prng prng(44);
   const std::vector<float> inv_freq = frequencies(16);
   const PlaneMap mean = mean_rotation({inv_freq, 1.0f}, 1000, 512);

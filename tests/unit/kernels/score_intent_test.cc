@@ -87,7 +87,7 @@ double correction(const IntentResidual& head, const float* kbar, const std::vect
 
 }  // namespace
 
-TEST_CASE("IntentKV: the memory decays, is of unit length, and forgets nothing at gamma 1") {
+TEST_CASE("IntentKV: the memory decays, has unit length, and forgets nothing at gamma 1") {
   Prng prng(61);
   const uint32_t heads = 4, dim = 8;
   std::vector<float> memory(heads * dim, 0.0f), mean(heads * dim);
@@ -171,7 +171,7 @@ TEST_CASE(
   CHECK(ranks(4, many, memory, 1.0f) != ranks(4, many, memory, 0.05f));
 }
 
-TEST_CASE("IntentKV: averaging un-rotated queries keeps what averaging rotated ones cancels") {
+TEST_CASE("IntentKV: averaging un-rotated queries retains what averaging rotated ones cancels") {
   const std::vector<float> inv_freq{1.0f, 0.01f};
   const RopePlanes planes{inv_freq, 1.0f};
   const Tensor plain{1, 1, 4, {1, 1, 0, 0}};
@@ -239,7 +239,7 @@ TEST_CASE("IntentKV: a trained residual agrees with its equations, with and with
   CHECK(scores == std::vector<float>{11, -8});
 }
 
-TEST_CASE("IntentKV: the mean key and memory weigh every query head alike") {
+TEST_CASE("IntentKV: the mean key and memory give every query head the same weight") {
   Prng prng(66);
   const uint32_t layers = 2, heads = 2, group = 3, dim = 4, rows = 5;
   std::vector<float> keys(rows * dim, 0.0f), memories(dim, 0.0f);

@@ -95,7 +95,8 @@ uint64_t sum(const std::vector<uint32_t>& counts) {
 }  // namespace
 
 TEST_CASE(
-    "G-1 the kept set ascends, has no duplicates, holds what is forced, and has exactly min(N, F + k) rows") {
+    "G-1 the retained set ascends, has no duplicates, includes the forced rows, and has exactly min(N, F + "
+    "k) rows") {
   Prng prng(1);
   for (int round = 0; round < 400; ++round) {
     const uint32_t rows = static_cast<uint32_t>(prng.range(0, 40));
@@ -112,7 +113,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("G-4 a constant added to all scores of a head changes nothing that is kept") {
+TEST_CASE("G-4 a constant added to all scores of a head does not change the retained set") {
   Prng prng(2);
   for (int round = 0; round < 100; ++round) {
     std::vector<float> scores = tied_scores(&prng, 60);
@@ -147,7 +148,7 @@ TEST_CASE("select: sinks and window overlap without duplicates") {
   CHECK(sink_and_window(3, 0, 9) == RowSet{0, 1, 2});
 }
 
-TEST_CASE("select: flattened counts are those of sorting all KV entries, and sum exactly") {
+TEST_CASE("select: flattened counts equal those of sorting all KV entries, and sum exactly") {
   Prng prng(3);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 6)),
@@ -161,7 +162,7 @@ TEST_CASE("select: flattened counts are those of sorting all KV entries, and sum
   }
 }
 
-TEST_CASE("select: what the flattened ranking keeps is each head's own best rows") {
+TEST_CASE("select: the flattened ranking retains each head's own best rows") {
   Prng prng(8);
   for (int round = 0; round < 100; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)), rows = 12;
@@ -184,7 +185,7 @@ TEST_CASE("select: what the flattened ranking keeps is each head's own best rows
   }
 }
 
-TEST_CASE("select: of equal KV entries at one position the smaller head stays") {
+TEST_CASE("select: of equal KV entries at one position the one of the smaller head is retained") {
   std::vector<float> scores(8, 1.0f);  // 4 heads, 2 rows
   const Ranked ranked{packed_scores(scores, 4, 2), {2, {}}};
   CHECK(count_flattened(ranked, 3) == std::vector<uint32_t>{1, 1, 1, 0});
@@ -196,7 +197,7 @@ TEST_CASE("select: of equal KV entries at one position the smaller head stays") 
 }
 
 TEST_CASE(
-    "select: the threshold form keeps int(M r) - 1 without ties, and loses all ties with the threshold") {
+    "select: the threshold form retains int(M r) - 1 without ties, and drops all ties with the threshold") {
   std::vector<float> scores(20);
   std::iota(scores.begin(), scores.end(), 0.0f);
   const Ranked ranked{packed_scores(scores, 2, 10), {10, {}}};
@@ -208,7 +209,7 @@ TEST_CASE(
   CHECK(count_threshold_compat({packed_scores(tied, 1, 6), {6, {}}}, 3) == std::vector<uint32_t>{1});
 }
 
-TEST_CASE("select: a cluster counts the KV entries of its members' largest scores") {
+TEST_CASE("select: a cluster counts the KV entries by its members' largest scores") {
   Prng prng(4);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = 6, rows = 9, clusters = 3;
@@ -228,14 +229,14 @@ TEST_CASE("select: a cluster counts the KV entries of its members' largest score
   }
 }
 
-TEST_CASE("select: clusters of one head each are the flattened level") {
+TEST_CASE("select: clusters of one head each equal the flattened level") {
   Prng prng(5);
   std::vector<float> scores = tied_scores(&prng, 4 * 30);
   const Ranked ranked{packed_scores(scores, 4, 30), {30, {}}};
   CHECK(count_clustered(ranked, std::vector<uint32_t>{0, 1, 2, 3}, 4, 50) == count_flattened(ranked, 50));
 }
 
-TEST_CASE("select: AdaKV keeps each head's safe part and sums exactly to heads * k") {
+TEST_CASE("select: AdaKV retains each head's safe part and sums exactly to heads * k") {
   Prng prng(6);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)),
@@ -294,7 +295,7 @@ TEST_CASE("select: a scaled head loses KV entries to one whose scores are concen
   CHECK(count_adakv_repo(ranked, {2, 0, 1, true}) == std::vector<uint32_t>{2, 2});
 }
 
-TEST_CASE("select: retrieval heads keep everything, streaming heads sink and window") {
+TEST_CASE("select: retrieval heads retain every entry, streaming heads sink and window") {
   const std::vector<uint8_t> mask{1, 0, 0, 1};
   CHECK(count_head_mask(mask, 1000, 128, 256) == std::vector<uint32_t>{1000, 384, 384, 1000});
   CHECK(count_head_mask(mask, 100, 128, 256) == std::vector<uint32_t>{100, 100, 100, 100});

@@ -57,7 +57,7 @@ double length(const std::vector<double>& a) { return distance(a, std::vector<dou
 
 }  // namespace
 
-TEST_CASE("I-1 stripping the dead entries gives the masked attention, for q and for -q") {
+TEST_CASE("I-1 removing the dropped entries gives the masked attention, for q and for -q") {
   Prng prng(71);
   for (int round = 0; round < 50; ++round) {
     const uint32_t rows = static_cast<uint32_t>(prng.range(1, 80)), dim = 16;
@@ -78,7 +78,7 @@ TEST_CASE("I-1 stripping the dead entries gives the masked attention, for q and 
 }
 
 TEST_CASE(
-    "I-2 a constant sentinel key is no mask: for q or for -q it changes the output, whatever the constant") {
+    "I-2 a constant sentinel key is no mask: for q or for -q it changes the output, for every constant") {
   Prng prng(72);
   const uint32_t rows = 60, dim = 16;
   for (int round = 0; round < 100; ++round) {

@@ -35,7 +35,7 @@ void neighbours(uint32_t largest, uint32_t sign, To to, From from) {
 
 }  // namespace
 
-TEST_CASE("small floats: every fp16 and bf16 pattern, and what lies between two of them") {
+TEST_CASE("small floats: every fp16 and bf16 pattern, and the midpoints between two of them") {
   neighbours(0x7bff, 0x8000, to_fp16, from_fp16);
   neighbours(0x7f7f, 0x8000, to_bf16, from_bf16);
   int problem = 0;

@@ -65,7 +65,7 @@ double brute_force(const TagTable& table, uint32_t bits_milli) {
 
 }  // namespace
 
-TEST_CASE("allocation: branch and bound finds what brute force finds, for up to 12 tags") {
+TEST_CASE("allocation: branch and bound equals brute force, for up to 12 tags") {
   uint32_t greedy_worse = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
@@ -114,7 +114,7 @@ TEST_CASE("allocation: all 56 tags at once, monotone in B") {
   }
 }
 
-TEST_CASE("allocation: what is absent gets 4 bits, what gains nothing 2; demotion ascends in loss per bit") {
+TEST_CASE("allocation: absent tags get 4 bits, tags without gain 2; demotion ascends in loss per bit") {
   TagTable table;
   table.tags[1] = {10, 0.5, 0.1};
   table.tags[2] = {10, 0.1, 0.1};
@@ -130,7 +130,7 @@ TEST_CASE("allocation: what is absent gets 4 bits, what gains nothing 2; demotio
   CHECK(order[3] == 0);
 }
 
-TEST_CASE("calibration: D of a tag, against hand-made rounding; other tags stay exact") {
+TEST_CASE("calibration: D of a tag equals hand-made rounding, and other tags stay exact") {
   constexpr uint32_t kKvEntries = 80, kRows = 6, kHead = 32;
   const auto q = random_rows(1, kRows * 4 * kHead), k = random_rows(2, kKvEntries * 2 * kHead);
   auto v = random_rows(3, kKvEntries * 2 * kHead);
