@@ -1,5 +1,5 @@
-// Every way of dropping KV entries, over whole runs on real values: what is read is what is left, what is
-// left is what was asked for, logs replay, and company changes nothing.
+// Every way of dropping KV entries, over whole runs on real data. Attention reads the retained entries, the
+// retained set satisfies the command, logs replay, and concurrent requests change nothing.
 
 #include "tests/unit/cpu_compression/compress_run.h"
 
@@ -58,7 +58,7 @@ const std::vector<Method>& backend_methods() {
   return all;
 }
 
-// GQA 4:1 with one and with two KV heads, and MHA; MHA has an odd number of heads.
+// GQA 4:1 with one and with two KV heads, and MHA with an odd number of heads.
 std::vector<LlmSpec> backend_models() {
   std::vector<LlmSpec> out = {tiny_models()[2], tiny_models()[1]};
   out[1].kv_heads = out[1].query_heads = 2;
@@ -77,7 +77,8 @@ std::string backend_name(const Method& method) {
 
 }  // namespace
 
-TEST_CASE("G-1 G-3 X-2 T-1 T-2 compress: each row attends to exactly what is left; its log replays") {
+TEST_CASE(
+    "G-1 G-3 X-2 T-1 T-2 compress: each token attends to exactly the retained entries; its log replays") {
   for (const Method& method : backend_methods()) {
     const std::string name = backend_name(method);
     CAPTURE(name);
@@ -101,7 +102,7 @@ TEST_CASE("G-1 G-3 X-2 T-1 T-2 compress: each row attends to exactly what is lef
   }
 }
 
-TEST_CASE("X-3 compress: under pressure, with preemptions and cancelled requests, the same holds") {
+TEST_CASE("X-3 compress: the same holds under pressure, with preemptions and cancelled requests") {
   uint64_t preemptions = 0;
   for (const Method& method : backend_methods()) {
     const std::string name = backend_name(method);
@@ -125,7 +126,9 @@ TEST_CASE("X-3 compress: under pressure, with preemptions and cancelled requests
   CHECK(preemptions > 20);
 }
 
-TEST_CASE("X-9 compress: a request samples the same beside others and alone, however its prompt is cut") {
+TEST_CASE(
+    "X-9 compress: a request samples the same with other requests and alone, for every chunking of its "
+    "prompt") {
   for (const Method& method : backend_methods()) {
     const std::string name = backend_name(method);
     CAPTURE(name);
@@ -141,7 +144,7 @@ TEST_CASE("X-9 compress: a request samples the same beside others and alone, how
   }
 }
 
-TEST_CASE("G-2 X-1 T-3 compress: with room for everything, every method is dense attention, to the bit") {
+TEST_CASE("G-2 X-1 T-3 compress: with room for every entry, every method is dense attention, to the bit") {
   for (const LlmSpec& llm : backend_models()) {
     std::map<uint32_t, RunResult> dense;  // by page size, which decides how requests share prefixes
     for (const uint32_t page : {1u, 4u}) {

@@ -1,6 +1,6 @@
-// Formats and choices beside dropped KV entries: what is left may be packed, and decodes may read some of it
-// only (docs/design/methods/composition.md#pairs, #walk-throughs). Whole runs on real values, before a
-// witness that packs, chooses and attends by itself.
+// Formats and retrieval together with dropped KV entries: retained entries may be packed, and decodes may
+// read a part of them (docs/design/methods/composition.md#pairs, #walk-throughs). Whole runs on real data
+// are checked by a witness that packs, selects and attends on its own.
 
 #include "tests/unit/cpu_compression/compress_run.h"
 
@@ -18,22 +18,22 @@ const std::vector<Method>& combined_methods() {
       {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer, {}, "int4"},
       {"random", "reserved", "ragged", 1, kAdjacent, {}, "bf16", "quest"},
       {"keydiff", "ratio", "compact", 0, kAdjacent, {}, "fp8", "quest"},
-      // Raw chunks in pages, and a prompt's end.
+      // Chunks in full precision, and compression at the prompt's end.
       {"fastkvzip", "released", "ragged", 2, kAdjacent, {}, "fp4", "quest"},
       {"snapkv", "uniform", "compact", 0, kAdjacent, {}, "fp8"},
       {"snapkv", "ada", "ragged", 1, kAdjacent, {}, "fp4"},
       {"snapkv", "uniform", "compact", 0, kAdjacent, {}, "bf16", "quest"},
       {"judge_q", "uniform", "compact", 0, kAdjacent, {}, "int4"},
       {"kvzip", "top_across_layers", "ragged", 1, kAdjacent, {}, "int4"},
-      // Decode steps, rings.
+      // Compression at decode steps, and rings.
       {"h2o", "uniform", "compact", 0, kAdjacent, {}, "int4"},
       {"streaming_llm", "uniform", "ring", 0, kAdjacent, {}, "int4"},
       {"duo_attention", "head_masks", "ring", 1, kAdjacent, {}, "fp8"},
-      // Holes.
+      // Slots dropped in place.
       {"intent_rule", "uniform", "page_mask", 0, kAdjacent, {}, "int4", "quest"},
       {"snapkv", "uniform", "page_mask", 0, kAdjacent, {}, "bf16", "quest"},
       {"intent_rule", "uniform", "slot_mask", 0, kAdjacent, {}, "int4"},
-      // Nothing is dropped.
+      // No entry is dropped.
       {"none", "all", "paged", 0, kAdjacent, {}, "int4", "quest"},
       {"none", "all", "paged", 0, kAdjacent, {}, "fp8", "quest"},
   };
@@ -57,7 +57,7 @@ std::string combined_name(const Method& method) {
          " " + method.retrieval;
 }
 
-// Room for everything, and nothing to choose.
+// Room for every entry, and no pages to select.
 RunOf roomy(RunOf what) {
   BudgetSpec& budget = what.config.policies.budget_spec;
   budget.kv_entries = 8192, budget.ratio = kWhole, budget.retained_min = 512;
@@ -69,7 +69,9 @@ RunOf roomy(RunOf what) {
 
 }  // namespace
 
-TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as stored, or to its best pages") {
+TEST_CASE(
+    "G-1 G-3 X-2 X-3 Q-2 combined: each token attends to the retained entries as stored, or to its best "
+    "pages") {
   for (const Method& method : combined_methods()) {
     const std::string name = combined_name(method);
     CAPTURE(name);
@@ -78,7 +80,7 @@ TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as st
       CAPTURE(seed);
       RunOf what = combined_run(method, seed);
       what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
-      if (seed >= 3) {  // under pressure: preemptions, cancelled requests
+      if (seed >= 3) {  // memory is short: preemptions, cancelled requests
         const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
                                     ? what.config.policies.layout_spec.groups()
                                     : 1;
@@ -99,12 +101,13 @@ TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as st
 }
 
 TEST_CASE(
-    "G-2 X-1 combined: with room for everything, packed or not, a method is its format alone, to the bit") {
+    "G-2 X-1 combined: with room for every entry, packed or not, a method equals its format alone, to the "
+    "bit") {
   for (const Method& method : combined_methods()) {
     const std::string name = combined_name(method);
     CAPTURE(name);
     RunOf what = roomy(combined_run(method, 8));
-    // What a chunk reads exactly depends on where prompts are cut: cut them alike.
+    // The chunking of prompts decides which tokens a chunk reads exactly, so all runs use the same.
     what.config.requests_max = 1;
     what.config.step_tokens_max = what.config.policies.budget_spec.chunk_tokens;
     const RunResult result = run_of(what);
@@ -119,7 +122,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("X-1 combined: Quest over whole contexts is the same choice in two implementations, to the bit") {
+TEST_CASE("X-1 combined: Quest over whole contexts selects the same in two implementations, to the bit") {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
     RunOf what = combined_run({"none", "all", "paged", 0, kAdjacent, {}, "bf16", "quest"}, seed);
@@ -130,7 +133,7 @@ TEST_CASE("X-1 combined: Quest over whole contexts is the same choice in two imp
   }
 }
 
-TEST_CASE("X-9 combined: the composite samples the same beside others and alone") {
+TEST_CASE("X-9 combined: the composite samples the same with other requests and alone") {
   for (const Method& method : {combined_methods()[0], combined_methods()[2], combined_methods()[3]}) {
     const std::string name = combined_name(method);
     CAPTURE(name);
@@ -146,7 +149,7 @@ TEST_CASE("X-9 combined: the composite samples the same beside others and alone"
   }
 }
 
-TEST_CASE("X-1 combined: a format or a choice that changes nothing would not be one") {
+TEST_CASE("X-1 combined: every format and every selection changes the logits") {
   for (const char* precision : {"bf16", "int4"}) {
     for (const char* retrieval : {"all", "quest"}) {
       if (std::string(precision) == "bf16" && std::string(retrieval) == "all") continue;
@@ -157,12 +160,12 @@ TEST_CASE("X-1 combined: a format or a choice that changes nothing would not be 
       method.precision = precision, method.retrieval = retrieval;
       const RunResult without = run_of(combined_run(plain, 5)), with = run_of(combined_run(method, 5));
       CHECK(with.logits != without.logits);
-      CHECK(with.digest == without.digest);  // and no decision depends on values here
+      CHECK(with.digest == without.digest);  // no decision depends on the data here
     }
   }
 }
 
-TEST_CASE("combined: what cannot be computed is named with a way out") {
+TEST_CASE("combined: a combination that cannot be computed is refused with a remedy") {
   const LlmSpec llm = tiny_models()[2];
   const struct {
     Method method;

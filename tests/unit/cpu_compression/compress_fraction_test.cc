@@ -1,5 +1,5 @@
-// Compressed prefixes on real numbers: a request that begins with a prefix checkpoint computes bit for bit
-// what it would have computed from its first token on (docs/design/methods/composition.md#causality).
+// Compressed prefixes on real data: a request that starts from a prefix checkpoint computes the same bits as
+// one that computes its whole prompt (docs/design/methods/composition.md#causality).
 
 #include "engine/methods/budget_groups.h"
 #include "tests/unit/cpu_compression/compress_run.h"
@@ -15,7 +15,7 @@ struct Sharing {
   uint32_t chunk = 16;
 };
 
-// Prefix-closed at chunk ends; counts known and answered, all layouts that move KV entries.
+// Prefix-closed at chunk ends, with known and reported counts, for all layouts that move KV entries.
 const Sharing kSharing[] = {
     {{"streaming_llm", "ratio", "compact"}},
     {{"knorm", "ratio", "compact"}},
@@ -44,7 +44,8 @@ RunOf run_with(const Sharing& sharing, const LlmSpec& llm, bool shared) {
 }  // namespace
 
 TEST_CASE(
-    "X-5 prefix checkpoints: who goes on from one computes the same bits as who computed its prefix itself") {
+    "X-5 prefix checkpoints: a request that continues one computes the same bits as one that computed its "
+    "prefix") {
   for (const LlmSpec& llm : {tiny_models()[2], tiny_models()[1]}) {  // GQA, MHA
     for (const Sharing& sharing : kSharing) {
       CAPTURE(sharing.method.scorer);
@@ -69,7 +70,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("X-5 prefix checkpoints: little memory and preemptions change no bit either") {
+TEST_CASE("X-5 prefix checkpoints: little memory and preemptions change no bit") {
   const LlmSpec llm = tiny_models()[2];
   uint64_t preempted = 0, reused = 0, rows = 0;
   for (const Sharing& sharing : {kSharing[1], kSharing[4], kSharing[9]}) {
@@ -85,7 +86,8 @@ TEST_CASE("X-5 prefix checkpoints: little memory and preemptions change no bit e
     preempted += shared.preemptions;
     reused += shared.reused;
     for (const auto& [request, hashes] : shared.logits) {
-      // Who was sent away comes back with what it had said as part of its prompt, and that is compressed.
+      // A preempted request recomputes with its emitted tokens as a part of the prompt, and these are
+      // compressed.
       if (shared.preempted.contains(request)) continue;
       CAPTURE(raw(request));
       rows += hashes.size();

@@ -1,6 +1,6 @@
 // Invariants of docs/design/methods/composition.md#invariants over whole runs of the CPU engine, on two
-// models each (GQA 4:1 and MHA): what budgets grow with, what scores do not depend on, and whose each page
-// is.
+// models each (GQA 4:1 and MHA): how retained entries grow with the budget, what scores do not depend on,
+// and who owns each page.
 
 #include <set>
 #include <tuple>
@@ -25,7 +25,7 @@ RunOf some(const Method& method, const LlmSpec& llm) {
   return what;
 }
 
-// What each compression left of each head, and what the run came to.
+// The entries that each compression retained of each head, and the result of the run.
 Sets sets_of(RunOf what, RunResult* result = nullptr) {
   Sets out;
   what.judge = [&](const Retained& retained) {
@@ -37,12 +37,12 @@ Sets sets_of(RunOf what, RunResult* result = nullptr) {
   return out;
 }
 
-// Doubles what KV head `head` of the last layer makes of its input: exactly, as these are floats.
+// Doubles KV head `head` of the last layer's key projection. Doubling a float is exact.
 void double_keys(const ModelWeights& weights, uint32_t head) {
   const LlmSpec& llm = weights.llm();
   const TensorView& k = weights.layer(llm.layers - 1).k;
   REQUIRE(k.type == TensorType::kBf16);
-  // Drawn weights lie in memory of their own.
+  // Drawn weights have writable memory.
   auto* const data = const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(k.data.data()));
   const size_t rows = size_t{llm.head_dim} * llm.hidden;
   for (size_t i = head * rows; i < (head + 1) * rows; ++i) {
@@ -50,12 +50,12 @@ void double_keys(const ModelWeights& weights, uint32_t head) {
   }
 }
 
-// Who holds each page, as the backend can tell: from allocations, from what compressions leave, from drops.
+// The owner of each page as the backend sees it, from allocations, compressions and ends of requests.
 class Owners {
  public:
   explicit Owners(const CoreConfig& config)
       : page_tokens_(config.page_tokens), pages_(config.pages_gpu), groups_(make_groups(config.policies)) {}
-  // Single step `offset` of a launch begins: what was granted for a later one may never be the request's.
+  // Single step `offset` of a launch begins; pages allocated for a later step may never be used.
   void launched(const LaunchStep& launch, uint32_t offset) {
     CHECK(launch.prefix_hits.empty());
     for (const PageAllocation& allocation : launch.allocations) {
@@ -70,7 +70,7 @@ class Owners {
     most_ = std::max(most_, owner_.size());
     if (offset == 0 && launch.held.slots > 0) check_held(launch);
   }
-  // A compression: pages of the group's table that its KV entries do not reach are nobody's.
+  // A compression frees the pages of the group's table after its last KV entry.
   void left(const Retained& retained) {
     std::vector<PageId>& table = tables_.at(retained.request)[groups_.group_of(retained.head)];
     const size_t needed = div_ceil(retained.after.size(), size_t{page_tokens_});
@@ -92,7 +92,7 @@ class Owners {
   uint64_t held_checked() const { return held_checked_; }
 
  private:
-  // The policy counts the same slots, where nothing is compressed in the step itself.
+  // The policy counts the same slots unless the step itself compresses.
   void check_held(const LaunchStep& launch) {
     if (!launch.compressions.empty()) return;
     uint64_t pages = 0;
@@ -113,7 +113,7 @@ class Owners {
 
 }  // namespace
 
-TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up to everything") {
+TEST_CASE("T-5 backend: each request's pages grow with alpha, group by group, up to all pages") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const uint32_t heads : {1u, 2u}) {
       Sets before;
@@ -130,7 +130,7 @@ TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up
           now[{raw(retained.request), retained.head, retained.tokens}] = retained.after;
         };
         const RunResult ran = run_of(what);
-        CHECK((ran.dropped == 0) == (quarters == 64));                        // B is everything
+        CHECK((ran.dropped == 0) == (quarters == 64));                        // B is 1 for all heads
         REQUIRE(now.size() >= 6 * what.config.policies.layout_spec.heads());  // requests
         std::map<std::pair<uint32_t, uint32_t>, uint64_t> sum, sum_before;
         for (const auto& [key, after] : now) {
@@ -141,7 +141,7 @@ TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up
           };
           sum[{request, tokens}] += pages(after.size());
           sum_before[{request, tokens}] += pages(before[key].size());
-          // The same scores: what was kept stays kept.
+          // The scores are equal, so a larger budget retains a superset.
           CHECK(std::includes(after.begin(), after.end(), before[key].begin(), before[key].end()));
         }
         CHECK(sum.size() == (quarters == 0 ? 0 : sum_before.size()));
@@ -156,7 +156,7 @@ TEST_CASE("T-5 backend: with alpha each request's pages grow, group by group, up
   }
 }
 
-TEST_CASE("G-4 backend: a run once more keeps the same KV entries and computes the same bits") {
+TEST_CASE("G-4 backend: a repeated run retains the same KV entries and computes the same bits") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
          {Method{"snapkv", "ada", "ragged", 1}, Method{"expected_attention", "ratio", "compact"},
@@ -172,7 +172,7 @@ TEST_CASE("G-4 backend: a run once more keeps the same KV entries and computes t
   }
 }
 
-TEST_CASE("G-4 backend: with chunks given, steps, company and pages change no score") {
+TEST_CASE("G-4 backend: with fixed chunks, steps, concurrent requests and pages change no score") {
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method : {Method{"knorm", "ratio", "compact"}, Method{"keydiff", "ratio", "ragged", 1},
                                  Method{"fastkvzip", "reserved", "ragged", 1}}) {
@@ -180,7 +180,7 @@ TEST_CASE("G-4 backend: with chunks given, steps, company and pages change no sc
       const Sets sets = sets_of(some(method, llm));
       for (const uint32_t step_tokens : {16u, 40u}) {
         RunOf what = some(method, llm);
-        what.config.step_tokens_max = step_tokens;  // chunks stay those of 16 tokens
+        what.config.step_tokens_max = step_tokens;  // chunks still have 16 tokens
         what.config.requests_max = step_tokens == 16 ? 1 : 3;
         what.config.pages_gpu = 900;
         CHECK(sets_of(what) == sets);
@@ -189,9 +189,9 @@ TEST_CASE("G-4 backend: with chunks given, steps, company and pages change no sc
   }
 }
 
-TEST_CASE("G-4 backend: a constant added to all scores of one head keeps the same KV entries") {
-  // TrimKV with key norms adds log |K|: keys twice as long add log 2. The last layer's heads alone are
-  // scaled, so that nothing that any scorer sees changes but this.
+TEST_CASE("G-4 backend: a constant added to all scores of one head retains the same KV entries") {
+  // TrimKV with key norms adds log |K|: keys twice as long add log 2. Only the last layer's head is scaled,
+  // so no other scorer input changes.
   for (const LlmSpec& llm : invariant_models()) {
     for (const uint32_t head : {0u, llm.kv_heads - 1}) {
       RunOf what = some({"trimkv", "uniform", "compact"}, llm);
@@ -205,7 +205,7 @@ TEST_CASE("G-4 backend: a constant added to all scores of one head keeps the sam
   }
 }
 
-TEST_CASE("G-5 backend: every page has one owner or none, whatever is dropped, given back or preempted") {
+TEST_CASE("G-5 backend: every page has at most one owner under drops, frees and preemptions") {
   uint64_t preemptions = 0, freed = 0, held_checked = 0;
   for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
@@ -216,14 +216,14 @@ TEST_CASE("G-5 backend: every page has one owner or none, whatever is dropped, g
       RunOf what = some(method, llm);
       what.client.sessions = 5;
       const uint32_t groups = make_groups(what.config.policies).groups();
-      what.config.pages_gpu = groups * 30;  // three requests at their longest
+      what.config.pages_gpu = groups * 30;  // three requests of maximum length
       Owners owners(what.config);
       what.launched = [&](const LaunchStep& launch, uint32_t offset) { owners.launched(launch, offset); };
       what.request_dropped = [&](RequestId request) { owners.dropped(request); };
       what.judge = [&](const Retained& retained) { owners.left(retained); };
       const RunResult ran = run_of(what);
       CHECK(ran.dropped > 0);
-      CHECK(owners.owned() == 0);  // all is free again
+      CHECK(owners.owned() == 0);  // all pages are free again
       CHECK(owners.most() <= what.config.pages_gpu);
       freed += owners.freed();
       held_checked += owners.held_checked();

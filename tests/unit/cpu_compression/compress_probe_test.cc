@@ -1,5 +1,5 @@
-// Scorers that ask more than a prompt's own rows: Judge Q's judges, IntentKV's memory; and what sessions see
-// of one another.
+// Scorers that use more than the prompt's own queries: Judge Q's probe tokens and IntentKV's memory; and the
+// isolation of sessions.
 
 #include "engine/cpu/compression/probe_pass.h"
 #include "kernels/scoring/keep_metrics.h"
@@ -30,7 +30,7 @@ bool is_forced(const Retained& retained, uint32_t p) {
                      [&](const Compression::Forced& f) { return p >= f.begin && p < f.end; });
 }
 
-// The budget's choice of `score`, as a set of positions.
+// The budget's selection by `score`, as a set of positions.
 std::vector<uint32_t> chosen(const Retained& retained, uint32_t count,
                              const std::function<double(uint32_t)>& score) {
   std::vector<std::pair<double, uint32_t>> order;
@@ -50,7 +50,7 @@ std::vector<uint32_t> chosen(const Retained& retained, uint32_t count,
 
 }  // namespace
 
-TEST_CASE("J-1 probes: what judges ask leaves every KV entry of the request as it was, byte for byte") {
+TEST_CASE("J-1 probes: Judge Q's probe tokens leave every KV entry of the request unchanged, byte for byte") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     const ModelWeights weights = ModelWeights::random(llm, 3);
     cpu::Forward forward(&weights);
@@ -87,10 +87,10 @@ TEST_CASE("J-1 probes: what judges ask leaves every KV entry of the request as i
   }
 }
 
-TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
+TEST_CASE(
+    "J-3 probes: probe tokens that are the response itself retain the entries that the response attends to") {
   for (const LlmSpec& llm : gqa_and_mha()) {
-    // The response's own rows, on a cache of which nothing was dropped: [request][query head of
-    // all][position].
+    // The response's own queries, on a cache without drops: [request][query head of all][position].
     std::map<RequestId, std::map<uint32_t, std::vector<double>>> score_heads;
     std::map<RequestId, uint32_t> prompts, rows;
     RunOf full = probe_run({"judge_q", "uniform", "ragged", 1}, llm);
@@ -113,7 +113,7 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
     oracle.ask_response = true;
     uint64_t other = 0;
     oracle.judge = [&](const Retained& retained) {
-      if (rows[retained.request] == 0) return;  // an output of one token is never fed back
+      if (rows[retained.request] == 0) return;  // an output of one token is never an input
       const uint32_t group = llm.query_heads / llm.kv_heads;
       const uint32_t first =
           retained.head / llm.kv_heads * llm.query_heads + retained.head % llm.kv_heads * group;
@@ -124,7 +124,7 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
         return static_cast<double>(static_cast<float>(sum / group / rows[retained.request]));
       };
       const std::vector<uint32_t> expected = chosen(retained, 10, [&](uint32_t p) {
-        double most = 0;  // the largest of seven around
+        double most = 0;  // the largest of seven neighbours
         for (int64_t at = int64_t{p} - 3; at <= int64_t{p} + 3; ++at) {
           if (at >= 0 && at < int64_t{retained.tokens}) most = std::max(most, joined(at));
         }
@@ -141,7 +141,7 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
     CHECK(other > 0);
     CHECK(kernels::hit_rate(hits) == 1.0);
 
-    // Soft tokens that nobody trained do not: the test could fail.
+    // Untrained soft tokens fail the check, so it is not vacuous.
     oracle.ask_response = false;
     hits.clear();
     run_of(oracle);
@@ -149,11 +149,12 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
   }
 }
 
-TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, through all its turns") {
+TEST_CASE(
+    "I-1 probes: IntentKV retains the entries that its session's queries attended to, through all turns") {
   for (const char* layout : {"page_mask", "slot_mask", "compact"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t all = llm.layers * llm.query_heads, dim = llm.head_dim;
-      // By request, query head of all layers, position: what rows asked. By session: its memory.
+      // Queries by request, query head of all layers, and position. The memory by session.
       std::map<RequestId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked;
       std::map<uint32_t, std::vector<std::vector<double>>> memories;
       RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
@@ -183,7 +184,7 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
       };
       uint64_t later = 0, judged = 0;
       what.judge = [&](const Retained& retained) {
-        if (retained.head != 0) return;  // one score for all
+        if (retained.head != 0) return;  // one score for all heads
         const std::vector<std::vector<double>>& memory =
             memories[raw(retained.request) / kRequestsPerSession];
         std::map<uint32_t, double> score;
@@ -217,7 +218,7 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
   }
 }
 
-TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is computed again for it") {
+TEST_CASE("I-3 X-6 probes: dropped entries still match, and no position is recomputed for them") {
   for (const char* layout : {"page_mask", "slot_mask"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
@@ -235,12 +236,13 @@ TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is comp
 }
 
 TEST_CASE(
-    "X-5 probes: equal tokens of two sessions keep equal KV entries, where scorers see the prefix alone") {
+    "X-5 probes: equal tokens of two sessions retain equal KV entries, for scorers that depend on the prefix "
+    "alone") {
   for (const char* scorer : {"knorm", "keydiff", "random", "fastkvzip", "trimkv"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       RunOf what = probe_run({scorer, "ratio", "ragged", 1}, llm);
       what.config.prefix_cache = false;
-      // Prompts that begin alike are compressed alike, chunk by chunk, as far as they are alike.
+      // Prompts with a common prefix are compressed alike, chunk by chunk, as far as they agree.
       WitnessCache* witness = nullptr;
       uint64_t compared = 0;
       std::map<std::pair<std::vector<uint32_t>, uint32_t>, std::vector<uint32_t>> seen;
@@ -263,8 +265,8 @@ namespace {
 
 constexpr RequestId kOne{1};
 
-// One request, by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not empty;
-// then the rest as one more chunk, or a token at a time, each of which samples.
+// Runs one request by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not
+// empty; then the rest as one more chunk, or token by token with a sample each.
 void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t page_tokens,
            const std::vector<uint32_t>& keep, bool samples = false) {
   std::vector<PageAllocation> allocations;
@@ -297,14 +299,14 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
 
 }  // namespace
 
-TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
+TEST_CASE("retained: KVzip retains the entries that repeating the context attends to") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     constexpr uint32_t kPrompt = 30, kInstruction = 4, kKeep = 8, kSinks = 2;
     CoreConfig config = config_of({"kvzip", "uniform", "compact"}, llm);
     config.policies.scorer_spec.repeat_tokens = 64;
     config.step_tokens_max = 128;
     const ModelWeights weights = ModelWeights::random(llm, 3);
-    // The context once more behind itself, as KVzip runs it.
+    // The context repeated after itself, as KVzip runs it.
     std::vector<uint32_t> ids = random_tokens(8, kPrompt, llm.vocab);
     for (uint32_t i = 0; i < kInstruction; ++i)
       ids.push_back(static_cast<uint32_t>(draw({9, 0x6b767a6970, i}) % llm.vocab));
@@ -325,7 +327,7 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
     const uint32_t group = llm.query_heads / llm.kv_heads;
     repeated->row_seen = [&](const RowSeen& row) {
       if (row.position < kPrompt) return;
-      double sum = 0;  // the softmax is over the sinks, the context and the rows' own keys: here, all of them
+      double sum = 0;  // over sinks, context and the repeated tokens' own keys: all, here
       for (const double w : row.weights) sum += w;
       for (size_t c = 0; c < row.reads.size(); ++c) {
         double& score = most[row.layer * llm.kv_heads + row.query_head / group][row.reads[c]];
@@ -348,7 +350,7 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
   }
 }
 
-TEST_CASE("J-2 probes: with a budget of the whole prompt, what is generated is as if nobody had judged") {
+TEST_CASE("J-2 probes: with a budget of the whole prompt, Judge Q does not change the generated tokens") {
   for (const LlmSpec& llm : gqa_and_mha()) {
     constexpr uint32_t kPrompt = 30, kTokens = 41, kForced = 6;
     CoreConfig config = config_of({"judge_q", "uniform", "compact"}, llm);
@@ -375,7 +377,7 @@ TEST_CASE("J-2 probes: with a budget of the whole prompt, what is generated is a
     REQUIRE(unjudged.size() == llm.vocab);
     CHECK(judged == 0);
     CHECK(bits_of(logits({kPrompt - kForced})) == bits_of(unjudged));
-    CHECK(judged == llm.layers * llm.kv_heads);  // they were asked
+    CHECK(judged == llm.layers * llm.kv_heads);  // probe tokens ran
     CHECK(bits_of(logits({8})) != bits_of(unjudged));
   }
 }

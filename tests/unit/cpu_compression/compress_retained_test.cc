@@ -1,4 +1,4 @@
-// Which KV entries stay: each scorer's formula once more, in double precision, from what the witness saw.
+// Which KV entries are retained: each scorer's formula in double precision, from the witness's observations.
 
 #include "kernels/scoring/score_position.h"
 #include "tests/unit/cpu_compression/compress_run.h"
@@ -24,7 +24,7 @@ std::vector<uint32_t> candidates_of(const Retained& retained) {
   return out;
 }
 
-// No dropped candidate is better than one that was kept, by more than rounding.
+// No dropped candidate ranks above a retained one by more than rounding.
 void check_best_stay(const Retained& retained, const std::function<double(uint32_t)>& score) {
   double worst_retained = INFINITY, best_dropped = -INFINITY;
   for (const uint32_t p : candidates_of(retained)) {
@@ -36,7 +36,7 @@ void check_best_stay(const Retained& retained, const std::function<double(uint32
   CHECK(worst_retained >= best_dropped - 1e-6 * (1 + std::fabs(best_dropped)));
 }
 
-// Runs `method` on two models; `judge` sees every compression. Returns how many KV entries went.
+// Runs `method` on two models; `judge` receives every compression. Returns the number of dropped KV entries.
 uint64_t judged(const Method& method, const std::function<void(const LlmSpec&, const Retained&)>& judge,
                 const std::function<void(CoreConfig*)>& change = {}) {
   uint64_t dropped = 0;
@@ -60,7 +60,7 @@ double norm(const double* x, uint32_t dim) {
 
 }  // namespace
 
-TEST_CASE("T-4 kept: in one chunk a reserved budget keeps exactly the top of B N, rounded up") {
+TEST_CASE("T-4 retained: in one chunk a reserved budget retains exactly the top of B N, rounded up") {
   const Method method{"random", "reserved", "ragged", 1};
   const auto whole = [](CoreConfig* config) {
     config->policies.budget_spec.chunk_tokens = 256;
@@ -96,7 +96,7 @@ TEST_CASE("T-4 kept: in one chunk a reserved budget keeps exactly the top of B N
   CHECK(heads > 50);
 }
 
-TEST_CASE("kept: Knorm keeps the shortest keys, chunk by chunk") {
+TEST_CASE("retained: Knorm retains the shortest keys, chunk by chunk") {
   CHECK(judged({"knorm", "ratio", "compact"}, [](const LlmSpec& llm, const Retained& retained) {
           check_best_stay(retained, [&](uint32_t p) {
             return -norm(retained.key(p).data() + retained.head % llm.kv_heads * llm.head_dim, llm.head_dim);
@@ -104,7 +104,7 @@ TEST_CASE("kept: Knorm keeps the shortest keys, chunk by chunk") {
         }) > 0);
 }
 
-TEST_CASE("kept: StreamingLLM keeps the sinks and the newest, at the prompt's end and ever after") {
+TEST_CASE("retained: StreamingLLM retains the sinks and the newest, at the prompt's end and later") {
   const Method method{
       "streaming_llm", "uniform", "compact", 0, Clustering::kAdjacent, CompressionTrigger::kDecodeStep};
   CHECK(judged(method, [](const LlmSpec&, const Retained& retained) {
@@ -117,7 +117,7 @@ TEST_CASE("kept: StreamingLLM keeps the sinks and the newest, at the prompt's en
         }) > 0);
 }
 
-TEST_CASE("kept: H2O keeps what has gathered most attention, at the prompt's end and after") {
+TEST_CASE("retained: H2O retains the entries with most attention, at the prompt's end and later") {
   for (const char* layout : {"compact", "ragged"}) {
     uint32_t later = 0;
     const Method method{"h2o", "uniform", layout, 1};
@@ -125,11 +125,11 @@ TEST_CASE("kept: H2O keeps what has gathered most attention, at the prompt's end
             check_best_stay(retained, [&](uint32_t p) { return (*retained.gathered)[p]; });
             later += retained.before.size() != retained.tokens;
           }) > 0);
-    CHECK(later > 0);  // of these, some ranked KV entries again
+    CHECK(later > 0);  // some of these rank KV entries again
   }
 }
 
-TEST_CASE("kept: each row adds 1 to what H2O's KV entries gather, before anything is dropped") {
+TEST_CASE("retained: each query token adds 1 to the sums of H2O's KV entries, before any is dropped") {
   judged({"h2o", "uniform", "compact"}, [&](const LlmSpec&, const Retained& retained) {
     double sum = 0;
     for (const double x : *retained.gathered) sum += x;
@@ -137,7 +137,9 @@ TEST_CASE("kept: each row adds 1 to what H2O's KV entries gather, before anythin
   });
 }
 
-TEST_CASE("kept: TOVA keeps what the newest row looks at, the same for all heads of a layer") {
+TEST_CASE(
+    "retained: TOVA retains the entries that the newest token attends to, the same for all heads of a "
+    "layer") {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> of_layer;
   CHECK(judged({"tova", "uniform", "compact", 0, Clustering::kAdjacent, CompressionTrigger::kDecodeStep},
                [&](const LlmSpec& llm, const Retained& retained) {
@@ -157,7 +159,8 @@ TEST_CASE("kept: TOVA keeps what the newest row looks at, the same for all heads
                }) > 0);
 }
 
-TEST_CASE("kept: SnapKV keeps what the last rows look at, smoothed; cut prompts or whole") {
+TEST_CASE(
+    "retained: SnapKV retains the smoothed best entries of the last queries; prompts in chunks or whole") {
   for (const uint32_t step : {64u, 7u}) {
     CHECK(judged(
               {"snapkv", "uniform", "compact"},
@@ -172,7 +175,7 @@ TEST_CASE("kept: SnapKV keeps what the last rows look at, smoothed; cut prompts 
                   return sum / rows;
                 };
                 check_best_stay(retained, [&](uint32_t p) {
-                  if (p >= n) return 1e9;  // its own window stays
+                  if (p >= n) return 1e9;  // the window is retained
                   double sum = 0;
                   const size_t group = retained.recent->back()[retained.head].size();
                   for (size_t g = 0; g < group; ++g) {
@@ -185,7 +188,7 @@ TEST_CASE("kept: SnapKV keeps what the last rows look at, smoothed; cut prompts 
   }
 }
 
-TEST_CASE("kept: AdaKV shares a layer's KV entries, no head below its floor") {
+TEST_CASE("retained: AdaKV divides a layer's KV entries, and no head gets less than its floor") {
   uint64_t uneven = 0;
   const Method method{"snapkv", "ada", "ragged", 1};
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> sums;

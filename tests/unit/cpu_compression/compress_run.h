@@ -1,4 +1,4 @@
-// A whole run of one engine under a compressing policy: Core, Client without manners, CPU engine, witness.
+// A whole run of one engine under a compressing policy: Core, ScriptClient, CPU engine and WitnessCache.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_COMPRESSION_COMPRESS_RUN_H_
 #define KVTWIN_TESTS_UNIT_CPU_COMPRESSION_COMPRESS_RUN_H_
@@ -43,7 +43,7 @@ struct Method {
   const char* retrieval = "all";
 };
 
-// Numbers that drop a lot of prompts of some sixty tokens.
+// A configuration that drops many entries of prompts of about sixty tokens.
 inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
   CoreConfig config;
   config.page_tokens = std::string(method.layout) == "slot_mask" ? 1 : 4;
@@ -60,7 +60,7 @@ inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
     set.retrieval_spec.budget_tokens = 4 * config.page_tokens;
     set.retrieval_spec.sink_tokens = set.retrieval_spec.window_tokens = config.page_tokens;
     set.retrieval_spec.layers_dense = 1, set.retrieval_spec.scale = ScoreScale::kInverseSqrt;
-    set.retrieval_spec.pooling = GroupPooling::kMeanS;  // which witnesses compute
+    set.retrieval_spec.pooling = GroupPooling::kMeanS;  // the form that witnesses compute
   }
   const bool dropped_slots = config.page_tokens == 1 || set.layout == "page_mask";
   set.identity = dropped_slots ? "session_memory" : "none";
@@ -93,7 +93,7 @@ inline kernels::ScoreSpec score_of(const CoreConfig& config) {
   return spec;
 }
 
-// Hashes what every request's rows came to, and passes on.
+// Hashes the logits of every request's tokens, and passes outcomes on.
 class LogitHashes final : public OutcomeSource {
  public:
   explicit LogitHashes(cpu::CpuEngine* engine) : engine_(engine) {}
@@ -144,11 +144,11 @@ struct RunOf {
   CoreConfig config;
   uint64_t seed = 1;
   ScriptClientOptions client{};
-  bool dense = false;  // nothing is dropped: PagedCache, PackedCache or RetrievedCache instead
-  std::function<void(const WitnessCache::Retained&)> judge{};  // of every compression
-  std::function<void(kernels::ScoreSpec*)> scorer{};           // changes it
+  bool dense = false;  // no entry is dropped: PagedCache, PackedCache or RetrievedCache instead
+  std::function<void(const WitnessCache::Retained&)> judge{};  // called after every compression
+  std::function<void(kernels::ScoreSpec*)> scorer{};           // changes the scorer's settings
   std::function<void(WitnessCache*)> hook{};
-  // What the backend is told, before it acts.
+  // Called with the commands of the backend before they are executed.
   std::function<void(const LaunchStep&, uint32_t offset)> launched{};
   std::function<void(RequestId)> request_dropped{};
   std::function<void(const ModelWeights&)> weigh{};
@@ -163,7 +163,7 @@ inline ScriptClientOptions client_of(const RunOf& what) {
   return out;
 }
 
-// What keeps every KV entry, in the same format and as much of it read.
+// A cache that retains every KV entry, in the same format and with the same retrieval.
 inline std::unique_ptr<cpu::KvCache> dense_cache(const RunOf& what, const cpu::KvMemory& memory,
                                                  const ModelWeights& weights) {
   const PolicySet& set = what.config.policies;
@@ -226,7 +226,7 @@ inline RunResult run_of(const RunOf& what) {
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
   CHECK(client.content());
-  CHECK(hashes.finite_);  // no slot that nobody wrote was read
+  CHECK(hashes.finite_);  // no unwritten slot was read
   check_replays(recorder.finish(end), end.digest);
   RunResult out{.logits = hashes.hashes_,
                 .preempted = hashes.preempted_,

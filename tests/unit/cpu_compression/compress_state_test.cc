@@ -1,5 +1,5 @@
-// What KV entries carry with them, through every move: gates that were given when a KV entry was made, stamps
-// of when it mattered last.
+// The state that KV entries carry through every move: gates computed with the entry, and stamps of the last
+// time an entry mattered.
 
 #include "tests/unit/cpu_compression/compress_run.h"
 
@@ -11,7 +11,7 @@ namespace {
 using Retained = WitnessCache::Retained;
 using KvEntry = std::tuple<uint32_t, uint32_t, uint32_t>;  // request, head, position
 
-// No dropped candidate is better than one that was kept; of equal ones the later stays.
+// No dropped candidate ranks above a retained one; of equal ones the later is retained.
 void check_best_and_later_stay(const Retained& retained, const std::function<double(uint32_t)>& score) {
   std::pair<double, uint32_t> worst_retained{INFINITY, 0}, best_dropped{-INFINITY, 0};
   for (const uint32_t p : retained.before) {
@@ -39,7 +39,7 @@ RunOf state_run(const Method& method, const LlmSpec& llm) {
 
 }  // namespace
 
-TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV entry wherever it moves") {
+TEST_CASE("retained: a gate's score depends on its token alone, and stays with the moving KV entry") {
   const Method methods[] = {
       {"fastkvzip", "ratio", "ragged", 1},
       {"fastkvzip", "released", "ragged", 2},
@@ -71,7 +71,7 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV ent
         ++judged;
         check_best_and_later_stay(retained, [&](uint32_t p) {
           const float gate = gates.at({raw(retained.request), retained.head, p});
-          // t = tokens seen + 1 (docs/design/methods/uniform.md#trimkv), in fp32 as the kernel has it.
+          // t = tokens seen + 1 (docs/design/methods/uniform.md#trimkv), in fp32 like the kernel.
           const float age = static_cast<float>(int64_t{retained.tokens} + 1 - int64_t{p});
           return static_cast<double>(fast ? gate : age * gate);
         });
@@ -82,22 +82,22 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the KV ent
   }
 }
 
-TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
+TEST_CASE("retained: RaaS drops the entries that were selected longest ago") {
   for (const char* layout : {"compact", "ragged"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t group = llm.query_heads / llm.kv_heads;
       std::map<KvEntry, uint32_t> stamps;
       std::map<RequestId, uint32_t> prompts;
-      // Of the newest row, by request and head: the positions that it points at.
+      // The positions that the newest query selects, by request and head.
       std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> pointed_at;
-      std::map<uint32_t, double> attention;  // of the row at hand, by position
+      std::map<uint32_t, double> attention;  // of the current query, by position
       RunOf what = state_run({"raas", "uniform", layout, 1}, llm);
-      what.scorer = [](kernels::ScoreSpec* spec) { spec->raas.alpha = 0.05f; };  // of some twenty KV entries
+      what.scorer = [](kernels::ScoreSpec* spec) { spec->raas.alpha = 0.05f; };  // of about twenty KV entries
       const auto stamp_all = [&](RequestId request, uint32_t head, uint32_t now) {
         for (const uint32_t p : pointed_at[{raw(request), head}]) stamps[{raw(request), head, p}] = now;
       };
       what.hook = [&](WitnessCache* witness) {
-        // Of a prompt's rows only the last one's pointing counts.
+        // Of a prompt's queries only the last one selects.
         witness->prompt_ended = [&](RequestId request, uint32_t tokens) {
           prompts[request] = tokens;
           for (uint32_t head = 0; head < llm.layers * llm.kv_heads; ++head) stamp_all(request, head, tokens);
@@ -124,7 +124,7 @@ TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
       uint32_t judged = 0, pointed = 0;
       what.judge = [&](const Retained& retained) {
         if (prompts.at(retained.request) == retained.tokens)
-          return;  // at a prompt's end another rule chooses
+          return;  // at a prompt's end another rule applies
         ++judged;
         check_best_and_later_stay(retained, [&](uint32_t p) {
           const uint32_t stamp = stamps.at({raw(retained.request), retained.head, p});

@@ -61,8 +61,8 @@ std::vector<uint32_t> one_by_one(const KvEntryBudget& budget, const GroupMap& gr
 
 }  // namespace
 
-TEST_CASE("budget: Ada-KV's counts are those of every layer, on threads and without") {
-  for (const uint32_t heads_per_group : {1u, 4u, 10u}) {  // the last ones are of several layers
+TEST_CASE("budget: Ada-KV's counts equal those computed per layer, with threads and without") {
+  for (const uint32_t heads_per_group : {1u, 4u, 10u}) {  // the last groups span several layers
     const PolicySet set = ada_set(heads_per_group);
     const GroupMap groups(set.layout_spec, {});
     const KvEntryBudget budget(set, 16, &groups);
@@ -73,7 +73,7 @@ TEST_CASE("budget: Ada-KV's counts are those of every layer, on threads and with
   }
 }
 
-TEST_CASE("side by side: every piece once, however many") {
+TEST_CASE("side by side: every item once, for any count") {
   for (const uint32_t count : {0u, 1u, 3u, 1000u}) {
     std::vector<uint32_t> done(count, 0);
     std::atomic<uint32_t> all = 0;

@@ -1,4 +1,4 @@
-// What scorers were trained for, from a file.
+// Trained scorer weights loaded from a file.
 
 #include "engine/common/scorer_weights.h"
 
@@ -15,7 +15,7 @@ namespace {
 using cpu::ScorerWeights;
 using kernels::ScorerKind;
 
-// Tensors with values of their own, to be written.
+// Tensors with random contents, to be written to a file.
 class File {
  public:
   void add(const std::string& name, size_t count, float size = 0.3f) {
@@ -71,7 +71,7 @@ const Method kWeightedMethods[] = {
 
 }  // namespace
 
-TEST_CASE("scorer weights: those of a file are used, and what they keep is another choice") {
+TEST_CASE("scorer weights: a file's weights are used, and change the retained entries") {
   const LlmSpec llm = tiny_models()[2];
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
@@ -94,7 +94,7 @@ TEST_CASE("scorer weights: those of a file are used, and what they keep is anoth
   }
 }
 
-TEST_CASE("scorer weights: a file without them, or for another model, is an error that says which") {
+TEST_CASE("scorer weights: a file without them, or for another model, is refused with the reason") {
   const LlmSpec llm = tiny_models()[2], other = tiny_models()[1];
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
@@ -103,7 +103,7 @@ TEST_CASE("scorer weights: a file without them, or for another model, is an erro
     const Folder folder;
     const std::string path = file_for(kind, other, 7).write(folder);
     const Result<ScorerWeights> problem = ScorerWeights::load(kind, llm, 5, path);
-    if (kind != ScorerKind::kIntentResidual) {  // which knows the head size alone, and that is the same
+    if (kind != ScorerKind::kIntentResidual) {  // which depends on the head size alone, and that is equal
       REQUIRE(!problem.has_value());
       CHECK_MESSAGE(problem.error().text().find(" values of type F32; ") != std::string::npos,
                     problem.error().text());

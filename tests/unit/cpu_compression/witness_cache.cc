@@ -61,7 +61,7 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
     if (offset == 0 && entry.first) request = {};
     request.dropped_positions.resize(heads);
     request.gathered.resize(heads);
-    // Rows go through all layers one after the other.
+    // Tokens pass through all layers in sequence.
     for (uint32_t i = 0; i < std::min(entry.tokens, kRecentRows); ++i) request.recent.emplace_back(heads);
     while (request.recent.size() > kRecentRows) request.recent.pop_front();
     request.tables.resize(cache_->shape().groups.groups());
@@ -90,7 +90,7 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
   }
 }
 
-// Nobody sees what another session has left of a prefix (docs/design/methods/intentkv.md#freeing).
+// A session never sees the entries that another session retained (docs/design/methods/intentkv.md#freeing).
 void WitnessCache::reuse(const PrefixHit& prefix_hit) {
   if (!prefix_hit.kv_entries.empty()) {
     const Request& from = prefix_checkpoints_.at(prefix_hit.prefix_checkpoint);
@@ -112,7 +112,7 @@ void WitnessCache::reuse(const PrefixHit& prefix_hit) {
   }
 }
 
-// what row `row` of the entry may read.
+// the positions that token `row` of the entry may read.
 std::vector<uint32_t> WitnessCache::readable(const PlanEntry& entry, uint32_t head, uint32_t row) const {
   const size_t index = static_cast<size_t>(&entry - entries_.data());
   const cpu::RequestTableShape& shape = cache_->shape();
@@ -188,7 +188,7 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
         keys.push_back(key_of(kv_entry(request, position), entry, position, layer, h,
                               rerotate ? kv_entry_index : position));
       }
-      const uint32_t behind = entry.tokens - i;  // rows from the newest, this one included
+      const uint32_t behind = entry.tokens - i;  // number of tokens from this one to the newest
       std::vector<Row>* recent = nullptr;
       if (behind <= request->recent.size()) {
         recent = &request->recent[request->recent.size() - behind][head];
@@ -230,7 +230,7 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
   }
 }
 
-// A row's own bytes: rounded to bf16, packed alone, unpacked. Keys come rotated; that is checked.
+// Stores a token's entry: rounded to bf16, packed alone, unpacked. Keys arrive rotated, which is checked.
 void WitnessCache::store(uint32_t layer, const float* k, const float* v, KvEntry* kv_entry) const {
   const uint32_t dim = llm_.head_dim, width = llm_.kv_heads * dim;
   const PageShape shape{1, dim, config_.policies.precision_spec.group};
@@ -256,7 +256,7 @@ void WitnessCache::store(uint32_t layer, const float* k, const float* v, KvEntry
   }
 }
 
-// As a row of the entry reads it.
+// The key as a token of the entry reads it.
 std::vector<double> WitnessCache::key_of(const KvEntry& kv_entry, const PlanEntry& entry, uint32_t position,
                                          uint32_t layer, uint32_t kv_head, uint32_t phase) const {
   const uint32_t dim = llm_.head_dim;
@@ -272,7 +272,8 @@ std::vector<double> WitnessCache::key_of(const KvEntry& kv_entry, const PlanEntr
   return chunk ? rounded : from(kv_entry.stored_keys[layer]);
 }
 
-// What a head has left, page by page: of its table, or by position where KV entries keep their places.
+// The entries that a head retains, page by page: of its table, or by position where slots are dropped in
+// place.
 std::vector<std::vector<uint32_t>> WitnessCache::pages_of(const std::vector<uint32_t>& readable) const {
   std::map<uint32_t, std::vector<uint32_t>> pages;
   for (uint32_t i = 0; i < readable.size(); ++i)
@@ -282,8 +283,8 @@ std::vector<std::vector<uint32_t>> WitnessCache::pages_of(const std::vector<uint
   return out;
 }
 
-// docs/design/methods/freekv.md#page-scores, min-max and MeanS: of each page, from keys as they were before
-// they were packed. Holes: also of KV entries that were dropped from it.
+// docs/design/methods/freekv.md#page-scores, min-max and MeanS: the score of each page, from its keys before
+// packing. Where slots are dropped in place, the dropped entries count too.
 std::vector<double> WitnessCache::scores_of(Request* request, const std::vector<std::vector<uint32_t>>& pages,
                                             uint32_t layer, uint32_t kv_head, uint32_t position,
                                             const float* q) {
@@ -320,7 +321,8 @@ std::vector<double> WitnessCache::scores_of(Request* request, const std::vector<
   return pooled;
 }
 
-// What the decoded row reads: everything, or the first pages, the last ones, and the best of the others.
+// The positions that a decoded token reads: all, or the first pages, the last ones, and the best of the
+// others.
 std::vector<uint32_t> WitnessCache::check_choice(Request* request, const PlanEntry& entry, uint32_t layer,
                                                  uint32_t kv_head, const std::vector<uint32_t>& readable,
                                                  const float* q) {
@@ -415,7 +417,7 @@ void WitnessCache::check_retained(const LaunchStep& launch, const Compression& c
     if (c.keep.empty()) CHECK(after.size() == retained.counts[group]);
     if (shape.slot_retention == SlotRetention::kMove) {
       CHECK(after.size() <= uint64_t{request.tables[group]} * page_tokens_);  // T-2
-      // T-1: what was reserved is exactly what is needed, so nothing is given back.
+      // T-1: the reservation is exact, so no page is freed.
       if (c.staged) CHECK(request.tables[group] == div_ceil<size_t>(after.size(), page_tokens_));
     }
     if (!judge) continue;
@@ -436,7 +438,7 @@ void WitnessCache::check_retained(const LaunchStep& launch, const Compression& c
   }
 }
 
-// At the start of a turn: rows have read what it left (before_), and the answer says the same.
+// At the start of a turn: the turn's tokens read what it retained (before_), and the outcome agrees.
 void WitnessCache::check_retained_before(const PlanEntry& entry, const Compression& c,
                                          const CompressionOutcome& retained) {
   CHECK(c.end == entry.context);

@@ -1,4 +1,4 @@
-// Paged attention against a softmax in double precision that knows no pages.
+// Paged attention compared with a softmax in double precision without pages.
 
 #include "kernels/attention/attention.h"
 
@@ -18,7 +18,7 @@ struct Shape {
   uint32_t kv_heads = 2, group = 4, dim = 64, page = 16;
 };
 
-// A pool whose every slot is poison until somebody writes to it, and a shuffled page table.
+// A page pool whose slots are poison until written, and a shuffled page table.
 struct Pool {
   Pool(const Shape& s, uint32_t kv_entries, uint64_t seed) : shape(s) {
     const uint32_t pages = (kv_entries + s.page - 1) / s.page + 3;
@@ -56,7 +56,7 @@ struct Expected {
   std::vector<double> out, lse;
 };
 
-// Row r reads the first kv_entries[r] KV entries.
+// Row r attends to the first kv_entries[r] KV entries.
 Expected naive(const Pool& pool, const std::vector<float>& q, const std::vector<uint32_t>& kv_entries,
                double scale) {
   const Shape& s = pool.shape;
@@ -112,7 +112,7 @@ TEST_CASE("attention: equals a softmax in double over shuffled pages, at every p
       CAPTURE(s.page);
       CAPTURE(kv_entries);
       Pool pool(s, kv_entries, 100 + kv_entries);
-      // A chunk at the end of the KV entries: row i reads what came before it, and itself.
+      // A chunk at the end of the KV entries: row i attends to the entries before it and to itself.
       const uint32_t rows = std::min(kv_entries, 7u);
       const auto q = random_floats(5, size_t{rows} * s.kv_heads * s.group * s.dim);
       std::vector<uint32_t> reach;
@@ -130,7 +130,7 @@ TEST_CASE("attention: equals a softmax in double over shuffled pages, at every p
   }
 }
 
-TEST_CASE("attention: a row's bits do not depend on the rows beside it") {
+TEST_CASE("attention: a row's bits do not depend on the other rows") {
   const Shape s;
   Pool pool(s, 77, 3);
   const auto q = random_floats(6, size_t{4} * 8 * s.dim);
@@ -155,7 +155,7 @@ TEST_CASE("attention: a row without KV entries gets zeros and -inf") {
   CHECK(std::all_of(got.lse.begin(), got.lse.end(), [](float x) { return x == -INFINITY; }));
 }
 
-TEST_CASE("X-7 attention: the order of runs and the cut into parts change only the rounding") {
+TEST_CASE("X-7 attention: the order of runs and the division into parts change only the rounding") {
   const Shape s;
   Pool pool(s, 150, 9);
   const auto q = random_floats(7, 8 * s.dim);
@@ -184,7 +184,7 @@ TEST_CASE("X-7 attention: the order of runs and the cut into parts change only t
   }
 }
 
-TEST_CASE("attention: KV heads that read different KV entries are asked one by one") {
+TEST_CASE("attention: KV heads that read different KV entries are called one by one") {
   const Shape s{2, 2, 32, 8};
   Pool pool(s, 40, 4);
   const auto q = random_floats(8, 4 * s.dim);

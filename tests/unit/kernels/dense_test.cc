@@ -21,7 +21,7 @@ namespace {
 PackedMatrix packed(const std::vector<float>& w, uint32_t out, uint32_t in) {
   PackedMatrix matrix;
   pack_begin(out, in, &matrix);
-  // In two pieces, where there are two.
+  // In two parts where the matrix is large enough.
   const uint32_t first = out > 16 ? 16 : out;
   pack_rows(w.data(), 0, first, &matrix);
   if (out > first) pack_rows(w.data() + size_t{first} * in, first, out - first, &matrix);
@@ -30,7 +30,7 @@ PackedMatrix packed(const std::vector<float>& w, uint32_t out, uint32_t in) {
 
 }  // namespace
 
-TEST_CASE("gemm: equals sums in double, for every edge of its tiles") {
+TEST_CASE("gemm: equals sums in double, at every edge of its tiles") {
   for (const uint32_t out : {1u, 15u, 16u, 17u, 48u, 100u}) {
     for (const uint32_t in : {1u, 7u, 48u, 333u}) {
       for (const uint32_t rows : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 13u}) {
@@ -55,7 +55,7 @@ TEST_CASE("gemm: equals sums in double, for every edge of its tiles") {
   }
 }
 
-TEST_CASE("gemm: a row's bits do not depend on the rows beside it") {
+TEST_CASE("gemm: a row's bits do not depend on the other rows") {
   const uint32_t out = 75, in = 129, rows = 23;
   const auto w = random_floats(4, size_t{out} * in), x = random_floats(5, size_t{rows} * in);
   const PackedMatrix matrix = packed(w, out, in);
@@ -71,7 +71,7 @@ TEST_CASE("gemm: a row's bits do not depend on the rows beside it") {
   }
 }
 
-// Found equal with GCC and clang, for SSE2, AVX2 with and without FMA, and AVX-512.
+// Verified equal with GCC and clang, for SSE2, AVX2 with and without FMA, and AVX-512.
 TEST_CASE("dense kernels: the same bits on every machine") {
   uint64_t bits = 0;
   for (const uint32_t in : {7u, 48u, 333u}) {
@@ -88,7 +88,7 @@ TEST_CASE("dense kernels: the same bits on every machine") {
   CHECK(bits_of(out, bits) == 1704655928938348692u);
 }
 
-TEST_CASE("lanes: the same bits, however many are in a register") {
+TEST_CASE("lanes: the bits do not depend on the number of lanes in a register") {
   const auto a = random_floats(10, 100), b = random_floats(11, 100);
   for (uint32_t count = 0; count <= 100; ++count) {
     CAPTURE(count);
@@ -103,7 +103,7 @@ TEST_CASE("lanes: the same bits, however many are in a register") {
   }
 }
 
-TEST_CASE("exact_exp: within 2 ulp of e^x where it matters, and never zero or infinite") {
+TEST_CASE("exact_exp: within 2 ulp of e^x in the relevant range, and never zero or infinite") {
   double worst = 0;
   for (int i = -87'000; i <= 88'000; ++i) {
     const float x = static_cast<float>(i) / 1000;
@@ -115,7 +115,7 @@ TEST_CASE("exact_exp: within 2 ulp of e^x where it matters, and never zero or in
   MESSAGE("worst: " << worst << " ulp");
   CHECK(worst <= 2);
   CHECK(exact_exp(0) == 1);
-  // Several at once: the same bits, at the ends too.
+  // A vector gives the same bits, also at the ends of the range.
   auto values = random_floats(20, 1000, 100);
   values[0] = INFINITY, values[1] = -INFINITY, values[2] = NAN, values[3] = 0;
   const auto check = [&]<uint32_t kWidth>() {
@@ -149,7 +149,7 @@ TEST_CASE("rms_norm: equals the formula in double") {
   }
 }
 
-TEST_CASE("silu_mul: equals the formula in double, far from zero too") {
+TEST_CASE("silu_mul: equals the formula in double, also far from zero") {
   auto gate = random_floats(8, 1000, 20);
   gate[0] = -1e4f, gate[1] = 1e4f, gate[2] = 0;
   const auto up = random_floats(9, 1000);
@@ -161,7 +161,7 @@ TEST_CASE("silu_mul: equals the formula in double, far from zero too") {
   CHECK(distance(out, expected) < 1e-6);
 }
 
-TEST_CASE("argmax: the smallest id of equal logits, and no number is never the largest") {
+TEST_CASE("argmax: the smallest id of equal logits, and NaN is never the largest") {
   const float inf = std::numeric_limits<float>::infinity();
   CHECK(argmax_ref(std::vector<float>{1, 3, 3, 2}.data(), 4) == 1);
   CHECK(argmax_ref(std::vector<float>{NAN, -5, NAN}.data(), 3) == 1);
@@ -190,7 +190,7 @@ TEST_CASE("rope: rotates pairs across the halves of a head, and keeps their leng
   }
 }
 
-TEST_CASE("rope_append: writes rotated keys and plain values to their slots, and to no other") {
+TEST_CASE("rope_append: writes rotated keys and plain values to their slots only") {
   const std::vector<float> inv_freq = {1.0f, 0.1f};
   const uint32_t pages = 3, page_tokens = 4, kv_heads = 2, dim = 4;
   std::vector<float> keys(pages * kv_heads * page_tokens * dim, NAN), values(keys.size(), NAN);

@@ -1,4 +1,4 @@
-// Random floats for kernel tests, and how far two results are apart.
+// Random floats for kernel tests, and the distance between two results.
 
 #ifndef KVTWIN_TESTS_UNIT_KERNELS_FLOATS_H_
 #define KVTWIN_TESTS_UNIT_KERNELS_FLOATS_H_
@@ -22,13 +22,13 @@ inline std::vector<float> random_floats(uint64_t seed, size_t count, float size 
   return out;
 }
 
-// Of the bits: equal on every machine, or a kernel's sums have another order there.
+// A hash of the bits. It is equal on every machine unless a kernel sums in another order there.
 inline uint64_t bits_of(const std::vector<float>& values, uint64_t hash = 0) {
   for (const float value : values) hash = mix64(hash ^ std::bit_cast<uint32_t>(value)) + 1;
   return hash;
 }
 
-// Largest |a - b| / (1 + |b|). Not a number, or not of one kind: infinite.
+// Largest |a - b| / (1 + |b|). Infinite if either has a NaN, or the two are not of one kind.
 template <typename T>
 double distance(const std::vector<float>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return INFINITY;

@@ -20,7 +20,7 @@ TEST_CASE("hit rate: a macro average of overlaps") {
   CHECK(random_hit_rate(30, 20) == 1.0);
 }
 
-TEST_CASE("output error: none with everything kept, all of it with nothing kept") {
+TEST_CASE("output error: zero with every entry retained, complete with none retained") {
   Prng prng(81);
   const Tensor k = random_tensor(&prng, 2, 30, 8), v = random_tensor(&prng, 2, 30, 8),
                q = random_tensor(&prng, 4, 3, 8);
@@ -35,7 +35,7 @@ TEST_CASE("output error: none with everything kept, all of it with nothing kept"
       output_error(attention_scores, v.view(), std::vector<RowSet>{all, RowSet{0, 5, 9}});
   CHECK(half.relative > 0.0);
   CHECK(half.max_abs > 0.0);
-  // Against attention written out.
+  // Compared with attention written out.
   std::vector<double> out(8), expected(8, 0.0);
   attention_output(attention_scores, v.view(), 3, 1, all, out);
   const std::vector<double> row = attend(q.at(3, 1), k, 1, 29);
@@ -45,7 +45,7 @@ TEST_CASE("output error: none with everything kept, all of it with nothing kept"
   for (uint32_t c = 0; c < 8; ++c) CHECK(std::fabs(out[c] - expected[c]) < 1e-6);
 }
 
-TEST_CASE("spearman: order alone counts, ties share ranks") {
+TEST_CASE("spearman: the order alone counts, and ties share ranks") {
   const std::vector<double> a{1, 2, 3, 4, 5};
   CHECK(spearman(a, std::vector<double>{10, 20, 100, 1000, 1e9}) == doctest::Approx(1.0));
   CHECK(spearman(a, std::vector<double>{5, 4, 3, 2, 1}) == doctest::Approx(-1.0));

@@ -1,4 +1,4 @@
-// Eigenvectors and what a low rank loses.
+// Eigenvectors, and the loss of a low-rank approximation.
 
 #include "kernels/dense/low_rank.h"
 
@@ -14,7 +14,7 @@ using namespace kvtwin;
 using namespace kvtwin::kernels;
 using namespace kvtwin::testing;
 
-TEST_CASE("low rank: eigenvectors are orthonormal, diagonalise, and their values descend") {
+TEST_CASE("low rank: eigenvectors are orthonormal and diagonalise, and the eigenvalues descend") {
   for (const uint32_t n : {1u, 2u, 7u, 40u}) {
     const std::vector<float> rows = random_rows(n, size_t{3} * n * n);
     std::vector<double> gram(size_t{n} * n);
@@ -40,7 +40,7 @@ TEST_CASE("low rank: eigenvectors are orthonormal, diagonalise, and their values
   }
 }
 
-TEST_CASE("low rank: rows rebuilt from r directions lose what the other eigenvalues hold") {
+TEST_CASE("low rank: rows rebuilt from r directions lose the energy of the other eigenvalues") {
   constexpr uint32_t kRows = 60, kDim = 24;
   const std::vector<float> rows = random_rows(3, size_t{kRows} * kDim);
   std::vector<double> gram(size_t{kDim} * kDim);
@@ -64,7 +64,7 @@ TEST_CASE("low rank: rows rebuilt from r directions lose what the other eigenval
   }
 }
 
-TEST_CASE("low rank: a page whose keys all point one way is no outlier; one key that turns makes it one") {
+TEST_CASE("low rank: a page with parallel keys is no outlier; one key in another direction makes it one") {
   constexpr uint32_t kDim = 16;
   std::vector<float> keys;
   const std::vector<float> key = random_rows(9, kDim);

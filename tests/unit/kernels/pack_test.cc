@@ -19,8 +19,8 @@ using kvtwin::testing::random_rows;
 
 namespace {
 
-// The largest error of Q-1 (docs/design/methods/triaxialkv.md#numbers): half a step, or what rounding scale
-// and zero to fp16 moved the ends by.
+// The error bound of Q-1 (docs/design/methods/triaxialkv.md#numbers): half a step, or the shift of the ends
+// by rounding scale and zero to fp16.
 float error_bound(const std::vector<float>& group, Affine shared, uint32_t bits) {
   const auto [low, high] = std::minmax_element(group.begin(), group.end());
   const float scale = from_fp16(shared.scale), zero = from_fp16(shared.zero);
@@ -37,7 +37,7 @@ void check_group(const std::vector<float>& group, uint32_t bits) {
     REQUIRE(code < (1u << bits));
     CHECK(std::abs(value_of(code, shared) - x) <= bound);
   }
-  // ulp/2 of scale and zero: the bound itself is tight.
+  // The bound itself is tight: ulp/2 of scale and zero.
   const float range =
       *std::max_element(group.begin(), group.end()) - *std::min_element(group.begin(), group.end());
   const float largest = std::max(std::abs(group[0]), range + std::abs(group[0]));
@@ -49,7 +49,7 @@ const PageShape kShapes[] = {{32, 128, 32}, {64, 128, 64},  {128, 128, 128}, {32
 
 }  // namespace
 
-TEST_CASE("Q-1 the error of a value is at most half a step and fp16 rounding") {
+TEST_CASE("Q-1 the error of a number is at most half a step and fp16 rounding") {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     const float offset = static_cast<float>(seed % 7) * 3 - 9,
@@ -70,7 +70,7 @@ TEST_CASE("Q-1 a group without spread has scale 0 and code 0") {
   }
 }
 
-TEST_CASE("Q-1 round trip: a code's value has that code, for every fp16 scale and ordinary zeros") {
+TEST_CASE("Q-1 round trip: a decoded code encodes to itself, for every fp16 scale and ordinary zeros") {
   int problem = 0, pairs = 0;
   for (uint32_t scale = 1; scale < 0x7000; ++scale) {
     for (const float times : {0.0f, -0.5f, -1.0f, -7.5f, -100.0f, 33.0f}) {
@@ -86,7 +86,7 @@ TEST_CASE("Q-1 round trip: a code's value has that code, for every fp16 scale an
   CHECK(pairs > 100'000);
 }
 
-TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds the two errors, no more") {
+TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds at most the two errors") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
     const auto exact =
@@ -101,7 +101,7 @@ TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds the two errors, no more
   }
 }
 
-TEST_CASE("Q-1 packing what was unpacked gives the same bytes") {
+TEST_CASE("Q-1 packing unpacked numbers gives the same bytes") {
   for (const PageShape& shape : kShapes) {
     for (const uint32_t bits : {2u, 4u}) {
       const Format format = bits == 2 ? Format::kInt2 : Format::kInt4;
@@ -124,12 +124,12 @@ TEST_CASE("Q-1 packing what was unpacked gives the same bytes") {
   }
 }
 
-TEST_CASE("pack: the bytes are where docs/design/methods/triaxialkv.md#bytes says") {
+TEST_CASE("pack: the bytes are placed as docs/design/methods/triaxialkv.md#bytes specifies") {
   const PageShape shape{32, 128, 32};
   CHECK(key_group_bytes(2, shape) == 1536);
   CHECK(token_bytes(Format::kInt2, shape) == 48);
   CHECK(token_bytes(Format::kInt4, shape) == 80);
-  // Channel 5 of token 9 is the only value that is not low.
+  // Channel 5 of token 9 is the only number that is not low.
   std::vector<float> rows(32 * 128, -1.0f);
   rows[9 * 128 + 5] = 5;
   std::vector<uint8_t> page(1536);
@@ -186,8 +186,8 @@ TEST_CASE("pack: the fast layout holds every code once, and one word is one tens
   CHECK(fast_place(Side::kKey, 2, 128, 1, 16 + 2).shift == 8);
 }
 
-// As a warp reads it: 16 bytes per lane, masks and shifts, and the operand layout of mma.m16n8k16.
-TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma wants") {
+// Reads as a warp does: 16 bytes per lane, masks and shifts, in the operand layout of mma.m16n8k16.
+TEST_CASE("pack: a warp that loads the fast layout holds the tiles of mma") {
   const PageShape whole{128, 128, 128};
   for (const uint32_t bits : {2u, 4u}) {
     const auto rows = random_rows(bits + 40, 128 * 128);
@@ -214,14 +214,15 @@ TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma want
   }
 }
 
-TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes of docs/design/kernels.md#int2-int4") {
+TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes as docs/design/kernels.md#int2-int4") {
   CHECK(record_bytes(4, 128) == 8704);
   CHECK(record_bytes(2, 128) == 4608);
   CHECK(value_record_bytes(4, 128) == 8704);
   for (const uint32_t bits : {2u, 4u}) {
     const auto rows = random_rows(bits, 128 * 128);
     const PageShape whole{128, 128, 128};
-    // Keys: what the per-channel group layout gives with groups of 128 tokens. Values: per token, one group.
+    // Keys equal the per-channel group layout with groups of 128 tokens. Values are packed per token, in one
+    // group.
     std::vector<float> expected(rows.size()), got(rows.size());
     std::vector<uint8_t> group(key_group_bytes(bits, whole)), record(record_bytes(bits, 128));
     pack_key_group(rows, bits, whole, group);
@@ -262,7 +263,7 @@ TEST_CASE("Q-1 fp8 and fp4: the error is half a step of their scale, and packing
       for (size_t i = block * 16; i < block * 16 + 16; ++i) CHECK(std::abs(back[i] - rows[i]) <= largest / 3);
       CHECK(std::abs(back[block * 16]) <= largest * 4 / 3);
     }
-    // A smaller unit may do after rounding; the values stay.
+    // After rounding a smaller unit may suffice; the numbers stay.
     std::vector<float> back_again(128);
     pack_fp4(back, four_again);
     unpack_fp4(four_again, back_again);
@@ -270,7 +271,7 @@ TEST_CASE("Q-1 fp8 and fp4: the error is half a step of their scale, and packing
   }
 }
 
-TEST_CASE("pack: KIVI keeps the tail of the keys and the last 128 values exact") {
+TEST_CASE("pack: KIVI leaves the tail of the keys and the last 128 values exact") {
   CHECK(kivi_split(127).keys_packed == 0);
   CHECK(kivi_split(128).keys_packed == 128);
   CHECK(kivi_split(128).values_packed == 0);

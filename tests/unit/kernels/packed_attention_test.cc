@@ -17,7 +17,7 @@ using kvtwin::testing::random_rows;
 
 namespace {
 
-// A run together with the bytes it points to.
+// A run and the bytes that it points to.
 struct Packed {
   std::vector<uint8_t> k, v;
   std::vector<float> k_exact, v_exact;
@@ -71,7 +71,7 @@ Packed make_run(Rows k, Rows v, uint32_t kv_entries, uint64_t seed, const PageSh
   return packed;
 }
 
-// softmax in double over dequantised rows, all runs as one list.
+// softmax in double over dequantised rows, with all runs as one list.
 std::vector<double> naive(std::span<const float> q, float scale, const std::vector<Packed>& runs,
                           const PageShape& s) {
   std::vector<float> k, v;
@@ -150,7 +150,7 @@ TEST_CASE("Q-2 attention over packed runs equals the dequantised reference, for 
       attend_packed(q, scale, runs, mix.shape, out);
       CHECK(worst(naive(q, scale, packed, mix.shape), out) < 2e-6);
       std::reverse(runs.begin(), runs.end());
-      attend_packed(q, scale, runs, mix.shape, reversed);  // X-7: order does not matter but for rounding
+      attend_packed(q, scale, runs, mix.shape, reversed);  // X-7: the order changes only the rounding
       for (size_t c = 0; c < out.size(); ++c) CHECK(std::abs(out[c] - reversed[c]) < 2e-6f);
     }
   }
@@ -160,7 +160,7 @@ TEST_CASE("Q-5 a tag map that is int4 everywhere is the int4 baseline, to the bi
   const PageShape s{32, 128, 32};
   const Packed whole = make_run(Rows::kInt4, Rows::kInt4, 70, 3, s);
   const auto q = random_rows(9, 128);
-  // No int2 pages, and all KV entries in the int4 run: what the table partition gives when no tag has 2 bits.
+  // No int2 pages, and all KV entries in the int4 run: the partition of a tag map without 2-bit tags.
   const PackedRun mixed[] = {{{Rows::kGroup2, nullptr}, {Rows::kInt2, nullptr}, 0}, whole.run};
   std::vector<float> a(128), b(128);
   attend_packed(q, 0.1f, mixed, s, a);
@@ -168,7 +168,7 @@ TEST_CASE("Q-5 a tag map that is int4 everywhere is the int4 baseline, to the bi
   CHECK(a == b);
 }
 
-TEST_CASE("Q-2 no KV entries at all give zero") {
+TEST_CASE("Q-2 attention without KV entries gives zero") {
   std::vector<float> out(128, 5.0f);
   attend_packed(random_rows(1, 128), 1, {}, {32, 128, 32}, out);
   for (const float x : out) CHECK(x == 0);

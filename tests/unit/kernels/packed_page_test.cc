@@ -18,7 +18,7 @@ constexpr Format kFormats[] = {Format::kBf16, Format::kFp8, Format::kInt4, Forma
 
 }  // namespace
 
-TEST_CASE("Q-1 packed page: whole pages, KV entry by KV entry and read back, in every format") {
+TEST_CASE("Q-1 packed page: whole pages and single KV entries are written and read back, in every format") {
   for (const PageShape& shape : {PageShape{32, 128, 32}, {64, 64, 32}, {128, 128, 64}}) {
     for (const Format format : kFormats) {
       CAPTURE(format_name(format));
@@ -35,7 +35,7 @@ TEST_CASE("Q-1 packed page: whole pages, KV entry by KV entry and read back, in 
       }
       std::vector<float> k_back(n), v_back(n);
       unpack_page(format, shape, page, shape.page_tokens, k_back, v_back);
-      // Values are within about 3.5: a step of int2 over 32 of them is below 2.4.
+      // The numbers are within about 3.5: an int2 step over 32 of them is below 2.4.
       const float bound = format == Format::kInt2 ? 1.2f : format == Format::kBf16 ? 0.01f : 0.6f;
       for (size_t i = 0; i < n; ++i) {
         CHECK(std::abs(k_back[i] - k[i]) <= bound);
@@ -50,7 +50,7 @@ TEST_CASE("Q-1 packed page: whole pages, KV entry by KV entry and read back, in 
   }
 }
 
-TEST_CASE("Q-2 packed page: attention over the pages of a mixed table is that over dequantised rows") {
+TEST_CASE("Q-2 packed page: attention over the pages of a mixed table equals that over dequantised rows") {
   const PageShape shape{32, 128, 32};
   const Format formats[] = {Format::kInt2, Format::kInt2, Format::kInt4,
                             Format::kBf16, Format::kFp8,  Format::kFp4};

@@ -1,4 +1,4 @@
-// Page summaries, page scores, slots and the host's layouts against the formulas of
+// Page summaries, page scores, slots and the host's layouts compared with the formulas of
 // docs/design/methods/freekv.md in double.
 
 #include <doctest/doctest.h>
@@ -70,7 +70,7 @@ double bound(const PageVectors& page, const std::vector<double>& q) {
   return sum;
 }
 
-// docs/design/methods/freekv.md#page-scores once more, in double.
+// docs/design/methods/freekv.md#page-scores in double.
 std::vector<double> pooled(PagePooling pooling, double scale, const std::vector<float>& q, uint32_t group,
                            const Pages& pages) {
   std::vector<std::vector<double>> queries(group);
@@ -124,7 +124,7 @@ TEST_CASE("F-1 page score: min-max bounds every product of the page, the cuboid 
   CHECK(cuboid_below > 0);  // as docs/design/methods/freekv.md#page-scores warns
 }
 
-TEST_CASE("page summary: of one token it is the token, whatever the kind; the mean is the mean") {
+TEST_CASE("page summary: of one token it is the token, for every kind; the mean is the mean") {
   const std::vector<float> key = random_rows(3, 24);
   for (const SummaryKind kind : {SummaryKind::kMinMax, SummaryKind::kCuboid, SummaryKind::kMean}) {
     std::vector<float> high(24), low(24);
@@ -152,7 +152,7 @@ TEST_CASE("page summary: of one token it is the token, whatever the kind; the me
   }
 }
 
-TEST_CASE("page score: six poolings and two scales are their formulas") {
+TEST_CASE("page score: six poolings and two scales equal their formulas") {
   constexpr PagePooling kAll[] = {PagePooling::kMeanS, PagePooling::kMaxS,  PagePooling::kMeanQk,
                                   PagePooling::kMaxQk, PagePooling::kMeanQ, PagePooling::kMaxQ};
   for (const uint32_t group : {1u, 4u, 8u}) {
@@ -168,13 +168,13 @@ TEST_CASE("page score: six poolings and two scales are their formulas") {
           different.insert(scores);
         }
       }
-      // Scales count before a softmax alone; one query head leaves nothing to pool.
+      // Scales matter only before a softmax; a single query head leaves nothing to pool.
       CHECK(different.size() == (group == 1 ? 3 : 8));
     }
   }
 }
 
-TEST_CASE("page score: how alike queries are lies in [-1, 1], to the bit") {
+TEST_CASE("page score: the similarity of queries is in [-1, 1], to the bit") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     const std::vector<float> q = random_rows(seed, 4 * 64), other = random_rows(seed + 1000, 4 * 64);
     std::vector<float> minus = q;
@@ -194,7 +194,9 @@ TEST_CASE("page score: how alike queries are lies in [-1, 1], to the bit") {
   CHECK(group_cosine_ref(none.data(), none.data(), 1, 64) == 0.0f);
 }
 
-TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has the lowest scores") {
+TEST_CASE(
+    "F-3 slots: pages that are selected and absent are fetched, and those with the lowest scores are "
+    "dropped") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Prng prng(seed);
     const auto pages = static_cast<uint32_t>(prng.range(6, 40)),
@@ -219,7 +221,7 @@ TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has
     }
     CHECK(changes.size() == missing.size());
     if (slots.size() == chosen.size()) CHECK(std::vector<uint32_t>(after.begin(), after.end()) == chosen);
-    // Nothing that stays without being chosen scores below anything that went.
+    // No retained page outside the selection scores below a dropped one.
     for (const uint32_t dropped : before) {
       if (after.contains(dropped)) continue;
       for (const uint32_t stays : after) {
@@ -230,7 +232,7 @@ TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has
   }
 }
 
-TEST_CASE("forced misses: as many pages move as are told, the best that are not there for the worst") {
+TEST_CASE("forced misses: the forced number of pages is fetched, the best absent ones replacing the worst") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -249,7 +251,7 @@ TEST_CASE("forced misses: as many pages move as are told, the best that are not 
     std::vector<uint32_t> chosen = select_rows(scores, {}, count);
     for (uint32_t& page : chosen) page += first;
     CHECK(replace_slots_ref(chosen, scores, first, slots).size() == missing);
-    // By their own scores: nothing that went beats what stayed, nothing that came is beaten by what did not.
+    // By their own scores: no dropped page beats a retained one, and no absent page beats a fetched one.
     const std::set<uint32_t> then(slots.begin(), slots.end());
     const auto score = [&](uint32_t page) { return natural[page - first]; };
     for (uint32_t page = first; page < first + pages; ++page) {
@@ -259,15 +261,14 @@ TEST_CASE("forced misses: as many pages move as are told, the best that are not 
       }
     }
   }
-  // A page without a score goes in any case.
+  // A page without a score is dropped in any case.
   std::vector<float> scores = {3, 1, 2};
   std::vector<uint32_t> slots = {7, 0};
   force_missing_ref(scores, 0, slots, 0);
   CHECK(replace_slots_ref(std::vector<uint32_t>{0, 2}, scores, 0, slots).size() == 1);
 }
 
-TEST_CASE(
-    "F-4 host page: out and back is the same bits in both layouts; HND is one piece, NHD two per token") {
+TEST_CASE("F-4 host page: a round trip keeps the bits in both layouts; HND is one copy, NHD two per token") {
   constexpr uint32_t kTokens = 8, kHeads = 3, kDim = 20, kPages = 4;
   const size_t part = size_t{kPages} * kHeads * kTokens * kDim;
   std::vector<float> keys = random_rows(1, part), values = random_rows(2, part);

@@ -1,4 +1,4 @@
-// Rows of values for kernel tests: integers in, so that they are the same everywhere.
+// Rows of random numbers for kernel tests, drawn from integers so that they are equal on every machine.
 
 #ifndef KVTWIN_TESTS_UNIT_KERNELS_RANDOM_ROWS_H_
 #define KVTWIN_TESTS_UNIT_KERNELS_RANDOM_ROWS_H_
@@ -11,7 +11,7 @@
 
 namespace kvtwin::testing {
 
-// About normal: mean `offset`, standard deviation `spread` (a sum of four uniform draws).
+// Approximately normal: mean `offset`, standard deviation `spread` (a sum of four uniform draws).
 inline std::vector<float> random_rows(uint64_t seed, size_t count, float spread = 1, float offset = 0) {
   Prng prng(seed);
   std::vector<float> rows(count);

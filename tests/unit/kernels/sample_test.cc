@@ -1,4 +1,4 @@
-// Sampling against probabilities in double precision: what is kept, how often what is chosen, and the edges.
+// Sampling compared with probabilities in double precision: the kept tokens, the frequencies, and the edges.
 
 #include "kernels/dense/sample.h"
 
@@ -28,7 +28,7 @@ std::vector<float> random_logits(uint64_t seed, uint32_t count) {
   return out;
 }
 
-// Probabilities of the kept tokens, by the definition's words in double.
+// The probabilities of the kept tokens, from the definition in double.
 std::map<uint32_t, double> expected(const SampleSpec& spec, const std::vector<float>& logits) {
   std::vector<uint32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -51,7 +51,7 @@ std::map<uint32_t, double> expected(const SampleSpec& spec, const std::vector<fl
 
 }  // namespace
 
-TEST_CASE("sampling keeps and chooses what its probabilities say") {
+TEST_CASE("sampling keeps and selects tokens according to their probabilities") {
   constexpr uint32_t kDraws = 40'000;
   for (const SampleSpec& spec :
        {SampleSpec{1, 0, 0}, {0.5f, 0, 0}, {1, 5, 0}, {2, 0, 3'000'000'000}, {1, 12, 3'865'470'566}}) {
@@ -71,11 +71,11 @@ TEST_CASE("sampling keeps and chooses what its probabilities say") {
   }
 }
 
-TEST_CASE("sampling: ends of draws, ties, one token, nothing likely, cold and small p") {
+TEST_CASE("sampling: ends of draws, ties, one token, no likely token, low temperature and small p") {
   const std::vector<float> ties = {1, 3, 3, 3, 2};
   CHECK(kernels::sample_ref({1, 2, 0}, ties.data(), 5, 0) == 1);
   CHECK(kernels::sample_ref({1, 2, 0}, ties.data(), 5, UINT64_MAX) == 2);  // the third tie is not kept
-  CHECK(kernels::sample_ref({1, 0, 1}, ties.data(), 5, UINT64_MAX) == 1);  // one is always kept
+  CHECK(kernels::sample_ref({1, 0, 1}, ties.data(), 5, UINT64_MAX) == 1);  // at least one is kept
   CHECK(kernels::sample_ref({1, 0, 0}, ties.data(), 1, UINT64_MAX) == 0);
   CHECK(kernels::sample_ref({1, 0, 0}, ties.data(), 5, UINT64_MAX) == 4);
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");

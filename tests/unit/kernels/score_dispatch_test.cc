@@ -1,5 +1,5 @@
-// The one door (kernels/scoring/score.h): every scorer through it gives what it gives alone, and the two
-// halves of kvtwin call the scorers by the same names.
+// The common entry point (kernels/scoring/score.h): every scorer gives the same scores through it as when
+// called directly, and policy and engine use the same names of scorers.
 
 #include <doctest/doctest.h>
 
@@ -63,7 +63,7 @@ std::vector<float> through_the_door(const ScoreSpec& spec, const ScoreInputs& in
 
 }  // namespace
 
-TEST_CASE("score: both halves know the same scorers by the same names") {
+TEST_CASE("score: policy and engine know the same scorers by the same names") {
   std::set<std::string> policy;
   for (const PolicyInfo& info : all_policies()) {
     if (info.axis == "scorer") policy.insert(std::string(info.name));
@@ -78,7 +78,7 @@ TEST_CASE("score: both halves know the same scorers by the same names") {
   CHECK_FALSE(scorer_kind("snap_kv").has_value());
 }
 
-TEST_CASE("score: through the door and alone, the same bits") {
+TEST_CASE("score: the entry point and the direct call give the same bits") {
   TestBackend backend;
   const ScoreInputs in = backend.inputs();
   const AttentionScores attention_scores{in.q, in.q_positions, in.k, in.positions, {}, false};
@@ -163,7 +163,7 @@ TEST_CASE("G-4 a NaN among the keys is counted by selection, not hidden") {
   CHECK(spoilt == kTokens - 8);
 }
 
-TEST_CASE("score: Judge Q's probe rows see every KV entry, whatever positions they are given") {
+TEST_CASE("score: Judge Q's probe tokens attend to every KV entry, at any positions") {
   TestBackend backend;
   ScoreInputs in = backend.inputs();
   in.own_k = backend.own.view();
@@ -195,7 +195,7 @@ TEST_CASE("score: IntentKV adds layer by layer and is finished once") {
   for (uint32_t p = 0; p < kTokens; ++p) CHECK(twice[p] == out[p] * kTokens + 0.5f);
 }
 
-TEST_CASE("score: what goes by every decoded token, of all scorers") {
+TEST_CASE("score: the scorers that score every decoded token are known") {
   std::set<std::string> watching;
   for (const PolicyInfo& info : all_policies()) {
     if (info.axis == "scorer" && watches_decodes(*scorer_kind(info.name)))
@@ -204,7 +204,7 @@ TEST_CASE("score: what goes by every decoded token, of all scorers") {
   CHECK(watching == std::set<std::string>{"h2o", "raas", "tova"});
 }
 
-TEST_CASE("score: what each scorer needs captured") {
+TEST_CASE("score: the captures that each scorer needs") {
   using namespace capture;
   CHECK(captures(ScorerKind::kStreaming) == 0);
   CHECK(captures(ScorerKind::kKnorm) == kKeys);

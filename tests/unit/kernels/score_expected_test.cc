@@ -68,7 +68,7 @@ Moments moments_of(const Tensor& q, uint32_t j, uint32_t first) {
   return out;
 }
 
-// Scores of docs/design/methods/uniform.md#expected-attention, matrices written out.
+// The scores of docs/design/methods/uniform.md#expected-attention, with matrices written out.
 std::vector<double> naive(const ExpectedSpec& spec, const std::vector<float>& inv_freq, const Tensor& q,
                           const Tensor& k, const Tensor& v, uint32_t h, uint32_t tokens) {
   const uint32_t dim = k.dim, group = q.heads / k.heads, begin = std::min(spec.sink, k.rows);
@@ -157,7 +157,7 @@ TEST_CASE(
   std::vector<float> turned(dim);
   apply_planes(rotation_at({inv_freq, 1.0f}, tokens), one.at(0, 0), turned.data());
   const std::vector<double> expected = attend(turned.data(), k, 0, tokens);
-  for (const bool covariance : {false, true}) {  // equal queries: Sigma is 0 anyway
+  for (const bool covariance : {false, true}) {  // equal queries: Sigma is 0 in any case
     spec.covariance = covariance;
     const std::vector<float> scores = scores_of(spec, inv_freq, q, k, v, tokens);
     for (uint32_t p = 0; p < tokens; ++p) CHECK(off_by(scores[p], expected[p]) < 5e-5);
@@ -174,7 +174,7 @@ TEST_CASE(
   ExpectedSpec spec;
   spec.future = 32;
   const std::vector<float> before = scores_of(spec, inv_freq, q, k, v, tokens);
-  PlaneMap basis;  // any rotation of each plane commutes with rope
+  PlaneMap basis;  // a rotation of each plane commutes with rope
   for (uint32_t f = 0; f < dim / 2; ++f) {
     const double angle = 3.0 * uniform(&prng);
     basis.c.push_back(static_cast<float>(std::cos(angle)));
@@ -188,7 +188,8 @@ TEST_CASE(
   for (uint32_t p = spec.sink; p < tokens; ++p) CHECK(off_by(before[p], after[p]) < 2e-4);
 }
 
-TEST_CASE("Expected Attention: the mean of rotations is no rotation, and cached queries un-rotate exactly") {
+TEST_CASE(
+    "Expected Attention: the mean of rotations is not a rotation, and cached queries un-rotate exactly") {
   Prng prng(44);
   const std::vector<float> inv_freq = frequencies(16);
   const PlaneMap mean = mean_rotation({inv_freq, 1.0f}, 1000, 512);

@@ -69,7 +69,7 @@ double gate_of(const Weights& w, const float* x, uint32_t h) {
 
 }  // namespace
 
-TEST_CASE("FastKVzip: the gate agrees with its formula, and does not see other tokens") {
+TEST_CASE("FastKVzip: the gate agrees with its formula, and does not depend on other tokens") {
   Prng prng(51);
   for (const Shape& shape : edge_shapes()) {
     const uint32_t hidden = 24;
@@ -82,7 +82,7 @@ TEST_CASE("FastKVzip: the gate agrees with its formula, and does not see other t
         CHECK(off_by(out[h * shape.tokens + i], gate_of(w, x.at(0, i), h)) < 1e-4);
       }
     }
-    // In two chunks: the same bits.
+    // Two chunks give the same bits.
     const uint32_t cut = shape.tokens / 2;
     HeadsView tail = x.view();
     tail.data += size_t{cut} * hidden;
@@ -97,7 +97,7 @@ TEST_CASE("FastKVzip: the gate agrees with its formula, and does not see other t
   }
 }
 
-TEST_CASE("gates: seeded weights are the same for a seed, and rank KV entries apart") {
+TEST_CASE("gates: seeded weights are equal for equal seeds, and rank KV entries apart") {
   Prng prng(53);
   const Tensor x = random_tensor(&prng, 1, 50, 24, 2.0f);
   const FastKvzipWeights w = seeded_fastkvzip(2, 4, 24, 5);

@@ -87,7 +87,7 @@ double correction(const IntentResidual& head, const float* kbar, const std::vect
 
 }  // namespace
 
-TEST_CASE("IntentKV: the memory decays, is of unit length, and forgets nothing at gamma 1") {
+TEST_CASE("IntentKV: the memory decays, has unit length, and forgets nothing at gamma 1") {
   Prng prng(61);
   const uint32_t heads = 4, dim = 8;
   std::vector<float> memory(heads * dim, 0.0f), mean(heads * dim);
@@ -112,12 +112,12 @@ TEST_CASE("IntentKV: the memory decays, is of unit length, and forgets nothing a
       CHECK(norm2(&memory[j * dim], dim) == doctest::Approx(1.0).epsilon(1e-6));
     }
   }
-  // Mode `query`: this turn alone.
+  // Mode `query` uses this turn only.
   std::vector<float> fresh(heads * dim), first(heads * dim, 0.0f);
   intent_forget(dim, mean, fresh);
   intent_remember(0.9f, dim, mean, first);
   CHECK(fresh == first);
-  // No query at all: nothing to divide by.
+  // Without any query the division by zero is avoided.
   const std::vector<float> zeros(heads * dim, 0.0f);
   std::vector<float> empty = zeros;
   intent_remember(0.9f, dim, zeros, empty);
@@ -171,7 +171,7 @@ TEST_CASE(
   CHECK(ranks(4, many, memory, 1.0f) != ranks(4, many, memory, 0.05f));
 }
 
-TEST_CASE("IntentKV: averaging un-rotated queries keeps what averaging rotated ones cancels") {
+TEST_CASE("IntentKV: averaging un-rotated queries retains what averaging rotated ones cancels") {
   const std::vector<float> inv_freq{1.0f, 0.01f};
   const RopePlanes planes{inv_freq, 1.0f};
   const Tensor plain{1, 1, 4, {1, 1, 0, 0}};
@@ -186,7 +186,7 @@ TEST_CASE("IntentKV: averaging un-rotated queries keeps what averaging rotated o
   intent_query_pre_rope(planes, q.view(), positions, 64, unrotated);
   apply_planes(rotation_at(planes, 64), plain.at(0, 0), expected.data());
   for (uint32_t c = 0; c < 4; ++c) CHECK(std::fabs(unrotated[c] - expected[c]) < 1e-5);
-  CHECK(std::hypot(rotated[0], rotated[2]) < 0.1);  // the fast plane is gone
+  CHECK(std::hypot(rotated[0], rotated[2]) < 0.1);  // the fast plane averages out
   CHECK(std::hypot(unrotated[0], unrotated[2]) == doctest::Approx(1.0));
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("IntentKV: a trained residual agrees with its equations, with and with
   CHECK(scores == std::vector<float>{11, -8});
 }
 
-TEST_CASE("IntentKV: the mean key and memory weigh every query head alike") {
+TEST_CASE("IntentKV: the mean key and memory give every query head the same weight") {
   Prng prng(66);
   const uint32_t layers = 2, heads = 2, group = 3, dim = 4, rows = 5;
   std::vector<float> keys(rows * dim, 0.0f), memories(dim, 0.0f);

@@ -1,4 +1,4 @@
-// Scorers of keys and values alone, and those built on them: Knorm, KeyDiff, CriticalKV; KVzip.
+// Scorers of keys and values only (Knorm, KeyDiff), and those built on them: CriticalKV; KVzip.
 
 #include "kernels/scoring/score_keys.h"
 
@@ -40,7 +40,7 @@ TEST_CASE("Knorm and KeyDiff: agree with their formulas in double") {
   }
 }
 
-TEST_CASE("Knorm: rotating keys changes no score; KeyDiff: the odd key out is kept") {
+TEST_CASE("Knorm: rotating keys changes no score; KeyDiff: the most different key is retained") {
   Prng prng(32);
   Tensor k = random_tensor(&prng, 1, 40, 8, 2.0f), turned = k;
   const std::vector<float> inv_freq{1.0f, 0.3f, 0.05f, 0.01f};
@@ -62,7 +62,7 @@ TEST_CASE("Knorm: rotating keys changes no score; KeyDiff: the odd key out is ke
   CHECK(a[5] == 0.0f);
 }
 
-TEST_CASE("rerotate: a kept key gets the phase of its rank, and unrotate takes a phase off") {
+TEST_CASE("rerotate: a retained key gets the phase of its rank, and unrotate removes a phase") {
   Prng prng(33);
   const std::vector<float> inv_freq{1.0f, 0.3f, 0.05f, 0.01f};
   const RopePlanes planes{inv_freq, 1.0f}, scaled{inv_freq, 1.3f};
@@ -87,8 +87,7 @@ TEST_CASE("rerotate: a kept key gets the phase of its rank, and unrotate takes a
   }
 }
 
-TEST_CASE(
-    "CriticalKV: half of the budget by the base score, the rest by what a KV entry adds to the output") {
+TEST_CASE("CriticalKV: half of the budget by the base score, the rest by each entry's effect on the output") {
   Prng prng(34);
   for (const Shape& shape : edge_shapes()) {
     const uint32_t hidden = 24, query_heads = shape.heads * shape.group;
@@ -122,7 +121,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("CriticalKV: what the base scorer forces takes nothing of the first half") {
+TEST_CASE("CriticalKV: entries that the base scorer forces do not count in the first half") {
   const Tensor v{1, 4, 2, {1, 0, 1, 0, 1, 0, 1, 0}}, w{1, 2, 2, {1, 0, 0, 1}};
   std::vector<float> scores{0.5f, 0.1f, 0.2f, kMustStay};
   score_critical({2, 1, w.values}, v.view(), 1, packed_scores(scores, 1, 4));
@@ -132,7 +131,7 @@ TEST_CASE("CriticalKV: what the base scorer forces takes nothing of the first ha
   CHECK(scores[2] == doctest::Approx(0.2001));
 }
 
-TEST_CASE("KVzip: chunks cover the context, and repeat the end of the chunk before") {
+TEST_CASE("KVzip: chunks cover the context, and repeat the end of the previous chunk") {
   const std::vector<RepeatChunk> chunks = repeat_chunks(10, 5000, 2048, 8);
   REQUIRE(chunks.size() == 3);
   CHECK(chunks[0].begin == 10);
@@ -145,7 +144,8 @@ TEST_CASE("KVzip: chunks cover the context, and repeat the end of the chunk befo
   CHECK(repeat_chunks(0, 3, 2, 8)[1].tail_begin == 0);
 }
 
-TEST_CASE("KVzip: the largest probability over rows and group, among sinks, chunk and repeated rows only") {
+TEST_CASE(
+    "KVzip: the largest probability over tokens and group, over sinks, chunk and repeated tokens only") {
   Prng prng(35);
   for (const Shape& shape : edge_shapes()) {
     const uint32_t sinks = std::min(3u, shape.tokens - 1), repeat = 6, chunk = shape.tokens - sinks;

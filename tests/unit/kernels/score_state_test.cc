@@ -35,7 +35,7 @@ TEST_CASE("StreamingLLM: k KV entries are the sinks and the k - sinks most recen
   }
 }
 
-TEST_CASE("StreamingLLM: kvpress's form keeps the same KV entries") {
+TEST_CASE("StreamingLLM: kvpress's form retains the same KV entries") {
   for (const uint32_t tokens : {10u, 33u, 200u}) {
     for (uint32_t keep = 4; keep <= tokens; ++keep) {
       std::vector<float> scores(tokens);
@@ -45,7 +45,7 @@ TEST_CASE("StreamingLLM: kvpress's form keeps the same KV entries") {
   }
 }
 
-TEST_CASE("StreamingLLM: decode in a ring keeps exactly k KV entries, forever") {
+TEST_CASE("StreamingLLM: decoding in a ring retains exactly k KV entries") {
   std::vector<uint32_t> live(12);
   std::iota(live.begin(), live.end(), 0u);
   std::vector<float> scores;
@@ -84,7 +84,7 @@ TEST_CASE("random: draws depend on seed, layer, head and position alone, and hit
   CHECK(std::fabs(hit_rate(counts) - 0.25) < 0.005);
 }
 
-TEST_CASE("H2O: every query row adds exactly 1 to a head's accumulators") {
+TEST_CASE("H2O: every query token adds exactly 1 to a head's accumulators") {
   Prng prng(21);
   for (const Shape& shape : edge_shapes()) {
     const Tensor k = random_tensor(&prng, shape.heads, shape.tokens, shape.dim, 2.0f);
@@ -107,7 +107,7 @@ TEST_CASE("H2O: every query row adds exactly 1 to a head's accumulators") {
   }
 }
 
-TEST_CASE("H2O online: nothing goes while heavy + recent hold all; what went never comes back") {
+TEST_CASE("H2O online: no entry is dropped while heavy + recent hold all; a dropped entry never returns") {
   Prng prng(22);
   const uint32_t tokens = 120, heavy = 6, recent = 10, dim = 16;
   const Tensor k = random_tensor(&prng, 1, tokens, dim, 2.0f);
@@ -132,7 +132,7 @@ TEST_CASE("H2O online: nothing goes while heavy + recent hold all; what went nev
       next.push_back(live[row]);
       next_a.push_back(a[row]);
     }
-    // Whatever went has at most the accumulator of any heavy hitter that stays.
+    // The accumulator of a dropped entry is at most that of any retained heavy hitter.
     for (uint32_t row = 0; row < rows; ++row) {
       if (std::binary_search(retained.begin(), retained.end(), row)) continue;
       dropped[live[row]] = true;
@@ -146,7 +146,7 @@ TEST_CASE("H2O online: nothing goes while heavy + recent hold all; what went nev
   }
 }
 
-TEST_CASE("H2O over a prompt: column sums, or sums over the rows that can see a KV entry") {
+TEST_CASE("H2O over a prompt: column sums, or sums over the query tokens that can attend to a KV entry") {
   Prng prng(23);
   for (const Shape& shape : edge_shapes()) {
     const Tensor k = random_tensor(&prng, shape.heads, shape.tokens, shape.dim, 2.0f);
@@ -204,7 +204,7 @@ TEST_CASE("TrimKV: scores are (t - p) log beta, and two KV entries cross exactly
     const std::vector<uint32_t> positions{a, b};
     const double crossing = trimkv_crossing(a, beta[0], b, beta[1]);
     CHECK((crossing - a) * beta[0] == doctest::Approx((crossing - b) * beta[1]).epsilon(1e-9));
-    // The older KV entry is behind before t*, and ahead after it, at every step from b's creation on.
+    // The older KV entry ranks lower before t* and higher after it, at every step from b's creation on.
     int changes = 0;
     bool ahead_before = false;
     for (uint32_t t = b; t < b + 3000; t += 7) {
@@ -219,10 +219,10 @@ TEST_CASE("TrimKV: scores are (t - p) log beta, and two KV entries cross exactly
     CHECK(changes <= 1);
     crossed += changes;
   }
-  CHECK(crossed > 30);  // it does happen
+  CHECK(crossed > 30);  // it occurs
 }
 
-TEST_CASE("TrimKV: the window stays, and the key norm adds its logarithm") {
+TEST_CASE("TrimKV: the window is retained, and the key norm adds its logarithm") {
   std::vector<float> beta{-0.5f, -0.25f, -0.125f, -0.1f}, scores(4);
   const Tensor k{1, 4, 2, {3, 4, 0, 1, 5, 12, 1, 0}};
   score_trimkv({1, true}, packed_scores(beta, 1, 4), k.view(), {4, {}}, 4, packed_scores(scores, 1, 4));
@@ -270,7 +270,7 @@ TEST_CASE("RaaS: a page's summary bounds every logit in it, and attention sums t
   }
 }
 
-TEST_CASE("RaaS: pages that never matter leave first in, first out; one that always matters never leaves") {
+TEST_CASE("RaaS: pages that never matter are dropped first in, first out; a page that always matters stays") {
   RaasSpec spec;
   std::vector<uint32_t> stamps(4), page_in_slot{0, 1, 2, 3};
   for (uint32_t n = 0; n < 4; ++n) stamps[n] = n + 1;
@@ -295,7 +295,7 @@ TEST_CASE("RaaS: pages that never matter leave first in, first out; one that alw
   }
 }
 
-TEST_CASE("RaaS: exempt pages stay; the released rule gives a new page the stamp of the one it replaced") {
+TEST_CASE("RaaS: exempt pages stay; the released rule gives a new page the stamp of the page it replaced") {
   const std::vector<uint32_t> stamps{3, 1, 1, 2};
   CHECK(raas_victim(stamps, {}) == 1);  // ties: the lowest
   CHECK(raas_victim(stamps, std::vector<uint8_t>{0, 1, 0, 0}) == 2);
@@ -304,7 +304,7 @@ TEST_CASE("RaaS: exempt pages stay; the released rule gives a new page the stamp
   CHECK(raas_insert_stamp(spec, 9, 1) == 9);
   spec.inherit_stamp = true;
   CHECK(raas_insert_stamp(spec, 9, 1) == 1);
-  // As scores: the least of equal stamps goes first here too.
+  // As scores: the lowest index of equal stamps is dropped first as well.
   std::vector<float> scores(8);
   score_raas(stamps, 2, scores);
   CHECK(select_rows(scores, {}, 5) == RowSet{0, 1, 5, 6, 7});

@@ -45,8 +45,8 @@ std::vector<double> join(const Lanes& lanes, Reduce reduce) {
   return out;
 }
 
-// SnapKV of one KV head straight from docs/design/methods/uniform.md#snapkv: q [Hq][w][d] are the last w of
-// k's rows.
+// SnapKV of one KV head, directly from docs/design/methods/uniform.md#snapkv: q [Hq][w][d] belongs to the
+// last w rows of k.
 std::vector<double> naive_snapkv(const WindowSpec& spec, const Tensor& q, const Tensor& k, uint32_t h) {
   const uint32_t group = q.heads / k.heads, w = q.rows, n = k.rows - w;
   Lanes maps(spec.order == PoolOrder::kReduceLogitsFirst ? 1 : group, std::vector<double>(n, 0.0));
@@ -103,7 +103,7 @@ std::vector<WindowSpec> all_specs() {
   for (const WindowCodeBase base :
        {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kIntentKv, kH2oWindow, kFinch}) {
     specs.push_back(window_spec(base));
-    specs.back().window = 8;  // small shapes
+    specs.back().window = 8;  // smaller shapes
   }
   for (const Reduce reduce : {Reduce::kMax, Reduce::kSum}) {
     specs.push_back(specs[2]);
@@ -117,7 +117,7 @@ std::vector<WindowSpec> all_specs() {
 
 }  // namespace
 
-TEST_CASE("SnapKV: every code base's variant agrees with its formula in double") {
+TEST_CASE("SnapKV: the variant of every code base agrees with its formula in double") {
   Prng prng(11);
   for (const WindowSpec& spec : all_specs()) {
     for (const Shape& shape : edge_shapes()) {
@@ -139,7 +139,7 @@ TEST_CASE("SnapKV: every code base's variant agrees with its formula in double")
   }
 }
 
-TEST_CASE("SnapKV: N <= w keeps everything") {
+TEST_CASE("SnapKV: N <= w retains every entry") {
   Prng prng(12);
   for (const uint32_t tokens : {1u, 7u, 32u}) {
     const Case c = make_case(&prng, {2, 4, tokens, 16}, 32);
@@ -148,7 +148,7 @@ TEST_CASE("SnapKV: N <= w keeps everything") {
   }
 }
 
-TEST_CASE("SnapKV: the order of the window's query rows does not matter") {
+TEST_CASE("SnapKV: the order of the window's query tokens does not matter") {
   Prng prng(13);
   for (const WindowSpec& spec : all_specs()) {
     const Case c = make_case(&prng, {2, 4, 60, 16}, 8);
@@ -165,7 +165,7 @@ TEST_CASE("SnapKV: the order of the window's query rows does not matter") {
   }
 }
 
-TEST_CASE("SnapKV: a planted key along a window query is kept") {
+TEST_CASE("SnapKV: a planted key along a window query is retained") {
   Prng prng(14);
   for (const WindowSpec& spec : all_specs()) {
     Case c = make_case(&prng, {1, 4, 200, 32}, 8);
@@ -192,7 +192,7 @@ TEST_CASE("SnapKV: rows gathered by a list score as the same rows in order") {
   const WindowSpec spec = window_spec(WindowCodeBase::kAdaKv);
   CHECK(scores_of(spec, listed) == scores_of(spec, copied));
 
-  // Each head with rows of its own.
+  // Each head has its own rows.
   std::vector<uint32_t> own = rows;
   for (const uint32_t row : rows) own.push_back(row == 0 ? 1 : row);
   std::copy_n(c.k.at(1, 1), 8, gathered.at(1, 0));
@@ -202,7 +202,7 @@ TEST_CASE("SnapKV: rows gathered by a list score as the same rows in order") {
   CHECK(heads_of(listed.k, 1, 1).row(0, 0) == c.k.at(1, 1));
 }
 
-TEST_CASE("TOVA: the last query of all heads, one score for every KV head, the last token stays") {
+TEST_CASE("TOVA: the last query of all heads gives one score for every KV head, and the last token stays") {
   Prng prng(16);
   for (const Shape& shape : edge_shapes()) {
     const Case c = make_case(&prng, shape, 3);
@@ -223,14 +223,15 @@ TEST_CASE("TOVA: the last query of all heads, one score for every KV head, the l
 }
 
 TEST_CASE(
-    "Judge Q: probe rows see the whole prompt and the probes before them, and nothing of them is kept") {
+    "Judge Q: probe tokens attend to the whole prompt and earlier probe tokens, and none of them is "
+    "retained") {
   Prng prng(17);
   for (const Shape& shape : edge_shapes()) {
     const uint32_t probes = 5;
     const Tensor k = random_tensor(&prng, shape.heads, shape.tokens, shape.dim, 2.0f);
     const Tensor q = random_tensor(&prng, shape.heads * shape.group, probes, shape.dim, 2.0f);
     const Tensor own = random_tensor(&prng, shape.heads, probes, shape.dim, 2.0f);
-    // The prompt and the probes as one sequence.
+    // The prompt and the probe tokens as one sequence.
     Tensor all{shape.heads, shape.tokens + probes, shape.dim, {}};
     all.values.resize(size_t{all.heads} * all.rows * all.dim);
     for (uint32_t h = 0; h < shape.heads; ++h) {
@@ -258,7 +259,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "J-2 with a budget of N or more, what Judge Q keeps is everything: attention is that of the full cache") {
+    "J-2 with a budget of N or more, Judge Q retains every entry: attention is that of the full cache") {
   Prng prng(18);
   const Case c = make_case(&prng, {2, 4, 30, 16}, 1);
   const Tensor probes = random_tensor(&prng, 8, 4, 16), v = random_tensor(&prng, 2, 30, 16);
@@ -274,7 +275,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("J-3 oracle mode: probe rows that are the response rows have hit rate 1") {
+TEST_CASE("J-3 oracle mode: probe tokens equal to the response tokens have hit rate 1") {
   Prng prng(19);
   const Tensor k = random_tensor(&prng, 2, 120, 16, 2.0f);
   const Tensor response = random_tensor(&prng, 8, 6, 16, 2.0f), own = random_tensor(&prng, 2, 6, 16, 2.0f);

@@ -18,7 +18,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Few distinct values, so that ties abound; sometimes NaN and -inf.
+// Few distinct scores, so that ties are frequent; some are NaN and -inf.
 std::vector<float> tied_scores(Prng* prng, size_t count) {
   std::vector<float> out(count);
   for (float& score : out) {
@@ -36,7 +36,7 @@ RowSet random_rows(Prng* prng, uint32_t rows) {
   return out;
 }
 
-// Is KV entry a worth more than KV entry b, by the words of docs/design/methods/conventions.md#selection?
+// True if KV entry a ranks above KV entry b by docs/design/methods/conventions.md#selection.
 bool better(float a, uint32_t position_a, uint32_t head_a, float b, uint32_t position_b, uint32_t head_b) {
   if (std::isnan(a)) a = -kInf;
   if (std::isnan(b)) b = -kInf;
@@ -45,7 +45,7 @@ bool better(float a, uint32_t position_a, uint32_t head_a, float b, uint32_t pos
   return head_a < head_b;
 }
 
-// Keeps one row at a time, always the best that is left.
+// Retains one row at a time, always the best of the rest.
 RowSet one_by_one(const std::vector<float>& scores, const RowSet& forced, uint32_t k) {
   std::vector<bool> retained(scores.size(), false);
   for (const uint32_t row : forced) retained[row] = true;
@@ -95,7 +95,8 @@ uint64_t sum(const std::vector<uint32_t>& counts) {
 }  // namespace
 
 TEST_CASE(
-    "G-1 the kept set ascends, has no duplicates, holds what is forced, and has exactly min(N, F + k) rows") {
+    "G-1 the retained set ascends, has no duplicates, includes the forced rows, and has exactly min(N, F + "
+    "k) rows") {
   Prng prng(1);
   for (int round = 0; round < 400; ++round) {
     const uint32_t rows = static_cast<uint32_t>(prng.range(0, 40));
@@ -112,7 +113,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("G-4 a constant added to all scores of a head changes nothing that is kept") {
+TEST_CASE("G-4 a constant added to all scores of a head does not change the retained set") {
   Prng prng(2);
   for (int round = 0; round < 100; ++round) {
     std::vector<float> scores = tied_scores(&prng, 60);
@@ -147,7 +148,7 @@ TEST_CASE("select: sinks and window overlap without duplicates") {
   CHECK(sink_and_window(3, 0, 9) == RowSet{0, 1, 2});
 }
 
-TEST_CASE("select: flattened counts are those of sorting all KV entries, and sum exactly") {
+TEST_CASE("select: flattened counts equal those of sorting all KV entries, and sum exactly") {
   Prng prng(3);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 6)),
@@ -161,7 +162,7 @@ TEST_CASE("select: flattened counts are those of sorting all KV entries, and sum
   }
 }
 
-TEST_CASE("select: what the flattened ranking keeps is each head's own best rows") {
+TEST_CASE("select: the flattened ranking retains each head's own best rows") {
   Prng prng(8);
   for (int round = 0; round < 100; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)), rows = 12;
@@ -169,7 +170,7 @@ TEST_CASE("select: what the flattened ranking keeps is each head's own best rows
     const ScoreView view = packed_scores(scores, heads, rows);
     const std::vector<uint32_t> counts = count_flattened({view, {rows, {}}}, prng.range(0, 40));
     const std::vector<RowSet> retained = select_heads(view, {}, counts);
-    // No KV entry that stays is worth less than one that goes, whatever their heads.
+    // No retained KV entry ranks below a dropped one of any head.
     for (uint32_t h = 0; h < heads; ++h) {
       CHECK(retained[h].size() == counts[h]);
       for (const uint32_t i : retained[h]) {
@@ -184,19 +185,19 @@ TEST_CASE("select: what the flattened ranking keeps is each head's own best rows
   }
 }
 
-TEST_CASE("select: of equal KV entries at one position the smaller head stays") {
+TEST_CASE("select: of equal KV entries at one position the one of the smaller head is retained") {
   std::vector<float> scores(8, 1.0f);  // 4 heads, 2 rows
   const Ranked ranked{packed_scores(scores, 4, 2), {2, {}}};
   CHECK(count_flattened(ranked, 3) == std::vector<uint32_t>{1, 1, 1, 0});
   CHECK(count_flattened(ranked, 5) == std::vector<uint32_t>{2, 1, 1, 1});
-  // Heads that hold different positions: the position decides before the head does.
+  // Where heads hold different positions, the position decides before the head.
   const std::vector<uint32_t> positions{0, 9, 0, 5, 1, 7, 2, 8};
   const Ranked own{packed_scores(scores, 4, 2), {2, positions}};
   CHECK(count_flattened(own, 3) == std::vector<uint32_t>{1, 0, 1, 1});
 }
 
 TEST_CASE(
-    "select: the threshold form keeps int(M r) - 1 without ties, and loses all ties with the threshold") {
+    "select: the threshold form retains int(M r) - 1 without ties, and drops all ties with the threshold") {
   std::vector<float> scores(20);
   std::iota(scores.begin(), scores.end(), 0.0f);
   const Ranked ranked{packed_scores(scores, 2, 10), {10, {}}};
@@ -208,7 +209,7 @@ TEST_CASE(
   CHECK(count_threshold_compat({packed_scores(tied, 1, 6), {6, {}}}, 3) == std::vector<uint32_t>{1});
 }
 
-TEST_CASE("select: a cluster counts the KV entries of its members' largest scores") {
+TEST_CASE("select: a cluster counts the KV entries by its members' largest scores") {
   Prng prng(4);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = 6, rows = 9, clusters = 3;
@@ -228,14 +229,14 @@ TEST_CASE("select: a cluster counts the KV entries of its members' largest score
   }
 }
 
-TEST_CASE("select: clusters of one head each are the flattened level") {
+TEST_CASE("select: clusters of one head each equal the flattened level") {
   Prng prng(5);
   std::vector<float> scores = tied_scores(&prng, 4 * 30);
   const Ranked ranked{packed_scores(scores, 4, 30), {30, {}}};
   CHECK(count_clustered(ranked, std::vector<uint32_t>{0, 1, 2, 3}, 4, 50) == count_flattened(ranked, 50));
 }
 
-TEST_CASE("select: AdaKV keeps each head's safe part and sums exactly to heads * k") {
+TEST_CASE("select: AdaKV retains each head's safe part and sums exactly to heads * k") {
   Prng prng(6);
   for (int round = 0; round < 200; ++round) {
     const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)),
@@ -247,7 +248,7 @@ TEST_CASE("select: AdaKV keeps each head's safe part and sums exactly to heads *
         count_adakv({packed_scores(scores, heads, rows), {rows, {}}}, k, safe);
     const uint32_t keep = std::min(k, rows), own = std::min(safe, keep);
     CHECK(sum(counts) == uint64_t{heads} * keep);
-    // The same by marking: the safe rows of a head score above everything.
+    // Equivalent: the safe rows of a head score above every other row.
     std::vector<float> marked = scores;
     for (uint32_t h = 0; h < heads; ++h) {
       const std::vector<float> row(scores.begin() + h * rows, scores.begin() + (h + 1) * rows);
@@ -259,7 +260,7 @@ TEST_CASE("select: AdaKV keeps each head's safe part and sums exactly to heads *
 }
 
 TEST_CASE("select: AdaKV's repository form rounds (1 - alpha) raw + floor(alpha b)") {
-  std::vector<float> scores{9, 8, 7, 6, 5, 4, 3, 2};  // 2 heads, 4 rows: head 0 has all the best
+  std::vector<float> scores{9, 8, 7, 6, 5, 4, 3, 2};  // 2 heads, 4 rows: all the best are in head 0
   const Ranked ranked{packed_scores(scores, 2, 4), {4, {}}};
   AdaKvRepo options{2, 1, 5, false};  // raw 4, 0; floor(0.4) = 0: round(3.2), 0
   CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 0});
@@ -287,14 +288,14 @@ TEST_CASE("select: AdaKV's repository form rounds (1 - alpha) raw + floor(alpha 
 }
 
 TEST_CASE("select: a scaled head loses KV entries to one whose scores are concentrated") {
-  // Head 0 flat, head 1 peaked: scaling by the mass of the best `base` favours the peaked head.
+  // Head 0 is flat, head 1 is peaked: scaling by the mass of the best `base` favours the peaked head.
   std::vector<float> scores{4, 4, 4, 4, 8, 3.5f, 0, 0};
   const Ranked ranked{packed_scores(scores, 2, 4), {4, {}}};
   CHECK(count_adakv_repo(ranked, {2, 0, 1, false}) == std::vector<uint32_t>{3, 1});
   CHECK(count_adakv_repo(ranked, {2, 0, 1, true}) == std::vector<uint32_t>{2, 2});
 }
 
-TEST_CASE("select: retrieval heads keep everything, streaming heads sink and window") {
+TEST_CASE("select: retrieval heads retain every entry, streaming heads sink and window") {
   const std::vector<uint8_t> mask{1, 0, 0, 1};
   CHECK(count_head_mask(mask, 1000, 128, 256) == std::vector<uint32_t>{1000, 384, 384, 1000});
   CHECK(count_head_mask(mask, 100, 128, 256) == std::vector<uint32_t>{100, 100, 100, 100});

@@ -1,5 +1,5 @@
-// I-1 and I-2 (docs/design/methods/intentkv.md#dead-slot): what a dead slot may be. The attention here is
-// this test's own.
+// I-1 and I-2 (docs/design/methods/intentkv.md#dead-slot): the requirements on a dropped slot, checked with
+// an attention written for this test.
 
 #include <doctest/doctest.h>
 
@@ -35,7 +35,7 @@ std::vector<bool> random_live(Prng* prng, uint32_t rows) {
   return live;
 }
 
-// An unmodified kernel over a slot map whose dead entries all point at one row: key `sentinel`, value 0.
+// An unmodified kernel over a slot map whose dropped entries all point at one row: key `sentinel`, value 0.
 std::vector<double> with_sentinel(const float* q, const Tensor& k, const Tensor& v,
                                   const std::vector<bool>& live, const std::vector<float>& sentinel) {
   Tensor keys = k, values = v;
@@ -57,7 +57,7 @@ double length(const std::vector<double>& a) { return distance(a, std::vector<dou
 
 }  // namespace
 
-TEST_CASE("I-1 stripping the dead entries gives the masked attention, for q and for -q") {
+TEST_CASE("I-1 removing the dropped entries gives the masked attention, for q and for -q") {
   Prng prng(71);
   for (int round = 0; round < 50; ++round) {
     const uint32_t rows = static_cast<uint32_t>(prng.range(1, 80)), dim = 16;
@@ -78,7 +78,7 @@ TEST_CASE("I-1 stripping the dead entries gives the masked attention, for q and 
 }
 
 TEST_CASE(
-    "I-2 a constant sentinel key is no mask: for q or for -q it changes the output, whatever the constant") {
+    "I-2 a constant sentinel key is no mask: for q or for -q it changes the output, for every constant") {
   Prng prng(72);
   const uint32_t rows = 60, dim = 16;
   for (int round = 0; round < 100; ++round) {

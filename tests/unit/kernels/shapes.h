@@ -14,7 +14,7 @@
 
 namespace kvtwin::testing {
 
-// [-1, 1), from a stream.
+// Uniform in [-1, 1).
 inline float uniform(Prng* prng) { return static_cast<float>(prng->next() >> 40) * 0x1p-23f - 1.0f; }
 
 struct Tensor {
@@ -38,7 +38,7 @@ inline double product(const float* a, const float* b, uint32_t dim) {
   return sum;
 }
 
-// exp(x - max) / sum, of what is there.
+// exp(x - max) / sum over the given logits.
 inline std::vector<double> softmax_of(std::vector<double> logits) {
   double largest = -INFINITY, sum = 0;
   for (const double logit : logits) largest = std::max(largest, logit);
@@ -62,7 +62,7 @@ inline double off_by(double a, double b) {
   return std::fabs(a - b) / std::max({std::fabs(a), std::fabs(b), 1e-6});
 }
 
-// KV heads, group, tokens, head dim. N <= w, one head, MHA, GQA 8, odd dims.
+// KV heads, group, tokens, head dim: N <= w, one head, MHA, GQA 8, odd dims.
 struct Shape {
   uint32_t heads, group, tokens, dim;
 };
@@ -72,7 +72,7 @@ inline const std::vector<Shape>& edge_shapes() {
   return shapes;
 }
 
-// The queries of the last `rows` of `tokens` positions.
+// The positions of the last `rows` of `tokens` queries.
 inline std::vector<uint32_t> last_positions(uint32_t tokens, uint32_t rows) {
   std::vector<uint32_t> out;
   for (uint32_t i = tokens - rows; i < tokens; ++i) out.push_back(i);

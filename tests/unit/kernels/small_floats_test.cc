@@ -12,8 +12,8 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// For each two neighbours a < b among the codes [0, largest]: both come back as themselves, the middle goes
-// to the even code, and what is one fp32 step beside the middle to the nearer one. Then the same below 0.
+// For each two neighbours a < b among the codes [0, largest]: both convert to themselves, their midpoint
+// goes to the even code, and one fp32 step off the midpoint goes to the nearer one. The same below 0.
 template <typename To, typename From>
 void neighbours(uint32_t largest, uint32_t sign, To to, From from) {
   int problem = 0;
@@ -21,7 +21,7 @@ void neighbours(uint32_t largest, uint32_t sign, To to, From from) {
   for (uint32_t code = 0; code < largest; ++code) {
     const float a = from(static_cast<Code>(code)), b = from(static_cast<Code>(code + 1));
     const float middle = static_cast<float>((double{a} + double{b}) / 2);
-    const bool exact = double{middle} == (double{a} + double{b}) / 2;  // not for bf16's smallest
+    const bool exact = double{middle} == (double{a} + double{b}) / 2;  // false for bf16's smallest
     problem +=
         !(a < b) || to(a) != code || to(-a) != (code | sign) || -a != from(static_cast<Code>(code | sign));
     if (!exact) continue;
@@ -35,7 +35,7 @@ void neighbours(uint32_t largest, uint32_t sign, To to, From from) {
 
 }  // namespace
 
-TEST_CASE("small floats: every fp16 and bf16 pattern, and what lies between two of them") {
+TEST_CASE("small floats: every fp16 and bf16 pattern, and the midpoints between two of them") {
   neighbours(0x7bff, 0x8000, to_fp16, from_fp16);
   neighbours(0x7f7f, 0x8000, to_bf16, from_bf16);
   int problem = 0;
@@ -48,7 +48,7 @@ TEST_CASE("small floats: every fp16 and bf16 pattern, and what lies between two 
   CHECK(problem == 0);
   CHECK(from_fp16(0x7c00) == kInf);
   CHECK(to_fp16(65519.996f) == 0x7bff);
-  CHECK(to_fp16(65520.0f) == 0x7c00);  // the middle between the largest and what would come next
+  CHECK(to_fp16(65520.0f) == 0x7c00);  // the midpoint between the largest and its next code
   CHECK(to_bf16(std::numeric_limits<float>::max()) == 0x7f80);
   CHECK(std::isnan(from_fp16(to_fp16(NAN))));
   CHECK(std::isnan(from_bf16(to_bf16(NAN))));
@@ -57,7 +57,7 @@ TEST_CASE("small floats: every fp16 and bf16 pattern, and what lies between two 
 TEST_CASE("small floats: fp16 agrees with the compiler's") {
 #ifdef __FLT16_MAX__
   int problem = 0;
-  // 1,237 is odd, so that all low bits come up: 3.4 M of the 2^32 patterns.
+  // 1,237 is odd, so all low bits occur: 3.4 M of the 2^32 patterns.
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 1237) {
     const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (std::isnan(x)) continue;

@@ -65,7 +65,7 @@ double brute_force(const TagTable& table, uint32_t bits_milli) {
 
 }  // namespace
 
-TEST_CASE("allocation: branch and bound finds what brute force finds, for up to 12 tags") {
+TEST_CASE("allocation: branch and bound equals brute force, for up to 12 tags") {
   uint32_t greedy_worse = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
@@ -79,23 +79,23 @@ TEST_CASE("allocation: branch and bound finds what brute force finds, for up to 
     CHECK(bits_used(table, greedy.four_bit_tags) <= bits_allowed(table, bits_milli));
     CHECK(greedy.loss >= exact.loss - 1e-12);
     greedy_worse += greedy.loss > exact.loss + 1e-9;
-    // No upgrade that still fits is left undone by the greedy rule.
+    // The greedy rule leaves no upgrade that still fits.
     for (uint32_t k = 0; k < 56; ++k) {
       const auto& entry = table.tags[k];
       if (((greedy.four_bit_tags >> k) & 1) != 0 || entry.two_bits <= entry.four_bits) continue;
       CHECK(bits_used(table, greedy.four_bit_tags | uint64_t{1} << k) > bits_allowed(table, bits_milli));
     }
   }
-  CHECK(greedy_worse > 5);  // else the two would not be worth having
+  CHECK(greedy_worse > 5);  // otherwise the greedy rule would suffice
 }
 
 TEST_CASE("allocation: greedy is not optimal, on a crafted instance") {
   TagTable table;
-  table.tags[3] = {51, 0.60, 0};  // best per bit, and then nothing else fits
+  table.tags[3] = {51, 0.60, 0};  // best per bit, but then no other tag fits
   table.tags[4] = {50, 0.55, 0};
   table.tags[5] = {50, 0.55, 0};
   table.tags[6] = {49, 0.00, 0};
-  const uint32_t bits = 3000;  // 200 bits above two: 100 tokens' upgrades
+  const uint32_t bits = 3000;  // 200 bits above two per entry: 100 tokens' upgrades
   CHECK(allocate_greedy(table, bits).loss == doctest::Approx(1.10));
   CHECK(allocate_exact(table, bits).loss == doctest::Approx(0.60));
 }
@@ -114,7 +114,7 @@ TEST_CASE("allocation: all 56 tags at once, monotone in B") {
   }
 }
 
-TEST_CASE("allocation: what is absent gets 4 bits, what gains nothing 2; demotion ascends in loss per bit") {
+TEST_CASE("allocation: absent tags get 4 bits, tags without gain 2; demotion ascends in loss per bit") {
   TagTable table;
   table.tags[1] = {10, 0.5, 0.1};
   table.tags[2] = {10, 0.1, 0.1};
@@ -130,7 +130,7 @@ TEST_CASE("allocation: what is absent gets 4 bits, what gains nothing 2; demotio
   CHECK(order[3] == 0);
 }
 
-TEST_CASE("calibration: D of a tag, against hand-made rounding; other tags stay exact") {
+TEST_CASE("calibration: D of a tag equals hand-made rounding, and other tags stay exact") {
   constexpr uint32_t kKvEntries = 80, kRows = 6, kHead = 32;
   const auto q = random_rows(1, kRows * 4 * kHead), k = random_rows(2, kKvEntries * 2 * kHead);
   auto v = random_rows(3, kKvEntries * 2 * kHead);
@@ -144,11 +144,11 @@ TEST_CASE("calibration: D of a tag, against hand-made rounding; other tags stay 
   CHECK(losses[0].two_bits == 0);
   for (const uint32_t tag : {47u, 5u, 12u}) {
     CHECK(losses[tag].four_bits > 0);
-    // Fewer than 32 KV entries never reach an int2 group: both are int4.
+    // Fewer than 32 KV entries never fill an int2 group: both are int4.
     if (tag == 47) CHECK(losses[tag].two_bits > 4 * losses[tag].four_bits);
     if (tag != 47) CHECK(losses[tag].two_bits == losses[tag].four_bits);
   }
-  // Values that int4 and int2 both hold exactly, and keys that do not matter: no loss.
+  // Values that int4 and int2 both hold exactly, and keys without influence: no loss.
   const std::vector<float> zero(k.size(), 0.0f);
   for (size_t i = 0; i < v.size(); ++i) v[i] = i % 2 == 0 ? 15.0f : 0.0f;
   const AttentionCapture exact{q, zero, v, tags, kRows, kKvEntries, 4, 2, kHead, kKvEntries - kRows, 32};
