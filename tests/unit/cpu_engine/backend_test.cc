@@ -1,6 +1,6 @@
-// The whole loop over real values: a policy under pressure, a client without manners, the CPU engine.
-// Whatever happened to a request (chunks, shared prefixes, preemption, the host tier, other requests'
-// company), it must have sampled what it samples alone.
+// The whole loop on real data: a policy under pressure, ScriptClient, the CPU engine. Whatever happens to a
+// request (chunks, shared prefixes, preemption, the host tier, concurrent requests), it samples what it
+// samples alone.
 
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ using namespace kvtwin::testing;
 namespace {
 
 struct History {
-  std::vector<uint32_t> tokens;   // all that went in
+  std::vector<uint32_t> tokens;   // all input tokens
   std::vector<uint32_t> sampled;  // by output token
   uint32_t prompt = 0;
 };
@@ -33,7 +33,7 @@ std::vector<OutcomeSource*> sources_of(const std::vector<std::unique_ptr<cpu::Cp
   return out;
 }
 
-// Performs steps and writes down what each request read and sampled.
+// Performs steps and records what each request read and sampled.
 class Witness final : public OutcomeSource {
  public:
   Witness(const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines, const cpu::TokenIds* tokens,
@@ -84,9 +84,9 @@ class Witness final : public OutcomeSource {
   uint32_t preemptions_ = 0, recalls_ = 0, returns_ = 0, from_disk_ = 0;
 };
 
-// Behind these, requests that are sent away take their pages to the host.
+// From this seed on, preempted requests are swapped out to the host.
 constexpr uint64_t kSwapSeeds = 40;
-// Behind these, a disk stands behind the host tier.
+// From this seed on, a disk tier is below the host tier.
 constexpr uint64_t kDiskSeeds = 80;
 
 CoreConfig config_of(uint64_t seed) {
@@ -175,7 +175,7 @@ void check_run(uint64_t seed, Totals* totals) {
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder, &prefix_hits});
   CHECK(end.idle);
   CHECK(client.content());
-  CHECK(witness.finite());  // X-2: no slot that nobody wrote was read
+  CHECK(witness.finite());  // X-2: no unwritten slot was read
 
   check_replays(recorder.finish(end), end.digest);
 
@@ -249,7 +249,7 @@ TEST_CASE("G-5 backend: a page that two requests were given by error would be se
 TEST_CASE(
     "backend: copies during steps end when they ended, one after the other in each direction, never before "
     "they began") {
-  // Two steps of 100 ns; copies take 30, and are looked at only after the step beside them was performed.
+  // Two steps of 100 ns. Copies take 30, and are polled only after the concurrent step.
   class Source final : public OutcomeSource {
    public:
     void step(const LaunchStep&, uint32_t, DataOutcomes* values) override { values->clear(), ++steps; }

@@ -8,7 +8,7 @@ using namespace kvtwin;
 
 namespace {
 
-// Sends what it is given at the first wake.
+// Sends all its requests at the first wake.
 class OneShot final : public Client {
  public:
   explicit OneShot(std::vector<RequestReady> requests) : requests_(std::move(requests)) {}
@@ -51,7 +51,7 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   CHECK(unit(0, 4) == unit(1, 3));  // 6:1
   CHECK(unit(0, 0) != unit(1, 0));
   CHECK(unit(0, 3) != unit(1, 3));  // 6:0
-  CHECK(unit(0, 5) != unit(1, 5));  // behind the last run: the request's own
+  CHECK(unit(0, 5) != unit(1, 5));  // after the last run: private to the request
   std::set<uint32_t> seen;
   for (uint32_t request = 0; request < 2; ++request) {
     for (uint32_t position = 0; position < 42; ++position) {

@@ -1,5 +1,5 @@
-// Recalling what a budget has left of a prompt (recalled_entries.h), on real values. Quest among the same KV
-// entries has all of them on the gpu and no slots, so it is an oracle for what is chosen and read.
+// Recall of the retained entries of a prompt (recalled_entries.h), on real data. Quest over the same KV
+// entries has all of them on the GPU and no slots, so it is an oracle for the selection and the reads.
 
 #include <doctest/doctest.h>
 
@@ -11,8 +11,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Of some the prompt is cut to more pages than the resident pages have (7 of 8 tokens), of some to fewer; the
-// last is shorter than a budget of 83 KV entries.
+// Some prompts retain more pages than there are resident pages (7 of 8 tokens), some fewer; the last is
+// shorter than a budget of 83 KV entries.
 const std::vector<RetrievalRequest> kRetainedRequests = {
     {0, 150, 40}, {0, 190, 30}, {900, 201, 24}, {2'000, 20, 60}};
 

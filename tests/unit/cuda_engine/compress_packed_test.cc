@@ -1,7 +1,7 @@
-// Packed KV entries of methods that drop KV entries, and Quest among what is left: with room for everything
-// they are the packed engine to the bit; with the GPU's choices forced on it the CPU engine computes the same
-// logits, but for numbers that lie near the middle of two codes (packed_test.cc); and it would keep nearly
-// the same.
+// Packed KV entries of methods that drop KV entries, and Quest over the retained ones. With room for every
+// entry they equal the packed engine to the bit. With the GPU's selection forced on it, the CPU engine
+// computes the same logits, except for numbers near the midpoint of two codes (packed_test.cc); by its own
+// scores it retains nearly the same.
 
 #include "tests/unit/cuda_engine/compress_both.h"
 
@@ -42,7 +42,7 @@ const std::vector<Method>& packed_methods() {
   return all;
 }
 
-// Quest among what is left.
+// Quest over the retained entries.
 const std::vector<Method>& quest_methods() {
   const auto quest = [](const char* precision, Method method) {
     method.precision = precision, method.retrieval = "quest";
@@ -57,7 +57,7 @@ const std::vector<Method>& quest_methods() {
   return all;
 }
 
-// A number that lies near the middle of two codes may get the other one: packed_test.cc.
+// A number near the midpoint of two codes may get the other one: packed_test.cc.
 double packed_tolerance(const Method& method) {
   return std::string(method.precision) == "fp8" ? 0.016 : 0.045;
 }
@@ -84,7 +84,7 @@ TEST_CASE(
     const PolicyAxes axes = make_axes(cuda_config(method, models()[0]).policies);
     const bool counts = axes.budget->known_at_admission(),
                moves = axes.layout->slot_retention() == SlotRetention::kMove;
-    if (!counts || !moves) continue;  // else engines need not agree on how many
+    if (!counts || !moves) continue;  // otherwise engines may disagree on the counts
     const std::string name = name_of(method);
     CAPTURE(name);
     const LlmSpec llm = models()[0];

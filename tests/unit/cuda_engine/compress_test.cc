@@ -1,6 +1,6 @@
-// Methods that drop KV entries on the GPU: with room for everything they are dense attention to the bit; with
-// the GPU's choices forced on it the CPU engine computes the same logits within bf16's rounding; what the
-// engines choose by themselves overlaps. Steps replayed as graphs are those started one by one, to the bit.
+// Methods that drop KV entries on the GPU. With room for every entry they are dense attention to the bit.
+// With the GPU's selection forced on it the CPU engine computes the same logits within bf16's rounding; the
+// engines' own selections overlap. Steps replayed as graphs equal steps launched without them, to the bit.
 // Packed KV entries: compress_packed_test.cc.
 
 #include "tests/unit/cuda_engine/compress_both.h"
@@ -100,7 +100,7 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
       CHECK(result.unequal == 0);
       replays += result.replays;
     }
-    // Not of methods that look at every row, or compress at every third one.
+    // Methods that score at every step, or compress at every third one, have no replays.
     MESSAGE(name << ": " << replays << " steps were replays");
     if (method.scorer == std::string("snapkv") && method.layout == std::string("compact"))
       CHECK(replays > 20);

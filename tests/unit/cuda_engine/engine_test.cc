@@ -1,5 +1,5 @@
-// The CUDA engine is the CPU engine within bf16's rounding: whatever the pages, chunks, batches, reuse and
-// tiers. All pages are poisoned when granted, so that whoever reads too far shows.
+// The CUDA engine equals the CPU engine within bf16's rounding, for any pages, chunks, batches, reuse and
+// tiers. All pages are poisoned when allocated, so that reads out of range are detected.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ struct PreparedEngine {
   GivenTokens tokens;
 };
 
-// Both engines, driven alike.
+// Both engines, driven with the same steps.
 struct Pair {
   Pair(const PreparedEngine& p, const GivenTokens& tokens, uint32_t page, uint64_t seed)
       : cpu({.page_tokens = page, .pages_gpu = 200, .poison = true}, &p.weights, &tokens, seed),
@@ -126,7 +126,7 @@ TEST_CASE(
         host.push_back(PageId{config.pages_gpu + 3 * i}), target.push_back(steps.take());
       steps.engine().notify(
           StartTransfer{{}, TransferId{1}, TransferKind::kOffload, Tier::kGpu, Tier::kHost, source, host});
-      // Nobody asks for what is still on its way.
+      // The copies are still in progress.
       if (concurrent) CHECK(steps.engine().copy_time(TransferId{1}).ns > 0);
       steps.engine().notify(
           StartTransfer{{}, TransferId{2}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, target});
@@ -199,7 +199,7 @@ TEST_CASE(
   preempted.run({{kA, 1}}, 6);
   preempted.end(kA, DropRequestState::Reason::kPreempted);
   preempted.begin(kA);
-  preempted.run({{kA, 17}});  // prompt and the seven outputs: samples the eighth
+  preempted.run({{kA, 17}});  // the prompt and seven outputs; it samples the eighth
   CHECK(preempted.sampled(kA).size() == 8);
   preempted.end(kA);
   CHECK(preempted.engine().samples_digest() != 0);
@@ -213,7 +213,7 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
     GivenTokens tokens = p.tokens;
     tokens.give(kA, p.ids, 40);
     tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
-    // Shapes that come back after others, page boundaries on the way, and more shapes than graphs.
+    // Shapes that return after others, page boundaries in between, and more shapes than graphs.
     const auto logits = [&](uint32_t graphs_max, uint64_t* replays) {
       cuda::CudaEngineConfig config = config_of(16);
       config.graphs_max = graphs_max;
@@ -235,9 +235,9 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
     CHECK(logits(1, &some) == expected);
     CHECK(logits(8, &all) == expected);
     CHECK(none == 0);
-    const bool takes = llm.head_dim == 64 || llm.head_dim == 128;  // attention_rows' steps are not replayed
+    const bool takes = llm.head_dim == 64 || llm.head_dim == 128;  // steps of attention_rows are not replayed
     CHECK((some > 0) == takes);
-    // But the first three of two rows, and the first two of one row, which was warmed up.
+    // Excludes the first three with two rows, and the first two with one row, which was warmed up.
     CHECK(all == (takes ? 3 * (5 + 3 + 6) - 5 : 0));
   }
 }
@@ -254,7 +254,7 @@ TEST_CASE("cuda: operations are timed when somebody keeps them") {
   steps.run({{kA, 1}});
   const std::vector<cuda::OperationTime> chunk = log.take({}, StepId{0}), decode = log.take({}, StepId{1});
   CHECK(log.take({}, StepId{1}).empty());
-  // Upload, embedding, plan; nine a layer; norm, logits, sample.
+  // Upload, embedding, plan; nine per layer; norm, logits, sample.
   CHECK(chunk.size() == 3 + 9 * llm.layers);
   CHECK(decode.size() == 3 + 9 * llm.layers + 3);
   for (size_t i = 0; i < decode.size(); ++i) {

@@ -1,6 +1,6 @@
-// Retrieval on CUDA: what moves, where it lies and which stream moves it changes no bit of what is computed
+// Retrieval on CUDA: the moved pages, their layout and their stream change no computed bit
 // (docs/design/methods/freekv.md#recall, F-1 to F-7; docs/design/methods/composition.md#invariants, X-8).
-// Choices themselves are the definitions' (tests/unit/cuda_kernels/page_choice_test.cu).
+// tests/unit/cuda_kernels/page_choice_test.cu compares the selections with their definitions.
 
 #include "engine/cuda/retrieval/retrieved.h"
 
@@ -34,7 +34,7 @@ TEST_CASE("F-5 cuda: corrected speculation, blocking recall and pages that never
 
 namespace {
 
-// Whatever comes back from a run on the GPU, with graphs and without.
+// Compares runs on the GPU with and without graphs.
 void check_replays(const LlmSpec& llm) {
   const OnDevice d(llm);
   const struct {
@@ -53,7 +53,7 @@ void check_replays(const LlmSpec& llm) {
     RetrievalSetting setting = setting_of(row.method, row.tau, row.dense);
     setting.spec.host_layout = row.layout;
     const CudaOutcome launched = run_on_cuda(setting, *d.model, d.llm, {}, {}, 0);
-    // With room for one they come and go, while recalls of theirs may still run.
+    // With room for one graph, graphs are created and destroyed while their recalls may still run.
     for (const uint32_t graphs : {1u, 64u}) {
       CAPTURE(graphs);
       const CudaOutcome replayed = run_on_cuda(setting, *d.model, d.llm, {.delays = row.delays}, {}, graphs);
@@ -88,7 +88,7 @@ TEST_CASE(
   const CudaOutcome retrieved = run_on_cuda(setting, *d.model, d.llm);
   CHECK(retrieved.logits == run_on_cuda(dense, *d.model, d.llm).logits);
   CHECK(retrieved.recalled.heads == 0);
-  // And a small budget is another matter.
+  // A small budget changes the logits.
   CHECK(run_on_cuda(setting_of("freekv", 0.5), *d.model, d.llm).logits != retrieved.logits);
 }
 

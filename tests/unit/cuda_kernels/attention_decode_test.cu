@@ -1,4 +1,4 @@
-// The decode kernel against double precision, around every edge of pages, blocks, warps and CTAs.
+// The decode kernel compared with double precision, around every edge of pages, blocks, warps and CTAs.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@
 namespace kvtwin::test {
 namespace {
 
-// bf16 has 8 bits: results are rounded to 2^-9, and the weights are rounded likewise before they multiply V.
+// bf16 has 8 bits: results are rounded to 2^-9, and so are the weights before they multiply V.
 constexpr double kTolerance = 8e-3;
 
 void run(DecodeProblem* p) {
@@ -52,7 +52,7 @@ TEST_CASE("decode: however many CTAs cut the work, and a second launch finds its
     run(&p);
     CHECK(p.error() < kTolerance);
     const auto first = p.out.read();
-    // Parts of the launch before must not do for parts that have not arrived yet.
+    // Parts of the previous launch must not be used for parts that have not arrived yet.
     const size_t counters = device::parts_offset(p.shape.sequences);
     for (int again = 0; again < 3; ++again) {
       KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));

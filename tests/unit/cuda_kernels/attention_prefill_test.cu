@@ -1,4 +1,4 @@
-// The prefill kernel against double precision, around every edge of pages, tiles, chunks and histories.
+// The prefill kernel compared with double precision, around every edge of pages, tiles, chunks and histories.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>

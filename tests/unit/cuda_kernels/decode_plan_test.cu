@@ -1,4 +1,4 @@
-// Plans of several layers in one launch are those of each layer alone, byte by byte.
+// Plans of several layers in one launch equal those of each layer alone, byte by byte.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>

@@ -1,5 +1,6 @@
-// The kernels of methods that drop KV entries against their definitions: scores of keys, marks and gates,
-// selection and compaction, attention over listed KV entries. What is copied or selected is so to the bit.
+// The kernels of methods that drop KV entries compared with their definitions: scores of keys, of scorer
+// state and of gates, selection and compaction, attention over listed KV entries. Copies and selections are
+// equal to the bit.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -93,7 +94,7 @@ struct SelectProblem {
 TEST_CASE("G-1 select_entries: the rows that the definition selects, whatever the scores") {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
-  // 2,048 candidates are all ranked; of more, a sample says which. 256 and 512 threads.
+  // Up to 2,048 candidates are all ranked; of more, a sample decides which. 256 and 512 threads.
   for (const uint32_t size : {1u, 2u, 100u, 1023u, 1024u, 1025u, 2049u, 5000u, 16385u, 60000u}) {
     SelectProblem p;
     for (uint32_t kind = 0; kind < 10; ++kind) {
@@ -149,7 +150,7 @@ TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there 
         x = std::exp(2 * normal(random));
         if (kind == 1) x = static_cast<float>(static_cast<int>(4 * x));
         if (kind == 2) x = 1 + 1e-6f * x;
-        // Every 64th row, and a rank among them: a sample of equal stretches sees them as they are.
+        // Only every 64th row is positive: a sample with that stride contains no other.
         if (kind == 3 && (&x - scores.data()) % 64 != 0) x = -x;
       }
       for (const uint32_t keep : {size / 100, size / 2}) p.add(scores, keep, {{0, 4}, {size - 64, size}});
@@ -259,7 +260,7 @@ TEST_CASE("compact_packed_entries: kept rows move as bytes, with their marks, an
   }
 }
 
-// What the matrix product gives: bf16 in, sums exact here. [rows][kGateParts][outputs]
+// The result of the matrix product: bf16 inputs, and sums that are exact here. [rows][kGateParts][outputs]
 Floats gate_products(const Floats& x, uint32_t rows, const Floats& weights, uint32_t hidden) {
   Bf16s parts(kGateParts * weights.size());
   split_gate_weights(weights.data(), weights.size(), parts.data());
@@ -338,7 +339,7 @@ TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV 
         for (uint32_t i = 0; i < stride; ++i) {
           const float x = got[h * stride + i];
           if (i >= p.heads[h].rows) {
-            problem += !std::isnan(x);  // nobody wrote there
+            problem += !std::isnan(x);  // not written
             continue;
           }
           const float state_value = p.host_state[p.state_at(p.heads[h], p.heads[h].first + i)];
@@ -355,8 +356,8 @@ TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV 
   }
 }
 
-// 40 rows a head, that see less and less gone: windows that slide (with sinks, or without), then rows that
-// see nothing, and one that sees everything. `runs`: rows of a head stand together, or alternate.
+// 40 query tokens per head: windows that slide (with sinks, or without) over a growing gap; token 5 attends
+// to no entry, and token 6 to every entry.
 std::vector<QueryRow> sliding_rows(const KvEntryProblem& p, uint32_t kv_heads, uint32_t rows) {
   std::vector<QueryRow> list;
   for (uint32_t h = 0; h < kv_heads; ++h) {
@@ -391,7 +392,7 @@ TEST_CASE(
       const DeviceArray<__nv_bfloat16> q_on(numbers);
       const DeviceArray<__nv_bfloat16> out(Bf16s(numbers.size(), __float2bfloat16(NAN)));
       std::vector<QueryRow> list = sliding_rows(p, kv_heads, rows);
-      if (group == 3) std::swap(list[3], list[kv_heads * rows - 1]);  // runs of one, and of what is left
+      if (group == 3) std::swap(list[3], list[kv_heads * rows - 1]);  // runs of one, and of the rest
       const DeviceArray<QueryRow> list_on(list);
       AttentionRowsArgs args{p.pool.get(),
                              p.tables_on.get(),

@@ -1,5 +1,5 @@
-// The packed decode kernel against double precision over what the definitions read back: every layout, format
-// and mix of formats, around every edge of pages, groups, records, blocks, warps and CTAs.
+// The packed decode kernel compared with double precision over the decoded numbers: every layout, format and
+// mix of formats, around every edge of pages, groups, records, blocks, warps and CTAs.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -158,7 +158,7 @@ TEST_CASE("packed decode: however many CTAs cut the work, and a second launch fi
       PackedProblem p(shape, tokens, ctas);
       check(&p);
       const auto first = p.out.read();
-      // Parts of the launch before must not do for parts that have not arrived yet.
+      // Parts of the previous launch must not be used for parts that have not arrived yet.
       const size_t counters = device::parts_offset(p.shape.sequences);
       for (int again = 0; again < 2; ++again) {
         KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));

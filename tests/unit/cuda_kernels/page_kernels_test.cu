@@ -1,5 +1,5 @@
-// What moves KV entries between forms and places, against its definitions: to the bit where the definition
-// rounds to the same format, which is everywhere but in the rotation.
+// The kernels that move KV entries between formats and places, compared with their definitions: to the bit
+// where the definition rounds to the same format, which is everywhere except in the rotation.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -118,7 +118,7 @@ TEST_CASE("Q-1 pack_pages and unpack_pages: the bytes of pack_page, and what unp
           const DeviceArray<uint8_t> packed(std::vector<uint8_t>(want.size(), 0xa5));
           KVT_CUDA(pack_pages(p.args, device(pool), packed.get(), nullptr));
           CHECK(packed.read() == want);
-          // Back, to the page it came from.
+          // Unpacks to the source page.
           std::vector<PagePair> back;
           for (const PagePair& pair : p.pairs) back.push_back({pair.target, pair.source});
           const DeviceArray<PagePair> back_pages(back);
@@ -341,7 +341,7 @@ struct RopeProblem {
     args.pool = device(pool);
   }
 
-  // What a head's numbers become, and how large those are that they are sums of.
+  // The expected numbers of a head, and the size of the terms that they are sums of.
   void expect(uint32_t row, uint32_t head, std::vector<float>* x, std::vector<float>* size) const {
     const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
     double sum = 0;
@@ -359,7 +359,7 @@ struct RopeProblem {
     if (!value) kernels::rope_ref({inv_freq, 1.25f}, positions[row], 1, c.dim, x->data());
   }
 
-  // Counts what should have been written to pages.
+  // True if the pages hold the expected numbers.
   bool head_is_right(uint32_t row, uint32_t head, const Bits& rows, const Bits& queries,
                      const Bits& kv_entries) {
     std::vector<float> x(c.dim), size(c.dim);
