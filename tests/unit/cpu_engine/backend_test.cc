@@ -198,9 +198,7 @@ void check_run(uint64_t seed, Totals* totals) {
 
 }  // namespace
 
-TEST_CASE(
-    "X-2 X-9 backend: whatever the policy did, every request sampled what it samples alone; its log "
-    "replays") {
+TEST_CASE("X-2 X-9 backend: every request samples what it samples alone, and its log replays") {
   Totals totals;
   for (uint64_t seed = 1; seed <= 40; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.reused << " prefix hits, " << totals.preemptions
@@ -210,7 +208,7 @@ TEST_CASE(
   CHECK(totals.recalls > 0);
 }
 
-TEST_CASE("X-6 backend: requests that were sent away with their pages go on as if they had never been") {
+TEST_CASE("X-6 backend: requests that were swapped out continue unchanged") {
   Totals totals;
   for (uint64_t seed = kSwapSeeds + 1; seed <= kSwapSeeds + 30; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.preemptions << " preemptions, " << totals.returns
@@ -218,7 +216,7 @@ TEST_CASE("X-6 backend: requests that were sent away with their pages go on as i
   CHECK(totals.returns > 5);
 }
 
-TEST_CASE("X-2 X-6 backend: prefixes that were on a disk are what they were") {
+TEST_CASE("X-2 X-6 backend: prefixes that were on a disk are unchanged") {
   Totals totals;
   for (uint64_t seed = kDiskSeeds + 1; seed <= kDiskSeeds + 30; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.recalls << " recalls, " << totals.from_disk
@@ -226,7 +224,7 @@ TEST_CASE("X-2 X-6 backend: prefixes that were on a disk are what they were") {
   CHECK(totals.from_disk > 20);
 }
 
-TEST_CASE("G-5 backend: a page that two requests were given by error would be seen in what they sample") {
+TEST_CASE("G-5 backend: a page given to two requests by error would change their samples") {
   const LlmSpec llm = tiny_models()[0];
   const ModelWeights weights = ModelWeights::random(llm, 5);
   GivenTokens given;
@@ -246,9 +244,7 @@ TEST_CASE("G-5 backend: a page that two requests were given by error would be se
   CHECK(logits(PageId{3}) != logits(PageId{1}));
 }
 
-TEST_CASE(
-    "backend: copies during steps end when they ended, one after the other in each direction, never before "
-    "they began") {
+TEST_CASE("backend: copies during steps end in sequence in each direction, and never before they began") {
   // Two steps of 100 ns. Copies take 30, and are polled only after the concurrent step.
   class Source final : public OutcomeSource {
    public:

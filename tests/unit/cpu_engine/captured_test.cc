@@ -82,7 +82,7 @@ kernels::ScoreSpec plain_window(ScorerKind kind, uint32_t rows, bool keep) {
 
 }  // namespace
 
-TEST_CASE("captured: queries, keys and values are the model's, and do not depend on how rows are cut") {
+TEST_CASE("captured: queries, keys and values are the model's, for any division into chunks") {
   for (const LlmSpec& m : kvtwin::testing::tiny_models()) {
     CAPTURE(m.family);
     const ModelWeights weights = ModelWeights::random(m, 5);
@@ -115,7 +115,7 @@ TEST_CASE("captured: queries, keys and values are the model's, and do not depend
   }
 }
 
-TEST_CASE("captured: scores are those of the rows that the scorer names, on GQA and MHA") {
+TEST_CASE("captured: scores use the query tokens that the scorer names, on GQA and MHA") {
   constexpr uint32_t kTokens = 40, kRows = 6;
   for (const LlmSpec& m : kvtwin::testing::tiny_models()) {
     CAPTURE(m.family);
@@ -196,7 +196,7 @@ TEST_CASE(
 
 // J-3 (docs/design/methods/judge-q.md#hit-rate): with the response's tokens as probe tokens, the entries
 // that the response attends to are retained. The reference is computed in double, from another forward pass.
-TEST_CASE("J-3: on real model rows the oracle has hit rate 1, and random hits as often as chance") {
+TEST_CASE("J-3: on real model data the oracle has hit rate 1, and random hits as often as chance") {
   constexpr uint32_t kTokens = 120, kRows = 12, kBudget = 30;
   double random_rate = 0;
   int models = 0;

@@ -80,7 +80,7 @@ TEST_CASE("forward: chunked prefill and decode equal the whole prefill, to the b
   }
 }
 
-TEST_CASE("X-9 forward: a request's logits are the same beside other requests, coalesced or not") {
+TEST_CASE("X-9 forward: a request's logits do not depend on other requests or on coalescing") {
   for (const LlmSpec& llm : tiny_models()) {
     CAPTURE(llm.family);
     const PreparedEngine p(llm, 40);
@@ -146,7 +146,7 @@ TEST_CASE("forward: a request may reuse pages that another request of the same s
   CHECK(logits == last_logits(p.weights, p.ids, {40}, 8, 1));
 }
 
-TEST_CASE("forward: pages that went to the host tier and came back elsewhere hold the same") {
+TEST_CASE("forward: pages that were on the host tier and came back elsewhere are unchanged") {
   const LlmSpec llm = tiny_models()[3];
   const PreparedEngine p(llm, 48);
   GivenTokens tokens = p.tokens;
@@ -168,7 +168,7 @@ TEST_CASE("forward: pages that went to the host tier and came back elsewhere hol
   CHECK(steps.run({{kB, 16}}) == last_logits(p.weights, p.ids, {48}, 8, 7));
 }
 
-TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples an end") {
+TEST_CASE("decode: greedy decoding feeds back its samples, and stops where it samples an end") {
   const LlmSpec llm = tiny_models()[2];
   const PreparedEngine p(llm, 10);
   cpu::CpuEngineConfig config;
@@ -197,7 +197,7 @@ TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples 
   CHECK(ending.sampled(kA).back() == sampled[7]);
 }
 
-TEST_CASE("decode: a preempted request goes on with what it sampled") {
+TEST_CASE("decode: a preempted request continues with its samples") {
   const LlmSpec llm = tiny_models()[1];
   const PreparedEngine p(llm, 12);
   cpu::CpuEngineConfig config;
@@ -217,7 +217,7 @@ TEST_CASE("decode: a preempted request goes on with what it sampled") {
   CHECK(steady.engine().samples_digest() != 0);
 }
 
-TEST_CASE("forward: widening weights when they are needed changes no bit") {
+TEST_CASE("forward: dequantizing weights when they are needed changes no bit") {
   for (const LlmSpec& llm : tiny_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 1);
     class Identity final : public cpu::LayerAttention {

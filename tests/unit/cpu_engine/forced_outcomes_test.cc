@@ -57,7 +57,7 @@ Drawn draw_heads(Prng* prng, uint32_t kv_heads, bool follows) {
 
 }  // namespace
 
-TEST_CASE("forced recalls: what heads can do sums up to what was told, and no head misses more than it can") {
+TEST_CASE("forced recalls: the heads' numbers sum to the forced total, and no head misses more than it can") {
   uint64_t met = 0, drawn = 0;
   for (uint64_t seed = 1; seed <= 4000; ++seed) {
     CAPTURE(seed);
@@ -81,7 +81,7 @@ TEST_CASE("forced recalls: what heads can do sums up to what was told, and no he
   CHECK(met * 10 >= drawn * 9);
 }
 
-TEST_CASE("forced recalls: shared out evenly; a model that knows no first step is met all the same") {
+TEST_CASE("forced recalls: they are distributed evenly, and met even if the model has no first step") {
   const std::vector<ForcedRow> trusting(3, {true, 20}), fresh = {{false, 20}, {false, 20}};
   std::vector<kernels::HeadRecall> heads(12);
   deal_recall({.blocking = 7, .background = 31, .corrected = 3, .heads = 12, .chosen = 0}, trusting, 4, true,
@@ -164,7 +164,7 @@ class ScriptedOutcomes final : public OutcomeSource {
 
 }  // namespace
 
-TEST_CASE("forced source: asks once a step, hands on what it is told, and counts what was met") {
+TEST_CASE("forced source: asks once per step, forwards the outcomes, and counts those that were met") {
   for (const bool obeys : {true, false}) {
     CAPTURE(obeys);
     ScriptedOutcomes message;

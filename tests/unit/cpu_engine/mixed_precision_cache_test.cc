@@ -120,7 +120,7 @@ struct MixedPrecisionDriven : CacheRows {
 
 }  // namespace
 
-TEST_CASE("X-1 Q-5 dual cache: with 4 bits for every tag it is the int4 baseline, bit for bit") {
+TEST_CASE("X-1 Q-5 mixed precision cache: with 4 bits for every tag it is the int4 baseline, bit for bit") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     MixedPrecisionDriven mixed_cache(llm, false);
     CacheRows plain(llm, {.page_tokens = kMixedPrecisionPage, .pages_gpu = kPages, .poison = true}, 3);
@@ -140,7 +140,8 @@ TEST_CASE("X-1 Q-5 dual cache: with 4 bits for every tag it is the int4 baseline
 }
 
 TEST_CASE(
-    "Q-2 Q-3 Q-4 X-7 dual cache: decoding equals attention over the packed pages, int2 first, then int4") {
+    "Q-2 Q-3 Q-4 X-7 mixed precision cache: decoding equals attention over the packed pages, int2 first, "
+    "then int4") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     for (const bool has_int2 : {true, false}) {
       CAPTURE(has_int2);
@@ -186,7 +187,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("dual cache: what is stored does not depend on chunks") {
+TEST_CASE("mixed precision cache: the stored bytes do not depend on chunks") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     const auto read = [&](const std::vector<uint32_t>& chunks) {
       MixedPrecisionDriven run(llm, true);
@@ -204,7 +205,8 @@ TEST_CASE("dual cache: what is stored does not depend on chunks") {
 }
 
 TEST_CASE(
-    "dual cache: a reused prefix is read as its request stored it, beside what its pages hold of others") {
+    "mixed precision cache: a reused prefix is read as stored, next to other requests' entries in its "
+    "pages") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     MixedPrecisionDriven run(llm, true), alone(llm, true);
     for (MixedPrecisionDriven* each : {&run, &alone}) {
@@ -239,7 +241,8 @@ static std::vector<float> read_entries(const MixedPrecisionDriven& run, uint32_t
 }
 
 TEST_CASE(
-    "Q-1 dual cache: old KV entries are packed again from their int4 bytes, within half a step of 2 bits") {
+    "Q-1 mixed precision cache: old KV entries are repacked from their int4 bytes, within half a step of 2 "
+    "bits") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     MixedPrecisionDriven run(llm, false);
     run.start(kMixedPrecisionA);

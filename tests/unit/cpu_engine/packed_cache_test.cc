@@ -68,7 +68,7 @@ std::vector<uint8_t> bytes_of(const PackedDriven& run, RequestId request, size_t
 
 }  // namespace
 
-TEST_CASE("Q-1 packed cache: a stored value is at most half a step from the exact one") {
+TEST_CASE("Q-1 packed cache: a stored number is at most half a step from the exact one") {
   for (const LlmSpec& llm : packed_models()) {
     PackedDriven run(llm, {Format::kInt4, 0}, 5);
     run.begin(kPackedA);
@@ -152,7 +152,7 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
   }
 }
 
-TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or pages") {
+TEST_CASE("packed cache: the stored bytes do not depend on chunks, decoding or pages") {
   for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
@@ -171,7 +171,7 @@ TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or p
   }
 }
 
-TEST_CASE("packed cache: a chunk reads its own rows exactly, and the past as it was stored") {
+TEST_CASE("packed cache: a chunk reads its own tokens exactly, and earlier ones as stored") {
   const LlmSpec llm = packed_models()[0];
   PackedDriven coarse(llm, {Format::kFp4, 0}, 5), fine(llm, {Format::kFp8, 0}, 5);
   coarse.begin(kPackedA), fine.begin(kPackedA);
@@ -181,7 +181,7 @@ TEST_CASE("packed cache: a chunk reads its own rows exactly, and the past as it 
   CHECK(coarse.outputs() != fine.outputs());
 }
 
-TEST_CASE("packed cache: a reused prefix is the bytes that were stored, also by way of the host") {
+TEST_CASE("packed cache: a reused prefix has the stored bytes, also after a round trip to the host") {
   for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));

@@ -26,7 +26,7 @@ class OneShot final : public Client {
 
 }  // namespace
 
-TEST_CASE("token ids: equal identities are equal tokens, others are not, and all are ordinary") {
+TEST_CASE("token ids: equal identities are equal tokens, different ones differ, and all are ordinary") {
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}}, b = {{5, 101, 2}, {5, 104, 1}, {6, 1, 1}};
   OneShot client(
       {{.request = RequestId{0}, .prompt_tokens = 40, .output_tokens = 10, .identity = a, .triggers = {}},
@@ -64,7 +64,7 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   CHECK(seen.size() > 40);
 }
 
-TEST_CASE("token ids: outputs that nobody can know have no identity") {
+TEST_CASE("token ids: private outputs have no identity") {
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}};
   OneShot client(
       {{.request = RequestId{0}, .prompt_tokens = 30, .output_tokens = 10, .identity = a, .triggers = {}}});

@@ -29,7 +29,7 @@ RetrievalSetting prefix_setting(size_t method) {
 
 }  // namespace
 
-TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample what they do without") {
+TEST_CASE("X-1 X-5 retrieval: turns that start with prefixes on the host sample the same as without") {
   const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 3, 3, 1);
   for (size_t method = 0; method < 4; ++method) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
@@ -54,7 +54,7 @@ TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample 
   }
 }
 
-TEST_CASE("X-5 retrieval: with identity session nobody begins with another session's pages") {
+TEST_CASE("X-5 retrieval: with identity session no request starts with another session's pages") {
   const std::vector<RetrievalRequest> requests =
       turns_of_sessions(kPrefixPage, 4, 1, 2);  // one turn each: prefixes are shared between sessions only
   const LlmSpec llm = three_layers(0);
@@ -70,7 +70,7 @@ TEST_CASE("X-5 retrieval: with identity session nobody begins with another sessi
   CHECK(own.logits == shared.logits);
 }
 
-TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a prefix too") {
+TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit after a prefix too") {
   const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 2, 3, 3);
   const LlmSpec llm = three_layers(2);
   const ModelWeights weights = ModelWeights::random(llm, 5);
@@ -85,7 +85,8 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a
   CHECK(always.recalled.blocking == blocking.recalled.blocking);
 }
 
-TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory change no bit behind a prefix") {
+TEST_CASE(
+    "F-7 X-8 X-9 retrieval: copies, chunks, other requests and little memory change no bit after a prefix") {
   uint64_t preemptions = 0, reused = 0, rows = 0;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     CAPTURE(seed);

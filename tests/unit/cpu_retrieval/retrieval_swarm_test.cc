@@ -163,7 +163,7 @@ class QuestSteps {
 
 }  // namespace
 
-TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, bring their summaries") {
+TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, keep their summaries") {
   for (const LlmSpec& llm : {tiny_models()[0], tiny_models()[1]}) {
     const ModelWeights weights = ModelWeights::random(llm, 3);
     GivenTokens tokens;

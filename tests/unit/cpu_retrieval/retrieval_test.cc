@@ -127,7 +127,7 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at 
   }
 }
 
-TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing and is dense, to the bit") {
+TEST_CASE("F-6 G-2 X-1 retrieval: a budget that no request outgrows moves nothing and is dense, to the bit") {
   for (const LlmSpec& llm : three_layer_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 5);
     RetrievalSetting dense;
@@ -149,7 +149,7 @@ TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing a
   }
 }
 
-TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs into a page that is read") {
+TEST_CASE("F-7 X-8 retrieval: the time of copies changes nothing, and no copy targets a page that is read") {
   const LlmSpec llm = three_layer_models()[2];
   const ModelWeights weights = ModelWeights::random(llm, 6);
   for (const uint32_t buffers : {1u, 2u}) {
@@ -174,7 +174,7 @@ TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs int
   }
 }
 
-TEST_CASE("X-8 retrieval: a copy into what is read would be seen") {
+TEST_CASE("X-8 retrieval: a copy into a page that is read would be detected") {
   const LlmSpec llm = three_layer_models()[0];
   RetrievalSetting setting = setting_of(kInfinigen);
   RetrievalOracle oracle(setting, llm);
@@ -206,7 +206,8 @@ TEST_CASE("retrieval: the host's layout and the number of staging buffers change
   }
 }
 
-TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no value of a request") {
+TEST_CASE(
+    "X-9 retrieval: other requests, chunks, coalescing and steps in flight change no logit of a request") {
   for (const ReadMethod& method : all_methods()) {
     for (const LlmSpec& llm : {three_layer_models()[0], three_layer_models()[1]}) {
       CAPTURE(method.name);
@@ -227,8 +228,7 @@ TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no
   }
 }
 
-TEST_CASE(
-    "X-3 retrieval: requests that are preempted, in every step and with copies on their way, come back") {
+TEST_CASE("X-3 retrieval: requests preempted in every step, also during copies, resume") {
   const LlmSpec llm = three_layer_models()[3];
   const ModelWeights weights = ModelWeights::random(llm, 9);
   uint64_t preemptions = 0;
@@ -247,7 +247,8 @@ TEST_CASE(
   CHECK(preemptions > 10);
 }
 
-TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers always, and values exactly") {
+TEST_CASE(
+    "F-2 F-3 retrieval: ShadowKV reads the pages its landmarks select, outliers always, and values exactly") {
   for (const LlmSpec& llm : three_layer_models()) {
     CAPTURE(llm.family);
     const ModelWeights weights = ModelWeights::random(llm, 10);
@@ -300,7 +301,7 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
   }
 }
 
-TEST_CASE("retrieval: a layer's own input projects to its own queries, to the bit") {
+TEST_CASE("retrieval: a layer's input projects to its queries, to the bit") {
   for (const LlmSpec& llm : three_layer_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 12);
     const RopeFrequencies rope = rope_frequencies(llm);
@@ -332,7 +333,7 @@ TEST_CASE("retrieval: a layer's own input projects to its own queries, to the bi
   }
 }
 
-TEST_CASE("retrieval: turning queries and keys changes no product; the columns kept carry most of it") {
+TEST_CASE("retrieval: rotating queries and keys changes no product; the selected columns carry most of it") {
   const LlmSpec llm = three_layer_models()[2];
   const uint32_t dim = llm.head_dim, group = llm.query_heads / llm.kv_heads;
   // Queries and keys mostly within a few directions, like trained ones.

@@ -178,9 +178,7 @@ void check_run(uint64_t seed, Totals* totals) {
 
 }  // namespace
 
-TEST_CASE(
-    "X-2 cuda backend: whatever the policy did, every request's logits are those it has alone; its log "
-    "replays") {
+TEST_CASE("X-2 cuda backend: every request's logits equal those it has alone, and its log replays") {
   Totals totals;
   for (uint64_t seed = 1; seed <= 40; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.preemptions << " preemptions, " << totals.recalls

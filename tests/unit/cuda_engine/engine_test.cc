@@ -77,7 +77,7 @@ TEST_CASE("G-3 cuda: chunks, decodes and both in one step give the logits of the
   }
 }
 
-TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same within rounding") {
+TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same logits within rounding") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
@@ -101,7 +101,7 @@ TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same wit
 }
 
 TEST_CASE(
-    "G-2 cuda: reused pages, also after a round trip to the host tier, are the computed ones to the bit") {
+    "G-2 cuda: reused pages, also after a round trip to the host tier, equal computed ones to the bit") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
@@ -137,7 +137,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: weights that the GPU draws are those that the host draws") {
+TEST_CASE("cuda: weights drawn on the GPU equal those drawn on the host") {
   for (const LlmSpec& llm : {cuda_models()[4], cuda_models()[6]}) {
     const PreparedEngine p(llm, 40);
     const ModelWeights outline = ModelWeights::random_outline(llm, kWeightSeed);
@@ -171,7 +171,7 @@ TEST_CASE("cuda: checkpoints in fp32 and in several files are rounded to bf16 an
 }
 
 TEST_CASE(
-    "cuda: greedy decoding feeds back what it sampled, ends where it samples an end, outlives preemption") {
+    "cuda: greedy decoding feeds back its samples, stops where it samples an end, and survives preemption") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 10);
   cuda::CudaEngineConfig config = config_of(16);
@@ -205,7 +205,7 @@ TEST_CASE(
   CHECK(preempted.engine().samples_digest() != 0);
 }
 
-TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the bit") {
+TEST_CASE("cuda: steps replayed as graphs equal steps launched without them, to the bit") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
@@ -242,7 +242,7 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
   }
 }
 
-TEST_CASE("cuda: operations are timed when somebody keeps them") {
+TEST_CASE("cuda: operations are timed while an operation log is attached") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 40);
   cuda::OperationLog log(true);
@@ -264,7 +264,9 @@ TEST_CASE("cuda: operations are timed when somebody keeps them") {
   CHECK(log.csv().find("decode attention") != std::string::npos);
 }
 
-TEST_CASE("cuda: what does not fit is said with operation, shape and bytes, and leaves the GPU usable") {
+TEST_CASE(
+    "cuda: a model that does not fit is reported with operation, shape and bytes, and leaves the GPU "
+    "usable") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 40);
   cuda::CudaEngineConfig config = config_of(16, 400'000'000);

@@ -137,7 +137,8 @@ TEST_CASE("forced cuda: any miss and correction rate is performed, in every step
   }
 }
 
-TEST_CASE("F-7, X-8 cuda forced: late streams and preemption change no bit, and every edge is there") {
+TEST_CASE(
+    "F-7, X-8 cuda forced: late streams and preemption change no bit, and every dependency is present") {
   const OnDevice d(retrieval_model(128, 4, 4));
   for (const std::string method : {"freekv", "arkvale"}) {
     for (const uint32_t pages : {120u, 34u}) {  // 34: requests are preempted
@@ -163,7 +164,7 @@ TEST_CASE("F-7, X-8 cuda forced: late streams and preemption change no bit, and 
   }
 }
 
-TEST_CASE("forced cuda: heads keep as many KV entries as they are told, tokens stay where they are told") {
+TEST_CASE("forced cuda: heads retain the forced number of KV entries, at the forced positions") {
   const std::vector<Method> methods = {
       {"snapkv", "ada", "ragged", 1},          {"snapkv", "top_across_layers", "ragged", 2},
       {"fastkvzip", "released", "ragged", 2},  {"kvzip", "top_across_layers", "ragged", 1},

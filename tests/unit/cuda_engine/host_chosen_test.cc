@@ -37,7 +37,7 @@ RetrievalSetting setting_of(RetrievalMethod method) {
 
 }  // namespace
 
-TEST_CASE("cuda: ShadowKV and InfiniGen choose, move and read what the CPU engine does, but for near ties") {
+TEST_CASE("cuda: ShadowKV and InfiniGen select, move and read as the CPU engine does, except for near ties") {
   for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
     const RetrievalSetting setting = setting_of(method);
     CAPTURE(setting.retrieval);
@@ -71,7 +71,7 @@ TEST_CASE("F-6 cuda: with a budget beyond every request ShadowKV and InfiniGen a
   }
 }
 
-TEST_CASE("cuda: requests that are preempted and come back under ShadowKV and InfiniGen end, with numbers") {
+TEST_CASE("cuda: requests preempted under ShadowKV and InfiniGen resume and end with finite logits") {
   for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
     uint64_t preemptions = 0;
     for (uint64_t seed = 1; seed <= 4; ++seed) {

@@ -60,7 +60,8 @@ std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, ui
 
 }  // namespace
 
-TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after turn, until it leaves") {
+TEST_CASE(
+    "3.4 cuda intent: a session's memory equals the definition's, turn after turn, until it is forgotten") {
   using kernels::IntentMode;
   for (const LlmSpec& llm : models()) {
     const RopeFrequencies rope = rope_frequencies(llm);
@@ -103,7 +104,7 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
 
 // The residual with drawn weights corrects nothing, so it equals the rule; it is scored on the host by the
 // definition.
-TEST_CASE("3.4 cuda intent: the rule on the device keeps what the definition keeps of the same KV entries") {
+TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the definition retains") {
   using kernels::IntentMode;
   const Method all[] = {{"intent_rule", "uniform", "slot_mask"},
                         {"intent_rule", "uniform", "page_mask"},

@@ -132,7 +132,7 @@ Error error_of(const std::vector<std::vector<float>>& got, const std::vector<std
 
 }  // namespace
 
-TEST_CASE("cuda: packed formats give the CPU engine's logits, but for codes that rounding turns") {
+TEST_CASE("cuda: packed formats give the CPU engine's logits, except for codes that rounding changes") {
   for (const LlmSpec& llm : models()) {
     const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
@@ -167,7 +167,7 @@ TEST_CASE("cuda: decodes that read packed pages agree with those that read them 
   }
 }
 
-TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one, to the bit") {
+TEST_CASE("cuda: packed decodes replayed as graphs equal those launched without them, to the bit") {
   for (const LlmSpec& llm : {models()[0], models()[1]}) {
     const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
@@ -181,7 +181,7 @@ TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one,
   }
 }
 
-TEST_CASE("cuda: what is packed depends on no page, and reused pages are the computed ones to the bit") {
+TEST_CASE("cuda: packed bytes do not depend on pages, and reused pages equal computed ones to the bit") {
   for (const LlmSpec& llm : models()) {
     const PreparedEngine p(llm);
     GivenTokens tokens;
@@ -222,7 +222,7 @@ TEST_CASE("cuda: what is packed depends on no page, and reused pages are the com
   }
 }
 
-TEST_CASE("cuda: who reuses what another request of the same step packs finds it") {
+TEST_CASE("cuda: a request can reuse pages that another request of the same step packs") {
   for (const Kind& kind : {kKinds[0], kKinds[1], kKinds[2]}) {
     CAPTURE(std::string(format_name(kind.format)));
     const PreparedEngine p(models()[0]);

@@ -29,7 +29,7 @@ RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
 
 }  // namespace
 
-TEST_CASE("X-5 cuda: turns that begin with prefixes on the host read what the CPU engine reads") {
+TEST_CASE("X-5 cuda: turns that start with prefixes on the host read the pages that the CPU engine reads") {
   const struct {
     std::string name;
     RetrievalMethod method;

@@ -40,7 +40,8 @@ LlmSpec model() {
 
 }  // namespace
 
-TEST_CASE("G-2 cuda recalled KV entries: what is left of prompts is recalled as the CPU engine recalls it") {
+TEST_CASE(
+    "G-2 cuda recalled KV entries: retained entries of prompts are recalled as the CPU engine recalls them") {
   const struct {
     RetrievalMethod method;
     const char *scorer, *budget;

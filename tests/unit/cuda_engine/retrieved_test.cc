@@ -71,15 +71,16 @@ void check_replays(const LlmSpec& llm) {
 
 }  // namespace
 
-TEST_CASE("cuda: retrieval replayed as graphs is retrieval started one by one, to the bit") {
+TEST_CASE("cuda: retrieval replayed as graphs equals retrieval launched without them, to the bit") {
   check_replays(retrieval_model(64, 8, 2));
 }
-TEST_CASE("cuda: with heads of 128 retrieval replayed is retrieval started one by one, to the bit") {
+TEST_CASE(
+    "cuda: with heads of 128, retrieval replayed as graphs equals retrieval launched without them, to the "
+    "bit") {
   check_replays(retrieval_model(128, 4, 4));
 }
 
-TEST_CASE(
-    "F-6 cuda: with a budget beyond every request nothing moves, and the dense engine's bits come out") {
+TEST_CASE("F-6 cuda: with a budget beyond every request no page moves, and the dense engine's bits result") {
   const OnDevice d(retrieval_model(64, 8, 2));
   RetrievalSetting setting = setting_of("freekv", 0.5);
   setting.spec.budget_tokens = 960, setting.pages_gpu = 200;
@@ -93,7 +94,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "F-7, X-8 cuda: streams that are late at random, either host layout: the same bits, all edges there") {
+    "F-7, X-8 cuda: randomly late streams and either host layout give the same bits with all dependencies "
+    "present") {
   const OnDevice d(retrieval_model(64, 8, 2));
   for (const double tau : {-1.0, -0.1, 0.0}) {
     CAPTURE(tau);
@@ -114,7 +116,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("X-8 cuda: the recorder finds each edge that is left out") {
+TEST_CASE("X-8 cuda: the recorder finds each missing dependency") {
   const OnDevice d(retrieval_model(64, 8, 2));
   for (const cuda::Edge edge :
        {cuda::Edge::kAttended, cuda::Edge::kRecalled, cuda::Edge::kSealed, cuda::Edge::kOffloaded}) {
@@ -125,7 +127,7 @@ TEST_CASE("X-8 cuda: the recorder finds each edge that is left out") {
   }
 }
 
-TEST_CASE("cuda: requests that are preempted and come back under retrieval end, with numbers") {
+TEST_CASE("cuda: requests preempted under retrieval resume and end with finite logits") {
   const OnDevice d(retrieval_model(64, 8, 2));
   uint64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {

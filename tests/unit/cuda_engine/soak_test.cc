@@ -211,7 +211,7 @@ LlmSpec model_for(uint64_t seed) { return seed / 6 % 2 == 0 ? cuda_models()[4] :
 
 }  // namespace
 
-TEST_CASE("soak: whatever happens, equal runs are equal to the bit, and memory comes back") {
+TEST_CASE("soak: equal runs are equal to the bit, and memory is freed") {
   std::map<uint64_t, SceneRun> first;
   struct Totals {
     uint64_t runs = 0, requests = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;

@@ -85,7 +85,7 @@ WindowScoreArgs window_args(const kernels::WindowSpec& spec, const AttentionScor
   return out;
 }
 
-TEST_CASE("1.3 window scorers on the device are those of the definition, in every code base's order") {
+TEST_CASE("1.3 window scorers on the device equal the definition, in the order of every code base") {
   using enum kernels::WindowCodeBase;
   double worst = 0;
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
@@ -152,7 +152,7 @@ TEST_CASE("1.5 TOVA: the mean over all query heads of a layer") {
   }
 }
 
-TEST_CASE("1.2 1.7 few query rows: sums, weighted or not, and the largest, as many rows have them") {
+TEST_CASE("1.2 1.7 few query tokens: sums, weighted or not, and the largest, equal those of many tokens") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {700, 1, 1023, 513}, {0, 3, 40, 8}, 27);
     for (const auto& [group, queries] : {std::pair{1u, 8u}, {2u, 3u}, {3u, 2u}, {8u, 1u}, {5u, 1u}}) {
@@ -199,7 +199,7 @@ TEST_CASE("1.2 1.7 few query rows: sums, weighted or not, and the largest, as ma
 }
 
 // 200 query tokens attend to few keys: CTAs share the keys.
-TEST_CASE("1.2 H2O: sums grow by what a chunk of 37 or of 200 rows looks at") {
+TEST_CASE("1.2 H2O: sums grow by the attention of a chunk of 37 or of 200 tokens") {
   std::vector<std::pair<KvEntryProblem::Shape, uint32_t>> cases;
   for (const KvEntryProblem::Shape& shape : table_shapes())
     cases.insert(cases.end(), {{shape, 37}, {shape, 200}});
@@ -226,8 +226,8 @@ TEST_CASE("1.2 H2O: sums grow by what a chunk of 37 or of 200 rows looks at") {
 }
 
 TEST_CASE(
-    "1.9 RaaS: stamped is what draws more than alpha; a prompt's KV entries score by what they are pointed "
-    "at") {
+    "1.9 RaaS: entries with more than alpha are stamped; a prompt's entries score by the attention that they "
+    "get") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {300, 300, 300}, {0, 3, 40}, 7);
     const uint32_t rows = 300, group = 4;
@@ -269,7 +269,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("1.7 KVzip: the largest probability over rows and heads") {
+TEST_CASE("1.7 KVzip: the largest probability over tokens and heads") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {300, 300, 300}, {0, 3, 40}, 7);
     const uint32_t rows = 300, group = 4;
@@ -298,7 +298,8 @@ TEST_CASE("1.7 KVzip: the largest probability over rows and heads") {
 }
 
 TEST_CASE(
-    "T-5 select_entries: the device's and the definition's scores keep the same rows but at the boundary") {
+    "T-5 select_entries: the device's and the definition's scores retain the same rows except at the "
+    "boundary") {
   const KvEntryProblem p({16, 1, 128}, {4000, 4000, 3000}, {0, 8, 16}, 5);
   const AttentionScoreProblem attention_scores(p, 4, 32, true, true, 6);
   const kernels::WindowSpec spec = kernels::window_spec(kernels::WindowCodeBase::kAdaKv);

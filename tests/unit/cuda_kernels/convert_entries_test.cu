@@ -193,7 +193,8 @@ struct Problem {
 };
 
 TEST_CASE(
-    "Q-1 pack_entries and unpack_entries: the definitions' bytes and numbers, and nothing beside the spans") {
+    "Q-1 pack_entries and unpack_entries: the definitions' bytes and numbers, and no change outside the "
+    "spans") {
   for (const Case& what : cases()) {
     CAPTURE(format_name(what.format));
     CAPTURE(what.shape.page_tokens);
@@ -216,7 +217,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("copy_entries: KV entries go where spans say, one side or both") {
+TEST_CASE("copy_entries: KV entries are copied as spans specify, one side or both") {
   for (const uint32_t dim : {16u, 64u, 128u}) {
     CAPTURE(dim);
     std::mt19937_64 random(dim);
@@ -247,7 +248,7 @@ TEST_CASE("copy_entries: KV entries go where spans say, one side or both") {
   }
 }
 
-TEST_CASE("pack_entries: shapes that it does not take are refused") {
+TEST_CASE("pack_entries: unsupported shapes are refused") {
   ConvertArgs args;
   args.kv_heads = 1, args.count = 1;
   for (const PageShape& shape : {PageShape{32, 96, 32}, PageShape{32, 64, 20}, PageShape{16, 64, 32}}) {

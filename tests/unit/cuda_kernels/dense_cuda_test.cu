@@ -120,7 +120,7 @@ TEST_CASE("silu_mul, embed and add_bias on CUDA equal their definitions") {
   }
 }
 
-TEST_CASE("argmax on CUDA: the first of equal ones; NaN is nothing; nothing is the first") {
+TEST_CASE("argmax on CUDA: the first of equal ones; NaN is ignored; without numbers it is the first") {
   const float nan = std::nanf(""), low = -INFINITY;
   for (const uint32_t count : {1u, 2u, 511u, 512u, 513u, 4096u, 5000u, 128256u}) {
     CAPTURE(count);
@@ -138,7 +138,7 @@ TEST_CASE("argmax on CUDA: the first of equal ones; NaN is nothing; nothing is t
   }
 }
 
-TEST_CASE("draw_weights: the bytes that the host draws") {
+TEST_CASE("draw_weights: the bytes drawn on the host") {
   // The formula of models/weights/weights.cc, written again.
   const auto drawn = [](uint64_t key, uint64_t i, float mean, float gain) {
     const uint64_t bits = mix64(key + i * 0x9e3779b97f4a7c15u);
@@ -319,7 +319,7 @@ TEST_CASE("attention_rows on CUDA equals attention_ref: groups, head sizes, page
   }
 }
 
-TEST_CASE("shapes that cannot be are refused") {
+TEST_CASE("impossible shapes are refused") {
   CHECK(attention_rows({.query_heads = 9, .kv_heads = 1, .head_dim = 64, .page_tokens = 16}, nullptr) ==
         cudaErrorInvalidValue);
   CHECK(attention_rows({.query_heads = 8, .kv_heads = 1, .head_dim = 80, .page_tokens = 16}, nullptr) ==

@@ -21,7 +21,7 @@
 namespace kvtwin::test {
 namespace {
 
-TEST_CASE("1.5 knorm and keydiff on the device are those of the definition") {
+TEST_CASE("1.5 knorm and keydiff on the device equal the definition") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     for (size_t n = 0; n < kRows.size(); ++n) {
       const KvEntryProblem p(shape, kRows[n], kFirst[n], 10 + n);
@@ -91,7 +91,7 @@ struct SelectProblem {
   }
 };
 
-TEST_CASE("G-1 select_entries: the rows that the definition selects, whatever the scores") {
+TEST_CASE("G-1 select_entries: the rows that the definition selects, for any scores") {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
   // Up to 2,048 candidates are all ranked; of more, a sample decides which. 256 and 512 threads.
@@ -139,7 +139,7 @@ TEST_CASE("G-1 select_entries: small ones of every kind") {
     }
   }
 }
-TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there may be") {
+TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than allowed") {
   std::mt19937_64 random(30);
   std::normal_distribution<float> normal;
   for (const uint32_t size : {3000u, 140'000u, 500'000u}) {
@@ -161,7 +161,7 @@ TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there 
   args.count = 1, args.rows_max = (1u << 19) + 1;
   CHECK(select_entries(args, nullptr) == cudaErrorInvalidValue);
 }
-TEST_CASE("compact_entries: kept rows move in place, with their marks, and nothing else changes") {
+TEST_CASE("compact_entries: retained rows move in place with their scorer state, and nothing else changes") {
   std::mt19937_64 random(4);
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.listed) continue;
@@ -215,7 +215,8 @@ TEST_CASE("compact_entries: kept rows move in place, with their marks, and nothi
   }
 }
 
-TEST_CASE("compact_packed_entries: kept rows move as bytes, with their marks, and nothing else changes") {
+TEST_CASE(
+    "compact_packed_entries: retained rows move as bytes with their scorer state, and nothing else changes") {
   std::mt19937_64 random(5);
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.listed) continue;
@@ -276,7 +277,7 @@ Floats gate_products(const Floats& x, uint32_t rows, const Floats& weights, uint
   return out;
 }
 
-TEST_CASE("1.7 1.8 gates on the device are those of the definition") {
+TEST_CASE("1.7 1.8 gates on the device equal the definition") {
   std::mt19937_64 random(12);
   for (const auto& [rows, heads, group] : {std::tuple{45u, 3u, 4u}, {1u, 1u, 1u}, {130u, 8u, 7u}}) {
     const uint32_t hidden = 256;
@@ -316,7 +317,7 @@ TEST_CASE("1.7 1.8 gates on the device are those of the definition") {
   }
 }
 
-TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV entries lie") {
+TEST_CASE("1.2 1.8 1.9 scores of scorer state equal the definition, for any placement of KV entries") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {33, 100, 1, 5000, 4094}, {4, 0, 3, 5, 18}, 13);
     const uint64_t stride = p.rows_max + (shape.columns % 2);  // aligned or not

@@ -294,7 +294,8 @@ void choose_and_check(uint32_t dim, uint32_t heads, uint32_t group, uint32_t cho
   }
 }
 
-TEST_CASE("F-2 score_pages and choose_pages: scores, sets, slots, moves and read tables of the definitions") {
+TEST_CASE(
+    "F-2 score_pages and choose_pages: scores, sets, slots, moves and read tables equal the definitions") {
   uint64_t seed = 1;
   for (const uint32_t dim : {64u, 128u}) {
     for (const auto& [heads, group] : {std::pair{1u, 1u}, {2u, 3u}, {8u, 4u}, {1u, 8u}, {3u, 2u}, {4u, 5u}}) {
@@ -311,7 +312,7 @@ TEST_CASE("F-2 score_pages and choose_pages, few: the same, small enough for rac
   choose_and_check(128, 8, 4, 33, {1, 0, 40}, &seed);
 }
 
-TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as many as can be") {
+TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all equal, and as many as possible") {
   for (const uint32_t chosen : {1u, 7u, 32u, kChosenMax}) {
     for (uint64_t seed = 0; seed < 12; ++seed) {
       CAPTURE(chosen);
@@ -340,7 +341,7 @@ TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as ma
   }
 }
 
-TEST_CASE("choose_pages: as many pages as are forced, before attention or behind it, whatever turned") {
+TEST_CASE("choose_pages: the forced number of pages, before or after attention, whichever heads turned") {
   uint64_t seed = 100;
   for (const auto& [heads, group] : {std::pair{1u, 1u}, {8u, 4u}, {3u, 2u}}) {
     for (const uint32_t chosen : {1u, 2u, 33u, 300u, kChosenMax}) {
@@ -374,7 +375,7 @@ TEST_CASE("choose_pages: as many pages as are forced, before attention or behind
   }
 }
 
-TEST_CASE("keep_queries keeps the rows that it is told, and no other") {
+TEST_CASE("keep_queries stores the listed rows and no other") {
   std::mt19937_64 random(3);
   const Bits q = random_bits(&random, 5 * 256);
   const DeviceArray<uint16_t> from(q), to(Bits(4 * 256, 7));

@@ -118,7 +118,7 @@ Bits expected(const RecallProblem& p, const std::vector<RecallMove>& moves) {
 
 __nv_bfloat16* device(const DeviceArray<uint16_t>& a) { return reinterpret_cast<__nv_bfloat16*>(a.get()); }
 
-TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, and no other") {
+TEST_CASE("F-4 recall_pages and copy_recalled: every requested byte, and no other") {
   std::mt19937_64 random(5);
   for (const HostPool& shape : shapes()) {
     CAPTURE(shape.page_tokens);
@@ -156,7 +156,7 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, 
   }
 }
 
-TEST_CASE("F-4 what was staged and copied out is what comes back") {
+TEST_CASE("F-4 staged and copied pages come back unchanged") {
   std::mt19937_64 random(6);
   for (const HostPool& shape : shapes()) {
     CAPTURE(shape.page_tokens);
@@ -178,7 +178,7 @@ TEST_CASE("F-4 what was staged and copied out is what comes back") {
   }
 }
 
-TEST_CASE("recall refuses shapes that copies do not take") {
+TEST_CASE("recall refuses unsupported shapes") {
   HostPool host;
   host.head_dim = 12;
   CHECK(recall_pages({host, nullptr, nullptr, nullptr, 4}, nullptr) == cudaErrorInvalidValue);
