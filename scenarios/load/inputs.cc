@@ -56,8 +56,8 @@ Result<void> Fingerprint::add_path(const std::string& path) {
 
 namespace {
 
-// Of a checkpoint's folder what engines read of it: what was learned or measured on it lies beside, and
-// counts where a scenario names it.
+// Adds the files of a checkpoint's folder that engines read. Files that were trained or measured on the
+// checkpoint may lie in the same folder; they count where a scenario names them.
 void add_checkpoint(const std::string& path, std::vector<std::string>* paths) {
   std::vector<std::string> found;
   std::error_code failed;
@@ -65,12 +65,12 @@ void add_checkpoint(const std::string& path, std::vector<std::string>* paths) {
     const std::string name = at->path().filename().string();
     if (name == "config.json" || name.starts_with("model")) found.push_back(at->path().string());
   }
-  if (found.empty()) found = {path};  // one file, or nothing: said when it is read
+  if (found.empty()) found = {path};  // a single file, or a missing one, which its reader reports
   std::sort(found.begin(), found.end());
   paths->insert(paths->end(), found.begin(), found.end());
 }
 
-// A catalog's name, or that of the file in whatever folder it lies.
+// A catalog name or a path without its folder; of a .textproto file also without the ending.
 std::string without_folder(const std::string& name) {
   const fs::path path(name);
   return path.extension() == ".textproto" ? path.stem().string() : path.filename().string();
@@ -81,7 +81,7 @@ std::string without_folder(const std::string& name) {
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
   Fingerprint sum;
   sum.add(KVTWIN_VERSION);
-  // Paths are left out: what counts is what the files hold.
+  // Paths are left out: the content of the files counts.
   Scenario nameless = scenario;
   nameless.values.clear_name();
   nameless.values.clear_description();
@@ -116,7 +116,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   if (!checkpoint.empty()) add_checkpoint(scenario.file(checkpoint), &paths);
   const std::string& weights = scenario.values.cpu().scorer_weights();
   if (!weights.empty()) paths.push_back(scenario.file(weights));
-  // A catalog entry that is not there is composed's finding, not ours.
+  // compose() reports a missing catalog entry.
   const fs::path catalog = default_models_dir();
   const auto add_entry = [&](const char* kind, const std::string& name) {
     const std::string path = is_catalog_path(name) ? name : (catalog / kind / (name + ".textproto")).string();

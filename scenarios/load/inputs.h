@@ -1,5 +1,5 @@
-// The fingerprint of all that a run depends on: it names the run's directory, so a repeated run finds
-// its own result, and two that differ in anything never share one.
+// The fingerprint of everything that a run depends on. It names the run's directory: a repeated run finds its
+// own result, and two runs that differ in anything never use the same directory.
 
 #ifndef KVTWIN_SCENARIOS_LOAD_INPUTS_H_
 #define KVTWIN_SCENARIOS_LOAD_INPUTS_H_
@@ -14,11 +14,11 @@
 
 namespace kvtwin {
 
-// Of bytes, in any order of requests that is the same. Not for adversaries.
+// A hash of bytes in the order in which they are added. Not collision-resistant against an adversary.
 class Fingerprint {
  public:
   void add(std::string_view bytes);
-  // Content of a file, or of all files below a folder in order of their names.
+  // Adds the content of a file, or of all files below a folder in order of their names.
   Result<void> add_path(const std::string& path);
   uint64_t value() const { return state_; }
 
@@ -27,11 +27,12 @@ class Fingerprint {
   uint64_t state_ = 0;
 };
 
-// What files hold, by path: for many scenarios of the same files. As good as the files stay as they are.
+// Hashes of file contents by path, to read files once for many scenarios. Valid while the files do not
+// change.
 using PathDigests = std::map<std::string, uint64_t>;
 
-// Scenario (its name and description apart), trace, profile, catalog entries and version. `read`, if given,
-// says what files hold that it knows, and learns the others.
+// Covers the scenario (except its name and description), trace, profile, catalog entries and version. `read`,
+// if not null, supplies the digests of known files and receives those of the others.
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read = nullptr);
 
 }  // namespace kvtwin

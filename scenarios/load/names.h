@@ -1,4 +1,4 @@
-// The names that scenarios use for choices of our own, each beside its value: one table per choice.
+// The names that scenarios use for our own enums: one table per enum.
 
 #ifndef KVTWIN_SCENARIOS_LOAD_NAMES_H_
 #define KVTWIN_SCENARIOS_LOAD_NAMES_H_
@@ -21,7 +21,7 @@ template <typename T, size_t kCount>
 struct NameTable {
   std::array<std::pair<std::string_view, T>, kCount> rows;
 
-  // REQUIRES: `name` is one of names(), as check_scenario() sees to.
+  // REQUIRES: `name` is one of names(), which check_scenario() verifies.
   T value(std::string_view name) const {
     for (const auto& [known, value] : rows) {
       if (known == name) return value;

@@ -182,7 +182,7 @@ RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod 
     out.rank = spec.rank;
   }
   if (method == RetrievalMethod::kInfinigen) {
-    out.piece_bytes = 2 * kBf16Bytes * llm.head_dim;  // tokens travel one by one, K beside V
+    out.piece_bytes = 2 * kBf16Bytes * llm.head_dim;  // tokens are copied one by one, K and V together
     out.scored_columns = static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32);
   }
   return out;

@@ -1,5 +1,5 @@
-// In-step retrieval in a scenario: its options' defaults, checks, and what they become for the policy and for
-// the simulated backend's prices and behaviour.
+// In-step retrieval in a scenario: defaults and checks of its options, and their translation for the policy
+// and for the simulated backend's prices and behaviour.
 
 #ifndef KVTWIN_SCENARIOS_LOAD_RETRIEVAL_OPTIONS_H_
 #define KVTWIN_SCENARIOS_LOAD_RETRIEVAL_OPTIONS_H_
@@ -14,23 +14,24 @@
 
 namespace kvtwin {
 
-// kAll for names that nobody knows: check_scenario() finds those.
+// kAll for unknown names, which check_scenario() reports.
 RetrievalMethod retrieval_method(const std::string& name);
 bool retrieval_needs_resident(RetrievalMethod method);
 
-// Gives every absent option its method's default; none at all where nothing is retrieved.
+// Gives every absent option its method's default; does nothing where nothing is retrieved.
 void resolve_retrieval(v1::Scenario* scenario);
 
-// `wrong(field, what, hint)` for each error. REQUIRES: resolve_retrieval() was called.
+// Calls `problem(field, what, hint)` for each error. REQUIRES: resolve_retrieval() was called.
 using InvalidField = std::function<void(const std::string& field, std::string what, std::string hint)>;
 void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem);
 
-// REQUIRES: check_retrieval() found nothing. The share that stays on the gpu follows from the model's shape.
+// REQUIRES: check_retrieval() found no error. The fraction that stays on the GPU follows from the model's
+// shape.
 RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm);
 RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod method, const LlmSpec& llm,
                                      uint32_t page_tokens);
 
-// A ratio of a scenario as Q0.32, rounded once, here.
+// A ratio of a scenario as Q0.32. It is rounded here only.
 uint64_t ratio_q32(double value);
 
 }  // namespace kvtwin

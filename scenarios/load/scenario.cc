@@ -44,8 +44,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
   return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;
 }
 
-// Turns what the text parser says into our words. Unknown fields reach it as warnings, so that all of
-// them are found in one go.
+// Translates the text parser's messages into our own. Unknown fields reach it as warnings, so that one load
+// finds all of them.
 class Collector : public pb::io::ErrorCollector {
  public:
   Collector(const std::string& path, std::string_view text, Errors* errors)
@@ -63,7 +63,7 @@ class Collector : public pb::io::ErrorCollector {
       return what.substr(begin, what.find('"', begin) - begin);
     };
     const std::string field = quoted(field_at);
-    column = start_of(field, line, column);  // the parser names the place behind it
+    column = start_of(field, line, column);  // the parser names the place after it
     const pb::Descriptor* type =
         v1::Scenario::descriptor()->file()->pool()->FindMessageTypeByName(quoted(type_at));
     if (type == nullptr) return add(line, column, what, {});
@@ -109,7 +109,7 @@ void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree
   }
 }
 
-// The whole of `text` as a number of the field's type; commas may group digits.
+// Parses the whole of `text` as a number of the field's type; commas may group digits.
 template <typename T>
 bool number(std::string text, T* value) {
   text.erase(std::remove(text.begin(), text.end(), ','), text.end());
@@ -118,7 +118,7 @@ bool number(std::string text, T* value) {
   return error == std::errc() && stop == end;
 }
 
-// Sets one scalar of `message`; false if `text` is no value of its type.
+// Sets one scalar of `message`; false if `text` is not a value of its type.
 bool set_scalar(pb::Message* message, const pb::FieldDescriptor* field, const std::string& text) {
   const pb::Reflection* reflection = message->GetReflection();
   const bool many = field->is_repeated();
@@ -176,7 +176,7 @@ const char* kind_of(const pb::FieldDescriptor* field) {
   }
 }
 
-// Calls visit(field, &path) for every field that holds a path, lists of groups apart.
+// Calls visit(field, &path) for every field that holds a path, except lists of messages.
 template <typename Visit>
 void for_each_path(v1::Scenario* scenario, Visit visit) {
   visit("trace.path", scenario->mutable_trace()->mutable_path());
@@ -187,7 +187,7 @@ void for_each_path(v1::Scenario* scenario, Visit visit) {
   visit("policies.precision_options.tag_map", policies.mutable_precision_options()->mutable_tag_map());
   visit("policies.partition_options.profile", policies.mutable_partition_options()->mutable_profile());
   visit("policies.budget_options.profile", policies.mutable_budget_options()->mutable_profile());
-  // Where these are set, that says something.
+  // The presence of these messages has a meaning, so they are accessed only where they are set.
   if (!scenario->simulation().recorded_run().empty())
     visit("simulation.recorded_run", scenario->mutable_simulation()->mutable_recorded_run());
   if (!scenario->simulation().retrieval().profile().empty())
@@ -199,8 +199,8 @@ void for_each_path(v1::Scenario* scenario, Visit visit) {
     visit("hardware.node", scenario->mutable_hardware()->mutable_node());
 }
 
-// A path on the command line is relative to the working directory; where nothing is there, to the scenario
-// file, as one written in it.
+// A path on the command line is relative to the working directory; if it does not exist there, to the
+// scenario file, like a path written in that file.
 std::string from_working_directory(const std::string& written) {
   if (written.empty() || written.rfind(kDataVariable, 0) == 0) return written;
   std::error_code failed;

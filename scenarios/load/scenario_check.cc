@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-// What people write for some of our names.
+// Common names of other tools for our backends.
 std::string in_our_words(const std::string& value) {
   return value == "gpu" ? "cuda" : value == "simulator" || value == "simulated" ? "sim" : value;
 }
@@ -165,7 +165,7 @@ void check_backend(const v1::Scenario& values, ScenarioChecker* check) {
   }
 }
 
-// Outcomes of another run, and from where.
+// Checks the settings that replay the outcomes of another run.
 void check_recorded(const v1::Simulation& simulation, ScenarioChecker* check) {
   const bool retained = simulation.retained() == "recorded";
   const bool recalls = simulation.has_retrieval() && simulation.retrieval().outcomes() == "recorded";

@@ -1,4 +1,4 @@
-// The defaults, as one would write them. vLLM v1's are those of version 0.19 with async scheduling.
+// The defaults, in the form of a scenario file. Those of vLLM v1 are of version 0.19 with async scheduling.
 
 #include <google/protobuf/text_format.h>
 

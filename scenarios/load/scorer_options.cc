@@ -89,7 +89,7 @@ void intent_options(const kernels::ScoreSpec& spec, v1::ScorerOptions* out) {
   if (spec.kind == ScorerKind::kIntentResidual) out->set_rule_norm(name_of(kRuleNorms, spec.rule_norm));
 }
 
-// The options that only this kind reads.
+// Fills the options that only this kind of scorer reads.
 void own_options(const kernels::ScoreSpec& spec, const std::string& code_base, v1::ScorerOptions* out) {
   switch (spec.kind) {
     case ScorerKind::kStreaming:

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kEnding = ".textproto";
-constexpr std::string_view kPlain = "shipped/";  // scenarios of this folder have their file's name alone
+constexpr std::string_view kPlain = "shipped/";  // its scenarios are named by their file alone
 
 std::string without_ending(std::string name) {
   if (name.ends_with(kEnding)) name.resize(name.size() - kEnding.size());
@@ -25,7 +25,7 @@ std::string without_ending(std::string name) {
 std::string shipped_scenarios_dir() {
   const fs::path dir = data_folder("scenarios");
   std::error_code failed;
-  // A build folder has a link to it, and paths in scenarios lead out of the folder that is linked to.
+  // A build folder links to the scenarios, whose relative paths lead out of the link's target.
   const fs::path real = fs::canonical(dir, failed);
   return (failed ? dir : real).string();
 }

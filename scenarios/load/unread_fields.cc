@@ -22,11 +22,11 @@ bool has_format(const v1::Scenario& values, std::initializer_list<std::string_vi
 
 bool fixed_population(const v1::Scenario& v) { return v.replay().arrivals() == "fixed_population"; }
 bool poisson(const v1::Scenario& v) { return v.replay().arrivals() == "poisson"; }
-// Recorded times count as arrivals, or as the times of requests in the open loops (replay_session.cc).
+// Recorded times are read as arrivals, or as the times of requests in open loops (replay_session.cc).
 bool recorded_times(const v1::Scenario& v) {
   return v.replay().arrivals() == "recorded" || v.replay().mode() != "closed_loop";
 }
-// The open loops take requests' recorded times, which contain tools and thinking.
+// Open loops use the recorded times of requests, which already include tools and thinking.
 bool closed_loop(const v1::Scenario& v) { return one_of(v.replay().mode(), {"auto", "closed_loop"}); }
 bool retries(const v1::Scenario& v) { return v.replay().on_reject() == "retry"; }
 bool mooncake_rows(const v1::Scenario& v) {
@@ -71,7 +71,8 @@ struct Row {
   std::string_view makes_it_count;
 };
 
-// Not here, because they are checked with all their values: scorer_options.cc and retrieval_options.cc.
+// Fields of scorer_options.cc and retrieval_options.cc are absent here: those files check them with their
+// values.
 constexpr std::array kRows = std::to_array<Row>({
     {"replay.population", fixed_population, "replay.arrivals", "fixed_population"},
     {"replay.sessions_per_s", poisson, "replay.arrivals", "poisson"},
@@ -129,7 +130,7 @@ constexpr std::array kRows = std::to_array<Row>({
     {"cuda.timings", cuda, "backend", "cuda"},
 });
 
-// What the deciding field is now, for people.
+// The present value of the deciding field, for messages.
 std::string value_of(const v1::Scenario& values, std::string_view path) {
   const google::protobuf::Message* message = &values;
   for (size_t begin = 0;;) {

@@ -1,9 +1,9 @@
-// Fields that count only under some other setting: replay.population is read when arrivals are
+// Fields that are read only under some other setting: replay.population is read when replay.arrivals is
 // fixed_population, and ignored otherwise. A command that is asked to change an ignored field refuses,
-// because its answer would be to another question than the one asked.
+// because its answer would be to another question than the user's.
 //
-// Only what the command line sets is refused. A scenario file may hold settings of several modes, so that one
-// --set chooses among them.
+// Only fields set on the command line are refused. A scenario file may hold settings of several modes, among
+// which one --set chooses.
 
 #ifndef KVTWIN_SCENARIOS_LOAD_UNREAD_FIELDS_H_
 #define KVTWIN_SCENARIOS_LOAD_UNREAD_FIELDS_H_
@@ -17,14 +17,14 @@
 
 namespace kvtwin {
 
-// Why a change of `field` ("replay.population") changes nothing in `values`, as an error at `where`; nothing
-// if the field is read. replay.mode "auto" counts as every mode that it may become.
+// Explains, as an error at `where`, why a change of `field` ("replay.population") changes nothing in
+// `values`; nullopt if the field is read. replay.mode "auto" counts as every mode that it may become.
 std::optional<Error> why_unread(const v1::Scenario& values, const std::string& field,
                                 const std::string& where);
 
-// Of `sets` ("field.path=value"), those that none of `all` reads.
+// An error for each of `sets` ("field.path=value") that none of `all` reads.
 Errors unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets);
-// The same of one scenario, whose trace made `mode` of replay.mode "auto".
+// The same for one scenario, for whose trace replay.mode "auto" became `mode`.
 Errors unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets);
 
 }  // namespace kvtwin

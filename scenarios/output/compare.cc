@@ -13,7 +13,7 @@
 namespace kvtwin {
 namespace {
 
-// vLLM 0.19 writes these; others of a line are ignored.
+// Reads the fields that vLLM 0.19 writes and ignores others.
 Result<Request> parse_request(const nlohmann::json& line, const std::string& where) {
   Request out;
   if (!line.is_object()) return make_error(where, "is no JSON object", "one request per line");
@@ -79,7 +79,7 @@ std::array<std::vector<double>, kComparedMetrics.size()> metrics_ms(const std::v
   return out;
 }
 
-// `ours` in the order of `real`; false if they do not name the same requests.
+// Sorts `ours` into the order of `real`; false if the two sides have different ids.
 bool match_by_id(const std::vector<Request>& real, std::vector<Request>* ours) {
   std::map<std::string, const Request*> by_id;
   for (const Request& one : *ours) by_id.emplace(one.id, &one);

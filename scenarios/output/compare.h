@@ -1,4 +1,4 @@
-// compare: a run beside a real server's request log, metric by metric.
+// compare: a run and a real server's request log, metric by metric.
 //
 // Definitions are those of vLLM's log, on both sides: TTFT = first_token_ts - queued_ts (not from the
 // arrival), TPOT = (last_token_ts - first_token_ts) / (output_toks - 1), latency = last_token_ts -
@@ -25,7 +25,7 @@ struct Request {
   double queued_s = 0, first_token_s = 0, last_token_s = 0;
 };
 
-// One JSON object per line. `name` is for messages.
+// Reads one JSON object per line. `name` is used in messages.
 Result<std::vector<Request>> parse_requests(std::string_view text, const std::string& name);
 
 constexpr std::array<const char*, 3> kComparedMetrics = {"ttft", "tpot", "latency"};
@@ -40,17 +40,18 @@ struct ComparedRow {
 struct Comparison {
   std::vector<ComparedRow> rows;  // metrics in order, statistics within
   size_t requests = 0;            // compared
-  size_t skipped = 0;             // the first ones, left out on both sides
+  size_t skipped = 0;             // the first requests, left out on both sides
   std::string matched_by;         // "id" or "order"
 };
 
-// Requests are matched by id if both sides name the same ones, else by order; each pair must have the
-// same numbers of tokens.
+// Matches requests by id if both sides have the same ids, else by order. The requests of a pair must have
+// equal numbers of tokens.
 Result<Comparison> compare(const std::vector<Request>& real, const std::vector<Request>& ours, size_t skip);
 
 std::string format_comparison(const Comparison& comparison, OutputFormat format);
 
-// "ttft.mean=1.0" (percent): a limit on the size of one difference. Sentences for those that are not held.
+// Each limit bounds the size of one difference in percent: "ttft.mean=1.0". Returns a sentence per broken
+// limit.
 Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
                                                const std::vector<std::string>& limits);
 

@@ -1,4 +1,4 @@
-// A value as a cell of CSV (RFC 4180): quoted where it must be.
+// Quotes a value for CSV (RFC 4180) where necessary.
 
 #ifndef KVTWIN_SCENARIOS_OUTPUT_CSV_CELL_H_
 #define KVTWIN_SCENARIOS_OUTPUT_CSV_CELL_H_

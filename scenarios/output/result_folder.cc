@@ -42,7 +42,7 @@ Result<void> write_files(const std::string& dir, const std::vector<RunFile>& fil
 
 namespace {
 
-// Everything that kvtwin run and kvtwin import leave in a folder.
+// The names of all files that kvtwin run and kvtwin import write into a folder.
 constexpr std::string_view kRunFiles[] = {"requests.csv",
                                           "heads.json",
                                           "log.binpb",
@@ -69,7 +69,7 @@ bool holds_run_files_alone(const fs::path& dir) {
   return !failed;
 }
 
-// Both folders change names in one step, where the file system can.
+// Exchanges the names of both folders atomically, where the file system can.
 bool exchange(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
@@ -90,7 +90,7 @@ Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vect
 
 constexpr char kDraft[] = ".kvtwin-run-";
 
-// Removes what processes that were killed while they wrote `whole` have left: WHOLE.kvtwin-run-PID.
+// Removes drafts of processes that were killed while they wrote `whole`: WHOLE.kvtwin-run-PID.
 void remove_stale_drafts(const fs::path& whole) {
   const std::string start = whole.filename().string() + kDraft;
   std::vector<fs::path> stale;
@@ -150,7 +150,7 @@ Result<v1::RunResult> read_result(const std::string& dir) {
   const Result<std::string> bytes = read_text_file(path);
   if (!bytes) return tl::unexpected(bytes.error());
   v1::RunResult out;
-  google::protobuf::LogSilencer silence;  // what is wrong is said by the Error
+  google::protobuf::LogSilencer silence;  // the Error reports the failure
   if (!out.ParseFromString(*bytes)) return make_error(path, "is no run result", "run the scenario again");
   if (out.schema_version() != kResultSchema) {
     return make_error(path, fmt::format("schema version is {}", out.schema_version()),

@@ -1,4 +1,4 @@
-// The folder that a run's result is in: how it is replaced as a whole, and read.
+// The folder of a run's result: replacing it as a whole, and reading it.
 
 #ifndef KVTWIN_SCENARIOS_OUTPUT_RESULT_FOLDER_H_
 #define KVTWIN_SCENARIOS_OUTPUT_RESULT_FOLDER_H_
@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// The format of results that this version writes and reads.
+// The version of the result format that this program writes and reads.
 inline constexpr uint32_t kResultSchema = 1;
 
 struct RunFile {
@@ -20,21 +20,21 @@ struct RunFile {
   std::string bytes;
 };
 
-// Writes each file under a temporary name first, so that what bears the right name is whole. An error
-// here is the environment's (exit status 3).
+// Writes each file under a temporary name and renames it, so that a file under its final name is complete. An
+// error here is an environment failure (exit status 3).
 Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files);
 
-// Whether a run of `inputs` may take the place of what `dir` holds: no result, one of the same inputs, or
-// `force`.
+// Succeeds if a run of `inputs` may replace the content of `dir`: `dir` has no result or one of the same
+// inputs, or `force` is set.
 Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool force);
 
-// Puts a run's files into `dir` in place of an earlier run's, so that `dir` never holds files of two. The
-// files are written to a folder beside it, and the two change places: a crash leaves the old result or the
-// new one. Files that no run writes stay; where there are any, the folder itself stays too, and a crash may
-// leave no result. An error here is the environment's.
+// Replaces the files of an earlier run in `dir`, so that `dir` never holds files of two runs. The files are
+// written to a folder next to it, and the two folders are exchanged: a crash leaves the old result or the new
+// one. Files that no run writes stay; if there are any, the folder itself stays too, and a crash may leave no
+// result. An error here is an environment failure.
 Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& files);
 
-// The result that a directory holds.
+// Reads the result in a directory.
 Result<v1::RunResult> read_result(const std::string& dir);
 
 }  // namespace kvtwin

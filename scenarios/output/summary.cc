@@ -13,7 +13,7 @@ namespace {
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-// The rates that simulation.retrieval requests miss_rate and correction_rate, as they came out.
+// The measured rates that simulation.retrieval's miss_rate and correction_rate request.
 double absent_percent(const v1::Retrieval& all) {
   return percent(static_cast<double>(all.pages_now() + all.pages_next()),
                  static_cast<double>(all.pages_chosen()));
@@ -189,7 +189,7 @@ class Table {
     row("", "{:.2f} % of the head-pages chosen were absent; {:.2f} % of {} choosing heads corrected",
         absent_percent(all), corrected_percent(all), grouped(all.heads_chose()));
     const auto giga = [](auto value) { return static_cast<double>(value) / 1e9; };
-    if (r_.has_values() && r_.values().clock() == "wall") return;  // nothing priced them
+    if (r_.has_values() && r_.values().clock() == "wall") return;  // not priced
     row("", "{:.3f} GB recalled, {:.3f} GB offloaded; {:.3f} s exposed, {:.3f} s hidden; {} steps expanded",
         giga(all.bytes_in()), giga(all.bytes_out()), giga(all.exposed_ns()), giga(all.hidden_ns()),
         grouped(all.steps_expanded()));

@@ -1,4 +1,4 @@
-// A run's result as text: the canonical table, or flat records for programs.
+// A run's result as text: a table for people, or flat records for programs.
 
 #ifndef KVTWIN_SCENARIOS_OUTPUT_SUMMARY_H_
 #define KVTWIN_SCENARIOS_OUTPUT_SUMMARY_H_
@@ -19,7 +19,7 @@ struct SummaryContext {
   std::string repeat;            // the command that repeats the run
 };
 
-// Ends with a newline. json and jsonl are one flat object, csv a header and a row.
+// Ends with a newline. json and jsonl are one flat object, csv is a header and a row.
 std::string format_summary(const v1::RunResult& result, OutputFormat format, const SummaryContext& context);
 
 // "12,031".

@@ -1,6 +1,6 @@
-// Timeline keeps what ran between two instants: of each engine its steps, transfers, requests and counts. As
-// JSON (trace events, which chrome://tracing and ui.perfetto.dev open; the report draws them) and as
-// Perfetto's own protocol buffers.
+// Timeline records what runs between two instants: each engine's steps, transfers, requests and counts. It
+// writes JSON trace events, which chrome://tracing and ui.perfetto.dev open and the report draws, and
+// Perfetto's protocol buffers.
 
 #ifndef KVTWIN_SCENARIOS_OUTPUT_TIMELINE_H_
 #define KVTWIN_SCENARIOS_OUTPUT_TIMELINE_H_
@@ -21,47 +21,47 @@ struct TimelineWindow {
   Instant from{}, to{};
 };
 
-// "10..12.5": seconds of the run.
+// "10..12.5", in seconds since the start of the run.
 Result<TimelineWindow> parse_window(const std::string& text);
 
-// One operation of a step on the device; from the step's start.
+// One operation of a step on the device; times are relative to the step's start.
 struct StepOperation {
   const char* name = "";
   uint32_t layer = 0;
   Duration from{}, to{};
 };
-// Those of a step, once.
+// Returns the operations of a step. It may be called once per step.
 using OperationsOfStep = std::function<std::vector<StepOperation>(EngineId engine, StepId step)>;
 
 enum class TimelineRow : uint8_t { kSteps = 1, kIn, kOut, kRequests, kOperations };
 const char* name_of(TimelineRow row);
 
-// One thing that was seen.
+// One recorded item.
 struct TimelineMark {
   enum class Kind : uint8_t {
     kSpan,          // `name` ran from `from` to `to`
     kBegin,         // `request` is ready
     kInstantEvent,  // `name` happened to `request`
-    kEnd,           // it is over
-    kCounts,        // from `from` on
+    kEnd,           // `request` ended
+    kCounts,        // values that hold from `from` on
   };
   struct Number {
     const char* name = nullptr;
     uint64_t value = 0;
   };
   Kind kind{};
-  TimelineRow row{};  // of all but kCounts
+  TimelineRow row{};  // of all kinds but kCounts
   uint16_t engine = 0;
   const char* name = "";
   Instant from{}, to{};
   RequestId request{};
-  std::array<Number, 4> numbers{};  // until one without a name
+  std::array<Number, 4> numbers{};  // up to the first without a name
   const char* result = nullptr;     // of a transfer
 };
 
 class Timeline : public Observer {
  public:
-  // `operations` may be null; else it is asked for every step.
+  // `operations` may be null; otherwise it is called for every step.
   Timeline(TimelineWindow window, size_t engines, OperationsOfStep operations = {});
 
   void saw_event(Instant now, EngineId engine, const Event& event) override;
@@ -70,8 +70,8 @@ class Timeline : public Observer {
 
   // timeline.json.
   std::string json() const;
-  // timeline.perfetto-trace: TracePackets of one sequence, in order of time. What overlaps stands in lanes of
-  // its own, because slices of one Perfetto track must lie within each other.
+  // timeline.perfetto-trace: TracePackets of one sequence, in order of time. Overlapping slices get tracks of
+  // their own, because the slices of one Perfetto track must nest.
   std::string perfetto() const;
 
  private:

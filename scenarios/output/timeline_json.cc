@@ -11,7 +11,7 @@ namespace {
 
 using Kind = TimelineMark::Kind;
 
-// Microseconds, with the nanoseconds behind the point: the unit of the format.
+// Microseconds, the format's unit, with nanoseconds as decimals.
 std::string us(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 std::string arguments(const TimelineMark& mark) {

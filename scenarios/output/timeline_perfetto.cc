@@ -1,7 +1,7 @@
 // timeline.perfetto-trace: Perfetto's TracePackets, written field by field.
 //
 // Field numbers are those of protos/perfetto/trace/ in github.com/google/perfetto (trace.proto,
-// trace_packet.proto, track_event/*.proto): what they request stable public API.
+// trace_packet.proto, track_event/*.proto), which Perfetto treats as stable public API.
 // tests/unit/scenarios/perfetto_test.cc reads the file with a schema of its own.
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ enum : uint64_t { kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCount = 4 };
 // DebugAnnotation
 constexpr uint32_t kUint = 3, kString = 6, kAnnotationName = 10;
 
-// A message as it grows.
+// A protobuf message under construction.
 class Message {
  public:
   Message& number(uint32_t field, uint64_t value) {
@@ -63,7 +63,7 @@ class Message {
   std::string bytes_;
 };
 
-// All tracks of one engine are within 2^20 of its own: lanes are numbered on behind each row's first.
+// Track ids of one engine lie within 2^20 of the engine's own: each row's additional tracks follow its first.
 constexpr uint64_t process_uuid(uint64_t engine) { return (engine + 1) << 20; }
 constexpr uint64_t row_uuid(uint64_t engine, TimelineRow row, uint64_t lane) {
   return process_uuid(engine) + (static_cast<uint64_t>(row) << 16) + lane;
@@ -85,13 +85,14 @@ class Writer {
     }
   }
 
-  // Spans and requests, in lanes: a lane is free again when what stood in it has ended.
+  // Spans and requests. Overlapping slices go to different tracks of a row; a track is reused after its slice
+  // ends.
   void slices(const std::vector<TimelineMark>& marks) {
     std::vector<Slice> slices = slices_of(marks);
     std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
       return std::tie(a.engine, a.row, a.from) < std::tie(b.engine, b.row, b.from);
     });
-    std::map<std::pair<uint16_t, TimelineRow>, std::vector<int64_t>> lanes;  // when each is free
+    std::map<std::pair<uint16_t, TimelineRow>, std::vector<int64_t>> lanes;  // when each track is free
     for (const Slice& slice : slices) {
       std::vector<int64_t>& free_at = lanes[{slice.engine, slice.row}];
       auto lane = std::find_if(free_at.begin(), free_at.end(), [&](int64_t at) { return at <= slice.from; });
@@ -159,7 +160,7 @@ class Writer {
     int64_t from, to;
     const TimelineMark* mark;
     std::vector<const TimelineMark*> instants;
-    bool open;  // it goes on behind the window
+    bool open;  // it continues after the window
   };
 
   static std::vector<Slice> slices_of(const std::vector<TimelineMark>& marks) {

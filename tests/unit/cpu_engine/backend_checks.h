@@ -1,4 +1,4 @@
-// What tests of whole runs over real values have in common: drawn times, and logs that replay.
+// Checks shared by tests of whole runs on real data: drawn times, and logs that replay.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_BACKEND_CHECKS_H_
 #define KVTWIN_TESTS_UNIT_CPU_ENGINE_BACKEND_CHECKS_H_
@@ -15,7 +15,7 @@
 
 namespace kvtwin::testing {
 
-// Steps and copies take what is drawn, so that a failure can be repeated.
+// Steps and copies take drawn times, so that a failure can be repeated.
 inline cpu::Stopwatch drawn_times(uint64_t seed) {
   return [seed, n = uint64_t{0}](const std::function<void()>& work) mutable {
     work();
@@ -23,7 +23,7 @@ inline cpu::Stopwatch drawn_times(uint64_t seed) {
   };
 }
 
-// The run whose log has these bytes decided what `digest` says, and its replay does.
+// Checks that the log in `bytes` replays to `digest`.
 inline void check_replays(const std::string& bytes, uint64_t digest) {
   const Result<Log> log = read_log("log", bytes);
   REQUIRE(log);

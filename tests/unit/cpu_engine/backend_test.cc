@@ -1,6 +1,6 @@
-// The whole loop over real values: a policy under pressure, a client without manners, the CPU engine.
-// Whatever happened to a request (chunks, shared prefixes, preemption, the host tier, other requests'
-// company), it must have sampled what it samples alone.
+// The whole loop on real data: a policy under pressure, ScriptClient, the CPU engine. Whatever happens to a
+// request (chunks, shared prefixes, preemption, the host tier, concurrent requests), it samples what it
+// samples alone.
 
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ using namespace kvtwin::testing;
 namespace {
 
 struct History {
-  std::vector<uint32_t> tokens;   // all that went in
+  std::vector<uint32_t> tokens;   // all input tokens
   std::vector<uint32_t> sampled;  // by output token
   uint32_t prompt = 0;
 };
@@ -33,7 +33,7 @@ std::vector<OutcomeSource*> sources_of(const std::vector<std::unique_ptr<cpu::Cp
   return out;
 }
 
-// Performs steps and writes down what each request read and sampled.
+// Performs steps and records what each request read and sampled.
 class Witness final : public OutcomeSource {
  public:
   Witness(const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines, const cpu::TokenIds* tokens,
@@ -84,9 +84,9 @@ class Witness final : public OutcomeSource {
   uint32_t preemptions_ = 0, recalls_ = 0, returns_ = 0, from_disk_ = 0;
 };
 
-// Behind these, requests that are sent away take their pages to the host.
+// From this seed on, preempted requests are swapped out to the host.
 constexpr uint64_t kSwapSeeds = 40;
-// Behind these, a disk stands behind the host tier.
+// From this seed on, a disk tier is below the host tier.
 constexpr uint64_t kDiskSeeds = 80;
 
 CoreConfig config_of(uint64_t seed) {
@@ -175,7 +175,7 @@ void check_run(uint64_t seed, Totals* totals) {
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder, &prefix_hits});
   CHECK(end.idle);
   CHECK(client.content());
-  CHECK(witness.finite());  // X-2: no slot that nobody wrote was read
+  CHECK(witness.finite());  // X-2: no unwritten slot was read
 
   check_replays(recorder.finish(end), end.digest);
 
@@ -198,9 +198,7 @@ void check_run(uint64_t seed, Totals* totals) {
 
 }  // namespace
 
-TEST_CASE(
-    "X-2 X-9 backend: whatever the policy did, every request sampled what it samples alone; its log "
-    "replays") {
+TEST_CASE("X-2 X-9 backend: every request samples what it samples alone, and its log replays") {
   Totals totals;
   for (uint64_t seed = 1; seed <= 40; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.reused << " prefix hits, " << totals.preemptions
@@ -210,7 +208,7 @@ TEST_CASE(
   CHECK(totals.recalls > 0);
 }
 
-TEST_CASE("X-6 backend: requests that were sent away with their pages go on as if they had never been") {
+TEST_CASE("X-6 backend: requests that were swapped out continue unchanged") {
   Totals totals;
   for (uint64_t seed = kSwapSeeds + 1; seed <= kSwapSeeds + 30; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.preemptions << " preemptions, " << totals.returns
@@ -218,7 +216,7 @@ TEST_CASE("X-6 backend: requests that were sent away with their pages go on as i
   CHECK(totals.returns > 5);
 }
 
-TEST_CASE("X-2 X-6 backend: prefixes that were on a disk are what they were") {
+TEST_CASE("X-2 X-6 backend: prefixes that were on a disk are unchanged") {
   Totals totals;
   for (uint64_t seed = kDiskSeeds + 1; seed <= kDiskSeeds + 30; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.recalls << " recalls, " << totals.from_disk
@@ -226,7 +224,7 @@ TEST_CASE("X-2 X-6 backend: prefixes that were on a disk are what they were") {
   CHECK(totals.from_disk > 20);
 }
 
-TEST_CASE("G-5 backend: a page that two requests were given by error would be seen in what they sample") {
+TEST_CASE("G-5 backend: a page given to two requests by error would change their samples") {
   const LlmSpec llm = tiny_models()[0];
   const ModelWeights weights = ModelWeights::random(llm, 5);
   GivenTokens given;
@@ -246,10 +244,8 @@ TEST_CASE("G-5 backend: a page that two requests were given by error would be se
   CHECK(logits(PageId{3}) != logits(PageId{1}));
 }
 
-TEST_CASE(
-    "backend: copies during steps end when they ended, one after the other in each direction, never before "
-    "they began") {
-  // Two steps of 100 ns; copies take 30, and are looked at only after the step beside them was performed.
+TEST_CASE("backend: copies during steps end in sequence in each direction, and never before they began") {
+  // Two steps of 100 ns. Copies take 30, and are polled only after the concurrent step.
   class Source final : public OutcomeSource {
    public:
     void step(const LaunchStep&, uint32_t, DataOutcomes* values) override { values->clear(), ++steps; }

@@ -1,6 +1,6 @@
-// Drives a KvCache step by step with rows drawn from (layer, request position): no model, so that what a
-// cache stores and reads can be held against definitions. Rows of equal positions are equal whatever the
-// steps.
+// Drives a KvCache step by step with rows drawn from (layer, request position) and without a model, so that
+// the cache's contents and attention can be compared with definitions. Rows of equal positions are equal in
+// any steps.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_CACHE_ROWS_H_
 #define KVTWIN_TESTS_UNIT_CPU_ENGINE_CACHE_ROWS_H_
@@ -34,7 +34,7 @@ class CacheRows {
   void begin(RequestId request, const std::vector<PageId>& reused = {}) {
     requests_[request] = {reused, static_cast<uint32_t>(reused.size()) * memory.page_tokens, true, reused};
   }
-  // One single step.
+  // Runs one single step.
   void step(const std::vector<Want>& wants) {
     std::vector<PlanEntry> entries;
     std::vector<PageAllocation> allocations;
@@ -55,7 +55,7 @@ class CacheRows {
     }
     run({.entries = entries, .allocations = allocations, .prefix_hits = prefix_hits}, positions);
   }
-  // `positions` of the launch's rows.
+  // `positions` of the launch's tokens.
   void run(const LaunchStep& launch, const std::vector<uint64_t>& positions) {
     DataOutcomes values;
     cache->begin(launch, 0, launch.entries);
@@ -80,7 +80,7 @@ class CacheRows {
     return page;
   }
   const std::vector<PageId>& pages(RequestId request) const { return requests_.at(request).pages; }
-  // Of the last step: [layers][rows][query_heads][head_dim].
+  // Outputs of the last step: [layers][rows][query_heads][head_dim].
   const std::vector<float>& outputs() const { return outputs_; }
   const float* output(uint32_t layer, size_t row, uint32_t head) const {
     return outputs_.data() + ((layer * rows_ + row) * llm.query_heads + head) * llm.head_dim;
@@ -100,7 +100,7 @@ class CacheRows {
     bool fresh = true;
     std::vector<PageId> reused;
   };
-  // In [-2, 2).
+  // Numbers in [-2, 2).
   std::vector<float> rows(uint32_t layer, uint32_t which, uint32_t heads,
                           const std::vector<uint64_t>& positions) const {
     std::vector<float> out;
@@ -113,7 +113,7 @@ class CacheRows {
     return out;
   }
 
-  std::vector<PageId> free_;  // the next one last
+  std::vector<PageId> free_;  // taken from the back
   std::map<RequestId, Request> requests_;
   std::vector<float> outputs_, queries_;
   size_t rows_ = 0;

@@ -1,4 +1,4 @@
-// What calibrations look at: a context captured whole, and what scorers say of it.
+// The captures of calibrations: a whole context, and the scores that scorers give it.
 
 #include <doctest/doctest.h>
 
@@ -37,7 +37,7 @@ double worst(const kernels::HeadsView& view, const std::vector<std::vector<doubl
   return out;
 }
 
-// Probabilities of row `row` of query head j over the keys of rows [0, row], in double.
+// Probabilities of token `row` of query head j over the keys of tokens [0, row], in double.
 std::vector<double> attention_row(const LlmSpec& m, const DenseRows& rows, uint32_t layer, uint32_t j,
                                   uint32_t row) {
   const uint32_t d = m.head_dim, h = j / (m.query_heads / m.kv_heads);
@@ -52,8 +52,8 @@ std::vector<double> attention_row(const LlmSpec& m, const DenseRows& rows, uint3
   return p;
 }
 
-// Mean over rows [first, end) and over the query heads of head h, of what they give to the context's KV
-// entries.
+// The attention of tokens [first, end) to the context's KV entries, averaged over these tokens and the query
+// heads of head h.
 std::vector<double> mean_attention_of(const LlmSpec& m, const DenseRows& rows, uint32_t layer, uint32_t h,
                                       uint32_t first, uint32_t end, uint32_t tokens) {
   const uint32_t group = m.query_heads / m.kv_heads;
@@ -82,7 +82,7 @@ kernels::ScoreSpec plain_window(ScorerKind kind, uint32_t rows, bool keep) {
 
 }  // namespace
 
-TEST_CASE("captured: queries, keys and values are the model's, and do not depend on how rows are cut") {
+TEST_CASE("captured: queries, keys and values are the model's, for any division into chunks") {
   for (const LlmSpec& m : kvtwin::testing::tiny_models()) {
     CAPTURE(m.family);
     const ModelWeights weights = ModelWeights::random(m, 5);
@@ -93,7 +93,7 @@ TEST_CASE("captured: queries, keys and values are the model's, and do not depend
     CapturedPass whole(&forward, 41), pieces(&forward, 60);
     whole.extend(tokens);
     pieces.extend(std::span(tokens).first(7));
-    pieces.extend(some_tokens(20, 1));  // taken away again
+    pieces.extend(some_tokens(20, 1));  // removed again
     pieces.truncate(7);
     for (size_t at = 7; at < tokens.size(); at += 17)
       pieces.extend(std::span(tokens).subspan(at, std::min<size_t>(17, tokens.size() - at)));
@@ -115,7 +115,7 @@ TEST_CASE("captured: queries, keys and values are the model's, and do not depend
   }
 }
 
-TEST_CASE("captured: scores are those of the rows that the scorer names, on GQA and MHA") {
+TEST_CASE("captured: scores use the query tokens that the scorer names, on GQA and MHA") {
   constexpr uint32_t kTokens = 40, kRows = 6;
   for (const LlmSpec& m : kvtwin::testing::tiny_models()) {
     CAPTURE(m.family);
@@ -194,9 +194,9 @@ TEST_CASE(
   CHECK(before == score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass));
 }
 
-// J-3 (docs/design/methods/judge-q.md#hit-rate): with the response's rows for soft tokens, what is kept is
-// what the response looks at. The reference is computed in double, from another forward pass.
-TEST_CASE("J-3: on real model rows the oracle has hit rate 1, and random hits as often as chance") {
+// J-3 (docs/design/methods/judge-q.md#hit-rate): with the response's tokens as probe tokens, the entries
+// that the response attends to are retained. The reference is computed in double, from another forward pass.
+TEST_CASE("J-3: on real model data the oracle has hit rate 1, and random hits as often as chance") {
   constexpr uint32_t kTokens = 120, kRows = 12, kBudget = 30;
   double random_rate = 0;
   int models = 0;

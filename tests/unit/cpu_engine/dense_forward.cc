@@ -24,7 +24,7 @@ Row times(const TensorView& weight, const TensorView& bias, const Row& x) {
   return y;
 }
 
-// Each piece of `width` by itself.
+// Normalises each part of `width` separately.
 Row normed(const Row& x, const TensorView& weight, size_t width, double eps) {
   const Row w = values(weight);
   Row y(x.size());
@@ -52,7 +52,7 @@ void rotate(const RopeFrequencies& rope, size_t position, size_t dim, Row* x) {
   }
 }
 
-// Row t reads rows 0 to t.
+// Token t attends to tokens 0 to t.
 Row attended(const LlmSpec& m, const Row& q, const Rows& k, const Rows& v, size_t t) {
   const size_t dim = m.head_dim, group = m.query_heads / m.kv_heads;
   Row out(q.size());

@@ -1,5 +1,5 @@
-// What the CPU engine computes does not depend on pages, chunks, batches, reuse or tiers, to the bit; and it
-// equals the formulas in double precision. All pages are poisoned when granted.
+// The CPU engine's results do not depend on pages, chunks, batches, reuse or tiers, to the bit, and equal the
+// formulas in double precision. All pages are poisoned when allocated.
 
 #include <doctest/doctest.h>
 
@@ -22,8 +22,8 @@ cpu::KvMemory memory_of(uint32_t page_tokens, uint32_t pages = 200) {
   return {.page_tokens = page_tokens, .pages_gpu = pages, .poison = true};
 }
 
-// A forced request of `ids`, as prefill chunks of the given sizes and decodes for the rest: logits of its
-// last token.
+// Runs `ids` as a forced request, with prefill chunks of the given sizes and decodes for the rest. Returns
+// the logits of its last token.
 std::vector<float> last_logits(const ModelWeights& weights, const std::vector<uint32_t>& ids,
                                const std::vector<uint32_t>& chunks, uint32_t page_tokens, uint64_t seed) {
   const auto prompt = std::max(1u, std::accumulate(chunks.begin(), chunks.end(), 0u));
@@ -76,11 +76,11 @@ TEST_CASE("forward: chunked prefill and decode equal the whole prefill, to the b
     CHECK(last_logits(p.weights, p.ids, {1, 7, 42}, 4, 2) == whole);
     CHECK(last_logits(p.weights, p.ids, {49, 1}, 3, 3) == whole);
     CHECK(last_logits(p.weights, p.ids, {20}, 1, 4) == whole);  // 30 decodes
-    CHECK(last_logits(p.weights, p.ids, {}, 16, 5) == whole);   // all of it
+    CHECK(last_logits(p.weights, p.ids, {}, 16, 5) == whole);   // 50 decodes
   }
 }
 
-TEST_CASE("X-9 forward: a request's logits are the same beside other requests, coalesced or not") {
+TEST_CASE("X-9 forward: a request's logits do not depend on other requests or on coalescing") {
   for (const LlmSpec& llm : tiny_models()) {
     CAPTURE(llm.family);
     const PreparedEngine p(llm, 40);
@@ -136,7 +136,7 @@ TEST_CASE("forward: a request may reuse pages that another request of the same s
   Steps steps(memory_of(8), &p.weights, &tokens, 6);
   steps.begin(kA);
   steps.run({{kA, 8, false}});
-  // What kA gets now is what kB reads in the same step: B's pages are known beforehand.
+  // The pages that kA gets now are the ones that kB reads in the same step, so they must be known beforehand.
   Steps twin(memory_of(8), &p.weights, &tokens, 6);
   twin.begin(kA);
   twin.run({{kA, 8, false}});
@@ -146,7 +146,7 @@ TEST_CASE("forward: a request may reuse pages that another request of the same s
   CHECK(logits == last_logits(p.weights, p.ids, {40}, 8, 1));
 }
 
-TEST_CASE("forward: pages that went to the host tier and came back elsewhere hold the same") {
+TEST_CASE("forward: pages that were on the host tier and came back elsewhere are unchanged") {
   const LlmSpec llm = tiny_models()[3];
   const PreparedEngine p(llm, 48);
   GivenTokens tokens = p.tokens;
@@ -168,7 +168,7 @@ TEST_CASE("forward: pages that went to the host tier and came back elsewhere hol
   CHECK(steps.run({{kB, 16}}) == last_logits(p.weights, p.ids, {48}, 8, 7));
 }
 
-TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples an end") {
+TEST_CASE("decode: greedy decoding feeds back its samples, and stops where it samples an end") {
   const LlmSpec llm = tiny_models()[2];
   const PreparedEngine p(llm, 10);
   cpu::CpuEngineConfig config;
@@ -179,7 +179,7 @@ TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples 
   const auto last = steps.run({{kA, 1}}, 19);
   const std::vector<uint32_t> sampled = steps.sampled(kA);
   REQUIRE(sampled.size() == 20);
-  // Forced with its own samples, the model samples the same.
+  // Forced to its own samples, the model samples the same.
   std::vector<uint32_t> all = p.ids;
   all.insert(all.end(), sampled.begin(), sampled.end() - 1);
   const auto again = last_logits(p.weights, all, {29}, 16, 3);
@@ -197,7 +197,7 @@ TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples 
   CHECK(ending.sampled(kA).back() == sampled[7]);
 }
 
-TEST_CASE("decode: a preempted request goes on with what it sampled") {
+TEST_CASE("decode: a preempted request continues with its samples") {
   const LlmSpec llm = tiny_models()[1];
   const PreparedEngine p(llm, 12);
   cpu::CpuEngineConfig config;
@@ -209,7 +209,7 @@ TEST_CASE("decode: a preempted request goes on with what it sampled") {
   steady.run({{kA, 1}}, 15), preempted.run({{kA, 1}}, 6);
   preempted.end(kA, DropRequestState::Reason::kPreempted);
   preempted.begin(kA);
-  preempted.run({{kA, 19}});  // prompt and the seven outputs: samples the eighth
+  preempted.run({{kA, 19}});  // the prompt and seven outputs; it samples the eighth
   preempted.run({{kA, 1}}, 8);
   CHECK(preempted.sampled(kA) == steady.sampled(kA));
   steady.end(kA), preempted.end(kA);
@@ -217,7 +217,7 @@ TEST_CASE("decode: a preempted request goes on with what it sampled") {
   CHECK(steady.engine().samples_digest() != 0);
 }
 
-TEST_CASE("forward: widening weights when they are needed changes no bit") {
+TEST_CASE("forward: dequantizing weights when they are needed changes no bit") {
   for (const LlmSpec& llm : tiny_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 1);
     class Identity final : public cpu::LayerAttention {

@@ -1,4 +1,4 @@
-// What is forced on an engine: sums shared out, rows that stay, and who met what.
+// Outcomes forced on an engine: sums distributed over heads, retained rows, and counts of met demands.
 
 #include <doctest/doctest.h>
 
@@ -31,7 +31,7 @@ struct Drawn {
   std::vector<ForcedRow> rows;
   std::vector<kernels::HeadRecall> heads;
   LayerRecall sums;
-  bool exact = true;  // there is room to spare, or all rows have as much of it
+  bool exact = true;  // rows have spare room, or all have the same
 };
 
 Drawn draw_heads(Prng* prng, uint32_t kv_heads, bool follows) {
@@ -57,7 +57,7 @@ Drawn draw_heads(Prng* prng, uint32_t kv_heads, bool follows) {
 
 }  // namespace
 
-TEST_CASE("forced recalls: what heads can do sums up to what was told, and no head misses more than it can") {
+TEST_CASE("forced recalls: the heads' numbers sum to the forced total, and no head misses more than it can") {
   uint64_t met = 0, drawn = 0;
   for (uint64_t seed = 1; seed <= 4000; ++seed) {
     CAPTURE(seed);
@@ -76,12 +76,12 @@ TEST_CASE("forced recalls: what heads can do sums up to what was told, and no he
     if (given.exact) CHECK(all);
     drawn += given.exact ? 0 : 1, met += !given.exact && all ? 1 : 0;
   }
-  // Rows that can miss different numbers of pages, and do miss them all, are a knapsack.
+  // Rows that can miss different numbers of pages, and do miss all of them, are a knapsack problem.
   MESSAGE(met << " of " << drawn << " knapsacks met");
   CHECK(met * 10 >= drawn * 9);
 }
 
-TEST_CASE("forced recalls: shared out evenly; a model that knows no first step is met all the same") {
+TEST_CASE("forced recalls: they are distributed evenly, and met even if the model has no first step") {
   const std::vector<ForcedRow> trusting(3, {true, 20}), fresh = {{false, 20}, {false, 20}};
   std::vector<kernels::HeadRecall> heads(12);
   deal_recall({.blocking = 7, .background = 31, .corrected = 3, .heads = 12, .chosen = 0}, trusting, 4, true,
@@ -95,7 +95,7 @@ TEST_CASE("forced recalls: shared out evenly; a model that knows no first step i
     const auto first = heads.begin() + static_cast<ptrdiff_t>(4 * row);
     CHECK(std::count_if(first, first + 4, [](const auto& head) { return head.turned != 0; }) == 1);
   }
-  // Nobody trusts: all come before attention, unless the sums say otherwise.
+  // No head trusts its state: all recalls precede attention, unless the sums differ.
   std::vector<kernels::HeadRecall> two(4);
   deal_recall({.blocking = 9}, fresh, 2, true, two);
   CHECK(sums_of(two).before == 9);
@@ -104,7 +104,7 @@ TEST_CASE("forced recalls: shared out evenly; a model that knows no first step i
   CHECK(sums_of(two).before == 4);
   CHECK(sums_of(two).behind == 12);
   CHECK(sums_of(two).turned == 1);
-  // Without speculation nothing follows.
+  // Without speculation no recall follows attention.
   deal_recall({.blocking = 9}, trusting, 4, false, heads);
   CHECK(sums_of(heads).before == 9);
   CHECK(sums_of(heads).behind == 0);
@@ -119,12 +119,12 @@ TEST_CASE("forced counts and rows") {
   const std::vector<uint32_t> positions = {0, 2, 3, 64, 200}, forced = {1};
   CHECK(forced_outcome_rows(live, positions, forced, 4) == std::vector<uint32_t>{0, 1, 2, 3});
   CHECK(forced_outcome_rows(live, positions, {}, 3) == std::vector<uint32_t>{0, 2, 3});
-  CHECK(forced_outcome_rows(live, positions, forced, 3).empty());  // not what the policy expects
+  CHECK(forced_outcome_rows(live, positions, forced, 3).empty());  // the policy expects other rows
 }
 
 namespace {
 
-// Answers what it is told, or what it would.
+// Follows forced outcomes, or its own, by `obeys`.
 class ForcibleFake final : public ForcibleSource {
  public:
   explicit ForcibleFake(bool obeys) : obeys_(obeys) {}
@@ -164,7 +164,7 @@ class ScriptedOutcomes final : public OutcomeSource {
 
 }  // namespace
 
-TEST_CASE("forced source: asks once a step, hands on what it is told, and counts what was met") {
+TEST_CASE("forced source: asks once per step, forwards the outcomes, and counts those that were met") {
   for (const bool obeys : {true, false}) {
     CAPTURE(obeys);
     ScriptedOutcomes message;

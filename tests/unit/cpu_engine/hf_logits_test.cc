@@ -1,4 +1,4 @@
-// Our logits beside those of HF transformers (tests/golden/hf/README.md).
+// The CPU engine's logits compared with those of HF transformers (tests/golden/hf/README.md).
 
 #include <doctest/doctest.h>
 
@@ -17,7 +17,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr double kTolerance = 1e-3;  // issue B, slice 1
+constexpr double kTolerance = 1e-3;  // on every logit
 
 struct Golden {
   std::vector<uint32_t> tokens;
@@ -36,7 +36,7 @@ Golden read_golden(const std::string& folder) {
   return golden;
 }
 
-// Every token's logits, one decode step after the other.
+// Every token's logits, one decode step per token.
 std::vector<float> engine_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens) {
   GivenTokens given;
   given.give(RequestId{1}, tokens, 1);

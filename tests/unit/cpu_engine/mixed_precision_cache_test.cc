@@ -1,5 +1,5 @@
-// MixedPrecisionCache: KV entries of two formats in two pools. Driven directly, with random rows, a policy of
-// the test's own and pages in shuffled order.
+// MixedPrecisionCache: KV entries of two formats in two pools, driven directly with random rows, the test's
+// own policy and pages in shuffled order.
 
 #include "engine/cpu/packed/mixed_precision_cache.h"
 
@@ -26,7 +26,7 @@ std::vector<LlmSpec> mixed_precision_models() {
   return out;
 }
 
-// Bits of position p of every request: drawn in stretches, or 4 everywhere.
+// Bits of position p of every request: drawn in runs, or 4 everywhere.
 struct MixedPrecisionDriven : CacheRows {
   MixedPrecisionDriven(const LlmSpec& given, bool mixed_bits, bool has_int2 = true)
       : CacheRows(given, {.page_tokens = kMixedPrecisionPage, .pages_gpu = kPages, .poison = true}, 0),
@@ -49,7 +49,7 @@ struct MixedPrecisionDriven : CacheRows {
     reused[request] = std::move(pages);
     fresh.push_back(request);
   }
-  // One step: a chunk, whose last token ends the prompt if `ends`, or a decode of one token.
+  // Runs one step: a chunk, whose last token ends the prompt if `ends`, or a decode of one token.
   void go(RequestId request, uint32_t tokens, bool chunk, bool ends = false) {
     Filling& fill = fills.at(request);
     std::vector<FormatRun> runs;
@@ -95,7 +95,7 @@ struct MixedPrecisionDriven : CacheRows {
         positions);
     requantisations.clear();
   }
-  // Pages of the first `logical_pages` frames, as a prefix hit names them.
+  // Pages of the first `count` logical pages, as a prefix hit lists them.
   std::vector<PageId> logical_pages(RequestId request, uint32_t count) const {
     std::vector<PageId> out;
     for (uint32_t logical_page = 0; logical_page < count; ++logical_page) {
@@ -120,7 +120,7 @@ struct MixedPrecisionDriven : CacheRows {
 
 }  // namespace
 
-TEST_CASE("X-1 Q-5 dual cache: with 4 bits for every tag it is the int4 baseline, bit for bit") {
+TEST_CASE("X-1 Q-5 mixed precision cache: with 4 bits for every tag it is the int4 baseline, bit for bit") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     MixedPrecisionDriven mixed_cache(llm, false);
     CacheRows plain(llm, {.page_tokens = kMixedPrecisionPage, .pages_gpu = kPages, .poison = true}, 3);
@@ -140,7 +140,8 @@ TEST_CASE("X-1 Q-5 dual cache: with 4 bits for every tag it is the int4 baseline
 }
 
 TEST_CASE(
-    "Q-2 Q-3 Q-4 X-7 dual cache: decoding equals attention over the packed pages, int2 first, then int4") {
+    "Q-2 Q-3 Q-4 X-7 mixed precision cache: decoding equals attention over the packed pages, int2 first, "
+    "then int4") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     for (const bool has_int2 : {true, false}) {
       CAPTURE(has_int2);
@@ -151,7 +152,7 @@ TEST_CASE(
       const std::span<const cpu::MixedPrecisionCache::Place> places =
           run.mixed_cache().places(kMixedPrecisionA);
       REQUIRE(places.size() == 270);
-      // Q-3: every KV entry has a slot of its own; Q-4: int2 where the policy said so, and nowhere else.
+      // Q-3: every KV entry has its own slot. Q-4: int2 exactly where the policy chose it.
       std::map<uint32_t, uint32_t> kv_entries;
       std::map<std::pair<uint32_t, uint32_t>, uint32_t> seen;
       uint32_t low_bit = 0, tagged = 0;
@@ -186,7 +187,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("dual cache: what is stored does not depend on chunks") {
+TEST_CASE("mixed precision cache: the stored bytes do not depend on chunks") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     const auto read = [&](const std::vector<uint32_t>& chunks) {
       MixedPrecisionDriven run(llm, true);
@@ -204,7 +205,8 @@ TEST_CASE("dual cache: what is stored does not depend on chunks") {
 }
 
 TEST_CASE(
-    "dual cache: a reused prefix is read as its request stored it, beside what its pages hold of others") {
+    "mixed precision cache: a reused prefix is read as stored, next to other requests' entries in its "
+    "pages") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     MixedPrecisionDriven run(llm, true), alone(llm, true);
     for (MixedPrecisionDriven* each : {&run, &alone}) {
@@ -213,10 +215,10 @@ TEST_CASE(
     }
     run.start(kMixedPrecisionB, 128, run.logical_pages(kMixedPrecisionA, 4));
     run.go(kMixedPrecisionB, 60, true, true);
-    // The rows of kB's 60 positions behind kA's first 128 KV entries, which are packed the same in both.
+    // The tokens of kB's 60 positions follow kA's first 128 KV entries, which are packed the same in both.
     alone.start(kMixedPrecisionB, 128, alone.logical_pages(kMixedPrecisionA, 4));
     alone.go(kMixedPrecisionA, 1,
-             false);  // its writer goes on meanwhile, in the very page in which the prefix ends
+             false);  // its writer concurrently writes to the page in which the prefix ends
     alone.go(kMixedPrecisionB, 60, true, true);
     CHECK(run.outputs() == alone.outputs());
     CHECK(run.mixed_cache().places(kMixedPrecisionB).size() == 188);
@@ -226,7 +228,7 @@ TEST_CASE(
   }
 }
 
-// What a head's KV entries read as, [KV entries][head_dim].
+// The KV entries of a head as they are read, [KV entries][head_dim].
 static std::vector<float> read_entries(const MixedPrecisionDriven& run, uint32_t head, bool keys,
                                        const std::vector<cpu::MixedPrecisionCache::Place>& places) {
   std::vector<float> out;
@@ -239,7 +241,8 @@ static std::vector<float> read_entries(const MixedPrecisionDriven& run, uint32_t
 }
 
 TEST_CASE(
-    "Q-1 dual cache: old KV entries are packed again from their int4 bytes, within half a step of 2 bits") {
+    "Q-1 mixed precision cache: old KV entries are repacked from their int4 bytes, within half a step of 2 "
+    "bits") {
   for (const LlmSpec& llm : mixed_precision_models()) {
     MixedPrecisionDriven run(llm, false);
     run.start(kMixedPrecisionA);
@@ -253,7 +256,7 @@ TEST_CASE(
       for (const bool keys : {true, false}) was.push_back(read_entries(run, h, keys, old));
     }
     run.cache->notify(DropRequestState{{}, kMixedPrecisionA, DropRequestState::Reason::kFinished});
-    // Positions 40 to 71 lie in the second and the third int4 page.
+    // Positions 40 to 71 are in the second and the third int4 page.
     run.requantisations = {{PageId{kInt2 + 1}, PageId{7}, 40, 24}, {PageId{kInt2 + 2}, PageId{7}, 64, 8}};
     run.start(kMixedPrecisionB, 96,
               {PageId{kInt2}, kNoPage, PageId{kInt2 + 1}, PageId{7}, kNoPage, PageId{kInt2 + 2}, PageId{7},

@@ -1,5 +1,5 @@
-// PackedCache: what is stored is what the byte layouts say, what attention reads is what is stored, and
-// neither depends on pages or, but for a chunk's own rows, on chunks. Driven directly, with random rows.
+// PackedCache: the stored bytes follow the layouts, attention reads the stored bytes, and neither depends on
+// pages or, except for a chunk's own tokens, on chunks. Driven directly, with random rows.
 
 #include "engine/cpu/packed/packed_cache.h"
 
@@ -68,7 +68,7 @@ std::vector<uint8_t> bytes_of(const PackedDriven& run, RequestId request, size_t
 
 }  // namespace
 
-TEST_CASE("Q-1 packed cache: a stored value is at most half a step from the exact one") {
+TEST_CASE("Q-1 packed cache: a stored number is at most half a step from the exact one") {
   for (const LlmSpec& llm : packed_models()) {
     PackedDriven run(llm, {Format::kInt4, 0}, 5);
     run.begin(kPackedA);
@@ -85,7 +85,7 @@ TEST_CASE("Q-1 packed cache: a stored value is at most half a step from the exac
       const float* const exact = run.exact_key(1, position, 0);
       REQUIRE(scale > 0);
       for (uint32_t c = 0; c < llm.head_dim; ++c) {
-        // Half a step, and what fp16 takes from scale and zero (15 steps of 2^-11 of a scale, 2^-11 of a
+        // Half a step, and the rounding of scale and zero to fp16 (15 steps of 2^-11 of a scale, 2^-11 of a
         // zero).
         CHECK(std::abs(read[c] - exact[c]) <= scale / 2 + 15 * scale / 2048 + 8.0f / 2048);
       }
@@ -103,7 +103,7 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
       run.step({{kPackedA, 70}});
       for (int i = 0; i < 5; ++i) run.step({{kPackedA, 1}});
       const uint32_t context = 165;
-      // KIVI packs after it has attended: what the step read is what was there before it, and its own cell.
+      // KIVI packs after attention: the step read the entries as they were before it, and its own entry.
       const auto read = [&](uint32_t head) {
         const auto pages = run.store().layer(0);
         std::vector<float> k, v;
@@ -129,7 +129,7 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
         std::vector<kernels::PackedRun> runs;
         for (uint32_t at = 0; at <= context; at += kPackedPage) {
           const uint32_t kv_entries = std::min(kPackedPage, context + 1 - at);
-          // KIVI: whole pages of packed keys and values alone are read as int2 here.
+          // Here only whole pages of packed keys and values are read as int2 for KIVI.
           const bool packed = kind.residual == 0 || (at + kPackedPage <= split.keys_packed &&
                                                      at + kPackedPage <= split.values_packed);
           if (packed) {
@@ -152,7 +152,7 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
   }
 }
 
-TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or pages") {
+TEST_CASE("packed cache: the stored bytes do not depend on chunks, decoding or pages") {
   for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
@@ -160,7 +160,7 @@ TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or p
         PackedDriven run(llm, kind, seed);
         run.begin(kPackedA);
         for (const uint32_t chunk : chunks) run.step({{kPackedA, chunk}});
-        return bytes_of(run, kPackedA, kind.residual ? 4 : 6);  // KIVI: pages that are packed whole
+        return bytes_of(run, kPackedA, kind.residual ? 4 : 6);  // KIVI: whole packed pages
       };
       const auto whole = stored({200}, 0);
       CHECK(stored({50, 70, 80}, 3) == whole);
@@ -171,17 +171,17 @@ TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or p
   }
 }
 
-TEST_CASE("packed cache: a chunk reads its own rows exactly, and the past as it was stored") {
+TEST_CASE("packed cache: a chunk reads its own tokens exactly, and earlier ones as stored") {
   const LlmSpec llm = packed_models()[0];
   PackedDriven coarse(llm, {Format::kFp4, 0}, 5), fine(llm, {Format::kFp8, 0}, 5);
   coarse.begin(kPackedA), fine.begin(kPackedA);
   coarse.step({{kPackedA, 40}}), fine.step({{kPackedA, 40}});
-  CHECK(coarse.outputs() == fine.outputs());  // nothing stored was read
+  CHECK(coarse.outputs() == fine.outputs());  // no stored entry was read
   coarse.step({{kPackedA, 40}}), fine.step({{kPackedA, 40}});
   CHECK(coarse.outputs() != fine.outputs());
 }
 
-TEST_CASE("packed cache: a reused prefix is the bytes that were stored, also by way of the host") {
+TEST_CASE("packed cache: a reused prefix has the stored bytes, also after a round trip to the host") {
   for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
@@ -190,7 +190,7 @@ TEST_CASE("packed cache: a reused prefix is the bytes that were stored, also by 
       run.step({{kPackedA, 64}});
       run.step({{kPackedA, 96}});
       const std::vector<PageId> prefix(run.pages(kPackedA).begin(), run.pages(kPackedA).begin() + 3);
-      PackedDriven other(llm, kind, 6);  // the same rows, nothing reused
+      PackedDriven other(llm, kind, 6);  // the same rows, without reuse
       other.begin(kPackedA);
       other.step({{kPackedA, 64}});
       other.step({{kPackedA, 96}});

@@ -1,4 +1,4 @@
-// Hand-made steps for a CpuEngine: a page table per request, pages in any order the test likes.
+// Hand-made steps for a CpuEngine: a page table per request, with pages in a chosen order.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_STEPS_H_
 #define KVTWIN_TESTS_UNIT_CPU_ENGINE_STEPS_H_
@@ -21,11 +21,11 @@ inline std::unique_ptr<cpu::KvCache> paged(const cpu::KvMemory& memory, const Ll
   return std::move(*made);
 }
 
-// Of any engine that is driven like CpuEngine.
+// Drives any engine with CpuEngine's interface.
 template <typename Engine>
 class EngineSteps {
  public:
-  // Pages are dealt in an order drawn from `seed`; 0: ascending.
+  // Pages are allocated in an order drawn from `seed`; 0: ascending.
   EngineSteps(uint32_t page_tokens, uint32_t pages_gpu, uint64_t seed, std::unique_ptr<Engine> engine)
       : page_tokens_(page_tokens), engine_(std::move(engine)) {
     for (uint32_t i = 0; i < pages_gpu; ++i) free_.push_back(PageId{i});
@@ -35,7 +35,7 @@ class EngineSteps {
     std::reverse(free_.begin(), free_.end());
   }
 
-  // A request begins, with what it reuses.
+  // A request begins with the pages that it reuses.
   void begin(RequestId request, const std::vector<PageId>& reused = {}) {
     requests_[request] = {reused, static_cast<uint32_t>(reused.size()) * page_tokens_, true, reused};
   }
@@ -49,7 +49,7 @@ class EngineSteps {
     uint32_t tokens = 1;
     bool samples = true;
   };
-  // One launch of `repeat` steps. Returns the logits of all its samples, [steps][samples][vocab].
+  // Runs one launch of `repeat` steps. Returns the logits of all its samples, [steps][samples][vocab].
   std::vector<float> run(const std::vector<Want>& wants, uint32_t repeat = 1) {
     std::vector<PlanEntry> entries;
     std::vector<PageAllocation> allocations;
@@ -110,7 +110,7 @@ class EngineSteps {
 
   const uint32_t page_tokens_;
   std::unique_ptr<Engine> engine_;
-  std::vector<PageId> free_;  // the next one last
+  std::vector<PageId> free_;  // taken from the back
   std::map<RequestId, Request> requests_;
   std::map<RequestId, std::vector<uint32_t>> sampled_;
   DataOutcomes values_;

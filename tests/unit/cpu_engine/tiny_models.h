@@ -1,4 +1,4 @@
-// Small models of each kind, and the tokens of requests as tests give them.
+// Small models of each kind, and token sources of tests.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_ENGINE_TINY_MODELS_H_
 #define KVTWIN_TESTS_UNIT_CPU_ENGINE_TINY_MODELS_H_
@@ -25,7 +25,7 @@ inline LlmSpec tiny_model(const std::string& family, uint32_t query_heads, uint3
   return m;
 }
 
-// GQA 4:1 and MHA, as issue B asks, and biases, norms and a scaled rotation among them.
+// GQA 4:1 and MHA, with biases, norms and a scaled rotation among them.
 inline std::vector<LlmSpec> tiny_models() {
   std::vector<LlmSpec> out = {tiny_model("llama", 4, 1), tiny_model("llama", 3, 3), tiny_model("qwen2", 8, 2),
                               tiny_model("qwen3", 8, 1)};
@@ -37,14 +37,14 @@ inline std::vector<LlmSpec> tiny_models() {
   return out;
 }
 
-// One of them with a layer more: dense layers leave some to retrieve in.
+// One of them with three layers, so that dense layers leave some for retrieval.
 inline LlmSpec three_layers(size_t index) {
   LlmSpec llm = tiny_models()[index];
   llm.layers = 3;
   return llm;
 }
 
-// Prompts and outputs, one after the other, as given.
+// The tokens of prompts and outputs, as given.
 class GivenTokens final : public cpu::TokenIds {
  public:
   void give(RequestId request, std::vector<uint32_t> tokens, uint32_t prompt) {

@@ -8,7 +8,7 @@ using namespace kvtwin;
 
 namespace {
 
-// Sends what it is given at the first wake.
+// Sends all its requests at the first wake.
 class OneShot final : public Client {
  public:
   explicit OneShot(std::vector<RequestReady> requests) : requests_(std::move(requests)) {}
@@ -26,7 +26,7 @@ class OneShot final : public Client {
 
 }  // namespace
 
-TEST_CASE("token ids: equal identities are equal tokens, others are not, and all are ordinary") {
+TEST_CASE("token ids: equal identities are equal tokens, different ones differ, and all are ordinary") {
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}}, b = {{5, 101, 2}, {5, 104, 1}, {6, 1, 1}};
   OneShot client(
       {{.request = RequestId{0}, .prompt_tokens = 40, .output_tokens = 10, .identity = a, .triggers = {}},
@@ -51,7 +51,7 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   CHECK(unit(0, 4) == unit(1, 3));  // 6:1
   CHECK(unit(0, 0) != unit(1, 0));
   CHECK(unit(0, 3) != unit(1, 3));  // 6:0
-  CHECK(unit(0, 5) != unit(1, 5));  // behind the last run: the request's own
+  CHECK(unit(0, 5) != unit(1, 5));  // after the last run: private to the request
   std::set<uint32_t> seen;
   for (uint32_t request = 0; request < 2; ++request) {
     for (uint32_t position = 0; position < 42; ++position) {
@@ -64,7 +64,7 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   CHECK(seen.size() > 40);
 }
 
-TEST_CASE("token ids: outputs that nobody can know have no identity") {
+TEST_CASE("token ids: private outputs have no identity") {
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}};
   OneShot client(
       {{.request = RequestId{0}, .prompt_tokens = 30, .output_tokens = 10, .identity = a, .triggers = {}}});

@@ -33,7 +33,7 @@ void RetrievalOracle::rotated(RequestId request, uint32_t layer, uint32_t positi
                               const float* k, const float* v) {
   Rows& rows = rows_[{request, layer}];
   const uint32_t width = llm_.query_heads * llm_.head_dim, kv_width = llm_.kv_heads * llm_.head_dim;
-  // A preempted request comes back and starts anew.
+  // A preempted request starts again.
   for (auto* all : {&rows.q, &rows.k, &rows.v}) all->resize(position);
   rows.q.emplace_back(q, q + width);
   rows.k.emplace_back(k, k + kv_width);
@@ -71,7 +71,7 @@ std::set<uint32_t> RetrievalOracle::selection(const Key& key, uint32_t head, uin
   std::vector<float> scores(vectors.size());
   const float scale =
       setting_.spec.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(dim));
-  // The enumerators are in one order.
+  // The enumerators have the same order.
   kernels::score_pages_ref(static_cast<kernels::PagePooling>(setting_.spec.pooling), scale,
                            rows.q[position].data() + head * group * dim, group, dim, vectors, scores.data());
   std::vector<std::pair<float, uint32_t>> order;
@@ -82,7 +82,7 @@ std::set<uint32_t> RetrievalOracle::selection(const Key& key, uint32_t head, uin
   return out;
 }
 
-// Is the query unlike the one before? nullopt: too close to tau for two ways of rounding.
+// True if the query differs from the one before; nullopt: too close to tau for two ways of rounding.
 std::optional<bool> RetrievalOracle::turns(const Key& key, uint32_t head, uint32_t position) const {
   const Rows& rows = rows_.at(key);
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
@@ -101,7 +101,8 @@ std::optional<bool> RetrievalOracle::turns(const Key& key, uint32_t head, uint32
   return mean < tau;
 }
 
-// ShadowKV: chosen once, when the prompt is complete or the request outgrows its resident pages; in double.
+// ShadowKV's outliers, computed in double once, when the prompt is complete or the request outgrows its
+// resident pages.
 void RetrievalOracle::note_outliers(const Key& key, uint32_t head, uint32_t position) {
   const uint32_t slots = resident_pages(setting_.spec, page_);
   const uint32_t end = position == slots * page_ ? slots - window_ : (position + page_ - 1) / page_ - window_;
@@ -150,8 +151,8 @@ void RetrievalOracle::projected(RequestId request, uint32_t layer, uint32_t posi
   projected_[{request, layer, position}].assign(q, q + llm_.query_heads * llm_.head_dim);
 }
 
-// InfiniGen with all columns: as many tokens as come within 5 of each query head's largest product, on
-// average, and those with the largest mean product. In double, but for what lies too close to call.
+// InfiniGen with all columns: the number of tokens is the mean count of those within 5 of each query head's
+// largest product, and the tokens are those of the largest mean product. In double, except for near ties.
 void RetrievalOracle::check_tokens(const Read& read) {
   CHECK(read.positions.size() <= tokens_read(setting_.spec, page_, read.at.position + 1));
   const Rows& rows = rows_.at({read.at.request, read.at.layer});
@@ -190,7 +191,7 @@ void RetrievalOracle::check_tokens(const Read& read) {
   ++compared;
 }
 
-// What everybody reads, and besides what docs/design/methods/freekv.md#step says this head should.
+// The pages that every head reads, and those that docs/design/methods/freekv.md#step selects for this head.
 void RetrievalOracle::check_pages(const Read& read, bool first) {
   const Key key{read.at.request, read.at.layer};
   const uint32_t head = read.at.head, position = read.at.position, pages = (position + page_) / page_;
@@ -214,7 +215,7 @@ void RetrievalOracle::check_pages(const Read& read, bool first) {
   CHECK(chosen == selection(key, head, position - (ahead ? 1 : 0)));
 }
 
-// Attention over the rotated rows of the pages that were read, laid out one after another.
+// Attention over the rotated rows of the pages that were read, in sequence.
 std::vector<float> RetrievalOracle::exact_output(const Read& read) const {
   const Rows& rows = rows_.at({read.at.request, read.at.layer});
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
@@ -235,7 +236,7 @@ std::vector<float> RetrievalOracle::exact_output(const Read& read) const {
   return out;
 }
 
-// F-4: pages hold what they held on the gpu.
+// F-4: pages have the contents that they had on the GPU.
 void RetrievalOracle::attended(const Read& read, const float* out) {
   reading_ = nullptr;
   const std::vector<float> expected = exact_output(read);
@@ -263,7 +264,7 @@ void RetrievalOracle::check_recalls() const {
     const auto& [request, layer, head] = where;
     const Key key{request, layer};
     for (const auto& [position, counts] : by_position) {
-      // Before the first step that chooses, other rules say what is there.
+      // Other rules apply before the first step that selects.
       if (position == 0 || !by_position.contains(position - 1)) continue;
       const std::set<uint32_t> had = selection(key, head, position - 1), has = selection(key, head, position);
       uint32_t missing = 0;

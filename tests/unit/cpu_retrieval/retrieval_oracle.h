@@ -1,6 +1,6 @@
-// RetrievalOracle writes down every rotated row of a run, and says for every read what
-// docs/design/methods/freekv.md#step would have read, recalled and computed. It knows no slots, no copies and
-// no order of events.
+// RetrievalOracle records every rotated row of a run, and computes for every read which pages
+// docs/design/methods/freekv.md#step reads and recalls, and the output. It has no slots, copies or event
+// order.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_
 #define KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_ORACLE_H_
@@ -27,16 +27,17 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
   void recalls(const cpu::HeadAt& at, bool before_attention, uint32_t pages) override;
   void wrote(uint32_t page, uint32_t layer, uint32_t head) override;
 
-  // Part of attends(): what is read from now on must not be written.
+  // Called by attends(): from now on the pages of `read` must not be written.
   void reads_began(const Read& read) { reading_ = &read; }
 
-  // After the run: what was recalled is the difference of what was chosen, step by step (F-3).
+  // After the run: the recalled pages are the differences between the selections of successive steps (F-3).
   void check_recalls() const;
 
   uint64_t reads = 0, corrected = 0, compared = 0, speculated = 0;
-  // copies that ran while somebody read; of these, into what was read.
+  // copies that ran during a read, and those of them into pages being read.
   uint64_t writes_during_reads = 0, writes_into_reads = 0;
-  // How far outputs are from attention over the exact rows that were read; 0 but for ShadowKV's keys.
+  // The largest distance of outputs from attention over the exact rows that were read; 0 except for
+  // ShadowKV's keys.
   double worst_output = 0;
 
  private:
@@ -56,7 +57,7 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
   const LlmSpec llm_;
   const uint32_t page_, sinks_, window_, selectable_, extra_;
   std::map<Key, Rows> rows_;
-  // By request, layer, head: the positions that read, and what was recalled at each: {before, behind}.
+  // By request, layer, head: the positions that read, and the recalls of each: {before, behind} attention.
   std::map<std::tuple<RequestId, uint32_t, uint32_t>, std::map<uint32_t, std::pair<uint32_t, uint32_t>>>
       recalled_;
   std::map<std::tuple<RequestId, uint32_t, uint32_t>, std::vector<uint32_t>> positions_;

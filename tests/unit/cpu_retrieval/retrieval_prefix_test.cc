@@ -1,7 +1,7 @@
-// A prefix cache beside resident pages, on real values: who begins with homes of others samples the same, bit
-// for bit, as one that computes its whole prompt (docs/design/methods/composition.md#causality, X-5). GPU
-// pages, homes and slots are poisoned before they are written: whoever reads what was not fetched samples
-// NaN.
+// A prefix cache with resident pages on real data: a request that starts with other requests' host pages
+// samples the same, bit for bit, as one that computes its whole prompt
+// (docs/design/methods/composition.md#causality, X-5). GPU pages, host pages and slots are poisoned before
+// they are written, so reading a page that was not fetched gives NaN.
 
 #include <doctest/doctest.h>
 
@@ -29,7 +29,7 @@ RetrievalSetting prefix_setting(size_t method) {
 
 }  // namespace
 
-TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample what they do without") {
+TEST_CASE("X-1 X-5 retrieval: turns that start with prefixes on the host sample the same as without") {
   const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 3, 3, 1);
   for (size_t method = 0; method < 4; ++method) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
@@ -54,14 +54,14 @@ TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample 
   }
 }
 
-TEST_CASE("X-5 retrieval: with identity session nobody begins with another session's pages") {
+TEST_CASE("X-5 retrieval: with identity session no request starts with another session's pages") {
   const std::vector<RetrievalRequest> requests =
-      turns_of_sessions(kPrefixPage, 4, 1, 2);  // one turn each: they share with others alone
+      turns_of_sessions(kPrefixPage, 4, 1, 2);  // one turn each: prefixes are shared between sessions only
   const LlmSpec llm = three_layers(0);
   const ModelWeights weights = ModelWeights::random(llm, 4);
   RetrievalSetting setting = prefix_setting(0);
   setting.prefix_cache = true;
-  setting.requests_max = 1;  // one after the other
+  setting.requests_max = 1;  // one request at a time
   const RetrievalOutcome shared = run_retrieval(setting, weights, requests);
   CHECK(shared.tokens_reused == 3 * 32);
   setting.identity = "session";
@@ -70,7 +70,7 @@ TEST_CASE("X-5 retrieval: with identity session nobody begins with another sessi
   CHECK(own.logits == shared.logits);
 }
 
-TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a prefix too") {
+TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit after a prefix too") {
   const std::vector<RetrievalRequest> requests = turns_of_sessions(kPrefixPage, 2, 3, 3);
   const LlmSpec llm = three_layers(2);
   const ModelWeights weights = ModelWeights::random(llm, 5);
@@ -85,7 +85,8 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a
   CHECK(always.recalled.blocking == blocking.recalled.blocking);
 }
 
-TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory change no bit behind a prefix") {
+TEST_CASE(
+    "F-7 X-8 X-9 retrieval: copies, chunks, other requests and little memory change no bit after a prefix") {
   uint64_t preemptions = 0, reused = 0, rows = 0;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     CAPTURE(seed);
@@ -108,7 +109,8 @@ TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory chan
     preemptions += scarce.preemptions;
     reused += scarce.tokens_reused;
     for (const auto& [request, logits] : scarce.logits) {
-      // What it had said before it was sent away is a prompt when it comes back, and reads everything.
+      // A preempted request's emitted tokens are a part of its prompt when it resumes, and attend to the
+      // whole context.
       if (scarce.preempted.contains(request)) continue;
       CAPTURE(raw(request));
       CHECK(logits == expected.logits.at(request));

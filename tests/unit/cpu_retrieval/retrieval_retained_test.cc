@@ -1,5 +1,5 @@
-// Recalling what a budget has left of a prompt (recalled_entries.h), on real values. Quest among the same KV
-// entries has all of them on the gpu and no slots, so it is an oracle for what is chosen and read.
+// Recall of the retained entries of a prompt (recalled_entries.h), on real data. Quest over the same KV
+// entries has all of them on the GPU and no slots, so it is an oracle for the selection and the reads.
 
 #include <doctest/doctest.h>
 
@@ -11,8 +11,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Of some the prompt is cut to more pages than the resident pages have (7 of 8 tokens), of some to fewer; the
-// last is shorter than a budget of 83 KV entries.
+// Some prompts retain more pages than there are resident pages (7 of 8 tokens), some fewer; the last is
+// shorter than a budget of 83 KV entries.
 const std::vector<RetrievalRequest> kRetainedRequests = {
     {0, 150, 40}, {0, 190, 30}, {900, 201, 24}, {2'000, 20, 60}};
 
@@ -36,7 +36,9 @@ constexpr Cut kCuts[] = {{"snapkv", "uniform"}, {"knorm", "ratio"}, {"expected_a
 
 }  // namespace
 
-TEST_CASE("X-1 G-2 recalled KV entries: an arena that holds all that is left is the dropping method alone") {
+TEST_CASE(
+    "X-1 G-2 recalled KV entries: resident pages that hold all retained entries give the dropping method "
+    "alone") {
   for (const Cut& cut : kCuts) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
       CAPTURE(cut.scorer);
@@ -60,7 +62,7 @@ TEST_CASE("X-1 G-2 recalled KV entries: an arena that holds all that is left is 
 }
 
 TEST_CASE(
-    "F-2 F-4 F-5 recalled KV entries: what is always corrected reads what Quest reads of the same KV "
+    "F-2 F-4 F-5 recalled KV entries: with every head corrected, reads equal Quest's over the same KV "
     "entries") {
   for (const Cut& cut : kCuts) {
     for (const size_t index : {size_t{0}, size_t{1}}) {
@@ -86,7 +88,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("F-7 X-8 X-9 recalled KV entries: copies, chunks, company and steps in flight change no bit") {
+TEST_CASE(
+    "F-7 X-8 X-9 recalled KV entries: copies, chunks, other requests and steps in flight change no bit") {
   const ModelWeights weights = ModelWeights::random(three_layers(2), 5);
   for (const Cut& cut : kCuts) {
     CAPTURE(cut.scorer);
@@ -105,8 +108,7 @@ TEST_CASE("F-7 X-8 X-9 recalled KV entries: copies, chunks, company and steps in
   }
 }
 
-TEST_CASE(
-    "X-3 recalled KV entries: requests that are preempted come back, and what they hold is accounted for") {
+TEST_CASE("X-3 recalled KV entries: preempted requests resume, and their pages are accounted for") {
   const ModelWeights weights = ModelWeights::random(three_layers(0), 6);
   uint64_t preemptions = 0, compressions = 0;
   for (uint64_t seed = 1; seed <= 16; ++seed) {

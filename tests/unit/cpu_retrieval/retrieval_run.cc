@@ -31,7 +31,7 @@ class Listener final : public OutcomeSource {
     const auto samples = engine_->samples();
     for (size_t i = 0; i < samples.size(); ++i) {
       const auto logits = engine_->logits().subspan(i * vocab_, vocab_);
-      // Whatever was not recalled holds NaN.
+      // A page that was not recalled holds NaN.
       CHECK(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
       std::vector<float>& all = out_->logits[samples[i].request];
       all.insert(all.end(), logits.begin(), logits.end());
@@ -57,7 +57,7 @@ RetrievalMethod method_of(const std::string& name) {
   return make_axes(set).retrieval->method();
 }
 
-// What drops KV entries: alone, with Quest among what is left, or with what recalls it.
+// The cache that drops KV entries: alone, with Quest over the retained ones, or with their recall.
 std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, const CoreConfig& core,
                                            const cpu::KvMemory& memory, const cpu::RetrievedOptions& options,
                                            const ModelWeights& weights) {

@@ -1,4 +1,4 @@
-// Whole runs of a RetrievedCache: the real policy, the CPU engine, requests that come and go.
+// Whole runs of a RetrievedCache: the real policy, the CPU engine, and arriving requests.
 
 #ifndef KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_RUN_H_
 #define KVTWIN_TESTS_UNIT_CPU_RETRIEVAL_RETRIEVAL_RUN_H_
@@ -21,11 +21,11 @@ namespace kvtwin::testing {
 struct RetrievalRequest {
   int64_t at_ns = 0;
   uint32_t prompt = 0, output = 0;
-  uint32_t session = UINT32_MAX;       // its own
-  std::vector<UnitRun> identity = {};  // in pages; none: nobody has such tokens
+  uint32_t session = UINT32_MAX;       // UINT32_MAX: a session of its own
+  std::vector<UnitRun> identity = {};  // in pages; empty: private tokens
 };
 
-// They come at their times, and wait for the end.
+// Sends the requests at their times and waits for the end.
 class ArrivingRequests final : public Client {
  public:
   explicit ArrivingRequests(const std::vector<RetrievalRequest>& requests) : requests_(requests) {}
@@ -58,21 +58,22 @@ struct RetrievalSetting {
   uint32_t pages_gpu = 400, pages_host = 400;
   uint32_t step_tokens_max = 64, requests_max = 8, in_flight = 1;
   uint64_t seed = 1;    // of tokens and times
-  uint64_t delays = 0;  // of copies
+  uint64_t delays = 0;  // seed of the copies' delays; 0: none
   cpu::RetrievalWitness* witness = nullptr;
   bool prefix_cache = false;
   std::string identity = "shared";
-  // What drops KV entries when a prompt is complete; layout compact. "none": nothing does.
+  // The scorer that drops KV entries when a prompt is complete; layout compact. "none": no entry is dropped.
   std::string scorer = "none", budget = "uniform";
   BudgetSpec budget_spec{};
 };
 
-// Small enough that a few hundred tokens choose: in pages of 8 tokens, 1 sink, a window of 2, 4 to choose.
+// Small enough that a few hundred tokens need selection. In pages of 8 tokens: 1 sink, a window of 2, 4
+// selected.
 RetrievalSpec small_spec(RetrievalMethod method);
 
 struct RetrievalOutcome {
-  std::map<RequestId, std::vector<float>> logits;  // of every sample, one after the other
-  std::vector<DataOutcomes> steps;                 // recalls alone
+  std::map<RequestId, std::vector<float>> logits;  // of every sample, in sequence
+  std::vector<DataOutcomes> steps;                 // recalls only
   cpu::CpuEngine::Recalled recalled;
   uint64_t preemptions = 0;
   std::set<RequestId> preempted;
@@ -81,17 +82,17 @@ struct RetrievalOutcome {
   uint64_t digest = 0;
 };
 
-// Runs to the end, checks that all requests were answered, that nothing read was missing, and that the log
-// replays to the same digest.
+// Runs to the end, and checks that every request was answered, that no page read was missing, and that the
+// log replays to the same digest.
 RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
                                const std::vector<RetrievalRequest>& requests);
 
-// Sessions of some turns that begin with the same four pages; each turn's prompt is the one before, what was
-// said, and something new. Turns of one session follow one another; sessions overlap.
+// Sessions of some turns that begin with the same four pages. Each turn's prompt is the previous one, its
+// output, and new tokens. Turns of one session follow one another; sessions overlap.
 std::vector<RetrievalRequest> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
                                                 uint64_t seed);
 
-// The policy's side of `setting`; `llm`: whose heads have KV entries of their own.
+// The policy configuration of `setting`. `llm`: the model whose KV heads have their own entries.
 CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm = nullptr);
 
 }  // namespace kvtwin::testing

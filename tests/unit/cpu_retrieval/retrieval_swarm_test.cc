@@ -1,4 +1,4 @@
-// Drawn budgets, models, requests and limits: whatever they are, the oracle reads, recalls and computes the
+// Drawn budgets, models, requests and limits. For all of them the oracle reads, recalls and computes the
 // same.
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ RetrievalSetting draw_setting(uint64_t seed, uint32_t layers) {
   spec.layers_dense =
       static_cast<uint32_t>(prng.range(kMethods[method] == RetrievalMethod::kInfinigen, layers - 1));
   const auto pooling = static_cast<GroupPooling>(prng.range(0, 5));
-  // The oracle knows one way to pool tokens, its authors'.
+  // The oracle pools InfiniGen's tokens only as its authors do.
   if (kMethods[method] != RetrievalMethod::kInfinigen) spec.pooling = pooling;
   spec.scale = prng.chance(1, 2) ? ScoreScale::kOne : ScoreScale::kInverseSqrt;
   if (kMethods[method] != RetrievalMethod::kShadowkv)
@@ -49,14 +49,14 @@ RetrievalSetting draw_setting(uint64_t seed, uint32_t layers) {
   spec.staging_buffers = static_cast<uint32_t>(prng.range(1, 2));
   spec.tau_q32 = (static_cast<int64_t>(prng.range(0, 24)) - 12) * (kOneQ32 / 10);
   spec.speculation = kMethods[method] == RetrievalMethod::kFreekv && prng.chance(5, 6);
-  spec.columns_q32 = kOneQ32;  // the oracle chooses by exact products
+  spec.columns_q32 = kOneQ32;  // the oracle selects by exact products
   spec.resident_fraction_q32 = prng.chance(1, 2) ? 1u << 29 : 0;
   out.seed = seed;
   out.delays = prng.chance(1, 2) ? seed : 0;
   out.in_flight = static_cast<uint32_t>(prng.range(1, 2));
   out.requests_max = static_cast<uint32_t>(prng.range(1, 5));
   out.step_tokens_max = static_cast<uint32_t>(prng.range(6, 90));
-  // Now and then too few for all: requests give way and come back.
+  // Sometimes too few pages for all requests: some are preempted and resume.
   const uint32_t enough = 240 / out.page_tokens;
   out.pages_gpu = prng.chance(1, 3) ? enough + enough / 2 : 6 * enough;
   out.pages_host = 6 * enough;
@@ -70,7 +70,7 @@ std::vector<RetrievalRequest> draw_requests(uint64_t seed, uint32_t page) {
   for (uint64_t i = 0; i < 2 + seed % 4; ++i) {
     at += static_cast<int64_t>(prng.range(0, 3000));
     auto prompt = static_cast<uint32_t>(prng.range(1, 180));
-    if (prng.chance(1, 3)) prompt = std::max(page, prompt / page * page);  // ends where a page does
+    if (prng.chance(1, 3)) prompt = std::max(page, prompt / page * page);  // ends at a page end
     out.push_back({at, prompt, static_cast<uint32_t>(prng.range(1, 50))});
   }
   return out;
@@ -120,7 +120,7 @@ TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the ora
 
 namespace {
 
-// Steps of one Quest engine whose pages are named by hand.
+// Steps of one Quest engine with pages chosen by the test.
 class QuestSteps {
  public:
   QuestSteps(const ModelWeights& weights, const cpu::TokenIds& tokens) {
@@ -131,7 +131,7 @@ class QuestSteps {
     REQUIRE(cache.has_value());
     engine_ = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*cache));
   }
-  // `tokens` more tokens of a request; what it lacks of pages are `next` and those behind it.
+  // Runs `tokens` more tokens of a request. Missing pages are allocated from `next` on.
   std::vector<float> run(RequestId request, uint32_t tokens, const std::vector<PageId>& reused = {}) {
     uint32_t& had = kv_[request];
     const bool first = had == 0;
@@ -163,7 +163,7 @@ class QuestSteps {
 
 }  // namespace
 
-TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, bring their summaries") {
+TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, keep their summaries") {
   for (const LlmSpec& llm : {tiny_models()[0], tiny_models()[1]}) {
     const ModelWeights weights = ModelWeights::random(llm, 3);
     GivenTokens tokens;

@@ -1,6 +1,6 @@
-// The retrieval methods on real values: what docs/design/methods/freekv.md#numbers demands of them (F-1 is in
-// tests/unit/kernels/page_retrieval_test.cc). Pages are poisoned when granted and slots when something is
-// recalled into them: whoever reads what is not there samples NaN.
+// The retrieval methods on real data: the requirements of docs/design/methods/freekv.md#numbers (F-1 is in
+// tests/unit/kernels/page_retrieval_test.cc). Pages are poisoned when allocated, and slots before a recall,
+// so reading absent data gives NaN.
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Prompts beyond the arena (7 pages of 8), within it and outgrowing it, and one that stays within it.
+// Prompts larger than the resident pages (7 pages of 8), within them and outgrowing them, and one that stays
+// within.
 const std::vector<RetrievalRequest> kReadRequests = {
     {0, 150, 40}, {0, 40, 60}, {900, 201, 24}, {2'000, 20, 12}};
 
@@ -109,7 +110,7 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at 
     const RetrievalOutcome never = run_retrieval(setting, weights, kReadRequests);
     setting.spec.speculation = false;
     const RetrievalOutcome blocking = run_retrieval(setting, weights, kReadRequests);
-    // ArkVale with FreeKV's summaries and pooling is the same selection.
+    // ArkVale with FreeKV's summaries and pooling makes the same selection.
     setting.retrieval = "arkvale";
     setting.spec.host_layout = HostLayout::kNhd;
     const RetrievalOutcome arkvale = run_retrieval(setting, weights, kReadRequests);
@@ -126,7 +127,7 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at 
   }
 }
 
-TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing and is dense, to the bit") {
+TEST_CASE("F-6 G-2 X-1 retrieval: a budget that no request outgrows moves nothing and is dense, to the bit") {
   for (const LlmSpec& llm : three_layer_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 5);
     RetrievalSetting dense;
@@ -136,11 +137,11 @@ TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing a
       CAPTURE(method.name);
       RetrievalSetting setting = setting_of(method);
       CHECK(run_retrieval(setting, weights, kReadRequests).logits != expected.logits);
-      setting.spec.budget_tokens = 232;  // 225 tokens are the most that any request has
+      setting.spec.budget_tokens = 232;  // no request has more than 225 tokens
       const RetrievalOutcome run = run_retrieval(setting, weights, kReadRequests);
       CHECK(run.logits == expected.logits);
       CHECK(run.recalled.blocking + run.recalled.background + run.recalled.heads == 0);
-      // Where all layers are dense it is the same, whatever the budget.
+      // With all layers dense the result is the same for every budget.
       setting = setting_of(method);
       setting.spec.layers_dense = llm.layers;
       CHECK(run_retrieval(setting, weights, kReadRequests).logits == expected.logits);
@@ -148,7 +149,7 @@ TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing a
   }
 }
 
-TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs into a page that is read") {
+TEST_CASE("F-7 X-8 retrieval: the time of copies changes nothing, and no copy targets a page that is read") {
   const LlmSpec llm = three_layer_models()[2];
   const ModelWeights weights = ModelWeights::random(llm, 6);
   for (const uint32_t buffers : {1u, 2u}) {
@@ -169,11 +170,11 @@ TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs int
       CHECK(oracle.writes_into_reads == 0);
       concurrent += oracle.writes_during_reads;
     }
-    CHECK(concurrent > 100);  // copies did run beside reads
+    CHECK(concurrent > 100);  // copies ran during reads
   }
 }
 
-TEST_CASE("X-8 retrieval: a copy into what is read would be seen") {
+TEST_CASE("X-8 retrieval: a copy into a page that is read would be detected") {
   const LlmSpec llm = three_layer_models()[0];
   RetrievalSetting setting = setting_of(kInfinigen);
   RetrievalOracle oracle(setting, llm);
@@ -205,7 +206,8 @@ TEST_CASE("retrieval: the host's layout and the number of staging buffers change
   }
 }
 
-TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no value of a request") {
+TEST_CASE(
+    "X-9 retrieval: other requests, chunks, coalescing and steps in flight change no logit of a request") {
   for (const ReadMethod& method : all_methods()) {
     for (const LlmSpec& llm : {three_layer_models()[0], three_layer_models()[1]}) {
       CAPTURE(method.name);
@@ -226,8 +228,7 @@ TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no
   }
 }
 
-TEST_CASE(
-    "X-3 retrieval: requests that are preempted, in every step and with copies on their way, come back") {
+TEST_CASE("X-3 retrieval: requests preempted in every step, also during copies, resume") {
   const LlmSpec llm = three_layer_models()[3];
   const ModelWeights weights = ModelWeights::random(llm, 9);
   uint64_t preemptions = 0;
@@ -246,7 +247,8 @@ TEST_CASE(
   CHECK(preemptions > 10);
 }
 
-TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers always, and values exactly") {
+TEST_CASE(
+    "F-2 F-3 retrieval: ShadowKV reads the pages its landmarks select, outliers always, and values exactly") {
   for (const LlmSpec& llm : three_layer_models()) {
     CAPTURE(llm.family);
     const ModelWeights weights = ModelWeights::random(llm, 10);
@@ -267,7 +269,7 @@ TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers al
     }
     MESSAGE(llm.family << ": outputs are off by " << off[0] << " at full rank, " << off[1]
                        << " at a quarter");
-    CHECK(off[0] < 1e-4);  // all directions: the keys themselves, but for rounding
+    CHECK(off[0] < 1e-4);  // all directions: the keys themselves, except for rounding
     CHECK(off[1] > 1e-3);
   }
 }
@@ -286,12 +288,12 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.reads > 100);
       CHECK(oracle.worst_output == 0);
-      CHECK(run.recalled.blocking == run.recalled.chosen);  // nothing is kept from step to step
+      CHECK(run.recalled.blocking == run.recalled.chosen);  // no page is retained between steps
       CHECK(run.recalled.heads == oracle.reads);
       CHECK(run.recalled.background + run.recalled.corrected == 0);
-      // The threshold says how many, where there is room for more.
+      // The threshold decides the number where there is room for more.
       if (selectable == 14) CHECK(run.recalled.chosen < run.recalled.heads * 12);
-      // Few columns choose something else.
+      // Few columns select other tokens.
       setting.witness = nullptr;
       setting.spec.columns_q32 = q32(0.2);
       CHECK(run_retrieval(setting, weights, kReadRequests).logits != run.logits);
@@ -299,7 +301,7 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
   }
 }
 
-TEST_CASE("retrieval: a layer's own input projects to its own queries, to the bit") {
+TEST_CASE("retrieval: a layer's input projects to its queries, to the bit") {
   for (const LlmSpec& llm : three_layer_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 12);
     const RopeFrequencies rope = rope_frequencies(llm);
@@ -331,10 +333,10 @@ TEST_CASE("retrieval: a layer's own input projects to its own queries, to the bi
   }
 }
 
-TEST_CASE("retrieval: turning queries and keys changes no product; the columns kept carry most of it") {
+TEST_CASE("retrieval: rotating queries and keys changes no product; the selected columns carry most of it") {
   const LlmSpec llm = three_layer_models()[2];
   const uint32_t dim = llm.head_dim, group = llm.query_heads / llm.kv_heads;
-  // Queries and keys that live mostly in a few directions, as trained ones do.
+  // Queries and keys mostly within a few directions, like trained ones.
   const std::vector<float> noise = random_floats(1, 200 * llm.query_heads * dim, 0.1f);
   const std::vector<float> main = random_floats(2, 3 * dim),
                            parts = random_floats(3, 200 * llm.query_heads * 3);

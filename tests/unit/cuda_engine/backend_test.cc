@@ -1,6 +1,6 @@
-// The whole loop on the GPU: a policy under pressure, a client without manners. Whatever happened to a
-// request (chunks, shared prefixes, preemption, the host tier during steps, cancellations, other requests'
-// company), its logits are those that the CPU engine computes for it alone, within rounding.
+// The whole loop on the GPU: a policy under pressure and ScriptClient. Whatever happens to a request
+// (chunks, shared prefixes, preemption, the host tier during steps, cancellations, concurrent requests), its
+// logits equal those that the CPU engine computes for it alone, within rounding.
 
 #include <doctest/doctest.h>
 
@@ -21,7 +21,7 @@ using namespace kvtwin::testing;
 namespace {
 
 struct History {
-  std::vector<uint32_t> tokens;                   // all that went in
+  std::vector<uint32_t> tokens;                   // all input tokens
   std::map<uint32_t, std::vector<float>> logits;  // by position of the sampled token
   uint32_t prompt = 0;
 };
@@ -34,7 +34,7 @@ std::vector<OutcomeSource*> sources_of(const Engines& engines) {
   return out;
 }
 
-// Performs steps and writes down what each request read and its logits.
+// Performs steps and records each request's tokens and logits.
 class Witness final : public OutcomeSource {
  public:
   Witness(const Engines& engines, const cpu::TokenIds* tokens, uint32_t vocab)
@@ -178,9 +178,7 @@ void check_run(uint64_t seed, Totals* totals) {
 
 }  // namespace
 
-TEST_CASE(
-    "X-2 cuda backend: whatever the policy did, every request's logits are those it has alone; its log "
-    "replays") {
+TEST_CASE("X-2 cuda backend: every request's logits equal those it has alone, and its log replays") {
   Totals totals;
   for (uint64_t seed = 1; seed <= 40; ++seed) check_run(seed, &totals);
   MESSAGE(totals.requests << " requests, " << totals.preemptions << " preemptions, " << totals.recalls

@@ -1,4 +1,4 @@
-// Whole runs of retrieval that the CUDA engine and the CPU engine perform step by step together.
+// Whole runs of retrieval that the CUDA engine and the CPU engine perform together, step by step.
 
 #ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_BOTH_ENGINES_H_
 #define KVTWIN_TESTS_UNIT_CUDA_ENGINE_BOTH_ENGINES_H_
@@ -24,7 +24,7 @@
 
 namespace kvtwin::testing {
 
-// What a run of both engines was.
+// The comparison of one run.
 struct Compared {
   std::vector<double> errors;  // of every sample
   uint64_t samples_that_chose = 0, blocking_cpu = 0, blocking_gpu = 0, chosen_cpu = 0, chosen_gpu = 0;
@@ -32,7 +32,7 @@ struct Compared {
   std::vector<std::vector<float>> logits;  // of the GPU
 };
 
-// Both engines perform every step; the CPU engine's values count.
+// Both engines perform every step; the CPU engine's outcomes are used.
 class BothEngines final : public OutcomeSource {
  public:
   BothEngines(cuda::CudaEngine* gpu, cpu::CpuEngine* cpu, uint32_t vocab, Compared* out)
@@ -75,7 +75,8 @@ class BothEngines final : public OutcomeSource {
   Compared& out_;
 };
 
-// Which KV entries the GPU kept: the CPU engine keeps the same, because scores of bf16 have other near ties.
+// The KV entries that the GPU retained. The CPU engine retains the same, because bf16 scores have other near
+// ties.
 using RetainedByGpu = std::shared_ptr<std::map<std::pair<RequestId, uint32_t>, std::vector<uint32_t>>>;
 
 inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, const CoreConfig& core) {

@@ -1,4 +1,4 @@
-// Whole runs of methods that drop KV entries, on the GPU and on what they are compared with, step by step.
+// Whole runs of methods that drop KV entries, on the GPU and on a reference, step by step.
 
 #ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_COMPRESS_BOTH_H_
 #define KVTWIN_TESTS_UNIT_CUDA_ENGINE_COMPRESS_BOTH_H_
@@ -18,10 +18,10 @@
 
 namespace kvtwin::testing {
 
-// The same steps on the identity of every axis: entries as they are, pages by position.
+// The same steps with dense policies: entries unchanged, pages by position.
 class DenseTwin {
  public:
-  // `by_position`: the layout's own pages are.
+  // `by_position`: the layout's own pages are by position.
   DenseTwin(std::unique_ptr<cuda::CudaEngine> engine, uint32_t page_tokens, bool by_position)
       : engine_(std::move(engine)), page_tokens_(page_tokens), by_position_(by_position) {}
 
@@ -50,16 +50,16 @@ class DenseTwin {
   uint32_t next_ = 0;  // pages are used once
 };
 
-// One step after the other on the GPU and on what it is compared with.
+// Performs every step on the GPU and on its references.
 class PairedEngines final : public OutcomeSource {
  public:
   struct Parts {
     cuda::CudaEngine* gpu = nullptr;
     cpu::CpuEngine* cpu = nullptr;                 // may be null
-    DenseTwin* dense = nullptr;                    // likewise
-    cpu::CpuEngine* judge = nullptr;               // likewise: keeps what its own scores say
+    DenseTwin* dense = nullptr;                    // may be null
+    cpu::CpuEngine* judge = nullptr;               // may be null: retains by its own scores
     const cpu::CompressedCache* judged = nullptr;  // its KV entries
-    cuda::CudaEngine* twin = nullptr;              // likewise: what must do the same by other means
+    cuda::CudaEngine* twin = nullptr;              // may be null: computes the same by other means
   };
   explicit PairedEngines(const Parts& parts) : parts_(parts) {}
 
@@ -107,7 +107,7 @@ class PairedEngines final : public OutcomeSource {
   std::vector<double> errors;  // of steps with samples
   uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0, replays = 0;
 
-  // What both kept by their own scores, and all that was kept.
+  // The entries that both engines retained by their own scores, and all retained entries.
   uint64_t agreed = 0, retained = 0;
   std::map<std::pair<RequestId, uint32_t>, std::vector<uint32_t>> by_gpu;
 
@@ -152,16 +152,16 @@ struct ExpectedOutcome {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;      // beside the identity of every axis
-  bool compare = false;    // beside the CPU engine, which keeps what the GPU kept
-  bool judge = false;      // beside the CPU engine, which keeps what it likes
-  bool launched = false;   // beside an engine without graphs
-  bool host_rule = false;  // beside an engine that scores IntentKV's rule on the host, as its residual
+  bool dense = false;      // compare with the dense engine
+  bool compare = false;    // compare with the CPU engine that retains the GPU's entries
+  bool judge = false;      // compare with the CPU engine that retains by its own scores
+  bool launched = false;   // compare with an engine without graphs
+  bool host_rule = false;  // compare with an engine that scores IntentKV's rule on the host, as a residual
   uint32_t cancels = 0;
   std::function<void(kernels::ScoreSpec*)> adjust{};
 };
 
-// Pages by position, in the format of the method's.
+// Pages by position, in the method's format.
 inline std::unique_ptr<DenseTwin> dense_twin(const ExpectedOutcome& what, const cuda::CudaEngineConfig& own,
                                              const cuda::DeviceModel& device, cpu::IdentityTokens* tokens) {
   cuda::OwnedCache cache;
@@ -177,7 +177,7 @@ inline std::unique_ptr<DenseTwin> dense_twin(const ExpectedOutcome& what, const 
   return std::make_unique<DenseTwin>(std::move(*twin), own.page_tokens, what.config.prefix_cache);
 }
 
-// The same engine, but for its graphs; or but for where it scores.
+// An engine that differs in its graphs only, or in where it scores only.
 inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
                                                     cuda::CompressedOptions options,
                                                     cuda::CudaEngineConfig own, const ModelWeights& weights,
@@ -273,7 +273,8 @@ inline void give_room(BudgetSpec* budget) {
   budget->keeps_all.assign(budget->keeps_all.size(), true);
 }
 
-// Logits beside the CPU engine that keeps what the GPU kept, in pools so small that requests are preempted.
+// Compares logits with the CPU engine that retains the GPU's entries, in pools so small that requests are
+// preempted.
 template <typename Tolerance>
 void check_under_pressure(const std::vector<Method>& methods, const Tolerance& tolerance) {
   uint64_t preemptions = 0;

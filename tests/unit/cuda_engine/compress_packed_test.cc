@@ -1,7 +1,7 @@
-// Packed KV entries of methods that drop KV entries, and Quest among what is left: with room for everything
-// they are the packed engine to the bit; with the GPU's choices forced on it the CPU engine computes the same
-// logits, but for numbers that lie near the middle of two codes (packed_test.cc); and it would keep nearly
-// the same.
+// Packed KV entries of methods that drop KV entries, and Quest over the retained ones. With room for every
+// entry they equal the packed engine to the bit. With the GPU's selection forced on it, the CPU engine
+// computes the same logits, except for numbers near the midpoint of two codes (packed_test.cc); by its own
+// scores it retains nearly the same.
 
 #include "tests/unit/cuda_engine/compress_both.h"
 
@@ -42,7 +42,7 @@ const std::vector<Method>& packed_methods() {
   return all;
 }
 
-// Quest among what is left.
+// Quest over the retained entries.
 const std::vector<Method>& quest_methods() {
   const auto quest = [](const char* precision, Method method) {
     method.precision = precision, method.retrieval = "quest";
@@ -57,14 +57,14 @@ const std::vector<Method>& quest_methods() {
   return all;
 }
 
-// A number that lies near the middle of two codes may get the other one: packed_test.cc.
+// A number near the midpoint of two codes may get the other one: packed_test.cc.
 double packed_tolerance(const Method& method) {
   return std::string(method.precision) == "fp8" ? 0.016 : 0.045;
 }
 
 }  // namespace
 
-TEST_CASE("G-2 cuda compress: packed, with room for everything, is the packed engine, to the bit") {
+TEST_CASE("G-2 cuda compress: packed, with room for every entry, equals the packed engine, to the bit") {
   for (size_t i = 0; i < packed_methods().size(); ++i) {
     const Method& method = packed_methods()[i];
     const LlmSpec llm = models()[i % 2];
@@ -84,7 +84,7 @@ TEST_CASE(
     const PolicyAxes axes = make_axes(cuda_config(method, models()[0]).policies);
     const bool counts = axes.budget->known_at_admission(),
                moves = axes.layout->slot_retention() == SlotRetention::kMove;
-    if (!counts || !moves) continue;  // else engines need not agree on how many
+    if (!counts || !moves) continue;  // otherwise engines may disagree on the counts
     const std::string name = name_of(method);
     CAPTURE(name);
     const LlmSpec llm = models()[0];
@@ -96,7 +96,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("G-3 cuda compress: packed, logits are the CPU engine's with the same KV entries left") {
+TEST_CASE("G-3 cuda compress: packed, logits equal the CPU engine's with the same retained entries") {
   for (const Method& method : packed_methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
@@ -116,12 +116,13 @@ TEST_CASE("G-3 cuda compress: packed, logits are the CPU engine's with the same 
 }
 
 TEST_CASE(
-    "X-3 cuda compress: packed, under pressure, with preemptions and cancelled requests, the same holds") {
+    "X-3 cuda compress: packed, the same holds under pressure, with preemptions and cancelled requests") {
   check_under_pressure(packed_methods(),
                        [](const Method& method, const LlmSpec&) { return packed_tolerance(method); });
 }
 
-TEST_CASE("G-2 cuda compress: Quest with a budget beyond every request is the packed engine, to the bit") {
+TEST_CASE(
+    "G-2 cuda compress: Quest with a budget beyond every request equals the packed engine, to the bit") {
   for (const Method& method : quest_methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
@@ -135,7 +136,7 @@ TEST_CASE("G-2 cuda compress: Quest with a budget beyond every request is the pa
   }
 }
 
-TEST_CASE("G-3 cuda compress: Quest among packed KV entries that are left reads what the CPU engine reads") {
+TEST_CASE("G-3 cuda compress: Quest over retained packed entries reads the pages that the CPU engine reads") {
   uint64_t preemptions = 0;
   for (const Method& method : quest_methods()) {
     const std::string name = name_of(method);
@@ -165,7 +166,7 @@ TEST_CASE("G-3 cuda compress: Quest among packed KV entries that are left reads 
   CHECK(preemptions > 0);
 }
 
-TEST_CASE("cuda compress: what is not computed of packed KV entries is refused by name") {
+TEST_CASE("cuda compress: unsupported combinations with packed KV entries are refused by name") {
   const LlmSpec llm = models()[0];
   const auto refused = [&](Method method, uint32_t page_tokens = 16) {
     CoreConfig config = cuda_config(method, llm);

@@ -1,6 +1,6 @@
-// Methods that drop KV entries on the GPU: with room for everything they are dense attention to the bit; with
-// the GPU's choices forced on it the CPU engine computes the same logits within bf16's rounding; what the
-// engines choose by themselves overlaps. Steps replayed as graphs are those started one by one, to the bit.
+// Methods that drop KV entries on the GPU. With room for every entry they are dense attention to the bit.
+// With the GPU's selection forced on it the CPU engine computes the same logits within bf16's rounding; the
+// engines' own selections overlap. Steps replayed as graphs equal steps launched without them, to the bit.
 // Packed KV entries: compress_packed_test.cc.
 
 #include "tests/unit/cuda_engine/compress_both.h"
@@ -53,7 +53,7 @@ const std::vector<Method>& methods() {
 
 }  // namespace
 
-TEST_CASE("G-2 cuda compress: with room for everything, every method is dense attention, to the bit") {
+TEST_CASE("G-2 cuda compress: with room for every entry, every method is dense attention, to the bit") {
   for (const LlmSpec& llm : models()) {
     for (const Method& method : methods()) {
       const std::string name = name_of(method);
@@ -67,7 +67,8 @@ TEST_CASE("G-2 cuda compress: with room for everything, every method is dense at
   }
 }
 
-TEST_CASE("G-3 cuda compress: logits are the CPU engine's with the same KV entries left, within rounding") {
+TEST_CASE(
+    "G-3 cuda compress: logits equal the CPU engine's with the same retained entries, within rounding") {
   for (const Method& method : methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
@@ -89,7 +90,7 @@ TEST_CASE("G-3 cuda compress: logits are the CPU engine's with the same KV entri
   }
 }
 
-TEST_CASE("cuda compress: steps replayed as graphs are those started one by one, to the bit") {
+TEST_CASE("cuda compress: steps replayed as graphs equal steps launched without them, to the bit") {
   for (const Method& method : methods()) {
     const std::string name = name_of(method);
     CAPTURE(name);
@@ -100,7 +101,7 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
       CHECK(result.unequal == 0);
       replays += result.replays;
     }
-    // Not of methods that look at every row, or compress at every third one.
+    // Methods that score at every step, or compress at every third one, have no replays.
     MESSAGE(name << ": " << replays << " steps were replays");
     if (method.scorer == std::string("snapkv") && method.layout == std::string("compact"))
       CHECK(replays > 20);
@@ -110,6 +111,6 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
   }
 }
 
-TEST_CASE("X-3 cuda compress: under pressure, with preemptions and cancelled requests, the same holds") {
+TEST_CASE("X-3 cuda compress: the same holds under pressure, with preemptions and cancelled requests") {
   check_under_pressure(methods(), [](const Method&, const LlmSpec& llm) { return bf16_tolerance(llm); });
 }

@@ -14,9 +14,9 @@
 
 namespace kvtwin::testing {
 
-// Heads of 64 and 128, which attention_decode takes; GQA 1 to 8, biases, norms, tied embeddings.
+// Heads of 64 and 128, which attention_decode supports; GQA 1 to 8, biases, norms, tied embeddings.
 inline std::vector<LlmSpec> cuda_models() {
-  std::vector<LlmSpec> out = tiny_models();  // heads of 16, which it does not take
+  std::vector<LlmSpec> out = tiny_models();  // heads of 16, which it does not support
   const struct {
     const char* family;
     uint32_t query_heads, kv_heads, head_dim, layers;
@@ -68,10 +68,10 @@ inline double relative_error(const std::vector<float>& got, const std::vector<fl
   return std::sqrt(difference / size);
 }
 
-// bf16 rounds by at most 2^-9, and the values of one layer are rounded eight times on their way (norm, qkv,
-// rotation, weights of attention, its output, norm, gates, activation), independently of one another. Random
-// weights' layers add to the residual stream, which is not rounded, in equal shares: so the error of the
-// whole does not grow with the number of layers, but for what later layers make of it.
+// bf16 rounds by at most 2^-9, and one layer rounds eight times in sequence (norm, qkv, rotation, attention
+// weights, its output, norm, gates, activation), independently. Layers of random weights add equal fractions
+// to the residual stream, which is not rounded. The total error therefore grows with the number of layers
+// only by what later layers make of earlier errors.
 inline double bf16_tolerance(const LlmSpec& llm) { return 0.01 + 0.001 * llm.layers; }
 
 }  // namespace kvtwin::testing

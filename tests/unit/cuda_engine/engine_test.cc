@@ -1,5 +1,5 @@
-// The CUDA engine is the CPU engine within bf16's rounding: whatever the pages, chunks, batches, reuse and
-// tiers. All pages are poisoned when granted, so that whoever reads too far shows.
+// The CUDA engine equals the CPU engine within bf16's rounding, for any pages, chunks, batches, reuse and
+// tiers. All pages are poisoned when allocated, so that reads out of range are detected.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ struct PreparedEngine {
   GivenTokens tokens;
 };
 
-// Both engines, driven alike.
+// Both engines, driven with the same steps.
 struct Pair {
   Pair(const PreparedEngine& p, const GivenTokens& tokens, uint32_t page, uint64_t seed)
       : cpu({.page_tokens = page, .pages_gpu = 200, .poison = true}, &p.weights, &tokens, seed),
@@ -77,7 +77,7 @@ TEST_CASE("G-3 cuda: chunks, decodes and both in one step give the logits of the
   }
 }
 
-TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same within rounding") {
+TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same logits within rounding") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
@@ -101,7 +101,7 @@ TEST_CASE("cuda: a prompt in chunks, whole, or token by token gives the same wit
 }
 
 TEST_CASE(
-    "G-2 cuda: reused pages, also after a round trip to the host tier, are the computed ones to the bit") {
+    "G-2 cuda: reused pages, also after a round trip to the host tier, equal computed ones to the bit") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
@@ -126,7 +126,7 @@ TEST_CASE(
         host.push_back(PageId{config.pages_gpu + 3 * i}), target.push_back(steps.take());
       steps.engine().notify(
           StartTransfer{{}, TransferId{1}, TransferKind::kOffload, Tier::kGpu, Tier::kHost, source, host});
-      // Nobody asks for what is still on its way.
+      // The copies are still in progress.
       if (concurrent) CHECK(steps.engine().copy_time(TransferId{1}).ns > 0);
       steps.engine().notify(
           StartTransfer{{}, TransferId{2}, TransferKind::kLoad, Tier::kHost, Tier::kGpu, host, target});
@@ -137,7 +137,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: weights that the GPU draws are those that the host draws") {
+TEST_CASE("cuda: weights drawn on the GPU equal those drawn on the host") {
   for (const LlmSpec& llm : {cuda_models()[4], cuda_models()[6]}) {
     const PreparedEngine p(llm, 40);
     const ModelWeights outline = ModelWeights::random_outline(llm, kWeightSeed);
@@ -171,7 +171,7 @@ TEST_CASE("cuda: checkpoints in fp32 and in several files are rounded to bf16 an
 }
 
 TEST_CASE(
-    "cuda: greedy decoding feeds back what it sampled, ends where it samples an end, outlives preemption") {
+    "cuda: greedy decoding feeds back its samples, stops where it samples an end, and survives preemption") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 10);
   cuda::CudaEngineConfig config = config_of(16);
@@ -199,13 +199,13 @@ TEST_CASE(
   preempted.run({{kA, 1}}, 6);
   preempted.end(kA, DropRequestState::Reason::kPreempted);
   preempted.begin(kA);
-  preempted.run({{kA, 17}});  // prompt and the seven outputs: samples the eighth
+  preempted.run({{kA, 17}});  // the prompt and seven outputs; it samples the eighth
   CHECK(preempted.sampled(kA).size() == 8);
   preempted.end(kA);
   CHECK(preempted.engine().samples_digest() != 0);
 }
 
-TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the bit") {
+TEST_CASE("cuda: steps replayed as graphs equal steps launched without them, to the bit") {
   for (const LlmSpec& llm : cuda_models()) {
     CAPTURE(llm.family);
     CAPTURE(llm.head_dim);
@@ -213,7 +213,7 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
     GivenTokens tokens = p.tokens;
     tokens.give(kA, p.ids, 40);
     tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
-    // Shapes that come back after others, page boundaries on the way, and more shapes than graphs.
+    // Shapes that return after others, page boundaries in between, and more shapes than graphs.
     const auto logits = [&](uint32_t graphs_max, uint64_t* replays) {
       cuda::CudaEngineConfig config = config_of(16);
       config.graphs_max = graphs_max;
@@ -235,14 +235,14 @@ TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the b
     CHECK(logits(1, &some) == expected);
     CHECK(logits(8, &all) == expected);
     CHECK(none == 0);
-    const bool takes = llm.head_dim == 64 || llm.head_dim == 128;  // attention_rows' steps are not replayed
+    const bool takes = llm.head_dim == 64 || llm.head_dim == 128;  // steps of attention_rows are not replayed
     CHECK((some > 0) == takes);
-    // But the first three of two rows, and the first two of one row, which was warmed up.
+    // Excludes the first three with two rows, and the first two with one row, which was warmed up.
     CHECK(all == (takes ? 3 * (5 + 3 + 6) - 5 : 0));
   }
 }
 
-TEST_CASE("cuda: operations are timed when somebody keeps them") {
+TEST_CASE("cuda: operations are timed while an operation log is attached") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 40);
   cuda::OperationLog log(true);
@@ -254,7 +254,7 @@ TEST_CASE("cuda: operations are timed when somebody keeps them") {
   steps.run({{kA, 1}});
   const std::vector<cuda::OperationTime> chunk = log.take({}, StepId{0}), decode = log.take({}, StepId{1});
   CHECK(log.take({}, StepId{1}).empty());
-  // Upload, embedding, plan; nine a layer; norm, logits, sample.
+  // Upload, embedding, plan; nine per layer; norm, logits, sample.
   CHECK(chunk.size() == 3 + 9 * llm.layers);
   CHECK(decode.size() == 3 + 9 * llm.layers + 3);
   for (size_t i = 0; i < decode.size(); ++i) {
@@ -264,7 +264,9 @@ TEST_CASE("cuda: operations are timed when somebody keeps them") {
   CHECK(log.csv().find("decode attention") != std::string::npos);
 }
 
-TEST_CASE("cuda: what does not fit is said with operation, shape and bytes, and leaves the GPU usable") {
+TEST_CASE(
+    "cuda: a model that does not fit is reported with operation, shape and bytes, and leaves the GPU "
+    "usable") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 40);
   cuda::CudaEngineConfig config = config_of(16, 400'000'000);

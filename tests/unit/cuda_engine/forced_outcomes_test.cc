@@ -1,6 +1,6 @@
-// Forced outcomes on the GPU (engine/runtime/forced_outcomes.h): as many pages recalled, heads corrected and
-// KV entries kept as were told, whatever the values say; what is computed stays what streams and slots cannot
-// change.
+// Forced outcomes on the GPU (engine/runtime/forced_outcomes.h): the forced numbers of pages are recalled,
+// of heads corrected and of KV entries retained, regardless of the data; streams and slots change no
+// computed bit.
 
 #include <doctest/doctest.h>
 
@@ -28,7 +28,7 @@ bool finite(const CudaOutcome& out) {
   return !out.logits.empty();
 }
 
-// Compressions of one run on the GPU, on what a model says is kept.
+// Compressions of one run on the GPU, with counts drawn by a behaviour model.
 struct Retained {
   std::vector<uint32_t> counts;
   std::vector<uint64_t> live;
@@ -61,7 +61,7 @@ CoreConfig retained_config(const Method& method, const LlmSpec& llm) {
   return config;
 }
 
-// On the GPU, or (null) on the CPU engine.
+// On the GPU, or on the CPU engine if not `gpu`.
 Retained run_retained(const CoreConfig& config, const OnDevice& d, sim::RetentionModel model, bool gpu) {
   Retained out;
   cpu::IdentityTokens tokens({.seed = 5, .unit_tokens = config.unit_tokens, .vocab = d.llm.vocab});
@@ -130,13 +130,15 @@ TEST_CASE("forced cuda: any miss and correction rate is performed, in every step
     const auto moved = static_cast<double>(uint64_t{all.blocking} + all.background);
     const double rate = moved / static_cast<double>(all.chosen);
     CHECK((moved == 0) == (miss == 0));
-    // Requests that are little longer than their arena cannot miss more than there is elsewhere.
+    // Requests that are little longer than their resident pages cannot miss more pages than there are
+    // elsewhere.
     CHECK(rate <= miss + 0.01);
     if (miss <= 0.2) CHECK(rate == doctest::Approx(miss).epsilon(0.15));
   }
 }
 
-TEST_CASE("F-7, X-8 cuda forced: late streams and preemption change no bit, and every edge is there") {
+TEST_CASE(
+    "F-7, X-8 cuda forced: late streams and preemption change no bit, and every dependency is present") {
   const OnDevice d(retrieval_model(128, 4, 4));
   for (const std::string method : {"freekv", "arkvale"}) {
     for (const uint32_t pages : {120u, 34u}) {  // 34: requests are preempted
@@ -162,7 +164,7 @@ TEST_CASE("F-7, X-8 cuda forced: late streams and preemption change no bit, and 
   }
 }
 
-TEST_CASE("forced cuda: heads keep as many KV entries as they are told, tokens stay where they are told") {
+TEST_CASE("forced cuda: heads retain the forced number of KV entries, at the forced positions") {
   const std::vector<Method> methods = {
       {"snapkv", "ada", "ragged", 1},          {"snapkv", "top_across_layers", "ragged", 2},
       {"fastkvzip", "released", "ragged", 2},  {"kvzip", "top_across_layers", "ragged", 1},

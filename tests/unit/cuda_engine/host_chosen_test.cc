@@ -1,6 +1,6 @@
-// ShadowKV and InfiniGen on CUDA beside the CPU engine: both are driven by the same launches, so what one
-// reads and the other does not shows. Scores are of rows in bf16: where two pages are nearly as good, the two
-// choose differently, and that sample's logits differ by what a page weighs.
+// ShadowKV and InfiniGen on CUDA compared with the CPU engine. Both get the same launches, so differing
+// reads are detected. Scores use bf16 rows: where two pages are nearly as good, the two engines may select
+// differently, and that sample's logits differ by the weight of a page.
 
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ LlmSpec model_of(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
   return m;
 }
 
-// In pages of 16: 1 sink, a window of 2, 4 to choose; ShadowKV keeps 2 more.
+// In pages of 16: 1 sink, a window of 2, 4 selected; ShadowKV keeps 2 more.
 RetrievalSetting setting_of(RetrievalMethod method) {
   RetrievalSetting setting;
   const bool shadow = method == RetrievalMethod::kShadowkv;
@@ -37,12 +37,12 @@ RetrievalSetting setting_of(RetrievalMethod method) {
 
 }  // namespace
 
-TEST_CASE("cuda: ShadowKV and InfiniGen choose, move and read what the CPU engine does, but for near ties") {
+TEST_CASE("cuda: ShadowKV and InfiniGen select, move and read as the CPU engine does, except for near ties") {
   for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
     const RetrievalSetting setting = setting_of(method);
     CAPTURE(setting.retrieval);
     for (const LlmSpec& llm :
-         {model_of(64, 8, 2), model_of(128, 4, 1)}) {  // 128 numbers: eigenvectors are slow
+         {model_of(64, 8, 2), model_of(128, 4, 1)}) {  // 128 dimensions: eigenvectors are slow
       const Compared got = run_both(setting, method, kRequests, llm);
       MESSAGE(setting.retrieval << ", heads of " << llm.head_dim << ": relative error of logits, median "
                                 << quantile(got.errors, 0.5) << ", 90 % " << quantile(got.errors, 0.9)
@@ -71,7 +71,7 @@ TEST_CASE("F-6 cuda: with a budget beyond every request ShadowKV and InfiniGen a
   }
 }
 
-TEST_CASE("cuda: requests that are preempted and come back under ShadowKV and InfiniGen end, with numbers") {
+TEST_CASE("cuda: requests preempted under ShadowKV and InfiniGen resume and end with finite logits") {
   for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
     uint64_t preemptions = 0;
     for (uint64_t seed = 1; seed <= 4; ++seed) {

@@ -1,5 +1,5 @@
-// IntentKV on the GPU: what sessions are remembered by, and that the rule, scored on the device, keeps what
-// its definition keeps of the same bf16 KV entries.
+// IntentKV on the GPU: the session memory, and the rule, which is scored on the device and retains the
+// entries that its definition retains of the same bf16 KV entries.
 
 #include "engine/cuda/compression/intent_scores.h"
 #include "kernels/common/small_floats.h"
@@ -19,12 +19,13 @@ kernels::ScoreSpec rule(kernels::IntentMode mode, bool pre_rope) {
   return spec;
 }
 
-// A prompt of `tokens` rows goes by in two steps, of drawn queries; what the span's rows were, by layer.
+// Runs a prompt of `tokens` tokens with drawn queries in two steps. Returns the queries of the span, by
+// layer.
 std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, uint64_t seed,
                                          cuda::DeviceScorer* scores, cuda::DeviceScorer::State* state) {
   const uint32_t width = llm.query_heads * llm.head_dim, first_span = tokens - std::min(tokens, kSpan);
   std::vector<cpu::Queries> out(llm.layers);
-  std::vector<cuda::DeviceLists> sent;  // until all was captured
+  std::vector<cuda::DeviceLists> sent;  // alive until the capture is complete
   for (uint32_t begin = 0, end = tokens / 3; begin < tokens; begin = end, end = tokens) {
     if (begin == end) continue;
     cpu::StepRows rows;
@@ -59,7 +60,8 @@ std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, ui
 
 }  // namespace
 
-TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after turn, until it leaves") {
+TEST_CASE(
+    "3.4 cuda intent: a session's memory equals the definition's, turn after turn, until it is forgotten") {
   using kernels::IntentMode;
   for (const LlmSpec& llm : models()) {
     const RopeFrequencies rope = rope_frequencies(llm);
@@ -81,7 +83,7 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
         REQUIRE(mine.memory().find(kSession) != nullptr);
         CHECK(*mine.memory().find(kSession) == *theirs.find(kSession));
       }
-      // Another session's is its own; who left is unknown, and scores nothing.
+      // Another session has no memory; a forgotten session is unknown and scores zero.
       CHECK(mine.memory().find(SessionId{8}) == nullptr);
       mine.forget(kSession);
       CHECK(mine.memory().find(kSession) == nullptr);
@@ -100,9 +102,9 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
   }
 }
 
-// The residual, whose drawn weights correct nothing, is the rule, and is scored on the host by the
+// The residual with drawn weights corrects nothing, so it equals the rule; it is scored on the host by the
 // definition.
-TEST_CASE("3.4 cuda intent: the rule on the device keeps what the definition keeps of the same KV entries") {
+TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the definition retains") {
   using kernels::IntentMode;
   const Method all[] = {{"intent_rule", "uniform", "slot_mask"},
                         {"intent_rule", "uniform", "page_mask"},

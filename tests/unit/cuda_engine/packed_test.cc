@@ -1,7 +1,7 @@
-// Packed KV on CUDA beside the CPU engine's: both are driven by the same launches. What is packed is rounded
-// twice, first to bf16 and then to the format, so a number that lies near the middle of two codes may get the
-// other one on the GPU: errors are held against what the format itself costs. That bytes are right to the bit
-// for equal rows: tests/unit/cuda_kernels/convert_entries_test.cu.
+// Packed KV on CUDA compared with the CPU engine's; both get the same launches. Packed numbers are rounded
+// twice, first to bf16 and then to the format, so one near the midpoint of two codes may get the other code
+// on the GPU. Errors are therefore compared with the error of the format itself.
+// tests/unit/cuda_kernels/convert_entries_test.cu checks that bytes are equal to the bit for equal rows.
 
 #include "engine/cuda/packed/packed.h"
 
@@ -39,7 +39,7 @@ LlmSpec model_of(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
   m.head_dim = head_dim, m.layers = 3, m.hidden = 256, m.intermediate = 256, m.vocab = 256;
   return m;
 }
-// Heads that the fused kernels take, and heads that they do not.
+// Head sizes that the fused kernels support, and one that they do not.
 std::vector<LlmSpec> models() { return {model_of(64, 8, 2), model_of(128, 4, 4), model_of(32, 4, 2)}; }
 
 template <typename T>
@@ -86,7 +86,7 @@ EngineSteps<cpu::CpuEngine> cpu_steps(const PreparedEngine& p, const GivenTokens
           std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &p.weights, &tokens, std::move(cache))};
 }
 
-// Squares of differences and sizes, of many logits.
+// Sums of squared differences and sizes, over many logits.
 struct Error {
   double differences = 0, sizes = 0;
   void add(const std::vector<float>& got, const std::vector<float>& expected) {
@@ -100,7 +100,7 @@ struct Error {
   double relative() const { return std::sqrt(differences / sizes); }
 };
 
-// What a request reads: chunks, decodes, chunks beside decodes, page ends on the way.
+// Steps of requests: chunks, decodes, chunks with decodes, and page ends in between.
 template <typename Engine>
 std::vector<std::vector<float>> drive(EngineSteps<Engine>* steps) {
   using Want = typename EngineSteps<Engine>::Want;
@@ -132,7 +132,7 @@ Error error_of(const std::vector<std::vector<float>>& got, const std::vector<std
 
 }  // namespace
 
-TEST_CASE("cuda: packed formats give the CPU engine's logits, but for codes that rounding turns") {
+TEST_CASE("cuda: packed formats give the CPU engine's logits, except for codes that rounding changes") {
   for (const LlmSpec& llm : models()) {
     const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
@@ -161,13 +161,13 @@ TEST_CASE("cuda: decodes that read packed pages agree with those that read them 
       auto fused = gpu_steps(p, tokens, kind, 5), staged = gpu_steps(p, tokens, kind, 5, false);
       const auto got = drive(&fused), expected = drive(&staged);
       CAPTURE(std::string(format_name(kind.format)));
-      CHECK(got != expected);  // they are two kernels
+      CHECK(got != expected);  // the two use different kernels
       CHECK(error_of(got, expected).relative() < bf16_tolerance(llm));
     }
   }
 }
 
-TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one, to the bit") {
+TEST_CASE("cuda: packed decodes replayed as graphs equal those launched without them, to the bit") {
   for (const LlmSpec& llm : {models()[0], models()[1]}) {
     const PreparedEngine p(llm);
     const GivenTokens tokens = tokens_of(llm);
@@ -181,7 +181,7 @@ TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one,
   }
 }
 
-TEST_CASE("cuda: what is packed depends on no page, and reused pages are the computed ones to the bit") {
+TEST_CASE("cuda: packed bytes do not depend on pages, and reused pages equal computed ones to the bit") {
   for (const LlmSpec& llm : models()) {
     const PreparedEngine p(llm);
     GivenTokens tokens;
@@ -196,8 +196,7 @@ TEST_CASE("cuda: what is packed depends on no page, and reused pages are the com
         steps.begin(kA);
         steps.run({{kA, 128, false}});
         steps.run({{kA, 64, false}});
-        // KIVI: the first 128 KV entries are packed now. Who reuses them has no KV entry of them that is
-        // exact.
+        // KIVI: the first 128 KV entries are packed now. A request that reuses them has no exact ones.
         const std::vector<PageId> prefix(steps.pages(kA).begin(), steps.pages(kA).begin() + 4);
         steps.begin(kB, prefix);
         out.push_back(steps.run({{kB, 40}}));
@@ -223,13 +222,13 @@ TEST_CASE("cuda: what is packed depends on no page, and reused pages are the com
   }
 }
 
-TEST_CASE("cuda: who reuses what another request of the same step packs finds it") {
+TEST_CASE("cuda: a request can reuse pages that another request of the same step packs") {
   for (const Kind& kind : {kKinds[0], kKinds[1], kKinds[2]}) {
     CAPTURE(std::string(format_name(kind.format)));
     const PreparedEngine p(models()[0]);
     GivenTokens tokens;
     for (const RequestId request : {kA, kB}) tokens.give(request, random_tokens(3, 260, p.llm.vocab), 100);
-    // kB reuses the pages that kA fills: in the same step, or in the next one.
+    // kB reuses the pages that kA fills, in the same step or in the next one.
     const auto run = [&](bool together) {
       auto cache =
           take(cuda::make_packed({kind.format, 32, 0, true}, {kPage, kPages, 20, kRows, true}, &p.llm));
@@ -263,8 +262,8 @@ TEST_CASE("cuda: who reuses what another request of the same step packs finds it
 
 namespace {
 
-// All engines perform every step; the CPU engine's values count. `exact`: nothing is packed; null: pages of
-// two formats, which it could not have.
+// All engines perform every step; the CPU engine's outcomes are used. `exact`: the engine without packing;
+// null for mixed precision pages, which it cannot have.
 class AllEngines final : public OutcomeSource {
  public:
   AllEngines(cuda::CudaEngine* gpu, cpu::CpuEngine* cpu, cpu::CpuEngine* exact)
@@ -355,7 +354,7 @@ struct Totals {
   }
 };
 
-// A whole run under a policy under pressure. `fused` false: everything is unpacked.
+// A whole run with a policy under pressure. `fused` false: all pages are unpacked before attention.
 void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* totals) {
   CAPTURE(precision);
   CAPTURE(seed);
@@ -397,7 +396,7 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
 }  // namespace
 
 TEST_CASE("X-2 cuda backend: packed formats under chunks, shared prefixes, preemption and the host tier") {
-  double coarsest = 0;  // of any format
+  double coarsest = 0;  // the largest of all formats
   for (const std::string precision : {"fp8", "int4", "fp4", "kivi_int2", "triaxial"}) {
     Totals totals;
     for (uint64_t seed = 1; seed <= 8; ++seed) check_run(precision, seed, seed % 4 != 3, &totals);

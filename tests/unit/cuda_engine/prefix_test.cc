@@ -1,5 +1,6 @@
-// A prefix cache beside resident pages on CUDA, step by step beside the CPU engine: turns begin with homes of
-// others. GPU pages are poisoned before they are written: whoever reads what was not fetched samples NaN.
+// A prefix cache with resident pages on CUDA, compared step by step with the CPU engine: turns start with
+// other requests' host pages. GPU pages are poisoned before they are written, so reading a page that was not
+// fetched gives NaN.
 
 #include <doctest/doctest.h>
 
@@ -10,8 +11,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// In pages of 16: 1 sink, a window of 2, 4 to choose. Every head is corrected: then a near tie of one step is
-// forgotten in the next.
+// In pages of 16: 1 sink, a window of 2, 4 selected. Every head is corrected, so that a near tie of one step
+// has no effect on the next.
 RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
   RetrievalSetting setting;
   setting.retrieval = name;
@@ -28,7 +29,7 @@ RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
 
 }  // namespace
 
-TEST_CASE("X-5 cuda: turns that begin with prefixes on the host read what the CPU engine reads") {
+TEST_CASE("X-5 cuda: turns that start with prefixes on the host read the pages that the CPU engine reads") {
   const struct {
     std::string name;
     RetrievalMethod method;
@@ -41,7 +42,7 @@ TEST_CASE("X-5 cuda: turns that begin with prefixes on the host read what the CP
   llm.head_dim = 64, llm.layers = 3, llm.hidden = 256, llm.intermediate = 256, llm.vocab = 256;
   for (const auto& row : rows) {
     CAPTURE(row.name);
-    // FreeKV's pages lie on the host as NHD: a kernel fetches them; the others' are copied.
+    // FreeKV's host pages have layout NHD and are fetched by a kernel; the others' are copied.
     const Compared got = run_both(setting_of(row.name, row.method), row.method, requests, llm);
     MESSAGE(row.name << ": relative error of logits, median " << quantile(got.errors, 0.5) << ", 90 % "
                      << quantile(got.errors, 0.9) << ", worst " << got.errors.back() << "; "

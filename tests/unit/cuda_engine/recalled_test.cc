@@ -1,5 +1,6 @@
-// Recalling what a budget has left of a prompt on CUDA (recalled_entries.h), step by step beside the CPU
-// engine. Pages are poisoned before they are written: whoever reads what was not handed over samples NaN.
+// Recall of the retained entries of a prompt on CUDA (recalled_entries.h), compared step by step with the
+// CPU engine. Pages are poisoned before they are written, so reading a page that was not handed over gives
+// NaN.
 
 #include <doctest/doctest.h>
 
@@ -10,8 +11,8 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Of some the prompt is cut to more pages than the resident pages have (7 of 16 tokens), of some to fewer;
-// the last is shorter than the budget.
+// Some prompts retain more pages than there are resident pages (7 of 16 tokens), some fewer; the last is
+// shorter than the budget.
 const std::vector<RetrievalRequest> kRequests = {
     {0, 300, 40}, {0, 390, 30}, {900, 401, 24}, {900, 350, 90}, {2'000, 40, 60}};
 
@@ -23,7 +24,7 @@ RetrievalSetting setting_of(RetrievalMethod method, const char* scorer, const ch
   spec = retrieval_defaults(method);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112, spec.layers_dense = 1;
   spec.extra_tokens = 0;
-  spec.tau_q32 = 2 * kOneQ32;  // every head is corrected: a near tie is forgotten in the next step
+  spec.tau_q32 = 2 * kOneQ32;  // every head is corrected, so a near tie has no effect on the next step
   out.scorer = scorer, out.budget = budget;
   out.budget_spec.sinks = 3, out.budget_spec.window = 8;
   out.budget_spec.kv_entries = 183;
@@ -39,7 +40,8 @@ LlmSpec model() {
 
 }  // namespace
 
-TEST_CASE("G-2 cuda recalled KV entries: what is left of prompts is recalled as the CPU engine recalls it") {
+TEST_CASE(
+    "G-2 cuda recalled KV entries: retained entries of prompts are recalled as the CPU engine recalls them") {
   const struct {
     RetrievalMethod method;
     const char *scorer, *budget;

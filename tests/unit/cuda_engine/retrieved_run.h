@@ -1,4 +1,4 @@
-// Runs of retrieval on the CUDA engine: the real policy, requests that come and go.
+// Runs of retrieval on the CUDA engine: the real policy, and arriving requests.
 
 #ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_RETRIEVED_RUN_H_
 #define KVTWIN_TESTS_UNIT_CUDA_ENGINE_RETRIEVED_RUN_H_
@@ -35,7 +35,7 @@ inline LlmSpec retrieval_model(uint32_t head_dim, uint32_t query_heads, uint32_t
   return m;
 }
 
-// In pages of 16: 1 sink, a window of 2, 4 to choose.
+// In pages of 16: 1 sink, a window of 2, 4 selected.
 inline RetrievalSetting setting_of(const std::string& method, double tau, uint32_t layers_dense = 1) {
   RetrievalSetting setting;
   setting.retrieval = method;
@@ -97,8 +97,8 @@ class CudaListener final : public ForcibleSource {
   CudaOutcome* const out_;
 };
 
-// `forced_outcome`: what a behaviour model draws is performed, whatever the values would decide. `graphs`: so
-// many forms of steps are kept to be replayed.
+// `forced_outcome`: the outcomes of a behaviour model are forced, regardless of the data. `graphs`: the
+// number of graph keys that are kept for replays.
 inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::DeviceModel& model,
                                const LlmSpec& llm, const cuda::OrderTests& tests = {},
                                const std::optional<sim::RetrievalBehaviour>& forced_outcome = {},

@@ -1,6 +1,6 @@
-// Retrieval on CUDA: what moves, where it lies and which stream moves it changes no bit of what is computed
+// Retrieval on CUDA: the moved pages, their layout and their stream change no computed bit
 // (docs/design/methods/freekv.md#recall, F-1 to F-7; docs/design/methods/composition.md#invariants, X-8).
-// Choices themselves are the definitions' (tests/unit/cuda_kernels/page_choice_test.cu).
+// tests/unit/cuda_kernels/page_choice_test.cu compares the selections with their definitions.
 
 #include "engine/cuda/retrieval/retrieved.h"
 
@@ -34,7 +34,7 @@ TEST_CASE("F-5 cuda: corrected speculation, blocking recall and pages that never
 
 namespace {
 
-// Whatever comes back from a run on the GPU, with graphs and without.
+// Compares runs on the GPU with and without graphs.
 void check_replays(const LlmSpec& llm) {
   const OnDevice d(llm);
   const struct {
@@ -53,7 +53,7 @@ void check_replays(const LlmSpec& llm) {
     RetrievalSetting setting = setting_of(row.method, row.tau, row.dense);
     setting.spec.host_layout = row.layout;
     const CudaOutcome launched = run_on_cuda(setting, *d.model, d.llm, {}, {}, 0);
-    // With room for one they come and go, while recalls of theirs may still run.
+    // With room for one graph, graphs are created and destroyed while their recalls may still run.
     for (const uint32_t graphs : {1u, 64u}) {
       CAPTURE(graphs);
       const CudaOutcome replayed = run_on_cuda(setting, *d.model, d.llm, {.delays = row.delays}, {}, graphs);
@@ -71,15 +71,16 @@ void check_replays(const LlmSpec& llm) {
 
 }  // namespace
 
-TEST_CASE("cuda: retrieval replayed as graphs is retrieval started one by one, to the bit") {
+TEST_CASE("cuda: retrieval replayed as graphs equals retrieval launched without them, to the bit") {
   check_replays(retrieval_model(64, 8, 2));
 }
-TEST_CASE("cuda: with heads of 128 retrieval replayed is retrieval started one by one, to the bit") {
+TEST_CASE(
+    "cuda: with heads of 128, retrieval replayed as graphs equals retrieval launched without them, to the "
+    "bit") {
   check_replays(retrieval_model(128, 4, 4));
 }
 
-TEST_CASE(
-    "F-6 cuda: with a budget beyond every request nothing moves, and the dense engine's bits come out") {
+TEST_CASE("F-6 cuda: with a budget beyond every request no page moves, and the dense engine's bits result") {
   const OnDevice d(retrieval_model(64, 8, 2));
   RetrievalSetting setting = setting_of("freekv", 0.5);
   setting.spec.budget_tokens = 960, setting.pages_gpu = 200;
@@ -88,12 +89,13 @@ TEST_CASE(
   const CudaOutcome retrieved = run_on_cuda(setting, *d.model, d.llm);
   CHECK(retrieved.logits == run_on_cuda(dense, *d.model, d.llm).logits);
   CHECK(retrieved.recalled.heads == 0);
-  // And a small budget is another matter.
+  // A small budget changes the logits.
   CHECK(run_on_cuda(setting_of("freekv", 0.5), *d.model, d.llm).logits != retrieved.logits);
 }
 
 TEST_CASE(
-    "F-7, X-8 cuda: streams that are late at random, either host layout: the same bits, all edges there") {
+    "F-7, X-8 cuda: randomly late streams and either host layout give the same bits with all dependencies "
+    "present") {
   const OnDevice d(retrieval_model(64, 8, 2));
   for (const double tau : {-1.0, -0.1, 0.0}) {
     CAPTURE(tau);
@@ -114,7 +116,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("X-8 cuda: the recorder finds each edge that is left out") {
+TEST_CASE("X-8 cuda: the recorder finds each missing dependency") {
   const OnDevice d(retrieval_model(64, 8, 2));
   for (const cuda::Edge edge :
        {cuda::Edge::kAttended, cuda::Edge::kRecalled, cuda::Edge::kSealed, cuda::Edge::kOffloaded}) {
@@ -125,7 +127,7 @@ TEST_CASE("X-8 cuda: the recorder finds each edge that is left out") {
   }
 }
 
-TEST_CASE("cuda: requests that are preempted and come back under retrieval end, with numbers") {
+TEST_CASE("cuda: requests preempted under retrieval resume and end with finite logits") {
   const OnDevice d(retrieval_model(64, 8, 2));
   uint64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {

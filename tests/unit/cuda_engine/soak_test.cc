@@ -1,6 +1,6 @@
-// A soak of the CUDA engine: random scenarios of every kind under a pool that is too small, with requests
-// that are cancelled and copies that fail. Each runs twice: both runs compute the same bits, and after the
-// second the GPU has as much free memory as before it. `cuda_soak_test FIRST END` runs seeds [FIRST, END).
+// A soak test of the CUDA engine: random scenarios of every kind in a pool that is too small, with cancelled
+// requests and failing copies. Each scenario runs twice. Both runs compute the same bits, and the second
+// leaves as much free GPU memory as there was before it. `cuda_soak_test FIRST END` runs seeds [FIRST, END).
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ namespace {
 uint64_t first_seed = 1, end_seed = 40;
 bool shared = false;
 
-// Some copies fail: they were made, and nobody may read them.
+// Makes some copies fail: they are performed, but must not be read.
 class FailingCopies final : public Backend {
  public:
   FailingCopies(Backend* backend, uint64_t seed) : backend_(*backend), prng_(seed) {}
@@ -70,7 +70,7 @@ const Method kMethods[] = {{"snapkv", "uniform", "compact"},
                            {"expected_attention", "ratio", "compact"},
                            {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}};
 
-// What one seed is.
+// The scenario of one seed.
 struct Scene {
   Kind kind = Kind::kDense;
   CoreConfig config;
@@ -153,7 +153,7 @@ struct SceneRun {
   uint64_t digest = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
 };
 
-// `delays`: not 0: streams of retrieval are late at random. They may change nothing.
+// `delays` other than 0: the streams of retrieval are late at random. This may change nothing.
 SceneRun run_scene(const Scene& scene, const OnDevice& d, uint64_t delays) {
   const CoreConfig& config = scene.config;
   cpu::IdentityTokens tokens({.seed = scene.seed, .unit_tokens = config.unit_tokens, .vocab = d.llm.vocab});
@@ -206,19 +206,19 @@ Memory memory_now() {
           cuda::Buffer::live_bytes(cuda::Buffer::Kind::kPinned), cuda::device_facts().memory_free};
 }
 
-// Models of every kind of head; each is on the GPU as long as its runs take.
+// Models of every kind of head; each is on the GPU for its runs only.
 LlmSpec model_for(uint64_t seed) { return seed / 6 % 2 == 0 ? cuda_models()[4] : cuda_models()[6]; }
 
 }  // namespace
 
-TEST_CASE("soak: whatever happens, equal runs are equal to the bit, and memory comes back") {
+TEST_CASE("soak: equal runs are equal to the bit, and memory is freed") {
   std::map<uint64_t, SceneRun> first;
   struct Totals {
     uint64_t runs = 0, requests = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
   } totals[static_cast<size_t>(Kind::kKinds)];
   Memory before;
   for (const bool again : {false, true}) {
-    // By now everything that is loaded when it is first needed has been.
+    // Everything that is loaded on first use has been loaded by now.
     if (again) before = memory_now();
     for (uint64_t seed = first_seed; seed < end_seed; ++seed) {
       CAPTURE(seed);

@@ -1,4 +1,4 @@
-// The decode kernel against double precision, around every edge of pages, blocks, warps and CTAs.
+// The decode kernel compared with double precision, around every edge of pages, blocks, warps and CTAs.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@
 namespace kvtwin::test {
 namespace {
 
-// bf16 has 8 bits: results are rounded to 2^-9, and the weights are rounded likewise before they multiply V.
+// bf16 has 8 bits: results are rounded to 2^-9, and so are the weights before they multiply V.
 constexpr double kTolerance = 8e-3;
 
 void run(DecodeProblem* p) {
@@ -44,7 +44,7 @@ TEST_CASE("G-3 decode equals softmax in double precision: every page size, head 
   }
 }
 
-TEST_CASE("decode: however many CTAs cut the work, and a second launch finds its counters clean") {
+TEST_CASE("decode: any number of CTAs gives the same bits, and a second launch finds its counters clean") {
   const std::vector<uint32_t> tokens = {2000, 3, 0, 0, 777, 16, 48, 5000, 1};
   for (const uint32_t ctas : {1u, 2u, 3u, 7u, 31u, 132u, 264u}) {
     CAPTURE(ctas);
@@ -52,7 +52,7 @@ TEST_CASE("decode: however many CTAs cut the work, and a second launch finds its
     run(&p);
     CHECK(p.error() < kTolerance);
     const auto first = p.out.read();
-    // Parts of the launch before must not do for parts that have not arrived yet.
+    // Parts of the previous launch must not be used for parts that have not arrived yet.
     const size_t counters = device::parts_offset(p.shape.sequences);
     for (int again = 0; again < 3; ++again) {
       KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));
@@ -73,8 +73,8 @@ TEST_CASE("decode: pages of several heads, each in its column") {
 }
 
 TEST_CASE(
-    "G-3 decode over lists of entries equals softmax in double precision: holes in pages, dead KV entries "
-    "NaN") {
+    "G-3 decode over lists of entries equals softmax in double precision: gaps in pages, dropped KV "
+    "entries") {
   const std::vector<uint32_t> edges = {1, 15, 16, 17, 0, 31, 33, 64, 127, 129, 1000, 4097};
   for (const uint32_t page : {1u, 16u, 32u, 128u}) {
     for (const uint32_t dim : {64u, 128u}) {
@@ -95,7 +95,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("decode: a list of the very KV entries that pages hold gives the same bits") {
+TEST_CASE("decode: a list of the KV entries that pages hold gives the same bits") {
   const std::vector<uint32_t> tokens = {2000, 3, 0, 16, 777, 48, 1, 31, 33};
   for (const uint32_t page : {16u, 32u, 64u}) {
     for (const uint32_t dim : {64u, 128u}) {
@@ -133,7 +133,7 @@ TEST_CASE("decode: a list of the very KV entries that pages hold gives the same 
   }
 }
 
-TEST_CASE("decode: one token in all; nothing at all; more sequences than blocks of threads") {
+TEST_CASE("decode: one token; no tokens; more sequences than blocks of threads") {
   for (const std::vector<uint32_t>& tokens :
        {std::vector<uint32_t>{1}, std::vector<uint32_t>{0}, std::vector<uint32_t>(3000, 5),
         std::vector<uint32_t>(2500, 0)}) {
@@ -158,7 +158,7 @@ TEST_CASE("decode: one sequence over all CTAs, and random ragged ones") {
   }
 }
 
-TEST_CASE("decode: cut into any pieces, a CTA each") {
+TEST_CASE("decode: any division into splits, one CTA each") {
   std::mt19937 random(17);
   for (int round = 0; round < 24; ++round) {
     std::vector<uint32_t> tokens(1 + random() % 40);
@@ -189,7 +189,7 @@ TEST_CASE("decode: cut into any pieces, a CTA each") {
   }
 }
 
-TEST_CASE("decode: shapes that cannot be are refused") {
+TEST_CASE("decode: impossible shapes are refused") {
   DecodeProblem p({128, 4, 16, 1, 0, 132}, {5}, 1);
   for (const auto& [dim, group, page] :
        {std::tuple{96u, 4u, 16u}, {128u, 0u, 16u}, {128u, 9u, 16u}, {128u, 4u, 8u}, {128u, 4u, 0u}}) {

@@ -1,4 +1,4 @@
-// The prefill kernel against double precision, around every edge of pages, tiles, chunks and histories.
+// The prefill kernel compared with double precision, around every edge of pages, tiles, chunks and histories.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -32,7 +32,8 @@ const std::vector<PrefillRequest> kEdges = {{1, 0},    {2, 15},   {16, 16},   {3
                                             {5, 1000}, {200, 77}, {300, 300}, {1, 511}, {64, 64}};
 
 TEST_CASE(
-    "G-3 prefill equals softmax in double precision: page and head sizes, groups, chunk beside or in pages") {
+    "G-3 prefill equals softmax in double precision: page and head sizes, groups, chunk outside or in "
+    "pages") {
   for (const uint32_t page : {16u, 48u, 128u}) {
     for (const uint32_t dim : {64u, 128u}) {
       for (const uint32_t group : {1u, 3u, 4u, 8u}) {
@@ -51,13 +52,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("prefill: heads that kept different histories, and every row of it") {
+TEST_CASE("prefill: heads that retained different histories, and every token of them") {
   PrefillProblem p(shape_of(128, 4, 8, 16, 1), {{150, 700}, {3, 90}, {129, 5}}, false, 11);
   run(&p);
   CHECK(p.error() < kTolerance);
 }
 
-TEST_CASE("prefill: however many CTAs share the tiles, again and again, the bits are the same") {
+TEST_CASE("prefill: any number of CTAs gives the same bits, in repeated launches") {
   std::vector<__nv_bfloat16> first;
   for (const uint32_t ctas : {132u, 1u, 2u, 7u, 131u, 264u}) {
     CAPTURE(ctas);
@@ -109,7 +110,7 @@ TEST_CASE("prefill: long ones, several sections of the plan, and random ragged b
   }
 }
 
-TEST_CASE("prefill: shapes that cannot be are refused") {
+TEST_CASE("prefill: impossible shapes are refused") {
   PrefillProblem p(shape_of(128, 4, 2, 16, 1), {{5, 5}}, false, 1);
   const auto refused = [&](auto change) {
     PrefillShape shape = p.shape;

@@ -1,5 +1,5 @@
-// The attention that scorers are made of, and the scores made of it, against their definitions: within fp32's
-// rounding of the same bf16 numbers.
+// The attention scores of scorers on the device compared with their definitions, within fp32's rounding of
+// the same bf16 numbers.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -15,7 +15,8 @@
 namespace kvtwin::test {
 namespace {
 
-// Query rows of `group` heads for each head of a problem, each head its own, and what they see.
+// Query tokens of `group` heads for each head of a problem, different for each head, and the entries visible
+// to them.
 struct AttentionScoreProblem {
   const KvEntryProblem& kv_entries;
   uint32_t group, queries;
@@ -56,7 +57,7 @@ struct AttentionScoreProblem {
     workspace = DeviceArray<char>(std::vector<char>(attention_score_workspace_bytes(args), 0x7f));
     args.sums = sums.get(), args.workspace = workspace.get();
   }
-  // The same of one head for the definition; positions are row numbers.
+  // The same data of one head for the definition; positions are row numbers.
   kernels::AttentionScores attention_scores(uint32_t h, const std::vector<uint32_t>& positions) const {
     const uint32_t dim = kv_entries.shape.dim;
     return {{q.data() + size_t{h} * queries * group * dim, group, queries, dim, dim, size_t{group} * dim, {}},
@@ -84,7 +85,7 @@ WindowScoreArgs window_args(const kernels::WindowSpec& spec, const AttentionScor
   return out;
 }
 
-TEST_CASE("1.3 window scorers on the device are those of the definition, in every code base's order") {
+TEST_CASE("1.3 window scorers on the device equal the definition, in the order of every code base") {
   using enum kernels::WindowCodeBase;
   double worst = 0;
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
@@ -93,7 +94,7 @@ TEST_CASE("1.3 window scorers on the device are those of the definition, in ever
       for (const auto code : {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kJudgeQ, kH2oWindow, kFinch}) {
         const kernels::WindowSpec spec = kernels::window_spec(code);
         const uint32_t group = 1 + (n + static_cast<uint32_t>(code)) % 8;
-        // With up to eight (query head, row) pairs keys are read once.
+        // With up to eight (query head, token) pairs keys are read once.
         const uint32_t queries = n == 0 ? 1 : n == 3 ? 2 : 5 + 9 * static_cast<uint32_t>(code);
         AttentionScoreProblem attention_scores(p, group, queries, spec.causal && spec.keep_window,
                                                spec.keep_window, 30 + n);
@@ -109,7 +110,7 @@ TEST_CASE("1.3 window scorers on the device are those of the definition, in ever
           const uint32_t rows = p.heads[h].rows;
           Floats expected(rows);
           std::vector<uint32_t> at = attention_scores.positions(h);
-          // What the definition takes for the window: rows from the first query's position on.
+          // The definition's window: rows from the first query's position on.
           if (!spec.causal) std::iota(at.begin(), at.end(), rows > queries ? rows - queries : 0);
           kernels::score_window(
               spec, attention_scores.attention_scores(h, spec.keep_window ? at : std::vector<uint32_t>{}),
@@ -151,12 +152,12 @@ TEST_CASE("1.5 TOVA: the mean over all query heads of a layer") {
   }
 }
 
-TEST_CASE("1.2 1.7 few query rows: sums, weighted or not, and the largest, as many rows have them") {
+TEST_CASE("1.2 1.7 few query tokens: sums, weighted or not, and the largest, equal those of many tokens") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {700, 1, 1023, 513}, {0, 3, 40, 8}, 27);
     for (const auto& [group, queries] : {std::pair{1u, 8u}, {2u, 3u}, {3u, 2u}, {8u, 1u}, {5u, 1u}}) {
       for (const int kind : {0, 1, 2}) {
-        // The definition of many rows: the same query rows and 24 more, which see nothing.
+        // The definition of many tokens: the same query tokens and 24 more, which attend to nothing.
         AttentionScoreProblem few(p, group, queries, true, false, 28);
         AttentionScoreArgs many = few.args;
         std::vector<AttentionScoreHead> heads = few.heads;
@@ -197,8 +198,8 @@ TEST_CASE("1.2 1.7 few query rows: sums, weighted or not, and the largest, as ma
   }
 }
 
-// 200 rows look at few keys: CTAs share them.
-TEST_CASE("1.2 H2O: sums grow by what a chunk of 37 or of 200 rows looks at") {
+// 200 query tokens attend to few keys: CTAs share the keys.
+TEST_CASE("1.2 H2O: sums grow by the attention of a chunk of 37 or of 200 tokens") {
   std::vector<std::pair<KvEntryProblem::Shape, uint32_t>> cases;
   for (const KvEntryProblem::Shape& shape : table_shapes())
     cases.insert(cases.end(), {{shape, 37}, {shape, 200}});
@@ -225,8 +226,8 @@ TEST_CASE("1.2 H2O: sums grow by what a chunk of 37 or of 200 rows looks at") {
 }
 
 TEST_CASE(
-    "1.9 RaaS: stamped is what draws more than alpha; a prompt's KV entries score by what they are pointed "
-    "at") {
+    "1.9 RaaS: entries with more than alpha are stamped; a prompt's entries score by the attention that they "
+    "get") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {300, 300, 300}, {0, 3, 40}, 7);
     const uint32_t rows = 300, group = 4;
@@ -268,7 +269,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("1.7 KVzip: the largest probability over rows and heads") {
+TEST_CASE("1.7 KVzip: the largest probability over tokens and heads") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {300, 300, 300}, {0, 3, 40}, 7);
     const uint32_t rows = 300, group = 4;
@@ -297,7 +298,8 @@ TEST_CASE("1.7 KVzip: the largest probability over rows and heads") {
 }
 
 TEST_CASE(
-    "T-5 select_entries: the device's and the definition's scores keep the same rows but at the boundary") {
+    "T-5 select_entries: the device's and the definition's scores retain the same rows except at the "
+    "boundary") {
   const KvEntryProblem p({16, 1, 128}, {4000, 4000, 3000}, {0, 8, 16}, 5);
   const AttentionScoreProblem attention_scores(p, 4, 32, true, true, 6);
   const kernels::WindowSpec spec = kernels::window_spec(kernels::WindowCodeBase::kAdaKv);
@@ -320,8 +322,8 @@ TEST_CASE(
     for (const uint32_t row : b) last = std::min(last, expected[row]);
     std::vector<uint32_t> others;
     std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(others));
-    // The rule: a row whose score is further than twice the error bound from the last kept one's stays or
-    // goes on both sides.
+    // A row whose score differs from that of the last retained one by more than twice the error bound is
+    // retained by both or dropped by both.
     for (const uint32_t row : others)
       CHECK(std::abs(expected[row] - last) <= 2 * kScoreError * static_cast<double>(largest));
     differ += static_cast<uint32_t>(others.size());

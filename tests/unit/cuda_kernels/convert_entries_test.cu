@@ -1,5 +1,5 @@
-// KV entries between packed and bf16 pools: the bytes of the definitions, and what they read, to the bit;
-// nothing beside the spans is touched.
+// KV entries converted between packed and bf16 pools: the bytes of the definitions, and their decoded
+// numbers, to the bit; data outside the spans is unchanged.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ constexpr uint8_t kStale = 0xa5;
 
 __nv_bfloat16* device(const DeviceArray<uint16_t>& a) { return reinterpret_cast<__nv_bfloat16*>(a.get()); }
 
-// Ordinary numbers, groups without spread, tiny ones, ties, zeros of both signs, and what fp16 does not hold.
+// Ordinary numbers, groups without spread, tiny ones, ties, zeros of both signs, and numbers beyond fp16.
 Bits awkward_bits(std::mt19937_64* random, size_t count) {
   std::normal_distribution<float> normal;
   Bits out(count);
@@ -55,7 +55,7 @@ struct Plain {
     for (uint32_t c = 0; c < dim; ++c) out[c] = kernels::from_bf16(bits[at(kv_entry, head, side) + c]);
     return out;
   }
-  // As a pool of bf16 pages.
+  // The same as a pool of bf16 pages.
   Bits pool(uint32_t page) const {
     const KvBlockShape block{page, dim};
     Bits out(bits.size());
@@ -95,12 +95,12 @@ std::vector<Case> cases() {
   return out;
 }
 
-// Everything that one case is about: KV entries in both forms, and spans between them in random order.
+// The data of one case: KV entries in both forms, and spans between them in random order.
 struct Problem {
   Case what;
   uint32_t dequantized_entries = 0, packed_entries = 0;
   Plain plain;
-  std::vector<KvEntrySpan> spans;  // wide -> packed
+  std::vector<KvEntrySpan> spans;  // dequantized -> packed
 
   Problem(const Case& given, uint64_t seed) : what(given) {
     std::mt19937_64 random(seed);
@@ -109,7 +109,7 @@ struct Problem {
     dequantized_entries = 2 * packed_entries / kDequantizedPage * kDequantizedPage + 64;
     plain.dim = what.shape.head_dim;
     plain.bits = awkward_bits(&random, size_t{dequantized_entries} * kHeads * 2 * plain.dim);
-    // int2 keys go in groups; all else as it comes.
+    // int2 keys are in groups; other formats have any counts.
     const uint32_t step = what.format == Format::kInt2 ? what.shape.group : 1;
     uint32_t from = 3;
     for (uint32_t to = 0; to + step <= packed_entries;) {
@@ -166,7 +166,7 @@ struct Problem {
                               block.subspan(slot / group * bytes, bytes));
     }
   }
-  // The spans read back to where they came from; everything else stays poison.
+  // The spans read back to their sources; the rest stays poison.
   Bits unpacked_by_definition(const std::vector<uint8_t>& packed) const {
     const uint32_t page = what.shape.page_tokens, dim = what.shape.head_dim;
     Plain out{dim, Bits(plain.bits.size(), kPoison)};
@@ -193,7 +193,8 @@ struct Problem {
 };
 
 TEST_CASE(
-    "Q-1 pack_entries and unpack_entries: the definitions' bytes and numbers, and nothing beside the spans") {
+    "Q-1 pack_entries and unpack_entries: the definitions' bytes and numbers, and no change outside the "
+    "spans") {
   for (const Case& what : cases()) {
     CAPTURE(format_name(what.format));
     CAPTURE(what.shape.page_tokens);
@@ -216,7 +217,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("copy_entries: KV entries go where spans say, one side or both") {
+TEST_CASE("copy_entries: KV entries are copied as spans specify, one side or both") {
   for (const uint32_t dim : {16u, 64u, 128u}) {
     CAPTURE(dim);
     std::mt19937_64 random(dim);
@@ -247,7 +248,7 @@ TEST_CASE("copy_entries: KV entries go where spans say, one side or both") {
   }
 }
 
-TEST_CASE("pack_entries: shapes that it does not take are refused") {
+TEST_CASE("pack_entries: unsupported shapes are refused") {
   ConvertArgs args;
   args.kv_heads = 1, args.count = 1;
   for (const PageShape& shape : {PageShape{32, 96, 32}, PageShape{32, 64, 20}, PageShape{16, 64, 32}}) {

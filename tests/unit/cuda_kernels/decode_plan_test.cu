@@ -1,4 +1,4 @@
-// Plans of several layers in one launch are those of each layer alone, byte by byte.
+// Plans of several layers in one launch equal those of each layer alone, byte by byte.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@
 namespace kvtwin::test {
 namespace {
 
-TEST_CASE("plans of layers that are made together are those made one by one") {
+TEST_CASE("plans of several layers made together equal those made one by one") {
   std::mt19937 random(5);
   for (const uint32_t sequences : {1u, 7u, 256u, 3000u, 9000u}) {
     for (const uint32_t layers : {1u, 3u, 33u}) {

@@ -1,5 +1,5 @@
-// The small kernels of a forward pass on CUDA against their definitions: odd widths, one row, many, ties,
-// NaN.
+// The small kernels of a forward pass on CUDA compared with their definitions: odd widths, one row, many,
+// ties, NaN.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ namespace {
 
 using Bf16 = __nv_bfloat16;
 
-// One rounding to bf16 of what fp32 gives, and a little for another order of sums.
+// One rounding to bf16 of the fp32 result, and a margin for another order of sums.
 constexpr float kRounding = 1.0f / 256 + 1e-5f;
 
 struct Numbers {
@@ -52,7 +52,7 @@ float distance(const std::vector<Bf16>& a, const std::vector<float>& b, float fl
   float worst = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const float one = std::fabs(__bfloat162float(a[i]) - b[i]) / (std::fabs(b[i]) + floor);
-    if (!(one <= worst)) worst = one;  // NaN stays
+    if (!(one <= worst)) worst = one;  // NaN is retained
   }
   return worst;
 }
@@ -120,7 +120,7 @@ TEST_CASE("silu_mul, embed and add_bias on CUDA equal their definitions") {
   }
 }
 
-TEST_CASE("argmax on CUDA: the first of equal ones; NaN is nothing; nothing is the first") {
+TEST_CASE("argmax on CUDA: the first of equal ones; NaN is ignored; without numbers it is the first") {
   const float nan = std::nanf(""), low = -INFINITY;
   for (const uint32_t count : {1u, 2u, 511u, 512u, 513u, 4096u, 5000u, 128256u}) {
     CAPTURE(count);
@@ -138,7 +138,7 @@ TEST_CASE("argmax on CUDA: the first of equal ones; NaN is nothing; nothing is t
   }
 }
 
-TEST_CASE("draw_weights: the bytes that the host draws") {
+TEST_CASE("draw_weights: the bytes drawn on the host") {
   // The formula of models/weights/weights.cc, written again.
   const auto drawn = [](uint64_t key, uint64_t i, float mean, float gain) {
     const uint64_t bits = mix64(key + i * 0x9e3779b97f4a7c15u);
@@ -161,7 +161,7 @@ TEST_CASE("draw_weights: the bytes that the host draws") {
   CHECK(same);
 }
 
-// Pages on the host as the device has them, NaN where nothing was written.
+// Pages on the host in the device's layout, with NaN where nothing was written.
 struct Pages {
   KvBlockShape block;
   uint32_t heads = 0;
@@ -173,13 +173,13 @@ struct Pages {
         heads(kv_heads),
         dequantized(size_t{pages} * kv_heads * shape.numbers(), std::nanf("")) {}
 
-  // As kv_pages.h has it: all keys of a page, then all values.
+  // In the layout of kv_pages.h: all keys of a page, then all values.
   kernels::KvPages view() {
     const size_t part = size_t{heads} * block.page_tokens * block.head_dim;
     return {dequantized.data(), dequantized.data() + part, 2 * part, block.page_tokens, heads,
             block.head_dim};
   }
-  // From there into blocks.
+  // Converts these pages into blocks.
   void low_bit_all() {
     kernels::KvPages from = view();
     narrow.resize(dequantized.size());
@@ -258,7 +258,7 @@ TEST_CASE("qkv_append on CUDA: norms, rotation, and every number in its place") 
           if (!std::isnan(b)) worst = std::max(worst, std::fabs(a - b) / (std::fabs(b) + 0.05f));
         }
         CHECK(same_nan);
-        CHECK(worst < 2 * kRounding);  // two roundings may fall on two sides
+        CHECK(worst < 2 * kRounding);  // two roundings may differ in direction
       }
     }
   }
@@ -319,7 +319,7 @@ TEST_CASE("attention_rows on CUDA equals attention_ref: groups, head sizes, page
   }
 }
 
-TEST_CASE("shapes that cannot be are refused") {
+TEST_CASE("impossible shapes are refused") {
   CHECK(attention_rows({.query_heads = 9, .kv_heads = 1, .head_dim = 64, .page_tokens = 16}, nullptr) ==
         cudaErrorInvalidValue);
   CHECK(attention_rows({.query_heads = 8, .kv_heads = 1, .head_dim = 80, .page_tokens = 16}, nullptr) ==

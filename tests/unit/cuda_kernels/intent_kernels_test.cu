@@ -1,5 +1,5 @@
-// IntentKV's rule on the device against its definition: scores within fp32's rounding of the same bf16 keys,
-// means of query rows to the bit.
+// IntentKV's rule on the device compared with its definition: scores within fp32's rounding of the same bf16
+// keys, means of query tokens to the bit.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kLayers = 3, kKvHeads = 2;
 
-// The heads of all layers, all of the same rows, and what a session remembers.
+// The heads of all layers, all with the same rows, and a session's memory.
 struct IntentProblem {
   KvEntryProblem kv_entries;
   uint32_t group, rows;
@@ -96,7 +96,7 @@ struct IntentProblem {
     KVT_CUDA(intent_scores(on, scores.get(), stride, copies, nullptr));
     return scores.read();
   }
-  // Rows whose scores are further apart than twice the bound are in the definition's order.
+  // Rows whose scores differ by more than twice the bound are in the definition's order.
   void check_retained(const Floats& scores, const Floats& wanted) const {
     std::vector<uint32_t> stay;
     for (uint32_t row = 0; row < rows; ++row) {
@@ -126,7 +126,7 @@ std::vector<std::vector<RowRange>> forced_of(uint32_t rows) {
   return {{}, {{0, 4}, {rows / 2, rows / 2 + 3}, {rows - 2, rows}}, {{0, rows}}, {{rows / 3, rows}}};
 }
 
-TEST_CASE("3.4 intent rule on the device is that of the definition") {
+TEST_CASE("3.4 intent rule on the device equals the definition") {
   double worst = 0;
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.page > 32) continue;
@@ -135,7 +135,7 @@ TEST_CASE("3.4 intent rule on the device is that of the definition") {
         if (rows > 300 && group > 4 && group != 8) continue;
         const auto ranges = forced_of(rows);
         const std::vector<RowRange>& forced = ranges[(group + rows) % ranges.size()];
-        const float temperature = group % 2 == 0 ? 1.0f : 0.1f;  // flat, and not
+        const float temperature = group % 2 == 0 ? 1.0f : 0.1f;  // a flat softmax, and a peaked one
         const IntentProblem p(shape, rows, group, temperature, forced, rows + group);
         const uint32_t copies = group == 2 ? 70 : 1;
         const Floats expected = p.expected(), got = p.got(copies, 1 << 20, kLayers);
@@ -156,7 +156,7 @@ TEST_CASE("3.4 intent rule on the device is that of the definition") {
   MESSAGE("largest error of a score, of the largest: " << worst);
 }
 
-TEST_CASE("3.4 intent rule: neither memory's room nor requests layer by layer change a bit") {
+TEST_CASE("3.4 intent rule: neither workspace size nor layer-by-layer launches change a bit") {
   const IntentProblem p({16, 6, 128, true}, 700, 4, 1, {{0, 16}, {650, 700}}, 8);
   const Floats all = p.got(2, 1 << 20, kLayers);
   for (const uint64_t logits_max : {1u, 8u * 700u, 2 * 8u * 700u + 5}) {
@@ -167,7 +167,7 @@ TEST_CASE("3.4 intent rule: neither memory's room nor requests layer by layer ch
   }
 }
 
-TEST_CASE("3.4 intent rule: a memory of zeros scores all candidates alike, and forced rows nothing") {
+TEST_CASE("3.4 intent rule: a memory of zeros gives all candidates the same score, and forced rows none") {
   IntentProblem p({16, 6, 64}, 300, 4, 1, {{0, 10}, {290, 300}}, 9);
   std::fill(p.memory.begin(), p.memory.end(), 0.0f);
   p.send();
@@ -177,11 +177,11 @@ TEST_CASE("3.4 intent rule: a memory of zeros scores all candidates alike, and f
   CHECK(off(got.data(), p.expected()) < kScoreError);
 }
 
-TEST_CASE("3.4 intent rule: a key that is no number is seen by every score") {
+TEST_CASE("3.4 intent rule: a NaN key affects every score") {
   IntentProblem p({16, 6, 64}, 300, 2, 1, {{0, 10}}, 9);
   Bf16s pool = p.kv_entries.host_pool;
   const KvEntryHead& head = p.kv_entries.heads[3];
-  pool[p.kv_entries.at(head, head.first + 5, 7, false)] = __float2bfloat16(NAN);  // forced: nobody looks
+  pool[p.kv_entries.at(head, head.first + 5, 7, false)] = __float2bfloat16(NAN);  // forced: not scored
   p.kv_entries.pool = DeviceArray<__nv_bfloat16>(pool);
   CHECK(off(p.got(1, 1 << 20, kLayers).data(), p.expected()) < kScoreError);
   pool[p.kv_entries.at(head, head.first + 77, 7, false)] = __float2bfloat16(NAN);
@@ -190,7 +190,7 @@ TEST_CASE("3.4 intent rule: a key that is no number is seen by every score") {
   for (uint32_t row = 10; row < 300; ++row) CHECK(std::isnan(got[row]));
 }
 
-TEST_CASE("3.4 means of query rows are those of the definition, to the bit") {
+TEST_CASE("3.4 means of query tokens equal the definition, to the bit") {
   std::mt19937_64 random(5);
   for (const uint32_t rows : {0u, 1u, 7u, 64u, 333u}) {
     const uint32_t heads = 6, dim = 64, width = heads * dim, room = rows + 5;

@@ -1,5 +1,5 @@
-// Heads of KV entries on the device, with what could hide an error: pages in random order, NaN in every slot
-// that nobody wrote, heads of different lengths, tables of pages or of KV entries; and the same numbers in
+// Heads of KV entries on the device, arranged to expose errors: pages in random order, NaN in every
+// unwritten slot, heads of different lengths, tables of pages or of KV entries; and the same numbers in
 // fp32.
 
 #ifndef KVTWIN_TESTS_UNIT_CUDA_KERNELS_KV_ENTRY_PROBLEM_CUH_
@@ -16,7 +16,7 @@ namespace kvtwin::test {
 
 using Floats = std::vector<float>;
 
-// Largest difference against the largest finite number; what is infinite must be infinite in both.
+// Largest difference relative to the largest finite number; infinite numbers must be infinite in both.
 inline double off(const float* got, const Floats& expected) {
   double size = 1e-30, worst = 0;
   for (const float x : expected) size = std::isfinite(x) ? std::max(size, std::abs(double{x})) : size;
@@ -28,7 +28,7 @@ inline double off(const float* got, const Floats& expected) {
   return worst;
 }
 
-// Sums of at most some thousand fp32 products in another order, and powers of logits of about ten.
+// Sums of some thousand fp32 products at most in another order, and powers of logits of about ten.
 constexpr double kScoreError = 3e-5;
 
 inline const std::vector<std::vector<uint32_t>> kRows = {{1}, {40, 7, 129, 128}, {500, 1, 333}, {1, 16, 700}};
@@ -65,7 +65,7 @@ struct KvEntryProblem {
   DeviceArray<KvEntryHead> heads_on;
   uint32_t rows_max = 0;
 
-  // Head h has rows[h] rows behind first[h] other KV entries.
+  // Head h has rows[h] rows after first[h] other KV entries.
   KvEntryProblem(Shape wanted, const std::vector<uint32_t>& rows, const std::vector<uint32_t>& first,
                  uint64_t seed)
       : shape(wanted) {
@@ -111,7 +111,7 @@ struct KvEntryProblem {
   }
 
   KvBlockShape block() const { return {shape.page, shape.dim}; }
-  // Of KV entry `c` of the head's table.
+  // The (block, slot) of KV entry `c` of the head's table.
   std::pair<size_t, uint32_t> place(const KvEntryHead& head, uint32_t c) const {
     const uint32_t entry = tables[head.table + (shape.listed ? c : c / shape.page)];
     const uint32_t page = shape.listed ? entry / shape.page : entry, slot = c % shape.page;

@@ -1,5 +1,6 @@
-// The kernels of methods that drop KV entries against their definitions: scores of keys, marks and gates,
-// selection and compaction, attention over listed KV entries. What is copied or selected is so to the bit.
+// The kernels of methods that drop KV entries compared with their definitions: scores of keys, of scorer
+// state and of gates, selection and compaction, attention over listed KV entries. Copies and selections are
+// equal to the bit.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -20,7 +21,7 @@
 namespace kvtwin::test {
 namespace {
 
-TEST_CASE("1.5 knorm and keydiff on the device are those of the definition") {
+TEST_CASE("1.5 knorm and keydiff on the device equal the definition") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     for (size_t n = 0; n < kRows.size(); ++n) {
       const KvEntryProblem p(shape, kRows[n], kFirst[n], 10 + n);
@@ -90,10 +91,10 @@ struct SelectProblem {
   }
 };
 
-TEST_CASE("G-1 select_entries: the rows that the definition selects, whatever the scores") {
+TEST_CASE("G-1 select_entries: the rows that the definition selects, for any scores") {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
-  // 2,048 candidates are all ranked; of more, a sample says which. 256 and 512 threads.
+  // Up to 2,048 candidates are all ranked; of more, a sample decides which. 256 and 512 threads.
   for (const uint32_t size : {1u, 2u, 100u, 1023u, 1024u, 1025u, 2049u, 5000u, 16385u, 60000u}) {
     SelectProblem p;
     for (uint32_t kind = 0; kind < 10; ++kind) {
@@ -138,7 +139,7 @@ TEST_CASE("G-1 select_entries: small ones of every kind") {
     }
   }
 }
-TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there may be") {
+TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than allowed") {
   std::mt19937_64 random(30);
   std::normal_distribution<float> normal;
   for (const uint32_t size : {3000u, 140'000u, 500'000u}) {
@@ -149,7 +150,7 @@ TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there 
         x = std::exp(2 * normal(random));
         if (kind == 1) x = static_cast<float>(static_cast<int>(4 * x));
         if (kind == 2) x = 1 + 1e-6f * x;
-        // Every 64th row, and a rank among them: a sample of equal stretches sees them as they are.
+        // Only every 64th row is positive: a sample with that stride contains no other.
         if (kind == 3 && (&x - scores.data()) % 64 != 0) x = -x;
       }
       for (const uint32_t keep : {size / 100, size / 2}) p.add(scores, keep, {{0, 4}, {size - 64, size}});
@@ -160,7 +161,7 @@ TEST_CASE("G-1 select_entries: few heads of many rows, and more rows than there 
   args.count = 1, args.rows_max = (1u << 19) + 1;
   CHECK(select_entries(args, nullptr) == cudaErrorInvalidValue);
 }
-TEST_CASE("compact_entries: kept rows move in place, with their marks, and nothing else changes") {
+TEST_CASE("compact_entries: retained rows move in place with their scorer state, and nothing else changes") {
   std::mt19937_64 random(4);
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.listed) continue;
@@ -214,7 +215,8 @@ TEST_CASE("compact_entries: kept rows move in place, with their marks, and nothi
   }
 }
 
-TEST_CASE("compact_packed_entries: kept rows move as bytes, with their marks, and nothing else changes") {
+TEST_CASE(
+    "compact_packed_entries: retained rows move as bytes with their scorer state, and nothing else changes") {
   std::mt19937_64 random(5);
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     if (shape.listed) continue;
@@ -259,7 +261,7 @@ TEST_CASE("compact_packed_entries: kept rows move as bytes, with their marks, an
   }
 }
 
-// What the matrix product gives: bf16 in, sums exact here. [rows][kGateParts][outputs]
+// The result of the matrix product: bf16 inputs, and sums that are exact here. [rows][kGateParts][outputs]
 Floats gate_products(const Floats& x, uint32_t rows, const Floats& weights, uint32_t hidden) {
   Bf16s parts(kGateParts * weights.size());
   split_gate_weights(weights.data(), weights.size(), parts.data());
@@ -275,7 +277,7 @@ Floats gate_products(const Floats& x, uint32_t rows, const Floats& weights, uint
   return out;
 }
 
-TEST_CASE("1.7 1.8 gates on the device are those of the definition") {
+TEST_CASE("1.7 1.8 gates on the device equal the definition") {
   std::mt19937_64 random(12);
   for (const auto& [rows, heads, group] : {std::tuple{45u, 3u, 4u}, {1u, 1u, 1u}, {130u, 8u, 7u}}) {
     const uint32_t hidden = 256;
@@ -315,7 +317,7 @@ TEST_CASE("1.7 1.8 gates on the device are those of the definition") {
   }
 }
 
-TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV entries lie") {
+TEST_CASE("1.2 1.8 1.9 scores of scorer state equal the definition, for any placement of KV entries") {
   for (const KvEntryProblem::Shape& shape : table_shapes()) {
     const KvEntryProblem p(shape, {33, 100, 1, 5000, 4094}, {4, 0, 3, 5, 18}, 13);
     const uint64_t stride = p.rows_max + (shape.columns % 2);  // aligned or not
@@ -338,7 +340,7 @@ TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV 
         for (uint32_t i = 0; i < stride; ++i) {
           const float x = got[h * stride + i];
           if (i >= p.heads[h].rows) {
-            problem += !std::isnan(x);  // nobody wrote there
+            problem += !std::isnan(x);  // not written
             continue;
           }
           const float state_value = p.host_state[p.state_at(p.heads[h], p.heads[h].first + i)];
@@ -355,8 +357,8 @@ TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever KV 
   }
 }
 
-// 40 rows a head, that see less and less gone: windows that slide (with sinks, or without), then rows that
-// see nothing, and one that sees everything. `runs`: rows of a head stand together, or alternate.
+// 40 query tokens per head: windows that slide (with sinks, or without) over a growing gap; token 5 attends
+// to no entry, and token 6 to every entry.
 std::vector<QueryRow> sliding_rows(const KvEntryProblem& p, uint32_t kv_heads, uint32_t rows) {
   std::vector<QueryRow> list;
   for (uint32_t h = 0; h < kv_heads; ++h) {
@@ -391,7 +393,7 @@ TEST_CASE(
       const DeviceArray<__nv_bfloat16> q_on(numbers);
       const DeviceArray<__nv_bfloat16> out(Bf16s(numbers.size(), __float2bfloat16(NAN)));
       std::vector<QueryRow> list = sliding_rows(p, kv_heads, rows);
-      if (group == 3) std::swap(list[3], list[kv_heads * rows - 1]);  // runs of one, and of what is left
+      if (group == 3) std::swap(list[3], list[kv_heads * rows - 1]);  // runs of one, and of the rest
       const DeviceArray<QueryRow> list_on(list);
       AttentionRowsArgs args{p.pool.get(),
                              p.tables_on.get(),

@@ -1,5 +1,5 @@
-// The packed decode kernel against double precision over what the definitions read back: every layout, format
-// and mix of formats, around every edge of pages, groups, records, blocks, warps and CTAs.
+// The packed decode kernel compared with double precision over the decoded numbers: every layout, format and
+// mix of formats, around every edge of pages, groups, records, blocks, warps and CTAs.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -123,7 +123,7 @@ TEST_CASE("Q-2 fp4 and KIVI: every head size, page, group of scales and group of
 }
 
 TEST_CASE(
-    "fp4 and KIVI: ragged mixes, pages of several heads, dead KV entries, any number of CTAs, any size") {
+    "fp4 and KIVI: ragged mixes, pages of several heads, dropped KV entries, any number of CTAs, any size") {
   std::mt19937 random(70);
   for (int round = 0; round < 16; ++round) {
     const PackedLayout layout = round % 2 == 0 ? PackedLayout::kFp4 : PackedLayout::kKivi;
@@ -146,7 +146,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("packed decode: however many CTAs cut the work, and a second launch finds its counters clean") {
+TEST_CASE(
+    "packed decode: any number of CTAs gives the same bits, and a second launch finds its counters clean") {
   const std::vector<PartTokens> tokens = {{1280, 700, 3}, {3, 0, 0},   {0, 0, 0},
                                           {0, 0, 0},      {0, 777, 0}, {2560, 40, 0}};
   for (const uint32_t ctas : {1u, 2u, 3u, 7u, 31u, 132u, 264u}) {
@@ -158,7 +159,7 @@ TEST_CASE("packed decode: however many CTAs cut the work, and a second launch fi
       PackedProblem p(shape, tokens, ctas);
       check(&p);
       const auto first = p.out.read();
-      // Parts of the launch before must not do for parts that have not arrived yet.
+      // Parts of the previous launch must not be used for parts that have not arrived yet.
       const size_t counters = device::parts_offset(p.shape.sequences);
       for (int again = 0; again < 2; ++again) {
         KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));
@@ -185,7 +186,7 @@ TEST_CASE("packed decode: pages of several heads, each in its column") {
   }
 }
 
-TEST_CASE("packed decode: one KV entry in all; nothing at all; more sequences than threads of the plan") {
+TEST_CASE("packed decode: one KV entry; no KV entries; more sequences than threads of the plan") {
   for (const std::vector<PartTokens>& tokens :
        {std::vector<PartTokens>{{0, 1, 0}}, std::vector<PartTokens>{{0, 0, 0}},
         std::vector<PartTokens>(1500, {0, 5, 1}), std::vector<PartTokens>(2500, {0, 0, 0}),
@@ -216,7 +217,7 @@ TEST_CASE("packed decode: one sequence over all CTAs, and random ragged mixes") 
 }
 
 TEST_CASE(
-    "packed decode: dead KV entries are not read, in any format; where all are dead the answer is zero") {
+    "packed decode: dropped KV entries are not read, in any format; with all dropped the result is zero") {
   for (const uint32_t dropped_tokens : {1u, 4u, 7u, 8u}) {
     CAPTURE(dropped_tokens);
     for (PackedDecodeShape shape : {fast(128, 4), fast(64, 8, 32), rows(128, 4, 32, 32, 16, 16),
@@ -231,7 +232,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("packed decode: any size of values, though weights times scales are made in fp16") {
+TEST_CASE("packed decode: values of any size, although weights times scales are computed in fp16") {
   for (const float size : {1e-3f, 1.f, 30.f, 1000.f, 20000.f}) {
     CAPTURE(size);
     PackedProblem a(fast(128, 4), edges({1, 64, 200, 1000}), 3, size);
@@ -241,7 +242,7 @@ TEST_CASE("packed decode: any size of values, though weights times scales are ma
   }
 }
 
-TEST_CASE("packed decode: shapes that cannot be are refused") {
+TEST_CASE("packed decode: impossible shapes are refused") {
   PackedProblem p(rows(128, 4, 32, 32, 32, 32), {{0, 5, 0}}, 1);
   const auto refused = [&](auto change) {
     PackedDecodeShape shape = p.shape;

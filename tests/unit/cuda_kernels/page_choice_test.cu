@@ -1,5 +1,5 @@
-// Choosing pages on the device against page_score.h and select.h: scores within rounding; what is chosen,
-// what moves and what is read exactly, given the scores.
+// Page selection on the device compared with page_score.h and select.h: scores within rounding; selections,
+// moves and reads exactly, given the scores.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ constexpr PagePooling kPoolings[] = {PagePooling::kMeanS, PagePooling::kMaxS,  P
                                      PagePooling::kMaxQk, PagePooling::kMeanQ, PagePooling::kMaxQ};
 constexpr uint32_t kPoison = 0xdeadbeef;
 
-// In [-2, 2).
+// Numbers in [-2, 2).
 Bits random_bits(std::mt19937_64* random, size_t count) {
   Bits out(count);
   for (size_t i = 0; i < count; i += 4) {
@@ -41,7 +41,7 @@ std::vector<float> widened(const Bits& bits) {
 }
 __nv_bfloat16* device(const DeviceArray<uint16_t>& a) { return reinterpret_cast<__nv_bfloat16*>(a.get()); }
 
-// Rows of several lengths and kinds; numbers of owners, slots and states in no order.
+// Rows of several lengths and kinds; owners, slots and states are numbered in no order.
 struct ChoiceProblem {
   ChoiceShape shape;
   std::vector<ChoiceRow> rows;
@@ -87,7 +87,7 @@ struct ChoiceProblem {
             tables.get(),      moves_before.get(),
             moves_after.get(), counts.get()};
   }
-  // A KV head's queries of the row, and of the one before.
+  // A KV head's queries of the row, and of the previous one.
   std::vector<float> queries(const Bits& of, uint32_t row, uint32_t head) const {
     const size_t numbers = size_t{shape.group} * shape.head_dim, at = row * width() + head * numbers;
     return widened(
@@ -106,7 +106,7 @@ struct ChoiceProblem {
     lists.insert(lists.end(), all.begin(), all.begin() + count);
     return at;
   }
-  // Some of the pages that can be chosen, and sometimes one that no longer can.
+  // Fills slots with some of the pages that can be selected, and sometimes one that no longer can.
   void fill_held(const ChoiceRow& row, uint32_t head) {
     std::vector<uint32_t> pages(row.candidates + 2);
     std::iota(pages.begin(), pages.end(), 0);
@@ -123,7 +123,7 @@ struct ChoiceProblem {
     }
     return out;
   }
-  // A query like the one before: few turn.
+  // Makes the query similar to the previous one, so that few heads turn.
   void resemble(const ChoiceRow& row) {
     for (size_t i = 0; i < width(); ++i) {
       const float was = kernels::from_bf16(before[row.state * width() + i]);
@@ -148,7 +148,7 @@ struct ChoiceProblem {
 
 float scale_of(uint32_t dim) { return 1 / std::sqrt(static_cast<float>(dim)); }
 
-// What score_pages gives, pooled by choose_pages, is what the definition gives.
+// Checks that the scores of score_pages, pooled by choose_pages, equal the definition.
 void check_scores(const ChoiceProblem& p, const std::vector<float>& pooled) {
   const std::vector<float> summaries = widened(p.summaries);
   const size_t dim = p.shape.head_dim, rows = p.shape.score_rows();
@@ -168,7 +168,7 @@ void check_scores(const ChoiceProblem& p, const std::vector<float>& pooled) {
       float largest = 1e-6f, off = 0;
       for (uint32_t i = 0; i < row.candidates; ++i) {
         largest = std::max(largest, std::fabs(want[i]));
-        off = std::fabs(got[i] - want[i]) <= off ? off : std::fabs(got[i] - want[i]);  // NaN stays
+        off = std::fabs(got[i] - want[i]) <= off ? off : std::fabs(got[i] - want[i]);  // NaN is retained
       }
       CHECK(off <= 2e-5f * largest);
     }
@@ -183,14 +183,14 @@ std::vector<Move> sorted(const std::vector<RecallMove>& moves, uint32_t count) {
   return out;
 }
 
-// What choose_pages should have made of the pooled scores.
+// The expected result of choose_pages for the pooled scores.
 struct ExpectedChoice {
   std::vector<uint32_t> held, tables;
   std::vector<Move> before, after;
   ChoiceCounts counts;
   std::vector<kernels::HeadRecall> forced_outcome;
 
-  // `forced_outcome` as in ChoiceArgs; empty: nothing is. `pooled` is from before it was.
+  // `forced_outcome` as in ChoiceArgs; empty: none. `pooled` is from before the forcing.
   ExpectedChoice(const ChoiceProblem& p, const std::vector<float>& pooled,
                  const std::vector<kernels::HeadRecall>& notify = {})
       : held(p.held), tables(p.tables.read()), forced_outcome(notify) {
@@ -271,7 +271,7 @@ void check_choice(const ChoiceProblem& p, const std::vector<float>& pooled,
   CHECK(sorted(p.moves_after.read(), counts.moves_after) == want.after);
 }
 
-// One step of each pooling; `more`: candidates of each row beyond those that are chosen.
+// One step of each pooling; `more`: candidates of each row beyond the selected ones.
 void choose_and_check(uint32_t dim, uint32_t heads, uint32_t group, uint32_t chosen,
                       const std::vector<uint32_t>& more, uint64_t* seed) {
   CAPTURE(dim);
@@ -294,7 +294,8 @@ void choose_and_check(uint32_t dim, uint32_t heads, uint32_t group, uint32_t cho
   }
 }
 
-TEST_CASE("F-2 score_pages and choose_pages: scores, sets, slots, moves and read tables of the definitions") {
+TEST_CASE(
+    "F-2 score_pages and choose_pages: scores, sets, slots, moves and read tables equal the definitions") {
   uint64_t seed = 1;
   for (const uint32_t dim : {64u, 128u}) {
     for (const auto& [heads, group] : {std::pair{1u, 1u}, {2u, 3u}, {8u, 4u}, {1u, 8u}, {3u, 2u}, {4u, 5u}}) {
@@ -311,7 +312,7 @@ TEST_CASE("F-2 score_pages and choose_pages, few: the same, small enough for rac
   choose_and_check(128, 8, 4, 33, {1, 0, 40}, &seed);
 }
 
-TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as many as can be") {
+TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all equal, and as many as possible") {
   for (const uint32_t chosen : {1u, 7u, 32u, kChosenMax}) {
     for (uint64_t seed = 0; seed < 12; ++seed) {
       CAPTURE(chosen);
@@ -323,7 +324,7 @@ TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as ma
       for (float& x : given) x = seed == 0 ? 1 : values[p.random() % (seed < 6 ? 3 : 8)];
       p.scores = DeviceArray<float>(given);
       KVT_CUDA(choose_pages(p.shape, p.args(), nullptr));
-      // Pooled here as the kernel does it: a maximum that does not see NaN.
+      // Pooled here as the kernel does it: a maximum that ignores NaN.
       for (size_t at = 0; at < given.size(); at += 2 * p.shape.score_stride) {
         for (size_t i = at; i < at + p.shape.score_stride; ++i)
           given[i] = std::fmax(given[i], given[i + p.shape.score_stride]);
@@ -340,7 +341,7 @@ TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as ma
   }
 }
 
-TEST_CASE("choose_pages: as many pages as are forced, before attention or behind it, whatever turned") {
+TEST_CASE("choose_pages: the forced number of pages, before or after attention, whichever heads turned") {
   uint64_t seed = 100;
   for (const auto& [heads, group] : {std::pair{1u, 1u}, {8u, 4u}, {3u, 2u}}) {
     for (const uint32_t chosen : {1u, 2u, 33u, 300u, kChosenMax}) {
@@ -374,7 +375,7 @@ TEST_CASE("choose_pages: as many pages as are forced, before attention or behind
   }
 }
 
-TEST_CASE("keep_queries keeps the rows that it is told, and no other") {
+TEST_CASE("keep_queries stores the listed rows and no other") {
   std::mt19937_64 random(3);
   const Bits q = random_bits(&random, 5 * 256);
   const DeviceArray<uint16_t> from(q), to(Bits(4 * 256, 7));

@@ -1,5 +1,5 @@
-// What moves KV entries between forms and places, against its definitions: to the bit where the definition
-// rounds to the same format, which is everywhere but in the rotation.
+// The kernels that move KV entries between formats and places, compared with their definitions: to the bit
+// where the definition rounds to the same format, which is everywhere except in the rotation.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -101,7 +101,9 @@ struct PackProblem {
   }
 };
 
-TEST_CASE("Q-1 pack_pages and unpack_pages: the bytes of pack_page, and what unpack_page reads from them") {
+TEST_CASE(
+    "Q-1 pack_pages and unpack_pages: the bytes of pack_page, and the numbers that unpack_page reads from "
+    "them") {
   for (const Format format : {Format::kFp8, Format::kInt4, Format::kInt2}) {
     for (const uint32_t page : {1u, 8u, 16u, 32u, 64u, 128u}) {
       for (const uint32_t dim : {64u, 128u}) {
@@ -118,7 +120,7 @@ TEST_CASE("Q-1 pack_pages and unpack_pages: the bytes of pack_page, and what unp
           const DeviceArray<uint8_t> packed(std::vector<uint8_t>(want.size(), 0xa5));
           KVT_CUDA(pack_pages(p.args, device(pool), packed.get(), nullptr));
           CHECK(packed.read() == want);
-          // Back, to the page it came from.
+          // Unpacks to the source page.
           std::vector<PagePair> back;
           for (const PagePair& pair : p.pairs) back.push_back({pair.target, pair.source});
           const DeviceArray<PagePair> back_pages(back);
@@ -143,7 +145,7 @@ TEST_CASE("Q-1 pack_pages and unpack_pages: the bytes of pack_page, and what unp
   }
 }
 
-TEST_CASE("pack_pages: formats and shapes that cannot be are refused; no pages are no work") {
+TEST_CASE("pack_pages: impossible formats and shapes are refused; an empty list does nothing") {
   PackArgs args;
   args.count = 1;
   const auto refused = [&](Format format, PageShape shape) {
@@ -199,14 +201,14 @@ void check_summaries(uint32_t page, uint32_t dim, uint32_t count, uint32_t ctas,
   }
 }
 
-TEST_CASE("summarise_pages: high and low of every kind, over full and begun pages") {
+TEST_CASE("summarise_pages: high and low of every kind, over full and partly filled pages") {
   std::mt19937_64 random(4);
   for (const uint32_t page : {1u, 16u, 32u, 128u}) {
     for (const uint32_t dim : {64u, 128u}) check_summaries(page, dim, 37, 132, &random);
   }
 }
 
-TEST_CASE("summarise_pages, many: by warps that take one page after another") {
+TEST_CASE("summarise_pages, many: by warps that process several pages") {
   std::mt19937_64 random(5);
   check_summaries(16, 64, 2053, 2, &random);
   check_summaries(32, 128, 517, 132, &random);
@@ -215,7 +217,7 @@ TEST_CASE("summarise_pages, many: by warps that take one page after another") {
 }
 
 TEST_CASE(
-    "gather_entries: kept KV entries of ragged sequences, between pages of different sizes and columns") {
+    "gather_entries: retained KV entries of ragged sequences, between pages of different sizes and columns") {
   std::mt19937_64 random(5);
   for (const auto& [from, to, dim, heads, all] : {std::tuple{16u, 16u, 128u, 1u, false},
                                                   {1u, 64u, 128u, 1u, true},
@@ -341,7 +343,7 @@ struct RopeProblem {
     args.pool = device(pool);
   }
 
-  // What a head's numbers become, and how large those are that they are sums of.
+  // The expected numbers of a head, and the size of the terms that they are sums of.
   void expect(uint32_t row, uint32_t head, std::vector<float>* x, std::vector<float>* size) const {
     const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
     double sum = 0;
@@ -359,7 +361,7 @@ struct RopeProblem {
     if (!value) kernels::rope_ref({inv_freq, 1.25f}, positions[row], 1, c.dim, x->data());
   }
 
-  // Counts what should have been written to pages.
+  // True if the pages hold the expected numbers.
   bool head_is_right(uint32_t row, uint32_t head, const Bits& rows, const Bits& queries,
                      const Bits& kv_entries) {
     std::vector<float> x(c.dim), size(c.dim);
@@ -382,7 +384,7 @@ struct RopeProblem {
   }
 };
 
-TEST_CASE("rope_append: rotated queries and keys, and every KV entry in its page, of whatever shape") {
+TEST_CASE("rope_append: rotated queries and keys, and every KV entry in its page, for any shape") {
   for (const RopeCase& c : {RopeCase{1, 32, 8, 128, 16, false, false, false},
                             {37, 8, 2, 64, 1, true, true, false},
                             {300, 4, 4, 128, 64, false, true, true},

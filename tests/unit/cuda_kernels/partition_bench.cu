@@ -1,9 +1,9 @@
-// Ways to cut a decode step's work (docs/design/methods/tangram.md#partitions, engine/methods/partition.h),
-// on the same kernel: pieces of every planner, a CTA each, beside the kernel's own cut on the device.
-// Llama-3.1-8B, one layer, bf16.
+// Ways to split a decode step's work (docs/design/methods/tangram.md#partitions,
+// engine/methods/partition.h), on the same kernel: the splits of every planner, one CTA each, against the
+// kernel's own split on the device. Llama-3.1-8B, one layer, bf16.
 //
-// The planners are the policy's, which the simulator prices; the time of planning on the host is reported
-// beside the kernel's. An SM holds one CTA, so that the grid is as many as there are SMs.
+// The planners are the policy's, which the simulator prices; the host's planning time is reported next to
+// the kernel's time. An SM holds one CTA, so the grid has as many CTAs as there are SMs.
 
 #include <chrono>
 
@@ -21,7 +21,7 @@ struct Pieces {
   double host_seconds = 0;
 };
 
-// AOT is told the real lengths: what calibration would give at best.
+// AOT gets the real lengths, which is the best that a calibration could give.
 Pieces cut(PartitionKind kind, const std::vector<uint32_t>& lengths) {
   std::vector<SplitRow> rows;
   for (const uint32_t kv_entries : lengths)
@@ -61,7 +61,7 @@ void own(benchmark::State& state, Lengths lengths) {
          c, kSms);
 }
 
-// The largest difference to what the kernel's own cut gives, both rounded to bf16.
+// The largest difference from the result of the kernel's own split, both rounded to bf16.
 double off(const DecodeCase& c, const std::vector<__nv_bfloat16>& got) {
   const DeviceArray<char> plan(decode_plan_bytes(c.shape));
   DecodeArgs args = c.args;

@@ -1,5 +1,5 @@
-// Pages between the host and the GPU against kernels/cache_ops/host_page.h, whose rows have the GPU's bytes:
-// every byte that is asked for, and no other.
+// Page copies between the host and the GPU compared with kernels/cache_ops/host_page.h, whose rows have the
+// GPU's bytes: every requested byte, and no other.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ struct RecallProblem {
   uint32_t pages;
   std::vector<float> keys, values;  // [pages][kv_heads][page_tokens][head_dim]
   Bits gpu;                         // [pages][kv_heads][keys, values][page_tokens][head_dim], swizzled
-  Bits out;                         // host pages by the definition, a gap behind each
+  Bits out;                         // host pages by the definition, with a gap after each
 
   RecallProblem(HostPool shape, uint32_t count, uint64_t seed) : host(shape), pages(count) {
     host.page_stride = host.page_numbers() + 64;
@@ -66,7 +66,7 @@ struct RecallProblem {
   size_t block_numbers() const { return host.head_numbers(); }
 
  private:
-  // One row of a GPU page, which counts heads, then keys and values, then tokens: swizzled, in both places.
+  // Places one row of a GPU page, ordered by head, then keys and values, then token; swizzled, on both sides.
   void place_row(uint32_t p, uint32_t row, const kernels::KvPages& kv, const kernels::HostPage& page) {
     const uint32_t t = row % host.page_tokens, part = row / host.page_tokens % 2,
                    h = row / host.page_tokens / 2;
@@ -118,7 +118,7 @@ Bits expected(const RecallProblem& p, const std::vector<RecallMove>& moves) {
 
 __nv_bfloat16* device(const DeviceArray<uint16_t>& a) { return reinterpret_cast<__nv_bfloat16*>(a.get()); }
 
-TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, and no other") {
+TEST_CASE("F-4 recall_pages and copy_recalled: every requested byte, and no other") {
   std::mt19937_64 random(5);
   for (const HostPool& shape : shapes()) {
     CAPTURE(shape.page_tokens);
@@ -146,7 +146,7 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, 
         CHECK(burst.read() == want);
       }
       const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
-      cudaStream_t stream;  // batches want one that is not the default
+      cudaStream_t stream;  // batched copies need a stream other than the default
       KVT_CUDA(cudaStreamCreate(&stream));
       KVT_CUDA(copy_recalled(p.host, device(pool), moves, stream));
       KVT_CUDA(cudaStreamSynchronize(stream));
@@ -156,7 +156,7 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, 
   }
 }
 
-TEST_CASE("F-4 what was staged and copied out is what comes back") {
+TEST_CASE("F-4 staged and copied pages come back unchanged") {
   std::mt19937_64 random(6);
   for (const HostPool& shape : shapes()) {
     CAPTURE(shape.page_tokens);
@@ -178,7 +178,7 @@ TEST_CASE("F-4 what was staged and copied out is what comes back") {
   }
 }
 
-TEST_CASE("recall refuses shapes that copies do not take") {
+TEST_CASE("recall refuses unsupported shapes") {
   HostPool host;
   host.head_dim = 12;
   CHECK(recall_pages({host, nullptr, nullptr, nullptr, 4}, nullptr) == cudaErrorInvalidValue);

@@ -1,4 +1,4 @@
-// Sampling on the device is its definition, token by token.
+// Sampling on the device equals its definition, token by token.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using kernels::SampleSpec;
 
-// Rows of all kinds: smooth, of few values (ties), with infinities and NaN, one that stands out.
+// Rows of all kinds: smooth, with few distinct logits (ties), with infinities and NaN, and with one outlier.
 std::vector<float> rows_of(uint32_t rows, uint32_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0, 3);
@@ -33,7 +33,7 @@ std::vector<float> rows_of(uint32_t rows, uint32_t count, uint64_t seed) {
   return out;
 }
 
-// `rows` rows of `count` logits, drawn in every way.
+// `rows` rows of `count` logits, sampled with every specification.
 void check_tokens(uint32_t rows, uint32_t count) {
   uint64_t seed = count;
   CAPTURE(count);
@@ -60,7 +60,7 @@ void check_tokens(uint32_t rows, uint32_t count) {
   }
 }
 
-// For sanitizers too, which take minutes for a vocabulary.
+// Small enough for sanitizers, which take minutes for a whole vocabulary.
 TEST_CASE("sample_tokens, few: the tokens of sample_ref") {
   for (const uint32_t count : {1u, 2u, 31u, 1000u, 1025u, 1500u}) check_tokens(6, count);
 }
