@@ -42,7 +42,7 @@ std::string complaint(std::vector<std::string> sets) {
 
 bool message(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-// A file in a folder of its own, gone at the end.
+// A file in a temporary folder.
 struct TextFile {
   explicit TextFile(const std::string& text) : path(dir() / "file.textproto") {
     std::filesystem::create_directories(dir());

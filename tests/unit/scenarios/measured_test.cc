@@ -1,4 +1,4 @@
-// Real servers' results, read: vLLM's and SGLang's benchmarks, AIPerf, vLLM's /metrics.
+// Readers of real servers' results: vLLM's and SGLang's benchmarks, AIPerf, vLLM's /metrics.
 
 #include "scenarios/server_runs/measured.h"
 

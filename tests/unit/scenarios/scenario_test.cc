@@ -13,7 +13,7 @@ namespace {
 
 const std::string kPath = testing::source_dir() + "/scenarios/test.textproto";
 
-// Names this very file as the trace: it exists.
+// Names this file as the trace, because it exists.
 const std::string kGood =
     "model { name: \"llama-3.1-8b\" }\n"
     "hardware { node: \"h200\" }\n"

@@ -84,7 +84,7 @@ TEST_CASE("scorer options: what is written reaches the policy and the kernels") 
   CHECK(score.intent.gamma == 0.5f);
   CHECK(score.intent_mode == kernels::IntentMode::kQuery);
   CHECK(score_spec(good("scorer: \"random\" scorer_options { seed: 9 }").values).seed == 9);
-  CHECK(score_spec(good("scorer: \"random\"").values).seed == 42);  // the scenario's
+  CHECK(score_spec(good("scorer: \"random\"").values).seed == 42);  // the scenario's seed
 }
 
 TEST_CASE("scorer options: what does not fit is refused where it stands, with what would") {

@@ -35,7 +35,7 @@ TEST_CASE("served steps: what each kind takes beside its tables, and nothing of 
   add(30, -10, replay);
   replay.behind_many = true;
   add(30, 15, replay);
-  replay.calm_ms = 20;  // the clock is not back yet
+  replay.calm_ms = 20;  // the clock has not recovered yet
   add(50, 400, replay);
   PricedStep first;
   first.graph = GraphUse::kCaptured;

@@ -1,4 +1,4 @@
-// What a promise says, and whether a run keeps it.
+// Parsing of SLOs, and their verdict on a run.
 
 #include "scenarios/plan/slo.h"
 
@@ -71,7 +71,7 @@ TEST_CASE("SLO: a run beside its promises") {
   CHECK(values[1].use == doctest::Approx(0.8));
   CHECK(!values[2].known);
   CHECK(!values[2].kept);
-  values = judge(slos, figures, "", 1.5);  // steps that take half as long again
+  values = judge(slos, figures, "", 1.5);  // steps that take 1.5 times as long
   CHECK(!values[0].kept);
   CHECK(values[1].kept);
 }
@@ -83,7 +83,7 @@ TEST_CASE("SLO: goodput counts requests that keep every condition, and what did 
       "1,\"b,c\",finished,11,0,1000000000,3000000000\n"  // tpot 200 ms
       "2,a,finished,1,0,3000000000,3000000000\n"         // ttft 3 s
       "3,a,rejected,5,0,,0\n"
-      "4,a,cancelled,5,0,,0\n";  // nobody's fault
+      "4,a,cancelled,5,0,,0\n";  // not counted: the client's decision
   const auto fraction = [&](const std::vector<std::string>& texts) {
     return judge(*parse_slos(texts), {}, requests).front().value;
   };
@@ -120,7 +120,7 @@ TEST_CASE("plan: what formats cost comes from an evaluation, over tasks that bot
     CHECK(loss.field == "policies.precision");
     by[loss.value] = loss.percent;
   }
-  CHECK(by.size() == 3);  // what drops KV entries is left out
+  CHECK(by.size() == 3);  // sets that drop KV entries are excluded
   CHECK(by["bf16"] == doctest::Approx(0));
   CHECK(by["int4"] == doctest::Approx(2));
   CHECK(by["kivi_int2"] == doctest::Approx(50));

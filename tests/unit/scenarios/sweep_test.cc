@@ -1,4 +1,4 @@
-// A sweep's axes and points: what is written becomes which values, and the same ones everywhere.
+// A sweep's axes and points: the values of each axis, and their reproducibility.
 
 #include <doctest/doctest.h>
 
@@ -86,8 +86,8 @@ TEST_CASE("sweep points: samples repeat, grow without changing, and cover their 
     CHECK(*many != *sweep_points(axes, {sampler, 256, 8}));
     CHECK(std::set<SweepPoint>(many->begin(), many->end()).size() == 32);
   }
-  // A shifted Sobol sequence: of 16 points each sixteenth of the first axis gets exactly one... up to the
-  // shift, which moves KV entry borders: none may get more than two.
+  // A Sobol sequence gives each sixteenth of the first axis one of 16 points. The shift moves the borders,
+  // so none may get more than two.
   const auto sobol = sweep_points(axes, {Sampler::kSobol, 16, 3});
   std::map<std::string, int> hits;
   for (const SweepPoint& point : *sobol) CHECK(++hits[point[0]] <= 2);

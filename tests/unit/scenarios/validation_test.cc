@@ -68,7 +68,7 @@ TEST_CASE("validation: what is exposed is what a run takes longer than the same 
   all[0].simulated_ms = 1000, all[0].real_ms = {1010, 990};
   all[1].simulated_ms = 1108, all[1].real_ms = {1095, 1105};
   all[2].simulated_ms = 900, all[2].real_ms = {900};
-  all[3].simulated_ms = 900, all[3].real_ms = {900};  // its like without misses was not run
+  all[3].simulated_ms = 900, all[3].real_ms = {900};  // its twin without misses was not run
   add_exposed_transfers(&all);
   for (const size_t none : {0, 2, 3}) CHECK(all[none].figures.empty());
   REQUIRE(all[1].figures.size() == 1);
@@ -94,10 +94,10 @@ TEST_CASE("validation: a figure is within its limit, within the repeats, or outs
   CHECK(figure(all, "tpot mean").verdict == Verdict::kWithin);
   CHECK(figure(all, "preemptions").verdict == Verdict::kSpread);
   CHECK(figure(all, "evictions").real == 45);
-  CHECK(figure(all, "evictions").verdict == Verdict::kSpread);        // 50 is the most of 40, 45, 50
-  CHECK(figure(all, "peak pages").difference == doctest::Approx(3));  // points of percent, not percent
+  CHECK(figure(all, "evictions").verdict == Verdict::kSpread);        // 50 is the largest of 40, 45, 50
+  CHECK(figure(all, "peak pages").difference == doctest::Approx(3));  // percentage points, not percent
   CHECK(figure(all, "peak pages").verdict == Verdict::kOutside);
-  // What is nothing on both sides is left out; what only one side has is outside.
+  // A figure that is zero on both sides is omitted; one that is zero on one side is outside.
   for (const ComparedFigure& one : all) CHECK(one.name != "bytes to the gpu");
   const auto never =
       compare_closed_loop(simulated(result(100, 5e6, 3, 500)), recordings({result(100, 5e6, 0, 500)}));
@@ -131,7 +131,7 @@ TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
   REQUIRE(worse->size() == 2);  // the median and the percentile
   CHECK(worse->front() == "one, step time, median error: off by 2.40, was 2.00");
   CHECK(!worse_than({}, before, "b"));
-  CHECK(worse_than({}, before, "b", true)->empty());  // of the others, what there is
+  CHECK(worse_than({}, before, "b", true)->empty());  // the figures present on both sides
   CHECK(worse_than(validation_of(2.4), before, "b", true)->size() == 2);
   const auto problem = worse_than({}, "{", "file");
   REQUIRE(!problem);

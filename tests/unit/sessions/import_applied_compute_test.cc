@@ -26,7 +26,7 @@ TEST_CASE("Applied Compute: one row is one session of requests and tools") {
   CHECK(session.nodes(1).tool().duration_ns() == 250'000'000);
   CHECK(session.nodes(2).llm().prompt_tokens() == 1'350);
   CHECK(session.nodes(3).tool().duration_ns() == 3'000'000'000);
-  CHECK(session.nodes(3).tool().result_span() == 0);  // a tool may say nothing
+  CHECK(session.nodes(3).tool().result_span() == 0);  // a tool may have no result
   CHECK(session.nodes(4).llm().prompt_tokens() == 1'410);
   CHECK(session.nodes(4).llm().output_tokens() == 80);
   CHECK(sink.sessions[1].nodes_size() == 1);

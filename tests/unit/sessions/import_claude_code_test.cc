@@ -12,7 +12,7 @@ namespace {
 using testing::Collect;
 using testing::TempFile;
 
-// One record; `rest` is the message and whatever else.
+// One record; `rest` is the message and other fields.
 std::string line(const std::string& type, int second, const std::string& uuid, const std::string& parent,
                  const std::string& rest, bool sidechain = false) {
   return fmt::format(
@@ -72,7 +72,7 @@ TEST_CASE("trap 8: output tokens are estimated from the text where the log kept 
   std::vector<std::string> notes;
   const v1::Session session = claude_session(kTwoRequests, &notes);
   const v1::Node& first = session.nodes(0);
-  // 390 characters of text make 100 tokens; Bash{"command":"ls"} has 20 characters: 6.
+  // 390 characters of text are 100 tokens; Bash{"command":"ls"} has 20 characters: 6 tokens.
   CHECK(first.llm().output_tokens() == 106);
   CHECK(output_prov(first) == v1::ESTIMATED);
   REQUIRE(!notes.empty());
@@ -270,8 +270,8 @@ struct Corpus {
   std::vector<uint32_t> prompts, outputs;
 };
 
-// Release by the rules of docs/design/trace-formats.md#replay with service := recorded, against the recorded
-// issue time.
+// Release times by the rules of docs/design/trace-formats.md#replay with recorded service times, compared
+// with the recorded issue times.
 void one_step_errors(const v1::Session& session, std::vector<double>* errors) {
   for (const v1::Node& node : session.nodes()) {
     if (!node.has_llm() || node.deps().empty()) continue;
@@ -282,7 +282,7 @@ void one_step_errors(const v1::Session& session, std::vector<double>* errors) {
       if (on.has_llm()) end = on.llm().recorded_at_ns() + on.llm().recorded_service_ns();
       if (on.has_tool()) end = on.tool().recorded_at_ns() + on.tool().duration_ns();
       if (on.has_opaque()) end = on.opaque().recorded_at_ns() + on.opaque().duration_ns();
-      if (dep.at_output_token() > 0) return;  // when a token was out, the log does not say
+      if (dep.at_output_token() > 0) return;  // the log lacks the times of output tokens
       release = std::max(release, end + dep.delay_ns());
     }
     errors->push_back(static_cast<double>(release + node.llm().think_ns() - node.llm().recorded_at_ns()) /
@@ -357,7 +357,7 @@ TEST_CASE(
   CHECK(haiku.spawned == 15);
   CHECK(haiku.sub_requests == 268);
   CHECK(haiku.opaque ==
-        0);  // 15 of the 17 Task requests have logs; the arguments of two were garbled and failed
+        0);  // 15 of the 17 Task requests have logs; the other two had malformed arguments and failed
   CHECK(haiku.early == 153);
   CHECK(at_fraction(haiku.prompts, 500) == doctest::Approx(29'243).epsilon(0.01));
   CHECK(glm.sessions == 111);

@@ -1,5 +1,4 @@
-// The trace that the project ships: traces/data/coding_agents_small.kvtrace.
-// KVTWIN_UPDATE_GOLDEN=1 writes it anew.
+// The shipped trace, traces/data/coding_agents_small.kvtrace. KVTWIN_UPDATE_GOLDEN=1 rewrites it.
 
 #include <doctest/doctest.h>
 

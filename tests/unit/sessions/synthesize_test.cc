@@ -69,7 +69,7 @@ TEST_CASE("every recipe makes sessions that pass every check, with defaults and 
 TEST_CASE("every parameter of every recipe holds at both of its ends") {
   for (const SynthRecipeInfo& recipe : synth_recipes()) {
     for (const SynthParam& param : recipe.params) {
-      if (param.name == "share_groups") continue;  // 100,000 tables take a second and show nothing new
+      if (param.name == "share_groups") continue;  // 100,000 tables take a second and test nothing new
       for (const int64_t value : {param.low, param.high}) {
         CAPTURE(recipe.name);
         CAPTURE(param.name);
@@ -78,7 +78,7 @@ TEST_CASE("every parameter of every recipe holds at both of its ends") {
         sink.keep = false;
         const Result<void> result =
             synthesize({recipe.name, 2, 5, {{param.name, std::to_string(value)}}}, &sink);
-        // Two ends may contradict each other; then a sentence says so.
+        // Two ends may contradict each other; then the error names it.
         if (!result) CHECK(result.error().what.find("is above") != std::string::npos);
       }
     }
@@ -161,7 +161,7 @@ TEST_CASE("arrivals are Poisson when a rate is given, and absent otherwise") {
   }
   const double gap_mean = static_cast<double>(before) / 2'000;
   CHECK(gap_mean == doctest::Approx(1e9).epsilon(0.06));
-  CHECK(squares / 2'000 == doctest::Approx(2 * gap_mean * gap_mean).epsilon(0.15));  // of an exponential
+  CHECK(squares / 2'000 == doctest::Approx(2 * gap_mean * gap_mean).epsilon(0.15));  // exponential
 }
 
 TEST_CASE("bcp-like: a dozen look-ups, a question that is marked, nothing is ever taken back") {
@@ -272,7 +272,7 @@ TEST_CASE("coding-agent-like: has the percentiles of the recordings (docs/design
           << percentile(tool_gaps, 50) << " ms p90 " << percentile(tool_gaps, 90) << ", rewrites "
           << 1'000 * resets / steps << " per mille, prompt mean " << prompt_mean(trace) << ", output mean "
           << output_mean(trace));
-  // The median of the first prompts lies where their distribution has a gap: the share is the steadier
+  // The median of the first prompts lies in a gap of their distribution, so the fraction is the more stable
   // figure.
   const auto small = static_cast<double>(
       std::count_if(firsts.begin(), firsts.end(), [](uint32_t n) { return n <= 24'282; }));

@@ -1,4 +1,4 @@
-// Collapsed and expanded steps, alone and eight at once on one host memory.
+// Collapsed and expanded steps, alone and on eight GPUs that share one host memory.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -19,8 +19,8 @@ constexpr double kPcie = 55;  // GB/s
 
 Ticks us(double value) { return static_cast<Ticks>(value * 1000 * kTicksPerNs + 0.5); }
 
-// docs/design/simgrid.md#collapsing: kernels of 6, 11, 4 and 19 us per layer, `scale` times as long, and a
-// recall per layer.
+// docs/design/simgrid.md#collapsing: kernels of 6, 11, 4 and 19 us per layer, times `scale`, and a recall
+// per layer.
 DecodeStepCosts costs_for(uint64_t recall_bytes, double scale, double launch_us = 0) {
   DecodeStepCosts costs;
   costs.qkv.fixed = us(6 * scale);

@@ -1,4 +1,4 @@
-// The behaviour model of retention, asked directly.
+// The behaviour model of retention, called directly.
 
 #include <doctest/doctest.h>
 
@@ -63,7 +63,7 @@ std::vector<uint32_t> counts(RetentionSource* source, RequestId request, uint32_
 
 TEST_CASE("retention behaviour: fixed keeps the ratio, the window counted in") {
   RetentionSource source(config("ragged", "top_per_layer"), RetentionModel::kFixed, 1);
-  // 110 tokens less two sinks: a quarter is 27, eight of them the window, 19 of the 100 others.
+  // 110 tokens less two sinks: a quarter is 27; eight of them are the window, and 19 are of the 100 others.
   CHECK(counts(&source, RequestId{1}, 110) == std::vector<uint32_t>(4, 2 + 8 + 19));
   CHECK(counts(&source, RequestId{2}, 12) ==
         std::vector<uint32_t>(4, 10));  // a quarter is less than the window
@@ -105,7 +105,7 @@ TEST_CASE("retention behaviour: a profile's draws have its mean and deviation, a
   const double mean = sum / (8 * kRequests), deviation = std::sqrt(squares / (8 * kRequests) - mean * mean);
   CHECK(std::abs(mean - 0.5) < 0.005);
   CHECK(std::abs(deviation - 0.05) < 0.005);
-  // Another order of requests changes nothing.
+  // The order of requests changes nothing.
   const std::vector<uint32_t> late = counts(&again, RequestId{99}, 10'010);
   RetentionSource fresh(drawn, RetentionModel::kProfile, 7);
   counts(&fresh, RequestId{3}, 500);
@@ -161,8 +161,8 @@ TEST_CASE("retention behaviour: a measured context is drawn once per request, fo
   CHECK(seen[1] > 30);
 }
 
-// Of 110 tokens less two sinks a quarter is kept, the window of eight counted in: 19 of the 100 others. A
-// head with twice the mean share keeps 38 of them, not 50.
+// A quarter of 110 tokens less two sinks is retained, including the window of eight: 19 of the 100 others. A
+// head with twice the mean fraction retains 38 of them, not 50.
 TEST_CASE("retention behaviour: shares are of what is kept beside the window") {
   CoreConfig drawn = config("ragged", "top_across_layers");
   drawn.policies.budget_spec.relative = true;
@@ -187,7 +187,7 @@ TEST_CASE(
   };
   CHECK(count(live) == 2 + 8 + 30);
   CHECK((live[0] & 3) == 3);
-  // The next call reuses those pages: what is dead there stays dead.
+  // The next request reuses those pages, and dropped slots stay dropped.
   RetentionQuery next(RequestId{2}, 120);
   next.entry.context = 100;
   next.entry.tokens = 20;
@@ -224,7 +224,7 @@ TEST_CASE("combined source: each part answers what it knows, and both are told e
   RetentionSource retained(config("ragged", "top_per_layer"), RetentionModel::kFixed, 1);
   Recalls recalls;
   CombinedSource both({&recalls, &retained});
-  for (const uint32_t tokens : {200u, 90u, 1000u}) {  // the second answer does not point into the first
+  for (const uint32_t tokens : {200u, 90u, 1000u}) {  // the second answer must not point into the first
     RetentionQuery asked(RequestId{5}, tokens);
     DataOutcomes values;
     both.step(asked.launch(), 0, &values);

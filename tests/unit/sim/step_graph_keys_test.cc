@@ -1,4 +1,4 @@
-// What a StepClock remembers of steps beside their ends: forms, and what the host does meanwhile.
+// The state that a StepClock keeps in addition to end times: graph keys, and the host's concurrent work.
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@ using namespace kvtwin;
 
 namespace {
 
-// Steps take 1 us, and for 9 us at least where the host makes their graph.
+// Steps take 1 us, but at least 9 us where the host creates their graph.
 class Busy final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {

@@ -1,4 +1,4 @@
-// What a launch tells the price of a compression.
+// The shape of a compression's price, derived from a launch.
 
 #include "sim/clock/step_shape.h"
 
@@ -12,7 +12,7 @@ using namespace kvtwin;
 
 namespace {
 
-// 100 new tokens behind 1,000, of which a head has lost 200.
+// 100 new tokens after 1,000, of which a head has dropped 200.
 constexpr PlanEntry kChunk{.kind = EntryKind::kChunk, .tokens = 100, .context = 1000, .dropped = 200};
 
 }  // namespace
@@ -46,7 +46,7 @@ TEST_CASE(
   CHECK(unknown.held == 900);
   CHECK(unknown.ranked == 140);
   CHECK(unknown.retained == CompressionShape::kUnknown);
-  const uint32_t keep[] = {4000};  // more than there is
+  const uint32_t keep[] = {4000};  // more than there are
   compression.keep = keep;
   CHECK(sim::shape_of(compression, entries).retained == 140);
 }
@@ -84,7 +84,7 @@ TEST_CASE("step shape: decodes of requests with holes read lists of entries, whe
   CHECK_FALSE(chunks[0].listed);
   shape.chunks = {};
   CHECK(GraphShapes::key(shape) != dropped_slots);
-  // How many of its requests have dropped slots is not part of a form: all of its decodes read lists.
+  // The number of requests with dropped slots is not part of a graph key: all decodes read lists.
   shape.listed_decodes = 2;
   CHECK(GraphShapes::key(shape) == dropped_slots);
 }

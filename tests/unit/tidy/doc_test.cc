@@ -1,4 +1,4 @@
-// Every reference to the documentation resolves, in the tree and in texts that break the rule.
+// Every reference to the documentation resolves, and the rule finds those that do not.
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ const std::vector<std::string> kReferring = {"cmake", "docs",   "engine",    "ke
 const std::vector<std::string> kExtensions = {".h",  ".cc", ".cu", ".cuh", ".md",    ".proto", ".textproto",
                                               ".py", ".sh", ".ts", ".txt", ".cmake", ".mjs"};
 
-// Cut in two, so that this file passes its own test.
+// Split in two, so that this file passes its own test.
 const std::string kPage = std::string("docs") + "/design/page.md";
 const std::string kGuide = std::string("docs") + "/guides/x.md";
 

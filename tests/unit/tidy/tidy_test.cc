@@ -1,4 +1,4 @@
-// The rules over the whole tree, and each rule over a text that breaks it.
+// The rules applied to the whole tree, and each rule applied to a text that breaks it.
 
 #include <doctest/doctest.h>
 
@@ -46,7 +46,7 @@ TEST_CASE("tidy: a header's guard is its path") {
   for (const SourceFile& file : read_sources(kFolders, {".h"})) expect_none(check_guard(file));
 }
 
-// With it each header that has a .cc is compiled alone; tests/unit/tidy/CMakeLists.txt compiles the others.
+// This compiles each header that has a .cc alone; tests/unit/tidy/CMakeLists.txt compiles the other headers.
 TEST_CASE("tidy: a source includes its own header first") {
   std::set<std::string> headers;
   for (const SourceFile& file : read_sources(kFolders, {".h"})) headers.insert(file.path);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-// b and c wait for a; d waits for both, with a tool; e stands alone. d stands before what it waits for.
+// b and c wait for a; d waits for both, with a tool; e is alone. d is listed before its dependencies.
 const char* const kGraph =
     R"({"request_id":"a","timestamp":100,"input_length":512,"output_length":9,"hash_ids":[1]}
 {"request_id":"d","wait_for":["b","c"],"delay":30,"tool_wait_ms":400,"input_length":1536,"output_length":9,"hash_ids":[1,2,3],"prefix_reset":true}

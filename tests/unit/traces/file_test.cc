@@ -97,7 +97,7 @@ TEST_CASE("reader: provenance under a message's old name is that of the message"
   const std::string path = dir.file("old.kvtrace");
   v1::TraceHeader header = small_header();
   v1::FieldPolicy& policy = *header.add_policies();
-  policy.set_field(std::string("Llm") + "Call.think_ns");  // the tidy test holds the old name out
+  policy.set_field(std::string("Llm") + "Call.think_ns");  // split: the tidy test bans the old name
   policy.set_prov(v1::SYNTHESISED);
   {
     TraceWriter writer(path);
@@ -178,7 +178,7 @@ TEST_CASE("reader: a 1 GB file of zeros ends at once, in little memory") {
   CHECK(contains(footer.error().text(), "are no TraceHeader"));
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  CHECK(usage.ru_maxrss < 1'000'000);  // KiB; ASan's shadow included
+  CHECK(usage.ru_maxrss < 1'000'000);  // KiB; includes ASan's shadow memory
 }
 
 TEST_CASE("reader: the footer must count what the file holds") {

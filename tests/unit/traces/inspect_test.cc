@@ -74,7 +74,7 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   session.set_id("s");
   session.add_agents();
   session.add_agents();
-  // 0 main -> 1, 2 sub-agent -> 3 main -> 4 main. Node 2 and node 4 are too long.
+  // 0 main -> 1, 2 sub-agent -> 3 main -> 4 main. Nodes 2 and 4 are too long.
   const int64_t starts[] = {0, 10, 20, 50, 60};
   for (int i = 0; i < 5; ++i) {
     v1::Node& node = *session.add_nodes();

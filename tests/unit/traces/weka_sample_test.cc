@@ -1,5 +1,5 @@
-// The acceptance tests of docs/design/trace-formats.md#importers on six real sessions, for every save;
-// weka_whole_test.cc has all.
+// The acceptance tests of docs/design/trace-formats.md#importers on six real sessions, fast enough for every
+// build; weka_whole_test.cc has all sessions.
 #include "tests/unit/traces/weka_acceptance.h"
 
 using namespace kvtwin;

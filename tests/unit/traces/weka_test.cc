@@ -61,7 +61,7 @@ json trace(const std::string& id, json requests, int tool_tokens = 128, int syst
           {"totals", json::object()}};
 }
 
-// A main agent that waits for two sub-agents at once: they end at 50 s and 90 s.
+// A main agent that waits for two concurrent sub-agents, which end at 50 s and 90 s.
 json with_subagents() {
   return trace("t",
                json::array({request(0, 640, 30, ids(1, 10), 10.0, 0.0),
@@ -111,7 +111,7 @@ TEST_CASE("trap 2: a sub-agent launched in the background is not waited for") {
   json tree = with_subagents();
   tree["requests"][1]["status"] = "async_launched";
   tree["requests"][1]["duration_ms"] = nullptr;
-  tree["requests"][1]["t"] = 11.0;  // then its launch
+  tree["requests"][1]["t"] = 11.0;  // then t is its launch
   const KeepAll all = import_json(tree);
   CHECK(llm(all, 1).recorded_at_ns() == 11 * kS);
   const v1::Node& node = all.sessions[0].nodes(4);
@@ -174,7 +174,7 @@ TEST_CASE("trap 5: WEKA ids hold within a session, and sharing a prefix is a cho
   CHECK(common_blocks(equal[0], equal[2]) == 0);
   const auto all = keys(PrefixSharing::kAll);
   CHECK(all[1] == all[0]);
-  CHECK(common_blocks(all[0], all[2]) == 2);  // as far as the shorter prefix goes
+  CHECK(common_blocks(all[0], all[2]) == 2);  // as far as the shorter prefix reaches
 }
 
 TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
@@ -198,7 +198,7 @@ TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
 }
 
 TEST_CASE("WEKA spans: roles follow the ids, and every prompt sums up") {
-  // Call 1 continues request 0; request 2 goes back to its first 5 blocks (a compaction).
+  // Request 1 continues request 0; request 2 returns to its first 5 blocks (a compaction).
   const KeepAll all = import_json(
       trace("t", json::array({request(0, 640, 30, ids(1, 10), 1, 0), request(9, 704, 30, ids(1, 11), 1, 8),
                               request(19, 448, 30, json::array({1, 2, 3, 4, 5, 90, 91}), 1, 8)})));

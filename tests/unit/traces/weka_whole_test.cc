@@ -59,8 +59,8 @@ TEST_CASE(
   REQUIRE(import_trace("weka", path, {}, &inspector).has_value());
   const auto got = inspector.json();
   CHECK(got["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(0.9626).epsilon(0.0005));
-  // docs/design/trace-formats.md#weka counts sessions whose head has at least 3 requests, and the requests of
-  // all heads.
+  // docs/design/trace-formats.md#weka counts sessions whose head has at least 3 requests, and the requests
+  // of all heads.
   const std::tuple<double, int, int> expected[] = {
       {0.059, 201, 1'992}, {0.25, 371, 8'517}, {0.72, 546, 25'021}, {0.93, 619, 42'223}};
   for (size_t i = 0; i < 4; ++i) {
