@@ -36,7 +36,7 @@ std::vector<MethodSample> steps(size_t count) {
 
 }  // namespace
 
-TEST_CASE("method fit: finds what each thing takes, whatever a few steps say") {
+TEST_CASE("method fit: finds the price of each term despite outliers") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 3; i < samples.size(); i += 50) samples[i].measured *= 3;  // outliers, such as first uses
   const MeasuredMethod found = fit_method("m", "tiny", samples);
@@ -49,7 +49,7 @@ TEST_CASE("method fit: finds what each thing takes, whatever a few steps say") {
   CHECK(found.error_median < 0.001);
 }
 
-TEST_CASE("method fit: no price below zero") {
+TEST_CASE("method fit: prices are never negative") {
   std::vector<MethodSample> samples = steps(200);
   for (MethodSample& one : samples)
     one.measured -= 100 * at(one.counts, MethodTerm::kDecode);  // 60 less each
@@ -59,7 +59,7 @@ TEST_CASE("method fit: no price below zero") {
   CHECK(price(found, MethodTerm::kCompression) == doctest::Approx(4000).epsilon(0.05));
 }
 
-TEST_CASE("method fit: pages behind attention bound a step, and are not added to it") {
+TEST_CASE("method fit: pages after attention bound a step, and are not added to it") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
     // Hidden in one half of the steps, exposed in the other.
@@ -73,7 +73,7 @@ TEST_CASE("method fit: pages behind attention bound a step, and are not added to
   CHECK(found.error_p90 < 0.01);
 }
 
-TEST_CASE("method fit: pages behind attention are waited for where the time beside them is too short") {
+TEST_CASE("method fit: pages after attention are waited for if the concurrent time is too short") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
     // 0.1 us per page before attention; 0.2 after it, during the rest of a step; 0.02 for each page while
@@ -94,7 +94,7 @@ TEST_CASE("method fit: pages behind attention are waited for where the time besi
   CHECK(found.error_p90 < 0.01);
 }
 
-TEST_CASE("method fit: a step whose graph is recorded takes a least time, and says nothing about the rest") {
+TEST_CASE("method fit: a step that records its graph has a least time, and is excluded from other terms") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
     if (i % 4 != 1) continue;

@@ -36,7 +36,7 @@ Log log_of(const std::vector<int64_t>& ends_us, const std::vector<Log::Transfer>
 }  // namespace
 
 TEST_CASE(
-    "open loop: a step that took longer than predicted has a negative error, a shorter one a positive") {
+    "open loop: a step that took longer than predicted has a negative error, a shorter one a positive one") {
   ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   const Log log = log_of({125, 205, 375}, {});
@@ -76,8 +76,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "open loop: a step that recalls pages is priced through its graph, from where the last one really "
-    "ended") {
+    "open loop: a step that recalls pages is priced by its graph, from the recorded end of the previous "
+    "step") {
   ConstantCost flat;
   const Log log = log_of({100, 400, 600}, {});
   RecordedOutcomes outcomes;

@@ -31,7 +31,7 @@ int most_at_once(const testing::Folder& folder, const std::string& name, size_t*
   return most;
 }
 
-TEST_CASE("run_jobs: lanes have room of their own, and run beside one another") {
+TEST_CASE("run_jobs: each lane has its own limit, and lanes run concurrently") {
   const testing::Folder folder;
   std::vector<Job> jobs;
   for (int i = 0; i < 4; ++i) jobs.push_back(job(folder, 0, "sleep 0.05"));
@@ -53,7 +53,7 @@ TEST_CASE("run_jobs: lanes have room of their own, and run beside one another") 
   CHECK(begun == jobs.size());
 }
 
-TEST_CASE("run_jobs: who says so is the last to be heard of, and a bad end is told") {
+TEST_CASE("run_jobs: a callback that returns false stops the pool, and a failed exit is reported") {
   const testing::Folder folder;
   const std::vector<Job> jobs = {job(folder, 0, "exit 7"), job(folder, 0, "true"), job(folder, 0, "true")};
   std::vector<int> statuses;

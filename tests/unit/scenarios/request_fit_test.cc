@@ -47,7 +47,7 @@ void check_suggestion(uint32_t pages, const std::vector<std::string>& sets) {
 
 }  // namespace
 
-TEST_CASE("request fit: pages of the watermark hold no request, and the suggestion counts them") {
+TEST_CASE("request fit: pages of the watermark hold no request, and the suggestion includes them") {
   CHECK(suggested(complaint(260, {})) == 263);
   CHECK(complaint(260, {}).find(": 1 request can never run") != std::string::npos);
   check_suggestion(260, {});
@@ -55,7 +55,7 @@ TEST_CASE("request fit: pages of the watermark hold no request, and the suggesti
   check_suggestion(100, {});
 }
 
-TEST_CASE("request fit: with formats by tag int4 pages are what a request lacks") {
+TEST_CASE("request fit: with formats by tag, int4 pages are the missing ones") {
   check_suggestion(90, {"policies.precision=triaxial", "memory.page_tokens=32"});
 }
 

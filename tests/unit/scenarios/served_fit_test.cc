@@ -16,7 +16,7 @@ double figure(const MeasuredDevice& device, Served what) {
 
 }  // namespace
 
-TEST_CASE("served steps: what each kind takes beside its tables, and nothing of what is rare") {
+TEST_CASE("served steps: the offset of each kind from its tables, without outliers") {
   std::vector<PricedStep> steps;
   const auto add = [&](size_t count, double off, const PricedStep& like) {
     for (size_t i = 0; i < count; ++i) {

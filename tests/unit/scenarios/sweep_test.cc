@@ -45,7 +45,7 @@ TEST_CASE("sweep axis: lists, steps and ranges") {
   CHECK(scale->at(0.5) == "1");
 }
 
-TEST_CASE("sweep axis: what is wrong is said, with the way out") {
+TEST_CASE("sweep axis: errors are reported with a remedy") {
   const auto said = [](const char* vary) {
     const Result<Axis> axis = parse_axis(vary);
     REQUIRE(!axis);
@@ -95,7 +95,7 @@ TEST_CASE("sweep points: samples repeat, grow without changing, and cover their 
   CHECK(!sweep_points(axes, {Sampler::kSobol, 0, 1}));
 }
 
-TEST_CASE("sweep shards: together they are the whole, apart they share nothing") {
+TEST_CASE("sweep shards: they are disjoint and cover all points") {
   for (size_t point = 0; point < 50; ++point) {
     int owners = 0;
     for (uint32_t i = 0; i < 4; ++i) owners += Shard{i, 4}.has(point) ? 1 : 0;
@@ -105,7 +105,7 @@ TEST_CASE("sweep shards: together they are the whole, apart they share nothing")
   for (const char* problem : {"4/4", "1", "/4", "1/", "a/4", "1/0", "-1/4"}) CHECK(!parse_shard(problem));
 }
 
-TEST_CASE("sweep halving: the better third goes on, ties by point, failed ones never") {
+TEST_CASE("sweep halving: the best third continues, ties by point, failed points never") {
   const Result<Halving> halving = parse_halving("ttft_p99_ms:min", "replay.sessions_max=5,20", 3);
   REQUIRE(halving);
   CHECK(halving->rungs == Values{"5", "20"});

@@ -85,7 +85,7 @@ std::vector<const PerfettoSlice*> of_row(const PerfettoTrace& trace, const std::
 
 }  // namespace
 
-TEST_CASE("timeline: the Perfetto trace has what happened, and nothing that the format does not know") {
+TEST_CASE("timeline: the Perfetto trace has every event, and no field that the format does not know") {
   const PerfettoTrace trace = read_perfetto(small_timeline().perfetto());
   for (const std::string& problem : trace.problem) CHECK_MESSAGE(false, problem);
   CHECK(trace.processes == std::vector<std::string>{"engine 0", "engine 1"});
@@ -138,7 +138,7 @@ TEST_CASE("timeline: both forms have the same spans") {
   CHECK(spans == json_spans);
 }
 
-TEST_CASE("perfetto reader: what is wrong is said") {
+TEST_CASE("perfetto reader: violations are reported") {
   const std::string good = small_timeline().perfetto();
   CHECK(read_perfetto(good).problem.empty());
   CHECK_FALSE(read_perfetto("no trace").problem.empty());

@@ -50,7 +50,7 @@ Validation validation_of(double median) {
 
 }  // namespace
 
-TEST_CASE("validation: errors' sizes have nearest-rank percentiles, their mean a sign") {
+TEST_CASE("validation: error sizes have nearest-rank percentiles, and their mean has a sign") {
   CHECK(statistics_of({}).count == 0);
   std::vector<double> errors;
   for (int i = 1; i <= 20; ++i) errors.push_back(i % 2 == 0 ? 0.01 * i : -0.01 * i);
@@ -61,7 +61,7 @@ TEST_CASE("validation: errors' sizes have nearest-rank percentiles, their mean a
   CHECK(s.mean == doctest::Approx(0.5));
 }
 
-TEST_CASE("validation: what is exposed is what a run takes longer than the same steps with nothing absent") {
+TEST_CASE("validation: exposed time is the difference to the same steps with all pages present") {
   std::vector<ScenarioValidation> all(4);
   const char* const names[] = {"freekv_miss_0", "freekv_miss_20", "quest", "arkvale_miss_20"};
   for (size_t i = 0; i < all.size(); ++i) all[i].name = names[i];
@@ -104,7 +104,7 @@ TEST_CASE("validation: a figure is within its limit, within the repeats, or outs
   CHECK(figure(never, "preemptions").verdict == Verdict::kOutside);
 }
 
-TEST_CASE("validation: what is known is listed and does not count") {
+TEST_CASE("validation: a known deviation is listed and does not count") {
   ScenarioValidation one;
   one.name = "one";
   one.steps = {10, 4, 5, 4};
@@ -121,7 +121,7 @@ TEST_CASE("validation: what is known is listed and does not count") {
   CHECK(validation_table({"p", {known}, known.steps, {}}).find("step 3 differs") != std::string::npos);
 }
 
-TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
+TEST_CASE("validation: a figure may exceed its baseline by at most a tenth") {
   const std::string before = validation_json(validation_of(2));
   CHECK(worse_than(validation_of(2), before, "b")->empty());
   CHECK(worse_than(validation_of(1), before, "b")->empty());
@@ -138,7 +138,7 @@ TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
   CHECK(problem.error().text().starts_with("file: is no validation.json"));
 }
 
-TEST_CASE("validation: known deviations are read, and must say why") {
+TEST_CASE("validation: known deviations are read, and must give a reason") {
   const auto read = parse_known_deviations(
       "deviation { scenario: \"*\" figure: \"f\" because: \"of this\" until: \"that\" }", "x");
   REQUIRE(read);

@@ -33,7 +33,7 @@ TEST_CASE("Applied Compute: one row is one session of requests and tools") {
   CHECK(sink.finished == 1);
 }
 
-TEST_CASE("Applied Compute: wrong rows are named by line") {
+TEST_CASE("Applied Compute: malformed rows are reported by line") {
   const auto text_of = [](const std::string& bytes) {
     const std::string text = testing::error_of(import_applied_compute, "bad.jsonl", bytes);
     return text.substr(text.find("bad.jsonl") == std::string::npos ? 0 : text.find("bad.jsonl"));
@@ -53,7 +53,7 @@ TEST_CASE("Applied Compute: wrong rows are named by line") {
   CHECK(text_of(row("2", "4294967295", "[1,2]")).find("tokens in one session; at most") != std::string::npos);
 }
 
-TEST_CASE("hostile Applied Compute files end in an Error or a sound trace, never in a crash") {
+TEST_CASE("hostile Applied Compute files give an Error or a valid trace, without a crash") {
   CHECK(testing::hostile(import_applied_compute, "hostile.jsonl", kRows) > 100);
 }
 

@@ -146,7 +146,7 @@ std::string bytes(const Kept& kept) {
   return out;
 }
 
-TEST_CASE("make_task: the same options give the same bytes, the splits and seeds others") {
+TEST_CASE("make_task: equal options give equal bytes; other splits and seeds differ") {
   const TaskOptions options{.task = "mixed", .sessions = 30, .seed = 5};
   TaskOptions train = options, other = options;
   train.split = "train";
@@ -167,7 +167,7 @@ TEST_CASE("make_task: the same options give the same bytes, the splits and seeds
   }
 }
 
-TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" has none of it") {
+TEST_CASE("make_task: asked_again repeats earlier questions, and \"mixed\" has none of them") {
   const auto questions = [](const v1::Session& session) {
     std::vector<uint32_t> keys;
     for (const v1::Span& span : session.spans()) {
@@ -195,7 +195,7 @@ TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" 
   }
 }
 
-TEST_CASE("make_task: roles, tools and turns are the trace's") {
+TEST_CASE("make_task: roles, tools and turns are those of the trace") {
   const Kept kept = made({.task = "old_result", .sessions = 5, .seed = 1});
   for (const v1::Session& session : kept.sessions) {
     std::set<v1::Role> roles;
@@ -207,7 +207,7 @@ TEST_CASE("make_task: roles, tools and turns are the trace's") {
   }
 }
 
-TEST_CASE("make_task: what cannot be made is said") {
+TEST_CASE("make_task: impossible options are reported") {
   Kept kept;
   const auto problem = [&](TaskOptions options) {
     const Result<void> made = make_task(options, &kept);

@@ -23,7 +23,7 @@ IdRuns key_of(const v1::Session& session, int node) {
   return *runs;
 }
 
-TEST_CASE("an agent thread makes a session that passes every check") {
+TEST_CASE("an agent thread gives a session that passes every check") {
   SessionBuilder session("s", "test", 16);
   AgentThread main(&session, session.add_agent("main", "main", 0));
   main.say({.role = v1::INST, .tokens = 40});

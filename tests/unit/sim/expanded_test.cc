@@ -106,7 +106,7 @@ double utilisation(const SimulationSetup& scene) {
 
 }  // namespace
 
-TEST_CASE("expanded: alone on its links a step takes what its longest path takes") {
+TEST_CASE("expanded: alone on its links a step takes the length of its longest path") {
   struct Case {
     RecallTiming recall;
     uint64_t bytes;
@@ -158,7 +158,7 @@ TEST_CASE("expanded: below 60 % of the host memory it agrees with collapsed with
   }
 }
 
-TEST_CASE("expanded: synchronised GPUs get exactly the fair share") {
+TEST_CASE("expanded: synchronised GPUs get exactly their fair fraction") {
   for (const uint64_t bytes : {300'000u, 1'100'000u, 2'000'000u}) {
     CAPTURE(bytes);
     const SimulationSetup scene{.recall_bytes = bytes, .gpus = 8, .steps = 20, .memory_gb_per_s = 200};
@@ -167,7 +167,7 @@ TEST_CASE("expanded: synchronised GPUs get exactly the fair share") {
 }
 
 TEST_CASE(
-    "expanded: below 60 % collapsed agrees on one GPU and on eight, whatever the step recalls and when") {
+    "expanded: below 60 % collapsed agrees on one GPU and on eight, for any recalled bytes and timing") {
   for (const RecallTiming recall : {RecallTiming::kSameStep, RecallTiming::kNextStep}) {
     for (const uint32_t gpus : {1u, 8u}) {
       for (const double fraction : {0.2, 0.4, 0.58}) {
@@ -184,7 +184,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("expanded: the rule asks for it only where transfers meet") {
+TEST_CASE("expanded: the rule selects it only where transfers share a link") {
   using sim::Fidelity;
   CHECK(sim::choose_fidelity(Fidelity::kAuto, true, 0.59) == Fidelity::kCollapsed);
   CHECK(sim::choose_fidelity(Fidelity::kAuto, true, 0.61) == Fidelity::kExpanded);

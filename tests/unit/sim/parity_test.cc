@@ -79,7 +79,7 @@ std::string first_difference(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-TEST_CASE("parity: SimGrid and arithmetic tell the same events at the same instants in the same order") {
+TEST_CASE("parity: SimGrid and arithmetic report the same events at the same instants in the same order") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     TestBackend test_backend(seed);
@@ -91,7 +91,7 @@ TEST_CASE("parity: SimGrid and arithmetic tell the same events at the same insta
 }
 
 // Transfers may end during coalesced steps, and both runs report them. Host time sums to the nanosecond.
-TEST_CASE("parity: coalesced and uncoalesced steps end at the same instants, whatever cuts them") {
+TEST_CASE("parity: coalesced and uncoalesced steps end at the same instants, with any interruptions") {
   uint64_t coalesced_requests = 0, uncoalesced_requests = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);

@@ -73,7 +73,7 @@ uint64_t slowest(const PartitionPriceSpec& spec, uint32_t layer, uint32_t gpu,
 
 }  // namespace
 
-TEST_CASE("partition price: the slowest block is that of the policy's own plan, scheduled piece by piece") {
+TEST_CASE("partition price: the slowest block is that of the policy's own plan, scheduled split by split") {
   uint32_t slowed = 0;
   for (const PartitionKind kind : kKinds) {
     for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -109,7 +109,7 @@ TEST_CASE("partition price: the slowest block is that of the policy's own plan, 
   CHECK(slowed > 100);
 }
 
-TEST_CASE("partition price: an answer holds for as many steps as it says, whatever was asked before") {
+TEST_CASE("partition price: a result holds for the stated number of steps, regardless of earlier queries") {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
     const PartitionPriceSpec spec = drawn_spec(kKinds[seed % 5], seed);

@@ -124,7 +124,7 @@ TEST_CASE("physics: opposite directions of PCIe do not disturb each other, but s
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 0, false, 1}}) == "e0 #0 2000000\ne0 #1 2000000\n");
 }
 
-TEST_CASE("physics: a direction of its own rate, and what both directions reach together") {
+TEST_CASE("physics: a direction has its own rate, and both directions together have a limit") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(1, 50'000'000, &cost);
   config.node.pcie_gb_per_s = 50;
@@ -141,7 +141,7 @@ TEST_CASE("physics: a direction of its own rate, and what both directions reach 
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, false, 1}}) == "e0 #0 1000000\ne1 #1 1000000\n");
 }
 
-TEST_CASE("physics: copies of one direction run one after another, each after its own overhead") {
+TEST_CASE("physics: copies of one direction run in sequence, each after its own overhead") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 5'500'000, &cost);
   config.node.pcie_gb_per_s = 55;
@@ -153,7 +153,7 @@ TEST_CASE("physics: copies of one direction run one after another, each after it
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, true, 1}}) == "e0 #0 202300\ne1 #1 202300\n");
 }
 
-TEST_CASE("physics: copies with different overheads share a link as equals") {
+TEST_CASE("physics: copies with different overheads share a link equally") {
   // SimGrid gives a link of a tenth of the latency ten times the bandwidth; a delay instead gives equal
   // fractions.
   ToyCost cost(1, false, 0);
@@ -173,7 +173,7 @@ TEST_CASE("physics: an empty transfer is done at once") {
   CHECK(ends_of(node(1, 0, &cost), {{5'000, 0, true, 1}}) == "e0 #0 5000\n");
 }
 
-TEST_CASE("physics: an engine of four GPUs moves four quarters side by side") {
+TEST_CASE("physics: an engine of four GPUs moves four quarters concurrently") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(1, 220'000'000, &cost);
   config.node.gpus = 4;
@@ -186,7 +186,7 @@ TEST_CASE("physics: an engine of four GPUs moves four quarters side by side") {
   CHECK(ends_of(config, {{0, 0, true, 1}}) == "e0 #0 2000000\n");
 }
 
-TEST_CASE("physics: completion costs no time, and rounding does not add up") {
+TEST_CASE("physics: completion costs no time, and rounding errors do not accumulate") {
   ToyCost cost(1, false, 0);
   // 1 MB at 55.4 GB/s takes 18,050.54 ns, reported as 18,051: 2,000 of them in sequence, also 10^6 s later.
   sim::SimConfig config = node(1, 1'000'000, &cost);
@@ -201,8 +201,7 @@ TEST_CASE("physics: completion costs no time, and rounding does not add up") {
 }
 
 TEST_CASE(
-    "physics: things a nanosecond apart stay apart, and things of one instant keep the backend interface's "
-    "order") {
+    "physics: events a nanosecond apart stay apart, and simultaneous events keep the order of backend.h") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(3, 100'000, &cost);
   config.node.pcie_gb_per_s = 100;
@@ -212,7 +211,7 @@ TEST_CASE(
 
 // Computed by hand: 0.1 ms of latency, then 28 MB at 7 GB/s. The PCIe link of 50 GB/s is no limit.
 TEST_CASE(
-    "physics: a read from the disk is a latency and the bytes at the disk's rate; writes have their own") {
+    "physics: a read from the disk takes a latency and the bytes at the disk's rate; writes have their own") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 28'000'000, &cost);
   config.node.pcie_gb_per_s = 50;
@@ -241,8 +240,7 @@ TEST_CASE(
   CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}}) == "e0 #0 4100000\n");
 }
 
-TEST_CASE(
-    "physics: memory of the other socket is reached over the link between sockets, NVLink over its own") {
+TEST_CASE("physics: memory of the other socket is reached over the socket link, NVLink over its own link") {
   sim::PlatformSpec spec;
   spec.gpus = 4;
   spec.sockets = 2;
@@ -273,7 +271,7 @@ TEST_CASE(
   CHECK(log.ends_with("40 450 7"));
 }
 
-TEST_CASE("physics: KV goes from GPU to GPU over NVLink, over PCIe, and between nodes over network cards") {
+TEST_CASE("physics: KV moves between GPUs over NVLink or PCIe, and between nodes over network cards") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(3, 100'000'000, &cost);
   config.prefill_engines = 1;
@@ -322,7 +320,7 @@ TEST_CASE("physics: kernels that overlap on one GPU share it, those on two GPUs 
   CHECK(log == "1 2000.000\n3 2500.000\n2 4000.000\n");
 }
 
-TEST_CASE("physics: a second simulation in one process tells the same") {
+TEST_CASE("physics: a second simulation in one process gives the same result") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 1'234'567, &cost);
   config.node.host_memory_gb_per_s = 60;

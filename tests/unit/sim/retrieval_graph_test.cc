@@ -91,14 +91,14 @@ bool waits(const StepGraph& graph, OpId op, OpId cause) {
 
 }  // namespace
 
-TEST_CASE("retrieval graph: without retrieval it is the chain of its layers") {
+TEST_CASE("retrieval graph: without retrieval it is a chain of layers") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kAll));
   set_costs(&step, {});
   CHECK(run(&step, {}).end == kGraphLayers * (10 + 1 + 20 + 30));
   CHECK(run(&step, {}).exposed == 0);
 }
 
-TEST_CASE("retrieval graph: each method's layer takes what docs/design/methods/freekv.md#timelines says") {
+TEST_CASE("retrieval graph: each method's layer takes the time of docs/design/methods/freekv.md#timelines") {
   const Ticks layer = 10 + 1 + 20 + 30, select = 5 + 3;
   struct Row {
     RetrievalMethod method;
@@ -125,7 +125,7 @@ TEST_CASE("retrieval graph: each method's layer takes what docs/design/methods/f
   }
 }
 
-TEST_CASE("retrieval graph: InfiniGen hides a layer's recall behind the layer before") {
+TEST_CASE("retrieval graph: InfiniGen hides a layer's recall during the previous layer") {
   const Ticks layer = 10 + 1 + 20 + 30, ahead = 6 + 5 + 3;
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kInfinigen));
   set_costs(&step, {});
@@ -154,7 +154,7 @@ TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves not
   CHECK(a.exposed == b.exposed);
 }
 
-TEST_CASE("F-6 retrieval graph: requests that fit their arena move nothing and wait for nothing") {
+TEST_CASE("F-6 retrieval graph: requests that fit their resident pages move nothing and wait for nothing") {
   for (const RetrievalMethod method : {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv,
                                        RetrievalMethod::kInfinigen, RetrievalMethod::kFreekv}) {
     RetrievalStep step = make_retrieval_step(spec_of(method));
@@ -170,7 +170,7 @@ TEST_CASE("F-6 retrieval graph: requests that fit their arena move nothing and w
   }
 }
 
-TEST_CASE("F-3 retrieval graph: bytes moved are the pages that were missed, 2 P d values each") {
+TEST_CASE("F-3 retrieval graph: the bytes moved are those of the missed pages, 2 P d values each") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
   set_costs(&step, {});
   const StepTiming timing = run(&step, {.blocking = 3, .background = 4, .flagged = true, .filled = 2});
@@ -178,7 +178,7 @@ TEST_CASE("F-3 retrieval graph: bytes moved are the pages that were missed, 2 P 
   CHECK(timing.bytes_out == kGraphLayers * 2 * 8 * 2 * 32 * 128 * 2);
 }
 
-TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
+TEST_CASE("F-7 retrieval graph: the dependencies that the released code lacks") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
   const StepGraph& graph = step.graph;
   for (const RetrievalLayerOps& ops : step.layers) {
@@ -212,7 +212,7 @@ TEST_CASE("F-7 retrieval graph: a slot is reused when the page in it has been of
   CHECK(second.exposed > 0);
 }
 
-TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the conversion before it") {
+TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the previous conversion") {
   RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
   Durations durations;
   durations.recall = 100;
@@ -230,7 +230,7 @@ TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the c
   }
 }
 
-TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written while attention reads it") {
+TEST_CASE("X-8 retrieval graph: for any durations, no slot is written while attention reads it") {
   for (const RetrievalMethod method :
        {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv, RetrievalMethod::kFreekv}) {
     for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -285,7 +285,7 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
   }
 }
 
-TEST_CASE("retrieval graph: dense layers neither choose nor move anything") {
+TEST_CASE("retrieval graph: dense layers neither select nor move pages") {
   RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
   spec.layers_dense = 2;
   const RetrievalStep step = make_retrieval_step(spec);

@@ -281,7 +281,7 @@ TEST_CASE("retrieval run: a prefix is copied when its last page has arrived on t
   CHECK(static_cast<double>(fetched - ended) / 1e6 < copy_ms + 40);
 }
 
-TEST_CASE("retrieval run: folding changes nothing where steps are run piece by piece either") {
+TEST_CASE("retrieval run: coalescing changes nothing where steps are expanded either") {
   for (const uint32_t in_flight : {1u, 2u}) {
     // At 12 GB/s steps are always expanded; at 9 GB/s auto alternates between the fidelities.
     for (const double memory : {12.0, 9.0}) {
@@ -319,7 +319,9 @@ TEST_CASE("retrieval run: alone on its links a step takes the same time in both 
   }
 }
 
-TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, and not above; auto knows") {
+TEST_CASE(
+    "retrieval run: eight GPUs agree below 60 % of their host's memory, and not above; auto selects "
+    "correctly") {
   std::vector<Arrivals::Row> rows;
   for (uint32_t i = 0; i < 8; ++i) rows.push_back({.at_us = i * 171, .prompt = 8000, .output = 150});
   struct Row {
@@ -352,7 +354,7 @@ TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, an
   }
 }
 
-TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its rates hold") {
+TEST_CASE("F-3 retrieval run: bytes are the behaviour model's pages, and its rates hold") {
   const auto outcome =
       TestBackend({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
   CHECK(outcome.bytes_in == outcome.pages * 2 * kPage * 128 * 2);
@@ -361,8 +363,7 @@ TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its ra
   CHECK(static_cast<double>(outcome.corrected) == doctest::Approx(200 * 32 * 8 * 0.3).epsilon(0.03));
 }
 
-TEST_CASE(
-    "retrieval behaviour: draws belong to session and index, whatever number a request was sent under") {
+TEST_CASE("retrieval behaviour: draws are keyed by session and index, not by the request's number") {
   const auto recalled = [](RequestId request, RequestKey key) {
     sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}},
                                 RetrievalMethod::kFreekv, retrieval_defaults(RetrievalMethod::kFreekv), kPage,
@@ -398,7 +399,7 @@ TEST_CASE("retrieval run: the same sessions sent in another order recall and cor
   CHECK(one.corrected == apart.corrected);
 }
 
-TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothing is recalled ahead") {
+TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and no page is recalled ahead") {
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   spec.tau_q32 = kOneQ32 + 1;
   sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, RetrievalMethod::kFreekv,
@@ -467,7 +468,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "behaviour: the profile's corrections lie within what was measured "
+    "behaviour: the profile's corrections are within the measured range "
     "(docs/design/methods/freekv.md#timelines)") {
   const auto at = [](double tau) {
     return static_cast<double>(sim::profiled_correction_q32(static_cast<int64_t>(tau * kOneQ32))) / kOneQ32;

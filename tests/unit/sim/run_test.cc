@@ -146,7 +146,7 @@ std::string computed(uint64_t seed, const SimulationSetup& scene, const RunOptio
 
 }  // namespace
 
-TEST_CASE("run: the policy's decisions and every request's end are those of arithmetic") {
+TEST_CASE("run: the policy's decisions and every request's end equal those of arithmetic") {
   uint64_t coalesced = 0, transfers = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
@@ -259,7 +259,7 @@ std::string kept_run(uint64_t seed, const Retained& retained, uint32_t repeat_ma
 
 }  // namespace
 
-TEST_CASE("run: requests that keep part of their KV end alike, coalesced or not") {
+TEST_CASE("run: requests that retain a part of their KV end at the same times, coalesced or not") {
   using sim::RetentionModel;
   const Retained all[] = {
       {"ragged", "reserved", CompressionTrigger::kChunkEnd, RetentionModel::kFixed},
@@ -280,7 +280,7 @@ TEST_CASE("run: requests that keep part of their KV end alike, coalesced or not"
   }
 }
 
-TEST_CASE("run: who says what is kept makes no difference, nor when he is asked") {
+TEST_CASE("run: the source of the retained counts and its query time make no difference") {
   using sim::RetentionModel;
   const Retained all[] = {
       {"ragged", "released", CompressionTrigger::kChunkEnd, RetentionModel::kProfile},
@@ -299,7 +299,7 @@ TEST_CASE("run: who says what is kept makes no difference, nor when he is asked"
   }
 }
 
-TEST_CASE("run: priced by how attention is cut, runs end alike, coalesced or not") {
+TEST_CASE("run: priced by the partition of attention, runs end at the same times, coalesced or not") {
   const Retained retained{"ragged", "reserved", CompressionTrigger::kChunkEnd, sim::RetentionModel::kFixed};
   for (const PartitionKind kind : {PartitionKind::kUniform, PartitionKind::kFlashInfer,
                                    PartitionKind::kStreamK, PartitionKind::kAotFractions}) {

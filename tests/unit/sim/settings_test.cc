@@ -136,7 +136,7 @@ TEST_CASE("settings: a link is divided in proportion to 1 / latency, so all late
   CHECK(first < 600);  // about 10 / 11 of the link instead of half
 }
 
-TEST_CASE("settings: an empty copy never starts, and nobody says so") {
+TEST_CASE("settings: an empty copy never starts, and SimGrid does not report it") {
   const auto empty = [](Node& node) {
     node.copy("empty", node.memory, node.gpus[0], 0);
     node.copy("one byte", node.memory, node.gpus[0], 1);
@@ -155,7 +155,7 @@ TEST_CASE("settings: run_until() stops up to 10 us early, a timer is exact") {
   CHECK(run(kOurs, {}, early) == "kernel 100.0000\nstopped 100.0000\ntimer 108.0000\n");
 }
 
-TEST_CASE("settings: an activity that an actor owns is told only when it is waited for") {
+TEST_CASE("settings: an activity owned by an actor is reported only when it is waited for") {
   const auto lazy = [](Node& node) {
     sg4::Actor::create("driver", node.memory, [&node] {
       auto one = sg4::this_actor::exec_init(1e-6)->set_host(node.gpus[0]);

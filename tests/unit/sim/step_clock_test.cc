@@ -66,7 +66,7 @@ class LoadAwareCost final : public CostModel {
 
 }  // namespace
 
-TEST_CASE("step clock: graphs of shapes that were met, coalesced or not, and also where a stretch is cut") {
+TEST_CASE("step clock: graphs of known shapes, coalesced or not, and also after an interrupt") {
   LoadAwareCost cost;
   const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
   std::vector<PlanEntry> two = one;
@@ -98,7 +98,7 @@ TEST_CASE("step clock: graphs of shapes that were met, coalesced or not, and als
 }
 
 // A chunk of many rows makes replays slower until the next launched step of few rows, coalesced or not.
-TEST_CASE("step clock: replays behind many rows") {
+TEST_CASE("step clock: replays after many rows are slower") {
   LoadAwareCost cost;
   const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
   const std::vector<PlanEntry> many = {{RequestId{2}, EntryKind::kChunk, true, false, 300, 0}};
@@ -126,7 +126,7 @@ TEST_CASE("step clock: replays behind many rows") {
   for (const size_t replayed : {15u, 16u}) CHECK(took[replayed] == 1'000);
 }
 
-TEST_CASE("step clock: prompts are slower behind prompts") {
+TEST_CASE("step clock: prompts are slower after prompts") {
   LoadAwareCost cost;
   const std::vector<PlanEntry> chunk = {{RequestId{1}, EntryKind::kChunk, true, false, 512, 0}};
   sim::StepClock clock(EngineId{0}, &cost, 1);
@@ -169,7 +169,8 @@ TEST_CASE("step clock: the graph of a step without retrieval takes the serial su
   }
 }
 
-TEST_CASE("step clock: compressions are priced with their step, by graph as by sum, and told apart") {
+TEST_CASE(
+    "step clock: compressions are priced with their step, by graph as by sum, and reported separately") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   CompressionWork work;
@@ -237,7 +238,8 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
   }
 }
 
-TEST_CASE("step clock: tails of prefix checkpoints are copied once, by the first step of a stretch") {
+TEST_CASE(
+    "step clock: tails of prefix checkpoints are copied once, by the first of several coalesced steps") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   CompressionWork work;
@@ -274,7 +276,7 @@ TEST_CASE("step clock: tails of prefix checkpoints are copied once, by the first
   }
 }
 
-TEST_CASE("step clock: what a step offloads arrives behind its end, which is known once it is answered") {
+TEST_CASE("step clock: a step's offloads arrive after its end, which is known once it is answered") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   const auto cost = llama_cost();
@@ -350,7 +352,7 @@ TEST_CASE("step clock: priced by graph or by sum, coalesced or not, steps end at
   }
 }
 
-TEST_CASE("step clock: a source is asked once per step that runs, in order, also when a stretch is cut") {
+TEST_CASE("step clock: a source is queried once per step that runs, in order, also after an interrupt") {
   const auto cost = llama_cost();
   const std::vector<PlanEntry> decode = {{RequestId{0}, EntryKind::kDecode, false, true, 1, 900}};
   Scripted source;
@@ -373,7 +375,7 @@ TEST_CASE("step clock: a source is asked once per step that runs, in order, also
   CHECK(source.asked == std::vector<uint64_t>{0, 1, 2, 3, 4, 5});
 }
 
-TEST_CASE("step clock: a stretch stops where a request samples its end, and nothing behind it is asked") {
+TEST_CASE("step clock: coalesced steps stop where a request samples its end, and no later step is queried") {
   const auto cost = llama_cost();
   const std::vector<PlanEntry> decode = {{RequestId{5}, EntryKind::kDecode, false, true, 1, 900}};
   for (const uint32_t in_flight : {1u, 2u}) {
@@ -398,7 +400,7 @@ TEST_CASE("step clock: a stretch stops where a request samples its end, and noth
   }
 }
 
-TEST_CASE("step clock: what a compression kept is told with its own step, long after the command is gone") {
+TEST_CASE("step clock: a compression's outcome is reported with its own step, long after the command") {
   const auto cost = llama_cost();
   Scripted source;
   sim::StepClock clock(EngineId{}, cost.get(), 2);

@@ -43,7 +43,7 @@ struct Run {
 
 }  // namespace
 
-TEST_CASE("step graph: compute-bound, a recall shows only where the first layer waits for it") {
+TEST_CASE("step graph: compute-bound: a recall shows only where the first layer waits for it") {
   // T = 32 k + (c - qkv), k = 40, c = 2.3 + 1.1 MB / 55 GB/s = 22.3
   const Run run({.layers = 32, .recall = RecallTiming::kSameStep}, textbook(1.1e6, 0));
   CHECK(as_us(run.timing.end) == doctest::Approx(1296.3).epsilon(1e-9));
@@ -52,7 +52,7 @@ TEST_CASE("step graph: compute-bound, a recall shows only where the first layer 
   CHECK(run.timing.bytes_in == 32 * 1'100'000);
 }
 
-TEST_CASE("step graph: copy-bound, the step is its copies and one layer's tail") {
+TEST_CASE("step graph: copy-bound: the step is its copies and one layer's tail") {
   // T = 32 c + attention + output + ffn, c = 2.3 + 5 MB / 55 GB/s
   const Run run({.layers = 32, .recall = RecallTiming::kSameStep}, textbook(5e6, 0));
   CHECK(as_us(run.timing.end) == doctest::Approx(3016.690909).epsilon(1e-9));
@@ -65,7 +65,7 @@ TEST_CASE("step graph: copy-bound, the step is its copies and one layer's tail")
   CHECK(path.back() == run.step.sample[0]);
 }
 
-TEST_CASE("step graph: launch-bound, the step is its launches and the last kernel") {
+TEST_CASE("step graph: launch-bound: the step is its launches and the last kernel") {
   DecodeStepSpec spec{.layers = 32, .launch_per_kernel = true, .recall = RecallTiming::kSameStep};
   Run run(spec, textbook(1.1e6, 12));
   run.step.graph.set_cost(run.step.launch.back(), {});  // the textbook step does not sample
@@ -124,7 +124,7 @@ TEST_CASE("step graph: tensor parallelism adds two all-reduces per layer") {
   CHECK(as_us(step.graph.evaluate(0, {}, &carry).end) == doctest::Approx(1280 + 320 + 7 + 50));
 }
 
-TEST_CASE("step graph: contraction changes nothing: random graphs against the definition") {
+TEST_CASE("step graph: contraction changes nothing: random graphs compared with the definition") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -190,7 +190,7 @@ TEST_CASE("step graph: contraction changes nothing: random graphs against the de
   }
 }
 
-TEST_CASE("step graph: a port says when its operation ended, not what runs behind it") {
+TEST_CASE("step graph: a port gives the end of its operation, not of later ones") {
   StepGraph graph;
   const StreamId compute = graph.add_stream("compute"), side = graph.add_stream("side");
   const PortId done = graph.add_port("summary_done", 0);

@@ -67,7 +67,7 @@ Ends ends_with(Setting* setting, StepCarry carry, Ticks start, OpId op, Ticks lo
 
 }  // namespace
 
-TEST_CASE("step slack: with it both steps end as before, with one tick more one of them ends later") {
+TEST_CASE("step slack: within it both steps end as before, with one tick more one of them ends later") {
   int checked = 0, predicated = 0, background = 0;
   for (const RetrievalMethod method : {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
                                        RetrievalMethod::kInfinigen, RetrievalMethod::kShadowkv}) {

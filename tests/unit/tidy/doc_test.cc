@@ -38,14 +38,14 @@ TEST_CASE("tidy: every reference to docs/ resolves") {
   CHECK(referring > 100);
 }
 
-TEST_CASE("tidy: documents that are not in the repository are not referred to") {
+TEST_CASE("tidy: documents that are not in the repository are not referenced") {
   for (const SourceFile& file : read_sources(kReferring, kExtensions)) {
     if (file.path.starts_with("reports/evidence/")) continue;  // dated records
     for (const std::string& finding : check_retired_documents(file)) CHECK_MESSAGE(false, finding);
   }
 }
 
-TEST_CASE("tidy: references from code, found where they do not resolve") {
+TEST_CASE("tidy: unresolved references from code are found") {
   CHECK(references_in("engine/x.h", "// As in " + kPage + "#first.\n").empty());
   CHECK(references_in("engine/x.h", "// As in " + kPage + ".\n").empty());
   CHECK(references_in("engine/x.h", "// " + kPage + "#first, #plain-words; " + kPage + "#first\n").empty());

@@ -19,7 +19,7 @@ const char* const kGraph =
 
 }  // namespace
 
-TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; waits are kept") {
+TEST_CASE("agentic_mooncake: sessions are connected components, in order of arrival; waits are preserved") {
   const Folder dir;
   const KeepAll all = imported("auto", dir.write("m.jsonl", kGraph));
   REQUIRE(all.sessions.size() == 2);
@@ -41,7 +41,7 @@ TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; 
   CHECK(contains(*find_extra(last.extras(), "mooncake"), "prefix_reset"));
 }
 
-TEST_CASE("agentic_mooncake: circles, unknown and repeated names are errors") {
+TEST_CASE("agentic_mooncake: cycles, unknown and repeated names are errors") {
   const Folder dir;
   const auto said = [&](const std::string& rows) {
     return import_error("agentic_mooncake", dir.write("m", rows)).text();
@@ -57,7 +57,7 @@ TEST_CASE("agentic_mooncake: circles, unknown and repeated names are errors") {
   CHECK(contains(said(row + "\n" + row), "m:2: request_id 'a' is there twice"));
 }
 
-TEST_CASE("mooncake-delta: prompts are all segments and outputs so far") {
+TEST_CASE("mooncake-delta: a prompt is all segments and outputs so far") {
   const Folder dir;
   const KeepAll all = imported(
       "mooncake-delta",

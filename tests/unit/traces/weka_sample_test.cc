@@ -5,7 +5,7 @@
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
-TEST_CASE("WEKA sample: six real sessions come back field by field, keep all rules, and replay in time") {
+TEST_CASE("WEKA sample: six real sessions are exported field by field, pass all checks, and replay in time") {
   KVT_NEED_DATA(path, "weka-claude-code/sample");
   const WekaAcceptance got = accept_weka(path);
   CHECK(got.sessions == 6);

@@ -32,7 +32,8 @@ TEST_CASE("WEKA whole: 692 sessions import within 30 CPU-seconds and 500 MB") {
 #endif
 }
 
-TEST_CASE("WEKA whole: all 46,218 requests come back field by field, keep all rules, and replay in time") {
+TEST_CASE(
+    "WEKA whole: all 46,218 requests are exported field by field, pass all checks, and replay in time") {
   KVT_NEED_DATA(path, "weka-claude-code/traces_710.tar.xz");
   WekaAcceptance got = accept_weka(path);
   CHECK(got.sessions == 692);
