@@ -19,7 +19,7 @@ const ComparedRow& row(const Comparison& comparison, const char* metric, const c
 
 }  // namespace
 
-TEST_CASE("compare: TTFT counts from queued, TPOT leaves the first token out, percentiles interpolate") {
+TEST_CASE("compare: TTFT counts from queued, TPOT excludes the first token, percentiles interpolate") {
   const std::vector<Request> real = {request("a", 0, 1, 2, 11), request("b", 0, 2, 4, 11)};
   const std::vector<Request> ours = {request("a", 5, 6.5, 7.5, 11), request("b", 5, 7.5, 10.5, 11)};
   const Result<Comparison> found = compare(real, ours, 0);
@@ -33,7 +33,8 @@ TEST_CASE("compare: TTFT counts from queued, TPOT leaves the first token out, pe
   CHECK(row(*found, "latency", "p99").ours_ms == doctest::Approx(2500 + 3000 * 0.99));
 }
 
-TEST_CASE("compare: ids match in any order, else order does; the first requests can be left out") {
+TEST_CASE(
+    "compare: requests match by id in any order, otherwise by order; the first requests can be skipped") {
   const std::vector<Request> real = {request("a", 0, 1, 2, 5), request("b", 0, 2, 3, 6)};
   CHECK(compare(real, {request("b", 0, 2, 3, 6), request("a", 0, 1, 2, 5)}, 0)->matched_by == "id");
   CHECK(compare(real, {request("x", 0, 1, 2, 5), request("y", 0, 2, 3, 6)}, 0)->matched_by == "order");
@@ -43,14 +44,14 @@ TEST_CASE("compare: ids match in any order, else order does; the first requests 
   CHECK(row(*rest, "ttft", "mean").real_ms == doctest::Approx(2000));
 }
 
-TEST_CASE("compare: other requests, other counts and too few are errors") {
+TEST_CASE("compare: different requests, different counts and too few requests are errors") {
   const std::vector<Request> real = {request("a", 0, 1, 2, 5), request("b", 0, 2, 3, 6)};
   CHECK(!compare(real, {real[0]}, 0));
   CHECK(!compare(real, {request("x", 0, 1, 2, 5), request("y", 0, 2, 3, 7)}, 0));
   CHECK(!compare(real, real, 2));
 }
 
-TEST_CASE("compare: request logs are judged line by line") {
+TEST_CASE("compare: request logs are checked line by line") {
   const char good[] =
       R"({"request_id": "r", "input_toks": 3, "output_toks": 2, "queued_ts": 1, "first_token_ts": 2.5, "last_token_ts": 3})";
   const Result<std::vector<Request>> parsed = parse_requests(std::string(good) + "\n\n" + good + "\n", "log");

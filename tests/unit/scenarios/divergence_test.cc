@@ -28,12 +28,12 @@ LaunchHistory history_of(const Log& log) {
 
 }  // namespace
 
-TEST_CASE("divergence: a run parts from itself nowhere") {
+TEST_CASE("divergence: a run does not diverge from itself") {
   const Log log = recorded();
   CHECK(first_divergence(history_of(log), "one", history_of(log), "other").empty());
 }
 
-TEST_CASE("divergence: a planted change is found where it first matters, with both sides' state") {
+TEST_CASE("divergence: a planted change is found at its first effect, with the state of both sides") {
   const Log log = recorded();
   Log changed = log;
   changed.options.engines.front().step_tokens_max = 700;  // chunks of prompts end earlier
@@ -53,7 +53,7 @@ TEST_CASE("divergence: a planted change is found where it first matters, with bo
     CHECK_MESSAGE(said.find(word) != std::string::npos, said);
 }
 
-TEST_CASE("divergence: a run that ends earlier parts at its last step") {
+TEST_CASE("divergence: a run that ends earlier diverges at its last step") {
   const Log log = recorded();
   LaunchHistory shorter(1);
   const LaunchHistory whole = history_of(log);

@@ -34,7 +34,7 @@ std::vector<std::string> sets(const std::string& policies, uint32_t kv_entries, 
   return budget_sets(*scenario, kv_entries, prompt);
 }
 
-TEST_CASE("budget_sets: KV entries, the ratio that gives as many, or what is read") {
+TEST_CASE("budget_sets: KV entries, the ratio that gives the same number, or the entries read") {
   using Words = std::vector<std::string>;
   CHECK(sets("", 64, 400).empty());
   CHECK(sets("precision: \"int4\"", 64, 400).empty());
@@ -57,7 +57,7 @@ QualityRow answered(const std::string& policy, const std::string& task, uint64_t
   return row;
 }
 
-TEST_CASE("a row survives its file; what is no row is none") {
+TEST_CASE("a row survives its file, and malformed rows are rejected") {
   QualityRow row;
   row.policy = "snapkv", row.task = "needle", row.budget = 64;
   row.inputs = 0xfedcba9876543210u, row.samples = 17;
@@ -80,7 +80,7 @@ TEST_CASE("a row survives its file; what is no row is none") {
     CHECK_FALSE(row_from_json(problem));
 }
 
-TEST_CASE("a row survives the table of all rows, which may be collected again") {
+TEST_CASE("a row survives the table of all rows, which can be collected again") {
   QualityRow full = answered("full", "needle", 500, 499), snap = answered("snapkv", "needle", 500, 400);
   snap.budget = 64, snap.simulated_tokens_per_s = 1234.5, snap.simulated_load = "h200";
   QualityRow refusal = answered("h2o", "needle", 0, 0);
@@ -100,7 +100,7 @@ TEST_CASE("a row survives the table of all rows, which may be collected again") 
   CHECK(bad.error().text().find("bad.csv:2") != std::string::npos);
 }
 
-TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
+TEST_CASE("quality_text: loss against full, intervals, and the reason of a refusal") {
   QualityRow full, snap, not_run;
   full.policy = "full", full.task = snap.task = not_run.task = "needle";
   full.answers = {10, 10, 10, 0, 30, 0.5};
@@ -119,7 +119,7 @@ TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
   CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
 }
 
-TEST_CASE("collect: all cells once, the one with more questions, and nothing that does not belong") {
+TEST_CASE("collect: every combination once, the one with more questions, and no foreign file") {
   const testing::Folder folder;
   const auto write = [&](const std::string& name, const QualityRow& row) {
     folder.write(name, row_json(row));

@@ -42,7 +42,7 @@ std::string complaint(std::vector<std::string> sets) {
 
 bool message(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-// A file in a folder of its own, gone at the end.
+// A file in a temporary folder.
 struct TextFile {
   explicit TextFile(const std::string& text) : path(dir() / "file.textproto") {
     std::filesystem::create_directories(dir());
@@ -95,7 +95,7 @@ TEST_CASE("formats: options reach the policy") {
   CHECK(set.partition_spec.head_budgets.empty());
 }
 
-TEST_CASE("formats: a tag map is read, and what is wrong with one is said where it is named") {
+TEST_CASE("formats: a tag map is read, and its errors are reported at the field that names it") {
   TagMap map;
   map.bits = 2.7;
   map.four_bit_tags = 5;
@@ -117,7 +117,7 @@ TEST_CASE("formats: a tag map is read, and what is wrong with one is said where 
   CHECK(message(complaint({"policies.precision_options.tag_map=/no/such.textproto"}), "does not exist"));
 }
 
-TEST_CASE("formats: two pools hold x4.32 (B = 2.7) and x4.57 (B = 2.5) of the KV entries that bf16 holds") {
+TEST_CASE("formats: mixed precision holds x4.32 (B = 2.7) and x4.57 (B = 2.5) of the KV entries of bf16") {
   const auto c = composed({"model.name=qwen3-32b", "hardware.node=h200", "memory.page_tokens=32"});
   const double bf16 = config_of(c).pages_gpu;
   for (const auto& [bits, times] : {std::pair(2.7, 512 / 118.4), {2.5, 512 / 112.0}}) {
@@ -144,9 +144,7 @@ TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
   CHECK(message(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
 }
 
-TEST_CASE(
-    "formats: KV entries are read from lists where pages of several bf16 tokens have holes, and all of "
-    "them") {
+TEST_CASE("formats: KV entries are read from lists where pages of several bf16 tokens have dropped slots") {
   const std::string cut = "policies.budget_options.kv_entries=4096";
   const auto lists = [&](const std::string& layout, uint32_t page, const std::string& more) {
     const auto c =
@@ -175,7 +173,7 @@ TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
   }
 }
 
-TEST_CASE("formats: what cannot work is refused, with the way out") {
+TEST_CASE("formats: impossible combinations are refused with a remedy") {
   CHECK(message(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
 
   CHECK(message(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
@@ -201,7 +199,7 @@ TEST_CASE("formats: what cannot work is refused, with the way out") {
                 "leave cost.profile out"));
 }
 
-TEST_CASE("formats: a measured profile prices those that it has, with the pages that it has them for") {
+TEST_CASE("formats: a measured profile prices its formats, with the page sizes it measured") {
   Result<MeasuredDevice> device =
       load_measured_device(testing::source_dir() + "/models/measured/h200.textproto");
   REQUIRE(device);

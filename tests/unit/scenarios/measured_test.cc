@@ -1,4 +1,4 @@
-// Real servers' results, read: vLLM's and SGLang's benchmarks, AIPerf, vLLM's /metrics.
+// Readers of real servers' results: vLLM's and SGLang's benchmarks, AIPerf, vLLM's /metrics.
 
 #include "scenarios/server_runs/measured.h"
 
@@ -47,7 +47,7 @@ TEST_CASE("measured: a serving benchmark's requests, their latencies and rates")
   CHECK(files[2].bytes.find("\"output_toks\":3") != std::string::npos);
 }
 
-TEST_CASE("measured: SGLang writes one result a line and no start times") {
+TEST_CASE("measured: SGLang writes one result per line and no start times") {
   const std::string line =
       R"({"backend":"sglang","duration":2,"input_lens":[7],"output_lens":[2],"ttfts":[0.5],"itls":[[0.5]]})";
   const std::string other =
@@ -114,7 +114,7 @@ TEST_CASE("measured: vLLM's histograms, between two scrapes") {
   CHECK(result_of(*read_prometheus(after, "", 0, "m.txt")).rates().requests_per_s() == 0);
 }
 
-TEST_CASE("measured: what is none is said, with the place and what would be right") {
+TEST_CASE("measured: other input is reported with the place and the remedy") {
   const auto has = [](const std::string& text, const char* part) {
     CHECK_MESSAGE(text.find(part) != std::string::npos, text);
   };

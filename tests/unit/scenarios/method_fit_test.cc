@@ -36,10 +36,9 @@ std::vector<MethodSample> steps(size_t count) {
 
 }  // namespace
 
-TEST_CASE("method fit: finds what each thing takes, whatever a few steps say") {
+TEST_CASE("method fit: finds the price of each term despite outliers") {
   std::vector<MethodSample> samples = steps(300);
-  for (size_t i = 3; i < samples.size(); i += 50)
-    samples[i].measured *= 3;  // used for the first time, perhaps
+  for (size_t i = 3; i < samples.size(); i += 50) samples[i].measured *= 3;  // outliers, such as first uses
   const MeasuredMethod found = fit_method("m", "tiny", samples);
   CHECK(found.name == "m");
   CHECK(found.steps == 240);
@@ -50,7 +49,7 @@ TEST_CASE("method fit: finds what each thing takes, whatever a few steps say") {
   CHECK(found.error_median < 0.001);
 }
 
-TEST_CASE("method fit: no price below zero") {
+TEST_CASE("method fit: prices are never negative") {
   std::vector<MethodSample> samples = steps(200);
   for (MethodSample& one : samples)
     one.measured -= 100 * at(one.counts, MethodTerm::kDecode);  // 60 less each
@@ -60,10 +59,10 @@ TEST_CASE("method fit: no price below zero") {
   CHECK(price(found, MethodTerm::kCompression) == doctest::Approx(4000).epsilon(0.05));
 }
 
-TEST_CASE("method fit: pages behind attention bound a step, and are not added to it") {
+TEST_CASE("method fit: pages after attention bound a step, and are not added to it") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
-    // Hidden in one half of the steps, all that is waited for in the other.
+    // Hidden in one half of the steps, exposed in the other.
     const double pages = i % 2 == 0 ? 40.0 + 20.0 * static_cast<double>(i % 7) : 20000;
     at(samples[i].counts, MethodTerm::kPageNext) = at(samples[i].counts, MethodTerm::kPageConcurrent) = pages;
     samples[i].measured = std::max(samples[i].measured, pages * 2.5);
@@ -74,12 +73,12 @@ TEST_CASE("method fit: pages behind attention bound a step, and are not added to
   CHECK(found.error_p90 < 0.01);
 }
 
-TEST_CASE("method fit: pages behind attention are waited for where the time beside them is too short") {
+TEST_CASE("method fit: pages after attention are waited for if the concurrent time is too short") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
-    // 0.1 us a page before attention; 0.2 behind it, during a step without its attention; 0.02 for those two
-    // together.
-    const double kind = static_cast<double>(i % 9);  // most steps wait, which is not known at first
+    // 0.1 us per page before attention; 0.2 after it, during the rest of a step; 0.02 for each page while
+    // both run.
+    const double kind = static_cast<double>(i % 9);  // most steps wait, which the fit does not know at first
     const double pages = kind == 8 ? 80000 : kind > 2 ? 30000 + 500 * kind : 6000 * kind;
     const double now = static_cast<double>(i % 4) * 500;
     MethodSample& one = samples[i];
@@ -95,7 +94,7 @@ TEST_CASE("method fit: pages behind attention are waited for where the time besi
   CHECK(found.error_p90 < 0.01);
 }
 
-TEST_CASE("method fit: a step whose graph is recorded takes a least time, and says nothing about the rest") {
+TEST_CASE("method fit: a step that records its graph has a least time, and is excluded from other terms") {
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
     if (i % 4 != 1) continue;

@@ -7,7 +7,7 @@
 namespace kvtwin {
 namespace {
 
-// A step takes 100 us, 150 with a prompt, and somewhere between 90 and 160.
+// A step takes 100 us, 150 with a prompt; its range is 90 to 160.
 class ConstantCost final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
@@ -36,7 +36,7 @@ Log log_of(const std::vector<int64_t>& ends_us, const std::vector<Log::Transfer>
 }  // namespace
 
 TEST_CASE(
-    "open loop: a step that took longer than predicted has a negative error, a shorter one a positive") {
+    "open loop: a step that took longer than predicted has a negative error, a shorter one a positive one") {
   ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   const Log log = log_of({125, 205, 375}, {});
@@ -71,14 +71,13 @@ TEST_CASE(
   CHECK(steps[0].high == doctest::Approx(160));
   CHECK(!steps[1].chunks);
   CHECK(steps[2].chunks);
-  CHECK(flat.kv_entries ==
-        std::vector<uint64_t>{40, 41, 0});  // each step of a stretch reads one KV entry more
+  CHECK(flat.kv_entries == std::vector<uint64_t>{40, 41, 0});  // each coalesced step reads one KV entry more
   CHECK(flat.ranked == std::vector<uint32_t>{0, 0, 64});
 }
 
 TEST_CASE(
-    "open loop: a step that recalls pages is priced through its graph, from where the last one really "
-    "ended") {
+    "open loop: a step that recalls pages is priced by its graph, from the recorded end of the previous "
+    "step") {
   ConstantCost flat;
   const Log log = log_of({100, 400, 600}, {});
   RecordedOutcomes outcomes;
@@ -107,12 +106,12 @@ TEST_CASE(
   REQUIRE(priced.size() == 3);
   CHECK(priced[0].predicted == doctest::Approx(160));  // 30 pages of 2 us before its attention
   CHECK(priced[1].predicted == doctest::Approx(100));
-  CHECK(priced[2].predicted == doctest::Approx(100));  // of which nothing was recorded
+  CHECK(priced[2].predicted == doctest::Approx(100));  // without recorded recalls
   CHECK(priced[0].dense == doctest::Approx(100));
   const auto count = [&](size_t step, MethodTerm term) {
     return priced[step].counts[static_cast<size_t>(term)];
   };
-  CHECK(count(0, MethodTerm::kPageNow) == 60);  // of 16 tokens
+  CHECK(count(0, MethodTerm::kPageNow) == 60);  // pages of 16 tokens
   CHECK(count(1, MethodTerm::kPageNow) == 0);
   CHECK(count(0, MethodTerm::kLoading) == 1);  // layer
   CHECK(count(1, MethodTerm::kLoading) == 0);
@@ -121,7 +120,7 @@ TEST_CASE(
   CHECK(count(1, MethodTerm::kPageNext) == 10);
   CHECK(count(0, MethodTerm::kChoosingStep) == 1);
   CHECK(count(0, MethodTerm::kDecodeKvEntries) ==
-        doctest::Approx(0.255).epsilon(0.2));  // what it reads of 2,000
+        doctest::Approx(0.255).epsilon(0.2));  // the part that it reads of 2,000
 }
 
 TEST_CASE("open loop: copies follow one another in each direction, and a failed one is left out") {
@@ -146,7 +145,7 @@ TEST_CASE("open loop: copies follow one another in each direction, and a failed 
   copy(1, 5, Tier::kHost, Tier::kGpu);  // it waits for the first
   copy(2, 10, Tier::kGpu, Tier::kHost);
   copy(3, 10, Tier::kGpu, Tier::kHost);
-  copy(4, 10, Tier::kDisk, Tier::kGpu);  // of another price
+  copy(4, 10, Tier::kDisk, Tier::kGpu);  // has a different price
   REQUIRE(open.copies().size() == 3);
   CHECK(open.copies()[0].predicted == doctest::Approx(22));
   CHECK(open.copies()[0].error() == doctest::Approx(0.1));

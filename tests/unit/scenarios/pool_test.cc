@@ -1,4 +1,4 @@
-// The pool of processes: no lane has more at once than it has room for, and lanes do not wait for each other.
+// The process pool: no lane runs more processes than its limit, and lanes do not wait for each other.
 
 #include "scenarios/sweep/pool.h"
 
@@ -14,7 +14,7 @@
 namespace kvtwin {
 namespace {
 
-// Says when it begins and ends, by appending to a file of its lane.
+// A job that logs its begin and end by appending to its lane's file.
 Job job(const testing::Folder& folder, size_t lane, const std::string& between) {
   const std::string log = folder.file("lane" + std::to_string(lane));
   return {{"-c", "echo + >> " + log + "; " + between + "; echo - >> " + log}, folder.file("errors"), lane};
@@ -31,11 +31,11 @@ int most_at_once(const testing::Folder& folder, const std::string& name, size_t*
   return most;
 }
 
-TEST_CASE("run_jobs: lanes have room of their own, and run beside one another") {
+TEST_CASE("run_jobs: each lane has its own limit, and lanes run concurrently") {
   const testing::Folder folder;
   std::vector<Job> jobs;
   for (int i = 0; i < 4; ++i) jobs.push_back(job(folder, 0, "sleep 0.05"));
-  // Of lane 1 the first waits for lane 0's last: it must not keep lane 0 from starting.
+  // The first job of lane 1 waits for lane 0's last, and must not delay lane 0.
   jobs.push_back(
       job(folder, 1, "while [ $(wc -l < " + folder.file("lane0") + ") -lt 8 ]; do sleep 0.02; done"));
   for (int i = 0; i < 5; ++i) jobs.push_back(job(folder, 1, "sleep 0.05"));
@@ -53,7 +53,7 @@ TEST_CASE("run_jobs: lanes have room of their own, and run beside one another") 
   CHECK(begun == jobs.size());
 }
 
-TEST_CASE("run_jobs: who says so is the last to be heard of, and a bad end is told") {
+TEST_CASE("run_jobs: a callback that returns false stops the pool, and a failed exit is reported") {
   const testing::Folder folder;
   const std::vector<Job> jobs = {job(folder, 0, "exit 7"), job(folder, 0, "true"), job(folder, 0, "true")};
   std::vector<int> statuses;

@@ -1,4 +1,4 @@
-// Whether every request of a trace can run is found before the run, by the rule that the policy rejects by.
+// Requests that can never run are found before the run, by the rule that the policy uses to reject them.
 
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ const std::string kMixed =
     "limits { watermark_pages: 5 }\n"
     "trace { path: \"suites/validation_traces/mixed.csv\" format: \"azure\" }\n";
 
-// What composing it with so many pages complains about; empty: nothing.
+// The error of composing it with `pages` pages; empty: none.
 std::string complaint(uint32_t pages, std::vector<std::string> sets) {
   sets.push_back("memory.gpu_pages=" + std::to_string(pages));
   const auto scenario = parse_scenario(kMixed, testing::source_dir() + "/scenarios/test.textproto", sets);
@@ -28,7 +28,7 @@ std::string complaint(uint32_t pages, std::vector<std::string> sets) {
   return composed ? std::string() : composed.error().front().text();
 }
 
-// The number that a complaint names.
+// The number that the error suggests.
 uint32_t suggested(const std::string& text) {
   const std::string flag = "--set=memory.gpu_pages=";
   const size_t at = text.find(flag, text.find("smallest change"));
@@ -47,7 +47,7 @@ void check_suggestion(uint32_t pages, const std::vector<std::string>& sets) {
 
 }  // namespace
 
-TEST_CASE("request fit: pages of the watermark hold no request, and the suggestion counts them") {
+TEST_CASE("request fit: pages of the watermark hold no request, and the suggestion includes them") {
   CHECK(suggested(complaint(260, {})) == 263);
   CHECK(complaint(260, {}).find(": 1 request can never run") != std::string::npos);
   check_suggestion(260, {});
@@ -55,7 +55,7 @@ TEST_CASE("request fit: pages of the watermark hold no request, and the suggesti
   check_suggestion(100, {});
 }
 
-TEST_CASE("request fit: with formats by tag int4 pages are what a request lacks") {
+TEST_CASE("request fit: with formats by tag, int4 pages are the missing ones") {
   check_suggestion(90, {"policies.precision=triaxial", "memory.page_tokens=32"});
 }
 

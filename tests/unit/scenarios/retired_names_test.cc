@@ -1,4 +1,4 @@
-// Scenarios that write a retired name: the error names its successor.
+// Scenarios that use a retired name: the error names its successor.
 
 #include "engine/base/retired_names.h"
 

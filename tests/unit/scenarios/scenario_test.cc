@@ -13,7 +13,7 @@ namespace {
 
 const std::string kPath = testing::source_dir() + "/scenarios/test.textproto";
 
-// Names this very file as the trace: it exists.
+// Names this file as the trace, because it exists.
 const std::string kGood =
     "model { name: \"llama-3.1-8b\" }\n"
     "hardware { node: \"h200\" }\n"
@@ -28,7 +28,7 @@ std::string at(const std::string& place) { return std::string(kPath) + ":" + pla
 
 }  // namespace
 
-TEST_CASE("scenario: what is not written has its default, and the name is the file's") {
+TEST_CASE("scenario: an absent field has its default, and the name is the file's") {
   const auto scenario = parse_scenario(kGood, kPath, {});
   REQUIRE(scenario);
   CHECK(scenario->values.name() == "test");
@@ -38,7 +38,7 @@ TEST_CASE("scenario: what is not written has its default, and the name is the fi
   CHECK(scenario->values.policies().placement() == "gpu");
 }
 
-TEST_CASE("scenario: a preset lies between the defaults and what is written") {
+TEST_CASE("scenario: a preset overrides the defaults, and written fields override it") {
   const auto scenario =
       parse_scenario(kGood + "limits { preset: \"vllm_v1\" requests_max: 128 }\n", kPath, {});
   REQUIRE(scenario);
@@ -66,7 +66,7 @@ TEST_CASE("scenario: every unknown field is reported with its line, its column a
   CHECK(found[1].hint.find("requests_max") != std::string::npos);
 }
 
-TEST_CASE("scenario: wrong values are reported together, each where it was written") {
+TEST_CASE("scenario: wrong values are reported together, each with its position") {
   const Errors found = errors_of(
       "model { name: \"llama-3.1-8b\" }\n"
       "engines { routing: \"round_robbin\" }\n"
@@ -87,7 +87,7 @@ TEST_CASE("scenario: wrong values are reported together, each where it was writt
   CHECK(all.find(at("6:10") + ": think_cap_s is -1") != std::string::npos);
 }
 
-TEST_CASE("scenario: text that is no textproto is one error with its place") {
+TEST_CASE("scenario: text that is not a textproto is one error with its position") {
   const Errors found = errors_of("model { name: }\n");
   REQUIRE(!found.empty());
   CHECK(found[0].where == at("1:15"));

@@ -38,7 +38,7 @@ bool message(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE(
-    "scorer options: every scorer has its published values, for both halves, and loads again to the same") {
+    "scorer options: every scorer has its published values, in policy and engine, and reloads to the same") {
   for (const PolicyInfo& info : all_policies()) {
     if (info.axis != "scorer") continue;
     const std::string name(info.name);
@@ -57,7 +57,7 @@ TEST_CASE(
   CHECK_FALSE(good("").values.policies().has_scorer_options());
 }
 
-TEST_CASE("scorer options: what is written reaches the policy and the kernels") {
+TEST_CASE("scorer options: written options reach the policy and the kernels") {
   Scenario scenario = good(
       "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" compression_trigger: \"chunk_end\" "
       "window_closed: true "
@@ -84,10 +84,10 @@ TEST_CASE("scorer options: what is written reaches the policy and the kernels") 
   CHECK(score.intent.gamma == 0.5f);
   CHECK(score.intent_mode == kernels::IntentMode::kQuery);
   CHECK(score_spec(good("scorer: \"random\" scorer_options { seed: 9 }").values).seed == 9);
-  CHECK(score_spec(good("scorer: \"random\"").values).seed == 42);  // the scenario's
+  CHECK(score_spec(good("scorer: \"random\"").values).seed == 42);  // the scenario's seed
 }
 
-TEST_CASE("scorer options: what does not fit is refused where it stands, with what would") {
+TEST_CASE("scorer options: an unfit option is refused at its position, with the remedy") {
   const std::vector<std::pair<std::string, std::string>> problem = {
       {"scorer: \"snapkv\" scorer_options { gamma: 0.5 }",
        "scorer snapkv does not read gamma; it reads compression_trigger"},
@@ -114,7 +114,8 @@ TEST_CASE("scorer options: what does not fit is refused where it stands, with wh
 }
 
 TEST_CASE(
-    "scorer options: a compression trigger that a scorer cannot have is refused when engines are composed") {
+    "scorer options: a compression trigger that a scorer does not support is refused when engines are "
+    "composed") {
   const Scenario scenario =
       good("identity: \"session\" scorer: \"judge_q\" scorer_options { compression_trigger: \"chunk_end\" }");
   const auto composed = compose_engines(scenario);

@@ -16,7 +16,7 @@ double figure(const MeasuredDevice& device, Served what) {
 
 }  // namespace
 
-TEST_CASE("served steps: what each kind takes beside its tables, and nothing of what is rare") {
+TEST_CASE("served steps: the offset of each kind from its tables, without outliers") {
   std::vector<PricedStep> steps;
   const auto add = [&](size_t count, double off, const PricedStep& like) {
     for (size_t i = 0; i < count; ++i) {
@@ -35,7 +35,7 @@ TEST_CASE("served steps: what each kind takes beside its tables, and nothing of 
   add(30, -10, replay);
   replay.behind_many = true;
   add(30, 15, replay);
-  replay.calm_ms = 20;  // the clock is not back yet
+  replay.calm_ms = 20;  // the clock has not recovered yet
   add(50, 400, replay);
   PricedStep first;
   first.graph = GraphUse::kCaptured;

@@ -1,4 +1,4 @@
-// What a promise says, and whether a run keeps it.
+// Parsing of SLOs, and their verdict on a run.
 
 #include "scenarios/plan/slo.h"
 
@@ -41,7 +41,7 @@ TEST_CASE("SLO: figures, units and directions") {
   CHECK(!slo("output_tokens_per_s>1000").below);
 }
 
-TEST_CASE("SLO: what is wrong is said with the value and the way out") {
+TEST_CASE("SLO: errors are reported with the value and a remedy") {
   CHECK(said("ttft_p99") == "--slo=ttft_p99: compares nothing; as in ttft_p99<2s or goodput>=95%");
   CHECK(said("<2s").find("compares nothing") != std::string::npos);
   CHECK(said("ttft_p99<fast") == "--slo=ttft_p99<fast: \"fast\" is no number; as in ttft_p99<2s");
@@ -61,7 +61,7 @@ TEST_CASE("SLO: what is wrong is said with the value and the way out") {
   CHECK(parse_slos({"ttft<2s", "goodput>=95%", "tpot_p99<1s"}));
 }
 
-TEST_CASE("SLO: a run beside its promises") {
+TEST_CASE("SLO: a run compared with its SLOs") {
   const std::vector<Slo> slos = {slo("ttft_p99<2s"), slo("requests_per_s>4"), slo("e2e_p50<1s")};
   const std::map<std::string, double> figures = {{"ttft_p99_ms", 1500}, {"requests_per_s", 5}};
   std::vector<SloValue> values = judge(slos, figures, "");
@@ -71,19 +71,19 @@ TEST_CASE("SLO: a run beside its promises") {
   CHECK(values[1].use == doctest::Approx(0.8));
   CHECK(!values[2].known);
   CHECK(!values[2].kept);
-  values = judge(slos, figures, "", 1.5);  // steps that take half as long again
+  values = judge(slos, figures, "", 1.5);  // steps that take 1.5 times as long
   CHECK(!values[0].kept);
   CHECK(values[1].kept);
 }
 
-TEST_CASE("SLO: goodput counts requests that keep every condition, and what did not finish as missed") {
+TEST_CASE("SLO: goodput counts requests that meet every condition, and unfinished ones as missed") {
   const std::string requests =
       "request,session,end,output_tokens,ready_ns,first_token_ns,finished_ns\n"
       "0,a,finished,11,0,1000000000,1500000000\n"        // ttft 1 s, tpot 50 ms
       "1,\"b,c\",finished,11,0,1000000000,3000000000\n"  // tpot 200 ms
       "2,a,finished,1,0,3000000000,3000000000\n"         // ttft 3 s
       "3,a,rejected,5,0,,0\n"
-      "4,a,cancelled,5,0,,0\n";  // nobody's fault
+      "4,a,cancelled,5,0,,0\n";  // not counted: the client's decision
   const auto fraction = [&](const std::vector<std::string>& texts) {
     return judge(*parse_slos(texts), {}, requests).front().value;
   };
@@ -95,7 +95,7 @@ TEST_CASE("SLO: goodput counts requests that keep every condition, and what did 
   CHECK(values[0].use == doctest::Approx(1));
 }
 
-TEST_CASE("plan: loads and losses as they are written") {
+TEST_CASE("plan: loads and losses are parsed as written") {
   CHECK(parse_load("replay.population=1..500")->whole);
   CHECK(parse_load("replay.population=1..500")->high == 500);
   CHECK(!parse_load("replay.sessions_per_s=0.1..10")->whole);
@@ -107,7 +107,7 @@ TEST_CASE("plan: loads and losses as they are written") {
   CHECK(!parse_loss("policies.precision=int4"));
 }
 
-TEST_CASE("plan: what formats cost comes from an evaluation, over tasks that both were asked") {
+TEST_CASE("plan: the cost of formats comes from an evaluation, over tasks that both answered") {
   const std::string table =
       "policy,budget,task,right,accuracy\n"
       "full,0,keys,99,0.99\nfull,0,lists,90,0.9\n"
@@ -120,7 +120,7 @@ TEST_CASE("plan: what formats cost comes from an evaluation, over tasks that bot
     CHECK(loss.field == "policies.precision");
     by[loss.value] = loss.percent;
   }
-  CHECK(by.size() == 3);  // what drops KV entries is left out
+  CHECK(by.size() == 3);  // sets that drop KV entries are excluded
   CHECK(by["bf16"] == doctest::Approx(0));
   CHECK(by["int4"] == doctest::Approx(2));
   CHECK(by["kivi_int2"] == doctest::Approx(50));

@@ -1,4 +1,4 @@
-// A sweep's axes and points: what is written becomes which values, and the same ones everywhere.
+// A sweep's axes and points: the values of each axis, and their reproducibility.
 
 #include <doctest/doctest.h>
 
@@ -45,7 +45,7 @@ TEST_CASE("sweep axis: lists, steps and ranges") {
   CHECK(scale->at(0.5) == "1");
 }
 
-TEST_CASE("sweep axis: what is wrong is said, with the way out") {
+TEST_CASE("sweep axis: errors are reported with a remedy") {
   const auto said = [](const char* vary) {
     const Result<Axis> axis = parse_axis(vary);
     REQUIRE(!axis);
@@ -86,8 +86,8 @@ TEST_CASE("sweep points: samples repeat, grow without changing, and cover their 
     CHECK(*many != *sweep_points(axes, {sampler, 256, 8}));
     CHECK(std::set<SweepPoint>(many->begin(), many->end()).size() == 32);
   }
-  // A shifted Sobol sequence: of 16 points each sixteenth of the first axis gets exactly one... up to the
-  // shift, which moves KV entry borders: none may get more than two.
+  // A Sobol sequence gives each sixteenth of the first axis one of 16 points. The shift moves the borders,
+  // so none may get more than two.
   const auto sobol = sweep_points(axes, {Sampler::kSobol, 16, 3});
   std::map<std::string, int> hits;
   for (const SweepPoint& point : *sobol) CHECK(++hits[point[0]] <= 2);
@@ -95,7 +95,7 @@ TEST_CASE("sweep points: samples repeat, grow without changing, and cover their 
   CHECK(!sweep_points(axes, {Sampler::kSobol, 0, 1}));
 }
 
-TEST_CASE("sweep shards: together they are the whole, apart they share nothing") {
+TEST_CASE("sweep shards: they are disjoint and cover all points") {
   for (size_t point = 0; point < 50; ++point) {
     int owners = 0;
     for (uint32_t i = 0; i < 4; ++i) owners += Shard{i, 4}.has(point) ? 1 : 0;
@@ -105,7 +105,7 @@ TEST_CASE("sweep shards: together they are the whole, apart they share nothing")
   for (const char* problem : {"4/4", "1", "/4", "1/", "a/4", "1/0", "-1/4"}) CHECK(!parse_shard(problem));
 }
 
-TEST_CASE("sweep halving: the better third goes on, ties by point, failed ones never") {
+TEST_CASE("sweep halving: the best third continues, ties by point, failed points never") {
   const Result<Halving> halving = parse_halving("ttft_p99_ms:min", "replay.sessions_max=5,20", 3);
   REQUIRE(halving);
   CHECK(halving->rungs == Values{"5", "20"});

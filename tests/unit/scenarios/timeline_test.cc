@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1000;
 
-// Two engines; request 7 runs one step of prefill and two of decoding while pages move, request 8 is cut by
-// the window.
+// Two engines. Request 7 runs one step of prefill and two of decoding while pages move; request 8 is
+// truncated by the window.
 Timeline small_timeline() {
   Timeline out({Instant{0}, Instant{1000 * kMicrosecond}}, 2, [](EngineId, StepId) {
     return std::vector<StepOperation>{{"qkv", 0, Duration{0}, Duration{5 * kMicrosecond}},
@@ -38,10 +38,10 @@ Timeline small_timeline() {
   recall.source = pages;
   out.saw_command(at(1), recall);
   recall.transfer = TransferId{2};
-  out.saw_command(at(2), recall);  // beside the first: a lane of its own
+  out.saw_command(at(2), recall);  // concurrent with the first, so on a second track
   out.saw_event(at(4), one, TransferDone{one, TransferId{1}});
   recall.transfer = TransferId{3};
-  out.saw_command(at(4), recall);  // the first lane is free again
+  out.saw_command(at(4), recall);  // the first track is free again
   out.saw_event(at(6), one, TransferFailed{one, TransferId{2}});
   out.saw_event(at(8), one, TransferDone{one, TransferId{3}});
   PlanEntry chunk{};
@@ -85,7 +85,7 @@ std::vector<const PerfettoSlice*> of_row(const PerfettoTrace& trace, const std::
 
 }  // namespace
 
-TEST_CASE("timeline: the Perfetto trace has what happened, and nothing that the format does not know") {
+TEST_CASE("timeline: the Perfetto trace has every event, and no field that the format does not know") {
   const PerfettoTrace trace = read_perfetto(small_timeline().perfetto());
   for (const std::string& problem : trace.problem) CHECK_MESSAGE(false, problem);
   CHECK(trace.processes == std::vector<std::string>{"engine 0", "engine 1"});
@@ -138,13 +138,13 @@ TEST_CASE("timeline: both forms have the same spans") {
   CHECK(spans == json_spans);
 }
 
-TEST_CASE("perfetto reader: what is wrong is said") {
+TEST_CASE("perfetto reader: violations are reported") {
   const std::string good = small_timeline().perfetto();
   CHECK(read_perfetto(good).problem.empty());
   CHECK_FALSE(read_perfetto("no trace").problem.empty());
-  // Trace.packet {} without anything; a packet with field 9 (process_stats), which nobody here writes.
+  // Trace.packet {} without any field; a packet with field 9 (process_stats), which kvtwin never writes.
   CHECK_FALSE(read_perfetto(std::string("\x0a\x00", 2)).problem.empty());
   CHECK_FALSE(read_perfetto(good + std::string("\x0a\x04\x48\x01\x50\x01", 6)).problem.empty());
-  // Twice the same: tracks described twice, times that go back.
+  // The trace twice: tracks described twice, and decreasing times.
   CHECK(read_perfetto(good + good).problem.size() > 4);
 }

@@ -50,7 +50,7 @@ Validation validation_of(double median) {
 
 }  // namespace
 
-TEST_CASE("validation: errors' sizes have nearest-rank percentiles, their mean a sign") {
+TEST_CASE("validation: error sizes have nearest-rank percentiles, and their mean has a sign") {
   CHECK(statistics_of({}).count == 0);
   std::vector<double> errors;
   for (int i = 1; i <= 20; ++i) errors.push_back(i % 2 == 0 ? 0.01 * i : -0.01 * i);
@@ -61,14 +61,14 @@ TEST_CASE("validation: errors' sizes have nearest-rank percentiles, their mean a
   CHECK(s.mean == doctest::Approx(0.5));
 }
 
-TEST_CASE("validation: what is exposed is what a run takes longer than the same steps with nothing absent") {
+TEST_CASE("validation: exposed time is the difference to the same steps with all pages present") {
   std::vector<ScenarioValidation> all(4);
   const char* const names[] = {"freekv_miss_0", "freekv_miss_20", "quest", "arkvale_miss_20"};
   for (size_t i = 0; i < all.size(); ++i) all[i].name = names[i];
   all[0].simulated_ms = 1000, all[0].real_ms = {1010, 990};
   all[1].simulated_ms = 1108, all[1].real_ms = {1095, 1105};
   all[2].simulated_ms = 900, all[2].real_ms = {900};
-  all[3].simulated_ms = 900, all[3].real_ms = {900};  // its like without misses was not run
+  all[3].simulated_ms = 900, all[3].real_ms = {900};  // its twin without misses was not run
   add_exposed_transfers(&all);
   for (const size_t none : {0, 2, 3}) CHECK(all[none].figures.empty());
   REQUIRE(all[1].figures.size() == 1);
@@ -94,17 +94,17 @@ TEST_CASE("validation: a figure is within its limit, within the repeats, or outs
   CHECK(figure(all, "tpot mean").verdict == Verdict::kWithin);
   CHECK(figure(all, "preemptions").verdict == Verdict::kSpread);
   CHECK(figure(all, "evictions").real == 45);
-  CHECK(figure(all, "evictions").verdict == Verdict::kSpread);        // 50 is the most of 40, 45, 50
-  CHECK(figure(all, "peak pages").difference == doctest::Approx(3));  // points of percent, not percent
+  CHECK(figure(all, "evictions").verdict == Verdict::kSpread);        // 50 is the largest of 40, 45, 50
+  CHECK(figure(all, "peak pages").difference == doctest::Approx(3));  // percentage points, not percent
   CHECK(figure(all, "peak pages").verdict == Verdict::kOutside);
-  // What is nothing on both sides is left out; what only one side has is outside.
+  // A figure that is zero on both sides is omitted; one that is zero on one side is outside.
   for (const ComparedFigure& one : all) CHECK(one.name != "bytes to the gpu");
   const auto never =
       compare_closed_loop(simulated(result(100, 5e6, 3, 500)), recordings({result(100, 5e6, 0, 500)}));
   CHECK(figure(never, "preemptions").verdict == Verdict::kOutside);
 }
 
-TEST_CASE("validation: what is known is listed and does not count") {
+TEST_CASE("validation: a known deviation is listed and does not count") {
   ScenarioValidation one;
   one.name = "one";
   one.steps = {10, 4, 5, 4};
@@ -121,7 +121,7 @@ TEST_CASE("validation: what is known is listed and does not count") {
   CHECK(validation_table({"p", {known}, known.steps, {}}).find("step 3 differs") != std::string::npos);
 }
 
-TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
+TEST_CASE("validation: a figure may exceed its baseline by at most a tenth") {
   const std::string before = validation_json(validation_of(2));
   CHECK(worse_than(validation_of(2), before, "b")->empty());
   CHECK(worse_than(validation_of(1), before, "b")->empty());
@@ -131,14 +131,14 @@ TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
   REQUIRE(worse->size() == 2);  // the median and the percentile
   CHECK(worse->front() == "one, step time, median error: off by 2.40, was 2.00");
   CHECK(!worse_than({}, before, "b"));
-  CHECK(worse_than({}, before, "b", true)->empty());  // of the others, what there is
+  CHECK(worse_than({}, before, "b", true)->empty());  // the figures present on both sides
   CHECK(worse_than(validation_of(2.4), before, "b", true)->size() == 2);
   const auto problem = worse_than({}, "{", "file");
   REQUIRE(!problem);
   CHECK(problem.error().text().starts_with("file: is no validation.json"));
 }
 
-TEST_CASE("validation: known deviations are read, and must say why") {
+TEST_CASE("validation: known deviations are read, and must give a reason") {
   const auto read = parse_known_deviations(
       "deviation { scenario: \"*\" figure: \"f\" because: \"of this\" until: \"that\" }", "x");
   REQUIRE(read);

@@ -1,4 +1,4 @@
-// A sink that keeps everything and lets traces/format/check.h look at each piece as a writer would.
+// A sink that stores everything and checks each part with traces/format/check.h, as a writer does.
 
 #ifndef KVTWIN_TESTS_UNIT_SESSIONS_COLLECT_H_
 #define KVTWIN_TESTS_UNIT_SESSIONS_COLLECT_H_
@@ -37,7 +37,7 @@ class Collect : public TraceSink {
     return {};
   }
 
-  // All bytes, for comparing two traces.
+  // All bytes, to compare two traces.
   std::string bytes() const {
     std::string all = head.SerializeAsString();
     for (const auto& table : tables) all += table.SerializeAsString();

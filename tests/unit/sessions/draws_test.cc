@@ -22,7 +22,7 @@ TEST_CASE("log2 and exp2 in integers agree with the mathematical functions") {
   CHECK(exp2_q32(uint64_t{10} << 32) == 1'024);
 }
 
-TEST_CASE("a quantile table is hit at its points and never left") {
+TEST_CASE("quantiles hit the points of their table and stay within it") {
   constexpr QuantilePoint kTable[] = {{0, 4}, {25'000, 8}, {50'000, 8}, {100'000, 8'000'000}};
   CHECK(quantile(kTable, 0) == 4);
   CHECK(quantile(kTable, UINT64_MAX) <= 8'000'000);
@@ -38,7 +38,7 @@ TEST_CASE("a quantile table is hit at its points and never left") {
   }
 }
 
-TEST_CASE("a table that starts at or below zero is interpolated in a straight line") {
+TEST_CASE("a table that starts at or below zero is interpolated linearly") {
   constexpr QuantilePoint kTable[] = {{0, -100}, {100'000, 100}};
   CHECK(quantile(kTable, uint64_t{1} << 63) == 0);
 }
@@ -59,7 +59,7 @@ TEST_CASE("exponential draws have the mean and the spread of an exponential dist
   CHECK(exponential(1'000, 0) > 40'000);  // -ln(2^-64) = 44.4
 }
 
-TEST_CASE("a draw depends on its key and on nothing else") {
+TEST_CASE("a draw depends on its key only") {
   const SessionDraws a(1, 2), b(1, 2), other(1, 3);
   CHECK(a.bits(Field::kOne, 5) == b.bits(Field::kOne, 5));
   CHECK(a.bits(Field::kOne, 5) != a.bits(Field::kTwo, 5));

@@ -1,4 +1,4 @@
-// Foreign files for the importer tests: hand-written ones, and the real ones when they are here.
+// Foreign files for the importer tests: hand-written ones, and real ones if present.
 
 #ifndef KVTWIN_TESTS_UNIT_SESSIONS_FOREIGN_H_
 #define KVTWIN_TESTS_UNIT_SESSIONS_FOREIGN_H_
@@ -15,7 +15,7 @@
 
 namespace kvtwin::testing {
 
-// Bytes in a file that is removed at the end.
+// A temporary file with given bytes.
 class TempFile {
  public:
   TempFile(const std::string& name, const std::string& bytes)
@@ -39,8 +39,8 @@ inline std::string error_of(Import import, const std::string& name, const std::s
   return problem(import(file.path(), {}, &sink));
 }
 
-// Cuts and flips `good` in many ways: each must be read or end in an Error that says something. Returns how
-// many were refused.
+// Truncates and changes `good` in many ways. Each result must be read, or refused by an Error with a
+// message. Returns the number of refusals.
 inline int hostile(Import import, const std::string& name, const std::string& good) {
   int refused = 0;
   const auto feed = [&](const std::string& bytes) {
@@ -61,7 +61,7 @@ inline int hostile(Import import, const std::string& name, const std::string& go
     }
     all = feed(bytes) && all;
   }
-  // Numbers that do not fit, types that are wrong.
+  // Numbers that do not fit, and wrong types.
   for (const char* replacement :
        {"-1", "99999999999999999999", "1e308", "null", "\"x\"", "[]", "{}", "0", "4294967295"}) {
     for (size_t at = 0; (at = good.find_first_of("0123456789", at)) != std::string::npos;) {
@@ -76,7 +76,7 @@ inline int hostile(Import import, const std::string& name, const std::string& go
   return all ? refused : -1;
 }
 
-// A file of the shared data sets, or empty.
+// The path of a file of the shared data sets; empty if absent.
 inline std::string data_file(const std::string& relative) {
   const char* const given = std::getenv("KVTWIN_DATA");
   const std::string root = given != nullptr ? given : kvtwin::testing::source_dir() + "/../shared/data";

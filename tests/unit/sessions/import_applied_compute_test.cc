@@ -26,14 +26,14 @@ TEST_CASE("Applied Compute: one row is one session of requests and tools") {
   CHECK(session.nodes(1).tool().duration_ns() == 250'000'000);
   CHECK(session.nodes(2).llm().prompt_tokens() == 1'350);
   CHECK(session.nodes(3).tool().duration_ns() == 3'000'000'000);
-  CHECK(session.nodes(3).tool().result_span() == 0);  // a tool may say nothing
+  CHECK(session.nodes(3).tool().result_span() == 0);  // a tool may have no result
   CHECK(session.nodes(4).llm().prompt_tokens() == 1'410);
   CHECK(session.nodes(4).llm().output_tokens() == 80);
   CHECK(sink.sessions[1].nodes_size() == 1);
   CHECK(sink.finished == 1);
 }
 
-TEST_CASE("Applied Compute: wrong rows are named by line") {
+TEST_CASE("Applied Compute: malformed rows are reported by line") {
   const auto text_of = [](const std::string& bytes) {
     const std::string text = testing::error_of(import_applied_compute, "bad.jsonl", bytes);
     return text.substr(text.find("bad.jsonl") == std::string::npos ? 0 : text.find("bad.jsonl"));
@@ -53,7 +53,7 @@ TEST_CASE("Applied Compute: wrong rows are named by line") {
   CHECK(text_of(row("2", "4294967295", "[1,2]")).find("tokens in one session; at most") != std::string::npos);
 }
 
-TEST_CASE("hostile Applied Compute files end in an Error or a sound trace, never in a crash") {
+TEST_CASE("hostile Applied Compute files give an Error or a valid trace, without a crash") {
   CHECK(testing::hostile(import_applied_compute, "hostile.jsonl", kRows) > 100);
 }
 

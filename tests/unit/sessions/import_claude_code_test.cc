@@ -12,7 +12,7 @@ namespace {
 using testing::Collect;
 using testing::TempFile;
 
-// One record; `rest` is the message and whatever else.
+// One record; `rest` is the message and other fields.
 std::string line(const std::string& type, int second, const std::string& uuid, const std::string& parent,
                  const std::string& rest, bool sidechain = false) {
   return fmt::format(
@@ -68,11 +68,11 @@ const std::string kTwoRequests =
     line("user", 8, "u2", "a2", result("t1", 39)) +
     line("assistant", 12, "a3", "u2", answer("m2", text(39), 5, 1'500, 1));
 
-TEST_CASE("trap 8: output tokens are estimated from the text where the log kept the stream's first usage") {
+TEST_CASE("trap 8: output tokens are estimated from the text if the log has only the stream's first usage") {
   std::vector<std::string> notes;
   const v1::Session session = claude_session(kTwoRequests, &notes);
   const v1::Node& first = session.nodes(0);
-  // 390 characters of text make 100 tokens; Bash{"command":"ls"} has 20 characters: 6.
+  // 390 characters of text are 100 tokens; Bash{"command":"ls"} has 20 characters: 6 tokens.
   CHECK(first.llm().output_tokens() == 106);
   CHECK(output_prov(first) == v1::ESTIMATED);
   REQUIRE(!notes.empty());
@@ -87,7 +87,7 @@ TEST_CASE("trap 8: the records of one message are one request, and its usage cou
   CHECK(session.nodes(2).llm().recorded_cache_read_tokens() == 1'500);
 }
 
-TEST_CASE("an output that fits its text is taken as recorded") {
+TEST_CASE("an output size that fits its text is taken as recorded") {
   const std::string log = line("user", 1, "u1", "", said("please")) +
                           line("assistant", 3, "a1", "u1", answer("m1", text(390), 3, 1'000, 97));
   const v1::Session session = claude_session(log);
@@ -95,7 +95,7 @@ TEST_CASE("an output that fits its text is taken as recorded") {
   CHECK(output_prov(session.nodes(0)) == v1::RECORDED);
 }
 
-TEST_CASE("times: a request starts at the record before it, a tool runs from its emission to its result") {
+TEST_CASE("times: a request starts at the previous record, a tool runs from its emission to its result") {
   const v1::Session session = claude_session(kTwoRequests);
   const int64_t second = 1'000'000'000;
   CHECK(session.arrival_at_ns() == 0);
@@ -106,7 +106,7 @@ TEST_CASE("times: a request starts at the record before it, a tool runs from its
   CHECK(session.nodes(2).llm().think_ns() == 0);
 }
 
-TEST_CASE("a tool that was emitted before its message ended starts at its output token") {
+TEST_CASE("a tool emitted before the end of its message starts at its output token") {
   const std::string log =
       line("user", 1, "u1", "", said("please")) +
       line("assistant", 3, "a1", "u1", answer("m1", use("t1", "Read", R"({"p":"x"})"), 3, 1'000, 30)) +
@@ -122,7 +122,7 @@ TEST_CASE("a tool that was emitted before its message ended starts at its output
 }
 
 TEST_CASE(
-    "spans: instructions are what the first prompt has beyond what was said, later growth is shared out") {
+    "spans: instructions are the unexplained part of the first prompt, and later growth is distributed") {
   const v1::Session session = claude_session(kTwoRequests);
   CHECK(session.spans(0).role() == v1::INST);
   CHECK(session.spans(0).tokens() == 1'010 - 4);  // "please fix it": 13 characters
@@ -135,7 +135,7 @@ TEST_CASE(
   CHECK(obs.tool() == session.nodes(1).tool().tool());
 }
 
-TEST_CASE("reasoning leaves the history when the log's prompts say so, and stays when they do not") {
+TEST_CASE("reasoning leaves the history if the log's prompts show it, and stays otherwise") {
   for (const bool stripped : {true, false}) {
     CAPTURE(stripped);
     // 100 of 120 output tokens are reasoning; the result has 10.
@@ -158,7 +158,7 @@ TEST_CASE("reasoning leaves the history when the log's prompts say so, and stays
   }
 }
 
-TEST_CASE("a sub-agent with a log spawns and joins, and its tool keeps only the rest of the time") {
+TEST_CASE("a sub-agent with a log spawns and joins, and its tool keeps only the remaining time") {
   const std::string task = use("t1", "Task", R"({"subagent_type":"Explore","prompt":"look around"})");
   const std::string log =
       line("user", 1, "u1", "", said("please")) +
@@ -199,7 +199,7 @@ TEST_CASE("a sub-agent without a log is opaque") {
   CHECK(session.spans(static_cast<int>(session.nodes(1).opaque().result_span()) - 1).role() == v1::OBS);
 }
 
-TEST_CASE("a compaction starts a new prompt behind the instructions; a \"summary\" record is only a title") {
+TEST_CASE("a compaction starts a new prompt after the instructions; a \"summary\" record is only a title") {
   std::vector<std::string> notes;
   const std::string log =
       R"({"type":"summary","summary":"Old talk","leafUuid":"zz"})"
@@ -216,7 +216,7 @@ TEST_CASE("a compaction starts a new prompt behind the instructions; a \"summary
   CHECK(notes.back().starts_with("1 \"summary\" records"));
 }
 
-TEST_CASE("a prompt that shrank for no logged reason keeps the recorded size") {
+TEST_CASE("a prompt that shrank without a logged reason keeps the recorded size") {
   const std::string log = kTwoRequests + line("user", 20, "u5", "a3", said(std::string(39, 's'))) +
                           line("assistant", 25, "a5", "u5", answer("m3", text(39), 3, 590, 10));
   const v1::Session session = claude_session(log);
@@ -238,7 +238,7 @@ TEST_CASE("an API error is a failed request without output") {
   CHECK(node.prov(0).prov() == v1::ESTIMATED);
 }
 
-TEST_CASE("wrong logs are named by file and line") {
+TEST_CASE("malformed logs are reported by file and line") {
   const auto text_of = [](const std::string& bytes) {
     return testing::error_of(import_claude_code, "bad.jsonl", bytes);
   };
@@ -252,7 +252,7 @@ TEST_CASE("wrong logs are named by file and line") {
             .find("\"input_tokens\" is -5") != std::string::npos);
 }
 
-TEST_CASE("hostile logs end in an Error or a sound trace, never in a crash") {
+TEST_CASE("hostile logs give an Error or a valid trace, without a crash") {
   const std::string task = use("t9", "Task", R"({"subagent_type":"Explore","prompt":"look around"})");
   const std::string log = kTwoRequests + line("assistant", 13, "b1", "a3", answer("m4", task, 3, 1'600, 40)) +
                           line("user", 14, "x1", "", said("look around"), true) +
@@ -270,8 +270,8 @@ struct Corpus {
   std::vector<uint32_t> prompts, outputs;
 };
 
-// Release by the rules of docs/design/trace-formats.md#replay with service := recorded, against the recorded
-// issue time.
+// Release times by the rules of docs/design/trace-formats.md#replay with recorded service times, compared
+// with the recorded issue times.
 void one_step_errors(const v1::Session& session, std::vector<double>* errors) {
   for (const v1::Node& node : session.nodes()) {
     if (!node.has_llm() || node.deps().empty()) continue;
@@ -282,7 +282,7 @@ void one_step_errors(const v1::Session& session, std::vector<double>* errors) {
       if (on.has_llm()) end = on.llm().recorded_at_ns() + on.llm().recorded_service_ns();
       if (on.has_tool()) end = on.tool().recorded_at_ns() + on.tool().duration_ns();
       if (on.has_opaque()) end = on.opaque().recorded_at_ns() + on.opaque().duration_ns();
-      if (dep.at_output_token() > 0) return;  // when a token was out, the log does not say
+      if (dep.at_output_token() > 0) return;  // the log lacks the times of output tokens
       release = std::max(release, end + dep.delay_ns());
     }
     errors->push_back(static_cast<double>(release + node.llm().think_ns() - node.llm().recorded_at_ns()) /
@@ -357,7 +357,7 @@ TEST_CASE(
   CHECK(haiku.spawned == 15);
   CHECK(haiku.sub_requests == 268);
   CHECK(haiku.opaque ==
-        0);  // 15 of the 17 Task requests have logs; the arguments of two were garbled and failed
+        0);  // 15 of the 17 Task requests have logs; the other two had malformed arguments and failed
   CHECK(haiku.early == 153);
   CHECK(at_fraction(haiku.prompts, 500) == doctest::Approx(29'243).epsilon(0.01));
   CHECK(glm.sessions == 111);

@@ -32,7 +32,7 @@ Collect tau_bench_trace(const std::string& bytes) {
   return sink;
 }
 
-TEST_CASE("trap 11: tool schemas, which the source leaves out, are an INST estimate that is marked as one") {
+TEST_CASE("trap 11: tool schemas, absent in the source, are an INST estimate that is marked as one") {
   const Collect trace = tau_bench_trace(kTwo);
   REQUIRE(trace.tables.size() == 1);
   REQUIRE(trace.tables[0].spans_size() == 2);
@@ -46,7 +46,7 @@ TEST_CASE("trap 11: tool schemas, which the source leaves out, are an INST estim
   for (const v1::Session& session : trace.sessions) CHECK(session.nodes(0).llm().prompt(0).table() == 1);
 }
 
-TEST_CASE("messages become spans, requests and tools; times are synthesised and the header says so") {
+TEST_CASE("messages become spans, requests and tools; times are synthesised, and the header states it") {
   const Collect trace = tau_bench_trace(kTwo);
   REQUIRE(trace.sessions.size() == 2);
   const v1::Session& first = trace.sessions[0];
@@ -73,7 +73,7 @@ TEST_CASE("the same file and seed give the same trace") {
   CHECK(tau_bench_trace(kTwo).bytes() == tau_bench_trace(kTwo).bytes());
 }
 
-TEST_CASE("wrong tau-bench files are named by their place") {
+TEST_CASE("malformed tau-bench files are reported by position") {
   const auto text_of = [](const std::string& bytes) {
     return testing::error_of(import_tau_bench, "bad.json", bytes);
   };
@@ -84,7 +84,7 @@ TEST_CASE("wrong tau-bench files are named by their place") {
   CHECK(text_of(kTwo.substr(0, 200)).find("kvtwin_more_bad.json: ") == 0);
 }
 
-TEST_CASE("hostile tau-bench files end in an Error or a sound trace, never in a crash") {
+TEST_CASE("hostile tau-bench files give an Error or a valid trace, without a crash") {
   CHECK(testing::hostile(import_tau_bench, "hostile.json", kTwo) > 100);
 }
 

@@ -1,4 +1,4 @@
-// Tasks: whoever reads the prompt's tokens can give the answer that the trace says is right.
+// Tasks: the correct answer of the trace follows from the prompt's tokens.
 
 #include "traces/tasks/make_task.h"
 
@@ -54,7 +54,7 @@ Ids ids_of(const v1::Session& session, const google::protobuf::RepeatedPtrField<
 bool is_key(uint32_t id) { return id >= kKeyFirst && id < kKeyFirst + kKeys; }
 bool is_value(uint32_t id) { return id >= kValueFirst && id < kValueFirst + kValues; }
 
-// What a document binds, read from tokens alone, without knowing which task it is.
+// The facts of a document, read from tokens alone, without knowledge of the task.
 struct DocumentFacts {
   std::map<uint32_t, Ids> values, schemas;
   std::map<uint32_t, uint32_t> same;
@@ -68,7 +68,7 @@ DocumentFacts read(const Ids& prompt) {
     }
     if (!is_key(prompt[i])) continue;
     if (prompt[i + 1] == kSame) out.same[prompt[i]] = prompt[i + 2];
-    // Not what an earlier answer repeats.
+    // Excludes repetitions by earlier answers.
     for (size_t j = i + 1; j < prompt.size() && is_value(prompt[j]); ++j)
       out.values[prompt[i]].push_back(prompt[j]);
   }
@@ -84,7 +84,7 @@ Ids solve(const Ids& prompt) {
   const DocumentFacts known = read(prompt);
   size_t user = prompt.size();
   while (prompt[user - 1] != kUser) --user;
-  while (prompt[user] >= kWordFirst) ++user;  // talk
+  while (prompt[user] >= kWordFirst) ++user;  // filler words
   uint32_t verb = prompt[user];
   size_t what = user + 1;
   if (verb == kEarlier) {
@@ -122,7 +122,7 @@ TEST_CASE("make_task: every answer follows from the tokens of its prompt") {
       REQUIRE(checker.header(kept.header_));
       for (const v1::Session& session : kept.sessions) {
         REQUIRE(checker.session(session));
-        // A list repeats facts; read() would take them twice.
+        // A list repeats facts, which read() would count twice.
         uint32_t requests = 0;
         for (const v1::Node& node : session.nodes()) {
           if (!node.has_llm()) continue;
@@ -146,7 +146,7 @@ std::string bytes(const Kept& kept) {
   return out;
 }
 
-TEST_CASE("make_task: the same options give the same bytes, the splits and seeds others") {
+TEST_CASE("make_task: equal options give equal bytes; other splits and seeds differ") {
   const TaskOptions options{.task = "mixed", .sessions = 30, .seed = 5};
   TaskOptions train = options, other = options;
   train.split = "train";
@@ -167,7 +167,7 @@ TEST_CASE("make_task: the same options give the same bytes, the splits and seeds
   }
 }
 
-TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" has none of it") {
+TEST_CASE("make_task: asked_again repeats earlier questions, and \"mixed\" has none of them") {
   const auto questions = [](const v1::Session& session) {
     std::vector<uint32_t> keys;
     for (const v1::Span& span : session.spans()) {
@@ -187,7 +187,7 @@ TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" 
     for (size_t i = 3; i < keys.size(); ++i) others += keys[i] != keys[0] && keys[i] != keys[1];
   }
   CHECK(others > 10);
-  // Ten tasks: the eleventh session is the first one's task again.
+  // Ten tasks: the eleventh session has the first one's task again.
   const Kept mixed = made({.task = "mixed", .sessions = 11, .seed = 1});
   for (const v1::Node& node : mixed.sessions.back().nodes()) {
     for (const v1::Extra& extra : node.extras())
@@ -195,7 +195,7 @@ TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" 
   }
 }
 
-TEST_CASE("make_task: roles, tools and turns are the trace's") {
+TEST_CASE("make_task: roles, tools and turns are those of the trace") {
   const Kept kept = made({.task = "old_result", .sessions = 5, .seed = 1});
   for (const v1::Session& session : kept.sessions) {
     std::set<v1::Role> roles;
@@ -207,7 +207,7 @@ TEST_CASE("make_task: roles, tools and turns are the trace's") {
   }
 }
 
-TEST_CASE("make_task: what cannot be made is said") {
+TEST_CASE("make_task: impossible options are reported") {
   Kept kept;
   const auto problem = [&](TaskOptions options) {
     const Result<void> made = make_task(options, &kept);

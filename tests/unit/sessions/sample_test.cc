@@ -1,5 +1,4 @@
-// The trace that the project ships: traces/data/coding_agents_small.kvtrace.
-// KVTWIN_UPDATE_GOLDEN=1 writes it anew.
+// The shipped trace, traces/data/coding_agents_small.kvtrace. KVTWIN_UPDATE_GOLDEN=1 rewrites it.
 
 #include <doctest/doctest.h>
 
@@ -39,7 +38,7 @@ void write_sample(const std::string& path) {
   REQUIRE(testing::problem(synthesize(kRecipe, &writer)) == "");
 }
 
-TEST_CASE("the shipped sample is what its recipe makes, to the byte, on this machine too") {
+TEST_CASE("the shipped sample equals the output of its recipe, to the byte, on every machine") {
   if (std::getenv("KVTWIN_UPDATE_GOLDEN") != nullptr) write_sample(kSample);
   const std::string again = (std::filesystem::temp_directory_path() / "kvtwin_sample_again.kvtrace").string();
   write_sample(again);

@@ -23,7 +23,7 @@ IdRuns key_of(const v1::Session& session, int node) {
   return *runs;
 }
 
-TEST_CASE("an agent thread makes a session that passes every check") {
+TEST_CASE("an agent thread gives a session that passes every check") {
   SessionBuilder session("s", "test", 16);
   AgentThread main(&session, session.add_agent("main", "main", 0));
   main.say({.role = v1::INST, .tokens = 40});
@@ -47,7 +47,7 @@ TEST_CASE("an agent thread makes a session that passes every check") {
   const v1::LlmRequest& request = done.nodes(static_cast<int>(last)).llm();
   CHECK(request.prompt_tokens() == 40 + 10 + 12 + 20);
   CHECK(request.think_ns() == 77);
-  CHECK(request.prompt_size() == 1);  // the arena has nothing between main's spans until the helper speaks
+  CHECK(request.prompt_size() == 1);  // main's spans are contiguous until the helper adds one
   REQUIRE(done.nodes(static_cast<int>(last)).deps_size() == 3);
   CHECK(done.nodes(static_cast<int>(last)).deps(0).kind() == v1::DEP_DATA);
   CHECK(done.nodes(static_cast<int>(last)).deps(1).node() == 1);
@@ -73,7 +73,7 @@ TEST_CASE("block keys share exactly the whole blocks of a common prefix") {
   CHECK(common_blocks(key_of(done, 0), key_of(done, 1)) == 100 / 16);
   CHECK(common_blocks(key_of(done, 1), key_of(done, 2)) == 90 / 16);
   CHECK(done.nodes(2).llm().prompt(0).keep_tokens() == 90);
-  CHECK(key_of(done, 1).size() == 1);  // ids in order of appearance make one run
+  CHECK(key_of(done, 1).size() == 1);  // ids in order of appearance form one run
 }
 
 TEST_CASE("blocks inside shared tables have the same ids in every session, all others do not") {
@@ -94,8 +94,8 @@ TEST_CASE("blocks inside shared tables have the same ids in every session, all o
     return blocks;
   };
   CHECK(shared(keys[0]) == 140 / 16);
-  CHECK(common_blocks(keys[0], keys[1]) == 160 / 16);  // equal ids: the caller tells SESSION scopes apart
-  CHECK(common_blocks(keys[0], keys[2]) == 100 / 16);  // other second table: only the first is shared
+  CHECK(common_blocks(keys[0], keys[1]) == 160 / 16);  // equal ids: the caller separates SESSION scopes
+  CHECK(common_blocks(keys[0], keys[2]) == 100 / 16);  // another second table: only the first is shared
 }
 
 TEST_CASE("a history can lose its tail and spans in the middle") {

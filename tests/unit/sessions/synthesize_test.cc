@@ -50,7 +50,7 @@ T percentile(std::vector<T> values, size_t percent) {
   return values[(values.size() - 1) * percent / 100];
 }
 
-TEST_CASE("every recipe makes sessions that pass every check, with defaults and with odd parameters") {
+TEST_CASE("every recipe gives sessions that pass every check, with defaults and with unusual parameters") {
   CHECK(synth_recipes().size() == 7);
   for (const SynthRecipeInfo& recipe : synth_recipes()) {
     CAPTURE(recipe.name);
@@ -66,10 +66,10 @@ TEST_CASE("every recipe makes sessions that pass every check, with defaults and 
   }
 }
 
-TEST_CASE("every parameter of every recipe holds at both of its ends") {
+TEST_CASE("every parameter of every recipe is accepted at both of its ends") {
   for (const SynthRecipeInfo& recipe : synth_recipes()) {
     for (const SynthParam& param : recipe.params) {
-      if (param.name == "share_groups") continue;  // 100,000 tables take a second and show nothing new
+      if (param.name == "share_groups") continue;  // 100,000 tables take a second and test nothing new
       for (const int64_t value : {param.low, param.high}) {
         CAPTURE(recipe.name);
         CAPTURE(param.name);
@@ -78,7 +78,7 @@ TEST_CASE("every parameter of every recipe holds at both of its ends") {
         sink.keep = false;
         const Result<void> result =
             synthesize({recipe.name, 2, 5, {{param.name, std::to_string(value)}}}, &sink);
-        // Two ends may contradict each other; then a sentence says so.
+        // Two ends may contradict each other; then the error names it.
         if (!result) CHECK(result.error().what.find("is above") != std::string::npos);
       }
     }
@@ -94,13 +94,13 @@ TEST_CASE("the same seed gives the same bytes, another seed others") {
   }
 }
 
-TEST_CASE("a session does not depend on how many there are") {
+TEST_CASE("a session does not depend on the number of sessions") {
   const testing::Collect few = made({"coding-agent-like", 2, 9, {}}),
                          more = made({"coding-agent-like", 4, 9, {}});
   CHECK(few.sessions[1].SerializeAsString() == more.sessions[1].SerializeAsString());
 }
 
-TEST_CASE("the header says how the trace was made") {
+TEST_CASE("the header states how the trace was made") {
   const testing::Collect trace = made({"bcp-like", 3, 42, {{"snippets", "7"}}});
   REQUIRE(trace.head.recipes_size() == 1);
   CHECK(trace.head.recipes(0).name() == "bcp-like");
@@ -114,7 +114,7 @@ TEST_CASE("the header says how the trace was made") {
   CHECK(trace.head.policies_size() >= 9);
 }
 
-TEST_CASE("wrong requests are answered with what would be right") {
+TEST_CASE("invalid options are refused with a remedy") {
   testing::Collect sink;
   const auto text = [&](const SynthOptions& options) { return testing::problem(synthesize(options, &sink)); };
   CHECK(text({"bcp", 1, 1, {}})
@@ -130,7 +130,7 @@ TEST_CASE("wrong requests are answered with what would be right") {
   CHECK(text({"bcp-like", 1, 1, {{"window_tokens", "100"}}}).find("32768 is the least") != std::string::npos);
 }
 
-TEST_CASE("sessions share their instructions in as many groups as asked for, or not at all") {
+TEST_CASE("sessions share their instructions in the requested number of groups, or not at all") {
   CHECK(made({"coding-agent-like", 5, 1, {{"share_groups", "0"}}}).tables.empty());
   const testing::Collect trace = made({"coding-agent-like", 40, 1, {{"share_groups", "3"}}});
   CHECK(trace.tables.size() == 3);
@@ -161,10 +161,10 @@ TEST_CASE("arrivals are Poisson when a rate is given, and absent otherwise") {
   }
   const double gap_mean = static_cast<double>(before) / 2'000;
   CHECK(gap_mean == doctest::Approx(1e9).epsilon(0.06));
-  CHECK(squares / 2'000 == doctest::Approx(2 * gap_mean * gap_mean).epsilon(0.15));  // of an exponential
+  CHECK(squares / 2'000 == doctest::Approx(2 * gap_mean * gap_mean).epsilon(0.15));  // exponential
 }
 
-TEST_CASE("bcp-like: a dozen look-ups, a question that is marked, nothing is ever taken back") {
+TEST_CASE("bcp-like: a dozen look-ups, a marked question, and an append-only history") {
   const testing::Collect trace = made({"bcp-like", 400, 1, {{"window_tokens", "0"}}});
   const double look_ups = static_cast<double>(trace.counts.tool_calls()) / 400;
   CHECK(look_ups == doctest::Approx(12.6).epsilon(0.1));
@@ -213,7 +213,7 @@ TEST_CASE("scbench-like: turn 0 reads the context for one token; k sessions shar
   }
 }
 
-TEST_CASE("bfcl-memory-like: dialogues fill what the questions of the same tenant are shown") {
+TEST_CASE("bfcl-memory-like: dialogues write the memory that the questions of the same tenant read") {
   const testing::Collect trace = made({"bfcl-memory-like", 82, 1, {}});
   CHECK(trace.sessions[0].nodes(0).llm().prompt_tokens() < 2'218 + 240);
   CHECK(trace.sessions[0].tenant() == "scenario-00000");
@@ -224,7 +224,7 @@ TEST_CASE("bfcl-memory-like: dialogues fill what the questions of the same tenan
   CHECK(trace.tables[1].spans(0).tokens() == 1'500);
 }
 
-TEST_CASE("reasoning: six outputs in ten run into the limit, as the recorded ones did") {
+TEST_CASE("reasoning: six outputs in ten reach the limit, as in the recordings") {
   const testing::Collect trace = made({"reasoning", 1'000, 1, {}});
   size_t cut = 0;
   for (const v1::LlmRequest* request : requests_of(trace)) cut += request->stop_reason() == "length";
@@ -272,7 +272,7 @@ TEST_CASE("coding-agent-like: has the percentiles of the recordings (docs/design
           << percentile(tool_gaps, 50) << " ms p90 " << percentile(tool_gaps, 90) << ", rewrites "
           << 1'000 * resets / steps << " per mille, prompt mean " << prompt_mean(trace) << ", output mean "
           << output_mean(trace));
-  // The median of the first prompts lies where their distribution has a gap: the share is the steadier
+  // The median of the first prompts lies in a gap of their distribution, so the fraction is the more stable
   // figure.
   const auto small = static_cast<double>(
       std::count_if(firsts.begin(), firsts.end(), [](uint32_t n) { return n <= 24'282; }));
@@ -312,7 +312,7 @@ TEST_CASE("coding-agent-like: sub-agents spawn, some of them before their messag
   CHECK(early < agents);
 }
 
-TEST_CASE("coding-agent-like: a window is never passed, the context is compacted instead") {
+TEST_CASE("coding-agent-like: the window is never exceeded; the context is compacted instead") {
   const testing::Collect trace =
       made({"coding-agent-like", 60, 4, {{"window_tokens", "40000"}, {"subagents_per_mille", "30"}}});
   for (const v1::LlmRequest* request : requests_of(trace))

@@ -1,4 +1,4 @@
-// Steps and stretches for a StepClock, and when they end.
+// Single and coalesced steps for a StepClock, and their end times.
 
 #ifndef KVTWIN_TESTS_UNIT_SIM_CLOCK_RUNS_H_
 #define KVTWIN_TESTS_UNIT_SIM_CLOCK_RUNS_H_
@@ -26,7 +26,7 @@ inline LaunchStep step_of(uint64_t number, uint32_t repeat, std::span<const Plan
   return step;
 }
 
-// Ends of all steps of a clock that is launched one step or stretch after the other.
+// Ends of all steps of a clock that runs the launches in sequence.
 inline std::vector<int64_t> ends_of(sim::StepClock* clock, const std::vector<LaunchStep>& launches) {
   std::vector<int64_t> ends;
   Instant now{};

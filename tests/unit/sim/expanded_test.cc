@@ -1,4 +1,4 @@
-// Collapsed and expanded steps, alone and eight at once on one host memory.
+// Collapsed and expanded steps, alone and on eight GPUs that share one host memory.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -19,8 +19,8 @@ constexpr double kPcie = 55;  // GB/s
 
 Ticks us(double value) { return static_cast<Ticks>(value * 1000 * kTicksPerNs + 0.5); }
 
-// docs/design/simgrid.md#collapsing: kernels of 6, 11, 4 and 19 us per layer, `scale` times as long, and a
-// recall per layer.
+// docs/design/simgrid.md#collapsing: kernels of 6, 11, 4 and 19 us per layer, times `scale`, and a recall
+// per layer.
 DecodeStepCosts costs_for(uint64_t recall_bytes, double scale, double launch_us = 0) {
   DecodeStepCosts costs;
   costs.qkv.fixed = us(6 * scale);
@@ -106,7 +106,7 @@ double utilisation(const SimulationSetup& scene) {
 
 }  // namespace
 
-TEST_CASE("expanded: alone on its links a step takes what its longest path takes") {
+TEST_CASE("expanded: alone on its links a step takes the length of its longest path") {
   struct Case {
     RecallTiming recall;
     uint64_t bytes;
@@ -158,7 +158,7 @@ TEST_CASE("expanded: below 60 % of the host memory it agrees with collapsed with
   }
 }
 
-TEST_CASE("expanded: synchronised GPUs get exactly the fair share") {
+TEST_CASE("expanded: synchronised GPUs get exactly their fair fraction") {
   for (const uint64_t bytes : {300'000u, 1'100'000u, 2'000'000u}) {
     CAPTURE(bytes);
     const SimulationSetup scene{.recall_bytes = bytes, .gpus = 8, .steps = 20, .memory_gb_per_s = 200};
@@ -167,7 +167,7 @@ TEST_CASE("expanded: synchronised GPUs get exactly the fair share") {
 }
 
 TEST_CASE(
-    "expanded: below 60 % collapsed agrees on one GPU and on eight, whatever the step recalls and when") {
+    "expanded: below 60 % collapsed agrees on one GPU and on eight, for any recalled bytes and timing") {
   for (const RecallTiming recall : {RecallTiming::kSameStep, RecallTiming::kNextStep}) {
     for (const uint32_t gpus : {1u, 8u}) {
       for (const double fraction : {0.2, 0.4, 0.58}) {
@@ -184,7 +184,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("expanded: the rule asks for it only where transfers meet") {
+TEST_CASE("expanded: the rule selects it only where transfers share a link") {
   using sim::Fidelity;
   CHECK(sim::choose_fidelity(Fidelity::kAuto, true, 0.59) == Fidelity::kCollapsed);
   CHECK(sim::choose_fidelity(Fidelity::kAuto, true, 0.61) == Fidelity::kExpanded);

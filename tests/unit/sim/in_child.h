@@ -1,5 +1,5 @@
-// Runs a simulation in a process of its own and brings back what it printed: SimGrid allows one engine
-// per process, and a test wants many.
+// Runs a simulation in a child process and returns its output, because SimGrid allows one engine per process
+// and a test needs many.
 
 #ifndef KVTWIN_TESTS_UNIT_SIM_IN_CHILD_H_
 #define KVTWIN_TESTS_UNIT_SIM_IN_CHILD_H_
@@ -13,7 +13,7 @@
 
 namespace kvtwin::testing {
 
-// What `work` returned, or "died: ..." when the child did not end well.
+// The result of `work`, or "died: ..." if the child failed.
 inline std::string in_child(const std::function<std::string()>& work) {
   int ends[2];
   if (pipe(ends) != 0) return "died: no pipe";

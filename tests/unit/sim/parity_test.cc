@@ -1,5 +1,5 @@
-// SimGrid and plain arithmetic must agree on every event, every instant and every order: also when much
-// happens at once, when stretches are cut, with two steps in flight, and 10^6 s after the start.
+// SimGrid and plain arithmetic agree on every event, every instant and every order: also for simultaneous
+// events, interrupted coalesced steps, two steps in flight, and 10^6 s after the start.
 
 #include <doctest/doctest.h>
 
@@ -38,7 +38,7 @@ struct TestBackend {
     }
     config.node.gpus = gpus;
     config.node.sockets = gpus > 1 ? 2 : 1;
-    config.node.host_memory_gb_per_s = 100'000;  // nobody waits for anybody
+    config.node.host_memory_gb_per_s = 100'000;  // no contention
     config.node.pcie_gb_per_s = prng.chance(1, 2) ? 55.4 : 25;
     if (prng.chance(1, 3)) config.node.copy_overhead_in = config.node.copy_overhead_out = {0};
   }
@@ -79,7 +79,7 @@ std::string first_difference(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-TEST_CASE("parity: SimGrid and arithmetic tell the same events at the same instants in the same order") {
+TEST_CASE("parity: SimGrid and arithmetic report the same events at the same instants in the same order") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     TestBackend test_backend(seed);
@@ -90,8 +90,8 @@ TEST_CASE("parity: SimGrid and arithmetic tell the same events at the same insta
   }
 }
 
-// Transfers may end within a stretch, so they are told in both runs; host time sums to the nanosecond.
-TEST_CASE("parity: coalesced and uncoalesced steps end at the same instants, whatever cuts them") {
+// Transfers may end during coalesced steps, and both runs report them. Host time sums to the nanosecond.
+TEST_CASE("parity: coalesced and uncoalesced steps end at the same instants, with any interruptions") {
   uint64_t coalesced_requests = 0, uncoalesced_requests = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
@@ -106,7 +106,7 @@ TEST_CASE("parity: coalesced and uncoalesced steps end at the same instants, wha
     const std::string uncoalesced = computed(again, options);
     uncoalesced_requests += static_cast<uint64_t>(std::count(uncoalesced.begin(), uncoalesced.end(), '\n'));
     REQUIRE(coalesced.find("WRONG") == std::string::npos);
-    // The order of lines may differ only between engines: compare engine by engine.
+    // The order of lines may differ between engines, so the comparison is per engine.
     for (size_t engine = 0; engine < test_backend.config.engines.size(); ++engine) {
       const auto own = [&](const std::string& log) {
         const std::string mark = fmt::format(" e{} ", engine);

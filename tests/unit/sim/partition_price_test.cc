@@ -1,4 +1,4 @@
-// What partitions leave to the slowest block: against the policy's own plan, piece by piece.
+// The load of the slowest block under each partition, compared with the policy's own plan, split by split.
 
 #include "sim/clock/partition_price.h"
 
@@ -73,7 +73,7 @@ uint64_t slowest(const PartitionPriceSpec& spec, uint32_t layer, uint32_t gpu,
 
 }  // namespace
 
-TEST_CASE("partition price: the slowest block is that of the policy's own plan, scheduled piece by piece") {
+TEST_CASE("partition price: the slowest block is that of the policy's own plan, scheduled split by split") {
   uint32_t slowed = 0;
   for (const PartitionKind kind : kKinds) {
     for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -97,7 +97,7 @@ TEST_CASE("partition price: the slowest block is that of the policy's own plan, 
       const double want = std::max(1.0, static_cast<double>(sum) / static_cast<double>(kv_entries));
       const double got = static_cast<double>(price.slowdown_q16(requests)) / 65536;
       if (kind == PartitionKind::kStreamK) {
-        // In closed form: at most a tile of each block away from the plan.
+        // In closed form, which differs from the plan by at most a tile of each block.
         const double tile = 64.0 * spec.grid.cta_count() * 3 * spec.gpus / static_cast<double>(kv_entries);
         CHECK(got == doctest::Approx(want).epsilon(0.001 + tile));
       } else {
@@ -109,7 +109,7 @@ TEST_CASE("partition price: the slowest block is that of the policy's own plan, 
   CHECK(slowed > 100);
 }
 
-TEST_CASE("partition price: an answer holds for as many steps as it says, whatever was asked before") {
+TEST_CASE("partition price: a result holds for the stated number of steps, regardless of earlier queries") {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
     const PartitionPriceSpec spec = drawn_spec(kKinds[seed % 5], seed);
@@ -154,12 +154,11 @@ TEST_CASE(
     spec.kind = kind;
     return static_cast<double>(PartitionPrice(spec).slowdown_q16(one)) / 65536;
   };
-  // 4096 of 4864 KV entries are one head's, and four blocks of sixteen work on it.
+  // 4096 of 4864 KV entries belong to one head, and four blocks of sixteen work on it.
   CHECK(busy_period(PartitionKind::kUniform) == doctest::Approx(4096.0 / 4 * 16 / 4864).epsilon(1e-4));
   CHECK(busy_period(PartitionKind::kStreamK) < 1.1);
   CHECK(busy_period(PartitionKind::kAotFractions) < 1.5);
-  // Two GPUs: the second has next to nothing to do, and waits. The first has 68 tiles for 16 blocks: 5 at
-  // most.
+  // Two GPUs: the second has almost no work, and waits. The first has 68 tiles for 16 blocks: 5 at most.
   spec.gpus = 2;
   CHECK(busy_period(PartitionKind::kStreamK) == doctest::Approx(2 * 5 * 64.0 * 16 / 4864).epsilon(1e-4));
 }

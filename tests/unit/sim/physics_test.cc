@@ -1,4 +1,4 @@
-// The simulated node against the textbook, to the nanosecond. Every case is a process of its own.
+// The simulated node compared with textbook formulas, to the nanosecond. Every case runs in its own process.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -24,12 +24,12 @@ struct Move {
   uint16_t engine = 0;
   bool in = true;
   uint64_t bytes = 0;
-  int from = -1;                                 // an engine whose KV it fetches
-  std::optional<std::pair<Tier, Tier>> tiers{};  // instead of `in`
+  int from = -1;                                 // the engine that it receives KV from; -1: none
+  std::optional<std::pair<Tier, Tier>> tiers{};  // overrides `in`
 };
 
-// Pages of one byte would need spans of gigabytes: a move of b bytes is one page of b bytes, so all moves
-// of an engine have one size, or none.
+// A move of b bytes is one page of b bytes, since pages of one byte would need spans of gigabytes. All moves
+// of an engine therefore have the same size, or none.
 sim::SimConfig node(uint32_t engines, uint64_t bytes, CostModel* cost) {
   sim::SimConfig config;
   config.node.gpus = engines;
@@ -40,7 +40,8 @@ sim::SimConfig node(uint32_t engines, uint64_t bytes, CostModel* cost) {
   return config;
 }
 
-// "e<engine> #<number> <instant>" per move, in the order told; with `chain`, each starts when the last ends.
+// "e<engine> #<number> <instant>" per move, in the reported order; with `chain`, each starts when the last
+// ends.
 std::string ends_of(const sim::SimConfig& config, const std::vector<Move>& moves, bool chain = false) {
   return in_child([&] {
     std::string log;
@@ -99,18 +100,18 @@ TEST_CASE("physics: two engines that read host memory share it fairly, eight as 
   config.node.host_memory_gb_per_s = 200;
   std::vector<Move> all;
   for (uint16_t i = 0; i < 8; ++i) all.push_back({0, i, true, 1});
-  // 8 x 25 MB over 200 GB/s: 25 GB/s each, 1 ms; told by engine, whatever order SimGrid ends them in.
+  // 8 x 25 MB over 200 GB/s: 25 GB/s each, 1 ms; reported by engine, regardless of SimGrid's order.
   CHECK(ends_of(config, all) ==
         "e0 #0 1000000\ne1 #1 1000000\ne2 #2 1000000\ne3 #3 1000000\n"
         "e4 #4 1000000\ne5 #5 1000000\ne6 #6 1000000\ne7 #7 1000000\n");
-  // Alone a copy ends at a whole nanosecond, for which up to half a nanosecond's bytes are added or taken
-  // away: 25 MB at 55 GB/s are 25 bytes less, at 25 GB/s 1 ns.
+  // A copy alone ends at a whole nanosecond, which adds or removes up to half a nanosecond's bytes: 25 MB at
+  // 55 GB/s are 25 bytes less, at 25 GB/s 1 ns.
   config.node.pcie_gb_per_s = 55;
   CHECK(ends_of(config, all).starts_with("e0 #0 999999\n"));
   config.node.pcie_gb_per_s = 50;
   config.node.host_memory_gb_per_s = 50;
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, true, 1}}) == "e0 #0 1000000\ne1 #1 1000000\n");
-  // Alone for 0.1 ms (5 MB of 25 are gone at 50 GB/s), then half each: 0.1 + 0.8 ms, then alone again.
+  // Alone for 0.1 ms (5 MB of 25 at 50 GB/s), then half each: 0.1 + 0.8 ms, then alone again.
   CHECK(ends_of(config, {{0, 0, true, 1}, {100'000, 1, true, 1}}) == "e0 #0 900000\ne1 #1 1000000\n");
 }
 
@@ -123,7 +124,7 @@ TEST_CASE("physics: opposite directions of PCIe do not disturb each other, but s
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 0, false, 1}}) == "e0 #0 2000000\ne0 #1 2000000\n");
 }
 
-TEST_CASE("physics: a direction of its own rate, and what both directions reach together") {
+TEST_CASE("physics: a direction has its own rate, and both directions together have a limit") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(1, 50'000'000, &cost);
   config.node.pcie_gb_per_s = 50;
@@ -134,33 +135,35 @@ TEST_CASE("physics: a direction of its own rate, and what both directions reach 
   config.node.pcie_both_gb_per_s = 80;
   CHECK(ends_of(config, {{0, 0, false, 1}}) == "e0 #0 1000000\n");
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 0, false, 1}}) == "e0 #0 1250000\ne0 #1 1250000\n");
-  // A neighbour has a link of its own.
+  // A neighbour has its own link.
   config = node(2, 50'000'000, &cost);
   config.node.pcie_gb_per_s = 50, config.node.pcie_both_gb_per_s = 80;
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, false, 1}}) == "e0 #0 1000000\ne1 #1 1000000\n");
 }
 
-TEST_CASE("physics: copies of one direction run one after another, each after its own overhead") {
+TEST_CASE("physics: copies of one direction run in sequence, each after its own overhead") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 5'500'000, &cost);
   config.node.pcie_gb_per_s = 55;
   config.node.copy_overhead_in = {2'300};
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 0, true, 1}, {0, 0, true, 1}}) ==
         "e0 #0 102300\ne0 #1 204600\ne0 #2 306900\n");
-  // Under contention only the bytes are stretched: 5.5 MB at 27.5 GB/s is 200 us, the overhead stays 2.3 us.
+  // Contention delays the bytes only: 5.5 MB at 27.5 GB/s take 200 us, and the overhead stays 2.3 us.
   config.node.host_memory_gb_per_s = 55;
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, true, 1}}) == "e0 #0 202300\ne1 #1 202300\n");
 }
 
-TEST_CASE("physics: copies with different overheads share a link as equals") {
-  // SimGrid would give a link of a tenth of the latency ten times the share; a delay gives equal ones.
+TEST_CASE("physics: copies with different overheads share a link equally") {
+  // SimGrid gives a link of a tenth of the latency ten times the bandwidth; a delay instead gives equal
+  // fractions.
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 10'000'000, &cost);
   config.node.pcie_gb_per_s = 55;
   config.node.host_memory_gb_per_s = 20;
   config.node.copy_overhead_in = {20'000};
   config.node.copy_overhead_out = {2'000};
-  // Out runs alone for 18 us (0.36 MB), then both get 10 GB/s until its other 9.64 MB are done: 964 us.
+  // The outgoing copy is alone for 18 us (0.36 MB), then both get 10 GB/s until its other 9.64 MB are done:
+  // 964 us.
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, false, 1}}) == "e1 #1 984000\ne0 #0 1002000\n");
 }
 
@@ -170,7 +173,7 @@ TEST_CASE("physics: an empty transfer is done at once") {
   CHECK(ends_of(node(1, 0, &cost), {{5'000, 0, true, 1}}) == "e0 #0 5000\n");
 }
 
-TEST_CASE("physics: an engine of four GPUs moves four quarters side by side") {
+TEST_CASE("physics: an engine of four GPUs moves four quarters concurrently") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(1, 220'000'000, &cost);
   config.node.gpus = 4;
@@ -183,9 +186,9 @@ TEST_CASE("physics: an engine of four GPUs moves four quarters side by side") {
   CHECK(ends_of(config, {{0, 0, true, 1}}) == "e0 #0 2000000\n");
 }
 
-TEST_CASE("physics: completion costs no time, and rounding does not add up") {
+TEST_CASE("physics: completion costs no time, and rounding errors do not accumulate") {
   ToyCost cost(1, false, 0);
-  // 1 MB at 55.4 GB/s is 18,050.54 ns, told as 18,051: 2,000 of them one after another, and 10^6 s later.
+  // 1 MB at 55.4 GB/s takes 18,050.54 ns, reported as 18,051: 2,000 of them in sequence, also 10^6 s later.
   sim::SimConfig config = node(1, 1'000'000, &cost);
   for (const int64_t start : {int64_t{0}, int64_t{1'000'000'000'000'000}}) {
     CAPTURE(start);
@@ -198,8 +201,7 @@ TEST_CASE("physics: completion costs no time, and rounding does not add up") {
 }
 
 TEST_CASE(
-    "physics: things a nanosecond apart stay apart, and things of one instant keep the backend interface's "
-    "order") {
+    "physics: events a nanosecond apart stay apart, and simultaneous events keep the order of backend.h") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(3, 100'000, &cost);
   config.node.pcie_gb_per_s = 100;
@@ -207,9 +209,9 @@ TEST_CASE(
         "e0 #2 1000\ne1 #1 1000\ne2 #0 1001\ne0 #3 1002\n");
 }
 
-// By hand: 0.1 ms of latency, then 28 MB at 7 GB/s. The PCIe link of 50 GB/s is no limit.
+// Computed by hand: 0.1 ms of latency, then 28 MB at 7 GB/s. The PCIe link of 50 GB/s is no limit.
 TEST_CASE(
-    "physics: a read from the disk is a latency and the bytes at the disk's rate; writes have their own") {
+    "physics: a read from the disk takes a latency and the bytes at the disk's rate; writes have their own") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 28'000'000, &cost);
   config.node.pcie_gb_per_s = 50;
@@ -220,7 +222,7 @@ TEST_CASE(
   const Tier host = Tier::kHost, disk = Tier::kDisk, gpu = Tier::kGpu;
   CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}}) == "e0 #0 4100000\n");
   CHECK(ends_of(config, {{.bytes = 1, .tiers = {{host, disk}}}}) == "e0 #0 7100000\n");
-  // Reads and writes beside each other; two reads of one engine follow one another, each with its latency.
+  // Reads and writes run concurrently; two reads of one engine run in sequence, each with its latency.
   CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}},
                          {.bytes = 1, .tiers = {{disk, gpu}}},
                          {.bytes = 1, .tiers = {{host, disk}}}}) ==
@@ -229,8 +231,7 @@ TEST_CASE(
   CHECK(ends_of(config,
                 {{.bytes = 1, .tiers = {{disk, gpu}}}, {.engine = 1, .bytes = 1, .tiers = {{disk, gpu}}}}) ==
         "e0 #0 8100000\ne1 #1 8100000\n");
-  // A copy from the host has the link alone for 0.1 ms, in which 5 MB pass; the read leaves 43 GB/s for the
-  // rest.
+  // A copy from the host has the link alone for 0.1 ms, in which 5 MB pass; then the read leaves it 43 GB/s.
   CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}, {.in = true, .bytes = 1}}) ==
         "e0 #1 634884\ne0 #0 4100000\n");
   // One engine on two GPUs: half of the bytes to each, over one disk.
@@ -239,8 +240,7 @@ TEST_CASE(
   CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}}) == "e0 #0 4100000\n");
 }
 
-TEST_CASE(
-    "physics: memory of the other socket is reached over the link between sockets, NVLink over its own") {
+TEST_CASE("physics: memory of the other socket is reached over the socket link, NVLink over its own link") {
   sim::PlatformSpec spec;
   spec.gpus = 4;
   spec.sockets = 2;
@@ -271,7 +271,7 @@ TEST_CASE(
   CHECK(log.ends_with("40 450 7"));
 }
 
-TEST_CASE("physics: KV goes from GPU to GPU over NVLink, over PCIe, and between nodes over network cards") {
+TEST_CASE("physics: KV moves between GPUs over NVLink or PCIe, and between nodes over network cards") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(3, 100'000'000, &cost);
   config.prefill_engines = 1;
@@ -287,11 +287,11 @@ TEST_CASE("physics: KV goes from GPU to GPU over NVLink, over PCIe, and between 
                           far = {{.engine = 2, .bytes = 1, .from = 0}};
   CHECK(ends_of(config, near) == "e1 #0 255000\n");  // 100 MB / 400 GB/s + 5 us
   CHECK(ends_of(config, far) == "e2 #0 4005000\n");  // the slower card: 25 GB/s
-  // Both at once: the sender's NVLink and card are links of their own.
+  // Both at once: the sender's NVLink and card are separate links.
   CHECK(ends_of(config, {near[0], far[0]}) == "e1 #0 255000\ne2 #1 4005000\n");
   config.node.nvlink_gb_per_s = 0;
-  CHECK(ends_of(config, near) == "e1 #0 2005000\n");  // PCIe, past host memory
-  // An engine of two GPUs receives half on each, from the one GPU of the sender: its link is shared.
+  CHECK(ends_of(config, near) == "e1 #0 2005000\n");  // PCIe, without host memory
+  // An engine of two GPUs receives half on each, from the sender's only GPU: its link is shared.
   config.engines.resize(2);
   config.engines[1] = {.cost = &cost, .page_bytes = 100'000'000, .gpu_first = 2, .gpus = 2};
   // 50 MB at 20 GB/s each.
@@ -320,7 +320,7 @@ TEST_CASE("physics: kernels that overlap on one GPU share it, those on two GPUs 
   CHECK(log == "1 2000.000\n3 2500.000\n2 4000.000\n");
 }
 
-TEST_CASE("physics: a second simulation in one process tells the same") {
+TEST_CASE("physics: a second simulation in one process gives the same result") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 1'234'567, &cost);
   config.node.host_memory_gb_per_s = 60;

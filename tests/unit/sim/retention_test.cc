@@ -1,4 +1,4 @@
-// The behaviour model of retention, asked directly.
+// The behaviour model of retention, called directly.
 
 #include <doctest/doctest.h>
 
@@ -61,15 +61,15 @@ std::vector<uint32_t> counts(RetentionSource* source, RequestId request, uint32_
 
 }  // namespace
 
-TEST_CASE("retention behaviour: fixed keeps the ratio, the window counted in") {
+TEST_CASE("retention behaviour: fixed retains the ratio, including the window") {
   RetentionSource source(config("ragged", "top_per_layer"), RetentionModel::kFixed, 1);
-  // 110 tokens less two sinks: a quarter is 27, eight of them the window, 19 of the 100 others.
+  // 110 tokens less two sinks: a quarter is 27; eight of them are the window, and 19 are of the 100 others.
   CHECK(counts(&source, RequestId{1}, 110) == std::vector<uint32_t>(4, 2 + 8 + 19));
   CHECK(counts(&source, RequestId{2}, 12) ==
         std::vector<uint32_t>(4, 10));  // a quarter is less than the window
 }
 
-TEST_CASE("retention behaviour: an absolute budget counts the sinks, or leaves them out") {
+TEST_CASE("retention behaviour: an absolute budget includes the sinks or excludes them") {
   CoreConfig absolute = config("ragged", "ada");
   absolute.policies.budget_spec.kv_entries = 40;
   RetentionSource counted(absolute, RetentionModel::kFixed, 1);
@@ -86,7 +86,8 @@ TEST_CASE("retention behaviour: the released rule rounds up to pages and keeps a
   CHECK(counts(&source, RequestId{1}, 110) == std::vector<uint32_t>(4, 10 + 32));
 }
 
-TEST_CASE("retention behaviour: a profile's draws have its mean and deviation, and belong to call and head") {
+TEST_CASE(
+    "retention behaviour: a profile's draws have its mean and deviation, and are keyed by request and head") {
   CoreConfig drawn = config("ragged", "top_across_layers");
   drawn.policies.layout_spec.heads_per_group = 1;
   drawn.policies.budget_spec.mu.assign(8, kWhole / 2);
@@ -105,7 +106,7 @@ TEST_CASE("retention behaviour: a profile's draws have its mean and deviation, a
   const double mean = sum / (8 * kRequests), deviation = std::sqrt(squares / (8 * kRequests) - mean * mean);
   CHECK(std::abs(mean - 0.5) < 0.005);
   CHECK(std::abs(deviation - 0.05) < 0.005);
-  // Another order of requests changes nothing.
+  // The order of requests changes nothing.
   const std::vector<uint32_t> late = counts(&again, RequestId{99}, 10'010);
   RetentionSource fresh(drawn, RetentionModel::kProfile, 7);
   counts(&fresh, RequestId{3}, 500);
@@ -114,8 +115,7 @@ TEST_CASE("retention behaviour: a profile's draws have its mean and deviation, a
 }
 
 TEST_CASE(
-    "retention behaviour: draws belong to session and index, whatever number a request was sent under, and "
-    "where") {
+    "retention behaviour: draws are keyed by session and index, not by the request's number or engine") {
   CoreConfig drawn = config("ragged", "top_across_layers");
   drawn.policies.budget_spec.mu.assign(8, kWhole / 2);
   drawn.policies.budget_spec.sigma.assign(8, kWhole / 20);
@@ -135,7 +135,7 @@ TEST_CASE(
   CHECK(retained(RequestId{3}, {SessionId{2}, 2}, 0) != first);
 }
 
-TEST_CASE("retention behaviour: a group is as long as its longest member") {
+TEST_CASE("retention behaviour: a group has the length of its longest member") {
   CoreConfig drawn = config("ragged", "top_across_layers");
   drawn.policies.budget_spec.mu = {kWhole / 2, 0, 0, 0, kWhole / 4, kWhole / 5, 0, kWhole};
   drawn.policies.budget_spec.sigma.assign(8, 0);
@@ -161,9 +161,9 @@ TEST_CASE("retention behaviour: a measured context is drawn once per request, fo
   CHECK(seen[1] > 30);
 }
 
-// Of 110 tokens less two sinks a quarter is kept, the window of eight counted in: 19 of the 100 others. A
-// head with twice the mean share keeps 38 of them, not 50.
-TEST_CASE("retention behaviour: shares are of what is kept beside the window") {
+// A quarter of 110 tokens less two sinks is retained, including the window of eight: 19 of the 100 others. A
+// head with twice the mean fraction retains 38 of them, not 50.
+TEST_CASE("retention behaviour: fractions apply to the entries retained outside the window") {
   CoreConfig drawn = config("ragged", "top_across_layers");
   drawn.policies.budget_spec.relative = true;
   drawn.policies.budget_spec.mu = {2 * kWhole, 0, kWhole, 0, kWhole / 2, 0, 0, 0};
@@ -172,8 +172,7 @@ TEST_CASE("retention behaviour: shares are of what is kept beside the window") {
   CHECK(counts(&source, RequestId{1}, 110) == std::vector<uint32_t>{10 + 38, 10 + 19, 10 + 10, 10});
 }
 
-TEST_CASE(
-    "retention behaviour: where KV entries keep their places, exactly as many are left as were asked for") {
+TEST_CASE("retention behaviour: where slots are dropped in place, exactly the requested number is retained") {
   RetentionSource source(config("page_mask", "uniform"), RetentionModel::kFixed, 3);
   RetentionQuery asked(RequestId{1}, 100);
   const uint32_t keep[] = {30};
@@ -187,7 +186,7 @@ TEST_CASE(
   };
   CHECK(count(live) == 2 + 8 + 30);
   CHECK((live[0] & 3) == 3);
-  // The next call reuses those pages: what is dead there stays dead.
+  // The next request reuses those pages, and dropped slots stay dropped.
   RetentionQuery next(RequestId{2}, 120);
   next.entry.context = 100;
   next.entry.tokens = 20;
@@ -219,12 +218,12 @@ class Recalls final : public OutcomeSource {
 
 }  // namespace
 
-TEST_CASE("combined source: each part answers what it knows, and both are told everything") {
+TEST_CASE("combined source: each part answers its own outcomes, and both are notified of everything") {
   RetentionSource alone(config("ragged", "top_per_layer"), RetentionModel::kFixed, 1);
   RetentionSource retained(config("ragged", "top_per_layer"), RetentionModel::kFixed, 1);
   Recalls recalls;
   CombinedSource both({&recalls, &retained});
-  for (const uint32_t tokens : {200u, 90u, 1000u}) {  // the second answer does not point into the first
+  for (const uint32_t tokens : {200u, 90u, 1000u}) {  // the second answer must not point into the first
     RetentionQuery asked(RequestId{5}, tokens);
     DataOutcomes values;
     both.step(asked.launch(), 0, &values);
@@ -240,7 +239,7 @@ TEST_CASE("combined source: each part answers what it knows, and both are told e
   CHECK(recalls.commands == 1);
 }
 
-TEST_CASE("combined source: where KV entries keep their places, the live bits travel with the answer") {
+TEST_CASE("combined source: where slots are dropped in place, the answer includes the live bits") {
   CoreConfig dropped_slots = config("page_mask", "uniform");
   RetentionSource alone(dropped_slots, RetentionModel::kFixed, 1),
       retained(dropped_slots, RetentionModel::kFixed, 1);

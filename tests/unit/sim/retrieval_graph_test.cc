@@ -1,5 +1,5 @@
-// The step graphs of retrieval (docs/design/methods/freekv.md#recall, #timelines): what waits for what, and
-// what that comes to.
+// The step graphs of retrieval (docs/design/methods/freekv.md#recall, #timelines): their dependencies and
+// the resulting times.
 
 #include <doctest/doctest.h>
 
@@ -69,7 +69,7 @@ std::vector<uint32_t> outcomes(const RetrievalStep& step, const Counts& counts) 
   return out;
 }
 
-// The last of `steps` equal steps, each starting when the one before has ended.
+// The last of `steps` equal steps, each starting at the end of the previous one.
 StepTiming run(RetrievalStep* step, const Counts& counts, int steps = 1) {
   StepCarry carry;
   StepTiming timing;
@@ -82,7 +82,7 @@ StepTiming run(RetrievalStep* step, const Counts& counts, int steps = 1) {
   return timing;
 }
 
-// Whether `op` cannot start before `cause` has ended, within the step.
+// True if `op` cannot start before `cause` has ended, within the step.
 bool waits(const StepGraph& graph, OpId op, OpId cause) {
   if (op == cause) return true;
   const auto causes = graph.causes(op);
@@ -91,14 +91,14 @@ bool waits(const StepGraph& graph, OpId op, OpId cause) {
 
 }  // namespace
 
-TEST_CASE("retrieval graph: without retrieval it is the chain of its layers") {
+TEST_CASE("retrieval graph: without retrieval it is a chain of layers") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kAll));
   set_costs(&step, {});
   CHECK(run(&step, {}).end == kGraphLayers * (10 + 1 + 20 + 30));
   CHECK(run(&step, {}).exposed == 0);
 }
 
-TEST_CASE("retrieval graph: each method's layer takes what docs/design/methods/freekv.md#timelines says") {
+TEST_CASE("retrieval graph: each method's layer takes the time of docs/design/methods/freekv.md#timelines") {
   const Ticks layer = 10 + 1 + 20 + 30, select = 5 + 3;
   struct Row {
     RetrievalMethod method;
@@ -111,7 +111,7 @@ TEST_CASE("retrieval graph: each method's layer takes what docs/design/methods/f
       // max(values, keys): 4 pages take 28, rebuilding 15; then 1 page, 7 against 15.
       {RetrievalMethod::kShadowkv, {.blocking = 4, .flagged = true}, layer + select + 4 + 28},
       {RetrievalMethod::kShadowkv, {.blocking = 1, .flagged = true}, layer + select + 4 + 15},
-      // FreeKV without a correction: the check; what is recalled behind it is hidden.
+      // FreeKV without a correction: only the check; the later recall is hidden.
       {RetrievalMethod::kFreekv, {.background = 4}, layer + 2},
       {RetrievalMethod::kFreekv,
        {.blocking = 2, .background = 2, .flagged = true},
@@ -125,11 +125,11 @@ TEST_CASE("retrieval graph: each method's layer takes what docs/design/methods/f
   }
 }
 
-TEST_CASE("retrieval graph: InfiniGen hides a layer's recall behind the layer before") {
+TEST_CASE("retrieval graph: InfiniGen hides a layer's recall during the previous layer") {
   const Ticks layer = 10 + 1 + 20 + 30, ahead = 6 + 5 + 3;
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kInfinigen));
   set_costs(&step, {});
-  // Slack: from its choice in the layer before to its attention: that layer, then 14 + 11 of its own.
+  // Slack from its selection in the previous layer to its attention: that layer, then 14 + 11 of its own.
   CHECK(run(&step, {.blocking = 8, .flagged = true}).end ==
         kGraphLayers * layer + (kGraphLayers - 1) * ahead);
   CHECK(run(&step, {.blocking = 8, .flagged = true}).exposed == 0);
@@ -149,12 +149,12 @@ TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves not
   const Counts counts{.blocking = 5, .flagged = true};
   const StepTiming a = run(&corrected, counts, 4), b = run(&blocking, counts, 4);
   CHECK(a.bytes_in == b.bytes_in);
-  // The check takes the place of the synchronisation that a choice without speculation waits for.
+  // The check replaces the synchronisation of a selection without speculation.
   CHECK(a.end - kGraphLayers * durations.cosine == b.end - kGraphLayers * durations.sync);
   CHECK(a.exposed == b.exposed);
 }
 
-TEST_CASE("F-6 retrieval graph: requests that fit their arena move nothing and wait for nothing") {
+TEST_CASE("F-6 retrieval graph: requests that fit their resident pages move nothing and wait for nothing") {
   for (const RetrievalMethod method : {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv,
                                        RetrievalMethod::kInfinigen, RetrievalMethod::kFreekv}) {
     RetrievalStep step = make_retrieval_step(spec_of(method));
@@ -170,7 +170,7 @@ TEST_CASE("F-6 retrieval graph: requests that fit their arena move nothing and w
   }
 }
 
-TEST_CASE("F-3 retrieval graph: bytes moved are the pages that were missed, 2 P d values each") {
+TEST_CASE("F-3 retrieval graph: the bytes moved are those of the missed pages, 2 P d values each") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
   set_costs(&step, {});
   const StepTiming timing = run(&step, {.blocking = 3, .background = 4, .flagged = true, .filled = 2});
@@ -178,7 +178,7 @@ TEST_CASE("F-3 retrieval graph: bytes moved are the pages that were missed, 2 P 
   CHECK(timing.bytes_out == kGraphLayers * 2 * 8 * 2 * 32 * 128 * 2);
 }
 
-TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
+TEST_CASE("F-7 retrieval graph: the dependencies that the released code lacks") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
   const StepGraph& graph = step.graph;
   for (const RetrievalLayerOps& ops : step.layers) {
@@ -186,9 +186,9 @@ TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
     CHECK(waits(graph, ops.convert_next, ops.attention));  // scatter after the attention that reads the slots
     CHECK(waits(graph, ops.attention, ops.convert_now));
     CHECK(waits(graph, ops.recall_now, ops.top_k_now));
-    CHECK(!waits(graph, ops.attention, ops.recall_next));  // and nothing more
+    CHECK(!waits(graph, ops.attention, ops.recall_next));  // no further dependencies
   }
-  // Attention of the next step waits for the recall: slow recalls show up one step later, not in the first.
+  // Attention of the next step waits for the recall: slow recalls show one step later, not in the first step.
   Durations slow;
   slow.recall = 100;
   set_costs(&step, slow);
@@ -196,7 +196,7 @@ TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
   const StepTiming second = run(&step, {.background = 4}, 2);
   CHECK(second.end > kGraphLayers * 100);
   CHECK(second.exposed > 0);
-  // PCIe is one FIFO: in the long run a step takes what its recalls take.
+  // PCIe is one FIFO: in the long run a step takes as long as its recalls.
   CHECK(run(&step, {.background = 4}, 50).end == doctest::Approx(kGraphLayers * 400).epsilon(0.02));
 }
 
@@ -212,7 +212,7 @@ TEST_CASE("F-7 retrieval graph: a slot is reused when the page in it has been of
   CHECK(second.exposed > 0);
 }
 
-TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the conversion before it") {
+TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the previous conversion") {
   RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
   Durations durations;
   durations.recall = 100;
@@ -230,7 +230,7 @@ TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the c
   }
 }
 
-TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written while attention reads it") {
+TEST_CASE("X-8 retrieval graph: for any durations, no slot is written while attention reads it") {
   for (const RetrievalMethod method :
        {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv, RetrievalMethod::kFreekv}) {
     for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -239,13 +239,13 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
       RetrievalStepSpec spec = spec_of(method);
       spec.converts = prng.chance(1, 2);
       spec.staging_buffers = static_cast<uint32_t>(prng.range(1, 2));
-      // What is recalled now waits behind what was recalled before it, and would hide a missing edge.
+      // Earlier recalls delay this step's, which would hide a missing dependency.
       const uint64_t rare = prng.range(1, 40);
       RetrievalStep step = make_retrieval_step(spec);
       StepCarry carry;
       Ticks end = 0;
       std::vector<Ticks> delivered(kGraphLayers, 0),
-          offloaded(kGraphLayers, 0);  // by layer, of the steps before
+          offloaded(kGraphLayers, 0);  // by layer, of the previous steps
       for (int i = 0; i < 6; ++i) {
         for (uint32_t op = 0; op < step.graph.op_count(); ++op) {
           // Transfers that often outlast their step.
@@ -266,7 +266,8 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
         const auto happens = [&](uint32_t outcome) { return counts[outcome] > 0; };
         for (uint32_t l = 0; l < kGraphLayers; ++l) {
           const RetrievalLayerOps& ops = step.layers[l];
-          // What was recalled for this step, in it or before it, is there; a page that left its slot is home.
+          // Pages recalled for this step, in it or before it, are present; a page that left its slot is
+          // offloaded.
           REQUIRE(of(ops.attention).start >= delivered[l]);
           REQUIRE(of(ops.append).start >= offloaded[l]);
           const OpId now = spec.converts ? ops.convert_now : ops.recall_now;
@@ -284,7 +285,7 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
   }
 }
 
-TEST_CASE("retrieval graph: dense layers neither choose nor move anything") {
+TEST_CASE("retrieval graph: dense layers neither select nor move pages") {
   RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
   spec.layers_dense = 2;
   const RetrievalStep step = make_retrieval_step(spec);

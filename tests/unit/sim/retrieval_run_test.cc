@@ -1,4 +1,5 @@
-// In-step retrieval in the simulated backend, with the real policy: folding, the two fidelities, behaviour.
+// In-step retrieval in the simulated backend, with the real policy: coalescing, the two fidelities,
+// behaviour models.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -22,14 +23,14 @@ namespace {
 
 constexpr uint32_t kPage = 32;
 
-// Requests that arrive at given instants, and nothing more.
+// Requests that arrive at given instants.
 class Arrivals final : public Client {
  public:
   struct Row {
     int64_t at_us = 0;
     uint32_t prompt = 0, output = 0;
-    uint32_t shared = 0;            // leading pages that are everybody's
-    uint32_t session = UINT32_MAX;  // UINT32_MAX: one for each row
+    uint32_t shared = 0;            // leading pages that all requests share
+    uint32_t session = UINT32_MAX;  // UINT32_MAX: one per row
   };
   explicit Arrivals(std::vector<Row> rows) : rows_(std::move(rows)) {}
   Instant wake_at() const override {
@@ -188,7 +189,7 @@ class TestBackend {
   RunOptions options_;
 };
 
-// Requests of unequal length that come and go while others decode.
+// Requests of unequal length that arrive and end while others decode.
 std::vector<Arrivals::Row> mixed_requests(uint32_t count) {
   std::vector<Arrivals::Row> rows;
   for (uint32_t i = 0; i < count; ++i) {
@@ -258,7 +259,7 @@ TEST_CASE(
 }
 
 TEST_CASE("retrieval run: a prefix is copied when its last page has arrived on the host, at PCIe's rate") {
-  // One request ends with its first token; the next is there already, and shares all 256 pages but one token.
+  // One request ends with its first token; the next is waiting, and shares all 256 pages but one token.
   const std::vector<Arrivals::Row> rows = {{.at_us = 0, .prompt = 8192, .output = 1, .shared = 256},
                                            {.at_us = 1, .prompt = 8193, .output = 1, .shared = 256}};
   const auto first_token = [&](bool prefix_cache) {
@@ -266,7 +267,7 @@ TEST_CASE("retrieval run: a prefix is copied when its last page has arrived on t
     const auto answered_at = [&](const std::string& what) {
       const size_t at = log.find(what);
       REQUIRE(at != std::string::npos);
-      return std::stoll(log.substr(log.rfind('\n', at) + 1));  // of an npos, 0
+      return std::stoll(log.substr(log.rfind('\n', at) + 1));  // line start; 0 if rfind() gives npos
     };
     return std::pair(answered_at(" first 0 "), answered_at(" first 1 "));
   };
@@ -274,15 +275,15 @@ TEST_CASE("retrieval run: a prefix is copied when its last page has arrived on t
   const auto [ended_apart, computed] = first_token(false);
   CHECK(ended == ended_apart);
   CHECK(fetched < computed);
-  // 256 pages of 4 MiB at 26 GB/s are 41.3 ms; the step behind it reads the weights at least.
+  // 256 pages of 4 MiB at 26 GB/s take 41.3 ms; the next step reads the weights at least.
   const double copy_ms = 256.0 * (4 << 20) / 26e9 * 1e3;
   CHECK(static_cast<double>(fetched - ended) / 1e6 > copy_ms);
   CHECK(static_cast<double>(fetched - ended) / 1e6 < copy_ms + 40);
 }
 
-TEST_CASE("retrieval run: folding changes nothing where steps are run piece by piece either") {
+TEST_CASE("retrieval run: coalescing changes nothing where steps are expanded either") {
   for (const uint32_t in_flight : {1u, 2u}) {
-    // At 12 GB/s steps are always expanded; at 9 GB/s auto goes to and fro between the fidelities.
+    // At 12 GB/s steps are always expanded; at 9 GB/s auto alternates between the fidelities.
     for (const double memory : {12.0, 9.0}) {
       CAPTURE(in_flight);
       CAPTURE(memory);
@@ -312,13 +313,15 @@ TEST_CASE("retrieval run: alone on its links a step takes the same time in both 
     CHECK(expanded.end_ms == doctest::Approx(collapsed.end_ms).epsilon(1e-6));
     CHECK(expanded.exposed_ms == doctest::Approx(collapsed.exposed_ms).epsilon(1e-4));
     CHECK(expanded.bytes_in == collapsed.bytes_in);
-    // One GPU shares its host's memory with nobody: the rule sees no reason.
+    // A single GPU has no contention on its host's memory, so auto keeps it collapsed.
     setting.fidelity = sim::Fidelity::kAuto;
     CHECK(TestBackend(setting).run(mixed_requests(5)).log == collapsed.log);
   }
 }
 
-TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, and not above; auto knows") {
+TEST_CASE(
+    "retrieval run: eight GPUs agree below 60 % of their host's memory, and not above; auto selects "
+    "correctly") {
   std::vector<Arrivals::Row> rows;
   for (uint32_t i = 0; i < 8; ++i) rows.push_back({.at_us = i * 171, .prompt = 8000, .output = 150});
   struct Row {
@@ -351,7 +354,7 @@ TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, an
   }
 }
 
-TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its rates hold") {
+TEST_CASE("F-3 retrieval run: bytes are the behaviour model's pages, and its rates hold") {
   const auto outcome =
       TestBackend({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
   CHECK(outcome.bytes_in == outcome.pages * 2 * kPage * 128 * 2);
@@ -360,8 +363,7 @@ TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its ra
   CHECK(static_cast<double>(outcome.corrected) == doctest::Approx(200 * 32 * 8 * 0.3).epsilon(0.03));
 }
 
-TEST_CASE(
-    "retrieval behaviour: draws belong to session and index, whatever number a request was sent under") {
+TEST_CASE("retrieval behaviour: draws are keyed by session and index, not by the request's number") {
   const auto recalled = [](RequestId request, RequestKey key) {
     sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}},
                                 RetrievalMethod::kFreekv, retrieval_defaults(RetrievalMethod::kFreekv), kPage,
@@ -382,7 +384,7 @@ TEST_CASE(
   CHECK(recalled(RequestId{3}, {SessionId{2}, 2}) != first);
 }
 
-// What is recalled is a sum over requests, steps and layers, so it shows whether any draw changed.
+// Recalled pages are a sum over requests, steps and layers, so a changed draw changes it.
 TEST_CASE("retrieval run: the same sessions sent in another order recall and correct the same") {
   const auto run = [](int64_t first_us, int64_t second_us) {
     Arrivals::Row a{.at_us = first_us, .prompt = 8192, .output = 201, .session = 5};
@@ -397,7 +399,7 @@ TEST_CASE("retrieval run: the same sessions sent in another order recall and cor
   CHECK(one.corrected == apart.corrected);
 }
 
-TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothing is recalled ahead") {
+TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and no page is recalled ahead") {
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   spec.tau_q32 = kOneQ32 + 1;
   sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, RetrievalMethod::kFreekv,
@@ -466,7 +468,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "behaviour: the profile's corrections lie within what was measured "
+    "behaviour: the profile's corrections are within the measured range "
     "(docs/design/methods/freekv.md#timelines)") {
   const auto at = [](double tau) {
     return static_cast<double>(sim::profiled_correction_q32(static_cast<int64_t>(tau * kOneQ32))) / kOneQ32;

@@ -1,4 +1,4 @@
-// The real policy in the simulated backend: equal to arithmetic, and folding changes nothing.
+// The real policy in the simulated backend: it equals arithmetic, and coalescing changes nothing.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Sessions whose turns grow: each request repeats what its session said before, after a pause.
+// Sessions with growing turns: each request repeats the history of its session, after a pause.
 class GrowingSessions final : public Client {
  public:
   GrowingSessions(uint64_t seed, uint32_t sessions, uint32_t turns) : seed_(seed), turns_(turns) {
@@ -83,7 +83,7 @@ class GrowingSessions final : public Client {
   const uint64_t seed_;
   const uint32_t turns_;
   std::vector<Due> due_;
-  std::deque<Request> requests_;  // spans into it are handed out
+  std::deque<Request> requests_;  // referenced by spans
 };
 
 class Transfers final : public Observer {
@@ -146,7 +146,7 @@ std::string computed(uint64_t seed, const SimulationSetup& scene, const RunOptio
 
 }  // namespace
 
-TEST_CASE("run: the policy's decisions and every request's end are those of arithmetic") {
+TEST_CASE("run: the policy's decisions and every request's end equal those of arithmetic") {
   uint64_t coalesced = 0, transfers = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
@@ -194,8 +194,8 @@ struct Retained {
   sim::RetentionModel model;
 };
 
-// Who is asked what compressions keep: a retention of its own as a step is launched; a source as it starts,
-// as a real engine is; a source among others.
+// When and by whom compressions are decided: by the model's own source at launch, by a source at the step's
+// start as in a real engine, or by a source combined with others.
 class SilentOutcomes final : public OutcomeSource {
  public:
   void step(const LaunchStep&, uint32_t, DataOutcomes* values) override { values->clear(); }
@@ -203,7 +203,7 @@ class SilentOutcomes final : public OutcomeSource {
 };
 enum class QueryTime : uint8_t { kAtLaunch, kAsItStarts, kAmongOthers };
 
-// Scene `seed` with requests that keep part of their KV.
+// Scene `seed` with requests that retain a part of their KV.
 std::string kept_run(uint64_t seed, const Retained& retained, uint32_t repeat_max,
                      QueryTime asked = QueryTime::kAsItStarts, PartitionKind kind = PartitionKind::kUniform) {
   return in_child([&] {
@@ -259,7 +259,7 @@ std::string kept_run(uint64_t seed, const Retained& retained, uint32_t repeat_ma
 
 }  // namespace
 
-TEST_CASE("run: requests that keep part of their KV end alike, coalesced or not") {
+TEST_CASE("run: requests that retain a part of their KV end at the same times, coalesced or not") {
   using sim::RetentionModel;
   const Retained all[] = {
       {"ragged", "reserved", CompressionTrigger::kChunkEnd, RetentionModel::kFixed},
@@ -280,7 +280,7 @@ TEST_CASE("run: requests that keep part of their KV end alike, coalesced or not"
   }
 }
 
-TEST_CASE("run: who says what is kept makes no difference, nor when he is asked") {
+TEST_CASE("run: the source of the retained counts and its query time make no difference") {
   using sim::RetentionModel;
   const Retained all[] = {
       {"ragged", "released", CompressionTrigger::kChunkEnd, RetentionModel::kProfile},
@@ -299,7 +299,7 @@ TEST_CASE("run: who says what is kept makes no difference, nor when he is asked"
   }
 }
 
-TEST_CASE("run: priced by how attention is cut, runs end alike, coalesced or not") {
+TEST_CASE("run: priced by the partition of attention, runs end at the same times, coalesced or not") {
   const Retained retained{"ragged", "reserved", CompressionTrigger::kChunkEnd, sim::RetentionModel::kFixed};
   for (const PartitionKind kind : {PartitionKind::kUniform, PartitionKind::kFlashInfer,
                                    PartitionKind::kStreamK, PartitionKind::kAotFractions}) {

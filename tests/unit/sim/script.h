@@ -1,6 +1,6 @@
-// A toy policy with a seed, for backends to be compared by: it launches steps, coalesced or not, starts
-// transfers, sets timers, and lets "outside" events cut stretches short as the driver does. What each
-// step computes depends on its number alone, so folding must not change a single instant.
+// A seeded toy policy to compare backends with. It launches single and coalesced steps, starts transfers,
+// sets timers, and lets external events interrupt coalesced steps as the driver does. The work of a step
+// depends on its number only, so coalescing must not change any instant.
 
 #ifndef KVTWIN_TESTS_UNIT_SIM_SCRIPT_H_
 #define KVTWIN_TESTS_UNIT_SIM_SCRIPT_H_
@@ -18,7 +18,8 @@
 
 namespace kvtwin::testing {
 
-// Prices with odd fractions of a nanosecond; or, `coarse`, whole microseconds, so that many things tie.
+// Prices with odd fractions of a nanosecond; or, if `coarse`, whole microseconds, so that many events
+// coincide.
 class ToyCost final : public CostModel {
  public:
   ToyCost(uint64_t seed, bool coarse, Ticks host) : seed_(seed), coarse_(coarse), host_(host) {}
@@ -44,9 +45,9 @@ struct ScriptOptions {
   uint64_t seed = 0;
   bool coalesce = true;
   uint32_t steps = 300;    // per engine
-  uint32_t outside = 120;  // events from outside
+  uint32_t outside = 120;  // number of external events
   int64_t outside_gap_ns_max = 40'000;
-  bool coarse = false;  // outside events at whole microseconds
+  bool coarse = false;  // external events at whole microseconds
   bool transfers = true;
   Instant start{};  // nothing happens before
 };
@@ -56,7 +57,7 @@ class Script {
   Script(const sim::SimConfig& config, const ScriptOptions& options, Backend* backend)
       : config_(config), options_(options), backend_(backend), engines_(config.engines.size()) {}
 
-  // One line per single step and per other event, in the order in which they were told; times since start.
+  // One line per single step and per other event, in the reported order, with times since the start.
   std::string run() {
     Instant at = options_.start;
     for (uint32_t i = 0; i < options_.outside; ++i) {
@@ -71,7 +72,7 @@ class Script {
 
  private:
   struct Engine {
-    uint64_t planned = 0;  // single steps launched and not cut off
+    uint64_t planned = 0;  // single steps launched and not cancelled
     uint64_t ended = 0;
     uint64_t transfers = 0;
     int64_t answered_ns = 0;
@@ -104,7 +105,7 @@ class Script {
     plan(index);
   }
 
-  // As engine/runtime/driver.cc does before it tells an engine something.
+  // Interrupts as engine/runtime/driver.cc does before it forwards an event to an engine.
   void from_outside(uint32_t index) {
     Event ended;
     Engine& engine = engines_[index];
@@ -141,7 +142,7 @@ class Script {
     }
   }
 
-  // Steps come in stretches of 1 to 97 (numbers of one stretch share a batch); the first of each has a chunk.
+  // Launches 1 to 97 coalesced steps (their numbers share a batch); the first of each launch has a chunk.
   void launch(uint32_t index) {
     Engine& engine = engines_[index];
     const uint64_t n = engine.planned;

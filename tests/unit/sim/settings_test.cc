@@ -1,5 +1,5 @@
-// Why each of our SimGrid settings is set, and what would happen without: SimGrid itself, no code of ours.
-// When a later SimGrid behaves differently, this is where it shows.
+// The reason for each of our SimGrid settings: the effect of leaving it out, shown with SimGrid alone. A
+// later SimGrid that behaves differently fails here.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -27,7 +27,8 @@ std::vector<std::string> without(const std::string& setting) {
   return rest;
 }
 
-// Two GPUs on a host memory, and what was asked of them. Ends are listed in microseconds as they come.
+// Two GPUs on one host memory, and the requested copies. Ends are listed in microseconds in the order
+// reported.
 struct Node {
   sg4::Host* memory = nullptr;
   sg4::Host* gpus[2] = {};
@@ -95,7 +96,7 @@ TEST_CASE("settings: TCP-gamma would cap a fast link with a latency at 105 GB/s"
   const auto copy = [](Node& node) { node.copy("copy", node.memory, node.gpus[0], 1'000'000'000); };
   const Links links{.gb_per_s = 900, .latency = {20e-6, 0}};
   CHECK(run(kOurs, links, copy) == "copy 1131.1111\n");
-  // 4,194,304 bytes / (2 x 20 us) = 104.9 GB/s
+  // 4,194,304 bytes / (2 x 20 us) = 104.9 GB/s.
   CHECK(run(without("network/TCP-gamma"), links, copy) == "copy 9556.7432\n");
 }
 
@@ -104,7 +105,7 @@ TEST_CASE("settings: cross traffic would make each direction pay 5 % for the oth
     node.copy("in", node.memory, node.gpus[0], 55'000'000);
     node.copy("out", node.gpus[0], node.memory, 55'000'000);
   };
-  CHECK(run(kOurs, {}, both) == "out 1000.0000\nin 1000.0000\n");  // and last started, first told
+  CHECK(run(kOurs, {}, both) == "out 1000.0000\nin 1000.0000\n");  // the last started is reported first
   CHECK(run(without("network/crosstraffic"), {}, both).find("1050.0000") != std::string::npos);
 }
 
@@ -135,7 +136,7 @@ TEST_CASE("settings: a link is divided in proportion to 1 / latency, so all late
   CHECK(first < 600);  // about 10 / 11 of the link instead of half
 }
 
-TEST_CASE("settings: an empty copy never starts, and nobody says so") {
+TEST_CASE("settings: an empty copy never starts, and SimGrid does not report it") {
   const auto empty = [](Node& node) {
     node.copy("empty", node.memory, node.gpus[0], 0);
     node.copy("one byte", node.memory, node.gpus[0], 1);
@@ -154,7 +155,7 @@ TEST_CASE("settings: run_until() stops up to 10 us early, a timer is exact") {
   CHECK(run(kOurs, {}, early) == "kernel 100.0000\nstopped 100.0000\ntimer 108.0000\n");
 }
 
-TEST_CASE("settings: an activity that an actor owns is told only when it is waited for") {
+TEST_CASE("settings: an activity owned by an actor is reported only when it is waited for") {
   const auto lazy = [](Node& node) {
     sg4::Actor::create("driver", node.memory, [&node] {
       auto one = sg4::this_actor::exec_init(1e-6)->set_host(node.gpus[0]);

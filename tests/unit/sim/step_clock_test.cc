@@ -1,5 +1,5 @@
-// A StepClock that asks values and prices graphs: equal to the serial sum where nothing is retrieved, and
-// what values decide reaches the answer.
+// A StepClock that queries outcomes and prices graphs: it equals the serial sum without retrieval, and
+// outcomes reach the answer.
 
 #include "sim/clock/step_clock.h"
 
@@ -48,8 +48,8 @@ class Scripted final : public OutcomeSource {
   uint64_t eos_at = UINT64_MAX;
 };
 
-// 1 us a step; 10 us more where no graph exists, 5 where it is replayed behind many rows, and a tenth of the
-// load of the last 100 us in us where prompts are computed.
+// 1 us per step; 10 us more without a graph, 5 for a replay after a step of many rows, and for prompts a
+// tenth of the load of the last 100 us, in us.
 class LoadAwareCost final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
@@ -66,12 +66,12 @@ class LoadAwareCost final : public CostModel {
 
 }  // namespace
 
-TEST_CASE("step clock: graphs of shapes that were met, coalesced or not, and also where a stretch is cut") {
+TEST_CASE("step clock: graphs of known shapes, coalesced or not, and also after an interrupt") {
   LoadAwareCost cost;
   const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
   std::vector<PlanEntry> two = one;
   two.push_back({RequestId{2}, EntryKind::kDecode, true, true, 1, 10});
-  // Three times started one by one, then replayed; another shape does not disturb, and two shapes are
+  // Three launches without a graph, then replays. Another shape does not interfere, and two shapes are
   // remembered.
   sim::StepClock coalesced(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
   const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 3, two), step_of(7, 2, one)};
@@ -83,7 +83,7 @@ TEST_CASE("step clock: graphs of shapes that were met, coalesced or not, and als
       singles.push_back(step_of(raw(launch.step) + i, 1, launch.entries));
   }
   CHECK(ends_of(&single, singles) == ends);
-  // Steps that were priced and then cut were never met: after one step of the shape the next one is its
+  // Steps that were priced and then cancelled do not count: after one step of the shape the next one is its
   // second.
   sim::StepClock cut(EngineId{0}, &cost, 1);
   cut.launch({0}, step_of(0, 40, one));
@@ -97,9 +97,8 @@ TEST_CASE("step clock: graphs of shapes that were met, coalesced or not, and als
   CHECK(cut.take().ends.back().ns == 22'000);
 }
 
-// A chunk of many rows makes replays slower until the next step of few rows that is no replay; coalesced or
-// not.
-TEST_CASE("step clock: replays behind many rows") {
+// A chunk of many rows makes replays slower until the next launched step of few rows, coalesced or not.
+TEST_CASE("step clock: replays after many rows are slower") {
   LoadAwareCost cost;
   const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
   const std::vector<PlanEntry> many = {{RequestId{2}, EntryKind::kChunk, true, false, 300, 0}};
@@ -122,16 +121,16 @@ TEST_CASE("step clock: replays behind many rows") {
   CHECK(took[3] == 1'000);
   for (const size_t slow : {5u, 6u, 7u}) CHECK(took[slow] == 6'000);
   for (const size_t fast : {9u, 10u}) CHECK(took[fast] == 1'000);
-  // The first steps of a form are started one by one, and have few rows.
+  // The first steps of a graph key are launched without a graph, and have few rows.
   for (const size_t started : {12u, 13u, 14u}) CHECK(took[started] == 11'000);
   for (const size_t replayed : {15u, 16u}) CHECK(took[replayed] == 1'000);
 }
 
-TEST_CASE("step clock: prompts are slower behind prompts") {
+TEST_CASE("step clock: prompts are slower after prompts") {
   LoadAwareCost cost;
   const std::vector<PlanEntry> chunk = {{RequestId{1}, EntryKind::kChunk, true, false, 512, 0}};
   sim::StepClock clock(EngineId{0}, &cost, 1);
-  // 20 us; behind 20 % of the window 22; behind 42 % 24.2; and after a pause of 200 us 20 again.
+  // 20 us; after 20 % of the window 22; after 42 % 24.2; and after a pause of 200 us 20 again.
   const std::vector<int64_t> ends =
       ends_of(&clock, {step_of(0, 1, chunk), step_of(1, 1, chunk), step_of(2, 1, chunk)});
   CHECK(ends == std::vector<int64_t>{20'000, 42'000, 66'200});
@@ -170,7 +169,8 @@ TEST_CASE("step clock: the graph of a step without retrieval takes the serial su
   }
 }
 
-TEST_CASE("step clock: compressions are priced with their step, by graph as by sum, and told apart") {
+TEST_CASE(
+    "step clock: compressions are priced with their step, by graph as by sum, and reported separately") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   CompressionWork work;
@@ -178,8 +178,8 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
   work.score_kernels = 2, work.score = {2048, 1e6, 1e4};
   work.selects = work.moves = true;
   work.kv_heads = 8, work.kv_entry_bytes = 4096, work.bookkeeping_ns = 2000;
-  // A prompt's last chunk, beside a decode: of 5,000 KV entries 4,900 are ranked behind an earlier
-  // compression, then all; groups keep 100 and 301 beside 4 + 32 forced ones: 236 of a mean group.
+  // A prompt's last chunk, together with a decode: of 5,000 KV entries 4,900 are ranked after an earlier
+  // compression, then all; groups retain 100 and 301 in addition to 4 + 32 forced ones: 236 of a mean group.
   const std::vector<PlanEntry> entries = {
       {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700},
       {.request = RequestId{1},
@@ -238,7 +238,8 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
   }
 }
 
-TEST_CASE("step clock: tails of prefix checkpoints are copied once, by the first step of a stretch") {
+TEST_CASE(
+    "step clock: tails of prefix checkpoints are copied once, by the first of several coalesced steps") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   CompressionWork work;
@@ -247,7 +248,7 @@ TEST_CASE("step clock: tails of prefix checkpoints are copied once, by the first
       {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700}};
   const std::vector<PlanEntry> later = {
       {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 701}};
-  // Three pages of one group and two of another; the first of the former is read where it is.
+  // Three pages of one group and two of another; the first of the former is shared in place.
   const PageId pages[] = {PageId{3}, PageId{4}, PageId{5}, PageId{8}, PageId{9}};
   const uint32_t kv_entries[] = {40, 20}, shared[] = {1, 0};
   const PrefixHit prefix_hit{RequestId{0}, pages, 7, kv_entries, shared};
@@ -275,12 +276,12 @@ TEST_CASE("step clock: tails of prefix checkpoints are copied once, by the first
   }
 }
 
-TEST_CASE("step clock: what a step offloads arrives behind its end, which is known once it is answered") {
+TEST_CASE("step clock: a step's offloads arrive after its end, which is known once it is answered") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   const auto cost = llama_cost();
   NodeSpec node = catalog.node("a100-40gb").value();
-  node.pcie_bytes_per_s.value = 1e9;  // offloads end long after what computes
+  node.pcie_bytes_per_s.value = 1e9;  // offloads end long after the computation
   const RetrievalCost prices(llm, catalog.device("h200").value(), node, 1, {.page_tokens = 32});
   sim::GraphPricerSpec spec = identity_spec();
   spec.graph.method = RetrievalMethod::kFreekv;
@@ -298,7 +299,7 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   const RetrievalPrice offload = prices.offload();
   CHECK(clock.offloaded_at().ns > end.ns);
   CHECK((clock.offloaded_at().ns - end.ns) * kTicksPerNs <= 32 * (offload.fixed + 64 * offload.unit));
-  // Where prompts are cut before they are offloaded, a chunk that ends none offloads nothing.
+  // Where prompts are compressed before they are offloaded, a chunk that does not end one offloads nothing.
   spec.drops = true;
   sim::GraphPricer cutting(spec, cost.get(), &prices);
   StepShape shape;
@@ -313,11 +314,11 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   };
   CHECK(filled() == 0);
   entry.samples = true;
-  CHECK(filled() == 128);  // nothing was dropped: all of it
+  CHECK(filled() == 128);  // nothing was dropped: all pages
   const CompressionShape cut[] = {{.tokens = 4096, .held = 4096, .ranked = 4096, .retained = 1000}};
   shape.compressions = cut;
   CHECK(filled() == 31);
-  // 96 tokens after the cut: KV entries 1,095 ends no page, KV entry 1,055 does.
+  // 96 tokens after the compression: KV entry 1,095 completes no page, KV entry 1,055 does.
   entry = {.request = RequestId{0},
            .kind = EntryKind::kDecode,
            .samples = true,
@@ -351,7 +352,7 @@ TEST_CASE("step clock: priced by graph or by sum, coalesced or not, steps end at
   }
 }
 
-TEST_CASE("step clock: a source is asked once per step that runs, in order, also when a stretch is cut") {
+TEST_CASE("step clock: a source is queried once per step that runs, in order, also after an interrupt") {
   const auto cost = llama_cost();
   const std::vector<PlanEntry> decode = {{RequestId{0}, EntryKind::kDecode, false, true, 1, 900}};
   Scripted source;
@@ -359,7 +360,7 @@ TEST_CASE("step clock: a source is asked once per step that runs, in order, also
   clock.extend(&source, nullptr, 1, nullptr);
   clock.launch({}, step_of(0, 100, decode));
   while (source.asked.size() < 4) clock.look_ahead(clock.next_event().at);
-  // Something from outside, while the fourth step runs.
+  // An external event, while the fourth step runs.
   const Instant now{clock.next_event().at.ns - 1};
   StepDone done;
   REQUIRE(clock.interrupt(now, &done));
@@ -374,7 +375,7 @@ TEST_CASE("step clock: a source is asked once per step that runs, in order, also
   CHECK(source.asked == std::vector<uint64_t>{0, 1, 2, 3, 4, 5});
 }
 
-TEST_CASE("step clock: a stretch stops where a request samples its end, and nothing behind it is asked") {
+TEST_CASE("step clock: coalesced steps stop where a request samples its end, and no later step is queried") {
   const auto cost = llama_cost();
   const std::vector<PlanEntry> decode = {{RequestId{5}, EntryKind::kDecode, false, true, 1, 900}};
   for (const uint32_t in_flight : {1u, 2u}) {
@@ -390,7 +391,7 @@ TEST_CASE("step clock: a stretch stops where a request samples its end, and noth
     REQUIRE(done.eos.size() == 1);
     CHECK(done.eos[0] == RequestId{5});
     CHECK(source.asked.size() == 7);
-    CHECK(clock.idle() == (in_flight == 1));  // with two in flight the one behind it was launched already
+    CHECK(clock.idle() == (in_flight == 1));  // with two in flight the next one was launched already
     if (in_flight == 2) {
       while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
       CHECK(clock.take().ends.size() == 1);
@@ -399,7 +400,7 @@ TEST_CASE("step clock: a stretch stops where a request samples its end, and noth
   }
 }
 
-TEST_CASE("step clock: what a compression kept is told with its own step, long after the command is gone") {
+TEST_CASE("step clock: a compression's outcome is reported with its own step, long after the command") {
   const auto cost = llama_cost();
   Scripted source;
   sim::StepClock clock(EngineId{}, cost.get(), 2);

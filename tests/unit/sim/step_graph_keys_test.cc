@@ -1,4 +1,4 @@
-// What a StepClock remembers of steps beside their ends: forms, and what the host does meanwhile.
+// The state that a StepClock keeps in addition to end times: graph keys, and the host's concurrent work.
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@ using namespace kvtwin;
 
 namespace {
 
-// Steps take 1 us, and for 9 us at least where the host makes their graph.
+// Steps take 1 us, but at least 9 us where the host creates their graph.
 class Busy final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
@@ -31,7 +31,7 @@ class Busy final : public CostModel {
 
 }  // namespace
 
-TEST_CASE("step clock: KV entries that are held for the first time, by the largest compression") {
+TEST_CASE("step clock: the KV entries held for the first time, by the largest compression") {
   const std::vector<PlanEntry> prompts = {
       {.request = RequestId{1}, .kind = EntryKind::kChunk, .samples = true, .tokens = 10, .context = 90},
       {.request = RequestId{2}, .kind = EntryKind::kChunk, .samples = true, .tokens = 10, .context = 290}};
@@ -51,7 +51,7 @@ TEST_CASE("step clock: KV entries that are held for the first time, by the large
   CHECK(cost.held_more == std::vector<uint32_t>{100, 200});
 }
 
-TEST_CASE("step clock: a step takes as long as the host at least, also through its graph") {
+TEST_CASE("step clock: a step takes at least the host's time, also through its graph") {
   const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
   for (const bool by_graph : {false, true}) {
     CAPTURE(by_graph);
@@ -64,7 +64,7 @@ TEST_CASE("step clock: a step takes as long as the host at least, also through i
 }
 
 TEST_CASE(
-    "step clock: forms of steps that choose pages: how many requests do, and whether a page is completed") {
+    "step clock: graph keys of steps that select pages: the number of such requests, and completed pages") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   const RetrievalSpec quest = retrieval_defaults(RetrievalMethod::kQuest);

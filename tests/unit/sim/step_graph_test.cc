@@ -1,4 +1,4 @@
-// The step graph against sums done by hand, and against itself without contraction.
+// The step graph compared with sums computed by hand, and with itself without contraction.
 
 #include "engine/steps/step_graph.h"
 
@@ -43,7 +43,7 @@ struct Run {
 
 }  // namespace
 
-TEST_CASE("step graph: compute-bound, a recall shows only where the first layer waits for it") {
+TEST_CASE("step graph: compute-bound: a recall shows only where the first layer waits for it") {
   // T = 32 k + (c - qkv), k = 40, c = 2.3 + 1.1 MB / 55 GB/s = 22.3
   const Run run({.layers = 32, .recall = RecallTiming::kSameStep}, textbook(1.1e6, 0));
   CHECK(as_us(run.timing.end) == doctest::Approx(1296.3).epsilon(1e-9));
@@ -52,12 +52,12 @@ TEST_CASE("step graph: compute-bound, a recall shows only where the first layer 
   CHECK(run.timing.bytes_in == 32 * 1'100'000);
 }
 
-TEST_CASE("step graph: copy-bound, the step is its copies and one layer's tail") {
+TEST_CASE("step graph: copy-bound: the step is its copies and one layer's tail") {
   // T = 32 c + attention + output + ffn, c = 2.3 + 5 MB / 55 GB/s
   const Run run({.layers = 32, .recall = RecallTiming::kSameStep}, textbook(5e6, 0));
   CHECK(as_us(run.timing.end) == doctest::Approx(3016.690909).epsilon(1e-9));
   CHECK(as_us(run.timing.exposed) == doctest::Approx(3016.690909 - 1280).epsilon(1e-8));
-  // Every recall decides, then the last layer's tail.
+  // The critical path has every recall, then the last layer's tail.
   const std::vector<OpId> path = run.step.graph.critical_path();
   CHECK(path.front() == run.step.recall[0]);
   CHECK(std::count_if(path.begin(), path.end(),
@@ -65,7 +65,7 @@ TEST_CASE("step graph: copy-bound, the step is its copies and one layer's tail")
   CHECK(path.back() == run.step.sample[0]);
 }
 
-TEST_CASE("step graph: launch-bound, the step is its launches and the last kernel") {
+TEST_CASE("step graph: launch-bound: the step is its launches and the last kernel") {
   DecodeStepSpec spec{.layers = 32, .launch_per_kernel = true, .recall = RecallTiming::kSameStep};
   Run run(spec, textbook(1.1e6, 12));
   run.step.graph.set_cost(run.step.launch.back(), {});  // the textbook step does not sample
@@ -77,7 +77,7 @@ TEST_CASE("step graph: launch-bound, the step is its launches and the last kerne
 TEST_CASE("step graph: a recall for the next step is hidden while the step lasts longer than the recalls") {
   const DecodeStepSpec spec{.layers = 32, .recall = RecallTiming::kNextStep};
   Run run(spec, textbook(1.1e6, 0));
-  // No step has recalled before: nothing to wait for, and what this one starts does not delay it.
+  // No earlier step has recalled, so there is nothing to wait for; this step's recalls do not delay it.
   CHECK(as_us(run.timing.end) == doctest::Approx(1280));
   CHECK(run.timing.exposed == 0);
   for (int i = 0; i < 5; ++i) {
@@ -85,7 +85,7 @@ TEST_CASE("step graph: a recall for the next step is hidden while the step lasts
     run.timing = run.step.graph.evaluate(start, {}, &run.carry);
     CHECK(as_us(run.timing.end - start) == doctest::Approx(1280));
   }
-  // 93.2 us per layer: 32 of them take 2983 us, more than the step; the copy engine sets the pace.
+  // 93.2 us per layer: 32 of them take 2983 us, more than the step, so the copy engine limits.
   Run slow(spec, textbook(5e6, 0));
   Ticks start = slow.timing.end;
   for (int i = 0; i < 20; ++i) {
@@ -109,7 +109,7 @@ TEST_CASE("step graph: an operation with an outcome of 0 takes no time and moves
   carry = {};
   const StepTiming timing = step.graph.evaluate(0, some, &carry);
   CHECK(as_us(timing.end) ==
-        doctest::Approx(160 + 32 - 6));  // 2 + 30 before the first attention, qkv beside it
+        doctest::Approx(160 + 32 - 6));  // 2 + 30 before the first attention, qkv is concurrent
   CHECK(timing.bytes_in == 4000);
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("step graph: tensor parallelism adds two all-reduces per layer") {
   CHECK(as_us(step.graph.evaluate(0, {}, &carry).end) == doctest::Approx(1280 + 320 + 7 + 50));
 }
 
-TEST_CASE("step graph: contraction changes nothing: random graphs against the definition") {
+TEST_CASE("step graph: contraction changes nothing: random graphs compared with the definition") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -142,7 +142,7 @@ TEST_CASE("step graph: contraction changes nothing: random graphs against the de
     }
     struct Port {
       OpId from{}, to{};
-      Ticks at = 0;  // by our own sums
+      Ticks at = 0;  // by the test's own sums
     };
     std::vector<Port> ports;
     for (uint16_t i = 0; i < 3; ++i) {
@@ -185,12 +185,12 @@ TEST_CASE("step graph: contraction changes nothing: random graphs against the de
       for (const OpId op : graph.critical_path()) along += graph.cost(op).fixed;
       CHECK(along <= timing.end - start);
       if (round == 0) CHECK(along == timing.end - start);
-      start += (timing.end - start) / 2;  // early, so that what is carried decides
+      start += (timing.end - start) / 2;  // early, so that the carried state decides
     }
   }
 }
 
-TEST_CASE("step graph: a port says when its operation ended, not what runs behind it") {
+TEST_CASE("step graph: a port gives the end of its operation, not of later ones") {
   StepGraph graph;
   const StreamId compute = graph.add_stream("compute"), side = graph.add_stream("side");
   const PortId done = graph.add_port("summary_done", 0);

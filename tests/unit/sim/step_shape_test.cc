@@ -1,4 +1,4 @@
-// What a launch tells the price of a compression.
+// The shape of a compression's price, derived from a launch.
 
 #include "sim/clock/step_shape.h"
 
@@ -12,12 +12,12 @@ using namespace kvtwin;
 
 namespace {
 
-// 100 new tokens behind 1,000, of which a head has lost 200.
+// 100 new tokens after 1,000, of which a head has dropped 200.
 constexpr PlanEntry kChunk{.kind = EntryKind::kChunk, .tokens = 100, .context = 1000, .dropped = 200};
 
 }  // namespace
 
-TEST_CASE("step shape: a compression behind its rows ranks them, one before them does not") {
+TEST_CASE("step shape: a compression after its tokens ranks them, one before them does not") {
   const PlanEntry entries[] = {PlanEntry{.tokens = 7, .context = 7}, kChunk};
   const Compression::Forced forced[] = {{0, 4}, {1090, 1100}};
   const uint32_t keep[] = {50, 70};
@@ -38,20 +38,19 @@ TEST_CASE("step shape: a compression behind its rows ranks them, one before them
 }
 
 TEST_CASE(
-    "step shape: behind earlier compressions only the rest is ranked; counts that the backend says are "
-    "unknown") {
+    "step shape: after earlier compressions only the rest is ranked; counts from the backend are unknown") {
   const PlanEntry entries[] = {kChunk};
   Compression compression{.entry = 0, .begin = 960, .end = 1100, .forced = {}, .keep = {}};
   const CompressionShape unknown = sim::shape_of(compression, entries);
   CHECK(unknown.held == 900);
   CHECK(unknown.ranked == 140);
   CHECK(unknown.retained == CompressionShape::kUnknown);
-  const uint32_t keep[] = {4000};  // more than there is
+  const uint32_t keep[] = {4000};  // more than there are
   compression.keep = keep;
   CHECK(sim::shape_of(compression, entries).retained == 140);
 }
 
-TEST_CASE("step shape: decodes whose KV entries lie in pages of others unpack all that they read") {
+TEST_CASE("step shape: decodes whose KV entries share pages with others unpack all that they read") {
   const PlanEntry entries[] = {
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .low_bit = 64},
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .low_bit = 32, .shared_in_part = 2}};
@@ -64,7 +63,8 @@ TEST_CASE("step shape: decodes whose KV entries lie in pages of others unpack al
   CHECK(shape.unpacked_context_sum == 500);
 }
 
-TEST_CASE("step shape: decodes of requests with holes read lists of entries, where layouts leave holes") {
+TEST_CASE(
+    "step shape: decodes of requests with dropped slots read lists of entries, where layouts drop in place") {
   const PlanEntry entries[] = {{.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .dropped = 1},
                                {.kind = EntryKind::kDecode, .tokens = 1, .context = 500},
                                kChunk,
@@ -84,7 +84,7 @@ TEST_CASE("step shape: decodes of requests with holes read lists of entries, whe
   CHECK_FALSE(chunks[0].listed);
   shape.chunks = {};
   CHECK(GraphShapes::key(shape) != dropped_slots);
-  // How many of its requests have dropped slots is not part of a form: all of its decodes read lists.
+  // The number of requests with dropped slots is not part of a graph key: all decodes read lists.
   shape.listed_decodes = 2;
   CHECK(GraphShapes::key(shape) == dropped_slots);
 }

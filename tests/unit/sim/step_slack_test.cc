@@ -1,4 +1,4 @@
-// Slack means what it says: an operation may take so much longer and no tick more.
+// The slack of an operation is exact: it may take that much longer and no tick more.
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kLayers = 4;
 
-// Every operation has a duration of its own, so that no two ways through the graph tie.
+// Every operation has a different duration, so that no two paths through the graph tie.
 struct Setting {
   RetrievalStep step;
   std::vector<OpCost> costs;
@@ -52,7 +52,7 @@ struct Ends {
   friend bool operator==(const Ends&, const Ends&) = default;
 };
 
-// A step from `carry` whose operation `op` takes `longer`, and one as usual behind it.
+// A step from `carry` whose operation `op` takes `longer`, followed by a usual one.
 Ends ends_with(Setting* setting, StepCarry carry, Ticks start, OpId op, Ticks longer) {
   StepGraph& graph = setting->step.graph;
   OpCost cost = setting->costs[static_cast<uint32_t>(op)];
@@ -67,7 +67,7 @@ Ends ends_with(Setting* setting, StepCarry carry, Ticks start, OpId op, Ticks lo
 
 }  // namespace
 
-TEST_CASE("step slack: with it both steps end as before, with one tick more one of them ends later") {
+TEST_CASE("step slack: within it both steps end as before, with one tick more one of them ends later") {
   int checked = 0, predicated = 0, background = 0;
   for (const RetrievalMethod method : {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
                                        RetrievalMethod::kInfinigen, RetrievalMethod::kShadowkv}) {
@@ -83,7 +83,7 @@ TEST_CASE("step slack: with it both steps end as before, with one tick more one 
         const StepTiming timing = graph.evaluate(start, setting.outcomes, &carry);
         const std::vector<OpWait> waits = waits_of(graph, start, timing, before.at);
         const Ends usual = ends_with(&setting, before, start, OpId{0}, 0);
-        REQUIRE(usual.second - usual.first == timing.end - start);  // settled: the next one is alike
+        REQUIRE(usual.second - usual.first == timing.end - start);  // settled: the next step is the same
         for (uint32_t i = 0; i < graph.op_count(); ++i) {
           CAPTURE(static_cast<int>(method));
           CAPTURE(seed);
@@ -128,6 +128,6 @@ TEST_CASE(
     }
     CHECK(busy + stalled == timing.end - start);
     CHECK(timing.exposed <= stalled);
-    if (method != RetrievalMethod::kInfinigen) CHECK(timing.exposed > 0);  // which asks a layer ahead
+    if (method != RetrievalMethod::kInfinigen) CHECK(timing.exposed > 0);  // which queries a layer ahead
   }
 }

@@ -32,8 +32,8 @@ void expect_page(const SourceFile& file, size_t at, const std::string& page, con
   }
 }
 
-// Where the '#' of a further anchor of the same page stands, behind `, ` or ` and `, possibly on the next
-// comment line; npos if none does.
+// The position of the '#' of a further anchor of the same page, after `, ` or ` and `, possibly on the next
+// comment line; npos if there is none.
 size_t further_anchor(const std::string& text, size_t at) {
   const auto spaces = [&] { at = std::min(text.find_first_not_of(' ', at), text.size()); };
   const auto take = [&](const std::string& word) {
@@ -95,7 +95,7 @@ void check_links(const SourceFile& file, const Anchors& anchors, Findings* findi
   }
 }
 
-// The slug of a heading of plain words, where forges and site generators agree; empty for others.
+// The slug of a heading of plain words, where forges and site generators agree; empty for other headings.
 std::string slug_of(const std::string& heading) {
   std::string slug;
   for (const char c : heading) {
@@ -135,7 +135,7 @@ Findings check_references(const SourceFile& file, const Anchors& anchors) {
 }
 
 Findings check_retired_documents(const SourceFile& file) {
-  // Cut in two, so that this file passes its own test. The ambiguous ones have other uses too.
+  // Split in two, so that this file passes its own test. Ambiguous names have other uses too.
   static const std::vector<std::string> kNames = {
       std::string("METH") + "ODS",     std::string("DES") + "IGN",  std::string("TRA") + "CES",
       std::string("KERN") + "ELS",     std::string("SIMG") + "RID", std::string("STY") + "LE",

@@ -1,5 +1,5 @@
 // Rules about references to the documentation, from code and between pages
-// (docs/contributing/style.md#references). Each finding reads `path:line: what`.
+// (docs/contributing/style.md#references). Each finding reads `path:line: problem`.
 
 #ifndef KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
 #define KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
@@ -13,15 +13,15 @@
 
 namespace kvtwin::tidy {
 
-// What may follow the '#' of a reference to each page: ids of `<a id="...">`, and headings of plain words.
+// The valid anchors of each page: ids of `<a id="...">`, and headings of plain words.
 using Anchors = std::map<std::string, std::set<std::string>>;
 Anchors read_anchors(const std::vector<SourceFile>& pages);
 
-// A path under docs/ must resolve, wherever it stands: PAGE.md, PAGE.md#anchor or PAGE.md#anchor, #other. In
+// A path under docs/ must resolve wherever it appears: PAGE.md, PAGE.md#anchor or PAGE.md#anchor, #other. In
 // Markdown, so must relative links to pages under docs/.
 Findings check_references(const SourceFile& file, const Anchors& anchors);
 
-// Documents that were never in the repository, or no longer are, are not referred to.
+// Documents that are not in the repository must not be referenced.
 Findings check_retired_documents(const SourceFile& file);
 
 }  // namespace kvtwin::tidy

@@ -1,4 +1,4 @@
-// Every reference to the documentation resolves, in the tree and in texts that break the rule.
+// Every reference to the documentation resolves, and the rule finds those that do not.
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ const std::vector<std::string> kReferring = {"cmake", "docs",   "engine",    "ke
 const std::vector<std::string> kExtensions = {".h",  ".cc", ".cu", ".cuh", ".md",    ".proto", ".textproto",
                                               ".py", ".sh", ".ts", ".txt", ".cmake", ".mjs"};
 
-// Cut in two, so that this file passes its own test.
+// Split in two, so that this file passes its own test.
 const std::string kPage = std::string("docs") + "/design/page.md";
 const std::string kGuide = std::string("docs") + "/guides/x.md";
 
@@ -38,14 +38,14 @@ TEST_CASE("tidy: every reference to docs/ resolves") {
   CHECK(referring > 100);
 }
 
-TEST_CASE("tidy: documents that are not in the repository are not referred to") {
+TEST_CASE("tidy: documents that are not in the repository are not referenced") {
   for (const SourceFile& file : read_sources(kReferring, kExtensions)) {
     if (file.path.starts_with("reports/evidence/")) continue;  // dated records
     for (const std::string& finding : check_retired_documents(file)) CHECK_MESSAGE(false, finding);
   }
 }
 
-TEST_CASE("tidy: references from code, found where they do not resolve") {
+TEST_CASE("tidy: unresolved references from code are found") {
   CHECK(references_in("engine/x.h", "// As in " + kPage + "#first.\n").empty());
   CHECK(references_in("engine/x.h", "// As in " + kPage + ".\n").empty());
   CHECK(references_in("engine/x.h", "// " + kPage + "#first, #plain-words; " + kPage + "#first\n").empty());

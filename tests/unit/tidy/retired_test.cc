@@ -1,5 +1,4 @@
-// The names that went when the vocabulary became the field's: none comes back, and users who write one are
-// told its successor.
+// Retired names: none comes back, and users who write one get its successor.
 
 #include <doctest/doctest.h>
 
@@ -40,7 +39,7 @@ TEST_CASE("tidy: a retired identifier is found as a whole word, with its success
   CHECK(check_retired({"engine/x.cc", "int older_name = old_names;\n"}, names).empty());
 }
 
-// An entry maps an old name to a successor: a successor that is itself retired would send users in a circle.
+// An entry maps an old name to a successor. A successor that is itself retired would send users in a circle.
 TEST_CASE("tidy: no successor is itself retired") {
   const RetiredNames names = retired();
   for (const auto& [old, now] : names) CHECK_MESSAGE(!names.contains(now), old << " -> " << now);

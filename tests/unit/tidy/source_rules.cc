@@ -15,12 +15,12 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Rule {
-  std::string folder;                // files whose path starts so; of several the longest counts
-  std::vector<std::string> allowed;  // what their #include "..." may start with
+  std::string folder;                // prefix of the files' paths; the longest of several applies
+  std::vector<std::string> allowed;  // allowed beginnings of their #include "..."
 };
 
-// The dependency direction of the whole project, as a table (docs/contributing/style.md#dependencies). Below
-// these folders, no two may include each other (check_folder_cycles).
+// The dependency direction of the whole project (docs/contributing/style.md#dependencies). Below these
+// folders, no two may include each other (check_folder_cycles).
 const std::vector<Rule> kMayInclude = {
     {"engine/base/", {"engine/base/"}},
     {"engine/kv/", {"engine/base/", "engine/kv/"}},
@@ -57,7 +57,7 @@ const std::vector<Rule> kMayInclude = {
 
 struct Owner {
   std::string word;                  // in an #include
-  std::vector<std::string> folders;  // where it may stand
+  std::vector<std::string> folders;  // where it is allowed
 };
 const std::vector<Owner> kOutsideLibraries = {
     {"simgrid", {"sim/", "tests/unit/sim/", "tests/bench/"}},
@@ -67,13 +67,14 @@ const std::vector<Owner> kOutsideLibraries = {
     {".pb.h", {"traces/", "models/", "scenarios/", "reports/", "engine/recorder/", "tests/"}},
 };
 
-// Every decision: one library (kvtwin_policy) that links kvtwin_base alone; and what crosses its border.
+// All decision code: one library (kvtwin_policy) that links kvtwin_base alone; and the types of its
+// interface.
 const std::vector<std::string> kPolicy = {
     "engine/kv/",           "engine/methods/",      "engine/scheduler/",      "engine/router/",
     "engine/base/commands", "engine/base/events.h", "engine/base/identity.h", "engine/base/tags.h",
 };
 
-// What the policy must never see. A word counts where it is not part of a longer one.
+// Words that the policy must not contain. Parts of longer words do not count.
 const std::vector<std::string> kBannedInPolicy = {
     "chrono", "random", "thread",        "mutex",         "atomic",    "fstream", "iostream", "cstdio",
     "printf", "getenv", "unordered_map", "unordered_set", "std::hash", "double",  "float",    "rand",
@@ -104,7 +105,7 @@ void each_line(const std::string& text, Visit visit) {
 
 std::string place(const SourceFile& file, int line) { return file.path + ":" + std::to_string(line) + ": "; }
 
-// What an #include names, with its quote or bracket; empty for other lines.
+// The name in an #include, with its quote or bracket; empty for other lines.
 std::string included(const std::string& line) {
   if (!line.starts_with("#include ")) return {};
   return line.substr(9, line.find_last_of("\">") - 8);
@@ -116,12 +117,12 @@ bool opens_scope(const std::string& head) {
                      [&](const std::string& word) { return has_word(head, word); });
 }
 
-// Which folders the files of each folder include.
+// The folders that the files of each folder include.
 using FolderGraph = std::map<std::string, std::set<std::string>>;
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-// Follows includes from the last folder of `way`; one that is on the way already closes a circle.
+// Follows includes from the last folder of `way`; a folder that `way` already has closes a cycle.
 void follow(const FolderGraph& graph, std::vector<std::string>* way, std::set<std::string>* done,
             Findings* found) {
   const auto from = graph.find(way->back());
@@ -255,19 +256,19 @@ Findings check_policy_words(const SourceFile& file) {
   return findings;
 }
 
-// A function starts where a brace opens behind a parenthesis outside any other function.
+// A function starts where a brace opens after a parenthesis outside any other function.
 Findings check_lengths(const SourceFile& file) {
   constexpr int kFileLines = 500, kFunctionLines = 70, kColumns = 110;
   Findings findings;
   const std::string code = code_only(file.text);
-  std::vector<bool> blank;  // nothing but comment, literal or space
+  std::vector<bool> blank;  // only comment, literal or space
   each_line(code, [&](int, const std::string& line) {
     blank.push_back(line.find_first_not_of(' ') == std::string::npos);
   });
   int lines = 0;
   each_line(file.text, [&](int number, const std::string& line) {
     lines = number;
-    // A literal cannot always be broken, a comment can.
+    // A literal cannot always be broken; a comment can.
     const bool literal = line.find('"') != std::string::npos;
     const bool inside_literal =
         blank[static_cast<size_t>(number) - 1] && line.find("//") == std::string::npos;
@@ -334,7 +335,7 @@ Findings check_own_header_first(const SourceFile& file, bool has_header) {
 }
 
 Findings check_left_overs(const SourceFile& file) {
-  // Cut in two, so that this file passes its own test.
+  // Split in two, so that this file passes its own test.
   const std::vector<std::string> words = {std::string("FIX") + "ME", std::string("Co-auth") + "ored",
                                           std::string("/wo") + "rk/"};
   Findings findings;

@@ -1,5 +1,5 @@
-// Rules about the source itself that a compiler cannot check, as functions from a file's text to what
-// is wrong with it. Each finding reads `path:line: what`.
+// Rules about the source that a compiler cannot check, as functions from a file's text to findings. Each
+// finding reads `path:line: problem`.
 
 #ifndef KVTWIN_TESTS_UNIT_TIDY_SOURCE_RULES_H_
 #define KVTWIN_TESTS_UNIT_TIDY_SOURCE_RULES_H_
@@ -16,22 +16,22 @@ struct SourceFile {
 };
 using Findings = std::vector<std::string>;
 
-// All files under `folders` of the project's root with one of these extensions (or names), in order
-// of path. Build output and what npm installs are passed over.
+// All files under `folders` of the project's root with one of these extensions (or names), sorted by path.
+// Build output and installed npm packages are skipped.
 std::vector<SourceFile> read_sources(const std::vector<std::string>& folders,
                                      const std::vector<std::string>& extensions);
 
-// The text with comments and the insides of string and character literals blanked out; line breaks stay.
+// The text with comments and the contents of string and character literals blanked out; line breaks stay.
 std::string code_only(const std::string& text);
 
 Findings check_includes(const SourceFile& file);  // the dependency table
-// Folders that include one another in a circle: "a -> b -> a".
+// Folders that include one another in a cycle: "a -> b -> a".
 Findings check_folder_cycles(const std::vector<SourceFile>& files);
-Findings check_policy_words(const SourceFile& file);  // the policy: no clock, chance, thread, backend, float
+Findings check_policy_words(const SourceFile& file);  // the policy: no clock, random, thread, backend, float
 Findings check_lengths(const SourceFile& file);       // file <= 500 lines, function <= 70, line <= 110
 Findings check_guard(const SourceFile& file);         // a header's guard is its path
 Findings check_own_header_first(const SourceFile& file, bool has_header);
-Findings check_left_overs(const SourceFile& file);  // notes to self, other machines' paths
+Findings check_left_overs(const SourceFile& file);  // notes to self, paths of other machines
 
 // Old identifiers and their successors, from lines of `old<TAB>new`.
 using RetiredNames = std::map<std::string, std::string>;

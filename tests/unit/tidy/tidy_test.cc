@@ -1,4 +1,4 @@
-// The rules over the whole tree, and each rule over a text that breaks it.
+// The rules applied to the whole tree, and each rule applied to a text that breaks it.
 
 #include <doctest/doctest.h>
 
@@ -36,17 +36,17 @@ std::string lines(int count, const std::string& line = "  go();\n") {
 }  // namespace
 
 TEST_CASE("tidy: includes point downwards") { over_code(check_includes); }
-TEST_CASE("tidy: folders do not include one another in circles") {
+TEST_CASE("tidy: folders do not include one another in cycles") {
   expect_none(check_folder_cycles(read_sources(kFolders, {".h", ".cc", ".cu", ".cuh"})));
 }
-TEST_CASE("tidy: the policy sees no clock, no chance and no backend") { over_code(check_policy_words); }
+TEST_CASE("tidy: the policy has no clock, no randomness and no backend") { over_code(check_policy_words); }
 TEST_CASE("tidy: files, functions and lines stay short") { over_code(check_lengths); }
 
 TEST_CASE("tidy: a header's guard is its path") {
   for (const SourceFile& file : read_sources(kFolders, {".h"})) expect_none(check_guard(file));
 }
 
-// With it each header that has a .cc is compiled alone; tests/unit/tidy/CMakeLists.txt compiles the others.
+// This compiles each header that has a .cc alone; tests/unit/tidy/CMakeLists.txt compiles the other headers.
 TEST_CASE("tidy: a source includes its own header first") {
   std::set<std::string> headers;
   for (const SourceFile& file : read_sources(kFolders, {".h"})) headers.insert(file.path);
@@ -56,14 +56,14 @@ TEST_CASE("tidy: a source includes its own header first") {
   }
 }
 
-TEST_CASE("tidy: no notes to self, and nothing about another machine") {
+TEST_CASE("tidy: no notes to self, and no path of another machine") {
   for (const SourceFile& file : read_sources(
            kFolders, {".h", ".cc", ".cu", ".md", ".txt", ".cmake", ".proto", ".textproto", ".json"})) {
     expect_none(check_left_overs(file));
   }
 }
 
-TEST_CASE("tidy: every scenario that a README names is there") {
+TEST_CASE("tidy: every scenario that a README names exists") {
   const std::string folder = "scenarios/", ending = ".textproto";
   for (const SourceFile& file : read_sources(kFolders, {".md"})) {
     for (size_t at = file.text.find(folder); at != std::string::npos; at = file.text.find(folder, at + 1)) {
@@ -79,7 +79,7 @@ TEST_CASE("tidy: every scenario that a README names is there") {
   }
 }
 
-TEST_CASE("tidy: each rule finds what breaks it") {
+TEST_CASE("tidy: each rule finds a violation") {
   CHECK(check_includes({"engine/scheduler/x.cc", "#include \"engine/runtime/driver.h\"\n"}).size() == 1);
   CHECK(check_includes({"engine/scheduler/x.cc", "#include \"engine/base/check.h\"\n"}).empty());
   CHECK(check_includes({"traces/import_x.cc", "#include \"engine/runtime/client.h\"\n"}).size() == 1);

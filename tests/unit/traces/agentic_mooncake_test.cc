@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-// b and c wait for a; d waits for both, with a tool; e stands alone. d stands before what it waits for.
+// b and c wait for a; d waits for both, with a tool; e is alone. d is listed before its dependencies.
 const char* const kGraph =
     R"({"request_id":"a","timestamp":100,"input_length":512,"output_length":9,"hash_ids":[1]}
 {"request_id":"d","wait_for":["b","c"],"delay":30,"tool_wait_ms":400,"input_length":1536,"output_length":9,"hash_ids":[1,2,3],"prefix_reset":true}
@@ -19,7 +19,7 @@ const char* const kGraph =
 
 }  // namespace
 
-TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; waits are kept") {
+TEST_CASE("agentic_mooncake: sessions are connected components, in order of arrival; waits are preserved") {
   const Folder dir;
   const KeepAll all = imported("auto", dir.write("m.jsonl", kGraph));
   REQUIRE(all.sessions.size() == 2);
@@ -41,7 +41,7 @@ TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; 
   CHECK(contains(*find_extra(last.extras(), "mooncake"), "prefix_reset"));
 }
 
-TEST_CASE("agentic_mooncake: circles, unknown and repeated names are errors") {
+TEST_CASE("agentic_mooncake: cycles, unknown and repeated names are errors") {
   const Folder dir;
   const auto said = [&](const std::string& rows) {
     return import_error("agentic_mooncake", dir.write("m", rows)).text();
@@ -57,7 +57,7 @@ TEST_CASE("agentic_mooncake: circles, unknown and repeated names are errors") {
   CHECK(contains(said(row + "\n" + row), "m:2: request_id 'a' is there twice"));
 }
 
-TEST_CASE("mooncake-delta: prompts are all segments and outputs so far") {
+TEST_CASE("mooncake-delta: a prompt is all segments and outputs so far") {
   const Folder dir;
   const KeepAll all = imported(
       "mooncake-delta",

@@ -20,7 +20,7 @@ TEST_CASE("Azure: times are read to 100 ns and written back") {
   }
 }
 
-TEST_CASE("Azure: both real files come back byte for byte, and arrivals are the recorded ones") {
+TEST_CASE("Azure: both real files are exported byte for byte, and arrivals are the recorded ones") {
   for (const auto& [name, rows] : {std::pair{"azure-llm-2023/AzureLLMInferenceTrace_code.csv", size_t{8'819}},
                                    {"azure-llm-2023/AzureLLMInferenceTrace_conv.csv", size_t{19'366}}}) {
     const std::string path = data(name);
@@ -42,7 +42,7 @@ TEST_CASE("Azure: both real files come back byte for byte, and arrivals are the 
   }
 }
 
-TEST_CASE("Azure: bad rows are named by line") {
+TEST_CASE("Azure: malformed rows are reported by line") {
   const Folder dir;
   const auto said = [&](const std::string& rows) {
     return import_error("azure", dir.write("a.csv", rows)).text();

@@ -60,7 +60,7 @@ TEST_CASE("check: a session that keeps all rules passes") {
   CHECK(error_in([](v1::Session*) {}) == "");
 }
 
-TEST_CASE("check: every rule that is broken is named, with the node") {
+TEST_CASE("check: every broken rule is named, with the node") {
   const auto llm = [](v1::Session* s, int i) { return s->mutable_nodes(i)->mutable_llm(); };
   const auto message = [](const std::function<void(v1::Session*)>& spoil, const std::string& text) {
     const std::string said = error_in(spoil);

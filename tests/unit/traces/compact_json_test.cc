@@ -10,7 +10,7 @@ namespace {
 constexpr CompactKeys kKeys{.run_key = "hash_ids", .number_suffix = "_tok_ids"};
 }
 
-TEST_CASE("compact_json: lists under the named keys go aside, all else is a plain tree") {
+TEST_CASE("compact_json: lists under the named keys are stored separately, the rest is a plain tree") {
   const auto parsed = parse_compact_json(
       R"({"a":[1,-2,"x",{"b":null}],"hash_ids":[3,4,5,9],"in_tok_ids":[7,7],"sub":{"hash_ids":[]}})", kKeys);
   REQUIRE(parsed.has_value());
@@ -21,18 +21,18 @@ TEST_CASE("compact_json: lists under the named keys go aside, all else is a plai
   CHECK(parsed->numbers[0] == std::vector<uint32_t>{7, 7});
 }
 
-TEST_CASE("compact_json: without keys it builds what nlohmann builds") {
+TEST_CASE("compact_json: without keys it builds the same as nlohmann") {
   const std::string text = R"([{"hash_ids":[1,2],"x":1.5e3,"y":[[],{}]},true,"é"])";
   CHECK(parse_compact_json(text, {}).value().tree == nlohmann::json::parse(text));
 }
 
-TEST_CASE("compact_json: a number where a list belongs cannot pass for an index") {
+TEST_CASE("compact_json: a number in place of a list is not taken for an index") {
   const auto parsed = parse_compact_json(R"({"hash_ids":[1],"x":{"hash_ids":0}})", kKeys);
   REQUIRE(!parsed.has_value());
   CHECK(parsed.error().what == "\"hash_ids\" is no list");
 }
 
-TEST_CASE("compact_json: what is no such JSON is an error that says where") {
+TEST_CASE("compact_json: other input is an error with its position") {
   for (const char* const text :
        {"", "{", "[1,]", "{\"hash_ids\":[1,-2]}", "{\"hash_ids\":[1.5]}", "{\"hash_ids\":[[1]]}",
         "{\"hash_ids\":[{}]}", "{\"hash_ids\":[99999999999999999999]}", "{\"a_tok_ids\":[4294967296]}", "nul",

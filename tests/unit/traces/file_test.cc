@@ -49,7 +49,7 @@ std::string read_error(const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("TraceWriter: what was written is read back, and offsets point at sessions") {
+TEST_CASE("TraceWriter: a written trace is read back, and offsets point at sessions") {
   const Folder dir;
   const std::string bytes = small_trace(dir);
   std::istringstream in(bytes);
@@ -68,7 +68,7 @@ TEST_CASE("TraceWriter: what was written is read back, and offsets point at sess
   CHECK(whole.sessions_size() == 3);
 }
 
-TEST_CASE("TraceWriter: a file appears when it is whole, and a part file goes away") {
+TEST_CASE("TraceWriter: a file appears when it is complete, and a partial file is removed") {
   const Folder dir;
   const std::string path = dir.write("t.trace", "old");
   {
@@ -97,7 +97,7 @@ TEST_CASE("reader: provenance under a message's old name is that of the message"
   const std::string path = dir.file("old.kvtrace");
   v1::TraceHeader header = small_header();
   v1::FieldPolicy& policy = *header.add_policies();
-  policy.set_field(std::string("Llm") + "Call.think_ns");  // the tidy test holds the old name out
+  policy.set_field(std::string("Llm") + "Call.think_ns");  // split: the tidy test bans the old name
   policy.set_prov(v1::SYNTHESISED);
   {
     TraceWriter writer(path);
@@ -113,7 +113,7 @@ TEST_CASE("reader: provenance under a message's old name is that of the message"
   CHECK(read.prov() == v1::SYNTHESISED);
 }
 
-TEST_CASE("reader: a file cut anywhere is an error with the byte, never a trace") {
+TEST_CASE("reader: a truncated file is an error with the byte, never a trace") {
   const Folder dir;
   const std::string bytes = small_trace(dir);
   for (size_t size = 0; size < bytes.size(); ++size) {
@@ -140,7 +140,7 @@ TEST_CASE("reader: a file with any byte changed is a trace or an error") {
   CHECK(refused > 0);
 }
 
-TEST_CASE("reader: garbage and foreign files are told apart at once") {
+TEST_CASE("reader: garbage and foreign files are recognised at once") {
   CHECK(contains(read_error("{\"timestamp\": 0}"), "byte 0"));
   CHECK(contains(read_error(""), "byte 0: the file ends without a footer"));
   CHECK(contains(read_error(std::string(1000, '\xff')), "length is not a number"));
@@ -164,7 +164,7 @@ TEST_CASE("reader: a length of 1 GB, and a record that would take gigabytes deco
   CHECK(contains(said, "MiB of memory"));
 }
 
-TEST_CASE("reader: a 1 GB file of zeros ends at once, in little memory") {
+TEST_CASE("reader: a 1 GB file of zeros is refused at once, in little memory") {
   const Folder dir;
   const std::string path = dir.write("zeros", "");
   std::filesystem::resize_file(path, uint64_t{1} << 30);  // sparse
@@ -178,7 +178,7 @@ TEST_CASE("reader: a 1 GB file of zeros ends at once, in little memory") {
   CHECK(contains(footer.error().text(), "are no TraceHeader"));
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  CHECK(usage.ru_maxrss < 1'000'000);  // KiB; ASan's shadow included
+  CHECK(usage.ru_maxrss < 1'000'000);  // KiB; includes ASan's shadow memory
 }
 
 TEST_CASE("reader: the footer must count what the file holds") {

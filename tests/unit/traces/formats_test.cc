@@ -17,7 +17,7 @@ TEST_CASE("formats: names are unique, and unknown ones are answered with the cho
                  "can be written; kvtwin, weka, mooncake, azure"));
 }
 
-TEST_CASE("formats: auto says what it looked at when it cannot tell") {
+TEST_CASE("formats: auto names the evidence when it cannot decide") {
   const Folder dir;
   CHECK(contains(import_error("auto", dir.write("x", "hello")).text(), "of no known format"));
   CHECK(contains(import_error("auto", dir.file("missing")).text(), "does not exist"));
@@ -27,7 +27,7 @@ TEST_CASE("formats: auto says what it looked at when it cannot tell") {
                  "cannot be read as an archive"));
 }
 
-TEST_CASE("formats: a trace converted to kvtwin and back is the same sessions") {
+TEST_CASE("formats: a trace converted to kvtwin and back has the same sessions") {
   const Folder dir;
   const KeepAll all =
       imported("mooncake",

@@ -69,12 +69,12 @@ TEST_CASE("inspect: real traces have the reuse that docs/design/trace-formats.md
   CHECK(got["distributions"]["prompt_tokens"]["max"] == 126'195);
 }
 
-TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its parent up as long") {
+TEST_CASE("cut: a session keeps its head, and a truncated sub-agent delays its parent by the same time") {
   v1::Session session;
   session.set_id("s");
   session.add_agents();
   session.add_agents();
-  // 0 main -> 1, 2 sub-agent -> 3 main -> 4 main. Node 2 and node 4 are too long.
+  // 0 main -> 1, 2 sub-agent -> 3 main -> 4 main. Nodes 2 and 4 are too long.
   const int64_t starts[] = {0, 10, 20, 50, 60};
   for (int i = 0; i < 5; ++i) {
     v1::Node& node = *session.add_nodes();
@@ -120,7 +120,7 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
   CHECK(opaque[0].nodes(2).deps(1).node() == 1);
 }
 
-TEST_CASE("cut: what only a dropped request connected with the head goes with it") {
+TEST_CASE("cut: nodes that only a dropped request connected with the head are dropped with it") {
   v1::Session session;
   session.set_id("s");
   session.add_agents();
@@ -148,7 +148,7 @@ TEST_CASE("cut: what only a dropped request connected with the head goes with it
   CHECK(all.sessions[0].nodes(0).agent() == 0);
 }
 
-TEST_CASE("cut: limits on sessions and requests hold for the whole trace") {
+TEST_CASE("cut: limits on sessions and requests apply to the whole trace") {
   const Folder dir;
   std::string rows;
   for (int i = 0; i < 10; ++i)

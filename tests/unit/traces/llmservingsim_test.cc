@@ -19,7 +19,7 @@ TEST_CASE("LLMServingSim: flat rows carry their token ids") {
   CHECK(session.spans(0).scope() == v1::SCOPE_GLOBAL);
 }
 
-TEST_CASE("LLMServingSim: sub_requests are a chain with tools between, and share what they repeat") {
+TEST_CASE("LLMServingSim: sub_requests are a chain with tools between, and share repeated tokens") {
   const Folder dir;
   const KeepAll all = imported(
       "auto",
@@ -56,7 +56,7 @@ TEST_CASE("LLMServingSim: the real file has 300 requests and every token id") {
   CHECK(ids == prompt);
 }
 
-TEST_CASE("LLMServingSim: bad rows are named") {
+TEST_CASE("LLMServingSim: malformed rows are reported") {
   const Folder dir;
   const auto said = [&](const std::string& row) {
     return import_error("llmservingsim", dir.write("l", row)).text();

@@ -44,7 +44,7 @@ TEST_CASE("Mooncake: rows are open-loop sessions of one request; aliases and bla
         IdRuns{{0, 2, v1::SCOPE_DATASET}, {5, 1, v1::SCOPE_DATASET}});
 }
 
-TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused, with the way out") {
+TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused with a remedy") {
   const Folder dir;
   const auto path =
       dir.write("m.jsonl", R"({"timestamp":0,"input_length":513,"output_length":1,"hash_ids":[1,2,3]})");
@@ -81,7 +81,7 @@ TEST_CASE("Mooncake: rows of one session_id wait for each other, by delay or by 
   CHECK(marked(b, v1::LlmRequest::kThinkNsFieldNumber) == v1::ESTIMATED);
 }
 
-TEST_CASE("trap 10: batched stamps are found, and jitter spreads each batch without leaving it") {
+TEST_CASE("trap 10: batched stamps are detected, and jitter spreads each batch within its limits") {
   const Folder dir;
   std::string text;
   for (int i = 0; i < 300; ++i) {
@@ -139,7 +139,7 @@ TEST_CASE("Mooncake: inferred sessions chain a prompt to the one it continues") 
   CHECK(all.sessions[0].nodes(1).llm().think_ns() == 60'000'000'000 - estimated_service_ns(1030, 600));
 }
 
-TEST_CASE("Mooncake: the real conversation trace comes back row by row") {
+TEST_CASE("Mooncake: the real conversation trace is exported row by row") {
   KVT_NEED_DATA(path, "mooncake/conversation_trace.jsonl");
   const Folder dir;
   const KeepAll all = imported("mooncake", path);
@@ -175,8 +175,7 @@ TEST_CASE("trap 7: ids of the real Mooncake trace are chained: none has two pred
   CHECK(twice == 0);
 }
 
-TEST_CASE(
-    "Mooncake: sessions inferred from the real trace are as many as the prototype found, within 0.1 %") {
+TEST_CASE("Mooncake: the sessions inferred from the real trace match the prototype's number within 0.1 %") {
   KVT_NEED_DATA(path, "mooncake/conversation_trace.jsonl");
   ImportOptions options;
   options.infer_sessions = true;
@@ -192,7 +191,7 @@ TEST_CASE(
   CHECK(most == 43);                    // 43
 }
 
-TEST_CASE("Mooncake: bad rows are named by line") {
+TEST_CASE("Mooncake: malformed rows are reported by line") {
   const Folder dir;
   const auto said = [&](const std::string& text) {
     return import_error("mooncake", dir.write("m", text)).text();

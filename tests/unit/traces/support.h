@@ -1,4 +1,4 @@
-// What the trace tests share: sinks that keep or drop everything, small files, the outside data.
+// Helpers of the trace tests: sinks that store or discard everything, small files, external data.
 
 #ifndef KVTWIN_TESTS_UNIT_TRACES_SUPPORT_H_
 #define KVTWIN_TESTS_UNIT_TRACES_SUPPORT_H_
@@ -36,7 +36,7 @@ struct KeepAll : TraceSink {
   Result<void> done() override { return ended = true, Result<void>{}; }
 };
 
-// Calls a function per session, and checks each.
+// Calls a function per session, and checks each session.
 struct PerSession : TraceSink {
   explicit PerSession(std::function<void(const v1::TraceHeader&, const v1::Session&)> f)
       : each(std::move(f)) {}
@@ -58,7 +58,7 @@ inline std::string slurp(const std::string& path) {
   return out.str();
 }
 
-// "" when the outside data is not there: then say so and return.
+// "" if the external data is absent; then the test prints that and returns.
 inline std::string data(const std::string& name) {
   const char* const set = std::getenv("KVTWIN_DATA");
   const auto root = set != nullptr
@@ -106,8 +106,8 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// When each request would be released if everything before it took as long as recorded, against when it
-// was: one step at a time (predecessors at their recorded ends).
+// The difference between the release time of each request, if its predecessors end as recorded, and its
+// recorded issue time.
 struct StepError {
   int node;
   int64_t ns;

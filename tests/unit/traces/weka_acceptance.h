@@ -1,4 +1,4 @@
-// docs/design/trace-formats.md#importers, acceptance tests 1-4, for a set of WEKA files. (2) and (3) are
+// Acceptance tests 1-4 of docs/design/trace-formats.md#importers, for a set of WEKA files. (2) and (3) are
 // check.h's, per session.
 
 #ifndef KVTWIN_TESTS_UNIT_TRACES_WEKA_ACCEPTANCE_H_
@@ -15,12 +15,12 @@ namespace kvtwin::testing {
 
 struct WekaAcceptance {
   size_t sessions = 0, requests = 0, requests_equal = 0, agents = 0;
-  size_t with_spans = 0;         // requests whose prompt has spans: their sums were checked
+  size_t with_spans = 0;         // requests whose prompt has spans, whose sums were checked
   std::vector<int64_t> step_ns;  // (4): release minus recorded issue time
-  std::vector<double> drift;     // end of the session, all steps replayed one after another
+  std::vector<double> drift;     // end of the session, with all steps replayed in sequence
 };
 
-// All requests of a file, in order, with their ids put back as runs.
+// All requests of a file, in order, with their ids restored as runs.
 inline void list_requests(const CompactJson& document, const nlohmann::json& requests,
                           std::vector<std::pair<nlohmann::json, IdRuns>>* out, size_t* agents) {
   for (const nlohmann::json& request : requests) {
@@ -38,7 +38,7 @@ inline void list_requests(const CompactJson& document, const nlohmann::json& req
   }
 }
 
-// How much later than recorded the session would end if every wait came after the last replayed end.
+// The delay of the session's end if every wait starts at the last replayed end.
 inline double session_drift(const v1::Session& session) {
   std::vector<int64_t> end(static_cast<size_t>(session.nodes_size()));
   int64_t replayed = 0, recorded = 0;

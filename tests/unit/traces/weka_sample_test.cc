@@ -1,11 +1,11 @@
-// The acceptance tests of docs/design/trace-formats.md#importers on six real sessions, for every save;
-// weka_whole_test.cc has all.
+// The acceptance tests of docs/design/trace-formats.md#importers on six real sessions, fast enough for every
+// build; weka_whole_test.cc has all sessions.
 #include "tests/unit/traces/weka_acceptance.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
-TEST_CASE("WEKA sample: six real sessions come back field by field, keep all rules, and replay in time") {
+TEST_CASE("WEKA sample: six real sessions are exported field by field, pass all checks, and replay in time") {
   KVT_NEED_DATA(path, "weka-claude-code/sample");
   const WekaAcceptance got = accept_weka(path);
   CHECK(got.sessions == 6);

@@ -61,7 +61,7 @@ json trace(const std::string& id, json requests, int tool_tokens = 128, int syst
           {"totals", json::object()}};
 }
 
-// A main agent that waits for two sub-agents at once: they end at 50 s and 90 s.
+// A main agent that waits for two concurrent sub-agents, which end at 50 s and 90 s.
 json with_subagents() {
   return trace("t",
                json::array({request(0, 640, 30, ids(1, 10), 10.0, 0.0),
@@ -93,7 +93,7 @@ TEST_CASE("trap 1: a WEKA sub-agent's t is its end, and its requests count from 
   CHECK(first.deps(0).delay_ns() == 1 * kS);  // after the parent's end at 10
 }
 
-TEST_CASE("trap 2: the parent's think time after sub-agents loses their wall time") {
+TEST_CASE("trap 2: the parent's think time after sub-agents excludes their wall time") {
   const KeepAll all = import_json(with_subagents());
   const v1::Node& node = all.sessions[0].nodes(4);
   // Recorded: 90 s after the request's end at 10. The later sub-agent ended at 90: 10 s remain.
@@ -111,7 +111,7 @@ TEST_CASE("trap 2: a sub-agent launched in the background is not waited for") {
   json tree = with_subagents();
   tree["requests"][1]["status"] = "async_launched";
   tree["requests"][1]["duration_ms"] = nullptr;
-  tree["requests"][1]["t"] = 11.0;  // then its launch
+  tree["requests"][1]["t"] = 11.0;  // then t is its launch
   const KeepAll all = import_json(tree);
   CHECK(llm(all, 1).recorded_at_ns() == 11 * kS);
   const v1::Node& node = all.sessions[0].nodes(4);
@@ -140,7 +140,7 @@ TEST_CASE("trap 4: after a request without api_time the wait is the gap less an 
   CHECK(marked(all.sessions[0].nodes(1), v1::LlmRequest::kThinkNsFieldNumber) == v1::ESTIMATED);
 }
 
-TEST_CASE("trap 4: an estimated service never reaches beyond what happened next") {
+TEST_CASE("trap 4: an estimated service ends before the next recorded event") {
   const KeepAll all = import_json(trace(
       "t", json::array({request(0, 64, 6740, ids(1, 1), -1, 0), request(3, 128, 1, ids(1, 2), 1, 50)})));
   CHECK(llm(all, 0).recorded_service_ns() == 3 * kS);
@@ -174,7 +174,7 @@ TEST_CASE("trap 5: WEKA ids hold within a session, and sharing a prefix is a cho
   CHECK(common_blocks(equal[0], equal[2]) == 0);
   const auto all = keys(PrefixSharing::kAll);
   CHECK(all[1] == all[0]);
-  CHECK(common_blocks(all[0], all[2]) == 2);  // as far as the shorter prefix goes
+  CHECK(common_blocks(all[0], all[2]) == 2);  // as far as the shorter prefix reaches
 }
 
 TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
@@ -198,7 +198,7 @@ TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
 }
 
 TEST_CASE("WEKA spans: roles follow the ids, and every prompt sums up") {
-  // Call 1 continues request 0; request 2 goes back to its first 5 blocks (a compaction).
+  // Request 1 continues request 0; request 2 returns to its first 5 blocks (a compaction).
   const KeepAll all = import_json(
       trace("t", json::array({request(0, 640, 30, ids(1, 10), 1, 0), request(9, 704, 30, ids(1, 11), 1, 8),
                               request(19, 448, 30, json::array({1, 2, 3, 4, 5, 90, 91}), 1, 8)})));
@@ -223,7 +223,7 @@ TEST_CASE("WEKA spans: roles follow the ids, and every prompt sums up") {
   CHECK(session.nodes(2).deps(0).kind() == v1::DEP_CONTROL);
 }
 
-TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is left out of it") {
+TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is excluded from it") {
   const KeepAll all = import_json(trace(
       "t", json::array({request(0, 640, 30, ids(1, 10), 1, 0), request(9, 660, 30, ids(1, 10), 1, 8)})));
   const auto& prompt = llm(all, 1).prompt();
@@ -232,7 +232,7 @@ TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is left 
   CHECK(prompt[1].count() == 2);
 }
 
-TEST_CASE("WEKA: wrong fields are named, with file and place") {
+TEST_CASE("WEKA: malformed fields are reported with file and position") {
   const Folder dir;
   const auto said = [&](const json& tree) {
     return import_error("weka", dir.write("t.json", tree.dump())).text();
@@ -253,7 +253,7 @@ TEST_CASE("WEKA: wrong fields are named, with file and place") {
   CHECK(contains(said(tree), "\"requests\" is 7"));
 }
 
-TEST_CASE("WEKA export: every field comes back, sub-agents and estimated requests included") {
+TEST_CASE("WEKA export: every field is exported, including sub-agents and estimated requests") {
   json tree = with_subagents();
   tree["requests"].push_back(request(200, 768, 3, ids(1, 12), -1, -1));
   tree["requests"].push_back(request(300, 768, 3, ids(1, 12), 2, 99));
@@ -265,7 +265,7 @@ TEST_CASE("WEKA export: every field comes back, sub-agents and estimated request
   CHECK(json::parse(slurp(dir.file("out/t.json"))) == tree);
 }
 
-TEST_CASE("WEKA export: session ids that are no file names, and shared prefixes, are refused") {
+TEST_CASE("WEKA export: session ids that are not file names, and shared prefixes, are refused") {
   const Folder dir;
   KeepAll all = import_json(with_subagents());
   all.sessions[0].set_id("../x");

@@ -32,7 +32,8 @@ TEST_CASE("WEKA whole: 692 sessions import within 30 CPU-seconds and 500 MB") {
 #endif
 }
 
-TEST_CASE("WEKA whole: all 46,218 requests come back field by field, keep all rules, and replay in time") {
+TEST_CASE(
+    "WEKA whole: all 46,218 requests are exported field by field, pass all checks, and replay in time") {
   KVT_NEED_DATA(path, "weka-claude-code/traces_710.tar.xz");
   WekaAcceptance got = accept_weka(path);
   CHECK(got.sessions == 692);
@@ -59,8 +60,8 @@ TEST_CASE(
   REQUIRE(import_trace("weka", path, {}, &inspector).has_value());
   const auto got = inspector.json();
   CHECK(got["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(0.9626).epsilon(0.0005));
-  // docs/design/trace-formats.md#weka counts sessions whose head has at least 3 requests, and the requests of
-  // all heads.
+  // docs/design/trace-formats.md#weka counts sessions whose head has at least 3 requests, and the requests
+  // of all heads.
   const std::tuple<double, int, int> expected[] = {
       {0.059, 201, 1'992}, {0.25, 371, 8'517}, {0.72, 546, 25'021}, {0.93, 619, 42'223}};
   for (size_t i = 0; i < 4; ++i) {
