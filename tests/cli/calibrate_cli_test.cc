@@ -1,4 +1,4 @@
-// kvtwin calibrate policy and inspect-policy: numbers from values, and scenarios that use them.
+// kvtwin calibrate policy and inspect-policy: profiles measured on real data, and scenarios that use them.
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,7 @@ constexpr char kSnapkv[] = "--set=policies.scorer=snapkv";
 
 std::vector<std::string> calibrate(const std::string& what, const std::vector<std::string>& more) {
   std::vector<std::string> words = {"calibrate", "policy", what, kScenario};
-  // Few, unless the test says how many.
+  // Few contexts, unless the test gives a number.
   for (const std::string few : {"--contexts=3", "--context-max=1100"}) {
     const std::string name = few.substr(0, few.find('=') + 1);
     const bool given =
@@ -37,7 +37,7 @@ std::vector<std::string> simulate(const std::vector<std::string>& more) {
   return words;
 }
 
-// What a run that keeps by a profile says on its command line.
+// The command line of a run that retains by a profile.
 std::vector<std::string> reserved(const std::string& profile, const std::vector<std::string>& more) {
   std::vector<std::string> words = {kSnapkv,
                                     "--set=policies.scorer_options.compression_trigger=chunk_end",
@@ -82,8 +82,8 @@ TEST_CASE(
   const std::string text = folder.read("budgets.textproto");
   CHECK(text == run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3"})).out);
   CHECK(text.find("\nkept:") == std::string::npos);
-  // The mean over heads of what is kept beside the window: (ratio n - window) / n, but for one cell per
-  // layer.
+  // The mean over heads of the fraction retained outside the window: (ratio n - window) / n, within one KV
+  // entry per layer.
   const std::vector<double> mu = list_of(text, "mu"), contexts = list_of(text, "context_tokens");
   REQUIRE(mu.size() == 8);
   REQUIRE(contexts.size() == 3);
@@ -102,7 +102,7 @@ TEST_CASE(
                                                                "--set=policies.budget_options.ratio=0.5"}));
   REQUIRE_MESSAGE(fractions.status == 0, fractions.err);
   CHECK(value_of(fractions.out, "decisions") != value_of(ran.out, "decisions"));
-  // What the file holds is an input of the run.
+  // The profile's content is an input of the run.
   const std::string other = folder.file("other.textproto");
   REQUIRE(
       run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + other})).status ==
@@ -162,12 +162,12 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   const std::string text = folder.read("tags.textproto");
   CHECK(text == run_kvtwin(folder, words({"--bits=2.7"})).out);
   CHECK(list_of(text, "two_bit_order").size() == 56);
-  // Everything that was seen loses less with 4 bits; all bits: nothing has 2.
+  // Every tag that occurs loses less with 4 bits; with a budget of 4 bits no tag has 2.
   const Outcome all = run_kvtwin(folder, words({"--bits=4", "--out=" + folder.file("all.textproto")}));
   CHECK(all.out.find("2 bits: 0.0 % of the tokens") != std::string::npos);
   const Outcome none = run_kvtwin(folder, words({"--bits=2", "--out=" + folder.file("none.textproto")}));
   CHECK(none.out.find("2 bits: 100.0 % of the tokens") != std::string::npos);
-  // A map that does not see an axis: alike along it.
+  // A map that is blind to an axis has equal bits along it.
   const auto bits = [&](const std::string& blind) {
     const Outcome done = run_kvtwin(folder, words({"--bits=3", "--blind=" + blind}));
     REQUIRE_MESSAGE(done.status == 0, done.err);
@@ -231,7 +231,7 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
   CHECK(std::stod(value_of(ran.out, "retrieval_correction_rate")) ==
         doctest::Approx(corrected).epsilon(0.15));
   CHECK(std::stod(value_of(ran.out, "retrieval_miss_rate")) == doctest::Approx(missed).epsilon(0.15));
-  // And as the CPU engine has them, which reads only what it chose.
+  // The CPU engine has the same rates; it reads only the pages that it selected.
   const Outcome natural = run_kvtwin(folder, {"run", scenario, "--backend=cpu", "--clock=virtual",
                                               "--no-write", "--quiet", "--format=jsonl"});
   REQUIRE_MESSAGE(natural.status == 0, natural.err);

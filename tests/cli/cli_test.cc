@@ -298,7 +298,7 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
     CHECK(said("quality.csv", (head + "full,0,a,," + text + ",1\n").c_str())
               .find(":2: accuracy is \"" + text + "\", no number") != std::string::npos);
   }
-  // An empty cell of a column that need not be there is no figure: here no interval, not one from 0 to 0.
+  // An empty cell of an optional column is no figure: here no interval, rather than one from 0 to 0.
   scratch.write("open.csv",
                 "policy,budget,task,accuracy,accuracy_low,accuracy_high,kv_bytes_mean\n"
                 "full,0,a,0.75,,,1e6\nsnapkv,64,a,0.5,0.4,0.6,1e5\n");
@@ -318,7 +318,7 @@ TEST_CASE("cli: a run writes what its sessions' tools took, between the requests
   const Outcome outcome =
       tool(scratch, fmt::format("run {} --quiet --set=replay.sessions_max=2 --out=run", kSample));
   REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-  // The first session's first request, its tool, and the request that answers it: nodes 0, 1 and 2.
+  // The first session's first request, its tool, and the request that follows the tool: nodes 0, 1 and 2.
   const std::string requests = scratch.read("run/requests.csv"), tools = scratch.read("run/tools.csv");
   const auto cells_of = [](const std::string& csv, const std::string& session, size_t column,
                            const char* node) {
@@ -371,7 +371,7 @@ TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken
   };
   scrape("before.txt", 2, 2, 0.1);
   scrape("after.txt", 4, 10, 2.5);
-  // Eight since: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
+  // Eight since the first scrape: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
   const auto median = [&](const std::string& more) {
     const Outcome read =
         tool(scratch, "import after.txt --format=prometheus --seconds=10 --force --out=scraped" + more);

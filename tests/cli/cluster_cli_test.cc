@@ -1,4 +1,4 @@
-// Clusters as their user meets them: engines of several kinds, prompts and decodes apart, prices.
+// Clusters on the command line: engines of several kinds, separated prefill and decode, prices.
 
 #include <fstream>
 #include <sstream>
@@ -34,7 +34,7 @@ TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conser
   CHECK(json_number(apart, "requests_open") == 0);
   CHECK(json_number(apart, "transfer_bytes_received") > 0);
   CHECK(json_number(together, "transfer_bytes_received") == 0);
-  // What each request waited for still sums to its latency.
+  // The parts of each request's time still sum to its latency.
   const double parts = json_number(apart, "time_queue_s") + json_number(apart, "time_transfer_s") +
                        json_number(apart, "time_prefill_s") + json_number(apart, "time_recompute_s") +
                        json_number(apart, "time_decode_s") + json_number(apart, "time_host_s");
@@ -83,18 +83,18 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   const std::string one = run_line(folder, {});
   CHECK(json_number(run.out, "gpu_pages") > json_number(one, "gpu_pages"));
   CHECK(json_number(run.out, "requests_finished") == json_number(one, "requests_finished"));
-  // An hour's price times the hours that it ran, over its million tokens.
+  // The price per hour times the hours of the run, per million tokens.
   const double spent = json_number(one, "usd_per_hour") * json_number(one, "elapsed_s") / 3600;
   CHECK(json_number(one, "usd_per_million_output_tokens") ==
         doctest::Approx(1e6 * spent / json_number(one, "output_tokens")));
   CHECK(
       json_number(one, "usd_per_million_tokens") ==
       doctest::Approx(1e6 * spent / (json_number(one, "output_tokens") + json_number(one, "prompt_tokens"))));
-  // Without a way between nodes nothing can be handed over.
+  // Without a connection between nodes no KV can be handed over.
   const Outcome apart = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"});
   CHECK(apart.status == 2);
   CHECK(apart.said("there is no way for KV from engines[0]"));
-  // What was measured of one kind of GPU says nothing of another.
+  // Measurements of one kind of GPU do not apply to another.
   const Outcome priced =
       run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
                           "--set=cost.profile=" + source_dir() + "/models/measured/h200.textproto"});

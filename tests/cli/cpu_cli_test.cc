@@ -1,4 +1,4 @@
-// Backends that compute values, as their users meet them.
+// Backends that compute real data, on the command line.
 
 #include "tests/cli/program.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/shipped/search_tiny.textproto";
 
-// One session: a second or two.
+// One session, which takes a second or two.
 std::vector<std::string> run_words(const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run", kScenario, "--backend=cpu", "--quiet",
                                     "--set=replay.sessions_max=1"};
@@ -30,8 +30,8 @@ TEST_CASE("cpu: a run on real values is recorded, and its log replays to the sam
   CHECK(replayed.out.find("same decisions") != std::string::npos);
   CHECK(after(replayed.out, "decisions=") == after(run.out, "decisions="));
 
-  // Times are measured and differ; what requests sample does not. Nor beside another budget or page size, or
-  // with the weights read from a file.
+  // Times are measured and differ, but the samples of requests do not. Nor do they with another step budget
+  // or page size, or with the weights read from a file.
   const Outcome init =
       run_kvtwin(folder, {"model", "init", KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
                           "--seed=42", "--out=" + folder.file("m")});

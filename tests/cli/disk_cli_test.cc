@@ -1,4 +1,4 @@
-// A disk behind the host tier, as its users meet it.
+// A disk below the host tier, on the command line.
 
 #include "tests/cli/program.h"
 
@@ -13,7 +13,8 @@ Outcome run_with(const Folder& folder, const std::string& scenario, std::vector<
   return run_kvtwin(folder, more);
 }
 
-// 128 KiB a token: pages of 16 tokens have 2 MiB. The longest request just fits, prefixes leave the gpu.
+// 128 KiB per token: pages of 16 tokens have 2 MiB. The longest request just fits, and prefixes leave the
+// GPU.
 const std::vector<std::string> kSmall = {"--set=memory.gpu_pages=13000", "--set=memory.host_bytes=4000000000",
                                          "--format=json"};
 const std::string kDisk = "--set=memory.disk_bytes=100000000000";
@@ -63,7 +64,7 @@ TEST_CASE("disk: what cannot be is said with its place and the way out, status 2
   for (const auto& row : rows) {
     CAPTURE(row.words.front());
     const Outcome outcome = run_with(folder, kAgents, with(with(kSmall, {kDisk, "--no-write"}), row.words));
-    // Without a GPU, or in a build without CUDA, that comes first.
+    // This error comes first without a GPU, or in a build without CUDA.
     if (row.words.front() == "--backend=cuda" && outcome.status == 4) continue;
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said(row.message), outcome.err);

@@ -48,7 +48,7 @@ std::vector<Row> rows_of(const std::string& csv) {
 
 double number(const Row& row, const char* name) { return std::stod(row.at(name)); }
 
-// The millisecond figure behind `name` in a table.
+// The millisecond figure after `name` in a table.
 double line_ms(const std::string& table, const std::string& name) {
   const size_t at = table.find("  " + name);
   return at == std::string::npos ? -1 : std::stod(table.substr(at + 2 + name.size()));
@@ -79,14 +79,14 @@ TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical
     CHECK(path / 1e6 <= step * 1.0001);
     CHECK(path > 0);
     CHECK((recalls > 0) == (method != "dense" && method != "quest"));
-    // Exposed time is part of what the computing stream waits.
+    // Exposed time is a part of the computing stream's waiting time.
     CHECK(line_ms(table.out, "transfers, exposed") <= stalled / 1e6 + 1e-3);
   }
 }
 
 TEST_CASE("explain cli: a step of the run is the run's own") {
   const Folder folder;
-  // All steps of a run of one request, one by one: their sum is what the run takes.
+  // Explains all steps of a run of one request: their sum is the run's time.
   const std::vector<std::string> few = {"--set=replay.sessions_max=1",
                                         "--set=trace.path=" + folder.file("t.csv")};
   folder.write("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,3000,4\n");
@@ -167,7 +167,7 @@ TEST_CASE("explain cli: the graph has a cluster for each stream and the same byt
     CAPTURE(part);
     CHECK(dot.find(part) != std::string::npos);
   }
-  CHECK(dot.find("attention[2]") == std::string::npos);  // not asked for
+  CHECK(dot.find("attention[2]") == std::string::npos);  // not requested
 }
 
 TEST_CASE("explain cli: errors name what would be right") {

@@ -1,5 +1,5 @@
-// simulation.impose as users meet it: an engine that computes values performs what a record or a model says,
-// and decides and lasts as the simulated backend that is told the same.
+// Forced outcomes on the command line: an engine that computes real data follows the outcomes of a record or
+// a model, and decides and takes as long as the simulated backend with the same outcomes.
 
 #include <doctest/doctest.h>
 
@@ -46,7 +46,7 @@ TEST_CASE("forced: on other values, a run's outcomes make the run that it was") 
       return outcome;
     };
     const Outcome natural = run("a", {});
-    // Other tokens, other weights.
+    // Other tokens and weights.
     const bool asked = row++ % 3 == 0;
     if (asked) run("b", {"--set=seed=9"});
     const Outcome notify =

@@ -1,5 +1,5 @@
-// Each method that drops cells, as a small scenario in both backends: values decide on the CPU engine, and
-// the simulated backend that is given the same answers decides the same.
+// Each method that drops KV entries, as a small scenario in both backends: the data decides on the CPU
+// engine, and the simulated backend with the same outcomes decides the same.
 
 #include <algorithm>
 #include <filesystem>
@@ -54,7 +54,7 @@ TEST_CASE(
       return;
     }
     REQUIRE_MESSAGE(computed.status == 0, computed.err);
-    // Something is really dropped.
+    // Entries are dropped.
     const std::string reads = computed.out.substr(computed.out.find("decode reads"));
     CHECK(std::stod(after(reads, "decode reads")) < 0.8 * std::stod(after(reads, "M tokens of")));
 
@@ -64,7 +64,7 @@ TEST_CASE(
     const bool recalls = method == "freekv_snapkv";
     CHECK(chooses == (method == "composite" || recalls));
     if (chooses) {
-      // Heads did choose; what is on the gpu is never chosen again in vain.
+      // Heads select pages. Without recall no selected page is absent.
       if (!recalls) CHECK(after(computed.out, "absent; 0.00 % of ")[0] != '0');
       CHECK((computed.out.find(" 0.00 % of the head-pages chosen were absent") == std::string::npos) ==
             recalls);

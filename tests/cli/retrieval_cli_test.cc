@@ -1,4 +1,4 @@
-// Retrieval as users meet it: the scenarios of scenarios/methods, their logs, their errors.
+// Retrieval on the command line: the scenarios of scenarios/methods, their logs, their errors.
 
 #include <doctest/doctest.h>
 
@@ -65,11 +65,11 @@ TEST_CASE("retrieval cli: steps get slower with misses and corrections, and noth
     CHECK(itl(method, {miss + "0.1"}) > itl(method, {miss + "0"}));
   }
   CHECK(itl("freekv", {miss + "0.3", corrected + "1"}) > itl("freekv", {miss + "0.3", corrected + "0"}));
-  // Above tau 1 speculation is worth nothing; without it each step is as slow but for the check.
+  // Above tau 1 speculation gains nothing; without it each step takes the same time except for the check.
   const double always = itl("freekv", {miss + "0.3", "policies.retrieval_options.tau=1.5"});
   const double blocking = itl("freekv", {miss + "0.3", "policies.retrieval_options.speculation=false"});
   CHECK(always == doctest::Approx(blocking).epsilon(0.02));
-  CHECK(itl("infinigen", {miss + "0"}) == itl("infinigen", {miss + "1"}));  // it keeps nothing between steps
+  CHECK(itl("infinigen", {miss + "0"}) == itl("infinigen", {miss + "1"}));  // it retains no page
 }
 
 TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities agree") {
@@ -109,7 +109,8 @@ TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its
   CHECK(run("2", "expanded").first == doctest::Approx(two_s).epsilon(0.001));
 }
 
-// Eight engines share the memory of one socket: at 400 GB/s their recalls pass, at 12 GB/s they do not.
+// Eight engines share the memory of one socket: at 400 GB/s it does not limit their recalls, at 12 GB/s it
+// does.
 TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs steps piece by piece") {
   const Folder folder;
   const auto run = [&](const char* memory, const char* fidelity) {

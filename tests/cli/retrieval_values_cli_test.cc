@@ -1,4 +1,4 @@
-// The retrieval methods on real values, as their users meet them: scenarios/methods/tiny.
+// The retrieval methods on real data, on the command line: scenarios/methods/tiny.
 
 #include <doctest/doctest.h>
 
@@ -38,8 +38,8 @@ TEST_CASE(
     CHECK(after(simulated.out, "decisions=") == after(computed.out, "decisions="));
     for (const char* file : {"/requests.csv", "/log.binpb", "/outcomes.binpb"})
       CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
-    // Other outcomes take other times, and requests come to other steps. (Quest recalls nothing, and what
-    // InfiniGen chooses is all it may.)
+    // Other outcomes take other times, so requests join other steps. (Quest recalls nothing, and InfiniGen
+    // always selects the maximum.)
     if (method == "quest" || method == "infinigen") continue;
     const Outcome fixed = run_tiny(folder, method, {"--backend=sim", "--no-write"});
     CHECK(after(fixed.out, "decisions=") != after(computed.out, "decisions="));
@@ -76,7 +76,7 @@ TEST_CASE(
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
-    // A request that is preempted samples otherwise: room for all.
+    // A preempted request samples differently, so there is room for all.
     const std::string room = "--set=memory.gpu_pages=400";
     const Outcome wall = run_tiny(
         folder, method, {"--backend=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room});
@@ -110,7 +110,7 @@ TEST_CASE(
   CHECK(miss > 0.2);
   CHECK(correction > 0.2);
   CHECK(correction < 0.8);
-  // F-3: what was recalled, at K and V of 16 tokens of 64 numbers in bf16.
+  // F-3: the recalled bytes, at K and V of 16 tokens of 64 numbers in bf16.
   const Outcome priced =
       run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write", "--format=jsonl"});
   const auto number = [&](const std::string& key) {

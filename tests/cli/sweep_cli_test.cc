@@ -1,4 +1,4 @@
-// A sweep as its user meets it: killed, resumed, repeated, sharded, on a full disk, over damaged results.
+// A sweep on the command line: killed, resumed, repeated, sharded, on a full disk, over damaged results.
 
 #include <signal.h>
 #include <sqlite3.h>
@@ -27,7 +27,7 @@ std::vector<std::string> words_of(const Folder& folder, std::vector<std::string>
   return words;
 }
 
-// Without waiting for it.
+// Starts it without waiting.
 pid_t begin_kvtwin(std::vector<std::string> words) {
   std::string program = KVTWIN_PROGRAM;
   std::vector<char*> arguments = {program.data()};
@@ -116,7 +116,7 @@ TEST_CASE("sweep: killed five times, no point is lost or doubled; then all is fr
   const Outcome again = run_kvtwin(folder, words_of(folder, grid));
   CHECK(again.out == end.out);
   CHECK(!again.said("points, 0 failed, about"));  // nothing ran
-  // One more value: only what is new runs.
+  // One more value: only the new points run.
   grid[0] = "--vary=limits.requests_max=4..128*2";
   CHECK(lines_of(run_kvtwin(folder, words_of(folder, grid)).out).size() == kPoints + 8);
 }

@@ -1,4 +1,4 @@
-// kvtwin trace from the command line: tiny files in every format, and files that nobody should be given.
+// kvtwin trace on the command line: tiny files in every format, and hostile files.
 #include <array>
 
 #include "tests/cli/program.h"
@@ -8,7 +8,8 @@ using namespace kvtwin::testing;
 namespace {
 
 constexpr uint64_t kPeakMax = 500'000'000;
-// AddressSanitizer keeps 256 MB of what was freed, beside its shadow: peaks say nothing of the program then.
+// AddressSanitizer retains 256 MB of freed memory in addition to its shadow, so peaks do not measure the
+// program.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kMeasuresMemory = false;
 #else
@@ -121,7 +122,7 @@ TEST_CASE("trace: every format is guessed from its content, alone, in a director
     CHECK(one.status == 0);
     CHECK(run_kvtwin(folder, {"trace", "import", format, file, "--out=" + named}).status == 0);
     CHECK(folder.read(seed + "_guessed") == folder.read(seed + "_named"));
-    // Beside it, files of no format.
+    // Next to it are files of no format.
     const std::string directory = folder.file(seed + "_dir");
     folder.write(seed + "_dir/README.md", "\"hash_ids\"");
     folder.write(seed + "_dir/0.csv", "a,b\n1,2\n");

@@ -14,7 +14,7 @@ using namespace kvtwin;
 
 namespace {
 
-// What a PagePool promises, in the plainest words.
+// The contract of PagePool in its simplest form.
 class PlainPool {
  public:
   PlainPool(uint32_t first, uint32_t pages, PageOrder order) : order_(order) {

@@ -76,8 +76,8 @@ TEST_CASE("X-3 X-4 swarm: prefixes evicted by what clients say, or by cost, and 
   }
 }
 
-// Every request is served once, a page is reused only after its transfer ended (the checker knows what is in
-// each), a source is let go once, and routers decide the same however the backend folds its steps.
+// Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
+// content of each), a source is released once, and routers decide the same under any coalescing.
 TEST_CASE("X-3 X-4 swarm: engines that are not alike, prompts and decodes apart, all routers") {
   Probes probes = all_probes(kClusterSeeds);
   for (uint64_t seed = kClusterSeeds; seed < kClusterSeeds + 400; ++seed) {
