@@ -72,8 +72,7 @@ std::vector<double> list_of(const std::string& text, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE(
-    "calibrate cli: budgets keep what was asked for, the same every time, and a scenario runs on them") {
+TEST_CASE("calibrate cli: budgets retain the requested ratio, reproducibly, and a scenario runs on them") {
   const Folder folder;
   const std::string file = folder.file("budgets.textproto");
   const Outcome made = run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3", "--out=" + file}));
@@ -111,7 +110,8 @@ TEST_CASE(
   CHECK(value_of(changed.out, "inputs") != value_of(ran.out, "inputs"));
 }
 
-TEST_CASE("calibrate cli: one threshold over all layers moves cells between layers, one for each does not") {
+TEST_CASE(
+    "calibrate cli: one threshold over all layers moves KV entries between layers, one per layer does not") {
   const Folder folder;
   const auto layer_means = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"--set=policies.scorer=kvzip",
@@ -136,7 +136,7 @@ TEST_CASE("calibrate cli: one threshold over all layers moves cells between laye
   CHECK(spread_all > 0.01);
 }
 
-TEST_CASE("calibrate cli: retention keeps what every context kept, and is read back") {
+TEST_CASE("calibrate cli: retention stores the fractions of every context, and is read back") {
   const Folder folder;
   const std::string file = folder.file("retention.textproto");
   const Outcome made = run_kvtwin(folder, calibrate("retention", {kSnapkv, "--out=" + file}));
@@ -189,7 +189,7 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   CHECK_MESSAGE(ran.status == 0, ran.err);
 }
 
-TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run then has") {
+TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run reproduces") {
   const Folder folder;
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/freekv.textproto";
   const std::string file = folder.file("recall.textproto");
@@ -250,7 +250,7 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
             .said("freekv-llama-4x256 has 4 layers of 2 KV heads, llama-3.1-8b has 32 of 8"));
 }
 
-TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, larger budgets lose less") {
+TEST_CASE("inspect cli: the oracle hits everything, random hits by chance, larger budgets lose less") {
   const Folder folder;
   const std::vector<std::string> words = {"inspect-policy",     kScenario,          "--contexts=3",
                                           "--context-max=1100", "--budgets=64,256", "--response=16",
@@ -301,7 +301,7 @@ TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, lar
         0);
 }
 
-TEST_CASE("calibrate and inspect cli: errors name what would be right") {
+TEST_CASE("calibrate and inspect cli: errors name the remedy") {
   const Folder folder;
   folder.write("requests.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
   const std::string azure = "--set=trace.path=" + folder.file("requests.csv"),

@@ -22,7 +22,8 @@ std::string run_line(const Folder& folder, std::vector<std::string> sets, int st
 
 }  // namespace
 
-TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conserved, recorded and replayed") {
+TEST_CASE(
+    "cluster: separated prefill and decode: every request once, tokens conserved, recorded and replayed") {
   const Folder folder;
   const std::vector<std::string> sets = {"hardware.node=h200-x8", "engines.count=5", "engines.prefill=2",
                                          "engines.routing=prefix_aware"};
@@ -50,7 +51,7 @@ TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conser
   CHECK_MESSAGE(replayed.status == 0, replayed.err);
 }
 
-TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart") {
+TEST_CASE("cluster: coalescing changes nothing with separated prefill and decode") {
   const Folder folder;
   const auto sets = [](const char* coalesce) {
     return std::vector<std::string>{"hardware.node=h200-x8", "engines.count=4", "engines.prefill=1",
@@ -64,7 +65,7 @@ TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart"
   }
 }
 
-TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
+TEST_CASE("cluster: GPUs of several kinds, and their prices") {
   const Folder folder;
   std::ifstream in(kClusterScenario);
   std::stringstream text;
@@ -103,7 +104,7 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
                 priced.err);
 }
 
-TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
+TEST_CASE("cluster: impossible settings are refused by name with a remedy") {
   const Folder folder;
   const auto said = [&](std::vector<std::string> sets, const std::string& part) {
     const std::string err = run_line(folder, std::move(sets), 2);

@@ -36,7 +36,9 @@ std::vector<std::string> small_run(const std::string& out, const std::vector<std
 
 }  // namespace
 
-TEST_CASE("command line: a setting that the others leave unread is refused, with what makes it count") {
+TEST_CASE(
+    "command line: a setting that the others leave unread is refused with the setting that makes it "
+    "effective") {
   const Folder folder;
   struct Row {
     std::vector<std::string> words;
@@ -93,7 +95,7 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
   CHECK(!folder.has("o"));
 }
 
-TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is no error") {
+TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is accepted") {
   const Folder folder;
   const Outcome sweep = run_kvtwin(
       folder, {"sweep", kSample, "--quiet", "--vary=replay.arrivals=recorded,fixed_population",
@@ -110,7 +112,7 @@ TEST_CASE("command line: a setting that one point of a sweep reads, or that a fi
   CHECK(allowed.out.find("--allow-unread") != std::string::npos);
 }
 
-TEST_CASE("command line: a plan answers only what it asked") {
+TEST_CASE("command line: a plan answers only the question that was asked") {
   const Folder folder;
   const auto plan = [&](std::vector<std::string> more) {
     std::vector<std::string> words = {
@@ -197,7 +199,7 @@ TEST_CASE("command line: an output folder holds one run") {
     CHECK(entry.path().filename().string().find("kvtwin-run") == std::string::npos);
 }
 
-TEST_CASE("command line: replay refuses a log beside the result of another run") {
+TEST_CASE("command line: replay refuses a log next to the result of another run") {
   const Folder folder;
   REQUIRE(run_kvtwin(folder, small_run(folder.file("a"), {"--record"})).status == 0);
   REQUIRE(run_kvtwin(folder, small_run(folder.file("b"), {"--record", "--set=limits.step_tokens_max=512"}))
@@ -228,7 +230,8 @@ TEST_CASE("command line: an import does not mix with another result") {
 }
 
 // A process id that cannot be in use, and this process's own.
-TEST_CASE("command line: what a killed run left of the same folder goes, what a living one writes stays") {
+TEST_CASE(
+    "command line: leftovers of a killed run of the same folder are removed, files of a live one stay") {
   const Folder folder;
   const std::string alive = "o.kvtwin-run-" + std::to_string(getpid());
   folder.write("o.kvtwin-run-4194305/run.binpb", "cut");
@@ -254,7 +257,7 @@ TEST_CASE("command line: numbers that do not fit are refused") {
   }
 }
 
-TEST_CASE("command line: pipes and devices are no input files") {
+TEST_CASE("command line: pipes and devices are refused as input files") {
   const Folder folder;
   const std::string pipe = folder.file("pipe");
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
@@ -274,7 +277,7 @@ TEST_CASE("command line: pipes and devices are no input files") {
   }
 }
 
-TEST_CASE("command line: the words that everybody tries first") {
+TEST_CASE("command line: the words that users try first are answered") {
   const Folder folder;
   const std::string main_help = run_kvtwin(folder, {"--help"}).out;
   const std::string run_help = run_kvtwin(folder, {"run", "--help"}).out;
@@ -299,7 +302,7 @@ TEST_CASE("command line: the words that everybody tries first") {
   CHECK_MESSAGE(alone.said("no option \"--format\"; options follow their command"), alone.err);
 }
 
-TEST_CASE("command line: a backend that is not there is exit status 4") {
+TEST_CASE("command line: an absent backend is exit status 4") {
   if (fs::exists("/dev/nvidiactl")) return;  // it is present
   const Folder folder;
   const Outcome cuda = run_kvtwin(

@@ -26,7 +26,7 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 
 }  // namespace
 
-TEST_CASE("disk: prefixes that the host has no room for come back from there; log and folding agree") {
+TEST_CASE("disk: prefixes that do not fit on the host come back from the disk; log and coalescing agree") {
   const Folder folder;
   const Outcome host = run_with(folder, kAgents, with(kSmall, {"--no-write"}));
   REQUIRE_MESSAGE(host.status == 0, host.err);
@@ -47,7 +47,7 @@ TEST_CASE("disk: prefixes that the host has no room for come back from there; lo
   CHECK(json_number(single.out, "elapsed_s") == json_number(disk.out, "elapsed_s"));
 }
 
-TEST_CASE("disk: what cannot be is said with its place and the way out, status 2") {
+TEST_CASE("disk: impossible settings are refused with position and remedy, status 2") {
   const Folder folder;
   const struct {
     std::vector<std::string> words;

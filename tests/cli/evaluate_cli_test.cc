@@ -65,8 +65,7 @@ double number(const Rows& rows, const std::string& cell, const std::string& name
   return std::stod(rows.at(cell).at(name));
 }
 
-TEST_CASE(
-    "kvtwin evaluate: stored accuracies lie within the intervals; full answers, random and chance do not") {
+TEST_CASE("kvtwin evaluate: stored accuracies are within the intervals; full, random and chance differ") {
   const Folder folder;
   std::vector<std::string> words = evaluate(kPolicies, kKvEntries);
   words.push_back("--out=" + folder.file("q"));
@@ -110,7 +109,7 @@ TEST_CASE(
     CHECK(number(stored, name, "accuracy") > number(rows, "random" + task, "accuracy_high"));
   }
 
-  SUBCASE("what is there is not computed again") {
+  SUBCASE("existing results are not computed again") {
     const Outcome again = run_kvtwin(folder, words);
     CHECK(again.status == 0);
     CHECK(again.err.empty());
@@ -118,7 +117,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers what its trainer counted") {
+TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers as its trainer counted") {
   const Folder folder;
   const std::string model = KVTWIN_SOURCE_DIR "/models/tiny/tasks-qwen3-6x256";
   const nlohmann::json counted =
@@ -141,7 +140,7 @@ TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers what its train
   }
 }
 
-TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
+TEST_CASE("kvtwin evaluate: shards and one process write the same bytes") {
   const Folder folder;
   const std::vector<std::string> cells = {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4",
                                           "--tokens=128", "--quiet"};
@@ -159,7 +158,7 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
 
-  SUBCASE("each backend has processes of its own") {
+  SUBCASE("each backend has its own processes") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
     words.insert(words.end(), {"--out=" + folder.file("lanes"), "--backend=cuda,cpu", "--jobs=1,2"});
     const Outcome done = run_kvtwin(folder, words);
@@ -175,7 +174,7 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
       if (row.at("backend") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
     }
   }
-  SUBCASE("and so do processes, a batch, and folders that are collected") {
+  SUBCASE("processes, a batch, and collected folders give the same rows") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
     words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});
     REQUIRE(run_kvtwin(folder, words).status == 0);
@@ -200,7 +199,7 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   }
 }
 
-TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell is computed once") {
+TEST_CASE("kvtwin evaluate: processes inherit this one's settings, and each combination is computed once") {
   const Folder folder;
   const std::vector<std::string> words = evaluate(
       {"full", "knorm"}, {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4", "--tokens=128",
@@ -228,8 +227,7 @@ TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell 
   if (!gpu) CHECK(shards("1.") == 5);
 }
 
-TEST_CASE(
-    "kvtwin evaluate: throughput is that of the load with the policy set, whose budget is the same share") {
+TEST_CASE("kvtwin evaluate: throughput is that of the load with the policy set, at the same fraction") {
   const Folder folder;
   folder.write("requests.csv",
                "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.0000000,4096,64\n"
@@ -284,9 +282,9 @@ TEST_CASE(
   CHECK(again.out == done.out);
 }
 
-TEST_CASE("kvtwin evaluate: bytes of what is kept") {
+TEST_CASE("kvtwin evaluate: bytes of the retained KV") {
   const Folder folder;
-  SUBCASE("bytes are those of all heads, also where heads have pages of their own") {
+  SUBCASE("bytes are those of all heads, also where heads have their own pages") {
     const std::vector<std::string> few = {
         "--tasks=needle", "--budgets=32", "--questions=2", "--tokens=128", "--out=" + folder.file("bytes"),
         "--format=csv",   "--quiet"};
@@ -297,7 +295,7 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
           doctest::Approx(number(rows, "adakv needle", "kv_fraction") *
                           number(rows, "full needle", "kv_bytes_mean")));
   }
-  SUBCASE("bytes count what lies in two formats, and what is exact beside packed pages") {
+  SUBCASE("bytes count both formats, and exact tokens next to packed pages") {
     const std::vector<std::string> few = {
         "--tasks=newest_result",         "--questions=2", "--per-session=2", "--tokens=512",
         "--out=" + folder.file("bytes"), "--format=csv",  "--quiet"};
@@ -318,7 +316,7 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
   }
 }
 
-TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts, wherever it lies") {
+TEST_CASE("kvtwin evaluate: only the checkpoint in a checkpoint's folder is an input, in any place") {
   const Folder folder;
 
   const fs::path source = KVTWIN_SOURCE_DIR;
@@ -348,7 +346,7 @@ TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts,
   CHECK(inputs("changed") != before);
 }
 
-TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {
+TEST_CASE("kvtwin evaluate: invalid input is reported, and a refused policy set is a row") {
   const Folder folder;
   const std::string out = "--out=" + folder.file("q");
   const auto message = [&](const std::vector<std::string>& more, const std::string& what) {

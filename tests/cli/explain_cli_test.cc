@@ -56,7 +56,7 @@ double line_ms(const std::string& table, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical path is as long as it") {
+TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical path has its length") {
   const Folder folder;
   const std::string shape = "--shape=decodes=4,context=32768";
   for (const std::string method : {"arkvale", "freekv", "shadowkv", "infinigen", "quest", "dense"}) {
@@ -84,7 +84,7 @@ TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical
   }
 }
 
-TEST_CASE("explain cli: a step of the run is the run's own") {
+TEST_CASE("explain cli: an explained step of a run equals the run's own") {
   const Folder folder;
   // Explains all steps of a run of one request: their sum is the run's time.
   const std::vector<std::string> few = {"--set=replay.sessions_max=1",
@@ -115,7 +115,7 @@ TEST_CASE("explain cli: a step of the run is the run's own") {
   CHECK(sum == doctest::Approx(elapsed_ms).epsilon(1e-4));
 }
 
-TEST_CASE("explain cli: a compression's operations are part of the step, each scorer's own") {
+TEST_CASE("explain cli: a compression's operations are part of the step, by scorer") {
   const Folder folder;
   const std::string shape = "--shape=decodes=2,context=20000,chunks=1,chunk_tokens=2048,chunk_context=14336";
   const struct {
@@ -170,7 +170,7 @@ TEST_CASE("explain cli: the graph has a cluster for each stream and the same byt
   CHECK(dot.find("attention[2]") == std::string::npos);  // not requested
 }
 
-TEST_CASE("explain cli: errors name what would be right") {
+TEST_CASE("explain cli: errors name the remedy") {
   const Folder folder;
   const struct {
     std::vector<std::string> more;

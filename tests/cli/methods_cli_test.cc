@@ -36,7 +36,7 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
 
 }  // namespace
 
-TEST_CASE("methods: each one that drops cells has a small scenario") {
+TEST_CASE("methods: each one that drops KV entries has a small scenario") {
   const std::vector<std::string> large = dropping(kMethods);
   CHECK(large == dropping(kMethods / "tiny"));
   CHECK(large.size() >= 23);
@@ -86,7 +86,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "methods: what scorers and compressions take is told apart, and cost.compressions: free leaves it out") {
+    "methods: the times of scorers and compressions are reported, and cost.compressions: free omits them") {
   for (const char* method : {"snapkv", "h2o", "kvzip", "tangram_released"}) {
     CAPTURE(method);
     const Folder folder;
@@ -112,7 +112,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("methods: what the CPU engine cannot compute is refused by name, status 2") {
+TEST_CASE("methods: a method that the CPU engine cannot compute is refused by name, status 2") {
   const Folder folder;
   const struct {
     const char* method;

@@ -9,7 +9,7 @@
 
 using namespace kvtwin::testing;
 
-TEST_CASE("recorded outcomes: a run that answers as another was recorded decides and lasts as that did") {
+TEST_CASE("recorded outcomes: a run with another's outcomes makes the same decisions at the same times") {
   struct Row {
     const char* method;
     const char* other;     // the setting that changes the draws, if they were used
@@ -50,7 +50,7 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
   }
 }
 
-TEST_CASE("recorded outcomes: what cannot be one is an error with the way out") {
+TEST_CASE("recorded outcomes: invalid records are errors with a remedy") {
   const Folder folder;
   const auto problem = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
     std::vector<std::string> more = {"--no-write"};
@@ -78,7 +78,7 @@ TEST_CASE("recorded outcomes: what cannot be one is an error with the way out") 
           {"simulation.retained=recorded", "simulation.recorded_run=" + folder.file("adakv")}, "head groups");
 }
 
-TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each saves what it saves alone") {
+TEST_CASE("retrieval cli: a step selects among the retained entries, and a smaller budget is faster") {
   const Folder folder;
   const std::string few = "--set=replay.sessions_max=2", quest = "--set=policies.retrieval=quest";
   for (const std::string method : {"tangram_released", "intentkv", "composite"}) {
@@ -108,7 +108,7 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
   }
 }
 
-TEST_CASE("retrieval cli: what retrieval and dropping cannot do together is refused with the way out") {
+TEST_CASE("retrieval cli: unsupported combinations of retrieval and dropping are refused with a remedy") {
   const Folder folder;
   const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* way_out) {
     std::vector<std::string> more = {"--no-write"};
@@ -156,7 +156,7 @@ TEST_CASE("I: reads obey their definitions: raw at least effective, and equal wh
   CHECK(small[3] >= 2048);
 }
 
-TEST_CASE("group fragmentation: none with a head per group, most where groups are as they come") {
+TEST_CASE("group fragmentation: none with one head per group, most with adjacent groups") {
   const Folder folder;
   const auto run = [&](const char* heads, const char* clustering) {
     const Outcome outcome = run_kvtwin(
@@ -184,7 +184,7 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
   CHECK(adjacent.first < 1 - 0.179 / 0.477);
 }
 
-TEST_CASE("partition: its price orders the choices, and only where heads differ") {
+TEST_CASE("partition: its price orders the policies, and only where heads differ") {
   const Folder folder;
   const auto slowdown = [&](const char* method, const std::string& partition) {
     const Outcome outcome = run_kvtwin(

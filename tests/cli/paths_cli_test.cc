@@ -39,7 +39,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 }  // namespace
 
-TEST_CASE("paths: one given with --set is relative to the working directory, else to the scenario file") {
+TEST_CASE(
+    "paths: a path given with --set is relative to the working directory, or else to the scenario file") {
   const Folder folder;
   fs::copy_file(kTrace, folder.file("t.kvtrace"));
   folder.write("gpu/mine.textproto", Folder::read_any(kNodes + "h200.textproto"));
@@ -114,7 +115,7 @@ TEST_CASE("paths: a node's device is relative to the node's file, and is an inpu
   CHECK_MESSAGE(dropped.said("gpu/mine-device.textproto: cannot be opened"), dropped.err);
 }
 
-TEST_CASE("paths: a shipped scenario's name is as good as its path, and a misspelt one gets the nearest") {
+TEST_CASE("paths: a shipped scenario's name works like its path, and a misspelt one gets the nearest") {
   const Folder folder;
   const Outcome by_name = run_from(folder, folder.path(), one_session("coding_agents_small", {}));
   REQUIRE_MESSAGE(by_name.status == 0, by_name.err);
@@ -175,7 +176,7 @@ TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that
   CHECK(list.out.find("trace.path is missing") == std::string::npos);
 }
 
-TEST_CASE("paths: our name for what others request otherwise") {
+TEST_CASE("paths: kvtwin's name is suggested for other tools' names") {
   const Folder folder;
   const Outcome gpu = run_kvtwin(folder, {"run", kShipped, "--backend=gpu"});
   CHECK(gpu.status == 2);
@@ -185,7 +186,7 @@ TEST_CASE("paths: our name for what others request otherwise") {
   CHECK_MESSAGE(node.said("did you mean \"h100\" or"), node.err);
 }
 
-TEST_CASE("paths: a compressed file is called so") {
+TEST_CASE("paths: a compressed file is recognised") {
   const Folder folder;
   const std::string zipped = folder.write("requests.jsonl.gz", "\x1f\x8b\x08 and more");
   const std::vector<std::vector<std::string>> rows = {
@@ -211,7 +212,7 @@ TEST_CASE("paths: a compressed file is called so") {
   CHECK(run_kvtwin(folder, {"trace", "inspect", xz}).said("is xz-compressed; unxz it first"));
 }
 
-TEST_CASE("paths: a trace in the place of a scenario") {
+TEST_CASE("paths: a trace given as a scenario is recognised") {
   const Folder folder;
   const std::string mooncake =
       folder.write("m.jsonl", R"({"timestamp":0,"input_length":20,"output_length":3,"hash_ids":[1]})"
@@ -230,7 +231,7 @@ TEST_CASE("paths: a trace in the place of a scenario") {
             .status == 0);
 }
 
-TEST_CASE("paths: only a full disk is called one") {
+TEST_CASE("paths: only a full disk is reported as one") {
   const Folder folder;
   const std::string run = folder.file("r");
   REQUIRE(run_kvtwin(folder, {"run", kShipped, "--quiet", "--set=replay.sessions_max=1", "--out=" + run})
@@ -241,7 +242,7 @@ TEST_CASE("paths: only a full disk is called one") {
   CHECK_MESSAGE(report.said("page.md: cannot be written: Is a directory; check the folder"), report.err);
 }
 
-TEST_CASE("paths: kernel times are not imported into a folder that holds something else") {
+TEST_CASE("paths: kernel times are not imported into a folder with other files") {
   const Folder folder;
   const std::string both = Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/tests/fuzz/vidur_fuzz/small");
   const size_t cut = both.find("\n\n");

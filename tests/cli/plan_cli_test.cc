@@ -93,7 +93,7 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
   CHECK(again.out.find(cheapest + " holds population = ") != std::string::npos);
 }
 
-TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
+TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   const Folder folder;
   const auto plan = [&](std::vector<std::string> more) {
     more.push_back("--out=" + folder.file("q"));

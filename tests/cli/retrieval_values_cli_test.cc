@@ -19,8 +19,7 @@ Outcome run_tiny(const Folder& folder, const std::string& method, const std::vec
 
 }  // namespace
 
-TEST_CASE(
-    "same decisions: the simulated backend with the outcomes that values gave is that run, byte for byte") {
+TEST_CASE("same decisions: the simulated backend with the computed outcomes repeats the run, byte for byte") {
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
@@ -47,7 +46,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "same decisions: turns that begin with prefixes on the host sample what they do without, in both "
+    "same decisions: turns that start with prefixes on the host sample the same as without, in both "
     "backends") {
   const Folder folder;
   const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
@@ -72,7 +71,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "same decisions: under the wall clock a run's log replays; what requests sample is the virtual clock's") {
+    "same decisions: under the wall clock a run's log replays, and samples equal those of the virtual "
+    "clock") {
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
@@ -92,7 +92,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "retrieval on values: the rates that come out are printed, and can be given to the simulated backend") {
+    "retrieval on real data: the resulting rates are printed, and can be given to the simulated backend") {
   const Folder folder;
   const Outcome table = run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write"});
   CHECK(table.out.find("% of the head-pages chosen were absent") != std::string::npos);
@@ -127,7 +127,8 @@ TEST_CASE(
   CHECK(fixed_correction == doctest::Approx(correction).epsilon(0.1));
 }
 
-TEST_CASE("retrieval on values: what the engine cannot compute is refused with the way out, status 2") {
+TEST_CASE(
+    "retrieval on real data: settings that the engine cannot compute are refused with a remedy, status 2") {
   const Folder folder;
   const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
     std::vector<std::string> more = {"--no-write", "--backend=cpu"};

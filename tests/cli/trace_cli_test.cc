@@ -84,7 +84,7 @@ TEST_CASE("trace: the shipped trace is inspected, and cut to a window") {
   CHECK(headed.out.find(cut + ": 5 sessions, ") == 0);
 }
 
-TEST_CASE("trace: what Mooncake rows cannot say is not exported") {
+TEST_CASE("trace: traces that Mooncake rows cannot represent are not exported") {
   const Folder folder;
   const auto refused = [&](const std::string& trace, const std::string& message) {
     const Outcome outcome =
@@ -142,7 +142,7 @@ TEST_CASE("trace: every format is guessed from its content, alone, in a director
   CHECK(inspected.said("tool schemas among them"));
 }
 
-TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one of them") {
+TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one such output") {
   const Folder folder;
   const Outcome made = run_kvtwin(
       folder, {"trace", "synth", "coding-agent-like", "--sessions=24", "--seed=1", "--set=requests_max=28",
@@ -166,7 +166,7 @@ TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one of 
   CHECK(run_kvtwin(folder, {"trace", "inspect", folder.file("two")}).status == 0);
 }
 
-TEST_CASE("trace synth: --list says every recipe and parameter, help opens with an example") {
+TEST_CASE("trace synth: --list describes every recipe and parameter, help opens with an example") {
   const Folder folder;
   const Outcome list = run_kvtwin(folder, {"trace", "synth", "--list"});
   CHECK(list.status == 0);
@@ -179,7 +179,7 @@ TEST_CASE("trace synth: --list says every recipe and parameter, help opens with 
   CHECK(help.out.find("Example: kvtwin trace synth coding-agent-like") == 0);
 }
 
-TEST_CASE("trace synth: what is unknown or out of range is named, with what is near or allowed") {
+TEST_CASE("trace synth: unknown names and values out of range are reported with near or allowed ones") {
   const Folder folder;
   const auto refused = [&](std::vector<std::string> words, const std::string& message) {
     words.insert(words.begin(), {"trace", "synth"});

@@ -30,7 +30,7 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("validate cli: what is recorded validates again without running") {
+TEST_CASE("validate cli: recordings validate again without a run") {
   const Folder folder;
   const std::string out = folder.file("v");
   const Outcome made =
@@ -56,7 +56,7 @@ TEST_CASE("validate cli: what is recorded validates again without running") {
   CHECK_MESSAGE(guarded.status == 0, guarded.err);
 }
 
-TEST_CASE("validate cli: errors name what would be right") {
+TEST_CASE("validate cli: errors name the remedy") {
   const Folder folder;
   const struct {
     std::vector<std::string> words;
@@ -78,7 +78,7 @@ TEST_CASE("validate cli: errors name what would be right") {
   }
 }
 
-TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and errors say what is missing") {
+TEST_CASE("calibrate methods cli: prices are fitted to recorded runs, and errors name the missing input") {
   const Folder folder;
   const std::string profile = KVTWIN_SOURCE_DIR "/models/measured/h200.textproto";
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto";
@@ -108,7 +108,8 @@ TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and erro
   CHECK(again.out.find("was not calibrated") == std::string::npos);
 }
 
-TEST_CASE("calibrate methods cli: a method that was not calibrated is priced by the roofline, and said so") {
+TEST_CASE(
+    "calibrate methods cli: an uncalibrated method is priced by the roofline, and the output states it") {
   const Folder folder;
   const Outcome run =
       run_kvtwin(folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto", "--quiet",

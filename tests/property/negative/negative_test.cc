@@ -49,7 +49,7 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
   }
 }
 
-TEST_CASE("negative: the same seeds pass where nothing is planted") {
+TEST_CASE("negative: the same seeds pass without a planted bug") {
   const Run run = run_seeds("\"" KVTWIN_SOUND "\"", "1 1000");
   CAPTURE(run.output);
   CHECK(run.status == 0);
