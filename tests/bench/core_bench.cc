@@ -1,4 +1,4 @@
-// Core::apply in its steady state: what a decision costs, in request-steps (one request's share of one step).
+// Core::apply in steady state: the cost of a decision, per request and step.
 
 #include <benchmark/benchmark.h>
 
@@ -18,7 +18,7 @@
 namespace kvtwin {
 namespace {
 
-// `requests` requests decode for ever (as far as this benchmark lives) and are answered at once.
+// `requests` requests decode without end and are answered at once.
 class Steady {
  public:
   Steady(uint32_t requests, uint32_t repeat_max, uint32_t in_flight)
@@ -31,7 +31,7 @@ class Steady {
     while (warm_ < 4 * requests) warm_ += answer() > 1 ? 4 * requests : 1;
   }
 
-  // Answers the launch in flight. Returns how many single steps that was.
+  // Answers the launch in flight. Returns its number of single steps.
   uint32_t answer() {
     const auto steps = static_cast<uint32_t>(ends_of_launches_.front() - done_);
     const uint32_t piece = config_.steps_in_flight_max == 2 && steps > 1 ? steps - 1 : steps;
@@ -58,8 +58,8 @@ class Steady {
   }
 
  private:
-  // What the backend would answer: every third KV entry of what it counts, every token where KV entries keep
-  // places.
+  // The outcome a backend would report: every third KV entry of the ranked ones, every token where slots are
+  // dropped in place.
   void keep(const LaunchStep& launch) {
     counts_.assign(launch.compressions.size(), {});
     for (size_t i = 0; i < launch.compressions.size(); ++i) {
@@ -79,7 +79,7 @@ class Steady {
                              {{0, Modal::kText, Semantic::kObs}, ready.prompt_tokens - 100}};
     ready.roles = roles;
     ready.turn = 1;
-    // What backend.h says of interrupt(): the stretch in flight ends after the step that runs.
+    // As backend.h requires of interrupt(): the coalesced steps in flight end after the running step.
     if (!ends_of_launches_.empty()) {
       const uint64_t end = std::max(done_ + config_.steps_in_flight_max, last_first_ + 1);
       ends_of_launches_.back() = std::min(ends_of_launches_.back(), end);
@@ -130,7 +130,7 @@ BENCHMARK_CAPTURE(core_apply, every_step_two_in_flight, 1, 2)->Arg(50);
 BENCHMARK_CAPTURE(core_apply, coalesced, 1u << 20, 1)->Arg(50)->Arg(256);
 BENCHMARK_CAPTURE(core_apply, coalesced_two_in_flight, 1u << 20, 2)->Arg(50);
 
-// A scorer that works at one moment; what it ranks is the backend's affair.
+// A scorer with a given compression trigger; the backend ranks.
 class BenchScorer final : public Scorer {
  public:
   explicit BenchScorer(CompressionTrigger compression_trigger) : compression_trigger_(compression_trigger) {}
@@ -143,7 +143,7 @@ class BenchScorer final : public Scorer {
   const CompressionTrigger compression_trigger_;
 };
 
-// 64 requests with 32 layers of 8 heads: prompts, compressions, decodes and ends, as they come.
+// 64 requests with 32 layers of 8 heads: prompts, compressions, decodes and ends in their natural mix.
 void core_retention(benchmark::State& state, const char* layout, const char* budget,
                     CompressionTrigger compression_trigger, uint32_t heads_per_group, uint32_t repeat_max) {
   constexpr uint32_t kRequests = 64;
@@ -187,7 +187,7 @@ BENCHMARK_CAPTURE(core_retention, slot_mask, "slot_mask", "uniform", Compression
 BENCHMARK_CAPTURE(core_retention, page_mask, "page_mask", "uniform", CompressionTrigger::kPromptEnd, 0, 1);
 BENCHMARK_CAPTURE(core_retention, resident, "ring", "uniform", CompressionTrigger::kAtNoTime, 0, 1);
 
-// The same of the axes that keep every KV entry: where their pages are, and in what format.
+// The same for policies that retain every KV entry: placements and formats.
 void core_axis(benchmark::State& state, const CoreConfig& config) {
   constexpr uint32_t kRequests = 64;
   if (const auto problem = validate_core_config(config)) return state.SkipWithError(problem->c_str());
@@ -206,7 +206,7 @@ CoreConfig axis(const char* precision, const char* retrieval) {
   config.policies.retrieval = retrieval;
   return config;
 }
-// Observations get two bits, all else four.
+// Observations get two bits, all other tokens four.
 CoreConfig triaxial() {
   CoreConfig config = axis("triaxial", "all");
   config.pages_int2 = config.pages_gpu / 2;
@@ -217,7 +217,7 @@ CoreConfig triaxial() {
   }
   return config;
 }
-// Arenas of four pages in requests of ten to thirty.
+// Four resident pages in requests of ten to thirty.
 CoreConfig resident_of(const char* retrieval, RetrievalMethod method) {
   CoreConfig config = axis("bf16", retrieval);
   config.pages_host = 200'000;
@@ -257,8 +257,8 @@ void reservation(benchmark::State& state) {
 }
 BENCHMARK(reservation)->RangeMultiplier(2)->Range(1, 32)->Complexity(benchmark::oN);
 
-// What a compression does to the tables of one request: of a chunk of 2,048 tokens each group gives back the
-// pages of the 70 % that it drops (90 of 128). Per group: cost.reclaim_ns.
+// The tables of one request under compression: each group frees the pages of the 70 % that it drops of a
+// chunk of 2,048 tokens (90 of 128). Per group: cost.reclaim_ns.
 void tables_of_compression(benchmark::State& state) {
   constexpr uint32_t kPage = 16, kChunk = 2'048, kRetained = 614, kChunks = 8;
   GroupShape shape;

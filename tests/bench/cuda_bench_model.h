@@ -1,4 +1,4 @@
-// What benchmarks of whole steps on the GPU share: a model of random weights, and tokens for it.
+// Shared by benchmarks of whole steps on the GPU: a model of random weights, and tokens for it.
 
 #ifndef KVTWIN_TESTS_BENCH_CUDA_BENCH_MODEL_H_
 #define KVTWIN_TESTS_BENCH_CUDA_BENCH_MODEL_H_
@@ -16,7 +16,7 @@
 
 namespace kvtwin::bench {
 
-// Any tokens; the first `prompt` are the prompt.
+// Arbitrary tokens; the first `prompt` are the prompt.
 class DrawnTokens final : public cpu::TokenIds {
  public:
   DrawnTokens(uint32_t vocab, uint32_t prompt, uint32_t output)
@@ -45,11 +45,11 @@ struct NamedModel {
   std::unique_ptr<cuda::DeviceModel> device;
 };
 
-// The last one that was asked for is kept.
+// Caches the last model requested.
 inline const NamedModel& model_named(const char* name) {
   static NamedModel retained;
   if (retained.name == name) return retained;
-  retained.device.reset();  // its memory first
+  retained.device.reset();  // frees its memory first
   retained.name = name;
   retained.llm = must_be(Catalog().llm(name));
   retained.weights = std::make_unique<ModelWeights>(ModelWeights::random_outline(retained.llm, 1));

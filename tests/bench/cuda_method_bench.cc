@@ -1,9 +1,9 @@
-// Decode steps of methods on the CUDA engine, random weights: what a step takes, replayed as a graph and
-// started operation by operation, on the same engine settings, one after the other.
+// Decode steps of methods on the CUDA engine with random weights: the time of a step, replayed as a graph
+// and launched without one, with the same engine settings, in sequence.
 //
-// Quest, FreeKV: all requests begin with copies of one prompt of 8,192 tokens. Whatever random weights would
-// say, FreeKV corrects no head and recalls 2 % of what it chose, behind attention (forced). SnapKV: requests
-// as long as what a budget leaves of them; nothing is dropped. KIVI: cuda_step_bench.
+// Quest, FreeKV: all requests start with copies of one prompt of 8,192 tokens. FreeKV's outcomes are forced:
+// it corrects no head and recalls 2 % of the selected pages, after attention. SnapKV: requests have the
+// length that a budget retains; no entry is dropped. KIVI: cuda_step_bench.
 
 #include <benchmark/benchmark.h>
 
@@ -30,7 +30,7 @@ struct Shape {
   uint32_t requests = 32, context = 8192;
 };
 
-// Room for all requests, each with pages of its own, and for one more, whose prompt is computed.
+// Room for all requests, each with its own pages, and for one more, whose prompt is computed.
 class MethodServer {
  public:
   MethodServer(const NamedModel& model, const Shape& shape, bool graphs)
@@ -48,7 +48,7 @@ class MethodServer {
     context_ = shape.context + kTail;
   }
 
-  // Seconds.
+  // Returns the time of one step in seconds.
   double step() {
     std::vector<PlanEntry> entries;
     std::vector<PageAllocation> allocations;
@@ -96,11 +96,11 @@ class MethodServer {
     return must_be(cuda::make_compressed(options, memory, model.weights.get()));
   }
 
-  // Page `number` of request 1 + request. Neighbouring pages of a request lie apart.
+  // Page `number` of request 1 + request. Consecutive pages of a request are not adjacent.
   PageId page(uint32_t request, uint32_t number) const {
     return PageId{1 + number * (shape_.requests + 1) + request};
   }
-  // The prompt that all begin with has one home.
+  // The common prompt has one set of host pages.
   uint32_t own_host_copies() const { return each_ - shape_.context / kPage; }
   PageId host_copy(uint32_t request, uint32_t number) const {
     const uint32_t shared = shape_.context / kPage;
@@ -125,7 +125,7 @@ class MethodServer {
                    .prefix_hits = prefix_hits},
                   0, &values_);
   }
-  // `tokens` of request 1 + request from `context` on, in chunks.
+  // Computes `tokens` tokens of request 1 + request from `context` on, in chunks.
   void prefill(uint32_t request, uint32_t tokens, bool samples) {
     for (uint32_t at = 0; at < tokens; at += kChunk) {
       const uint32_t count = std::min(kChunk, tokens - at);

@@ -1,9 +1,9 @@
-// Whole steps of the CUDA engine on random weights: what a step takes as a server sees it (work lists up, all
-// layers, tokens down), and what its operations take one by one.
+// Whole steps of the CUDA engine on random weights: the time of a step as a server sees it (upload of the
+// step's lists, all layers, download of the tokens), and the times of its operations.
 //
-// The floor of a step is its bytes (weights once, KV once) at the measured read ceiling of an H200, 4.69
-// TB/s, or its flops at what cuBLAS sustains in bf16, 790 TFLOP/s. Contexts are not computed: one page of
-// real KV is copied to all pages.
+// The lower bound of a step is its bytes (weights once, KV once) at the measured read ceiling of an H200,
+// 4.69 TB/s, or its flops at cuBLAS's sustained bf16 rate, 790 TFLOP/s. Contexts are not computed: one page
+// of real KV is copied to all pages.
 
 #include <benchmark/benchmark.h>
 
@@ -28,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t kSteps = 40, kWarm = 5;
 constexpr double kCeiling = 4.69e12, kFlops = 790e12;
 
-// How KV entries are kept: a format, for int2 as KIVI does (then the page that is copied everywhere is not
-// packed yet: what is read is what the memory held, which takes as long).
+// The format of KV entries. int2 is KIVI's; then the copied page is not packed yet, and reads return what
+// the memory held, which takes the same time.
 struct Retained {
   Format format = Format::kBf16;
   uint32_t page() const { return format == Format::kBf16 ? 16 : 32; }
@@ -43,10 +43,10 @@ cuda::OwnedCache cache_of(const Retained& retained, const cuda::CudaEngineConfig
       {config.page_tokens, config.pages_gpu, 0, config.rows_max}, llm));
 }
 
-// `requests` decodes beside one another, each with its own pages.
+// `requests` concurrent decodes, each with its own pages.
 class Server {
  public:
-  // Each step has `rows` tokens of each request; more than one: always the same chunk.
+  // Each step has `rows` tokens of each request; if more than one, always the same chunk.
   Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t requests, uint32_t context,
          uint32_t rows, cuda::OperationLog* log, const Retained& retained, bool graphs = true)
       : tokens_(llm.vocab, context + rows, kWarm + kSteps),
@@ -64,13 +64,13 @@ class Server {
     engine_ = must_be(cuda::CudaEngine::make(config, &model, &tokens_, cache_of(retained, config, &llm)));
     fill(config.pages_gpu);
     for (uint32_t i = 0; i < requests; ++i) {
-      // Neighbouring pages of a request lie apart.
+      // Consecutive pages of a request are not adjacent.
       for (uint32_t p = 0; p < each; ++p) pages_.push_back(PageId{1 + p * requests + i});
     }
     each_ = each;
   }
 
-  // Returns what one step took, in seconds.
+  // Returns the time of one step in seconds.
   double step() {
     std::vector<PlanEntry> entries;
     std::vector<PrefixHit> prefix_hits;
@@ -96,7 +96,7 @@ class Server {
   double issued() const { return static_cast<double>(engine_->issued().ns) / 1e9; }
 
  private:
-  // One page of KV as the model makes it, everywhere.
+  // Writes one page of KV from the model to all pages.
   void fill(uint32_t pages) {
     const PlanEntry entry{RequestId{0}, EntryKind::kChunk, true, false, page_, 0};
     const PageAllocation allocation{0, 0, PageId{0}};
@@ -138,7 +138,7 @@ std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model,
   return out;
 }
 
-// Bytes or flops, whichever takes longer.
+// The time of the bytes or of the flops, whichever is longer.
 double floor_s(const LlmSpec& llm, uint32_t requests, uint32_t context, uint32_t rows,
                const Retained& retained) {
   const WeightBytes weights = weight_bytes(llm, 1);
@@ -153,7 +153,7 @@ double floor_s(const LlmSpec& llm, uint32_t requests, uint32_t context, uint32_t
   return std::max(bytes / kCeiling, flops / kFlops);
 }
 
-// Medians over steps: what one took, and of that what starting it took.
+// Medians over steps: the time of a step, and the part that launching took.
 struct StepCost {
   double step = 0, issued = 0;
   uint64_t digest = 0;
@@ -182,7 +182,7 @@ void step(benchmark::State& state, const char* name, uint32_t requests, uint32_t
   for (auto unused : state) {
     StepCost with, without;
     with = steps(model, llm, requests, context, rows, retained, true);
-    if (rows == 1) {  // chunks are no graphs
+    if (rows == 1) {  // chunks have no graphs
       without = steps(model, llm, requests, context, rows, retained, false);
       KVT_CHECK(with.digest == without.digest);
       state.counters["us step without graph"] = without.step * 1e6;

@@ -1,4 +1,4 @@
-// What one decision costs. `./dev bench --benchmark_filter=...` runs some of them.
+// The cost of single policy operations. `./dev bench --benchmark_filter=...` runs some of them.
 
 #include <benchmark/benchmark.h>
 
@@ -13,7 +13,7 @@
 namespace kvtwin {
 namespace {
 
-// One page taken and one given back, in a pool of `range` pages that is nearly full.
+// One page allocated and one freed, in a pool of `range` pages that is nearly full.
 void page_pool(benchmark::State& state, PageOrder order) {
   const auto pages = static_cast<uint32_t>(state.range(0));
   PagePool pool(PageId{0}, pages, order);
@@ -32,9 +32,9 @@ void page_pool(benchmark::State& state, PageOrder order) {
 BENCHMARK_CAPTURE(page_pool, lowest_first, PageOrder::kLowestFirst)->Arg(4'096)->Arg(1'000'000);
 BENCHMARK_CAPTURE(page_pool, oldest_first, PageOrder::kOldestFirst)->Arg(4'096)->Arg(1'000'000);
 
-// Sessions of coding agents: a prompt of 100,000 tokens in pages of 64 grows by 1,200 tokens a request, and
-// an eighth of it (system prompt and tools) is everybody's. 24 sessions take turns, and the pool holds
-// about half of what they know. One iteration is one request: acquire, insert what is new, release.
+// Sessions of coding agents: a prompt of 100,000 tokens in pages of 64 grows by 1,200 tokens per request,
+// and an eighth of it (system prompt and tools) is shared by all. 24 sessions take turns, and the pool holds
+// about half of their prefixes. One iteration is one request: acquire, insert new pages, release.
 void prefix_index(benchmark::State& state) {
   constexpr uint32_t kSessions = 24, kStart = 1'560, kShared = 195, kGrowth = 19;
   const auto pages_total = static_cast<uint32_t>(state.range(0));
@@ -49,7 +49,7 @@ void prefix_index(benchmark::State& state) {
   for (auto _ : state) {
     const auto session = static_cast<uint32_t>(prng.next() % kSessions);
     length[session] += kGrowth;
-    if (length[session] > 6'000) {  // it ends, and another begins
+    if (length[session] > 6'000) {  // the session ends, and another begins
       length[session] = kStart;
       own[session] = ++space;
     }
@@ -72,8 +72,8 @@ void prefix_index(benchmark::State& state) {
 }
 BENCHMARK(prefix_index)->Arg(40'000)->Arg(200'000);
 
-// As many live sessions share a system prompt. One iteration is one request of one of them, by the
-// session-aware order: its time must not grow with the sessions.
+// All live sessions share a system prompt. One iteration is one request of one of them, in session-aware
+// order: its time must not grow with the number of sessions.
 void shared_prefix(benchmark::State& state) {
   constexpr uint32_t kShared = 200, kOwn = 4;
   const auto sessions = static_cast<uint32_t>(state.range(0));

@@ -1,5 +1,5 @@
-// What a request that waits for room asks in every step: what it would need behind a compressed prefix. And
-// what it does once, when it is let in.
+// The check that a waiting request runs in every step, for the pages that it needs after a compressed
+// prefix; and its admission, which runs once.
 
 #include <benchmark/benchmark.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kChunk = 512, kRetained = 150, kWindow = 32;
 
-// A prefix of so many chunks, of 32 layers with 8 KV heads, each a group of its own.
+// A prefix of `chunks` chunks, of 32 layers with 8 KV heads, each a group of its own.
 class Prefix {
  public:
   explicit Prefix(uint32_t chunks)

@@ -1,7 +1,7 @@
-// What the simulated backend costs: one SimGrid event, one step, one copy, one evaluation of a step graph.
+// The cost of the simulated backend: one SimGrid event, one step, one copy, one evaluation of a step graph.
 //
-// Each benchmark reports a digest of its output, so that a faster program that computes something else
-// does not pass for an improvement.
+// Each benchmark reports a digest of its output, so that a faster program that computes something else is
+// noticed.
 
 #include <benchmark/benchmark.h>
 
@@ -16,7 +16,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// `steps` steps of 50 requests in stretches of `repeat`, answered and launched again.
+// `steps` steps of 50 requests, coalesced by `repeat`, answered and launched again.
 void steps(benchmark::State& state) {
   const auto repeat = static_cast<uint32_t>(state.range(0));
   const std::vector<PlanEntry> entries(50, {RequestId{1}, EntryKind::kDecode, false, true, 1, 1000});
@@ -47,7 +47,7 @@ void steps(benchmark::State& state) {
   state.counters["ns_of_backend_per_step"] = digest;
 }
 
-// A timer and nothing else: what SimGrid takes to bring the driver to the next instant.
+// A timer only: SimGrid's time to bring the driver to the next instant.
 void simgrid_event(benchmark::State& state) {
   ToyCost cost(1, false, 0);
   sim::SimConfig config;
@@ -63,7 +63,7 @@ void simgrid_event(benchmark::State& state) {
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));
 }
 
-// A transfer of one page of an engine with so many GPUs, alone.
+// A transfer of one page of an engine with `range` GPUs, alone.
 void transfer(benchmark::State& state) {
   ToyCost cost(1, false, 0);
   sim::SimConfig config;

@@ -1,4 +1,4 @@
-// kvtwin calibrate policy and inspect-policy: numbers from values, and scenarios that use them.
+// kvtwin calibrate policy and inspect-policy: profiles measured on real data, and scenarios that use them.
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,7 @@ constexpr char kSnapkv[] = "--set=policies.scorer=snapkv";
 
 std::vector<std::string> calibrate(const std::string& what, const std::vector<std::string>& more) {
   std::vector<std::string> words = {"calibrate", "policy", what, kScenario};
-  // Few, unless the test says how many.
+  // Few contexts, unless the test gives a number.
   for (const std::string few : {"--contexts=3", "--context-max=1100"}) {
     const std::string name = few.substr(0, few.find('=') + 1);
     const bool given =
@@ -37,7 +37,7 @@ std::vector<std::string> simulate(const std::vector<std::string>& more) {
   return words;
 }
 
-// What a run that keeps by a profile says on its command line.
+// The command line of a run that retains by a profile.
 std::vector<std::string> reserved(const std::string& profile, const std::vector<std::string>& more) {
   std::vector<std::string> words = {kSnapkv,
                                     "--set=policies.scorer_options.compression_trigger=chunk_end",
@@ -72,8 +72,7 @@ std::vector<double> list_of(const std::string& text, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE(
-    "calibrate cli: budgets keep what was asked for, the same every time, and a scenario runs on them") {
+TEST_CASE("calibrate cli: budgets retain the requested ratio, reproducibly, and a scenario runs on them") {
   const Folder folder;
   const std::string file = folder.file("budgets.textproto");
   const Outcome made = run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3", "--out=" + file}));
@@ -82,8 +81,8 @@ TEST_CASE(
   const std::string text = folder.read("budgets.textproto");
   CHECK(text == run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3"})).out);
   CHECK(text.find("\nkept:") == std::string::npos);
-  // The mean over heads of what is kept beside the window: (ratio n - window) / n, but for one cell per
-  // layer.
+  // The mean over heads of the fraction retained outside the window: (ratio n - window) / n, within one KV
+  // entry per layer.
   const std::vector<double> mu = list_of(text, "mu"), contexts = list_of(text, "context_tokens");
   REQUIRE(mu.size() == 8);
   REQUIRE(contexts.size() == 3);
@@ -102,7 +101,7 @@ TEST_CASE(
                                                                "--set=policies.budget_options.ratio=0.5"}));
   REQUIRE_MESSAGE(fractions.status == 0, fractions.err);
   CHECK(value_of(fractions.out, "decisions") != value_of(ran.out, "decisions"));
-  // What the file holds is an input of the run.
+  // The profile's content is an input of the run.
   const std::string other = folder.file("other.textproto");
   REQUIRE(
       run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + other})).status ==
@@ -111,7 +110,8 @@ TEST_CASE(
   CHECK(value_of(changed.out, "inputs") != value_of(ran.out, "inputs"));
 }
 
-TEST_CASE("calibrate cli: one threshold over all layers moves cells between layers, one for each does not") {
+TEST_CASE(
+    "calibrate cli: one threshold over all layers moves KV entries between layers, one per layer does not") {
   const Folder folder;
   const auto layer_means = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"--set=policies.scorer=kvzip",
@@ -136,7 +136,7 @@ TEST_CASE("calibrate cli: one threshold over all layers moves cells between laye
   CHECK(spread_all > 0.01);
 }
 
-TEST_CASE("calibrate cli: retention keeps what every context kept, and is read back") {
+TEST_CASE("calibrate cli: retention stores the fractions of every context, and is read back") {
   const Folder folder;
   const std::string file = folder.file("retention.textproto");
   const Outcome made = run_kvtwin(folder, calibrate("retention", {kSnapkv, "--out=" + file}));
@@ -162,12 +162,12 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   const std::string text = folder.read("tags.textproto");
   CHECK(text == run_kvtwin(folder, words({"--bits=2.7"})).out);
   CHECK(list_of(text, "two_bit_order").size() == 56);
-  // Everything that was seen loses less with 4 bits; all bits: nothing has 2.
+  // Every tag that occurs loses less with 4 bits; with a budget of 4 bits no tag has 2.
   const Outcome all = run_kvtwin(folder, words({"--bits=4", "--out=" + folder.file("all.textproto")}));
   CHECK(all.out.find("2 bits: 0.0 % of the tokens") != std::string::npos);
   const Outcome none = run_kvtwin(folder, words({"--bits=2", "--out=" + folder.file("none.textproto")}));
   CHECK(none.out.find("2 bits: 100.0 % of the tokens") != std::string::npos);
-  // A map that does not see an axis: alike along it.
+  // A map that is blind to an axis has equal bits along it.
   const auto bits = [&](const std::string& blind) {
     const Outcome done = run_kvtwin(folder, words({"--bits=3", "--blind=" + blind}));
     REQUIRE_MESSAGE(done.status == 0, done.err);
@@ -189,7 +189,7 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   CHECK_MESSAGE(ran.status == 0, ran.err);
 }
 
-TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run then has") {
+TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run reproduces") {
   const Folder folder;
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/freekv.textproto";
   const std::string file = folder.file("recall.textproto");
@@ -231,7 +231,7 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
   CHECK(std::stod(value_of(ran.out, "retrieval_correction_rate")) ==
         doctest::Approx(corrected).epsilon(0.15));
   CHECK(std::stod(value_of(ran.out, "retrieval_miss_rate")) == doctest::Approx(missed).epsilon(0.15));
-  // And as the CPU engine has them, which reads only what it chose.
+  // The CPU engine has the same rates; it reads only the pages that it selected.
   const Outcome natural = run_kvtwin(folder, {"run", scenario, "--backend=cpu", "--clock=virtual",
                                               "--no-write", "--quiet", "--format=jsonl"});
   REQUIRE_MESSAGE(natural.status == 0, natural.err);
@@ -250,7 +250,7 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
             .said("freekv-llama-4x256 has 4 layers of 2 KV heads, llama-3.1-8b has 32 of 8"));
 }
 
-TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, larger budgets lose less") {
+TEST_CASE("inspect cli: the oracle hits everything, random hits by chance, larger budgets lose less") {
   const Folder folder;
   const std::vector<std::string> words = {"inspect-policy",     kScenario,          "--contexts=3",
                                           "--context-max=1100", "--budgets=64,256", "--response=16",
@@ -301,7 +301,7 @@ TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, lar
         0);
 }
 
-TEST_CASE("calibrate and inspect cli: errors name what would be right") {
+TEST_CASE("calibrate and inspect cli: errors name the remedy") {
   const Folder folder;
   folder.write("requests.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
   const std::string azure = "--set=trace.path=" + folder.file("requests.csv"),

@@ -36,8 +36,7 @@ Outcome tool(const Folder& scratch, const std::string& arguments) {
 
 }  // namespace
 
-TEST_CASE(
-    "cli: what is wrong on the command line is said in one line, with the nearest right word, status 2") {
+TEST_CASE("cli: an error on the command line is one line, with the nearest valid word, status 2") {
   const Folder scratch;
   struct Row {
     const char* arguments;
@@ -76,7 +75,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cli: help opens with an example and costs nothing") {
+TEST_CASE("cli: help opens with an example and needs little time and memory") {
   const Folder scratch;
   for (const char* command :
        {"", "run --help", "replay --help", "compare --help", "list --help", "trace import --help"}) {
@@ -89,7 +88,7 @@ TEST_CASE("cli: help opens with an example and costs nothing") {
   CHECK(tool(scratch, "--version").out.find("kvtwin 0.") == 0);
 }
 
-TEST_CASE("cli: wrong scenarios are refused with every error, and nothing is written") {
+TEST_CASE("cli: invalid scenarios are refused with every error, and nothing is written") {
   const Folder scratch;
   const Outcome outcome =
       tool(scratch,
@@ -103,8 +102,7 @@ TEST_CASE("cli: wrong scenarios are refused with every error, and nothing is wri
   CHECK(!fs::exists(scratch.file("res")));
 }
 
-TEST_CASE(
-    "cli: a scenario that cannot fit is refused with the smallest change that fits, and that one runs") {
+TEST_CASE("cli: a scenario that cannot fit is refused with the smallest change that fits, which then runs") {
   const Folder scratch;
   const std::string small = fmt::format("run {} --quiet --no-write --set=replay.sessions_max=2 ", kSample);
   const Outcome window = tool(scratch, small + "--set=model.context_window=20000");
@@ -125,7 +123,7 @@ TEST_CASE(
             .status == 0);
 }
 
-TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays to the same digest") {
+TEST_CASE("cli: the same run twice writes identical bytes, and its log replays to the same digest") {
   const Folder scratch;
   for (const char* dir : {"a", "b"}) {
     const Outcome run =
@@ -159,9 +157,7 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
 }
 
 TEST_CASE(
-    "cli: every order of eviction is replayed to the same digest, coalesced or not, and finds no more than "
-    "its "
-    "bound") {
+    "cli: every eviction order replays to the same digest, coalesced or not, with hits within the bound") {
   const Folder scratch;
   const auto number = [](const std::string& json, const std::string& name) {
     const size_t at = json.find("\"" + name + "\":");
@@ -197,7 +193,7 @@ TEST_CASE(
   CHECK(tiers.err.find("--prefix-bound: the bound is of one prefix cache") != std::string::npos);
 }
 
-TEST_CASE("cli: folding changes neither decisions nor a single time") {
+TEST_CASE("cli: coalescing changes neither decisions nor times") {
   const Folder scratch;
   REQUIRE(tool(scratch, fmt::format("run {} --quiet --record --out=a", kSample)).status == 0);
   REQUIRE(
@@ -216,7 +212,7 @@ TEST_CASE("cli: the resolved scenario of a result repeats it") {
   CHECK(Folder::read_any(scratch.file("a/run.binpb")) == Folder::read_any(scratch.file("b/run.binpb")));
 }
 
-TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and every format is whole") {
+TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and every format is complete") {
   const Folder scratch;
   const std::string run = fmt::format("run {} --quiet --no-write", kSample);
   const std::string table = tool(scratch, run).out;
@@ -240,7 +236,7 @@ TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and
   CHECK(csv.find("schema,version,scenario") == 0);
 }
 
-TEST_CASE("cli: a run compared with itself differs by nothing, and limits decide the exit status") {
+TEST_CASE("cli: a run compared with itself has no differences, and limits decide the exit status") {
   const Folder scratch;
   REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=a", kSample)).status == 0);
   REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=b --set=cost.host_ns_per_step=3000000", kSample))
@@ -256,7 +252,7 @@ TEST_CASE("cli: a run compared with itself differs by nothing, and limits decide
   CHECK(tool(scratch, "compare a a/requests.jsonl --skip=100000").status == 2);
 }
 
-TEST_CASE("cli: a place that cannot be written to is the environment's failure, status 3") {
+TEST_CASE("cli: an unwritable output path is an environment failure, status 3") {
   const Folder scratch;
   std::ofstream(scratch.file("file")) << "x";
   const Outcome outcome = tool(scratch, fmt::format("run {} --quiet --out=file/dir", kSample));
@@ -264,7 +260,7 @@ TEST_CASE("cli: a place that cannot be written to is the environment's failure, 
   CHECK(outcome.err.find("file/dir") != std::string::npos);
 }
 
-TEST_CASE("cli: a report takes validations and qualities, and names what is none") {
+TEST_CASE("cli: a report takes validations and qualities, and names other input") {
   const Folder scratch;
   const std::string data = KVTWIN_SOURCE_DIR "/tests/unit/reports_data";
   const Outcome good = tool(scratch, fmt::format("report {} --out=r.md", data));
@@ -298,7 +294,7 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
     CHECK(said("quality.csv", (head + "full,0,a,," + text + ",1\n").c_str())
               .find(":2: accuracy is \"" + text + "\", no number") != std::string::npos);
   }
-  // An empty cell of a column that need not be there is no figure: here no interval, not one from 0 to 0.
+  // An empty cell of an optional column is no figure: here no interval, rather than one from 0 to 0.
   scratch.write("open.csv",
                 "policy,budget,task,accuracy,accuracy_low,accuracy_high,kv_bytes_mean\n"
                 "full,0,a,0.75,,,1e6\nsnapkv,64,a,0.5,0.4,0.6,1e5\n");
@@ -313,12 +309,12 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
   CHECK(scratch.read("q.md").find("| full | all | 75.0 % |") != std::string::npos);
 }
 
-TEST_CASE("cli: a run writes what its sessions' tools took, between the requests that wait for them") {
+TEST_CASE("cli: a run writes the times of its sessions' tools, between the requests that wait for them") {
   const Folder scratch;
   const Outcome outcome =
       tool(scratch, fmt::format("run {} --quiet --set=replay.sessions_max=2 --out=run", kSample));
   REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-  // The first session's first request, its tool, and the request that answers it: nodes 0, 1 and 2.
+  // The first session's first request, its tool, and the request that follows the tool: nodes 0, 1 and 2.
   const std::string requests = scratch.read("run/requests.csv"), tools = scratch.read("run/tools.csv");
   const auto cells_of = [](const std::string& csv, const std::string& session, size_t column,
                            const char* node) {
@@ -342,7 +338,7 @@ TEST_CASE("cli: a run writes what its sessions' tools took, between the requests
   CHECK(next[23] == "0");  // the first agent
 }
 
-TEST_CASE("cli: an imported run stands beside ours in a report, and is compared with") {
+TEST_CASE("cli: an imported run appears in a report together with kvtwin's, and is compared") {
   const Folder scratch;
   scratch.write("bench.json", R"({"model_id":"real","duration":4.0,"input_lens":[10,20],"output_lens":[3,2],)"
                               R"("ttfts":[0.5,0.25],"itls":[[0.1,0.3],[0.2]],"start_times":[100.0,101.0]})");
@@ -359,7 +355,7 @@ TEST_CASE("cli: an imported run stands beside ours in a report, and is compared 
   CHECK(tool(scratch, "import --help").out.find("--before=FILE") != std::string::npos);
 }
 
-TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken off") {
+TEST_CASE("cli: with an earlier scrape, a server's counters are differences") {
   const Folder scratch;
   const auto scrape = [&](const char* name, int short_ones, int all, double sum) {
     const auto line = [](const char* what, const char* labels, double value) {
@@ -371,7 +367,7 @@ TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken
   };
   scrape("before.txt", 2, 2, 0.1);
   scrape("after.txt", 4, 10, 2.5);
-  // Eight since: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
+  // Eight since the first scrape: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
   const auto median = [&](const std::string& more) {
     const Outcome read =
         tool(scratch, "import after.txt --format=prometheus --seconds=10 --force --out=scraped" + more);
@@ -390,7 +386,7 @@ TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken
   CHECK(swapped.err.find("--before") != std::string::npos);
 }
 
-TEST_CASE("cli: every shipped scenario loads, or says which data it misses") {
+TEST_CASE("cli: every shipped scenario loads, or names its missing data") {
   const Folder scratch;
   const std::string list = tool(scratch, "list scenarios").out;
   for (const char* name : {"coding_agents_small", "mooncake_conversation", "azure_conversation",

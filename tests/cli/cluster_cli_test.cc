@@ -1,4 +1,4 @@
-// Clusters as their user meets them: engines of several kinds, prompts and decodes apart, prices.
+// Clusters on the command line: engines of several kinds, separated prefill and decode, prices.
 
 #include <fstream>
 #include <sstream>
@@ -22,7 +22,8 @@ std::string run_line(const Folder& folder, std::vector<std::string> sets, int st
 
 }  // namespace
 
-TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conserved, recorded and replayed") {
+TEST_CASE(
+    "cluster: separated prefill and decode: every request once, tokens conserved, recorded and replayed") {
   const Folder folder;
   const std::vector<std::string> sets = {"hardware.node=h200-x8", "engines.count=5", "engines.prefill=2",
                                          "engines.routing=prefix_aware"};
@@ -34,7 +35,7 @@ TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conser
   CHECK(json_number(apart, "requests_open") == 0);
   CHECK(json_number(apart, "transfer_bytes_received") > 0);
   CHECK(json_number(together, "transfer_bytes_received") == 0);
-  // What each request waited for still sums to its latency.
+  // The parts of each request's time still sum to its latency.
   const double parts = json_number(apart, "time_queue_s") + json_number(apart, "time_transfer_s") +
                        json_number(apart, "time_prefill_s") + json_number(apart, "time_recompute_s") +
                        json_number(apart, "time_decode_s") + json_number(apart, "time_host_s");
@@ -50,7 +51,7 @@ TEST_CASE("cluster: prompts and decodes apart: every request once, tokens conser
   CHECK_MESSAGE(replayed.status == 0, replayed.err);
 }
 
-TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart") {
+TEST_CASE("cluster: coalescing changes nothing with separated prefill and decode") {
   const Folder folder;
   const auto sets = [](const char* coalesce) {
     return std::vector<std::string>{"hardware.node=h200-x8", "engines.count=4", "engines.prefill=1",
@@ -64,7 +65,7 @@ TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart"
   }
 }
 
-TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
+TEST_CASE("cluster: GPUs of several kinds, and their prices") {
   const Folder folder;
   std::ifstream in(kClusterScenario);
   std::stringstream text;
@@ -83,18 +84,18 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   const std::string one = run_line(folder, {});
   CHECK(json_number(run.out, "gpu_pages") > json_number(one, "gpu_pages"));
   CHECK(json_number(run.out, "requests_finished") == json_number(one, "requests_finished"));
-  // An hour's price times the hours that it ran, over its million tokens.
+  // The price per hour times the hours of the run, per million tokens.
   const double spent = json_number(one, "usd_per_hour") * json_number(one, "elapsed_s") / 3600;
   CHECK(json_number(one, "usd_per_million_output_tokens") ==
         doctest::Approx(1e6 * spent / json_number(one, "output_tokens")));
   CHECK(
       json_number(one, "usd_per_million_tokens") ==
       doctest::Approx(1e6 * spent / (json_number(one, "output_tokens") + json_number(one, "prompt_tokens"))));
-  // Without a way between nodes nothing can be handed over.
+  // Without a connection between nodes no KV can be handed over.
   const Outcome apart = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"});
   CHECK(apart.status == 2);
   CHECK(apart.said("there is no way for KV from engines[0]"));
-  // What was measured of one kind of GPU says nothing of another.
+  // Measurements of one kind of GPU do not apply to another.
   const Outcome priced =
       run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
                           "--set=cost.profile=" + source_dir() + "/models/measured/h200.textproto"});
@@ -103,7 +104,7 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
                 priced.err);
 }
 
-TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
+TEST_CASE("cluster: impossible settings are refused by name with a remedy") {
   const Folder folder;
   const auto said = [&](std::vector<std::string> sets, const std::string& part) {
     const std::string err = run_line(folder, std::move(sets), 2);

@@ -1,5 +1,5 @@
-// What a command promises whatever it does: output that is complete, answers to the question that was asked,
-// output folders of one run.
+// Promises of every command: complete output, answers to the question that was asked, output folders of one
+// run.
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ namespace {
 const std::string kScenarios = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/shipped/";
 const std::string kSample = kScenarios + "coding_agents_small.textproto";
 
-// kvtwin with redirections, by a shell.
+// Runs kvtwin in a shell, for redirections.
 Outcome shell(const Folder& folder, const std::string& words) {
   const std::string err = folder.file(".err");
   const int status = std::system(
@@ -36,7 +36,9 @@ std::vector<std::string> small_run(const std::string& out, const std::vector<std
 
 }  // namespace
 
-TEST_CASE("command line: a setting that the others leave unread is refused, with what makes it count") {
+TEST_CASE(
+    "command line: a setting that the others leave unread is refused with the setting that makes it "
+    "effective") {
   const Folder folder;
   struct Row {
     std::vector<std::string> words;
@@ -53,7 +55,7 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
       {{"run", kSample, "--no-write", "--set=limits.spill_pages_target=9"}, "memory.disk_bytes is 0"},
       {{"run", kSample, "--no-write", "--set=policies.precision_options.group=64"},
        "policies.precision is bf16"},
-      // The trace makes "auto" a closed loop, in which arrivals are not recorded times.
+      // The trace makes "auto" a closed loop, which does not use recorded arrival times.
       {{"run", kSample, "--no-write", "--set=replay.arrivals=all_at_once", "--set=replay.arrival_scale=2"},
        "replay.arrival_scale is not read"},
       {{"sweep", kSample, "--vary=replay.population=1,2,4", out},
@@ -93,7 +95,7 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
   CHECK(!folder.has("o"));
 }
 
-TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is no error") {
+TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is accepted") {
   const Folder folder;
   const Outcome sweep = run_kvtwin(
       folder, {"sweep", kSample, "--quiet", "--vary=replay.arrivals=recorded,fixed_population",
@@ -110,7 +112,7 @@ TEST_CASE("command line: a setting that one point of a sweep reads, or that a fi
   CHECK(allowed.out.find("--allow-unread") != std::string::npos);
 }
 
-TEST_CASE("command line: a plan answers only what it asked") {
+TEST_CASE("command line: a plan answers only the question that was asked") {
   const Folder folder;
   const auto plan = [&](std::vector<std::string> more) {
     std::vector<std::string> words = {
@@ -118,7 +120,7 @@ TEST_CASE("command line: a plan answers only what it asked") {
     words.insert(words.end(), more.begin(), more.end());
     return run_kvtwin(folder, words);
   };
-  // Read, but nothing comes of it: no request is ever rejected.
+  // The setting is read but has no effect: no request is ever rejected.
   const Outcome same = plan(
       {"--set=replay.on_reject=retry", "--load=replay.retries_max=1..3", "--need=2", "--allow-roofline"});
   CHECK(same.status == 2);
@@ -166,7 +168,7 @@ TEST_CASE("command line: output that cannot be written is exit status 3") {
       CHECK(outcome.err.find("cannot ") != std::string::npos);
     }
   }
-  // With nothing to say there is nothing to lose, and no file gets what is printed.
+  // Without output nothing can be lost, and no file receives the printed text.
   CHECK(shell(folder, run + " >/dev/null").status == 0);
 }
 
@@ -182,7 +184,7 @@ TEST_CASE("command line: an output folder holds one run") {
   CHECK(other.status == 2);
   CHECK_MESSAGE(other.said("holds the result of other inputs (coding_agents_small)"), other.err);
   CHECK(folder.read("o/run.binpb") == before);
-  // The same inputs without a log leave none; what is not ours stays.
+  // The same inputs without a log remove the old log; foreign files stay.
   folder.write("o/notes.txt", "mine");
   REQUIRE(run_kvtwin(folder, small_run(dir)).status == 0);
   CHECK(!folder.has("o/log.binpb"));
@@ -197,7 +199,7 @@ TEST_CASE("command line: an output folder holds one run") {
     CHECK(entry.path().filename().string().find("kvtwin-run") == std::string::npos);
 }
 
-TEST_CASE("command line: replay refuses a log beside the result of another run") {
+TEST_CASE("command line: replay refuses a log next to the result of another run") {
   const Folder folder;
   REQUIRE(run_kvtwin(folder, small_run(folder.file("a"), {"--record"})).status == 0);
   REQUIRE(run_kvtwin(folder, small_run(folder.file("b"), {"--record", "--set=limits.step_tokens_max=512"}))
@@ -227,8 +229,9 @@ TEST_CASE("command line: an import does not mix with another result") {
   CHECK(run_kvtwin(folder, {"import", jsonl, "--format=bench", "--out=" + folder.file("o")}).status == 0);
 }
 
-// A process number that cannot be in use, and this process's own.
-TEST_CASE("command line: what a killed run left of the same folder goes, what a living one writes stays") {
+// A process id that cannot be in use, and this process's own.
+TEST_CASE(
+    "command line: leftovers of a killed run of the same folder are removed, files of a live one stay") {
   const Folder folder;
   const std::string alive = "o.kvtwin-run-" + std::to_string(getpid());
   folder.write("o.kvtwin-run-4194305/run.binpb", "cut");
@@ -254,7 +257,7 @@ TEST_CASE("command line: numbers that do not fit are refused") {
   }
 }
 
-TEST_CASE("command line: pipes and devices are no input files") {
+TEST_CASE("command line: pipes and devices are refused as input files") {
   const Folder folder;
   const std::string pipe = folder.file("pipe");
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
@@ -274,7 +277,7 @@ TEST_CASE("command line: pipes and devices are no input files") {
   }
 }
 
-TEST_CASE("command line: the words that everybody tries first") {
+TEST_CASE("command line: the words that users try first are answered") {
   const Folder folder;
   const std::string main_help = run_kvtwin(folder, {"--help"}).out;
   const std::string run_help = run_kvtwin(folder, {"run", "--help"}).out;
@@ -299,8 +302,8 @@ TEST_CASE("command line: the words that everybody tries first") {
   CHECK_MESSAGE(alone.said("no option \"--format\"; options follow their command"), alone.err);
 }
 
-TEST_CASE("command line: a backend that is not there is exit status 4") {
-  if (fs::exists("/dev/nvidiactl")) return;  // there it is
+TEST_CASE("command line: an absent backend is exit status 4") {
+  if (fs::exists("/dev/nvidiactl")) return;  // it is present
   const Folder folder;
   const Outcome cuda = run_kvtwin(
       folder, {"run", kScenarios + "search_tiny.textproto", "--backend=cuda", "--clock=wall", "--no-write"});

@@ -1,4 +1,4 @@
-// Backends that compute values, as their users meet them.
+// Backends that compute real data, on the command line.
 
 #include "tests/cli/program.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/shipped/search_tiny.textproto";
 
-// One session: a second or two.
+// One session, which takes a second or two.
 std::vector<std::string> run_words(const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run", kScenario, "--backend=cpu", "--quiet",
                                     "--set=replay.sessions_max=1"};
@@ -18,7 +18,7 @@ std::vector<std::string> run_words(const std::vector<std::string>& more) {
 
 }  // namespace
 
-TEST_CASE("cpu: a run on real values is recorded, and its log replays to the same digest") {
+TEST_CASE("cpu: a run on real data is recorded, and its log replays to the same digest") {
   const Folder folder;
   const Outcome run = run_kvtwin(folder, run_words({"--record", "--out=" + folder.file("a")}));
   REQUIRE_MESSAGE(run.status == 0, run.err);
@@ -30,8 +30,8 @@ TEST_CASE("cpu: a run on real values is recorded, and its log replays to the sam
   CHECK(replayed.out.find("same decisions") != std::string::npos);
   CHECK(after(replayed.out, "decisions=") == after(run.out, "decisions="));
 
-  // Times are measured and differ; what requests sample does not. Nor beside another budget or page size, or
-  // with the weights read from a file.
+  // Times are measured and differ, but the samples of requests do not. Nor do they with another step budget
+  // or page size, or with the weights read from a file.
   const Outcome init =
       run_kvtwin(folder, {"model", "init", KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
                           "--seed=42", "--out=" + folder.file("m")});
@@ -45,7 +45,7 @@ TEST_CASE("cpu: a run on real values is recorded, and its log replays to the sam
   CHECK(after(other.out, "samples=") != after(run.out, "samples="));
 }
 
-TEST_CASE("cpu: what it cannot compute is refused with what would be right, status 2") {
+TEST_CASE("cpu: settings that it cannot compute are refused with a remedy, status 2") {
   const Folder folder;
   const struct {
     std::vector<std::string> words;
@@ -74,7 +74,7 @@ TEST_CASE("cpu: what it cannot compute is refused with what would be right, stat
   CHECK(!folder.has("m"));
 }
 
-TEST_CASE("cpu: greedy decoding goes its own way, and always the same") {
+TEST_CASE("cpu: greedy decoding differs from the trace, and is reproducible") {
   const Folder folder;
   const Outcome once = run_kvtwin(folder, run_words({"--no-write", "--set=cpu.decode=greedy"}));
   REQUIRE_MESSAGE(once.status == 0, once.err);
@@ -84,8 +84,7 @@ TEST_CASE("cpu: greedy decoding goes its own way, and always the same") {
   CHECK(after(twice.out, "samples=") == after(once.out, "samples="));
 }
 
-TEST_CASE(
-    "cpu: under the virtual clock it decides what the simulated backend decides, and samples the same") {
+TEST_CASE("cpu: under the virtual clock it decides as the simulated backend does, and samples the same") {
   const Folder folder;
   const Outcome computed = run_kvtwin(folder, run_words({"--no-write", "--clock=virtual"}));
   if (computed.said("no simulated backend")) {
@@ -100,7 +99,7 @@ TEST_CASE(
   CHECK(after(computed.out, "samples=") == after(wall.out, "samples="));
 }
 
-TEST_CASE("cuda: without a GPU a sentence says so, status 4; with one, it decides what the others decide") {
+TEST_CASE("cuda: without a GPU the error names it, status 4; with one, it decides as the others do") {
   const Folder folder;
   const auto run = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"run", kScenario, "--quiet", "--set=replay.sessions_max=1"};
@@ -132,8 +131,7 @@ TEST_CASE("cuda: without a GPU a sentence says so, status 4; with one, it decide
 }
 
 TEST_CASE(
-    "cpu: packed formats are computed, and decide under the virtual clock what the simulated backend "
-    "decides") {
+    "cpu: packed formats are computed, and decide under the virtual clock as the simulated backend does") {
   const Folder folder;
   for (const std::string name : {"int4", "kivi", "triaxial"}) {
     CAPTURE(name);
@@ -162,7 +160,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cpu: turns that grow old are requantised, in both backends alike; ignored, they stay in int4") {
+TEST_CASE(
+    "cpu: turns that grow old are requantised, in both backends alike; with ageing ignored they stay in "
+    "int4") {
   const Folder folder;
   const std::string trace = folder.file("turns.kvtrace"), log = folder.file("aged");
   const Outcome drawn = run_kvtwin(

@@ -1,4 +1,4 @@
-// A disk behind the host tier, as its users meet it.
+// A disk below the host tier, on the command line.
 
 #include "tests/cli/program.h"
 
@@ -13,7 +13,8 @@ Outcome run_with(const Folder& folder, const std::string& scenario, std::vector<
   return run_kvtwin(folder, more);
 }
 
-// 128 KiB a token: pages of 16 tokens have 2 MiB. The longest request just fits, prefixes leave the gpu.
+// 128 KiB per token: pages of 16 tokens have 2 MiB. The longest request just fits, and prefixes leave the
+// GPU.
 const std::vector<std::string> kSmall = {"--set=memory.gpu_pages=13000", "--set=memory.host_bytes=4000000000",
                                          "--format=json"};
 const std::string kDisk = "--set=memory.disk_bytes=100000000000";
@@ -25,7 +26,7 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 
 }  // namespace
 
-TEST_CASE("disk: prefixes that the host has no room for come back from there; log and folding agree") {
+TEST_CASE("disk: prefixes that do not fit on the host come back from the disk; log and coalescing agree") {
   const Folder folder;
   const Outcome host = run_with(folder, kAgents, with(kSmall, {"--no-write"}));
   REQUIRE_MESSAGE(host.status == 0, host.err);
@@ -46,7 +47,7 @@ TEST_CASE("disk: prefixes that the host has no room for come back from there; lo
   CHECK(json_number(single.out, "elapsed_s") == json_number(disk.out, "elapsed_s"));
 }
 
-TEST_CASE("disk: what cannot be is said with its place and the way out, status 2") {
+TEST_CASE("disk: impossible settings are refused with position and remedy, status 2") {
   const Folder folder;
   const struct {
     std::vector<std::string> words;
@@ -63,7 +64,7 @@ TEST_CASE("disk: what cannot be is said with its place and the way out, status 2
   for (const auto& row : rows) {
     CAPTURE(row.words.front());
     const Outcome outcome = run_with(folder, kAgents, with(with(kSmall, {kDisk, "--no-write"}), row.words));
-    // Without a GPU, or in a build without CUDA, that comes first.
+    // This error comes first without a GPU, or in a build without CUDA.
     if (row.words.front() == "--backend=cuda" && outcome.status == 4) continue;
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said(row.message), outcome.err);

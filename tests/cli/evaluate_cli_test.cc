@@ -1,7 +1,7 @@
-// kvtwin evaluate: the shipped model still answers as it did, and what a table of answers must hold.
+// kvtwin evaluate: the shipped model still answers as it did, and the table of answers is consistent.
 //
-// tests/golden/quality/answers.csv has what each cell below gave when it was written. New numbers may differ
-// from it by what their intervals allow. If a change is meant:
+// tests/golden/quality/answers.csv has the stored result of each combination below. New numbers may differ
+// from it within their intervals. After an intended change:
 //
 //   cd scenarios/quality
 //   for p in full random snapkv judge_q quest int4; do sets="$sets $p.textproto"; done
@@ -39,7 +39,7 @@ const std::vector<std::string> kKvEntries = {"--tasks=multi_key,old_result", "--
                                              "--per-session=6"};
 const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "judge_q", "quest", "int4"};
 
-// Rows of a CSV by "policy task", fields by name. No cell of ours has a comma where it is not refused.
+// Rows of a CSV by "policy task", fields by name. Fields of these files contain no commas.
 using Rows = std::map<std::string, std::map<std::string, std::string>>;
 Rows rows_of(const std::string& csv) {
   std::istringstream lines(csv);
@@ -65,8 +65,7 @@ double number(const Rows& rows, const std::string& cell, const std::string& name
   return std::stod(rows.at(cell).at(name));
 }
 
-TEST_CASE(
-    "kvtwin evaluate: stored accuracies lie within the intervals; full answers, random and chance do not") {
+TEST_CASE("kvtwin evaluate: stored accuracies are within the intervals; full, random and chance differ") {
   const Folder folder;
   std::vector<std::string> words = evaluate(kPolicies, kKvEntries);
   words.push_back("--out=" + folder.file("q"));
@@ -78,13 +77,13 @@ TEST_CASE(
   REQUIRE(rows.size() == 12);
   REQUIRE(stored.size() == 12);
   for (const auto& [cell, row] : rows) {
-    const std::string& name = cell;  // clang 14 captures no structured binding
+    const std::string& name = cell;  // clang 14 does not capture structured bindings
     CAPTURE(name);
     CHECK(row.at("refused").empty());
     CHECK(row.at("answered") == row.at("questions"));
     CHECK(number(stored, cell, "accuracy") >= number(rows, cell, "accuracy_low"));
     CHECK(number(stored, cell, "accuracy") <= number(rows, cell, "accuracy_high"));
-    // Two of 64 symbols: nobody is right by chance.
+    // Answers have two of 64 symbols, so chance is almost never right.
     CHECK(number(rows, cell, "right_permuted") <= 2);
   }
   for (const std::string task : {"multi_key", "old_result"}) {
@@ -93,7 +92,8 @@ TEST_CASE(
     CHECK(number(rows, "random " + task, "token_loss_above_full") > 1);
     CHECK(number(rows, "random " + task, "kv_fraction") < 0.5);
     CHECK(number(rows, "full " + task, "kv_fraction") == 1);
-    // What is read of all that is kept: the first of six layers everything, the others 64 of some 370 tokens.
+    // The part that is read of the full cache: everything in the first of six layers, 64 of about 370 tokens
+    // in the others.
     CHECK(number(rows, "quest " + task, "accuracy_low") > number(rows, "random " + task, "accuracy_high"));
     CHECK(number(rows, "quest " + task, "kv_fraction") == 1);
     CHECK(number(rows, "quest " + task, "kv_read_bytes_mean") <
@@ -102,14 +102,14 @@ TEST_CASE(
   }
   CHECK(number(rows, "snapkv multi_key", "accuracy_low") > number(rows, "random multi_key", "accuracy_high"));
 
-  // A scorer that kept at random under another's name would be caught.
+  // A scorer that retained at random under another name would be noticed.
   for (const std::string name :
        {"snapkv multi_key", "judge_q multi_key", "judge_q old_result", "snapkv old_result"}) {
     const std::string task = name.substr(name.find(' '));
     CHECK(number(stored, name, "accuracy") > number(rows, "random" + task, "accuracy_high"));
   }
 
-  SUBCASE("what is there is not computed again") {
+  SUBCASE("existing results are not computed again") {
     const Outcome again = run_kvtwin(folder, words);
     CHECK(again.status == 0);
     CHECK(again.err.empty());
@@ -117,7 +117,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers what its trainer counted") {
+TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers as its trainer counted") {
   const Folder folder;
   const std::string model = KVTWIN_SOURCE_DIR "/models/tiny/tasks-qwen3-6x256";
   const nlohmann::json counted =
@@ -140,7 +140,7 @@ TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers what its train
   }
 }
 
-TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
+TEST_CASE("kvtwin evaluate: shards and one process write the same bytes") {
   const Folder folder;
   const std::vector<std::string> cells = {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4",
                                           "--tokens=128", "--quiet"};
@@ -158,7 +158,7 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
 
-  SUBCASE("each backend has processes of its own") {
+  SUBCASE("each backend has its own processes") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
     words.insert(words.end(), {"--out=" + folder.file("lanes"), "--backend=cuda,cpu", "--jobs=1,2"});
     const Outcome done = run_kvtwin(folder, words);
@@ -170,11 +170,11 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
       const std::string& name = cell;
       CAPTURE(name);
       CHECK(row.at("answered") == row.at("questions"));
-      // Without a GPU everything is the CPU's.
+      // Without a GPU the CPU computes everything.
       if (row.at("backend") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
     }
   }
-  SUBCASE("and so do processes, a batch, and folders that are collected") {
+  SUBCASE("processes, a batch, and collected folders give the same rows") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
     words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});
     REQUIRE(run_kvtwin(folder, words).status == 0);
@@ -199,7 +199,7 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   }
 }
 
-TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell is computed once") {
+TEST_CASE("kvtwin evaluate: processes inherit this one's settings, and each combination is computed once") {
   const Folder folder;
   const std::vector<std::string> words = evaluate(
       {"full", "knorm"}, {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4", "--tokens=128",
@@ -216,18 +216,18 @@ TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell 
       return file.path().filename().string().starts_with(lane);
     });
   };
-  // What no GPU computed was asked of no process for GPUs.
+  // A GPU shard is started exactly if a GPU computes.
   const Rows once = rows_of(folder.read("once/quality.csv"));
   const bool gpu = std::any_of(once.begin(), once.end(),
                                [](const auto& cell) { return cell.second.at("backend") == "cuda"; });
   CHECK((shards("0.") > 0) == gpu);
-  // A GPU has one process. Without one, 2 x 4 shards: of six cells five, which is prime to six.
+  // A GPU has one process. Without one there are 2 x 4 shards: five, since that is coprime to six
+  // combinations.
   CHECK(shards("0.") <= 1);
   if (!gpu) CHECK(shards("1.") == 5);
 }
 
-TEST_CASE(
-    "kvtwin evaluate: throughput is that of the load with the policy set, whose budget is the same share") {
+TEST_CASE("kvtwin evaluate: throughput is that of the load with the policy set, at the same fraction") {
   const Folder folder;
   folder.write("requests.csv",
                "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.0000000,4096,64\n"
@@ -251,7 +251,7 @@ TEST_CASE(
     const size_t name = line.find(','), budget = line.find(',', name + 1);
     const size_t load = line.rfind(','), tokens = line.rfind(',', load - 1);
     CAPTURE(line);
-    const bool tags = line.starts_with("triaxial");  // whose bits go by what the load does not say
+    const bool tags = line.starts_with("triaxial");  // its bits depend on tags, which the load lacks
     CHECK(line.substr(load + 1) == (tags ? "" : "load"));
     speed[line.substr(0, budget)] = tags ? 0 : std::stod(line.substr(tokens + 1));
   }
@@ -259,7 +259,7 @@ TEST_CASE(
   CHECK(speed.at("knorm,32") > speed.at("knorm,64"));
   CHECK(speed.at("knorm,64") > speed.at("full,0"));
   CHECK(speed.at("quest,32") > speed.at("quest,64"));
-  // A quarter of 4,096 tokens, whole pages where they are read.
+  // A quarter of 4,096 tokens, in whole pages where pages are selected.
   const auto simulated = [&](const std::string& field, const std::string& set) {
     for (const fs::directory_entry& run : fs::directory_iterator(folder.file("q/throughput"))) {
       const std::string text = Folder::read_any((run.path() / "scenario.textproto").string());
@@ -272,7 +272,8 @@ TEST_CASE(
   CHECK(simulated("kv_entries: 1024", "knorm"));
   CHECK(simulated("budget_tokens: 1024", "quest"));
 
-  // Rows of another evaluation, whose policy sets lie elsewhere; the same simulations are found again.
+  // Rows of another evaluation, whose policy sets are in another folder; the same simulations are found
+  // again.
   const Outcome again =
       run_kvtwin(folder, {"evaluate", "--collect=" + folder.file("q/quality.csv"), "--sets-in=" + kQuality,
                           "--throughput=" + folder.file("load.textproto"), "--out=" + folder.file("q")});
@@ -281,9 +282,9 @@ TEST_CASE(
   CHECK(again.out == done.out);
 }
 
-TEST_CASE("kvtwin evaluate: bytes of what is kept") {
+TEST_CASE("kvtwin evaluate: bytes of the retained KV") {
   const Folder folder;
-  SUBCASE("bytes are those of all heads, also where heads have pages of their own") {
+  SUBCASE("bytes are those of all heads, also where heads have their own pages") {
     const std::vector<std::string> few = {
         "--tasks=needle", "--budgets=32", "--questions=2", "--tokens=128", "--out=" + folder.file("bytes"),
         "--format=csv",   "--quiet"};
@@ -294,7 +295,7 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
           doctest::Approx(number(rows, "adakv needle", "kv_fraction") *
                           number(rows, "full needle", "kv_bytes_mean")));
   }
-  SUBCASE("bytes count what lies in two formats, and what is exact beside packed pages") {
+  SUBCASE("bytes count both formats, and exact tokens next to packed pages") {
     const std::vector<std::string> few = {
         "--tasks=newest_result",         "--questions=2", "--per-session=2", "--tokens=512",
         "--out=" + folder.file("bytes"), "--format=csv",  "--quiet"};
@@ -305,8 +306,8 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
     const auto bytes = [&](const std::string& policy) {
       return number(rows, policy + " newest_result", "kv_bytes_mean");
     };
-    // Per head and token 256 bytes exact, 80 in 4 bits, 48 in 2 (docs/design/methods/triaxialkv.md#bytes);
-    // KIVI keeps 32 tokens exact.
+    // Per head and token 256 bytes in bf16, 80 in 4 bits, 48 in 2 (docs/design/methods/triaxialkv.md#bytes);
+    // KIVI stores 32 tokens in bf16.
     CHECK(bytes("int4") == doctest::Approx(bytes("full") * 80 / 256));
     CHECK(bytes("kivi") == doctest::Approx(bytes("full") * 48 / 256 + 32 * 24 * 256));
     CHECK(bytes("int2") >= bytes("full") * 48 / 256);
@@ -315,7 +316,7 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
   }
 }
 
-TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts, wherever it lies") {
+TEST_CASE("kvtwin evaluate: only the checkpoint in a checkpoint's folder is an input, in any place") {
   const Folder folder;
 
   const fs::path source = KVTWIN_SOURCE_DIR;
@@ -345,7 +346,7 @@ TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts,
   CHECK(inputs("changed") != before);
 }
 
-TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {
+TEST_CASE("kvtwin evaluate: invalid input is reported, and a refused policy set is a row") {
   const Folder folder;
   const std::string out = "--out=" + folder.file("q");
   const auto message = [&](const std::vector<std::string>& more, const std::string& what) {
@@ -376,7 +377,7 @@ TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is
       folder, evaluate({"full"}, {"--out=" + folder.file("r"), "--tasks=needle", "--questions=2",
                                   "--set=model.name=" KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
                                   "--set=cpu.checkpoint="}));
-  CHECK(other.status == 2);  // nothing was answered
+  CHECK(other.status == 2);  // no question was answered
   CHECK_MESSAGE(other.out.find("vocabulary of 512") != std::string::npos, other.out);
 }
 

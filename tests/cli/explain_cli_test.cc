@@ -48,7 +48,7 @@ std::vector<Row> rows_of(const std::string& csv) {
 
 double number(const Row& row, const char* name) { return std::stod(row.at(name)); }
 
-// The millisecond figure behind `name` in a table.
+// The millisecond figure after `name` in a table.
 double line_ms(const std::string& table, const std::string& name) {
   const size_t at = table.find("  " + name);
   return at == std::string::npos ? -1 : std::stod(table.substr(at + 2 + name.size()));
@@ -56,7 +56,7 @@ double line_ms(const std::string& table, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical path is as long as it") {
+TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical path has its length") {
   const Folder folder;
   const std::string shape = "--shape=decodes=4,context=32768";
   for (const std::string method : {"arkvale", "freekv", "shadowkv", "infinigen", "quest", "dense"}) {
@@ -79,14 +79,14 @@ TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical
     CHECK(path / 1e6 <= step * 1.0001);
     CHECK(path > 0);
     CHECK((recalls > 0) == (method != "dense" && method != "quest"));
-    // Exposed time is part of what the computing stream waits.
+    // Exposed time is a part of the computing stream's waiting time.
     CHECK(line_ms(table.out, "transfers, exposed") <= stalled / 1e6 + 1e-3);
   }
 }
 
-TEST_CASE("explain cli: a step of the run is the run's own") {
+TEST_CASE("explain cli: an explained step of a run equals the run's own") {
   const Folder folder;
-  // All steps of a run of one request, one by one: their sum is what the run takes.
+  // Explains all steps of a run of one request: their sum is the run's time.
   const std::vector<std::string> few = {"--set=replay.sessions_max=1",
                                         "--set=trace.path=" + folder.file("t.csv")};
   folder.write("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,3000,4\n");
@@ -115,7 +115,7 @@ TEST_CASE("explain cli: a step of the run is the run's own") {
   CHECK(sum == doctest::Approx(elapsed_ms).epsilon(1e-4));
 }
 
-TEST_CASE("explain cli: a compression's operations are part of the step, each scorer's own") {
+TEST_CASE("explain cli: a compression's operations are part of the step, by scorer") {
   const Folder folder;
   const std::string shape = "--shape=decodes=2,context=20000,chunks=1,chunk_tokens=2048,chunk_context=14336";
   const struct {
@@ -167,10 +167,10 @@ TEST_CASE("explain cli: the graph has a cluster for each stream and the same byt
     CAPTURE(part);
     CHECK(dot.find(part) != std::string::npos);
   }
-  CHECK(dot.find("attention[2]") == std::string::npos);  // not asked for
+  CHECK(dot.find("attention[2]") == std::string::npos);  // not requested
 }
 
-TEST_CASE("explain cli: errors name what would be right") {
+TEST_CASE("explain cli: errors name the remedy") {
   const Folder folder;
   const struct {
     std::vector<std::string> more;

@@ -1,5 +1,5 @@
-// simulation.impose as users meet it: an engine that computes values performs what a record or a model says,
-// and decides and lasts as the simulated backend that is told the same.
+// Forced outcomes on the command line: an engine that computes real data follows the outcomes of a record or
+// a model, and decides and takes as long as the simulated backend with the same outcomes.
 
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ const std::string kForceOutcomes = "--set=simulation.force_outcomes=true";
 
 }  // namespace
 
-TEST_CASE("forced: on other values, a run's outcomes make the run that it was") {
+TEST_CASE("forced: with a run's outcomes, a run on other data repeats it") {
   uint32_t row = 0;
   const std::vector<std::pair<const char*, const char*>> rows = {{"adakv", "retained"},
                                                                  {"critical_kv", "retained"},
@@ -46,7 +46,7 @@ TEST_CASE("forced: on other values, a run's outcomes make the run that it was") 
       return outcome;
     };
     const Outcome natural = run("a", {});
-    // Other tokens, other weights.
+    // Other tokens and weights.
     const bool asked = row++ % 3 == 0;
     if (asked) run("b", {"--set=seed=9"});
     const Outcome notify =
@@ -62,7 +62,9 @@ TEST_CASE("forced: on other values, a run's outcomes make the run that it was") 
   }
 }
 
-TEST_CASE("forced: with fixed rates or a profile, values and simulation decide the same and take the same") {
+TEST_CASE(
+    "forced: with fixed rates or a profile, real data and simulation make the same decisions at the same "
+    "times") {
   struct Row {
     const char* method;
     std::vector<std::string> sets;
@@ -102,7 +104,7 @@ TEST_CASE("forced: with fixed rates or a profile, values and simulation decide t
   }
 }
 
-TEST_CASE("forced: under the wall clock too; what cannot be told is refused with the way out") {
+TEST_CASE("forced: also under the wall clock; outcomes that cannot be forced are refused with a remedy") {
   const Folder folder;
   const Outcome wall =
       run_kvtwin(folder, run_words("freekv", {kForceOutcomes, "--backend=cpu", "--clock=wall", "--no-write",

@@ -1,5 +1,5 @@
-// Each method that drops cells, as a small scenario in both backends: values decide on the CPU engine, and
-// the simulated backend that is given the same answers decides the same.
+// Each method that drops KV entries, as a small scenario in both backends: the data decides on the CPU
+// engine, and the simulated backend with the same outcomes decides the same.
 
 #include <algorithm>
 #include <filesystem>
@@ -36,7 +36,7 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
 
 }  // namespace
 
-TEST_CASE("methods: each one that drops cells has a small scenario") {
+TEST_CASE("methods: each one that drops KV entries has a small scenario") {
   const std::vector<std::string> large = dropping(kMethods);
   CHECK(large == dropping(kMethods / "tiny"));
   CHECK(large.size() >= 23);
@@ -54,7 +54,7 @@ TEST_CASE(
       return;
     }
     REQUIRE_MESSAGE(computed.status == 0, computed.err);
-    // Something is really dropped.
+    // Entries are dropped.
     const std::string reads = computed.out.substr(computed.out.find("decode reads"));
     CHECK(std::stod(after(reads, "decode reads")) < 0.8 * std::stod(after(reads, "M tokens of")));
 
@@ -64,7 +64,7 @@ TEST_CASE(
     const bool recalls = method == "freekv_snapkv";
     CHECK(chooses == (method == "composite" || recalls));
     if (chooses) {
-      // Heads did choose; what is on the gpu is never chosen again in vain.
+      // Heads select pages. Without recall no selected page is absent.
       if (!recalls) CHECK(after(computed.out, "absent; 0.00 % of ")[0] != '0');
       CHECK((computed.out.find(" 0.00 % of the head-pages chosen were absent") == std::string::npos) ==
             recalls);
@@ -86,7 +86,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "methods: what scorers and compressions take is told apart, and cost.compressions: free leaves it out") {
+    "methods: the times of scorers and compressions are reported, and cost.compressions: free omits them") {
   for (const char* method : {"snapkv", "h2o", "kvzip", "tangram_released"}) {
     CAPTURE(method);
     const Folder folder;
@@ -112,7 +112,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("methods: what the CPU engine cannot compute is refused by name, status 2") {
+TEST_CASE("methods: a method that the CPU engine cannot compute is refused by name, status 2") {
   const Folder folder;
   const struct {
     const char* method;

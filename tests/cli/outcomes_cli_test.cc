@@ -1,4 +1,4 @@
-// Outcomes as users meet them: recorded and asked for again; retrieval beside what drops cells.
+// Outcomes on the command line: recorded and replayed; retrieval together with dropped KV entries.
 
 #include <doctest/doctest.h>
 
@@ -9,11 +9,11 @@
 
 using namespace kvtwin::testing;
 
-TEST_CASE("recorded outcomes: a run that answers as another was recorded decides and lasts as that did") {
+TEST_CASE("recorded outcomes: a run with another's outcomes makes the same decisions at the same times") {
   struct Row {
     const char* method;
-    const char* other;     // what draws differently, were it asked
-    const char* recorded;  // who is recorded
+    const char* other;     // the setting that changes the draws, if they were used
+    const char* recorded;  // the outcomes to record
   };
   const Row rows[] = {
       {"freekv", "simulation.retrieval.miss_rate=0.7", "simulation.retrieval.outcomes=recorded"},
@@ -36,13 +36,13 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
     CHECK(notify.out.find("the others fixed") == std::string::npos);
     CHECK(folder.read("a/requests.csv") == folder.read("b/requests.csv"));
     CHECK(folder.read("a/outcomes.binpb") == folder.read("b/outcomes.binpb"));
-    // What the record does not know is said.
+    // Requests that the record lacks are reported.
     const Outcome more =
         run_kvtwin(folder, method_words(row.method, {"--no-write", "--set=replay.sessions_max=3",
                                                      "--set=" + run, std::string("--set=") + row.recorded}));
     CHECK(more.status == 0);
     CHECK(more.out.find("the others fixed") != std::string::npos);
-    // Folding does not show in the record.
+    // The record does not depend on coalescing.
     REQUIRE(run_kvtwin(folder, method_words(row.method, {"--record", few, other, out("c"),
                                                          "--set=simulation.coalesce=false"}))
                 .status == 0);
@@ -50,7 +50,7 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
   }
 }
 
-TEST_CASE("recorded outcomes: what cannot be one is an error with the way out") {
+TEST_CASE("recorded outcomes: invalid records are errors with a remedy") {
   const Folder folder;
   const auto problem = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
     std::vector<std::string> more = {"--no-write"};
@@ -78,7 +78,7 @@ TEST_CASE("recorded outcomes: what cannot be one is an error with the way out") 
           {"simulation.retained=recorded", "simulation.recorded_run=" + folder.file("adakv")}, "head groups");
 }
 
-TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each saves what it saves alone") {
+TEST_CASE("retrieval cli: a step selects among the retained entries, and a smaller budget is faster") {
   const Folder folder;
   const std::string few = "--set=replay.sessions_max=2", quest = "--set=policies.retrieval=quest";
   for (const std::string method : {"tangram_released", "intentkv", "composite"}) {
@@ -92,7 +92,8 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
     };
     const std::string small = "--set=policies.retrieval_options.budget_tokens=1088",
                       more = "--set=policies.retrieval_options.budget_tokens=65536";
-    if (method != "composite") {  // packed and dropped, little is left to read, and choosing costs kernels
+    // The composite packs and drops, so little is left to read, and selection costs kernels.
+    if (method != "composite") {
       CHECK(itl({quest, small}) < itl({}));
       CHECK(itl({quest, small}) < itl({quest, more}));
     }
@@ -107,7 +108,7 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
   }
 }
 
-TEST_CASE("retrieval cli: what retrieval and dropping cannot do together is refused with the way out") {
+TEST_CASE("retrieval cli: unsupported combinations of retrieval and dropping are refused with a remedy") {
   const Folder folder;
   const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* way_out) {
     std::vector<std::string> more = {"--no-write"};
@@ -147,15 +148,15 @@ TEST_CASE("I: reads obey their definitions: raw at least effective, and equal wh
   const auto pruned = reads("intentkv", "seed=1"),
              small = reads("intentkv", "policies.budget_options.kv_entries=2048");
   CHECK(pruned[1] < pruned[0]);
-  CHECK(pruned[0] == small[0]);  // raw reads do not depend on what is dropped
+  CHECK(pruned[0] == small[0]);  // raw reads do not depend on dropped entries
   CHECK(pruned[2] == small[2]);
   CHECK(small[1] < pruned[1]);
   CHECK(small[3] < pruned[3]);
-  // B limits the compressible history: besides, there is the prefix and what the request itself decodes.
+  // B limits the compressible history; the prefix and the request's own decoded tokens are extra.
   CHECK(small[3] >= 2048);
 }
 
-TEST_CASE("group fragmentation: none with a head per group, most where groups are as they come") {
+TEST_CASE("group fragmentation: none with one head per group, most with adjacent groups") {
   const Folder folder;
   const auto run = [&](const char* heads, const char* clustering) {
     const Outcome outcome = run_kvtwin(
@@ -175,15 +176,15 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
   CHECK(alone.second > across.second);
   CHECK(across.second > layer.second);
   CHECK(layer.second > adjacent.second);
-  // docs/design/methods/tangram.md#clustering, B = mu + 2 sigma: of what groups of four hold, heads alone
-  // would need .179 of .186 across layers, .371 per layer, .477 adjacent; forced tokens and what was decoded
-  // make the difference smaller.
+  // docs/design/methods/tangram.md#clustering, B = mu + 2 sigma: of the entries in groups of four, heads
+  // alone need .179 of .186 across layers, .371 per layer, .477 adjacent; forced and decoded tokens make the
+  // difference smaller.
   CHECK(across.first < 1 - 0.179 / 0.186 + 0.005);
   CHECK(layer.first < 1 - 0.179 / 0.371);
   CHECK(adjacent.first < 1 - 0.179 / 0.477);
 }
 
-TEST_CASE("partition: its price orders the choices, and only where heads differ") {
+TEST_CASE("partition: its price orders the policies, and only where heads differ") {
   const Folder folder;
   const auto slowdown = [&](const char* method, const std::string& partition) {
     const Outcome outcome = run_kvtwin(
@@ -195,8 +196,8 @@ TEST_CASE("partition: its price orders the choices, and only where heads differ"
   const double even = slowdown("tangram", "stream_k"), aot = slowdown("tangram", "aot"),
                uniform = slowdown("tangram", "uniform");
   CHECK(even >= 1);
-  CHECK(even < 1.2);  // one request's few thousand cells a layer are few tiles for 216 blocks
+  CHECK(even < 1.2);  // one request's few thousand KV entries per layer are few tiles for 216 blocks
   CHECK(aot < uniform);
   CHECK(uniform > 1.3);
-  CHECK(slowdown("snapkv", "uniform") == -1);  // all heads keep as much: nothing to price
+  CHECK(slowdown("snapkv", "uniform") == -1);  // all heads retain the same number: no price
 }

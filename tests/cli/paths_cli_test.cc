@@ -1,4 +1,4 @@
-// Paths and names as people type them: relative to the shell's folder, a shipped scenario's name, the wrong
+// Paths and names as users type them: relative to the working directory, a shipped scenario's name, a wrong
 // file.
 
 #include <filesystem>
@@ -16,7 +16,7 @@ const std::string kTrace = std::string(KVTWIN_SOURCE_DIR) + "/traces/data/coding
 const std::string kNodes = std::string(KVTWIN_SOURCE_DIR) + "/models/node/";
 const std::string kDevices = std::string(KVTWIN_SOURCE_DIR) + "/models/device/";
 
-// kvtwin as a shell in `from` runs it.
+// Runs kvtwin with the working directory `from`.
 Outcome run_from(const Folder& folder, const std::string& from, const std::vector<std::string>& words) {
   const fs::path before = fs::current_path();
   fs::current_path(from);
@@ -39,7 +39,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 }  // namespace
 
-TEST_CASE("paths: one given with --set is relative to the working directory, else to the scenario file") {
+TEST_CASE(
+    "paths: a path given with --set is relative to the working directory, or else to the scenario file") {
   const Folder folder;
   fs::copy_file(kTrace, folder.file("t.kvtrace"));
   folder.write("gpu/mine.textproto", Folder::read_any(kNodes + "h200.textproto"));
@@ -71,7 +72,7 @@ TEST_CASE("paths: one given with --set is relative to the working directory, els
     CHECK_MESSAGE(outcome.said(std::string(row.set) + ": neither \"" + row.here + "\" nor \""), outcome.err);
     CHECK_MESSAGE(outcome.said(row.there + "\" exists; a path in --set"), outcome.err);
   }
-  // A path in the file itself is relative to the file alone.
+  // A path in the file itself is relative to the file only.
   folder.write("s/mine.textproto", replaced(Folder::read_any(kShipped), "../traces/data/", ""));
   const Outcome in_file = run_from(folder, folder.path(), one_session("s/mine.textproto", {}));
   CHECK(in_file.status == 2);
@@ -114,7 +115,7 @@ TEST_CASE("paths: a node's device is relative to the node's file, and is an inpu
   CHECK_MESSAGE(dropped.said("gpu/mine-device.textproto: cannot be opened"), dropped.err);
 }
 
-TEST_CASE("paths: a shipped scenario's name is as good as its path, and a misspelt one gets the nearest") {
+TEST_CASE("paths: a shipped scenario's name works like its path, and a misspelt one gets the nearest") {
   const Folder folder;
   const Outcome by_name = run_from(folder, folder.path(), one_session("coding_agents_small", {}));
   REQUIRE_MESSAGE(by_name.status == 0, by_name.err);
@@ -148,7 +149,7 @@ TEST_CASE("paths: a shipped scenario's name is as good as its path, and a misspe
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said("did you mean \"coding_agents_small\""), outcome.err);
   }
-  // A file comes before a name.
+  // A file takes precedence over a name.
   folder.write("coding_agents_small", "model { nam: \"x\" }\n");
   const Outcome file = run_from(folder, folder.path(), {"run", "coding_agents_small"});
   CHECK_MESSAGE(file.said("coding_agents_small:1:9: no field \"nam\""), file.err);
@@ -162,20 +163,20 @@ TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that
   size_t names = 0;
   for (std::string line; std::getline(lines, line); ++names) {
     const std::string name = line.substr(0, line.find(' '));
-    if (names % 20 != 0) continue;  // each is a process
+    if (names % 20 != 0) continue;  // each name is a process
     const Outcome outcome =
         run_from(folder, folder.path(), {"run", name, "--no-write", "--set=limits.requests_max=0"});
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(!outcome.said("is neither a file nor a scenario"), outcome.err);
   }
   CHECK(names > 100);
-  // Files that scenarios name are none; descriptions need no data.
+  // Files that scenarios refer to are not listed; descriptions need no data.
   CHECK(list.out.find("triaxial_tags") == std::string::npos);
   CHECK(list.out.find("does not exist") == std::string::npos);
   CHECK(list.out.find("trace.path is missing") == std::string::npos);
 }
 
-TEST_CASE("paths: our name for what others request otherwise") {
+TEST_CASE("paths: kvtwin's name is suggested for other tools' names") {
   const Folder folder;
   const Outcome gpu = run_kvtwin(folder, {"run", kShipped, "--backend=gpu"});
   CHECK(gpu.status == 2);
@@ -185,7 +186,7 @@ TEST_CASE("paths: our name for what others request otherwise") {
   CHECK_MESSAGE(node.said("did you mean \"h100\" or"), node.err);
 }
 
-TEST_CASE("paths: a compressed file is called so") {
+TEST_CASE("paths: a compressed file is recognised") {
   const Folder folder;
   const std::string zipped = folder.write("requests.jsonl.gz", "\x1f\x8b\x08 and more");
   const std::vector<std::vector<std::string>> rows = {
@@ -211,7 +212,7 @@ TEST_CASE("paths: a compressed file is called so") {
   CHECK(run_kvtwin(folder, {"trace", "inspect", xz}).said("is xz-compressed; unxz it first"));
 }
 
-TEST_CASE("paths: a trace in the place of a scenario") {
+TEST_CASE("paths: a trace given as a scenario is recognised") {
   const Folder folder;
   const std::string mooncake =
       folder.write("m.jsonl", R"({"timestamp":0,"input_length":20,"output_length":3,"hash_ids":[1]})"
@@ -224,13 +225,13 @@ TEST_CASE("paths: a trace in the place of a scenario") {
         outcome.err);
     CHECK(outcome.err_lines() == 1);
   }
-  // What the message says works.
+  // The command of the message works.
   CHECK(run_kvtwin(folder, {"run", "coding_agents_small", "--quiet", "--no-write",
                             "--set=trace.path=" + mooncake, "--set=trace.format=mooncake"})
             .status == 0);
 }
 
-TEST_CASE("paths: only a full disk is called one") {
+TEST_CASE("paths: only a full disk is reported as one") {
   const Folder folder;
   const std::string run = folder.file("r");
   REQUIRE(run_kvtwin(folder, {"run", kShipped, "--quiet", "--set=replay.sessions_max=1", "--out=" + run})
@@ -241,7 +242,7 @@ TEST_CASE("paths: only a full disk is called one") {
   CHECK_MESSAGE(report.said("page.md: cannot be written: Is a directory; check the folder"), report.err);
 }
 
-TEST_CASE("paths: kernel times are not imported into a folder that holds something else") {
+TEST_CASE("paths: kernel times are not imported into a folder with other files") {
   const Folder folder;
   const std::string both = Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/tests/fuzz/vidur_fuzz/small");
   const size_t cut = both.find("\n\n");
@@ -261,7 +262,7 @@ TEST_CASE("paths: kernel times are not imported into a folder that holds somethi
   };
   const Outcome first = import({});
   REQUIRE_MESSAGE(first.status == 0, first.err);
-  CHECK(import({}).status == 0);  // the same once more
+  CHECK(import({}).status == 0);  // a repetition is accepted
   folder.write("p/tp1/skew.csv", "of another profile");
   folder.write("p/notes.txt", "mine");
   const Outcome refused = import({});

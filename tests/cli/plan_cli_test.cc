@@ -1,4 +1,4 @@
-// kvtwin plan as its user meets it, and beside brute force.
+// kvtwin plan on the command line, compared with brute force.
 
 #include <nlohmann/json.hpp>
 
@@ -11,7 +11,7 @@ using Json = nlohmann::json;
 namespace {
 
 const std::string kScenario = source_dir() + "/scenarios/shipped/coding_agents_small.textproto";
-// Without pauses, so that the population is what the GPUs see.
+// Without pauses, so that the population equals the load of the GPUs.
 const std::vector<std::string> kCommon = {"--set=replay.arrivals=fixed_population",
                                           "--set=replay.mode=closed_loop",
                                           "--set=replay.think_cap_s=1",
@@ -62,10 +62,10 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
       if (!kept && load < broken) broken = load;
     }
     CHECK(candidate["holds"] == at_need);
-    // The plan's border lies between the last load of the grid that holds and the first that does not.
+    // The plan's limit is between the last load of the grid that holds and the first that breaks.
     CHECK(candidate["up_to"].get<double>() >= held);
     CHECK(candidate["up_to"].get<double>() < broken);
-    // What lies between is as narrow as was asked for, and both ends are what they are said to be.
+    // The interval is as narrow as requested, and both of its ends are correct.
     const int up_to = candidate["up_to"], breaks_at = candidate["breaks_at"];
     CAPTURE(up_to);
     CAPTURE(breaks_at);
@@ -84,7 +84,7 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
   REQUIRE(!cheapest.empty());
   CHECK(narrowed > 0);
   CHECK(answer["best"] == cheapest);
-  // Again: everything is found.
+  // A repetition finds all results.
   const Outcome again = run_kvtwin(
       folder, words_of({"plan", kScenario, "--allow-roofline", "--seeds=1"},
                        {"--vary=hardware.node=h200,l40s", "--vary=engines.count=1,2", "--slo=ttft_p90<1500ms",
@@ -93,7 +93,7 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
   CHECK(again.out.find(cheapest + " holds population = ") != std::string::npos);
 }
 
-TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
+TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   const Folder folder;
   const auto plan = [&](std::vector<std::string> more) {
     more.push_back("--out=" + folder.file("q"));
@@ -109,7 +109,7 @@ TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
   CHECK(none.status == 1);
   CHECK(none.out.find("No candidate holds population = 2") != std::string::npos);
   CHECK(none.out.find("None holds even 1.") != std::string::npos);
-  // What sessions do between their requests is nobody's fault here.
+  // The sessions' own pauses are the cause here.
   const Outcome sessions =
       plan({"--slo=session_p90<1s", "--load=replay.population=1..4", "--need=2", "--allow-roofline",
             "--set=replay.tool_scale=1", "--set=replay.think_cap_s=600"});

@@ -1,4 +1,4 @@
-// Runs the kvtwin that was just built, and keeps what it said, its status and its peak memory.
+// Runs the built kvtwin, and returns its output, its status and its peak memory.
 
 #ifndef KVTWIN_TESTS_CLI_PROGRAM_H_
 #define KVTWIN_TESTS_CLI_PROGRAM_H_
@@ -19,7 +19,7 @@
 namespace kvtwin::testing {
 
 struct Outcome {
-  int status = -1;  // of exit; 128 + the signal that ended it
+  int status = -1;  // exit status; 128 + the signal that ended it
   std::string out, err;
   uint64_t peak_bytes = 0;  // resident
 
@@ -53,7 +53,7 @@ inline Outcome run_kvtwin(const Folder& folder, const std::vector<std::string>& 
   return outcome;
 }
 
-// A run of scenarios/methods/<method>.
+// The words of a run of scenarios/methods/<method>.
 inline std::vector<std::string> method_words(const std::string& method,
                                              const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run", source_dir() + "/scenarios/methods/" + method + ".textproto",
@@ -62,7 +62,7 @@ inline std::vector<std::string> method_words(const std::string& method,
   return words;
 }
 
-// The word behind `name`, spaces apart. REQUIRES: it is there.
+// The word after `name`, without spaces. REQUIRES: `name` is present.
 inline std::string after(const std::string& text, const std::string& name) {
   const size_t at = text.find(name);
   REQUIRE_MESSAGE(at != std::string::npos, text);
@@ -70,7 +70,7 @@ inline std::string after(const std::string& text, const std::string& name) {
   return text.substr(begin, text.find_first_of(" \"\n", begin) - begin);
 }
 
-// The number after "key": in one line of JSON; -1 when it is not there.
+// The number after "key": in one line of JSON; -1 if absent.
 inline double json_number(const std::string& json, const std::string& key) {
   const size_t at = json.find("\"" + key + "\":");
   return at == std::string::npos ? -1 : std::stod(json.substr(at + key.size() + 3));

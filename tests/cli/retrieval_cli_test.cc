@@ -1,4 +1,4 @@
-// Retrieval as users meet it: the scenarios of scenarios/methods, their logs, their errors.
+// Retrieval on the command line: the scenarios of scenarios/methods, their logs, their errors.
 
 #include <doctest/doctest.h>
 
@@ -17,7 +17,7 @@ constexpr const char* kNames[] = {"quest", "arkvale", "shadowkv", "infinigen", "
 }  // namespace
 
 TEST_CASE(
-    "retrieval cli: every method runs, its log replays to its digest, and folding changes no byte of it") {
+    "retrieval cli: every method runs, its log replays to its digest, and coalescing changes no byte of it") {
   for (const std::string method : kNames) {
     CAPTURE(method);
     const Folder folder;
@@ -35,7 +35,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("retrieval cli: the summary says what was recalled, and by what outcomes") {
+TEST_CASE("retrieval cli: the summary reports recalls, and the source of their outcomes") {
   const Folder folder;
   const Outcome free = run_kvtwin(folder, method_words("freekv", {"--no-write"}));
   REQUIRE(free.status == 0);
@@ -49,7 +49,7 @@ TEST_CASE("retrieval cli: the summary says what was recalled, and by what outcom
   CHECK(dense.out.find("outcomes") == std::string::npos);
 }
 
-TEST_CASE("retrieval cli: steps get slower with misses and corrections, and nothing moves without them") {
+TEST_CASE("retrieval cli: steps get slower with misses and corrections, and no page moves without them") {
   const Folder folder;
   const auto itl = [&](const char* method, const std::vector<std::string>& sets) {
     std::vector<std::string> more = {"--no-write", "--format=jsonl", "--set=replay.sessions_max=1"};
@@ -65,14 +65,14 @@ TEST_CASE("retrieval cli: steps get slower with misses and corrections, and noth
     CHECK(itl(method, {miss + "0.1"}) > itl(method, {miss + "0"}));
   }
   CHECK(itl("freekv", {miss + "0.3", corrected + "1"}) > itl("freekv", {miss + "0.3", corrected + "0"}));
-  // Above tau 1 speculation is worth nothing; without it each step is as slow but for the check.
+  // Above tau 1 speculation gains nothing; without it each step takes the same time except for the check.
   const double always = itl("freekv", {miss + "0.3", "policies.retrieval_options.tau=1.5"});
   const double blocking = itl("freekv", {miss + "0.3", "policies.retrieval_options.speculation=false"});
   CHECK(always == doctest::Approx(blocking).epsilon(0.02));
-  CHECK(itl("infinigen", {miss + "0"}) == itl("infinigen", {miss + "1"}));  // it keeps nothing between steps
+  CHECK(itl("infinigen", {miss + "0"}) == itl("infinigen", {miss + "1"}));  // it retains no page
 }
 
-TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities agree") {
+TEST_CASE("retrieval cli: one GPU has exclusive links, and both fidelities agree") {
   const Folder folder;
   const auto end = [&](const char* fidelity) {
     const Outcome outcome =
@@ -109,8 +109,9 @@ TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its
   CHECK(run("2", "expanded").first == doctest::Approx(two_s).epsilon(0.001));
 }
 
-// Eight engines share the memory of one socket: at 400 GB/s their recalls pass, at 12 GB/s they do not.
-TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs steps piece by piece") {
+// Eight engines share the memory of one socket: at 400 GB/s it does not limit their recalls, at 12 GB/s it
+// does.
+TEST_CASE("retrieval cli: where engines contend for host memory, auto expands steps") {
   const Folder folder;
   const auto run = [&](const char* memory, const char* fidelity) {
     std::string node = Folder::read_any(source_dir() + "/models/node/a100-40gb.textproto");
@@ -145,7 +146,7 @@ TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs s
   CHECK(chosen.first == doctest::Approx(low_bit_expanded.first).epsilon(0.05));
 }
 
-TEST_CASE("retrieval cli: what cannot be is said with its place and the way out, status 2") {
+TEST_CASE("retrieval cli: impossible settings are refused with position and remedy, status 2") {
   struct Row {
     const char* set;
     const char* message;
@@ -176,7 +177,7 @@ TEST_CASE("retrieval cli: what cannot be is said with its place and the way out,
   }
 }
 
-TEST_CASE("retrieval cli: the methods are listed with what they do") {
+TEST_CASE("retrieval cli: the methods are listed with descriptions") {
   const Folder folder;
   const Outcome list = run_kvtwin(folder, {"list", "policies"});
   for (const std::string method : kNames) CHECK(list.out.find("  " + method) != std::string::npos);

@@ -1,4 +1,4 @@
-// The retrieval methods on real values, as their users meet them: scenarios/methods/tiny.
+// The retrieval methods on real data, on the command line: scenarios/methods/tiny.
 
 #include <doctest/doctest.h>
 
@@ -19,8 +19,7 @@ Outcome run_tiny(const Folder& folder, const std::string& method, const std::vec
 
 }  // namespace
 
-TEST_CASE(
-    "same decisions: the simulated backend with the outcomes that values gave is that run, byte for byte") {
+TEST_CASE("same decisions: the simulated backend with the computed outcomes repeats the run, byte for byte") {
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
@@ -38,8 +37,8 @@ TEST_CASE(
     CHECK(after(simulated.out, "decisions=") == after(computed.out, "decisions="));
     for (const char* file : {"/requests.csv", "/log.binpb", "/outcomes.binpb"})
       CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
-    // Other outcomes take other times, and requests come to other steps. (Quest recalls nothing, and what
-    // InfiniGen chooses is all it may.)
+    // Other outcomes take other times, so requests join other steps. (Quest recalls nothing, and InfiniGen
+    // always selects the maximum.)
     if (method == "quest" || method == "infinigen") continue;
     const Outcome fixed = run_tiny(folder, method, {"--backend=sim", "--no-write"});
     CHECK(after(fixed.out, "decisions=") != after(computed.out, "decisions="));
@@ -47,7 +46,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "same decisions: turns that begin with prefixes on the host sample what they do without, in both "
+    "same decisions: turns that start with prefixes on the host sample the same as without, in both "
     "backends") {
   const Folder folder;
   const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
@@ -72,11 +71,12 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "same decisions: under the wall clock a run's log replays; what requests sample is the virtual clock's") {
+    "same decisions: under the wall clock a run's log replays, and samples equal those of the virtual "
+    "clock") {
   for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
-    // A request that is preempted samples otherwise: room for all.
+    // A preempted request samples differently, so there is room for all.
     const std::string room = "--set=memory.gpu_pages=400";
     const Outcome wall = run_tiny(
         folder, method, {"--backend=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room});
@@ -92,7 +92,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "retrieval on values: the rates that come out are printed, and can be given to the simulated backend") {
+    "retrieval on real data: the resulting rates are printed, and can be given to the simulated backend") {
   const Folder folder;
   const Outcome table = run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write"});
   CHECK(table.out.find("% of the head-pages chosen were absent") != std::string::npos);
@@ -110,7 +110,7 @@ TEST_CASE(
   CHECK(miss > 0.2);
   CHECK(correction > 0.2);
   CHECK(correction < 0.8);
-  // F-3: what was recalled, at K and V of 16 tokens of 64 numbers in bf16.
+  // F-3: the recalled bytes, at K and V of 16 tokens of 64 numbers in bf16.
   const Outcome priced =
       run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write", "--format=jsonl"});
   const auto number = [&](const std::string& key) {
@@ -127,7 +127,8 @@ TEST_CASE(
   CHECK(fixed_correction == doctest::Approx(correction).epsilon(0.1));
 }
 
-TEST_CASE("retrieval on values: what the engine cannot compute is refused with the way out, status 2") {
+TEST_CASE(
+    "retrieval on real data: settings that the engine cannot compute are refused with a remedy, status 2") {
   const Folder folder;
   const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
     std::vector<std::string> more = {"--no-write", "--backend=cpu"};

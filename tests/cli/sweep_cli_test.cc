@@ -1,4 +1,4 @@
-// A sweep as its user meets it: killed, resumed, repeated, sharded, on a full disk, over damaged results.
+// A sweep on the command line: killed, resumed, repeated, sharded, on a full disk, over damaged results.
 
 #include <signal.h>
 #include <sqlite3.h>
@@ -27,7 +27,7 @@ std::vector<std::string> words_of(const Folder& folder, std::vector<std::string>
   return words;
 }
 
-// Without waiting for it.
+// Starts it without waiting.
 pid_t begin_kvtwin(std::vector<std::string> words) {
   std::string program = KVTWIN_PROGRAM;
   std::vector<char*> arguments = {program.data()};
@@ -74,7 +74,7 @@ constexpr size_t kPoints = 40;
 
 }  // namespace
 
-TEST_CASE("sweep: killed five times, no point is lost or doubled; then all is free") {
+TEST_CASE("sweep: killed five times, no point is lost or duplicated; afterwards all locks are free") {
   Folder folder;
   std::vector<std::string> grid = kGrid;
   grid.push_back("--format=jsonl");
@@ -116,12 +116,12 @@ TEST_CASE("sweep: killed five times, no point is lost or doubled; then all is fr
   const Outcome again = run_kvtwin(folder, words_of(folder, grid));
   CHECK(again.out == end.out);
   CHECK(!again.said("points, 0 failed, about"));  // nothing ran
-  // One more value: only what is new runs.
+  // One more value: only the new points run.
   grid[0] = "--vary=limits.requests_max=4..128*2";
   CHECK(lines_of(run_kvtwin(folder, words_of(folder, grid)).out).size() == kPoints + 8);
 }
 
-TEST_CASE("sweep: shards share the points, and who collects runs nothing again") {
+TEST_CASE("sweep: shards divide the points, and collecting runs none of them again") {
   Folder folder, whole;
   for (const char* shard : {"--shard=0/3", "--shard=2/3", "--shard=1/3"}) {
     std::vector<std::string> words = kGrid;
@@ -136,7 +136,7 @@ TEST_CASE("sweep: shards share the points, and who collects runs nothing again")
   CHECK(collected.out == run_kvtwin(whole, words_of(whole, words)).out);
 }
 
-TEST_CASE("sweep: a wrong point and a point that cannot run are rows with their errors") {
+TEST_CASE("sweep: an invalid point and a point that cannot run are rows with their errors") {
   Folder folder;
   const Outcome out =
       run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_max=8,none",
@@ -151,7 +151,7 @@ TEST_CASE("sweep: a wrong point and a point that cannot run are rows with their 
         std::string::npos);
 }
 
-TEST_CASE("sweep: where no point can ever run, that is said, and nothing is written") {
+TEST_CASE("sweep: if no point can run, that is reported, and nothing is written") {
   Folder folder;
   const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_mx=4,8"}));
   CHECK(out.status == 2);
@@ -160,7 +160,7 @@ TEST_CASE("sweep: where no point can ever run, that is said, and nothing is writ
   CHECK(!folder.has("s"));
 }
 
-TEST_CASE("sweep: damaged results are said and made again; a damaged index too") {
+TEST_CASE("sweep: damaged results are reported and recomputed; a damaged index is rebuilt") {
   Folder folder;
   const std::vector<std::string> words =
       words_of(folder, {"--vary=limits.requests_max=4,8", "--format=jsonl"});
@@ -176,7 +176,7 @@ TEST_CASE("sweep: damaged results are said and made again; a damaged index too")
   CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points WHERE state='done'") == 2);
 }
 
-TEST_CASE("sweep: a full disk ends it with a clear error, and nothing done is lost") {
+TEST_CASE("sweep: a full disk ends it with a clear error, and no finished point is lost") {
   Folder folder;
   const std::vector<std::string> words = words_of(folder, {"--vary=limits.requests_max=4,8,16", "--jobs=1"});
   const pid_t child = fork();
@@ -194,7 +194,7 @@ TEST_CASE("sweep: a full disk ends it with a clear error, and nothing done is lo
   CHECK(run_kvtwin(folder, words).status == 0);
 }
 
-TEST_CASE("sweep: two at once in one folder: the second is told so") {
+TEST_CASE("sweep: two concurrent sweeps in one folder: the second is refused") {
   Folder folder;
   fs::create_directories(folder.file("s/points"));
   const int lock = open(folder.file("s/.lock-0-of-1").c_str(), O_RDWR | O_CREAT, 0644);
@@ -205,7 +205,8 @@ TEST_CASE("sweep: two at once in one folder: the second is told so") {
   CHECK(out.said("another process sweeps here"));
 }
 
-TEST_CASE("sweep: a folder is of one sweep: another scenario, axis or setting is refused without --force") {
+TEST_CASE(
+    "sweep: a folder belongs to one sweep: another scenario, axis or setting is refused without --force") {
   Folder folder;
   const auto sweep = [&](std::vector<std::string> more) {
     more.push_back("--quiet");
@@ -247,7 +248,7 @@ TEST_CASE("sweep: a folder is of one sweep: another scenario, axis or setting is
   CHECK(sweep({few, "--vary=limits.requests_max=4,8"}).status == 2);
 }
 
-TEST_CASE("sweep: without --out its folder is named by the sweep; json is one list") {
+TEST_CASE("sweep: without --out its folder is named after the sweep; json is one list") {
   Folder folder;
   const auto before = fs::current_path();
   fs::current_path(folder.path());
@@ -265,7 +266,7 @@ TEST_CASE("sweep: without --out its folder is named by the sweep; json is one li
   CHECK(after(first.err, "; in ").starts_with("out/sweep-"));
 }
 
-TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
+TEST_CASE("sweep: halving runs all points at low cost, and the best in full") {
   Folder folder;
   const Outcome out =
       run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_max=1..9+1", "--halve=e2e_mean_ms:min",
@@ -279,7 +280,7 @@ TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
   CHECK(points_done(folder) == 9 + 3 + 1);
 }
 
-TEST_CASE("sweep: a file says what the command line would") {
+TEST_CASE("sweep: a file has the same meaning as the command line") {
   Folder folder;
   std::ofstream(folder.file("s.sweep.textproto"))
       << "scenario: \"" << kScenario
@@ -302,7 +303,7 @@ TEST_CASE("sweep: a file says what the command line would") {
   CHECK(run_kvtwin(folder, {"sweep", kScenario, "--out=" + folder.file("g")}).said("--vary is missing"));
 }
 
-TEST_CASE("sweep: a changed default, price or rate makes new points; what is only written out does not") {
+TEST_CASE("sweep: a changed default, price or rate makes new points; writing a default out does not") {
   Folder folder;
   const auto keys = [&](std::vector<std::string> more) {
     more.push_back("--vary=limits.requests_max=4");

@@ -1,4 +1,4 @@
-// kvtwin trace from the command line: tiny files in every format, and files that nobody should be given.
+// kvtwin trace on the command line: tiny files in every format, and hostile files.
 #include <array>
 
 #include "tests/cli/program.h"
@@ -8,7 +8,8 @@ using namespace kvtwin::testing;
 namespace {
 
 constexpr uint64_t kPeakMax = 500'000'000;
-// AddressSanitizer keeps 256 MB of what was freed, beside its shadow: peaks say nothing of the program then.
+// AddressSanitizer retains 256 MB of freed memory in addition to its shadow, so peaks do not measure the
+// program.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kMeasuresMemory = false;
 #else
@@ -83,7 +84,7 @@ TEST_CASE("trace: the shipped trace is inspected, and cut to a window") {
   CHECK(headed.out.find(cut + ": 5 sessions, ") == 0);
 }
 
-TEST_CASE("trace: what Mooncake rows cannot say is not exported") {
+TEST_CASE("trace: traces that Mooncake rows cannot represent are not exported") {
   const Folder folder;
   const auto refused = [&](const std::string& trace, const std::string& message) {
     const Outcome outcome =
@@ -121,7 +122,7 @@ TEST_CASE("trace: every format is guessed from its content, alone, in a director
     CHECK(one.status == 0);
     CHECK(run_kvtwin(folder, {"trace", "import", format, file, "--out=" + named}).status == 0);
     CHECK(folder.read(seed + "_guessed") == folder.read(seed + "_named"));
-    // Beside it, files of no format.
+    // Next to it are files of no format.
     const std::string directory = folder.file(seed + "_dir");
     folder.write(seed + "_dir/README.md", "\"hash_ids\"");
     folder.write(seed + "_dir/0.csv", "a,b\n1,2\n");
@@ -141,7 +142,7 @@ TEST_CASE("trace: every format is guessed from its content, alone, in a director
   CHECK(inspected.said("tool schemas among them"));
 }
 
-TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one of them") {
+TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one such output") {
   const Folder folder;
   const Outcome made = run_kvtwin(
       folder, {"trace", "synth", "coding-agent-like", "--sessions=24", "--seed=1", "--set=requests_max=28",
@@ -165,7 +166,7 @@ TEST_CASE("trace synth: same arguments, same bytes; the shipped trace is one of 
   CHECK(run_kvtwin(folder, {"trace", "inspect", folder.file("two")}).status == 0);
 }
 
-TEST_CASE("trace synth: --list says every recipe and parameter, help opens with an example") {
+TEST_CASE("trace synth: --list describes every recipe and parameter, help opens with an example") {
   const Folder folder;
   const Outcome list = run_kvtwin(folder, {"trace", "synth", "--list"});
   CHECK(list.status == 0);
@@ -178,7 +179,7 @@ TEST_CASE("trace synth: --list says every recipe and parameter, help opens with 
   CHECK(help.out.find("Example: kvtwin trace synth coding-agent-like") == 0);
 }
 
-TEST_CASE("trace synth: what is unknown or out of range is named, with what is near or allowed") {
+TEST_CASE("trace synth: unknown names and values out of range are reported with near or allowed ones") {
   const Folder folder;
   const auto refused = [&](std::vector<std::string> words, const std::string& message) {
     words.insert(words.begin(), {"trace", "synth"});

@@ -30,19 +30,19 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("validate cli: what is recorded validates again without running") {
+TEST_CASE("validate cli: recordings validate again without a run") {
   const Folder folder;
   const std::string out = folder.file("v");
   const Outcome made =
       run_kvtwin(folder, validate({"--out=" + out, "--backend=cpu", "--repeats=2", "--format=json"}));
-  // The roofline of an H200 is not this machine: figures are far outside.
+  // The roofline of an H200 does not fit this machine: figures are far outside.
   CHECK_MESSAGE(made.status == 1, made.err);
   CHECK(made.out == text_of(out + "/validation.json"));
   CHECK(made.out.find("\"same\": true") != std::string::npos);
   CHECK(made.out.find("\"same\": false") == std::string::npos);
   CHECK(made.out.find("\"repeat\": \"2\"") != std::string::npos);
   CHECK(made.out.find("\"verdict\": \"outside\"") != std::string::npos);
-  // No path of this machine is kept.
+  // No absolute path is stored.
   CHECK(text_of(out + "/search_tiny/1/run.binpb").find(KVTWIN_SOURCE_DIR) == std::string::npos);
 
   const Outcome again = run_kvtwin(folder, validate({"--recorded=" + out, "--format=json"}));
@@ -50,13 +50,13 @@ TEST_CASE("validate cli: what is recorded validates again without running") {
   CHECK(again.out == made.out);
   const Outcome table = run_kvtwin(folder, validate({"--recorded=" + out}));
   CHECK(table.out.find("same decisions  2 of 2 real runs") != std::string::npos);
-  // Nothing is worse than what it is compared with: itself.
+  // A baseline of itself: nothing is worse.
   const Outcome guarded =
       run_kvtwin(folder, validate({"--recorded=" + out, "--baseline=" + out + "/validation.json"}));
   CHECK_MESSAGE(guarded.status == 0, guarded.err);
 }
 
-TEST_CASE("validate cli: errors name what would be right") {
+TEST_CASE("validate cli: errors name the remedy") {
   const Folder folder;
   const struct {
     std::vector<std::string> words;
@@ -78,7 +78,7 @@ TEST_CASE("validate cli: errors name what would be right") {
   }
 }
 
-TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and errors say what is missing") {
+TEST_CASE("calibrate methods cli: prices are fitted to recorded runs, and errors name the missing input") {
   const Folder folder;
   const std::string profile = KVTWIN_SOURCE_DIR "/models/measured/h200.textproto";
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto";
@@ -101,14 +101,15 @@ TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and erro
   CHECK_MESSAGE(learnt.status == 0, learnt.err);
   CHECK(learnt.out.find("snapkv/uniform/compact") != std::string::npos);
   CHECK(text_of(out).find("term { of: \"compression\"") != std::string::npos);
-  // What was learnt is read again, and others' prices are kept.
+  // The fitted prices are read back, and other methods' prices are preserved.
   const Outcome again =
       run_kvtwin(folder, {"run", scenario, "--quiet", "--no-write", "--set=cost.profile=" + out});
   CHECK_MESSAGE(again.status == 0, again.err);
   CHECK(again.out.find("was not calibrated") == std::string::npos);
 }
 
-TEST_CASE("calibrate methods cli: a method that was not calibrated is priced by the roofline, and said so") {
+TEST_CASE(
+    "calibrate methods cli: an uncalibrated method is priced by the roofline, and the output states it") {
   const Folder folder;
   const Outcome run =
       run_kvtwin(folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto", "--quiet",

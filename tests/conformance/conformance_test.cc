@@ -1,4 +1,4 @@
-// One contract, every world. A new Backend adds itself here.
+// One contract for every backend. A new Backend adds its case here.
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Some steps take no time at all, and many things happen at once: hundreds of nanoseconds are all there is.
+// Some steps take no time, and all times are multiples of 100 ns, so that many events coincide.
 class CoarseCost final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
@@ -58,7 +58,7 @@ TEST_CASE("conformance: the analytic backend keeps the contract") {
   }
 }
 
-// Steps and copies that do nothing, and a stopwatch that says what they took.
+// Steps and copies do nothing, and a stopwatch invents their times.
 class NoValues final : public OutcomeSource {
  public:
   void step(const LaunchStep&, uint32_t, DataOutcomes* values) override { values->clear(); }

@@ -1,6 +1,5 @@
-// What every backend owes to the driver (engine/runtime/backend.h), as a check that any Backend can be put
-// through: a seeded policy submits steps, transfers and timers, interrupts, and complains about what it is
-// told.
+// The contract of every backend (engine/runtime/backend.h) as a check for any Backend: a seeded policy
+// submits steps, transfers and timers, interrupts, and reports violations.
 
 #ifndef KVTWIN_TESTS_CONFORMANCE_CONTRACT_H_
 #define KVTWIN_TESTS_CONFORMANCE_CONTRACT_H_
@@ -23,7 +22,7 @@ struct ContractOptions {
   uint64_t seed = 0;
   uint32_t engines = 1;
   uint32_t steps_in_flight_max = 1;
-  bool may_split = false;  // the backend may answer a stretch in more pieces than it must
+  bool may_split = false;  // the backend may answer coalesced steps in more parts than required
 };
 
 class Contract {
@@ -31,7 +30,7 @@ class Contract {
   Contract(const ContractOptions& options, Backend* backend)
       : options_(options), backend_(backend), prng_(options.seed), engines_(options.engines) {}
 
-  // All complaints, one per line. Empty: the backend keeps the contract as far as this seed can see.
+  // All violations, one per line. Empty: this seed finds none.
   std::string check() {
     Instant now;
     Event event;
@@ -85,7 +84,7 @@ class Contract {
     return {9, 0, 0};
   }
 
-  // Two things of one instant, with nothing submitted between them, come in the backend interface's order.
+  // Events of one instant, without a command submitted between them, come in the order of backend.h.
   void check_order(Instant now, const Event& event) {
     const Rank rank = rank_of(event);
     if (std::get<0>(rank) == 9) complain("a backend told something that only a Client may");
@@ -210,7 +209,7 @@ class Contract {
 
   void set_timer(Instant at) {
     at = std::max(at, Instant{});
-    due_[timers_set_] = std::max(at, now_);  // in the past: now
+    due_[timers_set_] = std::max(at, now_);  // a time in the past means now
     backend_->submit(SetTimer{kClient, TimerId{timers_set_++}, at});
     ++timers_due_;
     submitted_ = true;

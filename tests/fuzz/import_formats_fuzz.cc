@@ -1,7 +1,6 @@
-// Any bytes, read as a foreign format and written by an exporter. The first byte picks the format (a digit
-// from 0), the second the options:
-//   bit 7 infer_sessions, 6 jitter, 5..4 sharing, 3 the file is called .tar, 2 guess the format, 1..0
-//   exporter
+// Reads any bytes as a foreign format and writes the result with an exporter. The first byte selects the
+// format (a digit from 0), the second the options:
+//   bit 7 infer_sessions, 6 jitter, 5..4 sharing, 3 name the file .tar, 2 guess the format, 1..0 exporter
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -15,7 +14,7 @@ namespace {
 
 using namespace kvtwin;
 
-struct CheckingSink : TraceSink {  // what an importer passes on may be refused, but must not crash anyone
+struct CheckingSink : TraceSink {  // an importer's output may be refused, but must not crash
   SessionChecker checker;
   v1::TraceHeader head;
   Result<void> header(const v1::TraceHeader& h) override { return head = h, checker.header(h); }
@@ -27,8 +26,8 @@ struct CheckingSink : TraceSink {  // what an importer passes on may be refused,
   }
 };
 
-// What importers make goes to an exporter if it is small: sixty bytes of a row can say 2^30 prompt tokens,
-// whose two million block ids take the exporter a second to write, and say nothing new.
+// Passes an importer's output to an exporter if it is small: a row of sixty bytes can have 2^30 prompt
+// tokens, whose two million block ids take the exporter a second and test nothing new.
 struct Small : TraceSink {
   explicit Small(TraceSink* sink) : next(sink) {}
   TraceSink* next;

@@ -1,5 +1,5 @@
-// Any bytes, read as an array, as a retention profile and as its textproto: a result or an error that says
-// where. A profile that is taken is within its limits, and its textproto reads back.
+// Reads any bytes as an array, as a retention profile and as its textproto: a result, or an error with its
+// position. An accepted profile is within its limits, and its textproto reads back.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Any bytes, read as a safetensors file: tensors that lie inside them, or an error that says what is wrong.
-// What was read is written, and must be read again.
+// Reads any bytes as a safetensors file: tensors inside the bytes, or an error that names the problem. A
+// file that was read is written, and must be read again.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

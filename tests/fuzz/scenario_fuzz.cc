@@ -1,5 +1,5 @@
-// Any bytes, read as a scenario: a scenario or errors that say where. The lines after the first 0 byte
-// are --set arguments. What was resolved is written, and must be a scenario again.
+// Reads any bytes as a scenario: a scenario, or errors with their positions. The lines after the first 0
+// byte are --set arguments. The resolved scenario is written, and must be a scenario again.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

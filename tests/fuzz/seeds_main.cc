@@ -1,4 +1,4 @@
-// Feeds a fuzzer its seeds without libFuzzer: each file whole, cut at 64 places, and with one byte
+// Runs a fuzzer on its seeds without libFuzzer: each file whole, truncated at 64 places, and with one byte
 // changed at each of those places.
 
 #include <cstddef>
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path(), std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-      constexpr size_t kSeedBytesMax = 256 * 1024;  // a seed is small; what else lies there is not one
+      constexpr size_t kSeedBytesMax = 256 * 1024;  // a larger file is not a seed
       if (bytes.size() > kSeedBytesMax) continue;
       feed(bytes);
       constexpr size_t kPlaces = 64;

@@ -1,4 +1,4 @@
-// Any bytes, read as a canonical trace: a trace or an Error. What is read is written and read again.
+// Reads any bytes as a canonical trace: a trace or an Error. A trace that was read is written and read again.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace kvtwin;
 
-// Passes everything on to several sinks.
+// Forwards everything to several sinks.
 struct SinkFanout : TraceSink {
   std::vector<TraceSink*> sinks;
   template <typename F>
@@ -39,7 +39,7 @@ struct SinkFanout : TraceSink {
   }
 };
 
-struct CheckingSink : TraceSink {  // what a cut passes on must keep all rules
+struct CheckingSink : TraceSink {  // the result of a cut must pass all checks
   SessionChecker checker;
   static void demand(const Result<void>& good) {
     if (good) return;

@@ -1,5 +1,5 @@
-// Any bytes as Vidur's two files (cut at the first empty line): a profile folder, or an error that says
-// where.
+// Reads any bytes as Vidur's two files (divided at the first empty line): a profile folder, or an error with
+// its position.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

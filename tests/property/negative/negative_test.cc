@@ -1,5 +1,5 @@
-// A test that cannot fail proves nothing: bugs are planted in copies of the policy, and the swarm must find
-// each of them.
+// Checks that the swarm can fail: bugs are planted in copies of the policy, and the swarm must find each of
+// them.
 
 #include <doctest/doctest.h>
 
@@ -29,8 +29,8 @@ Run run_seeds(const std::string& program, const std::string& seeds) {
 }  // namespace
 
 TEST_CASE("negative: every planted bug is caught within a thousand seeds, and the seed is named") {
-  // Where the bug can show: any seed, or seeds whose requests drop KV entries, go on from compressed
-  // prefixes, send pages to the host, keep prefixes there, or have a disk.
+  // The seeds that can expose each bug: any seed, or seeds whose requests drop KV entries, continue from
+  // compressed prefixes, swap out, keep prefixes on the host, or have a disk.
   constexpr std::pair<const char*, const char*> kBugs[] = {
       {"leak_on_preempt", "1 1000"},      {"stale_pin", "1 1000"},
       {"unsafe_copy", "1 1000"},          {"early_drop", "1000000 1001000"},
@@ -49,7 +49,7 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
   }
 }
 
-TEST_CASE("negative: the same seeds pass where nothing is planted") {
+TEST_CASE("negative: the same seeds pass without a planted bug") {
   const Run run = run_seeds("\"" KVTWIN_SOUND "\"", "1 1000");
   CAPTURE(run.output);
   CHECK(run.status == 0);

@@ -93,7 +93,7 @@ const NaivePrefixes::Key* NaivePrefixes::find_host(PageId host) const {
   return nullptr;
 }
 
-// A page that is on the host alone may go only if nothing hangs on it but what is on the disk.
+// A page that is on the host only may be dropped if all its successors are on the disk.
 bool NaivePrefixes::may_lose_copy(const Key& key) const {
   const Page& page = pages_.at(key);
   if (page.locks > 0) return false;

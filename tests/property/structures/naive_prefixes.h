@@ -1,6 +1,6 @@
-// NaivePrefixes is what a PrefixIndex with LRU eviction promises, page by page and without a tree: a map
-// from (name space, all units up to and including a page) to what is known about that page. Slow, and
-// short enough to be read and believed.
+// NaivePrefixes does what a PrefixIndex with LRU eviction promises, page by page and without a tree: a map
+// from (name space, all units up to and including a page) to the state of that page. It is slow, and short
+// enough to be obviously correct.
 
 #ifndef KVTWIN_TESTS_PROPERTY_STRUCTURES_NAIVE_PREFIXES_H_
 #define KVTWIN_TESTS_PROPERTY_STRUCTURES_NAIVE_PREFIXES_H_
@@ -27,11 +27,11 @@ class NaivePrefixes {
     uint64_t stamp = 0;
     uint32_t dropped_tokens = 0;
   };
-  using Key = std::pair<uint64_t, Units>;  // a page, by everything up to its end
+  using Key = std::pair<uint64_t, Units>;  // a page, named by everything up to its end
 
   explicit NaivePrefixes(uint32_t units_per_page) : units_per_page_(units_per_page) {}
 
-  // Pages [0, result) of the identity are known.
+  // Returns the number of leading pages of the identity that are known.
   uint32_t match(uint64_t name_space, const Units& units, uint32_t pages_max) const;
   Page& page(uint64_t name_space, const Units& units, uint32_t index);
   bool knows(uint64_t name_space, const Units& units, uint32_t index) const;
@@ -40,13 +40,13 @@ class NaivePrefixes {
   void unlock(uint64_t name_space, const Units& units, uint32_t pages, bool used);
   uint32_t pages_on_gpu(uint64_t name_space, const Units& units, uint32_t pages);
 
-  // The page that goes next: copies exist (clean) before others, then the least recently used. Only a
-  // page that nobody protects and behind which nothing is on the gpu may go.
+  // The page to evict next: pages with a copy before others, then the least recently used. Only a page that
+  // is unprotected and has no successor on the GPU qualifies.
   const Key* next_out(bool has_copy) const;
   const Key* next_out() const { return next_out(true) != nullptr ? next_out(true) : next_out(false); }
-  // Takes it off the gpu. Without a copy it is forgotten, with all behind it.
+  // Evicts it from the GPU. Without a copy it is forgotten together with all its successors.
   PageId evict() { return evict(*next_out()); }
-  // Takes the one that goes next of those without a copy.
+  // Evicts the next of the pages without a copy.
   PageId evict_uncopied() { return evict(*next_out(false)); }
 
   // The page whose copy is `host`, or null.
@@ -54,13 +54,15 @@ class NaivePrefixes {
   bool may_lose_copy(const Key& key) const;
   void lose_copy(const Key& key);
 
-  // May go to the disk next: it is on the host alone, nobody protects it, nothing behind it is on the host.
+  // True if the page may be spilled next: it is on the host only, unprotected, and has no successor on the
+  // host.
   bool may_spill(const Key& key) const;
-  // The least recently used of those that are not `shielded`.
+  // The least recently used of the pages that are not `shielded`.
   const Key* next_spill(const std::function<bool(const Key&)>& shielded) const;
-  // The page that lies in `disk`, or null.
+  // The page stored in `disk`, or null.
   const Key* find_disk(PageId disk) const;
-  // It may make room for something used at `stamp`: nobody protects it, it is last, and not newer.
+  // True if the page may make room for one used at `stamp`: it is unprotected, the last of its path, and not
+  // newer.
   bool may_leave_disk(const Key& key, uint64_t stamp) const;
   bool any_may_leave_disk(uint64_t stamp, const std::function<bool(const Key&)>& shielded) const;
   void leave_disk(const Key& key) { pages_.erase(Key(key)); }

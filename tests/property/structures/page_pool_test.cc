@@ -14,7 +14,7 @@ using namespace kvtwin;
 
 namespace {
 
-// What a PagePool promises, in the plainest words.
+// The contract of PagePool in its simplest form.
 class PlainPool {
  public:
   PlainPool(uint32_t first, uint32_t pages, PageOrder order) : order_(order) {
@@ -133,7 +133,7 @@ TEST_CASE("page pool: agrees with a plain list of free pages, in both orders") {
   }
 }
 
-TEST_CASE("page pool: every sequence of six operations on at most four pages") {
+TEST_CASE("page pool: every sequence of six operations on at most four pages agrees with a plain list") {
   constexpr int kLength = 6;
   for (const PageOrder order : {PageOrder::kLowestFirst, PageOrder::kOldestFirst}) {
     for (uint32_t pages = 0; pages <= 4; ++pages) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kPageTokens = 64;
 
-// The same units as runs, cut at random places, with empty runs between.
+// The same units as runs, split at random places, with empty runs in between.
 std::vector<UnitRun> as_runs(const Units& units, Prng& prng) {
   std::vector<UnitRun> runs;
   for (const auto& [space, number] : units) {
@@ -33,7 +33,7 @@ std::vector<UnitRun> as_runs(const Units& units, Prng& prng) {
   return runs;
 }
 
-// Both structures side by side, over the same operations.
+// Applies the same operations to both structures.
 class Pair {
  public:
   Pair(uint64_t seed, uint32_t units_per_page)
@@ -101,7 +101,7 @@ class Pair {
     bool inserted = false;
     bool recalling = false;
   };
-  // A cleaning (gpu to host), a spill (host to disk) or a recall (host and disk to gpu) under way.
+  // An offload (GPU to host), a spill (host to disk) or a load (host and disk to GPU) in progress.
   struct Transfer {
     bool offload = false;
     bool spill = false;
@@ -110,7 +110,7 @@ class Pair {
     std::vector<PageId> target;
   };
 
-  // A new identity shares a random number of units with an old one, so that paths part inside pages too.
+  // A new identity shares a random number of units with an old one, so that paths also diverge inside pages.
   Units draw_units() {
     Units units;
     if (!identities_.empty() && prng_.chance(9, 10)) {
@@ -149,8 +149,8 @@ class Pair {
     }
   }
 
-  // A cleaning or a spill protects its whole node, so the pages behind it that are on the host alone would be
-  // protected too once they are back; the naive model has no nodes, so it is not asked.
+  // An offload or a spill protects its whole node, and so protects later pages of it that come back from the
+  // host. The naive model has no nodes and cannot predict this.
   bool copied_on_the_way(const Held& held) const {
     return std::any_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
       const Held& offloaded = transfer.held;
@@ -160,7 +160,7 @@ class Pair {
     });
   }
 
-  // Likewise, when it comes to what such a node has below the gpu.
+  // The same test for pages of such a node that are on the host or disk.
   bool behind_a_copy(const NaivePrefixes::Key& key) const {
     return std::any_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
       const Held& copied = transfer.held;
@@ -174,7 +174,7 @@ class Pair {
         .stamp;
   }
 
-  // Evicts until `pages` gpu pages are free. False if that cannot be.
+  // Evicts until `pages` GPU pages are free. Returns false if that is impossible.
   bool make_room(uint32_t pages) {
     while (gpu_.pages_free() < pages) {
       if (index_.pages_evictable() == 0) return false;
@@ -280,7 +280,7 @@ class Pair {
       REQUIRE(page.locks == 0);
     }
     naive_.lock(offload.held.name_space, offload.held.units, end);
-    // Targets were taken from the last to the first; one that had an owner was dropped for it.
+    // Targets were allocated from the last to the first; a target with an owner was dropped for this copy.
     for (auto target = offload.target.rbegin(); target != offload.target.rend(); ++target) {
       const auto* dropped = naive_.find_host(*target);
       if (dropped == nullptr) continue;
@@ -359,7 +359,7 @@ class Pair {
       REQUIRE(!page.gpu);
       REQUIRE(page.locks == 0);
     }
-    // Whatever was dropped from the disk made room for exactly this.
+    // Pages were dropped from the disk only to make room for this spill.
     for (size_t left = spill.target.size(); left > 0; --left) {
       for (const PageId target : spill.target) {
         const auto* dropped = naive_.find_disk(target);
@@ -371,7 +371,7 @@ class Pair {
     transfers_.push_back(spill);
   }
 
-  // What somebody else protects, or what is on the gpu again, stays on the host.
+  // Pages that others protect, or that are on the GPU again, stay on the host.
   void end_spill(const Transfer& spill, bool failed) {
     const Held& held = spill.held;
     if (failed) {

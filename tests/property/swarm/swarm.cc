@@ -23,7 +23,7 @@
 namespace kvtwin::testing {
 namespace {
 
-// What is found in caches, as Metrics counts it: beside the bound, where there is one.
+// Counts cache hits as Metrics does, and compares them with the bound where there is one.
 class ReuseObserver final : public Observer {
  public:
   explicit ReuseObserver(const RunOptions& options) : bound_(options.engines) {
@@ -55,7 +55,7 @@ class ReuseObserver final : public Observer {
   bool bounded_ = true;
 };
 
-// Says everything aloud.
+// Prints every event and command.
 class EventPrinter final : public Observer {
  public:
   void saw_event(Instant now, EngineId engine, const Event& event) override {
@@ -81,7 +81,7 @@ struct Run {
   Summary summary;
   std::string log;
   bool content = false;
-  uint64_t above_bound = 0;  // tokens found that no cache of this size can have found
+  uint64_t above_bound = 0;  // tokens found beyond the bound of a cache of this size
   std::vector<ScriptClient::Answer> answers;
 };
 
@@ -131,7 +131,7 @@ void compare(const std::string& name, const Run& expected, const Run& run, Swarm
   if (run.summary != expected.summary) result->differences.push_back(name + ": other metrics");
 }
 
-// The policy alone, on what it was told: it decides the same, and metrics see the same.
+// Replays the log without a backend: the decisions and the metrics must be the same.
 void compare_replay(const Setting& setting, const Run& expected, SwarmResult* result) {
   Result<Log> log = read_log("log", expected.log);
   if (!log) return result->differences.push_back("the log: " + log.error().what);
@@ -141,7 +141,8 @@ void compare_replay(const Setting& setting, const Run& expected, SwarmResult* re
   const Result<Replayed> again = replay("log", *log, {&metrics});
   if (!again) return result->differences.push_back("replayed: " + again.error().what);
   if (!again->same) result->differences.push_back("replayed: " + again->difference);
-  // A log sums outcomes over consecutive steps, so shares of a request's time may differ; their sum may not.
+  // A log sums outcomes over consecutive steps, so the parts of a request's time may differ, but not their
+  // sum.
   Summary summary = summarise(metrics);
   summary.time_ns = expected.summary.time_ns;
   if (summary != expected.summary) result->differences.push_back("replayed: other metrics");

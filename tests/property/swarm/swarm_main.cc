@@ -1,6 +1,6 @@
-// kvtwin_swarm FIRST [LAST]: runs the seeds FIRST .. LAST and says what differs; `kvtwin_swarm SEED
-// coalesced` and `kvtwin_swarm SEED single` print all events and commands of one. Over a thousand seeds or
-// more, a situation that was never met is a failure too.
+// kvtwin_swarm FIRST [LAST]: runs the seeds FIRST .. LAST and prints the differences. `kvtwin_swarm SEED
+// coalesced` and `kvtwin_swarm SEED single` print all events and commands of one seed. Over a thousand seeds
+// or more, a situation that never occurred is a failure too.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The situations that each family of seeds must meet.
+// The situations that each family of seeds must reach.
 
 #include <initializer_list>
 
@@ -8,7 +8,7 @@
 namespace kvtwin::testing {
 namespace {
 
-// Each of them, met no times yet.
+// Each name with a count of zero.
 Probes named(std::initializer_list<const char*> names) {
   Probes probes;
   for (const char* const name : names) probes[name] = 0;

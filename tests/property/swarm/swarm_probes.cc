@@ -20,7 +20,7 @@ bool ProbeObserver::recalling(const Engine& engine) const {
 
 void ProbeObserver::saw_event(Instant, EngineId engine, const Event& event) {
   constexpr uint64_t kTooMany = 3'000'000;
-  KVT_CHECK(++events_ < kTooMany);  // it goes on for ever
+  KVT_CHECK(++events_ < kTooMany);  // the run does not end
   engine_now_ = engine;
   std::visit([&](const auto& e) { saw(e, &engines_[raw(engine)]); }, event);
 }
@@ -248,7 +248,7 @@ void ProbeObserver::saw_host_copies(const LaunchStep& c, Engine* engine) {
   }
 }
 
-// Only a request that was demoted begins with tokens that fill no whole page, or with its next output.
+// Only a swapped-out request resumes with a partly filled page, or by decoding its next token.
 void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, const Engine& engine) {
   const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
   if (part) hit("a partly filled page came back");
@@ -260,7 +260,7 @@ void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, cons
   }
 }
 
-// All pages of a transfer are where it says.
+// All pages of a transfer belong to the tiers that it names.
 void ProbeObserver::check_tiers(const StartTransfer& c, const CoreConfig& config) {
   const auto tier_of = [&](PageId page) {
     if (raw(page) < config.pages_gpu) return Tier::kGpu;
@@ -310,7 +310,7 @@ void ProbeObserver::notify(const HandOver& c) {
   KVT_CHECK(configs_[raw(c.engine)].prefill_only);
 }
 
-// Read once, and not before it was handed over.
+// The source is read once, and not before it was handed over.
 void ProbeObserver::notify(const SourceRead& c) {
   Request& request = requests_.at(c.request);
   KVT_CHECK(request.arrived && !request.read);
@@ -351,7 +351,7 @@ void ProbeObserver::saw_state(Instant, EngineId, const Core& core) {
   KVT_CHECK(gauges.pages_gpu_free + gauges.pages_gpu_cached + gauges.pages_gpu_held ==
             gauges.pages_gpu_total);
   KVT_CHECK(gauges.entries_held <= gauges.slots_held);
-  if (core.idle()) {  // nobody is left who could need a page
+  if (core.idle()) {  // no request can need a page
     KVT_CHECK(gauges.pages_gpu_held == 0);
     KVT_CHECK(gauges.slots_held == 0);
   }

@@ -1,4 +1,4 @@
-// Watches a run for the situations that a swarm must have met.
+// Counts the situations that a swarm must reach.
 
 #ifndef KVTWIN_TESTS_PROPERTY_SWARM_SWARM_PROBES_H_
 #define KVTWIN_TESTS_PROPERTY_SWARM_SWARM_PROBES_H_
@@ -27,23 +27,23 @@ class ProbeObserver final : public Observer {
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
-    bool swapped_out = false;  // since it was preempted
-    // Of a request that another engine prefilled: its KV is being fetched; its source was let go.
+    bool swapped_out = false;  // since its preemption
+    // For a request that another engine prefilled: its KV is being received; its source was released.
     bool arrived = false, on_its_way = false, read = false;
     size_t source_pages = 0;
-    bool has_prefix = false;  // of homes
+    bool has_prefix = false;  // of host pages
   };
   struct Engine {
     uint64_t done = 0, launched = 0;  // single steps
     uint64_t last_first = 0;
     std::map<TransferId, TransferKind> transfers;
-    std::map<TransferId, std::set<PageId>> spilling;   // of spills under way: what they read
-    std::set<TransferId> from_disk;                    // recalls under way
-    std::map<PageId, SessionId> writer;                // whose request a page was granted to last
-    std::map<uint32_t, SessionId> prefix_checkpoints;  // by number: of the request that it was taken of last
-    std::set<PageId> host_copies;                      // that a request has begun with
-    std::set<PageId> returned;                         // from the host, with a request that was demoted
-    std::set<RequestId> unanswered;                    // whose counts the backend has yet to say
+    std::map<TransferId, std::set<PageId>> spilling;  // pages read by each spill in progress
+    std::set<TransferId> from_disk;                   // loads in progress
+    std::map<PageId, SessionId> writer;  // session of the request that a page was last allocated to
+    std::map<uint32_t, SessionId> prefix_checkpoints;  // by number: session of its request
+    std::set<PageId> host_copies;                      // host pages that a request has started with
+    std::set<PageId> returned;                         // GPU pages that were swapped in
+    std::set<RequestId> unanswered;                    // requests whose counts the backend has not reported
 
     void forget(TransferId transfer) {
       transfers.erase(transfer);

@@ -104,7 +104,7 @@ void draw_budget(CoreConfig* config, CompressionTrigger compression_trigger, Prn
   spec.decode_reserve = number(prng, 0, 20);
 }
 
-// A policy set that drops KV entries. Returns when its scorer works.
+// Draws a policy set that drops KV entries. Returns its scorer's compression trigger.
 CompressionTrigger draw_retention(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   LayoutSpec& layout = set.layout_spec;
@@ -145,7 +145,7 @@ void draw_chunk(CoreConfig* config, Prng* prng) {
   config->policies.budget_spec.chunk_tokens = number(prng, 1, room);
 }
 
-// Formats by tag. Pages of 32: keys of an int2 page share scales.
+// Formats by tag. Pages have 32 tokens, because keys of an int2 page share scales.
 void draw_formats(CoreConfig* config, Prng* prng) {
   config->page_tokens = 32;
   config->unit_tokens = one_of({1u, 2u, 8u, 32u, 32u}, prng);
@@ -169,7 +169,7 @@ void draw_formats(CoreConfig* config, Prng* prng) {
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);
 }
 
-// Engines that are not alike; some compute prompts, the others decode.
+// Engines that differ; some prefill, the others decode.
 void draw_cluster(const CoreConfig& common, Prng* prng, RunOptions* out) {
   out->routing = one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine,
                          RoutingKind::kPrefixAware, RoutingKind::kPrefixAware, RoutingKind::kHintAware},
@@ -218,14 +218,14 @@ CompressionTrigger draw_prefix_checkpoints(CoreConfig* config, Prng* prng) {
   }
   if (prng->chance(2, 3)) chunk = std::min(chunk, number(prng, 3, 24));
   if (known || set.budget_spec.uniform_depth) set.budget_spec.uniform_depth = !known;
-  // A chunk is whole units, and a unit part of a page.
+  // A chunk is a whole number of units, and a page too.
   config->unit_tokens = std::gcd(config->page_tokens, chunk);
   if (config->pages_gpu > 1)
     config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu / 4);
   return CompressionTrigger::kChunkEnd;
 }
 
-// Pages for few requests, a host tier of any size.
+// Pages for few requests, and a host tier of any size.
 void draw_swap(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   set.retrieval = "all";
@@ -238,7 +238,8 @@ void draw_swap(CoreConfig* config, Prng* prng) {
   config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
 }
 
-// Arenas: with prefixes on the host, or of what is left when a prompt was cut. Returns whether it is.
+// Resident pages, with prefixes on the host, or of the retained part of a compressed prompt. Returns whether
+// prompts are compressed.
 bool draw_residents(CoreConfig* config, Prng* prng) {
   config->prefix_cache = true;
   config->offload_pages_target = 0;
@@ -256,7 +257,7 @@ bool draw_residents(CoreConfig* config, Prng* prng) {
   return true;
 }
 
-// A host tier that is small as a rule, and a disk of any size behind it.
+// A host tier that is usually small, and a disk of any size.
 void draw_disk(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   set.retrieval = "all";
@@ -281,7 +282,7 @@ void draw_client(const CoreConfig& config, bool disk, Prng* prng, ScriptClientOp
   client->requests_per_session = number(prng, 1, 6);
   client->unit_tokens = config.unit_tokens;
   client->prompt_tokens_max = std::min(number(prng, 1, room / (prng->chance(1, 3) ? 1 : 4) + 1), 300u);
-  if (disk) {  // many that come back, few that never fit
+  if (disk) {  // many prefixes that return, few prompts that never fit
     client->prompt_tokens_max = std::min(number(prng, 1, room / 2 + 1), 300u);
     client->requests_per_session = number(prng, 2, 10);
   }
@@ -362,7 +363,7 @@ Setting draw_family(uint64_t seed) {
   return setting;
 }
 
-// A setting of another family, whose clients announce what follows, or say nothing of it.
+// A setting of another family, whose clients give hints or none.
 Setting draw_evictions(uint64_t seed) {
   Prng prng(draw({seed, 0xe71c}));
   Setting setting =
@@ -376,7 +377,7 @@ Setting draw_evictions(uint64_t seed) {
     config.eviction_doubling_tokens = doubling;
   }
   setting.client.hints_per_100 = prng.chance(1, 4) ? 0 : number(&prng, 1, 100);
-  // Long enough for sessions to be given up.
+  // Long enough for hints to expire.
   if (prng.chance(1, 2)) setting.client.gap_ns_max = 90'000'000'000;
   return setting;
 }

@@ -1,4 +1,4 @@
-// What a seed draws: engines, clients, a world.
+// The drawn setting of a seed: engines, clients, backend.
 
 #ifndef KVTWIN_TESTS_PROPERTY_SWARM_SWARM_SETTINGS_H_
 #define KVTWIN_TESTS_PROPERTY_SWARM_SWARM_SETTINGS_H_
@@ -17,7 +17,7 @@ struct Setting {
   ScriptBackendOptions backend;
 };
 
-// The family is the seed's (swarm.h).
+// The seed determines the family (swarm.h).
 Setting draw_setting(uint64_t seed);
 
 }  // namespace kvtwin::testing

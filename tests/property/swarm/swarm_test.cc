@@ -4,7 +4,7 @@
 
 using namespace kvtwin::testing;
 
-TEST_CASE("swarm: whatever the limits, every request is answered, and folding changes nothing") {
+TEST_CASE("swarm: under any limits every request is answered, and coalescing changes nothing") {
   Probes probes = all_probes(200);
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
@@ -22,7 +22,7 @@ TEST_CASE("X-3 X-4 X-6 swarm: policy sets that drop KV entries") {
   }
 }
 
-TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: KV entries of two formats in two pools") {
+TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: KV entries of two formats in mixed precision pools") {
   Probes probes = all_probes(kFormatSeeds);
   for (uint64_t seed = kFormatSeeds; seed < kFormatSeeds + 300; ++seed) {
     CAPTURE(seed);
@@ -31,7 +31,7 @@ TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: KV entries of two formats in two pools") {
   }
 }
 
-TEST_CASE("X-3 X-6 swarm: requests that are sent away keep their pages on the host") {
+TEST_CASE("X-3 X-6 swarm: preempted requests are swapped out to the host") {
   Probes probes = all_probes(kSwapSeeds);
   for (uint64_t seed = kSwapSeeds; seed < kSwapSeeds + 300; ++seed) {
     CAPTURE(seed);
@@ -40,7 +40,7 @@ TEST_CASE("X-3 X-6 swarm: requests that are sent away keep their pages on the ho
   }
 }
 
-TEST_CASE("X-3 X-4 X-5 swarm: arenas that begin with prefixes on the host") {
+TEST_CASE("X-3 X-4 X-5 swarm: resident requests that start with prefixes on the host") {
   Probes probes = all_probes(kResidentSeeds);
   for (uint64_t seed = kResidentSeeds; seed < kResidentSeeds + 300; ++seed) {
     CAPTURE(seed);
@@ -49,7 +49,7 @@ TEST_CASE("X-3 X-4 X-5 swarm: arenas that begin with prefixes on the host") {
   }
 }
 
-TEST_CASE("X-3 X-4 X-6 swarm: a disk behind the host tier") {
+TEST_CASE("X-3 X-4 X-6 swarm: a disk below the host tier") {
   Probes probes = all_probes(kDiskSeeds);
   for (uint64_t seed = kDiskSeeds; seed < kDiskSeeds + 400; ++seed) {
     CAPTURE(seed);
@@ -58,7 +58,7 @@ TEST_CASE("X-3 X-4 X-6 swarm: a disk behind the host tier") {
   }
 }
 
-TEST_CASE("X-3 X-4 X-5 swarm: requests that go on from compressed prefixes") {
+TEST_CASE("X-3 X-4 X-5 swarm: requests that continue from compressed prefixes") {
   Probes probes = all_probes(kPrefixCheckpointSeeds);
   for (uint64_t seed = kPrefixCheckpointSeeds; seed < kPrefixCheckpointSeeds + 300; ++seed) {
     CAPTURE(seed);
@@ -67,7 +67,7 @@ TEST_CASE("X-3 X-4 X-5 swarm: requests that go on from compressed prefixes") {
   }
 }
 
-TEST_CASE("X-3 X-4 swarm: prefixes evicted by what clients say, or by cost, and never beyond the bound") {
+TEST_CASE("X-3 X-4 swarm: prefixes evicted by hints or by cost, with hits within the bound") {
   Probes probes = all_probes(200);
   for (uint64_t seed = kEvictionSeeds; seed < kEvictionSeeds + 400; ++seed) {
     CAPTURE(seed);
@@ -76,9 +76,9 @@ TEST_CASE("X-3 X-4 swarm: prefixes evicted by what clients say, or by cost, and 
   }
 }
 
-// Every request is served once, a page is reused only after its transfer ended (the checker knows what is in
-// each), a source is let go once, and routers decide the same however the backend folds its steps.
-TEST_CASE("X-3 X-4 swarm: engines that are not alike, prompts and decodes apart, all routers") {
+// Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
+// content of each), a source is released once, and routers decide the same under any coalescing.
+TEST_CASE("X-3 X-4 swarm: different engines, separated prefill and decode, all routers") {
   Probes probes = all_probes(kClusterSeeds);
   for (uint64_t seed = kClusterSeeds; seed < kClusterSeeds + 400; ++seed) {
     CAPTURE(seed);
