@@ -1,35 +1,63 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "engine/calibrate/calibration.h"
+#include "engine/calibrate/calibration_memory.h"
 
 namespace kvtwin::cuda {
 
-void Calibration::copies() {
-  const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
+std::string Calibration::page_shape(uint32_t page_tokens) const {
+  return std::to_string(request_.llm.kv_bytes_per_token() * page_tokens);
+}
+
+void Calibration::copies(StepBench* bench, uint32_t page_tokens, uint32_t pages_most) {
   for (const bool in : {true, false}) {
     for (const uint32_t pages : {1u, 4u, 16u, 64u, 256u, 1024u}) {
-      if (request_.quick && pages > 64) continue;
-      tables_.keep(in ? "copy in" : "copy out", page, pages, 0,
-                   measured_of(plain_->copies(in, pages, pages > 100 ? 5 : 10)));
+      if (pages > (request_.quick ? 64 : pages_most)) continue;
+      tables_.keep(in ? "copy in" : "copy out", page_shape(page_tokens), pages, 0,
+                   measured_of(bench->copies(in, pages, pages > 100 ? 5 : 10)));
     }
   }
 }
 
+// A page is one run of bytes a layer, so larger pages are copied faster: prices of other sizes lie between
+// these.
+Result<void> Calibration::copies_of_larger_pages() {
+  constexpr uint32_t kDecodes = 8, kPages = 256;
+  for (const uint32_t factor : {2u, 4u}) {
+    const uint32_t page_tokens = request_.page_tokens * factor;
+    StepBenchConfig config;
+    config.page_tokens = page_tokens;
+    const Result<uint32_t> pages =
+        next_engine_pages(request_.llm, page_tokens, request_.llm.kv_bytes_per_token(), kTokensSmall);
+    if (!pages) return tl::unexpected<Error>(pages.error());
+    config.pages_gpu = *pages, config.pages_host = kPages;
+    config.rows_max = std::max(kDecodes, page_tokens), config.samples_max = kDecodes;
+    config.row_sizes = {kDecodes, config.rows_max};
+    const Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_.get());
+    if (!bench) return tl::unexpected<Error>(bench.error());
+    copies(bench->get(), page_tokens, kPages);
+    copies_during_steps(bench->get(), page_tokens);
+  }
+  say("copies of larger pages are measured");
+  return {};
+}
+
 // Copies beside decode steps that are longer than they: how a server's are.
-void Calibration::copies_during_steps() {
-  const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
+void Calibration::copies_during_steps(StepBench* bench, uint32_t page_tokens) {
   const std::vector<BenchRequest> requests(8, BenchRequest{1, 1024, true});
   for (const bool in : {true, false}) {
     for (const uint32_t pages : {1u, 4u, 16u, 64u}) {
       const StepBench::Concurrent found =
-          plain_->copy_during_steps(requests, in, pages, request_.quick ? 4 : 12);
-      tables_.keep(in ? "copy in during steps" : "copy out during steps", page, pages, 0,
+          bench->copy_during_steps(requests, in, pages, request_.quick ? 4 : 12);
+      tables_.keep(in ? "copy in during steps" : "copy out during steps", page_shape(page_tokens), pages, 0,
                    measured_of(found.copies));
-      if (pages == 64)
+      if (pages == 64 && bench == plain_.get())
         figure(fmt::format("decode of 8 x 1024 beside a copy {}", in ? "in" : "out"), "us", found.steps.wall);
     }
   }

@@ -280,9 +280,10 @@ Result<MeasuredDevice> Calibration::run() {
   after_chunks();
   busy_period(kBusyUs);
   pauses();
-  copies();
+  copies(plain_.get(), request_.page_tokens, kPagesHost);
   both_ways();
-  copies_during_steps();
+  copies_during_steps(plain_.get(), request_.page_tokens);
+  if (Result<void> ok = copies_of_larger_pages(); !ok) return tl::unexpected<Error>(ok.error());
   during_copies();
   if (passes > 1) pass_over_chunks();
   new_graphs();

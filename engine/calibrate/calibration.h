@@ -49,9 +49,11 @@ class Calibration {
   void pass_over_chunks();
   void chunks();
   Result<void> launches();
-  void copies();
+  std::string page_shape(uint32_t page_tokens) const;  // bytes of a page, all layers
+  void copies(StepBench* bench, uint32_t page_tokens, uint32_t pages_most);
+  Result<void> copies_of_larger_pages();
   void both_ways();
-  void copies_during_steps();
+  void copies_during_steps(StepBench* bench, uint32_t page_tokens);
   void during_copies();
   void after_load();
   void small_after_load();
