@@ -119,7 +119,7 @@ TEST_CASE("eviction: cost_aware evicts single-use prefixes before reused ones, a
   check_table(eight_pages("cost_aware"), three_sessions(R"(
     arrive r4 prompt=33 output=1 session=1 is=a:32     launch s4 r4:1+32   # used twice: 2,048
     done s4                                            finish r4:1
-    arrive r5 prompt=64 output=1 session=4 is=d:64     launch s5 r5:64     # b goes at 1,024: the floor
+    arrive r5 prompt=64 output=1 session=4 is=d:64     launch s5 r5:64     # b is evicted at 1,024: the floor
     done s5                                            finish r5:1
     arrive r6 prompt=33 output=1 session=1 is=a:32     launch s6 r6:1+32   # one page more: c's tail
     done s6                                            finish r6:1
