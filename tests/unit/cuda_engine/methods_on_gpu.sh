@@ -23,7 +23,7 @@ for file in "$scenarios"/*.textproto; do
   fi
   break
 done
-printf '%-22s %-16s %-9s %-9s %s\n' method decisions imposed natural outcomes
+printf '%-22s %-16s %-9s %-9s %s\n' method decisions forced natural outcomes
 for file in "$scenarios"/*.textproto; do
   name=$(basename "$file" .textproto)
   if [ ! -e "$records/$name/run.binpb" ]; then
@@ -37,22 +37,22 @@ for file in "$scenarios"/*.textproto; do
     sets="$sets --set=simulation.recorded_run=$records/$name --set=simulation.retained=recorded"
     grep -q 'retrieval: "' "$file" && sets="$sets --set=simulation.retrieval.outcomes=recorded"
   fi
-  for how in imposed ${natural:+natural}; do
+  for how in forced ${natural:+natural}; do
     [ $how = natural ] && sets=
     # shellcheck disable=SC2086
     "$kvtwin" run "$file" --backend=cuda --clock=virtual --quiet --no-write $sets \
       > "$work/$how" 2> "$work/errors" || { cat "$work/errors" > "$work/$how"; }
   done
-  if ! grep -q 'decisions=' "$work/imposed"; then
-    printf '%-22s %s\n' "$name" "not computed: $(head -1 "$work/imposed" | cut -c1-150)"
+  if ! grep -q 'decisions=' "$work/forced"; then
+    printf '%-22s %s\n' "$name" "not computed: $(head -1 "$work/forced" | cut -c1-150)"
     continue
   fi
   done=$((done + 1))
   same=equal other=${natural:+equal}
-  [ "$(digest "$work/imposed")" = "$expected" ] || same=DIFFERS status=1
+  [ "$(digest "$work/forced")" = "$expected" ] || same=DIFFERS status=1
   [ -z "$natural" ] || [ "$(digest "$work/natural")" = "$expected" ] || other=differs
-  said=$(sed -n 's/.*\(imposed, [^;]*\(; met in [0-9 of]*\)\{0,1\}\).*/\1/p' "$work/imposed" | head -1)
-  printf '%-22s %-16s %-9s %-9s %s\n' "$name" "$expected" $same "${other:--}" "${said:-nothing to impose}"
+  said=$(sed -n 's/.*\(forced, [^;]*\(; met in [0-9 of]*\)\{0,1\}\).*/\1/p' "$work/forced" | head -1)
+  printf '%-22s %-16s %-9s %-9s %s\n' "$name" "$expected" $same "${other:--}" "${said:-nothing to force}"
 done
 echo "$done methods computed"
 [ $done -gt 0 ] || status=1
