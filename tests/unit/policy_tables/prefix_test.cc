@@ -76,7 +76,7 @@ TEST_CASE("prefix: private units are not found by other requests") {
   )");
 }
 
-TEST_CASE("prefix: two requests of one step share what the first of them computes") {
+TEST_CASE("prefix: two requests of one step share the prefix that the first of them computes") {
   check_table(cached_config(), R"(
     arrive r1 prompt=8 output=2               launch s1 r1:8
     arrive r2 prompt=20 output=1 is=a:16      -
