@@ -40,9 +40,9 @@ class Contract {
         complain("interrupt() of an idle engine had something to tell");
     }
     for (uint32_t i = 0; i < 60; ++i) set_timer({static_cast<int64_t>(prng_.range(0, 3000)) * 100});
-    uint64_t notify = 0;
+    uint64_t events = 0;
     while (backend_->next(&now, &event)) {
-      if (++notify > 100'000) return complain("the backend never comes to rest"), text_;
+      if (++events > 100'000) return complain("the backend never comes to rest"), text_;
       if (now < now_) complain("now went backwards");
       check_order(now, event);
       now_ = now;
