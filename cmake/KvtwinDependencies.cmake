@@ -1,7 +1,7 @@
-# Finds what kvtwin builds on. Debian's package names are in ./dev, which installs them.
+# Finds the dependencies of kvtwin. ./dev lists their Debian packages and installs them.
 #
-# kvtwin_optional(NAME FOUND HINT): turns a three-state switch and a search result into
-# KVTWIN_HAVE_<NAME>, or stops with the way out.
+# kvtwin_optional(NAME FOUND HINT): turns a three-state switch and a search result into KVTWIN_HAVE_<NAME>,
+# or stops with a remedy.
 function(kvtwin_optional name found hint)
   set(have OFF)
   if(NOT KVTWIN_${name} STREQUAL "OFF")
@@ -26,7 +26,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(tl-expected REQUIRED)           # Debian: libexpected-dev
 find_package(yaml-cpp REQUIRED)              # Debian: libyaml-cpp-dev (foreign profiles)
 
-# Debian's libsimgrid-dev (3.32) ships no CMake package, only a pkg-config file.
+# Debian's libsimgrid-dev (3.32) has no CMake package, only a pkg-config file.
 if(NOT KVTWIN_SIMGRID STREQUAL "OFF")
   pkg_check_modules(SimGrid IMPORTED_TARGET simgrid>=3.32)
 endif()

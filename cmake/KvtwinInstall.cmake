@@ -1,19 +1,19 @@
-# What `cmake --install` and the Debian package put where. The program finds its data relative to itself
-# (models/files/data_folder.h), so that any prefix works.
+# The files of `cmake --install` and of the Debian package. The program finds its data relative to itself
+# (models/files/data_folder.h), so any prefix works.
 include(GNUInstallDirs)
 install(TARGETS kvtwin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 set(data ${CMAKE_INSTALL_DATADIR}/kvtwin)
 install(DIRECTORY models/llm models/device models/node models/measured models/tiny DESTINATION ${data}/models
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.json" PATTERN "*.safetensors")
 install(DIRECTORY traces/data DESTINATION ${data}/traces)
-# (scenarios/suites/vllm stays here: the runs that those two reproduce lie among the tests.)
+# (scenarios/suites/vllm is not installed: the runs that it reproduces are part of the tests.)
 install(DIRECTORY scenarios/shipped scenarios/methods scenarios/quality scenarios/studies DESTINATION ${data}/scenarios
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace")
 install(DIRECTORY scenarios/suites DESTINATION ${data}/scenarios
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace" PATTERN "suites/vllm" EXCLUDE)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# The program itself prints its manual page and completions.
+# The program prints its manual page and completions.
 set(shell ${PROJECT_BINARY_DIR}/shell)
 add_custom_command(OUTPUT ${shell}/kvtwin.1 ${shell}/kvtwin ${shell}/_kvtwin
   COMMAND ${CMAKE_COMMAND} -E make_directory ${shell}
@@ -24,7 +24,7 @@ add_custom_command(OUTPUT ${shell}/kvtwin.1 ${shell}/kvtwin ${shell}/_kvtwin
 add_custom_target(kvtwin_shell_files ALL DEPENDS ${shell}/kvtwin.1)
 install(FILES ${shell}/kvtwin.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${shell}/kvtwin DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-# zsh looks below /usr/local by itself; below /usr Debian's looks where packages put theirs.
+# zsh itself searches below /usr/local. Below /usr, Debian's zsh searches the folder of packages.
 install(CODE "set(functions site-functions)
 if(CMAKE_INSTALL_PREFIX MATCHES \"/usr$\")
   set(functions vendor-completions)

@@ -1,13 +1,14 @@
-# Run at every build: writes OUT, a .cc with the commit of SOURCE, when that differs from what OUT has.
+# Runs at every build: writes OUT, a .cc with the commit of SOURCE, if it differs from the content of OUT.
 if(NOT GIT)
   set(GIT git)
 endif()
 
-# What HEAD of the repository names, read from its files: for machines without git, which cannot say "-dirty" either.
+# The commit of the repository's HEAD, read from its files: for machines without git, where "-dirty" is
+# unknown.
 function(read_commit source result)
   set(${result} unknown PARENT_SCOPE)
   set(dir ${source}/.git)
-  if(EXISTS ${dir} AND NOT IS_DIRECTORY ${dir})  # a worktree's: "gitdir: FOLDER"
+  if(EXISTS ${dir} AND NOT IS_DIRECTORY ${dir})  # a worktree: "gitdir: FOLDER"
     file(STRINGS ${dir} pointer LIMIT_COUNT 1)
     string(REGEX REPLACE "^gitdir: " "" pointer "${pointer}")
     get_filename_component(dir "${pointer}" ABSOLUTE BASE_DIR ${source})
@@ -16,7 +17,7 @@ function(read_commit source result)
     return()
   endif()
   set(refs ${dir})
-  if(EXISTS ${dir}/commondir)  # where a worktree's branches are
+  if(EXISTS ${dir}/commondir)  # the folder with a worktree's branches
     file(STRINGS ${dir}/commondir common LIMIT_COUNT 1)
     get_filename_component(refs "${common}" ABSOLUTE BASE_DIR ${dir})
   endif()

@@ -1,4 +1,4 @@
-# cmake/write_commit.cmake where git is missing: -DSCRIPT=... -DWORK=... (a folder of its own).
+# Tests cmake/write_commit.cmake without git: -DSCRIPT=... -DWORK=... (a scratch folder).
 set(sha 0123456789abcdef0123456789abcdef01234567)
 file(REMOVE_RECURSE ${WORK})
 

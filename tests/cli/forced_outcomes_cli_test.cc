@@ -49,13 +49,13 @@ TEST_CASE("forced: with a run's outcomes, a run on other data repeats it") {
     // Other tokens and weights.
     const bool asked = row++ % 3 == 0;
     if (asked) run("b", {"--set=seed=9"});
-    const Outcome notify =
+    const Outcome repeated =
         run("c", {"--set=seed=9", kForceOutcomes, "--set=simulation.recorded_run=" + folder.file("a"),
                   std::string("--set=simulation.") + field + "=recorded"});
-    CHECK(notify.out.find("forced, recorded") != std::string::npos);
-    CHECK(notify.out.find("the others fixed") == std::string::npos);
-    CHECK(notify.out.find("; met in") == std::string::npos);
-    CHECK(after(notify.out, "decisions=") == after(natural.out, "decisions="));
+    CHECK(repeated.out.find("forced, recorded") != std::string::npos);
+    CHECK(repeated.out.find("the others fixed") == std::string::npos);
+    CHECK(repeated.out.find("; met in") == std::string::npos);
+    CHECK(after(repeated.out, "decisions=") == after(natural.out, "decisions="));
     CHECK(folder.read("a/requests.csv") == folder.read("c/requests.csv"));
     CHECK(folder.read("a/outcomes.binpb") == folder.read("c/outcomes.binpb"));
     if (asked) CHECK(folder.read("a/outcomes.binpb") != folder.read("b/outcomes.binpb"));

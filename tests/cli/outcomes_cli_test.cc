@@ -28,12 +28,12 @@ TEST_CASE("recorded outcomes: a run with another's outcomes makes the same decis
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const std::string other = std::string("--set=") + row.other;
     REQUIRE(run_kvtwin(folder, method_words(row.method, {"--record", few, other, out("a")})).status == 0);
-    const Outcome notify =
+    const Outcome repeated =
         run_kvtwin(folder, method_words(row.method, {"--record", few, out("b"), "--set=" + run,
                                                      std::string("--set=") + row.recorded}));
-    REQUIRE(notify.status == 0);
-    CHECK(notify.out.find("recorded") != std::string::npos);
-    CHECK(notify.out.find("the others fixed") == std::string::npos);
+    REQUIRE(repeated.status == 0);
+    CHECK(repeated.out.find("recorded") != std::string::npos);
+    CHECK(repeated.out.find("the others fixed") == std::string::npos);
     CHECK(folder.read("a/requests.csv") == folder.read("b/requests.csv"));
     CHECK(folder.read("a/outcomes.binpb") == folder.read("b/outcomes.binpb"));
     // Requests that the record lacks are reported.

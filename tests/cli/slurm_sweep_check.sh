@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A sweep on a real Slurm of one node: submitted, requeued in the middle, collected. Starts its own munged,
-# slurmctld and slurmd on free ports, in a folder of its own; exit 77 (skipped) where they are not installed
-# or not allowed to run.
+# A sweep on a real Slurm of one node: submitted, requeued in the middle, collected. The script starts its
+# own munged, slurmctld and slurmd on free ports, in a temporary folder; exit 77 (skipped) if they are not
+# installed or not allowed to run.
 #
 #   tests/cli/slurm_sweep_check.sh KVTWIN
 set -euo pipefail
@@ -60,7 +60,7 @@ sweep() {
 }
 sweep "$here/slurm" --launcher=slurm --tasks=2 > "$here/slurm.csv" &
 submitted=$!
-# Once points are done, everything is put back into the queue.
+# After some points are done, every job is requeued.
 for _ in $(seq 300); do
   [[ $(find "$here/slurm/points" -name run.binpb 2> /dev/null | wc -l) -ge 3 ]] && break
   sleep 0.1
@@ -68,12 +68,12 @@ done
 before=$(find "$here/slurm/points" -name run.binpb | wc -l)
 requeued=0
 for task in $(squeue -h -r -t R -o %i); do
-  # One that has just ended cannot be: that is no fault.
+  # A job that has just ended cannot be requeued, which is no failure.
   if scontrol requeue "$task"; then requeued=$((requeued + 1)); fi
 done
 [[ $requeued -ge 1 ]] || { echo "nothing ran any more that could be requeued"; exit 1; }
 echo "requeued $requeued tasks with $before of 40 points done"
-# Slurm lets what was requeued wait for two minutes; we do not.
+# Slurm holds a requeued job for two minutes; release it at once.
 while kill -0 "$submitted" 2> /dev/null; do
   sleep 1
   for task in $(squeue -h -r -t PD -o %i); do

@@ -34,15 +34,15 @@ class Contract {
   std::string check() {
     Instant now;
     Event event;
-    if (backend_->next(&now, &event)) complain("an idle backend had something to tell");
+    if (backend_->next(&now, &event)) complain("an idle backend reported an event");
     for (uint32_t i = 0; i < options_.engines; ++i) {
       if (backend_->interrupt(engine_id(i), &event))
-        complain("interrupt() of an idle engine had something to tell");
+        complain("interrupt() of an idle engine reported an event");
     }
     for (uint32_t i = 0; i < 60; ++i) set_timer({static_cast<int64_t>(prng_.range(0, 3000)) * 100});
-    uint64_t notify = 0;
+    uint64_t events = 0;
     while (backend_->next(&now, &event)) {
-      if (++notify > 100'000) return complain("the backend never comes to rest"), text_;
+      if (++events > 100'000) return complain("the backend never comes to rest"), text_;
       if (now < now_) complain("now went backwards");
       check_order(now, event);
       now_ = now;
@@ -53,7 +53,7 @@ class Contract {
     }
     if (!transfers_.empty()) complain("the backend came to rest with transfers unanswered");
     if (timers_due_ != 0) complain("the backend came to rest with timers set");
-    if (backend_->next(&now, &event)) complain("the backend came to rest and told more");
+    if (backend_->next(&now, &event)) complain("the backend came to rest and then reported an event");
     return text_;
   }
 
@@ -87,9 +87,8 @@ class Contract {
   // Events of one instant, without a command submitted between them, come in the order of backend.h.
   void check_order(Instant now, const Event& event) {
     const Rank rank = rank_of(event);
-    if (std::get<0>(rank) == 9) complain("a backend told something that only a Client may");
-    if (now == now_ && !submitted_ && rank <= rank_)
-      complain("things of one instant came in the wrong order");
+    if (std::get<0>(rank) == 9) complain("a backend reported an event of Clients");
+    if (now == now_ && !submitted_ && rank <= rank_) complain("events of one instant are in the wrong order");
     rank_ = rank;
     submitted_ = false;
   }
@@ -105,14 +104,14 @@ class Contract {
       --timers_due_;
       const uint64_t number = raw(std::get<Timer>(event).timer);
       const auto due = due_.find(number);
-      if (due == due_.end() || due->second != now_) complain("a timer at an instant that nobody asked for");
+      if (due == due_.end() || due->second != now_) complain("a timer at an instant that was not set");
       if (due != due_.end()) due_.erase(due);
       outside(static_cast<uint32_t>(prng_.range(0, options_.engines - 1)));
       return act();
     }
     const Rank rank = rank_of(event);
     if (transfers_.erase({std::get<1>(rank), std::get<2>(rank)}) != 1)
-      complain("a transfer that nobody started");
+      complain("a transfer that was not started");
     outside(static_cast<uint32_t>(std::get<1>(rank)));
     act();
   }
@@ -121,13 +120,14 @@ class Contract {
     Engine& engine = engines_[index];
     Event event;
     for (int i = 0; backend_->interrupt(engine_id(index), &event); ++i) {
-      if (i > 10'000) return complain("interrupt() never comes to an end");
-      if (!std::holds_alternative<StepDone>(event)) return complain("interrupt() told something but steps");
+      if (i > 10'000) return complain("interrupt() does not end");
+      if (!std::holds_alternative<StepDone>(event))
+        return complain("interrupt() reported an event other than StepDone");
       steps_ended(std::get<StepDone>(event), false);
-      if (engine.last_end > now_) complain("interrupt() told of a step that has not ended");
+      if (engine.last_end > now_) complain("interrupt() reported a step that has not ended");
       plan(index);
     }
-    if (backend_->interrupt(engine_id(index), &event)) complain("interrupt() twice told something new");
+    if (backend_->interrupt(engine_id(index), &event)) complain("a second interrupt() reported an event");
     uint32_t keep = options_.steps_in_flight_max;
     for (CoalescedSteps& coalesced : engine.left) {
       coalesced.steps = std::min(coalesced.steps, keep);
@@ -140,20 +140,20 @@ class Contract {
 
   void steps_ended(const StepDone& done, bool by_next) {
     Engine& engine = engines_[raw(done.engine)];
-    if (engine.left.empty()) return complain("steps that nobody launched");
+    if (engine.left.empty()) return complain("steps that were not launched");
     CoalescedSteps& coalesced = engine.left.front();
     const auto count = static_cast<uint32_t>(done.ends.size());
     if (raw(done.step) != coalesced.first) complain("steps out of order");
     if (count == 0 || count > coalesced.steps) return complain("an answer of a wrong number of steps");
-    if (coalesced.one_by_one && count != 1) complain("after an interruption steps are answered one by one");
+    if (coalesced.one_by_one && count != 1) complain("after an interrupt steps must be answered one by one");
     const uint32_t whole =
         options_.steps_in_flight_max == 2 && coalesced.steps > 1 ? coalesced.steps - 1 : coalesced.steps;
-    if (count > whole) complain("with two in flight the last step is answered by itself");
+    if (count > whole) complain("with two in flight the last step must be answered separately");
     if (by_next && !options_.may_split && !coalesced.one_by_one && count != whole) {
-      complain(fmt::format("{} steps of {} were answered, and nobody interrupted", count, coalesced.steps));
+      complain(fmt::format("{} steps of {} were answered without an interrupt", count, coalesced.steps));
     }
     for (const Instant end : done.ends) {
-      if (end < engine.last_end) complain("a step ended before the one before it");
+      if (end < engine.last_end) complain("a step ended before its predecessor");
       engine.last_end = end;
     }
     coalesced.first += count;

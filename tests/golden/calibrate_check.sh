@@ -1,6 +1,6 @@
 #!/bin/sh
-# calibrate_check.sh KVTWIN PROFILE OUT SCENARIO...: what PROFILE says of methods follows, byte by byte, from the
-# recorded steps of the scenarios.
+# calibrate_check.sh KVTWIN PROFILE OUT SCENARIO...: the prices of methods in PROFILE follow, byte by byte,
+# from the recorded steps of the scenarios.
 set -eu
 kvtwin=$1 profile=$2 out=$3
 shift 3

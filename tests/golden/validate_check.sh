@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# validate_check.sh KVTWIN RECORDED KNOWN SCENARIO...: real runs under RECORDED beside today's predictions, none of
-# which may be worse than RECORDED/validation.json says. KNOWN may be empty. Scenarios whose trace is outside data
-# that is not here are left out, and said so.
+# validate_check.sh KVTWIN RECORDED KNOWN SCENARIO...: compares real runs under RECORDED with today's
+# predictions, none of which may be worse than RECORDED/validation.json. KNOWN may be empty. Scenarios whose
+# trace is external data that is absent are skipped with a message.
 set -euo pipefail
 kvtwin=$1 recorded=$2 known=$3
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

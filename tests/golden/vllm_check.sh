@@ -1,6 +1,6 @@
 #!/bin/sh
-# Holds a simulated run against the real server's log: vllm_check.sh KVTWIN GPU METRIC=PERCENT...
-# The first 30 requests gave the host numbers of the scenario, so they are not scored.
+# Compares a simulated run with the real server's log: vllm_check.sh KVTWIN GPU METRIC=PERCENT...
+# The first 30 requests are not scored, because the scenario's host times were derived from them.
 set -eu
 kvtwin=$1 gpu=$2
 shift 2

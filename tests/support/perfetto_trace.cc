@@ -65,13 +65,13 @@ class Reader {
       out_.processes.push_back(name);
       if (track.process().pid() <= 0) problem("a process has no pid");
     } else if (!tracks_.contains(track.parent_uuid())) {
-      problem(fmt::format("track \"{}\" stands below nobody", name));
+      problem(fmt::format("track \"{}\" has an unknown parent", name));
     }
   }
 
   void event(uint64_t at, bool timed, const read::TrackEvent& event) {
     const auto found = tracks_.find(event.track_uuid());
-    if (found == tracks_.end()) return problem("an event is of a track that nobody described before it");
+    if (found == tracks_.end()) return problem("an event is on a track that is not described before it");
     Track& track = found->second;
     if (!timed) problem("an event has no time");
     if (at < track.last) problem(fmt::format("track \"{}\": time goes back to {}", track.name, at));

@@ -21,10 +21,10 @@ int64_t below(uint64_t bits, int64_t limit) {
 
 }  // namespace
 
-// Steps [first, first + ends.size()); the first `notify` of them have been answered.
+// Steps [first, first + ends.size()); the first `answered` of them have been answered.
 struct ScriptBackend::Launch {
   uint64_t first = 0;
-  uint32_t notify = 0;
+  uint32_t answered = 0;
   bool separately = false;  // it was interrupted: one answer per step
   std::vector<Instant> ends;
   std::vector<PlanEntry> entries;
@@ -34,7 +34,7 @@ struct ScriptBackend::Launch {
     std::vector<PageId> pages;
     std::vector<uint32_t> kv_entries, shared;
 
-    PrefixHit notify() const {
+    PrefixHit as_prefix_hit() const {
       return {prefix_hit.request, pages, prefix_hit.prefix_checkpoint, kv_entries, shared};
     }
   };
@@ -170,13 +170,13 @@ bool ScriptBackend::samples_eos(const Engine& engine, RequestId request, uint32_
 uint32_t ScriptBackend::next_piece(const Engine& engine) const {
   if (engine.launches.empty()) return 0;
   const Launch& launch = engine.launches.front();
-  auto left = static_cast<uint32_t>(launch.ends.size()) - launch.notify;
+  auto left = static_cast<uint32_t>(launch.ends.size()) - launch.answered;
   if (launch.separately) return 1;
   // The last step is answered separately, so that the next step can be planned while it runs.
   if (engine.config.steps_in_flight_max == 2 && left > 1) --left;
   if (options_.pieces && left > 1) {
     left = 1 + static_cast<uint32_t>(
-                   draw({options_.seed, kPiece, raw(engine.id), launch.first + launch.notify}) % left);
+                   draw({options_.seed, kPiece, raw(engine.id), launch.first + launch.answered}) % left);
   }
   for (const PlanEntry& entry : launch.entries) {
     if (!entry.samples || options_.eos_per_1000 == 0) continue;
@@ -197,7 +197,7 @@ bool ScriptBackend::next(Instant* now, Event* event) {
     const uint32_t piece = next_piece(*candidate);
     if (piece == 0) continue;
     const Launch& launch = candidate->launches.front();
-    const Instant at = std::max(now_, launch.ends[launch.notify + piece - 1]);
+    const Instant at = std::max(now_, launch.ends[launch.answered + piece - 1]);
     if (at >= step_at) continue;
     engine = candidate.get();
     steps = piece;
@@ -240,7 +240,7 @@ bool ScriptBackend::interrupt(EngineId id, Event* event) {
   if (piece == 0) return false;
   const Launch& launch = engine.launches.front();
   uint32_t steps = piece;
-  while (steps > 0 && launch.ends[launch.notify + steps - 1] > now_) --steps;
+  while (steps > 0 && launch.ends[launch.answered + steps - 1] > now_) --steps;
   if (steps > 0) {
     answer(&engine, steps, event);
     return true;
@@ -258,8 +258,8 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   engine->answered_retained.clear();
   for (uint32_t i = 0; i < steps; ++i) {
     KVT_CHECK(engine->answered_eos.empty());  // coalesced steps stop at end-of-sequence
-    run_step(engine, launch, launch.notify + i);
-    engine->answered_ends.push_back(launch.ends[launch.notify + i]);
+    run_step(engine, launch, launch.answered + i);
+    engine->answered_ends.push_back(launch.ends[launch.answered + i]);
   }
   StepOutcome outcome;
   outcome.host = Duration{static_cast<int64_t>(steps)};
@@ -268,11 +268,11 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   }
   *event = StepDone{engine->id, StepId{engine->done}, engine->answered_ends,
                     outcome,    engine->answered_eos, engine->answered_retained};
-  launch.notify += steps;
+  launch.answered += steps;
   engine->done += steps;
   engine->free_at = engine->answered_ends.back();
   if (!engine->answered_eos.empty()) cut(engine, engine->done + engine->config.steps_in_flight_max - 1);
-  if (launch.notify < launch.ends.size()) return;
+  if (launch.answered < launch.ends.size()) return;
   engine->launches.pop_front();
   if (engine->resident) engine->resident->ended();
 }
@@ -310,11 +310,11 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
       if (entry.first) checker->begins(entry.request);
     }
     for (const Launch::Reused& one : launch.prefix_hits) {
-      const PrefixHit notify = one.notify();
+      const PrefixHit prefix_hit = one.as_prefix_hit();
       const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
-                                      [&](const PlanEntry& it) { return it.request == notify.request; });
-      engine->resident ? checker->reused_resident(notify, entry->context)
-                       : checker->reused(notify, entry->context);
+                                      [&](const PlanEntry& it) { return it.request == prefix_hit.request; });
+      engine->resident ? checker->reused_resident(prefix_hit, entry->context)
+                       : checker->reused(prefix_hit, entry->context);
     }
   }
   std::vector<PlanEntry> entries = launch.entries;
@@ -366,7 +366,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
 void ScriptBackend::cut(Engine* engine, uint64_t end) {
   if (engine->launches.empty()) return;
   Launch& last = engine->launches.back();
-  const uint64_t keep = std::max(end, last.first + (last.notify > 0 ? last.notify : 1));
+  const uint64_t keep = std::max(end, last.first + (last.answered > 0 ? last.answered : 1));
   if (keep >= last.end()) return;
   last.ends.resize(keep - last.first);
   if (engine->resident) engine->resident->cut(static_cast<uint32_t>(last.ends.size()));

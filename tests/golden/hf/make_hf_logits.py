@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the golden logits that tests/forward compares with: what HF transformers computes.
+"""Writes the golden logits of HF transformers, for tests/unit/cpu_engine/hf_logits_test.cc.
 
     python3 make_hf_logits.py OUT
 
-Needs torch and transformers (any of 4.45 and later) and no network. For each case OUT gets a folder:
+Needs torch and transformers (4.45 or later) and no network. For each case it writes a folder in OUT:
 
     CASE/config.json               as transformers writes it
-    CASE/model.safetensors         random weights (one case is cut into shards with an index)
+    CASE/model.safetensors         random weights (one case is divided into shards with an index)
     CASE/expected.safetensors      tokens I32 [n], logits F32 [n][vocab]: fp32, CPU, eager attention
 
-Weights are drawn larger than transformers would, and norms and biases away from one and zero, so that a
-wrong rotation, a forgotten bias or a swapped head changes the logits by much more than the tolerance.
+Weights are drawn larger than in transformers, and norms and biases away from one and zero, so that a wrong
+rotation, a missing bias or a swapped head changes the logits by much more than the tolerance.
 """
 
 import json
@@ -32,7 +32,7 @@ COMMON = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-NARROW = dict(hidden_size=48, intermediate_size=64, head_dim=16)  # q heads wider than the hidden state
+NARROW = dict(hidden_size=48, intermediate_size=64, head_dim=16)  # the query heads are wider than the hidden state
 SQUARE = dict(hidden_size=64, intermediate_size=40)
 
 LLAMA3 = dict(
@@ -78,7 +78,7 @@ def make_config(kind, theta, scaling, values):
 
 
 def fill(model, storage, seed):
-    """Every parameter from one generator, rounded to what the file can hold."""
+    """Every parameter from one generator, rounded to the file's format."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

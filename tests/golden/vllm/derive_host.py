@@ -4,11 +4,12 @@
   tests/golden/vllm/derive_host.py build/dev/bin/kvtwin scenarios/suites/vllm/vllm_rtx4090_llama8b.textproto \
       tests/golden/vllm/rtx4090/requests.jsonl
 
-Three numbers describe the host (traces/proto/scenario.proto, Cost): what a step that is replayed as a graph
-costs beside the kernel tables, what a larger step costs (not less), and what the very first step costs more
-(what request 0 lacks to its first token). Graph and eager are those that bring the simulated first and last tokens of requests 0..29 nearest to the measured ones (least
-sum of absolute differences in time since queueing: what each step adds adds up there); requests 30.. are not
-looked at. The search is a fixed pattern search, so that it gives the same numbers wherever it runs.
+Three numbers describe the host (traces/proto/scenario.proto, Cost): the time of a step that is replayed as a
+graph in addition to the kernel tables, the time of a larger step (not less), and the extra time of the first
+step (the difference in request 0's first token). The first two bring the simulated first and last tokens of
+requests 0..29 nearest to the measured ones: they minimise the sum of absolute differences in time since
+queueing, in which the errors of single steps accumulate. Requests 30.. are not used. The search is a fixed
+pattern search, so that it gives the same numbers on every machine.
 """
 import json
 import subprocess
@@ -56,7 +57,7 @@ def main():
         return seen[key]
 
     def with_first_step(graph, eager):
-        # The first step's own cost is what request 0 still lacks to its first token.
+        # The first step's extra time is the remaining difference in request 0's first token.
         plain = simulate(kvtwin, scenario, [graph, eager, 0])[0]
         lacks = (real[0]["first_token_ts"] - real[0]["queued_ts"]) - (plain["first_token_ts"] - plain["queued_ts"])
         return [graph, eager, max(0, round(lacks * 1e9))]
@@ -67,7 +68,7 @@ def main():
         moved = False
         for more_graph, more_eager in ((step, step), (-step, -step), (step, 0), (-step, 0), (0, step), (0, -step)):
             graph, eager = best[GRAPH] + more_graph, best[EAGER] + more_eager
-            # Launching kernel by kernel cannot keep the host less busy than replaying a graph.
+            # Launching kernels one by one takes the host at least as long as replaying a graph.
             if eager < graph:
                 continue
             trial = with_first_step(graph, eager)

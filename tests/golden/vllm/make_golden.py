@@ -5,8 +5,8 @@
       > tests/golden/vllm/sharegpt300.jsonl
 
 Per request: arrival, lengths, and the identity of each page of 16 prompt tokens. Equal numbers mean equal
-tokens from the start of the prompt to the end of that page (ids are chained); they are dealt in order of
-appearance and say nothing else. The last page may be partly filled (ids = ceil(tokens / 16)).
+tokens from the start of the prompt to the end of that page (ids are chained). Numbers are assigned in order of
+appearance and have no other meaning. The last page may be partly filled (ids = ceil(tokens / 16)).
 """
 import json
 import sys

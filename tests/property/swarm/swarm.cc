@@ -157,17 +157,17 @@ SwarmResult run_swarm(uint64_t seed, Probes* probes) {
   const Run coalesced = run_once(setting, probes);
   result.digest = coalesced.end.digest;
   result.events = coalesced.end.events;
-  if (!coalesced.end.idle) result.differences.push_back("it ended with requests that were never answered");
-  if (!coalesced.content) result.differences.push_back("the Client still waits");
+  if (!coalesced.end.idle) result.differences.push_back("the run ended with unanswered requests");
+  if (!coalesced.content) result.differences.push_back("the Client still waits for answers");
   if (coalesced.above_bound > 0)
     result.differences.push_back(fmt::format("{} tokens found beyond the bound", coalesced.above_bound));
   compare_replay(setting, coalesced, &result);
   compare("run again", coalesced, run_once(setting, probes), &result);
   setting.backend.pieces = true;
-  compare("answered in pieces", coalesced, run_once(setting, probes), &result);
+  compare("answered in parts", coalesced, run_once(setting, probes), &result);
   setting.backend.pieces = false;
   for (CoreConfig& config : setting.run.engines) config.repeat_max = 1;
-  compare("every step on its own", coalesced, run_once(setting, probes), &result);
+  compare("every step launched alone", coalesced, run_once(setting, probes), &result);
   set_check_context("");
   return result;
 }
@@ -178,7 +178,7 @@ void print_swarm(uint64_t seed, bool coalesced) {
   for (CoreConfig& config : setting.run.engines) config.repeat_max = coalesced ? config.repeat_max : 1;
   const CoreConfig& c = setting.run.engines.front();
   fmt::print(
-      "{} engines, pages {}+{}+{} of {} ({} a unit), step {} chunk {} requests {}, in flight {}, order {}, "
+      "{} engines, pages {}+{}+{} of {} ({} per unit), step {} chunk {} requests {}, in flight {}, order {}, "
       "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
       setting.run.engines.size(), c.pages_gpu, c.pages_host, c.pages_disk, c.page_tokens, c.unit_tokens,
       c.step_tokens_max, c.chunk_tokens_max, c.requests_max, c.steps_in_flight_max,
@@ -205,7 +205,7 @@ void print_swarm(uint64_t seed, bool coalesced) {
   }
   if (c.policies.placement == "resident") {
     const RetrievalSpec& spec = c.policies.retrieval_spec;
-    fmt::print("arena of {} pages, {} resident of 2^32\n", resident_pages(spec, c.page_tokens),
+    fmt::print("{} resident pages, {} of 2^32 of each page resident\n", resident_pages(spec, c.page_tokens),
                spec.resident_fraction_q32);
   }
   Probes probes = all_probes(seed);

@@ -35,13 +35,13 @@ void ProbeObserver::saw(const RequestReady& event, Engine* engine) {
   }
   if (event.output_tokens == 0) hit("a request of no output");
   for (const auto& [id, kind] : engine->transfers) {
-    if (kind == TransferKind::kSwapOut) hit("a request arrived while another was on its way to the host");
+    if (kind == TransferKind::kSwapOut) hit("a request arrived during a swap-out");
   }
   if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
-    hit("a stretch was cut by an arrival");
+    hit("coalesced steps were ended by an arrival");
   for (const auto& [id, request] : requests_) {
     if (request.preempted > 0 && !request.answered) {
-      hit("a request arrived behind a preempted one");
+      hit("a request arrived after a preempted one");
       break;
     }
   }
@@ -49,17 +49,18 @@ void ProbeObserver::saw(const RequestReady& event, Engine* engine) {
 
 void ProbeObserver::saw(const RequestCancelled& event, Engine* engine) {
   const Request& request = requests_.at(event.request);
-  if (request.swapped_out) hit("a request that was sent away was cancelled");
-  if (request.on_its_way) hit("cancelled while its prompt was on its way");
+  if (request.swapped_out) hit("a swapped-out request was cancelled");
+  if (request.on_its_way) hit("cancelled while its prompt was transferred");
   if (request.answered) {
-    hit("cancelled after its answer");
+    hit("cancelled after it was answered");
   } else if (request.launched) {
     hit("cancelled while it ran");
     if (engine->launched - engine->done >= 2) hit("cancelled with two steps in flight");
-    if (engine->unanswered.contains(event.request)) hit("a request was cancelled before its counts came");
+    if (engine->unanswered.contains(event.request))
+      hit("a request was cancelled before its counts were reported");
   } else {
     hit("cancelled before its first step");
-    if (recalling(*engine)) hit("cancelled while a recall was under way, before its first step");
+    if (recalling(*engine)) hit("cancelled during a load, before its first step");
   }
 }
 
@@ -76,23 +77,22 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
     }
     engine->unanswered.erase(retained.request);
   }
-  if (!event.eos.empty() && engine->launched > engine->done + 1) hit("end-of-sequence ended a stretch");
+  if (!event.eos.empty() && engine->launched > engine->done + 1) hit("end-of-sequence ended coalesced steps");
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall arrived",           "a demotion arrived",
-                                           "a prompt arrived",           "a demoted request left",
-                                           "a demoted request returned", "a spill arrived"};
+  static constexpr const char* kNames[] = {"a load arrived",     "an offload arrived", "a prompt arrived",
+                                           "a swap-out arrived", "a swap-in arrived",  "a spill arrived"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->forget(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall failed",           "a demotion failed",
-                                           "a prompt did not arrive",   "a request's demotion failed",
-                                           "a request's return failed", "a spill failed"};
+  static constexpr const char* kNames[] = {"a load failed",           "an offload failed",
+                                           "a prompt did not arrive", "a swap-out failed",
+                                           "a swap-in failed",        "a spill failed"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
-  if (engine->from_disk.contains(event.transfer)) hit("a recall from the disk failed");
+  if (engine->from_disk.contains(event.transfer)) hit("a load from the disk failed");
   engine->forget(event.transfer);
 }
 
@@ -107,9 +107,9 @@ void ProbeObserver::notify(const LaunchStep& c) {
   if (raw(c.step) > engine.done) hit("two steps in flight");
   engine.last_first = raw(c.step);
   engine.launched = raw(c.step) + c.repeat;
-  if (c.repeat >= 100) hit("a stretch of a hundred steps");
+  if (c.repeat >= 100) hit("a hundred coalesced steps");
   if (c.tokens_padded > c.tokens) hit("a padded step");
-  if (!c.allocations.empty() && c.allocations.back().offset > 0) hit("a stretch got pages ahead");
+  if (!c.allocations.empty() && c.allocations.back().offset > 0) hit("coalesced steps got pages in advance");
   if (configs_[raw(c.engine)].pages_gpu == 1) hit("a pool of one page served a request");
   for (const PlanEntry& entry : c.entries) {
     Request& request = requests_.at(entry.request);
@@ -132,7 +132,7 @@ void ProbeObserver::notify(const LaunchStep& c) {
   }
   for (const PrefixHit& prefix_hit : c.prefix_hits) {
     for (const PageId page : prefix_hit.pages) {
-      if (page == kNoPage && !tagged) hit("a prefix with holes was reused");
+      if (page == kNoPage && !tagged) hit("a prefix with dropped pages was reused");
       const auto writer = engine.writer.find(page);
       const bool other =
           writer != engine.writer.end() && writer->second != requests_.at(prefix_hit.request).session;
@@ -146,13 +146,13 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
   for (size_t i = 1; i < c.allocations.size(); ++i) {
     const PageAllocation &a = c.allocations[i - 1], &b = c.allocations[i];
     if (b.offset > 0 && a.offset == b.offset && a.entry == b.entry) {
-      hit("pages of several groups in one step of a stretch");
+      hit("pages of several groups in one coalesced step");
     }
   }
   engine->unanswered.clear();
   for (const Compression& compression : c.compressions) {
     const PlanEntry& entry = c.entries[compression.entry];
-    hit(compression.keep.empty() ? "a compression that the backend counts"
+    hit(compression.keep.empty() ? "a compression with counts from the backend"
                                  : "a compression with known counts");
     if (compression.staged) hit("a staged chunk");
     if (compression.before) hit("a compression at the start of a turn");
@@ -170,13 +170,13 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
                                     [&](const PlanEntry& e) { return e.request == prefix_hit.request; });
     const Request& request = requests_.at(prefix_hit.request);
     if (entry->first) {
-      hit("a request began with a prefix checkpoint");
+      hit("a request started with a prefix checkpoint");
       if (engine->prefix_checkpoints.at(prefix_hit.prefix_checkpoint) != request.session)
-        hit("a request began with another session's prefix checkpoint");
-      if (request.preempted > 0) hit("a preempted request began with a prefix checkpoint");
+        hit("a request started with another session's prefix checkpoint");
+      if (request.preempted > 0) hit("a preempted request started with a prefix checkpoint");
     } else {
-      hit("a request went on behind its own prefix checkpoint");
-      if (entry->kind == EntryKind::kDecode) hit("a request decoded behind its own prefix checkpoint");
+      hit("a request continued after its own prefix checkpoint");
+      if (entry->kind == EntryKind::kDecode) hit("a request decoded after its own prefix checkpoint");
     }
     if (std::any_of(prefix_hit.shared.begin(), prefix_hit.shared.end(), [](uint32_t n) { return n > 0; }))
       hit("a prefix checkpoint shared a page with the one before");
@@ -187,10 +187,10 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
     if (raw(c.step) > engine->done) hit("a prefix checkpoint was taken with two steps in flight");
     for (const Compression& compression : c.compressions) {
       if (compression.entry == prefix_checkpoint.entry && compression.keep.empty())
-        hit("a prefix checkpoint of counts that the backend said");
+        hit("a prefix checkpoint with counts from the backend");
     }
     if (engine->prefix_checkpoints.contains(prefix_checkpoint.prefix_checkpoint))
-      hit("a prefix checkpoint's number was given again");
+      hit("a prefix checkpoint's number was reused");
     engine->prefix_checkpoints[prefix_checkpoint.prefix_checkpoint] = requests_.at(entry.request).session;
   }
 }
@@ -203,12 +203,12 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
   for (const PageAllocation& allocation : c.allocations)
     pages_2[allocation.entry] += is_int2(allocation.page) ? 1 : 0;
   for (const FormatRun& run : c.formats) {
-    if (run.count == 0) hit("a prompt's end flushed what waited");
+    if (run.count == 0) hit("a prompt's end flushed waiting entries");
     if (!run.four) entries_2[run.entry] += run.count;
   }
   for (const auto& [entry, kv_entries] : entries_2) {
     if (pages_2[entry] > 0) hit("a group filled an int2 page");
-    if (kv_entries / config.page_tokens > pages_2[entry]) hit("2-bit KV entries spilled to int4");
+    if (kv_entries / config.page_tokens > pages_2[entry]) hit("2-bit KV entries went to int4");
   }
   if (!c.requantisations.empty()) hit("a prefix was requantised");
   for (const PrefixHit& prefix_hit : c.prefix_hits) {
@@ -224,39 +224,40 @@ void ProbeObserver::saw_host_copies(const LaunchStep& c, Engine* engine) {
   const auto on_gpu = [&](const PageAllocation& allocation) { return raw(allocation.page) < pages_gpu; };
   if (c.repeat > 1 && !c.allocations.empty() &&
       std::none_of(c.allocations.begin(), c.allocations.end(), on_gpu))
-    hit("a full arena took only a host page");
+    hit("full resident pages took only a host page");
   for (const PlanEntry& entry : c.entries) {
     if (entry.first) requests_.at(entry.request).has_prefix = entry.context > 0;
   }
   for (const PageAllocation& allocation : c.allocations) {
-    if (engine->host_copies.erase(allocation.page) > 0) hit("a home was given again");
+    if (engine->host_copies.erase(allocation.page) > 0) hit("a host page was reallocated");
   }
   for (const Compression& compression : c.compressions) {
-    hit("a prompt was cut before its arena");
+    hit("a prompt was compressed before its resident pages");
     uint32_t left = compression.keep.front();
     for (const Compression::Forced& forced : compression.forced) left += forced.end - forced.begin;
     const uint32_t page = configs_[raw(c.engine)].page_tokens;
-    if (div_ceil(left, page) < div_ceil(compression.end, page)) hit("a prompt was cut to fewer homes");
+    if (div_ceil(left, page) < div_ceil(compression.end, page))
+      hit("a prompt was compressed to fewer host pages");
   }
   for (const PrefixHit& prefix_hit : c.prefix_hits) {
-    hit("a prefix of homes was reused");
+    hit("a prefix of host pages was reused");
     const PageId host_copy = prefix_hit.pages.front();
     engine->host_copies.insert(prefix_hit.pages.begin(),
                                prefix_hit.pages.begin() + prefix_hit.pages.size() / 2);
     if (engine->writer.at(host_copy) != requests_.at(prefix_hit.request).session)
-      hit("a prefix of homes from another session");
+      hit("a prefix of host pages from another session");
   }
 }
 
 // Only a swapped-out request resumes with a partly filled page, or by decoding its next token.
 void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, const Engine& engine) {
   const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
-  if (part) hit("a partly filled page came back");
-  if (part && entry.kind == EntryKind::kDecode) hit("a demoted request came back to decode");
+  if (part) hit("a partly filled page was swapped in");
+  if (part && entry.kind == EntryKind::kDecode) hit("a swapped-in request continued to decode");
   for (const PrefixHit& prefix_hit : c.prefix_hits) {
     if (!part || prefix_hit.request != entry.request || prefix_hit.pages.empty()) continue;
     if (!engine.returned.contains(prefix_hit.pages.front()))
-      hit("a demoted request found pages in the index");
+      hit("a swapped-in request found pages in the index");
   }
 }
 
@@ -272,15 +273,15 @@ void ProbeObserver::check_tiers(const StartTransfer& c, const CoreConfig& config
 
 void ProbeObserver::notify(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
-  if (c.kind == TransferKind::kLoad && recalling(engine)) hit("two recalls at once");
+  if (c.kind == TransferKind::kLoad && recalling(engine)) hit("two loads at once");
   if (c.kind == TransferKind::kLoad && engine.launched > engine.done)
-    hit("a recall while a step was in flight");
+    hit("a load while a step was in flight");
   if (c.kind == TransferKind::kSwapOut) {
-    hit("a request was demoted");
-    if (engine.launched > engine.done) hit("a demotion while a step was in flight");
+    hit("a request was swapped out");
+    if (engine.launched > engine.done) hit("a swap-out while a step was in flight");
   }
   if (c.kind == TransferKind::kSwapIn) {
-    hit("pages of a demoted request came back");
+    hit("pages of a request were swapped in");
     engine.returned.insert(c.target.begin(), c.target.end());
   }
   if (c.kind != TransferKind::kReceive) check_tiers(c, configs_[raw(c.engine)]);
@@ -290,11 +291,11 @@ void ProbeObserver::notify(const StartTransfer& c) {
     if (configs_[raw(c.engine)].pages_disk == 1) hit("a disk of one page was used");
   }
   if (c.kind == TransferKind::kLoad && c.source_tier == Tier::kDisk) {
-    hit("a recall from the disk");
+    hit("a load from the disk");
     engine.from_disk.insert(c.transfer);
   } else if (c.kind == TransferKind::kLoad) {
     for (const auto& [id, pages] : engine.spilling) {
-      if (pages.contains(c.source.back())) hit("a recall reads what is being spilled");
+      if (pages.contains(c.source.back())) hit("a load read pages that were being spilled");
     }
   }
   if (c.kind != TransferKind::kReceive) return;
@@ -340,10 +341,11 @@ void ProbeObserver::notify(const DropRequestState& c) {
   hit("a request was preempted");
   requests_.at(c.request).swapped_out = true;
   if (requests_.at(c.request).arrived) hit("an arrived request was preempted");
-  if (configs_[raw(c.engine)].policies.placement == "resident") hit("a request with an arena was preempted");
-  if (requests_.at(c.request).has_prefix) hit("a request with a prefix of homes was preempted");
+  if (configs_[raw(c.engine)].policies.placement == "resident")
+    hit("a request with resident pages was preempted");
+  if (requests_.at(c.request).has_prefix) hit("a request with a prefix of host pages was preempted");
   if (++requests_.at(c.request).preempted == 2) hit("a request was preempted twice");
-  if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");
+  if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption during a transfer");
 }
 
 void ProbeObserver::saw_state(Instant, EngineId, const Core& core) {

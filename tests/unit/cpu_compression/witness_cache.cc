@@ -328,16 +328,16 @@ std::vector<uint32_t> WitnessCache::check_choice(Request* request, const PlanEnt
                                                  const float* q) {
   const RetrievalSpec& spec = config_.policies.retrieval_spec;
   std::vector<std::vector<uint32_t>> pages = pages_of(readable);
-  const auto notify = choices_->reads.find({entry.request, kv_head});
+  const auto read_pages = choices_->reads.find({entry.request, kv_head});
   const bool chooses = layer >= spec.layers_dense && pages.size() > spec.budget_tokens / page_tokens_;
-  CHECK(chooses == (notify != choices_->reads.end()));
-  if (!chooses || notify == choices_->reads.end()) return readable;
+  CHECK(chooses == (read_pages != choices_->reads.end()));
+  if (!chooses || read_pages == choices_->reads.end()) return readable;
   ++chose_;
   const uint32_t sinks = spec.sink_tokens / page_tokens_, window = spec.window_tokens / page_tokens_;
   const std::vector<std::vector<uint32_t>> candidates(pages.begin() + sinks, pages.end() - window);
   const std::vector<double> scores = scores_of(request, candidates, layer, kv_head, entry.context, q);
-  std::set<uint32_t> read(notify->second.begin(), notify->second.end());
-  CHECK(read.size() == notify->second.size());
+  std::set<uint32_t> read(read_pages->second.begin(), read_pages->second.end());
+  CHECK(read.size() == read_pages->second.size());
   const auto take = [&](const std::vector<uint32_t>& kv_entries) {
     uint32_t taken = 0;
     for (const uint32_t p : kv_entries) taken += static_cast<uint32_t>(read.erase(p));
@@ -357,7 +357,7 @@ std::vector<uint32_t> WitnessCache::check_choice(Request* request, const PlanEnt
   CHECK(read.empty());
   CHECK(chosen == selectable_pages(spec, page_tokens_));
   CHECK(least >= most_left - 1e-5);
-  return notify->second;
+  return read_pages->second;
 }
 
 void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,

@@ -72,7 +72,7 @@ TEST_CASE("token ids: private outputs have no identity") {
   ClientEvents events;
   Client* const watched = tokens.watch(&client);
   watched->wake({}, &events);
-  const auto notify = std::get<RequestReady>(events.at(0)).identity;
-  CHECK(std::vector<UnitRun>(notify.begin(), notify.end()) == std::vector<UnitRun>{{5, 100, 3}});
+  const auto sent = std::get<RequestReady>(events.at(0)).identity;
+  CHECK(std::vector<UnitRun>(sent.begin(), sent.end()) == std::vector<UnitRun>{{5, 100, 3}});
   watched->request_finished({}, RequestId{0}, 10, false, &events);
 }

@@ -106,7 +106,7 @@ TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the ora
     worst = std::max(worst, oracle.worst_output);
   }
   MESSAGE(reads << " reads, " << corrected << " corrected, " << speculated << " speculated, " << preemptions
-                << " preemptions, " << concurrent << " copies beside reads; ShadowKV at full rank off by "
+                << " preemptions, " << concurrent << " copies during reads; ShadowKV at full rank off by "
                 << worst_shadow);
   CHECK(compared == reads);
   CHECK(worst_exact == 0);

@@ -87,7 +87,7 @@ Retained run_retained(const CoreConfig& config, const OnDevice& d, sim::Retentio
   }
   sim::RetentionSource message(config, model, 77);
   RetainedWatch watch(engine.get(), &out);
-  ForcedOutcomes notify(&message, &watch);
+  ForcedOutcomes forcing(&message, &watch);
   RunOptions options;
   options.check_invariants = true;
   options.engines = {config};
@@ -97,11 +97,11 @@ Retained run_retained(const CoreConfig& config, const OnDevice& d, sim::Retentio
                        .unit_tokens = config.unit_tokens,
                        .prompt_tokens_max = 150,
                        .output_tokens_max = 20});
-  cpu::CpuBackend backend({{config.steps_in_flight_max}}, &notify, drawn_times(5));
+  cpu::CpuBackend backend({{config.steps_in_flight_max}}, &forcing, drawn_times(5));
   const RunEnd end = run(options, tokens.watch(&client), &backend, {});
   CHECK(end.idle);
   CHECK(client.content());
-  out.forced_outcome = notify.retained(), out.digest = end.digest;
+  out.forced_outcome = forcing.retained(), out.digest = end.digest;
   return out;
 }
 

@@ -130,13 +130,13 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   REQUIRE(engine.has_value());
   CudaListener listener(engine->get(), llm.vocab, tests.left_out == cuda::Edge::kNone, &out);
   std::optional<sim::RetrievalSource> model_source;
-  std::optional<ForcedOutcomes> notify;
+  std::optional<ForcedOutcomes> forcing;
   if (forced_outcome) {
     model_source.emplace(*forced_outcome, method_named(setting.retrieval), setting.spec, setting.page_tokens,
                          llm.layers, llm.kv_heads);
-    notify.emplace(&*model_source, &listener);
+    forcing.emplace(&*model_source, &listener);
   }
-  OutcomeSource* const source = notify ? static_cast<OutcomeSource*>(&*notify) : &listener;
+  OutcomeSource* const source = forcing ? static_cast<OutcomeSource*>(&*forcing) : &listener;
   cpu::CpuBackend backend({{setting.in_flight}}, source, drawn_times(setting.seed));
   Recorder recorder(options, {"retrieval", setting.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
@@ -145,7 +145,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   check_replays(recorder.finish(end), end.digest);
   out.digest = end.digest;
   out.replays = (*engine)->graph_replays();
-  if (notify) out.forced_outcome = notify->recalls();
+  if (forcing) out.forced_outcome = forcing->recalls();
   return out;
 }
 

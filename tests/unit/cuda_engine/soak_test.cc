@@ -166,13 +166,13 @@ SceneRun run_scene(const Scene& scene, const OnDevice& d, uint64_t delays) {
   CudaOutcome heard;
   CudaListener listener(engine->get(), d.llm.vocab, true, &heard);
   std::optional<sim::RetrievalSource> message;
-  std::optional<ForcedOutcomes> notify;
+  std::optional<ForcedOutcomes> forcing;
   OutcomeSource* source = &listener;
   if (scene.kind == Kind::kForced && config.policies.retrieval != "quest") {
     message.emplace(sim::RetrievalBehaviour{scene.seed, uint64_t{1} << 30, {}, {uint64_t{1} << 30}},
                     method_named(config.policies.retrieval), config.policies.retrieval_spec,
                     config.page_tokens, d.llm.layers, d.llm.kv_heads);
-    source = &notify.emplace(&*message, &listener);
+    source = &forcing.emplace(&*message, &listener);
   }
   ScriptClient client({.seed = scene.seed,
                        .sessions = 4,
@@ -191,7 +191,7 @@ SceneRun run_scene(const Scene& scene, const OnDevice& d, uint64_t delays) {
   CHECK(end.idle);
   CHECK(client.content());
   check_replays(recorder.finish(end), end.digest);
-  if (notify) CHECK(notify->recalls().met == notify->recalls().forced_outcome);
+  if (forcing) CHECK(forcing->recalls().met == forcing->recalls().forced_outcome);
   SceneRun out{std::move(heard.logits), end.digest, heard.preemptions, failing.copies, failing.failed, 0};
   for (const ScriptClient::Answer& answer : client.answers())
     out.cancelled += answer.kind == ScriptClient::Answer::Kind::kCancelled;

@@ -192,8 +192,8 @@ struct ExpectedChoice {
 
   // `forced_outcome` as in ChoiceArgs; empty: none. `pooled` is from before the forcing.
   ExpectedChoice(const ChoiceProblem& p, const std::vector<float>& pooled,
-                 const std::vector<kernels::HeadRecall>& notify = {})
-      : held(p.held), tables(p.tables.read()), forced_outcome(notify) {
+                 const std::vector<kernels::HeadRecall>& forcing = {})
+      : held(p.held), tables(p.tables.read()), forced_outcome(forcing) {
     std::fill(tables.begin(), tables.end(), kPoison);
     for (uint32_t r = 0; r < p.rows.size(); ++r) {
       for (uint32_t h = 0; h < p.shape.kv_heads; ++h)
@@ -208,13 +208,13 @@ struct ExpectedChoice {
 
  private:
   void add(const ChoiceProblem& p, const ChoiceRow& row, uint32_t h, const float* pooled,
-           const kernels::HeadRecall* notify) {
+           const kernels::HeadRecall* forcing) {
     std::vector<float> scores(pooled, pooled + row.candidates);
     std::vector<uint32_t> slots(held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h)),
                                 held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h) + p.shape.chosen));
     if (row.held == Held::kFirst) std::iota(slots.begin(), slots.end(), 0);
-    if (notify != nullptr && row.held != Held::kInPlace)
-      kernels::force_missing_ref(scores, 0, slots, notify->missing);
+    if (forcing != nullptr && row.held != Held::kInPlace)
+      kernels::force_missing_ref(scores, 0, slots, forcing->missing);
     const kernels::RowSet chosen = kernels::select_rows(scores, {}, p.shape.chosen);
     uint32_t* const table = tables.data() + row.table + h * row.table_stride;
     if (row.held == Held::kInPlace) {
@@ -222,8 +222,8 @@ struct ExpectedChoice {
       return;
     }
     bool turned = true;
-    if (notify != nullptr) {
-      turned = notify->before != 0, counts.turned += notify->turned;
+    if (forcing != nullptr) {
+      turned = forcing->before != 0, counts.turned += forcing->turned;
     } else if (row.held == Held::kTrusted) {
       const float cosine = kernels::group_cosine_ref(p.queries(p.q, row.row, h).data(),
                                                      p.queries(p.before, row.state, h).data(), p.shape.group,

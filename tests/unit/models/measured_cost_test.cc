@@ -215,10 +215,10 @@ TEST_CASE("measured cost: served times correct the tables of replays, of new gra
   measured.tables.push_back({"new graph host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
   const auto bench = model(measured);
-  const std::pair<Served, double> notify[] = {
+  const std::pair<Served, double> corrections[] = {
       {Served::kBehindFew2, -6}, {Served::kBehindFew4, -6},    {Served::kBehindMany, 2}, {Served::kNew, 40},
       {Served::kCaptured, 500},  {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
-  for (const auto& [what, value] : notify)
+  for (const auto& [what, value] : corrections)
     measured.figures.push_back({figure_of(what), "us", value, value, value});
   const auto served = model(measured);
   StepShape shape = decodes(4, 2500, 200);

@@ -29,8 +29,8 @@ CoreConfig freekv_config() {
 }  // namespace
 
 TEST_CASE(
-    "retrieval: a budget of 2048 tokens with sinks and window of 512 is the "
-    "arena of docs/design/methods/freekv.md#defaults") {
+    "retrieval: a budget of 2048 tokens with sinks and window of 512 gives "
+    "docs/design/methods/freekv.md#defaults") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   CHECK(resident_pages(spec, kSpecPage) == 64);
   CHECK(selectable_pages(spec, kSpecPage) == 32);

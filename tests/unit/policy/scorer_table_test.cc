@@ -163,7 +163,7 @@ TEST_CASE("scorers: a configuration is refused for its scorer's numbers too") {
   CHECK(message(validate_core_config(config), "leak one session's view"));
 }
 
-TEST_CASE("scorers: KVzip repeats each piece behind an instruction and the end of the piece before") {
+TEST_CASE("scorers: KVzip repeats each part after an instruction and the end of the previous part") {
   ScorerSpec spec;
   spec.repeat_tokens = 100;
   spec.repeat_tail = 8;

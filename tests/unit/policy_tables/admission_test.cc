@@ -63,7 +63,7 @@ TEST_CASE("admission: full reservation reserves prompt and output, and never pre
     arrive r1 prompt=16 output=32     launch s1 r1:16             # 3 pages are its own
     arrive r2 prompt=16 output=33     -
     done s1                           launch s2 r1:1              # r2 would need 4
-    arrive r3 prompt=8 output=2       -                           # and r3 stays behind it
+    arrive r3 prompt=8 output=2       -                           # and r3 waits after it
     cancel r2                         cancelled r2:0
     done s2                           launch s3 r1:1 r3:8
   )");

@@ -24,7 +24,7 @@ TEST_CASE("cancel: a running request ends at the next step boundary with the tok
     arrive r1 prompt=8 output=9       launch s1 r1:8
     done s1                           launch s2 r1:1
     cancel r1                         -
-    done s2                           cancelled r1:1              # the token of s2 is nobody's
+    done s2                           cancelled r1:1              # the token of s2 is discarded
   )");
 }
 

@@ -47,7 +47,7 @@ TEST_CASE("two steps: end-of-sequence is known one step late") {
   check_table(async_config(), R"(
     arrive r1 prompt=8 output=9       launch s1 r1:8  launch s2 r1:1
     done s1                           launch s3 r1:1
-    done s2 eos=r1                    -                           # s3 runs for nothing
+    done s2 eos=r1                    -                           # the result of s3 is discarded
     done s3                           finish r1:2
   )");
 }
@@ -82,7 +82,7 @@ TEST_CASE("coalesced steps get their pages in advance, as long as some are free"
     arrive r2 prompt=16 output=20     launch s49 r2:16
     arrive r3 prompt=16 output=30     -
     done s49                          launch s50 r2:1 r3:16
-    done s50                          launch s51..s65 r2:1 r3:1   # the fourth page is r3's; then r2 needs one
+    done s50                          launch s51..s65 r2:1 r3:1   # r3 gets the fourth page; then r2 needs one
     done s51..s65                     preempt r3  launch s66 r2:1
     done s66                          launch s67..s68 r2:1        # r3 waits for two pages
     done s67..s68                     finish r2:20  launch s69 r3:32
@@ -93,7 +93,7 @@ TEST_CASE("coalesced steps end after the running step when a request arrives") {
   check_table(coalescing_config(), R"(
     arrive r1 prompt=8 output=40      launch s1 r1:8
     done s1                           launch s2..s40 r1:1
-    done s2..s4                       -                           # told because of the arrival
+    done s2..s4                       -                           # reported because of the arrival
     arrive r2 prompt=8 output=1       -
     done s5                           launch s6 r1:1 r2:8
     done s6                           finish r2:1  launch s7..s40 r1:1

@@ -50,7 +50,7 @@ TEST_CASE("disk: a page that is hit while it is spilled is read from the host an
     done s3                                  finish r3:1            # and has left it there: clean
     arrive r4 prompt=63 output=1             spill t4 2  launch s4 r4:63
     failed t4                                -
-    done s4                                  finish r4:1  spill t5 2    # tried again when a request goes
+    done s4                                  finish r4:1  spill t5 2    # retried when a request ends
     arrived t5                               -
   )");
 }
@@ -83,7 +83,7 @@ TEST_CASE("disk: a full disk drops its oldest page by page from the tail; older 
     done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
     arrive r2 prompt=63 output=1             spill t2 1  launch s2 r2:63   # the last page of a
-    arrived t2                               spill t3 1                    # it gives way to the first
+    arrived t2                               spill t3 1                    # it is dropped for the first page
     arrived t3                               -
     done s2                                  finish r2:1
     arrive r3 prompt=40 output=1 is=a:32     recall t4 1 disk

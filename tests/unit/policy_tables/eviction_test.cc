@@ -89,7 +89,7 @@ TEST_CASE("eviction: a prefix that a waiting request will use stays, although it
     expect 3 s=20                                      -
     arrive r4 prompt=64 output=2 session=4 is=d:64     launch s4 r4:64     # takes session 1's two pages
     arrive r5 prompt=33 output=1 session=2 is=b:32     -                   # waits
-    expect 2 s=50                                      -                   # session 2 has a request here, so the hint has no effect
+    expect 2 s=50                                      -                   # no effect: session 2 has a request
     done s4                                            launch s5 r4:1      # a fifth page: of session 3
     done s5                                            finish r4:2 launch s6 r5:1+32
   )"));
@@ -119,7 +119,7 @@ TEST_CASE("eviction: cost_aware evicts single-use prefixes before reused ones, a
   check_table(eight_pages("cost_aware"), three_sessions(R"(
     arrive r4 prompt=33 output=1 session=1 is=a:32     launch s4 r4:1+32   # used twice: 2,048
     done s4                                            finish r4:1
-    arrive r5 prompt=64 output=1 session=4 is=d:64     launch s5 r5:64     # b goes at 1,024: the floor
+    arrive r5 prompt=64 output=1 session=4 is=d:64     launch s5 r5:64     # b is evicted at 1,024: the floor
     done s5                                            finish r5:1
     arrive r6 prompt=33 output=1 session=1 is=a:32     launch s6 r6:1+32   # one page more: c's tail
     done s6                                            finish r6:1

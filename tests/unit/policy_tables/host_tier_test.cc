@@ -14,7 +14,7 @@ TEST_CASE("host: a prefix is copied ahead of need, leaves the GPU without a copy
     arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
     done s1                                  finish r1:1  offload t1 2
     arrived t1                               -
-    arrive r2 prompt=63 output=1             launch s2 r2:63      # needs all pages: a's go
+    arrive r2 prompt=63 output=1             launch s2 r2:63      # needs all pages: a's are evicted
     done s2                                  finish r2:1
     arrive r3 prompt=40 output=1 is=a:32     recall t2 2          # r3 waits for them
     arrived t2                               launch s3 r3:8+32
@@ -70,8 +70,8 @@ TEST_CASE("host: a host tier that is too small keeps the newest copies, without 
     done s1                                  finish r1:1
     arrive r2 prompt=32 output=1 is=b:32     offload t1 1  launch s2 r2:32
     arrived t1                               -
-    done s2                                  finish r2:1  offload t2 1   # of b, which was used later
-    arrived t2                               -                          # a is not worth a copy: it goes
+    done s2                                  finish r2:1  offload t2 1   # b's page, which was used later
+    arrived t2                               -                          # a is older than the host's copy: it is evicted
     arrive r3 prompt=17 output=1 is=a:16     launch s3 r3:17
     done s3                                  finish r3:1  offload t3 1   # now a is the newest
   )");

@@ -20,7 +20,7 @@ TEST_CASE("preempt: the newest request is preempted and recomputed with its emit
     done s3                           preempt r2  launch s4 r1:1  # r2 would need a 6th
     done s4                           launch s5 r1:1
     cancel r1                         -
-    done s5                           cancelled r1:4  launch s6 r2:33   # 31 of prompt, 2 said before
+    done s5                           cancelled r1:4  launch s6 r2:33   # 31 of prompt, 2 emitted before
     done s6                           launch s7 r2:1
   )");
 }
@@ -62,7 +62,7 @@ TEST_CASE("preempt: with two steps in flight, the running step still counts for 
     done s3                           emitted r2:1  launch s5 r1:1   # its step was under way
     cancel r1                         -
     done s4                           -
-    done s5                           cancelled r1:3  launch s6 r2:17  launch s7 r2:1  # and what r2 had said
+    done s5                           cancelled r1:3  launch s6 r2:17  launch s7 r2:1  # with r2's emitted token
   )");
 }
 

@@ -37,7 +37,7 @@ TEST_CASE("prefix: units smaller than a page are reused by whole pages only") {
   check_table(config, R"(
     arrive r1 prompt=40 output=1 is=a:40          launch s1 r1:40
     done s1                                       finish r1:1
-    arrive r2 prompt=40 output=1 is=a:28,b:12     launch s2 r2:24+16   # they part inside the second page
+    arrive r2 prompt=40 output=1 is=a:28,b:12     launch s2 r2:24+16   # they diverge inside the second page
     done s2                                       finish r2:1
   )");
 }
@@ -76,7 +76,7 @@ TEST_CASE("prefix: private units are not found by other requests") {
   )");
 }
 
-TEST_CASE("prefix: two requests of one step share what the first of them computes") {
+TEST_CASE("prefix: two requests of one step share the prefix that the first of them computes") {
   check_table(cached_config(), R"(
     arrive r1 prompt=8 output=2               launch s1 r1:8
     arrive r2 prompt=20 output=1 is=a:16      -
@@ -122,7 +122,7 @@ TEST_CASE("prefix: the oldest prefix is evicted from its tail when pages run out
     done s1                                  finish r1:1
     arrive r2 prompt=32 output=1 is=b:32     launch s2 r2:32
     done s2                                  finish r2:1
-    arrive r3 prompt=48 output=1 is=c:48     launch s3 r3:48      # 2 free, 3 needed: a's second page goes
+    arrive r3 prompt=48 output=1 is=c:48     launch s3 r3:48      # 2 free, 3 needed: a's second page is evicted
     done s3                                  finish r3:1
     arrive r4 prompt=33 output=1 is=a:32     launch s4 r4:17+16
     done s4                                  finish r4:1

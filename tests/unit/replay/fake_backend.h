@@ -37,24 +37,24 @@ class FakeBackend {
   Instant now{};
 
   void run(ReplayClient* client) {
-    ClientEvents notify;
-    client->wake(Instant{0}, &notify);
-    take(client, notify);
+    ClientEvents events;
+    client->wake(Instant{0}, &events);
+    take(client, events);
     for (;;) {
       const Instant wake = client->wake_at();
       const Instant next = due_.empty() ? kNever : Instant{due_.begin()->first.first};
       if (wake == kNever && next == kNever) return;
-      notify.clear();
+      events.clear();
       now = std::min(wake, next);
       if (next <= wake) {  // as in Backend::next(), answers come before timers
         const Answer answer = due_.begin()->second;
         due_.erase(due_.begin());
         if (dropped_.contains(raw(answer.request))) continue;
-        deliver(client, answer, &notify);
+        deliver(client, answer, &events);
       } else {
-        client->wake(now, &notify);
+        client->wake(now, &events);
       }
-      take(client, notify);
+      take(client, events);
     }
   }
 
@@ -66,26 +66,26 @@ class FakeBackend {
     uint32_t tokens;
   };
 
-  void deliver(ReplayClient* client, const Answer& answer, ClientEvents* notify) {
+  void deliver(ReplayClient* client, const Answer& answer, ClientEvents* events) {
     const uint32_t request = raw(answer.request);
     if (answer.kind == Kind::kTokens) {
       emitted[{request, answer.tokens}] = now;
-      return client->tokens_emitted(now, answer.request, answer.tokens, notify);
+      return client->tokens_emitted(now, answer.request, answer.tokens, events);
     }
     dropped_.insert(request);
     --live;
     if (answer.kind == Kind::kReject) {
       rejected.insert(request);
-      return client->request_rejected(now, answer.request, notify);
+      return client->request_rejected(now, answer.request, events);
     }
     finished[request] = now;
-    client->request_finished(now, answer.request, answer.tokens, answer.kind == Kind::kCancel, notify);
+    client->request_finished(now, answer.request, answer.tokens, answer.kind == Kind::kCancel, events);
   }
 
   void later(int64_t at, Answer answer) { due_.emplace(std::pair{at, order_++}, answer); }
 
-  void take(ReplayClient* client, const ClientEvents& notify) {
-    for (const Event& event : notify) {
+  void take(ReplayClient* client, const ClientEvents& events) {
+    for (const Event& event : events) {
       if (const auto* ready = std::get_if<RequestReady>(&event)) {
         const ReplayRequestInfo info = client->request_info(ready->request);
         sent.push_back({now,

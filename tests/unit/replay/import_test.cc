@@ -174,21 +174,21 @@ TEST_CASE("the whole WEKA set fits in 100 MB and costs the client less than 0.3 
   CHECK(bytes < 100u << 20);
 
   // A minimal event loop, so that the measured time is the client's.
-  ClientEvents notify;
+  ClientEvents events;
   std::vector<std::pair<int64_t, uint32_t>> ends;
   uint64_t units = 0;
   int64_t now = 0;
   const auto take = [&] {
-    for (const Event& event : notify) {
+    for (const Event& event : events) {
       if (const auto* ready = std::get_if<RequestReady>(&event)) {
         for (const UnitRun& run : ready->identity) units += run.count;
         ends.emplace_back(now + int64_t{ready->output_tokens} * 15'000'000, raw(ready->request));
         std::push_heap(ends.begin(), ends.end(), std::greater<>());
       }
     }
-    notify.clear();
+    events.clear();
   };
-  (*client)->wake(Instant{0}, &notify);
+  (*client)->wake(Instant{0}, &events);
   take();
   while (!ends.empty() || (*client)->wake_at() != kNever) {
     if (!ends.empty() && ends.front().first <= (*client)->wake_at().ns) {
@@ -196,11 +196,11 @@ TEST_CASE("the whole WEKA set fits in 100 MB and costs the client less than 0.3 
       const auto [at, request] = ends.back();
       ends.pop_back();
       now = at;
-      (*client)->tokens_emitted(Instant{now}, RequestId{request}, 1, &notify);
-      (*client)->request_finished(Instant{now}, RequestId{request}, 1, false, &notify);
+      (*client)->tokens_emitted(Instant{now}, RequestId{request}, 1, &events);
+      (*client)->request_finished(Instant{now}, RequestId{request}, 1, false, &events);
     } else {
       now = (*client)->wake_at().ns;
-      (*client)->wake(Instant{now}, &notify);
+      (*client)->wake(Instant{now}, &events);
     }
     take();
   }

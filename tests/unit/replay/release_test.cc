@@ -303,16 +303,16 @@ TEST_CASE("open loop sends at recorded times regardless of completions, and coun
 TEST_CASE("a late wake changes the time of notification, not the due time") {
   auto client = build(plain_header(), {tool_session()}, {});
   REQUIRE(client.has_value());
-  ClientEvents notify;
-  (*client)->wake(Instant{8 * kSecond}, &notify);
-  REQUIRE(notify.size() == 1);
+  ClientEvents events;
+  (*client)->wake(Instant{8 * kSecond}, &events);
+  REQUIRE(events.size() == 1);
   CHECK((*client)->request_info(RequestId{0}).ready.ns == 6 * kSecond);
-  notify.clear();
-  (*client)->request_finished(Instant{9 * kSecond}, RequestId{0}, 10, false, &notify);
-  CHECK(notify.empty());
+  events.clear();
+  (*client)->request_finished(Instant{9 * kSecond}, RequestId{0}, 10, false, &events);
+  CHECK(events.empty());
   CHECK((*client)->wake_at().ns == 9'500'000'000);
-  (*client)->wake(Instant{100 * kSecond}, &notify);
-  REQUIRE(notify.size() == 1);
+  (*client)->wake(Instant{100 * kSecond}, &events);
+  REQUIRE(events.size() == 1);
   CHECK((*client)->request_info(RequestId{1}).ready.ns == 21'500'000'000);
   CHECK((*client)->wake_at() == kNever);
 }

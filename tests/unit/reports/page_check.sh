@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The report in headless Chromium, from file://: no console error, no request, no empty plot, stacks at the sums of their
-# values, in light and dark;
-# with 50,000 requests ready within 2 s and below 5 MB. Exit 77 (skipped) where there is no Chromium.
+# Checks the report in headless Chromium, from file://: no console error, no request, no empty plot, stacks
+# with the heights of their sums, in light and dark mode; with 50,000 requests ready within 2 s and below 5
+# MB. Exit 77 (skipped) without Chromium.
 #
 #   tests/unit/reports/page_check.sh KVTWIN NODE
 set -euo pipefail
@@ -20,7 +20,7 @@ small=$root/scenarios/shipped/coding_agents_small.textproto
 "$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
 "$node" "$root/reports/web/look.mjs" "$here/all.html" --sections=comparison,sessions,sweep0
 
-# Head groups, and evidence that other commands write (made up, in tests/unit/reports_data).
+# Head groups, and evidence of other commands (synthetic, in tests/unit/reports_data).
 methods=$root/scenarios/methods
 "$kvtwin" run "$methods/tangram.textproto" --set=replay.requests_max=60 --out="$here/groups" --quiet > /dev/null
 mkdir "$here/evidence"
@@ -33,7 +33,7 @@ cp "$root/tests/unit/reports_data/"*.json "$here/evidence"
 "$kvtwin" report "$here/tier" --out="$here/tier.html"
 "$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies during steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
 
-# One request; and none, since none fits: plots say so.
+# One request; and none, since none fits: plots state it.
 "$kvtwin" run "$small" --set=replay.requests_max=1 --out="$here/one" --quiet > /dev/null
 "$kvtwin" report "$here/one" --out="$here/one.html"
 "$node" "$root/reports/web/look.mjs" "$here/one.html"

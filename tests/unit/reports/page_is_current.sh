@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The committed report page is, to the byte, what its TypeScript sources and locked packages make.
+# The committed report page equals, to the byte, a build of its TypeScript sources with the locked packages.
 #
 #   tests/unit/reports/page_is_current.sh NODE
 set -euo pipefail

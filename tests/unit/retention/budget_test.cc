@@ -138,7 +138,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("budget: what each kind retains in each group") {
+TEST_CASE("budget: the entries that each kind retains in each group") {
   CoreConfig config;
   const auto kv_entries = [&](PolicySet set, uint32_t tokens) {
     set.budget_spec.sinks = 2;

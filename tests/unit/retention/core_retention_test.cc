@@ -148,7 +148,7 @@ TEST_CASE("dynamic with two steps in flight: the request skips the step for whic
   check(config, CompressionTrigger::kChunkEnd, R"(
     arrive r1 prompt=16 output=1      launch s1 r1:8 cut r1:0-8:?     held 4
     arrive r2 prompt=3 output=2       launch s2 r2:3 cut r2:0-3:?     held 6
-    done s1 retained=5,4                  launch s3 r1:8 cut r1:7-16:?    held 9   # 13 and 12 KV entries beside r2's 2 pages
+    done s1 retained=5,4                  launch s3 r1:8 cut r1:7-16:?    held 9   # 13 and 12 KV entries, and r2's 2 pages
     done s2 retained=3,3                  launch s4 r2:1                  held 9
     done s3 retained=9,6                  finish r1:1                     held 2
     done s4                           finish r2:2                     held 0
