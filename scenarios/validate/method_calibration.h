@@ -16,17 +16,17 @@ namespace kvtwin {
 struct MethodCalibrationRequest {
   std::vector<std::string> scenarios;  // files; several may be of one method
   std::vector<std::string> sets;
-  std::string profile;     // output of kvtwin calibrate device on this machine
-  std::string recordings;  // folder: DIR/NAME/1, NAME being the file's stem
-  bool record = false;     // make the recordings first
-  std::string work;        // folder for temporary files; it must exist
+  std::string profile;     // file of kvtwin calibrate device, of this machine
+  std::string recordings;  // folder: DIR/NAME/1, NAME being the file's without its end
+  bool record = false;     // first make them
+  std::string work;        // folder for what is not kept; it must exist
   std::function<void(const std::string&)> progress{};
 };
 
-// Returns the profile with the methods of the scenarios replaced; other methods stay.
+// The profile with its methods replaced where scenarios are of them, and kept where none is.
 Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request);
 
-// One line per method with its terms.
+// One line per method and its terms.
 std::string methods_table(const MeasuredDevice& device);
 
 }  // namespace kvtwin

@@ -135,7 +135,7 @@ Result<std::vector<std::string>> forced_sets(const ValidateRequest& request, con
   return std::vector<std::string>{"simulation.retained=recorded", "simulation.recorded_run=" + dir.string()};
 }
 
-// Closed loop.
+// Question three.
 Result<void> compare_runs(const ValidateRequest& request, const Scenario& scenario, const std::string& path,
                           const std::vector<Recording>& recordings, ScenarioValidation* out) {
   Result<std::vector<std::string>> sets = forced_sets(request, scenario, recordings.front());
