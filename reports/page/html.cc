@@ -1,4 +1,4 @@
-// The page: reports/web's bundle with the data in it.
+// The page: the bundle of reports/web with the data in it.
 
 #include <fmt/format.h>
 
@@ -103,7 +103,7 @@ Json sweep_json(const ReportSweep& sweep) {
   return out;
 }
 
-// Runs of one scenario need names of their own: what tells them apart is where they lie.
+// Gives runs of the same scenario distinct names, taken from their folders.
 void tell_apart(Json* runs) {
   std::map<std::string, int> same;
   for (const auto& run : *runs) ++same[run["name"].get<std::string>()];
@@ -132,7 +132,7 @@ std::string report_html(const Report& report) {
   evidence("qualities", report.qualities);
   std::string text;
   for (const char c : data.dump(-1, ' ', false, kReplaceBadText)) {
-    // Nothing in it may end the script element it stands in.
+    // The data must not end the script element that contains it.
     if (c == '<') {
       text += "\\u003c";
     } else {

@@ -1,4 +1,4 @@
-// The same in Markdown: what a pull request wants to show.
+// The report in Markdown, for pull requests.
 
 #include <fmt/format.h>
 
@@ -47,7 +47,7 @@ std::string runs_text(const std::vector<ReportRun>& runs) {
   for (const Row& row : kRows) {
     std::vector<std::string> cells = {row.label};
     for (const Json& record : records) {
-      // What a real server's files do not say is 0 in a result, and nothing here.
+      // Figures that a real server's files lack are 0 in a result, and empty here.
       const bool said =
           record.contains(row.key) && !(record.value("backend", "") == "measured" && record[row.key] == 0);
       cells.push_back(said ? cell(record[row.key]) : "");

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What a file of another version may lack is 0, or nothing.
+// A field that a file of another version may lack; 0 if it does.
 double number(const Json& in, const char* name) {
   return in.contains(name) && in[name].is_number() ? in[name].get<double>() : 0;
 }
@@ -37,7 +37,7 @@ std::string verdicts(const Json& figures) {
 std::string markdown_line(std::vector<std::string> cells) {
   std::string out = "|";
   for (std::string& cell : cells) {
-    std::replace(cell.begin(), cell.end(), '|', '/');  // it would end the cell
+    std::replace(cell.begin(), cell.end(), '|', '/');  // a bar would end the table cell
     out += fmt::format(" {} |", cell);
   }
   return out + "\n";
@@ -70,16 +70,16 @@ std::string validation_markdown(const ReportEvidence& evidence) {
 
 namespace {
 
-// A policy set with one budget: its tasks' cells, and means over them.
+// A policy set with one budget: the table cells of its tasks, and means over them.
 struct QualitySet {
   std::string policy;
   double budget = 0, right = 0, kept = 0, read = 0;
   double speed = 0;  // simulated tokens/s; 0: not simulated
   std::map<std::string, std::string> cells;
 
-  // What an oracle knows nobody who serves does: it is a bound, and stands on no front.
+  // An oracle uses information that a server does not have: it is a bound, and never on the front.
   bool bound() const { return policy.ends_with("_oracle"); }
-  // `simulated`: throughput itself counts, not the bytes read that stand for it.
+  // `simulated`: compare simulated throughput instead of the bytes read, which stand for it otherwise.
   bool beats(const QualitySet& other, bool simulated) const {
     const double dear = simulated ? -speed : read, dear_other = simulated ? -other.speed : other.read;
     return right >= other.right && kept <= other.kept && dear <= dear_other &&
@@ -139,7 +139,7 @@ std::string quality_markdown(const ReportEvidence& evidence) {
     cells.push_back(fmt::format("{:.3f}", set.kept / 1e6));
     cells.push_back(fmt::format("{:.3f}", set.read / 1e6));
     if (simulated) cells.push_back(set.speed > 0 ? fmt::format("{:.0f}", set.speed) : "-");
-    // Means over other tasks say nothing of this one.
+    // Means over different tasks are not comparable.
     const bool whole = set.cells.size() == tasks.size() && !set.bound() && (!simulated || set.speed > 0);
     const bool beaten = std::any_of(sets.begin(), sets.end(), [&](const QualitySet& other) {
       return other.cells.size() == tasks.size() && !other.bound() && other.beats(set, simulated);

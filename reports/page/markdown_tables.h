@@ -1,4 +1,4 @@
-// Tables in Markdown, and those of evidence.
+// Markdown tables, and the tables of evidence.
 
 #ifndef KVTWIN_REPORTS_PAGE_MARKDOWN_TABLES_H_
 #define KVTWIN_REPORTS_PAGE_MARKDOWN_TABLES_H_
@@ -14,9 +14,9 @@ std::string markdown_line(std::vector<std::string> cells);
 // The first line of a table and the rule below it.
 std::string markdown_head(const std::vector<std::string>& cells);
 
-// A line per scenario: verdicts on its figures, replays, open loop.
+// A row per scenario: verdicts on its figures, replays, open loop.
 std::string validation_markdown(const ReportEvidence& evidence);
-// A line per policy and budget, a column per task.
+// A row per policy and budget, a column per task.
 std::string quality_markdown(const ReportEvidence& evidence);
 
 }  // namespace kvtwin

@@ -1,7 +1,6 @@
 #include "reports/page/page.h"
 
-// The file's bytes, put into the program by the assembler: a string literal of this size takes a compiler
-// seconds.
+// The assembler includes the file's bytes: compiling a string literal of this size takes seconds.
 asm(R"(
   .section .rodata
   .global kvtwin_report_page, kvtwin_report_page_end

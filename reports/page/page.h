@@ -1,4 +1,4 @@
-// reports/web/report_page.html, which is part of the program.
+// The bytes of reports/web/report_page.html, which are part of the program.
 
 #ifndef KVTWIN_REPORTS_PAGE_PAGE_H_
 #define KVTWIN_REPORTS_PAGE_PAGE_H_

@@ -11,7 +11,7 @@
 namespace kvtwin {
 namespace {
 
-// The columns that are read, in the order in which Row has them.
+// The columns to read, in the order of Row.
 constexpr std::array<std::string_view, 10> kColumns = {
     "session",       "replica",  "end",         "prompt_tokens",  "output_tokens",
     "reused_tokens", "ready_ns", "admitted_ns", "first_token_ns", "finished_ns"};
@@ -50,7 +50,7 @@ Result<RequestsTable> read_requests(std::string_view csv, const std::string& whe
     places[c] = static_cast<size_t>(found - cells.begin());
   }
   const size_t width = cells.size();
-  // Measured runs, and those of earlier versions, know of no agents.
+  // Measured runs, and those of earlier versions, have no agents.
   const auto agent_at = static_cast<size_t>(std::find(cells.begin(), cells.end(), "agent") - cells.begin());
   RequestsTable out;
   std::map<std::string, uint32_t> sessions;

@@ -1,4 +1,4 @@
-// ToolsTable is tools.csv of a run's folder, read back: what sessions did between their requests.
+// ToolsTable reads tools.csv of a run's folder: the work of sessions between their requests.
 
 #ifndef KVTWIN_REPORTS_PAGE_TOOLS_TABLE_H_
 #define KVTWIN_REPORTS_PAGE_TOOLS_TABLE_H_
@@ -16,14 +16,14 @@ namespace kvtwin {
 struct ToolsTable {
   std::vector<double> released_s;
   std::vector<float> taken_s;
-  std::vector<uint16_t> agent;    // of its session
-  std::vector<uint8_t> inner;     // 1: an agent whose requests nobody recorded; 0: a tool
-  std::vector<uint32_t> session;  // index of the sessions of the requests
+  std::vector<uint16_t> agent;    // index within its session
+  std::vector<uint8_t> inner;     // 1: an agent whose requests are not recorded; 0: a tool
+  std::vector<uint32_t> session;  // index into the sessions of the requests
 
   size_t count() const { return released_s.size(); }
 };
 
-// Tools of sessions that `requests` knows, the first `most` of them. `where` is for messages.
+// The first `most` tools of sessions that occur in `requests`. `where` is used in messages.
 Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const RequestsTable& requests,
                               size_t most);
 

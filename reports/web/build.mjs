@@ -1,4 +1,4 @@
-// One HTML file out of src/: `node build.mjs [OUT]`. The data goes where /*DATA*/ stands. The result,
+// Bundles src/ into one HTML file: `node build.mjs [OUT]`. The report's data replaces /*DATA*/. The result,
 // report_page.html, is committed, so that building kvtwin needs no Node.js; a test compares it with a new build.
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -17,7 +17,7 @@ const made = await build({
   write: false,
 });
 
-// The licences of the bundled packages, which minifying would drop.
+// The licences of the bundled packages, which minification would remove.
 function notices(metafile) {
   const packages = new Set();
   for (const input of Object.keys(metafile.inputs)) {
@@ -38,7 +38,7 @@ function notices(metafile) {
 }
 const style = await build({ entryPoints: [join(here, "src/style.css")], minify: true, write: false });
 const script = made.outputFiles[0].text.replaceAll("</script", "<\\/script");
-// Functions, because replacement strings read $ as their own.
+// Functions, because $ is special in replacement strings.
 const page = readFileSync(join(here, "page.html"), "utf8")
   .replace("/*NOTICES*/", () => notices(made.metafile))
   .replace("/*STYLE*/", () => style.outputFiles[0].text)

@@ -1,9 +1,11 @@
 // Opens a report in headless Chromium as its reader would (file://, no network) and checks it:
 //   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--sections=ID,...] [--plots=TEXT,...]
 //     [--stacks=TEXT,...] [--ready-ms-max=N] [--nothing-is-fine]
-// Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen, a
-// section of --sections or a plot of --plots (a part of its name) was not, a stack of areas or bars is drawn elsewhere
-// than at the sum of its values, or a plot of --stacks has none; or the arrow keys show nothing.
+// Prints its observations as JSON. The exit status is 1 if
+//   - there is a console error, a failed request or an empty plot;
+//   - a section of --sections or a plot of --plots (a part of its name) is missing;
+//   - a stack of areas or bars is not drawn at the sum of its values, or a plot of --stacks has no stack;
+//   - the arrow keys show nothing.
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
 
@@ -24,7 +26,7 @@ for (const scheme of ["light", "dark"]) {
   page.on("request", (request) => {
     if (!request.url().startsWith("file:") && !request.url().startsWith("data:")) problems.push(`request: ${request.url()}`);
   });
-  // How long the page takes, not who else uses the machine: the fastest of three loads counts.
+  // The fastest of three loads counts, to exclude other load on the machine.
   const most = Number(option("ready-ms-max") ?? Infinity);
   let took = Infinity;
   for (let load = 0; load < 3 && (load === 0 || took > most); ++load) {
@@ -48,12 +50,12 @@ for (const scheme of ["light", "dark"]) {
       const canvas = box.querySelector("canvas");
       const label = box.getAttribute("aria-label");
       if (!canvas) return { label, marks: 0 };
-      // Below the legend, which is coloured without data too.
+      // Below the legend, which is coloured even without data.
       const top = Math.round((40 * canvas.height) / canvas.clientHeight);
       const { data } = canvas.getContext("2d").getImageData(0, top, canvas.width, canvas.height - top);
       let marks = 0;
       for (let i = 0; i < data.length; i += 4) {
-        // What is coloured is data: axes and texts are grey.
+        // Coloured pixels are data: axes and texts are grey.
         const [r, g, b, a] = [data[i], data[i + 1], data[i + 2], data[i + 3]];
         if (a > 100 && Math.max(r, g, b) - Math.min(r, g, b) > 40) {
           ++marks;
@@ -63,7 +65,7 @@ for (const scheme of ["light", "dark"]) {
     }),
   );
   seen.plots = plots.length;
-  // A run without requests has plots that say so.
+  // Plots of a run without requests show a message.
   const nothing = options.includes("--nothing-is-fine")
     ? await page.evaluate(() => window.kvtwinCharts.filter(({ chart }) => chart.getOption().title?.[0]?.text).map(({ label }) => label))
     : [];
@@ -82,7 +84,7 @@ for (const scheme of ["light", "dark"]) {
   for (const name of (option("stacks") ?? "").split(",").filter(Boolean)) {
     if (!stacks.some(({ label, checked }) => label.includes(name) && checked > 0)) problems.push(`${scheme}: no stack in a plot "${name}"`);
   }
-  // By keyboard alone: the first stops are the skip link, the button and the sections.
+  // Keyboard navigation: the first stops are the skip link, the button and the sections.
   await page.keyboard.press("Tab");
   seen.first_stop = await page.evaluate(() => document.activeElement?.textContent);
   if (seen.first_stop !== "Skip to the results") problems.push(`${scheme}: the first stop of Tab is "${seen.first_stop}"`);

@@ -1,6 +1,6 @@
-// Runs in the page: are stacked areas and bars drawn at the sums of what lies below them? Where a plot puts its marks
-// is asked of the layout that the canvas is painted from, what the sums should be is added up here from the values
-// that the plot was given. A plot that adds up something else (times, say) puts its tops elsewhere.
+// Runs in the page and checks that stacked areas and bars are drawn at the sums of the values below them. Positions
+// come from the layout that the canvas is painted from; the expected sums are computed here from the plot's input. A
+// plot that sums something else (times, for example) has its tops elsewhere.
 export function stacksOf() {
   const out = [];
   for (const { label, chart } of window.kvtwinCharts) {
@@ -22,7 +22,7 @@ export function stacksOf() {
         const pixel = points ? [points[2 * i], points[2 * i + 1]] : lies ? [box.x + box.width, box.y] : [box.x, box.y];
         const tops = chart.convertFromPixel({ seriesIndex: series.seriesIndex }, pixel);
         const top = tops[lies ? 0 : 1];
-        // Pixels are drawn to a hundredth or so.
+        // Pixel positions are accurate to about 0.01.
         const axis = chart.getModel().getComponent(lies ? "xAxis" : "yAxis", 0).axis.scale.getExtent();
         const far = Math.abs(top - below[i]) > 0.01 * (axis[1] - axis[0]);
         if (!(Number.isFinite(top) && Number.isFinite(below[i])) || far) {

@@ -14,7 +14,8 @@ namespace kvtwin {
 
 namespace {
 
-// The scenario without what a dense pass has no use for: policies that must fit one another, and memory.
+// The scenario without settings that a dense pass does not use: policies, which must fit each other, and
+// memory.
 Scenario dense_scenario(const Scenario& scenario) {
   Scenario out = scenario;
   *out.values.mutable_policies() = default_scenario("").policies();
@@ -49,7 +50,7 @@ tl::expected<std::unique_ptr<CalibrationModel>, Errors> CalibrationModel::make(c
   return out;
 }
 
-// What the scenario's own scorer was trained for, if it names a file.
+// Loads the trained weights of the scenario's own scorer, if it names a file.
 Result<void> CalibrationModel::load_scorer(const Scenario& scenario) {
   const std::string& written = scenario.values.cpu().scorer_weights();
   const kernels::ScorerKind kind = score_spec(scenario.values).kind;

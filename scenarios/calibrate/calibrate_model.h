@@ -1,5 +1,5 @@
-// What every calibration of a policy starts from: the scenario's model with its weights, and contexts of its
-// trace. Runs on the CPU engine's forward pass, whatever backend the scenario names; policies play no part.
+// The common part of all policy calibrations: the scenario's model with its weights, and contexts of its
+// trace. It runs the CPU engine's forward pass, whichever backend the scenario names, and ignores policies.
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_MODEL_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_MODEL_H_
@@ -18,7 +18,7 @@ namespace kvtwin {
 
 class CalibrationModel {
  public:
-  // Errors: a model that the CPU engine does not compute, no context that qualifies.
+  // Errors: a model that the CPU engine does not compute; no context qualifies.
   static tl::expected<std::unique_ptr<CalibrationModel>, Errors> make(const Scenario& scenario,
                                                                       const ContextChoice& choice);
 
@@ -27,17 +27,17 @@ class CalibrationModel {
   const std::vector<TraceContext>& contexts() const { return contexts_; }
 
   struct Room {
-    uint32_t rows = 0;    // behind the longest prompt
-    bool hidden = false;  // rows as projections see them
+    uint32_t rows = 0;    // additional tokens after the longest prompt
+    bool hidden = false;  // also capture the inputs of the projections
   };
   // Calls `visit` for each context with its prompt captured.
   void each(const Room& room, const std::function<void(size_t index, cpu::CapturedPass*)>& visit);
 
-  // What score_captured() wants for a context of this model. Weights of scorers are those that
-  // cpu.scorer_weights names for the scenario's own, others are drawn from the scenario's
-  // seed, as the CPU engine's are. Valid while this lives.
+  // The input of score_captured() for a context of this model. For the scenario's own scorer the weights are
+  // those of cpu.scorer_weights; others are drawn from the scenario's seed, like the CPU engine's. Valid
+  // during the lifetime of this object.
   cpu::ScoredContext scored(const Scenario& scenario, kernels::ScorerKind kind, size_t index);
-  // Room that the scorer needs, over all contexts.
+  // The room that the scorer needs, over all contexts.
   Room room(const Scenario& scenario, kernels::ScorerKind kind);
 
  private:
@@ -53,7 +53,8 @@ class CalibrationModel {
   const ModelWeights weights_;
   cpu::Forward forward_;
   const std::vector<TraceContext> contexts_;
-  const std::vector<uint32_t> instruction_;  // KVzip's, drawn: there is no tokenizer
+  const std::vector<uint32_t>
+      instruction_;  // KVzip's repeat instruction; drawn, because there is no tokenizer
   std::map<kernels::ScorerKind, cpu::ScorerWeights> scorer_weights_;
 };
 

@@ -22,8 +22,8 @@ std::string tag_name(uint32_t tag) {
                      kModalNames[tag / kSemantics % kModals], kSemanticNames[tag % kSemantics]);
 }
 
-// The tag that stands for all that differ from `tag` in the blind axis alone. Not "inst": of that, tokens are
-// counted in another way (docs/design/methods/triaxialkv.md#calibration).
+// The tag that represents all tags which differ from `tag` in the ignored axis only. "inst" is not merged,
+// because its tokens are counted differently (docs/design/methods/triaxialkv.md#calibration).
 uint8_t standing_for(uint32_t tag, BlindAxis blind) {
   constexpr uint32_t kPairs = kModals * kSemantics;
   if (blind == BlindAxis::kTemporal) tag %= kPairs;
@@ -38,7 +38,7 @@ std::vector<uint8_t> tags_of(const ContextRoles& roles, BlindAxis blind) {
   return out;
 }
 
-// Every tag gets what the one that stands for it got.
+// Gives every tag the bits of the tag that represents it.
 void spread_over_axis(BlindAxis blind, TagMap* map) {
   uint64_t four = 0;
   std::array<uint8_t, kTags> place{};
@@ -52,7 +52,7 @@ void spread_over_axis(BlindAxis blind, TagMap* map) {
   });
 }
 
-// Heads first to tokens first, as AttentionCapture has it.
+// Converts heads-first to tokens-first, the order of AttentionCapture.
 std::vector<float> by_token(const kernels::HeadsView& view) {
   std::vector<float> out;
   out.reserve(size_t{view.rows} * view.heads * view.dim);

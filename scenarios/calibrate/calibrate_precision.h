@@ -1,4 +1,4 @@
-// Which tags lose least with 2 bits: TriAxialKV's calibration over the contexts of a trace
+// TriAxialKV's calibration over the contexts of a trace: finds the tags that lose least with 2 bits
 // (docs/design/methods/triaxialkv.md#calibration, #allocation).
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_PRECISION_H_
@@ -11,27 +11,27 @@
 
 namespace kvtwin {
 
-// An axis of tags that the map shall not see: all tokens that differ in nothing else are measured as one, and
-// get the same bits. What an axis is worth.
+// An axis of tags that the calibration ignores, to measure its worth: tags that differ in this axis only are
+// measured as one, and get the same bits.
 enum class BlindAxis : uint8_t { kNone, kTemporal, kSemantic };
 
 struct PrecisionRequest {
-  uint32_t bits_milli = 2'700;  // nominal average per value, thousandths
+  uint32_t bits_milli = 2'700;  // nominal average per value, in thousandths
   bool greedy = false;          // the paper's allocation; else the exact one
-  uint32_t rows = 32;           // the last rows of each prompt ask
-  uint32_t layers = 4;          // evenly spread
+  uint32_t rows = 32;           // query tokens: the last ones of each prompt
+  uint32_t layers = 4;          // number of layers, evenly spread
   BlindAxis blind = BlindAxis::kNone;
 };
 
-// Layers that are looked at: the middles of `count` equal parts.
+// The layers to measure: the middles of `count` equal parts.
 std::vector<uint32_t> spread_layers(uint32_t layers, uint32_t count);
 
-// Groups are those of policies.precision_options.group. Errors: the trace says nothing of roles; the group
-// does not divide the model's head.
+// The quantisation group is policies.precision_options.group. Errors: the trace has no roles; the group does
+// not divide the model's head dimension.
 Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequest& request,
                                    CalibrationModel* model);
 
-// Tags that were seen: tokens, what they lose with 2 and with 4 bits, and what they get.
+// A table of the tags that occur: tokens, their loss with 2 and with 4 bits, and their allocated bits.
 std::string tag_map_table(const TagMap& map);
 
 }  // namespace kvtwin

@@ -16,12 +16,12 @@ namespace {
 
 struct Region {
   uint32_t tokens = 0;  // of the context
-  uint32_t begin = 0;   // sinks lie before it
-  uint32_t rows = 0;    // that are ranked; the window lies behind them
-  double ratio = 0;     // of them, to be kept
+  uint32_t begin = 0;   // the first token after the sinks
+  uint32_t rows = 0;    // ranked tokens; the window follows them
+  double ratio = 0;     // the fraction of them to retain
 };
 
-// Kept KV entries of each head, of the ranked ones.
+// The number of ranked KV entries that each head retains.
 std::vector<uint32_t> retained_entries(std::vector<float>* scores, const LlmSpec& llm, const Region& region,
                                        bool all_layers) {
   const uint32_t scopes = all_layers ? 1 : llm.layers, heads = llm.layers * llm.kv_heads / scopes;
@@ -61,7 +61,7 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
     const uint32_t behind = region.tokens - std::min(region.tokens, request.sinks);
     region.rows = behind - std::min(behind, request.window);
     region.ratio = adjusted_ratio(request.ratio, behind, request.window);
-    // What CriticalKV's base score chooses alone: half of what is kept.
+    // CriticalKV's base score alone chooses half of the retained entries.
     spec.critical_first = static_cast<uint32_t>(region.ratio * region.rows / 2);
     std::vector<float> scores = cpu::score_captured(spec, model->scored(scenario, spec.kind, index), pass);
     out.context_tokens.push_back(behind);

@@ -18,7 +18,7 @@ constexpr int kTaus = 41;  // -1 to 1 by 0.05
 
 double tau_at(int index) { return (index - 20) / 20.0; }
 
-// The kernels' names are in the order of the policy's, which knows no kernels.
+// The kernels' enums are in the order of the policy's, which does not depend on kernels.
 static_assert(static_cast<int>(GroupPooling::kMaxQ) == static_cast<int>(kernels::PagePooling::kMaxQ));
 static_assert(static_cast<int>(GroupPooling::kMeanQk) == static_cast<int>(kernels::PagePooling::kMeanQk));
 static_assert(static_cast<int>(PageSummary::kMean) == static_cast<int>(kernels::SummaryKind::kMean));
@@ -44,7 +44,7 @@ class RetrievalPass {
         below_(llm.layers, std::vector<uint64_t>(kTaus)),
         misses_(llm.layers) {}
 
-  // `pass` holds the prompt and `rows` rows of the response.
+  // `pass` holds the prompt and `rows` tokens of the response.
   void add(const cpu::CapturedPass& pass, uint32_t tokens, uint32_t rows) {
     uint32_t steps = 0;
     for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
@@ -96,7 +96,7 @@ class RetrievalPass {
                                 llm_.head_dim, high, high + llm_.head_dim);
   }
 
-  // Among `count` candidates behind the sinks.
+  // Chooses among `count` candidate pages after the sinks.
   kernels::RowSet choose(const std::vector<float>& q, uint32_t count) const {
     std::vector<kernels::PageVectors> pages;
     for (uint32_t p = 0; p < count; ++p)
@@ -109,7 +109,7 @@ class RetrievalPass {
     return kernels::select_rows(scores, {}, selectable_pages(spec_, page_));
   }
 
-  // Returns how many steps had a choice and one before to compare with.
+  // Returns the number of steps that have a choice and a previous choice to compare with.
   uint32_t add_head(const cpu::CapturedPass& pass, uint32_t tokens, uint32_t rows, uint32_t layer,
                     uint32_t head) {
     const uint32_t first = spec_.sink_tokens / page_;
@@ -153,7 +153,7 @@ class RetrievalPass {
   const LlmSpec& llm_;
   const uint32_t group_;
   std::vector<std::vector<float>>
-      summaries_;                             // high, then low; of the head at hand, from its first candidate
+      summaries_;                             // high, then low; of the current head, from its first candidate
   std::vector<Moments> similar_;              // by layer, then KV head
   std::vector<std::vector<uint64_t>> below_;  // by layer, then tau
   std::vector<Moments> misses_, by_step_;

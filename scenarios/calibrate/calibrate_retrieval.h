@@ -1,5 +1,5 @@
-// How retrieval behaves on a model's own queries: what FreeKV's correction and every method's recalls follow
-// from (docs/design/methods/freekv.md#step, #timelines), measured on dense decodes of a trace's outputs.
+// Measures retrieval on a model's own queries, from dense decodes of a trace's outputs: the rates of FreeKV's
+// corrections and of every method's recalls (docs/design/methods/freekv.md#step, #timelines).
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_CALIBRATE_RETRIEVAL_H_
@@ -15,14 +15,14 @@ struct RetrievalRequest {
   uint32_t steps = 64;  // of each output
 };
 
-// Options are the scenario's retrieval's: pages, budget, summaries, scores. In each step every KV head
-// chooses pages with its own query; a page counts as missing if the step before did not choose it. Steps that
-// choose everything are left out. Errors: retrieval "all", or one that chooses no pages; no context is long
+// Uses the scenario's retrieval options: pages, budget, summaries, scores. In each step every KV head chooses
+// pages with its own query; a page counts as missing if the previous step did not choose it. Steps that
+// choose all pages are left out. Errors: retrieval "all", or one that chooses no pages; no context is long
 // enough.
 Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const RetrievalRequest& request,
                                           CalibrationModel* model);
 
-// By layer: similarity, corrections at some taus, misses.
+// A table by layer: query similarity, corrections at some values of tau, misses.
 std::string recall_table(const RecallProfile& profile);
 
 }  // namespace kvtwin

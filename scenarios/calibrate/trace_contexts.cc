@@ -17,7 +17,7 @@ namespace {
 
 using NodeKey = std::pair<uint32_t, uint32_t>;  // session of the file, node of the session
 
-// Answers every call the instant it is sent, so that the Client sends all it has.
+// Answers every request when it is sent, so that the Client sends all its requests.
 class InstantAnswers {
  public:
   InstantAnswers(Client* client, std::function<void(const RequestReady&)> on_request,
@@ -48,7 +48,7 @@ class InstantAnswers {
   void answer(Instant now, ClientEvents events) {
     std::vector<Open> open;
     take(events, &open);
-    for (size_t i = 0; i < open.size(); ++i) {  // grows: what an answer releases is sent in it
+    for (size_t i = 0; i < open.size(); ++i) {  // grows: an answer releases further nodes
       const Open one = open[i];
       ClientEvents more;
       bool cancelled = false;
@@ -70,7 +70,7 @@ class InstantAnswers {
     }
   }
 
-  // Spans of events are valid until the Client is asked again.
+  // Spans of events are valid until the next call of the Client.
   void take(const ClientEvents& events, std::vector<Open>* open) {
     for (const Event& event : events) {
       const auto* ready = std::get_if<RequestReady>(&event);
@@ -89,7 +89,7 @@ class InstantAnswers {
   const std::function<bool()> done_;
 };
 
-// The requests that are wanted, in file order.
+// Chooses the requests, in file order.
 Result<std::set<NodeKey>> choose(const Scenario& scenario, const ReplayTable& table,
                                  const ContextChoice& choice) {
   std::vector<NodeKey> fit;
@@ -121,7 +121,7 @@ Result<std::set<NodeKey>> choose(const Scenario& scenario, const ReplayTable& ta
   return out;
 }
 
-// Keeps the sessions that hold wanted requests, and the tables that they may point to.
+// Keeps the sessions that hold chosen requests, and the tables that they may refer to.
 class RolesSink final : public TraceSink {
  public:
   explicit RolesSink(const std::vector<TraceContext>& contexts) {
@@ -184,7 +184,7 @@ Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Compo
   InstantAnswers(tokens.watch(replay), on_request, [&] { return found.size() == wanted->size(); }).run();
   std::vector<TraceContext> out;
   for (auto& [key, context] : found) out.push_back(std::move(context));
-  if (out.empty())  // requests that others abort, or that nothing releases
+  if (out.empty())  // other requests abort them, or nothing releases them
     return make_error(scenario.where("trace.path"), "none of the requests that were chosen is ever sent",
                       "another trace");
   return out;

@@ -1,8 +1,9 @@
-// Prompts of a scenario's trace as token ids, with the outputs that the trace implies: what calibrations run.
+// Prompts of a scenario's trace as token ids, with the outputs that the trace implies: the input of
+// calibrations.
 //
-// Requests are chosen evenly over the trace (of n that qualify, number i * n / count), so that one session
-// does not stand for all; the same requests every time. Tokens are those that the CPU engine would compute
-// for them (engine/common/token_ids.h).
+// Requests are chosen evenly over the trace (of n that qualify, number i * n / count), so that no session
+// dominates; the choice is deterministic. Tokens are those that the CPU engine would compute for the requests
+// (engine/common/token_ids.h).
 
 #ifndef KVTWIN_SCENARIOS_CALIBRATE_TRACE_CONTEXTS_H_
 #define KVTWIN_SCENARIOS_CALIBRATE_TRACE_CONTEXTS_H_
@@ -27,12 +28,12 @@ struct ContextChoice {
   uint32_t output_min = 0;                      // of outputs
 };
 
-// In file order. Errors: no request qualifies. REQUIRES: `composed` is fresh: its Client is used up.
+// In file order. Errors: no request qualifies. REQUIRES: `composed` has not run: its Client is consumed.
 Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Composed* composed,
                                                  const ContextChoice& choice);
 
-// What the tokens of each context's prompt are, from the trace's own roles. Errors: the trace says nothing
-// of roles for some of them.
+// The roles of the prompt tokens of each context, from the trace. Errors: the trace has no role for some
+// tokens.
 struct ContextRoles {
   std::vector<RoleRun> runs;
   uint32_t turn = 0;  // of the request

@@ -1,4 +1,4 @@
-// What all commands share: exit statuses, how errors are printed, and what each command registers.
+// Shared by all commands: exit statuses, printing of errors, and the registration of each command.
 
 #ifndef KVTWIN_SCENARIOS_CLI_CLI_H_
 #define KVTWIN_SCENARIOS_CLI_CLI_H_
@@ -23,7 +23,7 @@ enum ExitStatus : int {
   kExitNoBackend = 4,     // this build lacks the backend
 };
 
-// One line each on stderr. Return `status`, to be handed on.
+// Print one line per error to stderr and return `status`, for use in a return statement.
 int complain(const Error& error, int status = kExitInvalidInput);
 int complain(const std::vector<Error>& errors, int status = kExitInvalidInput);
 
@@ -31,12 +31,13 @@ int complain(const std::vector<Error>& errors, int status = kExitInvalidInput);
 Result<void> write_text(const std::string& path, const std::string& text);
 
 Result<OutputFormat> parse_format(const std::string& text);
-// Digits alone, below 2^64.
+// True for digits only, below 2^64.
 bool is_whole_number(const std::string& text);
-// "a,b,c"; nothing between commas is an empty word.
+// Splits "a,b,c"; nothing between two commas is an empty word.
 std::vector<std::string> split_list(const std::string& text);
 
-// Each adds its command; `status` receives the exit status when it runs, and must outlive `app`.
+// Each function adds its command. `status` receives the exit status when the command runs, and must outlive
+// `app`.
 void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
@@ -50,13 +51,12 @@ void add_report_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 void add_plan_command(CLI::App& app, int* status);
 void add_validate_command(CLI::App& app, int* status);
-void add_sweep_command(CLI::App& app, int* status);  // of builds with SQLite
+void add_sweep_command(CLI::App& app, int* status);  // in builds with SQLite
 
-// The words that everybody tries first, as this tool spells them: -h and help [COMMAND] are --help, -V and
-// version are --version.
+// Replaces common spellings by this tool's: -h and help [COMMAND] by --help, -V and version by --version.
 std::vector<std::string> usual_words(std::vector<std::string> words);
 
-// The help of a command, hand-written; "" if it has none of its own. `command` "" is kvtwin itself.
+// The hand-written help of a command; "" if it has none. `command` "" is kvtwin itself.
 std::string help_text(const std::string& command);
 
 }  // namespace kvtwin

@@ -1,5 +1,5 @@
-// kvtwin calibrate policy: numbers that policies need, from values. Each result is a file that scenarios
-// name.
+// kvtwin calibrate policy: computes numbers that policies need from a model's values. Each result is a file
+// that scenarios name.
 
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ Result<void> check_common(const CommonArguments& common) {
   return {};
 }
 
-// What a calibration writes, and what it says when that goes to a file.
+// The output of a calibration, and the text to print when it goes to a file.
 struct Calibrated {
   std::string text, table, how_to_use;
 };
@@ -93,7 +93,8 @@ int run_retention(RetentionArguments arguments, bool samples) {
   if (fixed >= (1u << 24))
     return complain({"--window", fmt::format("is {}", request.window), "fewer tokens"});
   ContextChoice& choice = arguments.common.choice;
-  choice.tokens_min = std::max(choice.tokens_min, static_cast<uint32_t>(fixed) + 1);  // something is ranked
+  choice.tokens_min =
+      std::max(choice.tokens_min, static_cast<uint32_t>(fixed) + 1);  // at least one token is ranked
   return calibrate(
       arguments.common, [&](const Scenario& scenario, CalibrationModel* model) -> Result<Calibrated> {
         const Result<RetentionProfile> profile = calibrate_retention(scenario, request, model);

@@ -1,4 +1,5 @@
-// kvtwin calibrate device: what this GPU takes, as a file that cost.profile of a scenario names.
+// kvtwin calibrate device: measures this GPU's step times and writes the file that a scenario's cost.profile
+// names.
 
 #include <fmt/format.h>
 
@@ -62,9 +63,10 @@ std::string summary_of(const MeasuredDevice& device) {
                            spread.p90);
 }
 
-constexpr uint32_t kDecodeRowsMax = 256;  // calibrate_device() has decodes of up to so many requests
+constexpr uint32_t kDecodeRowsMax =
+    256;  // calibrate_device() measures decode steps of up to this many requests
 
-// Exit status: done, or (rejected, or to be rescaled and nobody asked for it) failed.
+// Exit status: done, or failed if the anchors are rejected, or must be rescaled without permission to do so.
 int run_anchors(const DeviceArguments& arguments, const cuda::CalibrationRequest& request) {
   const Result<MeasuredDevice> profile = load_measured_device(arguments.anchors);
   if (!profile) return complain(profile.error());

@@ -1,4 +1,5 @@
-// kvtwin calibrate methods: what KV methods add to steps of the engine on this GPU, into the device's file.
+// kvtwin calibrate methods: measures what KV methods add to the engine's steps on this GPU, and adds it to
+// the device's file.
 
 #include <fmt/format.h>
 #include <unistd.h>

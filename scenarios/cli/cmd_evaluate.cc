@@ -131,7 +131,8 @@ int run_evaluate(EvaluateArguments arguments) {
   fmt::print("{}", quality_text(*rows, *format));
   const auto refused =
       std::count_if(rows->begin(), rows->end(), [](const QualityRow& row) { return !row.refused.empty(); });
-  if (refused == 0 || arguments.request.shards > 1) return kExitDone;  // of shards, who collects them says it
+  if (refused == 0 || arguments.request.shards > 1)
+    return kExitDone;  // the command that collects the shards reports refusals
   return static_cast<size_t>(refused) == rows->size() ? kExitInvalidInput : kExitNo;
 }
 

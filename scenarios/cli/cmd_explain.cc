@@ -27,7 +27,7 @@ struct Layers {
   uint32_t first = 0, last = UINT32_MAX;
 };
 
-// "0..3", both included; "" is all.
+// Parses "0..3", both included; "" means all layers.
 Result<Layers> parse_layers(const std::string& text, uint32_t layers) {
   Layers out{0, layers - 1};
   if (text.empty()) return out;
@@ -52,7 +52,7 @@ Result<ExplainedStep> explain(const ExplainArguments& arguments, const Scenario&
   return explain_shape(scenario, composed, *shape);
 }
 
-// None of `sets` says otherwise than what `fixed` says of the same field.
+// Fails if one of `sets` sets a field of `fixed` to another value.
 Result<void> check_not_fixed(const std::vector<std::string>& sets, const std::vector<std::string>& fixed) {
   for (const std::string& set : sets) {
     for (const std::string& one : fixed) {
@@ -75,7 +75,7 @@ int run_explain(const ExplainArguments& arguments) {
     return complain(Error{arguments.scenario, "this build has no simulated backend",
                           "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
-  // Prices are asked for, not values.
+  // explain needs prices, not values.
   const std::vector<std::string> fixed = {"backend=sim", "simulation.fidelity=collapsed"};
   if (const Result<void> ok = check_not_fixed(arguments.sets, fixed); !ok) return complain(ok.error());
   std::vector<std::string> sets = arguments.sets;

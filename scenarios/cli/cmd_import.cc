@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBytesMax = size_t{1} << 30;
 
-constexpr uint64_t kNoInputs = UINT64_MAX;  // no result has these
+constexpr uint64_t kNoInputs = UINT64_MAX;  // no result has this fingerprint
 
 struct ImportArguments {
   std::string file, out, format = "auto", before, name, model, gpu;
@@ -57,8 +57,8 @@ Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
   return read_prometheus(*text, before, arguments.seconds, arguments.file);
 }
 
-// The folder of a profile holds one import alone: tables that an import lacks are read where they lie
-// (models/cost_tables/cost_tables.cc).
+// A profile's folder holds one import only: a reader would otherwise take tables that the new import lacks
+// from the old one (models/cost_tables/cost_tables.cc).
 Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& profile) {
   std::error_code failed;
   std::vector<fs::path> others;
@@ -85,7 +85,7 @@ Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& pr
   return {};
 }
 
-// Kernel times: a folder with mlp.csv and attention.csv becomes one that cost.profile reads.
+// Kernel times: converts a folder with mlp.csv and attention.csv into one that cost.profile reads.
 int import_profile(const ImportArguments& arguments) {
   if (arguments.model.empty())
     return complain(Error{"--model", "says whose rows to take, and is not given", "kvtwin list models"});
@@ -112,7 +112,7 @@ int import_profile(const ImportArguments& arguments) {
   return kExitDone;
 }
 
-// An import has no fingerprint of inputs: its result itself says whether it is the one that is there.
+// An import has no fingerprint of inputs: it is the same import if the result is equal.
 Result<void> check_same_import(const ImportArguments& arguments, const std::vector<RunFile>& files) {
   for (const RunFile& file : files) {
     if (file.name != "run.binpb" || arguments.force) continue;

@@ -1,4 +1,4 @@
-// kvtwin import: a real server's results as a run's folder.
+// kvtwin import: turns a real server's results into a run's folder.
 
 #ifndef KVTWIN_SCENARIOS_CLI_CMD_IMPORT_H_
 #define KVTWIN_SCENARIOS_CLI_CMD_IMPORT_H_

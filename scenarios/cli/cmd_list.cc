@@ -37,7 +37,7 @@ void list_catalog(const char* kind) {
   for (const std::string& name : Catalog().names(kind)) fmt::print("{}\n", name);
 }
 
-// Whether the file says that it holds what scenarios name: profiles and tables.
+// True if the file's header declares a type that scenarios name: a profile or a table.
 bool is_part_of_scenario(const std::string& text) {
   constexpr std::string_view kReports = "# proto-message: kvtwin.v1.";
   const size_t at = text.find(kReports);
@@ -46,7 +46,7 @@ bool is_part_of_scenario(const std::string& text) {
   return !message.starts_with("Scenario") && !message.starts_with("Sweep");
 }
 
-// What a scenario says of itself, also where its data are missing; else what is wrong with it.
+// A scenario's description, even if its data are missing; else the error in the scenario.
 std::string description_of(const std::string& text, const std::string& path) {
   if (path.ends_with(".sweep.textproto")) {
     v1::Sweep sweep;

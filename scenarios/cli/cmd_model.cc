@@ -116,7 +116,7 @@ struct InitOptions {
   uint64_t seed = 42;
 };
 
-// `model`: a config.json, or what the catalog takes.
+// `model` is a config.json or a name that the catalog takes.
 Result<LlmSpec> read_model(const std::string& model) {
   if (!model.ends_with(".json")) return Catalog().llm(model);
   const Result<std::string> json = read_text_file(model, size_t{1} << 20);

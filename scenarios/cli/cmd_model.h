@@ -1,4 +1,4 @@
-// `kvtwin model`: what the catalog knows about language models, and bringing in new ones.
+// `kvtwin model`: shows the catalog's language models, and imports new ones.
 
 #ifndef KVTWIN_SCENARIOS_CLI_CMD_MODEL_H_
 #define KVTWIN_SCENARIOS_CLI_CMD_MODEL_H_

@@ -16,14 +16,14 @@
 namespace kvtwin {
 namespace {
 
-constexpr size_t kLogBytesMax = SIZE_MAX;  // a long run's log passes any limit
+constexpr size_t kLogBytesMax = SIZE_MAX;  // the log of a long run exceeds any fixed limit
 
 struct ReplayArguments {
   std::string dir, format = "table";
   bool quiet = false;
 };
 
-// A log beside the result of another run says nothing about that result.
+// Fails if the result in the log's folder belongs to another run.
 Result<void> check_together(const std::string& dir, const Log& log) {
   const Result<v1::RunResult> result = read_result(dir);
   if (!result) return tl::unexpected<Error>(result.error());

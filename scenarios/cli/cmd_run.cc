@@ -51,7 +51,7 @@ Errors check_sets(const RunArguments& arguments, const Scenario& scenario, const
   return unread_sets(scenario.values, composed.client->mode(), arguments.sets);
 }
 
-// The bound knows one tier of whole pages.
+// The bound is defined for one tier of whole pages.
 Result<void> check_bound(const RunArguments& arguments, const Composed& composed) {
   if (!arguments.prefix_bound) return {};
   for (const CoreConfig& config : composed.options.engines) {
@@ -69,13 +69,13 @@ Result<void> check_bound(const RunArguments& arguments, const Composed& composed
   return {};
 }
 
-// What watches the run beside the metrics.
+// Optional observers of the run, in addition to the metrics.
 struct Extras {
   std::unique_ptr<Recorder> recorder;
   std::unique_ptr<OutcomeLog> outcomes;
   std::unique_ptr<Timeline> timeline;
   std::unique_ptr<PrefixBound> bound;
-  std::string operations_csv;  // of a backend that times operations
+  std::string operations_csv;  // from a backend that times operations
 };
 
 std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& composed, const Metrics& metrics,
@@ -97,12 +97,12 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
     files.push_back({"timeline.json", extras.timeline->json()});
     files.push_back({"timeline.perfetto-trace", extras.timeline->perfetto()});
   }
-  // Last: who finds it finds everything.
+  // Written last: a folder that has it is complete.
   files.push_back({"run.binpb", result.SerializeAsString()});
   return files;
 }
 
-// Options that have a field are its short form.
+// Options that are a short form of a field, as sets.
 std::vector<std::string> all_sets(const RunArguments& arguments) {
   std::vector<std::string> sets = arguments.sets;
   if (arguments.seed) sets.push_back(fmt::format("seed={}", *arguments.seed));
@@ -111,7 +111,7 @@ std::vector<std::string> all_sets(const RunArguments& arguments) {
   return sets;
 }
 
-// Makes what was asked for, and adds it to the observers. Returns the Client to run with.
+// Creates the requested observers and appends them. Returns the Client to run with.
 Client* attach(const RunArguments& arguments, const Scenario& scenario,
                const std::optional<TimelineWindow>& window, EngineBackend* values, Client* client,
                Composed* composed, Extras* extras, std::vector<Observer*>* observers) {
@@ -136,7 +136,7 @@ Client* attach(const RunArguments& arguments, const Scenario& scenario,
   return client;
 }
 
-// Whether this build and machine have what the scenario runs on.
+// Fails if this build or machine lacks what the scenario runs on.
 Result<void> check_backend(const RunArguments& arguments, const Scenario& scenario) {
   if (needs_simulator(scenario) && !can_simulate())
     return make_error(arguments.scenario, "this build has no simulated backend",

@@ -36,12 +36,12 @@ struct SweepArguments {
   bool quiet = false, dry = false, force = false;
 };
 
-// By its path or by its name among the shipped scenarios.
+// True for the path of a sweep file, or its name among the shipped scenarios.
 bool is_sweep_file(const std::string& scenario) {
   return scenario.ends_with(".sweep.textproto") || scenario.ends_with(".sweep");
 }
 
-// A sweep's file stands for the words that it holds; what the command line says is added, and wins.
+// Replaces a sweep file by the arguments that it holds. The command line adds to them and takes precedence.
 Result<void> read_sweep_file(SweepArguments* arguments) {
   if (!is_sweep_file(arguments->scenario)) {
     if (arguments->vary.empty())
@@ -85,7 +85,7 @@ SweepWords words_of(const SweepArguments& arguments) {
   return {arguments.scenario, arguments.vary, arguments.sets};
 }
 
-// What neither says.
+// Sets the arguments that neither the command line nor a sweep file gives.
 void take_defaults(SweepArguments* arguments) {
   if (arguments->out.empty())
     arguments->out = fmt::format("out/sweep-{:016x}", sweep_fingerprint(words_of(*arguments)));
@@ -126,8 +126,8 @@ class SweepProgress {
   bool shown_ = false;
 };
 
-// The table and the index are of this command's points. Results of other points in the same folder (of other
-// values, or of a sweep before --force) stay, and are in neither.
+// The table and the index cover this command's points. Results of other points in the same folder (of other
+// values, or from before --force) stay, but appear in neither.
 void warn_of_others(const std::string& dir, const std::vector<SweepRow>& rows) {
   std::set<std::string> own;
   for (const SweepRow& row : rows) own.insert(row.key);
@@ -144,7 +144,7 @@ void warn_of_others(const std::string& dir, const std::vector<SweepRow>& rows) {
              dir, others, plural(others, "result"));
 }
 
-// What is damaged, and is made again.
+// Reports damaged results, which are made again.
 void warn(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
 Result<SweepSpec> spec_of(const SweepArguments& arguments) {
@@ -194,12 +194,12 @@ int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::
   return counts[2] > 0 ? kExitNo : kExitDone;
 }
 
-// Runs what is missing of `rows`. Exit status.
+// Runs the points of `rows` that have no result. Returns the exit status.
 int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard& shard,
              std::vector<SweepRow>* rows) {
   std::error_code failed;
   std::filesystem::create_directories(arguments.out, failed);
-  // Shards leave the index to whoever collects them: a network's file system is no place for two writers.
+  // Shards write no index: two writers on a network file system could damage it. The collecting command does.
   std::unique_ptr<SweepIndex> index;
   if (shard.count == 1) {
     Result<std::unique_ptr<SweepIndex>> made =
@@ -221,7 +221,7 @@ int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard
   return kExitDone;
 }
 
-// Exit status.
+// Returns the exit status.
 int take_folder(const SweepArguments& arguments) {
   const SweepWords words = words_of(arguments);
   if (!arguments.force) {
@@ -231,7 +231,8 @@ int take_folder(const SweepArguments& arguments) {
   return ok ? kExitDone : complain(ok.error(), kExitEnvironment);
 }
 
-// All points at the first rung, the better ones at the next; the last rung's rows are the answer.
+// Successive halving: runs all points at the first rung and the better ones at the next. The rows of the last
+// rung are the answer.
 int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) {
   const Result<Halving> halving = parse_halving(arguments.halve, arguments.rungs, arguments.keep_one_of);
   if (!halving) return complain(halving.error());
@@ -257,7 +258,7 @@ int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) 
   return kExitDone;
 }
 
-// The words that repeat the plan of this sweep, for its shards.
+// The arguments that repeat this sweep's plan in its shards.
 std::vector<std::string> plan_words(const SweepArguments& arguments, const std::string& dir) {
   std::error_code failed;
   const bool is_file = std::filesystem::exists(arguments.scenario, failed);

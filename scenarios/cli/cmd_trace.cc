@@ -19,7 +19,7 @@
 namespace kvtwin {
 namespace {
 
-// "3s", "250ms", "10min", "2h"; "0" is no time at all.
+// Parses "3s", "250ms", "10min", "2h"; "0" is zero.
 Result<int64_t> parse_duration(const std::string& flag, const std::string& text) {
   const auto problem = [&] {
     return make_error(flag, fmt::format("'{}' is no duration", text), "like 250ms, 3s, 10min or 2h");

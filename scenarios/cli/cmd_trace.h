@@ -15,11 +15,11 @@ namespace kvtwin {
 
 // `exit_status` receives 0 or 2 when the command runs, and must outlive `app`.
 void add_trace_command(CLI::App& app, int* exit_status);
-// Hung under `trace` by the first.
+// Add subcommands to `trace`; called by add_trace_command().
 void add_trace_synth_command(CLI::App& trace, int* exit_status);
 void add_trace_task_command(CLI::App& trace, int* exit_status);
 
-// What a trace that was just written holds, on standard output.
+// Prints the content of a trace that was just written to standard output.
 void report_written(const std::string& path, const v1::TraceFooter& footer);
 
 }  // namespace kvtwin

@@ -1,4 +1,4 @@
-// kvtwin trace synth: traces drawn from a recipe. Recipes and parameters are traces/synth/synthesize.h's.
+// kvtwin trace synth: draws traces from a recipe. traces/synth/synthesize.h has the recipes and parameters.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@ struct SynthArguments {
   bool list = false;
 };
 
-// `did you mean "bcp-like"?`, or all there are.
+// `did you mean "bcp-like"?`, or the list of all.
 std::string choices(const std::string& word, const std::vector<std::string>& known) {
   const std::string near = did_you_mean(word, known);
   return near.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : near;
@@ -45,7 +45,7 @@ int list_recipes() {
   return kExitDone;
 }
 
-// The recipe that is asked for, with its parameters; the nearest names if there is no such.
+// The recipe with this name and its parameters; an error with the nearest names if there is none.
 Result<SynthRecipeInfo> find_recipe(const std::string& name) {
   std::vector<std::string> names;
   for (const SynthRecipeInfo& recipe : synth_recipes()) {

@@ -1,4 +1,4 @@
-// kvtwin trace make-task: sessions with questions and the answers that are right (traces/tasks/make_task.h).
+// kvtwin trace make-task: sessions with questions and their correct answers (traces/tasks/make_task.h).
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

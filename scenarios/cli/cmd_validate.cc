@@ -1,4 +1,4 @@
-// kvtwin validate: a scenario as it really ran, beside what the simulator says of it.
+// kvtwin validate: compares a recorded run of a scenario with the simulator's prediction.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ struct ValidateArguments {
   bool quiet = false, part = false;
 };
 
-// A folder of our own that goes when we do.
+// A temporary folder, removed on destruction.
 class WorkFolder {
  public:
   WorkFolder() : path_(fs::temp_directory_path() / fmt::format("kvtwin-validate-{}", getpid())) {

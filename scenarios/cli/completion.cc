@@ -13,7 +13,7 @@
 namespace kvtwin {
 namespace {
 
-// One command: its words after "kvtwin", joined by spaces, and what may follow them.
+// One command: its path after "kvtwin", joined by spaces, and the words that may follow it.
 struct CommandWords {
   std::string path;
   std::vector<std::string> options;
@@ -102,7 +102,7 @@ _kvtwin "$@"
                      case_branches(all));
 }
 
-// Text as a manual page shows it line by line: nothing in it is a request or an escape.
+// Escapes text so that a manual page shows it line by line, without roff requests or escapes in it.
 std::string preformatted(const std::string& text) {
   std::string out = ".nf\n";
   bool line_start = true;

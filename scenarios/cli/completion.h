@@ -1,5 +1,5 @@
-// Shell completion and the manual page, made from the commands and options that are registered, so that they
-// never name another set than the program has.
+// Shell completion and the manual page. Both are generated from the registered commands and options, so that
+// they always list what the program has.
 
 #ifndef KVTWIN_SCENARIOS_CLI_COMPLETION_H_
 #define KVTWIN_SCENARIOS_CLI_COMPLETION_H_
@@ -10,8 +10,8 @@ class App;
 
 namespace kvtwin {
 
-// kvtwin completion bash|zsh, and kvtwin man. They describe `app`, which must outlive them, as it is when
-// they run.
+// kvtwin completion bash|zsh, and kvtwin man. They describe `app` as it is when they run; `app` must outlive
+// them.
 void add_completion_command(CLI::App& app, int* status);
 void add_man_command(CLI::App& app, int* status);
 

@@ -1,4 +1,4 @@
-// kvtwin: the command line. Strict: long options only, values with '=', nothing unknown.
+// kvtwin: the command line. It is strict: long options only, values with '=', no unknown words.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ std::vector<std::string> command_names(CLI::App& app) {
   return names;
 }
 
-// What CLI11 would let pass or word in its own way. Prints help where it is asked for and sets *done.
+// Checks what CLI11 would accept or report in its own words. Prints requested help and sets *done.
 Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, bool* done) {
   CLI::App* app = &root;
   std::string path = "kvtwin", command;
@@ -71,7 +71,7 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       if (takes_value && word.find('=') == std::string::npos) {
         return make_error(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
       }
-      // CLI11 takes "-1", and numbers of any length.
+      // CLI11 would accept "-1", and numbers of any length.
       if (takes_value && option->get_type_name() == "UINT" && !is_whole_number(word.substr(name.size() + 1)))
         return make_error(word, "is no whole number from 0 to 18446744073709551615");
     } else if (word.size() > 1 && word[0] == '-') {
@@ -132,8 +132,9 @@ int run_main(const std::vector<std::string>& given) {
   return status;
 }
 
-// Without this, the next file that is opened would get the number of a closed standard stream, and with it
-// whatever is printed. A closed standard output becomes /dev/full, so that printing to it fails.
+// Opens standard streams that are closed. Otherwise the next opened file would get the number of such a
+// stream and everything printed to it. A closed standard output becomes /dev/full, so that printing to it
+// fails.
 void hold_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) != -1) continue;
@@ -145,7 +146,7 @@ void hold_standard_streams() {
   }
 }
 
-// Success means that all output was written.
+// Turns success into an environment failure if standard output could not be written.
 int written(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   fmt::print(stderr, "standard output: cannot be written: {}\n", std::strerror(errno));

@@ -1,5 +1,5 @@
-// Progress on stderr for anything that takes longer than a second: one rewritten line on a terminal, a
-// line per 10 % elsewhere. Wall-clock time lives here and nowhere near a result.
+// Progress on stderr for work that takes longer than a second: one rewritten line on a terminal, a line per
+// 10 % elsewhere. No result contains the wall-clock time that this class reads.
 
 #ifndef KVTWIN_SCENARIOS_CLI_PROGRESS_H_
 #define KVTWIN_SCENARIOS_CLI_PROGRESS_H_
@@ -15,11 +15,11 @@ class Progress : public Observer {
  public:
   explicit Progress(bool quiet);
 
-  // While the trace is read.
+  // Counts a session while the trace is read.
   void read_session();
-  // From here on requests are counted.
+  // Starts counting requests.
   void start_run(uint64_t requests);
-  // Wipes the rewritten line.
+  // Erases the rewritten line.
   void finish();
 
   void saw_event(Instant now, EngineId engine, const Event& event) override;

@@ -1,4 +1,4 @@
-// What this build of kvtwin is.
+// The version of this build.
 
 #ifndef KVTWIN_SCENARIOS_CLI_VERSION_H_
 #define KVTWIN_SCENARIOS_CLI_VERSION_H_
@@ -7,7 +7,7 @@
 
 namespace kvtwin {
 
-// The version, the commit it was built from, and which optional parts it has; some lines.
+// Several lines: the version, the commit that the build is made from, and its optional parts.
 std::string version_text();
 
 }  // namespace kvtwin

@@ -44,8 +44,8 @@ void Answers::sampled(RequestId request, uint32_t position, uint32_t token, std:
     answer.loss.assign(answer.right.size(), 0);
   }
   const uint32_t i = position - info.prompt_tokens;
-  if (i >= answer.right.size()) return;  // what would come behind the answer
-  // A request that was preempted samples again; the last word counts.
+  if (i >= answer.right.size()) return;  // a token after the answer
+  // A preempted request samples again; the last sample counts.
   answer.said[i] = token;
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

@@ -1,10 +1,9 @@
-// Answers watches what requests of tasks sample, and says which answers are right.
+// Answers observes the samples of task requests and counts correct answers.
 //
-// Decoding is forced, so that token i of an answer is sampled behind the right tokens before it: an answer
-// all of whose tokens are right is what greedy decoding gives, and one that is not, is not
-// (traces/tasks/make_task.h). The loss is the cross entropy of the right tokens in nats, that of an answer's
-// first token apart: it is sampled by the prompt's last row, which no policy that works at the prompt's end
-// has touched yet.
+// Decoding is forced: token i of an answer is sampled after the correct tokens before it. So an answer whose
+// tokens are all correct is exactly one that greedy decoding would give (traces/tasks/make_task.h). The loss
+// is the cross entropy of the correct tokens in nats, without an answer's first token: the prompt's last
+// token produces it, before any policy that compresses at the end of the prompt takes effect.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_ANSWERS_H_
 #define KVTWIN_SCENARIOS_EVALUATE_ANSWERS_H_
@@ -21,18 +20,18 @@
 
 namespace kvtwin {
 
-// What the nodes of a trace of tasks are. Errors: a trace that says nothing of tasks.
+// The scored nodes of a task trace. Errors: a trace without tasks.
 class TaskKey final : public TraceSink {
  public:
   Result<void> header(const v1::TraceHeader&) override { return {}; }
   Result<void> shared_spans(const v1::SharedSpanTable&) override { return {}; }
   Result<void> session(const v1::Session& session) override;
 
-  // By session and node of the file: requests whose output is an answer that counts.
+  // By session and node of the file: true for requests whose output is a scored answer.
   bool scored(uint32_t session, uint32_t node) const { return scored_.contains({session, node}); }
   uint64_t questions() const { return scored_.size(); }
   uint64_t sessions() const { return sessions_; }
-  double prompt_mean() const;  // tokens, of the requests that count
+  double prompt_mean() const;  // tokens, over the scored requests
 
  private:
   uint32_t sessions_ = 0;
@@ -42,11 +41,11 @@ class TaskKey final : public TraceSink {
 
 struct AnswerTotals {
   uint64_t questions = 0;  // of the trace
-  uint64_t answered = 0;   // requests that ended: others count as wrong
+  uint64_t answered = 0;   // requests that ended; others count as incorrect
   uint64_t right = 0;
-  uint64_t right_permuted = 0;  // by the answer of the next call that has as many tokens: chance
-  uint64_t tokens = 0;          // of answers, first ones apart
-  double loss = 0;              // mean over them
+  uint64_t right_permuted = 0;  // compared with the answer of the next request of equal length: chance level
+  uint64_t tokens = 0;          // tokens of answers, without first ones
+  double loss = 0;              // mean over these tokens
 };
 
 class Answers final : public SampleWatcher {
@@ -67,7 +66,7 @@ class Answers final : public SampleWatcher {
   std::map<std::pair<uint32_t, uint32_t>, Answer> answers_;  // by session, node
 };
 
-// 95 % interval of a fraction of `asked` of which `right` were right (Wilson 1927). REQUIRES: right <= asked.
+// 95 % interval of the fraction `right` / `asked` (Wilson 1927). REQUIRES: right <= asked.
 struct Interval {
   double low = 0, high = 1;
 };

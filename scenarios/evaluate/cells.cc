@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kBatch = 8;  // that the limits of scenarios/quality are made for
+constexpr uint32_t kBatch = 8;  // the batch that the limits of scenarios/quality are made for
 
-// Pushes what comes into two sinks.
+// Forwards to two sinks.
 class TwoSinks final : public TraceSink {
  public:
   TwoSinks(TraceSink* first, TraceSink* second) : first_(*first), second_(*second) {}
@@ -65,7 +65,7 @@ std::vector<std::string> cell_sets(const EvaluateRequest& request, const std::st
   return out;
 }
 
-// Limits that grow with the batch: steps and pages for as many requests as run at once.
+// Limits that grow with the batch: steps and pages for the requests that run concurrently.
 std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenario& scenario) {
   if (request.batch == 0) return {};
   const uint64_t pages = scenario.values.memory().gpu_pages();
@@ -107,7 +107,7 @@ Result<const TaskTrace*> TaskTraces::of(const std::string& task) {
   fs::create_directories(fs::path(request_.out) / "tasks", failed);
   if (failed) return make_error(request_.out, "cannot be made: " + failed.message(), "choose another --out");
   auto out = std::make_unique<TaskTrace>();
-  // Another process may write the same trace at the same time: each shard has files of its own.
+  // Another process may write the same trace concurrently: each shard has files of its own.
   out->path = trace_path(request_, task);
   out->temporary = request_.shards > 1;
   TraceWriter writer(out->path);
@@ -121,7 +121,7 @@ Result<std::vector<Cell>> plan_entries(const EvaluateRequest& request, TaskTrace
   for (const std::string& path : request.scenarios) {
     const Result<const TaskTrace*> any = traces->of(request.tasks.front());
     if (!any) return tl::unexpected<Error>(any.error());
-    // Whether it has a budget depends neither on the budget's size nor on the trace.
+    // The existence of a budget depends neither on its size nor on the trace.
     const tl::expected<Scenario, Errors> scenario =
         load_scenario(path, cell_sets(request, (*any)->path, request.backends.front()));
     if (!scenario) return tl::unexpected<Error>(joined(scenario.error()));
@@ -155,7 +155,7 @@ tl::expected<Scenario, Errors> cell_scenario(const EvaluateRequest& request, con
     for (const std::string& set : budget_sets(*scenario, cell.row.budget, trace.key.prompt_mean()))
       more.push_back(set);
   }
-  // What the user sets has the last word.
+  // The user's settings take precedence, so they come last.
   sets.insert(sets.end() - static_cast<ptrdiff_t>(request.sets.size()), more.begin(), more.end());
   return load_scenario(cell.scenario, sets);
 }
@@ -209,7 +209,7 @@ std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, d
   if (axes.retrieval() != "all") return {fmt::format("policies.retrieval_options.budget_tokens={}", cells)};
   if (axes.budget() == "all") return {};
   const v1::BudgetOptions& options = axes.budget_options();
-  if (axes.layout() == "ring" && cells > options.sinks()) {  // a ring holds nothing but sinks and window
+  if (axes.layout() == "ring" && cells > options.sinks()) {  // a ring holds sinks and window only
     return {fmt::format("policies.budget_options.kv_entries={}", cells),
             fmt::format("policies.budget_options.window={}", cells - options.sinks())};
   }

@@ -1,4 +1,4 @@
-// The cells of an evaluation: which there are, the sessions they ask, and what one gives.
+// The cells of an evaluation (policy set x budget x task): their list, their traces, and their computation.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_CELLS_H_
 #define KVTWIN_SCENARIOS_EVALUATE_CELLS_H_
@@ -15,15 +15,15 @@ namespace kvtwin {
 struct TaskTrace {
   ~TaskTrace();
   std::string path;
-  bool temporary = false;  // removed with this
+  bool temporary = false;  // removed on destruction
   TaskKey key;
 };
 
-// Traces by task, each written when it is first asked for. `request` must outlive it.
+// Traces by task, each written on first use. `request` must outlive this object.
 class TaskTraces {
  public:
   explicit TaskTraces(const EvaluateRequest* request) : request_(*request) {}
-  // With as many sessions as the questions need. Errors: make_task's; a file that cannot be written.
+  // The trace has as many sessions as the questions need. Errors: make_task's; a file that cannot be written.
   Result<const TaskTrace*> of(const std::string& task);
 
  private:
@@ -36,21 +36,21 @@ struct Cell {
   std::string scenario, file;
 };
 
-// All cells, in order: by scenario, budget, task. `traces` is the request's.
+// All cells, ordered by scenario, budget and task. `traces` must be the request's.
 Result<std::vector<Cell>> plan_entries(const EvaluateRequest& request, TaskTraces* traces);
 
-// The scenario of a cell in `backend`. Errors: the budget does not fit the policy set.
+// The scenario of a cell for `backend`. Errors: the budget does not fit the policy set.
 tl::expected<Scenario, Errors> cell_scenario(const EvaluateRequest& request, const Cell& cell,
                                              const TaskTrace& trace, const std::string& backend);
 
-// Computes a cell: everything of `row` but its name and inputs. Errors: the policy set is refused.
+// Computes a cell: all fields of `row` but its name and inputs. Errors: the policy set is refused.
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row);
 
-// The first of the request's backends that computes its first policy set, so far as can be said without
-// running it; the last if none does. Errors: as plan_entries.
+// The first of the request's backends that computes its first policy set, as far as this can be known without
+// running it; the last backend if none does. Errors: as plan_entries().
 Result<size_t> first_backend(const EvaluateRequest& request);
 
-// One error for all of them.
+// Joins several errors into one.
 Error joined(const Errors& errors);
 
 }  // namespace kvtwin

@@ -65,7 +65,7 @@ Result<std::vector<QualityRow>> read_entries(const std::string& folder) {
   return out;
 }
 
-// What all rows of one table share.
+// Facts that all rows of a table must have in common.
 struct TableFacts {
   std::string model;
   std::map<std::string, std::string> asked;  // by task

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A cell's scenario in one of the backends, and the fingerprint of all it depends on. The trace's path
-// differs between shards; what is in it does not, and that is what counts.
+// A cell's scenario for one backend, and the fingerprint of its inputs. Shards use different paths for the
+// same trace; the fingerprint covers the content only.
 struct Attempt {
   tl::expected<Scenario, Errors> scenario;
   uint64_t inputs = 0;
@@ -43,7 +43,7 @@ std::optional<QualityRow> kept_row(const std::string& file) {
   return text ? row_from_json(*text) : std::nullopt;
 }
 
-// Leaves the row of a cell of this process complete: from its file, or computed.
+// Completes the row of one of this process's cells, from its file or by computing it.
 Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDigests* digests, Cell* cell,
                       const std::function<void(const QualityRow&)>& report) {
   const Result<const TaskTrace*> trace = traces->of(cell->row.task);
@@ -57,7 +57,7 @@ Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDi
       return {};
     }
   }
-  // The first backend that computes it; where none does, what the last one says.
+  // The first backend that computes it; if none does, the refusal of the last one.
   for (const Attempt& attempt : *all) {
     cell->row.inputs = attempt.inputs;
     cell->row.refused.clear();

@@ -8,13 +8,13 @@
 namespace kvtwin {
 namespace {
 
-// One token, all layers and heads, in the format of the pages. A page is one head group's.
+// Bytes of one token in all layers and heads, in the format of the pages. A page holds one head group.
 double page_token_bytes(const Composed& composed) {
   const auto groups = static_cast<double>(page_groups(composed.options.engines.front().policies));
   return groups * static_cast<double>(composed.facts.front().page_bytes) / composed.facts.front().page_tokens;
 }
 
-// Mean over formats, as a fraction of what the wide one takes.
+// Mean size over both formats, relative to the larger one.
 double low_bit_factor(const Composed& composed, const Summary& sum) {
   if (sum.pages_int2 == 0 || sum.pages_held_mean <= 0) return 1;
   const double values = 2.0 * composed.llm.head_dim;
@@ -22,7 +22,7 @@ double low_bit_factor(const Composed& composed, const Summary& sum) {
   return 1 - (1 - low_bit) * sum.pages_int2_held_mean / sum.pages_held_mean;
 }
 
-// Of `kv_entries` that a head keeps, the share that a decode reads, mean over layers.
+// The fraction of a head's `kv_entries` that a decode reads, as a mean over layers.
 double read_fraction(const Composed& composed, double kv_entries) {
   const PolicySet& policies = composed.options.engines.front().policies;
   if (policies.retrieval == "all" || kv_entries == 0) return 1;
@@ -33,8 +33,8 @@ double read_fraction(const Composed& composed, double kv_entries) {
   return dense + (1 - dense) * chosen;
 }
 
-// Kept exact for a request beside its pages while it decodes. TriAxialKV's waiting cells are not: they are
-// flushed when the prompt ends.
+// Bytes of entries that a decoding request holds exact outside its pages. TriAxialKV's waiting entries do not
+// count: they are flushed at the end of the prompt.
 double exact_bytes(const Scenario& scenario, const Composed& composed) {
   if (scenario.values.policies().precision() != "kivi_int2") return 0;
   return static_cast<double>(exact_entries_bytes(scenario, composed.llm, 1)) /

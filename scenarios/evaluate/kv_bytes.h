@@ -1,4 +1,4 @@
-// How many bytes of KV a request keeps, and how many a decode reads of them: what the quality is paid with.
+// The bytes of KV that a request retains and that a decode reads: the cost of an answer's quality.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_KV_BYTES_H_
 #define KVTWIN_SCENARIOS_EVALUATE_KV_BYTES_H_
@@ -9,11 +9,11 @@
 namespace kvtwin {
 
 struct KvBytes {
-  double kept = 0;  // mean over decodes, in either tier; what is kept exact beside packed pages included
-  double read = 0;  // less where pages are chosen, whose first layers may be dense
+  double kept = 0;  // mean over decodes, all tiers, including exact entries outside packed pages
+  double read = 0;  // less where pages are chosen; first layers may be dense
 };
 
-// Of a run that ended. Where cells lie in two formats, both count by the pages that were held.
+// For a run that ended. With two formats, both are weighted by the pages that were held.
 KvBytes kv_bytes(const Scenario& scenario, const Composed& composed, const Summary& sum);
 
 }  // namespace kvtwin

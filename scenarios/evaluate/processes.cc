@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// So many processes one after the other: cells differ in length. On a GPU one: there a process takes longer
-// to start (5 to 12 s on a busy machine) than a cell (half a second).
+// Shards per process, run one after the other, because cells differ in length. One on a GPU, where starting a
+// process (5 to 12 s on a busy machine) takes longer than a cell (0.5 s).
 size_t shards_each(const EvaluateRequest& request) { return request.backends.front() == "cuda" ? 1 : 4; }
 
 std::vector<std::string> words_of(const EvaluateRequest& request) {
@@ -35,12 +35,12 @@ std::vector<std::string> words_of(const EvaluateRequest& request) {
   if (request.batch > 0) out.push_back(fmt::format("--batch={}", request.batch));
   for (const std::string& set : request.sets) out.push_back(fmt::format("--set={}", set));
   out.push_back(
-      "--allow-unread");  // check_sets_read() has seen that some cell reads each, maybe another shard's
+      "--allow-unread");  // check_sets_read() found a cell that reads each field, maybe of another shard
   out.push_back(fmt::format("--out={}", request.out));
   return out;
 }
 
-// The request's policy sets by the backend that computes them: as many requests as there are backends.
+// Splits the request's policy sets by the backend that computes them: one request per backend.
 Result<std::vector<EvaluateRequest>> by_backend(const EvaluateRequest& request) {
   std::vector<EvaluateRequest> out(request.backends.size(), request);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -62,7 +62,8 @@ Result<void> add_shards(const EvaluateRequest& request, uint32_t processes, size
   if (request.scenarios.empty()) return {};
   const Result<size_t> cells = cell_count(request);
   if (!cells) return tl::unexpected<Error>(cells.error());
-  // Budgets and tasks come round in the order of cells: no shard may have the dear ones of all policy sets.
+  // Cells cycle through budgets and tasks: a number of shards coprime to the number of cells spreads costly
+  // cells.
   size_t shards = std::min<size_t>(*cells, size_t{processes} * shards_each(request));
   while (std::gcd(shards, *cells) > 1) --shards;
   const fs::path logs = fs::path(request.out) / "logs";

@@ -20,7 +20,7 @@ double fraction(uint64_t part, uint64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-// Loss of the policy set that keeps all, by task.
+// Losses of the policy set that retains everything, by task.
 std::map<std::string, double> full_losses(const std::vector<QualityRow>& rows) {
   std::map<std::string, double> out;
   for (const QualityRow& row : rows) {

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace pb = google::protobuf;
 
-// Prompts of a trace, in tokens.
+// Prompt lengths of a trace, in tokens.
 class Prompts final : public TraceSink {
  public:
   Result<void> header(const v1::TraceHeader&) override { return {}; }
@@ -53,7 +53,7 @@ std::string printed(const v1::Scenario& scenario) {
   return "# proto-file: traces/proto/scenario.proto\n# proto-message: kvtwin.v1.Scenario\n" + text;
 }
 
-// A load without its policies, which are options of others', and these.
+// A load without its policies, and the options of its policies, which some sets take (take_from_load()).
 struct Load {
   std::string path;
   Scenario scenario;
@@ -84,14 +84,14 @@ Result<Load> read_load(const std::string& given) {
   return out;
 }
 
-// With all paths absolute.
+// The scenario with all paths absolute.
 v1::Scenario resolved(const Scenario& scenario) {
   v1::Scenario out;
   pb::TextFormat::ParseFromString(resolved_textproto(scenario), &out);
   return out;
 }
 
-// What the load says of policies, for sets to which it matters.
+// Copies policy options of the load into sets that read them.
 void take_from_load(const v1::Policies& written, v1::Policies* policies) {
   if (policies->retrieval() != "all")
     policies->mutable_retrieval_options()->MergeFrom(written.retrieval_options());
@@ -103,7 +103,7 @@ void take_from_load(const v1::Policies& written, v1::Policies* policies) {
   }
 }
 
-// Tokens of the sessions that a row was asked: "tokens=384 per_session=6 seed=1".
+// Tokens of the sessions of a row: 384 for "tokens=384 per_session=6 seed=1".
 uint32_t session_tokens(const QualityRow& row) {
   unsigned tokens = 0;
   return std::sscanf(row.asked.c_str(), "tokens=%u", &tokens) == 1 ? tokens : 0;
@@ -118,12 +118,13 @@ std::string file_of(const EvaluateRequest& request, const std::string& policy) {
   return !request.sets_in.empty() && fs::is_regular_file(path, ignored) ? path.string() : "";
 }
 
-// The load with the policies of `set`, as text to be parsed where the load is. Of `sets` ("field=value")
-// those of policies count. `fraction`: cells of a head by tokens of a session; 0: the set has no budget.
-// Errors: of the set, of both together.
+// The load with the policies of `set`, as text to parse in the load's folder. Only policies of `sets`
+// ("field=value") apply. `fraction` is KV entries per head over tokens of a session; 0: the set has no
+// budget. Errors: of the set, or of the combination.
 Result<std::string> load_scenario_text(const Load& load, const std::string& set,
                                        const std::vector<std::string>& sets, double fraction) {
-  std::vector<std::string> all = {"trace.path=" + resolved(load.scenario).trace().path()};  // it has none
+  std::vector<std::string> all = {"trace.path=" +
+                                  resolved(load.scenario).trace().path()};  // the set itself has no trace
   for (const std::string& one : sets) {
     if (one.rfind("policies.", 0) == 0) all.push_back(one);
   }
@@ -143,7 +144,7 @@ Result<std::string> load_scenario_text(const Load& load, const std::string& set,
   if (own.memory().host_bytes() == 0) out.mutable_memory()->set_host_bytes(0);
   out.clear_cpu();  // nothing is computed
   if (fraction <= 0) return printed(out);
-  // What is read is whole pages.
+  // Retrieval reads whole pages.
   const uint32_t unit = out.policies().retrieval() == "all" ? 1 : std::max(1U, out.memory().page_tokens());
   const auto kv_entries = unit * static_cast<uint32_t>(std::lround(fraction * load.mean_prompt / unit));
   const tl::expected<Scenario, Errors> whole = parse_scenario(printed(out), load.path, {});
@@ -154,9 +155,9 @@ Result<std::string> load_scenario_text(const Load& load, const std::string& set,
   return resolved_textproto(*cut);
 }
 
-// A simulation that rows wait for.
+// A simulation that rows need.
 struct Waiting {
-  std::string folder, scenario, why;  // why: there is none
+  std::string folder, scenario, why;  // why: the reason if there is none
 };
 
 using SetAndFraction = std::pair<std::string, double>;
@@ -175,11 +176,11 @@ Result<Waiting> prepare(const EvaluateRequest& request, const Load& load, const 
   return Waiting{folder.string(), (folder / "scenario.textproto").string(), ""};
 }
 
-// Beside the scenario and the log: a run has its folder for itself.
+// A run's folder holds nothing else; scenario and log lie next to it.
 std::string run_of(const std::string& folder) { return folder + "/run"; }
 
 Result<void> run_all(const std::vector<Waiting>& all, const std::string& program, uint32_t processes) {
-  std::map<std::string, std::string> todo;  // by folder: sets that take the same time share one
+  std::map<std::string, std::string> todo;  // by folder: sets with equal timing have one folder
   for (const Waiting& one : all) {
     if (one.why.empty() && !read_result(run_of(one.folder))) todo[one.folder] = one.scenario;
   }

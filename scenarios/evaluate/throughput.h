@@ -1,10 +1,11 @@
-// What a policy set makes of a large model's throughput, beside what it makes of a small one's answers.
+// Simulates the throughput of a large model with a policy set, to set it against the quality of a small
+// model's answers with the same set.
 //
-// A load is a scenario: a model, hardware, limits, a trace. It is simulated with the policies of the set that
-// was asked; a budget is the same fraction of the load's mean prompt as it was of the session (64 cells of
-// 384 tokens: a sixth). Of the load are pages, prices, and what counts tokens of a context that is 20 times
-// as long: sinks and window of retrieval, shares of reserved budgets (they are of a model's own heads). Sets
-// that differ in nothing that takes time are simulated once.
+// A load is a scenario: a model, hardware, limits, a trace. It is simulated with the row's policies. The
+// budget is the same fraction of the load's mean prompt as of the evaluation's session (64 of 384 tokens: a
+// sixth). The load supplies pages, prices, and what counts tokens of a context that is 20 times as long:
+// sinks and window of retrieval, fractions of reserved budgets (which belong to a model's own heads). Sets
+// that do not differ in timing are simulated once.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_THROUGHPUT_H_
 #define KVTWIN_SCENARIOS_EVALUATE_THROUGHPUT_H_
@@ -17,10 +18,10 @@
 
 namespace kvtwin {
 
-// Simulates what rows stand for, `processes` at once, in request.out/throughput: a folder per simulation,
-// named by its inputs; those that are there are not run again. Fills simulated_* of the rows. A row whose
-// file is neither among the request's nor in its folder `sets_in` keeps what it has; `report` hears of the
-// others that have none.
+// Simulates the policy sets of `rows`, `processes` concurrently, in request.out/throughput: one folder per
+// simulation, named by its inputs; existing ones are not run again. Sets simulated_* of the rows. A row whose
+// scenario file is neither among the request's nor in folder `sets_in` stays unchanged; `report` receives a
+// message for each of the others that gets no figure.
 Result<void> add_throughput(const EvaluateRequest& request, const std::string& program, uint32_t processes,
                             std::vector<QualityRow>* rows,
                             const std::function<void(const std::string&)>& report);

@@ -91,7 +91,7 @@ std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t
   return out;
 }
 
-// Keeps one step as it was priced.
+// Captures one step as it is priced.
 class StepCapture final : public sim::StepWatcher {
  public:
   StepCapture(uint32_t engine, uint64_t step) : engine_(engine), step_(step) {}
@@ -124,7 +124,7 @@ class StepCapture final : public sim::StepWatcher {
   std::optional<ExplainedStep> retained_;
 };
 
-// Sends nothing more once the step was seen, so that the run ends soon.
+// Sends no requests after the step was captured, so that the run ends soon.
 class UntilSeen final : public Client {
  public:
   UntilSeen(Client* client, const StepCapture& step_capture) : client_(client), step_capture_(step_capture) {}

@@ -1,4 +1,4 @@
-// ExplainedStep for people and for programs.
+// ExplainedStep as text for people and for programs.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ std::string op_name(const StepGraph& graph, OpId id) {
   return fmt::format("{}{}", name_of(op.kind), layer_of(op.layer));
 }
 
-// Of a stall: what ended as it did.
+// The operation whose end the stall waited for.
 std::string reason_of(const ExplainedStep& step, const OpWait& wait) {
   if (wait.stalled_for != OpId{UINT32_MAX}) return op_name(step.graph, wait.stalled_for);
   if (wait.stalled_port == PortId{UINT16_MAX}) return "the step before";
@@ -56,7 +56,7 @@ void kinds_table(const ExplainedStep& step, std::string* out) {
   }
 }
 
-// Of the computing stream, longest first.
+// Stalls of the compute stream, longest first.
 void stalls_table(const ExplainedStep& step, std::string* out) {
   std::vector<uint32_t> stalls;
   Ticks all = 0;
@@ -106,7 +106,7 @@ std::string table(const ExplainedStep& step, const std::string& title) {
   return out;
 }
 
-// One operation as names and values; `quote` is how text is written.
+// One operation as names and values; `quote` encloses text.
 std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep& step, uint32_t i,
                                                              std::string_view quote) {
   const StepGraph& graph = step.graph;
@@ -208,7 +208,8 @@ class Dot {
                       : "");
   }
 
-  // What is carried from step to step: an ellipse before whoever waits, another behind whoever feeds.
+  // State that is carried between steps: an ellipse before the operations that wait for it, another after the
+  // one that produces it.
   void port(PortId port) {
     if (!shown_layer(graph().port_layer(port))) return;
     const auto p = static_cast<uint32_t>(port);

@@ -43,7 +43,7 @@ Result<NamedScorer> named_scorer(const Scenario& scenario, const std::string& na
   return NamedScorer{name, score_spec(values)};
 }
 
-// The sets that one scorer keeps of one context with one budget: by layer, then KV head.
+// The entries that a scorer retains of one context with one budget: by layer, then KV head.
 std::vector<kernels::RowSet> keep(std::vector<float>* scores, uint32_t heads, uint32_t tokens,
                                   uint32_t budget, const kernels::RowSet& forced) {
   const auto fixed = static_cast<uint32_t>(forced.size());
@@ -56,10 +56,10 @@ std::vector<kernels::RowSet> keep(std::vector<float>* scores, uint32_t heads, ui
   return out;
 }
 
-// What the rows behind a context get from attention over everything, of one layer.
+// The attention outputs of response tokens over the whole context, in one layer.
 class FullOutputs {
  public:
-  // `positions`: of the rows; `count` of them are compared.
+  // `positions` of the response tokens; `count` of them are compared.
   FullOutputs(const cpu::CapturedPass& pass, uint32_t layer, std::span<const uint32_t> positions,
               uint32_t count)
       : tokens_(positions.front()), kv_entries_(positions.back() + 1), v_(pass.v(layer, 0, kv_entries_)) {
@@ -77,8 +77,8 @@ class FullOutputs {
     });
   }
 
-  // Adds the squares of what is lost without the KV entries that are not kept, and of what there was.
-  // `retained`: by KV head; the rows' own KV entries are kept in any case.
+  // Adds the squared norms of the difference that dropped entries make, and of the full output. `retained` is
+  // by KV head; the response's own entries are always retained.
   void add_error(std::span<const kernels::RowSet> retained, double* lost, double* whole) const {
     std::vector<kernels::RowSet> seen(retained.begin(), retained.end());
     for (kernels::RowSet& set : seen) {
@@ -111,7 +111,7 @@ class FullOutputs {
   std::vector<std::vector<double>> outputs_;
 };
 
-// Sums of one scorer and budget.
+// Sums for one scorer and budget.
 struct Sums {
   uint32_t contexts = 0;
   double floor = 0;
@@ -178,7 +178,7 @@ class Inspection {
     const auto tokens = static_cast<uint32_t>(context.prompt.size());
     const auto rows =
         static_cast<uint32_t>(std::min<size_t>(context.output.size(), request_.response_tokens));
-    // Before the response is there: probe rows stand where it will stand.
+    // Scores before the response is appended: probe tokens take its positions.
     std::vector<std::vector<float>> scores;
     for (const NamedScorer& scorer : scorers_) {
       const bool later = scorer.name == kOracle || depends_on_budget(scorer);

@@ -16,21 +16,21 @@
 namespace kvtwin {
 namespace {
 
-// So little of the step time may be unmeasured and still count as measured.
+// The fraction of step time that must be measured for prices to count as measured.
 constexpr double kMeasuredEnough = 0.995;
 constexpr uint32_t kStepsDownMax = 6;
 
 struct LoadQuestion {
   size_t candidate = 0;
   double load = 0;
-  uint32_t seed = 0;  // counts from the scenario's
+  uint32_t seed = 0;  // offset from the scenario's seed
 };
 
 std::string written(const LoadAxis& axis, double load) {
   return axis.whole ? fmt::format("{:.0f}", load) : fmt::format("{:.4g}", load);
 }
 
-// Runs asks as points of a sweep whose last two axes are load and seed.
+// Makes runs as points of a sweep whose last two axes are load and seed.
 class Runner {
  public:
   Runner(const PlanSpec& spec, const PlanRun& how, uint64_t first_seed)
@@ -88,7 +88,7 @@ class Runner {
       const auto found = out.figures.find(name);
       return found != out.figures.end() && found->second > 0;
     };
-    // A request that was refused, or is open when all is over, keeps nothing.
+    // A rejected request, or one that is unfinished at the end, breaks the SLOs.
     out.kept = !wanting("requests_rejected") && !wanting("requests_open") &&
                std::all_of(out.values.begin(), out.values.end(), [](const SloValue& v) { return v.kept; });
     return out;
@@ -145,7 +145,7 @@ Candidate make_candidate(const PlanSpec& spec, const SweepPoint& values) {
   return out;
 }
 
-// The candidate has run: what do its prices rest on?
+// Sets the error of a candidate's prices from the evidence of its run.
 void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
   const auto fraction = [&](const char* name) {
     const auto found = candidate->at_need.figures.find(name);
@@ -164,14 +164,14 @@ void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
                            kErrorUnmeasured * fraction("cost_extrapolated");
 }
 
-// No more sessions are in flight than the trace has.
+// The load is limited to the trace's number of sessions.
 double largest_load(const PlanSpec& spec, const Candidate& candidate) {
   const auto sessions = candidate.at_need.figures.find("sessions");
   const bool bounded = spec.load.field == "replay.population" && sessions != candidate.at_need.figures.end();
   return bounded ? std::min(spec.load.high, sessions->second) : spec.load.high;
 }
 
-// Bisection of one candidate's load, an ask at a time.
+// Bisection of one candidate's load, one run at a time.
 class Search {
  public:
   Search(const PlanSpec& spec, const Candidate& candidate)
@@ -179,7 +179,7 @@ class Search {
     (candidate.at_need.kept ? low_ : high_) = spec.need;
   }
 
-  // The next load to try; nothing when the capacity is known well enough.
+  // The next load to try; nullopt when the capacity is known with the requested resolution.
   std::optional<double> next() const {
     if (!high_) return *low_ >= end_ ? std::nullopt : std::optional(std::min(end_, rounded(*low_ * 2)));
     if (!low_) {
@@ -261,8 +261,8 @@ Result<void> find_capacities(const PlanSpec& spec, Runner* runner, std::vector<C
   }
 }
 
-// A load that no run reads has no capacity. Where all runs of a candidate are one, the ends of the axis say
-// whether the load is read at all.
+// Fails for a load that no run reads. Where all runs of a candidate are equal, runs at both ends of the axis
+// show whether the load is read at all.
 Result<void> check_load_counts(const PlanSpec& spec, Runner* runner,
                                const std::vector<Candidate>& candidates) {
   const auto tried = std::find_if(candidates.begin(), candidates.end(),
@@ -284,7 +284,7 @@ Result<void> check_load_counts(const PlanSpec& spec, Runner* runner,
                     "a load that the scenario reads, or a trace with more work (replay.replicas)");
 }
 
-// More sessions than the trace has are never in flight.
+// Fails if the requested population exceeds the trace's sessions, which bound the number in flight.
 Result<void> check_population(const PlanSpec& spec, const std::vector<Candidate>& candidates) {
   if (spec.load.field != "replay.population") return {};
   for (const Candidate& candidate : candidates) {
@@ -307,7 +307,7 @@ struct Seeds {
   bool all() const { return held == tried; }
 };
 
-// Other seeds than the first.
+// Runs with the other seeds than the first.
 Result<Seeds> run_seeds(const PlanSpec& spec, Runner* runner, const std::vector<Candidate>& candidates,
                         size_t candidate, double load) {
   std::vector<LoadQuestion> questions;
@@ -324,7 +324,7 @@ Result<Seeds> run_seeds(const PlanSpec& spec, Runner* runner, const std::vector<
   return seeds;
 }
 
-// The cheapest that holds with every seed, and the load up to which it does.
+// Finds the cheapest candidate that holds with every seed, and the load up to which it does.
 Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
   std::vector<Candidate>& all = plan->candidates;
   for (size_t i = 0; i < all.size() && !plan->best; ++i) {
@@ -353,7 +353,8 @@ Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
   return {};
 }
 
-// Price, first promise's use at the load asked for, loss: who is not beaten in all three by one other.
+// Marks the candidates that no other one beats in price, use of the first SLO at the requested load, and
+// loss.
 void mark_front(Plan* plan) {
   const auto of = [](const Candidate& c) {
     double use = 0;
@@ -387,7 +388,8 @@ Result<void> check_axes(const PlanSpec& spec) {
       "a load inside, or a wider --load");
 }
 
-// A value that no scenario takes is an error of the command line, not a candidate; and every field is read.
+// Fails for a value that the scenario does not take, which is an error of the command line and not a refused
+// candidate, and for a field that is not read.
 Result<void> check_values(const PlanSpec& spec, const std::vector<SweepPoint>& points) {
   SweepSpec at_need = spec.sweep;
   at_need.sets.push_back(fmt::format("{}={}", spec.load.field, written(spec.load, spec.need)));
@@ -416,7 +418,7 @@ Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
   const uint64_t seed = scenario ? scenario->values.seed() : 42;
   Plan plan;
   for (const SweepPoint& point : *points) plan.candidates.push_back(make_candidate(spec, point));
-  // What is wrong with the scenario itself is wrong with every candidate.
+  // An error of the scenario itself appears in every candidate.
   if (std::none_of(plan.candidates.begin(), plan.candidates.end(),
                    [](const Candidate& c) { return c.refused.empty(); })) {
     return make_error(spec.sweep.scenario, "no candidate can run: " + plan.candidates.front().refused);

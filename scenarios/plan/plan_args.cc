@@ -1,4 +1,4 @@
-// What --load, --loss and --quality say.
+// Parsing of --load, --loss and --quality.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ Result<double> number(std::string_view text, const std::string& where) {
   return make_error(where, fmt::format("\"{}\" is no number", text), "as in replay.population=1..1000");
 }
 
-// What kvtwin evaluate requests sets that keep every cell, and the precision that each is.
+// The sets of kvtwin evaluate that retain every KV entry, and their precision.
 constexpr std::pair<const char*, const char*> kEvaluated[] = {
     {"full", "bf16"}, {"fp8", "fp8"}, {"int4", "int4"}, {"kivi", "kivi_int2"}, {"triaxial", "triaxial"}};
 
@@ -67,7 +67,8 @@ Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::s
   if (std::max({policy, budget, task, accuracy}) == file.header().size())
     return make_error(path + ":1", "has no columns policy, budget, task and accuracy",
                       "give the quality.csv of kvtwin evaluate --out");
-  std::map<std::string, std::map<std::string, double>> right;  // by format and task
+  std::map<std::string, std::map<std::string, double>>
+      right;  // fraction of correct answers by format and task
   CsvRow row;
   for (Result<bool> more = file.next(&row);; more = file.next(&row)) {
     if (!more) return tl::unexpected<Error>(more.error());

@@ -1,4 +1,4 @@
-// A plan in words: what limits, and the answer.
+// A plan as text: the answer, and what limits it.
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ double figure(const LoadRun& run, const char* name) {
   return found == run.figures.end() ? 0 : found->second;
 }
 
-// The promise that is used most.
+// The SLO with the largest use.
 const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
   const Slo* found = nullptr;
   double most = -1;
@@ -102,7 +102,7 @@ class Answer {
     trust(c);
   }
 
-  // Where the margin ends because there is no more to offer, not because something breaks.
+  // Reports a margin that ends because the load cannot grow further, not because an SLO breaks.
   void same_runs(const Candidate& c) {
     const double sessions = figure(c.held, "sessions");
     if (spec_.load.field == "replay.population") {
@@ -248,7 +248,7 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
   };
   if (const double all = figure(run, "session_makespan_mean_ms");
       slo.figure.starts_with("session_makespan")) {
-    // Sessions wait for their own tools and people, whoever serves their requests.
+    // Sessions wait for their own tools and users, independent of the server.
     const double own = all > 0 ? 1 - figure(run, "session_served_mean_ms") / all : 0;
     if (own > 0.5)
       return fmt::format(

@@ -70,14 +70,14 @@ Result<void> take_time(const Words& words, const std::string& where, Slo* slo) {
   return {};
 }
 
-// "ttft_p99" to its latency and point; nothing if it does not end in a point.
+// Splits "ttft_p99" into latency and statistic; nullopt if it does not end in a statistic.
 std::optional<std::pair<std::string, std::string>> latency_of(const std::string& name) {
   const size_t at = name.rfind('_');
   if (at == std::string::npos || !has(kPoints, name.substr(at + 1))) return std::nullopt;
   return std::pair{name.substr(0, at), name.substr(at + 1)};
 }
 
-// latencies of one row of requests.csv, in ms
+// Latencies of one row of requests.csv, in ms.
 struct RequestTimes {
   double ttft = 0, tpot = 0, e2e = 0;
   double of(const std::string& figure) const {
@@ -203,7 +203,7 @@ std::vector<SloValue> judge(const std::vector<Slo>& slos, const std::map<std::st
   for (const Slo& slo : slos) {
     SloValue one;
     if (slo.kind == Slo::Kind::kOfEachRequest) {
-      one.known = one.kept = true;  // goodput judges it
+      one.known = one.kept = true;  // the goodput SLO judges it
     } else if (slo.kind == Slo::Kind::kGoodput) {
       one.known = !requests_csv.empty();
       one.value = goodput(slos, requests_csv, slowdown);

@@ -1,15 +1,15 @@
-// What a service promises, as one writes it:
+// Service level objectives (SLOs), in the syntax of --slo:
 //
 //   ttft_p99<2s        a percentile or the mean of a latency: ttft, ttft_from_queued, tpot, itl, e2e, session
-//                      (first request ready to last request finished) or session_served (less tools and
-//                      thinking), with _mean, _p50, _p90, _p95 or _p99; "<" or "<=", and ns, us, ms, s, min
+//                      (first request ready to last request finished) or session_served (the same less tools
+//                      and thinking), with _mean, _p50, _p90, _p95 or _p99; "<" or "<="; ns, us, ms, s, min
 //                      or h
-//   ttft<2s            without a percentile: of each request, for goodput; ttft, tpot and e2e
-//   goodput>=95%       at least so many of all requests keep every condition of the second form
+//   ttft<2s            without a percentile: a condition on each request, for goodput; ttft, tpot and e2e
+//   goodput>=95%       at least this fraction of all requests meets every condition of the second form
 //   requests_per_s>1.5    any other figure of a result by its name (kvtwin run --format=jsonl), with a
 //                      plain number
 //
-// TPOT of requests with one token counts as kept.
+// Requests with one output token meet every TPOT condition.
 
 #ifndef KVTWIN_SCENARIOS_PLAN_SLO_H_
 #define KVTWIN_SCENARIOS_PLAN_SLO_H_
@@ -27,27 +27,28 @@ struct Slo {
   enum class Kind { kFigure, kOfEachRequest, kGoodput };
   std::string text;  // as written
   Kind kind{};
-  std::string figure;  // of a result; of each request: ttft, tpot, e2e
-  bool below = true;   // the figure must stay below the limit; else above
-  double limit = 0;    // in the figure's own unit: ms of latencies; goodput: 0 to 1
+  std::string figure;  // of a result; for conditions on each request: ttft, tpot, e2e
+  bool below = true;   // the figure must stay below the limit; false: above it
+  double limit = 0;    // in the figure's own unit: ms for latencies, 0 to 1 for goodput
 };
 
 Result<Slo> parse_slo(std::string_view text);
-// All of them; also: a goodput needs conditions of each request, and these a goodput.
+// Parses all of them. Errors also: a goodput without conditions on each request, or such conditions without
+// one.
 Result<std::vector<Slo>> parse_slos(const std::vector<std::string>& texts);
 
-// A run beside one promise.
+// The value of one SLO in a run.
 struct SloValue {
   double value = 0;
-  // How much of the limit is used: 1 is just kept, 0 is nothing at all. Goodput: missed share over the one
-  // allowed.
+  // The used fraction of the limit: at 1 the SLO is just met, at 0 nothing is used. For goodput: the missed
+  // fraction of requests relative to the allowed one.
   double use = 0;
   bool known = false;  // the run has the figure
   bool kept = false;
 };
 
-// Figures by name, and requests.csv as `kvtwin run` writes it (for goodput; may be empty without one).
-// `slowdown` multiplies every latency, for cost models that may be off by so much.
+// `figures` by name; `requests_csv` as `kvtwin run` writes it (for goodput; empty otherwise). Latencies are
+// multiplied by `slowdown`, to account for the error of the cost model.
 std::vector<SloValue> judge(const std::vector<Slo>& slos, const std::map<std::string, double>& figures,
                             const std::string& requests_csv, double slowdown = 1);
 

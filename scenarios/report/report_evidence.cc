@@ -28,7 +28,7 @@ bool all_have(const nlohmann::json& rows, std::initializer_list<const char*> nam
          });
 }
 
-// The columns that a page draws, by what they hold.
+// A column that a page draws, and its type.
 struct QualityColumn {
   const char* name;
   bool number, needed;
@@ -51,7 +51,7 @@ bool number(const std::string& text, double* value) {
   return failed == std::errc{} && end == text.data() + text.size() && std::isfinite(*value);
 }
 
-// quality.csv has an empty cell where a refused one has no figure.
+// A refused row of quality.csv has empty fields instead of figures.
 Result<std::string> quality_json(const std::string& path, std::string_view csv) {
   std::vector<std::string> cells;
   take_record(&csv, &cells);

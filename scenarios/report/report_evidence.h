@@ -1,4 +1,4 @@
-// What other commands found out about how good something is, as a report draws it.
+// Results of `kvtwin validate` and `kvtwin evaluate`, as a report draws them.
 
 #ifndef KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_
 #define KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_
@@ -12,13 +12,12 @@ namespace kvtwin {
 
 enum class EvidenceKind { kValidation, kQuality };
 
-// The file of such evidence that `path` is or holds: validation.json; quality.json or a .csv of the same
-// rows.
-// "": none.
+// The file with such evidence at `path` or in folder `path`: validation.json; quality.json or a .csv of the
+// same rows. "": there is none.
 std::string evidence_file(const std::string& path, EvidenceKind kind);
 
-// `file` as JSON. An error if it lacks what a page draws: `scenarios` with `scenario`, `open_loop` and
-// `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`.
+// Reads `file` as JSON. Fails if it lacks a field that a page draws: `scenarios` with `scenario`, `open_loop`
+// and `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`.
 Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind);
 
 }  // namespace kvtwin

@@ -39,7 +39,7 @@ Result<std::string> read_heads(const std::string& path) {
   return text;
 }
 
-// Steps and transfers of timeline.json, the first so many: more cannot be told apart in one plot.
+// At most this many steps and transfers of timeline.json: more cannot be distinguished in one plot.
 constexpr size_t kSpansMax = 4'000, kTimelineBytesMax = size_t{1} << 28;
 
 Result<std::string> read_timeline(const std::string& path) {

@@ -1,4 +1,4 @@
-// What a report is made of, read from the folders of runs and sweeps.
+// Reads the input of a report from the folders of runs and sweeps.
 
 #ifndef KVTWIN_SCENARIOS_REPORT_REPORT_INPUTS_H_
 #define KVTWIN_SCENARIOS_REPORT_REPORT_INPUTS_H_
@@ -11,7 +11,8 @@
 
 namespace kvtwin {
 
-// A folder with run.binpb is a run, one with index.sqlite a sweep. `command` is what makes the report.
+// A folder with run.binpb is a run, one with index.sqlite a sweep. `command` is the command that makes the
+// report.
 Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command);
 
 }  // namespace kvtwin

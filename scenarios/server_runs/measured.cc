@@ -19,7 +19,7 @@ std::string session_of(const MeasuredRequest& request, size_t index) {
   return request.session.empty() ? fmt::format("{}", index) : request.session;
 }
 
-// Latencies and rates of finished requests.
+// Computes latencies and rates of finished requests.
 void fill_from_requests(MeasuredRun* run) {
   v1::RunResult& out = run->result;
   std::vector<double> ttft, tpot, e2e;

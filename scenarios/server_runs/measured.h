@@ -1,4 +1,4 @@
-// A real server's run, read from what benchmark tools and servers write, in the shape of a run's folder:
+// A real server's run, read from the output of benchmark tools and servers, in the form of a run's folder:
 // run.binpb and requests.csv for reports, requests.jsonl for `kvtwin compare`.
 //
 //   bench       one JSON object per run: vLLM's `vllm bench serve --save-result --save-detailed` (and its
@@ -7,13 +7,12 @@
 //               also start_times (s)
 //   aiperf      AIPerf's profile_export.jsonl: per request metadata.request_start_ns and request_end_ns, and
 //               metrics (time_to_first_token, input_sequence_length, output_sequence_length: value and unit)
-//   prometheus  the text of vLLM's /metrics: histograms and counters since the server began, no single
-//   requests.
-//               Percentiles are interpolated within their bucket, as histogram_quantile() does
+//   prometheus  the text of vLLM's /metrics: histograms and counters since the server's start, without single
+//               requests. Percentiles are interpolated within their bucket, as histogram_quantile() does
 //
-// What such a file does not say (pages, transfers, decisions) is absent. Failed requests count as cancelled.
-// Sources: vllm/benchmarks/serve.py, sglang/bench_serving.py, AIPerf's "Working with profile export files",
-// design/metrics.md of vLLM's documentation.
+// Figures that such a file lacks (pages, transfers, decisions) are absent. Failed requests count as
+// cancelled. Sources: vllm/benchmarks/serve.py, sglang/bench_serving.py, AIPerf's "Working with profile
+// export files", design/metrics.md of vLLM's documentation.
 
 #ifndef KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_
 #define KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_
@@ -29,7 +28,7 @@
 namespace kvtwin {
 
 struct MeasuredRequest {
-  std::string session;  // "": its own
+  std::string session;  // "": a session of its own
   uint64_t prompt = 0, output = 0;
   double begin_s = 0, first_s = 0, end_s = 0;
   bool finished = true;
@@ -38,27 +37,27 @@ struct MeasuredRequest {
 struct MeasuredRun {
   std::string name;
   std::vector<MeasuredRequest> requests;
-  v1::RunResult result;  // what the requests do not say: filled by the reader; the rest by measured_files()
+  v1::RunResult result;  // the reader sets what requests do not imply, measured_files() the rest
   std::vector<double> itls_ns;
 };
 
 enum class MeasuredFormat : uint8_t { kBench, kAiperf, kPrometheus };
-// By what the text begins with. Error: none of them.
+// Detects the format by the beginning of the text. Error: none of them.
 Result<MeasuredFormat> detect_measured(std::string_view text, const std::string& where);
 
-// `run`: which of a file's runs, from 0; the last if it is negative.
+// `run` is the index of one of the file's runs; the last if negative.
 Result<MeasuredRun> read_bench(std::string_view text, const std::string& where, int64_t run);
 Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where);
-// `before`: an earlier scrape of the same server, whose counts are taken off; "": none. `seconds` between
-// them, or since the server began; 0: unknown, and no rates are given.
+// `before` is an earlier scrape of the same server, whose counts are subtracted; "": none. `seconds` is the
+// time between them, or since the server's start; 0: unknown, and rates are absent.
 Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view before, double seconds,
                                     const std::string& where);
 
-// Error: a time or count that no run has.
+// Error: a time or count that is impossible in a run.
 Result<void> check_requests(const MeasuredRun& run, const std::string& where);
 
-// Fills in what follows from the requests: run.binpb, requests.csv, requests.jsonl (the latter two of
-// finished requests).
+// Completes the result from the requests and returns run.binpb, requests.csv and requests.jsonl; the latter
+// two list finished requests.
 std::vector<RunFile> measured_files(MeasuredRun run);
 
 }  // namespace kvtwin

@@ -11,7 +11,7 @@
 namespace kvtwin {
 namespace {
 
-using ForeignJson = nlohmann::json;  // what other tools wrote
+using ForeignJson = nlohmann::json;  // written by other tools
 
 // A metric in seconds or tokens; NaN if the record has none.
 double value_of(const ForeignJson& metrics, const char* name) {

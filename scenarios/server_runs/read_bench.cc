@@ -1,4 +1,4 @@
-// Results of vLLM's and SGLang's serving benchmarks, which grew from one script and share their names.
+// Results of vLLM's and SGLang's serving benchmarks, which have a common origin and common field names.
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 namespace kvtwin {
 namespace {
 
-using ForeignJson = nlohmann::json;  // what other tools wrote
+using ForeignJson = nlohmann::json;  // written by other tools
 
-// One object, which may have many lines, or one a line.
+// One object, which may span many lines, or one object per line.
 Result<std::vector<ForeignJson>> objects_of(std::string_view text, const std::string& where) {
   ForeignJson whole = ForeignJson::parse(text, nullptr, false);
   if (whole.is_object()) return std::vector<ForeignJson>{std::move(whole)};
@@ -71,7 +71,8 @@ class Reader {
     timed_ = json_.contains("start_times") && json_["start_times"].size() == count;
     if (!timed_ || count == 0) return;
     begins_ = json_["start_times"].get<std::vector<double>>();
-    const double first = *std::min_element(begins_.begin(), begins_.end());  // of a clock without a meaning
+    const double first =
+        *std::min_element(begins_.begin(), begins_.end());  // the clock's origin is arbitrary
     for (double& begin : begins_) begin -= first;
   }
   void add(size_t i) {

@@ -13,10 +13,10 @@ namespace kvtwin {
 namespace {
 
 struct Histogram {
-  std::map<double, double> upto;  // upper edge -> observations not above it
+  std::map<double, double> upto;  // upper edge -> number of observations up to it
   double sum = 0, count = 0;
 
-  // Linear within its bucket, from 0 or the edge before; the last edge for what lies beyond all.
+  // Linear within its bucket, from 0 or the previous edge; the last finite edge for ranks beyond it.
   double quantile(double fraction) const {
     const double rank = fraction * count;
     double edge = 0, below = 0;

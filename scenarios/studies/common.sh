@@ -1,14 +1,14 @@
-# Sourced by studies: running scenarios and reading their figures.
+# Functions for studies: running scenarios and reading their figures.
 
-# figure KEY JSON: one number of a run's line of JSON; 0 where it has none.
+# figure KEY JSON: one number of a run's line of JSON; 0 if it is absent.
 figure() {
   local row=${2#*\"$1\":}
   [[ $row != "$2" ]] && printf '%s' "${row%%[,\}]*}" || printf '0'
 }
 # number VALUE DIGITS [FACTOR]
 number() { awk -v a="$1" -v d="${2:-2}" -v f="${3:-1}" 'BEGIN { printf "%.*f", d, a * f }'; }
-# quality POLICY BUDGET: points of right answers below full KV in the last evaluation (reports/evidence/quality), a mean over the
-# tasks that both were asked; "-" where nobody asked.
+# quality POLICY BUDGET: percentage points of correct answers below full KV in the last evaluation
+# (reports/evidence/quality), a mean over the tasks that both ran; "-" if the policy was not evaluated.
 quality() {
   local table
   table=$(ls "$here"/../../reports/evidence/quality/*.csv | tail -1)
@@ -24,8 +24,7 @@ quality() {
 }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf (b > 0 ? "%.2f" : "-"), (b > 0 ? a / b : 0) }'; }
 
-# run SCENARIO SET...: the run as one line of JSON; what is wrong instead, after "refused:". A SET may be an option,
-# --like-this.
+# run SCENARIO SET...: the run as one line of JSON, or "refused:" and the error. A SET may be an option, --like-this.
 run() {
   local scenario=$1 set sets=() out err=$work/err.$BASHPID
   shift

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# FreeKV's speed-up over the other methods that recall, by miss rate, and its ablation:
-# the figures of docs/design/methods/freekv.md#numbers again, from the model alone. Prints markdown.
+# FreeKV's speed-up over the other methods that recall, by miss rate, and its ablation: the figures of
+# docs/design/methods/freekv.md#numbers, predicted by the cost model. Prints Markdown.
 #
 #   scenarios/studies/freekv_speedup.sh build/dev/bin/kvtwin [MODEL ...]
 #
-# Time per step is the median gap between tokens (itl): with four requests, prompts of others do not count.
+# Time per step is the median gap between tokens (itl), which with four requests excludes steps with prompts.
 set -euo pipefail
 
 kvtwin=${1:?the program}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Study c: when does it pay to keep the KV of waiting agents in host memory? By the time they think, and by the
-# generation of PCIe. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
+# Study c: when does it pay to keep the KV of waiting agents in host memory? Varies the think time and the generation
+# of PCIe. Real sessions (WEKA, $KVTWIN_DATA). Prints Markdown.
 #
 #   scenarios/studies/host_offload.sh build/dev/bin/kvtwin [SESSIONS [POPULATION]]
 set -euo pipefail
@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 
 common=(model.name=llama-3.1-8b engines.count=1 engines.tensor_parallel=1 hardware.gpus=1
   "replay.sessions_max=$sessions" "replay.population=$population" replay.oversized=reject)
-# The H200's machine with PCIe of other generations: the measured 55.3 GB/s of generation 5, halved and doubled.
+# The H200 node with PCIe of other generations: the measured 55.3 GB/s of generation 5, halved and doubled.
 node() {  # NAME BYTES_PER_S
   sed -e "s/^name: .*/name: \"$1\"/" -e "s/^pcie_bytes_per_s { value: [0-9.e+]* basis: MEASURED/pcie_bytes_per_s { value: $2 basis: ASSUMED/" \
     "$here/../../models/node/h200-x8.textproto" > "$work/$1.textproto"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Study a: which KV policy serves Claude-Code-like agents best on one H200, if all have the same bytes for KV? And at
-# equal quality, as far as issue F's small model was asked (reports/evidence/quality)?
-# Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
+# Study a: which KV policy serves Claude-Code-like agents best on one H200 with the same bytes of KV? And which at
+# equal quality, as measured on a small model (reports/evidence/quality)?
+# Real sessions (WEKA, $KVTWIN_DATA). Prints Markdown.
 #
 #   scenarios/studies/kv_policies.sh build/dev/bin/kvtwin [SESSIONS [POPULATION]]
 set -euo pipefail
@@ -14,13 +14,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$here/common.sh"
 
-# The same GPU, so the same bytes: what is left beside the weights. Requests that never fit are listed as rejected.
+# The same GPU, so the same bytes for KV. Requests that never fit are listed as rejected.
 common=(model.name=llama-3.1-8b model.context_window=1048576 hardware.node=h200 memory.page_tokens=32
   'trace.path=$KVTWIN_DATA/weka-claude-code/traces_710.tar.xz' trace.format=weka "replay.sessions_max=$sessions"
   replay.mode=closed_loop replay.arrivals=fixed_population "replay.population=$population" replay.think_cap_s=60
   replay.oversized=reject limits.requests_max=64 limits.step_tokens_max=4096)
 
-row() {  # NAME QUALITY SCENARIO SET...: with a prefix cache where the policies can share what they keep, else without
+row() {  # NAME QUALITY SCENARIO SET...: with a prefix cache where the policies can reuse retained prefixes, else without
   local name=$1 lost=$2 scenario=$3 json cache=yes
   shift 3
   [[ " $* " == *" limits.prefix_cache=false "* ]] && cache=no
@@ -53,7 +53,7 @@ tier=(memory.host_bytes=500000000000 hardware.node=h200-x8 hardware.gpus=1)
   row "fp8" "$(quality fp8 0)" fp8
   row "int4" "$(quality int4 0)" int4
   row "KIVI int2" "$(quality kivi 0)" kivi
-  row "TriAxialKV" "-" triaxial  # where it was evaluated its map gave all tags 4 bits (reports/evidence/quality)
+  row "TriAxialKV" "-" triaxial  # its evaluated map gave all tags 4 bits (reports/evidence/quality)
   row "all KV, bf16, 500 GB of host tier" 0 dense "${tier[@]}" policies.placement=host
   row "Quest, 4,096 tokens read" "$(quality quest 128) (128 of 370 read)" quest policies.retrieval_options.budget_tokens=4096
   row "FreeKV, 4,096 tokens read" "$(quality freekv 128) (128 of 370 read)" freekv policies.retrieval_options.budget_tokens=4096 "${tier[@]}"
@@ -66,7 +66,7 @@ tier=(memory.host_bytes=500000000000 hardware.node=h200-x8 hardware.gpus=1)
 } | tee "$work/rows"
 printf '\nWithout a prefix cache every turn computes its whole context again, and an agent'"'"'s next prompt is its last one and a little more.\n'
 printf 'Answers lost: of a model of 6 layers that was trained for such questions, at the share of KV nearest to the row'"'"'s (reports/evidence/quality);\nno figure for Llama-3.1-8B, and none for contexts of this length.\n'
-# At equal quality: who loses at most a point there. Fields of a row: name 2, seconds served 4, points 11.
+# At equal quality: policies that lose at most one point. Fields of a row: name 2, seconds served 4, points 11.
 awk -F' *[|] *' '
   $11 !~ /^[0-9]+/ { unknown = unknown (unknown == "" ? "" : "; ") $2; next }
   $11 + 0 <= 1 && $4 != "" { equal[$2] = $4; if (best == "" || $4 + 0 < equal[best] + 0) best = $2 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Study b: one H200, two H100 or four L40S for 200 concurrent coding agents? Prints markdown.
+# Study b: one H200, two H100 or four L40S for 200 concurrent coding agents? Prints Markdown.
 #
 #   scenarios/studies/plan_200_agents.sh build/dev/bin/kvtwin [AGENTS]
 #
-# The trace is made here, by kvtwin's own generator. Everything is priced by rooflines: those of the H200 rest on
-# kernels measured there, the others on the H200's fractions.
+# The trace is synthesised here. All steps are priced by rooflines: the H200's efficiencies are measured, and the
+# other devices are assumed to have the same.
 set -euo pipefail
 
 kvtwin=${1:?the program}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Study e: which cached prefix should go first? All orders at several sizes of memory, each beside Belady's order on
-# the very requests of its run, and beside a cache without end. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
+# Study e: which cached prefix should be evicted first? All orders at several sizes of memory, each compared with
+# Belady's order on the requests of the same run, and with an unlimited cache. Real sessions (WEKA, $KVTWIN_DATA).
+# Prints Markdown.
 #
 #   scenarios/studies/prefix_eviction.sh build/dev/bin/kvtwin [SESSIONS [POPULATION [GIB...]]]
 set -euo pipefail
@@ -32,7 +33,7 @@ row() {  # GIB NAME JSON
 }
 percent() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f %%", (b > 0 ? 100 * a / b : 0) }'; }
 
-# Two runs at a time; each leaves its line of JSON in a file of its own.
+# Runs two at a time; each writes its line of JSON to a file of its own.
 start() {  # FILE SET...
   local file=$work/$1
   shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Study d: reserved ragged pages against compressing and reclaiming afterwards, as heads need more and more
-# different budgets. Prints markdown.
+# Study d: reserved ragged pages against compressing and freeing pages afterwards, for increasingly different budgets of
+# heads. Prints Markdown.
 #
 #   scenarios/studies/ragged_heads.sh build/dev/bin/kvtwin [CALLS]
 #
-# Heads are of two kinds: one keeps 0.25 + s, the other 0.25 - s of its KV entries, so all together keep a quarter.
-# They alternate from head to head, so that neighbours differ, or from layer to layer, so that whole layers do.
+# Heads are of two kinds: one retains 0.25 + s, the other 0.25 - s of its KV entries, so that all together retain a
+# quarter. The kinds alternate from head to head, so that neighbours differ, or from layer to layer.
 set -euo pipefail
 
 kvtwin=${1:?the program}
@@ -23,7 +23,7 @@ common=("trace.path=$work/requests.csv" trace.format=azure replay.arrivals=all_a
   engines.tensor_parallel=1 model.name=llama-3.1-8b limits.requests_max=256 limits.step_tokens_max=4096
   limits.prefix_cache=false memory.page_tokens=16 memory.gpu_pages=0)
 
-shares() {  # SPREAD RUN: by layer, then head; so many of one kind, then of the other
+shares() {  # SPREAD RUN: by layer, then head; RUN heads of one kind, then RUN of the other
   awk -v s="$1" -v n="$2" 'BEGIN { for (i = 0; i < 256; ++i) printf "%s%.3f", (i > 0 ? "," : ""), 0.25 + (int(i / n) % 2 ? -s : s) }'
 }
 zeros=$(awk 'BEGIN { for (i = 0; i < 256; ++i) printf "%s0", (i > 0 ? "," : "") }')

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # TANGRAM's throughput against full KV on 4 x A100-80 (TP4), its parts added one by one, and H_p = 1..32 with three
-# prices of bookkeeping. Prints markdown.
+# prices of bookkeeping. Prints Markdown.
 #
 #   scenarios/studies/tangram.sh build/dev/bin/kvtwin [CALLS [OUTPUT [PART ...]]]
 #
-# PART: parts, reclaim, groups, terms; all of them where none is named.
+# PART: parts, reclaim, groups, terms; default: all.
 #
-# All requests arrive at once; throughput is requests per second until the last one has ended.
+# All requests arrive at once; throughput is requests per second until the last one ends.
 set -euo pipefail
 
 kvtwin=${1:?the program}
@@ -31,7 +31,7 @@ lengths short 4096 "$output"
 lengths mid 16384 "$output"
 lengths long 30720 "$output"
 
-# Shares of heads relative to their mean, so that they hold for any ratio: docs/design/methods/tangram.md#calibration,
+# Fractions of heads relative to their mean, which hold for any ratio: docs/design/methods/tangram.md#calibration,
 # remedy (i).
 shares() {  # FIELD
   awk -v field="$1" '
@@ -97,8 +97,8 @@ parts() {
 
 }
 
-# What compressions take of the steps that compute prompts, by part, and what the host would have to take per head
-# group for the 25 % of prefill that the paper says reclaiming costs (docs/design/methods/tangram.md#numbers).
+# The fraction of prompt steps that compressions take, by part, and the host time per head group that would explain
+# the 25 % of prefill that the paper reports for reclaiming (docs/design/methods/tangram.md#numbers).
 reclaim() {
   printf '\n## Compressions in prefill: 75 %% evicted, in %% of the time of steps that compute prompts\n\n'
   printf '| | inputs | gate | score, select | moved cells | tables, 0.8 us a group | in all | 25 %% would take, us a group |\n'
@@ -137,7 +137,7 @@ groups() {
   done
 }
 
-# What keeps it from more, one term after the other.
+# The terms that limit the throughput, removed one after the other.
 terms() {
   local full base with
   full=$(result dense long)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# TriAxialKV beside bf16 and the uniform formats: concurrency and throughput of
-# docs/design/methods/triaxialkv.md#numbers again, from the model alone. Qwen3-32B's geometry (the text part of
+# TriAxialKV against bf16 and the uniform formats: concurrency and throughput of
+# docs/design/methods/triaxialkv.md#numbers, predicted by the cost model. Qwen3-32B's geometry (the text part of
 # Qwen3-VL-32B) on one H100, agents that use a computer (osworld-like, mean prompt 11.7k, mean output 320), all
-# sessions at once, tools and thinking taking no time. Prints markdown.
+# sessions at once, without tool and think time. Prints Markdown.
 #
 #   scenarios/studies/triaxial.sh build/dev/bin/kvtwin
 #
-# Concurrency is the mean number of requests that run: time of requests without queueing, over elapsed time (Little).
+# Concurrency is the mean number of running requests: total time of requests without queueing, over elapsed time
+# (Little's law).
 set -euo pipefail
 
 kvtwin=${1:?the program}
@@ -15,7 +16,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$kvtwin" trace synth osworld-like --sessions=40 --seed=7 --out="$folder/osworld.kvtrace" >/dev/null 2>&1
 
-# run SET...: requests/s, output tokens/s, requests that run, median step in ms, preemptions, pages, reused share.
+# run SET...: requests/s, output tokens/s, running requests, median step in ms, preemptions, pages, reused fraction.
 run() {
   local set sets=()
   for set in "$@"; do sets+=("--set=$set"); done
@@ -63,7 +64,7 @@ for bits in 2.3 2.5 2.6 2.7 2.9 3.1 3.3 3.6; do
   }'
 done
 
-# A request takes P of prefill and its fraction of D decode steps: 1/rate = P + D step / requests that run.
+# A request takes P of prefill and its fraction of D decode steps: 1/rate = P + D step / running requests.
 printf '\n## Where the throughput ratio comes from\n\n'
 awk -v a="$base" -v b="$(run)" 'BEGIN {
   split(a, x, " "); split(b, y, " ")

@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr double kWholeMax = 9007199254740992.0;  // 2^53: beyond it doubles skip whole numbers
+constexpr double kWholeMax = 9007199254740992.0;  // 2^53: larger doubles skip whole numbers
 
 struct Number {
   double value = 0;
@@ -50,7 +50,7 @@ Result<void> take_steps(const std::string& where, std::string_view step, Axis* a
     return make_error(where, fmt::format("cannot step by \"{}\"", step),
                       times ? "*F needs F > 1 and a range above 0" : "+D needs D > 0");
   const bool whole = axis->whole && by->whole;
-  // Each value from the first one, not from the one before: roundings do not add up.
+  // Each value is computed from the first one, so that rounding errors do not accumulate.
   for (size_t i = 0;; ++i) {
     const auto n = static_cast<double>(i);
     const double value = times ? axis->low * std::pow(by->value, n) : axis->low + by->value * n;
@@ -64,7 +64,7 @@ Result<void> take_steps(const std::string& where, std::string_view step, Axis* a
 
 Result<void> take_range(const std::string& where, std::string_view text, size_t dots, Axis* axis) {
   std::string_view rest = text.substr(dots + 2), step;
-  // A sign or exponent is no step: look behind the first digit.
+  // Start after the first character: a leading sign, or the sign of an exponent, is not a step.
   const size_t at = rest.find_first_of("*+", 1);
   if (at != std::string_view::npos && rest[at - 1] != 'e' && rest[at - 1] != 'E') {
     step = rest.substr(at);
@@ -96,7 +96,7 @@ std::string Axis::at(double fraction) const {
     const auto index = static_cast<size_t>(fraction * static_cast<double>(values.size()));
     return values[std::min(index, values.size() - 1)];
   }
-  // A whole range has one cell for each of its numbers.
+  // Each number of a whole range gets an interval of equal width.
   const double end = whole ? high + 1 : high;
   const double value = logarithmic ? low * std::pow(end / low, fraction) : low + (end - low) * fraction;
   return written(whole ? std::min(std::floor(value), high) : value, whole);
@@ -112,7 +112,7 @@ Result<Axis> parse_axis(std::string_view vary) {
   const std::string_view text = vary.substr(equals + 1);
   const std::string where = fmt::format("--vary={}", axis.field);
   const size_t dots = text.find("..");
-  // Dots between commas belong to a name or a path.
+  // Dots in a comma-separated list belong to a name or a path.
   const bool range = dots != std::string_view::npos && text.find(',') == std::string_view::npos &&
                      number(text.substr(0, dots)).has_value();
   Result<void> ok = range ? take_range(where, text, dots, &axis) : split_list(axis.field, text, &axis);

@@ -1,10 +1,10 @@
-// Axis is one field of a scenario that a sweep varies, and the values it takes.
+// Axis is one field of a scenario that a sweep varies, and its values.
 //
-//   limits.requests_max=16,32,64          these
-//   limits.requests_max=16..256*2         16, 32, 64, 128, 256
+//   limits.requests_max=16,32,64       these values
+//   limits.requests_max=16..256*2      16, 32, 64, 128, 256
 //   replay.population=8..64+8          8, 16, ... 64
-//   memory.gpu_pages=1000..9000        sampled: evenly from the range, whole if both ends are
-//   replay.rate=0.01..10*              sampled: evenly on a logarithmic scale
+//   memory.gpu_pages=1000..9000        sampled uniformly from the range; whole if both ends are
+//   replay.rate=0.01..10*              sampled uniformly on a logarithmic scale
 //
 // Steps are exact for whole numbers; others are rounded to 12 significant digits, so that a sweep's points
 // are the same everywhere.
@@ -29,14 +29,14 @@ struct Axis {
   bool whole = false;
 
   bool sampled() const { return values.empty(); }
-  // The value at `fraction` of the axis; 0 <= share < 1.
+  // The value at `fraction` of the axis, 0 <= fraction < 1.
   std::string at(double fraction) const;
 };
 
-// At most this many values on one axis.
+// The most values of one axis.
 constexpr size_t kAxisValuesMax = 100'000;
 
-// `vary` is FIELD=VALUES as above. Errors are about --vary.
+// `vary` is FIELD=VALUES as above. Errors name --vary.
 Result<Axis> parse_axis(std::string_view vary);
 
 }  // namespace kvtwin

@@ -81,7 +81,7 @@ Result<void> note_sweep(const std::string& dir, const SweepWords& words) {
     const Result<std::string> there = read_text_file(path);
     if (there && *there == text) return {};
   }
-  // Shards start at the same time, on several machines: each writes a file of its own and renames it.
+  // Shards start concurrently on several machines: each writes a file of its own and renames it.
   char host[64] = {};
   gethostname(host, sizeof host - 1);
   const std::string draft = fmt::format(".{}.{}.{}", kFile, host, getpid());

@@ -21,7 +21,7 @@ std::string metric(const SweepRow& row, const std::string& name) {
   return "";
 }
 
-// In the order in which they are first met.
+// In order of first appearance.
 std::vector<std::string> metric_names(const std::vector<SweepRow>& rows) {
   std::vector<std::string> names;
   std::set<std::string> seen;
@@ -33,7 +33,7 @@ std::vector<std::string> metric_names(const std::vector<SweepRow>& rows) {
   return names;
 }
 
-// JSON texts without their quotes, so that a spreadsheet sees the value.
+// JSON strings without quotes, so that a spreadsheet shows the value.
 std::string plain(const std::string& json) {
   if (json.empty() || json.front() != '"') return json;
   return nlohmann::json::parse(json).get<std::string>();
@@ -80,7 +80,7 @@ std::string json_lines(const SweepSpec& spec, const std::vector<SweepRow>& rows)
   return out;
 }
 
-// Numbers as people read them.
+// Numbers in a short form for people.
 std::string short_number(const std::string& json) {
   char* end = nullptr;
   const double value = std::strtod(json.c_str(), &end);

@@ -1,5 +1,5 @@
-// The index of a sweep's directory as an SQLite database, for questions in SQL. It holds nothing that the
-// directory does not: write_index() makes it from the rows, and a damaged one is made again.
+// The index of a sweep's directory as an SQLite database, for queries. It is derived from the rows: open()
+// makes it agree with them, and recreates a damaged one.
 //
 //   points(point, key, state, error)   axes(point, field, value)   metrics(key, name, value)
 
@@ -19,20 +19,20 @@ namespace kvtwin {
 
 class SweepIndex {
  public:
-  // Opens or makes `path`, and makes it say what `rows` say. Metrics of keys that are no longer in a row
-  // stay. `warn` is told of a damaged one.
+  // Opens or creates `path`, and makes it agree with `rows`. Metrics of keys that are no longer in a row
+  // stay. Calls `warn` for a damaged index.
   static Result<std::unique_ptr<SweepIndex>> open(const std::string& path, const SweepSpec& spec,
                                                   const std::vector<SweepRow>& rows, const Warn& warn);
   ~SweepIndex();
 
-  // All rows that have `row`'s key are as `row` is now.
+  // Updates all rows that have `row`'s key to `row`.
   Result<void> put(const SweepRow& row);
 
  private:
   explicit SweepIndex(std::string path) : path_(std::move(path)) {}
   Result<void> prepare(const SweepSpec& spec, const std::vector<SweepRow>& rows);
   Result<void> run(const char* sql);
-  // A parameter; a number only where SQL should compare it as one.
+  // A parameter of a statement; a number only where SQL must compare it as one.
   struct Cell {
     std::string text;
     bool number = false;
@@ -47,7 +47,7 @@ class SweepIndex {
   sqlite3* base_ = nullptr;
 };
 
-// What an index says: its finished points.
+// The finished points of an index.
 struct IndexedSweep {
   std::vector<std::string> axes;
   struct Point {

@@ -19,7 +19,7 @@ class Reader {
   Reader& operator=(const Reader&) = delete;
   ~Reader() { sqlite3_close(base_); }
 
-  // Calls `row` with each row of the answer.
+  // Calls `row` with each row of the result.
   template <typename Row>
   Result<void> each(const char* sql, Row row) {
     sqlite3_stmt* statement = nullptr;

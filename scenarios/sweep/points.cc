@@ -47,7 +47,7 @@ std::vector<SweepPoint> sobol_points(const std::vector<Axis>& axes, const Sampli
   std::vector<SweepPoint> points(sampling.samples);
   for (SweepPoint& point : points) {
     for (uint64_t a = 0; a < axes.size(); ++a) {
-      // Whole words wrap around: the shift keeps the sequence's evenness.
+      // Integer addition wraps around, so the shifted sequence keeps its low discrepancy.
       const uint64_t word = static_cast<uint64_t>(sequence()) + draw({sampling.seed, a});
       point.push_back(axes[a].at(static_cast<double>(word >> 11) * 0x1p-53));
     }

@@ -1,4 +1,4 @@
-// Which points of its axes a sweep runs: all of them, or a sample.
+// The points of its axes that a sweep runs: all, or a sample.
 
 #ifndef KVTWIN_SCENARIOS_SWEEP_POINTS_H_
 #define KVTWIN_SCENARIOS_SWEEP_POINTS_H_
@@ -15,20 +15,20 @@ namespace kvtwin {
 
 enum class Sampler : uint8_t {
   kGrid,    // every combination; the last axis changes fastest
-  kRandom,  // independent, from a counter-based generator: point i does not depend on how many there are
+  kRandom,  // independent counter-based draws: point i does not depend on the number of points
   kSobol,   // a low-discrepancy sequence (Boost.Random; direction numbers of Joe and Kuo 2008)
 };
 
 struct Sampling {
   Sampler sampler = Sampler::kGrid;
-  uint32_t samples = 0;  // random, Sobol
-  uint64_t seed = 1;     // random; Sobol shifts all points by it, modulo 1
+  uint32_t samples = 0;  // for random and Sobol
+  uint64_t seed = 1;     // for random; Sobol shifts all points by it, modulo 1
 };
 
-// Values by axis.
+// One value per axis.
 using SweepPoint = std::vector<std::string>;
 
-// At most this many points.
+// The most points of one sweep.
 constexpr size_t kSweepPointsMax = 1'000'000;
 
 Result<std::vector<SweepPoint>> sweep_points(const std::vector<Axis>& axes, const Sampling& sampling);
@@ -38,7 +38,7 @@ struct Shard {
   uint32_t index = 0, count = 1;
   bool has(size_t point) const { return point % count == index; }
 };
-// "0/4".
+// Parses "0/4".
 Result<Shard> parse_shard(std::string_view text);
 
 }  // namespace kvtwin

@@ -17,10 +17,10 @@
 namespace kvtwin {
 namespace {
 
-// Between fork and exec: nothing that takes a lock or memory.
+// Runs between fork and exec: it must not take locks or allocate memory.
 [[noreturn]] void become(const char* program, char* const* words, const char* errors, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it died before we asked
+  if (getppid() != parent) _exit(127);  // the parent died before the prctl
   const int out = open("/dev/null", O_WRONLY), err = open(errors, O_WRONLY | O_CREAT | O_TRUNC, 0644);
   if (out < 0 || err < 0) _exit(126);
   dup2(out, STDOUT_FILENO);
@@ -39,7 +39,7 @@ pid_t start(const std::string& program, const Job& job) {
   return child;
 }
 
-// Which job may start next: the first of a lane that has room.
+// Chooses the job to start next: the first of a lane with room.
 class Lanes {
  public:
   Lanes(const std::vector<Job>& jobs, const std::vector<uint32_t>& at_once) : jobs_(jobs) {
@@ -89,7 +89,7 @@ Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs,
       }
       if (running.empty())
         return make_error(program, fmt::format("cannot be started: {}", std::strerror(errno)));
-      // Too many processes for now: wait for one of ours.
+      // Too many processes at present: wait for one of ours to end.
     }
     int status = 0;
     const pid_t child = waitpid(-1, &status, 0);

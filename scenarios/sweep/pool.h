@@ -1,4 +1,5 @@
-// A pool of child processes: each runs one command, in order of start; a crash is that command's alone.
+// A pool of child processes. Each runs one command; commands start in order, and a crash affects its own
+// command only.
 
 #ifndef KVTWIN_SCENARIOS_SWEEP_POOL_H_
 #define KVTWIN_SCENARIOS_SWEEP_POOL_H_
@@ -14,22 +15,22 @@ namespace kvtwin {
 
 struct Job {
   std::vector<std::string> words;  // after the program's name
-  std::string errors;              // the file that gets its stderr; stdout is dropped
-  size_t lane = 0;                 // of those that run_jobs() is told of
+  std::string errors;              // the file that receives its stderr; stdout is discarded
+  size_t lane = 0;                 // index into run_jobs()'s at_once
 };
 
 struct JobEnd {
   size_t job = 0;
-  int status = 0;  // of exit; 128 + the signal that ended it
+  int status = 0;  // exit status; 128 + the number of the signal that ended it
 };
 
-// Runs all jobs with `program`, of each lane at most `at_once[lane]` at a time. `ended` returns false to
-// start no more. Children die with this process. Error: no process can be started. REQUIRES: every job's
-// lane is there, and has room for one.
+// Runs all jobs with `program`, at most `at_once[lane]` of each lane concurrently. `ended` returns false to
+// start no more jobs. The kernel kills the children when this process dies. Error: no process can be started.
+// REQUIRES: job.lane < at_once.size() and at_once[lane] >= 1 for every job.
 Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs,
                       const std::vector<uint32_t>& at_once, const std::function<bool(const JobEnd&)>& ended);
 
-// This program.
+// The path of this program.
 std::string own_program();
 
 }  // namespace kvtwin

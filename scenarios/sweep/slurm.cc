@@ -13,7 +13,7 @@
 namespace kvtwin {
 namespace {
 
-// One word for a shell, whatever is in it.
+// Quotes a word for the shell.
 std::string quoted(const std::string& word) {
   std::string out(1, '\'');
   for (const char c : word) {
@@ -24,7 +24,7 @@ std::string quoted(const std::string& word) {
   return out;
 }
 
-// Status of exit, -1: not found.
+// Returns the exit status; -1: not found.
 int run_sbatch(std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -32,7 +32,7 @@ int run_sbatch(std::vector<std::string> words) {
   const pid_t child = fork();
   if (child < 0) return -1;
   if (child == 0) {
-    dup2(STDERR_FILENO, STDOUT_FILENO);  // stdout is the table's
+    dup2(STDERR_FILENO, STDOUT_FILENO);  // stdout is for the table
     execvp(arguments[0], arguments.data());
     _exit(127);
   }
@@ -68,7 +68,7 @@ Result<void> run_on_slurm(const SlurmJob& job) {
     return make_error("--launcher=slurm", "sbatch was not found",
                       "run this where jobs are submitted, or use --shard");
   std::error_code ignored;
-  // sbatch ends with what the worst task ended with; only if none wrote a log was it sbatch itself.
+  // sbatch exits with the worst task's status. The failure is sbatch's own only if no task wrote a log.
   if (status != 0 && !std::filesystem::exists(job.dir + "/slurm-0.log", ignored))
     return make_error("--launcher=slurm", fmt::format("sbatch ended with status {}", status),
                       "its message is above");

@@ -46,7 +46,7 @@ std::string one_line(std::string text) {
 
 std::string first_of(const Errors& errors) { return errors.empty() ? "" : one_line(errors.front().text()); }
 
-// Held until it goes; the kernel lets go of it when the process dies.
+// A lock on the folder, held until destruction; the kernel releases it when the process dies.
 class Lock {
  public:
   explicit Lock(const fs::path& path)
@@ -69,14 +69,14 @@ Job job_of(const SweepSpec& spec, const std::string& dir, const SweepRow& row) {
   job.words = {"run", spec.scenario};
   for (const std::string& set : sets_of(spec, row.values)) job.words.push_back("--set=" + set);
   job.words.push_back("--out=" + point_dir(dir, row.key).string());
-  job.words.push_back("--allow-unread");  // check_axes() has seen that some point reads each field
+  job.words.push_back("--allow-unread");  // check_fields_read() found a point that reads each field
   job.words.push_back("--force");         // a damaged result is made again
   job.words.push_back("--quiet");
   job.errors = error_file(dir, row.key).string();
   return job;
 }
 
-// What the point's run left behind when it ended with `status`.
+// Reads the result of a point whose process exited with `status`.
 void take_end(const std::string& dir, int status, SweepRow* row) {
   std::string complaint;
   if (status == 0) look_up(dir, row, &complaint);
@@ -102,7 +102,7 @@ const char* name_of(PointState state) {
 }
 
 Result<void> check_fields_read(const SweepSpec& spec, const std::vector<SweepPoint>& points) {
-  std::map<std::string, std::string> given;  // field to the word that gave it
+  std::map<std::string, std::string> given;  // field to the argument that sets it
   for (const std::string& set : spec.sets) given[set.substr(0, set.find('='))] = "--set=" + set;
   for (const Axis& axis : spec.axes) given[axis.field] = "--vary=" + axis.field;
   std::map<std::string, Error> unread;
@@ -125,7 +125,8 @@ Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::strin
   if (!points) return tl::unexpected<Error>(points.error());
   if (Result<void> ok = check_fields_read(spec, *points); !ok) return tl::unexpected<Error>(ok.error());
   Result<std::vector<SweepRow>> rows = plan_points(spec, *points, dir, warn);
-  // A field that nobody knows, say: nothing will ever run, so nothing is written either.
+  // If the scenario is invalid at every point (an unknown field, say), nothing can run and nothing is
+  // written.
   if (rows && !rows->empty() &&
       std::all_of(rows->begin(), rows->end(), [](const SweepRow& row) { return row.key.empty(); }))
     return make_error(spec.scenario, "no point can run: " + rows->front().error, "change what they share");

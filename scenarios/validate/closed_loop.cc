@@ -1,4 +1,4 @@
-// Figures of whole runs, simulated beside real.
+// Figures of whole runs: simulated against real.
 
 #include <fmt/format.h>
 
@@ -15,14 +15,14 @@ namespace {
 struct RunFigure {
   const char* name;
   const char* unit;
-  double tolerance;  // percent of the real value, or `absolute` in the figure's unit: issue D's table
+  double tolerance;  // percent of the real value, or `absolute` in the figure's unit
   bool absolute;
   std::function<double(const v1::RunResult&)> of;  // null: evicted pages
 };
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-// Real engines do not time what moves inside steps: add_exposed_transfers() has that.
+// Real engines do not time copies inside steps; add_exposed_transfers() derives them.
 double commanded(const v1::RunResult& run, double value) { return run.has_retrieval() ? 0 : value; }
 
 const std::vector<RunFigure>& figures() {
@@ -62,7 +62,7 @@ double value_of(const RunFigure& figure, const Recording& run) {
   return figure.of ? figure.of(run.result) : static_cast<double>(run.pages_evicted);
 }
 
-// What is nothing on both sides says nothing.
+// A figure that is zero on both sides is left out.
 bool matters(const ComparedFigure& one) { return one.simulated != 0 || one.real_max != 0; }
 
 }  // namespace
@@ -98,7 +98,7 @@ std::vector<ComparedFigure> compare_closed_loop(const Recording& simulated,
 
 namespace {
 
-// "freekv_miss_0" of "freekv_miss_20"; "": the scenario says nothing of misses.
+// "freekv_miss_0" for "freekv_miss_20"; "" for a name without misses.
 std::string without_misses(const std::string& name) {
   constexpr char kMiss[] = "_miss_";
   const size_t at = name.find(kMiss);

@@ -9,17 +9,17 @@ namespace {
 
 using Launch = LaunchHistory::Launch;
 
-// Requests of a batch that are listed one by one; the rest are counted.
+// At most this many requests of a batch are listed; the rest are counted.
 constexpr size_t kListed = 12;
 
-// The launch that ran `step`: the last one that begins there or before it. Null: none did.
+// The launch that ran `step`: the last one that begins at or before it. Null: there is none.
 const Launch* launch_of(const std::vector<Launch>& all, uint64_t step) {
   const auto after = std::upper_bound(all.begin(), all.end(), step,
                                       [](uint64_t number, const Launch& one) { return number < one.step; });
   return after == all.begin() ? nullptr : &*(after - 1);
 }
 
-// An entry of a launch as it is at single step `offset` of it.
+// A launch's entry at its single step `offset`.
 PlanEntry at_offset(PlanEntry entry, uint64_t offset) {
   if (entry.kind == EntryKind::kDecode) entry.context += static_cast<uint32_t>(offset);
   if (offset > 0) entry.first = false;
@@ -33,7 +33,7 @@ bool same(const PlanEntry& a, const PlanEntry& b) {
 
 bool same_step(const Launch& a, const Launch& b, uint64_t step) {
   if (a.entries.size() != b.entries.size()) return false;
-  // What is compressed behind a stretch is compressed behind its only step.
+  // A launch with compressions is a single step, so the counts belong to `step`.
   if (a.compressions != b.compressions) return false;
   for (size_t i = 0; i < a.entries.size(); ++i) {
     if (!same(at_offset(a.entries[i], step - a.step), at_offset(b.entries[i], step - b.step))) return false;
@@ -45,14 +45,14 @@ uint64_t steps_of(const std::vector<Launch>& all) {
   return all.empty() ? 0 : all.back().step + all.back().repeat;
 }
 
-// The first step that is not the same; kNone: none.
+// The first step that differs; kNone: there is none.
 constexpr uint64_t kNone = UINT64_MAX;
 uint64_t first_difference(const std::vector<Launch>& a, const std::vector<Launch>& b) {
   const uint64_t common = std::min(steps_of(a), steps_of(b));
   for (uint64_t step = 0; step < common;) {
     const Launch *const x = launch_of(a, step), *const y = launch_of(b, step);
     if (x == nullptr || y == nullptr || !same_step(*x, *y, step)) return step;
-    // Both go on by rule until one of them is followed by another launch.
+    // Both launches continue by the same rule until another launch follows one of them.
     const auto next = [&](const std::vector<Launch>& all, const Launch* now) {
       return now == &all.back() ? now->step + now->repeat : (now + 1)->step;
     };
@@ -101,7 +101,7 @@ std::string side_text(const std::string& name, const std::vector<Launch>& all, u
 void LaunchHistory::saw_command(Instant now, const Command& command) {
   if (const auto* launch = std::get_if<LaunchStep>(&command)) {
     Engine& engine = engines_.at(raw(launch->engine));
-    // What was cut short is launched again under the same numbers.
+    // Steps that were cut short are launched again with the same numbers.
     while (!engine.launches.empty() && engine.launches.back().step >= raw(launch->step)) {
       engine.launches.pop_back();
     }

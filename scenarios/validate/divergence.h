@@ -1,5 +1,6 @@
-// Where two runs of one scenario part: the first single step whose batch differs, and what each side knew
-// when it planned it. Neither log holds batches: both are replayed, so both show the policy's own state.
+// Finds where two runs of one scenario diverge: the first single step whose batch differs, and the state of
+// both sides when they planned it. Logs hold no batches: both are replayed, so both show the policy's own
+// state.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_DIVERGENCE_H_
 #define KVTWIN_SCENARIOS_VALIDATE_DIVERGENCE_H_
@@ -12,19 +13,19 @@
 
 namespace kvtwin {
 
-// What was launched, in order, by engine. Watches a replay.
+// Records the launches of a replay by engine, in order.
 class LaunchHistory final : public Observer {
  public:
   struct Launch {
     uint64_t step = 0;    // its first single step
-    uint32_t repeat = 1;  // single steps, unless it was cut short: then the next launch has their numbers
+    uint32_t repeat = 1;  // single steps; if cut short, the next launch repeats the numbers of the rest
     Instant at{};
     std::vector<PlanEntry> entries;
     size_t compressions = 0;
-    CoreGauges gauges;       // behind the decision
-    uint64_t done = 0;       // requests that had ended
-    uint64_t transfers = 0;  // that had been asked for
-    uint64_t preempted = 0;  // requests that had lost their pages
+    CoreGauges gauges;       // after the decision
+    uint64_t done = 0;       // requests that have ended
+    uint64_t transfers = 0;  // transfers that have been requested
+    uint64_t preempted = 0;  // requests that have lost their pages
   };
 
   explicit LaunchHistory(size_t engines) : engines_(engines) {}
@@ -43,8 +44,9 @@ class LaunchHistory final : public Observer {
   std::vector<Engine> engines_;
 };
 
-// "": no step differs. Else the step and both sides' batches and states, several lines. `one` and `other`
-// name the runs. Engines are looked at one after the other; the earliest instant of run `a` counts.
+// Returns "" if no step differs, else several lines: the step and both sides' batches and states. `one` and
+// `other` name the runs. Of the engines that diverge, the one whose launch in run `a` is earliest is
+// reported.
 std::string first_divergence(const LaunchHistory& a, const std::string& one, const LaunchHistory& b,
                              const std::string& other);
 

@@ -10,14 +10,14 @@
 namespace kvtwin {
 namespace {
 
-// Answers for one engine what the log says its compressions retained.
+// Supplies one engine's retained counts from the log.
 class LoggedOutcomes final : public OutcomeSource {
  public:
   explicit LoggedOutcomes(const Log::Engine& engine) : engine_(engine) {}
 
   void step(const LaunchStep& launch, uint32_t, DataOutcomes* values) override {
     values->clear();
-    // A stretch ends with the step that has outcomes.
+    // Coalesced steps end with the step that has outcomes.
     const auto busy_period = std::lower_bound(
         engine_.coalesced_runs.begin(), engine_.coalesced_runs.end(), raw(launch.step),
         [](const Log::CoalescedSteps& one, uint64_t step) { return one.step + one.steps <= step; });
@@ -40,7 +40,7 @@ class LoggedOutcomes final : public OutcomeSource {
   const Log::Engine& engine_;
 };
 
-// Asks the sources as a backend does.
+// Queries the sources at each command, as a backend does.
 class Asking final : public Observer {
  public:
   explicit Asking(std::vector<OutcomeSource*> sources) : sources_(std::move(sources)) {}

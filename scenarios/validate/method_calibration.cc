@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first steps of a run use kernels and memory for the first time.
+// The first steps of a run include first-use costs of kernels and memory.
 constexpr size_t kFirstSteps = 2;
 
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
@@ -34,8 +34,8 @@ struct Steps {
   std::string method, model;
   std::vector<std::string> paths;
   std::vector<MethodSample> samples;
-  std::vector<PricedStep> first;  // of each run
-  std::vector<PricedStep> dense;  // of runs without a method, all
+  std::vector<PricedStep> first;  // the first steps of each run
+  std::vector<PricedStep> dense;  // all steps of runs without a method
 };
 
 Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::string& path) {
@@ -82,7 +82,7 @@ bool has(const std::vector<MethodSample>& samples, MethodTerm term) {
                      [term](const MethodSample& one) { return one.counts[static_cast<size_t>(term)] > 0; });
 }
 
-// What the first steps took beyond their prices: the median.
+// Sets the first-step term: the median of the first steps' excess over their prices.
 void add_first_step(const std::vector<PricedStep>& first, MeasuredMethod* method) {
   std::vector<double> more;
   for (const PricedStep& step : first) {
@@ -129,8 +129,8 @@ Result<ByMethod> steps_by(const MeasuredDevice& device, const std::vector<std::s
   return out;
 }
 
-// Methods are what steps take beside those of the dense engine: where that was served too, its tables say
-// first what it took, and steps are priced again.
+// A method's price is the difference to the dense engine. Where dense runs are given, the served time of
+// dense steps is fitted first and all steps are priced again.
 Result<void> settle_dense(const MethodCalibrationRequest& request, ByMethod* steps, MeasuredDevice* device) {
   std::vector<std::string> dense, others;
   for (const auto& [key, one] : *steps) {
@@ -148,19 +148,21 @@ Result<void> settle_dense(const MethodCalibrationRequest& request, ByMethod* ste
   return {};
 }
 
-// us a thousand pages: fourteen times what an H200 takes to read their summaries, 32 layers of 8B.
+// us per thousand pages: fourteen times an H200's time to read their summaries, for the 32 layers of an 8B
+// model.
 constexpr double kChosenFromMost = 400;
 constexpr auto kChosenFrom = static_cast<size_t>(MethodTerm::kChosenFrom);
 
-// The first steps were left out of the samples.
+// The samples exclude first steps.
 MethodCounts known_before() {
   MethodCounts known = learn_all();
   known[static_cast<size_t>(MethodTerm::kFirstStep)] = 0;
   return known;
 }
 
-// More pages to choose from are more pages to recall, or more decodes. The same kernels score them for all
-// methods: their price is the one with which all are told best, by two rounds of trials.
+// The number of candidate pages correlates with recalls and decodes, so that a fit per method is
+// ill-conditioned. The same kernels score the pages of all methods: one price with the least error over all
+// methods is searched in two rounds of trials.
 double chosen_from_price(const ByMethod& by_method, const std::string& model) {
   constexpr int kTrials = 10;
   double low = 0, high = kChosenFromMost, best = 0, least = -1;

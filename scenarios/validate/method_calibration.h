@@ -1,6 +1,6 @@
-// What methods add to steps of the engine on this machine: scenarios/suites/calibration is run for real, and
-// prices are fitted to its steps (method_fit.h). Its traces share no length, batch or mixture with
-// scenarios/suites/validation.
+// Calibration of methods on this machine: runs the scenarios of scenarios/suites/calibration on the engine
+// and fits prices to their steps (method_fit.h). The traces have no length, batch or mixture in common with
+// those of scenarios/suites/validation.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_
 #define KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_

@@ -7,20 +7,19 @@ namespace kvtwin {
 namespace {
 
 constexpr int kRounds = 12;
-constexpr double kSmallError = 0.003;  // relative: below it a step weighs no more
-constexpr double kRidge =
-    1e-6;  // terms that always come together share a price alike, whatever the last bits
-constexpr double kConcurrent =
-    0.4;                         // of a step; the time between attention and the next layer's recall is more
-constexpr double kHeldUp = 1.1;  // a step takes so much longer than its sum: it waited
+constexpr double kSmallError = 0.003;  // relative; steps with a smaller error get no more weight
+constexpr double kRidge = 1e-6;        // terms that always occur together get equal prices
+// Fraction of a step. The time between attention and the next layer's recall is longer.
+constexpr double kConcurrent = 0.4;
+constexpr double kHeldUp = 1.1;  // a step this much longer than its sum waited for copies
 
 using Vector = std::vector<double>;
 
 size_t index(MethodTerm term) { return static_cast<size_t>(term); }
 
-// The solution of a symmetric system, which is changed. Rows that say nothing give 0. Our own, because
-// `ctest -R calibrate_recorded` compares the file that prices are written to byte by byte: LAPACK chooses its
-// kernels by processor and sums in their order, these few lines round alike everywhere (-ffp-contract=off).
+// Solves a symmetric system in place. Rows without information give 0. This is not LAPACK, because
+// `ctest -R calibrate_recorded` compares the file of prices byte by byte: LAPACK chooses kernels by processor
+// and sums in their order, this code rounds the same everywhere (-ffp-contract=off).
 Vector solve(std::vector<Vector>* a, Vector b) {
   const size_t n = b.size();
   for (size_t i = 0; i < n; ++i) {
@@ -57,7 +56,7 @@ Vector least_squares(const std::vector<MethodSample>& samples, const Vector& wei
   return solve(&a, b);
 }
 
-// Terms whose price comes out below zero leave, the worst one first, until none does.
+// Removes terms with negative prices, the most negative first, until none is left.
 MethodCounts no_price_below_zero(const std::vector<MethodSample>& samples, const Vector& weights,
                                  std::vector<size_t> terms) {
   MethodCounts out{};
@@ -80,8 +79,8 @@ double predicted(const MethodSample& one, const MethodCounts& prices) {
   return recorded(one) ? std::max(sum, prices[index(MethodTerm::kRecorded)]) : sum;
 }
 
-// Recalls behind attention run beside all that is not attention or another recall, and the rest of them is
-// waited for (graph_pricer.h has the exact rule).
+// The part of a step concurrently with which pages recalled after attention are copied: everything but
+// attention and other recalls. The step waits for the remainder (graph_pricer.h has the exact rule).
 double concurrent(const MethodSample& one, MethodCounts prices) {
   for (const MethodTerm pages : {MethodTerm::kLoading, MethodTerm::kRecallingHead, MethodTerm::kRecallingNext,
                                  MethodTerm::kPageNow, MethodTerm::kPageMixed, MethodTerm::kPageConcurrent,
@@ -120,8 +119,8 @@ MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) 
   return out;
 }
 
-// What a page behind attention takes: of what steps that are held up say of it, what has the least error over
-// all steps with such pages.
+// The price of a page recalled after attention: among the candidates from steps that waited, the one with the
+// least error over all steps with such pages.
 double page_behind(const std::vector<MethodSample>& samples, MethodCounts prices) {
   double& price = prices[index(MethodTerm::kPageNext)];
   price = 0;
@@ -144,9 +143,9 @@ double page_behind(const std::vector<MethodSample>& samples, MethodCounts prices
   return best;
 }
 
-// Steps with many pages behind attention may wait for those, and say nothing about the rest: pages are copied
-// for too much of the step, or, where nobody knows yet what one takes (`page`: 0), they are more than half of
-// `most`. Steps whose graph the host records wait for the host.
+// The samples that do not wait, and so determine the other prices. A step is taken to wait for pages recalled
+// after attention if they are copied for too large a part of it, or, while the price `page` is unknown (0),
+// if they are more than half of `most`. Steps whose graph the host records wait for the host.
 std::vector<MethodSample> without_waits(const std::vector<MethodSample>& samples, double page, double most) {
   std::vector<MethodSample> out;
   for (const MethodSample& one : samples) {
@@ -157,7 +156,7 @@ std::vector<MethodSample> without_waits(const std::vector<MethodSample>& samples
   return out;
 }
 
-// What the host takes at least where it records a step's graph: of the values that such steps took, the one
+// The minimum time of a step whose graph the host records: among the measured times of such steps, the one
 // with the least error over all of them.
 double recording(const std::vector<MethodSample>& samples, MethodCounts prices) {
   double best = 0, least = 0;
@@ -201,13 +200,14 @@ MeasuredMethod fit_method(const std::string& name, const std::string& model,
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s % kHeldOut != 0) learnt.push_back(samples[s]);
   }
-  // What a page takes is known better from one fit to the next.
+  // Each fit improves the price of a page, which the next fit uses.
   MethodCounts prices = sums(without_waits(learnt, 0, most), known);
   prices = sums(without_waits(learnt, prices[index(MethodTerm::kPageNow)], most), known);
   if (most > 0) {
     double& next = prices[index(MethodTerm::kPageNext)];
     next = page_behind(learnt, prices);
-    if (next == 0) next = prices[index(MethodTerm::kPageNow)];  // nobody waited: as others do
+    if (next == 0)
+      next = prices[index(MethodTerm::kPageNow)];  // no step waited: assume the price of other pages
   }
   prices[index(MethodTerm::kRecorded)] = recording(learnt, prices);
   MeasuredMethod out{name, model, {}, static_cast<uint32_t>(learnt.size()), 0, 0};

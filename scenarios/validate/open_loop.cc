@@ -24,7 +24,7 @@ void OpenLoop::saw_command(Instant now, const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) price(now, *transfer);
 }
 
-// A launch may be cut short: then the next one has the numbers of what never ran.
+// A launch may be cut short; the next one then repeats the numbers of the steps that did not run.
 void OpenLoop::price(Instant now, const LaunchStep& launch) {
   const std::vector<Instant>& ends = log_.engines.at(raw(launch.engine)).ends;
   StepShape shape = sim::shape_of(launch, pricing_.lists_entries, &chunks_);
@@ -44,7 +44,7 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   }
 }
 
-// Through the step's graph. What it leaves to later steps counts from where it really ended.
+// Prices through the step's graph. Work carried over to later steps counts from the step's recorded end.
 Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launched, Instant begun,
                             Instant ended, PricedStep* out) const {
   sim::GraphPricer& pricer = *pricing_.pricers[engine];
@@ -121,18 +121,19 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const auto less = [](const Log::Transfer& one, uint64_t number) { return one.number < number; };
   const auto found = std::lower_bound(known.begin(), known.end(), raw(transfer.transfer), less);
   if (found == known.end() || found->number != raw(transfer.transfer) || found->failed) return;
-  if (transfer.source_tier == Tier::kDisk || transfer.target_tier == Tier::kDisk) return;  // another price
+  if (transfer.source_tier == Tier::kDisk || transfer.target_tier == Tier::kDisk)
+    return;  // other prices apply
   const bool to_gpu = transfer.target_tier == Tier::kGpu;
   Instant& until = copies_until_[raw(transfer.engine)][to_gpu];
   const Duration took = found->at - std::max(now, until);
   until = std::max(until, found->at);
-  if (took.ns <= 0) return;  // asked for before, and told out of order
+  if (took.ns <= 0) return;  // requested earlier, and reported out of order
   copies_.push_back({raw(transfer.engine),
                      Instant{found->at.ns - took.ns},
                      {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
 }
 
-// Bytes flow at the link's rate, and at half of what both directions reach where the other one was busy.
+// Bytes flow at the link's rate, and at half of the rate of both directions while the other one is busy.
 double OpenLoop::predicted(const Copied& copy) const {
   double at = us_of(copy.from - Instant{});
   at += copy.priced.to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;

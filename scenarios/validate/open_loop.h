@@ -1,10 +1,11 @@
-// OpenLoop prices every step and every copy of a recorded run and puts what it took beside it: the error of
-// the cost model alone, without what it would do to later decisions.
+// OpenLoop prices every step and every copy of a recorded run next to its measured time: the error of the
+// cost model alone, without its effect on later decisions.
 //
-// It watches a replay (engine/recorder/recorder_replay.h), which launches what was launched then. A step took
-// from the end of the one before, or from its launch if that came later, to its own end; a copy likewise,
-// from the end of the one before in its direction. Steps that recall pages themselves are priced through
-// their graph, with the recalls that were recorded, from where the step before really ended.
+// It observes a replay (engine/recorder/recorder_replay.h), which launches the recorded steps. The time of a
+// step runs from the end of the previous one, or from its launch if that is later, to its own end. The time
+// of a copy runs from the end of the previous copy in its direction, or from its command. Steps that recall
+// pages themselves are priced through their graph with the recorded recalls, from the recorded end of the
+// previous step.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
 #define KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
@@ -25,19 +26,19 @@
 
 namespace kvtwin {
 
-// In us.
+// Times in us.
 struct PricedStep {
   double measured = 0, predicted = 0;
-  double low = 0, high = 0;  // where the model expects it
-  bool chunks = false;       // prompts are computed in it
+  double low = 0, high = 0;  // interval in which the model expects the time
+  bool chunks = false;       // the step computes prompt tokens
   uint64_t step = 0;
   uint32_t padded = 0, samples = 0;
-  uint32_t longest = 0;                     // context among its decodes
-  MethodCounts counts{};                    // what it does
-  double dense = 0;                         // of `predicted`: what it would take if no method added anything
-  double attention = 0;                     // of `dense`, where steps recall pages
-  Evidence evidence = Evidence::kMeasured;  // the worst
-  // Of StepShape.
+  uint32_t longest = 0;                     // longest context among its decodes
+  MethodCounts counts{};                    // work of the method
+  double dense = 0;                         // part of `predicted`: the time without the method's work
+  double attention = 0;                     // part of `dense`, where steps recall pages
+  Evidence evidence = Evidence::kMeasured;  // the weakest of its prices
+  // Copies of the StepShape's fields.
   GraphUse graph = GraphUse::kReplayed;
   bool behind_many = false;
   uint32_t calm_ms = kCalm;
@@ -52,20 +53,20 @@ struct PricedCopy {
   double error() const { return predicted / measured - 1; }
 };
 
-// What the simulated node takes for a copy: a time of its own and its bytes at the link's rate, or at half of
-// what both directions reach together while the other one is busy.
+// The simulated node's price of a copy: an overhead, and the bytes at the link's rate, or at half of the rate
+// of both directions together while the other direction is busy.
 struct CopyPrice {
   double in_overhead_us = 0, out_overhead_us = 0;
   double in_bytes_per_us = 1, out_bytes_per_us = 1, both_bytes_per_us = 2;
   double page_bytes = 0;
 };
 
-// What prices steps beside the cost model. All must outlive the OpenLoop.
+// The inputs of step prices. All pointers must outlive the OpenLoop.
 struct StepPricing {
   CostModel* cost = nullptr;
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
-  const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
-  MethodFacts facts{};                         // method_counts()
+  const RecordedOutcomes* outcomes = nullptr;  // the run's data-dependent outcomes; null: not recorded
+  MethodFacts facts{};                         // for method_counts()
   uint32_t page_tokens = 16;
   bool lists_entries = false;  // StepShape::listed_decodes
 };
@@ -77,21 +78,22 @@ class OpenLoop final : public Observer {
 
   void saw_command(Instant now, const Command& command) override;
 
-  // Once the replay has ended: what the log has no end of is left out.
+  // Valid after the replay. Steps and copies whose end the log lacks are left out.
   std::vector<PricedStep> steps() const;
   std::vector<PricedCopy> copies() const;
 
  private:
-  // What a single step was launched as, the last time that it was: a stretch may be cut short.
+  // The last launch of a single step; coalesced steps may be cut short and launched again.
   struct Launched {
     Instant at{};
     StepShape shape;  // without its lists, which are:
     std::vector<ChunkShape> chunks;
     std::vector<CompressionShape> compressions;
-    std::shared_ptr<const std::vector<PlanEntry>> entries;  // of the launch, which was `offset` steps before
+    std::shared_ptr<const std::vector<PlanEntry>>
+        entries;  // of the launch, which began `offset` steps earlier
     uint32_t offset = 0;
   };
-  // A copy by engine; the instants it ran between.
+  // A copy of an engine and the instant at which it started.
   struct Copied {
     size_t engine = 0;
     Instant from{};
@@ -99,7 +101,7 @@ class OpenLoop final : public Observer {
   };
   void price(Instant now, const LaunchStep& launch);
   void price(Instant now, const StartTransfer& transfer);
-  // What prices depend on during a step's plan.
+  // The state from earlier steps on which prices depend.
   struct Memory {
     RecentLoad load;
     BusyPeriod busy_period;
@@ -116,7 +118,7 @@ class OpenLoop final : public Observer {
   const StepPricing pricing_;
   const CopyPrice copy_price_;
   std::vector<ChunkShape> chunks_;
-  std::vector<std::map<uint64_t, Launched>> launched_;  // by engine, by step: what was launched last
+  std::vector<std::map<uint64_t, Launched>> launched_;  // by engine and step: the last launch
   std::vector<std::array<Instant, 2>> copies_until_;    // by engine and direction
   std::vector<Copied> copies_;
 };

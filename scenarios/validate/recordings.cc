@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr size_t kLogBytesMax = size_t{1} << 30;
 constexpr char kOutcomes[] = "/outcomes.binpb";
 
-// What can be had again from log and scenario is left out, and so are paths of this machine.
+// Leaves out what log and scenario already determine, and paths of this machine.
 Result<void> keep_recording(const std::string& from, const std::string& to) {
   Result<v1::RunResult> result = read_result(from);
   if (!result) return tl::unexpected<Error>(result.error());
@@ -30,7 +30,7 @@ Result<void> keep_recording(const std::string& from, const std::string& to) {
   const Result<std::string> log = read_text_file(from + "/log.binpb", kLogBytesMax);
   if (!log) return tl::unexpected<Error>(log.error());
   std::vector<RunFile> files = {{"log.binpb", *log}, {"run.binpb", result->SerializeAsString()}};
-  // KV entries that were kept stand in the log as counts; recalls stand nowhere else.
+  // The log has the counts of retained KV entries; only outcomes.binpb has recalls.
   if (result->has_retrieval()) {
     const Result<std::string> outcomes = read_text_file(from + kOutcomes, kLogBytesMax);
     if (!outcomes) return tl::unexpected<Error>(outcomes.error());

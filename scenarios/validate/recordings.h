@@ -1,6 +1,6 @@
 // Recordings of real runs: DIR/SCENARIO/REPEAT/ with log.binpb (engine/recorder/recorder.h), run.binpb (the
-// result) and, where steps recall pages themselves, outcomes.binpb (engine/recorder/recorder_outcomes.h: what
-// values decided).
+// result) and, where steps recall pages themselves, outcomes.binpb (data-dependent outcomes,
+// engine/recorder/recorder_outcomes.h).
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_
 #define KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_
@@ -15,15 +15,15 @@
 
 namespace kvtwin {
 
-// `kvtwin run SCENARIO WORDS...`, in a process of its own, into folder `out`: the simulator runs once in a
-// process, and a run that fails is only its own. Its messages go to `errors`. Settings may be unread: see
-// check_sets_read(). Errors: how it failed.
+// Runs `kvtwin run SCENARIO WORDS...` with output to folder `out` in a process of its own, because the
+// simulator can run only once per process, and to isolate failures. Its messages go to file `errors`. Unread
+// settings are allowed: see check_sets_read(). Errors: how the run failed.
 Result<void> run_apart(const std::string& scenario, const std::vector<std::string>& sets,
                        const std::vector<std::string>& words, const std::string& errors,
                        const std::string& out);
 
-// Every one of `sets` is read by the real run, on `backend` under `clock`, or by the simulated one, of a
-// scenario at least. Scenarios that are wrong are not this function's finding.
+// Checks that each of `sets` is read by the real run, on `backend` under `clock`, or by the simulated one, of
+// at least one scenario. Invalid scenarios are not reported here.
 Result<void> check_sets_read(const std::vector<std::string>& scenarios, const std::vector<std::string>& sets,
                              const std::string& backend, const std::string& clock);
 
@@ -37,16 +37,16 @@ struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;
   std::string backend = "cuda", clock = "wall";
-  uint32_t repeat = 1;  // its folder's name
+  uint32_t repeat = 1;  // name of the repeat's folder
   std::string to;       // the scenario's folder of recordings
-  std::string work;     // folder for what is not kept; it must exist
+  std::string work;     // folder for temporary files; it must exist
   std::function<void(const std::string&)> progress{};
 };
-// Runs the scenario. `name`: of it, for messages.
+// Runs the scenario and stores the recording. `name` is the scenario's name in messages.
 Result<void> record(const RecordRequest& request, const std::string& name);
 
 Result<Recording> read_recording(const std::string& path, const std::string& repeat);
-// All repeats in a scenario's folder, by name.
+// All repeats in a scenario's folder, ordered by name.
 Result<std::vector<Recording>> read_recordings(const std::string& dir);
 
 }  // namespace kvtwin

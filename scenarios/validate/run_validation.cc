@@ -38,7 +38,7 @@ CopyPrice copy_price(const Composed& composed) {
   return out;
 }
 
-// What a replay shows that no result holds.
+// Counts evictions, which a replay shows and a result does not hold.
 class Evictions final : public Observer {
  public:
   explicit Evictions(size_t engines) : pages_(engines) {}
@@ -75,14 +75,14 @@ void add_details(const std::string& run, const std::vector<PricedStep>& steps,
   }
 }
 
-// Questions one and two.
+// Same decisions and open loop.
 Result<Priced> replay_all(const Scenario& scenario, std::vector<Recording>* recordings, Composed* composed,
                           ScenarioValidation* out) {
   Priced all;
   double predicted = 0, measured = 0, in_range = 0, beyond = 0;
   for (Recording& recording : *recordings) {
     Evictions evictions(recording.log.engines.size());
-    // Of its own: pricers remember what steps left to later ones.
+    // One per recording: pricers keep state between steps.
     const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
     OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), copy_price(*composed));
     const Result<Replayed> replayed =
@@ -120,8 +120,8 @@ double length_ms(const Log& log) {
   return static_cast<double>(last) / 1e6;
 }
 
-// Settings that make a simulation follow the outcomes that were forced on the real run. None where its
-// outcomes were its own, or no compression had any.
+// Settings that make a simulation follow the outcomes that were forced on the real run. Empty if the real run
+// decided its own outcomes, or no compression had any.
 Result<std::vector<std::string>> forced_sets(const ValidateRequest& request, const Scenario& scenario,
                                              const Recording& real) {
   if (!scenario.values.simulation().force_outcomes()) return std::vector<std::string>();
@@ -197,7 +197,7 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   return out;
 }
 
-// All scenarios once, then again: a machine that drifts does so for all alike.
+// Records all scenarios once per repeat, so that drift of the machine affects all scenarios alike.
 Result<void> record_all(const ValidateRequest& request) {
   for (uint32_t repeat = 1; repeat <= request.repeats; ++repeat) {
     for (const std::string& path : request.scenarios) {

@@ -1,4 +1,4 @@
-// Records real runs where asked to, replays recordings, simulates, and compares (validation.h).
+// Records real runs if requested, replays recordings, simulates, and compares (validation.h).
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_RUN_VALIDATION_H_
 #define KVTWIN_SCENARIOS_VALIDATE_RUN_VALIDATION_H_
@@ -15,25 +15,25 @@ namespace kvtwin {
 
 struct ValidateRequest {
   std::vector<std::string> scenarios;            // files
-  std::vector<std::string> sets;                 // as kvtwin run has them
+  std::vector<std::string> sets;                 // as in kvtwin run
   std::string recordings;                        // folder: DIR/SCENARIO/REPEAT
-  bool record = false;                           // first make them, on this machine
-  std::string backend = "cuda", clock = "wall";  // to be recorded
+  bool record = false;                           // make the recordings first, on this machine
+  std::string backend = "cuda", clock = "wall";  // of the real runs
   uint32_t repeats = 3;
-  std::string work;  // folder for what is simulated and for messages of runs; it must exist
+  std::string work;  // folder for simulated runs and messages; it must exist
   std::vector<KnownDeviation> known;
   std::function<void(const std::string&)> progress{};
 };
 
-// Every real and every simulated run is a process of its own (this program's `run`): the simulator runs once
-// in a process, and a run that fails is only its own. Errors: of scenarios, recordings, or the first run
-// that failed.
+// Every real and every simulated run is a process of its own (this program's `run`): the simulator can run
+// only once per process, and failures are isolated. Errors: of scenarios, recordings, or the first run that
+// failed.
 Result<Validation> run_validation(const ValidateRequest& request);
 
-// Of a KnownDeviations textproto.
+// Parses a KnownDeviations textproto.
 Result<std::vector<KnownDeviation>> parse_known_deviations(std::string_view text, const std::string& where);
 
-// What steps of a recorded run are priced by. All must outlive it.
+// The inputs of a recorded run's step prices. All arguments must outlive the result.
 StepPricing step_pricing(const Composed& composed, const RetrievalSetup& retrieving,
                          const Recording& recording);
 

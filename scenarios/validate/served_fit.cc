@@ -10,11 +10,11 @@
 namespace kvtwin {
 namespace {
 
-// By then the clock is back from chunks.
+// The clock has recovered from prompt chunks after this time.
 constexpr uint32_t kCalmMs = 100;
-constexpr size_t kLeast = 12;  // steps that say something
+constexpr size_t kLeast = 12;  // fewest steps for a figure
 
-// Absent: not this step's to say.
+// The kind of served step; nullopt: the step gives no information.
 std::optional<Served> kind_of(const PricedStep& step) {
   if (step.chunks)
     return step.padded <= GraphShapes::kManyRows ? std::optional(Served::kFewRows) : std::nullopt;

@@ -1,5 +1,5 @@
-// What steps of the dense engine take as they are served, learnt from a calibration scenario in which nothing
-// is dropped or chosen (models/cost_tables/served_time.h).
+// Fits the served time of the dense engine's steps to a calibration scenario that drops and chooses nothing
+// (models/cost_tables/served_time.h).
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_SERVED_FIT_H_
 #define KVTWIN_SCENARIOS_VALIDATE_SERVED_FIT_H_
@@ -11,9 +11,9 @@
 
 namespace kvtwin {
 
-// Without what was learnt before.
+// Removes the figures of an earlier fit.
 void forget_served(MeasuredDevice* device);
-// `steps` are priced by `device` after forget_served(). Of what is too rare among them nothing is said.
+// `steps` are priced by `device` after forget_served(). Kinds of steps that are too rare get no figure.
 void learn_served(const std::vector<PricedStep>& steps, MeasuredDevice* device);
 
 }  // namespace kvtwin

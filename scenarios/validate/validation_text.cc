@@ -1,4 +1,4 @@
-// Validations as a table, as JSON, and beside an earlier one.
+// Validations as a table, as JSON, and compared with an earlier one.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Worse by no more than this is noise of rounding: figures are printed with two places.
+// Smaller differences are rounding: figures are printed with two decimals.
 constexpr double kWorseFactor = 1.1, kWorsePercent = 0.05;
 
 std::string number(double value) {
@@ -48,7 +48,7 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
   *out += fmt::format("  {:<26}{:>12}{:>12}{:>12}{:>12}{:>10}{:>8}  {}\n", "closed loop", "simulated", "real",
                       "least", "most", "differs", "limit", "");
   for (const ComparedFigure& f : one.figures) {
-    if (f.real_max == 0 && f.absolute && f.simulated == f.difference) continue;  // of the open loop
+    if (f.real_max == 0 && f.absolute && f.simulated == f.difference) continue;  // a figure of the open loop
     *out += fmt::format("  {:<26}{:>12}{:>12}{:>12}{:>12}{:>9}{} {:>7}  {}\n",
                         f.name + (f.unit.empty() ? "" : ", " + f.unit), number(f.simulated), number(f.real),
                         number(f.real_min), number(f.real_max), fmt::format("{:+.2f}", f.difference),
@@ -104,7 +104,7 @@ struct FigurePair {
   double value = 0;
 };
 
-// What must not get worse: sizes of errors by name.
+// The absolute errors that must not grow, by name.
 std::vector<FigurePair> guarded(const Json& validation) {
   std::vector<FigurePair> out;
   for (const Json& scenario : validation.at("scenarios")) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Writes the tables of a report anew from the quality.csv files beside it, throughput included:
+# Rewrites the tables of a report, throughput included, from the quality.csv files in its folder:
 #
 #   reports/evidence/quality/tables.sh build/dev/bin/kvtwin reports/evidence/quality/2026-11-22.md
 #
-# A table stands between "<!-- table: NAME.csv -->" and "<!-- end -->". NAME.csv gets its columns of throughput anew
-# too (scenarios/quality/load; minutes); with a third word, "as-is", no file but the report changes. A table whose mark
-# says "NAME.csv as-is" never gets them: of what it asked the files in scenarios/quality are not the policy sets.
+# A table stands between "<!-- table: NAME.csv -->" and "<!-- end -->". The throughput columns of NAME.csv are
+# simulated again too (scenarios/quality/load; minutes); with a third argument, "as-is", only the report changes. A table
+# marked "NAME.csv as-is" keeps its columns: scenarios/quality does not hold the policy sets that it evaluated.
 set -euo pipefail
 
 kvtwin=$1 report=$2 how=${3:-}

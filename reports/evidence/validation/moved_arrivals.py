@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How a simulated scenario's TPOT depends on where arrivals fall among its steps: all but the first are moved.
+"""Measures how a simulated scenario's TPOT depends on the position of arrivals among its steps: all arrivals but the
+first are moved.
 
   reports/evidence/validation/moved_arrivals.py build/dev/bin/kvtwin scenarios/suites/validation/chunked_prefill.textproto
 
-One line for each move, in ms. The scenario's trace is an Azure CSV beside it."""
+Prints one line per move, in ms. The scenario's trace must be an Azure CSV in the same folder."""
 
 import datetime
 import os
@@ -20,7 +21,7 @@ def moved(lines, by_ms):
     out = lines[:2]  # header, first arrival
     for line in lines[2:]:
         time, rest = line.split(",", 1)
-        # Seven digits in the file, six in Python's.
+        # Fractions of a second have seven digits in the file, six in Python.
         at = datetime.datetime.strptime(time[:26], FORMAT) + datetime.timedelta(milliseconds=by_ms)
         out.append(f"{at.strftime(FORMAT)}0,{rest}")
     return "\n".join(out) + "\n"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The tables "over the suite" of the validation reports and of the README, from the recordings:
+"""Prints the tables "over the suite" of the validation reports and of the README, from the recordings:
 
   reports/evidence/validation/suite.py build/dev/bin/kvtwin              over the suite, by groups
   reports/evidence/validation/suite.py build/dev/bin/kvtwin --scenarios  one by one
 
-Medians are over scenarios, of sizes of differences; in brackets the worst scenario, with its sign. Steps and
-copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer, retrieval nor precision.
-Without the outside data (KVTWIN_DATA) weka_agents cannot be replayed, and validate says so."""
+Medians are over the absolute differences of scenarios; the worst scenario follows in brackets, with its sign. Steps
+and copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer, retrieval nor
+precision. Without external data (KVTWIN_DATA) weka_agents cannot be replayed, and validate reports it."""
 
 import csv
 import glob
@@ -67,8 +67,8 @@ def closed_loop(suite, name):
 
 
 def print_scenarios(suite):
-    """Difference in per cent of the real runs' mean, in brackets their spread; bold beyond the limit, and a star where
-    the real runs differ from each other by as much."""
+    """Differences in percent of the real runs' mean, with their spread in brackets; bold beyond the limit, with a star
+    if the real runs differ from each other by as much."""
     shown = ["throughput", "tpot mean", "ttft mean", "ttft p99", "preemptions", "evictions", "exposed transfers"]
     print("| scenario | real runs | step time, median / P95 | " + " | ".join(shown) + " |\n|---|---|---" + "|---" * len(shown) + "|")
     for group, one, _ in suite:

@@ -1,4 +1,4 @@
-// Several runs: what their scenarios say differently, and what came of it.
+// Comparison of several runs: differences between their settings, and between their results.
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Run } from "./data.js";
@@ -34,7 +34,7 @@ export function comparison(runs: Run[]): void {
   plot(into, `Times what ${first.name} has: more tokens a second are better, less of all else`, () => dots(runs, first, shown), 90 + 34 * shown.length);
 }
 
-// Of a path, its end says most.
+// The end of a path is the most specific part.
 function short(value: string | undefined): string {
   if (value === undefined) return "–";
   if (value === "") return "none";
@@ -63,7 +63,8 @@ function dots(runs: Run[], first: Run, shown: [string, string][]): EChartsCoreOp
   };
 }
 
-// "limits.requests_max" -> "256", of a resolved scenario: one field or brace a line. Repeated fields are listed.
+// Maps "limits.requests_max" to "256" for a resolved scenario, which has one field or brace per line. Repeated fields
+// become a list.
 function flatten(textproto: string): Map<string, string> {
   const out = new Map<string, string>();
   const path: string[] = [];

@@ -1,4 +1,4 @@
-// What report.cc writes into the page, and how its columns are read.
+// The data that report.cc writes into the page, and functions to read its columns.
 
 export interface Series {
   name: string;
@@ -7,32 +7,32 @@ export interface Series {
   mean: number[];
 }
 
-// Little-endian, base64; all columns have one value per request.
+// Columns are little-endian in base64 and have one value per request.
 export interface RequestColumns {
   count: number;
-  of: number; // requests of the run; more than count if they were thinned out
+  of: number;  // requests of the run; more than count if they were thinned out
   ready_s: string; // float64
-  queue_s: string; // float32, like the next ones: ready to admitted, to the first token, to the end
+  queue_s: string;  // float32, like the next two: ready to admitted, to the first token, to the end
   ttft_s: string;
   e2e_s: string;
   prompt: string; // uint32
   output: string;
   reused: string;
-  session: string; // index of sessions
-  agent?: string; // uint16, of the session; 0 the first
+  session: string;  // index into sessions
+  agent?: string;  // uint16, index within the session; 0 the first
 }
 
-// What sessions did between requests; one value per tool.
+// The work of sessions between requests; one value per tool.
 export interface ToolColumns {
   count: number;
   released_s: string; // float64
   taken_s: string; // float32
   agent: string; // uint16
-  inner: string; // uint8; 1: an agent whose requests nobody recorded
+  inner: string;  // uint8; 1: an agent whose requests are not recorded
   session: string; // uint32
 }
 
-// Of ranked tokens, 0 to 1, by layer * kv_heads + head.
+// Fractions of ranked tokens, 0 to 1, by layer * kv_heads + head.
 export interface Heads {
   layers: number;
   kv_heads: number;
@@ -40,8 +40,8 @@ export interface Heads {
   needed: number[];
 }
 
-// Steps and copies of the seconds that kvtwin run --timeline kept: [engine, row, index of names, from s, to s,
-// pages]; row 0 steps, 1 host to gpu, 2 gpu to host.
+// Steps and copies in the time window of kvtwin run --timeline: [engine, row, index into names, from s, to s, pages];
+// row 0 is steps, 1 host to GPU, 2 GPU to host.
 export interface Timeline {
   names: string[];
   spans: [number, number, number, number, number, number][];
@@ -77,7 +77,7 @@ export interface Figure {
   real: number;
   real_min: number;
   real_max: number;
-  absolute: boolean; // difference and tolerance are in the figure's own unit; else in percent of real
+  absolute: boolean;  // difference and tolerance are in the figure's own unit; else in percent of real
   difference: number | null;
   tolerance: number;
   verdict: string;
@@ -197,7 +197,7 @@ export function unpack(run: Run): Requests {
   };
 }
 
-// Seconds per output token after the first; NaN where there is only one.
+// Seconds per output token after the first; NaN for a single output token.
 export function tpot(requests: Requests, i: number): number {
   const more = (requests.output[i] ?? 0) - 1;
   return more > 0 ? ((requests.e2e[i] ?? 0) - (requests.ttft[i] ?? 0)) / more : NaN;
@@ -208,7 +208,7 @@ export function readReport(): Report {
   return JSON.parse(text) as Report;
 }
 
-// The value below which `fraction` of the ascending `sorted` lies: nearest rank.
+// The quantile at `fraction` of the ascending `sorted`, nearest rank.
 export function quantile(sorted: Float64Array, fraction: number): number {
   if (sorted.length === 0) return NaN;
   const rank = Math.ceil(fraction * sorted.length) - 1;

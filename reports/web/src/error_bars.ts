@@ -5,10 +5,10 @@ interface Api {
   coord: (point: (number | string)[]) => number[];
 }
 
-// Both ends count for the axis.
+// The axis range includes both ends.
 export const kEncode = { x: 0, y: [1, 2] };
 
-// A vertical line from the second to the third dimension at the first, with ends: an error bar.
+// An error bar: a vertical line at the first dimension, from the second to the third, with end marks.
 export function errorBar(colour: string, width = 2): (params: unknown, api: Api) => object {
   return (_, api) => {
     const low = api.coord([api.value(0), api.value(1)]);

@@ -1,4 +1,4 @@
-// What head groups hold and need.
+// KV that head groups hold and that their heads retain.
 
 import type { Run } from "./data.js";
 import { choose, isDark, number, plot, section } from "./page.js";
@@ -49,7 +49,7 @@ export function heads(runs: Run[]): void {
           top: "middle",
           calculable: true,
           formatter: (value: number) => `${number(value, 3)} %`,
-          // One hue that darkens: also in grey print.
+          // One hue that darkens, so that a grey print shows it too.
           inRange: { color: isDark() ? ["#0b2233", "#0072b2", "#8fd3ff"] : ["#e3f1fa", "#0072b2", "#00263d"] },
           textStyle: { color: isDark() ? "#dddddd" : "#222222" },
         },

@@ -1,15 +1,15 @@
-// The page around the plots: sections, tables, the colours of light, dark and print, keyboard.
+// The page around the plots: sections, tables, light, dark and print colours, keyboard.
 
 import * as echarts from "echarts/core";
 import type { EChartsCoreOption, ECharts } from "echarts/core";
 
-// Okabe and Ito's colours for all kinds of colour vision, in an order that also differs in lightness.
+// Okabe and Ito's colours, which are distinct for all kinds of colour vision, ordered so that lightness differs too.
 export const colours = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#7f7f7f", "#f0e442"];
 
-// Where there are more things than colours, shapes tell them apart too.
+// Shapes distinguish more items than there are colours.
 export const symbols = ["circle", "rect", "triangle", "diamond", "pin", "arrow"];
 
-// What is drawn, also for tools that look at a page (look.mjs).
+// The drawn plots, also for tools that inspect a page (look.mjs).
 const charts: { label: string; chart: ECharts; option: () => EChartsCoreOption }[] = [];
 Object.assign(window, { kvtwinCharts: charts });
 let dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -26,7 +26,7 @@ function base(): EChartsCoreOption {
   };
 }
 
-// Lines and names of an axis in the colours of the page; what the plot says itself stays.
+// Gives lines and names of an axis the colours of the page; options that the plot sets stay.
 function axis<T extends object>(one: T): T {
   return {
     splitLine: { lineStyle: { color: dark ? "#333333" : "#e6e6e6" } },
@@ -80,7 +80,7 @@ export function section(id: string, title: string, about: string): HTMLElement {
   return out;
 }
 
-// A plot with a name that screen readers say. Drawn when it comes into view: a page of many opens at once.
+// A plot with a name for screen readers. It is drawn when it comes into view, so that a page of many plots opens fast.
 export function plot(into: HTMLElement, label: string, option: () => EChartsCoreOption, height = 280): () => void {
   const figure = element("figure");
   figure.append(element("figcaption", label));
@@ -112,7 +112,7 @@ export function plot(into: HTMLElement, label: string, option: () => EChartsCore
   };
 }
 
-// Arrow keys show what a pointer would: left and right go from value to value, up and down from series to series.
+// Arrow keys show values as a pointer does: left and right move along a series, up and down between series.
 function walk(box: HTMLElement, chart: ECharts): void {
   let series = 0;
   let at = -1;
@@ -181,7 +181,7 @@ export function start(): void {
   button?.addEventListener("click", () => setDark(!dark));
   setDark(dark);
   window.addEventListener("resize", () => charts.forEach(({ chart }) => chart.resize()));
-  // Paper is white; the reader's choice comes back afterwards.
+  // Paper is white; the reader's choice is restored after printing.
   let before = dark;
   window.addEventListener("beforeprint", () => {
     before = dark;

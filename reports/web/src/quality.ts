@@ -1,4 +1,4 @@
-// Accuracy against bytes (kvtwin evaluate).
+// Accuracy against bytes of KV (kvtwin evaluate).
 
 import type { EChartsCoreOption } from "echarts/core";
 
@@ -8,8 +8,8 @@ import { choose, colours, isDark, number, plot, section, fraction, symbols, tabl
 
 const simulated = (row: QualityRow) => row.simulated_tokens_per_s ?? 0;
 
-// Left: what is kept, which is how many requests fit. Right: the throughput of a load that was simulated with the policy
-// set; where none was, what a token reads, which is how fast they decode.
+// Left: retained bytes, which limit how many requests fit. Right: simulated throughput of a load with the policy set;
+// if none was simulated, the bytes that a token reads, which limit the decode rate.
 function sidesOf(rows: QualityRow[]): { name: string; type: string; of: (row: QualityRow) => number }[] {
   return [
     { name: "KV kept for a request, MB", type: "log", of: (row) => row.kv_bytes_mean / 1e6 },
@@ -20,7 +20,7 @@ function sidesOf(rows: QualityRow[]): { name: string; type: string; of: (row: Qu
 }
 
 function accuracies(rows: QualityRow[]): EChartsCoreOption {
-  // Best first, in the legend and under the pointer.
+  // Best first, in the legend and in the tooltip.
   const best = (policy: string) => Math.max(...rows.filter((row) => row.policy === policy).map((row) => row.accuracy));
   const policies = [...new Set(rows.map((row) => row.policy))].sort((a, b) => best(b) - best(a));
   const above = legendLines(policies) * 24 + 30;
@@ -30,7 +30,7 @@ function accuracies(rows: QualityRow[]): EChartsCoreOption {
       const colour = colours[p % colours.length] ?? "";
       const own = rows.filter((row) => row.policy === policy && side.of(row) > 0).sort((a, b) => side.of(a) - side.of(b));
       const on = { name: policy, color: colour, xAxisIndex: axis, yAxisIndex: axis };
-      // A colour that comes again comes with another shape and dash.
+      // A repeated colour gets another shape and dash.
       const again = Math.floor(p / colours.length);
       const look = { symbol: symbols[again % symbols.length], lineStyle: { type: ["solid", "dashed", "dotted"][again % 3] } };
       return [
@@ -58,7 +58,7 @@ function accuracies(rows: QualityRow[]): EChartsCoreOption {
   };
 }
 
-// A policy set with a budget, asked all tasks: means over them.
+// A policy set with one budget: means over all tasks.
 interface Mean {
   name: string;
   right: number;
@@ -86,7 +86,7 @@ function beaten(one: Mean, all: Mean[]): boolean {
   );
 }
 
-// Accuracy against bytes and against throughput: those that no other beats in all three are coloured and named.
+// Accuracy against bytes and against throughput. Policy sets that no other beats in all three are coloured and named.
 function front(all: Mean[]): EChartsCoreOption {
   const ink = isDark() ? "#dddddd" : "#222222";
   const best = all.filter((one) => !beaten(one, all)).sort((a, b) => a.kept - b.kept);
@@ -123,12 +123,12 @@ function front(all: Mean[]): EChartsCoreOption {
   };
 }
 
-// Some nine names fit a line.
+// About nine names fit a line.
 function legendLines(policies: string[]): number {
   return Math.ceil(policies.length / 9);
 }
 
-// A line per policy and budget, a column per task.
+// A row per policy and budget, a column per task.
 function drawTable(into: HTMLElement, dir: string, rows: QualityRow[], tasks: string[]): void {
   const sets = [...new Set(rows.map((row) => JSON.stringify([row.policy, row.budget])))];
   const speeds = rows.some((row) => simulated(row) > 0);

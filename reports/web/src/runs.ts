@@ -1,4 +1,4 @@
-// Sections about one or several runs: overview, latencies, what happened over time, where time went.
+// Sections about one or several runs: overview, latencies, values over time, attribution of time.
 
 import { quantile, tpot, unpack, type Requests, type Run } from "./data.js";
 import { choose, number, plot, section, fraction, table } from "./page.js";
@@ -47,7 +47,7 @@ export function overview(runs: Run[]): void {
   }
 }
 
-// What a real server's files do not say is 0 in a result, and nothing here.
+// Figures that a real server's files lack are 0 in a result, and empty here.
 function said(run: Run, key: string, isFraction: boolean): string {
   if (run.summary["backend"] === "measured" && Number(run.summary[key]) === 0) return "–";
   return isFraction ? fraction(run.summary[key]) : number(run.summary[key]);
@@ -116,15 +116,15 @@ export function latencies(runs: Run[], all: Requests[]): void {
   });
 }
 
-// Fewer requests have no percentiles over time.
+// Runs with fewer requests get no percentiles over time.
 const kOverTimeRequests = 100;
 
-// At most 400 points: more cannot be seen.
+// At most 400 points: more cannot be distinguished.
 function distribution(values: Float64Array | undefined): [number, number][] {
   if (!values || values.length === 0) return [];
   const out: [number, number][] = [];
   const steps = Math.min(values.length, 400);
-  // A line needs two points: all of the only request.
+  // A line needs two points: repeat the single one.
   if (values.length === 1) return [[values[0] ?? 0, 0], [values[0] ?? 0, 1]];
   for (let i = 0; i < steps; ++i) {
     const fraction = steps === 1 ? 1 : i / (steps - 1);
@@ -149,7 +149,8 @@ function overTime(requests: Requests, measure: Measure, part: number): [number, 
   return out;
 }
 
-// Output tokens a second in equal pieces of the run, each request's tokens spread evenly from its first to its last.
+// Output tokens per second in equal intervals of the run; each request's tokens are spread evenly from its first token
+// to its last.
 function throughput(requests: Requests): [number, number][] {
   let end = 0;
   for (let i = 0; i < requests.count; ++i) end = Math.max(end, (requests.ready[i] ?? 0) + (requests.e2e[i] ?? 0));

@@ -1,11 +1,10 @@
-// One session at a time: its requests as bars, from ready to the end, and the tools between them, in lanes that do
-// not overlap.
+// One session at a time, on swimlanes: its requests as bars from ready to the end, and the tools between them.
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Requests, Run } from "./data.js";
 import { choose, colours, plot, section } from "./page.js";
 
-// A piece of a lane: of a request its queue, prefill or decode; a tool; an agent nobody looked into.
+// A bar of a lane: queue, prefill or decode of a request; a tool; an agent whose requests are not recorded.
 interface Piece {
   phase: number;
   value: [number, number, number, number]; // lane, from, to, request or tool
@@ -53,7 +52,8 @@ interface Item {
   tool?: number;
 }
 
-// Lanes agent by agent: requests as high as they fit, then tools where room is left; what is at once gets further lanes.
+// Assigns lanes agent by agent: requests to the highest free lane, then tools where there is room; what overlaps gets
+// further lanes.
 function lanes(items: Item[]): { labels: string[]; lane: Map<Item, number> } {
   const labels: string[] = [];
   const lane = new Map<Item, number>();
@@ -129,7 +129,7 @@ interface TensorDraw {
   style(): object;
 }
 
-// A piece of a lane: value is [lane, from, to, ...].
+// Draws a bar of a lane: value is [lane, from, to, ...].
 export function bar(_: unknown, api: TensorDraw): object {
   const lane = api.value(0);
   const [x, y] = api.coord([api.value(1), lane]);

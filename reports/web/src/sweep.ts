@@ -1,5 +1,5 @@
-// The sweep explorer: every point on parallel axes, and any two metrics against each other with the points
-// that no other one beats.
+// The sweep explorer: every point on parallel axes, and any two metrics against each other, with the points that no
+// other one beats.
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Sweep, SweepPoint } from "./data.js";
@@ -8,7 +8,7 @@ import { choose, element, isDark, number, plot, section, table } from "./page.js
 const kTablePoints = 500;
 const kNames = 16;
 const kFirst = ["output_tokens_per_s", "ttft_p99_ms", "tpot_p95_ms", "e2e_p99_ms", "preemptions"];
-// Metrics of which more is better; less is for all others.
+// Metrics of which more is better; for all others less is.
 const kMore = /per_s$|^busy$|^reused|^reclaimed$|^requests_finished$/;
 
 export function sweeps(given: Sweep[]): void {
@@ -55,7 +55,7 @@ function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOptio
     const values = [...new Set(sweep.points.map((point) => point.values[dim] ?? ""))];
     const numbers = values.every((text) => text !== "" && Number.isFinite(Number(text)));
     if (numbers && values.length > kNames) return { dim, name, type: "value", scale: true };
-    // A few values stand evenly, whatever lies between them: 4, 8, 16 would crowd at one end.
+    // A few values are spaced evenly, whatever their distances: 4, 8, 16 would crowd at one end.
     if (numbers) values.sort((a, b) => Number(a) - Number(b));
     return { dim, name, type: "category", data: values };
   });
@@ -63,7 +63,7 @@ function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOptio
   const painted = sweep.points.map((point) => value(point, by)).filter((one) => Number.isFinite(one));
   return {
     tooltip: { show: false },
-    // Its colours differ in lightness, so that grey print and all eyes tell them apart.
+    // The colours differ in lightness, so that grey prints and all kinds of colour vision distinguish them.
     visualMap: {
       dimension: sweep.axes.length + metrics.indexOf(by),
       min: Math.min(...painted),
@@ -88,7 +88,7 @@ function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOptio
   };
 }
 
-// Points that no other is at least as good as in both and better in one.
+// The points for which no other one is at least as good in both metrics and better in one.
 function front(sweep: Sweep, x: string, y: string): SweepPoint[] {
   const sign = (name: string) => (kMore.test(name) ? -1 : 1);
   const known = sweep.points.filter((point) => Number.isFinite(value(point, x)) && Number.isFinite(value(point, y)));

@@ -1,5 +1,4 @@
-// Copies between tiers beside compute: what was hidden and what was waited for, over the run and copy by copy;
-// and where cached pages were.
+// Copies between tiers: hidden and exposed time, over the run and copy by copy; and the tiers of cached pages.
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Run, Series, Timeline } from "./data.js";
@@ -48,8 +47,8 @@ function find(run: Run, name: string): Series | undefined {
   return run.series.find((series) => series.name === name);
 }
 
-// Widths differ by powers of two, since each series doubles its own when it is outgrown: values of one at the
-// places of another are those of the piece that they lie in.
+// Interval widths differ by powers of two, because each series doubles its own when it runs out of room. The value of
+// a series at another's times is that of the interval that contains the time.
 function at(series: Series | undefined, seconds: number): number {
   if (!series) return 0;
   return series.mean[Math.floor(seconds / series.width_s + 1e-9)] ?? 0;
@@ -62,7 +61,7 @@ function points(run: Run, names: string[], value: (read: (name: string) => numbe
   return Array.from({ length: count }, (_, i) => [i * width, value((name) => at(find(run, name), (i + 0.5) * width))]);
 }
 
-// Areas one upon the other. On an axis of categories: of two axes of values ECharts would stack the first, time.
+// Stacked areas, on a category axis: with two value axes ECharts would stack along the first, time.
 function area(name: string, colour: string | undefined, stack: string, data: [number, number][]): object {
   const values = data.map(([, value]) => value);
   return { name, type: "line", step: "start", stack, showSymbol: false, lineStyle: { width: 0.5 }, color: colour, areaStyle: { opacity: 0.75 }, data: values };
@@ -82,7 +81,7 @@ function seconds(run: Run, names: string[]): object {
   };
 }
 
-// Some eight pieces of a row of times in which a round number of seconds lies.
+// About eight axis marks, at the intervals that contain round numbers of seconds.
 function roundMarks(at: number[]): { places: Set<number>; label: (index: number) => string } {
   const width = (at[1] ?? 1) - (at[0] ?? 0);
   const end = (at[at.length - 1] ?? 0) + width;
@@ -137,7 +136,7 @@ function tiers(run: Run): EChartsCoreOption {
   };
 }
 
-// Of pages that requests need: TriAxialKV has two pools.
+// Fractions of the pages that requests need; TriAxialKV has two pools.
 function formats(run: Run): EChartsCoreOption {
   const names = ["pages_held", "pages_int2"];
   return {
@@ -153,7 +152,7 @@ function formats(run: Run): EChartsCoreOption {
 
 const kRows = ["steps", "host to GPU", "GPU to host"];
 
-// "engine 1: host to GPU", where there is anything, in order.
+// Rows such as "engine 1: host to GPU" that have spans, in order.
 function rowsOf(timeline: Timeline): { key: number; label: string }[] {
   const keys = [...new Set(timeline.spans.map(([engine, row]) => engine * 3 + row))].sort((a, b) => a - b);
   const engines = new Set(timeline.spans.map(([engine]) => engine)).size;

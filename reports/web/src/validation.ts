@@ -1,4 +1,4 @@
-// Predicted against measured (kvtwin validate): how far a prediction can be trusted.
+// Predicted against measured (kvtwin validate).
 
 import type { EChartsCoreOption } from "echarts/core";
 
@@ -9,22 +9,22 @@ import { choose, colours, number, plot, section, table } from "./page.js";
 const percent = (value: number | null) => (value === null ? "–" : `${value.toFixed(2)}\u00a0%`);
 const statistics = (s: Statistics | undefined) => (s && s.count > 0 ? [number(s.count), percent(s.median_percent), percent(s.p95_percent), percent(s.mean_percent)] : ["0", "–", "–", "–"]);
 
-// Figures whose difference is relative: of what was measured, in percent.
+// Figures with a relative difference: percent of the measured value.
 function relative(scenario: ValidatedScenario): Figure[] {
   return scenario.figures.filter((one) => !one.absolute && one.real > 0 && one.difference !== null);
 }
 
-// By colour and shape.
+// Distinguished by colour and shape.
 const kVerdicts = [
   { verdict: "within", label: "simulated: within", colour: 0, symbol: "circle" },
   { verdict: "known", label: "simulated: deviates, explained", colour: 1, symbol: "triangle" },
   { verdict: "outside", label: "simulated: outside", colour: 3, symbol: "diamond" },
 ];
-// Beyond this, points stand at the edge with their value beside them, so that small differences can be seen.
+// Points beyond this limit are drawn at the edge with their value, so that small differences stay visible.
 const kEdge = 40;
 
 interface Place {
-  name: string; // on the axis
+  name: string;  // on the axis
   figure: Figure;
 }
 
@@ -68,7 +68,7 @@ function differences(places: Place[]): EChartsCoreOption {
   };
 }
 
-// The next ten beyond, with some room for a mark.
+// The next multiple of ten, with some room for a mark.
 function tens(value: number): number {
   return Math.sign(value) * 10 * Math.ceil((Math.abs(value) + 1) / 10);
 }
