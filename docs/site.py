@@ -16,6 +16,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+GATHERED = (".md", ".svg", ".css")  # of docs/, whether a page links to them or not
 LINK = re.compile(r"(\]\(\s*)([^)\s#]+)((?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\s*\))")
 
 
@@ -29,13 +30,14 @@ class Site:
             path = path / "README.md"
         if not path.is_file() or ROOT not in path.parents:
             return None
-        if DOCS in path.parents:
+        inside = DOCS in path.parents
+        if inside and path.suffix in GATHERED:
             return self.folder / path.relative_to(DOCS)
         if path not in self.done:
             self.done.add(path)
             self.waiting.append(path)
         # mkdocs takes README.md for a folder's index; files without an extension that a browser shows are shown as text.
-        place = self.folder / "repository" / path.relative_to(ROOT)
+        place = self.folder / path.relative_to(DOCS) if inside else self.folder / "repository" / path.relative_to(ROOT)
         return place if path.suffix in (".md", ".svg", ".html", ".csv", ".json") else place.with_name(place.name + ".txt")
 
     def rewritten(self, page, place, text):
@@ -62,7 +64,7 @@ class Site:
 
     def gather(self):
         for path in sorted(DOCS.rglob("*")):
-            if path.is_file() and path.suffix in (".md", ".svg", ".css"):
+            if path.is_file() and path.suffix in GATHERED:
                 self.put(path, self.folder / path.relative_to(DOCS))
         for name in ("CHANGELOG.md", "CONTRIBUTING.md", "README.md"):
             self.place_of(ROOT / name)

@@ -1,47 +1,94 @@
 #!/usr/bin/env python3
-"""Every relative link of the documentation leads to a file of the repository, and every #anchor to a heading of it.
+"""Every relative link of the documentation leads to a file of the repository, and every #anchor to one of its headings.
 
-Usage: check_links.py [PAGE...]     without a page: README.md, CONTRIBUTING.md, CHANGELOG.md, every other README and docs/
+Usage: check_links.py [--root=DIR] [PAGE...]   without a page: every README.md, *.md of the root, and docs/
 """
 
-import pathlib
-import subprocess
+import argparse
+import os
+import posixpath
+import re
 import sys
+import urllib.parse
 
-import markdown
+import page_text
+import repository
 
-
-def pages():
-    tracked = subprocess.run(["git", "-C", str(markdown.ROOT), "ls-files", "*.md"], capture_output=True, text=True)
-    names = tracked.stdout.split()
-    if not names:  # a released archive is no checkout
-        names = [str(p.relative_to(markdown.ROOT)) for p in markdown.ROOT.rglob("*.md")
-                 if not {"node_modules", "build"} & set(p.parts)]
-    return [markdown.ROOT / name for name in names]
+OUTSIDE = re.compile(r"^(?:[a-zA-Z][a-zA-Z0-9+.-]*:|//)")
 
 
-def errors_of(page):
-    """What is wrong with the links of a page, one text each."""
-    text = page.read_text(encoding="utf-8")
-    out = []
-    for line, target in markdown.links(text):
-        if "://" in target or target.startswith("mailto:"):
-            continue
-        path, _, anchor = target.partition("#")
-        to = page if not path else (page.parent / path).resolve()
-        where = f"{page}:{line}: {target}"
-        if not to.exists():
-            out.append(f"{where}: there is no {to}")
-        elif anchor and to.suffix == ".md" and anchor not in markdown.anchors(to.read_text(encoding="utf-8")):
-            out.append(f"{where}: {to.name} has no heading #{anchor}")
-    return out
+class Links:
+    """`files` are the paths of the repository; `read` returns the text of one."""
+
+    def __init__(self, files, read):
+        self.files = set(files)
+        self.read = read
+        self.folders = {""}
+        for path in self.files:
+            while path:
+                path = posixpath.dirname(path)
+                self.folders.add(path)
+        self.pages = {}
+
+    def page(self, path):
+        if path not in self.pages:
+            self.pages[path] = page_text.parse(self.read(path))
+        return self.pages[path]
+
+    def errors_of(self, path):
+        """Returns one message for each link of the page at `path` that does not resolve."""
+        found = []
+        for line, target in self.page(path).links:
+            problem = self.problem(path, target)
+            if problem:
+                found.append(f"{path}:{line}: link to {target}: {problem}")
+        return found
+
+    def problem(self, path, target):
+        if OUTSIDE.match(target):
+            return ""
+        to, _, anchor = target.partition("#")
+        to, anchor = urllib.parse.unquote(to.partition("?")[0]), urllib.parse.unquote(anchor)
+        if to.startswith("/"):
+            return "is absolute; write it relative to the page"
+        resolved = posixpath.normpath(posixpath.join(posixpath.dirname(path), to)) if to else path
+        resolved = "" if resolved == "." else resolved
+        if resolved.startswith(".."):
+            return "leaves the repository"
+        if resolved in self.folders:
+            readme = posixpath.join(resolved, "README.md")
+            if not anchor:
+                return ""
+            if readme not in self.files:
+                return f"{resolved}/ has no README.md, so no anchors"
+            resolved = readme
+        if resolved not in self.files:
+            return f"{resolved} does not exist"
+        if not anchor:
+            return ""
+        if not resolved.endswith(".md"):
+            return self.line_problem(resolved, anchor)
+        return "" if anchor in self.page(resolved).anchors else f"{resolved} has no anchor #{anchor}"
+
+    def line_problem(self, path, anchor):
+        match = re.fullmatch(r"L(\d+)(?:-L(\d+))?", anchor)
+        if not match:
+            return f"#{anchor} is no line of a file (#L10)"
+        last = int(match.group(2) or match.group(1))
+        lines = self.read(path).count("\n")
+        return "" if last <= lines else f"{path} has {lines} lines"
 
 
 def main():
-    given = [pathlib.Path(name).resolve() for name in sys.argv[1:]] or pages()
-    errors = [error for page in given for error in errors_of(page)]
-    print("\n".join(errors))
-    print(f"{len(given)} pages, {len(errors)} broken links")
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--root", default=repository.ROOT)
+    parser.add_argument("pages", nargs="*")
+    given = parser.parse_args()
+    files = repository.files(given.root)
+    links = Links(files, lambda path: repository.read(given.root, path))
+    pages = [os.path.relpath(os.path.abspath(page), given.root) for page in given.pages] or repository.pages(files)
+    errors = [error for page in pages for error in links.errors_of(page)]
+    print("\n".join(errors + [f"{len(pages)} pages, {len(errors)} broken links"]))
     return 1 if errors else 0
 
 

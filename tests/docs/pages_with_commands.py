@@ -6,22 +6,24 @@ Usage: pages_with_commands.py PAGE...
 
 import sys
 
-import check_links
-import markdown
+import page_text
+import repository
 import run_commands
 
 
 def has_commands(page):
-    for fence in markdown.fences(page.read_text(encoding="utf-8")):
-        if "skip" not in fence.marks and (run_commands.is_console(fence) or fence.language == "sh"):
-            return True
-    return False
+    try:
+        blocks = run_commands.blocks_of(page, page_text.parse(repository.read(repository.ROOT, page)))
+    except run_commands.Malformed as malformed:
+        print(malformed)
+        return True
+    return any(block.commands and not block.skip for block in blocks)
 
 
 def main():
     tested = set(sys.argv[1:])
-    untested = sorted(str(page.relative_to(markdown.ROOT)) for page in check_links.pages()
-                      if has_commands(page) and str(page.relative_to(markdown.ROOT)) not in tested)
+    untested = [page for page in repository.pages(repository.files(repository.ROOT))
+                if has_commands(page) and page not in tested]
     for page in untested:
         print(f"{page} has commands that no test runs: name it in tests/docs/CMakeLists.txt")
     return 1 if untested else 0
