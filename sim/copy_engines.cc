@@ -8,8 +8,8 @@
 namespace kvtwin::sim {
 namespace {
 
-// The whole nanosecond at which something that SimGrid saw end at `ns` is told. Up, so that it is never
-// told before it ended; a copy that ran alone ends within the margin of a whole one.
+// The whole nanosecond at which an end that SimGrid saw at `ns` is reported. Rounded up, so that nothing is
+// reported before its end; a copy that ran alone ends within the margin of a whole nanosecond.
 Instant instant_of(double ns) { return {static_cast<int64_t>(std::ceil(ns - kClockMarginNs))}; }
 
 }  // namespace
@@ -21,7 +21,7 @@ CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& pla
     KVT_CHECK(place.gpus >= 1 && place.gpu_first + place.gpus <= gpus_of(spec));
     CopyQueues copy_queues;
     for (uint32_t gpu = place.gpu_first; gpu < place.gpu_first + place.gpus; ++gpu) {
-      const uint32_t socket = socket_of(spec, gpu);  // each GPU's share lies in the memory next to it
+      const uint32_t socket = socket_of(spec, gpu);  // each GPU's part lies in the memory next to it
       const PlatformSpec& node = *node_of(spec, gpu).node;
       copy_queues.in.push_back(add_lane(grid->host_to_gpu(socket, gpu), node.copy_overhead_in));
       copy_queues.out.push_back(add_lane(grid->gpu_to_host(gpu, socket), node.copy_overhead_out));
@@ -87,7 +87,7 @@ void CopyEngines::start_on(Instant now, const std::vector<uint32_t>& copy_queues
   }
   const uint32_t transfer = transfers_free_.back();
   transfers_free_.pop_back();
-  const uint64_t parts = std::min<uint64_t>(copy_queues.size(), bytes);  // nobody copies nothing
+  const uint64_t parts = std::min<uint64_t>(copy_queues.size(), bytes);  // no empty copies
   transfers_[transfer] = {id, static_cast<uint32_t>(parts)};
   ++transfers_left_;
   for (uint64_t part = 0; part < parts; ++part) {
@@ -108,9 +108,9 @@ void CopyEngines::start_front(Instant now, uint32_t lane_index) {
 
 void CopyEngines::issue(Instant now, uint32_t lane_index) {
   const CopyQueue& copy_queue = copy_queues_[lane_index];
-  // The integer clock leads: a copy alone on its path must end at a whole nanosecond, `end`, whatever
-  // SimGrid's clock says now. So the bytes are adapted to the time left: by less than half a nanosecond's
-  // worth, plus the error of SimGrid's clock, which therefore never adds up.
+  // The integer clock is the master: a copy that has its path to itself must end at a whole nanosecond,
+  // `end`, whatever SimGrid's clock shows now. So the bytes are adjusted to the remaining time, by less than
+  // half a nanosecond plus the error of SimGrid's clock. That error therefore never accumulates.
   const double rate = grid_->gb_per_s(copy_queue.route);
   const Instant end = now + copy_time(copy_queue.waiting.front().bytes, rate);
   const double bytes = (static_cast<double>(end.ns) - grid_->now_ns()) * rate;

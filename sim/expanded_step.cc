@@ -26,7 +26,7 @@ Fidelity choose_fidelity(Fidelity asked, bool has_transfers, double utilisation_
   return utilisation_max > kExpandAbove ? Fidelity::kExpanded : Fidelity::kCollapsed;
 }
 
-// One step under way. It lives until its last piece has ended, which may be steps later.
+// A running step. It lives until its last piece has ended, which may be several steps later.
 struct ExpandedSteps::Step {
   struct Waiter {
     Step* step = nullptr;
@@ -34,12 +34,13 @@ struct ExpandedSteps::Step {
   };
   uint32_t slot = 0;
   double started = 0;
-  std::vector<uint32_t> missing;               // causes not yet ended
-  std::vector<StepGraph::Piece> pieces;        // as they were when it started: costs change from step to step
-  std::vector<uint32_t> copies_left;           // of a transfer, over its routes
-  std::vector<double> held_until;              // by causes that are no transfers
-  std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
-  std::vector<std::vector<Waiter>> waiters;    // pieces of later steps
+  std::vector<uint32_t> missing;  // dependencies that have not ended
+  // As they were when the step started: costs change from step to step.
+  std::vector<StepGraph::Piece> pieces;
+  std::vector<uint32_t> copies_left;           // routes on which a transfer is still in progress
+  std::vector<double> held_until;              // end of the dependencies that are not transfers
+  std::vector<std::vector<uint32_t>> effects;  // by piece: dependent pieces of the same step
+  std::vector<std::vector<Waiter>> waiters;    // by piece: dependent pieces of later steps
   uint32_t left = 0;
   uint32_t required_left = 0;
   Timing timing;
@@ -47,9 +48,9 @@ struct ExpandedSteps::Step {
 };
 
 struct ExpandedSteps::Engine {
-  // Who feeds a carried instant, while it still runs.
+  // The piece that sets a carried instant.
   struct Carried {
-    Step* step = nullptr;  // still running
+    Step* step = nullptr;  // null once it has ended
     uint32_t piece = 0;
   };
   uint32_t number = 0;
@@ -127,7 +128,7 @@ void ExpandedSteps::start(uint32_t number, std::span<const uint32_t> outcomes, D
     }
   }
   note_carried(engine, step);
-  // A piece that takes no time starts others at once: look at who is ready before anything begins.
+  // A piece without duration starts others at once, so collect the ready pieces before anything begins.
   std::vector<uint32_t> ready;
   for (uint32_t i = 0; i < pieces; ++i) {
     if (step->missing[i] == 0 && !step->pieces[i].absent) ready.push_back(i);
@@ -150,7 +151,7 @@ void ExpandedSteps::wait_for(Engine* engine, Step* step, uint32_t piece, uint32_
   grid_->at(carried_ns[value], [this, engine, step, piece, moves] { release(engine, step, piece, moves); });
 }
 
-// Later steps wait for these pieces; what nobody feeds in this step stays as it was.
+// Later steps wait for these pieces. A carried instant that this step does not set stays as it is.
 void ExpandedSteps::note_carried(Engine* engine, Step* step) {
   const StepGraph& graph = *engine->graph;
   for (uint32_t carry = 0; carry < graph.carried(); ++carry) {
@@ -174,7 +175,7 @@ void ExpandedSteps::copy(const std::vector<RouteId>& routes, uint64_t bytes, Tok
   for (const RouteId route : routes) grid_->start_copy(route, bytes, token);
 }
 
-// Something that `piece` waits for has ended.
+// A dependency of `piece` has ended.
 void ExpandedSteps::release(Engine* engine, Step* step, uint32_t piece, bool moves) {
   if (!moves) step->held_until[piece] = grid_->now_ns();
   if (--step->missing[piece] == 0) begin(engine, step, piece);
@@ -189,7 +190,7 @@ void ExpandedSteps::begin(Engine* engine, Step* step, uint32_t number) {
   if (ns <= 0) {
     ended(engine, step, number);
   } else if (is_transfer(piece.kind) && piece.bytes > 0) {
-    // What the transfer takes beyond its bytes on a free path is its overhead.
+    // The overhead of a transfer is its duration less that of its bytes on a free path.
     const std::vector<RouteId>& routes = piece.kind == OpKind::kRecall ? engine->site.in : engine->site.out;
     const double overhead = ns - static_cast<double>(piece.bytes) / grid_->gb_per_s(routes.front());
     const uint64_t bytes = piece.bytes;
@@ -221,7 +222,7 @@ void ExpandedSteps::ended(Engine* engine, Step* step, uint32_t number) {
     engine->free.push_back(step->slot);
     --engine->running;
   }
-  if (done) done(timing);  // last: it may start the next step, in this very slot
+  if (done) done(timing);  // last: it may start the next step, which reuses this slot
 }
 
 }  // namespace kvtwin::sim

@@ -1,9 +1,10 @@
-// Runs step graphs piece by piece on the simulated node, so that their transfers meet on shared links.
+// Expanded steps: step graphs executed operation by operation on the simulated node, so that their transfers
+// compete for shared links.
 //
-// Collapsed, a step is one longest path whose copies have their PCIe link for themselves. That is exact
-// while nobody else needs what they share; kvtwin collapses a step while every shared link on its way is
-// predicted below 60 % busy (error <= 1 %), and expands it above. Expanded, each piece of the contracted
-// graph is an activity, started when what it waits for has ended and not before.
+// A collapsed step is one longest path whose copies have their PCIe link to themselves. That is exact while
+// the shared links are free. kvtwin collapses a step while every shared link on its route is predicted below
+// 60 % utilisation (error <= 1 %) and expands it above (docs/design/simgrid.md#collapsing). In an expanded
+// step each piece of the contracted graph is an activity that starts when its dependencies have ended.
 
 #ifndef KVTWIN_SIM_EXPANDED_STEP_H_
 #define KVTWIN_SIM_EXPANDED_STEP_H_
@@ -22,45 +23,44 @@ namespace kvtwin::sim {
 
 constexpr double kExpandAbove = 0.60;
 
-// One GPU's demand on a shared link: bytes that a step moves over it, and how long the step takes
-// when it is collapsed.
+// One GPU's demand on a shared link: bytes that a step moves over it, and the duration of the collapsed step.
 struct LinkDemand {
   uint64_t bytes = 0;
   Ticks step = 0;
 };
-// Fraction of `gb_per_s` that all demands together ask for.
+// Sum of all demands as a fraction of `gb_per_s`.
 double predicted_utilisation(std::span<const LinkDemand> demands, double gb_per_s);
-// kCollapsed or kExpanded. A step without transfers is collapsed whatever was asked for.
+// Returns kCollapsed or kExpanded. A step without transfers is collapsed, whatever `asked` is.
 Fidelity choose_fidelity(Fidelity asked, bool has_transfers, double utilisation_max);
 
 class ExpandedSteps {
  public:
-  // Where the pieces of one engine run: kernels on one GPU (all are alike), copies of the graph's bytes on
-  // every GPU's two routes at once.
+  // Where the pieces of one engine run: kernels on one GPU, because all are alike; copies of the graph's
+  // bytes on the two routes of every GPU at once.
   struct Site {
     uint32_t gpu = 0;
     std::vector<RouteId> in, out;
   };
   struct Timing {
     double start_ns = 0;
-    double end_ns = 0;      // of the last required piece
+    double end_ns = 0;      // end of the last required piece
     double exposed_ns = 0;  // as StepTiming::exposed
   };
   using Done = std::function<void(const Timing&)>;
 
-  // Takes over grid's on_done(). Who shares it passes on the tokens that are ours.
+  // Installs itself as grid's on_done(). A caller that shares the grid replaces it and passes on our tokens.
   explicit ExpandedSteps(SimGrid* grid);
   ~ExpandedSteps();
 
-  // `graph` must outlive this. Its costs may change between steps. The first stream computes; other
-  // streams' pieces that are no transfers take their time without the GPU (the host).
+  // `graph` must outlive this; its costs may change between steps. The first stream computes. Pieces of other
+  // streams that are not transfers take their time without the GPU (host work).
   uint32_t add_engine(StepGraph* graph, const Site& site);
-  // Starts the next step of `engine` now; requests `done` in SimGrid's kernel when its required pieces have
-  // ended. What is not required runs on, beside the next steps. `carried_ns`: instants of what a collapsed
-  // step before left (none: nothing). REQUIRES: the step before is done.
+  // Starts the next step of `engine` now. Calls `done` in SimGrid's kernel when its required pieces have
+  // ended; the other pieces continue concurrently with the next steps. `carried_ns`: end instants of
+  // background work that a preceding collapsed step left; empty: none. REQUIRES: the previous step is done.
   void start(uint32_t engine, std::span<const uint32_t> outcomes, Done done,
              std::span<const double> carried_ns = {});
-  // Pieces of earlier steps still run.
+  // True while pieces of earlier steps are running.
   bool busy(uint32_t engine) const;
 
   static bool is_ours(Token token) { return token >> 63 != 0; }

@@ -7,7 +7,7 @@
 namespace kvtwin::sim {
 namespace {
 
-constexpr double kRateMax = 1e6;  // GB/s; beyond, a copy of a page takes less than a nanosecond
+constexpr double kRateMax = 1e6;  // GB/s; above it, a copy of a page takes less than a nanosecond
 constexpr int64_t kOverheadMax = 1'000'000'000;
 
 std::string bad_rate(const char* name, double value, bool may_be_zero) {

@@ -19,7 +19,7 @@ struct PendingTimer {
   Instant at{};
   uint64_t order = 0;
   Timer timer;
-  // For a heap with the earliest on top.
+  // For a heap with the earliest timer on top.
   friend bool operator<(const PendingTimer& a, const PendingTimer& b) {
     return std::tie(b.at, b.order) < std::tie(a.at, a.order);
   }
@@ -48,8 +48,8 @@ T pop(std::vector<T>* heap) {
   return value;
 }
 
-// When SimGrid's clock must be for the things of `at` to be told: late enough that every copy that ends at
-// that nanosecond has ended.
+// The time of SimGrid's clock at which events of `at` may be reported: every copy that ends at that
+// nanosecond has ended by then.
 double answered_at(Instant at) { return static_cast<double>(at.ns) + kClockMarginNs; }
 
 std::vector<CopyEngines::Place> places_of(const SimConfig& config) {
@@ -58,9 +58,11 @@ std::vector<CopyEngines::Place> places_of(const SimConfig& config) {
   return places;
 }
 
-// Chooses, step by step, whether a step that moves pages is collapsed or run piece by piece, and runs it.
+// Expander decides, step by step, whether a step that moves pages is collapsed or executed operation by
+// operation, and executes it.
 //
-// PCIe links belong to one GPU each, so what can be shared is a socket's memory: by two GPUs or more.
+// Each PCIe link belongs to one GPU, so the only shared links are those of a socket's memory, shared by two
+// or more GPUs.
 class Expander final : public StepRunner {
  public:
   // `ended(engine, took, exposed)` is called in SimGrid's kernel.
@@ -88,7 +90,7 @@ class Expander final : public StepRunner {
     const uint32_t index = raw(offer.engine);
     const uint64_t bytes = offer.alone.bytes_in + offer.alone.bytes_out;
     demands_[index] = {bytes, offer.took};
-    // Behind pieces that still run, only SimGrid knows when a step can start.
+    // While pieces of earlier steps run, only SimGrid knows when the step can start.
     const bool behind = steps_.busy(numbers_[index]);
     if (!behind && choose_fidelity(config_.fidelity, bytes > 0, utilisation(index)) == Fidelity::kCollapsed) {
       return false;
@@ -109,7 +111,7 @@ class Expander final : public StepRunner {
   }
 
  private:
-  // Of the fullest memory that `engine` shares, by what every engine's last step asked for.
+  // Predicted utilisation of the most loaded memory that `engine` shares, from the last step of every engine.
   double utilisation(uint32_t index) const {
     double most = 0;
     const SimEngine& asking = config_.engines[index];
@@ -135,12 +137,12 @@ class Expander final : public StepRunner {
   ExpandedSteps steps_;
   const Ended ended_;
   std::vector<LinkDemand> demands_;  // of one GPU of each engine
-  std::vector<uint32_t> numbers_;    // of engines, in steps_
+  std::vector<uint32_t> numbers_;    // engine numbers in steps_
 };
 
-// next() knows the ends of steps and timers as integers; only the ends of copies are SimGrid's to say.
-// It picks the earliest instant that can be next, lets SimGrid's clock come there, which may bring a copy
-// that ended before, and answers when nothing earlier is left.
+// next() knows the ends of steps and timers as integers; only ends of copies come from SimGrid. It picks the
+// earliest possible instant, advances SimGrid's clock to it, which may complete a copy that ends before, and
+// answers when nothing earlier is left.
 class SimBackend final : public Backend {
  public:
   explicit SimBackend(const SimConfig& config)
@@ -177,7 +179,7 @@ class SimBackend final : public Backend {
     } else if (const auto* timer = std::get_if<SetTimer>(&command)) {
       push(&timers_, {std::max(timer->at, now_), timers_set_++, {timer->engine, timer->timer}});
     }
-    // Nothing else takes time here, and this backend itself keeps no state of requests or sessions.
+    // No other command takes time, and this backend holds no state of requests or sessions.
   }
 
   bool next(Instant* now, Event* event) override {
@@ -212,7 +214,7 @@ class SimBackend final : public Backend {
   }
 
  private:
-  // Something is under way whose end only SimGrid knows.
+  // Whether anything is in progress whose end only SimGrid knows.
   bool busy() const {
     return copies_.busy() || waiting_for_offload_ > 0 ||
            std::any_of(clocks_.begin(), clocks_.end(),
@@ -222,7 +224,7 @@ class SimBackend final : public Backend {
   void notify_source(const Command& command) {
     std::visit(
         [&](const auto& c) {
-          const size_t engine = raw(c.engine);  // timers of the Client belong to no engine
+          const size_t engine = raw(c.engine);  // timers of the client belong to no engine
           if (engine >= config_.engines.size() || config_.engines[engine].source == nullptr) return;
           config_.engines[engine].source->notify(command);
         },
@@ -248,7 +250,7 @@ class SimBackend final : public Backend {
     if (command.source_tier != Tier::kHost || there <= now_) {
       return copies_.start(now_, raw(command.engine), command.source_tier, command.target_tier, bytes, id);
     }
-    // Steps that have ended still offload: what they computed is copied back when it is there.
+    // Steps that have ended may still offload: their data is copied back only after it has arrived.
     ++waiting_for_offload_;
     const auto engine = raw(command.engine);
     const Tier source = command.source_tier, target = command.target_tier;
@@ -266,7 +268,7 @@ class SimBackend final : public Backend {
     grid_.wake_by(answered_at(at));
   }
 
-  // In SimGrid's kernel, like the above.
+  // In SimGrid's kernel.
   void step_ended(uint32_t engine, Ticks took, Ticks exposed) {
     clocks_[engine].finish(took, exposed);
     grid_.wake_by(answered_at(clocks_[engine].next_event().at));
@@ -282,9 +284,10 @@ class SimBackend final : public Backend {
     return at;
   }
 
-  // Prices on where an answer might come before `known`. Returns the next instant to look at: the next
-  // answer's, or an earlier one at which a stretch must be priced further. While copies run, no stretch
-  // is priced beyond what SimGrid's clock has reached: their ends may cut it short. Lazy clocks never are.
+  // Prices further where an answer may come before `known`. Returns the next instant of interest: that of the
+  // next answer, or an earlier one at which coalesced steps must be priced further. While copies run, nothing
+  // is priced beyond SimGrid's clock, because the end of a copy may interrupt coalesced steps. Lazy clocks
+  // never price ahead.
   Instant look_ahead(Instant known) {
     Instant wake = known;
     for (StepClock& clock : clocks_) {
@@ -299,7 +302,8 @@ class SimBackend final : public Backend {
     return wake;
   }
 
-  // Of one instant: steps by engine, transfers by engine and number, timers in the order they were set.
+  // The events of one instant: steps by engine, transfers by engine and number, timers in the order in which
+  // they were set.
   void take(Event* event) {
     for (StepClock& clock : clocks_) {
       const auto seen = clock.next_event();
@@ -317,12 +321,12 @@ class SimBackend final : public Backend {
   const SimConfig& config_;
   SimGrid grid_;
   CopyEngines copies_;
-  std::deque<StepClock> clocks_;  // in place: others point to them
+  std::deque<StepClock> clocks_;  // a deque: others hold pointers to its elements
   Expander expander_;
   Instant now_{};
   std::vector<PendingTimer> timers_;   // heap
   std::vector<EndedTransfer> ended_;   // heap
-  std::vector<TransferDone> running_;  // by the number that CopyEngines knows them by
+  std::vector<TransferDone> running_;  // by the id given to CopyEngines
   std::vector<uint64_t> ids_free_;
   uint64_t timers_set_ = 0;
   uint32_t waiting_for_offload_ = 0;  // copies
@@ -330,7 +334,7 @@ class SimBackend final : public Backend {
 
 }  // namespace
 
-// KV can go from every engine that computes prompts to every one that decodes.
+// Checks that KV can be copied from every engine that computes prompts to every engine that decodes.
 static Result<void> validate_ways(const SimConfig& config) {
   if (config.prefill_engines == 0) return {};
   if (config.prefill_engines >= config.engines.size()) {

@@ -25,9 +25,9 @@ using KernelTimer = simgrid::kernel::timer::Timer;
 using simgrid::kernel::actor::simcall_answered;
 using Up = sg4::LinkInRoute::Direction;
 
-// SimGrid's default network model imitates TCP over the Internet: a copy over NVLink would be nine times
-// too slow, opposite directions would slow each other down, and events less than a nanosecond apart would
-// merge. tests/unit/sim/physics_test.cc pins each of these.
+// SimGrid's default network model imitates TCP over the Internet: a copy over NVLink takes nine times too
+// long, opposite directions slow each other down, and events less than a nanosecond apart merge.
+// tests/unit/sim/physics_test.cc pins each of these.
 #if SIMGRID_VERSION >= 33400
 constexpr const char* kPrecision = "--cfg=precision/timing:1e-12";
 #else
@@ -43,8 +43,8 @@ struct Route {
   double gb_per_s;
 };
 
-// SimGrid keeps no reference of its own to an activity, and it must not be let go in its own callback:
-// a slot keeps it until the next activity takes the slot.
+// SimGrid holds no reference of its own to an activity, and an activity must not be released in its own
+// callback. A slot holds it until the next activity takes the slot.
 struct Slot {
   sg4::ActivityPtr activity;
   Token token = 0;
@@ -60,13 +60,13 @@ struct SimGrid::State {
   std::vector<sg4::Host*> memories;  // per socket
   sg4::Host* disk = nullptr;
   std::vector<Route> routes;
-  std::map<std::pair<sg4::Host*, sg4::Host*>, RouteId> known;  // looked up, never iterated
+  std::map<std::pair<sg4::Host*, sg4::Host*>, RouteId> known;  // for look-up only, never iterated
   std::vector<std::unique_ptr<Slot>> slots;
   std::vector<Slot*> free_slots;
   std::function<void(Token)> done;
   sg4::SemaphorePtr wake;
   KernelTimer* alarm = nullptr;
-  double alarm_at = 0;  // seconds; meaningful while alarm != nullptr
+  double alarm_at = 0;  // seconds; valid while alarm != nullptr
   bool asleep = false;
   double began = 0;  // SimGrid's clock when this simulation began, seconds
   static State* current;
@@ -74,7 +74,7 @@ struct SimGrid::State {
   void build();
   void build_routes();
   void build_node(const NodePlace& place, std::vector<const sg4::SplitDuplexLink*>* nics);
-  // `down_gb_per_s`: where that direction is another; 0: it is not.
+  // `down_gb_per_s`: rate in that direction, if different; 0: the same.
   const sg4::SplitDuplexLink* split(const std::string& name, double gb_per_s, double down_gb_per_s = 0);
   void connect(sg4::Host* source, sg4::Host* target, const std::vector<sg4::LinkInRoute>& links);
   RouteId route(sg4::Host* source, sg4::Host* target, double gb_per_s);
@@ -100,8 +100,8 @@ void SimGrid::State::build() {
 
 const sg4::SplitDuplexLink* SimGrid::State::split(const std::string& name, double gb_per_s,
                                                   double down_gb_per_s) {
-  // All latencies are 0, because SimGrid divides a link in proportion to 1 / latency. What a copy costs
-  // beside its bytes is a delay before it (sim/copy_engines.h).
+  // All latencies are 0, because SimGrid divides a link in proportion to 1 / latency. The fixed time of a
+  // copy is a delay before it (sim/copy_engines.h).
   auto* link = zone->create_split_duplex_link(name, gb_per_s * 1e9);
   link->set_latency(0);
   if (down_gb_per_s > 0) link->get_link_down()->set_bandwidth(down_gb_per_s * 1e9);
@@ -122,7 +122,7 @@ void SimGrid::State::build_routes() {
   }
 }
 
-// Links and routes inside one node, and the cards that lead out of it.
+// Links and routes inside one node, and the network cards that lead out of it.
 void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::SplitDuplexLink*>* nics) {
   const PlatformSpec& node = *place.node;
   const uint32_t socket_end = place.socket_first + node.sockets, gpu_end = place.gpu_first + node.gpus;
@@ -153,7 +153,7 @@ void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::S
     if (node.nic_gb_per_s > 0) (*nics)[i] = split("nic" + std::to_string(i), node.nic_gb_per_s);
     if (node.nvlink_gb_per_s > 0) nvlinks[i] = split("nvlink" + std::to_string(i), node.nvlink_gb_per_s);
     for (uint32_t j = place.gpu_first; j < i; ++j) {
-      // A PCIe link is UP from the host to the GPU.
+      // UP is the direction from host to GPU of a PCIe link.
       node.nvlink_gb_per_s > 0 ? connect(gpus[i], gpus[j], {{nvlinks[i], Up::UP}, {nvlinks[j], Up::DOWN}})
                                : connect(gpus[i], gpus[j], {{pcies[i], Up::DOWN}, {pcies[j], Up::UP}});
     }
@@ -210,7 +210,7 @@ void SimGrid::State::finished(const sg4::Activity& activity) {
 // A timer in the past, by the fraction of a nanosecond that answered_at() adds, would end the simulation.
 static double no_earlier_than_now(double seconds) { return std::max(seconds, sg4::Engine::get_clock()); }
 
-// One timer at a time: whoever needs the driver earlier moves it.
+// There is one timer; it is moved when the driver is needed earlier.
 void SimGrid::State::arm(double at_ns) {
   const double at = no_earlier_than_now(seconds(at_ns));
   if (alarm != nullptr) {
@@ -252,7 +252,7 @@ SimGrid::~SimGrid() {
   State::current = nullptr;
 }
 
-// What a copy between a socket and a GPU gets if it is alone.
+// Rate of a copy between a socket and a GPU that has its path to itself.
 static double host_path_gb_per_s(const PlatformSpec& cluster, uint32_t socket, uint32_t gpu, bool to_gpu) {
   const PlatformSpec& node = *node_of(cluster, gpu).node;
   const double pcie = to_gpu || node.pcie_out_gb_per_s == 0 ? node.pcie_gb_per_s : node.pcie_out_gb_per_s;
@@ -330,7 +330,7 @@ void SimGrid::at(double at_ns, std::function<void()> then) {
 }
 
 void SimGrid::start_copy(RouteId route, uint64_t bytes, Token token) {
-  KVT_CHECK(bytes > 0);  // SimGrid never starts an empty copy, and does not say so
+  KVT_CHECK(bytes > 0);  // SimGrid never starts an empty copy, silently
   simcall_answered([&] {
     const Route& path = state_->routes[raw(route)];
     Slot* const slot = state_->slot(token);

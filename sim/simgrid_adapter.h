@@ -1,12 +1,12 @@
-// The only door to SimGrid. Times are nanoseconds since this simulation began, as doubles, because
-// SimGrid keeps doubles; sim_backend.cc turns them into Instants in one place.
+// SimGrid is the only access to the SimGrid library. Times are nanoseconds since this simulation began, as
+// doubles, because SimGrid keeps doubles; sim_backend.cc converts them to Instants in one place.
 //
-// There is one actor, the driver. It runs the body given to run() and sleeps in wait_until(). Everything
-// else is owned by SimGrid's kernel ("maestro"): copies, kernels and timers complete by themselves and
-// request back there, where nothing may block. Traps that shaped this file are in sim/README.md.
+// There is one actor, the driver. It runs the body given to run() and sleeps in wait_until(). SimGrid's
+// kernel ("maestro") owns everything else: copies, kernels and timers complete by themselves and call back in
+// the kernel, where nothing may block. sim/README.md lists the traps behind this design.
 //
-// One at a time per process: SimGrid's engine is a singleton. A second one after the first works, but
-// SimGrid's clock goes on from where the first ended, so the last bits of contended copies may differ.
+// One simulation at a time per process: SimGrid's engine is a singleton. A second one after the first works,
+// but SimGrid's clock continues from the end of the first, so the last bits of contended copies may differ.
 
 #ifndef KVTWIN_SIM_SIMGRID_ADAPTER_H_
 #define KVTWIN_SIM_SIMGRID_ADAPTER_H_
@@ -30,37 +30,38 @@ class SimGrid {
   SimGrid(const SimGrid&) = delete;
   SimGrid& operator=(const SimGrid&) = delete;
 
-  // Paths between places. Asking twice for the same path is free. Before run() only.
+  // Paths between places. Asking for the same path again is free. Before run() only.
   RouteId host_to_gpu(uint32_t socket, uint32_t gpu);
   RouteId gpu_to_host(uint32_t gpu, uint32_t socket);
-  RouteId gpu_to_gpu(uint32_t source, uint32_t target);  // REQUIRES: there is a way (platform.h)
-  // REQUIRES: disk_read_gb_per_s > 0. A read passes through the memory next to the GPU, in pieces, and on.
+  RouteId gpu_to_gpu(uint32_t source, uint32_t target);  // REQUIRES: there is a path (platform.h)
+  // REQUIRES: disk_read_gb_per_s > 0. A read passes through the host memory next to the GPU, in pieces.
   RouteId host_to_disk(uint32_t socket);
   RouteId disk_to_gpu(uint32_t gpu);
-  // What a copy alone on this path gets: the slowest link.
+  // Rate of a copy that has this path to itself: that of its slowest link.
   double gb_per_s(RouteId route) const;
 
   // Called in the kernel when a copy or a kernel ends. Set before run().
   void on_done(std::function<void(Token)> done);
 
-  // Runs `body` in the driver actor; returns when it has returned and nothing is in flight any more.
+  // Runs `body` in the driver actor; returns when it has returned and nothing is in flight.
   void run(std::function<void()> body);
 
   double now_ns() const;
-  // Whether wait_until(at_ns) would return at once. Not the same as now_ns() >= at_ns: doubles round.
+  // Whether wait_until(at_ns) would return at once. This differs from now_ns() >= at_ns, because doubles
+  // round.
   bool reached(double at_ns) const;
 
-  // Driver only: sleeps until `at_ns`, or until an earlier instant that wake_by() asks for meanwhile.
+  // Driver only: sleeps until `at_ns`, or until an earlier instant given to wake_by() meanwhile.
   void wait_until(double at_ns);
-  // Driver only: sleeps until wake_by() names an instant and it has come.
+  // Driver only: sleeps until an instant given to wake_by() has come.
   void wait();
   // Kernel only: the driver must wake at `at_ns` or earlier.
   void wake_by(double at_ns);
 
-  // From anywhere. `at_ns` may be in the past: then it happens at once, still not before we return.
+  // From anywhere. `at_ns` may be in the past; `then` then runs at this instant, but not before at() returns.
   void at(double at_ns, std::function<void()> then);
   void start_copy(RouteId route, uint64_t bytes, Token token);  // REQUIRES: bytes > 0
-  // A kernel that takes `ns` when it has the GPU alone; kernels that overlap share it equally.
+  // A kernel that takes `ns` if it has the GPU to itself; concurrent kernels share the GPU equally.
   void start_kernel(uint32_t gpu, double ns, Token token);
 
  private:

@@ -15,7 +15,7 @@ bool moves(const std::vector<LayerRecall>& recalls) {
 
 void RecordedSource::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   values->clear();
-  // Always asked: what it answers later may depend on what it has seen.
+  // Always ask: later answers of this source may depend on what it has seen.
   if (others_ != nullptr) others_->step(launch, offset, values);
   attempts_.saw(launch, offset);
   if (parts_.retained && offset == 0 && !launch.compressions.empty()) replace_retained(launch, values);
@@ -43,7 +43,7 @@ void RecordedSource::replace_eos(const LaunchStep& launch, const std::vector<Req
 }
 
 void RecordedSource::replace_retained(const LaunchStep& launch, DataOutcomes* values) {
-  values->retained.swap(given_.retained);  // spans follow: vectors swap with what they hold
+  values->retained.swap(given_.retained);  // spans stay valid: swapped vectors swap their buffers
   values->retained_counts.swap(given_.retained_counts);
   values->retained_live.swap(given_.retained_live);
   values->retained.clear();

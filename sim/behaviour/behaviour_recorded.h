@@ -1,10 +1,10 @@
-// RecordedSource answers as another run's outcomes were (engine/recorder/recorder_outcomes.h): what its
-// values decided, or what a model of them drew.
+// RecordedSource answers with the outcomes of an earlier run (engine/recorder/recorder_outcomes.h), whether
+// values decided them or a model drew them.
 //
-// Recalls are taken where the step is the very same one (number and entries); what a compression keeps, where
-// the same request (RequestKey) comes to the same place on the same attempt. So decisions that are equal so
-// far stay equal, and the digests of the two runs are one. What the record does not know, another source
-// answers, and it is counted: such a run says how much of it was recorded.
+// Recalls are taken from the recording where the step is the same (number and entries); retained counts,
+// where the same request (RequestKey) reaches the same position on the same attempt. So as long as decisions
+// are equal they stay equal, and both runs have the same digest. Another source answers what the recording
+// does not contain, and the numbers are counted, so that a run reports how much of it was recorded.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RECORDED_H_
 #define KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RECORDED_H_
@@ -16,7 +16,7 @@
 
 namespace kvtwin::sim {
 
-// Which of the outcomes are taken from the record.
+// Which outcomes are taken from the recording.
 struct RecordedParts {
   bool retained = false;
   bool recalls = false;
@@ -24,7 +24,7 @@ struct RecordedParts {
 
 class RecordedSource final : public OutcomeSource {
  public:
-  // Of engine number `engine`. `record` and `others` must outlive this; `others` may be null where nothing
+  // For engine number `engine`. `record` and `others` must outlive this; `others` may be null where nothing
   // else can answer.
   RecordedSource(const RecordedOutcomes* record, size_t engine, RecordedParts parts, OutcomeSource* others)
       : record_(record->engines[engine]), numbers_(record->numbers), parts_(parts), others_(others) {}
@@ -36,8 +36,8 @@ class RecordedSource final : public OutcomeSource {
     uint64_t asked = 0;
     uint64_t found = 0;
   };
-  const Counts& retained() const { return retained_; }  // compressions
-  const Counts& recalls() const { return recalls_; }    // steps that recall
+  const Counts& retained() const { return retained_; }  // of compressions
+  const Counts& recalls() const { return recalls_; }    // of steps that recall
 
  private:
   void replace_retained(const LaunchStep& launch, DataOutcomes* values);

@@ -12,7 +12,7 @@ namespace {
 
 enum Purpose : uint64_t { kDeviation = 0x6b657074, kPosition, kContext };
 
-// Nearly normal: twelve uniform draws of 32 bits, less their mean. In units of 1 / kWhole.
+// Nearly normal, in units of 1 / kWhole: the sum of twelve uniform draws of 32 bits, less their mean.
 int64_t normal(uint64_t bits) {
   int64_t sum = 0;
   for (uint64_t i = 0; i < 12; ++i) sum += static_cast<int64_t>(draw({bits, i}) >> 32);
@@ -52,7 +52,7 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, DataOutcom
   if (offset > 0) return;
   for (const PlanEntry& entry : launch.entries) {
     Request& request = requests_[entry.request];
-    // Pages that a stretch was given ahead may have gone back when it was cut short.
+    // Pages that coalesced steps allocated ahead may have been rolled back after an interruption.
     if (dropped_slots_)
       request.pages.resize(std::min<size_t>(request.pages.size(), div_ceil(entry.context, page_tokens_)));
     if (!entry.first) continue;
@@ -88,7 +88,7 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, DataOutcom
   values->link_retained();
 }
 
-// Behind a prefix checkpoint a request has what the prefix checkpoint has.
+// A request that continues from a prefix checkpoint has the entries of that checkpoint.
 void RetentionSource::continue_from(const LaunchStep& launch, const PrefixHit& prefix_hit) {
   if (prefix_hit.kv_entries.empty()) return;
   const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
@@ -102,7 +102,7 @@ void RetentionSource::continue_from(const LaunchStep& launch, const PrefixHit& p
 void RetentionSource::notify(const Command& command) {
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr || raw(drop->engine) != engine_) return;
-  // A preempted request starts its next attempt where this one ended.
+  // The next attempt of a preempted request starts where this one ended.
   if (drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }
 
@@ -110,14 +110,14 @@ uint64_t RetentionSource::drawn(const Request& request, std::initializer_list<ui
   return draw({draw({seed_, raw(request.key.session), request.key.index}), draw(of)});
 }
 
-// The part of what is ranked that `head` keeps. Shares are of what all heads keep on average, `fixed`: the
-// window is in the ratio, but not in them.
+// The fraction of the ranked tokens that `head` retains. `fixed` is the mean over all heads; the calibrated
+// fractions are relative to it, because the ratio includes the window and they do not.
 Fraction RetentionSource::fraction_of(uint32_t head, const Request& request, uint32_t end,
                                       Fraction fixed) const {
   if (model_ == RetentionModel::kFixed) return fixed;
   __int128 fraction = 0;
   if (model_ == RetentionModel::kContexts) {
-    // The same context for all chunks of a request, and for its next attempt.
+    // One context for all chunks of a request and for all its attempts.
     const uint64_t context = drawn(request, {kContext}) % (contexts_.size() / groups_.heads());
     fraction = contexts_[context * groups_.heads() + head];
   } else {
@@ -129,7 +129,7 @@ Fraction RetentionSource::fraction_of(uint32_t head, const Request& request, uin
 
 uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& request, uint32_t end,
                                             uint32_t candidates) const {
-  // The window counts as kept: the rest keeps less than the ratio
+  // The window counts as retained, so the ranked tokens retain less than the ratio
   // (docs/design/methods/tangram.md#released-chunks, r_adj).
   const uint64_t ranked = end > spec_.sinks ? end - spec_.sinks : 0;
   Fraction fixed = 0;
@@ -149,7 +149,7 @@ uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& reque
   }
   uint32_t retained = part_up(fraction, candidates);
   if (released_) {
-    const uint32_t had = end - request.dropped[group] - candidates;  // forced and locked ones
+    const uint32_t had = end - request.dropped[group] - candidates;  // forced and locked entries
     const uint32_t least = std::min(spec_.retained_min, end);
     if (had + retained < least) retained = least - had;
     retained = div_ceil(retained, page_tokens_) * page_tokens_;
@@ -163,8 +163,8 @@ void RetentionSource::count(const Compression& c, Request* request, std::vector<
   const bool chunked = c.begin > 0;
   for (uint32_t group = 0; group < groups_.groups(); ++group) {
     const uint32_t held = c.end - request->dropped[group];
-    // KV entries before c.begin are locked; behind it nothing has been dropped yet where chunks are
-    // compressed.
+    // Entries before c.begin are locked. With compressions at chunk ends, no later entry has been dropped
+    // yet.
     const uint32_t candidates = (chunked ? c.end - c.begin : held) - forced;
     const uint32_t retained = retained_of_group(group, *request, c.end, candidates);
     const uint32_t left = held - candidates + retained;

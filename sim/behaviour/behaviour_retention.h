@@ -1,19 +1,17 @@
-// What compressions keep in a backend without values: a behaviour model
+// RetentionSource is a behaviour model: what compressions retain in a backend without values
 // (docs/design/backend-interface-and-digest.md#outcomes).
 //
-// kFixed     every head keeps the budget's share of what is ranked.
-// kProfile   each head keeps mean + z deviation of it, z drawn once per request, head and compression; the
-// table
-//            comes from a calibration (docs/design/methods/tangram.md#calibration, #profiles). A head group
-//            is as long as its longest member.
-// kContexts  all heads keep what they kept of one context of the calibration, drawn once per request: heads
-// that
-//            keep more where others keep less do so here, which decides how long groups get.
+// * kFixed: every head retains the budget's fraction of the ranked tokens.
+// * kProfile: each head retains mean + z * deviation, with z drawn once per request, head and compression.
+//   The table comes from a calibration (docs/design/methods/tangram.md#calibration, #profiles). A head group
+//   is as long as its longest member.
+// * kContexts: all heads retain what they retained in one context of the calibration, drawn once per request.
+//   This preserves the correlation between heads, which decides how long groups get.
 //
-// Where the counts are the policy's, only positions are drawn, and only where KV entries keep their places:
+// Where the policy decides the counts, only positions are drawn, and only where entries stay in their slots:
 // all candidates are equally likely. Draws are keyed by (seed, session, index in the session, attempt, head
-// or position, end), so neither the order of sending nor of events, nor the engine, nor coalescing of steps
-// changes them. Integers throughout, so neither does the compiler.
+// or position, end), so they do not depend on the order of sending or of events, the engine, or coalescing.
+// All arithmetic is on integers, so they do not depend on the compiler either.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETENTION_H_
 #define KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETENTION_H_
@@ -33,8 +31,8 @@ enum class RetentionModel : uint8_t { kFixed, kProfile, kContexts };
 
 class RetentionSource final : public OutcomeSource {
  public:
-  // One engine's. REQUIRES: the configuration is valid; kProfile: its budget_spec has mu and sigma for
-  // every head. `contexts`: of kContexts, [contexts][heads], in the unit of mu; not empty there.
+  // For one engine. REQUIRES: the configuration is valid; kProfile: its budget_spec has mu and sigma for
+  // every head. `contexts`: for kContexts, [contexts][heads] in the unit of mu, not empty.
   RetentionSource(const CoreConfig& config, RetentionModel model, uint64_t seed,
                   std::vector<Fraction> contexts = {});
 
@@ -45,9 +43,9 @@ class RetentionSource final : public OutcomeSource {
   struct Request {
     RequestKey key{};
     uint32_t attempt = 0;
-    std::vector<uint32_t> dropped;     // by group: KV entries dropped so far
-    std::vector<PageId> pages;         // where KV entries keep their places
-    std::vector<bool> dropped_tokens;  // by position, likewise
+    std::vector<uint32_t> dropped;     // by group: entries dropped so far
+    std::vector<PageId> pages;         // where entries stay in their slots
+    std::vector<bool> dropped_tokens;  // the same, by position
   };
 
   void count(const Compression& compression, Request* request, std::vector<uint32_t>* counts) const;
@@ -56,7 +54,7 @@ class RetentionSource final : public OutcomeSource {
   void reuse(const PrefixHit& prefix_hit, Request* request) const;
   void continue_from(const LaunchStep& launch, const PrefixHit& prefix_hit);
   Fraction fraction_of(uint32_t head, const Request& request, uint32_t end, Fraction fixed) const;
-  // A draw of this request's own.
+  // A draw for this request.
   uint64_t drawn(const Request& request, std::initializer_list<uint64_t> of) const;
 
   const uint32_t engine_;
@@ -68,7 +66,7 @@ class RetentionSource final : public OutcomeSource {
   const uint64_t seed_;
   const GroupMap groups_;
   std::map<RequestId, Request> requests_;
-  std::map<PageId, std::vector<bool>> page_dropped_;  // slots of a page that hold nothing any more
+  std::map<PageId, std::vector<bool>> page_dropped_;  // dropped slots of a page
 };
 
 }  // namespace kvtwin::sim

@@ -42,7 +42,7 @@ RetrievalSource::RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalM
 void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   values->clear();
   values->recalls.assign(layers_, {});
-  if (method_ == RetrievalMethod::kQuest) return;  // everything is on the gpu
+  if (method_ == RetrievalMethod::kQuest) return;  // everything is on the GPU
   for (const PlanEntry& entry : launch.entries) {
     if (entry.kind != EntryKind::kDecode) continue;
     const uint32_t position = entry.context + offset;
@@ -58,8 +58,8 @@ void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, DataOutcom
 
 void RetrievalSource::add_request(uint64_t key, uint32_t candidates,
                                   std::vector<LayerRecall>* recalls) const {
-  // What is chosen and not there already: no more than there are pages elsewhere. InfiniGen keeps nothing of
-  // the step before, so all it chooses is absent.
+  // Pages that are chosen and not resident are at most the pages elsewhere. InfiniGen retains nothing of the
+  // previous step, so all its chosen pages are absent.
   const bool keeps = method_ != RetrievalMethod::kInfinigen;
   const uint32_t chosen = std::min(selectable_, candidates);
   const uint32_t absent_max = keeps ? std::min(chosen, candidates - chosen) : chosen;

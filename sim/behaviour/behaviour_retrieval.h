@@ -1,17 +1,17 @@
-// What retrieval chooses, without values: how many pages of each layer a step recalls, and how many heads are
-// corrected. An OutcomeSource of the simulated backend
+// RetrievalSource is a behaviour model: what retrieval chooses in a backend without values, as the number of
+// pages of each layer that a step recalls and the number of heads that are corrected
 // (docs/design/backend-interface-and-digest.md#outcomes).
 //
-//   fixed    every head misses the same fraction of its selectable pages, and is corrected with the same
-//            probability; both are swept.
-//   profile  the probability of a correction follows from tau, through the middle of what was measured on
-//            trained models (docs/design/methods/freekv.md#timelines: .04 to .22 at tau 0.8, .17 to .52 at
-//            0.9), or from a table by layer. No distribution of misses is published, so the miss rate is
-//            given here too, unless a calibration found both by layer (kvtwin calibrate policy retrieval).
+// * fixed: every head misses the same fraction of its selectable pages, and is corrected with the same
+//   probability. Both are parameters.
+// * profile: the probability of a correction follows from tau, through the middle of published measurements
+//   (docs/design/methods/freekv.md#timelines: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by
+//   layer. No distribution of misses is published, so the miss rate is a parameter here too, unless a
+//   calibration measured both by layer (kvtwin calibrate policy retrieval).
 //
-// Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, session,
-// index in the session, attempt, position, layer, head): neither the order of sending, nor batching, nor
-// coalescing of steps changes one.
+// Misses are rounded up or down at random so that their mean is exact. Draws are keyed by (seed, session,
+// index in the session, attempt, position, layer, head), so they do not depend on the order of sending,
+// batching or coalescing.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETRIEVAL_H_
 #define KVTWIN_SIM_BEHAVIOUR_BEHAVIOUR_RETRIEVAL_H_
@@ -27,10 +27,10 @@ namespace kvtwin::sim {
 
 struct RetrievalBehaviour {
   uint64_t seed = 0;
-  uint64_t miss_q32 = 0;  // fraction of a head's selectable pages that a step recalls, up to 2^32
-  // The same by layer, where it was measured; the last one holds for all further layers. Empty: miss_q32.
+  uint64_t miss_q32 = 0;  // fraction of a head's selectable pages that a step recalls, Q0.32
+  // The same by layer, where measured; the last value holds for all further layers. Empty: miss_q32.
   std::vector<uint64_t> miss_by_layer_q32{};
-  // Probability that a head is corrected, by layer; the last one holds for all further layers.
+  // Probability that a head is corrected, by layer, Q0.32; the last value holds for all further layers.
   std::vector<uint64_t> correction_q32 = {0};
 };
 
@@ -54,7 +54,7 @@ class RetrievalSource final : public OutcomeSource {
   const RetrievalMethod method_;
   const RetrievalSpec spec_;
   const uint32_t page_tokens_, layers_, kv_heads_, selectable_;
-  std::map<RequestId, uint32_t> attempts_;  // of requests that were preempted
+  std::map<RequestId, uint32_t> attempts_;  // of preempted requests
 };
 
 }  // namespace kvtwin::sim

@@ -16,7 +16,7 @@ void CombinedSource::step(const LaunchStep& launch, uint32_t offset, DataOutcome
     }
     if (!part_.retained.empty()) {
       KVT_CHECK(values->retained.empty());
-      values->retained.swap(part_.retained);  // spans follow: vectors swap with what they hold
+      values->retained.swap(part_.retained);  // spans stay valid: swapped vectors swap their buffers
       values->retained_counts.swap(part_.retained_counts);
       values->retained_live.swap(part_.retained_live);
     }

@@ -1,8 +1,8 @@
-// CombinedSource puts the answers of several OutcomeSources together: what compressions keep from one, what
-// retrieval recalls from another.
+// CombinedSource merges the answers of several OutcomeSources: retained counts from one, recalls from
+// another.
 //
-// Each value of a step comes from one of them: two that both say what is kept, or both what is recalled, are
-// an error in how the backend was put together.
+// Each kind of outcome comes from exactly one source. Two sources that answer the same kind are an error in
+// the composition of the backend.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_COMBINED_SOURCE_H_
 #define KVTWIN_SIM_BEHAVIOUR_COMBINED_SOURCE_H_
@@ -15,7 +15,7 @@ namespace kvtwin::sim {
 
 class CombinedSource final : public OutcomeSource {
  public:
-  // Asked, and told, in this order; they must outlive this.
+  // Asked and notified in this order; they must outlive this.
   explicit CombinedSource(std::vector<OutcomeSource*> parts) : parts_(std::move(parts)) {}
 
   void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;

@@ -39,7 +39,7 @@ void StoredOutcomeBackend::add_retained(Event* event) {
     return p.engine == done->engine && p.step == done->step;
   });
   if (asked == pending_.end()) return;
-  answered_ = std::move(asked->values);  // spans follow: vectors move with what they hold
+  answered_ = std::move(asked->values);  // spans stay valid: moved vectors move their buffers
   pending_.erase(asked);
   done->retained = answered_.retained;
 }

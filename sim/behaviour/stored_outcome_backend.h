@@ -1,8 +1,8 @@
-// StoredOutcomeBackend answers compressions for a backend that only takes time: it asks an OutcomeSource what
-// each one keeps when the step is launched, and adds the answer to the step's StepDone.
+// StoredOutcomeBackend answers compressions for a backend that only models time: it asks an OutcomeSource
+// what each one retains when the step is launched, and adds the answer to the step's StepDone.
 //
-// Steps with compressions are never coalesced, so there is one StepDone for each. Sources that must be asked
-// for every single step of a stretch need a backend that asks them itself.
+// Steps with compressions are never coalesced, so each has its own StepDone. Sources that must be asked for
+// every single step of a coalesced run need a backend that asks them itself.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_STORED_OUTCOME_BACKEND_H_
 #define KVTWIN_SIM_BEHAVIOUR_STORED_OUTCOME_BACKEND_H_
@@ -17,8 +17,8 @@ namespace kvtwin::sim {
 
 class StoredOutcomeBackend final : public Backend {
  public:
-  // `sources` by engine; null: that engine compresses nothing that the data decides. `backend` and they must
-  // outlive this.
+  // `sources` by engine; null: the data decides nothing in that engine's compressions. `backend` and the
+  // sources must outlive this.
   StoredOutcomeBackend(Backend* backend, std::vector<OutcomeSource*> sources)
       : backend_(backend), sources_(std::move(sources)) {}
 

@@ -16,7 +16,7 @@ void set(StepGraph* graph, OpId op, const RetrievalPrice& price) {
     graph->set_cost(op, {.fixed = price.fixed, .unit = price.unit, .unit_bytes = price.unit_bytes});
 }
 
-// An operation that some layers have and others do not: the first `part.times` of those that have none yet.
+// An operation of some layers: it goes to the first `part.times` layers that have none yet.
 void give(const StepPart& part, uint32_t* next, std::vector<Ticks>* layers) {
   for (uint32_t i = 0; i < part.times; ++i) (*layers)[(*next)++ % layers->size()] += part.each;
 }
@@ -41,7 +41,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
   set_outcomes(recalls);
 }
 
-// Pages that the step completes, of all requests.
+// Pages that the step completes, over all requests.
 uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanEntry> entries,
                                    uint32_t offset) const {
   const uint32_t page = spec_.page_tokens;
@@ -54,13 +54,13 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
       before = entry.live() + offset;
       after = before + 1;
     } else if (spec_.drops) {
-      // Compressions follow their entries' order. Those without one keep all.
+      // Compressions are in the order of their entries. Requests without one retain everything.
       before = 0;
       if (cut < shape.compressions.size() && shape.compressions[cut].tokens == after) {
         const CompressionShape& one = shape.compressions[cut++];
         after = one.retained + one.held - one.ranked;
       } else if (!entry.samples) {
-        continue;  // its prompt goes on
+        continue;  // its prompt continues
       }
     }
     filled += after / page - before / page;
@@ -68,7 +68,7 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
   return filled;
 }
 
-// The same step as attention of the retrieving layers sees it.
+// The step as attention of the retrieving layers sees it.
 StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const PlanEntry> entries,
                                      uint32_t offset) {
   load_ = {};
@@ -79,7 +79,7 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
   load_.filled = pages_filled(shape, entries, offset);
   for (const PlanEntry& entry : entries) {
     if (entry.kind != EntryKind::kDecode) continue;
-    // Chosen from what is left of the context: KV entries of a mean head.
+    // Pages are chosen from the retained context: KV entries of a mean head.
     const uint32_t left = entry.live() + (entry.grows ? offset : 0);
     const uint32_t read = tokens_read(spec_.policy, page, left + 1) - 1;
     reads.decode_context_sum += read;
@@ -161,7 +161,7 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
   }
 }
 
-// In each layer or once for all of them, wherever the graph has it.
+// In each layer, or once for all layers, as the graph has it.
 void GraphPricer::set_compression_costs(const std::vector<StepPart>& parts) {
   StepGraph& graph = step_.graph;
   compression_ = {};
@@ -195,7 +195,7 @@ void GraphPricer::set_retrieval_costs() {
   const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.requests);
   const RetrievalPrice next = prices_->recall(false), summarise = prices_->summarise(),
                        offload = prices_->offload();
-  // (request, head) pairs of this GPU that share its staging buffers.
+  // (request, head) pairs of this GPU, which share its staging buffers.
   const auto heads = static_cast<uint32_t>(prices_->kv_heads());
   const RetrievalPrice convert = prices_->convert(load_.requests * heads);
   for (const RetrievalLayerOps& ops : step_.layers) {

@@ -1,9 +1,9 @@
-// GraphPricer prices a step that does more than the cost model knows, through its step graph
-// (docs/design/step-graph-and-prices.md#step-graph): the cost model says what each operation of the model
-// takes, RetrievalCost what retrieval adds, and an OutcomeSource how often.
+// GraphPricer prices a step that moves pages, through its step graph
+// (docs/design/step-graph-and-prices.md#step-graph). The cost model prices each operation of the model,
+// RetrievalCost prices what retrieval adds, and an OutcomeSource says how often.
 //
-// The graph is that of one GPU of the engine; all its GPUs are alike, and counts are shared out among them.
-// Evaluated, the graph has its PCIe link for itself; what the step would ask of shared links is in demand().
+// The graph is that of one GPU of the engine. All its GPUs are alike, and counts are divided among them. The
+// graph is evaluated as if its PCIe link were free.
 
 #ifndef KVTWIN_SIM_CLOCK_GRAPH_PRICER_H_
 #define KVTWIN_SIM_CLOCK_GRAPH_PRICER_H_
@@ -26,7 +26,7 @@ struct GraphPricerSpec {
   RetrievalStepSpec graph;
   RetrievalSpec policy;
   uint32_t page_tokens = 32;
-  bool drops = false;     // a prompt is cut when it is complete, and what is left is offloaded then
+  bool drops = false;     // prompts are compressed at their end, and then offloaded
   uint32_t kv_heads = 1;  // of the model; each GPU has prices->kv_heads() of them
 };
 
@@ -35,45 +35,46 @@ class GraphPricer {
   // Both must outlive this. REQUIRES: cost->ops() knows its parts, unless the method is kAll.
   GraphPricer(const GraphPricerSpec& spec, CostModel* cost, const RetrievalCost* prices);
 
-  // The step to be priced: `shape` is its launch's, of this single step; entries' contexts are `offset`
-  // behind.
+  // Sets the step to be priced. `shape` is that of this single step; the contexts of `entries` are those of
+  // the launch's first step, `offset` steps earlier.
   void prepare(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset,
                std::span<const LayerRecall> recalls);
-  // What its graph would be of, as the engine tells graphs apart.
+  // The key of the step's CUDA graph.
   GraphShapes::Key graph_key(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset) {
     return GraphShapes::key(reading_shape(shape, entries, offset));
   }
-  // When it ends if nobody else uses its links, from what earlier steps left. Changes nothing that is
-  // carried.
+  // Timing of the prepared step if its links are free, given what earlier steps left in progress. Does not
+  // change what is carried over.
   StepTiming evaluate(Ticks start);
-  // It ran as the last evaluate() said, and what it left ended `early` sooner (host time below zero).
+  // The step ran as the last evaluate() said; what it left in progress ends `early` sooner (negative host
+  // time).
   void commit(Ticks early);
-  // It ran somehow else, and everything it left has ended.
+  // The step ran otherwise, and nothing that it left is still in progress.
   void forget_carried() { carry_.at.clear(); }
-  // The clock's zero moved by so much (StepClock).
+  // The zero of the clock moved by `by` (StepClock).
   void move_base(Ticks by);
 
-  // Of the prepared step: device time of the model's own operations, by evidence.
+  // Device time of the model's own operations in the prepared step, by evidence.
   const std::array<Ticks, kEvidenceKinds>& by_evidence() const { return by_evidence_; }
-  // Of that, what scorers add.
+  // Of this, the time that scorers add.
   const CompressionTicks& compression() const { return compression_; }
   std::span<const uint32_t> outcomes() const { return outcomes_; }
   std::span<const Ticks> carried() const { return carry_.at; }
-  // Of the prepared step, without what pages add to it: device time of attention, over all layers.
+  // Device time of attention in the prepared step, over all layers, without the effect of recalled pages.
   Ticks attention() const;
-  // When all that committed steps copy to the host has arrived there.
+  // When everything that committed steps copy to the host has arrived there.
   Ticks offloaded() const;
   StepGraph* graph() { return &step_.graph; }
-  // The prepared step as the cost model was asked for it: decodes read what they chose. Its lists are those
-  // that prepare() was given.
+  // The prepared step as it was given to the cost model: decodes read the pages that they chose. Its spans
+  // point into those given to prepare().
   const StepShape& reads() const { return reads_; }
   const RetrievalStep& step() const { return step_; }
 
  private:
-  struct Load {                  // of decodes
-    uint32_t requests = 0;       // that retrieve
-    uint64_t tokens = 0;         // of their context
-    uint64_t pages = 0;          // likewise
+  struct Load {                  // decodes of the step
+    uint32_t requests = 0;       // requests that retrieve
+    uint64_t tokens = 0;         // tokens of their contexts
+    uint64_t pages = 0;          // pages of their contexts
     uint64_t tokens_chosen = 0;  // selectable tokens that they read
     uint64_t filled = 0;         // pages that the step completes, chunks included
   };
@@ -85,7 +86,7 @@ class GraphPricer {
   void set_compression_costs(const std::vector<StepPart>& parts);
   void set_retrieval_costs();
   void set_outcomes(std::span<const LayerRecall> recalls);
-  uint32_t fraction_of_gpu(uint32_t pages) const;  // of all heads' pages, rounded up
+  uint32_t fraction_of_gpu(uint32_t pages) const;  // `pages` is over all heads; rounded up
 
   const GraphPricerSpec spec_;
   CostModel* const cost_;
@@ -94,7 +95,7 @@ class GraphPricer {
   StepCarry carry_, after_;
   Load load_;
   StepShape reads_;
-  Ticks least_ = 0;  // StepCost
+  Ticks least_ = 0;  // StepCost::least
   std::vector<uint32_t> outcomes_;
   std::array<Ticks, kEvidenceKinds> by_evidence_{};
   CompressionTicks compression_{};

@@ -19,7 +19,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
       formats_(step.formats.begin(), step.formats.end()),
       ageings_(step.requantisations.begin(), step.requantisations.end()),
       prefix_checkpoints_(step.prefix_checkpoints.begin(), step.prefix_checkpoints.end()) {
-  // First everything is copied, then spans are set: a vector that grows moves.
+  // Copy everything first and set spans afterwards: a vector that grows moves its buffer.
   for (const PrefixHit& prefix_hit : step.prefix_hits) {
     append(&reused_, prefix_hit.pages);
     append(&reused_counts_, prefix_hit.kv_entries);

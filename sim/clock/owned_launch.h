@@ -1,4 +1,4 @@
-// A LaunchStep that owns what its spans point to: backends look at it long after the Core has moved on.
+// OwnedLaunch is a LaunchStep that owns what its spans point to, so that it outlives the Core's buffers.
 
 #ifndef KVTWIN_SIM_CLOCK_OWNED_LAUNCH_H_
 #define KVTWIN_SIM_CLOCK_OWNED_LAUNCH_H_
@@ -13,7 +13,7 @@ class OwnedLaunch {
  public:
   OwnedLaunch() = default;
   explicit OwnedLaunch(const LaunchStep& step);
-  // Spans point into vectors, which keep their place when they are moved, not when they are copied.
+  // The spans point into vectors whose buffers survive a move but not a copy.
   OwnedLaunch(OwnedLaunch&&) = default;
   OwnedLaunch& operator=(OwnedLaunch&&) = default;
 

@@ -13,7 +13,7 @@ using Wide = unsigned __int128;
 
 constexpr size_t kKnownMax = 1u << 16;
 
-// Quarter octaves: numbers below 8 are classes of their own.
+// Quarter octaves; each number below 8 is a class of its own.
 struct Class {
   uint32_t middle = 0;
   uint32_t end = 0;  // one past its last number
@@ -25,12 +25,12 @@ Class class_of(uint32_t value) {
   return {begin + width / 2, begin + width < begin ? UINT32_MAX : begin + width};
 }
 
-// Blocks by what they have been given so far.
+// The load of each block so far.
 class Blocks {
  public:
   explicit Blocks(uint32_t count) { loads_[0] = count; }
 
-  // `count` pieces, one after the other, each to the least loaded block.
+  // Assigns `count` splits, one after the other, each to the least loaded block.
   void give(uint64_t kv_entries, uint64_t count) {
     while (count > 0 && kv_entries > 0) {
       const auto least = loads_.begin();
@@ -44,18 +44,19 @@ class Blocks {
   uint64_t most() const { return loads_.rbegin()->first; }
 
  private:
-  std::map<uint64_t, uint64_t> loads_;  // load -> blocks
+  std::map<uint64_t, uint64_t> loads_;  // load -> number of blocks
 };
 
-// A request's tokens: those of which every head holds all (sinks, window, decoded ones), and the ranked ones.
+// A request's tokens: those of which every head retains all (sinks, window, decoded tokens), and the ranked
+// ones.
 struct Parts {
   uint32_t whole = 0;
   uint32_t ranked = 0;
-  bool evenly = true;  // with each token that is read, `whole` grows by one and `ranked` does not
+  bool evenly = true;  // with each decoded token, `whole` grows by one and `ranked` does not
 };
 Parts parts_of(uint32_t context, uint32_t live, Fraction mean) {
   if (mean >= kWhole || live >= context) return {live, 0, true};
-  // Less than its fraction of everything: the backend kept less than was expected.
+  // Less than the mean fraction of everything: the backend retained less than expected.
   const auto retained = static_cast<uint64_t>((Wide{mean} * context) >> 32);
   if (live <= retained)
     return {0, static_cast<uint32_t>((Wide{live} << 32) / std::max<Fraction>(mean, 1)), false};
@@ -69,7 +70,7 @@ uint32_t kv_entries_of(const PartitionPrice::RequestClass& request, Fraction fra
   return request.whole + static_cast<uint32_t>((Wide{fraction} * request.ranked) >> 32);
 }
 
-// Heads of `groups` in [begin, begin + heads) that are of the same group as each.
+// For each head in [begin, begin + heads): number of heads in that range that belong to the same group.
 std::vector<uint32_t> members_of(const std::vector<uint32_t>& groups, size_t begin, size_t heads) {
   std::vector<uint32_t> out(heads, 1);
   if (groups.empty()) return out;
@@ -159,7 +160,7 @@ std::vector<PartitionPrice::Rows> PartitionPrice::rows_of(const Slice& slice,
                                                           std::span<const RequestClass> requests) const {
   std::vector<Rows> rows;
   for (const RequestClass& request : requests) {
-    // Tails that decode has grown are in the plan once they matter (docs/design/methods/tangram.md#aot, point
+    // Tails that decode has added enter the plan once they matter (docs/design/methods/tangram.md#aot, point
     // 5).
     uint64_t lengths = 0;
     for (const Fraction fraction : slice.held) lengths += kv_entries_of(request, fraction);
@@ -174,7 +175,7 @@ std::vector<PartitionPrice::Rows> PartitionPrice::rows_of(const Slice& slice,
   return rows;
 }
 
-// Length of the pieces of each of `rows`.
+// Length of the splits of each of `rows`.
 std::vector<uint32_t> PartitionPrice::pieces_of(const std::vector<Rows>& rows) const {
   const PartitionSpec& spec = spec_.partition;
   const uint32_t ctas = spec_.grid.cta_count();
@@ -203,7 +204,7 @@ std::vector<uint32_t> PartitionPrice::pieces_of(const std::vector<Rows>& rows) c
   std::vector<uint32_t> pieces;
   size_t first = 0;
   for (const Rows& row : rows) {
-    if (!exact.empty()) {  // remainders may give equal rows unequal splits: the fewest of them count
+    if (!exact.empty()) {  // remainders may give equal rows unequal splits: the smallest number counts
       const auto of_row = exact.begin() + static_cast<ptrdiff_t>(first);
       splits = *std::min_element(of_row, of_row + row.rows);
       first += row.rows;
@@ -225,7 +226,7 @@ std::vector<uint32_t> PartitionPrice::pieces_of(const std::vector<Rows>& rows) c
   return pieces;
 }
 
-// KV entries of the most loaded block; all of them are added to *KV entries.
+// KV entries of the most loaded block; all entries of the slice are added to *kv_entries.
 uint64_t PartitionPrice::slowest_block(const Slice& slice, std::span<const RequestClass> requests,
                                        uint64_t* kv_entries) const {
   const std::vector<Rows> rows = rows_of(slice, requests);

@@ -1,24 +1,24 @@
-// PartitionPrice says how much longer attention of a decode step takes than if its work were shared out
-// evenly: what a partition (engine/methods/partition.h) leaves to its slowest thread block, and tensor
-// parallelism to its fullest GPU. For head groups of different lengths; equal heads are what the cost models'
-// rates were measured on.
+// PartitionPrice computes how much longer attention of a decode step takes than with equally divided work. A
+// partition (engine/methods/partition.h) leaves unequal work to thread blocks, and tensor parallelism to
+// GPUs. It is for head groups of different lengths; the rates of the cost models were measured with equal
+// heads.
 //
-// One layer takes as long as its most loaded block, blocks being filled by list scheduling, and waits for its
-// most loaded GPU (the all-reduce behind it). The answer is the sum over layers, relative to even shares.
-// Blocks read at an even fraction of the full rate, however few run: alone, one is not faster
-// (docs/design/kernels.md#paged-decode: a block by itself reads 11.3 GB/s where its share is 17.8).
+// The time of a layer is that of its most loaded block on its most loaded GPU, because the all-reduce
+// follows. List scheduling assigns splits to blocks. The answer is the sum over layers relative to equal
+// division. Every block reads at an equal fraction of the full rate, even when fewer blocks run
+// (docs/design/kernels.md#paged-decode: a block alone reads 11.3 GB/s, and its fraction
+// of the full rate is 17.8 GB/s).
 //
-//   rows       of a request with n ranked tokens and u others, head h of a layer holds u + share[h] * n KV
-//   entries.
-//              A request's n and u follow from its context and from what its mean head holds.
-//   classes    requests are taken for the middle of their class, quarter octaves of u and of n, so that
-//   answers
-//              are remembered and hold for many steps. They depend on nothing else, above all not on what was
-//              asked before: folding changes nothing.
-//   stream_k   equal shares to a tile, in closed form.
-//   others     the partition's pieces, class by class (ascending), head by head, to the least loaded block.
+// * Rows: head h of a request with n ranked and u other tokens has u + held[h] * n KV entries. n and u follow
+//   from the request's context and from the entries of its mean head.
+// * Classes: each request counts as the middle of its class, a quarter octave of u and of n. Answers are
+//   memoised by class and hold for many steps. They depend on nothing else, in particular not on earlier
+//   questions, so coalescing steps changes nothing.
+// * stream_k: equal splits up to a tile, in closed form.
+// * Other partitions: their splits, class by class (ascending) and head by head, each to the least loaded
+//   block.
 //
-// Not modelled: merging partial results, blocks of different kernels on one SM.
+// Not modelled: merging partial results, and blocks of different kernels on one SM.
 
 #ifndef KVTWIN_SIM_CLOCK_PARTITION_PRICE_H_
 #define KVTWIN_SIM_CLOCK_PARTITION_PRICE_H_
@@ -36,14 +36,15 @@ namespace kvtwin::sim {
 struct PartitionPriceSpec {
   PartitionKind kind = PartitionKind::kUniform;
   PartitionSpec partition;
-  Grid grid;          // of one GPU
-  uint32_t gpus = 1;  // that share a layer's heads, in order; more than heads: each head on several
+  Grid grid;  // of one GPU
+  // GPUs that divide a layer's heads, in order. With more GPUs than heads, several hold the same head.
+  uint32_t gpus = 1;
   LayoutSpec layout;
-  // By layer * kv_heads + head: what its group keeps of ranked tokens (all members are as long as the
-  // longest).
+  // By layer * kv_heads + head: fraction of the ranked tokens that its head group retains. All members of a
+  // group are as long as the longest.
   std::vector<Fraction> held;
-  // aot: what the offline part took each row's work for (docs/design/methods/tangram.md#aot), and its group;
-  // empty: `held`, none.
+  // aot: the work of each row in the offline plan (docs/design/methods/tangram.md#aot), and its head group.
+  // Empty: `held`, and no groups.
   std::vector<Fraction> planned;
   std::vector<uint32_t> groups;
 };
@@ -51,37 +52,37 @@ struct PartitionPriceSpec {
 // A request that decodes.
 struct DecodeLength {
   uint32_t context = 0;  // tokens before the new one
-  uint32_t live = 0;     // of these, what a mean head reads
-  bool grows = true;     // by one in each further step
+  uint32_t live = 0;     // of these, tokens that a mean head reads
+  bool grows = true;     // by one token in each further step
 };
 
 class PartitionPrice {
  public:
-  // REQUIRES: `held` has layout.heads() shares, `planned` and `groups` as many or none; a tile above 0.
+  // REQUIRES: `held` has layout.heads() entries, `planned` and `groups` have as many or none; tile > 0.
   explicit PartitionPrice(const PartitionPriceSpec& spec);
 
   struct Answer {
-    uint64_t slowdown_q16 = uint64_t{1} << 16;  // time over time of even shares
-    uint32_t steps = UINT32_MAX;                // for which it holds, this one included
+    uint64_t slowdown_q16 = uint64_t{1} << 16;  // time over that of equally divided work, Q16
+    uint32_t steps = UINT32_MAX;                // number of steps for which it holds, this one included
   };
-  // `requests` as of this step; in each further one those that grow are a token longer.
+  // `requests` are as of this step; in each further step those that grow are one token longer.
   Answer ask(std::span<const DecodeLength> requests);
 
-  // Requests of a step, by class.
+  // The number of requests in a class.
   struct RequestClass {
     uint32_t whole = 0;   // KV entries that every head holds
-    uint32_t ranked = 0;  // tokens of which head h holds its share
+    uint32_t ranked = 0;  // tokens of which head h holds the fraction held[h]
     uint32_t requests = 0;
     auto operator<=>(const RequestClass&) const = default;
   };
-  // The same without remembering.
+  // The same without memoisation.
   uint64_t slowdown_q16(std::span<const RequestClass> requests) const;
 
  private:
-  // Heads of one layer on one GPU, and how many layers have just these.
+  // Heads of one layer on one GPU.
   struct Slice {
     std::vector<Fraction> held, planned;
-    std::vector<uint32_t> members;  // of each head's group, here
+    std::vector<uint32_t> members;  // per head: members of its group in this slice
     auto operator<=>(const Slice&) const = default;
   };
   struct Layer {

@@ -11,7 +11,7 @@ namespace {
 constexpr int kTicksPerNsLog2 = 10;
 static_assert(Ticks{1} << kTicksPerNsLog2 == kTicksPerNs);
 
-// Host time below zero shortens the step: by how much, at most all of it. Not above zero.
+// By how much negative host time shortens the step, at most all of it. The result is at most 0.
 Ticks early_by(Ticks host, Ticks took) { return std::max(std::min<Ticks>(0, host), -took); }
 
 }  // namespace
@@ -39,7 +39,7 @@ void StepClock::extend(OutcomeSource* source, GraphPricer* pricer, uint32_t gpus
 void StepClock::launch(Instant now, const LaunchStep& command) {
   KVT_CHECK(command.engine == engine_);
   KVT_CHECK(command.repeat >= 1);
-  // The clock of ticks reaches 104 days: move its zero long before.
+  // Ticks reach 104 days: move their zero well before.
   if (now.ns - base_.ns > int64_t{1} << 42) move_base(now);
   Launch& launch = launches_.emplace_back();
   launch.first = command.step;
@@ -70,7 +70,7 @@ void StepClock::move_base(Instant now) {
   const int64_t by_ns = now.ns - base_.ns;
   const auto moved = [&](Ticks ticks) {
     const int64_t ns = (ticks >> kTicksPerNsLog2) - by_ns;
-    // So long ago that it does not fit, nor matter: everything planned from now on starts later.
+    // So long ago that it does not fit, and irrelevant: everything planned from now on starts later.
     if (ns < -(int64_t{1} << 51)) return -(Ticks{1} << 61);
     return ns * kTicksPerNs + (ticks & (kTicksPerNs - 1));
   };
@@ -87,7 +87,7 @@ void StepClock::move_base(Instant now) {
   base_ = now;
 }
 
-// Down, also before base_.
+// Rounds down, also before base_.
 Instant StepClock::instant_of(Ticks ticks) const { return {base_.ns + (ticks >> kTicksPerNsLog2)}; }
 
 StepClock::NextEvent StepClock::next_event() const {
@@ -113,7 +113,7 @@ StepClock::Launch* StepClock::next_launch() {
   return nullptr;
 }
 
-// What values decide in the next step of `launch`.
+// Asks for the outcomes of the next step of `launch`.
 void StepClock::ask(const Launch& launch) {
   outcomes_.clear();
   if (source_ != nullptr) source_->step(launch.command.step(), launch.answered + launch.priced, &outcomes_);
@@ -136,7 +136,7 @@ void StepClock::ask(const Launch& launch) {
 bool StepClock::price_next() {
   Launch* const launch = next_launch();
   if (launch == nullptr || delegated_step_) return false;
-  if (!pending_.empty() && !pending_.back().eos.empty()) return false;  // what follows may never run
+  if (!pending_.empty() && !pending_.back().eos.empty()) return false;  // later steps may never run
   const Ticks submitted = std::max(launch->submitted, priced_[priced_.size() - in_flight_max_].end);
   const Ticks start = std::max(priced_.back().end, submitted);
   const Ticks first = started_ ? 0 : first_step_host_;
@@ -160,14 +160,14 @@ bool StepClock::price_next() {
     add_compression(cost.compression, took, !launch->chunks.empty());
     ++launch->priced;
   }
-  launch->shape.copied_pages = 0;  // by the first single step
+  launch->shape.copied_pages = 0;  // the first single step copies them
   launch->shape.decode_context_sum += launch->growing;
   launch->shape.decode_context_max = std::max(launch->shape.decode_context_max, ++launch->growing_max);
   return true;
 }
 
-// What the price of the next step of `launch` depends on beside its plan. Steps that are priced and not
-// answered may be cut yet: they count here, and are remembered when they are answered.
+// Inputs of the next step's price other than its plan. Steps that are priced but not answered may still be
+// cancelled: they count here, and are recorded when they are answered.
 void StepClock::recall(Launch* launch, Ticks start) {
   StepShape& shape = launch->shape;
   shape.chunk_load = load_.fraction(start);
@@ -186,7 +186,7 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.behind_many = last_started() > GraphShapes::kManyRows;
 }
 
-// Rows of the last step that was started operation by operation, answered or not.
+// Tokens of the last step that was launched kernel by kernel, answered or not.
 uint32_t StepClock::last_started() const {
   return priced_.size() > head_ ? priced_.back().last_started : graphs_.last_started();
 }
@@ -199,8 +199,8 @@ void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
   busy_period_.add(shape, begin, end);
 }
 
-// The next step of `launch` as if its decodes read what balanced attention reads in the time that theirs
-// takes.
+// The next step of `launch`, with decodes that read as much as equally divided attention reads in the time
+// that theirs takes.
 StepShape StepClock::slowed(Launch* launch) {
   PartitionPrice::Answer& answer = launch->slowdown;
   if (answer.steps == 0) {
@@ -250,10 +250,10 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   const DelegatedStep step = *delegated_step_;
   delegated_step_.reset();
   StepTiming timing = step.alone;
-  const Ticks moving = timing.exposed + timing.hidden;  // what its transfers take if they are alone
+  const Ticks moving = timing.exposed + timing.hidden;  // duration of its transfers on free links
   timing.exposed = exposed;
   timing.hidden = std::max<Ticks>(0, moving - exposed);
-  // Whatever the model's own operations do not explain was spent on retrieval.
+  // Time that the model's own operations do not explain is retrieval's.
   std::array<Ticks, kEvidenceKinds> by_evidence = pricer_->by_evidence();
   Ticks known = 0;
   for (const Ticks ticks : by_evidence) known += ticks;
@@ -281,7 +281,7 @@ void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
   priced_.push_back(step);
 }
 
-// Of the step that was just added.
+// For the step that was just added.
 void StepClock::add_compression(const CompressionTicks& ticks, Ticks took, bool prompts) {
   Priced& step = priced_.back();
   Ticks sum = 0;
@@ -294,7 +294,7 @@ void StepClock::add_compression(const CompressionTicks& ticks, Ticks took, bool 
   step.prompts_compression += sum;
 }
 
-// The first step of `launch` not yet answered in which a request ended itself; UINT64_MAX: none is known.
+// The first unanswered step of `launch` in which a request ended by EOS; UINT64_MAX: none is known.
 uint64_t StepClock::step_with_eos(const Launch& launch) const {
   for (const PendingResult& pending : pending_) {
     if (!pending.eos.empty() && pending.step < raw(launch.first) + launch.steps) return pending.step;
@@ -302,14 +302,15 @@ uint64_t StepClock::step_with_eos(const Launch& launch) const {
   return UINT64_MAX;
 }
 
-// How many steps the next answer holds.
+// The number of steps in the next answer.
 uint32_t StepClock::answer_steps() const {
   const Launch& launch = launches_.front();
   if (launch.one_by_one) return 1;
-  // With two in flight the last step of a stretch is told apart: while it runs, the next is planned.
+  // With two steps in flight the last of a coalesced run is answered separately: the next step is planned
+  // while it runs.
   const uint32_t steps = in_flight_max_ == 2 && launch.steps > 1 ? launch.steps - 1 : launch.steps;
   if (pending_.empty()) return steps;
-  const uint64_t last = step_with_eos(launch);  // told at once
+  const uint64_t last = step_with_eos(launch);  // answered at once
   return last == UINT64_MAX ? steps
                             : static_cast<uint32_t>(std::min<uint64_t>(steps, last + 1 - raw(launch.first)));
 }
@@ -331,13 +332,13 @@ bool StepClock::interrupt(Instant now, StepDone* ended) {
     *ended = answer(static_cast<uint32_t>(running - unanswered));
     return true;
   }
-  // What runs now completes, and with two in flight the step behind it; later ones never run.
+  // The running step completes, and with two in flight the one after it; later steps never run.
   cut(in_flight_max_);
   for (Launch& launch : launches_) launch.one_by_one = true;
   return false;
 }
 
-// Only `keep` more steps of what was launched will run.
+// Only `keep` more steps of those launched will run.
 void StepClock::cut(uint32_t keep) {
   priced_.resize(std::min(priced_.size(), head_ + keep));
   for (Launch& launch : launches_) {
@@ -357,7 +358,7 @@ StepDone StepClock::answer(uint32_t steps) {
   ends_.clear();
   for (uint32_t i = 0; i < steps; ++i) ends_.push_back(instant_of(priced_[head_ + i].end));
   StepDone done{.engine = engine_, .step = first, .ends = ends_, .outcome = {}, .eos = {}};
-  // Differences of rounded sums: pieces of a stretch add up to the whole.
+  // Differences of rounded sums, so that the parts of a coalesced run add up to the whole.
   const auto spent = [](Ticks to, Ticks from) { return Duration{to / kTicksPerNs - from / kTicksPerNs}; };
   done.outcome = {spent(last.host_exposed, before.host_exposed), spent(last.exposed, before.exposed),
                   spent(last.hidden, before.hidden), last.bytes_in - before.bytes_in,
@@ -374,7 +375,7 @@ StepDone StepClock::answer(uint32_t steps) {
   for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].graph_key, priced_[i].last_started);
   head_ += steps;
   Launch& launch = launches_.front();
-  totals_.compressions += launch.compressions.size();  // of a launch of one step
+  totals_.compressions += launch.compressions.size();  // a launch of one step
   launch.first = StepId{raw(launch.first) + steps};
   launch.steps -= steps;
   launch.priced -= steps;
@@ -384,7 +385,7 @@ StepDone StepClock::answer(uint32_t steps) {
   return done;
 }
 
-// What values decided in the last of the steps that are answered.
+// Adds the outcomes of the last answered step to *done.
 void StepClock::tell(StepDone* done, uint64_t last) {
   if (pending_.empty() || pending_.front().step > last) return;
   KVT_CHECK(pending_.front().step == last);  // an answer stops there

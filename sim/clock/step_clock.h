@@ -1,22 +1,22 @@
-// When do the steps of one engine end? StepClock prices launches with the cost model, step by step and
-// no further than somebody looks, and answers them as backend.h says.
+// StepClock computes when the steps of one engine end. It prices launches with the cost model, step by step
+// and no further than needed, and answers them as backend.h specifies.
 //
-// Ends are sums in Ticks (1/1024 ns) that run on from launch to launch, and are rounded (down) to
-// nanoseconds only when read. So a coalesced launch and the same steps launched one by one end at the same
-// instants, whatever the pattern of folding and interruption.
+// Ends are running sums in Ticks (1/1024 ns), rounded down to nanoseconds only when read. A coalesced launch
+// and the same steps launched one by one therefore end at the same instants, however steps are coalesced and
+// interrupted.
 //
 // For step n of an engine with d = steps_in_flight_max:
 //   submitted[n] = max(instant of its launch, end[n - d])        when the policy could plan it
 //   start[n]     = max(end[n - 1], submitted[n])
 //   end[n]       = start[n] + max(least[n], host[n] + device[n])
-// host[n] is what calibration on a machine with the same d finds beside its kernel tables: time in which
-// the device waits for the host, or less than nothing where the tables were measured launch by launch and
-// the engine replays graphs. It is not hidden behind device time a second time.
+// host[n] comes from a calibration on a machine with the same d, in addition to its kernel tables: time in
+// which the device waits for the host. It is negative where the tables were measured launch by launch and the
+// engine replays graphs. It is not hidden by device time a second time.
 //
-// With an OutcomeSource (values decide something) or a GraphPricer (the step moves pages itself) the clock is
-// *lazy*: a step is asked about and priced when it starts for certain, never ahead, so that nothing has to be
-// taken back. device[n] is then what the step's graph takes, started when host[n] is over. A StepRunner may
-// run that graph piece by piece instead; the step's end is known when the runner calls finish().
+// With an OutcomeSource (steps have outcomes) or a GraphPricer (steps move pages) the clock is *lazy*: a step
+// is asked about and priced when it is certain to start, never ahead, so that nothing must be undone.
+// device[n] is then the duration of the step's graph, which starts when host[n] is over. A StepRunner may
+// execute that graph operation by operation instead; the step's end is known when the runner calls finish().
 
 #ifndef KVTWIN_SIM_CLOCK_STEP_CLOCK_H_
 #define KVTWIN_SIM_CLOCK_STEP_CLOCK_H_
@@ -40,57 +40,58 @@
 
 namespace kvtwin::sim {
 
-// Of one engine, over the steps that were answered.
+// Totals of one engine over the steps that were answered.
 struct StepTotals {
   uint64_t steps = 0;
   Ticks host_exposed = 0;                           // the device waited for the host
   std::array<Ticks, kEvidenceKinds> by_evidence{};  // device time; sums to all of it
-  // Of steps that move pages themselves.
+  // Totals of steps that move pages.
   Ticks exposed = 0, hidden = 0;
   uint64_t bytes_in = 0, bytes_out = 0;
-  uint64_t expanded = 0;                   // steps that were run piece by piece
-  uint64_t pages_now = 0, pages_next = 0;  // recalled before attention | for the next step; of one KV head
+  uint64_t expanded = 0;  // steps that were executed operation by operation
+  uint64_t pages_now = 0,
+           pages_next = 0;  // pages of one KV head, recalled before attention | for the next step
   uint64_t heads_corrected = 0;
-  uint64_t heads_chose = 0, pages_chosen = 0;  // what rates are shares of (LayerRecall)
-  // KV entries that decodes read, of a mean head; and as many as balanced attention would read in the same
-  // time. Counted where a partition is priced.
+  uint64_t heads_chose = 0, pages_chosen = 0;  // denominators of the rates (LayerRecall)
+  // KV entries that decodes read, of a mean head, and as many as equally divided attention would read in the
+  // same time. Counted where a partition is priced.
   uint64_t entries_read = 0, entries_waited = 0;
-  // What scorers and compressions took of device time, by CompressionPart; what steps that computed prompts
-  // took, host time included, and of that the former.
+  // `compression`: device time of scorers and compressions, by CompressionPart. `prompts`: time of steps that
+  // computed prompts, host time included. `prompts_compression`: time of `compression` in those steps.
   CompressionTicks compression{};
   Ticks prompts = 0, prompts_compression = 0;
   uint64_t compressions = 0;
 };
 
-// Runs steps piece by piece where they meet others on shared links (sim_backend.cc).
+// Executes steps operation by operation where they compete for shared links (sim_backend.cc).
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // A prepared step that starts at `start_ns` of the run and takes `took` if it has its links for itself.
+  // A prepared step that starts at `start_ns` of the run and takes `took` if its links are free.
   struct Offer {
     EngineId engine{};
     double start_ns = 0;
     StepTiming alone;
     Ticks took = 0;
     GraphPricer* pricer = nullptr;
-    Instant base{};  // what pricer->carried() counts from
+    Instant base{};  // zero of pricer->carried()
   };
-  // True: the runner runs it and will request finish(). Nothing may be called back before this returns.
+  // True: the runner executes the step and will call finish(). It may not call back before this returns.
   virtual bool take(const Offer& offer) = 0;
 };
 
-// Is shown each step that is priced through its graph, before the next one changes the graph.
+// Sees each step that is priced through its graph, before the next one changes the graph.
 class StepWatcher {
  public:
   virtual ~StepWatcher() = default;
   struct Seen {
     EngineId engine{};
     StepId step{};
-    Instant base{};  // what Ticks count from
+    Instant base{};  // zero of the Ticks
     Ticks begins = 0;
-    StepTiming alone;  // as if it had its links for itself
+    StepTiming alone;  // as if its links were free
     std::span<const PlanEntry> entries;
-    uint32_t offset = 0;  // contexts of entries are so many tokens behind
+    uint32_t offset = 0;  // the contexts of `entries` are those of `offset` steps earlier
     size_t compressions = 0;
     GraphPricer* pricer = nullptr;
   };
@@ -100,39 +101,41 @@ class StepWatcher {
 class StepClock {
  public:
   // REQUIRES: steps_in_flight_max is 1 or 2. `cost` must outlive this.
-  // `first_step_host`: what the engine's very first step costs more (compilation, first use of kernels).
+  // `first_step_host`: additional time of the engine's first step (compilation, first use of kernels).
   StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max, Duration first_step_host = {});
-  // All may be null, and must outlive this. Bytes of a step are those of `gpus` GPUs like the pricer's.
+  // All may be null, and must outlive this. The pricer counts bytes of one GPU; a step has `gpus` times as
+  // many.
   void extend(OutcomeSource* source, GraphPricer* pricer, uint32_t gpus, StepRunner* runner);
-  // Null: nobody watches.
+  // Null: none.
   void watch(StepWatcher* watcher) { watcher_ = watcher; }
-  // How attention is cut, where heads differ in length; must outlive this. Not with a pricer.
+  // Splits of attention work, where heads differ in length; must outlive this. Not with a pricer.
   void set_partition(PartitionPrice* partition) { partition_ = partition; }
   // Whether decodes of requests with dropped slots read KV entry by KV entry (StepShape::listed_decodes).
   void set_lists_entries(bool lists_entries) { lists_entries_ = lists_entries; }
-  // Whether steps must not be looked at before they start: see above.
+  // Whether steps are priced only when they start: see above.
   bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }
 
   void launch(Instant now, const LaunchStep& command);
 
-  // The next answer is due at `at` when `known`, and not before `at` otherwise. Idle: kNever, known.
+  // The next answer is due at `at` if `known`, else not before `at`. Idle: kNever, known.
   struct NextEvent {
     Instant at = kNever;
     bool known = true;
   };
   NextEvent next_event() const;
-  // Looks further ahead, until the next answer is known or lies beyond `limit`; at most kPriceBlock steps.
+  // Prices further steps until the next answer is known or lies beyond `limit`; at most kPriceBlock steps.
   void look_ahead(Instant limit);
 
-  // The next answer. REQUIRES: outlook().known and not idle. Its spans are valid until the next call.
+  // The next answer. REQUIRES: next_event().known and not idle. Its spans are valid until the next call.
   StepDone take();
-  // Backend::interrupt at `now`: true with the next piece of what has ended, false when there is none
-  // and the rest was cut short.
+  // Backend::interrupt at `now`: true with the next part of what has ended; false when there is none, and
+  // then the remaining steps are cancelled.
   bool interrupt(Instant now, StepDone* ended);
-  // The step that a StepRunner took has run: it took so long, and stood still for transfers so long.
+  // The step that a StepRunner took has ended: it took `took`, of which compute waited `exposed` for
+  // transfers.
   void finish(Ticks took, Ticks exposed);
   bool running_delegated() const { return delegated_step_.has_value(); }
-  // When what the answered steps copy to the host has arrived there: a copy of it begins no earlier.
+  // When everything that the answered steps offload has arrived on the host: a copy of it starts no earlier.
   Instant offloaded_at() const { return {instant_of(offloaded_ + kTicksPerNs - 1)}; }
   bool idle() const { return launches_.empty(); }
 
@@ -140,31 +143,31 @@ class StepClock {
 
  private:
   static constexpr uint32_t kPriceBlock = 64;
-  static constexpr size_t kHistory = 2;  // answered steps that later ones still refer to
+  static constexpr size_t kHistory = 2;  // answered steps that later ones refer to
 
   struct Launch {
-    StepId first{};       // of the steps not yet answered
-    uint32_t steps = 0;   // not yet answered
-    uint32_t priced = 0;  // of these
+    StepId first{};       // first step not yet answered
+    uint32_t steps = 0;   // steps not yet answered
+    uint32_t priced = 0;  // of these, priced steps
     uint32_t answered = 0;
     Ticks submitted = 0;
-    bool one_by_one = false;  // interrupted
+    bool one_by_one = false;  // after an interruption
     StepShape shape;          // of the next step to be priced; its chunks are `chunks`
     std::vector<ChunkShape> chunks;
     std::vector<CompressionShape> compressions;
-    OwnedLaunch command;       // when lazy
-    uint32_t growing = 0;      // entries that read one more KV entry in each step of a stretch
+    OwnedLaunch command;       // if the clock is lazy
+    uint32_t growing = 0;      // entries that read one more KV entry in each coalesced step
     uint32_t growing_max = 0;  // the longest of them, in the next step to be priced
-    // Where a partition is priced: requests that decode, and its last answer.
+    // Where a partition is priced: the requests that decode, and its last answer.
     std::vector<DecodeLength> decodes;
     PartitionPrice::Answer slowdown{.slowdown_q16 = 0, .steps = 0};
   };
-  // Times since base_. All but the first two are sums over all steps so far, so that stretches can be
-  // subtracted.
+  // Times since base_. All fields after the first three are sums over all steps so far, so that a run of
+  // steps is a difference.
   struct Priced {
     GraphShapes::Key graph_key;
-    uint32_t held = 0;          // by the largest compression so far
-    uint32_t last_started = 0;  // as of this step: rows
+    uint32_t held = 0;          // KV entries of the largest compression so far
+    uint32_t last_started = 0;  // tokens of the last step launched kernel by kernel, as of this step
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);
     Ticks host_exposed = 0;
@@ -175,13 +178,13 @@ class StepClock {
     CompressionTicks compression{};
     Ticks prompts = 0, prompts_compression = 0;
   };
-  // A step that a StepRunner runs.
+  // A step that a StepRunner executes.
   struct DelegatedStep {
     Ticks start = 0;  // when host time is over
     Ticks host = 0;
     StepTiming alone;
   };
-  // What values decided in a step and the answer must tell.
+  // Outcomes of a step, to be reported in its answer.
   struct PendingResult {
     uint64_t step = 0;
     std::vector<CompressionOutcome> retained;  // their spans point into the next two
@@ -190,7 +193,7 @@ class StepClock {
     std::vector<RequestId> eos;
   };
 
-  bool price_next();  // false when every launched step is priced, or nothing may be
+  bool price_next();  // false if every launched step is priced, or none may be
   Launch* next_launch();
   void recall(Launch* launch, Ticks start);
   void remember(const StepShape& shape, Ticks begin, Ticks end);
@@ -223,9 +226,9 @@ class StepClock {
   StepRunner* runner_ = nullptr;
   StepWatcher* watcher_ = nullptr;
   uint32_t gpus_ = 1;
-  DataOutcomes outcomes_;              // of the step that is priced
+  DataOutcomes outcomes_;              // of the step being priced
   std::deque<PendingResult> pending_;  // not answered yet
-  PendingResult telling_;              // what the last answer points to
+  PendingResult telling_;              // what the spans of the last answer point into
   std::optional<DelegatedStep> delegated_step_;
   bool started_ = false;
   Instant base_{};
@@ -233,7 +236,7 @@ class StepClock {
   RecentLoad load_;
   BusyPeriod busy_period_;
   GraphShapes graphs_;          // of answered steps
-  GraphShapes::Key graph_key_;  // of the step that is priced
+  GraphShapes::Key graph_key_;  // of the step being priced
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered
   size_t head_ = kHistory;
   Ticks offloaded_ = -(Ticks{1} << 61);

@@ -10,7 +10,8 @@ CompressionShape shape_of(const Compression& compression, std::span<const PlanEn
   const uint32_t computed = compression.before ? 0 : entry.tokens;
   shape.tokens = entry.context + computed;
   shape.held = entry.live() + computed;
-  // What is ranked behind earlier compressions was never cut.
+  // After an earlier compression (begin > 0) only the tokens since then are ranked; none of them has been
+  // dropped.
   shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;
   if (compression.keep.empty()) return shape;
   uint64_t retained = 0;
@@ -38,10 +39,10 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
         shape.unpacked_context_sum += entry.live();
         break;
       case EntryKind::kChunk:
-      case EntryKind::kProbe:  // computes like a chunk and keeps nothing
+      case EntryKind::kProbe:  // computes like a chunk and stores nothing
         chunks->push_back({entry.tokens, entry.live(), entry.low_bit, lists_entries && entry.dropped > 0});
         break;
-      case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
+      case EntryKind::kMaintain:  // moves pages on the device; no policy uses it yet, and it has no price
         break;
     }
   }

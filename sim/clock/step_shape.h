@@ -1,4 +1,4 @@
-// What a launched step is to a cost model.
+// Conversion of launched steps to the shapes that cost models price.
 
 #ifndef KVTWIN_SIM_CLOCK_STEP_SHAPE_H_
 #define KVTWIN_SIM_CLOCK_STEP_SHAPE_H_
@@ -12,8 +12,8 @@
 namespace kvtwin::sim {
 
 CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries);
-// Of the launch's first single step, without its compressions. Its chunks lie in *chunks, which must outlive
-// the shape. `lists_entries`: requests with dropped slots are read KV entry by KV entry
+// The shape of the launch's first single step, without its compressions. Its chunks lie in *chunks, which
+// must outlive the shape. `lists_entries`: requests with dropped slots are read entry by entry
 // (StepShape::listed_decodes).
 StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<ChunkShape>* chunks);
 
