@@ -136,6 +136,10 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
       return nullptr;
     }
     spec.measured = &*measured;
+    if (of == 0 && measured->gpu != kind.device.title)
+      out->notes.push_back(fmt::format("step times were measured on {}, and the node has {}",
+                                       measured->gpu.empty() ? "an unnamed GPU" : measured->gpu,
+                                       kind.device.title));
     spec.precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }

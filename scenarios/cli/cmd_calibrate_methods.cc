@@ -29,10 +29,10 @@ struct MethodsArguments {
 int report_failed(const Errors& failed, size_t scenarios) {
   if (failed.empty()) return kExitDone;
   for (const Error& error : failed) fmt::print(stderr, "{}\n", error.text());
-  fmt::print(
-      stderr,
-      "{} of {} scenarios failed; the profile is without them. The same command runs only these again.\n",
-      failed.size(), scenarios);
+  fmt::print(stderr,
+             "{} of {} scenarios failed; the profile has nothing new of their methods. The same command runs "
+             "only these again.\n",
+             failed.size(), scenarios);
   return kExitEnvironment;
 }
 

@@ -43,7 +43,8 @@ Result<void> resolve_profile(const std::string& node_name, v1::Cost* cost) {
   if (!node) return tl::unexpected<Error>(node.error());
   const fs::path path = fs::path(default_models_dir()) / "measured" / (node->device + ".textproto");
   std::error_code ignored;
-  if (!fs::exists(path, ignored))
+  if (!fs::exists(path, ignored)) {
+    cost->clear_profile();  // so that nothing else looks for a file of that name
     return make_error(
         "cost.profile",
         fmt::format("is \"this\", and no measured profile of {} is in {}", node->device,
@@ -51,6 +52,7 @@ Result<void> resolve_profile(const std::string& node_name, v1::Cost* cost) {
         fmt::format("make one on that GPU: kvtwin calibrate device --out={}; or price by the roofline: "
                     "--set=cost.profile=",
                     path.string()));
+  }
   cost->set_profile(fs::absolute(path, ignored).lexically_normal().string());
   return {};
 }

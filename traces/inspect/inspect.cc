@@ -206,11 +206,11 @@ std::string TraceInspector::table() const {
       out += fmt::format(" {} {:.1f} %", prov, 100 * fraction.get<double>());
     out += '\n';
   }
-  out += fmt::format("\n{:>10}{:>16}{:>22}{:>16}{:>22}\n", "window", "requests that fit",
+  out += fmt::format("\n{:>10}{:>20}{:>22}{:>16}{:>24}\n", "window", "requests that fit",
                      "sessions, head >= 3", "their requests", "requests of all heads");
   for (const Window& window : windows_) {
     out += fmt::format(
-        "{:>10}{:>14.1f} %{:>22}{:>16}{:>22}\n", window.tokens,
+        "{:>10}{:>18.1f} %{:>22}{:>16}{:>24}\n", window.tokens,
         prompt_.empty() ? 0.0
                         : 100.0 * static_cast<double>(window.requests) / static_cast<double>(prompt_.size()),
         window.heads, window.head_requests, window.all_head_requests);
