@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "scenarios/cli/cli.h"
-#include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/validate/method_calibration.h"
+#include "scenarios/validate/recordings.h"
 
 namespace kvtwin {
 namespace {
@@ -48,8 +48,7 @@ int run_methods(MethodsArguments arguments) {
   std::error_code ignored;
   fs::create_directories(request.work, ignored);
   if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
-  // Recordings are of the GPU that made them: what stands for "this" is not the GPU that reads them.
-  if (!request.record) setenv(kGpuVariable, "none", 0);
+  if (Result<void> ok = take_gpu_of(request.recordings, request.record); !ok) return complain(ok.error());
   Errors failed;
   const Result<MeasuredDevice> device = calibrate_methods(request, &failed);
   fs::remove_all(request.work, ignored);

@@ -12,7 +12,7 @@
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/load/gpu_at_hand.h"
+#include "scenarios/validate/recordings.h"
 #include "scenarios/validate/run_validation.h"
 
 namespace kvtwin {
@@ -81,8 +81,8 @@ int run_validate(ValidateArguments arguments) {
                     kExitNoBackend);
   const WorkFolder work;
   arguments.request.work = work.path();
-  // Recordings are of the GPU that made them: what stands for "this" is not the GPU that reads them.
-  if (!arguments.request.record) setenv(kGpuVariable, "none", 0);
+  if (Result<void> ok = take_gpu_of(arguments.request.recordings, arguments.request.record); !ok)
+    return complain(ok.error());
   if (!arguments.quiet)
     arguments.request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   const Result<Validation> validation = run_validation(arguments.request);

@@ -10,6 +10,7 @@
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/results.h"
+#include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/load/unread_fields.h"
 #include "scenarios/sweep/pool.h"
 
@@ -92,6 +93,27 @@ Result<std::vector<std::string>> sets_that_fit(const std::string& scenario,
   std::vector<std::string> out = sets;
   out.push_back(fmt::format("memory.gpu_pages={}", most));
   return out;
+}
+
+Result<void> take_gpu_of(const std::string& dir, bool record) {
+  const std::string path = dir + "/gpu.txt";
+  std::error_code ignored;
+  std::string made_on;
+  if (fs::exists(path, ignored)) {
+    const Result<std::string> text = read_text_file(path);
+    if (!text) return tl::unexpected<Error>(text.error());
+    made_on = text->substr(0, text->find('\n'));
+  }
+  if (!record) {
+    setenv(kGpuVariable, made_on.empty() ? "none" : made_on.c_str(), 0);
+    return {};
+  }
+  const std::string here = gpu_at_hand();
+  if (here.empty() || here == made_on) return {};
+  if (!made_on.empty())
+    return make_error(dir, fmt::format("has runs of {}, and this is {}", made_on, here),
+                      "give another folder");
+  return write_files(dir, {{"gpu.txt", here + "\n"}});
 }
 
 Result<void> record(const RecordRequest& request, const std::string& name) {

@@ -33,6 +33,11 @@ Result<std::vector<std::string>> sets_that_fit(const std::string& scenario,
                                                const std::vector<std::string>& sets,
                                                const std::function<void(const std::string&)>& progress);
 
+// Recordings are of the GPU that made them, whatever machine reads them: DIR/gpu.txt has its name, and "this"
+// in a scenario (scenarios/load/gpu_at_hand.h) stands for it from now on. To be called before anything is
+// recorded to, or read from, `dir`. Errors: the file cannot be written; DIR has runs of another GPU.
+Result<void> take_gpu_of(const std::string& dir, bool record);
+
 struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;

@@ -4,5 +4,5 @@
 set -eu
 kvtwin=$1 profile=$2 out=$3
 shift 3
-"$kvtwin" calibrate methods "$@" --recorded="$(dirname "$0")/h200/calibration" --profile="$profile" --out="$out" --quiet
+"$kvtwin" calibrate methods "$@" --recorded="$(dirname "$0")/$(basename "$profile" .textproto)/calibration" --profile="$profile" --out="$out" --quiet
 cmp "$profile" "$out"
