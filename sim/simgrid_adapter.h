@@ -3,7 +3,7 @@
 //
 // There is one actor, the driver. It runs the body given to run() and sleeps in wait_until(). SimGrid's
 // kernel ("maestro") owns everything else: copies, kernels and timers complete by themselves and call back in
-// the kernel, where nothing may block. sim/README.md lists the traps behind this design.
+// the kernel, where nothing may block. docs/design/simgrid.md#traps lists the traps behind this design.
 //
 // One simulation at a time per process: SimGrid's engine is a singleton. A second one after the first works,
 // but SimGrid's clock continues from the end of the first, so the last bits of contended copies may differ.

@@ -1,5 +1,5 @@
-// What pricing one step costs. A simulated run prices a million of them, so pure decode must stay below
-// 150 ns. Each benchmark reports the last price, so that a faster wrong answer shows.
+// The time to price one step. A simulated run prices a million steps, so pure decode must take less than 150
+// ns. Each benchmark reports the last price, so that a fast wrong answer shows.
 
 #include <benchmark/benchmark.h>
 
@@ -11,7 +11,7 @@
 namespace kvtwin {
 namespace {
 
-// Kernel times as closed forms on the grid that real profiles use: the bench needs no outside data.
+// Kernel times as closed forms on the grid of real profiles: the benchmark needs no outside data.
 CostTables synthetic_tables() {
   CostTables t;
   for (Curve& curve : t.dense) {
@@ -69,7 +69,8 @@ StepShape shape_at(uint32_t i, Load load, ChunkShape* chunks) {
 void price(benchmark::State& state, CostModel& model, Load load) {
   uint32_t i = 0;
   ChunkShape chunks[2];
-  for (uint32_t j = 0; j < 5000; ++j) (void)model.step(shape_at(j, load, chunks));  // fill what is remembered
+  // Fill the memoised prices.
+  for (uint32_t j = 0; j < 5000; ++j) (void)model.step(shape_at(j, load, chunks));
   Ticks sum = 0;
   for (auto _ : state) {
     sum += model.step(shape_at(i++ % 5000, load, chunks)).device;

@@ -1,8 +1,8 @@
-// The catalog: every LLM, device and node that a scenario can name.
+// Catalog finds every LLM, device and node that a scenario can name.
 //
-// A name is a file's stem: `llama-3.1-8b` is llm/llama-3.1-8b.textproto below the catalog's folder. A
-// name with a slash or ending in .textproto is a path, so that a scenario can bring its own. Files are
-// read when asked for. The device that a node names by a path is relative to the node's file.
+// A name is the stem of a file: `llama-3.1-8b` is llm/llama-3.1-8b.textproto in the catalog's folder. A name
+// with a slash or the ending .textproto is a path, so that a scenario can bring its own. Files are read when
+// asked for. A device that a node names by a path is relative to the node's file.
 
 #ifndef KVTWIN_MODELS_CATALOG_CATALOG_H_
 #define KVTWIN_MODELS_CATALOG_CATALOG_H_
@@ -17,10 +17,10 @@
 
 namespace kvtwin {
 
-// data_folder("models"): $KVTWIN_MODELS, or what this build came with.
+// data_folder("models"): $KVTWIN_MODELS, or the folder that this build came with.
 std::string default_models_dir();
 
-// Whether a model, device or node is named by the path of its file.
+// Whether `name` is the path of a file and not a name of the catalog.
 bool is_catalog_path(std::string_view name);
 
 class Catalog {
@@ -31,7 +31,7 @@ class Catalog {
   Result<DeviceSpec> device(const std::string& name) const;
   Result<NodeSpec> node(const std::string& name) const;
 
-  // Sorted; `kind` is llm, device or node.
+  // Names in the catalog, sorted; `kind` is llm, device or node.
   std::vector<std::string> names(const char* kind) const;
 
  private:
@@ -45,7 +45,7 @@ Result<LlmSpec> parse_llm(std::string_view text, const std::string& where);
 Result<DeviceSpec> parse_device(std::string_view text, const std::string& where);
 Result<NodeSpec> parse_node(std::string_view text, const std::string& where);
 
-// The file that parse_llm() reads back as `llm`.
+// Text that parse_llm() reads back as `llm`.
 std::string llm_textproto(const LlmSpec& llm);
 
 }  // namespace kvtwin

@@ -1,4 +1,5 @@
-// DeviceSpec and NodeSpec: what a GPU and the machine around it can do, each figure with its source.
+// DeviceSpec and NodeSpec: the rates and sizes of a GPU and of the machine around it, each with its source.
+// traces/proto/model.proto documents the fields.
 
 #ifndef KVTWIN_MODELS_CATALOG_DEVICE_H_
 #define KVTWIN_MODELS_CATALOG_DEVICE_H_
@@ -20,14 +21,14 @@ struct Figure {
   bool present() const { return basis != Basis::kAbsent; }
 };
 
-// An all-reduce as measured with so many GPUs; all_reduce.h says what the figures mean.
+// An all-reduce as measured with `gpus` GPUs; models/cost/all_reduce.h gives the formula.
 struct AllReduceFigures {
   uint32_t gpus = 0;
   Figure fixed_ns, bytes_per_s;
 };
 
-// Rates are of dense arithmetic. Fractions (0..1) say what kernels reach of a rate; the *_fixed_ns are
-// what each kernel costs beside it. Fields are described in traces/proto/model.proto.
+// Rates are of dense arithmetic. The fractions (0 to 1) are what kernels reach of a rate; the *_fixed_ns are
+// the fixed times of kernels, added to the rest.
 struct DeviceSpec {
   std::string name, title;
   Figure hbm_bytes, hbm_bytes_per_s, bf16_flop_per_s, fp8_flop_per_s, int8_op_per_s, sm_count;
@@ -41,15 +42,14 @@ struct DeviceSpec {
 struct NodeSpec {
   std::string name, device;
   uint32_t gpus = 0, sockets = 0, gpus_per_pcie_link = 1;
-  Figure pcie_out_bytes_per_s;  // gpu to host; absent: as pcie_bytes_per_s
-  Figure
-      pcie_both_bytes_per_s;  // both directions of one GPU together; absent: they do not disturb each other
+  Figure pcie_out_bytes_per_s;   // GPU to host; absent: as pcie_bytes_per_s
+  Figure pcie_both_bytes_per_s;  // both directions of one GPU together; absent: independent
   Figure pcie_bytes_per_s, pcie_latency_ns, copy_overhead_h2d_ns, copy_overhead_d2h_ns;
   Figure host_memory_bytes, host_memory_bytes_per_s, nvlink_bytes_per_s, nvlink_latency_ns;
   Figure price_usd_per_hour;
   Figure nic_bytes_per_s;
   Figure disk_bytes, disk_read_bytes_per_s, disk_write_bytes_per_s, disk_latency_ns;  // all or none
-  Figure copy_row_bytes, host_sync_ns;  // of recalls inside a step (retrieval_cost.h)
+  Figure copy_row_bytes, host_sync_ns;  // for recalls inside a step (models/cost/retrieval_cost.h)
 };
 
 }  // namespace kvtwin

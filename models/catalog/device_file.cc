@@ -1,4 +1,4 @@
-// DeviceSpec and NodeSpec from textproto.
+// Reads DeviceSpec and NodeSpec from textproto.
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-// Reads figures of one message and remembers the first that is wrong.
+// Reads figures of one message and records the first error.
 class FigureReader {
  public:
   explicit FigureReader(const std::string& where) : where_(where) {}

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads fields of one JSON object and remembers the first error, so that callers read straight on.
+// Reads fields of one JSON object and records the first error, so that callers can read on without checks.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -70,7 +70,7 @@ class Fields {
 };
 
 void read_rope(Fields& fields, const std::string& where, LlmSpec* m) {
-  // transformers 5 writes all of it into rope_parameters; before, theta stood beside rope_scaling.
+  // transformers 5 writes everything into rope_parameters; older versions have rope_theta and rope_scaling.
   const char* key = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
   m->rope.theta = fields.real("rope_theta", 10000);
   const Json* scaling = fields.find(key);
@@ -109,7 +109,7 @@ void read_moe(Fields& fields, LlmSpec* m) {
   const uint32_t stride = fields.count("decoder_sparse_step", 1);
   std::vector<bool> dense(std::min(m->layers, 1000u), false);
   if (stride == 0) return fields.fail("\"decoder_sparse_step\" is 0", "1 or more is right");
-  // Layer i routes when (i + 1) is a multiple of the step, unless it is listed as MLP only.
+  // Layer i is a mixture of experts if (i + 1) is a multiple of the step, unless it is listed as MLP only.
   for (uint32_t i = 0; i < dense.size(); ++i) dense[i] = (i + 1) % stride != 0;
   if (const Json* listed = fields.find("mlp_only_layers"); listed != nullptr && listed->is_array()) {
     for (const Json& layer : *listed) {
@@ -138,7 +138,7 @@ void read_window(Fields& fields, LlmSpec* m) {
       if ((*types)[i] == "sliding_attention") m->sliding_layers.push_back(i);
     }
   } else {
-    // Qwen2 and Qwen3 keep full attention in the first max_window_layers layers.
+    // The first max_window_layers layers of Qwen2 and Qwen3 have full attention.
     const uint32_t first = m->family == "mistral" ? 0 : fields.count("max_window_layers", layers);
     for (uint32_t i = first; i < layers; ++i) m->sliding_layers.push_back(i);
   }
@@ -185,7 +185,8 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
   m.head_dim = fields.count("head_dim", m.query_heads == 0 ? 0 : m.hidden / m.query_heads);
   m.tied_embeddings = fields.flag("tie_word_embeddings", outer_fields.flag("tie_word_embeddings", false));
   const bool bias = fields.flag("attention_bias", false);
-  m.qkv_bias = bias || m.family == "qwen2";  // qwen2 always has it and says nothing
+  // Qwen2 always has biases, and its config does not mention them.
+  m.qkv_bias = bias || m.family == "qwen2";
   m.output_bias = bias;
   m.mlp_bias = fields.flag("mlp_bias", false);
   m.qk_norm = m.family == "qwen3" || m.family == "qwen3_moe";
@@ -195,7 +196,8 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
     fields.fail(fmt::format("\"hidden_act\" is \"{}\"", act.substr(0, 40)), "these families have silu");
   if (fields.real("partial_rotary_factor", 1) != 1)
     fields.fail("\"partial_rotary_factor\" is not 1", "these families rotate whole heads");
-  m.norm_eps = fields.real("rms_norm_eps", m.family == "gpt_oss" ? 1e-5 : 1e-6);  // as HF defaults it
+  // Defaults of transformers.
+  m.norm_eps = fields.real("rms_norm_eps", m.family == "gpt_oss" ? 1e-5 : 1e-6);
   read_rope(fields, where, &m);
   read_moe(fields, &m);
   read_window(fields, &m);

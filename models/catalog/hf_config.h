@@ -1,7 +1,7 @@
-// Hugging Face config.json -> LlmSpec.
+// Imports a Hugging Face config.json as an LlmSpec.
 //
-// Understood: llama, qwen2, qwen3, qwen3_moe, mistral, gpt_oss, and the text part of qwen3_vl. Any
-// other model_type is refused: a guess about its geometry would be worse than none.
+// Supported: llama, qwen2, qwen3, qwen3_moe, mistral, gpt_oss, and the text part of qwen3_vl. Any other
+// model_type is an error, because its geometry cannot be guessed.
 
 #ifndef KVTWIN_MODELS_CATALOG_HF_CONFIG_H_
 #define KVTWIN_MODELS_CATALOG_HF_CONFIG_H_
@@ -14,7 +14,7 @@
 
 namespace kvtwin {
 
-// `where` opens every message. The name and source of the result are left empty.
+// `where` opens every message. Name and source of the result are empty.
 Result<LlmSpec> import_hf_config(std::string_view json, const std::string& where = "config.json");
 
 }  // namespace kvtwin

@@ -8,7 +8,7 @@
 namespace kvtwin {
 namespace {
 
-// Parameters of one layer, split by how tensor parallelism treats them.
+// Parameters of one layer, by their treatment under tensor parallelism.
 struct LayerParameters {
   uint64_t attention_q = 0;                                    // query and output projections
   uint64_t attention_kv = 0;                                   // key and value projections
@@ -36,7 +36,8 @@ LayerParameters layer_parameters(const LlmSpec& m) {
   p.shared = 3 * hidden * moe.shared * moe.shared_intermediate;
   p.moe_other = hidden * moe.experts;
   if (moe.router_bias) p.moe_other += moe.experts;
-  // Biases of experts are few but live with them: gate and up have one per column, down one per row.
+  // Biases of experts are few and count with the replicated ones: gate and up have one per column, down one
+  // per row.
   if (moe.expert_bias) p.moe_other += moe.experts * (2 * uint64_t{moe.intermediate} + hidden);
   return p;
 }
@@ -128,7 +129,8 @@ WeightBytes weight_bytes(const LlmSpec& m, uint32_t tp) {
   w.mlp = m.dense_layers() * m.weights.bytes(d(p.mlp) * fraction) +
           m.moe_layers() * m.weights.bytes(d(p.shared) * fraction);
   w.experts = m.moe_layers() * m.expert_weights.bytes(d(p.expert) * m.moe.experts * fraction);
-  const double table = 2.0 * m.vocab * m.hidden * fraction;  // bf16; checkpoints rarely quantise these two
+  // Bf16; checkpoints rarely quantise these two.
+  const double table = 2.0 * m.vocab * m.hidden * fraction;
   w.embedding = table;
   w.lm_head = m.tied_embeddings ? 0 : table;
   w.replicated = 2.0 * (m.hidden + m.layers * d(p.attention_other) + m.dense_layers() * d(p.mlp_other) +

@@ -1,4 +1,4 @@
-// LlmSpec from and to textproto.
+// Reads and writes LlmSpec as textproto.
 
 #include <google/protobuf/text_format.h>
 

@@ -8,10 +8,10 @@
 namespace kvtwin {
 namespace {
 
-// What vLLM's profiling step was measured to need (v0.11, H100, 1,024 rows; six text models with
-// vocabularies of 128,256 to 201,088 published by the llm-d capacity planner, "vLLM Empirical Memory
-// Profiling Results"): 38.3 bytes per logit explain all six torch peaks within 0.6 %. The same source
-// measured what the runtime allocates beside torch on one GPU and on two.
+// The memory of vLLM's profiling step, as measured (v0.11, H100, 1,024 sampled tokens; six text models with
+// vocabularies of 128,256 to 201,088; published by the llm-d capacity planner, "vLLM Empirical Memory
+// Profiling Results"). 38.3 bytes per logit explain all six peaks of torch within 0.6 %. The same source
+// measured the memory that the runtime allocates outside torch, on one GPU and on two.
 constexpr double kSamplerBytesPerLogit = 38.3;
 constexpr double kGib = 1024.0 * 1024 * 1024;
 constexpr double kRuntimeBytes = 0.13 * kGib, kRuntimeBytesParallel = 0.55 * kGib;
@@ -22,7 +22,7 @@ struct Peak {
 };
 
 // The profiling step computes step_tokens_max tokens through one layer after the other and then samples
-// requests_max rows; its peak is the larger of the two. Activations are bf16.
+// requests_max tokens. Its peak is the larger of the two. Activations are bf16.
 Peak activation_peak(const MemorySpec& s) {
   const LlmSpec& m = s.llm;
   const double tokens = s.step_tokens_max, tp = s.tp;
@@ -48,7 +48,7 @@ struct Terms {
     left += rounded;
     list.push_back({std::move(name), rounded, basis, std::move(how)});
   }
-  // Takes `model` bytes away, or the given number instead.
+  // Subtracts the given number, or `model` if none is given.
   void take(const char* name, const std::optional<uint64_t>& given, double model, Basis basis,
             std::string how) {
     if (given) return add(name, -static_cast<double>(*given), Basis::kMeasured, "given");
@@ -74,7 +74,7 @@ Terms plan_terms(const MemorySpec& s) {
   terms.take("runtime", s.runtime_bytes, s.tp > 1 ? kRuntimeBytesParallel : kRuntimeBytes, Basis::kMeasured,
              "beside torch, as vLLM 0.11 reports it on an H100");
   if (s.graphs_in_budget || s.graph_bytes) {
-    // A captured size keeps its kernels' parameters and its fraction of the pool; sizes share activations.
+    // A captured size holds its kernels' parameters and its fraction of the pool; sizes share activations.
     constexpr double bytes_per_layer_and_size = 256 << 10;
     terms.take("graph pools", s.graph_bytes, bytes_per_layer_and_size * s.llm.layers * s.capture_sizes,
                Basis::kAssumed,
@@ -106,7 +106,7 @@ Result<void> check_spec(const MemorySpec& s) {
   return check_tp(s.llm, s.tp, "memory");
 }
 
-// The smallest split over more GPUs that would fit, else what else could help.
+// The smallest number of GPUs that would fit, or else what could help.
 std::string way_out(const MemorySpec& s) {
   MemorySpec wider = s;
   for (wider.tp = s.tp * 2; wider.tp <= 64 && check_tp(s.llm, wider.tp, ""); wider.tp *= 2) {

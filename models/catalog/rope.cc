@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-// Long wavelengths are stretched by `factor`, short ones kept, those between blended.
+// Long wavelengths are stretched by `factor`, short ones unchanged, those between blended.
 double llama3(const RopeSpec& rope, double frequency) {
   const double window = rope.original_context_window;
   const double wavelength = 2 * std::numbers::pi / frequency;
@@ -20,7 +20,7 @@ double llama3(const RopeSpec& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// The pair that turns `turns` times within the original window.
+// The pair that rotates `turns` times within the original window.
 double yarn_pair(const RopeSpec& rope, double dim, double turns) {
   return dim * std::log(rope.original_context_window / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));

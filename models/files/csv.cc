@@ -10,7 +10,7 @@
 namespace kvtwin {
 namespace {
 
-// Splits one line at its commas; a carriage return at its end is dropped.
+// Splits a line at its commas; a carriage return at its end is dropped.
 void split(std::string_view line, std::vector<std::string_view>* fields) {
   fields->clear();
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);

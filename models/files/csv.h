@@ -1,4 +1,4 @@
-// A strict reader of small numeric CSV files: known header, fixed columns, no quoting.
+// CsvFile reads small numeric CSV files strictly: known header, fixed columns, no quoting.
 
 #ifndef KVTWIN_MODELS_FILES_CSV_H_
 #define KVTWIN_MODELS_FILES_CSV_H_
@@ -12,11 +12,11 @@
 
 namespace kvtwin {
 
-// One row; every getter remembers the row's first error, so that callers read straight on.
+// One row. Getters record the row's first error, so that callers can read on without checks.
 class CsvRow {
  public:
   std::string_view text(size_t column) const { return fields_[column]; }
-  uint32_t count(size_t column);  // a whole number below 2^31
+  uint32_t count(size_t column);  // an integer below 2^31
   double real(size_t column, double low, double high);
   void fail(size_t column, const std::string& what_would_be_right);
 
@@ -29,14 +29,14 @@ class CsvRow {
 
 class CsvFile {
  public:
-  // Opens `path`, whose first line must be `header`. At most 64 MiB and rows_max rows are taken.
+  // Opens `path`, whose first line must be `header`. Reads at most 64 MiB.
   static Result<CsvFile> open(const std::string& path, const std::vector<std::string>& header);
-  // `text` as it stands, whatever its header; `path` is for messages.
+  // Takes `text` with whatever header it has; `path` is for messages.
   static CsvFile of_text(const std::string& path, std::string text);
   const std::vector<std::string>& header() const { return header_; }
 
-  // Stores the next row. Returns false at the end, or an Error about this row's shape or about what
-  // was read wrongly from the row before.
+  // Stores the next row. Returns false at the end, or an Error about the shape of this row or about a value
+  // read from the previous one.
   Result<bool> next(CsvRow* row);
   std::string here() const;  // path:line of the current row
 

@@ -1,4 +1,4 @@
-// Where the files that kvtwin ships are found at run time.
+// Finds the files that kvtwin ships, at run time.
 
 #ifndef KVTWIN_MODELS_FILES_DATA_FOLDER_H_
 #define KVTWIN_MODELS_FILES_DATA_FOLDER_H_
@@ -8,9 +8,9 @@
 
 namespace kvtwin {
 
-// The folder of shipped data called `name` (models, scenarios or traces): $KVTWIN_<NAME> if that is set; else
-// share/kvtwin/<name> below the nearest folder above the running program that has one. A build folder and an
-// installation look the same, and neither has a path compiled in. Returns "" if there is none.
+// The folder of shipped data called `name` (models, scenarios or traces): $KVTWIN_<NAME> if that is set, else
+// share/kvtwin/<name> in the nearest folder above the running program that has one. Build folders and
+// installations have the same layout, and neither has a path compiled in. Returns "" if there is none.
 std::string data_folder(std::string_view name);
 
 }  // namespace kvtwin

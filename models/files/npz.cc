@@ -131,7 +131,7 @@ constexpr ItemType kTypes[] = {{"<f4", 4, widen<float>},   {"<f8", 8, widen<doub
                                {"<i4", 4, widen<int32_t>}, {"<i8", 8, widen<int64_t>},
                                {"|u1", 1, widen<uint8_t>}, {"|b1", 1, widen<uint8_t>}};
 
-// Where the header literal is, and where the data begins.
+// The header literal and the data after it.
 struct Preamble {
   std::string_view literal, data;
 };

@@ -19,7 +19,7 @@ namespace kvtwin {
 namespace {
 
 namespace pb = google::protobuf;
-constexpr size_t kErrorsMax = 20;  // of one file; a binary file would otherwise fill the screen
+constexpr size_t kErrorsMax = 20;  // per file; a binary file would otherwise fill the screen
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -42,7 +42,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Whether `word` is `known` and more behind it: "h100-80gb" is "h100".
+// Whether `word` is `known` with a suffix: "h100-80gb" extends "h100".
 bool extends(std::string_view word, std::string_view known) {
   if (known.size() < 3 || word.size() <= known.size() || !word.starts_with(known)) return false;
   const char next = word[known.size()];
@@ -74,7 +74,7 @@ class Errors : public pb::io::ErrorCollector {
   }
 
  private:
-  // protobuf says: Message type "kvtwin.v1.LlmSpec" has no field named "layer".
+  // protobuf's message is: Message type "kvtwin.v1.LlmSpec" has no field named "layer".
   std::string suggestion(const std::string& what) const {
     const size_t type_at = what.find("Message type \""), field_at = what.find("has no field named \"");
     if (type_at == std::string::npos || field_at == std::string::npos) return {};

@@ -1,4 +1,4 @@
-// Reading textproto files with messages that say where and what would be right.
+// Reads textproto files, with error messages that say where and what would be right.
 
 #ifndef KVTWIN_MODELS_FILES_TEXTPROTO_H_
 #define KVTWIN_MODELS_FILES_TEXTPROTO_H_
@@ -15,18 +15,18 @@ class Message;
 
 namespace kvtwin {
 
-// At most this much is read of a catalog file, profile table or config: none comes near it.
+// Largest catalog file, profile table or config that is read.
 constexpr size_t kModelFileBytesMax = size_t{64} << 20;
 
 // The whole file, or an Error that names it.
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max = kModelFileBytesMax);
 
-// Parses `text` into `message`. Every error of the text is reported, one per line, each as
-// `where:line:column: what`; the first unknown field comes with the nearest known ones.
+// Parses `text` into `message`. The Error lists every error of the text, one per line, each as
+// `where:line:column: what`; the first unknown field is followed by the nearest known ones.
 Result<void> parse_textproto(std::string_view text, const std::string& where,
                              google::protobuf::Message* message);
 
-// Up to three of `known` that are close to `word`, best first: `did you mean "a" or "b"`, or "" if none is.
+// Up to three of `known` that are close to `word`, best first: `did you mean "a" or "b"`; "": none is close.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace kvtwin

@@ -34,7 +34,7 @@ Result<void> check(const RecallProfile& p, const std::string& where) {
   if (p.tau.empty() || !std::is_sorted(p.tau.begin(), p.tau.end()))
     return make_error(where, "tau does not ascend", "at least one value, in ascending order");
   const uint64_t heads = uint64_t{p.layers} * p.kv_heads;
-  // A cosine is at most 1, but for rounding.
+  // A cosine is at most 1, except for rounding.
   const struct {
     const char* name;
     const std::vector<double>& table;

@@ -1,4 +1,4 @@
-// RetentionProfile from .npz, and from and to textproto.
+// Imports RetentionProfile from .npz, and reads and writes it as textproto.
 
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
@@ -35,7 +35,7 @@ Result<NpyArray> array(const NpzMembers& members, const std::string& name, const
   return out;
 }
 
-// Whole numbers of [0, 2^32).
+// Converts values to integers of [0, 2^32).
 Result<std::vector<uint32_t>> counts(std::span<const double> values, const std::string& where) {
   std::vector<uint32_t> out;
   for (const double value : values) {
@@ -54,7 +54,7 @@ Result<void> check_fractions(std::span<const double> values, const std::string& 
   return {};
 }
 
-// Means and deviations over samples of `rows` [samples][heads].
+// Means and deviations over the samples of `rows`, [samples][heads].
 void moments(const std::vector<double>& rows, size_t heads, std::vector<double>* mu,
              std::vector<double>* sigma) {
   const size_t samples = rows.size() / heads;
@@ -148,7 +148,8 @@ void complete_tables(RetentionProfile* profile) {
   for (size_t first = 0; first < fractions.size(); first += heads) {
     double sum = 0;
     for (size_t i = 0; i < heads; ++i) sum += fractions[first + i];
-    // A context of which nothing is kept has no shares: it counts as an equal one.
+    // A context that retains nothing has no relative fractions; it counts as one in which all heads are
+    // equal.
     for (size_t i = 0; i < heads; ++i)
       fractions[first + i] = sum > 0 ? fractions[first + i] * static_cast<double>(heads) / sum : 1;
   }

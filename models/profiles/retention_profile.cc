@@ -71,7 +71,7 @@ Ratios scaled_to_mean(std::span<const double> mu, std::span<const double> sigma,
     return out;
   }
   for (double& r : out.mu) r = std::clamp(r, kRatioEdge, 1 - kRatioEdge);
-  // In log t, because odds have no scale of their own.
+  // Bisect in log t, because the odds have no scale of their own.
   const double log_t = bisect(-60, 60, [&](double x) {
     const double t = std::exp(x);
     double sum = 0;

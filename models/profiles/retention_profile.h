@@ -1,10 +1,9 @@
-// How much of its context each KV head keeps under a scorer, measured over some contexts; and what a policy
-// reserves from that (docs/design/methods/tangram.md#calibration).
+// RetentionProfile: the fraction of its context that each KV head retains under a scorer, measured over
+// calibration contexts, and what a policy reserves from it (docs/design/methods/tangram.md#calibration).
 //
-// A fraction is: KV entries kept beside the protected window and sinks, over all tokens of the context. Heads
-// are numbered by layer, then KV head: index = layer * kv_heads + head. Standard deviations are of the
-// population
-// (/ n).
+// A fraction is: KV entries retained outside window and sinks, over all tokens of the context. Heads are
+// numbered by layer, then KV head: index = layer * kv_heads + head. Standard deviations are those of the
+// population (/ n).
 
 #ifndef KVTWIN_MODELS_PROFILES_RETENTION_PROFILE_H_
 #define KVTWIN_MODELS_PROFILES_RETENTION_PROFILE_H_
@@ -21,54 +20,55 @@ namespace kvtwin {
 
 struct RetentionProfile {
   std::string name, model, scorer, level, source;
-  double base_ratio = 0;  // asked for, window and sinks included
+  double base_ratio = 0;  // requested, window and sinks included
   uint32_t layers = 0, kv_heads = 0;
   uint32_t window_tokens = 0, sink_tokens = 0;
-  std::vector<uint32_t> layer_ids;       // [layers], of the model
-  std::vector<uint32_t> context_tokens;  // [samples]
-  std::vector<double> samples;           // [samples][heads]; empty where a textproto leaves them out
-  std::vector<double> mu, sigma;         // [heads]
+  std::vector<uint32_t> layer_ids;                  // [layers], layer numbers in the model
+  std::vector<uint32_t> context_tokens;             // [samples]
+  std::vector<double> samples;                      // [samples][heads]; empty if the file does not store them
+  std::vector<double> mu, sigma;                    // [heads]
   std::vector<double> fraction_mu, fraction_sigma;  // of fraction / mean of its sample
 
   uint32_t heads() const { return layers * kv_heads; }
 };
 
-// An .npz of TANGRAM's tools: raw_ratio [1, samples, layers, kv_heads], base_ratios [1], sample_meta
+// Reads an .npz of TANGRAM's tools: raw_ratio [1, samples, layers, kv_heads], base_ratios [1], sample_meta
 // [samples, 4] (context, sinks, all, window), static_layer_ids [layers], meta (JSON as bytes).
 Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std::string& where);
 Result<RetentionProfile> import_retention_npz_file(const std::string& path);
 
-// Fills mu, sigma and the shares from `samples`. REQUIRES: there is at least one.
+// Computes mu, sigma, fraction_mu and fraction_sigma from `samples`. REQUIRES: `samples` is not empty.
 void complete_tables(RetentionProfile* profile);
 
-// traces/proto/profile.proto, RetentionProfile. Budgets with `alpha` are written beside the tables,
-// and with `samples` what each context kept.
+// Reads and writes RetentionProfile of traces/proto/profile.proto. The text includes the budgets at `alpha`,
+// and with `samples` the fractions of every context.
 Result<RetentionProfile> parse_retention_profile(std::string_view text, const std::string& where);
 std::string retention_textproto(const RetentionProfile& profile, double alpha, bool samples = false);
 
-// What to reserve, [heads]: min(1, mu + alpha sigma).
+// The fractions to reserve, [heads]: min(1, mu + alpha sigma).
 std::vector<double> budgets(std::span<const double> mu, std::span<const double> sigma, double alpha);
-// From shares, for contexts whose mean kept fraction is `ratio`: min(1, ratio (mu~ + alpha sigma~)). A fixed
-// window makes the fraction depend on length, the shares hardly.
+// The same for contexts whose mean retained fraction is `ratio`: min(1, ratio (fraction_mu + alpha
+// fraction_sigma)). Fractions depend on the length of the context, because the window is fixed; relative
+// fractions hardly do.
 std::vector<double> fraction_budgets(const RetentionProfile& profile, double ratio, double alpha);
 // The largest alpha' <= alpha with which budgets sum to at most (1 + epsilon) * sum of mu: the
-// renormalisation knob of docs/design/methods/tangram.md#calibration. `mu` and `sigma` may be shares.
+// renormalisation of docs/design/methods/tangram.md#calibration. `mu` and `sigma` may be relative.
 double renormalised_alpha(std::span<const double> mu, std::span<const double> sigma, double alpha,
                           double epsilon);
 
-// The mean kept fraction of a context of `tokens` when `ratio` of them is asked for and `window` are kept in
-// any case (docs/design/methods/tangram.md#released-chunks, r_adj). tokens: without sinks.
+// The mean retained fraction of a context of `tokens` if `ratio` of them is requested and `window` are always
+// retained (docs/design/methods/tangram.md#released-chunks, r_adj). `tokens` excludes sinks.
 double adjusted_ratio(double ratio, uint64_t tokens, uint64_t window);
-// The mean fraction that a profile holds for such a context: as above, but the window stays in the
-// denominator and `sinks` are asked for too: (ratio (context + sinks) - window - sinks) / context, 0 to 1.
+// The mean fraction in a profile of such a context. As above, but the window stays in the denominator and
+// `sinks` are requested too: (ratio (context + sinks) - window - sinks) / context, 0 to 1.
 double profile_mean(double ratio, uint64_t context, uint64_t window, uint64_t sinks);
 
-// The same heads at another mean kept fraction. Profiles exist at one ratio; a threshold that keeps more
-// moves every head's odds r / (1 - r) by one factor t, chosen so that the mean is exactly `target`:
+// Scales a profile to another mean retained fraction. Profiles exist at one ratio. A threshold that retains
+// more multiplies every head's odds r / (1 - r) by one factor t, chosen so that the mean is exactly `target`:
 //   r' = t r / (1 - r + t r),   sigma' = sigma dr'/dr, at most sqrt(r' (1 - r'))
-// Order is kept, 0 <= r' <= 1, and r' grows with target. Heads that kept nothing or everything count as
-// kRatioEdge from the end, so that every target in (0, 1) is reached; the profile's own mean changes
-// nothing. This is an assumption, not a measurement: results that use it must say so.
+// Order is preserved, 0 <= r' <= 1, and r' grows with target. Heads that retain nothing or everything count
+// as kRatioEdge from the end, so that every target in (0, 1) is reached. The profile's own mean changes
+// nothing. This is an assumption and not a measurement; results that use it must say so.
 constexpr double kRatioEdge = 1e-4;
 struct Ratios {
   std::vector<double> mu, sigma;

@@ -1,4 +1,4 @@
-// A retention profile for people: how much is kept, and what reserving it would take.
+// Prints a retention profile: how much is retained, and what reserving it would take.
 
 #ifndef KVTWIN_MODELS_PROFILES_RETENTION_TABLE_H_
 #define KVTWIN_MODELS_PROFILES_RETENTION_TABLE_H_
@@ -10,7 +10,7 @@
 
 namespace kvtwin {
 
-// Budgets mu + alpha sigma; `group`: heads that share pages. REQUIRES: profile.samples are there; group >= 1.
+// Budgets are mu + alpha sigma; `group` heads share pages. REQUIRES: profile.samples exist; group >= 1.
 std::string retention_table(const RetentionProfile& profile, double alpha, uint32_t group);
 
 }  // namespace kvtwin

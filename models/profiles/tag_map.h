@@ -1,5 +1,5 @@
-// Which token tags keep 4 bits: the result of a TriAxial calibration as a file (traces/proto/profile.proto,
-// TagMap). Codes are those of engine/base/tags.h: 0 to 55.
+// TagMap: the token tags whose KV entries get 4 bits, as a TriAxialKV calibration found them
+// (traces/proto/profile.proto). Tags are codes 0 to 55 of engine/base/tags.h.
 
 #ifndef KVTWIN_MODELS_PROFILES_TAG_MAP_H_
 #define KVTWIN_MODELS_PROFILES_TAG_MAP_H_
@@ -17,11 +17,11 @@ constexpr uint32_t kTagMapCodes = 56;
 
 struct TagMap {
   struct Loss {
-    uint64_t tokens = 0;  // 0: the calibration never saw the tag
+    uint64_t tokens = 0;  // 0: the calibration did not see the tag
     double two_bits = 0, four_bits = 0;
   };
   std::string name, model, source;
-  double bits = 4;  // nominal, per value, 2 to 4
+  double bits = 4;  // nominal bits per value, 2 to 4
   bool exact = false;
   uint64_t four_bit_tags = 0;
   std::array<uint8_t, kTagMapCodes> two_bit_order{};  // a permutation of all codes

@@ -1,4 +1,4 @@
-// Files of a checkpoint: found, mapped, joined; and written.
+// The files of a checkpoint: finding, mapping, joining and writing them.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 constexpr char kWhole[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 
-// A file's bytes, read only, as long as this lives.
+// The bytes of a file, read only, for the life of this object.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -62,7 +62,7 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Which tensors each file of an index holds.
+// The tensors in each file of an index.
 Result<std::map<std::string, std::vector<std::string>>> read_index(const std::string& path) {
   const Result<std::string> text = read_text_file(path);
   if (!text) return tl::unexpected<Error>(text.error());
@@ -144,7 +144,7 @@ const TensorView* Checkpoint::find(std::string_view name) const {
 
 std::string safetensors_header(const std::vector<NamedTensor>& tensors) {
   nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};  // transformers refuses files that do not say so
+  header["__metadata__"] = {{"format", "pt"}};  // transformers refuses files without it
   uint64_t at = 0;
   for (const NamedTensor& tensor : tensors) {
     const uint64_t end = at + tensor.tensor.data.size();

@@ -1,4 +1,4 @@
-// A model as a folder: config.json beside its weights.
+// A model as a folder: config.json and its weights.
 
 #include <fmt/format.h>
 

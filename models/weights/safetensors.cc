@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The format's own limit: a header is read whole.
+// The limit of the format: a header is read whole.
 constexpr uint64_t kTensorsHeaderBytesMax = 100'000'000;
 
 TensorType type_named(const std::string& name) {
@@ -75,7 +75,7 @@ Result<TensorView> read_entry(const Json& entry, std::span<const std::byte> data
   return view;
 }
 
-// Tensors cover the bytes after the header once, without holes: else a file could hide what nobody reads.
+// Checks that tensors cover the bytes after the header once and without gaps, so that a file hides nothing.
 Result<void> check_cover(const std::vector<NamedTensor>& tensors, std::span<const std::byte> data,
                          const std::string& where) {
   std::vector<const NamedTensor*> in_order;
@@ -184,7 +184,7 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::span<const std::byte> by
         fmt::format("the file has {} bytes, and a header at most {}", bytes.size(), kTensorsHeaderBytesMax));
   }
   const char* const text = reinterpret_cast<const char*>(bytes.data()) + 8;
-  // A tensor's fields are three levels deep: nothing that is right comes deeper.
+  // Fields of a tensor are three levels deep; a valid header is no deeper.
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= 4; };
   const Json header = Json::parse(text, text + header_bytes, shallow, false);
   if (header.is_discarded() || !header.is_object())

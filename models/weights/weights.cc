@@ -24,7 +24,7 @@ constexpr Noise kBiasNoise{0, 0.1f};
 
 Noise matrix(uint64_t in, float gain = 1) { return {0, gain / std::sqrt(static_cast<float>(in))}; }
 
-// Calls visit(name, shape, noise, view) for every tensor that `m` has: the one list of names and shapes.
+// Calls visit(name, shape, noise, view) for every tensor of `m`: the only list of names and shapes.
 template <typename Weights, typename Visit>
 void each_layer_tensor(const LlmSpec& m, uint32_t index, Weights* w, Visit visit) {
   using Shape = std::vector<uint64_t>;
@@ -74,7 +74,7 @@ uint16_t to_bf16(float value) {
 }
 
 // Deviation 1, near normal: the sum of four uniform 16-bit numbers. Integers until the last two operations,
-// so that every machine draws the same.
+// so that every machine draws the same values.
 float noise_at(uint64_t key, uint64_t index) {
   const uint64_t bits = mix64(key + index * 0x9e3779b97f4a7c15u);
   const int64_t sum =
@@ -115,12 +115,13 @@ ModelWeights ModelWeights::draw_tensors(const LlmSpec& llm, uint64_t seed, bool 
     view->shape = shape;
     const TensorDraw drawing{key_of(seed, name), noise.mean, noise.gain};
     if (shape.size() > 1 && !matrices) {
-      view->drawing = &out.drawings_.emplace_back(drawing);  // a deque's elements survive moves as well
+      // Elements of a deque survive moves of the deque.
+      view->drawing = &out.drawings_.emplace_back(drawing);
       return;
     }
     std::vector<uint16_t>& values = out.drawn_.emplace_back(view->elements());
     draw_bf16(drawing, 0, values.size(), values.data());
-    view->data = std::as_bytes(std::span(values));  // survives moves: a vector's storage stays where it is
+    view->data = std::as_bytes(std::span(values));  // a vector's storage survives moves of the vector
   };
   each_tensor(llm, &out.embedding_, &out.final_norm_, &out.lm_head_, &out.layers_, fill);
   return out;

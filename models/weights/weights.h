@@ -1,12 +1,13 @@
-// ModelWeights: the values of a dense decoder's tensors, by role.
+// ModelWeights: the tensors of a dense decoder, by role.
 //
-// Loaded from a checkpoint (its files stay mapped and are the storage) or drawn from a seed. Matrices are
-// [out][in], as Hugging Face stores them: y = W x.
+// They are loaded from a checkpoint, whose files stay mapped as the storage, or drawn from a seed. Matrices
+// are [out][in], as Hugging Face stores them: y = W x.
 //
-// Random weights are a pure function of (seed, tensor's name, index), drawn with integers and rounded to
-// bf16: the same bytes on every machine, whatever the order. Matrices have deviation 1/sqrt(in), so that
-// activations keep their size; those that write to the residual stream are 1/sqrt(2 layers) smaller;
-// query weights (with q/k norm: its gain) are twice as large, so that attention prefers some KV entries.
+// Random weights are a pure function of (seed, name of the tensor, index), drawn with integers and rounded to
+// bf16: the same bytes on every machine, in any order. Matrices have deviation 1/sqrt(in), so that
+// activations keep their magnitude. Matrices that write to the residual stream are smaller by 1/sqrt(2
+// layers). Query weights (with q/k norm: its gain) are twice as large, so that attention distinguishes KV
+// entries.
 
 #ifndef KVTWIN_MODELS_WEIGHTS_WEIGHTS_H_
 #define KVTWIN_MODELS_WEIGHTS_WEIGHTS_H_
@@ -24,7 +25,7 @@
 
 namespace kvtwin {
 
-// Biases and q/k norms are not present() in models that have none. A tensor's shape is in the comment.
+// Tensors of one layer. Biases and q/k norms are not present() in models without them.
 struct LayerWeights {
   TensorView attention_norm;          // [hidden]
   TensorView q, k, v;                 // [heads * head_dim][hidden]
@@ -32,19 +33,18 @@ struct LayerWeights {
   TensorView q_norm, k_norm;          // [head_dim], of each head, before the rotation
   TensorView o, o_bias;               // [hidden][query_heads * head_dim], [hidden]
   TensorView mlp_norm;                // [hidden]
-  TensorView gate, up, down;          // [intermediate][hidden], likewise, [hidden][intermediate]
+  TensorView gate, up, down;          // [intermediate][hidden] twice, [hidden][intermediate]
   TensorView gate_bias, up_bias, down_bias;
 };
 
 class ModelWeights {
  public:
-  // Draws everything. REQUIRES: check_dense(llm).
+  // Draws all tensors. REQUIRES: check_dense(llm).
   static ModelWeights random(const LlmSpec& llm, uint64_t seed);
-  // The same values, matrices left to whoever needs them: they
-  // have a `drawing` and no data.
+  // The same, but matrices have a `drawing` and no data; they are drawn where they are needed.
   static ModelWeights random_outline(const LlmSpec& llm, uint64_t seed);
-  // Takes what `llm` needs; other tensors are ignored. Wrong: a tensor is missing, of another shape, or no
-  // float; `llm` is not dense.
+  // Loads the tensors that `llm` needs and ignores others. Fails if one is missing, has another shape or is
+  // not of floating point, or if `llm` is not dense.
   static Result<ModelWeights> load(const LlmSpec& llm, const std::string& path);
 
   const LlmSpec& llm() const { return llm_; }
@@ -65,24 +65,23 @@ class ModelWeights {
   LlmSpec llm_;
   TensorView embedding_, final_norm_, lm_head_;
   std::vector<LayerWeights> layers_;
-  std::unique_ptr<Checkpoint> checkpoint_;    // what the views point into, or
-  std::vector<std::vector<uint16_t>> drawn_;  // bf16
+  std::unique_ptr<Checkpoint> checkpoint_;    // storage of loaded tensors
+  std::vector<std::vector<uint16_t>> drawn_;  // storage of drawn tensors, bf16
   std::deque<TensorDraw> drawings_;           // of matrices that were not drawn
 };
 
-// Whether it is one of the models whose values we compute: llama, qwen2, qwen3 and mistral without
-// experts, sliding windows or attention sinks, at most 8 query heads on a KV head, RoPE default, llama3,
-// linear or yarn.
+// Checks that our engines can compute this model: llama, qwen2, qwen3 or mistral without experts, sliding
+// windows or attention sinks, at most 8 query heads per KV head, RoPE default, llama3, linear or yarn.
 Result<void> check_dense(const LlmSpec& llm, const std::string& where);
 
-// Elements [first, first + count) as they are drawn, bf16. One thread.
+// Draws elements [first, first + count) as bf16, on one thread.
 void draw_bf16(const TensorDraw& drawing, uint64_t first, uint64_t count, uint16_t* out);
 
-// config.json for `llm`, as import_hf_config() and transformers read it. REQUIRES: check_dense(llm).
+// The config.json of `llm`, as import_hf_config() and transformers read it. REQUIRES: check_dense(llm).
 std::string hf_config_json(const LlmSpec& llm);
-// Writes config.json and model.safetensors into the folder, which is made if need be.
+// Writes config.json and model.safetensors into the folder, and creates the folder if needed.
 Result<void> write_model(const ModelWeights& weights, const std::string& folder);
-// Reads both: a folder as write_model() or transformers leaves it.
+// Reads both from a folder that write_model() or transformers wrote.
 Result<ModelWeights> load_model(const std::string& folder);
 
 }  // namespace kvtwin
