@@ -1,10 +1,11 @@
-// How the query rows of a chunk that looks at its head's KV entries are dealt out to a GPU
-// (kernels/scoring/cuda/attention_scores.h): what the kernels do and what a step is priced by
-// (models/cost_tables/method_cost.h).
+// AttentionScoreGrid is the CTA grid of the attention-score kernel (kernels/scoring/cuda/attention_scores.h).
+// It computes how query tiles are distributed over CTAs. The kernel launches this grid, and the cost model
+// prices a step from it (models/cost_tables/method_cost.h).
 //
-// A CTA has 128 keys of a head and query rows that come by sixteen at a time. Where keys are few, several
-// CTAs share the rows of the same keys, so that all CTAs together just fit on the GPU. As each waits for its
-// own tiles of rows most of the time, what counts is how many of them the CTA with most has to take.
+// A CTA holds 128 keys of one head and reads query rows in tiles of 16. When there are few keys, several CTAs
+// split the query rows of the same keys, so that all CTAs together just fit on the GPU. A CTA waits for its
+// own query tiles most of the time, so the kernel's time follows the largest number of tiles that one CTA
+// reads.
 
 #ifndef KVTWIN_ENGINE_BASE_ATTENTION_SCORE_GRID_H_
 #define KVTWIN_ENGINE_BASE_ATTENTION_SCORE_GRID_H_
@@ -19,15 +20,14 @@
 
 namespace kvtwin {
 
-constexpr uint32_t kAttentionScoreTileKeys = 128;  // keys of a CTA that has many query rows
-constexpr uint32_t kAttentionScoreTileRows = 16;   // query rows of one mma
-constexpr uint32_t kAttentionScoreSplitCtas =
-    528;  // as many CTAs as query rows are dealt out to, where keys are few
+constexpr uint32_t kAttentionScoreTileKeys = 128;   // keys per CTA
+constexpr uint32_t kAttentionScoreTileRows = 16;    // query rows of one mma
+constexpr uint32_t kAttentionScoreSplitCtas = 528;  // CTAs resident on the GPU at once: the target of splits
 
 struct AttentionScoreGrid {
   uint32_t key_tiles = 0, row_tiles = 0, splits = 1;
 
-  // `kv_entries` of each of `heads` heads, and `rows` that look at them.
+  // REQUIRES: `kv_entries` are those of one head, `rows` the query rows whose attention scores are computed.
   KVT_ON_BOTH_SIDES static constexpr AttentionScoreGrid of(uint32_t kv_entries, uint32_t rows,
                                                            uint32_t heads) {
     AttentionScoreGrid out;
@@ -39,7 +39,7 @@ struct AttentionScoreGrid {
     if (out.splits == 0) out.splits = 1;
     return out;
   }
-  // Tiles of rows one after the other, in a GPU that holds kAttentionScoreSplitCtas CTAs at a time.
+  // Row tiles that are read one after another, with kAttentionScoreSplitCtas CTAs resident at a time.
   KVT_ON_BOTH_SIDES constexpr uint32_t rounds(uint32_t heads) const {
     const uint32_t ctas = key_tiles * heads * splits,
                    waves = (ctas + kAttentionScoreSplitCtas - 1) / kAttentionScoreSplitCtas;

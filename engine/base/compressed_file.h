@@ -1,5 +1,5 @@
-// Compressed files are refused by the name of their format: a parser would only complain about the first
-// byte.
+// check_not_compressed() rejects compressed input files and names the compression. Otherwise the parser
+// would report only an invalid first byte.
 
 #ifndef KVTWIN_ENGINE_BASE_COMPRESSED_FILE_H_
 #define KVTWIN_ENGINE_BASE_COMPRESSED_FILE_H_
@@ -11,8 +11,8 @@
 
 namespace kvtwin {
 
-// Fails if `start`, the first bytes of the file at `path`, are those of a compressed file. No format that
-// kvtwin reads as it is starts so.
+// Fails if `start`, the first bytes of the file at `path`, are the signature of a compressed format. No
+// uncompressed format that kvtwin reads starts with one of them.
 inline Result<void> check_not_compressed(const std::string& path, std::string_view start) {
   struct Compression {
     std::string_view first_bytes;

@@ -1,8 +1,8 @@
-// What happens. Together with CoreConfig, the sequence of (Instant, Event) is the *whole* input of
-// the policy: a recorded sequence replays bit for bit.
+// Events are the input of the policy. Together with CoreConfig, the sequence of (Instant, Event) is its
+// *whole* input: a recorded sequence replays bit for bit.
 //
-// Structs are small and of fixed size; spans point into the sender's buffers and are valid until the
-// sender is called again.
+// Structs are small and of fixed size. Spans point into the sender's buffers and are valid until the sender
+// is called again.
 
 #ifndef KVTWIN_ENGINE_BASE_EVENTS_H_
 #define KVTWIN_ENGINE_BASE_EVENTS_H_
@@ -18,9 +18,9 @@
 
 namespace kvtwin {
 
-// Names a request by what the trace says of it: the index-th LLM request of its session, in the order of the
-// trace. Outcomes and random draws are keyed by this and not by RequestId, which is dealt in the order of
-// sending and so depends on times. A request that the Client sends again after a rejection keeps its key.
+// Identifies a request by its place in the trace: the index-th LLM request of its session, in trace order.
+// Outcomes and random draws are keyed by it, not by RequestId: RequestIds are assigned in order of sending,
+// which depends on times. A request that the Client sends again after a rejection keeps its key.
 struct RequestKey {
   SessionId session{};
   uint32_t index = 0;
@@ -28,37 +28,38 @@ struct RequestKey {
 };
 
 // A request may start: everything it waits for has happened. Sent by the Client, placed by the Router.
-// output_tokens is forced (replay); a policy may use it to know when the request ends, never to rank.
+// output_tokens is forced (replay). A policy may use it to know when the request ends, never to rank
+// requests.
 struct RequestReady {
   RequestId request{};
   SessionId session{};
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
-  // Positions [0, prompt_tokens + output_tokens) in whole units, a last partial unit left out.
+  // Positions [0, prompt_tokens + output_tokens) in whole units; a last partial unit is omitted.
   std::span<const UnitRun> identity;
-  // Output token counts, ascending, at which the Client must be told (TokensEmitted). 1 is implied.
+  // Output token counts, ascending, at which the Client needs TokensEmitted. 1 is implied.
   std::span<const uint32_t> triggers;
-  // What the prompt's tokens are, in order; what is left out has no role. Only where the precision policy
-  // asks.
+  // Roles of the prompt's tokens, in order; tokens beyond them have no role. Set only if the precision policy
+  // needs roles.
   std::span<const RoleRun> roles{};
-  uint32_t turn = 0;  // of the request; roles' turns are at most this
-  // Handed over by another engine (commands.h): `emitted` output tokens exist, and the KV of the prompt lies
-  // in these pages of `from`, in order of position. 0: the request is new.
+  uint32_t turn = 0;  // of the request; no role's turn is larger
+  // Handover (commands.h): `emitted` output tokens exist, and the KV of the prompt is in the pages `source`
+  // of engine `from`, in order of position. emitted == 0: the request is new.
   uint32_t emitted = 0;
   EngineId from{};
   std::span<const PageId> source{};
-  uint32_t index = 0;  // in the session (RequestKey)
+  uint32_t index = 0;  // within the session (RequestKey)
 
   RequestKey key() const { return {session, index}; }
 };
 
-// The pages of a request that this engine handed over have been read, or nobody wants them any more.
+// The pages of a request that this engine handed over have been read, or are no longer needed.
 struct PagesTaken {
   EngineId engine{};
   RequestId request{};
 };
 
-// The client no longer wants the request. The request ends at the next step boundary; FinishRequest answers.
+// The Client cancels the request. It ends at the next step boundary; FinishRequest answers.
 struct RequestCancelled {
   RequestId request{};
 };
@@ -70,35 +71,33 @@ struct SessionHint {
   Duration expected_gap{};  // kNextRequestExpected: the client's own estimate, not an oracle
 };
 
-// Data-dependent answers of one step, summed over its requests
+// Data-dependent measurements of one step, summed over its requests
 // (docs/design/backend-interface-and-digest.md#outcomes).
 struct StepOutcome {
   Duration host{};         // part of the step's time in which the device waited for the host
   Duration exposed{};      // part in which compute waited for a transfer of this step
-  Duration hidden{};       // transfer time of this step that ran beside compute
+  Duration hidden{};       // transfer time of this step that overlapped compute
   uint64_t bytes_in = 0;   // host to gpu, in-step operations
-  uint64_t bytes_out = 0;  // gpu to host
+  uint64_t bytes_out = 0;  // GPU to host
 };
 
-// Answer to one Compression (commands.h): what is readable of the request from now on. A backend may leave it
-// out where `keep` was given and the layout moves KV entries: then there is nothing that the policy does not
-// know.
+// Answer to one Compression (commands.h): the KV entries of the request that stay readable. A backend may
+// omit it if `keep` was given and the layout moves KV entries: the policy then knows the result.
 struct CompressionOutcome {
   RequestId request{};
-  std::span<const uint32_t> counts;  // by head group: KV entries that each head has left, of all it had
-  std::span<const uint64_t> live;    // layouts that keep slots: bit i says that position begin + i is left
+  std::span<const uint32_t> counts;  // by head group: KV entries that each head retains, of all it had
+  std::span<const uint64_t> live;    // layouts that drop in place: bit i is set if position begin + i is live
 };
 
-// Single steps [step, step + ends.size()) of `engine` have ended, at the instants `ends`; the event's
-// own instant is the last of them.
+// Single steps [step, step + ends.size()) of `engine` have ended, at the instants `ends`. The event's own
+// instant is the last of them.
 struct StepDone {
   EngineId engine{};
   StepId step{};
   std::span<const Instant> ends;
   StepOutcome outcome;             // summed over the steps
   std::span<const RequestId> eos;  // requests that sampled end-of-sequence in the last of the steps
-  std::span<const CompressionOutcome>
-      retained{};  // of the compressions of the last of the steps, in their order
+  std::span<const CompressionOutcome> retained{};  // of the last step's compressions, in their order
 };
 
 struct TransferDone {
@@ -106,7 +105,7 @@ struct TransferDone {
   TransferId transfer{};
 };
 
-// Nothing was written that anyone may read. The policy decides what becomes of the requests that wait.
+// The target pages hold no valid data. The policy decides how the waiting requests continue.
 struct TransferFailed {
   EngineId engine{};
   TransferId transfer{};
@@ -117,7 +116,7 @@ struct Timer {
   TimerId timer{};
 };
 
-// The Client is addressed like an engine where only backends look (timers).
+// The Client's id where a backend expects an engine (timers).
 constexpr EngineId kClient{UINT16_MAX};
 
 using Event = std::variant<RequestReady, RequestCancelled, SessionHint, StepDone, TransferDone,

@@ -1,8 +1,8 @@
-// What tokens are, without saying what they mean.
+// Identity of tokens, without their values.
 //
-// The identity of a prompt is a list of runs over *units*: a unit is CoreConfig::unit_tokens tokens
-// (the greatest common divisor of the source's hash block and our page). Two units are the same
-// tokens in the same place exactly when space and number are equal. The Client makes the runs
+// The identity of a prompt is a list of runs of *units*. A unit is CoreConfig::unit_tokens tokens (the
+// greatest common divisor of the source's hash block and our page). Two units hold the same tokens at the
+// same place if and only if space and number are equal. The Client makes the runs
 // (docs/design/trace-formats.md#identity) and gives every position without a known identity a space of its
 // own.
 
@@ -13,8 +13,8 @@
 
 namespace kvtwin {
 
-// Set in UnitRun::space where the units belong to one request alone: once it has ended, no prompt can
-// ever match them.
+// Set in UnitRun::space if the units belong to one request alone: after it has ended, no prompt can match
+// them.
 constexpr uint64_t kPrivateSpace = uint64_t{1} << 63;
 
 // Units first, first+1, ..., first+count-1 of `space`, in this order.

@@ -1,5 +1,5 @@
-// IndexedHeap: small integers with a rank each; the lowest rank comes out first, ties by the lower
-// integer. An integer can be removed or re-ranked where it stands. Allocates only to grow.
+// IndexedHeap is a min-heap of small integers, each with a rank; ties go to the lower integer. An item can be
+// removed or re-ranked in place, in O(log n). It allocates only to grow.
 
 #ifndef KVTWIN_ENGINE_BASE_INDEXED_HEAP_H_
 #define KVTWIN_ENGINE_BASE_INDEXED_HEAP_H_
@@ -21,7 +21,7 @@ class IndexedHeap {
   uint32_t top() const { return heap_.front().item; }
   uint64_t top_rank() const { return heap_.front().rank; }
 
-  // Adds `item`, or gives it another rank.
+  // Adds `item`, or changes its rank.
   void set(uint32_t item, uint64_t rank) {
     if (item >= place_.size()) place_.resize(item + 1, kNowhere);
     if (place_[item] == kNowhere) {

@@ -1,12 +1,12 @@
-// How KV entries are stored, and how many bytes that takes: integers only, so that kernels (which write the
-// bytes), policies (which count pages) and models (which price them) share one arithmetic.
+// Storage formats of KV entries and the bytes that they take. All arithmetic is on integers, so that kernels
+// (which write the bytes), policies (which count pages) and models (which price them) agree.
 //
-// docs/design/methods/triaxialkv.md#bytes. "Cell" is K and V of one token in one KV head. A group of values
-// shares one fp16 scale and one fp16 zero point:
+// docs/design/methods/triaxialkv.md#bytes. A KV entry is K and V of one token in one KV head. A group of
+// values shares one fp16 scale and one fp16 zero point:
 //   int4     K and V: `group` channels of one token
 //   int2     K: `group` tokens of one channel; V: `group` channels of one token
-//   fp4      E2M1, 16 channels of one token share an 8-bit power of two
-//   fp8      E4M3; one scale per layer, too few to count
+//   fp4      E2M1; 16 channels of one token share an 8-bit power of two
+//   fp8      E4M3; one scale per layer, not counted here
 
 #ifndef KVTWIN_ENGINE_BASE_KV_FORMAT_H_
 #define KVTWIN_ENGINE_BASE_KV_FORMAT_H_
@@ -25,8 +25,8 @@ constexpr const char* format_name(Format format) {
   return kNames[static_cast<uint8_t>(format)];
 }
 
-// A page's geometry. `group` matters to int4 and int2 only.
-// REQUIRES: group divides head_dim, or head_dim divides group (then a token's group is all its channels);
+// Geometry of a page. `group` applies to int4 and int2 only.
+// REQUIRES: group divides head_dim, or head_dim divides group (a token's group is then all its channels);
 // int2: group divides page_tokens, because its keys are grouped along tokens.
 struct PageShape {
   uint32_t page_tokens = 32;
@@ -42,12 +42,12 @@ constexpr bool page_shape_is_possible(const PageShape& s, Format format) {
   return format != Format::kInt2 || s.page_tokens % s.group == 0;
 }
 
-// Groups that a token's channels fall into.
+// Number of groups that the channels of a token form.
 constexpr uint32_t channel_groups(const PageShape& s) {
   return s.group >= s.head_dim ? 1 : s.head_dim / s.group;
 }
 
-// V (and, but for int2, K) of one token in one KV head.
+// Bytes of V of one token in one KV head, and of its K (int2 excepted).
 constexpr uint32_t token_bytes(Format format, const PageShape& s) {
   switch (format) {
     case Format::kFp8:
@@ -64,21 +64,21 @@ constexpr uint32_t token_bytes(Format format, const PageShape& s) {
   return 2 * s.head_dim;
 }
 
-// K of one group of tokens whose scales are per channel (int2, docs/design/methods/triaxialkv.md#bytes; int4
-// of the fast layout).
+// Bytes of K of one group of tokens with scales per channel (int2,
+// docs/design/methods/triaxialkv.md#bytes; int4 of the fast layout).
 constexpr uint32_t key_group_bytes(uint32_t bits, const PageShape& s) {
   return s.head_dim * (s.group * bits / 8 + kScaleZeroBytes);
 }
 
-// K and V of a page of one KV head.
+// Bytes of K and V of one page in one KV head.
 constexpr uint64_t page_bytes(Format format, const PageShape& s) {
   const uint64_t values = uint64_t{s.page_tokens} * token_bytes(format, s);
   if (format != Format::kInt2) return 2 * values;
   return values + uint64_t{s.page_tokens / s.group} * key_group_bytes(2, s);
 }
 
-// Of the fast layout (docs/design/kernels.md#int2-int4): records of 128 tokens, keys per channel, values per
-// token.
+// The fast layout (docs/design/kernels.md#int2-int4): records of 128 tokens; scales per channel for keys, per
+// token for values.
 constexpr uint32_t kRecordTokens = 128;
 constexpr uint64_t record_bytes(uint32_t bits, uint32_t head_dim) {
   return uint64_t{kRecordTokens} * head_dim * bits / 8 + kScaleZeroBytes * uint64_t{head_dim};

@@ -1,6 +1,6 @@
-// KVT_PLANTED(bug) marks where tests/property/negative plants a bug, to prove that the swarm finds it. It is
-// false except in the copy of the policy that this test builds with KVTWIN_PLANTS, where the test chooses the
-// bug.
+// KVT_PLANTED(bug) is a place where tests/property/negative plants a bug, to prove that the swarm test finds
+// it. It is false except in the copy of the policy that this test builds with KVTWIN_PLANTS; there the test
+// selects the bug.
 
 #ifndef KVTWIN_ENGINE_BASE_PLANTED_H_
 #define KVTWIN_ENGINE_BASE_PLANTED_H_

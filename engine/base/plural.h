@@ -1,4 +1,4 @@
-// The noun behind a count in messages: "1 engine", "2 engines".
+// plural() makes the noun that follows a count in messages: "1 engine", "2 engines".
 
 #ifndef KVTWIN_ENGINE_BASE_PLURAL_H_
 #define KVTWIN_ENGINE_BASE_PLURAL_H_

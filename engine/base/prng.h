@@ -1,7 +1,7 @@
-// The only sources of randomness. Integers only: floating point would tie a draw to a compiler.
+// The only sources of randomness. They are integer only: floating point would tie a draw to a compiler.
 //
-// Prng is a stream. CounterPrng is a pure function of a key, so that neither the order of events nor
-// the number of threads can change a draw: key it by (seed, session, request, field, ...).
+// Prng is a stream. draw() is a pure function of a key, so that neither the order of events nor the number of
+// threads can change its result: key it by (seed, session, request, field, ...).
 
 #ifndef KVTWIN_ENGINE_BASE_PRNG_H_
 #define KVTWIN_ENGINE_BASE_PRNG_H_
@@ -18,7 +18,7 @@ constexpr uint64_t mix64(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// A draw from a key: the same words give the same 64 bits, always.
+// A draw from a key: equal keys give equal 64 bits.
 constexpr uint64_t draw(std::initializer_list<uint64_t> key) {
   uint64_t state = 0x9e3779b97f4a7c15u;
   for (const uint64_t word : key) state = mix64(state ^ word) + 0x9e3779b97f4a7c15u;

@@ -1,5 +1,6 @@
-// Input files are read twice (once for the fingerprint of inputs) and to their end. A pipe yields its bytes
-// once and a device may have no end, so both are refused before they are opened.
+// check_regular_file() rejects pipes, sockets and devices before they are opened. Input files are read twice
+// (once for the fingerprint of inputs) and to their end; a pipe yields its bytes once, and a device may have
+// no end.
 
 #ifndef KVTWIN_ENGINE_BASE_REGULAR_FILE_H_
 #define KVTWIN_ENGINE_BASE_REGULAR_FILE_H_
@@ -12,8 +13,7 @@
 
 namespace kvtwin {
 
-// Fails if `path` is a pipe, a socket or a device. A path that does not exist passes: opening it reports
-// that.
+// Fails if `path` is a pipe, a socket or a device. Passes if `path` does not exist: opening it reports that.
 inline Result<void> check_regular_file(const std::string& path) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode) || S_ISDIR(about.st_mode)) return {};

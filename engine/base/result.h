@@ -1,7 +1,7 @@
-// Result<T>: what a function returns when the user's input may be wrong.
+// Result<T> is returned by a function whose input comes from the user and may be invalid.
 //
-// An Error reads `where: what, with the value; what would be right`. It travels up to the command,
-// which prints it and exits 2. Our own bugs go through KVT_CHECK instead (check.h).
+// An Error reads `where: what, with the value; what would be right`. It is passed up to the command, which
+// prints it and exits with 2. Bugs of our own are reported by KVT_CHECK (check.h).
 
 #ifndef KVTWIN_ENGINE_BASE_RESULT_H_
 #define KVTWIN_ENGINE_BASE_RESULT_H_

@@ -1,7 +1,6 @@
-// Names that users wrote before the vocabulary followed the field's (CHANGELOG has the table): scenario
-// fields and their values, flags, columns, files. No old name is accepted; wherever an unknown name is
-// reported, `name_now` names its successor. tests/unit/tidy holds this table against
-// tests/unit/tidy/retired_identifiers.tsv.
+// Retired names: scenario fields and their values, flags, columns and files that have a new name (the table
+// is in CHANGELOG). No old name is accepted. A message about an unknown name gives its successor by
+// `name_now`. tests/unit/tidy checks this table against tests/unit/tidy/retired_identifiers.tsv.
 
 #ifndef KVTWIN_ENGINE_BASE_RETIRED_NAMES_H_
 #define KVTWIN_ENGINE_BASE_RETIRED_NAMES_H_
@@ -64,8 +63,8 @@ inline constexpr RetiredName kRetiredNames[] = {
     {"calls.csv", "requests.csv"},
 };
 
-// The name among `known` that `word` was replaced by; empty: `word` is not retired, or its successor is not
-// in `known`.
+// The name among `known` that replaced `word`. Empty if `word` is not retired, or its successor is not in
+// `known`.
 inline std::string_view name_now(std::string_view word, const std::vector<std::string>& known) {
   for (const RetiredName& name : kRetiredNames) {
     if (name.old != word) continue;

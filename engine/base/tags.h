@@ -1,7 +1,8 @@
-// What a token is, on TriAxialKV's three axes (docs/design/methods/triaxialkv.md#tags): how old its turn is,
-// whether it is text or image, and what it says. The tag decides how many bits its KV entries get.
+// The tag of a token on TriAxialKV's three axes (docs/design/methods/triaxialkv.md#tags): the age of its turn
+// (temporal), text or image (modal), and its role (semantic). The tag decides the number of bits of its KV
+// entries.
 //
-// The temporal axis moves as turns pass, so a token keeps its turn and the axis is derived.
+// The temporal axis changes with every turn. Therefore a token stores its turn, and the axis is derived.
 
 #ifndef KVTWIN_ENGINE_BASE_TAGS_H_
 #define KVTWIN_ENGINE_BASE_TAGS_H_
@@ -18,8 +19,7 @@ constexpr uint32_t kTemporals = 4, kModals = 2, kSemantics = 7;
 constexpr uint32_t kTags = kTemporals * kModals * kSemantics;  // 56
 constexpr uint64_t kAllTags = (uint64_t{1} << kTags) - 1;
 
-// A token's part that never changes. Turn 0 is what stands before the first user message; the first user
-// message opens turn 1.
+// The constant part of a token's tag. Turn 0 is everything before the first user message, which opens turn 1.
 struct TokenRole {
   uint32_t turn = 0;
   Modal modal{};
@@ -27,7 +27,7 @@ struct TokenRole {
   friend bool operator==(const TokenRole&, const TokenRole&) = default;
 };
 
-// `count` tokens of one role, one after the other.
+// `count` consecutive tokens of one role.
 struct RoleRun {
   TokenRole role;
   uint32_t count = 0;

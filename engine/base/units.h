@@ -1,8 +1,8 @@
-// Quantities that must not be mixed up.
+// Distinct types for times and ids.
 //
-// An Instant is a point on the backend's own clock, a Duration the distance between two points. Both
-// count nanoseconds in a signed 64-bit integer (292 years), so that the simulator, a real engine and
-// a replay agree to the bit. Seconds as doubles exist only at the edges: SimGrid, models, reports.
+// An Instant is a point on the backend's own clock, a Duration the distance between two points. Both count
+// nanoseconds in a signed 64-bit integer (292 years), so that the simulator, a real engine and a replay agree
+// to the bit. Seconds as doubles exist only at the edges: SimGrid, models, reports.
 
 #ifndef KVTWIN_ENGINE_BASE_UNITS_H_
 #define KVTWIN_ENGINE_BASE_UNITS_H_
@@ -29,8 +29,8 @@ constexpr Duration operator+(Duration a, Duration b) { return {a.ns + b.ns}; }
 
 constexpr Instant kNever{INT64_MAX};
 
-// Distinct types for distinct things: passing a PageId where a RequestId is wanted does not compile.
-// Ids of requests and sessions are dealt by the Client, all others by the Core that uses them.
+// Each id has its own type: passing a PageId for a RequestId does not compile. The Client assigns ids of
+// requests and sessions; the Core that uses an id assigns all others.
 enum class RequestId : uint32_t {};
 enum class SessionId : uint32_t {};
 enum class EngineId : uint16_t {};

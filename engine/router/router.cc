@@ -14,7 +14,7 @@ T& at_grown(std::vector<T>& items, size_t index) {
   return items[index];
 }
 
-// Lowest count wins; among equals the lowest engine.
+// The engine with the lowest count; among equals the lowest engine.
 uint32_t lowest(const std::vector<uint64_t>& counts) {
   return static_cast<uint32_t>(std::min_element(counts.begin(), counts.end()) - counts.begin());
 }

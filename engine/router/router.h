@@ -1,16 +1,17 @@
-// Router places each request on one of several engines. One per run and role; deterministic like Core.
+// Router places each request on one of several engines. A run has one Router per role (all engines; or
+// prefill and decode engines apart). Placement is deterministic.
 //
-//   round_robin     goes around, whatever the load
-//   least_loaded    fewest prompt + output tokens not yet finished
-//   session_affine  a session stays; a new one goes where the fewest sessions live
-//   prefix_aware    fewest tokens still to come: of requests not yet finished there, and of this prompt what
-//   is
-//                   not cached there. NVIDIA Dynamo's KV router adds the same two (Router Design: potential
-//                   active blocks, potential new prefill blocks; weight 1) from a copy of the engines'
-//                   indexes; here they are asked, so there is no lag.
-//   hint_aware      a session that said when its next call comes stays, if that is within hint_horizon; its
-//                   context counts as load there meanwhile. Anybody else goes where load is least, so that
-//                   sessions that are away for long do not hold on to a busy engine.
+//   round_robin     engines in turn, whatever the load
+//   least_loaded    the fewest prompt and output tokens of unfinished requests
+//   session_affine  a session stays on its engine; a new session goes where the fewest sessions live
+//   prefix_aware    the fewest tokens still to process: those of unfinished requests there, plus the part of
+//                   this prompt that is not cached there. NVIDIA Dynamo's KV router adds the same two terms
+//                   (Router Design: potential active blocks, potential new prefill blocks; weight 1), but
+//                   reads a copy of the engines' indexes. Here the engines are queried, so there is no lag.
+//   hint_aware      a session whose hint announced the next request within kHintHorizon stays, and its
+//   context
+//                   counts as load there until then. Other requests go to the least loaded engine, so that
+//                   sessions with long pauses are not tied to a busy engine.
 //
 // Ties: the lowest engine.
 
@@ -38,47 +39,47 @@ constexpr RoutingKind kRoutingLast = RoutingKind::kHintAware;
 
 class Router {
  public:
-  // Tokens of a prompt that an engine holds already.
+  // Number of prompt tokens that an engine has cached.
   using TokensCached = std::function<uint32_t(EngineId, const RequestReady&)>;
 
   // Over engines [first, first + engines). REQUIRES: engines > 0.
   Router(RoutingKind kind, uint32_t engines, EngineId first = {});
 
-  // `cached` is asked by prefix_aware alone.
+  // Only prefix_aware calls `cached`.
   EngineId place(const RequestReady& request, const TokensCached& cached = {});
   bool is_live(RequestId request) const {
     return raw(request) < requests_.size() && requests_[raw(request)].live;
   }
   // REQUIRES: is_live(request).
   EngineId engine_of(RequestId request) const;
-  // Those that were given requests of the session since it ended last, and so may hold something of it;
+  // Engines that were given requests of the session since it last ended, and so may hold state of it;
   // ascending. Valid until the next place() or session_ended().
   std::span<const EngineId> engines_of_session(SessionId session) const;
   bool knows(SessionId session) const {
     return raw(session) < session_engines_.size() && session_engines_[raw(session)].known;
   }
-  // The request has finished or was rejected, or goes on elsewhere.
+  // The request has finished, was rejected, or continues on another engine.
   void ended(RequestId request);
   void session_ended(SessionId session);
-  // The session's next call is expected after `gap`.
+  // The session's next request is expected after `gap`.
   void session_returns(SessionId session, Duration gap);
 
   uint64_t digest() const { return digest_; }
 
-  // A session that is away for longer is not waited for: its KV is likely to be gone by then.
+  // The longest pause for which a session keeps its engine: after a longer one its KV is likely evicted.
   static constexpr Duration kHintHorizon{120'000'000'000};
 
  private:
   struct Placed {
-    uint32_t engine = 0;  // these two count from 0, not from `first_`
+    uint32_t engine = 0;  // counted from `first_`
     bool live = false;
     uint64_t tokens = 0;
   };
   struct SessionEngine {
-    uint32_t engine = 0;
+    uint32_t engine = 0;  // counted from `first_`
     bool known = false;
     bool live = false;
-    bool returns = false;  // soon, and its context counts in tokens_
+    bool returns = false;  // a request is expected within kHintHorizon; `context` is included in tokens_
     uint64_t context = 0;  // of its last request
     std::vector<EngineId> engines;
   };

@@ -1,5 +1,5 @@
-// The Client: whoever sends requests. It owns sessions (DAGs of requests and tools), think times, token
-// triggers and arrivals, is deterministic, and is driven by the same loop as the Core
+// The Client sends requests. It owns sessions (DAGs of requests and tools), think times, token triggers and
+// arrivals. It is deterministic and is driven by the same loop as the Core
 // (docs/design/trace-formats.md#replay).
 //
 // traces/replay implements it for recorded and synthesised agent traces.
@@ -13,17 +13,17 @@
 
 namespace kvtwin {
 
-// RequestReady, RequestCancelled and SessionHint, to be delivered now, in this order.
+// RequestReady, RequestCancelled and SessionHint, to be delivered at once, in this order.
 using ClientEvents = std::vector<Event>;
 
 class Client {
  public:
   virtual ~Client() = default;
 
-  // When the Client next wants wake(), whatever else happens before. kNever: only after an answer.
+  // When the Client next needs wake(), independent of other events. kNever: only after an answer.
   virtual Instant wake_at() const = 0;
-  // Appends what is due at `now`. Called at wake_at() or later, and once at the start with Instant{0}.
-  // Spans in *events stay valid until the next call of any member that takes `events`.
+  // Appends the events that are due at `now`. Called at wake_at() or later, and once at the start with
+  // Instant{0}. Spans in *events stay valid until the next call of a member that takes `events`.
   virtual void wake(Instant now, ClientEvents* events) = 0;
 
   virtual void tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents* events) = 0;

@@ -18,10 +18,10 @@ struct Overloaded : Visitors... {
 template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-// What a Core told the Client. Answered one at a time, after all commands of the apply went out.
+// A Core's commands to the Client and the driver. Each is processed after all commands of its apply().
 using Answer = std::variant<TokensEmitted, FinishRequest, RejectRequest, HandOver, SourceRead>;
 
-// A request between its engines: what the second one must be told, which the Client said long ago.
+// A request that will be handed over: the data of its RequestReady, to be sent to the second engine.
 struct HandoverRequest {
   RequestReady ready;
   std::vector<UnitRun> identity;
@@ -114,8 +114,8 @@ class Loop {
                event);
   }
 
-  // Steps that ended before `event` are told first: coalesced or not, a Core sees the same order. What it
-  // launches in answer is cut short as well, hence the loop.
+  // Steps that ended before `event` are applied first, so that a Core sees the same order whether steps are
+  // coalesced or not. Steps that the Core launches meanwhile are cut short as well, hence the loop.
   void from_outside(EngineId engine, const Event& event) {
     Event ended;
     while (backend_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
@@ -123,7 +123,7 @@ class Loop {
   }
 
   void cancel(const RequestCancelled& event) {
-    // It may have finished at this very instant; or it is about to be placed anew.
+    // The request may have finished at this very instant, or may be about to be placed again.
     if (router_.is_live(event.request)) {
       const auto moving = moving_.find(event.request);
       if (moving != moving_.end() && !moving->second.pages.empty()) {
@@ -141,7 +141,7 @@ class Loop {
     if (decoders_) hint(event, &*decoders_);
   }
 
-  // No engine: the session has sent no request there.
+  // Reaches no engine if the session has sent no request.
   void hint(const SessionHint& event, Router* router) {
     for (const EngineId engine : router->engines_of_session(event.session)) from_outside(engine, event);
     if (event.kind == SessionHint::Kind::kSessionEnds) {
@@ -151,7 +151,7 @@ class Loop {
     }
   }
 
-  // The prompt is computed: a decoding engine takes the request, and says SourceRead when it has its pages.
+  // The prompt is computed. A decoding engine takes the request and sends SourceRead when it has its pages.
   void move(const HandOver& from) {
     const auto found = moving_.find(from.request);
     KVT_CHECK(found != moving_.end());
@@ -246,7 +246,8 @@ class Loop {
     for (const Event& event : events) take(event);
   }
 
-  // One timer serves the Client: only a nearer wish sets another, and a late one finds nothing due.
+  // The Client uses one timer. Only an earlier instant sets another; a timer that comes late finds no event
+  // due.
   void arm_timer() {
     if (client_ == nullptr) return;
     const Instant at = client_->wake_at();
@@ -270,11 +271,10 @@ class Loop {
   Backend* const backend_;
   const std::vector<Observer*>& observers_;
   const uint32_t prefilling_;
-  Router router_;                   // of all engines, or of those that compute prompts
-  std::optional<Router> decoders_;  // of the others
+  Router router_;                   // of all engines, or of the prefilling engines
+  std::optional<Router> decoders_;  // of the decoding engines
   Router::TokensCached cached_;
-  std::map<RequestId, HandoverRequest>
-      moving_;  // by request, where it goes on elsewhere once its prompt is computed
+  std::map<RequestId, HandoverRequest> moving_;  // requests to be handed over once their prompt is computed
   std::vector<Core> cores_;
   const bool check_;
   Instant now_{};

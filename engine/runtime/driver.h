@@ -1,4 +1,4 @@
-// The one loop that joins Client, Router, Cores and a world. All backends run it; none has a copy.
+// run() is the event loop that connects Client, Routers, Cores and a backend. All backends use it.
 
 #ifndef KVTWIN_ENGINE_RUNTIME_DRIVER_H_
 #define KVTWIN_ENGINE_RUNTIME_DRIVER_H_
@@ -14,17 +14,17 @@
 
 namespace kvtwin {
 
-// Watches a run: metrics, recorder, timeline. Sees everything in the order it was applied and decides
-// nothing. Spans are valid during the request only.
+// An Observer watches a run: metrics, recorder, timeline. It sees events and commands in the order in which
+// they are applied, and decides nothing. Spans are valid only until its function returns.
 class Observer {
  public:
   virtual ~Observer() = default;
-  // `engine` is where the event was applied; RequestReady is seen after it was placed.
+  // `engine` is the engine that the event is applied to. RequestReady is seen after the request is placed.
   virtual void saw_event(Instant now, EngineId engine, const Event& event) {
     (void)now, (void)engine, (void)event;
   }
   virtual void saw_command(Instant now, const Command& command) { (void)now, (void)command; }
-  // After each apply, when all its commands were seen.
+  // After each apply(), when all its commands have been seen.
   virtual void saw_state(Instant now, EngineId engine, const Core& core) {
     (void)now, (void)engine, (void)core;
   }
@@ -32,12 +32,12 @@ class Observer {
 
 struct RunOptions {
   RoutingKind routing = RoutingKind::kRoundRobin;
-  // Engines [0, prefill_engines) compute prompts, the others decode (commands.h, HandOver): a Router for
-  // each. 0: all engines do both. REQUIRES: fewer than engines, and CoreConfig::prefill_only says the same.
+  // Engines [0, prefill_engines) compute prompts and the others decode (commands.h, HandOver), with a Router
+  // for each role. 0: all engines do both. REQUIRES: fewer than engines, and CoreConfig::prefill_only agrees.
   uint32_t prefill_engines = 0;
   std::vector<CoreConfig> engines;  // at least one; engines[i].engine == EngineId{i}
-  bool check_invariants = false;    // after every apply: tests
-  // What makes an engine's policies; null: the registry.
+  bool check_invariants = false;    // after every apply(); for tests
+  // Creates an engine's policies; null: the registry does.
   std::function<PolicyAxes(const CoreConfig&)> make_axes;
 };
 
@@ -48,8 +48,8 @@ struct RunEnd {
   bool idle = false;  // every request was answered
 };
 
-// Runs until the backend has nothing more to say. Ends early, with idle == false, only if a Core is left
-// waiting for something that never happens.
+// Runs until the backend has no further events. RunEnd::idle is false only if a Core still waits for an event
+// that never happens.
 RunEnd run(const RunOptions& options, Client* client, Backend* backend,
            const std::vector<Observer*>& observers);
 

@@ -9,7 +9,7 @@ bool reports_something(const CompressionOutcome& retained) {
   return !retained.counts.empty() || !retained.live.empty();
 }
 
-// Bits behind the last position may be there or not.
+// Bits after the last position may be present or absent.
 bool same_bits(std::span<const uint64_t> a, std::span<const uint64_t> b) {
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     if ((i < a.size() ? a[i] : 0) != (i < b.size() ? b[i] : 0)) return false;

@@ -1,17 +1,17 @@
-// ForcedOutcomes has an engine perform what somebody else says that the data decided
-// (docs/design/backend-interface-and-digest.md#outcomes): a record of another run, or a behaviour model. So
-// an engine on random weights does the work of a trained model's, and a run that was recorded in one backend
-// is repeated in another, decision by decision.
+// ForcedOutcomes makes an engine follow externally supplied outcomes instead of its own
+// (docs/design/backend-interface-and-digest.md#outcomes): those of a recorded run, or of a behaviour model.
+// An engine with random weights then does the work of one with trained weights, and a run recorded in one
+// backend can be repeated in another, decision by decision.
 //
-//   kept     heads keep as many KV entries as they are told, by their own scores; where KV entries keep their
-//   places,
-//            the very KV entries
-//   recalls  as many KV heads as are told are corrected, and the slots change as many pages as are told, the
-//            best that are not there for the worst that are
+//   retained  each head retains the given number of KV entries, chosen by its own scores; where KV entries
+//             keep their slots, exactly the given ones
+//   recalls   the given number of KV heads is corrected, and the given number of pages is recalled: the best
+//             absent pages replace the worst resident ones
 //
-// Everything is still computed as ever: scores, choices, what counting takes. Tokens are never forced, nor
-// is what a source does not say. What cannot be met (more pages than there are) is met as far as it can be;
-// the engine answers what it did, and it is counted.
+// The engine still computes everything: scores, selections and the counts of dynamic budgets. Tokens are
+// never forced, nor is an outcome that the source does not report. A forced outcome that cannot be met (more
+// pages than there are) is met as far as possible; the engine reports what it did, and ForcedOutcomes counts
+// it.
 
 #ifndef KVTWIN_ENGINE_RUNTIME_FORCED_OUTCOMES_H_
 #define KVTWIN_ENGINE_RUNTIME_FORCED_OUTCOMES_H_
@@ -22,17 +22,18 @@
 
 namespace kvtwin {
 
-// An engine that can be told what its values decide.
+// An OutcomeSource whose outcomes can be forced.
 class ForcibleSource : public OutcomeSource {
  public:
-  // Of the next single step, instead of what it would find: recalls (none: as it finds) and, by request, what
-  // is kept (none: likewise). Null: nothing. `given` stays valid until that step() has returned.
+  // Forces the outcomes of the next single step: recalls (empty: the engine's own) and retained KV entries by
+  // request (absent: the engine's own). Null: nothing is forced. `given` stays valid until that step() has
+  // returned.
   virtual void force_outcomes(const DataOutcomes* given) = 0;
 };
 
-// What `given` says is kept of `request`; null: nothing.
+// The retained KV entries that `given` forces for `request`; null: none.
 const CompressionOutcome* forced_retained(const DataOutcomes* given, RequestId request);
-// How many of `candidates` KV entries stay besides `fixed` ones that do anyway, so that `left` are left.
+// How many of `candidates` KV entries to retain, so that `left` remain together with the `fixed` ones.
 uint32_t forced_keep_count(uint32_t left, uint32_t fixed, uint32_t candidates);
 
 class ForcedOutcomes final : public OutcomeSource {
@@ -40,18 +41,18 @@ class ForcedOutcomes final : public OutcomeSource {
   // Both must outlive this.
   ForcedOutcomes(OutcomeSource* source, ForcibleSource* engine) : source_(*source), engine_(*engine) {}
 
-  // Asks what is to be forced of the step that is performed next: for backends that measure step(). Else
-  // step() asks itself.
+  // Queries the source for the step that is performed next. Backends that measure step() call this first;
+  // otherwise step() does.
   void prepare(const LaunchStep& launch, uint32_t offset);
   void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
   void notify(const Command& command) override;
 
   struct Counts {
     uint64_t forced_outcome = 0;
-    uint64_t met = 0;  // of these: the engine's answer is what it was told
+    uint64_t met = 0;  // the engine's answer equals what was forced
   };
-  const Counts& retained() const { return retained_; }  // compressions
-  const Counts& recalls() const { return recalls_; }    // steps
+  const Counts& retained() const { return retained_; }  // counts compressions
+  const Counts& recalls() const { return recalls_; }    // counts steps
 
  private:
   void count(const DataOutcomes& answer);

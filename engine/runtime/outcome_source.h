@@ -1,8 +1,9 @@
-// OutcomeSource says what the data decided in a step: what only values, or a model of them, can know.
+// OutcomeSource reports the outcomes of a step: what depends on the data and therefore only an engine that
+// computes, or a model of the data, can know.
 //
-// The simulated backend asks one for every single step, in order, before it prices the step: behaviour
-// models (sim/behaviour_*.h: fixed, profile, recorded) answer there, or the CPU engine, which computes the
-// values for real while the simulator keeps the clock (--clock=virtual).
+// The simulated backend queries one for every single step, in order, before it prices the step. The source is
+// a behaviour model (sim/behaviour_*.h: fixed, profile, recorded), or the CPU engine, which computes the
+// values while the simulator keeps the clock (--clock=virtual).
 // docs/design/backend-interface-and-digest.md#outcomes.
 
 #ifndef KVTWIN_ENGINE_RUNTIME_OUTCOME_SOURCE_H_
@@ -18,24 +19,24 @@
 
 namespace kvtwin {
 
-// In-step retrieval of one layer, summed over the requests of a step. The unit is one page of one KV head.
+// In-step recall of one layer, summed over the requests of a step. The unit is one page of one KV head.
 struct LayerRecall {
-  uint32_t blocking = 0;    // recalled before this step's attention (corrected heads, or no speculation)
-  uint32_t background = 0;  // recalled after it, for the next step's
-  uint32_t corrected = 0;   // KV heads whose speculation was off, over the requests
-  // What rates are shares of, over the requests: KV heads that chose pages, and the pages that they chose.
+  uint32_t blocking = 0;    // pages recalled before this step's attention (corrected heads, no speculation)
+  uint32_t background = 0;  // pages recalled after it, for the next step's attention
+  uint32_t corrected = 0;   // KV heads whose speculation was rejected, over the requests
+  // Denominators of the rates, over the requests: KV heads that selected pages, and pages that they selected.
   uint32_t heads = 0;
   uint32_t chosen = 0;
 
-  // Heads that recall before attention.
+  // KV heads that recall before attention.
   uint32_t heads_waiting() const { return blocking == 0 ? 0 : corrected > 0 ? corrected : heads; }
 };
 
 struct DataOutcomes {
-  std::vector<LayerRecall> recalls;          // by layer; empty: the step reads everything it has
+  std::vector<LayerRecall> recalls;          // by layer; empty: the step reads all KV entries that it has
   std::vector<CompressionOutcome> retained;  // one per Compression of the step, in their order
-  std::vector<uint32_t> retained_counts;     // what `retained` points into
-  std::vector<uint64_t> retained_live;       // likewise
+  std::vector<uint32_t> retained_counts;     // storage of retained[].counts
+  std::vector<uint64_t> retained_live;       // storage of retained[].live
   std::vector<RequestId> eos;
 
   void clear() {
@@ -46,8 +47,9 @@ struct DataOutcomes {
     eos.clear();
   }
 
-  // Ends the next of `retained`: its counts and bits are what was appended since the one before. Its spans
-  // are there from link_retained() on, called once behind the last of them: vectors that grow move.
+  // Ends the next element of `retained`: it covers the counts and bits appended since the element before.
+  // Its spans are set by link_retained(), to be called once after the last element, because vectors that
+  // grow move.
   void end_retained(RequestId request) {
     retained.push_back({request, {}, {}});
     retained_ends.emplace_back(retained_counts.size(), retained_live.size());
@@ -68,10 +70,10 @@ struct DataOutcomes {
 class OutcomeSource {
  public:
   virtual ~OutcomeSource() = default;
-  // Single step launch.step + offset, offset < launch.repeat: its values replace *values. Asked once per
+  // Outcomes of single step launch.step + offset (offset < launch.repeat) replace *values. Called once per
   // single step that runs, in order of steps. REQUIRES: the spans of `launch` are still valid.
   virtual void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) = 0;
-  // Every other command that the policy gave to the backend, in order (state to drop, transfers).
+  // Every other command that the policy submits to the backend, in order (state to drop, transfers).
   virtual void notify(const Command& command) = 0;
 };
 

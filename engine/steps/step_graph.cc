@@ -94,8 +94,8 @@ std::vector<uint32_t> StepGraph::topological_order() const {
   return order;
 }
 
-// An operation joins the chain of its only cause when nothing else waits for that cause and nothing else
-// could come between: then only the sum of their durations matters.
+// An operation joins the chain of its only cause if that cause has no other effect and no event can separate
+// the two: then only the sum of their durations matters.
 void StepGraph::contract(const std::vector<uint32_t>& order) {
   std::vector<uint32_t> effects(ops_.size(), 0);
   for (const OpState& state : ops_) {
@@ -139,7 +139,7 @@ void StepGraph::link_causes() {
       (port_is_transfer[number] ? transfers : others)
           .push_back(static_cast<uint32_t>(streams_.size()) + number);
     }
-    // What an earlier step left on the stream.
+    // The stream may still be busy with an earlier step.
     const auto stream = static_cast<uint32_t>(first.op.stream);
     if (!stream_began[stream]) others.push_back(stream);
     stream_began[stream] = true;
@@ -284,7 +284,7 @@ uint32_t StepGraph::resolve(uint32_t value) const {
   for (;;) {
     if (value < carried()) return value;
     const uint32_t number = value - carried();
-    if (number >= nodes_.size()) {  // an event
+    if (number >= nodes_.size()) {  // the event of a conditional operation
       const uint32_t node = event_nodes_[number - nodes_.size()];
       return nodes_[node].absent ? kNothing : carried() + node;
     }

@@ -48,13 +48,13 @@ class RetrievalBuilder {
     return graph().add({.kind = kind, .stream = stream, .layer = layer});
   }
 
-  // Chooses pages for this step: on the compute stream, before anything that depends on them.
+  // Selects pages for this step: on the compute stream, before the operations that depend on the selection.
   void choose_now(uint16_t l, RetrievalLayerOps* ops) {
     ops->score_now = add(OpKind::kPageScore, compute_, l, step_.flagged(l));
     ops->top_k_now = add(OpKind::kTopK, compute_, l, step_.flagged(l));
   }
 
-  // Recall and conversion; the last of the two is returned. REQUIRES: `cause` decides what is recalled.
+  // Adds recall and conversion; returns the last of the two. REQUIRES: `cause` determines what is recalled.
   OpId deliver(uint16_t l, OpId cause, bool required, uint32_t outcome, OpId* recall, OpId* convert) {
     *recall = graph().add({.kind = OpKind::kRecall,
                            .stream = h2d_,
@@ -83,7 +83,7 @@ class RetrievalBuilder {
 
   void attend(uint16_t l, RetrievalLayerOps* ops) { ops->attention = add(OpKind::kAttention, compute_, l); }
 
-  // Scores, recalls what is absent, attends: one after another (ArkVale, and FreeKV without speculation).
+  // Scores, recall of absent pages and attention, one after another (ArkVale; FreeKV without speculation).
   void blocking(uint16_t l, bool waits_for_host, RetrievalLayerOps* ops) {
     choose_now(l, ops);
     OpId chosen = ops->top_k_now;
@@ -93,7 +93,7 @@ class RetrievalBuilder {
     graph().after(ops->attention, arrived);
   }
 
-  // Values arrive while keys are rebuilt.
+  // Values are recalled while keys are reconstructed.
   void shadowkv(uint16_t l, RetrievalLayerOps* ops) {
     choose_now(l, ops);
     ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
@@ -103,7 +103,7 @@ class RetrievalBuilder {
     graph().after(ops->attention, arrived);
   }
 
-  // Chosen and asked for in the layer before, from its input.
+  // Pages are selected and their recall is issued in the layer before, from its input.
   void infinigen_ahead(uint16_t l) {
     RetrievalLayerOps& ops = step_.layers[l];
     ops.reproject = add(OpKind::kReproject, compute_, l, step_.flagged(l));
@@ -125,12 +125,12 @@ class RetrievalBuilder {
     ops->score_next = background(OpKind::kPageScore, l);
     graph().after(ops->score_next, ops->append);
     ops->top_k_next = background(OpKind::kTopK, l);
-    // After attention: it still reads the slots that are overwritten, and staging holds two heads' pages
-    // only.
+    // After attention, because attention reads the slots that are overwritten, and staging holds the pages of
+    // only two heads.
     const OpId next =
         deliver(l, ops->top_k_next, false, step_.background(l), &ops->recall_next, &ops->convert_next);
     graph().after(ops->recall_next, ops->attention);
-    graph().after(ops->recall_next, ops->top_k_now);  // corrected: chosen there, for all heads
+    graph().after(ops->recall_next, ops->top_k_now);  // corrected heads select there, for all heads
     graph().feed(recall_done, next);
   }
 
@@ -206,7 +206,7 @@ class RetrievalBuilder {
     ops->rest = add(OpKind::kGemm, compute_, l);
   }
 
-  // What a compression does once, for all layers.
+  // Adds the compression operations that run once, for all layers.
   void compress_behind() {
     if (spec_.compresses == CompressionPlace::kNone) return;
     const uint32_t happens = step_.compressing();
@@ -224,7 +224,7 @@ class RetrievalBuilder {
   StreamId compute_{}, select_{}, h2d_{}, convert_{}, d2h_{}, host_{};
   PortId staging_{};
   OpId last_convert_ = kNoOp;
-  OpId arrived_[2] = {kNoOp, kNoOp};  // InfiniGen: of layers l and l + 1
+  OpId arrived_[2] = {kNoOp, kNoOp};  // InfiniGen: recalls of layers l and l + 1
 };
 
 }  // namespace

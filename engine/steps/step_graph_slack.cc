@@ -24,7 +24,7 @@ class StreamWaits {
 
   std::vector<OpWait> take() {
     find_latest({});
-    const std::vector<Ticks> first = latest_;  // what the next step's operations can bear
+    const std::vector<Ticks> first = latest_;  // latest ends in the next step, which is assumed equal
     find_latest(first);
     for (uint32_t i = 0; i < waits_.size(); ++i) {
       if (graph_.absent(OpId{i})) continue;
@@ -36,7 +36,7 @@ class StreamWaits {
   }
 
  private:
-  // The last present operation of `op`'s stream at or before it.
+  // The last operation on `op`'s stream, at or before `op`, that is not absent.
   OpId present_before(OpId op) const {
     while (op != kNoOp && graph_.absent(op)) {
       OpId before = kNoOp;
@@ -49,7 +49,8 @@ class StreamWaits {
     return op;
   }
 
-  // What `op` waits for: an event that does not happen holds nobody, stream order does all the same.
+  // Causes of `op` that are not absent. An absent event delays nothing; stream order holds even if its
+  // operation is absent.
   std::vector<OpId> present_causes(OpId op) const {
     std::vector<OpId> out;
     for (const OpId cause : graph_.causes(op)) {
@@ -61,8 +62,8 @@ class StreamWaits {
     return out;
   }
 
-  // Latest ends, in descending order of start: whoever waits for an operation starts when it has ended, or
-  // later. Operations of no duration tie: the higher number was added later, and comes first.
+  // Latest ends, in descending order of start: an effect starts no earlier than its cause ends. Operations
+  // without duration tie; the one that was added later comes first.
   void find_latest(const std::vector<Ticks>& next) {
     latest_.assign(graph_.op_count(), kNobodyWaits);
     std::vector<uint32_t> order;
@@ -87,7 +88,7 @@ class StreamWaits {
   }
   void bound(uint32_t op, Ticks latest_end) { latest_[op] = std::min(latest_[op], latest_end); }
 
-  // The next step is this one, later by as much as this one takes.
+  // Bounds from the next step: the same step, shifted by its duration.
   void bound_by_next(OpId op, const std::vector<Ticks>& next) {
     const Ticks later = end_ - start_;
     const auto bound_at = [&](OpId waiting) {
@@ -101,7 +102,7 @@ class StreamWaits {
         if (graph_.fed_by(port) == op) bound_at(waiting);
       }
     }
-    // The first of its stream waits for whatever the stream still has to do.
+    // The first operation of a stream waits for all earlier work on that stream.
     for (uint32_t i = 0; i < graph_.op_count(); ++i) {
       if (graph_.op(OpId{i}).stream != graph_.op(op).stream || graph_.absent(OpId{i})) continue;
       if (OpId{i} != op) bound_at(OpId{i});

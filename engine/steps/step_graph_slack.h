@@ -1,9 +1,10 @@
-// How much later each operation of an evaluated step could end without the step, or the next one like it,
-// ending later: for whoever asks what is worth making faster (`kvtwin explain`).
+// waits_of() computes the slack of each operation of an evaluated step: how much later it could end without
+// delaying the end of the step, or of the next step of the same shape. `kvtwin explain` uses it to show what
+// is worth accelerating.
 //
-// Backward longest path over operations (not over contracted chains, so that each has a number of its own).
-// What a background operation may take is decided by the step behind it: it is assumed to be alike, to begin
-// when this one ends, and to wait for each port and stream where this one did.
+// It is a backward longest path over operations, not over contracted chains, so that each operation has its
+// own slack. The next step bounds background operations. It is assumed to equal this step, to begin when this
+// one ends, and to wait for each port and stream at the same place.
 
 #ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_SLACK_H_
 #define KVTWIN_ENGINE_STEPS_STEP_GRAPH_SLACK_H_
@@ -18,16 +19,16 @@ namespace kvtwin {
 constexpr Ticks kNobodyWaits = std::numeric_limits<Ticks>::max();
 
 struct OpWait {
-  Ticks slack = kNobodyWaits;  // absent operations, and those whose end nobody waits for: kNobodyWaits
-  bool critical = false;       // of StepGraph::critical_path()
-  // Its stream stood still before it for so long, and what ended last of what it waited for.
+  Ticks slack = kNobodyWaits;  // kNobodyWaits: absent, or no operation waits for its end
+  bool critical = false;       // part of StepGraph::critical_path()
+  // Time that its stream was idle before it, and the cause that ended last.
   Ticks stalled = 0;
-  OpId stalled_for{UINT32_MAX};     // UINT32_MAX: an earlier step's, or nothing
-  PortId stalled_port{UINT16_MAX};  // likewise, where a port was the last
+  OpId stalled_for{UINT32_MAX};     // UINT32_MAX: none, or of an earlier step
+  PortId stalled_port{UINT16_MAX};  // set if the cause that ended last is a port
 };
 
-// By OpId. `carried`: what the step started from (StepCarry::at before its evaluation; empty: nothing).
-// REQUIRES: the graph was evaluated, beginning at `start`, with this outcome.
+// Result by OpId. `carried` is the state that the step started from (StepCarry::at before its evaluation;
+// empty: none). REQUIRES: the last evaluation of `graph` began at `start` and returned `timing`.
 std::vector<OpWait> waits_of(const StepGraph& graph, Ticks start, const StepTiming& timing,
                              std::span<const Ticks> carried);
 

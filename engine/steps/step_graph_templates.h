@@ -1,5 +1,5 @@
-// The step graphs that policies are made of. Now: the identity (a plain paged engine), and a per-layer
-// recall, within the step (double-buffered) or for the step after (through ports).
+// Step-graph templates of a plain paged engine, optionally with a recall per layer: within the step
+// (double-buffered), or for the next step (through ports).
 
 #ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
 #define KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
@@ -13,8 +13,8 @@ namespace kvtwin {
 
 enum class RecallTiming : uint8_t {
   kNone,
-  kSameStep,  // of layer l: after qkv of layer l - 1, before attention of layer l
-  kNextStep,  // chosen after attention of layer l, in the background, before its attention one step later
+  kSameStep,  // recall of layer l: after qkv of layer l - 1, before attention of layer l
+  kNextStep,  // after attention of layer l, in the background; before attention of layer l one step later
 };
 
 struct DecodeStepSpec {
@@ -22,11 +22,11 @@ struct DecodeStepSpec {
   bool tensor_parallel = false;    // an all-reduce after attention's output and one after the FFN
   bool launch_per_kernel = false;  // the host launches each kernel; else one CUDA graph
   RecallTiming recall = RecallTiming::kNone;
-  uint32_t staging_buffers = 2;    // kSameStep: recall of layer l needs the buffer of layer l - buffers
-  bool recall_by_outcome = false;  // recall of layer l happens outcomes[l] times its unit
+  uint32_t staging_buffers = 2;    // kSameStep: the recall of layer l reuses the buffer of layer l - buffers
+  bool recall_by_outcome = false;  // the recall of layer l does outcomes[l] units
 };
 
-// Durations and sizes of one layer; every layer alike unless changed op by op.
+// Durations and sizes of the operations of one layer. All layers are alike unless an operation is changed.
 struct DecodeStepCosts {
   OpCost qkv, rope_append, attention, out, ffn, all_reduce, recall, launch;
   OpCost sample, host;  // once per step
