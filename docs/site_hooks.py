@@ -1,6 +1,7 @@
 """MkDocs hooks of the site: pages look as on a forge, and the built pages are checked.
 
-* Headings get the anchors of GitHub, lists nest by two spaces, lists and tables need no blank line above them.
+* Headings get the anchors of GitHub, lists nest by two spaces and may hold fences, and lists and tables need no blank
+  line above them.
 * `DIR/*` in nav stands for all pages of a folder.
 * Every local link and anchor of the built pages resolves, and no page loads anything from the network. MkDocs itself
   checks neither anchors nor links in HTML.
@@ -14,6 +15,7 @@ import re
 import shutil
 import urllib.parse
 
+from markdown.blockprocessors import build_block_parser
 from markdown.extensions import Extension
 
 DOCS = os.path.dirname(os.path.abspath(__file__))
@@ -26,13 +28,16 @@ LIST_ITEM = re.compile(r"[-*+] |\d+\. ")
 
 
 class TwoSpaces(Extension):
+    """The parser of blocks is built again, because its parts copy the length. So this comes before what adds to it."""
+
     def extendMarkdown(self, md):
         md.tab_length = 2
+        md.parser = build_block_parser(md)
 
 
 def on_config(config):
     config["nav"] = [expanded for expanded in map(expand, config["nav"]) if expanded]
-    config["markdown_extensions"].append(TwoSpaces())
+    config["markdown_extensions"].insert(0, TwoSpaces())
     config["mdx_configs"]["toc"] = {"slugify": lambda text, separator: page_text.slug(text), "permalink": True}
     return config
 
@@ -55,12 +60,15 @@ def expand(entry):
 
 
 def on_page_markdown(markdown, page, config, files):
-    fences, _, prose = page_text.split(markdown.splitlines())
+    lines = markdown.splitlines()
+    fences, _, prose = page_text.split(lines)
     for fence in fences:
-        if fence.indent:
-            log.warning("%s:%d: the site cannot show an indented fence", page.file.src_path, fence.line)
+        if fence.indent:  # in a list, where Python-Markdown knows indented code only
+            end = fence.line - 1 + len(fence.body)
+            lines[fence.line - 1:end] = [" " * (fence.indent // 2 * 2 + 2) + line for line in fence.body]
+            lines[fence.line - 2] = lines[end] = ""
     out, previous = [], ""
-    for line, plain in zip(markdown.splitlines(), prose):
+    for line, plain in zip(lines, prose):
         starts_list = LIST_ITEM.match(plain) and not LIST_ITEM.match(previous) and not re.match(r"\s+\S", previous)
         starts_table = plain.startswith("|") and not previous.startswith("|")
         if previous.strip() and (starts_list or starts_table):

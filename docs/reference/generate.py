@@ -3,7 +3,7 @@
 
 Usage: docs/reference/generate.py --kvtwin=FILE [--check]
 
-scenario-fields.md, model-files.md and trace-schema.md come from the comments and fields of traces/proto/*.proto, the
+scenario-fields.md, model-files.md, trace-schema.md and other-files.md come from the comments and fields of traces/proto/*.proto, the
 scenarios' defaults from scenarios/load/scenario_defaults.cc, cli.md from the tool's own help. Of metrics.md, which is
 written by hand, --check compares the names with what the tool prints.
 """
@@ -49,7 +49,7 @@ class Protos:
             self._read((ROOT / "traces/proto" / name).read_text())
 
     def _read(self, text):
-        open_type, before = None, []
+        opened, before = [], []  # opened: messages around the line, the innermost last
         for line in text.split("\n"):
             code, _, comment = line.partition("//")
             code, comment = code.strip(), comment.strip()
@@ -57,21 +57,23 @@ class Protos:
                 if comment.startswith("---"):
                     before = []
                 elif "//" in line:
-                    self._go_on(open_type, line, comment, before)
+                    self._go_on(opened[-1] if opened else None, line, comment, before)
                 else:
                     before = []
                 continue
             begun = re.match(r"(message|enum)\s+(\w+)\s*\{(.*)", code)
             if begun:
-                open_type = self._begin(begun[1], begun[2], before, comment)
+                opened.append(self._begin(begun[1], begun[2], before, comment))
                 code = begun[3]
                 before, comment = [], ""
-            if open_type is not None:
-                self._fields(open_type, code, before, comment)
+            elif re.match(r"oneof \w+ \{$", code):
+                opened.append(opened[-1])  # its fields are those of the message around it
+            if opened:
+                self._fields(opened[-1], code, before, comment)
             if code:
                 before = []
-            if "}" in code:
-                open_type = None
+            if "}" in code and "{" not in code.split("}")[0]:
+                opened.pop()
 
     def _begin(self, kind, name, before, comment):
         made = Message(name, " ".join(before + [comment]).strip(), [])
@@ -130,7 +132,9 @@ def scenario_page(protos):
                  "A scenario is a textproto file with these fields. `--set=FIELD=VALUE` sets one on the command line, a sweep's\n"
                  "`--vary=FIELD=VALUES` varies it, in the dotted form of the first column.\n"
                  "Fields that are not given have the default; a preset (`limits.preset`) replaces some of them first.\n"
-                 "`kvtwin run` writes all of them, resolved, into the result's `scenario.resolved.textproto`.",
+                 "`kvtwin run` writes all of them, resolved, into the result's `scenario.resolved.textproto`.\n"
+                 "Units are in the names: `_tokens`, `_pages`, `_bytes`, `_ns`, `_s` (seconds), `_per_s`; a name without one is a\n"
+                 "count, a ratio or a name.",
                  "docs/reference/generate.py")
     waiting = [("", "Scenario")]
     seen = set()
@@ -194,30 +198,31 @@ def printed(kvtwin, *words):
 
 
 def commands_of(kvtwin):
-    """Names of commands, and of commands of commands, as bash's completion offers them."""
-    top = re.search(r"known are: (.*)", subprocess.run([kvtwin, "no-such-command"], capture_output=True, text=True,
-                                                       check=False).stderr)[1].split(", ")
-    return [name for name in top if name not in ("completion", "man")]
+    """The words of every command after kvtwin, such as "trace import", as its completion script lists them."""
+    return re.findall(r"^    '([^']+)'\) commands=", printed(kvtwin, "completion", "bash"), re.M)
 
 
 def cli_page(kvtwin):
     out = header("Command line",
-                 "What `kvtwin help` and `kvtwin COMMAND --help` print.\n"
+                 "What `kvtwin help` and `kvtwin COMMAND --help` print; `kvtwin man` has the same as a manual page.\n"
                  "[Exit codes](exit-codes.md) has the statuses, [metrics](metrics.md) the names that `--columns` and `--slo` take.",
                  "docs/reference/generate.py")
     out += "\n## kvtwin\n\n```text\n" + printed(kvtwin, "--help") + "\n```\n"
     for command in commands_of(kvtwin):
-        out += f"\n## kvtwin {command}\n\n```text\n{printed(kvtwin, command, '--help')}\n```\n"
+        depth = "#" * (2 + command.count(" "))
+        out += f"\n{depth} kvtwin {command}\n\n```text\n{printed(kvtwin, *command.split(), '--help')}\n```\n"
     return out
 
 
 def metric_names(kvtwin):
-    """Names that a run prints as JSON."""
+    """Names that a run prints as JSON, and the columns of its tables."""
     names = []
     with tempfile.TemporaryDirectory() as folder:
         for words in (["coding_agents_small"], ["methods/freekv"], ["methods/snapkv"], ["methods/tangram"]):
             text = printed(kvtwin, "run", *words, "--format=json", "--quiet", f"--out={folder}/{len(names)}")
             names += [name for name in re.findall(r'^  "(\w+)":', text, re.M) if name not in names]
+            for table in pathlib.Path(folder).rglob("*.csv"):
+                names += [name for name in table.read_text().split("\n")[0].split(",") if name not in names]
     return names
 
 
@@ -248,6 +253,12 @@ def pages(kvtwin):
             Protos(["model.proto"]), "Model, device, node and measured files",
             "Textproto files of `models/llm` (LlmSpec), `models/device` (DeviceSpec), `models/node` (NodeSpec) and\n"
             "`models/measured` (MeasuredDevice, written by `kvtwin calibrate`)."),
+        "other-files.md": schema_page(
+            Protos(["sweep.proto", "validation.proto", "profile.proto"]), "Sweep, deviation and profile files",
+            "Textproto files: a sweep (`kvtwin sweep FILE.sweep.textproto`), deviations that are known (KnownDeviations,\n"
+            "`kvtwin validate --known=FILE`), and what `kvtwin calibrate policy` writes (RetentionProfile, RecallProfile,\n"
+            "TagMap), which scenarios name in `policies.budget_options.profile`, `simulation.retrieval.profile` and\n"
+            "`policies.precision_options.tag_map`."),
         "cli.md": cli_page(kvtwin),
     }
 
