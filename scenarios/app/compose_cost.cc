@@ -3,11 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/methods/retention.h"
 #include "kernels/scoring/score.h"
+#include "models/catalog/catalog.h"
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/measured_device.h"
 #include "models/cost_tables/method_cost.h"
@@ -85,6 +90,30 @@ bool replays_steps(const CoreConfig& config) {
   return !drops(config) || !scorer || !kernels::watches_decodes(*scorer);
 }
 
+// Prices of a method that this GPU was not calibrated for, from a measured profile of models/measured whose
+// GPU has as many SMs (an H100 and an H200, say): what methods add to steps is computed by SMs and started by
+// the host. The first such file by name; `from` is set to its GPU.
+std::optional<MeasuredMethod> sibling_method(const MeasuredDevice& device, const std::string& name,
+                                             std::string* from) {
+  const std::filesystem::path folder = std::filesystem::path(default_models_dir()) / "measured";
+  std::vector<std::string> files;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (at->path().extension() == ".textproto") files.push_back(at->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) {
+    const Result<MeasuredDevice> other = load_measured_device(file);
+    if (!other || other->gpu == device.gpu || other->sm_count != device.sm_count) continue;
+    if (const MeasuredMethod* const method = other->method(name, device.model)) {
+      *from = other->gpu;
+      return *method;
+    }
+  }
+  return {};
+}
+
 // Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
 // reports it.
 std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
@@ -95,15 +124,17 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
   const MeasuredMethod* const method = device.method(name, device.model);
   if (method == nullptr && !adds_to_steps(config))
     return nullptr;  // the profile's tables alone price formats
+  std::string from;
+  const std::optional<MeasuredMethod> used =
+      method != nullptr ? std::optional(*method) : sibling_method(device, name, &from);
   if (method == nullptr) {
     out->notes.push_back(
-        fmt::format("{} was not calibrated in {}: the roofline prices what it adds to steps "
-                    "(kvtwin calibrate methods)",
-                    name, profile));
-    return nullptr;
+        fmt::format("{} was not calibrated in {}: {} prices what it adds to steps (kvtwin calibrate methods)",
+                    name, profile, used ? fmt::format("a calibration of {}", from) : "the roofline"));
   }
-  out->method = *method;
-  return std::make_unique<MethodCost>(*method, out->llm.layers, method_facts(config, out->llm),
+  if (!used) return nullptr;
+  out->method = *used;
+  return std::make_unique<MethodCost>(*used, out->llm.layers, method_facts(config, out->llm),
                                       set.retrieval != "all", std::move(*model));
 }
 

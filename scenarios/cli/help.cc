@@ -24,6 +24,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin inspect-policy search_tiny                      measure what scorers retain, by budget
   kvtwin evaluate quality/snapkv --out=out/quality       count correct answers from retained KV
   kvtwin import vllm-result.json --out=out/real          import a real server's run, for report and compare
+  kvtwin doctor                                          what this machine can do, and what the rest would take
   kvtwin list policies                                   also models, devices, nodes, scenarios, presets, formats
 
 Type kvtwin COMMAND --help for a command's options, kvtwin version for the version. Options are written
@@ -300,6 +301,15 @@ constexpr char kList[] = R"(List names that scenarios and commands take.
   WHAT                  policies, models, devices, nodes, scenarios, presets or formats
 )";
 
+constexpr char kDoctor[] =
+    R"(Print what this build on this machine can do, and what it would take to do the rest.
+
+  kvtwin doctor
+
+It names the backends, this machine's GPU, its node of the catalog and its measured step times, and the next command
+to try. Exit status 4 if even the simulator is missing.
+)";
+
 }  // namespace
 
 std::vector<std::string> usual_words(std::vector<std::string> words) {
@@ -327,6 +337,7 @@ std::string help_text(const std::string& command) {
   if (command == "import") return kImport;
   if (command == "validate") return kValidate;
   if (command == "list") return kList;
+  if (command == "doctor") return kDoctor;
   return "";
 }
 

@@ -108,6 +108,7 @@ int run_main(const std::vector<std::string>& given) {
   add_calibrate_command(app, &status);
   add_evaluate_command(app, &status);
   add_validate_command(app, &status);
+  add_doctor_command(app, &status);
   add_explain_command(app, &status);
   add_import_command(app, &status);
   add_inspect_policy_command(app, &status);

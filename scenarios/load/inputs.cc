@@ -76,6 +76,18 @@ std::string without_folder(const std::string& name) {
   return path.extension() == ".textproto" ? path.stem().string() : path.filename().string();
 }
 
+// Every measured profile that is shipped, by name.
+void add_measured(std::vector<std::string>* paths) {
+  std::error_code failed;
+  std::vector<std::string> found;
+  for (fs::directory_iterator at(fs::path(default_models_dir()) / "measured", failed), end;
+       !failed && at != end; at.increment(failed)) {
+    if (at->path().extension() == ".textproto") found.push_back(at->path().string());
+  }
+  std::sort(found.begin(), found.end());
+  paths->insert(paths->end(), found.begin(), found.end());
+}
+
 }  // namespace
 
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
@@ -104,6 +116,8 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   std::vector<std::string> paths = {scenario.file(scenario.values.trace().path())};
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) paths.push_back(scenario.file(profile));
+  // A method that the profile lacks is priced by a profile of another GPU (scenarios/app/compose_cost.cc).
+  if (profile.ends_with(".textproto")) add_measured(&paths);
   const v1::Policies& named = scenario.values.policies();
   for (const std::string* file :
        {&named.precision_options().tag_map(), &named.partition_options().profile(),

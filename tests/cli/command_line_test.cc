@@ -294,7 +294,7 @@ TEST_CASE("command line: the words that users try first are answered") {
   CHECK(short_version.status == 0);
   for (const char* command :
        {"run", "replay", "sweep", "plan", "report", "compare", "trace", "model", "explain", "calibrate",
-        "validate", "inspect-policy", "evaluate", "import", "list"})
+        "validate", "inspect-policy", "evaluate", "import", "list", "doctor"})
     CHECK_MESSAGE(main_help.find(fmt::format("\n  kvtwin {} ", command)) != std::string::npos, command);
   CHECK(main_help.find("formats") != std::string::npos);
   const Outcome alone = run_kvtwin(folder, {"--format=json"});
@@ -309,4 +309,23 @@ TEST_CASE("command line: an absent backend is exit status 4") {
       folder, {"run", kScenarios + "search_tiny.textproto", "--backend=cuda", "--clock=wall", "--no-write"});
   CHECK(cuda.status == 4);
   CHECK_MESSAGE(cuda.said("CUDA"), cuda.err);
+}
+
+TEST_CASE("doctor: names the GPU, its node of the catalog and its measured step times") {
+  const Folder folder;
+  const struct {
+    const char *gpu, *node, *profile;
+  } rows[] = {{"none", "", ""},
+              {"NVIDIA H100 80GB HBM3", "\"this\" is \"h100\"", "h100.textproto (2026"},
+              {"NVIDIA L40S", "\"this\" is \"l40s\"", "calibrate device --out="},
+              {"NVIDIA T4", "no node has this GPU", ""}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.gpu));
+    setenv("KVTWIN_GPU", row.gpu, 1);
+    const Outcome found = run_kvtwin(folder, {"doctor"});
+    unsetenv("KVTWIN_GPU");
+    CHECK(found.status == 0);
+    CHECK_MESSAGE(found.out.find(row.node) != std::string::npos, found.out);
+    CHECK_MESSAGE(found.out.find(row.profile) != std::string::npos, found.out);
+  }
 }
