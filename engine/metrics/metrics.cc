@@ -71,7 +71,8 @@ void Metrics::ready(Instant now, EngineId engine, const RequestReady& event) {
   if (session.requests_open++ == 0) session.served_since = now;
 }
 
-// From the engine that computed its prompt: its time goes on being measured on another engine's clocks.
+// The request comes from the engine that computed its prompt. Its time is now measured by this engine's
+// clock.
 void Metrics::arrived(Instant now, EngineId engine, const RequestReady& event) {
   RequestRecord& request = requests_[raw(event.request)];
   Live& live = live_[live_of_[raw(event.request)]];
@@ -175,7 +176,7 @@ void Metrics::preempted(Instant now, const DropRequestState& drop) {
   const Engine& engine = engines_[raw(drop.engine)];
   if (live.phase == Live::Phase::kDecode) {
     live.last_token = engine.last_end;
-    live.recompute_until = UINT32_MAX;  // everything up to its next token
+    live.recompute_until = UINT32_MAX;  // all positions up to its next token
   } else if (request.first_token == kNever) {
     live.recompute_until = std::max(live.recompute_until, live.computed);
   }
@@ -246,7 +247,7 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   here.gauges = gauges;
   here.gauges_at = now;
   if (!gauges.step_in_flight) {
-    // What is left of a launch that was interrupted never runs.
+    // The remaining steps of an interrupted launch never run.
     here.step_running = false;
     for (Launch& launch : here.launches) here.spare.push_back(std::move(launch));
     here.launches.clear();
@@ -255,7 +256,7 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   here.pages_held = gauges.pages_gpu_held;
   here.totals.pages_disk_peak =
       std::max(here.totals.pages_disk_peak, gauges.pages_disk_total - gauges.pages_disk_free);
-  here.pages_int2_held = gauges.pages_int2_held;  // prompts alone take them: never ahead
+  here.pages_int2_held = gauges.pages_int2_held;  // allocated for prompts only, never ahead
   note_peaks(here);
 }
 

@@ -46,7 +46,7 @@ void Series::spread(Instant from, Instant to, uint64_t integral) {
   uint64_t given = 0;
   for (auto i = static_cast<size_t>(from.ns / width_.ns); i <= last; ++i) {
     const int64_t end = std::min(to.ns, (static_cast<int64_t>(i) + 1) * width_.ns);
-    // What has come by then, so that roundings never add up.
+    // Cumulative amount, so that rounding errors do not accumulate.
     const auto due = static_cast<uint64_t>(Integral{integral} * static_cast<uint64_t>(end - from.ns) / span);
     sums_[i] += due - given;
     given = due;

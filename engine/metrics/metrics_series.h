@@ -14,8 +14,8 @@ namespace kvtwin {
 // A count times nanoseconds: 10^7 tokens over a week overflow 64 bits.
 __extension__ using Integral = unsigned __int128;
 
-// Weighted histogram of durations whose buckets are at most 1/1024 of their value wide. Count, sum and
-// maximum are exact; quantiles are those of the bucket's middle, so within 0.05 %.
+// Weighted histogram of durations. A bucket is at most 1/1024 of its value wide. Count, sum and maximum are
+// exact; a quantile is the middle of its bucket, so its error is at most 0.05 %.
 class LogHistogram {
  public:
   // REQUIRES: value.ns >= 0.
@@ -33,7 +33,7 @@ class LogHistogram {
   uint64_t count() const { return count_; }
   Duration max() const { return {static_cast<int64_t>(max_)}; }
   double mean_ns() const { return count_ == 0 ? 0 : static_cast<double>(sum_) / static_cast<double>(count_); }
-  // The smallest value that at least `percent` of the weight does not exceed. 0 when empty.
+  // The smallest value such that at least `percent` of the weight does not exceed it. 0 if empty.
   double quantile_ns(uint32_t percent) const;
 
  private:
@@ -51,22 +51,22 @@ class LogHistogram {
   Integral sum_ = 0;
 };
 
-// A quantity over time in at most kBuckets equal buckets from instant 0. A run that outgrows them
-// doubles the width, so that memory stays fixed and every value stays an exact integral.
+// A quantity over time in at most kBuckets equal buckets from instant 0. When a run exceeds them, the bucket
+// width doubles, so that memory is bounded and every bucket remains an exact integral.
 class Series {
  public:
   static constexpr size_t kBuckets = 512;
 
   // The quantity was `value` in [from, to).
   void add(Instant from, Instant to, uint64_t value);
-  // `integral` of it came evenly over [from, to); where that is one instant, then.
+  // Distributes `integral` evenly over [from, to); if from == to, adds it at that instant.
   void spread(Instant from, Instant to, uint64_t integral);
 
   Duration width() const { return width_; }
   const std::vector<Integral>& integrals() const { return sums_; }  // value times ns, per bucket
 
  private:
-  void widen(Instant to);  // until it is inside
+  void widen(Instant to);  // until `to` is inside
 
   Duration width_{1'000'000};
   std::vector<Integral> sums_;

@@ -1,4 +1,4 @@
-// The inside of Metrics. Included by metrics*.cc only.
+// Private state of Metrics. Included by metrics*.cc only.
 
 #ifndef KVTWIN_ENGINE_METRICS_METRICS_STATE_H_
 #define KVTWIN_ENGINE_METRICS_METRICS_STATE_H_
@@ -11,7 +11,7 @@
 
 namespace kvtwin {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNone = UINT32_MAX;  // no index
 
 template <typename T>
 T& at_grown(std::vector<T>& items, size_t index) {
@@ -19,15 +19,15 @@ T& at_grown(std::vector<T>& items, size_t index) {
   return items[index];
 }
 
-// What is needed of a request only until it ends.
+// State of a request that is needed only until it ends.
 struct Metrics::Live {
   enum class Phase : uint8_t { kQueue, kPrefill, kDecode };
   Phase phase = Phase::kQueue;
   bool admitted_before = false;
   uint32_t computed = 0;                 // highest context + tokens of its chunks so far
-  uint32_t recompute_until = 0;          // chunks below this position repeat lost work
-  StepId admitted_step{};                // entries of earlier steps belong to an admission that was undone
-  Instant mark{};                        // everything before has been attributed
+  uint32_t recompute_until = 0;          // chunks below this position repeat discarded work
+  StepId admitted_step{};                // entries of earlier steps belong to a revoked admission
+  Instant mark{};                        // all time before it has been attributed
   Duration host_mark{}, exposed_mark{};  // the engine's totals at `mark`
   Instant last_token = kNever;           // of a request that was preempted or handed over
 };
@@ -40,21 +40,20 @@ struct Metrics::Launch {
   uint32_t entries = 0;
   uint32_t decodes = 0;
   uint64_t kv_entries = 0, slots = 0;               // after its first step
-  uint64_t full = 0;                                // likewise, had nothing been dropped; 0: nothing ever is
-  uint64_t growing = 0, growing_full = 0;           // what each further step adds
+  uint64_t full = 0;                                // KV entries then, without dropping; 0: none are dropped
+  uint64_t growing = 0, growing_full = 0;           // added by each further step
   uint64_t raw = 0, effective = 0;                  // reads of the next step's decodes
-  uint32_t longest_raw = 0, longest_effective = 0;  // of the first step's decodes; each step adds one at most
-  uint32_t longest_grows = 0;                       // to the latter
-  uint32_t grown = 0;              // of these, entries that read one more KV entry in each further step
-  std::vector<PlanEntry> chunks;   // none if repeat > 1
-  std::vector<RequestId> arrived;  // decode here for the first time; likewise
-  // Pages that are set aside for later steps: offsets, ascending, > 0. Resident pages grow apart from the
+  uint32_t longest_raw = 0, longest_effective = 0;  // of the first step's decodes; a step adds at most one
+  uint32_t longest_grows = 0;                       // what each further step adds to longest_effective
+  uint32_t grown = 0;              // entries that read one more KV entry in each further step
+  std::vector<PlanEntry> chunks;   // empty if repeat > 1
+  std::vector<RequestId> arrived;  // requests that decode here for the first time; empty if repeat > 1
+  // Pages allocated for later steps: offsets, ascending, > 0. Resident pages grow independently of the
   // context.
-  std::vector<uint32_t> slot_offsets;  // pages of context
-  std::vector<uint32_t> held_offsets;  // pages of the gpu
-  size_t slots_reached = 0;            // of slot_offsets: their step has begun
-  size_t allocations_held =
-      0;  // of held_offsets: their step would have been launched by now, had it been single
+  std::vector<uint32_t> slot_offsets;  // of pages that hold the context
+  std::vector<uint32_t> held_offsets;  // of GPU pages
+  size_t slots_reached = 0;            // number of slot_offsets whose step has begun
+  size_t allocations_held = 0;  // number of held_offsets that single-step launches would have made by now
 };
 
 struct Metrics::Transfer {
@@ -64,7 +63,7 @@ struct Metrics::Transfer {
   Tier source{}, target{};
   uint64_t pages = 0;
   uint32_t recall = kNone;
-  RequestId request{};  // kReceive: whose KV comes from another engine
+  RequestId request{};  // kReceive: the request whose KV comes from another engine
 };
 
 struct Metrics::Engine {
@@ -79,13 +78,13 @@ struct Metrics::Engine {
   bool step_running = false;
   Instant last_end{};
   Instant ticked{};
-  std::vector<RequestId> inbox;     // ready, but not yet queued
+  std::vector<RequestId> inbox;     // ready, not yet queued
   std::vector<Transfer> transfers;  // in flight
   std::vector<Recall> recalls;
-  std::vector<uint32_t> recall_of_page;  // 1 + index in recalls
+  std::vector<uint32_t> recall_of_page;  // 1 + index into `recalls`; 0: none
   uint64_t steps_ended = 0;
   uint64_t pages_int2_held = 0;
-  uint64_t pages_held = 0;  // by the rule of CoreGauges: without what is granted further ahead
+  uint64_t pages_held = 0;  // as CoreGauges counts: without pages allocated further ahead
   Instant pages_at{};
   CoreGauges gauges;
   Instant gauges_at{};

@@ -1,4 +1,4 @@
-// Steps as Metrics sees them: launched, granted pages ahead, ended.
+// Metrics: launches, pages allocated ahead, ends of steps.
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace kvtwin {
 
-// Those whose steps all come before `step`.
+// Drops launches whose steps all precede `step`.
 void Metrics::drop_launches(Engine& engine, uint64_t step) {
   while (!engine.launches.empty() && engine.launches.front().step + engine.launches.front().repeat <= step) {
     engine.spare.push_back(std::move(engine.launches.front()));
@@ -25,7 +25,7 @@ void Metrics::step_done(const StepDone& done) {
   totals.hidden = totals.hidden + done.outcome.hidden;
   totals.bytes_in += done.outcome.bytes_in;
   totals.bytes_out += done.outcome.bytes_out;
-  Instant begun = kNever;  // of the first of these steps
+  Instant begun = kNever;  // start of the first of these steps
   for (const RequestId request : engine.inbox) {
     if (requests_[raw(request)].queued == kNever) requests_[raw(request)].queued = done.ends.front();
   }
@@ -63,7 +63,7 @@ void Metrics::step_done(const StepDone& done) {
         ++launch.slots_reached;
       }
       begin_allocations(engine, step + k + 1, end);
-      // At the last end the Core decides anew, and may give pages back: saw_gauges() follows at that instant.
+      // At the last end the Core decides again and may free pages; saw_gauges() follows at that instant.
       if (i + k + 1 < done.ends.size()) note_peaks(engine);
     }
     totals.entries_ns += entries_ns;
@@ -103,7 +103,7 @@ void Metrics::chunk_done(Engine& engine, StepId step, Instant end, const PlanEnt
   live.last_token = kNever;
 }
 
-// The first token that the decoding engine made: its distance from the one before spans both engines.
+// The first token of the decoding engine: its distance from the token before spans both engines.
 void Metrics::first_decoded(Instant end, RequestId request) {
   const uint32_t request_index = live_of_[raw(request)];
   if (request_index == kNone || live_[request_index].last_token == kNever) return;
@@ -120,7 +120,7 @@ void Metrics::add_decode(const PlanEntry& entry, Launch* launch) {
   launch->grown += entry.grows ? 1 : 0;
 }
 
-// Of the decodes of single step `offset` of `launch`.
+// Adds the reads of the decodes of single step `offset` of `launch`.
 void Metrics::add_reads(uint32_t offset, Launch* launch, EngineTotals* totals) {
   if (launch->decodes == 0) return;
   totals->reads_raw += launch->raw;
@@ -135,7 +135,7 @@ void Metrics::add_reads(uint32_t offset, Launch* launch, EngineTotals* totals) {
 void Metrics::launched(Instant now, const LaunchStep& step) {
   Engine& engine = engines_[raw(step.engine)];
   for (const Requantisation& ageing : step.requantisations) engine.totals.tokens_requantised += ageing.count;
-  // Steps of an interrupted launch that never ran give their numbers to the next one.
+  // Step numbers of an interrupted launch that never ran are reused by the next launch.
   while (!engine.launches.empty()) {
     Launch& last = engine.launches.back();
     if (last.step + last.repeat <= raw(step.step)) break;
@@ -173,7 +173,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
     launch.slots += uint64_t{div_ceil(reached, page_tokens)} * page_tokens;
     if (entry.first) admit(now, step, entry);
     if (entry.kind == EntryKind::kDecode) {
-      // A request starts with a decode only where another engine has prefilled it.
+      // A request's first entry is a decode only if another engine has prefilled it.
       entry.first ? launch.arrived.push_back(entry.request) : void(++launch.decodes);
       add_decode(entry, &launch);
     } else if (entry.kind == EntryKind::kChunk) {
@@ -190,7 +190,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   KVT_CHECK(step.repeat == 1 || launch.chunks.empty());
   const uint32_t pages_gpu = facts_[raw(step.engine)].pages_gpu;
   const auto on_host = [&](const PageAllocation& one) { return pages_gpu > 0 && raw(one.page) >= pages_gpu; };
-  // With resident pages, pages of context are the ones that have a home on the host.
+  // With resident pages, the pages of the context are those that have a host page.
   const bool resident = std::any_of(step.allocations.begin(), step.allocations.end(), on_host);
   for (const PageAllocation& allocation : step.allocations) {
     if (allocation.offset == 0) continue;
@@ -202,8 +202,8 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   begin_allocations(engine, engine.steps_ended, now);
 }
 
-// A coalesced launch is granted all its pages at once. Here each counts from when its step would have been
-// launched alone: when the step that many places before it has ended.
+// A coalesced launch gets all its pages at once. Each page counts from the instant at which its step would
+// have been launched alone: when the step steps_in_flight_max places before it ended.
 void Metrics::begin_allocations(Engine& engine, uint64_t steps_ended, Instant at) {
   engine.steps_ended = steps_ended;
   const uint64_t launched =
@@ -246,8 +246,9 @@ void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry)
   live.admitted_before = true;
 }
 
-// How much of [from, now) the request waited for the pages it reuses. What was recalled for it is the end
-// of its prefix, so the search goes backwards and stops at the first page that was there already.
+// The part of [from, now) in which the request waited for transfers of pages that it reuses. Pages that were
+// loaded for it are the tail of its prefix, so the search runs backwards and stops at the first page that was
+// already on the GPU.
 Duration Metrics::recall_wait(const Engine& engine, const LaunchStep& step, RequestId request,
                               Instant from) const {
   if (engine.recalls.empty()) return {};
@@ -265,7 +266,7 @@ Duration Metrics::recall_wait(const Engine& engine, const LaunchStep& step, Requ
     if (recall.done == kNever || recall.done <= from) break;
     waits.emplace_back(std::max(recall.start, from), recall.done);
   }
-  // Their union: recalls of one prefix may overlap, or lie far apart.
+  // The union of the intervals: transfers of one prefix may overlap or lie apart.
   std::sort(waits.begin(), waits.end());
   Duration sum{};
   Instant covered = from;

@@ -55,8 +55,8 @@ void PrefixBound::saw_command(Instant, const Command& command) {
   }
 }
 
-// One engine's cache that knows the future. Pages are numbered as they are first met; a page is the page
-// before it and its own units.
+// The cache of one engine, with knowledge of the future. Pages are numbered in order of first occurrence; a
+// page is identified by the page before it and its own units.
 class BeladyCache {
  public:
   BeladyCache(const PrefixBound::Engine& engine, const std::vector<PrefixBound::Request>& requests)
@@ -75,7 +75,7 @@ class BeladyCache {
           charge(paths_[request].prompt_pages);
           break;
         case PrefixBound::What::kDetached:
-          // How far it had come is not known: as far as it ever will.
+          // The position that it had reached is unknown; assume the position at its end.
           for (const uint32_t id : path_) pages_[id].cached = pages_[id].cached || paths_[request].running;
           detach(request);
           break;
@@ -95,22 +95,23 @@ class BeladyCache {
 
   struct Page {
     uint32_t before = 0;     // the page before it; 0: none
-    uint32_t next = kNoUse;  // the next admission that wants it
+    uint32_t next = kNoUse;  // the next admission that needs it
     uint32_t pins = 0;       // running requests that hold it
     bool cached = false;     // can be found
-    bool charged = false;    // takes room
+    bool charged = false;    // counts towards the size of the cache
   };
-  // What a request holds when it ends. Others find of it what their prompts have in common with it.
+  // The pages that a request holds when it ends. Other requests find the part that their prompts share with
+  // it.
   struct Path {
     uint32_t last = 0;  // page
     uint32_t pages = 0;
     uint32_t findable = 0;      // leading pages that the request itself could have found
     uint32_t prompt_pages = 0;  // leading pages that its prompt fills
-    uint32_t sure_pages = 0;    // leading pages that it held for certain
-    bool admitted = false;      // before
+    uint32_t sure_pages = 0;    // leading pages that it certainly held
+    bool admitted = false;      // was admitted before
     bool running = false;
   };
-  // Pages of one path, that `next` admission wants next, from the tail on.
+  // Pages of one path, from the tail, whose next use is admission `next`.
   struct Piece {
     uint32_t next, depth, last;
     friend bool operator<(const Piece& a, const Piece& b) {
@@ -120,8 +121,8 @@ class BeladyCache {
 
   Path path_of(const PrefixBound::Request& request) {
     const uint32_t page_units = engine_.page_tokens / engine_.unit_tokens;
-    // The last token's KV is never computed, unless steps ran on when the request was cancelled or ended
-    // early.
+    // The KV of the last token is never computed, unless steps were in flight when the request was cancelled
+    // or ended early.
     const uint64_t computed = uint64_t{request.prompt} + (request.tokens > 0 ? request.tokens - 1 : 0);
     uint64_t left =
         (computed + (request.tokens < request.asked ? engine_.steps_in_flight : 0)) / engine_.page_tokens;
@@ -152,8 +153,8 @@ class BeladyCache {
     for (uint32_t i = path.pages; i > 0; --i, id = pages_[id].before) path_[i - 1] = id;
   }
 
-  // Backwards through all admissions: which one wants each page next. Along a path that can only become
-  // later.
+  // Determines the next use of each page, from the last admission backwards. Along a path, from its start to
+  // its tail, the next use can only be later.
   void look_ahead() {
     std::vector<uint32_t> admissions;
     for (const auto& [what, request] : engine_.happened) {
@@ -191,7 +192,7 @@ class BeladyCache {
     }
   }
 
-  // The first `count` pages of the path take room, and others go for it.
+  // The first `count` pages of the path now occupy memory; evicts others if the cache is full.
   void charge(uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
       Page& page = pages_[path_[i]];
@@ -227,12 +228,12 @@ class BeladyCache {
 
   const PrefixBound::Engine& engine_;
   const std::vector<PrefixBound::Request>& requests_;
-  std::vector<Page> pages_;  // [0] stands before all first ones
+  std::vector<Page> pages_;  // [0] is the parent of all first pages
   std::unordered_map<uint64_t, uint32_t> numbers_;
   std::vector<Path> paths_;  // by request
   std::vector<std::vector<std::pair<uint32_t, uint32_t>>>
-      ahead_;                             // by admission: (next, pages), along its path
-  std::priority_queue<Piece> evictable_;  // the one wanted last on top, its tail first
+      ahead_;                             // by admission: (next use, pages), along its path
+  std::priority_queue<Piece> evictable_;  // the latest next use on top, its tail first
   std::vector<uint32_t> path_;
   uint64_t charged_ = 0, reused_ = 0;
 };

@@ -1,18 +1,19 @@
-// PrefixBound: how much of its prompts a run could have found in the cache at best.
+// PrefixBound computes an upper bound on the prompt tokens that a run could have found in the prefix cache.
 //
-// It watches a run and afterwards plays the run's own sequence of admissions and ends to a cache of as many
-// pages that knows the future and lets go of the page that is needed last (L. A. Belady, IBM Systems Journal
-// 5(2), 1966). Who needs a page needs all before it, so the pages needed last are tails of paths, and the
-// order of Belady never leaves a hole. It is a bound for *this* sequence: a better cache would make requests
-// end earlier, and a client that waits for its answers send others earlier.
+// It watches a run. Afterwards it replays the run's own sequence of admissions and ends against a cache of
+// the same number of pages that knows the future and evicts the page that is needed last (L. A. Belady, IBM
+// Systems Journal 5(2), 1966). A request that needs a page needs all pages before it, so the pages needed
+// last are tails of paths, and Belady's order never evicts a page before those that follow it. The bound
+// holds for *this* sequence: with a better cache, requests would end earlier, and a client that waits for its
+// answers would send later ones earlier.
 //
-// Where it cannot know, it says too much rather than too little: a prompt's pages take room when its first
-// token exists (not while they are computed, chunk by chunk), an output's when the request ends; pages that
-// are not full, and pages that an admission policy keeps back, take none. A preempted request leaves behind
-// all that it will ever compute.
+// What is unknown is resolved upwards: pages of a prompt occupy memory once its first token exists (not while
+// they are computed, chunk by chunk), those of an output once the request ends. Partly filled pages, and
+// pages that an admission policy withholds, occupy none. A preempted request leaves in the cache all that it
+// will ever compute.
 //
-// Not covered: tiers below the gpu, requests that move between engines, layouts that share prefix checkpoints
-// instead of pages, two formats (their engines' reuse may pass it).
+// Not covered: tiers below the GPU, requests that move between engines, layouts that share prefix checkpoints
+// instead of pages, mixed precision (the reuse of such engines may exceed the bound).
 
 #ifndef KVTWIN_ENGINE_METRICS_PREFIX_BOUND_H_
 #define KVTWIN_ENGINE_METRICS_PREFIX_BOUND_H_
@@ -31,8 +32,8 @@ class PrefixBound : public Observer {
   void saw_event(Instant now, EngineId engine, const Event& event) override;
   void saw_command(Instant now, const Command& command) override;
 
-  // Tokens found at first admission (metrics.h), summed over engines. O(pages of all prompts); about 30 bytes
-  // for each page that was ever computed.
+  // Tokens found at first admission (metrics.h), summed over engines. Takes O(pages of all prompts) and about
+  // 30 bytes for each page that was ever computed.
   uint64_t reused_tokens() const;
 
  private:
@@ -44,8 +45,8 @@ class PrefixBound : public Observer {
   };
   struct Request {
     bool known = false, admitted = false;
-    uint32_t prompt = 0, asked = 0;  // tokens of its prompt and output
-    uint32_t tokens = 0;             // of its output, once it has ended
+    uint32_t prompt = 0, asked = 0;  // tokens of its prompt, and output tokens requested
+    uint32_t tokens = 0;             // output tokens produced; set when it ends
     std::vector<UnitRun> identity;
   };
   struct Engine {
