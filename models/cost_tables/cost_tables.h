@@ -1,4 +1,4 @@
-// Kernel times measured on a real GPU, read from a profile folder of LLMServingSim.
+// Reads kernel times that were measured on a real GPU from a profile folder of LLMServingSim.
 //
 //   FOLDER/meta.yaml             what was measured, and on which grid
 //   FOLDER/tpN/dense.csv         layer, tokens                                -> us

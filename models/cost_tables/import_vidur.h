@@ -1,4 +1,5 @@
-// Kernel times of Vidur's profiling (github.com/microsoft/vidur, vidur/profiling), as a profile folder of
+// Converts kernel times of Vidur's profiling (github.com/microsoft/vidur, vidur/profiling) to a profile
+// folder of
 // ours.
 //
 //   mlp.csv        one row per (num_tokens, num_tensor_parallel_workers): time_stats.OPERATION.median, ms, of
