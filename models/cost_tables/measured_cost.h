@@ -90,12 +90,12 @@ struct Reading {
   Evidence evidence = Evidence::kMeasured;
 };
 
-// A table of one size, or of two: for each number of rows a curve over contexts.
+// A table with one size, or with two: a curve over contexts for each number of rows.
 class MeasuredCurves {
  public:
   MeasuredCurves() = default;
   explicit MeasuredCurves(const MeasuredTable& table);
-  // Beyond the last point the last segment continues; before the first, the first point holds.
+  // Beyond the last point the last segment is extended; before the first, the first point holds.
   Reading at(double rows, double context = 0) const;
 
  private:
@@ -109,9 +109,9 @@ class MeasuredCurves {
 
 class MeasuredCost final : public PartwiseCost {
  public:
-  // `where` is for messages. Wrong: the model has shapes that were not measured, or is not dense.
-  // `graphs`: decode steps are replayed. Tables without "launched host" price others like these.
-  // `format`: of KV, as policies.precision names it. Wrong: it was not measured.
+  // `where` is for messages. Fails if the model has shapes that were not measured, or is not dense. `graphs`:
+  // decode steps are replayed; tables without "launched host" price other engines in the same way. `format`:
+  // of KV, as policies.precision names it; fails if it was not measured.
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
                                                     const HostTime& host, const std::string& where,
                                                     bool graphs = true, const std::string& format = "bf16");
@@ -151,27 +151,27 @@ class MeasuredCost final : public PartwiseCost {
   Reading decode_host(const StepShape& shape) const;
 
   MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
-  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;   // chunk_: of one unit of ChunkTiles
+  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;   // chunk_: one unit of ChunkTiles
   MeasuredCurves decode_low_bit_, packing_, packing_low_bit_;  // of formats: if low_bit_known_, if packs_
   Measured decode_host_least_;                                 // of the smallest batch
   MeasuredCurves after_load_;
   MeasuredCurves busy_curves_;
   std::optional<MeasuredCurves> decode_after_;
-  double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: it is calm then; of chunks
+  double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: calm from then on; of chunks
   std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_, new_graph_host_,
       behind_host_;
   bool graphs_ = true;
   bool packs_ = false, low_bit_known_ = false;
   double unloaded_rows_ = 0;
-  Ticks load_window_ = 0, forgets_after_ = 0;  // 0: nobody measured what load does
+  Ticks load_window_ = 0, forgets_after_ = 0;  // 0: the effect of load was not measured
   double busy_from_ = 0, busy_to_ = 0;         // ms: where the other tables hold
   double busy_first_ = 0, busy_last_ = 0;      // measured
   ChunkTiles tiles_;
   const uint32_t layers_;
-  double interpolation_ = 0;  // relative error of nine of ten held-out steps
+  double interpolation_ = 0;  // 90th percentile of the relative error of held-out steps
 };
 
-// Chunks of one step as one: all their tokens, and the context they read on average.
+// Chunks of one step as one chunk: all their tokens, and their mean context.
 ChunkShape merged(std::span<const ChunkShape> chunks);
 
 }  // namespace kvtwin

@@ -188,7 +188,7 @@ std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_
     const MeasuredTable* table = device.table(direction.concurrent, page);
     if (table == nullptr) table = device.table(direction.alone, page);
     if (table == nullptr || table->rows.size() < 2) return {};
-    // Many pages give the rate, few of them what a copy costs beside it.
+    // Many pages give the rate, few pages the fixed time of a copy.
     const double pages = table->rows.back() - table->rows.front();
     const double each = 1e3 * (table->at.back().us - table->at.front().us) / pages;
     if (!(each > 0)) return {};
