@@ -1,4 +1,4 @@
-// What collective operations cost between the GPUs that share a model.
+// The time of collective operations between the GPUs that share a model.
 
 #ifndef KVTWIN_MODELS_COST_ALL_REDUCE_H_
 #define KVTWIN_MODELS_COST_ALL_REDUCE_H_
@@ -21,8 +21,8 @@ struct AllReduceRate {
   }
 };
 
-// As measured with the most GPUs that are no more than `gpus`; where nothing was measured, the assumed share
-// of NVLink, or of PCIe at its raw rate per lane.
+// As measured with the largest number of GPUs that is at most `gpus`. Where nothing was measured: the assumed
+// fraction of NVLink, or of PCIe at its raw rate per lane.
 AllReduceRate all_reduce_rate(const DeviceSpec& device, uint32_t gpus);
 
 }  // namespace kvtwin

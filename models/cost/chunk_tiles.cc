@@ -9,7 +9,7 @@ namespace kvtwin {
 namespace {
 
 constexpr uint32_t kTileRows = 128, kTileKeys = 128;
-// What a tile costs beside its keys: loading queries, writing outputs. In tiles of keys; what it is off by is
+// The fixed time of a tile (loading queries, writing outputs), in tiles of keys. Its error is
 // in the measured time of a unit (measured_cost.h).
 constexpr uint32_t kTileFixedTenths = 15;
 

@@ -1,8 +1,8 @@
-// CostModel says how long one step of one engine takes on one device, and how sure that is.
+// CostModel computes how long one step of one engine takes on one device, and how certain that is.
 //
-// Times are integers in 1/1024 ns, so that sums over many steps stay exact and a coalesced stretch gives
-// the same instants as single steps (docs/design/step-graph-and-prices.md#step-graph). Doubles live inside
-// the models only.
+// Times are integers in 1/1024 ns, so that sums over many steps stay exact and coalesced steps end at the
+// same instants as single ones (docs/design/step-graph-and-prices.md#step-graph). Only the models use
+// doubles.
 
 #ifndef KVTWIN_MODELS_COST_COST_MODEL_H_
 #define KVTWIN_MODELS_COST_COST_MODEL_H_
@@ -19,72 +19,76 @@ namespace kvtwin {
 using Ticks = int64_t;
 constexpr Ticks kTicksPerNs = 1024;
 
-// One prompt's share of a step: `tokens` are computed while `context` earlier ones are readable.
+// One prompt's part of a step: `tokens` are computed while `context` earlier ones are readable.
 struct ChunkShape {
   uint32_t tokens = 0;
   uint32_t context = 0;
-  uint32_t low_bit = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_low_bit)
-  bool listed = false;   // the context has dropped slots: its KV entries are read one by one from lists
-                         // (lists_entries())
+  // Of the context, entries in the low-bit one of two KV formats (LlmSpec::kv_low_bit).
+  uint32_t low_bit = 0;
+  // The context has dropped slots: its entries are read one by one from lists (lists_entries()).
+  bool listed = false;
 };
 
-// One request's compression at the end of a step (Compression in engine/base/commands.h). KV entries are
+// The compression of one request at the end of a step (Compression in engine/base/commands.h). KV entries are
 // those of a mean head.
 struct CompressionShape {
   static constexpr uint32_t kUnknown = UINT32_MAX;
   uint32_t tokens = 0;           // of the request, dropped or not
   uint32_t held = 0;             // KV entries before it
-  uint32_t ranked = 0;           // of these: what is scored, forced KV entries included
-  uint32_t retained = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
+  uint32_t ranked = 0;           // of these, entries that are scored, forced ones included
+  uint32_t retained = kUnknown;  // of the ranked ones, forced ones included; kUnknown: the data decides
 };
 
-// What an engine that replays decode steps as graphs does for one (graph_shapes.h): starts it operation by
-// operation, and beside that nothing, the first time; captures its graph; instantiates it; or replays it.
+// What an engine that replays decode steps as graphs does with one (graph_shapes.h): it launches it kernel by
+// kernel and nothing else, the first time; captures its graph; instantiates it; or replays it.
 enum class GraphUse : uint8_t { kNew, kCaptured, kInstantiated, kReplayed };
 
 // In permille: prompts are computed all the time.
 constexpr uint32_t kSustainedLoad = 1000;
 
-// Nobody computes prompts.
+// No prompts have been computed.
 constexpr uint32_t kCalm = UINT32_MAX;
 
-// What the device computes in one step. All that its duration may depend on.
+// What the device computes in one step: everything that its duration may depend on.
 struct StepShape {
   uint32_t decodes = 0;             // requests that decode one token
-  uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
-  uint32_t decode_context_max = 0;  // by the longest of them
-  uint64_t decode_low_bit_sum = 0;  // of decode_context_sum, in the narrower of two KV formats
-  // Of decodes, those whose KV entries no kernel reads as they lie (PlanEntry::shared_in_part), and what they
-  // read.
+  uint64_t decode_context_sum = 0;  // tokens that they read, in total, without the new ones
+  uint32_t decode_context_max = 0;  // tokens that the longest of them reads
+  uint64_t decode_low_bit_sum = 0;  // of decode_context_sum, entries in the low-bit one of two KV formats
+  // Decodes whose KV entries no kernel can read in place (PlanEntry::shared_in_part), and the tokens that
+  // they read.
   uint32_t decodes_unpacked = 0;
   uint64_t unpacked_context_sum = 0;
-  // Of decodes, those of requests with dropped slots, whose KV entries are read one by one from lists
+  // Decodes of requests with dropped slots, whose KV entries are read one by one from lists
   // (lists_entries()).
   uint32_t listed_decodes = 0;
-  uint64_t requantised = 0;   // tokens whose KV entries are packed again, from `kv` to `kv_low_bit`
-  uint64_t copied_pages = 0;  // of one head group each, before rows are computed: tails of prefix checkpoints
+  uint64_t requantised = 0;  // tokens whose KV entries are requantised from `kv` to `kv_low_bit`
+  // Pages of one head group that are copied first: tails of prefix checkpoints.
+  uint64_t copied_pages = 0;
   std::span<const ChunkShape> chunks;
   uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
-  uint32_t tokens_padded = 0;                        // what dense kernels run on
-  uint32_t logits_rows = 0;                          // rows that sample
-  std::span<const CompressionShape> compressions{};  // behind its attention
-  // Of CostModel::load_window() before this step, what steps that computed prompts took: recent_load.h.
+  uint32_t tokens_padded = 0;                        // tokens that dense kernels run on
+  uint32_t logits_rows = 0;                          // tokens that sample
+  std::span<const CompressionShape> compressions{};  // after its attention
+  // Of CostModel::load_window() before this step, the permille that was spent on prompts (recent_load.h).
   uint32_t chunk_load = kSustainedLoad;
-  uint32_t busy_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
-  // So long ago the last of those steps ended, and so long they had gone on then.
+  uint32_t busy_ms = 0;  // time since prompts were first computed without a pause of forgets_after()
+  // Time since the last step that computed prompts ended, and busy_ms at its end.
   uint32_t calm_ms = kCalm, busy_before_ms = 0;
-  // Of requests that choose what they read (docs/design/methods/freekv.md), whose KV entries in
-  // decode_context_sum are those they read: how many, the pages that they choose from, and how many each may
-  // choose. Pages that the step completes where they are stored again, as pages of 16 tokens.
+  // Requests that choose the pages that they read (docs/design/methods/freekv.md), and whose part of
+  // decode_context_sum is what they read: their number, the pages that they choose from, and the pages that
+  // each may choose. pages_filled: pages of 16 tokens that the step completes, where they are stored
+  // elsewhere too.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
   uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
-  // KV entries of its largest compression beyond those of the largest one before: memory is taken for them.
+  // KV entries of its largest compression beyond those of the largest one so far: memory is allocated for
+  // them.
   uint32_t held_more = 0;
   GraphUse graph = GraphUse::kReplayed;
-  bool launched() const { return graph < GraphUse::kReplayed; }  // operation by operation
-  // The last step that was started operation by operation had many rows (graph_shapes.h).
+  bool launched() const { return graph < GraphUse::kReplayed; }  // kernel by kernel
+  // The last step that was launched kernel by kernel had many tokens (graph_shapes.h).
   bool behind_many = false;
 };
 
@@ -95,7 +99,7 @@ inline uint32_t most_held(const StepShape& shape) {
   return out;
 }
 
-// Where a prediction comes from, worst first where several took part.
+// The source of a prediction, worst first where several contribute.
 enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasured };
 constexpr int kEvidenceKinds = 4;
 
@@ -107,8 +111,9 @@ using CompressionTicks = std::array<Ticks, kCompressionParts>;
 struct StepCost {
   Ticks device = 0;  // the device computes
   Ticks host = 0;    // the device waits for the host, when only one step may be in flight
-  Ticks least = 0;   // no step ends sooner, however little is computed: the host is busy with it for so long
-  // Fraction of `device` by evidence: ticks that came from each kind. Sums to `device`.
+  // Least duration of the step, whatever it computes: the time that the host is busy with it.
+  Ticks least = 0;
+  // Ticks of `device` by evidence; they sum to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
   CompressionTicks compression{};  // of `device`, by CompressionPart
 };
@@ -125,7 +130,7 @@ enum class PartKind : uint8_t {
   kAllReduce,
   kLmHead,
   kSample,
-  kHost,     // the device waits: work lists are made and sent, tokens come back
+  kHost,     // the device waits: work lists are made and uploaded, tokens are downloaded
   kCapture,  // from here on as in CompressionPart
   kProbe,
   kScore,
@@ -140,7 +145,7 @@ constexpr CompressionPart compression_part(PartKind kind) {
 static_assert(compression_part(PartKind::kBookkeeping) == CompressionPart::kBookkeeping);
 enum class PartPlace : uint8_t { kBefore, kLayer, kAfter };  // before, in or after the layers
 
-// One operation of a step. `times` is how often it runs in the whole step, over all layers.
+// One operation of a step. `times`: how often it runs in the whole step, over all layers.
 struct StepPart {
   const char* name = "";
   PartKind kind = PartKind::kGemm;
@@ -150,7 +155,7 @@ struct StepPart {
   Evidence evidence = Evidence::kRoofline;
 };
 
-// Where a step's time lies in nine of ten cases, as far as the model knows.
+// The range that contains a step's time in nine of ten cases, as far as the model knows.
 struct StepRange {
   Ticks low = 0, high = 0;
 };
@@ -158,18 +163,19 @@ struct StepRange {
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  // Deterministic and monotone in nothing: a table is a table. Not thread-safe (models may memoise).
+  // Deterministic; not monotone in anything, because tables are measured. Not thread-safe (models may
+  // memoise).
   virtual StepCost step(const StepShape& shape) = 0;
-  // How far back StepShape::chunk_load looks; 0: it does not matter.
+  // The period before a step that StepShape::chunk_load is about; 0: it does not matter.
   virtual Ticks load_window() const { return 0; }
   // A pause after which StepShape::busy_ms begins anew; 0: it does not matter.
   virtual Ticks forgets_after() const { return 0; }
-  // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::graph does not matter.
+  // The number of graphs of decode steps that the engine holds; 0: StepShape::graph does not matter.
   virtual uint32_t graphs_kept() const { return 0; }
-  // The same step operation by operation, in the order in which they run: times * each sums to
-  // step().device exactly. Slow; empty where a model does not know its parts.
+  // The same step operation by operation, in running order: times * each sums to step().device exactly. Slow;
+  // empty if the model does not know its parts.
   virtual std::vector<StepPart> ops(const StepShape&) { return {}; }
-  // Around step().device, from the spread of what was measured. Of a model without one: that alone.
+  // Around step().device, from the spread of measurements. Models without a spread return that alone.
   virtual StepRange range(const StepShape& shape) {
     const Ticks device = step(shape).device;
     return {device, device};

@@ -1,4 +1,4 @@
-// CostOnTop is a cost model that adds to what another one says, and looks at the same things during a step's
+// CostOnTop is a cost model that adds to the prices of another one and has the same parameters of a step's
 // plan.
 
 #ifndef KVTWIN_MODELS_COST_COST_ON_TOP_H_

@@ -1,15 +1,15 @@
-// GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/device/step_graphs.h):
-// those whose form it has met three times, among the forms that it met last. The others it starts operation
-// by operation.
+// GraphShapes models which decode steps our CUDA engine replays as a graph
+// (engine/cuda/device/step_graphs.h): those whose graph key it has seen three times, among the keys seen most
+// recently. It launches the others kernel by kernel.
 //
-// The engine compares where lists lie and how long they are (StepGraphKey). Of a policy's step that follows
-// from: how many rows there are, padded and not, and how many sample; where requests choose what they read,
-// how many do (their lists); whether any page is completed (lists of summaries, which are there or not); and
-// whether any request has dropped slots (then all decodes read lists of entries, by another kernel). Steps
-// that compute prompts or drop KV entries are never graphs.
+// The engine compares the places and lengths of lists (StepGraphKey). For a policy's step these follow from:
+// the numbers of tokens, padded and not, and of tokens that sample; the number of requests that choose pages
+// (their lists); whether any page is completed (lists of summaries exist); and whether any request has
+// dropped slots (then another kernel reads lists of entries for all decodes). Steps that compute prompts or
+// drop KV entries are never graphs.
 //
-// It knows too how many rows the last step had that was started operation by operation: replays are slower
-// behind one of many rows, all of them, until the next step of few rows is started so
+// It also holds the number of tokens of the last step that was launched kernel by kernel: replays after one
+// of many tokens are slower until a step of few tokens is launched in this way
 // (reports/evidence/validation/2026-11-22-h200.md).
 
 #ifndef KVTWIN_MODELS_COST_GRAPH_SHAPES_H_
@@ -29,14 +29,14 @@ class GraphShapes {
     uint32_t padded = 0, decodes = 0, samples = 0, choosing = 0;
     bool fills = false, listed = false;
     bool operator==(const Key&) const = default;
-    bool is_none() const { return decodes == 0; }  // of a step that is never a graph
+    bool is_none() const { return decodes == 0; }  // a step that is never a graph
   };
-  // Products of more rows come from other kernels than those of decode steps.
+  // Matrix products of more tokens use other kernels than those of decode steps.
   static constexpr uint32_t kManyRows = 256;
-  // Met so often, a form is replayed like ever after.
+  // A key seen this often is replayed from then on.
   static constexpr auto kMost = static_cast<uint32_t>(GraphUse::kReplayed);
 
-  // `kept` forms; 0: nothing is remembered, and every step is kReplayed.
+  // Remembers `kept` keys; 0: none, and every step is kReplayed.
   explicit GraphShapes(uint32_t kept) : retained_(kept) {}
 
   static Key key(const StepShape& shape) {
@@ -45,25 +45,25 @@ class GraphShapes {
             shape.choosing,      shape.pages_filled > 0, shape.listed_decodes > 0};
   }
 
-  // How often the form was met, kMost at most.
+  // How often the key was seen, at most kMost.
   uint32_t seen(const Key& key) const {
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
     return found == met_.end() ? 0 : found->times;
   }
-  // A step of a form that was met so often, before this one.
+  // The use of a step whose key was seen `seen` times before it.
   GraphUse use(const Key& key, uint32_t seen) const {
     if (retained_ == 0) return GraphUse::kReplayed;
     return key.is_none() ? GraphUse::kNew : static_cast<GraphUse>(std::min(seen, kMost));
   }
-  // Of a step that was used so: 0 if it is a replay.
+  // Tokens of a step that is launched kernel by kernel; 0: it is a replay.
   static uint32_t started_rows(const StepShape& shape) {
     const bool replay = shape.chunks.empty() && shape.graph == GraphUse::kReplayed;
     return replay ? 0 : std::max(shape.tokens, shape.tokens_padded);
   }
-  // Rows of the last step that was started operation by operation.
+  // Tokens of the last step that was launched kernel by kernel.
   uint32_t last_started() const { return last_started_; }
 
-  // A step of this form ran, and had started_rows(); or: and that is last_started() now.
+  // A step with this key ran. started_rows > 0 becomes last_started().
   void add(const Key& key, uint32_t started_rows = 0) {
     if (retained_ == 0) return;
     if (started_rows > 0) last_started_ = started_rows;
@@ -84,7 +84,7 @@ class GraphShapes {
     uint32_t times = 0;
   };
   uint32_t retained_;
-  std::list<Met> met_;  // the last one met first
+  std::list<Met> met_;  // most recent first
   uint32_t last_started_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// PartwiseCost: a step priced as dense work on its tokens + attention + output head.
+// PartwiseCost prices a step as dense work on its tokens + attention + output head.
 //
-// What all our cost models have in common. Dense work depends on the padded tokens alone and the head on
-// the rows that sample alone, so their sums are remembered per count: a run of a million steps meets a few
-// hundred different ones. Only attention is computed afresh.
+// It is the base of our cost models. Dense work depends on the padded tokens alone, and the head on the
+// tokens that sample alone, so their sums are memoised per count: a run of a million steps has a few hundred
+// different counts. Only attention is computed for every step.
 
 #ifndef KVTWIN_MODELS_COST_PARTWISE_COST_H_
 #define KVTWIN_MODELS_COST_PARTWISE_COST_H_
@@ -26,8 +26,8 @@ class PartwiseCost : public CostModel {
  protected:
   explicit PartwiseCost(const HostTime& host);
 
-  // Full layers and sliding ones, KV entries packed again; or decodes, chunks, and what a step costs beside
-  // its operations.
+  // Full and sliding layers and requantised entries; or decodes, chunks, and the step's time outside its
+  // operations.
   static constexpr size_t kAttentionOpsMax = 3;
   using AttentionOps = std::array<StepPart, kAttentionOpsMax>;
 
@@ -35,10 +35,10 @@ class PartwiseCost : public CostModel {
   // In running order; attention belongs after the op of kind kRope.
   virtual std::vector<StepPart> dense_ops(uint32_t tokens) const = 0;
   virtual std::vector<StepPart> head_ops(uint32_t rows) const = 0;
-  // What all of the step's operations take, as a multiple of what they are said to take.
+  // A factor on the time of all operations of the step.
   virtual double pace(const StepShape&) const { return 1; }
-  // Stores the step's attention, and what is packed again beside it, and returns how many operations it has.
-  // Must not allocate in steady state.
+  // Stores the step's attention and requantisation, and returns the number of operations. Must not allocate
+  // in steady state.
   virtual size_t attention_ops(const StepShape& shape, AttentionOps* out) = 0;
 
   struct Part {
@@ -51,7 +51,7 @@ class PartwiseCost : public CostModel {
 
   HostTime host_;
   std::vector<Part> dense_parts_, head_parts_;
-  Part spare_dense_, spare_head_;  // for counts beyond what is remembered
+  Part spare_dense_, spare_head_;  // for counts beyond the memoised ones
 };
 
 }  // namespace kvtwin

@@ -1,8 +1,8 @@
-// RecentLoad remembers how much of the last moments a GPU spent on computing prompts.
+// RecentLoad measures how much of the recent past a GPU spent on computing prompts.
 //
-// A GPU that computes prompts without a pause runs into its power limit and lowers its clock; one that mostly
-// decodes does not. So the same chunk of a prompt takes longer behind other chunks (StepShape::chunk_load,
-// measured_cost.h). Not thread-safe; integers only, so coalesced and uncoalesced runs remember the same.
+// A GPU that computes prompts without a pause reaches its power limit and lowers its clock; one that mostly
+// decodes does not. So the same chunk takes longer after other chunks (StepShape::chunk_load,
+// measured_cost.h). Not thread-safe. Integers only, so coalesced and single steps give the same values.
 
 #ifndef KVTWIN_MODELS_COST_RECENT_LOAD_H_
 #define KVTWIN_MODELS_COST_RECENT_LOAD_H_
@@ -17,10 +17,10 @@ namespace kvtwin {
 
 class RecentLoad {
  public:
-  // Steps of fewer tokens leave arithmetic units idle, and power to spare.
+  // Steps of fewer tokens leave arithmetic units idle and power to spare.
   static constexpr uint32_t kHeavyTokens = 256;
 
-  // `window` 0: nothing is remembered, and shares are kSustainedLoad.
+  // `window` 0: nothing is remembered, and fraction() is kSustainedLoad.
   explicit RecentLoad(Ticks window) : window_(window) {}
 
   // A step of this shape ran from `begin` to `end`. REQUIRES: in order of time.
@@ -30,7 +30,7 @@ class RecentLoad {
     while (spans_.front().end <= end - window_) spans_.pop_front();
   }
 
-  // Of the window before `now`, in permille.
+  // The fraction of the window before `now` that was spent on prompts, in permille.
   uint32_t fraction(Ticks now) const {
     if (window_ <= 0) return kSustainedLoad;
     Ticks sum = 0;
@@ -40,7 +40,7 @@ class RecentLoad {
         std::min<Ticks>(1000, 1000 * (sum >> 10) / std::max<Ticks>(1, window_ >> 10)));
   }
 
-  // Zero of the clock moves by so much.
+  // The zero of the clock moves by `by`.
   void move_base(Ticks by) {
     for (Span& one : spans_) one.begin -= by, one.end -= by;
   }
@@ -53,10 +53,10 @@ class RecentLoad {
   std::deque<Span> spans_;
 };
 
-// BusyPeriod remembers since when a GPU computes prompts without a pause that its clock recovers in.
+// BusyPeriod measures how long a GPU has computed prompts without a pause in which its clock recovers.
 class BusyPeriod {
  public:
-  // `pause` 0: nothing is remembered, and stretches are 0.
+  // `pause` 0: nothing is remembered, and periods are 0.
   explicit BusyPeriod(Ticks pause) : pause_(pause) {}
 
   // As RecentLoad::add().
@@ -67,19 +67,19 @@ class BusyPeriod {
     end_ = end, known_ = true;
   }
 
-  // How long the stretch has lasted that a step at `now` would go on with.
+  // The length of the busy period that a step at `now` would continue.
   uint32_t ms(Ticks now) const {
     if (!known_ || now - end_ >= pause_) return 0;
     return static_cast<uint32_t>((now - begin_) / kMs);
   }
 
-  // How long ago the last such step ended, and how long the stretch had lasted then.
+  // Time since the last such step ended, and the length of the busy period at its end.
   uint32_t calm_ms(Ticks now) const {
     return known_ ? static_cast<uint32_t>(std::max<Ticks>(0, now - end_) / kMs) : kCalm;
   }
   uint32_t length_ms() const { return known_ ? static_cast<uint32_t>((end_ - begin_) / kMs) : 0; }
 
-  // Zero of the clock moves by so much.
+  // The zero of the clock moves by `by`.
   void move_base(Ticks by) { begin_ -= by, end_ -= by; }
 
  private:

@@ -105,7 +105,7 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) cons
             ticks_from_ns(bytes / (in_bytes_per_ns_ * kKernelReadFraction)), static_cast<uint64_t>(bytes)};
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;
   const double requests = geometry_.copy_each_piece ? bytes / piece : 1;
-  // A contiguous page is no strided copy; pieces that are copied one by one are none either.
+  // A contiguous page is not a strided copy, nor are blocks that are copied one by one.
   const double rows = piece < bytes && !geometry_.copy_each_piece ? 1 + row_bytes_ / piece : 1;
   const double ns = requests * copy_in_ns_ + bytes / in_bytes_per_ns_ * rows;
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
@@ -122,7 +122,7 @@ RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
   if (measured_) return {};
   const double bytes = kBf16Bytes * 2 * geometry_.page_tokens * head_dim_;
   const double each = 2 * bytes / bytes_per_ns_;  // read from staging, written to its slot
-  // With two buffers all but the last pair's conversion runs beside the copies (PCIe is the slower by far);
+  // With two buffers all conversions but that of the last pair overlap with the copies (PCIe is far slower).
   // with one, each pair is copied, converted, and only then is the next one's copy begun.
   if (geometry_.staging_buffers == 2) {
     return {ticks_from_ns(kStreamHopNs + small_fixed_ns_), ticks_from_ns(each / std::max(1u, tasks)), 0};

@@ -64,14 +64,15 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   lm_head_ = gemm(hidden, vocab_, TensorFormat{});
   kv_entry_bytes_ = llm.kv.bytes(2 * kv_width);
   low_bit_entry_bytes_ = llm.kv_low_bit.bytes(2 * kv_width);
-  // What reading one KV entry in the narrow format takes, as KV entries of the other.
+  // The time to read one KV entry in the low-bit format, in units of an entry in the other format.
   low_bit_entries_ = low_bit_entry_bytes_ / kv_entry_bytes_ * read_rate_factor(llm.kv.dtype) /
                      read_rate_factor(llm.kv_low_bit.dtype);
   pair_flop_ = 4 * q_width;  // a multiply and an add for QK, the same for PV
 }
 
 RooflineCost::Gemm RooflineCost::gemm(double inputs, double outputs, const TensorFormat& weights) const {
-  // Only fp8 weights are multiplied as such; int4, int8 and mxfp4 ones are widened to bf16 on the fly.
+  // Only fp8 weights are multiplied in their format; int4, int8 and mxfp4 weights are converted to bf16 on
+  // the fly.
   const double rate = weights.dtype == NumberFormat::kFp8 ? fp8_flop_per_ns_ : bf16_flop_per_ns_;
   return {2 * inputs * outputs, kBf16Bytes * (inputs + outputs), weights.bytes(inputs * outputs), rate};
 }
@@ -152,7 +153,7 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
     const double ns = all_reduce_.ns(kBf16Bytes * rows * llm_.vocab / 2, tp_);
     ops.push_back(op("logits_gather", PartKind::kAllReduce, PartPlace::kAfter, 1, ns));
   }
-  // Softmax and arg-max over fp32 logits: one read to widen, one write, two reads.
+  // Softmax and arg-max over fp32 logits: one read to convert, one write, two reads.
   const double bytes = rows * llm_.vocab * (kBf16Bytes + 3 * kFp32Bytes);
   ops.push_back(
       op("sampler", PartKind::kSample, PartPlace::kAfter, 1, bytes / read_bytes_per_ns_ + sampler_fixed_ns_));
@@ -163,7 +164,7 @@ double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const
   // The token that is being computed is read as well.
   double decode_entries = static_cast<double>(std::min(
       shape.decode_context_sum + shape.decodes, window == UINT64_MAX ? window : shape.decodes * window));
-  // Windows hold the newest KV entries, which are not narrow.
+  // Windows hold the newest KV entries, which are not low-bit.
   if (window == UINT64_MAX)
     decode_entries -= static_cast<double>(shape.decode_low_bit_sum) * (1 - low_bit_entries_);
   double ns = attention_fixed_ns_ + decode_entries * kv_entry_bytes_ / decode_bytes_per_ns_;

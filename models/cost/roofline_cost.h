@@ -1,9 +1,9 @@
 // RooflineCost prices steps from geometry and datasheet, where nothing was measured.
 //
 // Each operation takes max(arithmetic / rate, bytes / bandwidth) + a fixed time (Williams, Waterman,
-// Patterson 2009). Rates are the datasheet's times the fraction that good kernels reach (DeviceSpec); the
-// fixed time is what a kernel costs beside its roofline. Everything is of one GPU of `tp`. Matrix products
-// near the ridge take longer than either bound, so theirs are joined by a norm instead of max().
+// Patterson 2009). Rates are the datasheet's times the fraction that good kernels reach (DeviceSpec).
+// Everything is of one GPU of `tp`. Matrix products near the ridge take longer than either bound, so their
+// bounds are combined by a norm instead of max().
 //
 //   dense       weights are read once per step; activations per token
 //   experts     T tokens that choose k of E evenly and independently touch E (1 - (1 - k/E)^T) of them
@@ -32,7 +32,7 @@ class RooflineCost final : public PartwiseCost {
   // REQUIRES: check_llm(llm) and check_tp(llm, tp) hold.
   RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_t tp, const HostTime& host);
 
-  // Output head and sampler of so many rows, for tables that lack them.
+  // Output head and sampler of `rows` tokens, for tables that lack them.
   std::vector<StepPart> head(uint32_t rows) const { return head_ops(rows); }
 
  private:
@@ -41,7 +41,8 @@ class RooflineCost final : public PartwiseCost {
     double flop = 0, io_bytes = 0, weight_bytes = 0, flop_per_ns = 1;
   };
   Gemm gemm(double inputs, double outputs, const TensorFormat& weights) const;
-  // `tokens` rows through the product, reading its weights `reads` times (experts: once per one touched).
+  // `tokens` tokens through the product, whose weights are read `reads` times (experts: once per expert
+  // used).
   double gemm_ns(const Gemm& gemm, double tokens, double reads = 1) const;
   double small_ns(double bytes) const { return bytes / read_bytes_per_ns_ + small_fixed_ns_; }
   double attention_ns(const StepShape& shape, uint64_t window) const;
@@ -61,7 +62,7 @@ class RooflineCost final : public PartwiseCost {
   Gemm qkv_, output_, gate_up_, down_, shared_gate_up_, shared_down_, expert_gate_up_, expert_down_, lm_head_;
   double qkv_width_ = 0, mlp_width_ = 0, expert_width_ = 0, shared_width_ = 0, vocab_ = 0;
   double low_bit_entries_ = 1, kv_entry_bytes_ = 0;  // K and V of one token in one layer
-  double low_bit_entry_bytes_ = 0;                   // likewise, in the narrow format
+  double low_bit_entry_bytes_ = 0;                   // the same in the low-bit format
   double pair_flop_ = 0;                             // of one query token and one key token in one layer
 };
 

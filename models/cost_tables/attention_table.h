@@ -1,11 +1,11 @@
 // AttentionTable prices one layer's attention from measured times.
 //
-// Decodes alone: linear in their mean context; linear in their number between points of the same kernel
-// regime only (see the constructor). Beside prefill chunks: linear in the chunk, its context, the decodes and
-// their context, for the chunk with most work; every other chunk adds what it costs alone above the smallest
-// measured one. Where nothing was measured beside chunks, chunk and decodes add up. Unequal contexts move a
-// batch towards the time of its longest request by the measured share alpha (SkewPoint), interpolated in
-// log-log.
+// Decodes alone: linear in their mean context; linear in their number only between points of the same kernel
+// regime (see the constructor). Decodes together with prefill chunks: linear in the chunk, its context, the
+// decodes and their context, for the chunk with most work; every other chunk adds its time alone above the
+// smallest measured one. Where chunks were measured alone only, times of chunk and decodes add up. Unequal
+// contexts move a batch towards the time of its longest request by the measured fraction alpha (SkewPoint),
+// interpolated in log-log.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_ATTENTION_TABLE_H_
 #define KVTWIN_MODELS_COST_TABLES_ATTENTION_TABLE_H_
@@ -39,7 +39,7 @@ class AttentionTable {
     Evidence evidence = Evidence::kMeasured;
     double alpha = 0;
   };
-  // A curve: which axis, and where its values start in us_. Most curves of a profile share a few axes.
+  // A curve: its axis, and where its values start in us_. Most curves of a profile have one of a few axes.
   struct Row {
     uint32_t axis = 0, first = 0;
   };

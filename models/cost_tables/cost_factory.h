@@ -23,8 +23,8 @@ struct CostModelSpec {
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
   bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
-  std::string precision = "bf16";            // of KV (likewise)
-  const MeasuredDevice* measured = nullptr;  // what such a .textproto holds, where somebody has read it
+  std::string precision = "bf16";            // format of KV (MeasuredCost)
+  const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
 };
 
 Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);

@@ -1,4 +1,4 @@
-// Kernel times measured on a real GPU, read from a profile folder of LLMServingSim.
+// Reads kernel times that were measured on a real GPU from a profile folder of LLMServingSim.
 //
 //   FOLDER/meta.yaml             what was measured, and on which grid
 //   FOLDER/tpN/dense.csv         layer, tokens                                -> us
@@ -46,7 +46,7 @@ enum class DenseOp : uint8_t {
 constexpr size_t kDenseOps = 9;
 const char* name_of(DenseOp op);
 
-// Times over the contexts of decodes, one curve for each context of the chunk beside them.
+// Times over the contexts of decodes: one curve per context of the chunk in the same step.
 struct ContextCurves {
   std::vector<uint32_t> chunk_context;
   std::vector<Curve> by_context;
@@ -55,12 +55,14 @@ struct ContextCurves {
 // Times of one layer's attention. Every (chunk, decodes) pair was measured at contexts of its own: profiles
 // are refined where times bend. Axes ascend.
 struct AttentionGrid {
-  std::vector<uint32_t> chunk;          // tokens of the prefill chunk, without 0
-  std::vector<uint32_t> decodes;        // decodes beside no chunk
-  std::vector<uint32_t> decodes_mixed;  // decodes beside a chunk: those that were measured with every chunk
-  std::vector<Curve> pure;              // [decodes], over the context of each decode
-  std::vector<Curve> prefill;           // [chunk], over the context of the chunk
-  std::vector<ContextCurves> mixed;     // [chunk][decodes_mixed]; empty: not measured
+  std::vector<uint32_t> chunk;    // tokens of the prefill chunk, without 0
+  std::vector<uint32_t> decodes;  // decodes without a chunk
+  // Decodes together with a chunk: those that were measured with every chunk.
+  // models/cost_tables/measured_cost.h @-4.
+  std::vector<uint32_t> decodes_mixed;
+  std::vector<Curve> pure;           // [decodes], over the context of each decode
+  std::vector<Curve> prefill;        // [chunk], over the context of the chunk
+  std::vector<ContextCurves> mixed;  // [chunk][decodes_mixed]; empty: not measured
 };
 
 // How far unequal contexts move a batch's time from T(all at the mean) towards T(all at the longest):

@@ -1,11 +1,12 @@
-// Is a profile of one GPU good for another one of its kind? Anchors are steps that were measured when the
-// profile was made, measured again: what they take now over what the profile says is the machine's drift.
+// Decides whether the profile of one GPU holds for another GPU of its kind. Anchors are steps that were
+// measured when the profile was made and are measured again: the ratio of their time to the profile's is the
+// machine's drift.
 //
-// The rule: machines whose medians are within 2 % are taken as they are; up to 8 % the profile may be
-// rescaled, decode steps by the median drift of decodes and steps with prompts by that of chunks, because the
-// first wait for memory and the second for clocks under a power limit; beyond that it must be measured anew.
-// And each row counts: a step that differs from the median of its kind by more than 5 % shows that the
-// profile has another shape than this machine, so the profile is rejected whatever the medians say. Copies
+// The rule: a machine within 2 % uses the profile unchanged. Up to 8 % the profile may be rescaled: decode
+// steps by the median drift of decodes, steps with prompts by that of chunks, because the first wait for
+// memory and the second for clocks under a power limit. Beyond that it must be measured again. Each anchor
+// counts too: a step that differs from the median of its kind by more than 5 % shows that this machine's
+// times have another shape than the profile's, and the profile is rejected whatever the medians are. Copies
 // are never rescaled.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_DEVICE_DRIFT_H_
@@ -30,7 +31,7 @@ struct Anchor {
   double drift() const { return measured_us / profile_us - 1; }
 };
 
-// Median drift of each kind; 0 where there is no anchor of it.
+// Median drift of each kind; 0: no anchor of it.
 struct Drift {
   double decodes = 0, chunks = 0, copies = 0;
 };
@@ -41,11 +42,11 @@ DriftVerdict verdict_of(const std::vector<Anchor>& anchors);
 // The steps that differ from their kind's median, and the copies that differ at all, by more than a row may.
 std::vector<Anchor> rows_that_differ(const std::vector<Anchor>& anchors);
 
-// Steps take so much longer: decodes in tables of decodes and of up to `decode_rows_max` rows, all other
-// tables of steps as chunks do. Methods are widened like decodes.
+// Multiplies the times of steps: those of tables of decodes and of up to `decode_rows_max` tokens as for
+// decodes, those of all other tables of steps as for chunks. Spreads of methods are widened as for decodes.
 MeasuredDevice rescaled(MeasuredDevice device, const Drift& drift, uint32_t decode_rows_max);
 
-// One line per anchor, and what follows.
+// One line per anchor, and the conclusion.
 std::string drift_table(const std::vector<Anchor>& anchors);
 
 }  // namespace kvtwin

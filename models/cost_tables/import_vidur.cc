@@ -47,7 +47,7 @@ class Columns {
   std::string missing_;
 };
 
-// Reads every row with `read`, which says nothing: a row's errors are the row's.
+// Reads every row with `read`, which returns nothing: a row records its own errors.
 template <typename Read>
 Result<void> each_row(CsvFile* file, Read read) {
   CsvRow row;

@@ -1,18 +1,17 @@
-// Kernel times of Vidur's profiling (github.com/microsoft/vidur, vidur/profiling), as a profile folder of
-// ours.
+// Converts kernel times of Vidur's profiling (github.com/microsoft/vidur, vidur/profiling) to a profile
+// folder of ours (cost_tables.h).
 //
-//   mlp.csv        one row per (num_tokens, num_tensor_parallel_workers): time_stats.OPERATION.median, ms, of
-//   one
-//                  layer; n_head, n_kv_head, n_embd, n_expanded_embd, vocab_size: whose
-//   attention.csv  one row per (batch_size, prefill_chunk_size, kv_cache_size, is_prefill, ...workers):
-//   likewise,
-//                  of one prefill chunk or of decodes alone; n_q_head, n_kv_head, n_embd
+// * mlp.csv: one row per (num_tokens, num_tensor_parallel_workers): time_stats.OPERATION.median, ms, of one
+//   layer. The model is identified by n_head, n_kv_head, n_embd, n_expanded_embd, vocab_size.
+// * attention.csv: one row per (batch_size, prefill_chunk_size, kv_cache_size, is_prefill, ...workers): the
+//   same, of one prefill chunk or of decodes alone. The model is identified by n_q_head, n_kv_head, n_embd.
 //
-// Columns are found by name; further ones are allowed. A file may hold several models: rows of others are
-// left out. What Vidur does not measure stays unmeasured (cost_tables.h): the output head and the sampler,
-// decodes beside chunks (which it launches one after the other, and adds), unequal contexts, all-reduces.
+// Columns are found by name; other columns are ignored. A file may hold several models; rows of others are
+// ignored. What Vidur does not measure stays unmeasured (cost_tables.h): the output head and the sampler,
+// decodes together with chunks (Vidur launches them one after the other, and adds), unequal contexts,
+// all-reduces.
 //
-// Our layernorm is Vidur's norm and the addition before it, which vLLM does in one kernel; attention includes
+// Our layernorm is Vidur's norm and the addition before it, which vLLM does in one kernel. Attention includes
 // reshaping and writing the cache where the file has them.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_IMPORT_VIDUR_H_

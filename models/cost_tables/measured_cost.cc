@@ -238,7 +238,7 @@ std::vector<MeasuredCost::Op> MeasuredCost::dense(uint32_t tokens) const {
           {"down", PartKind::kGemm, layer, layers_, down_.at(tokens)}};
 }
 
-// A step in which nobody samples runs no output head.
+// A step in which no token samples runs no output head.
 std::vector<MeasuredCost::Op> MeasuredCost::head(uint32_t rows) const {
   if (rows == 0) return {};
   return {{"final norm", PartKind::kNorm, PartPlace::kAfter, 1, norm_.at(rows)},
@@ -286,7 +286,7 @@ Reading MeasuredCost::decode_host(const StepShape& shape) const {
   return out;
 }
 
-// Files that do not say what decodes cost beside chunks: what they add to the smallest batch.
+// For files that do not state what decodes add to chunks: what they add to the smallest batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
   if (shape.chunks.empty()) return decode_host(shape);
   const uint32_t rows = std::max(shape.tokens, shape.tokens_padded);
@@ -330,8 +330,8 @@ double MeasuredCost::decode_pace(const StepShape& shape) const {
                decode_after_->at(length, decode_after_last_).time.us);
 }
 
-// Tables of chunks were measured behind a short load: the recent past is full of chunks, and what lies behind
-// it is not. Those of few rows were measured one by one between decodes, as servers have them.
+// Tables of chunks were measured after a short load: the recent past contains chunks, the time before it does
+// not. Tables of few tokens were measured one by one between decodes, as in serving.
 double MeasuredCost::pace(const StepShape& shape) const {
   if (shape.chunks.empty()) return decode_pace(shape);
   const double rows = std::max(shape.tokens, shape.tokens_padded);

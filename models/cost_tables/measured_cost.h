@@ -1,57 +1,64 @@
-// MeasuredCost prices steps from what `kvtwin calibrate device` measured of our own CUDA engine.
+// MeasuredCost prices steps from measurements of our own CUDA engine by `kvtwin calibrate device`.
 //
 //   step = embed + layers * (2 norms + qkv + append + decode attention + chunk attention + attention out +
 //          gate up + activation + down) + logits + sample + host
 //
-// | table             | shape                        | rows             | context                       |
-// |-------------------|------------------------------|------------------|-------------------------------|
-// | qkv, ... logits   | outputs x inputs             | padded tokens    | -   (logits: rows that sample) |
-// | embed, norm       | hidden                       | padded tokens    | -                             |
-// | activation        | intermediate                 | padded tokens    | -                             |
-// | append            | query heads/KV heads x head  | padded tokens    | -                             |
-// | sample            | vocabulary                   | rows that sample | -                             |
-// | decode attention  | query heads/KV heads x head  | requests            | KV entries read, over all
-// requests    | | chunk attention   | query heads/KV heads x head  | tokens           | KV entries before
-// them             | | decode host       | the model's name             | requests            | - | | chunk
-// host        | the model's name             | padded tokens    | -                             | | chunk
-// host mixed  | the model's name             | requests            | -                             | | chunk
-// host several | the model's name           | chunks           | -                             | | launched
-// host     | the model's name             | requests            | -                             | | new graph
-// host         | the model's name             | requests            | how often the form was met    | |
-// decode host behind many | the model's name       | requests            | -                             | |
-// chunk after load  | the model's name             | tokens           | permille of recent time       | |
-// chunk by busy time  | the model's name             | tokens           | ms since the last pause       | |
-// decode after load | the model's name             | ms of chunks     | ms since they ended           |
+// The tables; "heads" is query heads/KV heads x head dim, "rows" and "context" are the sizes of
+// MeasuredTable:
 //
-// Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
-// shares whatever the lengths (kernels/attention/attention_decode.h), so its KV entries count and not their
-// distribution. Several chunks share the SMs: what one unit of ChunkTiles takes is read from the table at
-// their total size. "host" is what a step takes beside the operations: work lists, their upload, starting the
-// first kernel, the wait for tokens. It is charged to the device, because the engine starts no step before
-// the last ended. Decode steps are graphs; those of an engine that starts them operation by operation have
-// "launched host". "new graph host" is what the first steps of a form take longer than a replay (GraphUse):
-// they are started operation by operation, and wait for the graph that the host makes meanwhile. Without that
-// table, "launched host" is what they take. Replays behind a step of many rows (GraphShapes::kManyRows) that
-// was started operation by operation take "decode host behind many" longer, until the next step that is
-// started so has few rows. Steps with chunks are started so too: of up to as many rows as decodes were
-// measured with, operations stand in the tables as a graph starts them, and what they take longer one by one
-// is in "chunk host" by rows, and in "chunk host mixed" by requests.
+//   table                    shape             rows                      context
+//   qkv, attention out,
+//     gate up, down          outputs x inputs  padded tokens             -
+//   logits                   outputs x inputs  tokens that sample        -
+//   embed, norm              hidden            padded tokens             -
+//   activation               intermediate      padded tokens             -
+//   append                   heads             padded tokens             -
+//   sample                   vocabulary        tokens that sample        -
+//   decode attention         heads             requests                  KV entries read by all of them
+//   chunk attention          heads             tokens                    KV entries before them
+//   decode host              model             requests                  -
+//   chunk host               model             padded tokens             -
+//   chunk host mixed         model             requests                  -
+//   chunk host several       model             chunks                    -
+//   launched host            model             requests                  -
+//   new graph host           model             requests                  earlier steps of the same graph key
+//   decode host behind many  model             requests                  -
+//   chunk after load         model             tokens                    permille of recent time
+//   chunk by busy time       model             tokens                    ms since the last pause
+//   decode after load        model             ms of chunks              ms since they ended
 //
-// "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load window" before
-// it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks
-// (but for those of up to "chunk tables hold unloaded up to" rows, measured between decodes),
-// so a step with chunks takes them times (chunk after this load / chunk after sustained load). "chunk by
-// stretch" is likewise, by how long prompts have been computed without a pause of "chunk load is forgotten
-// in": clocks fall again, and rise. Other tables were measured from "chunk tables hold from" to "... to" of a
-// stretch, so they are taken times (chunk in this stretch / its mean between these two).
+// Times are of one operation of one layer, and linear between measured sizes. Decode attention is divided
+// into equal splits whatever the lengths (kernels/attention/attention_decode.h), so the number of KV entries
+// counts and not their distribution. Several chunks share the SMs: the table gives the time of one unit of
+// ChunkTiles at their total size.
 //
-// KV in another format than bf16 (MeasuredKv) has tables of its own. "decode attention" is a decode step as
-// it was measured, less all that it takes in bf16 but for attention, so packing is in it. Chunks read bf16
+// "host" is the time of a step in addition to its operations: making and uploading work lists, starting the
+// first kernel, waiting for tokens. It is charged to the device, because the engine starts no step before the
+// previous one has ended. Decode steps are CUDA graphs; an engine that launches them kernel by kernel has
+// "launched host". "new graph host" is the additional time of the first steps of a graph key over a replay
+// (GraphUse): they are launched kernel by kernel and wait for the graph that the host creates meanwhile.
+// Without that table they take "launched host". A replay takes "decode host behind many" longer if the last
+// step that was launched kernel by kernel had many tokens (GraphShapes::kManyRows). Steps with chunks are
+// launched kernel by kernel. For as many tokens as decodes were measured with, the tables of operations hold
+// times within a graph, and "chunk host" by tokens and "chunk host mixed" by requests hold the additional
+// time of single launches.
+//
+// "chunk after load" is a whole step of one chunk, by the fraction of the preceding "chunk load window" (a
+// figure) that computed prompts: a GPU at its power limit is slower. All other tables were measured after
+// chunks, except those of up to "chunk tables hold unloaded up to" tokens, which were measured between
+// decodes. So steps with chunks take the tables' times multiplied by (chunk after this load / chunk after
+// sustained load). "chunk by busy time" is the same step by the time since prompts were first computed
+// without a pause of "chunk load is forgotten in": the clock falls and recovers. Other tables were measured
+// from "chunk tables hold from" to "chunk tables hold to" of such a busy period, so their times are
+// multiplied by (chunk at this busy time / its mean between these two).
+//
+// KV in a format other than bf16 (MeasuredKv) has tables of its own. "decode attention" is a decode step as
+// measured, less everything that it takes in bf16 except attention, so packing is included. Chunks read bf16
 // KV entries that are unpacked first: "chunk packing" (rows: their tokens; context: the KV entries before
-// them, of all chunks together) is what that adds to a layer. Where some KV entries of a request have fewer
-// bits than others (StepShape's narrow ones) these tables are of requests that have none such, "... narrow"
-// of requests all of whose prompt is narrow, and the fraction of narrow KV entries says where between them a
-// step is.
+// them, of all chunks together) is the additional time per layer. Where some KV entries of a request have
+// fewer bits (LlmSpec::kv_low_bit), these tables are of requests without such entries, and the tables "...
+// low-bit" are of requests whose whole prompt is low-bit; prices are interpolated by the fraction of low-bit
+// entries.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_MEASURED_COST_H_
 #define KVTWIN_MODELS_COST_TABLES_MEASURED_COST_H_
@@ -83,12 +90,12 @@ struct Reading {
   Evidence evidence = Evidence::kMeasured;
 };
 
-// A table of one size, or of two: for each number of rows a curve over contexts.
+// A table with one size, or with two: a curve over contexts for each number of rows.
 class MeasuredCurves {
  public:
   MeasuredCurves() = default;
   explicit MeasuredCurves(const MeasuredTable& table);
-  // Beyond the last point the last segment continues; before the first, the first point holds.
+  // Beyond the last point the last segment is extended; before the first, the first point holds.
   Reading at(double rows, double context = 0) const;
 
  private:
@@ -102,9 +109,9 @@ class MeasuredCurves {
 
 class MeasuredCost final : public PartwiseCost {
  public:
-  // `where` is for messages. Wrong: the model has shapes that were not measured, or is not dense.
-  // `graphs`: decode steps are replayed. Tables without "launched host" price others like these.
-  // `format`: of KV, as policies.precision names it. Wrong: it was not measured.
+  // `where` is for messages. Fails if the model has shapes that were not measured, or is not dense. `graphs`:
+  // decode steps are replayed; tables without "launched host" price other engines in the same way. `format`:
+  // of KV, as policies.precision names it; fails if it was not measured.
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
                                                     const HostTime& host, const std::string& where,
                                                     bool graphs = true, const std::string& format = "bf16");
@@ -144,27 +151,27 @@ class MeasuredCost final : public PartwiseCost {
   Reading decode_host(const StepShape& shape) const;
 
   MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
-  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;   // chunk_: of one unit of ChunkTiles
+  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;   // chunk_: one unit of ChunkTiles
   MeasuredCurves decode_low_bit_, packing_, packing_low_bit_;  // of formats: if low_bit_known_, if packs_
   Measured decode_host_least_;                                 // of the smallest batch
   MeasuredCurves after_load_;
   MeasuredCurves busy_curves_;
   std::optional<MeasuredCurves> decode_after_;
-  double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: it is calm then; of chunks
+  double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: calm from then on; of chunks
   std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_, new_graph_host_,
       behind_host_;
   bool graphs_ = true;
   bool packs_ = false, low_bit_known_ = false;
   double unloaded_rows_ = 0;
-  Ticks load_window_ = 0, forgets_after_ = 0;  // 0: nobody measured what load does
+  Ticks load_window_ = 0, forgets_after_ = 0;  // 0: the effect of load was not measured
   double busy_from_ = 0, busy_to_ = 0;         // ms: where the other tables hold
   double busy_first_ = 0, busy_last_ = 0;      // measured
   ChunkTiles tiles_;
   const uint32_t layers_;
-  double interpolation_ = 0;  // relative error of nine of ten held-out steps
+  double interpolation_ = 0;  // 90th percentile of the relative error of held-out steps
 };
 
-// Chunks of one step as one: all their tokens, and the context they read on average.
+// Chunks of one step as one chunk: all their tokens, and their mean context.
 ChunkShape merged(std::span<const ChunkShape> chunks);
 
 }  // namespace kvtwin

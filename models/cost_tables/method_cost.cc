@@ -54,7 +54,7 @@ constexpr const char* kNames[kMethodTerms] = {"step",
 
 constexpr double kHundred = 1e2, kThousand = 1e3, kMillion = 1e6;
 
-// The host does, beside the step's own operations.
+// Host work, in addition to the step's own operations.
 bool makes_graph(const StepShape& shape) {
   return shape.decodes > 0 && shape.chunks.empty() &&
          (shape.graph == GraphUse::kCaptured || shape.graph == GraphUse::kInstantiated);
@@ -164,7 +164,7 @@ MethodCost::MethodCost(const MeasuredMethod& method, uint32_t layers, const Meth
       facts_(facts),
       retrieves_(retrieves) {}
 
-// Where it stands beside attention each layer has as much.
+// Where the additional time belongs to attention, each layer has an equal part.
 MethodCost::Added MethodCost::added(const StepShape& shape) const {
   const MethodCounts counts = method_counts(shape, facts_);
   double compressing = 0;
@@ -206,7 +206,7 @@ std::vector<StepPart> MethodCost::ops(const StepShape& shape) {
   } else {
     const auto last = std::find_if(all.begin(), all.end(),
                                    [](const StepPart& part) { return part.kind == PartKind::kAttention; });
-    // Before recalls, as appending is: copies for the next layer run beside it.
+    // Before recalls, like appending: copies for the next layer run concurrently.
     all.insert(last, {"choose", PartKind::kRope, PartPlace::kLayer, layers_, more.usual / layers_,
                       Evidence::kInterpolated});
   }

@@ -9,8 +9,7 @@
 namespace kvtwin {
 namespace {
 
-// Every point of the tables of so many rows and this context becomes longer by `us(rows, context)`, down to
-// nothing.
+// Adds `us(rows, context)` to every point of the tables of `operation` and `shape`; times stay at least 0.
 template <typename Us>
 void shift(std::string_view operation, const std::string& shape, std::vector<MeasuredTable>* tables, Us us) {
   for (MeasuredTable& table : *tables) {
@@ -28,7 +27,8 @@ double us_of(const MeasuredDevice& device, Served what) {
   return figure == nullptr ? 0 : figure->value;
 }
 
-// What replays of some number of requests behind few rows take longer: linear between what was served.
+// The additional time of replays of a number of requests after a step of few tokens: linear between what was
+// served.
 class BehindFew {
  public:
   explicit BehindFew(const MeasuredDevice& device) {
@@ -56,7 +56,7 @@ class BehindFew {
   std::vector<double> us_;
 };
 
-// Replays behind many rows beside those behind few.
+// The additional time of replays after a step of many tokens over those after one of few.
 MeasuredTable behind_many(const BehindFew& few, double many, const std::string& model) {
   MeasuredTable out{"decode host behind many", model, {}, {}, {}};
   for (uint32_t requests = 1; requests <= 256; requests *= 2) {
@@ -83,8 +83,8 @@ const char* figure_of(Served what) {
   return kNames[static_cast<size_t>(what)];
 }
 
-// Decodes beside chunks, and the first steps of a form, have the tables of decodes in them too: what these
-// lose they get back.
+// The tables of decodes are also part of steps with chunks, and of the first steps of a graph key: what the
+// tables lose here is added to those steps.
 MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const std::string& heads,
                          uint32_t layers) {
   const BehindFew few(device);

@@ -1,11 +1,11 @@
-// What steps of the dense engine take as they are served, beside what tables say, which hold steps that one
-// bench repeats. kvtwin calibrate methods learns it from a run in which nothing is dropped or chosen
-// (scenarios/validate/served_fit.h); here it moves the tables that steps are priced with.
+// Corrections of the tables to steps as they are served: tables hold steps that a benchmark repeats. `kvtwin
+// calibrate methods` fits them on a run in which nothing is dropped or chosen
+// (scenarios/validate/served_fit.h); here they are applied to the tables that price steps.
 //
-// A served replay of few requests is a constant time shorter than the tables' where the last step that was
-// started operation by operation had few rows, and hardly where it had many (GraphShapes). No bench shows
-// that: the same step takes the same there, whatever was started before, however its pages lie and however
-// large the pool is (reports/evidence/validation/2026-11-22-h200.md).
+// A served replay of few requests is shorter than the tables' by a constant where the last step that was
+// launched kernel by kernel had few tokens, and hardly where it had many (GraphShapes). Benchmarks do not
+// show this: the same step takes the same time there, whatever was launched before, however its pages lie and
+// however large the pool is (reports/evidence/validation/2026-11-22-h200.md).
 
 #ifndef KVTWIN_MODELS_COST_TABLES_SERVED_TIME_H_
 #define KVTWIN_MODELS_COST_TABLES_SERVED_TIME_H_
@@ -20,12 +20,12 @@
 namespace kvtwin {
 
 enum class Served : uint8_t {
-  kNew,  // the first steps of a form: as GraphUse
+  kNew,  // the first steps of a graph key, as GraphUse
   kCaptured,
   kInstantiated,
-  kBehindMany,  // replays behind a step of many rows, once no chunk's clock slows them
-  kFewRows,     // steps with prompts, of few rows
-  kBehindFew2,  // replays behind a step of few rows, likewise: of up to 2 requests, 4, 8, ...
+  kBehindMany,  // replays after a step of many tokens, once no chunk lowers the clock
+  kFewRows,     // steps with prompts, of few tokens
+  kBehindFew2,  // replays after a step of few tokens, of up to 2 requests, 4, 8, ...
   kBehindFew4,
   kBehindFew8,
   kBehindFew16,
@@ -33,12 +33,12 @@ enum class Served : uint8_t {
   kBehindFew64,
 };
 constexpr size_t kServed = 11;
-constexpr size_t kServedRequests = 6;  // of these, of kBehindFew2 and on
-// The figure that says so in a device's file: us, measured less what tables say.
+constexpr size_t kServedRequests = 6;  // kBehindFew2 and the following ones
+// The name of the figure in a device file: us, measured less the tables' time.
 const char* figure_of(Served what);
 
-// Tables that hold served steps of `model`, whose decode attention has shape `heads`. Without such figures,
-// `device` as it is. More requests than were served are as tables say: from twice as many on.
+// The tables with served steps of `model`, whose decode attention has shape `heads`. Without such figures,
+// `device` unchanged. Tables hold unchanged from twice as many requests on as were served.
 MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const std::string& heads,
                          uint32_t layers);
 

@@ -106,8 +106,7 @@ size_t TableCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   (*out)[0] = {"attention", PartKind::kAttention,   PartPlace::kLayer,
                layers_,     ticks_from_us(time.us), time.evidence};
   if (shape.requantised == 0) return 1;
-  // Nobody measured it: reading so many KV entries and writing fewer takes at most what reading them twice
-  // does.
+  // Not measured: reading KV entries and writing fewer takes at most as long as reading them twice.
   StepShape kv_entries;
   kv_entries.decodes = 1;
   kv_entries.decode_context_sum = shape.requantised;

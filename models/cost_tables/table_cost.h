@@ -3,12 +3,12 @@
 //   step = embedding + layers * (2 norms + qkv + rotary + attention + output + gate-up + activation +
 //          down [+ 2 all-reduces]) + final norm + output head + sampler
 //
-// Dense kernels run on the padded tokens, linear between measured counts. The head and the sampler run on
-// the rows that sample, on one at least: an engine launches them even when no request of the step finishes
-// its prompt. Attention: attention_table.h. All-reduces of tensor parallelism are not in the tables and
-// come from the roofline.
+// Dense kernels run on the padded tokens, linear between measured counts. The head and the sampler run on the
+// tokens that sample, at least one: an engine launches them even when no request of the step finishes its
+// prompt. attention_table.h has attention. All-reduces of tensor parallelism are not in the tables and come
+// from the roofline.
 //
-// A head that the tables lack is the roofline's.
+// A head that the tables lack comes from the roofline.
 //
 // Evidence is per part: measured on a point of the table, interpolated between points, extrapolated
 // outside them.
@@ -31,8 +31,8 @@ namespace kvtwin {
 
 class TableCost final : public PartwiseCost {
  public:
-  // Refuses tables whose layer is not this model's. `all_reduce` is used when tp > 1, `roofline` (of the same
-  // model and device; may be null otherwise) where the tables have no head.
+  // Refuses tables whose layer is not this model's. `all_reduce` is used if tp > 1, `roofline` (of the same
+  // model and device) where the tables have no head; it may be null otherwise.
   static Result<std::unique_ptr<TableCost>> make(const CostTables& tables, const LlmSpec& llm, uint32_t tp,
                                                  uint32_t sm_count, const HostTime& host,
                                                  const AllReduceRate& all_reduce,
