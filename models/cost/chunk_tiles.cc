@@ -9,8 +9,8 @@ namespace kvtwin {
 namespace {
 
 constexpr uint32_t kTileRows = 128, kTileKeys = 128;
-// The fixed time of a tile (loading queries, writing outputs), in tiles of keys. Its error is
-// in the measured time of a unit (measured_cost.h).
+// The fixed time of a tile (loading queries, writing outputs), in tiles of keys. Its error is part of the
+// measured time of a unit (measured_cost.h).
 constexpr uint32_t kTileFixedTenths = 15;
 
 }  // namespace

@@ -58,7 +58,6 @@ struct AttentionGrid {
   std::vector<uint32_t> chunk;    // tokens of the prefill chunk, without 0
   std::vector<uint32_t> decodes;  // decodes without a chunk
   // Decodes together with a chunk: those that were measured with every chunk.
-  // models/cost_tables/measured_cost.h @-4.
   std::vector<uint32_t> decodes_mixed;
   std::vector<Curve> pure;           // [decodes], over the context of each decode
   std::vector<Curve> prefill;        // [chunk], over the context of the chunk
