@@ -115,5 +115,5 @@ TEST_CASE("forced: under the wall clock too; what cannot be told is refused with
   const Outcome refused =
       run_kvtwin(folder, run_words("infinigen", {kForceOutcomes, "--backend=cpu", "--no-write"}));
   CHECK(refused.status == 2);
-  CHECK(refused.said("what retrieval infinigen recalls cannot be forced"));
+  CHECK(refused.said("recalls of retrieval infinigen cannot be forced"));
 }
