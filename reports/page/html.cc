@@ -72,7 +72,7 @@ Json run_json(const ReportRun& run) {
   out["notes"] = Json::array();
   for (const std::string& note : run.result.notes()) out["notes"].push_back(note);
   if (run.requests.count() > kReportRequestsMax)
-    out["notes"].push_back(fmt::format("plots of single requests show every {}th of {} requests",
+    out["notes"].push_back(fmt::format("plots of single requests show one in {} of {} requests",
                                        (run.requests.count() + kReportRequestsMax - 1) / kReportRequestsMax,
                                        run.requests.count()));
   out["memory"] = Json::array();

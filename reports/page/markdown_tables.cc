@@ -53,7 +53,7 @@ std::string validation_markdown(const ReportEvidence& evidence) {
   const Json all = Json::parse(evidence.json);
   std::string out =
       fmt::format("## Validation: {}\n\n", evidence.dir) +
-      markdown_head({"", "limits", "replayed alike", "steps", "step time, median error", "P95"});
+      markdown_head({"", "limits", "same decisions", "steps", "step time, median error", "P95"});
   for (const Json& one : all["scenarios"]) {
     const Json replayed = one.value("replayed", Json::array());
     const auto same = std::count_if(replayed.begin(), replayed.end(),
@@ -124,14 +124,14 @@ std::vector<QualitySet> quality_sets(const Json& all, std::vector<std::string>* 
 std::string quality_markdown(const ReportEvidence& evidence) {
   std::vector<std::string> tasks;
   const std::vector<QualitySet> sets = quality_sets(Json::parse(evidence.json), &tasks);
-  std::vector<std::string> names = {"", "cells"};
+  std::vector<std::string> names = {"", "KV entries"};
   names.insert(names.end(), tasks.begin(), tasks.end());
-  names.insert(names.end(), {"KV kept, MB", "KV read a token, MB"});
+  names.insert(names.end(), {"KV retained, MB", "KV read per token, MB"});
   const bool simulated =
       std::any_of(sets.begin(), sets.end(), [](const QualitySet& set) { return set.speed > 0; });
   if (simulated) names.emplace_back("tokens/s, simulated");
   names.emplace_back("front");
-  std::string out = fmt::format("## Right answers: {}\n\n", evidence.dir) + markdown_head(names);
+  std::string out = fmt::format("## Correct answers: {}\n\n", evidence.dir) + markdown_head(names);
   for (const QualitySet& set : sets) {
     std::vector<std::string> cells = {set.policy, set.budget > 0 ? fmt::format("{:.0f}", set.budget) : "all"};
     for (const std::string& task : tasks)
@@ -148,8 +148,8 @@ std::string quality_markdown(const ReportEvidence& evidence) {
     out += markdown_line(std::move(cells));
   }
   return out + fmt::format(
-                   "\nfront: asked all tasks, and no other set has as many right answers on average, from no "
-                   "more bytes retained {}. An oracle knows the answer: it is left out.\n\n",
+                   "\nfront: ran all tasks, and no other set has as many correct answers on average with no "
+                   "more bytes retained {}. Oracles know the answer and are left out.\n\n",
                    simulated ? "and with as much throughput" : "and read");
 }
 

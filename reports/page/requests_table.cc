@@ -64,11 +64,11 @@ Result<RequestsTable> read_requests(std::string_view csv, const std::string& whe
     std::array<int64_t, kColumns.size()> values{};
     for (size_t c = kPrompt; c < kColumns.size(); ++c) {
       if (!whole(cells[places[c]], &values[c]) || values[c] < 0)
-        return problem(fmt::format("{} is \"{}\", no whole number", kColumns[c], cells[places[c]]));
+        return problem(fmt::format("{} is \"{}\", not a whole number", kColumns[c], cells[places[c]]));
     }
     int64_t agent = 0;
     if (agent_at < width && (!whole(cells[agent_at], &agent) || agent < 0 || agent > UINT16_MAX))
-      return problem(fmt::format("agent is \"{}\", no whole number below 65,536", cells[agent_at]));
+      return problem(fmt::format("agent is \"{}\", not a whole number below 65,536", cells[agent_at]));
     if (agent_at < width) out.agent.push_back(static_cast<uint16_t>(agent));
     const std::string name = session_name(cells[places[kSession]], cells[places[kReplica]]);
     const auto session = sessions.emplace(name, static_cast<uint32_t>(sessions.size()));

@@ -28,7 +28,7 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
                               size_t most) {
   std::vector<std::string> cells;
   if (csv.substr(0, csv.find('\n')) != kHead)
-    return make_error(where + ":1", "is not what this version of kvtwin writes", "run the scenario again");
+    return make_error(where + ":1", "was not written by this version of kvtwin", "run the scenario again");
   take_record(&csv, &cells);
   std::map<std::string, uint32_t> sessions;
   for (const std::string& name : requests.sessions)
@@ -41,7 +41,7 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
       good = good && whole(cells[c], &values[c]) && values[c] >= 0;
     if (!good || values[kToolFinished] < values[kToolReleased] || values[kToolAgent] > UINT16_MAX)
       return make_error(fmt::format("{}:{}", where, line),
-                        "is no tool with a session, an agent and two times", "run the scenario again");
+                        "is not a tool with a session, an agent and two times", "run the scenario again");
     const auto session = sessions.find(session_name(cells[kToolSession], cells[kToolReplica]));
     if (session == sessions.end()) continue;  // none of its requests finished
     out.released_s.push_back(static_cast<double>(values[kToolReleased]) / 1e9);

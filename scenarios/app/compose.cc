@@ -154,7 +154,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
     }
     if (out->memory_given) {
       const uint32_t given = values.memory().gpu_pages();
-      out->notes.push_back(fmt::format("{} gpu pages are given; the memory model says {} ({:+.1f} %)", given,
+      out->notes.push_back(fmt::format("{} gpu pages are given; the memory model gives {} ({:+.1f} %)", given,
                                        out->memory.pages, 100.0 * out->memory.pages / given - 100.0));
     }
   } else if (!out->memory_given) {
@@ -303,7 +303,7 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   }
   if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
     out->notes.push_back(
-        fmt::format("{} prompt tokens have no role in the trace and count as user text", unknown));
+        fmt::format("{} prompt tokens have no role in the trace; they count as user text", unknown));
   }
   for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
   if (scenario.values.replay().think_cap_s() > 0) {

@@ -79,8 +79,8 @@ void compose_cluster(const Scenario& scenario, Composed* out, Errors* errors) {
     const bool parted = engines.prefill() > 0;
     errors->push_back(
         {scenario.where(parted ? "engines.prefill" : "engines.further"),
-         fmt::format("{} does not go with {}", off,
-                     parted ? "handing KV over to decoding engines" : "engines of several kinds"),
+         fmt::format("{} cannot be combined with {}", off,
+                     parted ? "handing KV over to decode engines" : "engines of several kinds"),
          parted ? "--set=engines.prefill=0" : "engines of one kind, or that axis' first choice"});
     return;
   }

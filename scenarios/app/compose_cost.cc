@@ -47,9 +47,9 @@ bool one_device(const Scenario& scenario, size_t of, const Composed& composed, E
   if (scenario.values.cost().profile().empty() || device == first) return true;
   errors->push_back(
       {scenario.where("cost.profile"),
-       fmt::format("{} holds what was measured of one kind of GPU, and engines here run on {} and {}",
+       fmt::format("{} holds measurements of one kind of GPU, but engines run on {} and {}",
                    scenario.values.cost().profile(), first, device),
-       "leave the profile out, so that all are priced by the roofline; or give all engines one device"});
+       "leave out the profile, so that the roofline prices all; or give all engines one device"});
   return false;
 }
 
@@ -65,7 +65,7 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
   if (precision == "bf16") return true;
   const auto problem = [&](const std::string& what, const std::string& way_out) {
     errors->push_back({scenario.where("policies.precision"), fmt::format("{} {}", precision, what),
-                       way_out + "leave cost.profile out: the roofline prices formats by their bytes"});
+                       way_out + "leave out cost.profile: the roofline prices formats by their bytes"});
     return false;
   };
   const MeasuredKv* const format = measured.format(precision);
@@ -73,12 +73,13 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
     return problem("has no measured kernels in the profile, which reads bf16 KV",
                    "kvtwin calibrate device --formats=PROFILE measures fp8, int4 and triaxial; or ");
   if (adds_to_steps(config))
-    return problem("has measured kernels where all KV entries are kept and read, and here some are not", "");
+    return problem("has measured kernels only for steps that retain and read all KV entries", "");
   const uint32_t page_tokens = config.page_tokens, group = config.policies.precision_spec.group;
   if (format->page_tokens == page_tokens && (format->group == 0 || format->group == group)) return true;
-  return problem(fmt::format("was measured with pages of {} tokens and groups of {}, not {} and {}",
-                             format->page_tokens, format->group, page_tokens, group),
-                 "give it these; or ");
+  return problem(
+      fmt::format("was measured with pages of {} tokens and groups of {}, the scenario has {} and {}",
+                  format->page_tokens, format->group, page_tokens, group),
+      "set these; or ");
 }
 
 // True if our CUDA engine replays decode steps as graphs (engine/cuda/device/step_graphs.h): not for methods
@@ -106,10 +107,15 @@ std::optional<MeasuredMethod> sibling_method(const MeasuredDevice& device, const
   for (const std::string& file : files) {
     const Result<MeasuredDevice> other = load_measured_device(file);
     if (!other || other->gpu == device.gpu || other->sm_count != device.sm_count) continue;
-    if (const MeasuredMethod* const method = other->method(name, device.model)) {
-      *from = other->gpu;
-      return *method;
-    }
+    const MeasuredMethod* const method = other->method(name, device.model);
+    if (method == nullptr) continue;
+    *from = other->gpu;
+    MeasuredMethod out = *method;
+    // The floor of a step is the time to read the weights: the other GPU's memory, not its SMs.
+    std::erase_if(out.terms, [](const MeasuredMethod::Term& term) {
+      return term.of == name_of(MethodTerm::kRecordedAtLeast);
+    });
+    return out;
   }
   return {};
 }

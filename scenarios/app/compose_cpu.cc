@@ -29,8 +29,8 @@ Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
     return make_error(scenario.where("policies.precision_options.per_channel_keys"),
-                      "int4 with keys per channel is not computed by the CPU engine",
-                      "per_channel_keys: false is; or --backend=sim");
+                      "the CPU engine does not compute int4 with per-channel keys",
+                      "per_channel_keys: false; or --backend=sim");
   }
   return check_axes(
       scenario, "the CPU engine",
@@ -142,9 +142,9 @@ Result<SimulatedEnd> CpuEngineBackend::run(const Scenario& scenario, Composed* c
                                            const std::vector<Observer*>& observers) {
   const bool needs_response = scenario.values.cpu().judge_tokens() == "response";
   if (ranks_by_weights(scenario) && scenario.values.cpu().scorer_weights().empty() && !needs_response) {
-    composed->notes.push_back(
-        fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
-                    scenario.values.policies().scorer()));
+    composed->notes.push_back(fmt::format(
+        "scorer {} ranks by weights drawn from the seed: its choice is reproducible, but not trained",
+        scenario.values.policies().scorer()));
   }
   std::vector<ForcibleSource*> engines;
   std::deque<SampledEngine<cpu::CpuEngine>> watched;

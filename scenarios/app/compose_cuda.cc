@@ -29,13 +29,13 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
   const PrecisionSpec& spec = config.policies.precision_spec;
   if (precision == "int4" && spec.per_channel_keys)
     return make_error(scenario.where("policies.precision_options.per_channel_keys"),
-                      "int4 with keys per channel is not computed by the CUDA engine",
-                      "per_channel_keys: false is; or --backend=sim");
+                      "the CUDA engine does not compute int4 with per-channel keys",
+                      "per_channel_keys: false; or --backend=sim");
   if (!drops(config) && config.policies.retrieval != "all")
     return make_error(scenario.where("policies.precision"),
-                      fmt::format("precision {} beside retrieval {} is not computed by the CUDA engine",
+                      fmt::format("the CUDA engine does not compute precision {} with retrieval {}",
                                   precision, config.policies.retrieval),
-                      "precision bf16 is; or --backend=cpu, or --backend=sim");
+                      "precision bf16; or --backend=cpu, or --backend=sim");
   const PolicyAxes axes = make_axes(config.policies);
   for (const Format format : {axes.precision->prompt_format(), axes.precision->decode_format()}) {
     if (const auto problem = cuda::check_packed(format, spec.group, llm, config.page_tokens))
@@ -55,7 +55,7 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
   if (drops(config) && method != RetrievalMethod::kAll) {
     if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), method, llm))
       return make_error(scenario.where("policies.retrieval"),
-                        "the CUDA engine does not compute it beside dropped KV entries: " + *problem,
+                        "the CUDA engine does not compute it with dropped KV entries: " + *problem,
                         "or --backend=cpu, or --backend=sim");
   } else if (drops(config)) {
     if (const auto problem = cuda::check_compressed(config, score_spec(scenario.values), llm))
@@ -87,14 +87,13 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (tp != 1) {
     return make_error(scenario.where("engines.tensor_parallel"),
-                      fmt::format("engines of {} GPUs are not computed by the CUDA engine", tp),
-                      "1 is; or --backend=sim");
+                      fmt::format("the CUDA engine runs on one GPU, not on {}", tp), "1; or --backend=sim");
   }
   if (composed.llm.weights.dtype != NumberFormat::kBf16) {
     return make_error(
         scenario.where("model.weights"),
-        fmt::format("weights in {} are not computed by the CUDA engine", name_of(composed.llm.weights.dtype)),
-        "bf16 is; or --backend=sim");
+        fmt::format("the CUDA engine does not compute weights in {}", name_of(composed.llm.weights.dtype)),
+        "bf16; or --backend=sim");
   }
   return check_cuda_backend(scenario);
 }

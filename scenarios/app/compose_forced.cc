@@ -11,10 +11,9 @@ namespace {
 Result<void> check_forcible(const Scenario& scenario, const CoreConfig& config) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method != RetrievalMethod::kShadowkv && method != RetrievalMethod::kInfinigen) return {};
-  return make_error(
-      scenario.where("simulation.force_outcomes"),
-      fmt::format("what retrieval {} recalls cannot be forced on an engine", config.policies.retrieval),
-      "freekv and arkvale can be told; or force_outcomes: false, or --backend=sim");
+  return make_error(scenario.where("simulation.force_outcomes"),
+                    fmt::format("recalls of retrieval {} cannot be forced", config.policies.retrieval),
+                    "freekv or arkvale; or force_outcomes: false, or --backend=sim");
 }
 
 std::string forced_outcome(const std::string& by, const ForcedOutcomes::Counts& counts) {

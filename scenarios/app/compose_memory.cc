@@ -45,8 +45,8 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   };
   if (bytes == 0) return 0;
   if (values.memory().host_bytes() == 0) {
-    return problem("the disk stands behind a host tier, and there is none",
-                   "--set=memory.host_bytes=N gives one; or --set=memory.disk_bytes=0");
+    return problem("a disk tier needs a host tier, and there is none",
+                   "--set=memory.host_bytes=N; or --set=memory.disk_bytes=0");
   }
   if (values.backend() == "cuda") {
     return problem("the CUDA engine has no disk tier",
@@ -54,13 +54,13 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   }
   if (!out.node.disk_bytes.present()) {
     return problem(fmt::format("node {} has no disk for KV", out.node.name),
-                   "write disk_bytes and its rates into the node's file, take a node that has them "
+                   "write disk_bytes and its rates into the node's file, choose a node that has them "
                    "(models/node/h200.textproto), or --set=memory.disk_bytes=0");
   }
   const uint32_t together = std::min(values.engines().count(), out.gpus / values.engines().tensor_parallel());
   if (values.engines().count() > together || values.engines().further_size() > 0) {
     return problem(
-        fmt::format("{} engines are on several nodes, and disks belong to one", values.engines().count()),
+        fmt::format("{} engines are on several nodes, and a disk belongs to one", values.engines().count()),
         fmt::format("largest number of engines on one {}: {}; or --set=memory.disk_bytes=0", out.node.name,
                     together));
   }
@@ -74,8 +74,8 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   }
   const uint64_t pages = bytes / std::max<uint64_t>(page_bytes, 1);
   if (pages == 0) {
-    return problem(fmt::format("{} bytes hold no page of {} bytes", bytes, page_bytes),
-                   fmt::format("smallest that does: --set=memory.disk_bytes={}", page_bytes));
+    return problem(fmt::format("{} bytes are less than a page of {} bytes", bytes, page_bytes),
+                   fmt::format("smallest that fits: --set=memory.disk_bytes={}", page_bytes));
   }
   if (pages > UINT32_MAX / 2) {
     return problem(fmt::format("{} pages are too many", pages), "use larger pages, or less of the disk");

@@ -66,9 +66,8 @@ Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& c
   std::ifstream in(path, std::ios::binary);
   const std::string where = scenario.where("simulation.recorded_run");
   if (!in) {
-    return make_error(
-        where, "\"" + path + "\" cannot be opened",
-        "it is there where the run was recorded (kvtwin run --record) and compresses or retrieves");
+    return make_error(where, "\"" + path + "\" cannot be opened",
+                      "a run with --record that compresses or retrieves writes it");
   }
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   Result<RecordedOutcomes> record = read_outcomes(path, bytes, [&] { return numbers_beside(path); });

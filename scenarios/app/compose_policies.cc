@@ -48,7 +48,7 @@ BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Errors* erro
     } else {
       errors->push_back({scenario.where("policies.budget_options.full_heads"),
                          "there is no head " + std::to_string(head),
-                         "the model has " + std::to_string(heads) + " KV heads in all, from 0"});
+                         "the model has " + std::to_string(heads) + " KV heads, from 0"});
     }
   }
   return out;
@@ -73,7 +73,7 @@ void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec
     errors->push_back(
         {scenario.where("policies.budget_options.ratio"),
          fmt::format("ratio is {}, {} was made at {}", in.ratio(), profile->name, profile->base_ratio),
-         "that ratio, a profile made at yours, or relative: true, which scales"});
+         "set that ratio, a profile of yours, or relative: true, which scales the profile"});
     return;
   }
   for (const double mean : in.relative() ? profile->fraction_mu : profile->mu)
@@ -88,21 +88,19 @@ void check_contexts(const Scenario& scenario, Errors* errors) {
   const char* const field = "policies.budget_options.profile";
   const auto profile = written.empty() ? std::nullopt : load_retention(scenario, field, written, errors);
   if (!errors->empty() || (profile && !profile->samples.empty())) return;
-  errors->push_back(
-      {scenario.where("simulation.retained"),
-       "contexts draws from what contexts kept, but policies.budget_options has no profile that "
-       "says so",
-       "name one of kvtwin calibrate policy retention; or kept: \"profile\""});
+  errors->push_back({scenario.where("simulation.retained"),
+                     "\"contexts\" draws from the contexts of a profile, but policies.budget_options names "
+                     "none with contexts",
+                     "name a result of kvtwin calibrate policy retention; or retained: \"profile\""});
 }
 
 void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
-    errors->push_back(
-        {scenario.where("policies.retrieval"),
-         fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from", axes.retrieval(),
-                     llm.name),
-         "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
+    errors->push_back({scenario.where("policies.retrieval"),
+                       fmt::format("retrieval {} on {}, whose sliding layers have no pages to choose from",
+                                   axes.retrieval(), llm.name),
+                       "it needs models whose layers all read the whole context; use retrieval: \"all\""});
   }
   const uint32_t dense = axes.retrieval_options().layers_dense();
   if (dense > llm.layers) {
@@ -143,12 +141,13 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Errors* error
   if (errors->empty() && scenario.values.simulation().retained() == "contexts")
     check_contexts(scenario, errors);
   if (errors->empty() && scenario.values.simulation().retained() == "profile" && !tables) {
-    errors->push_back({scenario.where("simulation.retained"),
-                       "profile draws what each head keeps, but policies.budget_options has means of " +
-                           std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
-                           std::to_string(out.budget_spec.sigma.size()),
-                       "give both for all " + std::to_string(heads) +
-                           " heads, budget_options.profile, or kept: \"fixed\""});
+    errors->push_back(
+        {scenario.where("simulation.retained"),
+         "\"profile\" draws each head's retained fraction, but policies.budget_options has means of " +
+             std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
+             std::to_string(out.budget_spec.sigma.size()),
+         "give both for all " + std::to_string(heads) +
+             " heads, budget_options.profile, or retained: \"fixed\""});
   }
   return out;
 }

@@ -28,7 +28,7 @@ Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const Ll
     if (row.named == row.found) continue;
     return make_error(scenario.where("cpu.checkpoint"),
                       fmt::format("has {} {}, model {} has {}", row.found, row.what, named.name, row.named),
-                      "kvtwin model import CHECKPOINT/config.json makes the model that it is");
+                      "kvtwin model import CHECKPOINT/config.json imports the checkpoint's model");
   }
   return {};
 }
@@ -97,8 +97,8 @@ Result<void> check_axes(const Scenario& scenario, const char* engine, const std:
   for (const AxisComputed& row : axes) {
     if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
     return make_error(scenario.where(fmt::format("policies.{}", row.axis)),
-                      fmt::format("{} \"{}\" is not computed by {}", row.axis, row.chosen, engine),
-                      fmt::format("{} is; or --backend=sim", fmt::join(row.computed, " or ")));
+                      fmt::format("{2} does not compute {0} \"{1}\"", row.axis, row.chosen, engine),
+                      fmt::format("{}; or --backend=sim", fmt::join(row.computed, " or ")));
   }
   return {};
 }
@@ -173,7 +173,7 @@ Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Cl
   const v1::Simulation& simulation = scenario.values.simulation();
   if (!simulation.force_outcomes() && !simulation.recorded_run().empty())
     composed->notes.push_back(
-        "values decide, not the run in simulation.recorded_run; simulation.force_outcomes: true repeats it");
+        "values decide, not simulation.recorded_run; simulation.force_outcomes: true forces its outcomes");
   Result<SimulatedEnd> out =
       scenario.values.clock() == "virtual"
           ? simulate(scenario, composed, client, observers, forced.sources())

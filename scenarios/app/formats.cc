@@ -110,7 +110,7 @@ void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* 
     errors->push_back(
         {scenario.where("policies.precision"),
          fmt::format("{} has no measured kernels in the profile, which reads bf16 KV", set->precision),
-         "leave cost.profile out: the roofline prices formats by their bytes"});
+         "leave out cost.profile: the roofline prices formats by their bytes"});
   }
 }
 

@@ -77,9 +77,10 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   const LlmSpec& llm = model->llm();
   const uint32_t group = scenario.values.policies().precision_options().group();
   if (group == 0 || llm.head_dim % group != 0) {
-    return make_error(scenario.where("policies.precision_options.group"),
-                      fmt::format("group is {}, heads of {} are {} wide", group, llm.name, llm.head_dim),
-                      "a divisor of that");
+    return make_error(
+        scenario.where("policies.precision_options.group"),
+        fmt::format("group is {}, the head dimension of {} is {}", group, llm.name, llm.head_dim),
+        "a divisor of that");
   }
   const Result<std::vector<ContextRoles>> roles = context_roles(scenario, model->contexts());
   if (!roles) return tl::unexpected<Error>(roles.error());

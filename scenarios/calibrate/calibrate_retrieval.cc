@@ -194,7 +194,7 @@ Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const Retrie
   if (out.steps == 0)
     return make_error(
         scenario.where("policies.retrieval_options.budget_tokens"),
-        fmt::format("no context has more to choose from than {} pages, twice", out.selectable_pages),
+        fmt::format("no context has two steps with more than {} pages to choose from", out.selectable_pages),
         fmt::format("prompts above {} tokens (--context-max), or a smaller budget", spec.budget_tokens));
   return out;
 }

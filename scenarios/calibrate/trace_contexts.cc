@@ -113,7 +113,7 @@ Result<std::set<NodeKey>> choose(const Scenario& scenario, const ReplayTable& ta
         fmt::format("none of {} requests has a prompt of {} to {} tokens and an output of {} or more",
                     requests, choice.tokens_min, choice.tokens_max, choice.output_min),
         fmt::format("the shortest prompt has {} tokens, the longest output {}: change "
-                    "--context-min, --context-max or what asks for outputs",
+                    "--context-min, --context-max or the required outputs",
                     shortest, longest_output));
   }
   std::set<NodeKey> out;
@@ -185,7 +185,7 @@ Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Compo
   std::vector<TraceContext> out;
   for (auto& [key, context] : found) out.push_back(std::move(context));
   if (out.empty())  // other requests abort them, or nothing releases them
-    return make_error(scenario.where("trace.path"), "none of the requests that were chosen is ever sent",
+    return make_error(scenario.where("trace.path"), "none of the chosen requests is ever sent",
                       "another trace");
   return out;
 }
@@ -201,9 +201,8 @@ Result<std::vector<ContextRoles>> context_roles(const Scenario& scenario,
     if (found.unknown_tokens == context.prompt.size()) {
       return make_error(
           scenario.where("trace.path"),
-          fmt::format("says nothing of the roles of its tokens (session {}, node {})", context.session,
-                      context.node),
-          "a trace with roles: kvtwin trace synth makes some, imports of agents' logs have them");
+          fmt::format("has no roles of tokens (session {}, node {})", context.session, context.node),
+          "a trace with roles: from kvtwin trace synth, or imported from agents' logs");
     }
     roles.runs = std::move(found.runs);
     out.push_back(std::move(roles));

@@ -28,9 +28,8 @@ struct CommonArguments {
 
 void add_common(CLI::App* command, CommonArguments* to) {
   command->set_help_flag();
-  command->add_option("SCENARIO", to->scenario, "whose model, weights, trace and scorer are taken")
-      ->required();
-  command->add_option("--out", to->out, "file to write (default: the text alone, on standard output)");
+  command->add_option("SCENARIO", to->scenario, "supplies model, weights, trace and scorer")->required();
+  command->add_option("--out", to->out, "file to write (default: standard output)");
   command->add_option("--contexts", to->choice.count, "prompts of the trace, evenly spread");
   command->add_option("--context-min", to->choice.tokens_min, "tokens; shorter prompts are left out");
   command->add_option("--context-max", to->choice.tokens_max, "tokens; longer prompts are left out");
@@ -110,9 +109,9 @@ void add_retention(CLI::App* policy, int* status, const char* name, bool samples
   const auto arguments = std::make_shared<RetentionArguments>();
   add_common(command, &arguments->common);
   RetentionRequest& request = arguments->request;
-  command->add_option("--ratio", request.ratio, "kept part of a context, window included");
-  command->add_option("--sinks", request.sinks, "first tokens, always kept");
-  command->add_option("--window", request.window, "last tokens, always kept");
+  command->add_option("--ratio", request.ratio, "retained fraction of a context, window included");
+  command->add_option("--sinks", request.sinks, "first tokens, always retained");
+  command->add_option("--window", request.window, "last tokens, always retained");
   command->add_flag("--all-layers", request.all_layers, "one threshold for all layers, not one for each");
   command->add_option("--alpha", arguments->alpha, "budgets are mean + alpha deviations");
   command->add_option("--group", arguments->group, "heads that share pages, for the summary");
@@ -138,7 +137,7 @@ int run_precision(PrecisionArguments arguments) {
   } else if (arguments.blind != "none") {
     return complain({"--blind", fmt::format("is \"{}\"", arguments.blind), "none, temporal or semantic"});
   }
-  if (request.rows == 0) return complain({"--rows", "is 0", "1 or more rows that ask"});
+  if (request.rows == 0) return complain({"--rows", "is 0", "1 or more query tokens"});
   if (request.layers == 0) return complain({"--layers", "is 0", "1 or more layers"});
   return calibrate(arguments.common,
                    [&](const Scenario& scenario, CalibrationModel* model) -> Result<Calibrated> {
@@ -161,9 +160,9 @@ void add_precision(CLI::App* policy, int* status) {
   add_common(command, &arguments->common);
   command->add_option("--bits", arguments->bits, "average per value, 2 to 4");
   command->add_flag("--greedy", arguments->request.greedy, "the paper's allocation instead of the exact one");
-  command->add_option("--rows", arguments->request.rows, "last rows of each prompt that ask");
-  command->add_option("--layers", arguments->request.layers, "layers that are looked at, evenly spread");
-  command->add_option("--blind", arguments->blind, "temporal or semantic: the map does not see that axis");
+  command->add_option("--rows", arguments->request.rows, "query tokens: the last ones of each prompt");
+  command->add_option("--layers", arguments->request.layers, "number of measured layers, evenly spread");
+  command->add_option("--blind", arguments->blind, "temporal or semantic: ignore that axis of tags");
   command->callback([=] { *status = run_precision(*arguments); });
 }
 
@@ -203,7 +202,7 @@ void add_retrieval(CLI::App* policy, int* status) {
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, int* status) {
-  CLI::App* const calibrate = app.add_subcommand("calibrate", "numbers that policies and models need");
+  CLI::App* const calibrate = app.add_subcommand("calibrate", "measure what policies and models need");
   calibrate->require_subcommand(1);
   add_calibrate_device_command(calibrate, status);
   add_calibrate_methods_command(calibrate, status);

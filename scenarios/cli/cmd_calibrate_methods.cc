@@ -40,8 +40,8 @@ int run_methods(MethodsArguments arguments) {
   MethodCalibrationRequest& request = arguments.request;
   if (arguments.recorded.empty() == arguments.keep.empty())
     return complain(
-        {"kvtwin calibrate methods", "neither or both of --recorded and --keep are given",
-         "--keep=DIR runs the scenarios on this GPU and keeps what happened; --recorded=DIR reads that"});
+        {"kvtwin calibrate methods", "needs one of --recorded and --keep",
+         "--keep=DIR runs the scenarios on this GPU and stores the recordings; --recorded=DIR reads them"});
   request.record = arguments.recorded.empty();
   request.recordings = request.record ? arguments.keep : arguments.recorded;
   request.work = (fs::temp_directory_path() / fmt::format("kvtwin-methods-{}", getpid())).string();
@@ -74,16 +74,18 @@ void add_calibrate_methods_command(CLI::App* calibrate, int* status) {
       "Runs the scenarios on this GPU and fits what each method adds to the dense engine's steps, per "
       "request, "
       "row, "
-      "KV entry\nand page; prints how far that is off on steps that it was not fitted to.");
+      "KV entry\nand page; prints the error on steps that were held out.");
   const auto arguments = std::make_shared<MethodsArguments>();
-  command->add_option("SCENARIO", arguments->request.scenarios, "of the methods; several may be of one")
+  command
+      ->add_option("SCENARIO", arguments->request.scenarios,
+                   "scenarios of the methods; several may be of one")
       ->required();
   command
       ->add_option("--profile", arguments->request.profile,
-                   "file of kvtwin calibrate device, of this machine")
+                   "output of kvtwin calibrate device on this machine")
       ->required();
-  command->add_option("--recorded", arguments->recorded, "folder of runs that were kept");
-  command->add_option("--keep", arguments->keep, "folder to keep runs in, made on this GPU now");
+  command->add_option("--recorded", arguments->recorded, "folder of recordings");
+  command->add_option("--keep", arguments->keep, "folder for recordings, made on this GPU now");
   command->add_option("--out", arguments->out, "file to write (default: standard output)");
   command->add_option("--set", arguments->request.sets, "change a field of all scenarios; may be repeated")
       ->expected(1)

@@ -32,8 +32,8 @@ int run_compare(const CompareArguments& arguments) {
   if (!format) return complain(format.error());
   std::error_code ignored;
   if (std::filesystem::is_directory(arguments.requests, ignored)) {
-    return complain(Error{arguments.requests, "is a folder, and a real server's log is a file",
-                          fmt::format("{0}/requests.jsonl of an imported run; two runs beside each other: "
+    return complain(Error{arguments.requests, "is a folder, but a real server's log is a file",
+                          fmt::format("{0}/requests.jsonl of an imported run; to compare two runs: "
                                       "kvtwin report {1} {0} --out=report.html",
                                       arguments.requests, arguments.dir)});
   }
@@ -54,7 +54,7 @@ int run_compare(const CompareArguments& arguments) {
 }  // namespace
 
 void add_compare_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("compare", "a run beside a real server's request log");
+  CLI::App* const command = app.add_subcommand("compare", "compare a run with a real server's request log");
   command->set_help_flag();
   const auto arguments = std::make_shared<CompareArguments>();
   command->add_option("RUN_DIR", arguments->dir)->required();

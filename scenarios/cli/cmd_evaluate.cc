@@ -50,8 +50,8 @@ Result<void> check(EvaluateArguments* arguments) {
   for (const std::string& word : split_list(arguments->budgets)) {
     request.budgets.push_back(0);
     if (!whole(word, &request.budgets.back()) || request.budgets.back() == 0)
-      return make_error("--budgets", fmt::format("\"{}\" is no budget", word.substr(0, 40)),
-                        "KV entries of one head");
+      return make_error("--budgets", fmt::format("\"{}\" is not a budget", word.substr(0, 40)),
+                        "KV entries per head");
   }
   request.backends = split_list(arguments->backends);
   for (const std::string& backend : request.backends) {
@@ -64,7 +64,7 @@ Result<void> check(EvaluateArguments* arguments) {
     arguments->processes.push_back(0);
     if (!whole(word, &arguments->processes.back()) || arguments->processes.back() < 1 ||
         arguments->processes.back() > 1'024)
-      return make_error("--jobs", fmt::format("\"{}\" is no number of processes", word.substr(0, 40)),
+      return make_error("--jobs", fmt::format("\"{}\" is not a number of processes", word.substr(0, 40)),
                         "1 to 1,024");
   }
   if (arguments->processes.size() != 1 && arguments->processes.size() != request.backends.size())
@@ -83,8 +83,8 @@ Result<void> check(EvaluateArguments* arguments) {
     return make_error("--throughput", "this build has no simulated backend",
                       "install libsimgrid-dev and configure again");
   if (arguments->in_processes() && request.shards > 1)
-    return make_error("--jobs", "is given beside --shard", "one of them");
-  if (request.out.empty()) return make_error("--out", "is missing", "the folder of the KV entries");
+    return make_error("--jobs", "cannot be combined with --shard", "one of them");
+  if (request.out.empty()) return make_error("--out", "is missing", "the folder of the cells");
   return {};
 }
 
@@ -105,7 +105,7 @@ int run_evaluate(EvaluateArguments arguments) {
       fmt::print(stderr, "{} {} {}: refused: {}\n", row.policy, row.budget, row.task, row.refused);
       return;
     }
-    fmt::print(stderr, "{} {} {}: {} of {} right, {:.1f} s, {:.0f} tokens/s\n", row.policy, row.budget,
+    fmt::print(stderr, "{} {} {}: {} of {} correct, {:.1f} s, {:.0f} tokens/s\n", row.policy, row.budget,
                row.task, row.answers.right, row.answers.questions, seconds,
                static_cast<double>(row.tokens_computed) / std::max(seconds, 1e-9));
   };
@@ -139,7 +139,7 @@ int run_evaluate(EvaluateArguments arguments) {
 }  // namespace
 
 void add_evaluate_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("evaluate", "does the kept KV still answer");
+  CLI::App* const command = app.add_subcommand("evaluate", "count correct answers from retained KV");
   command->set_help_flag();
   const auto arguments = std::make_shared<EvaluateArguments>();
   EvaluateRequest& request = arguments->request;

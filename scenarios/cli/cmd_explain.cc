@@ -40,7 +40,7 @@ Result<Layers> parse_layers(const std::string& text, uint32_t layers) {
                     read(std::string_view(text).substr(dots + 2), &out.last) && out.first <= out.last &&
                     out.last < layers;
   if (good) return out;
-  return make_error("--layers", fmt::format("\"{}\" are no layers", text),
+  return make_error("--layers", fmt::format("\"{}\" is not a range of layers", text),
                     fmt::format("FROM..TO of 0 to {}, both included", layers - 1));
 }
 
@@ -58,7 +58,7 @@ Result<void> check_not_fixed(const std::vector<std::string>& sets, const std::ve
     for (const std::string& one : fixed) {
       const std::string field = one.substr(0, one.find('=') + 1);
       if (set.starts_with(field) && set != one)
-        return make_error("--set=" + set, fmt::format("kvtwin explain prices steps with {} alone", one),
+        return make_error("--set=" + set, fmt::format("kvtwin explain prices steps with {} only", one),
                           "leave it out");
     }
   }
@@ -69,7 +69,7 @@ int run_explain(const ExplainArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (arguments.step.has_value() != arguments.shape.empty())
-    return complain(Error{"kvtwin explain", "wants one of --step and --shape",
+    return complain(Error{"kvtwin explain", "needs one of --step and --shape",
                           "--step=N of the scenario's run, or --shape=decodes=4,context=32768"});
   if (!can_simulate())
     return complain(Error{arguments.scenario, "this build has no simulated backend",
@@ -105,7 +105,7 @@ int run_explain(const ExplainArguments& arguments) {
 }  // namespace
 
 void add_explain_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("explain", "what one step does, and what it waits for");
+  CLI::App* const command = app.add_subcommand("explain", "show one step: operations, critical path, waits");
   command->set_help_flag();
   const auto arguments = std::make_shared<ExplainArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();

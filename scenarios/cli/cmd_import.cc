@@ -74,7 +74,7 @@ Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& pr
   if (others.empty()) return {};
   if (!arguments.force) {
     return make_error(arguments.out,
-                      fmt::format("holds {}, which is not of this import", others.front().string()),
+                      fmt::format("holds {}, which this import did not write", others.front().string()),
                       "another --out; --force replaces the profile in it");
   }
   for (const fs::path& other : others) {
@@ -88,7 +88,7 @@ Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& pr
 // Kernel times: converts a folder with mlp.csv and attention.csv into one that cost.profile reads.
 int import_profile(const ImportArguments& arguments) {
   if (arguments.model.empty())
-    return complain(Error{"--model", "says whose rows to take, and is not given", "kvtwin list models"});
+    return complain(Error{"--model", "is missing: the model whose rows to read", "kvtwin list models"});
   const Result<LlmSpec> llm = Catalog().llm(arguments.model);
   if (!llm) return complain(llm.error());
   NamedText mlp{arguments.file + "/mlp.csv", {}}, attention{arguments.file + "/attention.csv", {}};
@@ -136,7 +136,7 @@ int import_run(const ImportArguments& arguments) {
   const std::vector<RunFile> files = measured_files(std::move(*run));
   if (const Result<void> ok = check_same_import(arguments, files); !ok) return complain(ok.error());
   if (Result<void> ok = replace_run(arguments.out, files); !ok) return complain(ok.error(), kExitEnvironment);
-  fmt::print("{}: {}, {} {}; beside a run: kvtwin report {} RUN\n", arguments.out, name, requests,
+  fmt::print("{}: {}, {} {}; to compare it with a run: kvtwin report {} RUN\n", arguments.out, name, requests,
              plural(requests, "request"), arguments.out);
   return kExitDone;
 }
@@ -144,8 +144,8 @@ int import_run(const ImportArguments& arguments) {
 }  // namespace
 
 void add_import_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand(
-      "import", "a real server's run, to stand beside ours; kernel times, to price steps with");
+  CLI::App* const command =
+      app.add_subcommand("import", "import a real server's run, or kernel times to price steps with");
   command->set_help_flag();
   const auto arguments = std::make_shared<ImportArguments>();
   command->add_option("FILE", arguments->file)->required();

@@ -28,9 +28,8 @@ Result<void> check(InspectArguments* arguments) {
     request.budgets.push_back(number ? static_cast<uint32_t>(std::stoul(word)) : 0);
     const uint64_t fixed = uint64_t{request.sinks} + request.window;
     if (request.budgets.back() <= fixed)
-      return make_error(
-          "--budgets", fmt::format("\"{}\" is no budget", word),
-          fmt::format("KV entries of one head, more than sinks and window, which are {}", fixed));
+      return make_error("--budgets", fmt::format("\"{}\" is not a budget", word),
+                        fmt::format("KV entries per head, more than sinks and window ({})", fixed));
   }
   const ContextChoice& choice = arguments->choice;
   if (choice.count < 1 || choice.count > 65'536)
@@ -40,7 +39,7 @@ Result<void> check(InspectArguments* arguments) {
                       fmt::format("1 to --context-max, which is {}", choice.tokens_max));
   if (request.response_tokens < 1 || request.error_tokens < 1)
     return make_error(request.response_tokens < 1 ? "--response" : "--error-tokens", "is 0",
-                      "1 or more rows");
+                      "1 or more tokens");
   arguments->choice.output_min = 1;
   return {};
 }
@@ -76,7 +75,7 @@ int run_inspect(InspectArguments arguments) {
 }  // namespace
 
 void add_inspect_policy_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("inspect-policy", "how good is what scorers keep");
+  CLI::App* const command = app.add_subcommand("inspect-policy", "measure what scorers retain");
   command->set_help_flag();
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();

@@ -96,7 +96,7 @@ int run_list(const std::string& what) {
 }  // namespace
 
 void add_list_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("list", "what there is to choose from");
+  CLI::App* const command = app.add_subcommand("list", "list names that scenarios and commands take");
   command->set_help_flag();
   const auto what = std::make_shared<std::string>();
   command->add_option("WHAT", *what)->required();

@@ -150,7 +150,7 @@ void add_model_command(CLI::App& app, int* status) {
       "Reads a Hugging Face config.json and writes the model as textproto.");
   cmd->add_option("config", import->config, "path of the config.json")->required();
   cmd->add_option("--name", import->name, "the model's name")->required();
-  cmd->add_option("--source", import->source, "where the config comes from (default: its path)");
+  cmd->add_option("--source", import->source, "source of the config (default: its path)");
   cmd->add_option("--out", import->out, "file to write (default: standard output)");
   cmd->callback([import, status] { *status = run_import(*import); });
 
@@ -159,9 +159,10 @@ void add_model_command(CLI::App& app, int* status) {
       "import-profile",
       "Example: kvtwin model import-profile profile.npz --name=fastkvzip-llama "
       "--out=fastkvzip-llama.textproto\n\n"
-      "Reads how much each KV head kept under a scorer (TANGRAM's .npz) and writes it as textproto, with "
+      "Reads the retained fraction of each KV head under a scorer (TANGRAM's .npz) and writes it as "
+      "textproto, with "
       "the\n"
-      "budgets mu + alpha * sigma. With --out it prints what reserving them would mean.");
+      "budgets mu + alpha * sigma. With --out it prints a summary of the reserved budgets.");
   cmd->add_option("npz", profile->npz, "path of the .npz")->required();
   cmd->add_option("--alpha", profile->alpha, "standard deviations above the mean")->capture_default_str();
   cmd->add_option("--name", profile->name, "the profile's name (default: the file's)");
@@ -175,7 +176,7 @@ void add_model_command(CLI::App& app, int* status) {
       "Example: kvtwin model init models/tiny/llama-4x256.textproto --seed=7 --out=tiny\n\n"
       "Draws random weights and writes config.json and model.safetensors, as transformers reads them.");
   cmd->add_option("config", init->model, "a config.json, a name of the catalog, or a textproto")->required();
-  cmd->add_option("--seed", init->seed, "of what is drawn")->capture_default_str();
+  cmd->add_option("--seed", init->seed, "seed of the draw")->capture_default_str();
   cmd->add_option("--out", init->out, "folder to write")->required();
   cmd->callback([init, status] { *status = run_init(*init); });
 

@@ -64,7 +64,7 @@ int plan(const PlanArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (*format == OutputFormat::kCsv)
-    return complain(Error{"--format", "a plan is no table of figures", "table, json or jsonl"});
+    return complain(Error{"--format", "a plan cannot be written as CSV", "table, json or jsonl"});
   const Result<PlanSpec> spec = spec_of(arguments);
   if (!spec) return complain(spec.error());
   if (!can_simulate()) {
@@ -94,7 +94,7 @@ int plan(const PlanArguments& arguments) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("plan", "the cheapest configuration that keeps its promises");
+  CLI::App* const command = app.add_subcommand("plan", "find the cheapest configuration that meets its SLOs");
   command->set_help_flag();
   const auto arguments = std::make_shared<PlanArguments>();
   const auto repeated = [&](const char* name, std::vector<std::string>* into) {

@@ -44,7 +44,7 @@ int run_replay(const ReplayArguments& arguments) {
   Result<std::string> bytes = read_text_file(path, kLogBytesMax);
   if (!bytes) {
     Error problem = bytes.error();
-    problem.hint = "a run leaves a log only with --record";
+    problem.hint = "kvtwin run writes a log only with --record";
     return complain(problem);
   }
   const Result<Log> log = read_log(path, *bytes);
@@ -86,7 +86,7 @@ int run_replay(const ReplayArguments& arguments) {
 }  // namespace
 
 void add_replay_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("replay", "decide a recorded run again");
+  CLI::App* const command = app.add_subcommand("replay", "repeat the decisions of a recorded run");
   command->set_help_flag();
   const auto arguments = std::make_shared<ReplayArguments>();
   command->add_option("RUN_DIR", arguments->dir)->required();

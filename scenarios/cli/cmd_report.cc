@@ -25,7 +25,7 @@ int make_report(const ReportArguments& arguments) {
   const bool markdown = out.extension() == ".md";
   if (!markdown && out.extension() != ".html")
     return complain(
-        Error{"--out", fmt::format("\"{}\" is no page", arguments.out), "a name in .html or .md"});
+        Error{"--out", fmt::format("\"{}\" is not a page", arguments.out), "a name in .html or .md"});
   const std::string command =
       fmt::format("kvtwin report {} --out={}", fmt::join(arguments.dirs, " "), arguments.out);
   const Result<Report> report = read_report(arguments.dirs, command);
@@ -48,7 +48,7 @@ int make_report(const ReportArguments& arguments) {
 }  // namespace
 
 void add_report_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("report", "runs and sweeps as a page");
+  CLI::App* const command = app.add_subcommand("report", "write runs and sweeps as a page");
   command->set_help_flag();
   const auto arguments = std::make_shared<ReportArguments>();
   command->add_option("DIR", arguments->dirs)->required();

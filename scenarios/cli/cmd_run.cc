@@ -62,9 +62,10 @@ Result<void> check_bound(const RunArguments& arguments, const Composed& composed
                         : !config.prefix_cache                 ? "limits.prefix_cache=true"
                                                                : nullptr;
     if (field == nullptr) continue;
-    return make_error("--prefix-bound",
-                      "the bound is of one prefix cache of whole pages on the gpu, which this run has not",
-                      fmt::format("--set={}, or run without it", field));
+    return make_error(
+        "--prefix-bound",
+        "the bound needs one prefix cache of whole pages on the GPU, which this run does not have",
+        fmt::format("--set={}, or run without it", field));
   }
   return {};
 }
@@ -149,7 +150,7 @@ int run_scenario(const RunArguments& arguments) {
   if (!format) return complain(format.error());
   if (arguments.seed && !is_whole_number(*arguments.seed))
     return complain(
-        Error{"--seed=" + *arguments.seed, "is no whole number from 0 to 18446744073709551615", {}});
+        Error{"--seed=" + *arguments.seed, "is not a whole number from 0 to 18446744073709551615", {}});
   std::optional<TimelineWindow> window;
   if (!arguments.timeline.empty()) {
     const Result<TimelineWindow> parsed = parse_window(arguments.timeline);

@@ -156,7 +156,7 @@ Result<SweepSpec> spec_of(const SweepArguments& arguments) {
     if (!axis) return tl::unexpected<Error>(axis.error());
     for (const Axis& before : spec.axes) {
       if (before.field == axis->field)
-        return make_error("--vary", fmt::format("{} is varied twice", axis->field),
+        return make_error("--vary", fmt::format("{} is given twice", axis->field),
                           "give its values in one list");
     }
     spec.axes.push_back(std::move(*axis));
@@ -252,7 +252,7 @@ int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) 
     std::vector<SweepPoint> next;
     for (const size_t row : *better) next.push_back((*rows)[row].values);
     if (!arguments.quiet)
-      fmt::print(stderr, "{}: {} of {} points go on\n", spec.sets.back(), next.size(), rows->size());
+      fmt::print(stderr, "{}: {} of {} points continue\n", spec.sets.back(), next.size(), rows->size());
     *points = std::move(next);
   }
   return kExitDone;
@@ -275,7 +275,8 @@ std::vector<std::string> plan_words(const SweepArguments& arguments, const std::
 
 int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, OutputFormat format) {
   if (arguments.tasks == 0)
-    return complain(Error{"--tasks", "the array needs a size", "--launcher=slurm --tasks=16, say"});
+    return complain(
+        Error{"--tasks", "the array job needs a size", "for example --launcher=slurm --tasks=16"});
   const std::string dir = std::filesystem::absolute(arguments.out).string();
   const SlurmJob job{own_program(),   plan_words(arguments, dir),   dir,
                      arguments.tasks, std::max(1u, arguments.jobs), arguments.sbatch};
@@ -299,11 +300,11 @@ int sweep(SweepArguments arguments) {
   if (!spec) return complain(spec.error());
   if (arguments.launcher != "local" && arguments.launcher != "slurm")
     return complain(Error{"--launcher", fmt::format("there is no launcher \"{}\"", arguments.launcher),
-                          "local or slurm; --shard for any other scheduler"});
+                          "local or slurm; --shard for other schedulers"});
   const bool slurm = arguments.launcher == "slurm";
   if (!arguments.halve.empty() || !arguments.rungs.empty()) {
     if (shard->count > 1 || arguments.dry || slurm)
-      return complain(Error{"--halve", "which points go on is known when all of a rung ended",
+      return complain(Error{"--halve", "halving must wait for all points of a rung",
                             "leave out --shard, --launcher and --dry-run"});
     return halve(arguments, *spec, *format);
   }

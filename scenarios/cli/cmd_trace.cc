@@ -22,7 +22,7 @@ namespace {
 // Parses "3s", "250ms", "10min", "2h"; "0" is zero.
 Result<int64_t> parse_duration(const std::string& flag, const std::string& text) {
   const auto problem = [&] {
-    return make_error(flag, fmt::format("'{}' is no duration", text), "like 250ms, 3s, 10min or 2h");
+    return make_error(flag, fmt::format("'{}' is not a duration", text), "like 250ms, 3s, 10min or 2h");
   };
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -120,14 +120,14 @@ void add_import(CLI::App& trace, int* status) {
                    "weka: which sessions share their tool and system prompts: none, equal-prefix, all")
       ->capture_default_str();
   command->add_flag("--all-files", arguments->import.all_files,
-                    "weka: take copies too, ignore unique_traces.json");
+                    "weka: also import copies, ignore unique_traces.json");
   command->add_option("--block-tokens", arguments->import.block_tokens,
                       "mooncake: tokens per hash id (default 512)");
   command->add_flag("--infer-sessions", arguments->import.infer_sessions,
                     "mooncake: make sessions of requests that continue one another");
   command->add_option("--jitter", arguments->jitter,
-                      "mooncake: spread batched stamps over so much, as in 3s");
-  command->add_option("--seed", arguments->import.seed, "of what is drawn")->capture_default_str();
+                      "mooncake: spread batched time stamps over this duration, as in 3s");
+  command->add_option("--seed", arguments->import.seed, "seed of the draw")->capture_default_str();
   command->callback([arguments, status] { *status = run_import(*arguments); });
 }
 
@@ -144,10 +144,11 @@ void add_export(CLI::App& trace, int* status) {
 }
 
 void add_inspect(CLI::App& trace, int* status) {
-  CLI::App* const command = trace.add_subcommand("inspect",
-                                                 "Example: kvtwin trace inspect weka.trace\n\n"
-                                                 "Prints sizes, waits, ideal prefix reuse, where the numbers "
-                                                 "come from, and what fits into a context window.");
+  CLI::App* const command =
+      trace.add_subcommand("inspect",
+                           "Example: kvtwin trace inspect weka.trace\n\n"
+                           "Prints sizes, waits, ideal prefix reuse, the sources of the numbers, "
+                           "and how much fits into context windows.");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("FILE", arguments->path, "a trace of any format")->required();
   command->add_option("--from", arguments->from, "its format")->capture_default_str();
@@ -169,10 +170,10 @@ void add_cut(CLI::App& trace, int* status) {
       ->add_option("--min-requests", arguments->cut.head_requests_min,
                    "leave out sessions whose main agent keeps fewer requests")
       ->capture_default_str();
-  command->add_option("--sessions", arguments->cut.sessions_max, "at most so many sessions");
-  command->add_option("--requests", arguments->cut.requests_max, "at most so many requests, in all");
-  command->add_option("--until", arguments->until, "only what was recorded before, as in 600s");
-  command->add_option("--sub-agents", arguments->sub_agents, "keep, or opaque: one wait each")
+  command->add_option("--sessions", arguments->cut.sessions_max, "maximum number of sessions");
+  command->add_option("--requests", arguments->cut.requests_max, "maximum number of requests, in total");
+  command->add_option("--until", arguments->until, "only requests recorded before this time, as in 600s");
+  command->add_option("--sub-agents", arguments->sub_agents, "keep, or opaque: replace each by one wait")
       ->capture_default_str();
   command->callback([arguments, status] { *status = run_cut(*arguments); });
 }
@@ -202,7 +203,7 @@ void add_trace_command(CLI::App& app, int* exit_status) {
   add_trace_synth_command(*trace, exit_status);
   add_trace_task_command(*trace, exit_status);
   CLI::App* const list =
-      trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats that are known.");
+      trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats.");
   list->callback([exit_status] {
     for (const TraceFormat& format : formats()) {
       fmt::print("  {:<18}{:<9}{}\n", format.name, format.exporter != nullptr ? "in, out" : "in",

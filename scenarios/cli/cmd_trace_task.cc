@@ -34,8 +34,8 @@ int run_make_task(const TaskArguments& arguments) {
   if (arguments.options.task.empty())
     return complain(Error{"TASK", "is missing", fmt::format("one of {}", fmt::join(names, ", "))});
   if (arguments.out.empty() == arguments.arrays.empty())
-    return complain(Error{"--out", arguments.out.empty() ? "is missing" : "is given beside --arrays",
-                          "--out=FILE writes a trace, --arrays=PREFIX what a trainer reads"});
+    return complain(Error{"--out", arguments.out.empty() ? "is missing" : "cannot be combined with --arrays",
+                          "--out=FILE writes a trace, --arrays=PREFIX arrays for training"});
   if (!arguments.arrays.empty()) {
     TaskArrays arrays(arguments.arrays, arguments.options.tokens);
     if (auto good = make_task(arguments.options, &arrays); !good) return complain(good.error());
@@ -56,10 +56,10 @@ void add_trace_task_command(CLI::App& trace, int* exit_status) {
       "make-task",
       "Example: kvtwin trace make-task multi_key --sessions=125 --questions=4 --seed=7 "
       "--out=multi_key.trace\n\n"
-      "Writes sessions with real token ids whose outputs are the right answers: what `kvtwin evaluate` asks, "
+      "Writes sessions with real token ids whose outputs are the correct answers, for `kvtwin evaluate` "
       "and "
-      "what models/train/ learns from. The same task, split, seed and sizes give the same bytes anywhere. "
-      "`kvtwin trace make-task --list` says what tasks there are.");
+      "for models/train/. The same task, split, seed and sizes give the same bytes anywhere. "
+      "`kvtwin trace make-task --list` lists the tasks.");
   const auto arguments = std::make_shared<TaskArguments>();
   TaskOptions& options = arguments->options;
   options.sessions = 100;
@@ -71,8 +71,9 @@ void add_trace_task_command(CLI::App& trace, int* exit_status) {
   command->add_option("--sessions", options.sessions, "how many")->capture_default_str();
   command->add_option("--questions", options.questions, "of a session, if they fit")->capture_default_str();
   command->add_option("--tokens", options.tokens, "of a session, at most")->capture_default_str();
-  command->add_option("--split", options.split, "train or test: never the same draws")->capture_default_str();
-  command->add_option("--seed", options.seed, "of what is drawn")->capture_default_str();
+  command->add_option("--split", options.split, "train or test, which never have the same draws")
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "seed of the draw")->capture_default_str();
   command->add_flag("--list", arguments->list, "list the tasks");
   command->callback([arguments, exit_status] { *exit_status = run_make_task(*arguments); });
 }

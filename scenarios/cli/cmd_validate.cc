@@ -46,17 +46,18 @@ class WorkFolder {
 Result<void> complete(ValidateArguments* arguments) {
   ValidateRequest& request = arguments->request;
   if (arguments->recorded.empty() == arguments->out.empty())
-    return make_error("kvtwin validate", "neither or both of --recorded and --out are given",
-                      "--out=DIR runs the scenarios here and keeps what happened; --recorded=DIR reads that");
+    return make_error(
+        "kvtwin validate", "needs one of --recorded and --out",
+        "--out=DIR runs the scenarios here and stores the recordings; --recorded=DIR reads them");
   if (request.repeats < 1 || request.repeats > 100)
     return make_error("--repeats", fmt::format("is {}", request.repeats), "1 to 100");
   if (request.backend != "cuda" && request.backend != "cpu")
     return make_error("--backend", fmt::format("is \"{}\"", request.backend),
-                      "cuda or cpu: what really runs");
+                      "cuda or cpu: the backend of the real runs");
   if (request.clock != "wall" && request.clock != "virtual")
     return make_error(
         "--clock", fmt::format("is \"{}\"", request.clock),
-        "wall: steps take what they take; virtual: what the cost model says, to compare outcomes alone");
+        "wall: measured step times; virtual: times of the cost model, to compare outcomes only");
   request.record = arguments->recorded.empty();
   request.recordings = request.record ? arguments->out : arguments->recorded;
   if (arguments->known.empty()) return {};
@@ -73,7 +74,7 @@ int run_validate(ValidateArguments arguments) {
   if (!format) return complain(format.error());
   if (*format != OutputFormat::kTable && *format != OutputFormat::kJson)
     return complain(
-        {"--format", fmt::format("{} is not written by validate", arguments.format), "table or json"});
+        {"--format", fmt::format("validate does not write {}", arguments.format), "table or json"});
   if (Result<void> ok = complete(&arguments); !ok) return complain(ok.error());
   if (!can_simulate())
     return complain({"kvtwin validate", "this build has no simulated backend",
@@ -114,7 +115,7 @@ int run_validate(ValidateArguments arguments) {
 }  // namespace
 
 void add_validate_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("validate", "a scenario really run, beside its simulation");
+  CLI::App* const command = app.add_subcommand("validate", "compare real runs with their simulation");
   command->set_help_flag();
   const auto arguments = std::make_shared<ValidateArguments>();
   command->add_option("SCENARIO", arguments->request.scenarios)->required();

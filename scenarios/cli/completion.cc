@@ -135,8 +135,9 @@ std::string manual_page(const std::vector<CommandWords>& all) {
   }
   page +=
       ".SH ENVIRONMENT\n.TP\n.B KVTWIN_MODELS\nThe folder of models, devices and nodes, instead of the one "
-      "that kvtwin came with.\n.TP\n.B KVTWIN_SCENARIOS\nThe folder that `kvtwin list scenarios` shows, "
-      "likewise.\n.TP\n.B KVTWIN_DATA\nThe folder with outside traces that some shipped scenarios name.\n";
+      "that kvtwin came with.\n.TP\n.B KVTWIN_SCENARIOS\nThe folder of shipped scenarios, instead of the one "
+      "that kvtwin came with.\n.TP\n.B KVTWIN_DATA\nThe folder with external traces that some shipped "
+      "scenarios name.\n";
   return page;
 }
 
@@ -146,7 +147,7 @@ void add_completion_command(CLI::App& app, int* status) {
   CLI::App* const command = app.add_subcommand(
       "completion",
       "Example: kvtwin completion bash > ~/.local/share/bash-completion/completions/kvtwin\n\n"
-      "Prints what makes a shell complete commands and options: bash or zsh.");
+      "Prints a completion script for bash or zsh.");
   const auto shell = std::make_shared<std::string>();
   command->add_option("SHELL", *shell, "bash or zsh")->required();
   command->callback([&app, shell, status] {

@@ -73,7 +73,7 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       }
       // CLI11 would accept "-1", and numbers of any length.
       if (takes_value && option->get_type_name() == "UINT" && !is_whole_number(word.substr(name.size() + 1)))
-        return make_error(word, "is no whole number from 0 to 18446744073709551615");
+        return make_error(word, "is not a whole number from 0 to 18446744073709551615");
     } else if (word.size() > 1 && word[0] == '-') {
       return make_error(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
     } else if (!app->get_subcommands({}).empty()) {

@@ -22,8 +22,8 @@ Result<void> TaskKey::session(const v1::Session& session) {
     }
   }
   if (!any)
-    return make_error(fmt::format("session \"{}\"", session.id()), "is of no task",
-                      "kvtwin trace make-task writes tasks");
+    return make_error(fmt::format("session \"{}\"", session.id()), "has no task",
+                      "a trace of kvtwin trace make-task");
   ++sessions_;
   return {};
 }

@@ -37,8 +37,8 @@ Result<std::vector<QualityRow>> read_csv(const std::string& path) {
     for (size_t i = 0; i < std::min(names.size(), values.size()); ++i) line[names[i]] = values[i];
     const std::optional<QualityRow> row = row_from_csv(line);
     if (!row)
-      return make_error(fmt::format("{}:{}", path, number), "is no cell as this version of kvtwin writes it",
-                        "kvtwin evaluate --out makes it");
+      return make_error(fmt::format("{}:{}", path, number),
+                        "is not a cell that this version of kvtwin writes", "kvtwin evaluate --out makes it");
     out.push_back(*row);
   }
   if (out.empty()) return make_error(path, "has no cells", "the quality.csv of kvtwin evaluate --out");
@@ -56,7 +56,7 @@ Result<std::vector<QualityRow>> read_entries(const std::string& folder) {
     if (!text) return tl::unexpected<Error>(text.error());
     const std::optional<QualityRow> row = row_from_json(*text);
     if (!row)
-      return make_error(path, "is no cell as this version of kvtwin writes it",
+      return make_error(path, "is not a cell that this version of kvtwin writes",
                         "kvtwin evaluate --out makes it");
     out.push_back(*row);
   }
@@ -79,7 +79,7 @@ struct TableFacts {
     if (known.empty()) known = row.asked;
     if (row.asked != known)
       return make_error(folder,
-                        fmt::format("asked task {} with {}, others with {}", row.task, row.asked, known),
+                        fmt::format("ran task {} with {}, others with {}", row.task, row.asked, known),
                         "collect evaluations with the same --tokens, --per-session and --seed");
     return {};
   }

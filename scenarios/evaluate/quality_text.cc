@@ -104,7 +104,7 @@ std::string table(const std::vector<QualityRow>& rows) {
   }
   std::string out;
   const auto add = std::back_inserter(out);
-  fmt::format_to(add, "  {:<18} {:>6} {:>7}", "policy set", "budget", "KV kept");
+  fmt::format_to(add, "  {:<18} {:>6} {:>8}", "policy set", "budget", "retained");
   for (const std::string& task : tasks) fmt::format_to(add, " {:>20}", task);
   out += '\n';
   for (const auto& [policy, budget] : sets) {
@@ -123,7 +123,7 @@ std::string table(const std::vector<QualityRow>& rows) {
                                                   100 * fraction(row->answers.right, row->answers.questions),
                                                   100 * range.low, 100 * range.high));
     }
-    fmt::format_to(add, "  {:<18} {:>6} {:>5.1f} %{}\n", policy,
+    fmt::format_to(add, "  {:<18} {:>6} {:>6.1f} %{}\n", policy,
                    budget == 0 ? "-" : fmt::format("{}", budget), 100 * fraction(left, raw), cells);
   }
   std::string refusals;

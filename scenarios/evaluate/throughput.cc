@@ -69,7 +69,7 @@ Result<Load> read_load(const std::string& given) {
   if (!text) return tl::unexpected<Error>(text.error());
   v1::Scenario written;
   if (!pb::TextFormat::ParseFromString(*text, &written))
-    return make_error(path, "is no scenario", "scenarios/quality/load has one");
+    return make_error(path, "is not a scenario", "use scenarios/quality/load/h200_llama8b.textproto");
   Load out;
   out.options = written.policies();
   written.clear_policies();
@@ -133,7 +133,7 @@ Result<std::string> load_scenario_text(const Load& load, const std::string& set,
   const v1::Scenario own = resolved(*asked);
   if (own.policies().precision() == "triaxial")
     return make_error(asked->where("policies.precision"),
-                      "has bits by a token's tag, and the load's tokens have none",
+                      "has bits by token tag, but the load's tokens have no tags",
                       "int4, or a load of sessions");
   v1::Scenario out = resolved(load.scenario);
   *out.mutable_policies() = own.policies();
@@ -221,7 +221,7 @@ Result<void> add_throughput(const EvaluateRequest& request, const std::string& p
     row.simulated_tokens_per_s = run ? run->rates().output_tokens_per_s() : 0;
     row.simulated_load = run ? fs::path(request.load).stem().string() : "";
     if (!run && found->second.why.empty())
-      report(fmt::format("{} {}: was not simulated, see {}/log.txt\n", row.policy, row.budget,
+      report(fmt::format("{} {}: the simulation failed, see {}/log.txt\n", row.policy, row.budget,
                          found->second.folder));
   }
   return {};

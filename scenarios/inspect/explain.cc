@@ -39,11 +39,11 @@ Result<AskedShape> parse_shape(const std::string& text) {
       return equals != std::string::npos && part.substr(0, equals) == one.name;
     });
     if (field == std::end(fields))
-      return make_error("--shape", fmt::format("\"{}\" is no part of one", part), kRight);
+      return make_error("--shape", fmt::format("\"{}\" is not a part of a shape", part), kRight);
     const char* const end = part.data() + part.size();
     const auto read = std::from_chars(part.data() + equals + 1, end, *field->value);
     if (read.ec != std::errc{} || read.ptr != end || *field->value > (1u << 24))
-      return make_error("--shape", fmt::format("\"{}\" is no number of up to 16,777,216", part), kRight);
+      return make_error("--shape", fmt::format("\"{}\" is not a number up to 16,777,216", part), kRight);
     from = comma + 1;
   }
   if (shape.decodes + shape.chunks == 0)
@@ -52,7 +52,7 @@ Result<AskedShape> parse_shape(const std::string& text) {
     return make_error("--shape", fmt::format("{} chunks of 0 tokens", shape.chunks), kRight);
   if (shape.compress > 1 || (shape.compress == 1 && shape.chunks == 0))
     return make_error("--shape", fmt::format("compress is {} with {} chunks", shape.compress, shape.chunks),
-                      "compress=1 beside chunks, whose requests are compressed");
+                      "compress=1 needs chunks, whose requests are compressed");
   if (uint64_t{shape.decodes} + uint64_t{shape.chunks} > 4096)
     return make_error("--shape", fmt::format("{} requests in one step", shape.decodes + shape.chunks),
                       "at most 4,096");
@@ -172,7 +172,7 @@ Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed,
 Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed, const AskedShape& shape) {
   constexpr uint32_t kSteps = 3;
   if (shape.compress > 0 && !composed->compression)
-    return make_error("--shape", "compress=1, but this scenario drops nothing, or at no cost",
+    return make_error("--shape", "compress=1, but this scenario never compresses, or at no cost",
                       "policies with a scorer and a budget, and cost.compressions: \"roofline\"");
   std::vector<PlanEntry> entries;
   const auto add = [&](EntryKind kind, uint32_t count, uint32_t tokens, uint32_t context) {

@@ -26,8 +26,8 @@ std::string op_name(const StepGraph& graph, OpId id) {
 // The operation whose end the stall waited for.
 std::string reason_of(const ExplainedStep& step, const OpWait& wait) {
   if (wait.stalled_for != OpId{UINT32_MAX}) return op_name(step.graph, wait.stalled_for);
-  if (wait.stalled_port == PortId{UINT16_MAX}) return "the step before";
-  return fmt::format("{}{} of the step before", step.graph.port_name(wait.stalled_port),
+  if (wait.stalled_port == PortId{UINT16_MAX}) return "the previous step";
+  return fmt::format("{}{} of the previous step", step.graph.port_name(wait.stalled_port),
                      layer_of(step.graph.port_layer(wait.stalled_port)));
 }
 
@@ -67,11 +67,11 @@ void stalls_table(const ExplainedStep& step, std::string* out) {
   }
   std::stable_sort(stalls.begin(), stalls.end(),
                    [&](uint32_t a, uint32_t b) { return step.waits[a].stalled > step.waits[b].stalled; });
-  fmt::format_to(std::back_inserter(*out), "\n  stream {} stands still {} times, {:.3f} ms\n",
+  fmt::format_to(std::back_inserter(*out), "\n  stream {} stalls {} times, {:.3f} ms\n",
                  step.graph.streams()[0], stalls.size(), ms(all));
   for (size_t i = 0; i < std::min(stalls.size(), kStallsShown); ++i) {
     const OpWait& wait = step.waits[stalls[i]];
-    fmt::format_to(std::back_inserter(*out), "    {:<18} {:>10.1f} us   for {}\n",
+    fmt::format_to(std::back_inserter(*out), "    {:<18} {:>10.1f} us   on {}\n",
                    op_name(step.graph, OpId{stalls[i]}), us(wait.stalled), reason_of(step, wait));
   }
   if (stalls.size() > kStallsShown)
@@ -191,7 +191,7 @@ class Dot {
     const bool absent = graph().absent(id);
     std::string label = op_name(graph(), id);
     if (absent) {
-      label += "\\ndoes not happen";
+      label += "\\ndoes not run";
     } else {
       label += fmt::format("\\n{:.1f} us at {:.1f}", us(graph().duration(id)),
                            us(step_.times[number(id)].start - step_.begins));
@@ -218,7 +218,8 @@ class Dot {
     for (uint32_t i = 0; i < graph().op_count(); ++i) {
       const auto ports = graph().ports(OpId{i});
       if (std::find(ports.begin(), ports.end(), port) == ports.end() || !shown(OpId{i})) continue;
-      if (!waited) add("  in{} [label=\"{}\\nof the step before\", shape=ellipse, color=gray40];\n", p, name);
+      if (!waited)
+        add("  in{} [label=\"{}\\nof the previous step\", shape=ellipse, color=gray40];\n", p, name);
       waited = true;
       const OpWait& wait = step_.waits[i];
       add("  in{} -> op{} [style=dashed{}];\n", p, i,

@@ -98,7 +98,7 @@ void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem) 
   if (method == RetrievalMethod::kAll) {
     if (scenario.policies().has_retrieval_options()) {
       problem(options_field, "retrieval all has no options",
-              "choose a retrieval (kvtwin list policies), or remove them");
+              "choose a retrieval (kvtwin list policies), or remove the options");
     }
     return;
   }
@@ -128,7 +128,8 @@ void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem) 
             "one of: fixed, profile, recorded");
   }
   if (!behaviour.profile().empty() && behaviour.outcomes() != "profile") {
-    problem("simulation.retrieval.profile", fmt::format("a profile beside outcomes {}", behaviour.outcomes()),
+    problem("simulation.retrieval.profile",
+            fmt::format("a profile is not read with outcomes {}", behaviour.outcomes()),
             "outcomes: \"profile\", or no profile");
   }
   range("simulation.retrieval.miss_rate", behaviour.miss_rate(), 0, 1);

@@ -252,7 +252,7 @@ void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::str
       good = set_scalar(message, field, value);
     }
     if (!good)
-      errors->push_back({where, fmt::format("\"{}\" is no value of {}", value, path),
+      errors->push_back({where, fmt::format("\"{}\" is not a value of {}", value, path),
                          fmt::format("it takes {}", kind_of(field))});
     (*places)[path] = where;
     return;
@@ -322,7 +322,7 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   parser.AllowUnknownField(true);
   parser.SetRecursionLimit(16);
   pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
-  if (!parser.Parse(&stream, &written) && errors.empty()) errors.push_back({path, "is no textproto", {}});
+  if (!parser.Parse(&stream, &written) && errors.empty()) errors.push_back({path, "is not a textproto", {}});
   note_places(written, tree, path, "", &scenario.places);
   for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &errors);
 

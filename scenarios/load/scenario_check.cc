@@ -58,7 +58,7 @@ class ScenarioChecker {
     const std::string here = fs::absolute(written, ignored).lexically_normal().string();
     if (written[0] == '$') {
       add(field, fmt::format("\"{}\" does not exist", path),
-          "set KVTWIN_DATA to the folder of the outside data");
+          "set KVTWIN_DATA to the folder of the external data");
     } else if (fs::path(written).is_absolute()) {
       add(field, fmt::format("\"{}\" does not exist", path), "check the name");
     } else if (scenario_.on_command_line(field) && here != fs::absolute(path, ignored).lexically_normal()) {
@@ -125,7 +125,7 @@ void check_policies(const v1::Policies& policies, ScenarioChecker* check) {
   check->range("policies.budget_options.inflation", budget.inflation(), 0.0, 4096.0);
   check->exists("policies.budget_options.profile", budget.profile());
   if (!budget.profile().empty() && budget.mean_size() + budget.deviation_size() > 0) {
-    check->add("policies.budget_options.profile", "profile stands beside mean or deviation",
+    check->add("policies.budget_options.profile", "profile cannot be combined with mean or deviation",
                "one of the two");
   }
   for (const double mean : budget.mean()) check->range("policies.budget_options.mean", mean, 0.0, 4096.0);
@@ -160,7 +160,8 @@ void check_backend(const v1::Scenario& values, ScenarioChecker* check) {
   check->exists("cpu.scorer_weights", values.cpu().scorer_weights());
   check->choice("cpu.judge_tokens", values.cpu().judge_tokens(), {"soft", "response"});
   if (values.cpu().judge_tokens() == "response" && values.cpu().decode() == "greedy") {
-    check->add("cpu.judge_tokens", "the response is asked before it is there: decode is greedy",
+    check->add("cpu.judge_tokens",
+               "judge_tokens: \"response\" needs the response before it is generated, but decode is greedy",
                "decode: \"forced\", or judge_tokens: \"soft\"");
   }
 }
@@ -173,7 +174,7 @@ void check_recorded(const v1::Simulation& simulation, ScenarioChecker* check) {
   if (!run.empty()) return check->exists("simulation.recorded_run", run);
   if (!retained && !recalls) return;
   check->add(retained ? "simulation.retained" : "simulation.retrieval.outcomes",
-             "outcomes are recorded, but simulation.recorded_run does not say in which run",
+             "outcomes are \"recorded\", but simulation.recorded_run is not set",
              "set it to the folder of a run with --record");
 }
 
@@ -200,8 +201,8 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
   }
   if (engines > 0 && values.engines().prefill() >= engines) {
     check.add("engines.prefill",
-              fmt::format("{} of {} engines compute prompts", values.engines().prefill(), engines),
-              fmt::format("from 0 to {}: one at least must decode", engines - 1));
+              fmt::format("{} of {} engines run prefill", values.engines().prefill(), engines),
+              fmt::format("from 0 to {}: at least one engine must decode", engines - 1));
   }
   check.choice("engines.routing", values.engines().routing(), kRoutings.names());
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);

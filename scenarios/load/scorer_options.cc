@@ -186,7 +186,7 @@ void ScorerChecker::numbers() {
   range("probe_tokens", o.has_probe_tokens(), o.probe_tokens(), 1u, rows);
   range("kernel", o.has_kernel(), o.kernel(), 1u, 255u);
   if (o.has_kernel() && o.kernel() % 2 == 0 && o.kernel() <= 255 && o.kernel() > 0) {
-    add("kernel", fmt::format("kernel is {}", o.kernel()), "an odd number, so that it has a middle");
+    add("kernel", fmt::format("kernel is {}", o.kernel()), "an odd number");
   }
   range("sink", o.has_sink(), o.sink(), 0u, 1u << 24);
   range("outliers", o.has_outliers(), o.outliers(), 0u, 1u << 24);

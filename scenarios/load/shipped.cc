@@ -63,8 +63,8 @@ Result<std::string> find_scenario(const std::string& given) {
   if (given.ends_with(kEnding))
     return make_error(given, "cannot be opened",
                       close.empty() ? "check the name and its permissions" : close);
-  return make_error(given, "is neither a file nor a scenario that kvtwin came with",
-                    close.empty() ? "kvtwin list scenarios names those" : close);
+  return make_error(given, "is neither a file nor a shipped scenario",
+                    close.empty() ? "kvtwin list scenarios prints their names" : close);
 }
 
 }  // namespace kvtwin

@@ -167,7 +167,7 @@ std::optional<Error> why_unread(const v1::Scenario& values, const std::string& f
   return Error{
       where,
       fmt::format("{} is not read where {} is {}", field, row->chosen_by, value_of(values, row->chosen_by)),
-      fmt::format("--set={}={} makes it count", row->chosen_by, row->makes_it_count)};
+      fmt::format("it is read with --set={}={}", row->chosen_by, row->makes_it_count)};
 }
 
 Errors unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets) {

@@ -16,7 +16,7 @@ namespace {
 // Reads the fields that vLLM 0.19 writes and ignores others.
 Result<Request> parse_request(const nlohmann::json& line, const std::string& where) {
   Request out;
-  if (!line.is_object()) return make_error(where, "is no JSON object", "one request per line");
+  if (!line.is_object()) return make_error(where, "is not a JSON object", "one request per line");
   const auto id = line.find("request_id");
   if (id != line.end() && id->is_string()) out.id = id->get<std::string>();
   const auto count = [&](const char* name, uint64_t* value) -> Result<void> {
@@ -107,7 +107,7 @@ Result<std::vector<Request>> parse_requests(std::string_view text, const std::st
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = fmt::format("{}:{}", name, number);
     const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-    if (parsed.is_discarded()) return make_error(where, "is no JSON", "one object per line");
+    if (parsed.is_discarded()) return make_error(where, "is not JSON", "one object per line");
     Result<Request> request = parse_request(parsed, where);
     if (!request) return tl::unexpected(request.error());
     out.push_back(std::move(*request));
@@ -123,7 +123,7 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
   if (real.size() != matched.size()) {
     return make_error(
         "compare", fmt::format("the log has {} requests, the run finished {}", real.size(), matched.size()),
-        "both must hold the same requests");
+        "both must have the same requests");
   }
   if (skip >= real.size()) {
     return make_error("--skip", fmt::format("{} of {} requests leave nothing to compare", skip, real.size()),
@@ -136,7 +136,7 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
         fmt::format("request {}", i + 1),
         fmt::format("has {} + {} tokens in the log and {} + {} in the run", real[i].input_tokens,
                     real[i].output_tokens, matched[i].input_tokens, matched[i].output_tokens),
-        "was the run made from the same data set, and are both in its order?");
+        "make the run from the same data set, in the same order");
   }
   out.skipped = skip;
   out.requests = real.size() - skip;
@@ -204,7 +204,8 @@ Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
     double most = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), most);
     if (error != std::errc() || stop != text.data() + text.size() || !(most >= 0)) {
-      return make_error(where, fmt::format("\"{}\" is no percentage", text), "write --limit=ttft.mean=1.0");
+      return make_error(where, fmt::format("\"{}\" is not a percentage", text),
+                        "write --limit=ttft.mean=1.0");
     }
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end())

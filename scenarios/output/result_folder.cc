@@ -151,7 +151,7 @@ Result<v1::RunResult> read_result(const std::string& dir) {
   if (!bytes) return tl::unexpected(bytes.error());
   v1::RunResult out;
   google::protobuf::LogSilencer silence;  // the Error reports the failure
-  if (!out.ParseFromString(*bytes)) return make_error(path, "is no run result", "run the scenario again");
+  if (!out.ParseFromString(*bytes)) return make_error(path, "is not a run result", "run the scenario again");
   if (out.schema_version() != kResultSchema) {
     return make_error(path, fmt::format("schema version is {}", out.schema_version()),
                       fmt::format("this version reads {}", kResultSchema));

@@ -74,7 +74,7 @@ class Table {
     latency("e2e", r_.latencies().e2e(), 1e6, "ms");
     if (r_.requests().sessions() < r_.requests().requests()) {
       latency("session makespan", r_.latencies().session_makespan(), 1e9, "s");
-      latency("  of it served", r_.latencies().session_served(), 1e9, "s");
+      latency("  of it in requests", r_.latencies().session_served(), 1e9, "s");
     }
     out_ += '\n';
   }
@@ -85,7 +85,7 @@ class Table {
         grouped(all.sessions()), plural(all.sessions(), "session"), grouped(all.finished()),
         grouped(all.cancelled()), grouped(all.rejected()), grouped(all.open()));
     row("throughput",
-        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} requests/s; a step runs {:.1f} % of the time",
+        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} requests/s; engine busy {:.1f} % of the time",
         r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().requests_per_s(),
         100 * r_.rates().busy());
     const v1::Reuse& reuse = r_.reuse();
@@ -99,23 +99,23 @@ class Table {
                   static_cast<double>(reuse.admitted_prompt_tokens())));
     }
     if (reuse.live_tokens() != reuse.first_admission_tokens()) {
-      row("  of it live", "{:.1f} %",
+      row("  of it retained", "{:.1f} %",
           percent(static_cast<double>(reuse.live_tokens()),
                   static_cast<double>(reuse.first_admission_tokens())));
     }
     const uint64_t again = reuse.readmission_tokens() + reuse.recomputed_tokens();
-    row("  after re-admission", "{:.1f} % of {} tokens; {} computed again",
+    row("  after preemption", "{:.1f} % of {} tokens; {} recomputed",
         percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)), grouped(again),
         grouped(reuse.recomputed_tokens()));
     if (reuse.reads_raw() != reuse.reads_effective()) {
-      row("decode reads", "{:.3f} M tokens of {:.3f} M; what is retained: {}",
+      row("decode reads", "{:.3f} M of {:.3f} M context tokens; retention: {}",
           static_cast<double>(reuse.reads_effective()) / 1e6, static_cast<double>(reuse.reads_raw()) / 1e6,
-          reuse.retained_outcomes().empty() ? "the ring's newest" : reuse.retained_outcomes());
+          reuse.retained_outcomes().empty() ? "newest tokens of the ring" : reuse.retained_outcomes());
       row("  longest decode", "{} of {} tokens", grouped(reuse.peak_effective()), grouped(reuse.peak_raw()));
     }
-    row("preemptions", "{} of {} requests", grouped(all.preemptions()), grouped(all.requests_preempted()));
+    row("preemptions", "{} in {} requests", grouped(all.preemptions()), grouped(all.requests_preempted()));
     const v1::Pages& pages = r_.pages();
-    row("gpu pages, peak", "{} of {} held ({:.1f} %), mean {:.1f} %; with cached ones {}",
+    row("gpu pages, peak", "{} of {} held ({:.1f} %), mean {:.1f} %; {} with cached prefixes",
         grouped(pages.held_peak()), grouped(pages.gpu()),
         percent(static_cast<double>(pages.held_peak()), static_cast<double>(pages.gpu())),
         percent(pages.held_mean(), static_cast<double>(pages.gpu())), grouped(pages.resident_peak()));
@@ -133,13 +133,13 @@ class Table {
     moved();
     price();
     if (r_.has_attention()) {
-      row("attention", "{} partition: {:.3f} of the time of even shares", r_.attention().partition(),
+      row("attention", "{} partition: {:.3f} of the time of even splits", r_.attention().partition(),
           r_.attention().slowdown());
     }
     if (r_.has_retrieval()) retrieval();
     attribution();
     if (r_.has_compression()) compression();
-    fractions("input tokens", r_.input());
+    fractions("source of tokens", r_.input());
     fractions("step time", r_.cost());
     if (r_.has_values()) {
       row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
@@ -159,14 +159,14 @@ class Table {
         all.failed() > 0 ? fmt::format("; {} failed", all.failed()) : "");
     if (r_.pages().disk() > 0) {
       row("  disk",
-          "{} tokens of prefixes came back from the disk, {} from the host; {:.3f} GB read, {:.3f} GB "
+          "{} prefix tokens loaded from the disk, {} from the host; {:.3f} GB read, {:.3f} GB "
           "written; at most {} of {} pages full",
           grouped(all.hits_disk()), grouped(all.hits_host()),
           static_cast<double>(all.bytes_from_disk()) / 1e9, static_cast<double>(all.bytes_to_disk()) / 1e9,
           grouped(r_.pages().disk_peak()), grouped(r_.pages().disk()));
     }
     if (all.bytes_received() > 0) {
-      row("  between engines", "{:.3f} GB of KV that others computed",
+      row("  between engines", "{:.3f} GB of KV computed by other engines",
           static_cast<double>(all.bytes_received()) / 1e9);
     }
   }
@@ -175,7 +175,7 @@ class Table {
     if (r_.has_price() && r_.rates().output_tokens() > 0) {
       const v1::Price& all = r_.price();
       row("price",
-          "{} {} at {:.2f} $ an hour in all{}: {:.3g} $ per million output tokens, {:.3g} $ per million "
+          "{} {} at {:.2f} $/h in total{}: {:.3g} $ per million output tokens, {:.3g} $ per million "
           "tokens",
           all.gpus(), plural(all.gpus(), "GPU"), all.usd_per_hour(), all.assumed() ? " (assumed)" : "",
           all.usd_per_million_output_tokens(), all.usd_per_million_tokens());
@@ -184,7 +184,7 @@ class Table {
 
   void retrieval() {
     const v1::Retrieval& all = r_.retrieval();
-    row("retrieval", "outcomes {}: {} head-pages recalled before attention, {} behind it; {} heads corrected",
+    row("retrieval", "outcomes {}: {} head-pages recalled before attention, {} after it; {} heads corrected",
         all.outcomes(), grouped(all.pages_now()), grouped(all.pages_next()), grouped(all.heads_corrected()));
     row("", "{:.2f} % of the head-pages chosen were absent; {:.2f} % of {} choosing heads corrected",
         absent_percent(all), corrected_percent(all), grouped(all.heads_chose()));
@@ -203,7 +203,7 @@ class Table {
         "{:.2f} %",
         of(time.queue_s()), of(time.transfer_s()), of(time.prefill_s()), of(time.recompute_s()),
         of(time.decode_s()), of(time.host_s()));
-    row("", "these sum to {:.3f} s, and so do the latencies: {:.3f} s", attributed_s(time), time.latency_s());
+    row("", "total {:.3f} s; sum of latencies {:.3f} s", attributed_s(time), time.latency_s());
   }
 
   void compression() {
@@ -213,7 +213,7 @@ class Table {
         "{}: capture {:.3f} ms, probe {:.3f}, score {:.3f}, select {:.3f}, move {:.3f}, bookkeeping {:.3f}",
         grouped(all.count()), ms(all.capture_s()), ms(all.probe_s()), ms(all.score_s()), ms(all.select_s()),
         ms(all.move_s()), ms(all.bookkeeping_s()));
-    row("", "{:.2f} % of the {:.3f} s of steps that compute prompts",
+    row("", "{:.2f} % of the {:.3f} s of steps with prompts",
         percent(all.in_prompt_steps_s(), all.prompt_steps_s()), all.prompt_steps_s());
   }
 

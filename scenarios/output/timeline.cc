@@ -27,7 +27,7 @@ Result<TimelineWindow> parse_window(const std::string& text) {
   TimelineWindow out;
   if (dots == std::string::npos || !seconds(text.substr(0, dots), &out.from) ||
       !seconds(text.substr(dots + 2), &out.to) || out.from >= out.to) {
-    return make_error("--timeline", fmt::format("\"{}\" is no interval", text),
+    return make_error("--timeline", fmt::format("\"{}\" is not an interval", text),
                       "write seconds, as in --timeline=10..12.5");
   }
   return out;

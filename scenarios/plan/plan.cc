@@ -155,7 +155,7 @@ void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
   if (measured + interpolated < kMeasuredEnough && !spec.allow_roofline) {
     candidate->not_judged = true;
     candidate->refused = fmt::format(
-        "{:.0f} % of its step time is outside what was measured; give tables (cost.profile), or "
+        "{:.0f} % of its step time is not measured; give tables (cost.profile), or "
         "--allow-roofline",
         100 * (1 - measured - interpolated));
   }
@@ -230,7 +230,7 @@ Result<void> run_at_need(const PlanSpec& spec, Runner* runner, std::vector<Candi
       if (candidate.at_need.values[s].known) continue;
       return make_error("--slo=" + spec.slos[s].text,
                         fmt::format("results have no \"{}\"", spec.slos[s].figure),
-                        "kvtwin run --format=jsonl names all figures");
+                        "kvtwin run --format=jsonl prints all figures");
     }
     candidate.seeds_tried = 1;
     candidate.seeds_held = candidate.at_need.kept;
@@ -278,10 +278,11 @@ Result<void> check_load_counts(const PlanSpec& spec, Runner* runner,
     const LoadRun& end = runs->front();
     if (!end.ran || !end.same_as(tried->at_need)) return {};
   }
-  return make_error(fmt::format("--load={}", spec.load.field),
-                    fmt::format("the runs at {} and {} are the same: nothing in this scenario depends on it",
-                                written(spec.load, spec.load.low), written(spec.load, spec.load.high)),
-                    "a load that the scenario reads, or a trace with more work (replay.replicas)");
+  return make_error(
+      fmt::format("--load={}", spec.load.field),
+      fmt::format("the runs at {} and {} are equal: nothing in this scenario depends on the load",
+                  written(spec.load, spec.load.low), written(spec.load, spec.load.high)),
+      "a load that the scenario reads, or a trace with more work (replay.replicas)");
 }
 
 // Fails if the requested population exceeds the trace's sessions, which bound the number in flight.
@@ -385,7 +386,7 @@ Result<void> check_axes(const PlanSpec& spec) {
   if (spec.need >= spec.load.low && spec.need <= spec.load.high) return {};
   return make_error(
       "--need", fmt::format("{} is outside the load's {} to {}", spec.need, spec.load.low, spec.load.high),
-      "a load inside, or a wider --load");
+      "a load in this range, or a wider --load");
 }
 
 // Fails for a value that the scenario does not take, which is an error of the command line and not a refused

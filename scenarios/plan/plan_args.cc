@@ -18,7 +18,7 @@ Result<double> number(std::string_view text, const std::string& where) {
   double value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed == std::errc{} && end == text.data() + text.size() && std::isfinite(value)) return value;
-  return make_error(where, fmt::format("\"{}\" is no number", text), "as in replay.population=1..1000");
+  return make_error(where, fmt::format("\"{}\" is not a number", text), "as in replay.population=1..1000");
 }
 
 // The sets of kvtwin evaluate that retain every KV entry, and their precision.
@@ -31,13 +31,14 @@ Result<LoadAxis> parse_load(std::string_view text) {
   const std::string where = fmt::format("--load={}", text);
   const size_t equals = text.find('='), dots = text.find("..");
   if (equals == std::string_view::npos || equals == 0 || dots == std::string_view::npos || dots < equals)
-    return make_error(where, "is no FIELD=LOW..HIGH", "as in --load=replay.population=1..1000");
+    return make_error(where, "is not FIELD=LOW..HIGH", "as in --load=replay.population=1..1000");
   const Result<double> low = number(text.substr(equals + 1, dots - equals - 1), where);
   const Result<double> high = number(text.substr(dots + 2), where);
   if (!low) return tl::unexpected<Error>(low.error());
   if (!high) return tl::unexpected<Error>(high.error());
   if (*low <= 0 || *high < *low)
-    return make_error(where, fmt::format("the load goes from {} to {}", *low, *high), "up, and from above 0");
+    return make_error(where, fmt::format("the load is from {} to {}", *low, *high),
+                      "give an ascending range above 0");
   const bool whole = text.substr(equals).find_first_of("eE") == std::string_view::npos &&
                      std::floor(*low) == *low && std::floor(*high) == *high &&
                      text.substr(equals + 1, dots - equals - 1).find('.') == std::string_view::npos &&
@@ -49,7 +50,7 @@ Result<KnownLoss> parse_loss(std::string_view text) {
   const std::string where = fmt::format("--loss={}", text);
   const size_t equals = text.find('='), colon = text.rfind(':');
   if (equals == std::string_view::npos || equals == 0 || colon == std::string_view::npos || colon < equals)
-    return make_error(where, "is no FIELD=VALUE:PERCENT", "as in --loss=policies.precision=int4:0.4");
+    return make_error(where, "is not FIELD=VALUE:PERCENT", "as in --loss=policies.precision=int4:0.4");
   const Result<double> percent = number(text.substr(colon + 1), where);
   if (!percent) return tl::unexpected<Error>(percent.error());
   return KnownLoss{std::string(text.substr(0, equals)),
@@ -93,7 +94,7 @@ Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::s
     if (both > 0) out.push_back({"policies.precision", precision, points / static_cast<double>(both)});
   }
   if (out.size() < 2)
-    return make_error(path, "has no format beside full KV that answered one of its tasks",
+    return make_error(path, "has no format that ran one of the tasks of full KV",
                       "kvtwin evaluate with full and int4, kivi or triaxial");
   return out;
 }

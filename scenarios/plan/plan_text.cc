@@ -74,7 +74,7 @@ class Answer {
   void best(const Candidate& c) {
     const double held = c.held_all_seeds;
     print(
-        "{} holds {} = {} ({} asked, margin {:.0f} %) with {} {}: {} {}, {}, {:.3g} $ per million "
+        "{} holds {} = {} ({} needed, margin {:.0f} %) with {} {}: {} {}, {}, {:.3g} $ per million "
         "output tokens.\n",
         c.name, last_word(spec_.load.field), load_text(spec_, held), load_text(spec_, spec_.need),
         100 * (held / spec_.need - 1), c.seeds_tried, plural(c.seeds_tried, "seed"), c.gpus,
@@ -98,7 +98,7 @@ class Answer {
     out_ += '\n';
     same_runs(c);
     if (c.seeds_tried > 1 && !c.seeds_matter)
-      print("All seeds gave the same run: nothing is drawn in this scenario, so they are no evidence.\n");
+      print("All seeds gave the same run: this scenario draws nothing, so further seeds are no evidence.\n");
     trust(c);
   }
 
@@ -108,14 +108,14 @@ class Answer {
     if (spec_.load.field == "replay.population") {
       if (c.broken.load == 0 && sessions < spec_.load.high)
         print(
-            "The trace has {:.0f} sessions, too little work for {} in flight: beyond, the margin is not "
+            "The trace has {:.0f} sessions, too few for {} in flight: the margin beyond is not "
             "known "
-            "(--set=replay.replicas=N makes more).\n",
+            "(--set=replay.replicas=N adds sessions).\n",
             sessions, load_text(spec_, spec_.load.high));
       return;
     }
     if (c.held.load != c.at_need.load && c.held.same_as(c.at_need))
-      print("But the runs at {} and {} are the same: no more of {} is used; the margin is not known.\n",
+      print("But the runs at {} and {} are equal: no more of {} is used; the margin is not known.\n",
             load_text(spec_, spec_.need), load_text(spec_, c.held.load), last_word(spec_.load.field));
   }
 
@@ -127,7 +127,7 @@ class Answer {
     print(
         "Step times may be {:.0f} % off ({:.0f} % measured or interpolated, {:.0f} % roofline, {:.0f} % "
         "extrapolated); "
-        "the answer stands up to {:.0f} %{}.\n",
+        "the answer holds up to {:.0f} %{}.\n",
         100 * c.model_error,
         100 * (figure(c.at_need, "cost_measured") + figure(c.at_need, "cost_interpolated")),
         100 * figure(c.at_need, "cost_roofline"), 100 * figure(c.at_need, "cost_extrapolated"), 100 * slack,
@@ -137,8 +137,8 @@ class Answer {
   void nothing() {
     if (plan_.not_judged()) {
       print(
-          "Not judged: no candidate's kernels were measured; --allow-roofline answers with the error that "
-          "rooflines have ({:.0f} to {:.0f} %).\n",
+          "Not judged: no candidate has measured kernels; --allow-roofline judges them with the error of "
+          "rooflines ({:.0f} to {:.0f} %).\n",
           100 * kErrorRoofline, 100 * kErrorUnmeasured);
       return;
     }
@@ -150,7 +150,7 @@ class Answer {
     if (most != nullptr && most->held.load <= 0)
       print("None holds even {}.\n", load_text(spec_, spec_.load.low));
     else if (most != nullptr)
-      print("The most is {} by {}; {}.\n", load_text(spec_, most->held.load), most->name,
+      print("The highest load is {}, by {}; {}.\n", load_text(spec_, most->held.load), most->name,
             broken_text(spec_, *most));
   }
 
@@ -252,8 +252,8 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
     const double own = all > 0 ? 1 - figure(run, "session_served_mean_ms") / all : 0;
     if (own > 0.5)
       return fmt::format(
-          "tools and thinking of the sessions themselves ({:.0f} % of that time; "
-          "session_served is without them)",
+          "tools and think time of the sessions ({:.0f} % of that time; "
+          "session_served excludes them)",
           100 * own);
   }
   constexpr std::array<Part, 6> kParts{
@@ -261,7 +261,7 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
        {"time_transfer_s", "copies of KV between memories", true, true},
        {"time_prefill_s", "prefill arithmetic", true, false},
        {"time_recompute_s", "prefill again after preemptions: KV memory", true, true},
-       {"time_decode_s", "decode steps: reading weights and KV, beside others' prefill", false, true},
+       {"time_decode_s", "decode steps: reading weights and KV, concurrent prefill", false, true},
        {"time_host_s", "host time", true, true}}};
   const Part* most = nullptr;
   double all = 0;

@@ -47,7 +47,7 @@ Result<Words> split(std::string_view text, const std::string& where) {
   if (!rest.empty() && rest.front() == '=') rest.remove_prefix(1);
   const auto [end, failed] = std::from_chars(rest.data(), rest.data() + rest.size(), words.number);
   if (failed != std::errc{} || !std::isfinite(words.number))
-    return make_error(where, fmt::format("\"{}\" is no number", rest), "as in ttft_p99<2s");
+    return make_error(where, fmt::format("\"{}\" is not a number", rest), "as in ttft_p99<2s");
   words.unit = rest.substr(static_cast<size_t>(end - rest.data()));
   return words;
 }
@@ -62,7 +62,7 @@ Result<void> take_time(const Words& words, const std::string& where, Slo* slo) {
                       "ns, us, ms, s, min or h");
   }
   if (!words.below)
-    return make_error(where, fmt::format("{} is to be above its limit", words.name),
+    return make_error(where, fmt::format("{} cannot have a lower limit", words.name),
                       "latencies take < or <=");
   if (words.number <= 0)
     return make_error(where, fmt::format("the limit is {}", words.number), "more than 0");
@@ -144,7 +144,7 @@ Result<Slo> parse_slo(std::string_view text) {
   slo.below = words->below;
   if (words->name == "goodput") {
     slo.kind = Slo::Kind::kGoodput;
-    if (slo.below) return make_error(where, "goodput is to stay below its limit", "as in goodput>=95%");
+    if (slo.below) return make_error(where, "goodput cannot have an upper limit", "as in goodput>=95%");
     slo.limit = words->unit == "%" ? words->number / 100 : words->number;
     if ((!words->unit.empty() && words->unit != "%") || slo.limit <= 0 || slo.limit >= 1)
       return make_error(where, fmt::format("goodput is {}{}", words->number, words->unit),
@@ -187,12 +187,13 @@ Result<std::vector<Slo>> parse_slos(const std::vector<std::string>& texts) {
     of_requests += slo->kind == Slo::Kind::kOfEachRequest;
     slos.push_back(std::move(*slo));
   }
-  if (slos.empty()) return make_error("--slo", "nothing is promised", "as in --slo='ttft_p99<2s'");
-  if (goodputs > 1) return make_error("--slo", "there are two goodputs", "one of them");
+  if (slos.empty()) return make_error("--slo", "no SLO is given", "as in --slo='ttft_p99<2s'");
+  if (goodputs > 1) return make_error("--slo", "goodput is given twice", "keep one");
   if (goodputs == 1 && of_requests == 0)
-    return make_error("--slo", "goodput of which requests", "add what a good request keeps: --slo='ttft<2s'");
+    return make_error("--slo", "goodput without conditions on each request",
+                      "add a condition that good requests meet: --slo='ttft<2s'");
   if (goodputs == 0 && of_requests > 0)
-    return make_error("--slo", "conditions of each request, but no fraction of requests that must keep them",
+    return make_error("--slo", "conditions on each request without a goodput",
                       "add --slo='goodput>=95%', or a percentile: ttft_p95<2s");
   return slos;
 }

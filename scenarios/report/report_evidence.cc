@@ -69,7 +69,7 @@ Result<std::string> quality_json(const std::string& path, std::string_view csv) 
   nlohmann::ordered_json rows = nlohmann::json::array();
   for (uint64_t line = 2; take_record(&csv, &cells); ++line) {
     const auto problem = [&](std::string what) {
-      return make_error(fmt::format("{}:{}", path, line), std::move(what), "kvtwin evaluate --out makes it");
+      return make_error(fmt::format("{}:{}", path, line), std::move(what), "kvtwin evaluate --out writes it");
     };
     if (cells.size() != width)
       return problem(fmt::format("has {} columns, the first line {}", cells.size(), width));
@@ -79,7 +79,7 @@ Result<std::string> quality_json(const std::string& path, std::string_view csv) 
       if (!column.number) {
         out[column.name] = cells[at];
       } else if (!cells[at].empty() && !number(cells[at], &value)) {
-        return problem(fmt::format("{} is \"{}\", no number", column.name, cells[at]));
+        return problem(fmt::format("{} is \"{}\", not a number", column.name, cells[at]));
       } else if (!cells[at].empty() || column.needed) {
         out[column.name] = value;
       }
@@ -118,8 +118,8 @@ Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind)
                             : json.is_object() && json.contains("scenarios") &&
                                   all_have(json["scenarios"], {"scenario", "open_loop", "figures"});
   if (!good)
-    return make_error(file, "is none as this version of kvtwin writes it",
-                      quality ? "kvtwin evaluate --out makes it" : "kvtwin validate --out makes it");
+    return make_error(file, "was not written by this version of kvtwin",
+                      quality ? "kvtwin evaluate --out writes it" : "kvtwin validate --out writes it");
   const bool named = path.filename() == "validation.json" || path.filename() == "quality.json" ||
                      path.filename() == "quality.csv";
   return ReportEvidence{named ? path.parent_path().string() : file, std::move(*text)};

@@ -47,8 +47,8 @@ Result<std::string> read_timeline(const std::string& path) {
   if (!text) return text;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   const auto problem = [&] {
-    return make_error(path, "is no timeline as this version of kvtwin writes it",
-                      "kvtwin run --timeline makes it");
+    return make_error(path, "is not a timeline that this version of kvtwin writes",
+                      "kvtwin run --timeline writes it");
   };
   if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return problem();
   std::vector<std::string> names;
@@ -118,7 +118,7 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
   for (IndexedSweep::Point& point : index->points)
     out.points.push_back({std::move(point.values), std::move(point.metrics)});
   if (out.points.empty())
-    return make_error(dir, "is a sweep without a finished point", "kvtwin sweep goes on with it");
+    return make_error(dir, "is a sweep without a finished point", "kvtwin sweep continues it");
   return out;
 #else
   return make_error(dir, "is a sweep, and this build cannot read its index",
@@ -157,7 +157,7 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
     if (!found)
       return make_error(
           dir, "holds no run (run.binpb), sweep (index.sqlite), validation.json, quality.json or quality.csv",
-          "a folder that kvtwin run, sweep, validate or evaluate made with --out, or such a file");
+          "a folder that kvtwin run, sweep, validate or evaluate wrote with --out, or such a file");
   }
   return out;
 }

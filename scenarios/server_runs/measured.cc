@@ -77,7 +77,7 @@ Result<MeasuredFormat> detect_measured(std::string_view text, const std::string&
     return MeasuredFormat::kBench;
   }
   return make_error(
-      where, "is no result that can be imported",
+      where, "is not a result that can be imported",
       "JSON of vLLM's or SGLang's serving benchmark, AIPerf's profile_export.jsonl, or the text of "
       "vLLM's /metrics");
 }

@@ -61,7 +61,7 @@ Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where)
     try {
       records.push_back(record_of(ForeignJson::parse(line)));
     } catch (const ForeignJson::exception& error) {
-      return make_error(fmt::format("{}:{}", where, number), fmt::format("is no record: {}", error.what()),
+      return make_error(fmt::format("{}:{}", where, number), fmt::format("is not a record: {}", error.what()),
                         "profile_export.jsonl, as AIPerf writes it");
     }
   }

@@ -26,8 +26,8 @@ Result<std::vector<ForeignJson>> objects_of(std::string_view text, const std::st
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     out.push_back(ForeignJson::parse(line, nullptr, false));
     if (!out.back().is_object())
-      return make_error(fmt::format("{}:{}", where, number), "is no JSON object",
-                        "the result of one benchmark, or one result a line");
+      return make_error(fmt::format("{}:{}", where, number), "is not a JSON object",
+                        "the result of one benchmark, or one result per line");
   }
   if (out.empty()) return make_error(where, "holds no result");
   return out;
@@ -59,7 +59,7 @@ class Reader {
       return make_error(where_, fmt::format("cannot be read: {}", error.what()));
     }
     if (!timed_)
-      run_.result.add_notes("the file has no start times: requests are shown as if all began at 0 s");
+      run_.result.add_notes("the file has no start times: all requests are shown as starting at 0 s");
     if (const Result<void> good = check_requests(run_, where_); !good)
       return tl::unexpected<Error>(good.error());
     return std::move(run_);

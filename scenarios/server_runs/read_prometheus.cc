@@ -100,7 +100,7 @@ Result<Scrape> read_scrape(std::string_view text, const std::string& where) {
     if (line.find_first_not_of(' ') == std::string_view::npos || line.starts_with('#')) continue;
     if (!add_line(line, &out))
       return make_error(fmt::format("{}:{}", where, line_number),
-                        fmt::format("\"{}\" is no sample", line.substr(0, 80)),
+                        fmt::format("\"{}\" is not a sample", line.substr(0, 80)),
                         "the text of vLLM's /metrics");
   }
   if (!out.any) return make_error(where, "has no metric of vLLM", "the text of vLLM's /metrics");
@@ -147,8 +147,8 @@ Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view befo
     take_off(*earlier, &*scrape);
     for (const auto& [name, histogram] : scrape->histograms) {
       if (histogram.count < 0)
-        return make_error("--before", fmt::format("has more of vllm:{} than {}", name, where),
-                          "an earlier scrape of the same server, which did not begin anew");
+        return make_error("--before", fmt::format("has a larger vllm:{} than {}", name, where),
+                          "an earlier scrape of the same server, without a restart in between");
     }
   }
   MeasuredRun run;
@@ -173,7 +173,7 @@ Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view befo
   out.mutable_reuse()->set_first_admission_tokens(counter("prefix_cache_hits"));
   out.add_notes(
       "percentiles are interpolated within the buckets of vLLM's histograms; maxima are edges of buckets");
-  if (seconds <= 0) out.add_notes("how long it ran is not known: there are no rates (--seconds)");
+  if (seconds <= 0) out.add_notes("the duration is not known, so there are no rates (--seconds)");
   return run;
 }
 

@@ -72,7 +72,7 @@ Result<void> take_range(const std::string& where, std::string_view text, size_t 
   }
   const std::optional<Number> low = number(text.substr(0, dots)), high = number(rest);
   if (!low || !high)
-    return make_error(where, fmt::format("\"{}\" is no range of numbers", text),
+    return make_error(where, fmt::format("\"{}\" is not a range of numbers", text),
                       "as in 1..8, 1..8*2 or 1..8+1");
   if (low->value > high->value)
     return make_error(where, fmt::format("the range {} ends before it starts", text),
@@ -83,7 +83,7 @@ Result<void> take_range(const std::string& where, std::string_view text, size_t 
   if (step.empty()) return {};
   if (step.size() > 1) return take_steps(where, step, axis);
   if (step != "*" || axis->low <= 0)
-    return make_error(where, fmt::format("\"{}\" is no scale for {}", step, text),
+    return make_error(where, fmt::format("\"{}\" is not a scale for {}", step, text),
                       "* alone needs a range above 0");
   axis->logarithmic = true;
   return {};
@@ -105,7 +105,7 @@ std::string Axis::at(double fraction) const {
 Result<Axis> parse_axis(std::string_view vary) {
   const size_t equals = vary.find('=');
   if (equals == std::string_view::npos || equals == 0 || equals + 1 == vary.size())
-    return make_error("--vary", fmt::format("\"{}\" is no FIELD=VALUES", vary),
+    return make_error("--vary", fmt::format("\"{}\" is not FIELD=VALUES", vary),
                       "as in --vary=limits.requests_max=16..256*2");
   Axis axis;
   axis.field = vary.substr(0, equals);

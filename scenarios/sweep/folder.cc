@@ -42,7 +42,7 @@ std::string text_of(const SweepWords& words) {
   for (const std::string& one : words.sets) sweep.add_set(one);
   std::string text;
   google::protobuf::TextFormat::PrintToString(sweep, &text);
-  return "# The sweep that this folder is of. Made by kvtwin sweep.\n" + text;
+  return "# The sweep of this folder. Written by kvtwin sweep.\n" + text;
 }
 
 }  // namespace
@@ -68,9 +68,9 @@ Result<void> check_same_sweep(const std::string& dir, const SweepWords& words) {
   if (sweep_fingerprint(there) == sweep_fingerprint(words)) return {};
   return make_error(
       dir,
-      fmt::format("is of another sweep: {} over {}{}{}", name_of(there), fmt::join(fields(there), ", "),
+      fmt::format("belongs to another sweep: {} over {}{}{}", name_of(there), fmt::join(fields(there), ", "),
                   there.sets.empty() ? "" : " with ", fmt::join(there.sets, ", ")),
-      "another --out; --force takes the folder, and its table and index.sqlite then leave out what "
+      "another --out; --force uses the folder; its table and index.sqlite then leave out what "
       "is there");
 }
 

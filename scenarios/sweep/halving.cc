@@ -27,14 +27,15 @@ Result<Halving> parse_halving(std::string_view halve, std::string_view rungs, ui
   const size_t colon = halve.rfind(':');
   const std::string_view way = colon == std::string_view::npos ? "" : halve.substr(colon + 1);
   if (colon == 0 || (way != "min" && way != "max"))
-    return make_error("--halve", fmt::format("\"{}\" is no METRIC:min or METRIC:max", halve),
+    return make_error("--halve", fmt::format("\"{}\" is not METRIC:min or METRIC:max", halve),
                       "as in ttft_p99_ms:min");
   Result<Axis> axis = parse_axis(rungs);
   if (!axis || axis->values.size() < 2)
-    return make_error("--rungs", fmt::format("\"{}\" is no FIELD=VALUES with two values or more", rungs),
+    return make_error("--rungs", fmt::format("\"{}\" is not FIELD=VALUES with two values or more", rungs),
                       "cheapest first, as in --rungs=replay.sessions_max=20,100,692");
   if (keep_one_of < 2)
-    return make_error("--keep-one-of", fmt::format("{} halves nothing", keep_one_of), "2 or more");
+    return make_error("--keep-one-of", fmt::format("{} does not reduce the points", keep_one_of),
+                      "2 or more");
   out.metric = halve.substr(0, colon);
   out.largest = way == "max";
   out.field = axis->field;
@@ -51,7 +52,7 @@ Result<std::vector<size_t>> better_points(const Halving& halving, const std::vec
   }
   if (ranked.empty())
     return make_error("--halve", fmt::format("no point has a number for \"{}\"", halving.metric),
-                      "--format=jsonl names all metrics; failed points have none");
+                      "--format=jsonl prints all metrics; failed points have none");
   std::sort(ranked.begin(), ranked.end());
   const size_t keep = (rows.size() + halving.keep_one_of - 1) / halving.keep_one_of;
   std::vector<size_t> out;

@@ -74,8 +74,8 @@ Result<Shard> parse_shard(std::string_view text) {
   };
   if (slash == std::string_view::npos || !whole(text.substr(0, slash), &shard.index) ||
       !whole(text.substr(slash + 1), &shard.count) || shard.index >= shard.count)
-    return make_error("--shard", fmt::format("\"{}\" is no part of a whole", text),
-                      "INDEX/COUNT from 0, as in 0/4");
+    return make_error("--shard", fmt::format("\"{}\" is not a shard", text),
+                      "give INDEX/COUNT, INDEX from 0, as in 0/4");
   return shard;
 }
 

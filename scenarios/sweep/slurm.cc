@@ -66,7 +66,7 @@ Result<void> run_on_slurm(const SlurmJob& job) {
   const int status = run_sbatch(words);
   if (status == 127 || status < 0)
     return make_error("--launcher=slurm", "sbatch was not found",
-                      "run this where jobs are submitted, or use --shard");
+                      "run it on a submission host, or use --shard");
   std::error_code ignored;
   // sbatch exits with the worst task's status. The failure is sbatch's own only if no task wrote a log.
   if (status != 0 && !std::filesystem::exists(job.dir + "/slurm-0.log", ignored))

@@ -91,7 +91,7 @@ void take_end(const std::string& dir, int status, SweepRow* row) {
   row->error = one_line(text.str());
   if (!complaint.empty()) row->error += complaint;
   if (status > 128) row->error += fmt::format(" (ended by signal {})", status - 128);
-  if (row->error.empty()) row->error = fmt::format("ended with status {} and said nothing", status);
+  if (row->error.empty()) row->error = fmt::format("ended with status {} without a message", status);
 }
 
 }  // namespace
@@ -129,7 +129,8 @@ Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::strin
   // written.
   if (rows && !rows->empty() &&
       std::all_of(rows->begin(), rows->end(), [](const SweepRow& row) { return row.key.empty(); }))
-    return make_error(spec.scenario, "no point can run: " + rows->front().error, "change what they share");
+    return make_error(spec.scenario, "the scenario is invalid at every point: " + rows->front().error,
+                      "change the settings that all points have");
   return rows;
 }
 
@@ -180,7 +181,8 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
   if (failed) return make_error(dir, "cannot be made: " + failed.message(), "choose another --out");
   const Lock lock(fs::path(dir) / fmt::format(".lock-{}-of-{}", how.shard.index, how.shard.count));
   if (!lock.held())
-    return make_error(dir, "another process sweeps here", "wait for it, or choose another --out");
+    return make_error(dir, "another process runs a sweep in this folder",
+                      "wait for it, or choose another --out");
   std::map<std::string, std::vector<size_t>> same;  // rows by key
   std::vector<Job> jobs;
   std::vector<std::string> keys;
@@ -204,7 +206,7 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
     }
     if (end.status == kEnvironment && !environment)
       environment = Error{fmt::format("point {}", first.point), first.error,
-                          "mend that and repeat the command: what is done stays done"};
+                          "fix it and repeat the command: finished points stay"};
     ended(first);
     return !environment;
   });

@@ -83,14 +83,14 @@ std::string batch_text(const Launch& launch, uint64_t step) {
 std::string side_text(const std::string& name, const std::vector<Launch>& all, uint64_t step) {
   const Launch* const launch = step < steps_of(all) ? launch_of(all, step) : nullptr;
   if (launch == nullptr)
-    return fmt::format("      {}: it has no such step, {} is its last\n", name, steps_of(all));
+    return fmt::format("      {}: has no such step, its last is {}\n", name, steps_of(all));
   const CoreGauges& g = launch->gauges;
   std::string out = fmt::format("      {}: planned at {:.6f} s: {}\n", name,
                                 static_cast<double>(launch->at.ns) / 1e9, batch_text(*launch, step));
   out += fmt::format(
       "      {:>{}}  then {} requests ran, {} waited, {} had ended, {} had been preempted; pages {} held, {} "
       "cached, {} "
-      "free; host pages {} free; {} transfers asked for\n",
+      "free; host pages {} free; {} transfers requested\n",
       "", name.size(), g.requests_running, g.requests_waiting, launch->done, launch->preempted,
       g.pages_gpu_held, g.pages_gpu_cached, g.pages_gpu_free, g.pages_host_free, launch->transfers);
   return out;

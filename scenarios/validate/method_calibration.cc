@@ -66,7 +66,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
     const Result<Replayed> replayed = replay(name, recording.log, {&open});
     if (!replayed) return tl::unexpected<Error>(replayed.error());
     if (!replayed->same)
-      return make_error(folder, fmt::format("is no run of {} as it is now: {}", path, replayed->difference),
+      return make_error(folder, fmt::format("is not a run of the present {}: {}", path, replayed->difference),
                         "record it again");
     const std::vector<PricedStep> steps = open.steps();
     if (out.method == kDense) out.dense.insert(out.dense.end(), steps.begin(), steps.end());

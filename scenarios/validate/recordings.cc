@@ -57,9 +57,8 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
     return ok;
   if (status == 0) return {};
   const Result<std::string> said = read_text_file(job.errors);
-  return make_error(scenario,
-                    fmt::format("a run ended with status {}: {}", status,
-                                said && !said->empty() ? said->substr(0, 1000) : "it said nothing"));
+  return make_error(scenario, fmt::format("a run ended with status {}: {}", status,
+                                          said && !said->empty() ? said->substr(0, 1000) : "no message"));
 }
 
 Result<void> check_sets_read(const std::vector<std::string>& scenarios, const std::vector<std::string>& sets,
@@ -153,7 +152,7 @@ Result<Recording> read_recording(const std::string& path, const std::string& rep
     return make_error(
         path + kOutcomes,
         fmt::format("is of {} {}", outcomes->engines.size(), plural(outcomes->engines.size(), "engine")),
-        fmt::format("the log beside it is of {}", out.log.engines.size()));
+        fmt::format("the log in its folder is of {}", out.log.engines.size()));
   out.outcomes = std::move(*outcomes);
   return out;
 }
@@ -165,7 +164,7 @@ Result<std::vector<Recording>> read_recordings(const std::string& dir) {
     if (at->is_directory()) repeats.push_back(at->path().filename().string());
   }
   if (failed || repeats.empty())
-    return make_error(dir, "holds no recording", "kvtwin validate SCENARIO --out=DIR makes them, on a GPU");
+    return make_error(dir, "holds no recording", "kvtwin validate SCENARIO --out=DIR records them, on a GPU");
   std::sort(repeats.begin(), repeats.end());
   std::vector<Recording> out;
   for (const std::string& repeat : repeats) {

@@ -259,8 +259,8 @@ Result<std::vector<KnownDeviation>> parse_known_deviations(std::string_view text
   for (const v1::KnownDeviation& one : read.deviation()) {
     if (one.scenario().empty() || one.figure().empty() || one.because().empty())
       return make_error(where,
-                        fmt::format("a deviation of \"{}\" in \"{}\" lacks a name or its reason",
-                                    one.figure(), one.scenario()),
+                        fmt::format("a deviation of \"{}\" in \"{}\" lacks a name or a reason", one.figure(),
+                                    one.scenario()),
                         "scenario, figure and because");
     out.push_back({one.scenario(), one.figure(), one.because(), one.until()});
   }

@@ -41,7 +41,7 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
   if (one.chunk_steps.count > 0)
     *out +=
         fmt::format("    with chunks   {}: {}\n", one.chunk_steps.count, statistics_text(one.chunk_steps));
-  *out += fmt::format("    {:.1f} % of steps in their interval, {:.1f} % outside the tables in part\n",
+  *out += fmt::format("    {:.1f} % of steps within their interval, {:.1f} % partly outside the tables\n",
                       one.in_range, one.extrapolated);
   if (one.copies.count > 0)
     *out += fmt::format("    {} copies: {}\n", one.copies.count, statistics_text(one.copies));
@@ -54,7 +54,7 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
                         number(f.real_min), number(f.real_max), fmt::format("{:+.2f}", f.difference),
                         f.absolute ? ' ' : '%', number(f.tolerance), name_of(f.verdict));
   }
-  if (!one.parts_at.empty()) *out += "  the simulated run first decides otherwise at " + one.parts_at;
+  if (!one.parts_at.empty()) *out += "  the simulated run first diverges at " + one.parts_at;
   for (const ComparedFigure& f : one.figures) {
     if (f.verdict == Verdict::kOutside) *out += fmt::format("  outside: {}\n", f.name);
     if (f.verdict == Verdict::kKnown) *out += fmt::format("  known: {}, because {}\n", f.name, f.known);
@@ -162,7 +162,7 @@ Result<std::vector<std::string>> worse_than(const Validation& validation, const 
         return make_error(where, fmt::format("has \"{}\", which is not validated now", was.name),
                           "validate the same scenarios, or some of them with --part");
       if (found->value > was.value * kWorseFactor + kWorsePercent)
-        out.push_back(fmt::format("{}: off by {:.2f}, was {:.2f}", was.name, found->value, was.value));
+        out.push_back(fmt::format("{}: error {:.2f}, baseline {:.2f}", was.name, found->value, was.value));
     }
   } catch (const nlohmann::json::exception& error) {
     return make_error(where, fmt::format("is no validation.json: {}", error.what()));

@@ -243,7 +243,7 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
   CHECK(value_of(run_kvtwin(folder, always).out, "retrieval_correction_rate") == "1.0");
   std::vector<std::string> problem = run;
   problem[6] = "--set=simulation.retrieval.outcomes=fixed";
-  CHECK(run_kvtwin(folder, problem).said("a profile beside outcomes fixed"));
+  CHECK(run_kvtwin(folder, problem).said("a profile is not read with outcomes fixed"));
   std::vector<std::string> other = run;
   other.push_back("--set=model.name=llama-3.1-8b");
   CHECK(run_kvtwin(folder, other)
@@ -329,25 +329,26 @@ TEST_CASE("calibrate and inspect cli: errors name the remedy") {
       {calibrate("budgets", {kSnapkv, "--context-max=40"}),
        "none of 51 requests has a prompt of 37 to 40 tokens"},
       {calibrate("budgets", {kSnapkv, "--set=model.name=gpt-oss-20b"}), "is not computed"},
-      {calibrate("precision", {azure, format}), "says nothing of the roles of its tokens"},
+      {calibrate("precision", {azure, format}), "has no roles of tokens"},
       {calibrate("precision", {"--set=policies.precision_options.group=48"}),
-       "group is 48, heads of llama-4x256 are 64"},
+       "group is 48, the head dimension of llama-4x256 is 64"},
       {calibrate("precision", {"--bits=5"}), "--bits: is 5; 2 to 4"},
       {calibrate("precision", {"--blind=modal"}), "--blind: is \"modal\"; none, temporal or semantic"},
       {calibrate("retrieval", {}), "policies.retrieval: retrieval all chooses no pages"},
       {calibrate("retrieval", {"--set=policies.retrieval=freekv", "--set=memory.page_tokens=32"}),
-       "no context has more to choose from than 32 pages"},
+       "no context has two steps with more than 32 pages"},
       {calibrate("precison", {}), "did you mean \"precision\"?"},
       {reserved(file, {"--set=policies.budget_options.ratio=0.5"}),
        "ratio is 0.5, knorm-llama-4x256 was made at 0.3"},
-      {reserved(file, {"--set=policies.budget_options.mean=0.5"}), "profile stands beside mean or deviation"},
+      {reserved(file, {"--set=policies.budget_options.mean=0.5"}),
+       "profile cannot be combined with mean or deviation"},
       {reserved(folder.file("none.textproto"), {}), "does not exist"},
       {reserved(folder.file("requests.csv"), {}), "policies.budget_options.profile"},
       {reserved(file, {"--set=model.name=llama-3.1-8b", "--set=memory.gpu_pages=20000"}),
        "knorm-llama-4x256 has 4 layers of 2 KV heads, the engine has 32 of 8"},
       {inspected("--scorers=snapkw"), "there is no scorer \"snapkw\"; did you mean \"snapkv\"?"},
       {inspected("--scorers=intent_residual"), "intent_residual cannot be inspected"},
-      {inspected("--budgets=64,x"), "--budgets: \"x\" is no budget"},
+      {inspected("--budgets=64,x"), "--budgets: \"x\" is not a budget"},
       {inspected("--budgets=100000"), "100000 KV entries hold every context"},
       {inspected("--response=0"), "--response: is 0"},
   };

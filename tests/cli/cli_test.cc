@@ -53,15 +53,15 @@ TEST_CASE("cli: an error on the command line is one line, with the nearest valid
       {"run x --format json", "kvtwin run: --format has no value; write --format=..."},
       {"run -q x", "kvtwin run: no option \"-q\"; options are long: --name=value"},
       {"run x --format=yaml", "--format: there is no format \"yaml\""},
-      {"run x --timeline=5", "--timeline: \"5\" is no interval"},
-      {"run x --timeline=5..2", "--timeline: \"5..2\" is no interval"},
+      {"run x --timeline=5", "--timeline: \"5\" is not an interval"},
+      {"run x --timeline=5..2", "--timeline: \"5..2\" is not an interval"},
       {"run x --seed=many", "--seed"},
       {"run nowhere.textproto", "nowhere.textproto: cannot be opened"},
-      {"run nowhere", "nowhere: is neither a file nor a scenario that kvtwin came with"},
-      {"replay nowhere", "a run leaves a log only with --record"},
+      {"run nowhere", "nowhere: is neither a file nor a shipped scenario"},
+      {"replay nowhere", "kvtwin run writes a log only with --record"},
       {"compare nowhere nowhere", "nowhere: cannot be opened"},
       {"compare nowhere", "REQUESTS is required"},
-      {"compare nowhere .", "two runs beside each other: kvtwin report nowhere . --out=report.html"},
+      {"compare nowhere .", "to compare two runs: kvtwin report nowhere . --out=report.html"},
       {"list POLICIES", "did you mean \"policies\"?"},
       {"list polices", "did you mean \"policies\"?"},
       {"trace imprt", "kvtwin trace: no command \"imprt\"; did you mean \"import\"?"},
@@ -190,7 +190,7 @@ TEST_CASE(
       tool(scratch,
            fmt::format("run {} --quiet --prefix-bound --no-write --set=limits.prefix_cache=false", kSample));
   CHECK(tiers.status == 2);
-  CHECK(tiers.err.find("--prefix-bound: the bound is of one prefix cache") != std::string::npos);
+  CHECK(tiers.err.find("--prefix-bound: the bound needs one prefix cache") != std::string::npos);
 }
 
 TEST_CASE("cli: coalescing changes neither decisions nor times") {
@@ -218,17 +218,16 @@ TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and
   const std::string table = tool(scratch, run).out;
   CHECK(table.find("coding_agents_small: ") == 0);
   for (const char* word :
-       {"ttft", "tpot", "e2e", "throughput", "prefix reuse", "after re-admission", "preemptions",
-        "gpu pages, peak", "fragmentation", "transfers", "time of requests", "input tokens", "step time",
+       {"ttft", "tpot", "e2e", "throughput", "prefix reuse", "after preemption", "preemptions",
+        "gpu pages, peak", "fragmentation", "transfers", "time of requests", "source of tokens", "step time",
         "rejected", "seed=42 decisions=", "repeat: kvtwin run"}) {
     CAPTURE(word);
     CHECK(table.find(word) != std::string::npos);
   }
-  const size_t sums = table.find("these sum to ");
+  const size_t sums = table.rfind("total ", table.find("; sum of latencies "));
   REQUIRE(sums != std::string::npos);
   double parts = 0, whole = 0;
-  CHECK(std::sscanf(table.c_str() + sums, "these sum to %lf s, and so do the latencies: %lf s", &parts,
-                    &whole) == 2);
+  CHECK(std::sscanf(table.c_str() + sums, "total %lf s; sum of latencies %lf s", &parts, &whole) == 2);
   CHECK(parts == whole);
   CHECK(tool(scratch, run + " --format=json").out.front() == '{');
   CHECK(tool(scratch, run + " --format=jsonl").out.find("{\"schema\":1,") == 0);
@@ -268,7 +267,7 @@ TEST_CASE("cli: a report takes validations and qualities, and names other input"
   CHECK(good.out.find("1 validation, 1 evaluation") != std::string::npos);
   const std::string page = scratch.read("r.md");
   CHECK(page.find("| snapkv | 64 |") != std::string::npos);
-  CHECK(page.find("replayed alike") != std::string::npos);
+  CHECK(page.find("same decisions") != std::string::npos);
   std::filesystem::create_directory(scratch.file("bad"));
   const auto said = [&](const char* file, const char* text) {
     scratch.write(std::string("bad/") + file, text);
@@ -277,22 +276,22 @@ TEST_CASE("cli: a report takes validations and qualities, and names other input"
     std::filesystem::remove(scratch.file(std::string("bad/") + file));
     return outcome.err;
   };
-  CHECK(said("quality.json", "[{\"policy\":\"full\"}]").find("bad/quality.json: is none as this version") !=
-        std::string::npos);
+  CHECK(said("quality.json", "[{\"policy\":\"full\"}]")
+            .find("bad/quality.json: was not written by this version") != std::string::npos);
   CHECK(said("quality.json", "{").find("bad/quality.json") != std::string::npos);
-  CHECK(said("validation.json", "{\"scenarios\":[1]}").find("kvtwin validate --out makes it") !=
+  CHECK(said("validation.json", "{\"scenarios\":[1]}").find("kvtwin validate --out writes it") !=
         std::string::npos);
   CHECK(said("other.json", "{}").find("holds no run (run.binpb)") != std::string::npos);
   CHECK(said("quality.csv", "policy,task\n").find("bad/quality.csv:1: has no column budget") !=
         std::string::npos);
   const std::string head = "policy,budget,task,refused,accuracy,kv_bytes_mean\n";
   CHECK(said("quality.csv", (head + "full,0,a,,high,1\n").c_str())
-            .find(":2: accuracy is \"high\", no number") != std::string::npos);
+            .find(":2: accuracy is \"high\", not a number") != std::string::npos);
   CHECK(said("quality.csv", (head + "full,0,a,,0.5,1,2\n").c_str())
             .find(":2: has 7 columns, the first line 6") != std::string::npos);
   for (const std::string text : {"nan", "inf", "0.5x"}) {
     CHECK(said("quality.csv", (head + "full,0,a,," + text + ",1\n").c_str())
-              .find(":2: accuracy is \"" + text + "\", no number") != std::string::npos);
+              .find(":2: accuracy is \"" + text + "\", not a number") != std::string::npos);
   }
   // An empty cell of an optional column is no figure: here no interval, rather than one from 0 to 0.
   scratch.write("open.csv",

@@ -100,7 +100,7 @@ TEST_CASE("cluster: GPUs of several kinds, and their prices") {
       run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
                           "--set=cost.profile=" + source_dir() + "/models/measured/h200.textproto"});
   CHECK(priced.status == 2);
-  CHECK_MESSAGE(priced.said("measured of one kind of GPU, and engines here run on h200 and l40s"),
+  CHECK_MESSAGE(priced.said("holds measurements of one kind of GPU, but engines run on h200 and l40s"),
                 priced.err);
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("cluster: impossible settings are refused by name with a remedy") {
     const std::string err = run_line(folder, std::move(sets), 2);
     CHECK_MESSAGE(err.find(part) != std::string::npos, err);
   };
-  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=2"}, "2 of 2 engines compute prompts");
+  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=2"}, "2 of 2 engines run prefill");
   said({"hardware.node=h200-x8", "engines.count=9"}, "9 engines of 1 GPU need 9 GPUs, h200-x8 has 8");
   said({"hardware.node=h200-x8", "hardware.nodes=2", "engines.count=17"},
        "need 3 nodes, there are 2 of 8 GPUs");
@@ -118,7 +118,7 @@ TEST_CASE("cluster: impossible settings are refused by name with a remedy") {
        "an engine of 16 GPUs does not fit into one node");
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "policies.precision=kivi_int2",
         "memory.page_tokens=32"},
-       "precision \"kivi_int2\" does not go with handing KV over");
+       "precision \"kivi_int2\" cannot be combined with handing KV over");
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "backend=cpu"}, "backend \"cpu\"");
   said({"engines.further.count=2"}, "further is a list of groups; write it in the scenario's file");
   said({"engines.routing=prefix_aweare"}, "did you mean \"prefix_aware\"");

@@ -48,10 +48,11 @@ TEST_CASE(
   const std::vector<Row> rows = {
       {{"run", kSample, "--no-write", "--set=replay.population=4"},
        "--set=replay.population=4: replay.population is not read where replay.arrivals is recorded; "
-       "--set=replay.arrivals=fixed_population makes it count"},
+       "it is read with --set=replay.arrivals=fixed_population"},
       {{"run", kSample, "--no-write", "--set=replay.sessions_per_s=2"},
-       "--set=replay.arrivals=poisson makes it"},
-      {{"run", kSample, "--no-write", "--set=replay.retries_max=2"}, "--set=replay.on_reject=retry makes it"},
+       "it is read with --set=replay.arrivals=poisson"},
+      {{"run", kSample, "--no-write", "--set=replay.retries_max=2"},
+       "it is read with --set=replay.on_reject=retry"},
       {{"run", kSample, "--no-write", "--set=limits.spill_pages_target=9"}, "memory.disk_bytes is 0"},
       {{"run", kSample, "--no-write", "--set=policies.precision_options.group=64"},
        "policies.precision is bf16"},
@@ -70,12 +71,12 @@ TEST_CASE(
        "--load=replay.population: replay.population is not read"},
       {{"plan", kSample, "--slo=ttft_p99<2s", "--load=replay.population=1..24", "--need=24",
         "--allow-roofline", out},
-       "--set=replay.arrivals=fixed_population makes it count"},
+       "it is read with --set=replay.arrivals=fixed_population"},
       {{"explain", kSample, "--shape=decodes=1,context=64", "--set=replay.population=4"},
        "--set=replay.population=4: replay.population is not read"},
       {{"explain", kSample, "--shape=decodes=1,context=64", "--set=cpu.decode=greedy"}, "backend is sim"},
       {{"explain", kSample, "--shape=decodes=1,context=64", "--set=backend=cpu"},
-       "--set=backend=cpu: kvtwin explain prices steps with backend=sim alone; leave it out"},
+       "--set=backend=cpu: kvtwin explain prices steps with backend=sim only; leave it out"},
       {{"validate", kScenarios + "search_tiny.textproto", "--recorded=none", "--set=replay.population=4"},
        "--set=replay.population=4: replay.population is not read"},
       {{"evaluate", kScenarios + "../quality/full.textproto", kScenarios + "../quality/int4.textproto",
@@ -124,7 +125,7 @@ TEST_CASE("command line: a plan answers only the question that was asked") {
   const Outcome same = plan(
       {"--set=replay.on_reject=retry", "--load=replay.retries_max=1..3", "--need=2", "--allow-roofline"});
   CHECK(same.status == 2);
-  CHECK_MESSAGE(same.said("--load=replay.retries_max: the runs at 1 and 3 are the same"), same.err);
+  CHECK_MESSAGE(same.said("--load=replay.retries_max: the runs at 1 and 3 are equal"), same.err);
   const std::vector<std::string> population = {"--set=replay.arrivals=fixed_population", "--allow-roofline",
                                                "--load=replay.population=1..500"};
   std::vector<std::string> words = population;
@@ -137,10 +138,9 @@ TEST_CASE("command line: a plan answers only the question that was asked") {
   words.back() = "--need=16";
   const Outcome capped = plan(words);
   CHECK_MESSAGE(capped.status == 0, capped.err);
-  CHECK_MESSAGE(
-      capped.out.find("The trace has 24 sessions, too little work for 500 in flight") != std::string::npos,
-      capped.out);
-  CHECK_MESSAGE(capped.out.find("holds population = 24 (16 asked") != std::string::npos, capped.out);
+  CHECK_MESSAGE(capped.out.find("The trace has 24 sessions, too few for 500 in flight") != std::string::npos,
+                capped.out);
+  CHECK_MESSAGE(capped.out.find("holds population = 24 (16 needed") != std::string::npos, capped.out);
   const Outcome unjudged =
       plan({"--set=replay.arrivals=fixed_population", "--load=replay.population=1..4", "--need=2"});
   CHECK(unjudged.status == 2);
@@ -148,7 +148,7 @@ TEST_CASE("command line: a plan answers only the question that was asked") {
   const Outcome typo = plan({"--set=replay.arrivals=fixed_population", "--load=replay.population=1..4",
                              "--need=2", "--allow-roofline", "--vary=memory.host_bytes=0,500GB"});
   CHECK(typo.status == 2);
-  CHECK_MESSAGE(typo.said("\"500GB\" is no value of memory.host_bytes"), typo.err);
+  CHECK_MESSAGE(typo.said("\"500GB\" is not a value of memory.host_bytes"), typo.err);
 }
 
 TEST_CASE("command line: output that cannot be written is exit status 3") {

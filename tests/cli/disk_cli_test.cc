@@ -53,12 +53,12 @@ TEST_CASE("disk: impossible settings are refused with position and remedy, statu
     std::vector<std::string> words;
     const char* message;
   } rows[] = {
-      {{"--set=memory.host_bytes=0"}, "--set=memory.host_bytes=N gives one"},
+      {{"--set=memory.host_bytes=0"}, "--set=memory.host_bytes=N; or"},
       {{"--set=limits.prefix_cache=false"}, "set prefix_cache: true"},
       {{"--set=memory.disk_bytes=8000000000000"}, "largest that fits: --set=memory.disk_bytes=3840000000000"},
-      {{"--set=memory.disk_bytes=1000"}, "smallest that does: --set=memory.disk_bytes=2097152"},
+      {{"--set=memory.disk_bytes=1000"}, "smallest that fits: --set=memory.disk_bytes=2097152"},
       {{"--set=hardware.node=l40s"}, "node l40s has no disk for KV"},
-      {{"--set=engines.count=2", "--set=hardware.nodes=2"}, "disks belong to one"},
+      {{"--set=engines.count=2", "--set=hardware.nodes=2"}, "a disk belongs to one"},
       {{"--backend=cuda"}, "the CUDA engine has no disk tier"},
   };
   for (const auto& row : rows) {

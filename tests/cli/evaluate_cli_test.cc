@@ -355,13 +355,13 @@ TEST_CASE("kvtwin evaluate: invalid input is reported, and a refused policy set 
     CHECK_MESSAGE(outcome.said(what), outcome.err);
   };
   message({out, "--tasks=nedle"}, "no task \"nedle\"");
-  message({out, "--budgets=none"}, "\"none\" is no budget");
+  message({out, "--budgets=none"}, "\"none\" is not a budget");
   message({out, "--shard=2/2"}, "I below N");
   message({"--tasks=needle"}, "--out: is missing");
   message({out, "--backend=sim"}, "\"sim\" computes no values");
-  message({out, "--jobs=2", "--shard=0/2"}, "beside --shard");
+  message({out, "--jobs=2", "--shard=0/2"}, "cannot be combined with --shard");
   message({out, "--jobs=2,3"}, "--jobs: has 2 numbers; one, or one for each backend: 1");
-  message({out, "--jobs=0"}, "\"0\" is no number of processes");
+  message({out, "--jobs=0"}, "\"0\" is not a number of processes");
   message({out, "--batch=9999"}, "1 to 4,096");
   message({out, "--tasks=needle", "--questions=2", "--collect=" + folder.file("nowhere")}, "has no cells");
   message({out, "--tokens=20"}, "96 to 8192");

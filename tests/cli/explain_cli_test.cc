@@ -163,7 +163,7 @@ TEST_CASE("explain cli: the graph has a cluster for each stream and the same byt
   CHECK(dot == folder.read("b.dot"));
   for (const char* part :
        {"digraph step {", "label=\"compute\"", "label=\"h2d\"", "recall[1]", "color=red", "dashed",
-        "recall_done[0]\\nof the step before", "recall_done[0]\\nfor the next step"}) {
+        "recall_done[0]\\nof the previous step", "recall_done[0]\\nfor the next step"}) {
     CAPTURE(part);
     CHECK(dot.find(part) != std::string::npos);
   }
@@ -176,17 +176,17 @@ TEST_CASE("explain cli: errors name the remedy") {
     std::vector<std::string> more;
     const char* message;
   } rows[] = {
-      {{}, "wants one of --step and --shape"},
-      {{"--step=1", "--shape=decodes=1"}, "wants one of --step and --shape"},
-      {{"--shape=decodes=x"}, "--shape: \"decodes=x\" is no number"},
-      {{"--shape=decode=1"}, "--shape: \"decode=1\" is no part of one"},
+      {{}, "needs one of --step and --shape"},
+      {{"--step=1", "--shape=decodes=1"}, "needs one of --step and --shape"},
+      {{"--shape=decodes=x"}, "--shape: \"decodes=x\" is not a number"},
+      {{"--shape=decode=1"}, "--shape: \"decode=1\" is not a part of a shape"},
       {{"--shape=context=5"}, "has no decodes and no chunks"},
       {{"--shape=chunks=2"}, "--shape: 2 chunks of 0 tokens"},
       {{"--shape=decodes=2,compress=1"}, "--shape: compress is 1 with 0 chunks"},
       {{"--shape=chunks=1,chunk_tokens=8,compress=1"},
-       "--shape: compress=1, but this scenario drops nothing"},
+       "--shape: compress=1, but this scenario never compresses"},
       {{"--step=3", "--engine=1"}, "--engine: there is no engine 1; the scenario has 1, from 0"},
-      {{"--step=3", "--layers=4"}, "--layers: \"4\" are no layers; FROM..TO of 0 to 31"},
+      {{"--step=3", "--layers=4"}, "--layers: \"4\" is not a range of layers; FROM..TO of 0 to 31"},
       {{"--step=99999"}, "the run has no step 99999 of engine 0; its last is"},
       {{"--step=1", "--format=dot"}, "--format: there is no format \"dot\""},
   };

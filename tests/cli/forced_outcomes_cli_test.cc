@@ -117,5 +117,5 @@ TEST_CASE("forced: also under the wall clock; outcomes that cannot be forced are
   const Outcome refused =
       run_kvtwin(folder, run_words("infinigen", {kForceOutcomes, "--backend=cpu", "--no-write"}));
   CHECK(refused.status == 2);
-  CHECK(refused.said("what retrieval infinigen recalls cannot be forced"));
+  CHECK(refused.said("recalls of retrieval infinigen cannot be forced"));
 }

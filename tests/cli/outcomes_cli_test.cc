@@ -60,7 +60,7 @@ TEST_CASE("recorded outcomes: invalid records are errors with a remedy") {
     CHECK(outcome.status == 2);
     CHECK(outcome.err.find(message) != std::string::npos);
   };
-  problem("freekv", {"simulation.retrieval.outcomes=recorded"}, "recorded_run does not say in which run");
+  problem("freekv", {"simulation.retrieval.outcomes=recorded"}, "recorded_run is not set");
   problem("freekv", {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=/nowhere"},
           "does not exist");
   folder.write("empty/x", "");

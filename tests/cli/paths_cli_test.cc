@@ -167,7 +167,7 @@ TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that
     const Outcome outcome =
         run_from(folder, folder.path(), {"run", name, "--no-write", "--set=limits.requests_max=0"});
     CHECK(outcome.status == 2);
-    CHECK_MESSAGE(!outcome.said("is neither a file nor a scenario"), outcome.err);
+    CHECK_MESSAGE(!outcome.said("is neither a file nor a shipped scenario"), outcome.err);
   }
   CHECK(names > 100);
   // Files that scenarios refer to are not listed; descriptions need no data.
@@ -267,7 +267,8 @@ TEST_CASE("paths: kernel times are not imported into a folder with other files")
   folder.write("p/notes.txt", "mine");
   const Outcome refused = import({});
   CHECK(refused.status == 2);
-  CHECK_MESSAGE(refused.said("which is not of this import; another --out; --force replaces"), refused.err);
+  CHECK_MESSAGE(refused.said("which this import did not write; another --out; --force replaces"),
+                refused.err);
   CHECK(folder.has("p/tp1/skew.csv"));
   fs::remove(folder.file("p/notes.txt"));
   CHECK(import({"--gpu=other"}).status == 2);

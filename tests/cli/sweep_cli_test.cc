@@ -147,7 +147,7 @@ TEST_CASE("sweep: an invalid point and a point that cannot run are rows with the
   CHECK(rows[0]["state"] == "done");
   for (const size_t i : {1u, 2u, 3u}) CHECK(rows[i]["state"] == "failed");
   CHECK(std::string(rows[1]["error"]).find("pages") != std::string::npos);
-  CHECK(std::string(rows[2]["error"]).find("\"none\" is no value of limits.requests_max") !=
+  CHECK(std::string(rows[2]["error"]).find("\"none\" is not a value of limits.requests_max") !=
         std::string::npos);
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("sweep: if no point can run, that is reported, and nothing is written"
   Folder folder;
   const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_mx=4,8"}));
   CHECK(out.status == 2);
-  CHECK(out.said("no point can run"));
+  CHECK(out.said("the scenario is invalid at every point"));
   CHECK(out.said("did you mean \"requests_max\"?"));
   CHECK(!folder.has("s"));
 }
@@ -171,7 +171,7 @@ TEST_CASE("sweep: damaged results are reported and recomputed; a damaged index i
   const Outcome second = run_kvtwin(folder, words);
   CHECK(second.status == 0);
   CHECK(second.out == first.out);
-  CHECK(second.said(key + "/run.binpb: is no run result"));
+  CHECK(second.said(key + "/run.binpb: is not a run result"));
   CHECK(second.said("it is made again from the points"));
   CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points WHERE state='done'") == 2);
 }
@@ -202,7 +202,7 @@ TEST_CASE("sweep: two concurrent sweeps in one folder: the second is refused") {
   const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.requests_max=4,8"}));
   close(lock);
   CHECK(out.status == 3);
-  CHECK(out.said("another process sweeps here"));
+  CHECK(out.said("another process runs a sweep in this folder"));
 }
 
 TEST_CASE(
@@ -225,7 +225,7 @@ TEST_CASE(
     CAPTURE(words[1]);
     const Outcome other = sweep(words);
     CHECK(other.status == 2);
-    CHECK_MESSAGE(other.said("s: is of another sweep: coding_agents_small over limits.requests_max with "
+    CHECK_MESSAGE(other.said("s: belongs to another sweep: coding_agents_small over limits.requests_max with "
                              "replay.sessions_max=1; another --out; --force"),
                   other.err);
   }
@@ -275,8 +275,8 @@ TEST_CASE("sweep: halving runs all points at low cost, and the best in full") {
   const auto rows = lines_of(out.out);
   REQUIRE(rows.size() == 1);
   CHECK(rows[0]["metrics"]["sessions"] == 24);
-  CHECK(out.said("replay.sessions_max=2: 3 of 9 points go on"));
-  CHECK(out.said("replay.sessions_max=6: 1 of 3 points go on"));
+  CHECK(out.said("replay.sessions_max=2: 3 of 9 points continue"));
+  CHECK(out.said("replay.sessions_max=6: 1 of 3 points continue"));
   CHECK(points_done(folder) == 9 + 3 + 1);
 }
 

@@ -63,11 +63,11 @@ TEST_CASE("validate cli: errors name the remedy") {
     const char* message;
     int status;
   } rows[] = {
-      {validate({}), "neither or both of --recorded and --out are given", 2},
+      {validate({}), "needs one of --recorded and --out", 2},
       {validate({"--recorded=" + folder.file("none")}), "holds no recording", 2},
       {validate({"--out=x", "--repeats=0"}), "--repeats: is 0; 1 to 100", 2},
       {validate({"--out=x", "--backend=sim"}), "--backend: is \"sim\"; cuda or cpu", 2},
-      {validate({"--out=x", "--format=csv"}), "csv is not written by validate; table or json", 2},
+      {validate({"--out=x", "--format=csv"}), "validate does not write csv; table or json", 2},
       {validate({"--recorded=x", "--known=none.textproto"}), "none.textproto", 2},
       {validate({"--recorded=x", "--set=limits.requests_max=x"}), "limits.requests_max", 2},
   };
@@ -91,7 +91,7 @@ TEST_CASE("calibrate methods cli: prices are fitted to recorded runs, and errors
   };
   const Outcome neither = with({});
   CHECK(neither.status == 2);
-  CHECK(neither.err.find("neither or both of --recorded and --keep") != std::string::npos);
+  CHECK(neither.err.find("needs one of --recorded and --keep") != std::string::npos);
   const Outcome nothing = with({"--recorded=" + folder.file("none")});
   CHECK(nothing.status == 2);
   CHECK(nothing.err.find("holds no recording") != std::string::npos);

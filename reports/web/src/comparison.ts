@@ -6,21 +6,21 @@ import { colours, number, plot, section, symbols, table } from "./page.js";
 
 // Less is better for all but the first.
 const kCompared: [string, string][] = [
-  ["output_tokens_per_s", "output tokens a second"],
+  ["output_tokens_per_s", "output tokens per second"],
   ["ttft_p50_ms", "TTFT median"],
   ["ttft_p99_ms", "TTFT P99"],
   ["tpot_p50_ms", "TPOT median"],
   ["tpot_p99_ms", "TPOT P99"],
   ["e2e_p99_ms", "latency P99"],
-  ["session_served_mean_ms", "session served, mean"],
-  ["usd_per_million_output_tokens", "price of a million output tokens"],
+  ["session_served_mean_ms", "session without tools and thinking, mean"],
+  ["usd_per_million_output_tokens", "price per million output tokens"],
 ];
 
 export function comparison(runs: Run[]): void {
   if (runs.length < 2) return;
   const first = runs[0];
   if (!first) return;
-  const into = section("comparison", "Comparison", "What the scenarios say differently, and what came of it.");
+  const into = section("comparison", "Comparison", "Settings that differ between the scenarios, and the results.");
   const settings = runs.map((run) => flatten(run.scenario));
   const names = [...new Set(settings.flatMap((one) => [...one.keys()]))].filter((name) => {
     const said = new Set(settings.map((one) => one.get(name)));
@@ -31,7 +31,7 @@ export function comparison(runs: Run[]): void {
   }
   const shown = kCompared.filter(([key]) => runs.filter((run) => Number(run.summary[key]) > 0).length > 1 && Number(first.summary[key]) > 0);
   if (shown.length === 0) return;
-  plot(into, `Times what ${first.name} has: more tokens a second are better, less of all else`, () => dots(runs, first, shown), 90 + 34 * shown.length);
+  plot(into, `Relative to ${first.name}: more tokens per second are better, less of all others`, () => dots(runs, first, shown), 90 + 34 * shown.length);
 }
 
 // The end of a path is the most specific part.
@@ -48,7 +48,7 @@ function dots(runs: Run[], first: Run, shown: [string, string][]): EChartsCoreOp
   return {
     grid: { left: 220, right: 40, top: 40, bottom: 48 },
     tooltip: { trigger: "item", confine: true, formatter: (at: { seriesName: string; data: number[] }) => `${at.seriesName}: ${shown[at.data[1] ?? 0]?.[1]}, ${number(at.data[0], 3)} times` },
-    xAxis: { type: "log", name: `times ${first.name}`, nameLocation: "middle", nameGap: 28 },
+    xAxis: { type: "log", name: `relative to ${first.name}`, nameLocation: "middle", nameGap: 28 },
     yAxis: { type: "category", inverse: true, data: shown.map(([, label]) => label), splitLine: { show: true } },
     series: runs.map((run, r) => ({
       name: run.name,

@@ -5,7 +5,7 @@ import { choose, isDark, number, plot, section } from "./page.js";
 
 type View = { name: string; of: (held: number, needed: number) => number };
 const kViews: View[] = [
-  { name: "held without need, % of what is held", of: (held, needed) => (held > 0 ? 100 * (1 - Math.min(1, needed / held)) : 0) },
+  { name: "held but not needed, % of held tokens", of: (held, needed) => (held > 0 ? 100 * (1 - Math.min(1, needed / held)) : 0) },
   { name: "held, % of ranked tokens", of: (held) => 100 * held },
   { name: "needed by the head itself, % of ranked tokens", of: (_, needed) => 100 * needed },
 ];
@@ -16,7 +16,7 @@ export function heads(runs: Run[]): void {
   const into = section(
     "heads",
     "Fragmentation by head",
-    "All heads of a group hold as much as the one of them that keeps most. What a head needs is what calibration says (docs/design/methods/tangram.md#fragmentation), not what this run's own scores would say.",
+    "All heads of a group hold as much as the head that retains most. The need of a head comes from calibration (docs/design/methods/tangram.md#fragmentation), not from this run's own scores.",
   );
   for (const run of grouped) {
     const all = run.heads;
@@ -29,7 +29,7 @@ export function heads(runs: Run[]): void {
       view = index;
       redraw();
     });
-    const label = `${run.name}: layers by KV heads; ${number(100 * fraction, 3)} % of what is held is not needed`;
+    const label = `${run.name}: layers by KV heads; ${number(100 * fraction, 3)} % of held tokens are not needed`;
     redraw = plot(into, label, () => {
       const of = kViews[view]?.of ?? (() => 0);
       const data = all.held.map((held, i) => [

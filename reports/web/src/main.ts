@@ -24,13 +24,13 @@ echarts.use([
 ]);
 
 function provenance(report: Report): void {
-  const into = section("provenance", "Provenance", "What was run, and the command that repeats it.");
+  const into = section("provenance", "Provenance", "The runs, and the commands that repeat them.");
   into.append(element("p", `This page: ${report.command} (kvtwin ${report.version})`));
   for (const run of report.runs) {
     const details = document.createElement("details");
     const backend = run.summary["backend"] ?? "";
     details.append(element("summary", `${run.name}: backend ${backend}, seed ${run.summary["seed"]}, inputs ${run.summary["inputs"]}, decisions ${run.summary["decisions"]}`));
-    details.append(element("p", `kvtwin run scenario.resolved.textproto, as it lies in ${run.dir}:`));
+    details.append(element("p", `kvtwin run scenario.resolved.textproto, from ${run.dir}:`));
     details.append(element("pre", run.scenario));
     into.append(details);
   }

@@ -36,7 +36,7 @@ function axis<T extends object>(one: T): T {
   };
 }
 
-const kNothing = "Nothing to draw: no finished request says this.";
+const kNothing = "Nothing to draw: no finished request has this figure.";
 
 function draw(chart: ECharts, option: () => EChartsCoreOption): void {
   const all: EChartsCoreOption = { ...base(), ...option() };

@@ -12,10 +12,10 @@ const simulated = (row: QualityRow) => row.simulated_tokens_per_s ?? 0;
 // if none was simulated, the bytes that a token reads, which limit the decode rate.
 function sidesOf(rows: QualityRow[]): { name: string; type: string; of: (row: QualityRow) => number }[] {
   return [
-    { name: "KV kept for a request, MB", type: "log", of: (row) => row.kv_bytes_mean / 1e6 },
+    { name: "KV retained per request, MB", type: "log", of: (row) => row.kv_bytes_mean / 1e6 },
     rows.some((row) => simulated(row) > 0)
       ? { name: "output tokens/s, simulated", type: "value", of: simulated }
-      : { name: "KV read for a token, MB", type: "log", of: (row) => (row.kv_read_bytes_mean ?? row.kv_bytes_mean) / 1e6 },
+      : { name: "KV read per token, MB", type: "log", of: (row) => (row.kv_read_bytes_mean ?? row.kv_bytes_mean) / 1e6 },
   ];
 }
 
@@ -92,7 +92,7 @@ function front(all: Mean[]): EChartsCoreOption {
   const best = all.filter((one) => !beaten(one, all)).sort((a, b) => a.kept - b.kept);
   const rest = all.filter((one) => beaten(one, all));
   const sides = [
-    { name: "KV kept for a request, MB", type: "log", of: (one: Mean) => one.kept },
+    { name: "KV retained per request, MB", type: "log", of: (one: Mean) => one.kept },
     { name: "output tokens/s, simulated", type: "value", of: (one: Mean) => one.speed },
   ];
   const series = sides.flatMap((side, axis) => {
@@ -145,8 +145,8 @@ function drawTable(into: HTMLElement, dir: string, rows: QualityRow[], tasks: st
       ...(speeds ? [first && simulated(first) > 0 ? number(simulated(first)) : "–"] : []),
     ];
   });
-  const names = ["", "cells", ...tasks, "KV kept, MB", "KV read a token, MB", ...(speeds ? ["tokens/s"] : [])];
-  table(into, `${dir}: right answers, with their 95 % intervals`, names, lines);
+  const names = ["", "KV entries", ...tasks, "KV retained, MB", "KV read per token, MB", ...(speeds ? ["tokens/s"] : [])];
+  table(into, `${dir}: correct answers, with 95 % intervals`, names, lines);
 }
 
 function said(row: QualityRow | undefined): string {
@@ -158,7 +158,7 @@ function said(row: QualityRow | undefined): string {
 export function qualities(all: Evidence<QualityRow[]>[]): void {
   const drawn = all.filter(({ data }) => data.some((row) => !row.refused));
   if (drawn.length === 0) return;
-  const into = section("quality", "Quality", "Fraction of right answers, on real values: by the bytes of KV that a request keeps (how many requests fit), and by the throughput of a load that was simulated with the same policies (output tokens/s), or, where none was, the bytes that a token reads (how fast they decode). Bars are 95 % intervals.");
+  const into = section("quality", "Quality", "Fraction of correct answers, on real values: by the bytes of KV that a request retains (which limit how many requests fit), and by the throughput of a load that was simulated with the same policies (output tokens/s), or, where none was, the bytes that a token reads (how fast they decode). Bars are 95 % intervals.");
   for (const { dir, data } of drawn) {
     const rows = data.filter((row) => !row.refused);
     const tasks = [...new Set(rows.map((row) => row.task))];
@@ -177,6 +177,6 @@ export function qualities(all: Evidence<QualityRow[]>[]): void {
     redraw = plot(into, `${dir}: accuracy by KV bytes`, () => accuracies(rows.filter((row) => row.task === tasks[task])), 340 + 24 * legendLines([...new Set(rows.map((row) => row.policy))]));
     drawTable(into, dir, rows, tasks);
     const refused = data.filter((row) => row.refused);
-    if (refused.length > 0) into.append(Object.assign(document.createElement("p"), { textContent: `${refused.length} cells were refused, e.g. ${refused[0]?.policy}: ${refused[0]?.refused}` }));
+    if (refused.length > 0) into.append(Object.assign(document.createElement("p"), { textContent: `${refused.length} rows were refused, e.g. ${refused[0]?.policy}: ${refused[0]?.refused}` }));
   }
 }

@@ -7,14 +7,14 @@ import { kMoved } from "./transfers.js";
 const kOverview: [string, string, string][] = [
   ["requests_finished", "requests finished", ""],
   ["elapsed_s", "from the first request to the end", "s"],
-  ["output_tokens_per_s", "output tokens a second", ""],
-  ["usd_per_million_output_tokens", "price of a million output tokens", "$"],
+  ["output_tokens_per_s", "output tokens per second", ""],
+  ["usd_per_million_output_tokens", "price per million output tokens", "$"],
   ["ttft_p50_ms", "TTFT median", "ms"],
   ["ttft_p99_ms", "TTFT P99", "ms"],
   ["tpot_p50_ms", "TPOT median", "ms"],
   ["tpot_p99_ms", "TPOT P99", "ms"],
   ["e2e_p99_ms", "latency P99", "ms"],
-  ["session_served_p50_ms", "session served, median", "ms"],
+  ["session_served_p50_ms", "session without tools and thinking, median", "ms"],
   ["preemptions", "preemptions", ""],
   ["gpu_pages_held_peak", "GPU pages held, peak", ""],
   ["gpu_pages", "GPU pages", ""],
@@ -41,7 +41,7 @@ export function overview(runs: Run[]): void {
   rows.push(["prefix reuse at first admission", ...runs.map(reuse)]);
   rows.push(["step time from", ...runs.map((run) => fractions(run, "cost"))]);
   rows.push(["tokens from", ...runs.map((run) => fractions(run, "input"))]);
-  table(into, "The runs side by side", ["", ...runs.map((run) => run.name)], rows);
+  table(into, "All runs", ["", ...runs.map((run) => run.name)], rows);
   for (const run of runs) {
     for (const note of run.notes) into.append(Object.assign(document.createElement("p"), { textContent: `${run.name}: ${note}` }));
   }
@@ -84,7 +84,7 @@ function sorted(requests: Requests, measure: Measure): Float64Array {
 }
 
 export function latencies(runs: Run[], all: Requests[]): void {
-  const into = section("latency", "Latency", "Fraction of finished requests that were at least so fast; and percentiles over time.");
+  const into = section("latency", "Latency", "Cumulative distribution over finished requests, and percentiles over time.");
   for (const measure of kMeasures) {
     const values = all.map((requests) => sorted(requests, measure));
     plot(into, `${measure.name}: distribution`, () => ({
@@ -170,9 +170,9 @@ function throughput(requests: Requests): [number, number][] {
 const kPieces = 200;
 
 export function overRun(runs: Run[], all: Requests[]): void {
-  const into = section("time", "Over time", "Means over equal pieces of the run.");
+  const into = section("time", "Over time", "Means over equal intervals of the run.");
   if (all.some((requests) => requests.count > 0)) {
-    plot(into, "output tokens a second, each request's spread evenly over its decode", () => ({
+    plot(into, "output tokens per second, each request's spread evenly over its decode", () => ({
       xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },
       yAxis: { type: "value", name: "tokens/s" },
       dataZoom: [{ type: "inside" }],
@@ -210,7 +210,7 @@ export function overRun(runs: Run[], all: Requests[]): void {
 const kTimes = ["queue", "transfer", "prefill", "recompute", "decode", "host"];
 
 export function attribution(runs: Run[]): void {
-  const into = section("attribution", "Where time went", "Each request's latency, split to the nanosecond; shares of the sum over requests.");
+  const into = section("attribution", "Where time went", "Each request's latency, split to the nanosecond; fractions of the sum over requests.");
   plot(into, "Attribution of latency", () => ({
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, confine: true },
     grid: { left: 160, right: 24, top: 40, bottom: 40 },
@@ -236,10 +236,10 @@ export function attribution(runs: Run[]): void {
 }
 
 export function memory(runs: Run[]): void {
-  const into = section("memory", "KV memory", "Where a GPU's memory goes.");
+  const into = section("memory", "KV memory", "Use of a GPU's memory.");
   const names = [...new Set(runs.flatMap((run) => run.memory.map((term) => term.name)))];
   if (names.length === 0) {
-    into.append(Object.assign(document.createElement("p"), { textContent: "Page counts were given: no memory plan was made." }));
+    into.append(Object.assign(document.createElement("p"), { textContent: "The scenario gives the number of pages, so there is no memory plan." }));
     return;
   }
   table(

@@ -10,11 +10,11 @@ interface Piece {
   value: [number, number, number, number]; // lane, from, to, request or tool
 }
 
-const kPhases = ["queue", "prefill", "decode", "tool", "agent without a record"];
+const kPhases = ["queue", "prefill", "decode", "tool", "unrecorded agent"];
 const kToolPhase = 3;
 
 export function gantt(runs: Run[], all: Requests[]): void {
-  const into = section("sessions", "Sessions", "Requests and tools of one agent session; each agent in lanes of its own. Gaps are thinking.");
+  const into = section("sessions", "Sessions", "Requests and tools of one agent session; each agent has rows of its own. Gaps are think time.");
   runs.forEach((run, r) => {
     const requests = all[r];
     if (!requests || run.sessions.length === 0) return;

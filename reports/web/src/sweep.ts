@@ -21,7 +21,7 @@ export function sweeps(given: Sweep[]): void {
     let by = chosen[1] ?? chosen[0] ?? "";
     let repaint = () => {};
     choose(colouring, "colour by", ordered(chosen, by), (index) => { by = ordered(chosen, chosen[1] ?? "")[index] ?? by; repaint(); });
-    repaint = plot(into, "All points: axes, then metrics. Drag along an axis to keep a part of the lines", () => parallel(sweep, chosen, by), 360);
+    repaint = plot(into, "All points: axes, then metrics. Drag along an axis to select lines", () => parallel(sweep, chosen, by), 360);
     let x = chosen[0] ?? metrics[0] ?? "";
     let y = chosen[1] ?? metrics[1] ?? "";
     const line = element("div");

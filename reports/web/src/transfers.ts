@@ -14,7 +14,7 @@ export function transfers(runs: Run[]): void {
   const into = section(
     "transfers",
     "Transfers and tiers",
-    "Time of engines, piece by piece of the run: a step alone, a step beside a copy (the copy is hidden), a copy that was waited for (exposed). Sums are those of the overview.",
+    "Time of engines over the run: steps without a copy, steps during a copy (the copy is hidden), and waits for a copy (exposed). Sums equal those of the overview.",
   );
   for (const run of shown) {
     if (moves(run, "time_hidden") || moves(run, "time_exposed")) {
@@ -100,12 +100,12 @@ function overlap(run: Run): EChartsCoreOption {
   const hidden = (read: (name: string) => number) => Math.min(read("time_steps"), read("time_hidden"));
   return {
     xAxis: seconds(run, names),
-    yAxis: { type: "value", name: "engines at it" },
+    yAxis: { type: "value", name: "engines" },
     dataZoom: [{ type: "inside" }],
     series: [
-      area("a step alone", colours[0], "time", points(run, names, (read) => Math.max(0, read("time_steps") - hidden(read)))),
-      area("a step beside a copy: hidden", colours[2], "time", points(run, names, hidden)),
-      area("a copy waited for: exposed", colours[3], "time", points(run, names, exposed)),
+      area("step without a copy", colours[0], "time", points(run, names, (read) => Math.max(0, read("time_steps") - hidden(read)))),
+      area("step during a copy: hidden", colours[2], "time", points(run, names, hidden)),
+      area("wait for a copy: exposed", colours[3], "time", points(run, names, exposed)),
     ],
   };
 }

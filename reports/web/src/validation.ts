@@ -88,7 +88,7 @@ function drawDifferences(into: HTMLElement, data: Validation): void {
     name = names[index] ?? name;
     redraw();
   });
-  redraw = plot(into, "One figure of all scenarios: simulated beside measured", () =>
+  redraw = plot(into, "One figure of all scenarios: simulated and measured", () =>
     differences(scenarios.flatMap((one) => relative(one).filter((figure) => figure.name === name).map((figure) => ({ name: one.scenario, figure })))), 400);
   let scenario = scenarios[0];
   let again = () => {};
@@ -96,7 +96,7 @@ function drawDifferences(into: HTMLElement, data: Validation): void {
     scenario = scenarios[index];
     again();
   });
-  again = plot(into, "All figures of one scenario: simulated beside measured", () =>
+  again = plot(into, "All figures of one scenario: simulated and measured", () =>
     differences(scenario ? relative(scenario).map((figure) => ({ name: figure.name, figure })) : []), 400);
 }
 
@@ -109,7 +109,7 @@ function verdictOf(scenario: ValidatedScenario): string {
 
 export function validations(all: Evidence<Validation>[]): void {
   if (all.length === 0) return;
-  const into = section("validation", "Validation", "The same scenarios, simulated and for real: how far a prediction can be trusted.");
+  const into = section("validation", "Validation", "The same scenarios, simulated and run on hardware.");
   for (const { dir, data } of all) {
     const rows = data.scenarios.map((one) => [
       one.scenario,
@@ -132,7 +132,7 @@ export function validations(all: Evidence<Validation>[]): void {
       ]);
       const details = document.createElement("details");
       details.append(Object.assign(document.createElement("summary"), { textContent: `${scenario.scenario}: all figures` }));
-      table(details, `${scenario.scenario}: all figures`, ["", "simulated", "measured", "of the real runs", "differs", "limit", ""], figures);
+      table(details, `${scenario.scenario}: all figures`, ["", "simulated", "measured", "of the real runs", "difference", "limit", ""], figures);
       into.append(details);
     }
   }

@@ -54,7 +54,7 @@ TEST_CASE("report: a malformed requests.csv is reported with the line") {
   CHECK(said("garbage\n").find("has no column") != std::string::npos);
   CHECK(said(kHead + "1,2\n") == "x.csv:2: has 2 columns, the first line 13; run the scenario again");
   CHECK(said(kHead + "0,a,0,0,0,finished,x,3,4,1,1,1,1\n") ==
-        "x.csv:2: prompt_tokens is \"x\", no whole number; run the scenario again");
+        "x.csv:2: prompt_tokens is \"x\", not a whole number; run the scenario again");
 }
 
 TEST_CASE("report: tools.csv read back: tools of sessions that have requests, in seconds") {
@@ -78,9 +78,9 @@ TEST_CASE("report: tools.csv read back: tools of sessions that have requests, in
   const auto said = [&](const std::string& text) {
     return read_tools(text, "x.csv", *requests, 9).error().text();
   };
-  CHECK(said("").find("x.csv:1: is not what") == 0);
-  CHECK(said(head + "a,0,1,0,tool,5,4\n").find("x.csv:2: is no tool") == 0);
-  CHECK(said(head + "a,0,1,0,nap,4,5\n").find("x.csv:2: is no tool") == 0);
+  CHECK(said("").find("x.csv:1: was not written") == 0);
+  CHECK(said(head + "a,0,1,0,tool,5,4\n").find("x.csv:2: is not a tool") == 0);
+  CHECK(said(head + "a,0,1,0,nap,4,5\n").find("x.csv:2: is not a tool") == 0);
 }
 
 TEST_CASE("report: heads and evidence are in the page as written") {
@@ -118,7 +118,8 @@ TEST_CASE("report: right answers against bytes, and the policies that no other b
   rows.push_back({{"policy", "none"}, {"task", "c"}, {"refused", "no"}});
   report.qualities.push_back({"q", rows.dump()});
   const std::string text = report_markdown(report);
-  CHECK(text.find("|  | cells | a | b | KV kept, MB | KV read a token, MB | front |") != std::string::npos);
+  CHECK(text.find("|  | KV entries | a | b | KV retained, MB | KV read per token, MB | front |") !=
+        std::string::npos);
   CHECK(text.find("| full | all | 100.0 % [90 100] | 90.0 % [80 90] | 3.000 | 3.000 | * |") !=
         std::string::npos);
   CHECK(text.find("| best | 64 | 90.0 % [80 90] | 90.0 % [80 90] | 1.000 | 1.000 | * |") !=
@@ -146,7 +147,7 @@ TEST_CASE("report: simulated throughput is a column, and replaces bytes read in 
                                row("an_oracle", 1.0, 1e6, 9000)};
   report.qualities.push_back({"q", rows.dump()});
   const std::string text = report_markdown(report);
-  CHECK(text.find("| KV read a token, MB | tokens/s, simulated | front |") != std::string::npos);
+  CHECK(text.find("| KV read per token, MB | tokens/s, simulated | front |") != std::string::npos);
   CHECK(text.find("| wide | 64 | 100.0 % | 4.000 | 1.000 | 1000 | * |") != std::string::npos);
   CHECK(text.find("| fast | 64 | 90.0 % | 4.000 | 1.000 | 2000 | * |") != std::string::npos);
   CHECK(text.find("| slow | 64 | 90.0 % | 4.000 | 1.000 | 1500 |  |") != std::string::npos);

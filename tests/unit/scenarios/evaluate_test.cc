@@ -149,9 +149,9 @@ TEST_CASE("collect: every combination once, the one with more questions, and no 
   refused(write("c/cells/1.json", other), "rows of model another");
   other = answered("snapkv", "needle", 500, 400);
   other.asked = "tokens=2048 per_session=4 seed=1";
-  refused(write("d/cells/1.json", other), "asked task needle with tokens=2048");
+  refused(write("d/cells/1.json", other), "ran task needle with tokens=2048");
   folder.write("e/cells/1.json", "{}");
-  refused(folder.path() + "/e", "is no cell");
+  refused(folder.path() + "/e", "is not a cell");
   refused(folder.path() + "/nowhere", "has no cells");
 }
 

@@ -196,7 +196,7 @@ TEST_CASE("formats: impossible combinations are refused with a remedy") {
   CHECK(message(complaint({"policies.partition=stream"}), "stream_k"));
   CHECK(message(complaint({"policies.partition_options.tile=0"}), "tile is 0"));
   CHECK(message(complaint({"policies.precision=int4", "cost.profile=../tests/golden/vllm/rtx4090/profile"}),
-                "leave cost.profile out"));
+                "leave out cost.profile"));
 }
 
 TEST_CASE("formats: a measured profile prices its formats, with the page sizes it measured") {
@@ -222,11 +222,11 @@ TEST_CASE("formats: a measured profile prices its formats, with the page sizes i
   CHECK(errors_of({"memory.page_tokens=16"}) == "");
   CHECK(
       message(errors_of({"policies.precision=fp8", "memory.page_tokens=32"}), "calibrate device --formats"));
-  CHECK(
-      message(errors_of({"policies.precision=int4"}), "pages of 32 tokens and groups of 32, not 128 and 32"));
+  CHECK(message(errors_of({"policies.precision=int4"}),
+                "pages of 32 tokens and groups of 32, the scenario has 128 and 32"));
   CHECK(message(
       errors_of({"policies.precision=int4", "memory.page_tokens=32", "policies.precision_options.group=64"}),
-      "groups of 32, not 32 and 64"));
+      "groups of 32, the scenario has 32 and 64"));
 }
 
 }  // namespace kvtwin

@@ -110,7 +110,8 @@ TEST_CASE("measured: vLLM's histograms, between two scrapes") {
   CHECK(result.latencies().ttft().p99_ns() == doctest::Approx(0.5e9));  // beyond the last edge
   CHECK(result.requests().finished() == 10);
   CHECK(result.rates().prompt_tokens_per_s() == doctest::Approx(100));
-  CHECK(said(read_prometheus(before, after, 0, "m.txt")).find("did not begin anew") != std::string::npos);
+  CHECK(said(read_prometheus(before, after, 0, "m.txt")).find("without a restart in between") !=
+        std::string::npos);
   CHECK(result_of(*read_prometheus(after, "", 0, "m.txt")).rates().requests_per_s() == 0);
 }
 
@@ -118,8 +119,8 @@ TEST_CASE("measured: other input is reported with the place and the remedy") {
   const auto has = [](const std::string& text, const char* part) {
     CHECK_MESSAGE(text.find(part) != std::string::npos, text);
   };
-  has(detect_measured("hello", "x").error().text(), "x: is no result that can be imported");
-  has(said(read_bench("[1]", "x", -1)), "x:1: is no JSON object");
+  has(detect_measured("hello", "x").error().text(), "x: is not a result that can be imported");
+  has(said(read_bench("[1]", "x", -1)), "x:1: is not a JSON object");
   has(said(read_bench("{}", "x", -1)), "has no list \"input_lens\"; save single requests too");
   has(said(read_bench(R"({"input_lens":[1],"output_lens":[],"ttfts":[],"itls":[]})", "x", -1)),
       "output_lens has 0 values, input_lens 1");
@@ -127,7 +128,7 @@ TEST_CASE("measured: other input is reported with the place and the remedy") {
       "cannot be read");
   has(said(read_bench(R"({"input_lens":[1],"output_lens":[1],"ttfts":[-1],"itls":[[]]})", "x", -1)),
       "times in order");
-  has(said(read_aiperf("{\"metadata\":1}\n", "x")), "x:1: is no record");
+  has(said(read_aiperf("{\"metadata\":1}\n", "x")), "x:1: is not a record");
   has(said(read_aiperf("", "x")), "holds no request");
   has(said(read_prometheus("# TYPE a\nvllm:x{a=\"b\"}\n", "", 0, "x")), "x:2:");
   has(said(read_prometheus("other 1\n", "", 0, "x")), "has no metric of vLLM");

@@ -129,7 +129,7 @@ TEST_CASE("validation: a figure may exceed its baseline by at most a tenth") {
   const auto worse = worse_than(validation_of(2.4), before, "b");
   REQUIRE(worse);
   REQUIRE(worse->size() == 2);  // the median and the percentile
-  CHECK(worse->front() == "one, step time, median error: off by 2.40, was 2.00");
+  CHECK(worse->front() == "one, step time, median error: error 2.40, baseline 2.00");
   CHECK(!worse_than({}, before, "b"));
   CHECK(worse_than({}, before, "b", true)->empty());  // the figures present on both sides
   CHECK(worse_than(validation_of(2.4), before, "b", true)->size() == 2);
@@ -145,7 +145,7 @@ TEST_CASE("validation: known deviations are read, and must give a reason") {
   CHECK(read->at(0).because == "of this");
   const auto problem = parse_known_deviations("deviation { scenario: \"*\" figure: \"f\" }", "x");
   REQUIRE(!problem);
-  CHECK(problem.error().text().find("lacks a name or its reason") != std::string::npos);
+  CHECK(problem.error().text().find("lacks a name or a reason") != std::string::npos);
 }
 
 }  // namespace kvtwin
