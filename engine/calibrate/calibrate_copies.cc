@@ -19,7 +19,7 @@ void Calibration::copies() {
   }
 }
 
-// Copies beside decode steps that are longer than they: how a server's are.
+// Copies concurrent with longer decode steps, as in a server.
 void Calibration::copies_during_steps() {
   const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
   const std::vector<BenchRequest> requests(8, BenchRequest{1, 1024, true});

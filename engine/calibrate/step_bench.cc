@@ -25,7 +25,7 @@ struct StepBench::Parts {
         tokens(llm.vocab) {}
 
   void fill();
-  // Steps of these requests from now on, with pages of their own; ends the ones before.
+  // Further steps are of these requests, with their own pages; ends the requests before.
   void begin(std::span<const BenchRequest> requests);
   double step(uint32_t padded);
   TransferId start_copy(bool to_gpu, uint32_t pages);
@@ -80,7 +80,7 @@ uint64_t StepBench::entries_max() const {
   return uint64_t{parts_->config.pages_gpu - 1} * parts_->config.page_tokens;
 }
 
-// One page of KV as the model makes it, everywhere.
+// Fills all pages with one page of KV that the model computed.
 void StepBench::Parts::fill() {
   tokens.begin(RequestId{0}, config.page_tokens);
   const PlanEntry entry{RequestId{0}, EntryKind::kChunk, true, false, config.page_tokens, 0};
@@ -112,8 +112,8 @@ void StepBench::Parts::begin(std::span<const BenchRequest> requests) {
         {RequestId{next_request++}, kind, true, request.samples, request.tokens, request.context});
   }
   first = true;
-  // Page p of every request, then page p + 1: neighbours of a request lie apart, as in a server that has run
-  // for a while. The first page of the pool is where padding rows of the warm-up went.
+  // Assigns page p of every request, then page p + 1, so that consecutive pages of a request are apart, as in
+  // a server that has run for a while. The first page of the pool was used by padding rows of the warm-up.
   constexpr uint32_t kStepsMax = 64;
   std::vector<uint32_t> needed;
   uint32_t most = 0;
@@ -180,7 +180,7 @@ StepTimes StepBench::measure(std::span<const BenchRequest> requests, uint32_t pa
 }
 
 std::vector<double> StepBench::series(std::span<const BenchRequest> requests, uint32_t padded, double us) {
-  constexpr uint32_t kAtOnce = 48;  // contexts grow, and have room for so many tokens
+  constexpr uint32_t kAtOnce = 48;  // contexts grow and have room for this many tokens
   std::vector<double> out;
   for (double sum = 0; sum < us;) {
     parts_->begin(requests);
@@ -196,7 +196,7 @@ std::vector<double> StepBench::series(std::span<const BenchRequest> requests, ui
 TransferId StepBench::Parts::start_copy(bool to_gpu, uint32_t count) {
   KVT_CHECK(count <= config.pages_host && count * 2 < config.pages_gpu);
   std::vector<PageId> near, far;
-  // Pages that lie apart, behind those that steps read.
+  // Pages that are apart, and not among those that steps read.
   for (uint32_t i = 0; i < count; ++i) {
     near.push_back(PageId{config.pages_gpu - 1 - 2 * i - (to_gpu ? 1 : 0)});
     far.push_back(PageId{config.pages_gpu + (to_gpu ? i : config.pages_host - 1 - i)});
@@ -214,12 +214,12 @@ std::vector<double> StepBench::copies(bool to_gpu, uint32_t pages, uint32_t time
   for (uint32_t i = 0; i <= times; ++i) {
     const TransferId transfer = parts_->start_copy(to_gpu, pages);
     const double took = static_cast<double>(parts_->engine->copy_time(transfer).ns) / 1e3;
-    if (i > 0) out.push_back(took);  // the first one touches its pages for the first time
+    if (i > 0) out.push_back(took);  // the first copy touches its pages for the first time
   }
   return out;
 }
 
-// Each direction always has its next copy waiting. The first and the last may run alone, and do not count.
+// Each direction always has its next copy queued. The first and the last copy may run alone and are excluded.
 StepBench::BothWays StepBench::both_ways(uint32_t pages, uint32_t times) {
   BothWays out;
   std::vector<TransferId> ins, outs;
@@ -250,7 +250,7 @@ StepBench::Concurrent StepBench::copy_during_steps(std::span<const BenchRequest>
   return result;
 }
 
-// Copies are kept ahead of the steps: each direction always has one in flight.
+// Copies are queued ahead of the steps: each direction always has one in flight.
 StepBench::Concurrent StepBench::during_copies(std::span<const BenchRequest> requests, bool in, bool out,
                                                uint32_t pages, uint32_t steps) {
   Concurrent result;
@@ -258,7 +258,7 @@ StepBench::Concurrent StepBench::during_copies(std::span<const BenchRequest> req
   p.begin(requests);
   for (uint32_t i = 0; i < 3; ++i) p.step(0);
   std::vector<TransferId> ins, outs;
-  // As many as the steps may need at 60 GB/s and 20 ms a step are asked for at once.
+  // Issues as many copies at once as the steps may need at 60 GB/s and 20 ms per step.
   for (uint32_t i = 0; i < steps; ++i) {
     if (in) ins.push_back(p.start_copy(true, pages));
     if (out) outs.push_back(p.start_copy(false, pages));
