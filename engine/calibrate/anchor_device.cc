@@ -29,7 +29,7 @@ class Anchors {
         BenchShape(requests, count, 4 + kSteps / 2), found.us);
   }
 
-  // Twice: one series may fall on a bad moment of the clock.
+  // Measures twice, because one series may coincide with an unusual state of the clock.
   void chunk(uint32_t tokens, uint32_t context) {
     const BenchRequest bench_request{tokens, context, true};
     if (!bench_.fits({&bench_request, 1})) return;

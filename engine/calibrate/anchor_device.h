@@ -1,5 +1,5 @@
-// measure_anchors(): in under a minute, whether a profile that was measured on another GPU of this kind is
-// good here (models/cost_tables/device_drift.h has the rule).
+// measure_anchors() checks in less than a minute whether a profile that was measured on another GPU of the
+// same kind applies here (models/cost_tables/device_drift.h defines the criterion).
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_ANCHOR_DEVICE_H_
 #define KVTWIN_ENGINE_CALIBRATE_ANCHOR_DEVICE_H_
@@ -11,8 +11,8 @@
 
 namespace kvtwin::cuda {
 
-// Sizes that the profile's tables have, measured as calibrate_device() does. Errors: no GPU; no room; a
-// profile of another model.
+// Measures sizes that the profile's tables contain, in the same way as calibrate_device(). Errors: no GPU;
+// not enough memory; a profile of another model.
 Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request, const MeasuredDevice& profile);
 
 }  // namespace kvtwin::cuda

@@ -12,8 +12,8 @@
 
 namespace kvtwin::cuda {
 
-// Decodes behind chunks of so many ms (the last of which begins some 15 ms before that): how the clock that
-// these have lowered rises again.
+// Decodes after chunks of 9 to 900 ms (the last chunk begins about 15 ms before their end): how the clock
+// recovers from chunks.
 void Calibration::after_chunks() {
   const std::vector<BenchRequest> requests(16, BenchRequest{1, 1024, true});
   constexpr double kLengthsMs[] = {9, 22, 70, 250, 900};
@@ -41,8 +41,8 @@ void Calibration::after_chunks() {
   say("decodes behind chunks are measured");
 }
 
-// A chunk after idle time, and every further one behind those before it: what each took, by how much of the
-// window before it was spent on chunks.
+// Chunks after idle time, and after further chunks: their durations by the fraction of the preceding window
+// that was spent on chunks.
 void Calibration::after_load() {
   for (const uint32_t tokens : rows_) {
     if (tokens < kDecodeRowsMax) continue;
@@ -57,8 +57,8 @@ void Calibration::after_load() {
   figure("chunk tables hold unloaded up to", "rows", {static_cast<double>(kDecodeRowsMax)});
 }
 
-// Chunks too short to be a load themselves wait for memory, as decodes do: what long chunks before them
-// change.
+// Chunks that are too short to be a load themselves wait for memory, as decodes do: the effect of long chunks
+// before them.
 void Calibration::small_after_load() {
   const BenchRequest load{std::min(1024u, rows_.back()), 0, true};
   for (const uint32_t tokens : {64u, 128u}) {
@@ -75,7 +75,7 @@ void Calibration::small_after_load() {
   }
 }
 
-// Chunks without a pause, for longer: what one takes by how long that has gone on.
+// Chunks without pauses for longer periods: their duration by the length of the period.
 void Calibration::busy_period(double length) {
   const uint32_t tokens = std::min(1024u, rows_.back());
   const BenchRequest chunk{tokens, 0, true};
@@ -84,7 +84,7 @@ void Calibration::busy_period(double length) {
   double spent = 0;
   for (const double us : plain_->series({&chunk, 1}, tokens, length)) {
     const double bin = spent < kLateBusyUs ? kBusyBinUs : kLateBusyBinUs;
-    if (spent >= kBusyBinUs)  // before, it is the window's
+    if (spent >= kBusyBinUs)  // shorter periods belong to the window
       by_ms_[static_cast<uint32_t>((std::floor(spent / bin) + 0.5) * bin / 1e3)].push_back(us);
     spent += us;
   }
@@ -97,7 +97,7 @@ void Calibration::busy_curves() {
   figure("chunk tables hold to", "ms", {(kLoadWindowUs + kShortBusyUs) / 1e3});
 }
 
-// How long a pause must be for a chunk to be as fast as after idle time: until half of what load adds is
+// Determines the pause after which a chunk is as fast as after idle time: where half of the effect of load is
 // gone.
 void Calibration::pauses() {
   const uint32_t tokens = std::min(1024u, rows_.back());
@@ -116,9 +116,9 @@ void Calibration::pauses() {
   figure("chunk load is forgotten in", "ms", {forgotten > 0 ? forgotten : 60.0});
 }
 
-// What decodes, and further chunks, add to a step with a chunk beside their operations, which tables have as
-// a graph starts them: steps of equally many rows, each between decodes, by how many of these decode. What
-// prices of the chunk alone are off by is not theirs.
+// Measures the time that decodes and further chunks add to a step with a chunk, beyond their operations as a
+// graph launches them (the tables). Steps have the same number of rows, run between decodes, and differ in
+// the number of rows that decode. The price error of the chunk alone is excluded.
 Result<void> Calibration::during_chunks() {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
   if (!cost) return tl::unexpected<Error>(cost.error());

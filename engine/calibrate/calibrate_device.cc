@@ -71,11 +71,11 @@ void Calibration::figure(const std::string& name, const char* unit, const std::v
   out_.figures.push_back({name, unit, m.us, m.p10, m.p90});
 }
 
-// The clock recovers from chunks.
+// Lets the clock recover from chunks.
 void Calibration::wait_idle() { rest(plain_.get()); }
 
-// Operations of a step that was measured with events between them, `half` steps after it began. `attention`:
-// what depends on contexts is kept too.
+// The operations of a step that was timed with events, `half` steps after its start. `attention`: includes
+// the operations that depend on contexts.
 TimedStep Calibration::parts_of(const StepTimes& timed, const BenchShape& at, bool attention) const {
   const bool chunk = !at.chunks.empty();
   const uint32_t padded = at.shape.tokens_padded, samples = at.shape.logits_rows;
@@ -112,8 +112,7 @@ TimedStep Calibration::parts_of(const StepTimes& timed, const BenchShape& at, bo
   return found;
 }
 
-// Attention alone, of a step that nobody timed operation by operation: what it takes is what the step takes
-// longer than one of a shorter context.
+// Attention of a step that was not timed by operation: the difference to a step with a shorter context.
 TimedStep Calibration::attention_of(const BenchShape& at, const Measured& wall) const {
   const bool chunk = !at.chunks.empty();
   const uint32_t rows = chunk ? at.chunks[0].tokens : at.shape.decodes;
@@ -131,7 +130,7 @@ void Calibration::note_clocks() {
   out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
 }
 
-// Every captured number of rows with short contexts: the first steps of each shape are those of a new graph.
+// Every captured number of rows with short contexts. The first steps of each shape use a new graph.
 void Calibration::short_decodes() {
   wait_idle();
   wait_idle();
@@ -142,7 +141,7 @@ void Calibration::short_decodes() {
     graph_keys_[count] = {plain.warm.begin(), plain.warm.begin() + GraphShapes::kMost};
     const StepTimes timed = timed_->measure(requests, count, kDecodeWarm, kDecodeSteps / 2);
     const BenchShape at(requests, count, kDecodeWarm + kDecodeSteps / 2);
-    // Tables over contexts have a power of two of requests: in other rows they would have a hole.
+    // Tables over contexts have powers of two of requests only; other rows would leave gaps in the table.
     TimedStep step = parts_of(timed, at, std::has_single_bit(count));
     step.wall = measured_of(plain.wall);
     decode_us_[count] = step.wall.us;
@@ -168,14 +167,14 @@ void Calibration::long_decodes() {
   say("decodes are measured");
 }
 
-// What the first steps of a form take longer than a replay. One step each, so those of similar numbers of
-// requests stand together.
+// The additional time of the first steps with a graph key, compared with a replay. There is one sample per
+// step, so similar numbers of requests are combined.
 void Calibration::new_graphs() {
   for (const auto& [low, high, at] : {std::tuple(1u, 16u, 8u), std::tuple(24u, 64u, 40u),
                                       std::tuple(72u, 128u, 96u), std::tuple(136u, 256u, 192u)}) {
     std::array<std::vector<double>, GraphShapes::kMost> more;
     for (const auto& [count, us] : graph_keys_) {
-      if (count < low || count > high || count == kRestRequests) continue;  // rest() has met that one
+      if (count < low || count > high || count == kRestRequests) continue;  // rest() has captured that one
       for (size_t met = 0; met < more.size(); ++met)
         more[met].push_back(std::max(0.0, us[met] - decode_us_.at(count)));
     }
@@ -203,14 +202,14 @@ std::vector<ChunkRuns::Size> Calibration::chunk_sizes() const {
   return out;
 }
 
-// All chunks once more, and a stretch of them.
+// Measures all chunks once more, and a period of chunks without pauses.
 void Calibration::pass_over_chunks() {
   chunk_runs_->pass(chunk_sizes());
   busy_period(kBusyAgainUs);
   say("chunks were passed over");
 }
 
-// What operations of chunks are of their steps, and what these take over all passes.
+// Stores the operations of chunks and the durations of their steps over all passes.
 void Calibration::chunks() {
   for (const auto& [tokens, context] : chunk_sizes()) {
     const BenchRequest bench_request{tokens, context, true};
@@ -242,7 +241,7 @@ Result<void> Calibration::launches() {
   return {};
 }
 
-// Decode steps that are started operation by operation, as engines with methods do.
+// Decode steps that are launched operation by operation, as in engines with methods.
 Result<void> Calibration::launched() {
   StepBenchConfig config;
   config.page_tokens = request_.page_tokens;
@@ -268,7 +267,7 @@ Result<void> Calibration::launched() {
 Result<MeasuredDevice> Calibration::run() {
   if (Result<void> ok = make(); !ok) return tl::unexpected<Error>(ok.error());
   if (Result<void> ok = launches(); !ok) return tl::unexpected<Error>(ok.error());
-  // What the clocks do after idling is nobody's measurement.
+  // The first steps after a long idle time are not measured: the clock is unsettled.
   const BenchRequest warm{std::min(1024u, rows_.back()), 0, true};
   plain_->measure({&warm, 1}, warm.tokens, 20, 1);
   const int passes = request_.quick ? 1 : kChunkPasses;
@@ -298,7 +297,7 @@ Result<MeasuredDevice> Calibration::run() {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
   if (!cost) return tl::unexpected<Error>(cost.error());
   out_.held_out = held_out_steps(plain_.get(), cost->get(), rows_);
-  timed_.reset();  // its pages
+  timed_.reset();  // frees its pages
   if (Result<void> ok = calibrate_formats(request_, model_.get(), plain_.get(), &out_); !ok)
     return tl::unexpected<Error>(ok.error());
   return std::move(out_);

@@ -1,5 +1,6 @@
-// calibrate_device() measures what steps of this engine take on this GPU, as tables that
-// models/cost_tables/measured_cost.h prices steps with. Some two minutes for a model of 8 billion parameters.
+// calibrate_device() measures the duration of this engine's steps on this GPU, as tables that
+// models/cost_tables/measured_cost.h prices steps with. It takes about two minutes for a model of 8 billion
+// parameters.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATE_DEVICE_H_
 #define KVTWIN_ENGINE_CALIBRATE_CALIBRATE_DEVICE_H_
@@ -19,16 +20,16 @@ struct CalibrationRequest {
   LlmSpec llm;
   uint32_t page_tokens = 16;
   uint64_t seed = 1;        // of the weights
-  bool quick = false;       // a few sizes only: whether it works
-  std::string build, date;  // for the record
+  bool quick = false;       // few sizes only, to check that calibration works
+  std::string build, date;  // recorded in the file
   std::function<void(const std::string&)> progress{};
 };
 
-// Numbers of rows that matrix products are measured on. Scenarios that are compared with a prediction should
-// capture these sizes: products between them are interpolated, and cuBLASLt's kernels change in steps.
+// Numbers of rows for which matrix products are measured. Scenarios that are compared with a prediction
+// should use these capture sizes: other sizes are interpolated, and cuBLASLt's kernels change in steps.
 std::vector<uint32_t> calibrated_rows(bool quick);
 
-// Errors: no GPU; no room.
+// Errors: no GPU; not enough memory.
 Result<MeasuredDevice> calibrate_device(const CalibrationRequest& request);
 
 }  // namespace kvtwin::cuda

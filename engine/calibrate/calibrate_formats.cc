@@ -24,8 +24,8 @@ constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 3
 constexpr uint32_t kRowsMax = 2048, kRequestsMax = 128;
 constexpr uint32_t kWarm = 3, kSteps = 8;
 constexpr uint32_t kMixedRequests = 16, kMixedLong = 8;
-// Chunks of few rows, and of many, which were measured to pay less for what packs between their products than
-// it takes alone. Multiples of two pages, as MixedBench wants.
+// Chunks of few rows, and of many; for the latter, packing between matrix products was measured to cost less
+// than alone. Multiples of two pages, as MixedBench requires.
 constexpr uint32_t kFewTokens = 64, kManyTokens = 1024, kFewPairs = 3, kManyPairs = 4, kMixedRounds = 2;
 
 const std::vector<uint32_t> kRowSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
@@ -34,8 +34,8 @@ struct ChunkPoint {
   uint32_t tokens = 0, context = 0;
 };
 
-// What formats add to chunks, in us of a step, by their history: steps in bf16 and packed ones were measured
-// side by side, again and again, because the clock's state changes a chunk by more than packing does.
+// Time that formats add to chunks, in us per step, by context. Steps in bf16 and packed ones are measured
+// alternately, because the state of the clock changes a chunk by more than packing does.
 struct ChunkMore {
   std::map<uint32_t, std::vector<double>> few, many;  // of chunks of kFewTokens and kManyTokens
 };
@@ -64,9 +64,9 @@ class FormatCalibration {
   double mixed_chunks(MixedBench* bench, uint32_t tokens);
   Result<void> mixed_held_out(MixedBench* bench);
 
-  // A chunk after idle time.
+  // Measures a chunk after idle time.
   static double chunk_us(StepBench* bench, const ChunkPoint& at, bool samples);
-  // What a step takes in bf16 by the file, and attention of one layer of it.
+  // The duration of a bf16 step according to the file; and the attention of one layer in it.
   double priced(const StepShape& shape) { return us_of(cost_->step(shape).device); }
   double attention(const StepShape& shape);
   void keep_decode(const StepShape& shape, const std::vector<double>& wall, const char* table,
@@ -91,7 +91,7 @@ double FormatCalibration::attention(const StepShape& shape) {
   return 0;
 }
 
-// Whatever such a step takes more or less than in bf16 is attention's.
+// The whole difference to the bf16 step is attributed to attention.
 void FormatCalibration::keep_decode(const StepShape& shape, const std::vector<double>& wall,
                                     const char* table, CalibrationTables* tables) {
   const double rest = priced(shape) - attention(shape) * request_.llm.layers;
@@ -101,7 +101,7 @@ void FormatCalibration::keep_decode(const StepShape& shape, const std::vector<do
                {layer(m.us), layer(m.p10), layer(m.p90)});
 }
 
-// Chunks of more rows are like those of many.
+// Longer chunks are assumed to be like those of kManyTokens.
 void FormatCalibration::keep_chunks(const ChunkMore& more, const char* table,
                                     CalibrationTables* tables) const {
   const auto layer = [&](double us) { return std::max(0.0, us / request_.llm.layers); };
@@ -222,10 +222,10 @@ void rest(MixedBench* bench, uint32_t requests) {
   for (double spent = 0; spent < kIdleUs;) spent += bench->decode(requests);
 }
 
-// One chunk of each request, which are of one context; the first ones are warm-up.
+// Computes one chunk of each request, all with the same context; the first ones are warm-up.
 double FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t tokens) {
   const uint32_t context = bench->context(0);
-  rest(&plain_);  // prompts here would grow by it
+  rest(&plain_);  // the other bench, because decodes here would lengthen the prompts
   std::vector<double> wall;
   for (uint32_t i = 0; i < kMixedRequests; ++i) {
     const double us = bench->chunk(i, tokens);
@@ -235,19 +235,19 @@ double FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t tokens) {
   return measured_of(wall).us - chunk_us(&plain_, {tokens, context}, false);
 }
 
-// Prompts grow, and are measured as they do. Decodes grow them too, by a few KV entries in 4 bits.
+// Measures prompts while they grow. Decodes extend them too, by a few 4-bit KV entries.
 void FormatCalibration::mixed_fraction(MixedBench* bench, LowBitEntries kv_entries,
                                        CalibrationTables* tables) {
   const bool low_bit = kv_entries == LowBitEntries::kAll;
   const char* const decode = low_bit ? "decode attention low-bit" : "decode attention";
   ChunkMore more;
-  // PendingResult of the context in the middle of the rounds.
+  // Files the measurements under the context in the middle of the rounds.
   const auto few = [&] {
     std::vector<double>& us = more.few[bench->context(0) + kMixedRounds / 2 * kFewTokens];
     for (uint32_t i = 0; i < kMixedRounds; ++i) us.push_back(mixed_chunks(bench, kFewTokens));
   };
   const auto decodes = [&](std::initializer_list<uint32_t> counts) {
-    rest(bench, *counts.begin());  // chunks have lowered the clock
+    rest(bench, *counts.begin());  // the clock recovers from chunks
     for (const uint32_t requests : counts) {
       const std::vector<double> wall = decode_steps(bench, requests);
       keep_decode(decodes_of(*bench, requests, kSteps / 2), wall, decode, tables);
@@ -304,7 +304,7 @@ Result<void> FormatCalibration::mixed() {
   return mixed_held_out(bench->get());
 }
 
-// Heads that nothing packs are no error: the file is of bf16 alone.
+// A head size that cannot be packed is not an error: the file then has bf16 tables only.
 Result<void> FormatCalibration::run() {
   if (check_packed(Format::kInt2, kGroup, request_.llm, kPage)) return {};
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");

@@ -1,6 +1,5 @@
-// What steps take whose KV is not bf16 (fp8, int4, TriAxialKV's int2 beside int4): tables of MeasuredKv,
-// as differences to what a file says of the same steps in bf16. Some 25 s for a model of 8 billion
-// parameters.
+// Calibration of steps whose KV is not bf16 (fp8, int4, TriAxialKV's int2 and int4): tables of MeasuredKv, as
+// differences to the same steps in bf16. It takes about 25 s for a model of 8 billion parameters.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATE_FORMATS_H_
 #define KVTWIN_ENGINE_CALIBRATE_CALIBRATE_FORMATS_H_
@@ -11,14 +10,14 @@
 
 namespace kvtwin::cuda {
 
-// Replaces device->formats, and adds steps that are in none of its tables to device->held_out. `plain`: a
-// bench of bf16 on the same weights, `model`.
+// Replaces device->formats, and adds steps that are in none of its tables to device->held_out. `plain` is a
+// bf16 bench with the same weights, `model`.
 // REQUIRES: *device has the tables of request.llm.
 Result<void> calibrate_formats(const CalibrationRequest& request, const DeviceModel* model, StepBench* plain,
                                MeasuredDevice* device);
 
-// The same to a file of this very machine, with a bench of its own. Errors: no GPU; no room; no tables of
-// the model.
+// Does the same for an existing file of this very machine, with its own bench. Errors: no GPU; not enough
+// memory; no tables of the model.
 Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredDevice device);
 
 }  // namespace kvtwin::cuda

@@ -1,7 +1,8 @@
-// Calibration is what calibrate_device() does, in the order of run(). Only its own files include this.
+// Calibration implements calibrate_device(), in the order of run(). Only its own .cc files include this
+// header.
 //
-// calibrate_device.cc: tables of operations, from steps of decodes and of chunks. calibrate_clock.cc: what
-// steps take by what ran before them and beside them. calibrate_copies.cc: pages between tiers.
+// calibrate_device.cc: tables of operations, from steps of decodes and of chunks. calibrate_clock.cc: effects
+// of earlier and concurrent steps. calibrate_copies.cc: copies of pages between tiers.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_H_
 #define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_H_
@@ -21,7 +22,7 @@
 
 namespace kvtwin::cuda {
 
-// Of decodes: steps until a graph is replayed and the clock stands, and steps that are measured.
+// Decodes: steps until the graph is captured and the clock is stable, and measured steps.
 constexpr uint32_t kDecodeWarm = 6, kDecodeSteps = 14;
 constexpr int kChunkPasses = 3;
 
@@ -75,8 +76,8 @@ class Calibration {
   std::unique_ptr<StepBench> plain_, timed_;
   std::unique_ptr<ChunkRuns> chunk_runs_;
   CalibrationTables tables_;
-  std::map<uint32_t, std::vector<double>> graph_keys_;  // by requests: the first three steps of a shape
-  std::map<uint32_t, double> decode_us_;                // by requests: a replay
+  std::map<uint32_t, std::vector<double>> graph_keys_;  // by requests: the first three steps with a graph key
+  std::map<uint32_t, double> decode_us_;                // by requests: duration of a graph replay
   std::map<uint32_t, std::vector<double>> by_ms_;
   MeasuredDevice out_;
 };

@@ -52,7 +52,7 @@ class Checks {
   std::vector<HeldOutStep> out_;
 };
 
-// Decode steps that are replayed.
+// Decode steps that replay a graph.
 void Checks::replays(const std::string& name, const Requests& requests) {
   constexpr uint32_t kWarm = 6, kSteps = 12;
   const uint32_t rows = padded(requests);
@@ -61,7 +61,8 @@ void Checks::replays(const std::string& name, const Requests& requests) {
       BenchShape(requests, rows, kWarm + kSteps / 2));
 }
 
-// Steps with chunks behind others like them. Twice: one series may fall on a bad moment of the clock.
+// Steps with chunks after similar steps. Measures twice, because one series may coincide with an unusual
+// state of the clock.
 void Checks::behind_load(const std::string& name, const Requests& requests) {
   const uint32_t rows = padded(requests);
   if (rows == 0) return;
@@ -75,7 +76,7 @@ void Checks::behind_load(const std::string& name, const Requests& requests) {
   add(name, std::move(us), BenchShape(requests, rows, 0));
 }
 
-// One such step between decodes, as where a request comes now and then.
+// Single steps with chunks, each between decodes, as when requests arrive now and then.
 void Checks::after_idle(const std::string& name, const Requests& requests) {
   const uint32_t rows = padded(requests);
   if (rows == 0) return;

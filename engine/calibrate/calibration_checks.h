@@ -1,4 +1,4 @@
-// Steps of shapes that are in no table, beside what the tables say: how good a calibration is.
+// Accuracy check of a calibration: measured steps whose shapes are in no table, with their predictions.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_CHECKS_H_
 #define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_CHECKS_H_
@@ -12,7 +12,7 @@
 
 namespace kvtwin::cuda {
 
-// `rows`: numbers of rows that are captured, ascending. Steps beyond them are left out.
+// `rows`: captured numbers of rows, ascending. Steps with more rows are omitted.
 std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost, const std::vector<uint32_t>& rows);
 
 }  // namespace kvtwin::cuda

@@ -42,10 +42,10 @@ Measured middle_of(std::vector<double> us) {
   return out;
 }
 
-// An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
-// host is slow the device waits for it. By how much is what makes operations sum to more than the step takes:
-// the median over long chunks, for which no host is too slow (clocks make some of them show more, or
-// nothing); of another step, its own if that is more.
+// An event adds to the operation before it: the start of the next one no longer overlaps its end, and the
+// device may wait for a slow host. The amount is the excess of the sum of operations over the step: the
+// median over long chunks, for which no host is too slow (with other clock speeds some of them show more, or
+// none). Another step uses its own excess if that is larger.
 CalibrationTables::Found CalibrationTables::take_steps() {
   std::vector<double> events;
   for (const TimedStep& step : steps_) {
@@ -66,7 +66,7 @@ CalibrationTables::Found CalibrationTables::take_steps() {
   return out;
 }
 
-// Null: no table has it yet.
+// Returns null if no table contains it yet.
 const Measured* CalibrationTables::find(const TimedStep::Part& part) const {
   const auto table = tables_.find({part.operation, part.shape});
   if (table == tables_.end()) return nullptr;
@@ -74,8 +74,8 @@ const Measured* CalibrationTables::find(const TimedStep::Part& part) const {
   return at == table->second.end() ? nullptr : &at->second;
 }
 
-// Operations of many rows were timed once and at some speed of the clock, whole steps often and over all of
-// them: so operations are shares of the step.
+// Operations of many rows were timed once, at some clock speed; whole steps were timed often, at all of them.
+// Durations of operations are therefore scaled to the step.
 double CalibrationTables::fraction(const TimedStep& step, double event) const {
   double known = 0, sum = 0;
   for (const TimedStep::Part& part : step.parts) {
@@ -88,9 +88,9 @@ double CalibrationTables::fraction(const TimedStep& step, double event) const {
   return sum > 0 && step.wall.us > known ? (step.wall.us - known) / sum : 1;
 }
 
-// Of the shortest context: what its operations, as the tables have them, do not explain of the step is the
-// host's. Of few rows tables have what operations take in a decode step's graph; a step with a prompt starts
-// them one by one, and the difference is in its host time.
+// The step with the shortest context. The part of the step that its operations in the tables do not explain
+// is host time. For few rows, the tables contain durations of operations in a decode step's graph; a step
+// with a prompt launches them one by one, and its host time includes the difference.
 CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, double event) {
   Base out{step.wall, 0, 0};
   double sum = 0;
@@ -110,7 +110,7 @@ CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, dou
   return out;
 }
 
-// Of the same rows behind a longer context: whatever the step takes more is attention's. No event is in that.
+// A step of the same rows with a longer context: its additional duration is attention. It contains no events.
 void CalibrationTables::take_further(const TimedStep& step, const Base& base) {
   for (const TimedStep::Part& part : step.parts) {
     if (!part.attention || !part.retained) continue;

@@ -1,5 +1,5 @@
-// CalibrationTables turns steps that were timed twice, operation by operation and as a whole, into the tables
-// that models/cost_tables/measured_cost.h prices steps with. No CUDA in here.
+// CalibrationTables converts steps that were timed twice, operation by operation and as a whole, into the
+// tables that models/cost_tables/measured_cost.h prices steps with. It uses no CUDA.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_TABLES_H_
 #define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_TABLES_H_
@@ -14,19 +14,19 @@
 
 namespace kvtwin::cuda {
 
-// The mean of the middle three fifths, with the percentiles of all: clocks have a few speeds, between which a
-// median jumps. REQUIRES: not empty.
+// The mean of the middle three fifths, with the percentiles of all values: the clock has a few discrete
+// speeds, between which a median would jump. REQUIRES: not empty.
 Measured middle_of(std::vector<double> us);
 
-// A step of one chunk, or of decodes alone.
+// A step of one chunk, or of decodes only.
 struct TimedStep {
-  // One operation, and where its table has it.
+  // One operation, and its position in its table.
   struct Part {
     std::string operation, shape;
     uint32_t rows = 0, context = 0;
-    Measured time;         // of one, with an event
+    Measured time;         // of one operation, its event included
     uint32_t count = 0;    // in the step
-    bool retained = true;  // a table wants it
+    bool retained = true;  // a table stores it
     bool attention = false;
   };
   std::vector<Part> parts;
@@ -38,23 +38,23 @@ struct TimedStep {
 
 class CalibrationTables {
  public:
-  // `model` names the tables that are of the model as a whole.
+  // `model` is the shape name of the tables that describe the model as a whole.
   CalibrationTables(std::string model, uint32_t layers) : model_(std::move(model)), layers_(layers) {}
 
-  // The first measurement of a size holds, and is returned.
+  // The first measurement of a size applies, and is returned.
   Measured keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
                 const Measured& value);
-  // REQUIRES: of steps of equally many rows, that of the shortest context comes first.
+  // REQUIRES: of steps with the same number of rows, the one with the shortest context comes first.
   void add(TimedStep step) { steps_.push_back(std::move(step)); }
-  // What operations of steps of so few rows take is known from decodes.
+  // Durations of operations with at most kFewRows rows come from decodes.
   static constexpr uint32_t kFewRows = 256;
-  // What a decode step of so many requests takes longer that is started operation by operation, in us.
+  // Additional duration in us of a decode step of `requests` requests without a graph.
   void set_launching(uint32_t requests, double us) { launching_[requests] = us; }
 
-  // Keeps what the steps say. Once.
+  // Computes the tables from the added steps. To be called once.
   struct Found {
-    double event_us = 0;               // an event adds to an operation
-    std::vector<double> host_percent;  // of steps, what no operation explains
+    double event_us = 0;               // duration that an event adds to an operation
+    std::vector<double> host_percent;  // by step: the part that no operation explains
   };
   Found take_steps();
   std::vector<MeasuredTable> tables() const;

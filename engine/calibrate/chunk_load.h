@@ -1,4 +1,5 @@
-// How steps with prompts are measured, by whoever measures them: after idle time, behind a short load.
+// Conditions for measuring steps with prompts: after idle time, and after a short load. Shared by all parts
+// of the calibration.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CHUNK_LOAD_H_
 #define KVTWIN_ENGINE_CALIBRATE_CHUNK_LOAD_H_
@@ -15,38 +16,39 @@ namespace kvtwin::cuda {
 
 constexpr uint32_t kPagesHost = 1024;
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
-// A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, raises it
-// a little, and forgets all that in a pause of 30 to 60 ms (reports/evidence/validation/2026-11-22-h200.md).
+// A GPU that computes prompts lowers its clock about 40 ms after the start, and again after about 600 ms. It
+// then raises it a little. A pause of 30 to 60 ms resets it
+// (reports/evidence/validation/2026-11-22-h200.md).
 constexpr double kLoadWindowUs = 40e3, kIdleUs = 80e3;
-constexpr double kBusyUs = 3500e3, kBusyAgainUs = 1200e3;  // once, and between all other things
+constexpr double kBusyUs = 3500e3, kBusyAgainUs = 1200e3;  // once; and in each further pass
 constexpr double kBusyBinUs = 50e3, kLateBusyBinUs = 250e3, kLateBusyUs = 1000e3;
-constexpr double kShortBusyUs = 150e3;  // behind the window: where tables of chunks are measured
+constexpr double kShortBusyUs = 150e3;  // after the window: where tables of chunks are measured
 constexpr uint32_t kLoadSteps = 8;
-constexpr uint32_t kChunksBetween = 6;  // of few rows, each behind so long of decodes
+constexpr uint32_t kChunksBetween = 6;  // chunks of few rows, each after kBetweenUs of decodes
 constexpr double kBetweenUs = 25e3;
 
-constexpr double kCalmUs = 100e3;  // decodes behind chunks: the clock is back
+constexpr double kCalmUs = 100e3;  // decodes after chunks until the clock has recovered
 
 constexpr uint32_t kRestRequests = 32;
 
-// Decodes for a while: the clock recovers from chunks.
+// Runs decodes for a while, so that the clock recovers from chunks.
 inline void rest(StepBench* bench) {
   const std::vector<BenchRequest> requests(kRestRequests, BenchRequest{1, 512, true});
   bench->series(requests, kRestRequests, kIdleUs);
 }
 
-// Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600
-// TFLOP/s and never below 5 ms a step.
+// Steps of a chunk that fill the window on which prices depend. Estimates 8 GFLOP per token at 600 TFLOP/s,
+// and at least 5 ms per step.
 inline uint32_t warm_steps(uint32_t tokens) {
   return 1 + static_cast<uint32_t>(kLoadWindowUs / std::max(5e3, tokens * 22.0));
 }
 
-// So few that the clock does not fall for the second time.
+// Steps of a chunk that end before the clock falls for the second time.
 inline uint32_t chunk_steps(uint32_t tokens) {
   return std::clamp(static_cast<uint32_t>(kShortBusyUs / (tokens * 22.0)), 3u, 14u);
 }
 
-// What a step of these requests is to the cost model, in the middle of `half` * 2 of them, behind a short
+// The step of these requests as the cost model sees it, in the middle of 2 * `half` steps, after a short
 // load.
 struct BenchShape {
   BenchShape(std::span<const BenchRequest> requests, uint32_t padded, uint32_t half) {

@@ -1,10 +1,11 @@
-// ChunkRuns measures steps of one chunk of a prompt, again and again over the whole calibration: each visit
-// begins after idle time, so the clock is in the same state, and what one bad moment does to a visit the
-// others outvote.
+// ChunkRuns measures steps with one prompt chunk, repeatedly over the whole calibration. Each measurement
+// begins after idle time, so that the clock is in the same state; repetitions limit the effect of one
+// disturbed measurement.
 //
-// A chunk of many rows is computed without a pause until the window that prices look back on is full, and for
-// a while behind that: the first step is what a chunk takes after idle time, the ones behind the window are
-// what tables hold. A chunk of few rows (up to kDecodeRowsMax) is computed once between decodes, as servers
+// A chunk of many rows is computed without pauses until the window on which prices depend is full, and for a
+// while after that. The first step is the duration of a chunk after idle time; tables contain the steps after
+// the window. A chunk of few rows (up to kDecodeRowsMax) is computed once between decodes, as in a server,
+// several times.
 // have it, several times over.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CHUNK_RUNS_H_
@@ -28,15 +29,15 @@ class ChunkRuns {
   // `bench` must outlive this.
   explicit ChunkRuns(StepBench* bench) : bench_(*bench) {}
 
-  // Visits all sizes once, each time in another order.
+  // Measures all sizes once, in another order each time.
   void pass(const std::vector<Size>& sizes);
-  // One size, of either kind.
+  // Measures one size, of either kind.
   void visit(const Size& size);
 
-  // What a table holds of the size. REQUIRES: it was visited.
+  // The table entry of a size. REQUIRES: it was measured.
   Measured taken(const Size& size) const { return middle_of(taken_.at(size)); }
-  // Of chunks of many rows without context: by how much of the window before was spent on chunks, in
-  // permille, in `kLoadSteps` steps.
+  // For chunks of many rows without context: durations in `kLoadSteps` steps, by the fraction of the
+  // preceding window that was spent on chunks, in permille.
   std::map<uint32_t, Measured> by_load(uint32_t tokens) const;
 
  private:

@@ -1,4 +1,4 @@
-// Tokens of requests that only benchmarks have.
+// Token ids for requests of benchmarks.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_DRAWN_TOKENS_H_
 #define KVTWIN_ENGINE_CALIBRATE_DRAWN_TOKENS_H_
@@ -11,7 +11,7 @@
 
 namespace kvtwin::cuda {
 
-// Any tokens. What a request samples first is the first token of its output.
+// DrawnTokens provides random token ids. The first sample of a request is the first token of its output.
 class DrawnTokens final : public cpu::TokenIds {
  public:
   explicit DrawnTokens(uint32_t vocab) : vocab_(vocab) {}

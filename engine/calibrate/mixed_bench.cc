@@ -24,13 +24,13 @@ struct MixedBench::Parts {
     uint32_t context = 0, low_bit = 0;
     uint32_t dequantized_used = 0;  // KV entries in int4 pages
   };
-  // int2 pages come first in the address space.
+  // int2 pages precede int4 pages in the address space.
   PageId page(bool four) {
     uint32_t& next = four ? next_four : next_two;
     KVT_CHECK(next < config.pages);
     return PageId{next++ + (four ? config.pages : 0)};
   }
-  // `count` more KV entries in int4 pages: the pages that begin with them.
+  // Adds `count` KV entries in int4 pages: allocates the pages that they start.
   void allocate_four(uint32_t entry, uint32_t count, Request* request) {
     const uint32_t page_tokens = config.page_tokens;
     const uint32_t have = div_ceil(request->dequantized_used, page_tokens);

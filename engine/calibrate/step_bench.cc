@@ -190,7 +190,7 @@ StepTimes StepBench::measure(std::span<const BenchRequest> requests, uint32_t pa
 }
 
 std::vector<double> StepBench::series(std::span<const BenchRequest> requests, uint32_t padded, double us) {
-  constexpr uint32_t kAtOnce = 48;  // contexts grow, and have room for so many tokens
+  constexpr uint32_t kAtOnce = 48;  // contexts grow and have room for this many tokens
   std::vector<double> out;
   for (double sum = 0; sum < us;) {
     parts_->begin(requests);
@@ -206,7 +206,7 @@ std::vector<double> StepBench::series(std::span<const BenchRequest> requests, ui
 TransferId StepBench::Parts::start_copy(bool to_gpu, uint32_t count) {
   KVT_CHECK(count <= config.pages_host && count * 2 < config.pages_gpu);
   std::vector<PageId> near, far;
-  // Pages that lie apart, behind those that steps read.
+  // Pages that are apart, and not among those that steps read.
   for (uint32_t i = 0; i < count; ++i) {
     near.push_back(PageId{config.pages_gpu - 1 - 2 * i - (to_gpu ? 1 : 0)});
     far.push_back(PageId{config.pages_gpu + (to_gpu ? i : config.pages_host - 1 - i)});
@@ -224,12 +224,12 @@ std::vector<double> StepBench::copies(bool to_gpu, uint32_t pages, uint32_t time
   for (uint32_t i = 0; i <= times; ++i) {
     const TransferId transfer = parts_->start_copy(to_gpu, pages);
     const double took = static_cast<double>(parts_->engine->copy_time(transfer).ns) / 1e3;
-    if (i > 0) out.push_back(took);  // the first one touches its pages for the first time
+    if (i > 0) out.push_back(took);  // the first copy touches its pages for the first time
   }
   return out;
 }
 
-// Each direction always has its next copy waiting. The first and the last may run alone, and do not count.
+// Each direction always has its next copy queued. The first and the last copy may run alone and are excluded.
 StepBench::BothWays StepBench::both_ways(uint32_t pages, uint32_t times) {
   BothWays out;
   std::vector<TransferId> ins, outs;
@@ -260,7 +260,7 @@ StepBench::Concurrent StepBench::copy_during_steps(std::span<const BenchRequest>
   return result;
 }
 
-// Copies are kept ahead of the steps: each direction always has one in flight.
+// Copies are queued ahead of the steps: each direction always has one in flight.
 StepBench::Concurrent StepBench::during_copies(std::span<const BenchRequest> requests, bool in, bool out,
                                                uint32_t pages, uint32_t steps) {
   Concurrent result;
@@ -268,7 +268,7 @@ StepBench::Concurrent StepBench::during_copies(std::span<const BenchRequest> req
   p.begin(requests);
   for (uint32_t i = 0; i < 3; ++i) p.step(0);
   std::vector<TransferId> ins, outs;
-  // As many as the steps may need at 60 GB/s and 20 ms a step are asked for at once.
+  // Issues as many copies at once as the steps may need at 60 GB/s and 20 ms per step.
   for (uint32_t i = 0; i < steps; ++i) {
     if (in) ins.push_back(p.start_copy(true, pages));
     if (out) outs.push_back(p.start_copy(false, pages));

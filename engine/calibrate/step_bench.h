@@ -1,8 +1,8 @@
-// StepBench runs hand-made steps on an engine of its own and measures them: what calibration is made of.
+// StepBench runs and measures synthetic steps on its own engine. Calibrations consist of its measurements.
 //
-// A step is timed as CpuBackend times it (from the command to the tokens, host work included), and on another
-// engine operation by operation, with events between them. Contexts are not computed: one page of real KV is
-// copied to all pages, so that what is read is neither zeros nor in the cache.
+// A step is timed as CpuBackend times it (from the command to the tokens, host work included), or, with a
+// timed bench, operation by operation, with events between them. Contexts are not computed: one page of real
+// KV is copied to all pages, so that the data read is neither zero nor cached.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_STEP_BENCH_H_
 #define KVTWIN_ENGINE_CALIBRATE_STEP_BENCH_H_
@@ -21,19 +21,19 @@
 
 namespace kvtwin::cuda {
 
-// `tokens` above 1: a chunk, the same in every step. 1: a decode, whose context grows.
+// `tokens` above 1: a chunk, the same in every step. 1: a decode, whose context grows by one per step.
 struct BenchRequest {
   uint32_t tokens = 1;
   uint32_t context = 0;
   bool samples = true;
 };
 
-// In us, by step.
+// Durations in us, by step.
 struct StepTimes {
   std::vector<double> wall;    // from the command to the tokens
-  std::vector<double> warm;    // the same of the steps before
-  std::vector<double> issued;  // of that, until the host had started everything; of timed benches
-  std::array<std::vector<double>, kOperations> operation;  // mean of one, over the layers; of timed benches
+  std::vector<double> warm;    // the same for the warm-up steps
+  std::vector<double> issued;  // part of `wall` until the host had launched everything; timed benches only
+  std::array<std::vector<double>, kOperations> operation;  // mean over the layers; timed benches only
   std::array<uint32_t, kOperations> count{};               // operations of a step
 };
 
@@ -44,9 +44,9 @@ struct StepBenchConfig {
   uint32_t rows_max = 0;
   uint32_t samples_max = 0;
   std::vector<uint32_t> row_sizes{};
-  bool timed = false;  // operations, too
-  bool graphs = true;  // decode steps are replayed; else started one by one, as methods' steps are
-  std::optional<PackedOptions> packed{};  // KV in another format than bf16
+  bool timed = false;  // time operations as well
+  bool graphs = true;  // replay decode steps; false: launch one by one, as engines with methods do
+  std::optional<PackedOptions> packed{};  // KV in a packed format instead of bf16
 };
 
 class StepBench {
@@ -64,24 +64,24 @@ class StepBench {
   // REQUIRES: fits(requests), and they fit rows and samples.
   StepTimes measure(std::span<const BenchRequest> requests, uint32_t padded, uint32_t warm, uint32_t steps);
 
-  // The same step again and again, for at least so many us of steps: what each took.
+  // Runs the same step repeatedly, for at least `us` us in total; returns the duration of each.
   std::vector<double> series(std::span<const BenchRequest> requests, uint32_t padded, double us);
 
-  // In us, each: `pages` pages to the host (or back), alone.
+  // Duration in us of each copy of `pages` pages to the GPU or to the host, without concurrent work.
   std::vector<double> copies(bool to_gpu, uint32_t pages, uint32_t times);
-  // Both directions at once, for as long as both have something to move: GB/s of each.
+  // Copies in both directions at once: GB/s of each direction while both are active.
   struct BothWays {
     std::vector<double> in_gb_per_s, out_gb_per_s;
   };
   BothWays both_ways(uint32_t pages, uint32_t times);
-  // The decode step of `requests` while pages are copied in the directions asked for, and how many GB/s they
-  // reached meanwhile, per direction.
+  // Decode steps of `requests` while pages are copied in the given directions, and the GB/s of each
+  // direction.
   struct Concurrent {
     StepTimes steps;
     std::vector<double> in_gb_per_s, out_gb_per_s;
-    std::vector<double> copies;  // us of each
+    std::vector<double> copies;  // us of each copy
   };
-  // The same, with one copy begun before each step, which should be the longer one of both.
+  // The same, with one copy started before each step. The step should be the longer one.
   Concurrent copy_during_steps(std::span<const BenchRequest> requests, bool to_gpu, uint32_t pages,
                                uint32_t steps);
   Concurrent during_copies(std::span<const BenchRequest> requests, bool in, bool out, uint32_t pages,

@@ -15,7 +15,7 @@ Duration wall_time(const std::function<void()>& work) {
   return {std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count()};
 }
 
-// A LaunchStep with buffers of its own; `answered` of its steps were answered.
+// A LaunchStep with its own buffers; the first `answered` of its steps are answered.
 struct CpuBackend::Launch {
   explicit Launch(const LaunchStep& from, Instant now)
       : submitted(now),
@@ -51,7 +51,7 @@ struct CpuBackend::Launch {
 
   LaunchStep command;
   Instant submitted{};
-  uint32_t steps = 0;  // fewer than command.repeat when it was cut
+  uint32_t steps = 0;  // less than command.repeat after a cut
   uint32_t answered = 0;
   std::vector<PlanEntry> entries;
   std::vector<PageAllocation> allocations;
@@ -70,13 +70,13 @@ struct CpuBackend::Engine {
   EngineId id{};
   uint32_t in_flight_max = 1;
   std::deque<std::unique_ptr<Launch>> launches;
-  // The step that runs: it was performed, and is not yet answered.
+  // The running step has been performed and is not answered yet.
   bool performed = false;
-  Instant end{};  // of it, or of the last one that was answered
+  Instant end{};  // of the performed step, or else of the last answered one
   DataOutcomes values;
-  // Of copies to the GPU and of all others. Copies that are not timed apart all count as the latter.
+  // End of the last copy to the GPU ([1]) and of all others ([0]). Without copy_time, all copies use [0].
   Instant copies_until[2]{};
-  DataOutcomes answered_outcomes;  // what the last answer points to
+  DataOutcomes answered_outcomes;  // storage of the last answer
   Instant answered_end{};
 };
 
@@ -105,7 +105,7 @@ void CpuBackend::submit(const Command& command) {
   }
 }
 
-// Copies of one engine and direction follow one another, beside its steps.
+// Copies of one engine and direction run one after another, concurrently with its steps.
 void CpuBackend::start(const StartTransfer& command, const Command& whole) {
   const TransferDone done{command.engine, command.transfer};
   if (options_.copy_time) {
@@ -128,7 +128,7 @@ void CpuBackend::time_copies() {
   }
 }
 
-// The step whose turn it is runs now, if none does.
+// Performs the engine's next step, unless one is performed already.
 void CpuBackend::perform_next(Engine* engine) {
   if (engine->performed || engine->launches.empty()) return;
   const Launch& launch = *engine->launches.front();
@@ -178,7 +178,7 @@ void CpuBackend::pass_time(Instant to) {
 
 bool CpuBackend::interrupt(EngineId id, Event* event) {
   Engine& engine = *engines_.at(raw(id));
-  // Steps that take no time may have ended at this instant without having been looked at.
+  // A step without duration may have ended at this instant and not been performed yet.
   perform_next(&engine);
   if (engine.performed && engine.end <= now_) {
     answer(&engine, event);
@@ -202,11 +202,11 @@ void CpuBackend::answer(Engine* engine, Event* event) {
                     .retained = values.retained};
   ++launch.answered;
   if (launch.answered == launch.steps) engine->launches.pop_front();
-  // A stretch ends where a request does; with two in flight one more step of it was already launched.
+  // A coalesced run ends when a request ends; with two in flight one more step of it is already launched.
   if (!values.eos.empty()) cut(engine, engine->in_flight_max - 1);
 }
 
-// Of what is not yet answered, only the next `steps` steps run; but every launch has at least one.
+// Of the unanswered steps, only the next `steps` run; but every launch has at least one.
 void CpuBackend::cut(Engine* engine, uint32_t steps) {
   for (const auto& launch : engine->launches) {
     const uint32_t least = launch->answered > 0 ? launch->answered : 1;

@@ -1,10 +1,10 @@
-// The real backend of engines that compute, on a CPU or a GPU: steps take as long as they take
-// (--clock=wall).
+// CpuBackend is the backend that measures: it performs steps on an engine that computes, on a CPU or a GPU,
+// and reports the time that they took (--clock=wall).
 //
-// Steps are performed when they are due to start, and measured. Each engine's time is its own, as if each had
-// a machine to itself: while one engine computes, the others' clocks wait for it, not their steps. Gaps in
-// which nothing happens are skipped unless `sleep` asks for them: an agent that thinks for a minute is told
-// that a minute has passed. Every single step is answered apart.
+// A step is performed when it is due to start, and measured. Each engine has its own clock, as if it had a
+// machine to itself: while one engine computes, the clocks of the others stand still. Idle gaps are skipped
+// unless `sleep` is set: an agent's think time of a minute passes at once. Every single step is answered
+// separately.
 
 #ifndef KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_
 #define KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_
@@ -23,15 +23,15 @@ namespace kvtwin::cpu {
 struct CpuBackendOptions {
   std::vector<uint32_t> steps_in_flight_max;  // by engine
   bool sleep = false;                         // gaps pass in real time
-  // Engines whose copies go on beside their steps, and beside copies in the other direction: waits for one,
-  // and says how long it took. Asked once per copy, in order, after the step beside it was performed. Null: a
-  // copy is done when it was told.
+  // For engines whose copies run concurrently with their steps and with copies in the other direction: waits
+  // for a copy and returns its duration. Called once per copy, in order, after the step that ran concurrently
+  // was performed. Null: a copy is complete when the engine's notify() returns.
   std::function<Duration(EngineId, TransferId)> copy_time{};
-  // Called before each single step, outside of what is measured.
+  // Called before each single step, outside the measured time.
   std::function<void(const LaunchStep&, uint32_t offset)> before_step{};
 };
 
-// Time that a piece of work took. Tests bring their own.
+// Runs `work` and returns its duration. Tests supply their own.
 using Stopwatch = std::function<Duration(const std::function<void()>& work)>;
 Duration wall_time(const std::function<void()>& work);
 
@@ -51,8 +51,8 @@ class CpuBackend final : public Backend {
   struct Copy {
     Instant at{};
     TransferDone done;
-    bool timed = true;    // else `at` is when it was asked for
-    bool to_gpu = false;  // meant for copies that are timed apart
+    bool timed = true;    // false: `at` is the time of its command
+    bool to_gpu = false;  // direction; used for copies with copy_time
   };
   struct Alarm {
     Instant at{};

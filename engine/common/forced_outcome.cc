@@ -9,19 +9,19 @@ namespace {
 
 using kernels::HeadRecall;
 
-// The i-th of n parts of `total`, whole numbers that differ by one at most.
+// The i-th of n integer parts of `total`, which differ by at most one.
 uint32_t part(uint64_t total, uint64_t i, uint64_t n) {
   return static_cast<uint32_t>((i + 1) * total / n - i * total / n);
 }
 
-// How many heads of each row are corrected; and what heads before attention, and the others, can miss.
+// The number of corrected heads of each row, and the pages that heads can recall before and after attention.
 struct HeadAllotment {
-  bool all = false;  // rows that do not trust count as if they did
+  bool all = false;  // all rows count as trusting
   std::vector<uint32_t> turned;
   uint64_t before = 0, behind = 0;
 
   bool may(const ForcedRow& row) const { return all || row.trusts; }
-  // What of the sums finds no room if heads before attention can miss `room`.
+  // Pages of the sums that cannot be placed, if heads before attention can recall `room` pages.
   uint64_t lacking(const LayerRecall& given, uint64_t room) const {
     const uint64_t rest = before + behind - room;
     return (given.blocking > room ? given.blocking - room : 0) +
@@ -29,7 +29,7 @@ struct HeadAllotment {
   }
 };
 
-// Evenly among rows that may be; no more heads than they have.
+// Distributes corrected heads evenly over the eligible rows, at most kv_heads each.
 HeadAllotment spread(uint64_t corrected, bool all, std::span<const ForcedRow> rows, uint32_t kv_heads) {
   HeadAllotment out;
   out.all = all;
@@ -46,8 +46,8 @@ HeadAllotment spread(uint64_t corrected, bool all, std::span<const ForcedRow> ro
   return out;
 }
 
-// Corrected heads change rows, from some that can miss little to some that can miss more, or the other way
-// round, while that makes room. Returns what still finds none.
+// Moves corrected heads between rows that can recall different numbers of pages, while that reduces the pages
+// that cannot be placed. Returns the number that remains.
 uint64_t make_room(const LayerRecall& given, std::span<const ForcedRow> rows, uint32_t kv_heads,
                    HeadAllotment* dealt) {
   uint64_t left = dealt->lacking(given, dealt->before);
@@ -70,7 +70,7 @@ uint64_t make_room(const LayerRecall& given, std::span<const ForcedRow> rows, ui
   return 0;
 }
 
-// As the rows have it; if the sums do not fit into that, as if all rows trusted.
+// Uses the rows' own trust; if the sums do not fit, all rows count as trusting.
 HeadAllotment deal(const LayerRecall& given, std::span<const ForcedRow> rows, uint32_t kv_heads) {
   uint64_t trusting = 0;
   for (const ForcedRow& row : rows) trusting += row.trusts ? kv_heads : 0;
@@ -81,13 +81,13 @@ HeadAllotment deal(const LayerRecall& given, std::span<const ForcedRow> rows, ui
   return make_room(given, rows, kv_heads, &all) < lacks || given.corrected > trusting ? all : own;
 }
 
-// Shares `pages` among the heads that recall before attention, or the others.
+// Divides `pages` evenly among the heads that recall before attention, or among the others.
 void pour(uint64_t pages, bool before, std::span<const ForcedRow> rows, uint32_t kv_heads,
           std::span<HeadRecall> out) {
   const auto heads = static_cast<uint64_t>(std::count_if(
       out.begin(), out.end(), [&](const HeadRecall& head) { return (head.before != 0) == before; }));
   if (heads == 0) return;
-  uint64_t left = 0;  // what heads before this one could not take
+  uint64_t left = 0;  // pages that earlier heads could not take
   for (uint32_t pass = 0; pass < 2; ++pass) {
     uint64_t i = 0;
     for (size_t u = 0; u < out.size(); ++u) {

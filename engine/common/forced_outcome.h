@@ -1,7 +1,7 @@
-// What is forced (engine/runtime/forced_outcomes.h), as engines need it: for the CPU's and the GPU's alike.
+// Forced outcomes (engine/runtime/forced_outcomes.h) in the form that engines need, for the CPU and the GPU.
 //
-// A layer's recalls are told as sums over a step's requests and KV heads (LayerRecall), but a head has to
-// know what it does itself: the sums are shared out evenly.
+// The recalls of a layer are given as sums over a step's requests and KV heads (LayerRecall). deal_recall()
+// divides the sums evenly among the heads.
 
 #ifndef KVTWIN_ENGINE_COMMON_FORCED_OUTCOME_H_
 #define KVTWIN_ENGINE_COMMON_FORCED_OUTCOME_H_
@@ -15,24 +15,24 @@
 
 namespace kvtwin::cpu {
 
-// One request that chooses pages in the step.
+// One request that selects pages in the step.
 struct ForcedRow {
-  bool trusts = false;  // it has chosen before: heads that are not corrected read what they hold
-  uint32_t most = 0;    // pages that one of its heads can miss
+  bool trusts = false;  // it has selected before: heads that are not corrected read their resident pages
+  uint32_t most = 0;    // the largest number of pages that one of its heads can recall
 };
 
-// out [rows.size()][kv_heads]. `follows`: what a head misses may come after attention (speculation).
+// out [rows.size()][kv_heads]. `follows`: pages may be recalled after attention (speculation).
 //
-// `corrected` heads, of those that trust, recall before attention, and so do all that do not trust:
-// `blocking` is theirs. `background` is the others'. Where that cannot be (a model that knows no first step
-// says that more heads are corrected, or more comes behind attention, than trusting heads allow) all count as
-// trusting. Shares differ by one page at most, but for heads that cannot miss so many.
+// `given.corrected` heads of requests that trust recall before attention, and so do all heads of requests
+// that do not trust; `blocking` pages are divided among these, `background` pages among the other heads. If
+// that is impossible (a model without a first step may give more corrected heads, or more background pages,
+// than trusting heads allow), all requests count as trusting. The numbers of two heads differ by at most one
+// page, unless a head cannot recall so many.
 void deal_recall(const LayerRecall& given, std::span<const ForcedRow> rows, uint32_t kv_heads, bool follows,
                  std::span<kernels::HeadRecall> out);
 
-// Where KV entries keep their places: the rows that stay, of the rows at `positions`. `live` as in
-// CompressionOutcome; `forced` rows stay in any case. Empty: other than `count` would be left, which the
-// policy does not expect.
+// Layouts that keep slots: the indices in `positions` that are retained. `live` as in CompressionOutcome;
+// `forced` indices are always retained. Empty if their number would not be `count`, which the policy expects.
 std::vector<uint32_t> forced_outcome_rows(std::span<const uint64_t> live, std::span<const uint32_t> positions,
                                           std::span<const uint32_t> forced, size_t count);
 

@@ -9,10 +9,10 @@
 namespace kvtwin::cpu {
 namespace {
 
-// Of all heads together: below it threads take longer than they save.
+// KV entries of all heads. With fewer, starting threads costs more than it saves.
 constexpr size_t kFewKvEntries = 1 << 16;
 
-// Scores and positions of what may go, of several heads with equally many rows.
+// Scores and positions of the candidates of several heads, with the same number of candidates each.
 struct Pool {
   std::vector<float> scores;
   std::vector<uint32_t> positions;
@@ -33,7 +33,7 @@ struct Pool {
     rows = heads == 0 ? 0 : static_cast<uint32_t>(scores.size() / heads);
     KVT_CHECK(scores.size() == size_t{heads} * rows);
   }
-  // Only while the pool stands still.
+  // Valid while the pool is unchanged.
   kernels::Ranked ranked() { return {kernels::packed_scores(scores, heads, rows), {rows, positions}}; }
 };
 
@@ -54,8 +54,8 @@ KvEntryBudget::KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const G
   if (set.budget == "released") kind_ = Kind::kReleased;
 }
 
-// Of what is ranked: sinks and window are kept anyway (docs/design/methods/tangram.md#released-chunks,
-// r_adj).
+// The fraction of ranked KV entries; sinks and window are always retained
+// (docs/design/methods/tangram.md#released-chunks, r_adj).
 uint64_t KvEntryBudget::fraction(uint32_t end) const {
   return adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
 }
@@ -93,7 +93,7 @@ std::vector<uint32_t> KvEntryBudget::by_layer(std::span<const RankedHead> heads,
 std::vector<KvEntryBudget::GroupCount> KvEntryBudget::of_layer(std::span<const RankedHead> heads,
                                                                uint32_t end) const {
   Pool pool(heads);
-  // Clusters of the layer, numbered as they come; a group that spans layers is counted head by head.
+  // Clusters of the layer, in order of first occurrence. A group that spans layers is counted head by head.
   std::vector<uint32_t> clusters, cluster_of;
   bool inside = true;
   for (const RankedHead& head : heads) {
@@ -131,7 +131,7 @@ std::vector<uint32_t> KvEntryBudget::across_layers(std::span<const RankedHead> h
   return kernels::count_clustered(pool.ranked(), cluster_of, groups_->groups(), kv_entries);
 }
 
-// The released rule: no group below retained_min, whole pages.
+// The released rule: no group below retained_min; counts rounded up to whole pages.
 void KvEntryBudget::at_least(std::span<const RankedHead> heads, uint32_t end,
                              std::vector<uint32_t>* counts) const {
   for (const RankedHead& head : heads) {

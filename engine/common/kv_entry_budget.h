@@ -1,8 +1,8 @@
-// KvEntryBudget counts what head groups keep where the values decide: the dynamic budgets
-// (docs/design/methods/tangram.md#levels, #released-chunks).
+// KvEntryBudget computes how many KV entries head groups retain under the dynamic budgets, where the values
+// decide (docs/design/methods/tangram.md#levels, #released-chunks).
 //
-// Candidates are ranked together, a layer's or all layers'; a group is as long as its longest member, and the
-// members with less of their own use the room for more of their best.
+// Candidates of one layer, or of all layers, are ranked together. A group is as long as its longest member;
+// the other members fill the same length with more of their own best KV entries.
 
 #ifndef KVTWIN_ENGINE_COMMON_KV_ENTRY_BUDGET_H_
 #define KVTWIN_ENGINE_COMMON_KV_ENTRY_BUDGET_H_
@@ -21,10 +21,10 @@ class KvEntryBudget {
   // `groups` must outlive it.
   KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const GroupMap* groups);
 
-  // By group: how many of its candidates each member keeps. `end` tokens are computed. REQUIRES: the budget
-  // is a dynamic one; all heads have equally many rows (nothing of them was dropped before).
+  // By group: the number of candidates that each member retains, when `end` tokens are computed. REQUIRES:
+  // the budget is dynamic; all heads have the same number of KV entries (none was dropped before).
   std::vector<uint32_t> counts(std::span<const RankedHead> heads, uint32_t end) const;
-  // What a head keeps on average, for scorers that give a part of it to another rule (CriticalKV).
+  // The mean number per head, for scorers that assign a part of it by another rule (CriticalKV).
   uint32_t expected(uint32_t candidates, uint32_t end) const;
 
  private:
@@ -32,7 +32,7 @@ class KvEntryBudget {
     uint32_t group = 0, count = 0;
   };
   std::vector<uint32_t> by_layer(std::span<const RankedHead> heads, uint32_t end) const;
-  // A group may come several times, and in several layers: its largest count holds.
+  // A group may occur several times, and in several layers: its largest count applies.
   std::vector<GroupCount> of_layer(std::span<const RankedHead> heads, uint32_t end) const;
   std::vector<uint32_t> across_layers(std::span<const RankedHead> heads, uint32_t end) const;
   void at_least(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;

@@ -7,11 +7,11 @@
 namespace kvtwin::cpu {
 namespace {
 
-constexpr uint32_t kMoved = UINT32_MAX;  // stands where a KV entry was that has been packed elsewhere
+constexpr uint32_t kMoved = UINT32_MAX;  // replaces the position of a KV entry that moved to another page
 
 }  // namespace
 
-// Whole groups, from int4 pages to int2 ones.
+// Moves whole groups from int4 pages to int2 pages.
 std::vector<MixedPrecisionEntries::Aged> MixedPrecisionEntries::age(
     std::span<const Requantisation> requantisations) {
   std::vector<Aged> out;
@@ -69,14 +69,14 @@ void MixedPrecisionEntries::place(const LaunchStep& launch, uint32_t offset,
     row += entry.tokens;
     request_part.actions.clear();
     request_part.packed.clear();
-    if (request_part.chunk) request_part.history = request.places;  // as it was stored before
+    if (request_part.chunk) request_part.history = request.places;  // without its own tokens
     place_rows(launch, i, entry, &allocations, &request, &request_part);
     KVT_CHECK(allocations.next == allocations.pages.size());
     if (!request_part.chunk) request_part.history = request.places;
   }
 }
 
-// Of each page, the KV entries of the frame for which it is named (commands.h, PrefixHit).
+// Takes from each page the KV entries of the logical page under which it is listed (commands.h, PrefixHit).
 void MixedPrecisionEntries::reuse(const PlanEntry& entry, std::span<const PageId> pages) {
   const auto [found_request, fresh] = requests_.try_emplace(entry.request);
   Request& request = found_request->second;
@@ -131,8 +131,8 @@ void MixedPrecisionEntries::put_4(uint32_t position, Allocations* allocations, R
   request->in_tail = (request->in_tail + 1) % page_tokens_;
 }
 
-// A whole group goes to the int2 page that was granted for it; without one, and what is left at the prompt's
-// end, to int4.
+// A whole group goes to the int2 page that was allocated for it. Without such a page, and at the end of the
+// prompt, waiting KV entries go to int4.
 void MixedPrecisionEntries::place_waiting(Allocations* allocations, Request* request,
                                           RequestPart* request_part) {
   const bool packs = request->waiting.size() == page_tokens_ &&
@@ -180,7 +180,7 @@ void MixedPrecisionEntries::place_rows(const LaunchStep& launch, uint32_t index,
 }
 
 void MixedPrecisionEntries::notify(const Command& command) {
-  // A preempted request may still be in a step that was launched before; if it comes back, it begins anew.
+  // A preempted request may still be part of a launched step; when it is readmitted, it starts again.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr || drop->reason == DropRequestState::Reason::kPreempted) return;
   const auto request = requests_.find(drop->request);

@@ -1,11 +1,11 @@
-// MixedPrecisionEntries knows which KV entry of a request lies in which slot, where KV is in int2 and int4
-// pages by tag (TriAxialKV, docs/design/methods/triaxialkv.md#serving). The policy says which KV entries get
-// how many bits and which pages there are (engine/kv/mixed_precision_pool.h); the rest follows from that, and
-// is worked out here. No values: every engine that computes asks it.
+// MixedPrecisionEntries tracks the slot of each KV entry of a request, where KV is in int2 and int4 pages by
+// tag (TriAxialKV, docs/design/methods/triaxialkv.md#serving). The policy decides the bits of KV entries and
+// the pages (engine/kv/mixed_precision_pool.h); the slots follow and are computed here, for every engine that
+// computes. It holds no values.
 //
-//   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends;
-//   * a chunk's rows are placed once it has attended, a decoded row before, in an int4 page;
-//   * KV entries that age move from int4 pages to an int2 page, before anything else of a step.
+//   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends.
+//   * Tokens of a chunk are placed after its attention; a decoded token before it, in an int4 page.
+//   * KV entries that age move from int4 pages to an int2 page, before all other work of a step.
 
 #ifndef KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
 #define KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
@@ -21,13 +21,13 @@ namespace kvtwin::cpu {
 
 class MixedPrecisionEntries {
  public:
-  // Where a KV entry is: a slot of a page. Pages from `pages_gpu` on are those in which KV entries wait, one
-  // for each request (waiting_page()).
+  // The slot of a KV entry. Pages from `pages_gpu` on are waiting pages, one per request (waiting_page), in
+  // which KV entries wait.
   struct Place {
     uint32_t page = 0;
     uint32_t slot = 0;
   };
-  // What becomes of one KV entry, or of those that wait. In order.
+  // What a step does with one KV entry, or with a waiting page. Actions are in order.
   struct Action {
     enum class Kind : uint8_t {
       kStage,  // row -> slot of the waiting page
@@ -35,22 +35,22 @@ class MixedPrecisionEntries {
       kMove,   // slot `row` of the waiting page -> int4
       kPack,   // the whole waiting page -> an int2 page
     } kind{};
-    uint32_t row = 0;   // of the step
-    PageId page{};      // all but kStage
-    uint32_t slot = 0;  // of the page; kStage: of the waiting page
-    uint32_t position =
-        0;  // of the KV entry, in its request; kPack: where its KV entries' are in Share::packed
+    uint32_t row = 0;   // row of the step; kMove: slot of the waiting page
+    PageId page{};      // the target; not set for kStage
+    uint32_t slot = 0;  // of the target page; kStage: of the waiting page
+    // Of the KV entry, in its request; kPack: index of its KV entries' positions in RequestPart::packed.
+    uint32_t position = 0;
   };
-  // An entry of a step.
+  // The placements of one entry of a step.
   struct RequestPart {
     bool chunk = false;
     uint32_t row = 0, tokens = 0, context = 0;
     uint32_t waiting_page = 0;
-    std::vector<Place> history;  // by position, what is read: a decode's own KV entry is the last
+    std::vector<Place> history;  // by position: KV entries to read; a decode's own KV entry is the last
     std::vector<Action> actions;
-    std::vector<uint32_t> packed;  // positions, page after page, by slot
+    std::vector<uint32_t> packed;  // positions of packed KV entries, page after page, by slot
   };
-  // One int2 page that is filled from int4 ones.
+  // One int2 page that is filled from int4 pages.
   struct Aged {
     PageId target{};
     std::vector<Place> from;  // by slot of `target`
@@ -60,19 +60,19 @@ class MixedPrecisionEntries {
   MixedPrecisionEntries(uint32_t page_tokens, uint32_t pages_int2, uint32_t pages_gpu)
       : page_tokens_(page_tokens), pages_int2_(pages_int2), pages_gpu_(pages_gpu), pages_(pages_gpu) {}
 
-  // What ages as a step begins; then its entries. In this order.
+  // To be called at the start of a step, before place().
   std::vector<Aged> age(std::span<const Requantisation> requantisations);
-  // Of single step launch.step + offset. *taken: pages that begin to be filled.
+  // Places the entries of single step launch.step + offset. *taken: pages that receive their first KV entry.
   void place(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              std::vector<RequestPart>* request_parts, std::vector<PageId>* taken);
   void notify(const Command& command);
 
   bool is_int2(uint32_t page) const { return page < pages_int2_; }
-  // Waiting pages that requests have had so far: numbers from pages_gpu on.
+  // Number of waiting pages so far; they are numbered from pages_gpu on.
   uint32_t waiting_pages() const { return waiting_made_; }
   // By position.
   std::span<const Place> places(RequestId request) const { return requests_.at(request).places; }
-  // Positions that wait, by slot of the request's waiting page.
+  // Positions of waiting KV entries, by slot of the request's waiting page.
   std::span<const uint32_t> waiting(RequestId request) const { return requests_.at(request).waiting; }
 
  private:
@@ -80,10 +80,10 @@ class MixedPrecisionEntries {
     std::vector<Place> places;
     std::vector<uint32_t> waiting;
     uint32_t waiting_page = 0;
-    PageId tail{};         // the int4 page that it fills
-    uint32_t in_tail = 0;  // 0: none, or full
+    PageId tail{};         // the int4 page being filled
+    uint32_t in_tail = 0;  // KV entries in it; 0: there is none, or it is full
   };
-  // An entry's pages of this step, taken one by one.
+  // The pages allocated to an entry in this step, taken one by one.
   struct Allocations {
     std::vector<PageId> pages;
     size_t next = 0;
@@ -101,7 +101,7 @@ class MixedPrecisionEntries {
 
   const uint32_t page_tokens_, pages_int2_, pages_gpu_;
   std::map<RequestId, Request> requests_;
-  std::vector<std::vector<uint32_t>> pages_;  // positions, by slot
+  std::vector<std::vector<uint32_t>> pages_;  // by page: positions, by slot
   std::vector<uint32_t> waiting_free_;
   uint32_t waiting_made_ = 0;
 };

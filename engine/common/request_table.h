@@ -1,14 +1,14 @@
-// RequestTable says where the KV entries of one request lie: by head group, which positions every head still
-// has and in which slots they are (docs/design/methods/composition.md#data, KvEntryList).
+// RequestTable tracks the KV entries of one request: by head group, the positions that every head retains and
+// the slots that hold them (docs/design/methods/composition.md#data, KvEntryList).
 //
-// A page of a group holds page_tokens KV entries of each of its members, column by column. Cell i of a head
-// is its i-th readable one, in order of position:
-//   kMove   in slot i of the group's table; members hold equal numbers of KV entries, each of its own
-//   positions kInPlace  in the slot of its position; one group, and all heads hold the same positions kRing
-//   of the rings among the groups: see first_in_ring(); the others are as kMove
+// A page of a group holds page_tokens KV entries of each of its members, column by column. KV entry i of a
+// head is its i-th readable one, in order of position. It is in this slot:
+//   kMove     slot i of the group's table; members have the same number of KV entries, at their own positions
+//   kInPlace  the slot of its position; there is one group, and all heads retain the same positions
+//   kRing     for groups that are rings: see first_in_ring() and ring_slot(); others as kMove
 //
-// Invariants, verified by check(): positions ascend; members of a group have equally many KV entries; no slot
-// behind the table's pages is named.
+// Invariants, verified by check(): positions ascend; members of a group have the same number of KV entries;
+// all slots are within the table's pages.
 
 #ifndef KVTWIN_ENGINE_COMMON_REQUEST_TABLE_H_
 #define KVTWIN_ENGINE_COMMON_REQUEST_TABLE_H_
@@ -25,21 +25,21 @@
 
 namespace kvtwin::cpu {
 
-// What is the same for all requests of an engine.
+// The parameters that all requests of an engine have in common.
 struct RequestTableShape {
   GroupMap groups;
   GroupShape tables;
   SlotRetention slot_retention = SlotRetention::kMove;
   uint32_t sinks = 0;     // of a ring
-  bool rerotate = false;  // keys are rotated by their places among the KV entries, not by their positions
+  bool rerotate = false;  // keys are rotated by their index among the KV entries, not by their position
 
   bool is_ring(uint32_t group) const { return tables.rings > 0 && tables.ring[group]; }
   uint32_t ring_slots() const { return tables.ring_pages * tables.page_tokens; }
-  // A ring keeps one KV entry at least for the newest token.
+  // At least one slot of a ring is left for the newest token.
   uint32_t ring_sinks() const { return sinks < ring_slots() ? sinks : ring_slots() - 1; }
-  // The row at `position` reads the sinks, and [first_in_ring(position), position] behind them.
+  // The token at `position` reads the sinks and positions [first_in_ring(position), position].
   uint32_t first_in_ring(uint32_t position) const;
-  // Where a ring has the KV entry of `position`, until it is overwritten.
+  // The slot of the KV entry at `position`, until it is overwritten.
   uint32_t ring_slot(uint32_t position) const;
 };
 
@@ -47,7 +47,7 @@ struct Place {
   uint32_t page = 0;
   uint32_t slot = 0;
 };
-// Appends `place`, to the last run if it follows on it.
+// Appends `place`; extends the last run if `place` follows it.
 void append_place(Place place, std::vector<kernels::ReadRun>* runs);
 
 class RequestTable {
@@ -55,38 +55,39 @@ class RequestTable {
   // `shape` must outlive it.
   explicit RequestTable(const RequestTableShape* shape);
 
-  // What a request starts with when it is admitted: nothing.
+  // Resets to an empty table, as at admission.
   void clear();
-  // Whole pages by position, kInPlace alone. dead[p]: nothing is left of position p.
+  // Starts with whole pages by position (kInPlace only). dropped_tokens[p]: no KV entry of position p is
+  // left.
   void reuse(std::span<const PageId> pages, const std::vector<bool>& dropped_tokens);
   void allocate(uint32_t group, PageId page);
-  // kMove: the group's table is these pages; KV entries behind them get theirs by allocations.
+  // kMove: replaces the group's table by these pages. Pages for further KV entries come from allocate().
   void retable(uint32_t group, std::span<const PageId> pages) {
     groups_.at(group).pages.assign(pages.begin(), pages.end());
   }
 
-  // Positions [tokens(), tokens() + count) are computed now. `stored`: as KV entries, behind the others;
-  // rings hold nothing until ring_hold().
+  // Positions [tokens(), tokens() + count) are computed now. `stored`: they become KV entries after the
+  // existing ones. Rings store no positions here.
   void add(uint32_t count, bool stored);
   uint32_t tokens() const { return tokens_; }
 
-  // While a compression goes from layer to layer, members of one group differ.
+  // During a compression, which proceeds layer by layer, members of one group may differ.
   std::span<const uint32_t> positions(uint32_t head) const;
   uint32_t kv_entries(uint32_t head) const { return static_cast<uint32_t>(positions(head).size()); }
-  // What KV entries [first, KV entries) of the head are rotated by, appended.
+  // Appends the positions that the head's KV entries from `first` on are rotated by.
   void phases(uint32_t head, uint32_t first, std::vector<uint32_t>* out) const;
-  // What the next token is rotated by.
+  // The position that the next token is rotated by.
   uint32_t next_phase() const { return shape_->rerotate ? kv_entries(0) : tokens_; }
   Place place(uint32_t group, uint32_t kv_entry) const;
   Place ring_place(uint32_t group, uint32_t position) const;
-  // Appends the group's first `count` KV entries.
+  // Appends the slots of the group's first `count` KV entries.
   void reads(uint32_t group, uint32_t count, std::vector<kernels::ReadRun>* runs) const;
 
-  // kMove: the head's KV entries from `first` on become those of `positions`.
+  // kMove: the head's KV entries from `first` on are replaced by those at `positions`.
   void replace(uint32_t head, uint32_t first, std::span<const uint32_t> positions);
-  // Once all heads were: pages that no KV entry reaches are nobody's.
+  // To be called when all heads were replaced: removes pages without KV entries.
   void trim();
-  // kInPlace: what is not in `positions` is gone.
+  // kInPlace: retains only `positions`.
   void drop_all_but(std::vector<uint32_t> positions) { groups_[0].positions[0] = std::move(positions); }
   std::span<const PageId> pages(uint32_t group) const { return groups_[group].pages; }
   void check() const;

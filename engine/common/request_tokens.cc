@@ -20,7 +20,7 @@ bool RequestTokens::sampled(const PlanEntry& entry, uint32_t token) {
   std::vector<uint32_t>& sampled = sampled_[entry.request];
   KVT_CHECK(position >= tokens_->prompt_tokens(entry.request));
   const uint32_t output = position - tokens_->prompt_tokens(entry.request);
-  // A preempted request samples again what a step in flight sampled behind its back.
+  // A request that was preempted samples again the tokens that steps in flight still sampled for it.
   KVT_CHECK(output <= sampled.size());
   sampled.resize(output);
   sampled.push_back(token);
@@ -32,7 +32,7 @@ void RequestTokens::dropped(const DropRequestState& command) {
   if (command.reason == DropRequestState::Reason::kPreempted) return;
   const auto request = sampled_.find(command.request);
   if (request == sampled_.end()) return;           // it never sampled
-  uint64_t hash = draw({request->second.size()});  // not the id: it may depend on times
+  uint64_t hash = draw({request->second.size()});  // without the id, which may depend on times
   for (const uint32_t token : request->second) hash = draw({hash, token});
   digest_ += hash;
   sampled_.erase(request);

@@ -1,5 +1,5 @@
-// RequestTokens says what goes into the model and keeps what comes out of it, request by request: the same in
-// every backend that computes values.
+// RequestTokens provides the tokens that go into the model and stores the sampled ones, request by request.
+// All backends that compute values use it.
 
 #ifndef KVTWIN_ENGINE_COMMON_REQUEST_TOKENS_H_
 #define KVTWIN_ENGINE_COMMON_REQUEST_TOKENS_H_
@@ -15,7 +15,7 @@
 namespace kvtwin::cpu {
 
 enum class Decoding : uint8_t {
-  kForced,  // the next input is what the trace says the output was
+  kForced,  // the next input is the token of the trace's output
   kGreedy,  // the next input is the sampled token, the one with the largest logit
 };
 
@@ -25,14 +25,14 @@ class RequestTokens {
   RequestTokens(const TokenIds* tokens, Decoding decoding, std::vector<uint32_t> end_tokens)
       : tokens_(tokens), decoding_(decoding), end_tokens_(std::move(end_tokens)) {}
 
-  // The token at `position`. REQUIRES: greedy: it is one of the prompt's, or was sampled.
+  // The token at `position`. REQUIRES: with greedy decoding, it belongs to the prompt or was sampled.
   uint32_t input(RequestId request, uint32_t position) const;
-  // The last row of `entry` sampled `token`. True: the request ends with it.
+  // The last token of `entry` sampled `token`. Returns true if the request ends with it.
   bool sampled(const PlanEntry& entry, uint32_t token);
-  // A preempted request comes back, and goes on with what it sampled.
+  // The request's state is dropped. A preempted request keeps its sampled tokens for its return.
   void dropped(const DropRequestState& command);
 
-  // Fingerprint of what all ended requests sampled, whatever the order in which they ended.
+  // Fingerprint of the tokens that all ended requests sampled, independent of the order in which they ended.
   uint64_t digest() const { return digest_; }
 
  private:

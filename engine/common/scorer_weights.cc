@@ -13,15 +13,15 @@ using kernels::ScorerKind;
 
 namespace {
 
-constexpr uint32_t kTrimWidth = 64;  // of TrimKV's hidden layer, where nobody trained it
+constexpr uint32_t kTrimWidth = 64;  // width of TrimKV's hidden layer, for drawn weights
 
-// Reads tensors one by one, and remembers the first that is wrong.
+// Reads tensors one by one and remembers the first error.
 class Reader {
  public:
   explicit Reader(const Checkpoint* from) : from_(*from) {}
 
   void read(const std::string& name, std::vector<float>* to) { read(name, to->size(), to); }
-  // `count` values; SIZE_MAX: however many there are.
+  // `count` values; SIZE_MAX: any number.
   void read(const std::string& name, size_t count, std::vector<float>* to) {
     if (!problem_.what.empty()) return;
     const TensorView* const found = from_.find(name);
@@ -116,7 +116,7 @@ Result<ScorerWeights> ScorerWeights::load(ScorerKind kind, const LlmSpec& llm, u
                                           const std::string& path) {
   Result<Checkpoint> file = Checkpoint::open(path);
   if (!file) return tl::unexpected<Error>(file.error());
-  ScorerWeights out = drawn(kind, llm, probe_tokens, 0);  // for the shapes
+  ScorerWeights out = drawn(kind, llm, probe_tokens, 0);  // to set the shapes
   Reader reader(&*file);
   read_layers(&reader, &out);
   if (kind == ScorerKind::kJudgeQ) reader.read("soft_tokens", &out.soft_tokens);

@@ -1,5 +1,5 @@
-// ScorerWeights: what scorers were trained for, from a safetensors file; or drawn from a seed, so that every
-// method runs on a model for which nobody trained it. Drawn weights rank reproducibly, not well.
+// ScorerWeights are the trained weights of a scorer, loaded from a safetensors file; or drawn from a seed, so
+// that every method runs on a model without trained weights. Drawn weights rank reproducibly, not well.
 //
 // Names in a file, all float, row-major (shapes: kernels/scoring/score_gate.h, score_intent_residual.h):
 //   judge_q          soft_tokens [rows][hidden]
@@ -29,10 +29,10 @@ struct ScorerWeights {
   std::vector<float> soft_tokens;  // [rows][hidden]
   kernels::IntentResidual residual;
 
-  // `probe_tokens`: soft tokens.
+  // `probe_tokens`: the number of soft tokens.
   static ScorerWeights drawn(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
                              uint64_t seed);
-  // Wrong: no such file, a tensor that is missing or has another size.
+  // Fails if the file does not exist, or a tensor is missing or has another size.
   static Result<ScorerWeights> load(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
                                     const std::string& path);
 };

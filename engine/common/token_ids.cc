@@ -47,8 +47,8 @@ class IdentityTokens::Watch final : public Client {
   Client& client_;
 };
 
-// Special tokens lie at the ends of vocabularies: below 1,000 (Mistral), or in the last hundredth (Llama 3,
-// Qwen). A token of that kind inside a prompt would mean something.
+// Special tokens are at the ends of vocabularies: below 1,000 (Mistral), or in the last hundredth (Llama 3,
+// Qwen). They are excluded, because they would have an effect inside a prompt.
 IdentityTokens::IdentityTokens(const TokenIdOptions& options) : options_(options) {
   KVT_CHECK(options.vocab > 0);
   KVT_CHECK(options.unit_tokens > 0);
@@ -89,7 +89,7 @@ uint32_t IdentityTokens::token(RequestId id, uint32_t position) const {
   const uint64_t unit = position / options_.unit_tokens;
   const auto run = static_cast<size_t>(std::upper_bound(request.ends.begin(), request.ends.end(), unit) -
                                        request.ends.begin());
-  constexpr uint64_t kNoSpace = UINT64_MAX;  // no run has it
+  constexpr uint64_t kNoSpace = UINT64_MAX;  // a space that no run has
   uint64_t bits = draw({options_.seed, kNoSpace, raw(request.key.session), request.key.index, position});
   if (run < request.ends.size() && (request.runs[run].space & kPrivateSpace) == 0) {
     const UnitRun& found = request.runs[run];

@@ -1,12 +1,12 @@
-// What the tokens of requests are. The policy knows identities only (engine/base/identity.h), and so does
-// the trace: token ids are made from them, so that equal identities are equal tokens
-// (docs/design/trace-formats.md#identity). Where the trace gives ids of the model's own vocabulary, they are
-// taken instead (traces/format/trace_tokens.h).
+// TokenIds provides the token ids of requests. The policy and most traces contain identities only
+// (engine/base/identity.h). Token ids are derived from these, so that equal identities are equal tokens
+// (docs/design/trace-formats.md#identity). If the trace has ids of the model's own vocabulary, they are used
+// instead (traces/format/trace_tokens.h).
 //
 //   token(request, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
 // where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, index
-// in the session (RequestKey) and position. Since outputs have identities too (what the next prompt says they
-// were), forced decoding makes later prompts match the KV that was generated, bit for bit.
+// in the session (RequestKey) and position. Outputs have identities too (the next prompt implies them), so
+// forced decoding makes later prompts match the generated KV bit for bit.
 
 #ifndef KVTWIN_ENGINE_COMMON_TOKEN_IDS_H_
 #define KVTWIN_ENGINE_COMMON_TOKEN_IDS_H_
@@ -35,21 +35,21 @@ struct TokenIdOptions {
   uint64_t seed = 0;
   uint32_t unit_tokens = 16;
   uint32_t vocab = 0;
-  // Outputs are what the model samples, not what the trace says: then nobody can know them beforehand, and
-  // requests lose the identity of what follows their prompt.
+  // Outputs are what the model samples, not what the trace contains. They are then unknown in advance, and
+  // requests lose the identity of positions after their prompt.
   bool outputs_unknown = false;
-  // Ids that the trace gives: the request's prompt, then its output; empty if it gives none. Asked when the
-  // request is sent. Null: no request has any.
+  // Ids from the trace: the request's prompt, then its output; empty if it has none. Called when the request
+  // is sent. Null: no request has any.
   std::function<std::vector<uint32_t>(RequestId)> given{};
 };
 
-// Listens to a Client. Its memory goes with the requests that are open.
+// Derives token ids by watching a Client. Stores only open requests.
 class IdentityTokens final : public TokenIds {
  public:
   explicit IdentityTokens(const TokenIdOptions& options);
   ~IdentityTokens() override;
 
-  // The Client to run with instead of `client`: hands everything on. `client` must outlive the run.
+  // Returns the Client to run with instead of `client`, to which it forwards. `client` must outlive the run.
   Client* watch(Client* client);
 
   uint32_t token(RequestId request, uint32_t position) const override;
@@ -64,7 +64,7 @@ class IdentityTokens final : public TokenIds {
     uint32_t output_tokens = 0;
     RequestKey key{};
     std::vector<UnitRun> runs;
-    std::vector<uint64_t> ends;  // of each run, in units from the start
+    std::vector<uint64_t> ends;  // end of each run, in units from the start
     std::vector<uint32_t> given;
   };
 

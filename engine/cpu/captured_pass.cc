@@ -10,7 +10,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-constexpr uint32_t kPiece = 256;  // rows at once: bounds what the forward pass holds
+constexpr uint32_t kPiece = 256;  // rows per forward pass: bounds its memory
 
 }  // namespace
 
@@ -58,7 +58,7 @@ void CapturedPass::truncate(uint32_t tokens) {
 
 void CapturedPass::attend(uint32_t index, float* q, float* k, const float* v, float* out) {
   Layer& layer = layers_[index];
-  // All rows lie on one page.
+  // All rows are on one page.
   const kernels::KvPages page{layer.k.data(), layer.v.data(), 0, tokens_max_, llm().kv_heads, llm().head_dim};
   const kernels::ReadRun all{0, 0, tokens_max_};
   std::vector<kernels::AppendRow> appends;

@@ -72,7 +72,7 @@ class Scoring {
   void score_layer(uint32_t layer) {
     ScoreInputs in = inputs(layer);
     const ScoreView out = layer_scores(layer);
-    std::vector<float> made;  // what `in` points to
+    std::vector<float> made;  // storage that `in` points to
     kernels::OutputProjection projection;
     kernels::FastKvzipGate gate;
     switch (spec_.kind) {
@@ -128,7 +128,7 @@ class Scoring {
     return sums;
   }
 
-  // IntentKV: a session of one turn, whose memory is its query span.
+  // IntentKV: a session of one turn, whose memory is the context's query span.
   void score_tokens() {
     std::vector<float> one(tokens_);
     const uint32_t dim = pass_.llm().head_dim, rows = std::min(context_.span_rows, tokens_);
@@ -149,7 +149,7 @@ class Scoring {
     for (size_t i = 0; i < scores_.size(); ++i) scores_[i] = one[i % tokens_];
   }
 
-  // KVzip: the context once more, piece by piece, behind itself.
+  // KVzip: the context is repeated, part by part, after itself.
   void score_repeats() {
     const uint32_t sinks = std::min(spec_.sink, tokens_);
     std::fill(scores_.begin(), scores_.end(), 1.0f);  // sinks
@@ -185,7 +185,7 @@ class Scoring {
   const ScoredContext& context_;
   CapturedPass& pass_;
   const uint32_t tokens_;
-  uint32_t probes_ = 0;              // rows behind the context that ask
+  uint32_t probes_ = 0;              // probe rows after the context
   std::vector<uint32_t> positions_;  // 0, 1, 2, ...
   std::vector<float> scores_;
 };

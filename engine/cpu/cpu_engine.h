@@ -1,11 +1,12 @@
-// CpuEngine performs the steps of one serving engine: real tokens, real pages, real sums.
+// CpuEngine performs the steps of one serving engine on a CPU, in fp32: it computes real tokens on real
+// pages.
 //
-// It is asked for single steps in order, and answers with what the values decided. Two clocks drive it:
-// cpu_backend.h measures how long each step takes; the simulated backend asks it as its OutcomeSource and
-// keeps its own time (--clock=virtual). What it computes does not depend on which.
+// It performs single steps in order and reports their outcomes. Two backends drive it: CpuBackend
+// (engine/common/cpu_backend.h) measures the time of each step; the simulated backend uses it as
+// OutcomeSource and keeps its own time (--clock=virtual). The results do not depend on the backend.
 //
-// The policy says which pages; the engine's KvCache says what is in them (kv_cache.h). The engine itself
-// knows tokens: what goes in, what was sampled, when a request ends.
+// The policy decides which pages a request uses; the engine's KvCache manages their content (kv_cache.h). The
+// engine itself handles tokens: inputs, samples, and the end of requests.
 
 #ifndef KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
 #define KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
@@ -25,7 +26,7 @@ namespace kvtwin::cpu {
 struct CpuEngineConfig {
   EngineId engine{};
   Decoding decoding = Decoding::kForced;
-  std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the request
+  std::vector<uint32_t> end_tokens{};  // greedy: sampling one of them ends the request
 };
 
 class CpuEngine final : public ForcibleSource {
@@ -49,23 +50,23 @@ class CpuEngine final : public ForcibleSource {
   void notify(const Command& command) override;
   void force_outcomes(const DataOutcomes* given) override { cache_->force_outcomes(given); }
 
-  // Of the last step, one per entry that samples, in their order.
+  // Samples of the last step, one per entry that samples, in their order.
   struct Sample {
     RequestId request{};
-    uint32_t position = 0;  // of the token that was sampled
-    uint32_t token = 0;     // the largest logit, whatever the decoding
+    uint32_t position = 0;  // of the sampled token
+    uint32_t token = 0;     // the token with the largest logit, whatever the decoding
   };
   std::span<const Sample> samples() const { return samples_; }
   std::span<const float> logits() const { return logits_; }  // [samples().size()][vocab]
 
-  // What its steps recalled, summed up.
+  // Sums of LayerRecall over all steps and layers.
   struct Recalled {
     uint64_t blocking = 0, background = 0, corrected = 0, heads = 0, chosen = 0;
   };
   const Recalled& recalled() const { return recalled_; }
-  // Tokens that went through the model.
+  // Number of tokens that went through the model.
   uint64_t tokens_computed() const { return tokens_computed_; }
-  // Fingerprint of what all ended requests sampled, whatever the order in which they ended.
+  // Fingerprint of the tokens that all ended requests sampled, independent of the order in which they ended.
   uint64_t samples_digest() const { return tokens_.digest(); }
   KvCache& cache() { return *cache_; }
 
@@ -78,7 +79,7 @@ class CpuEngine final : public ForcibleSource {
   RequestTokens tokens_;
   Forward forward_;
   const std::unique_ptr<KvCache> cache_;
-  // Of the step at hand.
+  // State of the current step.
   std::vector<PlanEntry> entries_;
   std::vector<uint32_t> inputs_, sampling_;  // one token per row; rows that sample
   std::vector<Sample> samples_;
@@ -87,7 +88,8 @@ class CpuEngine final : public ForcibleSource {
   uint64_t tokens_computed_ = 0;
 };
 
-// Several engines as one OutcomeSource: steps and commands go to the engine that they name.
+// EngineSources combines several engines into one OutcomeSource: it forwards steps and commands to the engine
+// that they name.
 class EngineSources final : public OutcomeSource {
  public:
   // In engine order; they must outlive this.

@@ -9,7 +9,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-// Converted in pieces, so that a large matrix needs no second copy.
+// Converts part by part, so that a large matrix needs no second copy.
 void pack(const TensorView& weight, kernels::PackedMatrix* to) {
   constexpr uint32_t kRows = 64;
   const auto out = static_cast<uint32_t>(weight.shape[0]), in = static_cast<uint32_t>(weight.shape[1]);

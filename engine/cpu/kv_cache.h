@@ -1,15 +1,14 @@
-// KvCache keeps the KV of an engine's requests: which KV entries the rows of a step write, and which they
-// read.
+// KvCache manages the KV of an engine's requests: which KV entries the rows of a step write and read.
 //
-// The policy says which pages belong to whom; what lies in them, in which format, and what attention makes of
-// it is a KvCache's. CpuEngine runs the model around it:
+// The policy assigns pages to requests. A KvCache implements the content of pages, its format, and attention
+// over it. CpuEngine runs the model and calls it:
 //
-//   begin(step)   page tables take what requests reuse and what they were granted
-//   attend(l)     per layer: rows are written and read (forward.h)
-//   end(step)     what the values decided: KV entries kept, pages missed
-//   notify(command) transfers, and requests that end
+//   begin(step)      page tables receive prefix hits and allocations
+//   attend(layer)    rows are written and read (forward.h)
+//   end(step)        outcomes: retained KV entries, recalled pages
+//   notify(command)  transfers, and requests that end
 //
-// One implementation per way of keeping KV; what they share they request, they do not inherit it.
+// There is one implementation per KV layout. Common code is composed, not inherited.
 
 #ifndef KVTWIN_ENGINE_CPU_KV_CACHE_H_
 #define KVTWIN_ENGINE_CPU_KV_CACHE_H_
@@ -23,21 +22,21 @@
 
 namespace kvtwin::cpu {
 
-// The memory that a KvCache deals with.
+// The memory that a KvCache manages.
 struct KvMemory {
   uint32_t page_tokens = 16;
   uint32_t pages_gpu = 0;   // pages [0, pages_gpu) of the address space
-  uint32_t pages_host = 0;  // behind them
-  bool poison = false;      // pages are filled with NaN when they are granted, or left the disk: tests
-  uint32_t pages_disk = 0;  // behind the host's
+  uint32_t pages_host = 0;  // pages after them
+  bool poison = false;      // fill pages with NaN when they are allocated or leave the disk; for tests
+  uint32_t pages_disk = 0;  // pages after the host's
 
   uint64_t pages() const { return uint64_t{pages_gpu} + pages_host + pages_disk; }
 };
 
-// What the engine lends those that run rows of their own, or keep something for a session.
+// Access to the engine, for caches that run rows of their own or store data per session.
 struct EngineAccess {
   Forward* forward = nullptr;
-  // The input at a position of a request: of its prompt, of what was sampled (or forced) so far.
+  // The input token at a position of a request: of its prompt, or sampled (or forced) so far.
   std::function<uint32_t(RequestId request, uint32_t position)> token;
   std::function<SessionId(RequestId request)> session;
   std::function<uint32_t(RequestId request)> prompt_tokens, output_tokens;
@@ -45,15 +44,15 @@ struct EngineAccess {
 
 class KvCache : public LayerAttention {
  public:
-  // Once, before anything else.
+  // Called once, before anything else.
   virtual void serve(const EngineAccess& /*engine*/) {}
-  // ForcibleSource::impose, before begin(): null by the time of the step after. Caches in which values
-  // decide nothing need not listen.
+  // ForcibleSource::force_outcomes(); called before begin(), and with null after the step. Caches without
+  // data-dependent outcomes may ignore it.
   virtual void force_outcomes(const DataOutcomes* /*given*/) {}
-  // Single step launch.step + offset begins. `entries` are launch.entries as they are at this offset: their
-  // context counts it. Row r of attend() is token r of all entries, one after the other.
+  // Single step launch.step + offset begins. `entries` are launch.entries with their context advanced to this
+  // offset. Row r of attend() is token r of all entries, concatenated.
   virtual void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) = 0;
-  // Its rows went through all layers. Adds what the values decided to *values.
+  // The step's rows went through all layers. Adds the outcomes to *values.
   virtual void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                    DataOutcomes* values) = 0;
   // Commands other than LaunchStep, in order.

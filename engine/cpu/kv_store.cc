@@ -20,7 +20,7 @@ Result<KvStore> KvStore::make(const LlmSpec& llm, uint32_t page_tokens, uint64_t
   out.part_floats_ = uint64_t{llm.kv_heads} * page_tokens * llm.head_dim;
   out.page_floats_ = out.part_floats_ * 2 * llm.layers;
   uint64_t bytes = 0;
-  // Address space alone: the kernel gives memory page by page, on the first write.
+  // Reserves address space only: the kernel commits memory on the first write.
   if (__builtin_mul_overflow(out.page_bytes(), pages, &bytes) || bytes > uint64_t{1} << 46)
     return make_error("memory", fmt::format("{} pages of {} bytes are too many", pages, out.page_bytes()),
                       "give fewer: --set=memory.gpu_pages=N");

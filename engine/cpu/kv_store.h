@@ -1,8 +1,8 @@
-// KvStore holds the values of an engine's pages, on the gpu, on the host and on the disk alike: tiers are
-// ranges of one address space (units.h, PageId), and to this engine all memory is equal.
+// KvStore holds the values of an engine's pages. Tiers are ranges of one address space (units.h, PageId);
+// this engine treats all of them as equal memory.
 //
-// A page is one piece: [layers][keys, values][kv_heads][page_tokens][head_dim], fp32. Memory is taken when a
-// page is first written.
+// A page is contiguous: [layers][keys, values][kv_heads][page_tokens][head_dim], fp32. Its memory is
+// committed when it is first written.
 
 #ifndef KVTWIN_ENGINE_CPU_KV_STORE_H_
 #define KVTWIN_ENGINE_CPU_KV_STORE_H_
@@ -18,7 +18,7 @@ namespace kvtwin::cpu {
 
 class KvStore {
  public:
-  // Wrong: so much address space is not to be had.
+  // Fails if the address space cannot be reserved.
   static Result<KvStore> make(const LlmSpec& llm, uint32_t page_tokens, uint64_t pages);
   KvStore(KvStore&& other) noexcept;
   KvStore& operator=(KvStore&&) = delete;
@@ -30,7 +30,7 @@ class KvStore {
   uint64_t page_bytes() const { return page_floats_ * sizeof(float); }
 
   void copy(PageId source, PageId target);
-  // Every value becomes NaN: whoever reads before writing spreads it.
+  // Sets every value to NaN, so that reading before writing is noticed.
   void poison(PageId page);
 
  private:

@@ -13,7 +13,7 @@ Result<std::unique_ptr<KvCache>> PagedCache::make(const KvMemory& memory, const 
 }
 
 void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
-  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  KVT_CHECK(launch.compressions.empty());  // only other layouts compress
   take_pages(launch, offset);
   appends_.clear();
   reads_.clear();
@@ -62,8 +62,7 @@ void PagedCache::notify(const Command& command) {
       if (memory_.poison && transfer->source_tier == Tier::kDisk) kv_.poison(transfer->source[i]);
     }
   }
-  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
-  // table.
+  // A preempted request may still be part of a launched step; when it is readmitted, it starts a new table.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }

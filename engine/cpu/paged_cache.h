@@ -1,8 +1,8 @@
-// PagedCache is the identity of every axis: fp32 KV entries on pages by position, nothing dropped, all read.
+// PagedCache is the identity of every axis: fp32 KV entries on pages by position, none dropped, all read.
 //
-// A request's page table starts with its prefix hit and grows with its allocations. A transfer copies pages
-// when it is asked for: the policy lets nobody write to its source or read its target before it is answered
-// (backend.h), so no result depends on the moment.
+// The page table of a request starts with its prefix hit and grows with its allocations. A transfer copies
+// pages at once when it is submitted. Until it is answered, the policy permits no write to its source and no
+// read of its target (backend.h), so results do not depend on the time of the copy.
 
 #ifndef KVTWIN_ENGINE_CPU_PAGED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_PAGED_CACHE_H_
@@ -20,7 +20,7 @@ namespace kvtwin::cpu {
 
 class PagedCache final : public KvCache {
  public:
-  // Wrong: no room for so many pages.
+  // Fails if there is no memory for the pages.
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const LlmSpec& llm);
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;

@@ -16,7 +16,7 @@ void GroupTables::open(const GroupShape* shape) {
   pages_.assign(shape->groups, 0);
   borrows_ = false;
   shared_all_ = 0;
-  stride_ = static_cast<uint32_t>(table_.size() / shape->groups);  // what it has allocated serves again
+  stride_ = static_cast<uint32_t>(table_.size() / shape->groups);  // reuse the allocated capacity
 }
 
 uint32_t GroupTables::needs(uint32_t group, uint32_t tokens) const {
@@ -50,7 +50,7 @@ void GroupTables::wanted(std::span<const uint32_t> after, std::vector<uint32_t>*
   }
 }
 
-// A counting sort, after lengths have changed.
+// A counting sort; runs after lengths have changed.
 void GroupTables::order() {
   ordered_ = true;
   const uint32_t page = shape_->page_tokens;
@@ -109,7 +109,7 @@ void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> entries_left) 
 
 void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {
   for (uint32_t g = groups(); g-- > 0;) {
-    // What the group itself needs: topping up to an even depth happens when pages are given next.
+    // Only the group's own need: pages up to an even depth are added when pages are next given.
     const uint32_t own = div_ceil(kv_entries(g, tokens), shape_->page_tokens);
     KVT_CHECK(own >= shared(g));
     while (pages_[g] > own) pages->push_back(take_last(g));

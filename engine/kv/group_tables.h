@@ -1,18 +1,21 @@
-// GroupTables is one request's KV by head group: how many KV entries each group holds, and in which pages.
+// GroupTables holds one request's KV by head group: the number of KV entries of each group, and the pages
+// that contain them.
 //
-// Every token computed adds one KV entry to every group, so a group's length is tokens - gone: nothing is
-// counted per step. Group g's table is dense: KV entry i lies in page i / page_tokens of it. A new page is
-// needed when tokens - gone is a multiple of page_tokens, so groups are kept ordered by gone modulo
-// page_tokens, and a decode step touches only the groups that cross
+// Every computed token adds one KV entry to every group, so a group's length is tokens - dropped, and no
+// counter changes per step. Group g's page table is dense: KV entry i is in its page i / page_tokens. A new
+// page is needed when tokens - dropped is a multiple of page_tokens. Groups are therefore ordered by dropped
+// modulo page_tokens, and a decode step visits only the groups that need a page
 // (docs/design/methods/tangram.md#reservation, #ragged-pages).
 //
-// Structure of arrays. A group may be a ring of ring_pages pages, whose content the backend chooses.
+// The layout is a structure of arrays. A group may be a ring of ring_pages pages, whose content the backend
+// chooses.
 //
-// A request that goes on from a prefix checkpoint (prefix_checkpoint_cache.h) reads the prefix checkpoint's
-// first shared() pages of each group where they are. The pages behind them are *borrowed* until its next
-// tokens are given pages: copies of them come first then.
+// A request that continues from a prefix checkpoint (prefix_checkpoint_cache.h) reads the first shared()
+// pages of each group in place. The pages after them are *borrowed* until pages are allocated for the
+// request's next tokens; copies of the borrowed pages are then made first.
 //
-// Invariants (check): KV entries <= page_tokens * pages in every group (T-2); the counts are the sums.
+// Invariants, verified by check(): KV entries <= page_tokens * pages in every group (T-2); the totals are the
+// sums over groups.
 
 #ifndef KVTWIN_ENGINE_KV_GROUP_TABLES_H_
 #define KVTWIN_ENGINE_KV_GROUP_TABLES_H_
@@ -26,13 +29,13 @@
 
 namespace kvtwin {
 
-// What is the same for every request of an engine.
+// The parameters that all requests of an engine have in common.
 struct GroupShape {
   uint32_t groups = 1;
   uint32_t page_tokens = 1;
-  uint32_t ring_pages = 0;  // of a group that is a ring
-  std::vector<bool> ring;   // by group; empty: none is
-  uint32_t rings = 0;       // how many are
+  uint32_t ring_pages = 0;  // pages of a group that is a ring
+  std::vector<bool> ring;   // by group; empty: no group is a ring
+  uint32_t rings = 0;       // number of groups that are rings
   bool even = false;        // every group gets as many pages as the longest one needs
 };
 
@@ -42,7 +45,7 @@ class GroupTables {
   void open(const GroupShape* shape);
   uint32_t groups() const { return shape_->groups; }
 
-  // With `tokens` tokens computed: KV entries of one group | of all.
+  // KV entries of one group, and of all groups, when `tokens` tokens are computed.
   uint32_t kv_entries(uint32_t group, uint32_t tokens) const {
     const uint32_t held = tokens - dropped_[group];
     return is_ring(group) ? std::min(held, shape_->ring_pages * shape_->page_tokens) : held;
@@ -57,43 +60,43 @@ class GroupTables {
   uint32_t shared(uint32_t group) const { return shared_all_ == 0 ? 0 : shared_[group]; }
   uint32_t shared() const { return shared_all_; }
   bool borrows() const { return borrows_; }
-  // Pages that belong to prefix checkpoints.
+  // Number of pages that belong to prefix checkpoints.
   uint32_t lent() const { return borrows_ ? pages_all_ : shared_all_; }
   PageId page(uint32_t group, uint32_t index) const { return table_[size_t{group} * stride_ + index]; }
 
-  // Pages of its own that it takes until it has `tokens` tokens, if nothing goes meanwhile.
+  // Pages of its own that the request allocates until it has `tokens` tokens, if no KV entry is dropped.
   uint64_t pages_until(uint32_t tokens) const;
 
-  // Appends each group that lacks a page for `tokens` tokens, once per page, in order. `from`: the
-  // tokens it had when everything wanted was last given (settle).
+  // Appends each group that lacks pages for `tokens` tokens, once per page, in order. `from`: the number of
+  // tokens at the last settle().
   void wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* groups);
-  // Likewise once group g holds after[g] KV entries.
+  // The same for after[g] KV entries in group g.
   void wanted(std::span<const uint32_t> after, std::vector<uint32_t>* groups) const;
-  // Groups whose token number `token` (from 0) opens a page, rings included that are full.
-  // REQUIRES: everything wanted was given since the last keep() and trim().
+  // Groups that need a new page for token number `token` (from 0), full rings included.
+  // REQUIRES: all wanted pages were given since the last keep() and trim().
   std::span<const uint32_t> crossing(uint32_t token);
   bool ring_full(uint32_t group) const { return is_ring(group) && pages_[group] == shape_->ring_pages; }
 
   void give(uint32_t group, PageId page);
   PageId take_last(uint32_t group);
-  // All that was wanted has been given.
+  // All wanted pages have been given.
   void settle() { settled_ = true; }
-  // Of `tokens` tokens kv_entries[g] are left in group g. REQUIRES: not more than before; no group is a ring.
+  // Of `tokens` tokens, group g retains kv_entries[g]. REQUIRES: not more than before; no group is a ring.
   void keep(uint32_t tokens, std::span<const uint32_t> kv_entries);
-  // Appends the pages that `tokens` tokens do not need, and takes them: last groups, last pages first.
+  // Removes the pages that `tokens` tokens do not need and appends them: last groups first, last pages first.
   void trim(uint32_t tokens, std::vector<PageId>* pages);
-  // Appends its own pages, and forgets all.
+  // Appends the request's own pages and empties the tables.
   void clear(std::vector<PageId>* pages);
 
-  // It would begin with a prefix checkpoint: kv_entries[g] KV entries of the first `tokens` tokens in group
-  // g, shared[g] pages to be read where they are. What it would need can be asked then: pages_until(),
-  // shared(). REQUIRES: open, and empty.
+  // Prepares to begin with a prefix checkpoint: kv_entries[g] KV entries of the first `tokens` tokens in
+  // group g, and shared[g] pages to be read in place. pages_until() and shared() then report the demand.
+  // REQUIRES: open, and empty.
   void stand_behind(uint32_t tokens, std::span<const uint32_t> kv_entries, std::span<const uint32_t> shared);
-  // It does: these are the prefix checkpoint's pages, group by group. REQUIRES: stand_behind().
+  // Begins with it: `pages` are the prefix checkpoint's, group by group. REQUIRES: stand_behind().
   void borrow(std::span<const uint32_t> kv_entries, std::span<const PageId> pages);
-  // All its pages became a prefix checkpoint's. REQUIRES: shared[g] is not less than before.
+  // All pages have become a prefix checkpoint's. REQUIRES: shared[g] is not less than before.
   void lend(std::span<const uint32_t> shared);
-  // Forgets what it borrowed: copies take its place.
+  // Removes the borrowed pages; copies replace them.
   void drop_borrowed();
   void check(uint32_t tokens) const;
 
@@ -107,16 +110,16 @@ class GroupTables {
   const GroupShape* shape_ = nullptr;
   bool settled_ = false;  // every group has what it needs, and no more
   bool ordered_ = false;
-  uint32_t stride_ = 0;  // places per group in table_
+  uint32_t stride_ = 0;  // entries per group in table_
   uint32_t pages_all_ = 0;
   uint32_t dropped_least_ = 0;
   uint64_t dropped_all_ = 0;
   bool borrows_ = false;
   uint32_t shared_all_ = 0;
   std::vector<uint32_t> dropped_, pages_;  // by group
-  std::vector<uint32_t> shared_;           // likewise; read only where shared_all_ > 0
+  std::vector<uint32_t> shared_;           // by group; read only if shared_all_ > 0
   std::vector<PageId> table_;              // group-major
-  std::vector<uint32_t> order_, starts_;   // groups by gone % page_tokens; where each residue starts
+  std::vector<uint32_t> order_, starts_;   // groups by dropped % page_tokens; start of each residue
 };
 
 }  // namespace kvtwin

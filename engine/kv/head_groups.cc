@@ -15,7 +15,7 @@ std::optional<std::string> validate_layout_spec(const LayoutSpec& spec) {
            " KV heads cannot be; 1 to 65,536 heads in all are right";
   }
   if (spec.heads_per_group == 0) return std::nullopt;
-  // A whole number of groups per layer, or of layers per group.
+  // Groups must divide a layer, or layers must divide a group.
   const bool within = spec.kv_heads % spec.heads_per_group == 0;
   const bool over = spec.heads() % spec.heads_per_group == 0;
   if (spec.clustering == Clustering::kPerLayer ? !within : !over) {
@@ -35,7 +35,7 @@ GroupMap::GroupMap(const LayoutSpec& spec, std::span<const Fraction> budgets)
   if (spec.clustering != Clustering::kAdjacent && !budgets.empty() && groups_ > 1) {
     const uint32_t scope = spec.clustering == Clustering::kPerLayer ? spec.kv_heads : spec.heads();
     for (uint32_t first = 0; first < spec.heads(); first += scope) {
-      // Stable: heads of equal budget stay in (layer, head) order.
+      // Stable: heads of equal budget remain in (layer, head) order.
       std::stable_sort(members_.begin() + first, members_.begin() + first + scope,
                        [&](uint32_t a, uint32_t b) { return budgets[a] > budgets[b]; });
     }

@@ -1,13 +1,13 @@
-// GroupMap says which KV heads share one page table.
+// GroupMap defines which KV heads share one page table.
 //
-// A *head group* is a set of (layer, KV head) pairs with one length and one page table; a page of the pool
-// holds page_tokens KV entries of every member. The member's *column* is its place in such a page. Without
-// groups (heads_per_group 0) all heads of all layers form one group: a plain paged engine.
+// A *head group* is a set of (layer, KV head) pairs with one length and one page table. A page holds
+// page_tokens KV entries of every member; a member's *column* is its index within such a page. Without groups
+// (heads_per_group 0) all heads of all layers form one group: a plain paged engine.
 //
-// Which heads belong together is decided once, from calibrated budgets
-// (docs/design/methods/tangram.md#ragged-pages, #clustering): sorted by budget, descending, ties by (layer,
-// head), and cut into runs of heads_per_group. For equal group sizes that minimises the sum of the groups'
-// maxima. Columns are ordered by (layer, head).
+// The groups are fixed once, from calibrated budgets (docs/design/methods/tangram.md#ragged-pages,
+// #clustering): heads are sorted by budget, descending, ties by (layer, head), and cut into runs of
+// heads_per_group. For groups of equal size this minimises the sum of the groups' maxima. Columns are ordered
+// by (layer, head).
 
 #ifndef KVTWIN_ENGINE_KV_HEAD_GROUPS_H_
 #define KVTWIN_ENGINE_KV_HEAD_GROUPS_H_
@@ -20,7 +20,7 @@
 
 namespace kvtwin {
 
-// A part of a whole as Q0.32: kWhole is 1.
+// A fraction as Q0.32: kWhole is 1.
 using Fraction = uint64_t;
 constexpr Fraction kWhole = uint64_t{1} << 32;
 
@@ -31,7 +31,7 @@ enum class Clustering : uint8_t {
 };
 
 struct LayoutSpec {
-  uint32_t layers = 1;           // of one engine: those whose KV is in the pool
+  uint32_t layers = 1;           // layers of one engine whose KV is in the pool
   uint32_t kv_heads = 1;         // of one layer, on all GPUs of the engine
   uint32_t heads_per_group = 0;  // 0: all heads of all layers in one group
   Clustering clustering = Clustering::kAdjacent;
@@ -41,16 +41,15 @@ struct LayoutSpec {
   uint32_t heads_per_page() const { return heads_per_group == 0 ? heads() : heads_per_group; }
 };
 
-// A sentence that says what is wrong with it; nullopt: nothing.
+// Returns one sentence that describes the error in `spec`; nullopt: valid.
 std::optional<std::string> validate_layout_spec(const LayoutSpec& spec);
 
 class GroupMap {
  public:
   // One group of all heads.
   GroupMap() : GroupMap(LayoutSpec{}, {}) {}
-  // `budgets` by layer * kv_heads + head; needed (and used) by the clustered kinds only.
-  // REQUIRES: validate_layout_spec() found nothing; `budgets` is empty or has spec.heads() values. Empty
-  // stands for equal budgets.
+  // `budgets` by layer * kv_heads + head; only the clustered kinds use them. Empty: equal budgets.
+  // REQUIRES: validate_layout_spec() returns nullopt; `budgets` is empty or has spec.heads() elements.
   GroupMap(const LayoutSpec& spec, std::span<const Fraction> budgets);
 
   uint32_t groups() const { return groups_; }
@@ -63,7 +62,7 @@ class GroupMap {
   uint32_t group_of(uint32_t head) const { return group_of_[head]; }
   uint32_t column_of(uint32_t head) const { return column_of_[head]; }
 
-  // Largest value of each group's members.
+  // The largest value of each group's members.
   std::vector<Fraction> largest(std::span<const Fraction> of_heads) const;
 
  private:

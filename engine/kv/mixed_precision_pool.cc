@@ -63,7 +63,7 @@ MixedPrecisionPool::MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t pag
   KVT_CHECK(page_tokens > 0);
 }
 
-// --- which pages frames have KV entries in
+// --- pages of logical pages
 
 void MixedPrecisionPool::link(PageId logical_page, PageId page, uint32_t kv_entries) {
   LogicalPage& f = logical_pages_[raw(logical_page)];
@@ -106,7 +106,7 @@ void MixedPrecisionPool::unlink(PageId logical_page, PageId page, uint32_t kv_en
   if (f.links[i].kv_entries == 0) drop_link(logical_page, i);
 }
 
-// KV entries [offset, offset + count) of the frame are in `page` now.
+// KV entries [offset, offset + count) of the logical page are now in `page`.
 void MixedPrecisionPool::place(PageId logical_page, uint32_t offset, uint32_t count, PageId page) {
   if (!ages_) return;
   std::vector<PageId>& at = logical_pages_[raw(logical_page)].at;
@@ -217,7 +217,8 @@ void MixedPrecisionPool::reset(Request* request) {
   request->run = 0;
 }
 
-// The next `tokens` KV entries as runs of equal bits, and the end of the prompt where they pass it.
+// Passes over the next `tokens` KV entries as runs of equal bits, and reports the end of the prompt if they
+// reach it.
 template <typename KvEntries, typename Flush>
 void MixedPrecisionPool::walk(const Request& request, uint32_t tokens, KvEntries kv_entries, Flush flush) {
   const uint32_t end = request.at + tokens;

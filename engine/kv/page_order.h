@@ -1,4 +1,4 @@
-// Which free page a PagePool hands out next.
+// PageOrder selects the free page that a PagePool allocates next.
 
 #ifndef KVTWIN_ENGINE_KV_PAGE_ORDER_H_
 #define KVTWIN_ENGINE_KV_PAGE_ORDER_H_
@@ -9,7 +9,7 @@ namespace kvtwin {
 
 enum class PageOrder : uint8_t {
   kLowestFirst,  // the free page with the lowest number
-  kOldestFirst,  // one queue of free and cached pages in the order they were let go (vLLM)
+  kOldestFirst,  // one queue of free and cached pages, in order of release (vLLM)
 };
 
 }  // namespace kvtwin

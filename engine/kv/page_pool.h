@@ -1,12 +1,12 @@
-// PagePool hands out the KV pages of one tier.
+// PagePool allocates the KV pages of one tier.
 //
-// The order is part of the contract, because two runs that free the same pages in a different order
-// must still allocate the same ones:
+// The order is part of the contract, because two runs that free the same pages in a different order must
+// still allocate the same ones:
 //   kLowestFirst  the free page with the lowest number;
 //   kOldestFirst  the page that has been free for longest. Each freed page carries the stamp of its
-//                 freeing, so that the caller can weigh it against cached pages (vLLM keeps both in
-//                 one queue).
-// unacquire() takes back acquisitions, newest first, as if they had never been.
+//                 release, so that the caller can compare it with cached pages (vLLM keeps both in one
+//                 queue).
+// roll_back() undoes allocations exactly, newest first.
 //
 // Invariants, verified by check_invariants():
 //   (1) every page is either free or owned, never both;
@@ -30,12 +30,12 @@ class PagePool {
 
   // REQUIRES: pages_free() > 0.
   PageId acquire();
-  // Gives a page back. REQUIRES: it is owned. `stamp` must not decrease (kOldestFirst).
+  // Frees a page. REQUIRES: it is owned. `stamp` must not decrease (kOldestFirst).
   void release(PageId page, uint64_t stamp);
-  // Undoes the last acquire() not yet undone. REQUIRES: `page` is what it gave, and nothing was
+  // Undoes the last acquire() that is not undone yet. REQUIRES: `page` is its result, and no page was
   // acquired or released since.
   void roll_back(PageId page);
-  // When the page that acquire() would give was freed. REQUIRES: pages_free() > 0.
+  // The stamp of the page that acquire() would return. REQUIRES: pages_free() > 0.
   uint64_t oldest_stamp() const;
 
   uint32_t pages_total() const { return pages_total_; }
@@ -47,7 +47,7 @@ class PagePool {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // The page is nobody's now; where it stands among the free ones is the caller's to say.
+  // Marks the page as not owned. The caller inserts it into the order of free pages.
   uint32_t disown(PageId page);
   void set_free_bit(uint32_t index);
   void clear_free_bit(uint32_t index);
@@ -58,10 +58,10 @@ class PagePool {
   const PageOrder order_;
   uint32_t pages_free_;
   std::vector<bool> owned_;
-  // kLowestFirst: bit i of level 0 says page i is free; bit i of level n+1 says word i of level n is
-  // not zero. Four levels of 64 serve 16 M pages.
+  // kLowestFirst: bit i of level 0 is set if page i is free; bit i of level n+1 is set if word i of level n
+  // is not zero. Four levels of 64 cover 16 M pages.
   std::vector<std::vector<uint64_t>> levels_;
-  // kOldestFirst: a list through the free pages.
+  // kOldestFirst: a linked list of the free pages.
   std::vector<uint32_t> next_;
   std::vector<uint64_t> stamps_;
   uint32_t oldest_ = kNone;

@@ -1,19 +1,20 @@
-// PrefixEviction ranks cached prefixes: the lowest rank loses its pages first.
+// PrefixEviction ranks cached prefixes: the prefix with the lowest rank loses its pages first.
 //
-//   lru            let go longest ago
+//   lru            released longest ago
 //   lfu            used least often
-//   session_aware  first what no session is waited for that used it, then what one is expected to come back
-//                  for, then what a request that is here is about to use; each by age. KVFlow (arXiv
-//                  2507.07400) keeps agents' KV by how many steps of a known workflow are left; here it is
-//                  the client's word alone (events.h, SessionHint), the mean of the session's pauses so far.
-//   cost_aware     GreedyMixedPrecision-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor +
-//   uses x cost /
-//                  size, the floor being the highest rank that was ever evicted, as it was at the last use.
-//                  Cost over size is the work of computing one token again, which grows with what stands
-//                  before it.
+//   session_aware  first prefixes that no awaited session has used, then those of a session whose next
+//   request
+//                  is expected, then those of a request that is present; each by age. KVFlow (arXiv
+//                  2507.07400) ranks agents' KV by the remaining steps of a known workflow; here only the
+//                  client's hint is used (events.h, SessionHint), the mean of the session's pauses so far.
+//   cost_aware     Greedy-Dual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost
+//   /
+//                  size. The floor is the highest rank that was evicted before the last use. Cost over size
+//                  is the work of recomputing one token, which grows with the length of the context before
+//                  it.
 //
-// A rank is computed when a leaf becomes evictable and when what it depends on changes. To add one: a
-// prefix_eviction_<name>.cc, a line in registry.cc, a table test.
+// A rank is computed when a leaf becomes evictable and when its inputs change. To add an order: write
+// prefix_eviction_<name>.cc, a line in registry.cc, and a table test.
 
 #ifndef KVTWIN_ENGINE_KV_PREFIX_EVICTION_H_
 #define KVTWIN_ENGINE_KV_PREFIX_EVICTION_H_
@@ -25,15 +26,15 @@
 
 namespace kvtwin {
 
-// Of the sessions that used a prefix, the one that needs it most: has ended, was given up, or nobody said
-// anything of it | should come back | has a request here.
+// The highest need among the sessions that used a prefix: kNo (the session has ended, is overdue, or has sent
+// no hint), kExpected (its next request is expected), kHere (it has a request on this engine).
 enum class Awaited : uint8_t { kNo, kExpected, kHere };
 
 struct PrefixUse {
-  uint64_t stamp = 0;  // of the last use: grows with every use of anything, never equal to another path's
-  uint32_t uses = 0;   // times it was let go after use, itself or something below it
-  uint32_t pages_before = 0;  // of prefix above
-  uint32_t pages = 0;         // its own
+  uint64_t stamp = 0;         // of the last use; increases with every use and is unique per path
+  uint32_t uses = 0;          // times that the prefix, or one below it, was released after use
+  uint32_t pages_before = 0;  // pages of the path above
+  uint32_t pages = 0;         // its own pages
   uint64_t floor = 0;         // PrefixEviction::floor() at the last use
   Awaited awaited = Awaited::kNo;
 };
@@ -42,17 +43,17 @@ class PrefixEviction {
  public:
   virtual ~PrefixEviction() = default;
   virtual uint64_t rank(const PrefixUse& use) const = 0;
-  // Whether it reads `awaited`: without, nobody keeps an account of sessions.
+  // Whether rank() reads `awaited`. If false, sessions are not tracked.
   virtual bool needs_sessions() const { return false; }
   virtual uint64_t floor() const { return 0; }
-  // A page of this rank has gone.
+  // A page of this rank was evicted.
   virtual void evicted(uint64_t rank) { (void)rank; }
 };
 
 std::unique_ptr<PrefixEviction> make_lru_eviction();
 std::unique_ptr<PrefixEviction> make_lfu_eviction();
 std::unique_ptr<PrefixEviction> make_session_aware_eviction();
-// With doubling_pages of prefix before it, a token takes twice the work of a first one; 0: all take the same.
+// A token after doubling_pages of prefix takes twice the work of the first token; 0: all take the same.
 std::unique_ptr<PrefixEviction> make_cost_aware_eviction(uint32_t doubling_pages);
 
 }  // namespace kvtwin

@@ -5,10 +5,9 @@
 namespace kvtwin {
 namespace {
 
-// Work is counted in 1/1024 of a first token's. A node's tokens take on average what the one in its middle
-// takes: work per token is linear in what stands before it (products the same for each, attention growing).
-// The floor makes up for uses that lie long ago: what was used since starts above all that has gone
-// meanwhile.
+// Work is counted in 1/1024 of that of a first token. The tokens of a node take on average the work of the
+// one in its middle, because work per token is linear in its context (matrix products are constant, attention
+// grows). The floor ages old uses: a prefix that is used now ranks above everything evicted before.
 class CostAware final : public PrefixEviction {
  public:
   explicit CostAware(uint32_t doubling_pages) : doubling_(doubling_pages) {}
@@ -23,7 +22,7 @@ class CostAware final : public PrefixEviction {
   void evicted(uint64_t rank) override { floor_ = std::max(floor_, rank); }
 
  private:
-  // uses * work < 2^16 * 2^43: the sum below stays within 64 bits whatever happens.
+  // uses * work < 2^16 * 2^43, so the sum below fits into 64 bits.
   static constexpr uint64_t kUnit = 1024, kFloorMax = uint64_t{1} << 62;
   const uint32_t doubling_;
   uint64_t floor_ = 0;

@@ -5,8 +5,8 @@
 namespace kvtwin {
 namespace {
 
-// Fewest uses first, then the least recent. Uses saturate at 2^16 - 1, so that 48 bits remain for the
-// stamp: 281 T uses before it would spill.
+// Fewest uses first, then the least recent. Uses saturate at 2^16 - 1, so that 48 bits remain for the stamp:
+// 281 T uses before it overflows.
 class Lfu final : public PrefixEviction {
  public:
   uint64_t rank(const PrefixUse& use) const override {

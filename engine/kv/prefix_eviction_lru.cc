@@ -3,8 +3,8 @@
 namespace kvtwin {
 namespace {
 
-// The stamp counts uses, it is not a time: with a clock the victim would depend on how fast the machine
-// is, and a replay would evict something else.
+// The stamp counts uses and is not a time: with a clock the victim would depend on the speed of the machine,
+// and a replay would evict other pages.
 class Lru final : public PrefixEviction {
  public:
   uint64_t rank(const PrefixUse& use) const override { return use.stamp; }

@@ -3,9 +3,9 @@
 namespace kvtwin {
 namespace {
 
-// The two highest bits say how much it is awaited; below them LRU's stamp: 2^62 uses before it would spill.
-// Not by when a session is expected: that found less than LRU. Whoever comes back soon may still queue for
-// long, and pauses are too scattered for their mean to order them.
+// The two highest bits are `awaited`; below them is LRU's stamp: 2^62 uses before it overflows. The expected
+// time of the next request is not used: a session that returns soon may still queue for long, and pauses vary
+// too much for their mean to order sessions.
 class SessionAware final : public PrefixEviction {
  public:
   uint64_t rank(const PrefixUse& use) const override {

@@ -37,7 +37,7 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
     const uint32_t matched =
         std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
     if (matched < nodes_[child].pages) split(child, matched);
-    // A split leaves the matched part in the parent that it made.
+    // A split puts the matched part into a new parent.
     const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
     Node& node = nodes_[taken];
     lock(taken);
@@ -117,7 +117,7 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   KVT_CHECK(dropped_slots == 0 || host_pool_ == nullptr);
   pages_gpu_ += count - dropped_slots;
   if (parent != 0 && nodes_[parent].locks == 1 && nodes_[parent].first_child == 0) {
-    // Nobody else stands on this leaf: it grows in place, and a session stays one node.
+    // No other pin covers this leaf: it grows in place, so that a session remains one node.
     Node& leaf = nodes_[parent];
     KVT_CHECK(leaf.gpu.size() == leaf.pages);
     append_runs(cursor, units, &leaf.runs);
@@ -275,7 +275,7 @@ PageId PrefixIndex::evict_tail(uint32_t id) {
   return page;
 }
 
-// REQUIRES: the node's last page is nowhere any more.
+// REQUIRES: the node's last page is on no tier any more.
 void PrefixIndex::trim_last_page(uint32_t id) {
   Node& node = nodes_[id];
   --node.pages;
@@ -310,7 +310,7 @@ void PrefixIndex::drop_host_page(uint32_t id) {
   }
 }
 
-// Children without gpu pages, and all below them. REQUIRES: none is locked.
+// Drops children without GPU pages, and all nodes below them. REQUIRES: none is locked.
 void PrefixIndex::drop_children(uint32_t id) {
   while (nodes_[id].first_child != 0) {
     const uint32_t child = nodes_[id].first_child;
@@ -324,7 +324,8 @@ void PrefixIndex::drop_children(uint32_t id) {
   }
 }
 
-// What comes behind the node's first `pages` pages, below the gpu only, could not be reached any more.
+// Drops the pages after the node's first `pages` pages, which are on lower tiers only and would become
+// unreachable.
 void PrefixIndex::drop_behind(uint32_t id, uint32_t pages) {
   drop_children(id);
   while (nodes_[id].pages > pages) {
@@ -349,7 +350,7 @@ void PrefixIndex::set_host(uint32_t id, uint32_t index, PageId page) {
   if (node.host_count + node.disk_count == 0) node.host.clear();
 }
 
-// The copy of page `index` is there now (`has`), or no longer.
+// Updates the counts: the copy of page `index` now exists (`has`), or no longer does.
 void PrefixIndex::count_copy(uint32_t id, uint32_t index, PageId page, bool has) {
   if (page == kNoPage) return;
   Node& node = nodes_[id];
@@ -391,7 +392,7 @@ PrefixIndex::Offload PrefixIndex::start_offload(uint32_t pages_max, Pin* pin, ui
   if (host_pool_ == nullptr || uncopied_.empty()) return Offload::kNothingToOffload;
   const uint32_t id = uncopied_.top();
   const uint64_t rank = uncopied_.top_rank();
-  // Locked first: making room on the host must not drop what is about to be copied.
+  // Lock first: making room on the host must not drop the page that is about to be copied.
   for (uint32_t above = id; above != 0; above = nodes_[above].parent) lock(above);
   const Node& node = nodes_[id];
   const auto end = static_cast<uint32_t>(node.gpu.size());
@@ -416,7 +417,7 @@ PrefixIndex::Offload PrefixIndex::start_offload(uint32_t pages_max, Pin* pin, ui
 
 void PrefixIndex::offloaded(const Pin& pin, uint32_t first, std::span<const PageId> host) {
   size_t next = 0;
-  // Another cleaning of the same page cannot be under way: the pin keeps it out of uncopied_.
+  // No other offload of the same page can be in progress: the pin keeps it out of uncopied_.
   visit_pages(pin, first, first + static_cast<uint32_t>(host.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);

@@ -1,29 +1,31 @@
-// PrefixIndex: which prefixes have their KV in pages already. A radix tree over pages.
+// PrefixIndex is the prefix cache: a radix tree over pages that finds the cached prefix of a prompt.
 //
-// A node is a run of consecutive pages; its identity is a list of unit runs, so a prompt of a million
-// tokens costs a few comparisons. Only whole pages are kept. Each namespace has its own tree.
+// A node is a run of consecutive pages. Its identity is a list of unit runs, so a prompt of a million tokens
+// costs a few comparisons. Only whole pages are cached. Each namespace has its own tree.
 //
-// Every page of a node is on the gpu, below it, or on both; what the gpu holds of a path is always a
-// prefix of it. Below is the host, and behind that, where there is one, the disk (prefix_index_disk.cc): a
-// page has at most one copy below, and on the disk only pages lie that are nowhere else. So along a path
-// come first the pages on the gpu, with or without copies on the host, then those on the host alone, then
-// those on the disk. A *pin* protects a path from eviction. Only leaves lose pages, from their tail: an
-// inner page is the prefix of its children. Which leaf goes first is the PrefixEviction's choice; ties
-// cannot happen, each release takes a fresh stamp.
+// Every page of a node is on the GPU, on a lower tier, or on both. The GPU pages of a path are always a
+// prefix of it. The lower tiers are the host and, optionally, the disk (prefix_index_disk.cc). A page has at
+// most one copy there, and only pages that are nowhere else are on the disk. Along a path come first the
+// pages on the GPU, with or without copies on the host, then those on the host alone, then those on the disk.
 //
-// Structure after SGLang's radix cache (docs/design/methods/composition.md#serving-facts: split on
-// divergence, unlocked leaves only, lock counts along the path); losing pages one by one from the tail gives
+// A *pin* protects a path from eviction. Only leaves lose pages, from their tail, because an inner page is
+// the prefix of its children. PrefixEviction selects the leaf. Ranks never tie: each release takes a new
+// stamp.
+//
+// The structure follows SGLang's radix cache (docs/design/methods/composition.md#serving-facts: split on
+// divergence, unlocked leaves only, lock counts along the path). Losing pages one by one from the tail gives
 // vLLM's order of reuse as well.
 //
 // Invariants, verified by check_invariants():
 //   (1) lock count of a node = pins on it + lock counts of its children;
-//   (2) gpu pages of a child exist only where all gpu pages of its parent do;
-//   (3) a page of a node without a gpu page has a copy below; behind a page on the disk all are there;
-//   (4) pages_evictable() = gpu pages of unlocked nodes; every unlocked node with gpu pages and no
-//       child on the gpu stands in exactly one eviction heap;
+//   (2) a child has GPU pages only if all pages of its parent are on the GPU;
+//   (3) a page of a node without a GPU page has a copy on a lower tier; all pages after one on the disk are
+//       on the disk;
+//   (4) pages_evictable() = GPU pages of unlocked nodes; every unlocked node with GPU pages and no child on
+//       the GPU is in exactly one eviction heap;
 //   (5) siblings differ in their first page;
-//   (6) unlocked nodes stand in a heap of a tier below if they have copies there and no child has: those
-//       that have some on the host alone, in the spill heap too;
+//   (6) unlocked nodes are in the heap of a lower tier if they have copies there and no child has; nodes with
+//       pages on the host alone are in the spill heap too;
 //   (7) each node counts the marks of awaited sessions on it and below it.
 
 #ifndef KVTWIN_ENGINE_KV_PREFIX_INDEX_H_
@@ -47,7 +49,7 @@ namespace kvtwin {
 enum class NodeId : uint32_t {};
 constexpr NodeId kNoNode{0};
 
-// Protection of the first `pages` pages of one identity.
+// Protects the first `pages` pages of one identity.
 struct Pin {
   NodeId node = kNoNode;
   uint32_t pages = 0;
@@ -55,13 +57,13 @@ struct Pin {
 
 struct Match {
   Pin pin;
-  uint32_t pages_gpu = 0;   // so many of them, from the start, are on the gpu
-  uint64_t load = kNoLoad;  // a recall that is under way for some of the others
+  uint32_t pages_gpu = 0;   // leading pages that are on the GPU
+  uint64_t load = kNoLoad;  // a transfer in progress that loads some of the others
   static constexpr uint64_t kNoLoad = UINT64_MAX;
 };
 
-// Is told which pages of the index somebody pins (held), and which nobody does any more. Pages come into
-// the index held, and leave it unheld.
+// Is notified when pages of the index become pinned (held), and when the last pin is released. Pages are held
+// when they are inserted and not held when they leave.
 class HoldWatch {
  public:
   virtual ~HoldWatch() = default;
@@ -70,113 +72,113 @@ class HoldWatch {
 
 class PrefixIndex {
  public:
-  // `host` may be null: no host tier; `watch` and `disk` too. All must outlive the index. REQUIRES: no disk
+  // `host` (the host tier), `watch` and `disk` may be null. All must outlive the index. REQUIRES: no disk
   // without a host tier; no page is in two pools.
   PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
               std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr, PagePool* disk = nullptr);
 
-  // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
-  // match ends inside it.
+  // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node if the match
+  // ends inside it.
   Match acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max);
-  // As acquire(), of what is on the gpu.
+  // Like acquire(), but only for pages on the GPU.
   Match acquire_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) {
     const Match match = acquire(name_space, identity, pages_max);
     if (match.pages_gpu == match.pin.pages) return match;
     release(match.pin, false);
     return acquire(name_space, identity, match.pages_gpu);
   }
-  // Pages of the longest prefix of `identity` that is all on the gpu, at most pages_max. Touches nothing.
+  // Length in pages of the longest prefix of `identity` that is all on the GPU, at most pages_max. Changes
+  // nothing.
   uint32_t find_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) const;
-  // Ends a pin. `used`: the path counts as used now; otherwise it keeps its age.
+  // Releases a pin. `used`: the path counts as used now; otherwise its stamp does not change.
   void release(const Pin& pin, bool used);
 
-  // Adds `pages`, which hold identity pages [pin->pages, pin->pages + pages.size()), behind the
-  // pin and extends it over them. False, and nothing changed, if the index holds the same tokens
-  // already: then the caller keeps its own copy. kNoPage among them is a dropped slot: a page of which
-  // nothing is left; dead[i] KV entries of pages[i] are (it may be shorter). Holes match like pages.
-  // REQUIRES: no host tier where there are dropped slots.
+  // Adds `pages`, which hold identity pages [pin->pages, pin->pages + pages.size()), after the pin and
+  // extends the pin over them. Returns false, and changes nothing, if the index already has the same tokens;
+  // the caller then keeps its own copy. kNoPage among `pages` is a page without retained KV entries (a
+  // dropped slot of the index); it matches like a page. dropped_tokens[i] counts the dropped KV entries of
+  // pages[i] (the span may be shorter). REQUIRES: no host tier if KV entries are dropped.
   bool insert(uint64_t name_space, std::span<const UnitRun> identity, std::span<const PageId> pages, Pin* pin,
               std::span<const uint16_t> dropped_tokens = {});
 
-  // Appends the gpu pages [0, pin.pages) in order, kNoPage for dropped slots. REQUIRES: all are on the gpu.
+  // Appends the GPU pages [0, pin.pages) in order, kNoPage for dropped slots. REQUIRES: all are on the GPU.
   void gpu_pages(const Pin& pin, std::vector<PageId>* pages) const;
-  // The last of them. REQUIRES: the pin is of one page at least, and all are on the gpu.
+  // The last of them. REQUIRES: the pin covers at least one page, and all are on the GPU.
   PageId last_gpu_page(const Pin& pin) const {
     const Node& node = nodes_[raw(pin.node)];
     return node.gpu[pin.pages - node.pages_before - 1];
   }
-  // Appends the pages in which copies of [first, pin.pages) lie, on the host or on the disk, in order.
-  // REQUIRES: all have one.
+  // Appends the copies of pages [first, pin.pages) on the host or the disk, in order. REQUIRES: all have one.
   void host_pages(const Pin& pin, uint32_t first, std::vector<PageId>* pages) const;
   uint32_t pages_on_gpu(const Pin& pin) const;
 
-  // Whose they are (prefix_index_sessions.cc): nothing, unless the PrefixEviction asks for it.
+  // Sessions (prefix_index_sessions.cc). These functions do nothing unless PrefixEviction needs sessions.
   // The path of the pin has been used by `session`.
   void mark(const Pin& pin, SessionId session);
-  // A request of the session is here: what is the session's is wanted now. Ends with end_request(), after
-  // which the next expect() of a session that ever had one is waited for until `until`.
+  // A request of the session is here, so its prefixes are needed now. Ends with end_request(); afterwards a
+  // session that was ever announced by expect() is awaited until `until`.
   void begin_request(SessionId session);
   void end_request(SessionId session, Instant until);
-  // The session's next call should come, and is waited for until `until`. Nothing while one is here.
+  // The session's next request is expected, and awaited until `until`. Does nothing while one is here.
   void expect(SessionId session, Instant until);
-  // It will not come back. Likewise.
+  // The session will not return. Does nothing while a request is here.
   void forget(SessionId session);
-  // Sessions whose `until` is over are not waited for any more, until the next expect().
+  // Sessions whose `until` has passed are no longer awaited, until the next expect().
   void forget_overdue(Instant now);
 
-  // Takes the next page to go out of the index and off the gpu; it belongs to the caller now. Clean
-  // pages (with a host copy) go first. REQUIRES: pages_evictable() > 0.
+  // Removes the next page to be evicted from the GPU and gives it to the caller. Pages with a host copy go
+  // first. REQUIRES: pages_evictable() > 0.
   PageId evict_gpu_page();
-  // When the page that evict_gpu_page() would give was let go. REQUIRES: pages_evictable() > 0.
+  // The rank of the page that evict_gpu_page() would return. REQUIRES: pages_evictable() > 0.
   uint64_t next_eviction_rank() const;
 
-  // Drops the oldest copies until so many pages of the host tier are free; false: they cannot be.
+  // Drops the oldest copies until `pages` pages of the host tier are free; false: that is impossible.
   bool free_host_pages(uint32_t pages);
-  // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *pin;
-  // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
-  // *target. On a full host only copies of what was let go earlier make room. Ends with cleaned() or
-  // offload_failed().
+  // Selects up to pages_max pages without a host copy, in order of eviction, and protects them with *pin;
+  // *first is the position of the first. Appends their GPU pages to *source and newly acquired host pages to
+  // *target. On a full host, only copies of pages that were released earlier make room. Ends with offloaded()
+  // or offload_failed().
   enum class Offload : uint8_t { kStarted, kNothingToOffload, kHostHoldsNewer };
   Offload start_offload(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
                         std::vector<PageId>* target);
-  // Takes the page that is next to be cleaned instead. REQUIRES: there is one (kHostHoldsNewer).
-  PageId evict_uncopied_page() { return evict_tail(uncopied_.top()); }  // no dropped slots: see insert
+  // Evicts the page that would be offloaded next. REQUIRES: there is one (kHostHoldsNewer).
+  PageId evict_uncopied_page() { return evict_tail(uncopied_.top()); }  // no dropped slots: see insert()
   void offloaded(const Pin& pin, uint32_t first, std::span<const PageId> host);
   void offload_failed(const Pin& pin, std::span<const PageId> host);
-  // Pages [first, pin.pages) are being recalled by the transfer `load`; ends with recalled(), of all or
-  // of the first of them, or load_failed(). None of the three touches the pin. What came from the disk
-  // is on the gpu alone then.
+  // Pages [first, pin.pages) are being loaded by transfer `load`. Ends with loaded(), of all or of the
+  // leading ones, or with load_failed(). None of the three changes the pin. Pages loaded from the disk are
+  // then on the GPU alone.
   void start_load(const Pin& pin, uint32_t first, uint64_t load);
   void loaded(const Pin& pin, uint32_t first, std::span<const PageId> gpu);
   void load_failed(const Pin& pin, uint32_t first);
 
-  // Picks up to pages_max pages that are on the host alone, next to go, and protects them with *pin; *first
-  // is the position of the first. Appends their host pages to *source and owned disk pages to *target. On a
-  // full disk what is not newer makes room. False: there is nothing to spill, or all on the disk is newer.
-  // Ends with spilled() or spill_failed().
+  // Selects up to pages_max pages that are on the host alone, in order of eviction, and protects them with
+  // *pin; *first is the position of the first. Appends their host pages to *source and newly acquired disk
+  // pages to *target. On a full disk, only pages that are not newer make room. Returns false if there is
+  // nothing to spill, or all pages on the disk are newer. Ends with spilled() or spill_failed().
   bool start_spill(uint32_t pages_max, Pin* pin, uint32_t* first, std::vector<PageId>* source,
                    std::vector<PageId>* target);
-  // Their host pages are free, but for those that somebody else pins, or that came back to the gpu
-  // meanwhile: they stay where they are, since they are in use, or being read by a recall.
+  // Frees the host pages, except those of nodes with another pin and of pages that returned to the GPU: these
+  // remain on the host, because they are in use or are being loaded.
   void spilled(const Pin& pin, uint32_t first, std::span<const PageId> disk);
   void spill_failed(const Pin& pin, std::span<const PageId> disk);
   bool on_disk(PageId page) const { return disk_pool_ != nullptr && disk_pool_->has(page); }
 
-  // `kv_entries` tokens of page `page` of the pin will never be read again (dead slots,
-  // docs/design/methods/intentkv.md#dead-slot).
+  // `kv_entries` tokens of page `page` of the pin will never be read again
+  // (docs/design/methods/intentkv.md#dead-slot).
   void mark_dropped(const Pin& pin, uint32_t page, uint32_t kv_entries);
-  // Takes page `page` of the pin out and leaves a dropped slot, if no other pin stands on it; else, and where
-  // there is a dropped slot already, kNoPage.
+  // Removes page `page` of the pin, leaves a dropped slot, and returns the page. Returns kNoPage, and changes
+  // nothing, if another pin covers it or it is a dropped slot already.
   PageId take_dropped_page(const Pin& pin, uint32_t page);
-  // No other pin stands on page `page`.
+  // Whether no other pin covers page `page`.
   bool sole(const Pin& pin, uint32_t page) const;
   uint32_t dropped_slots(const Pin& pin) const;
-  // Dead KV entries of each page of the pin, replacing *KV entries; all 0: empty.
+  // Replaces *kv_entries by the number of dropped KV entries of each page of the pin; empty if all are 0.
   void dropped_entries(const Pin& pin, std::vector<uint16_t>* kv_entries) const;
-  // Tokens of the pin that are not dead, for pages of page_tokens.
+  // Tokens of the pin that are not dropped, for pages of page_tokens.
   uint64_t live_tokens(const Pin& pin, uint32_t page_tokens) const;
 
-  uint64_t tick() { return ++clock_; }  // a fresh stamp
+  uint64_t tick() { return ++clock_; }  // a new stamp
   uint32_t pages_evictable() const { return evictable_; }
   uint64_t pages_evicted() const { return evicted_; }  // from the gpu, so far
   uint32_t pages_evictable_copied() const { return evictable_copied_; }
@@ -191,40 +193,40 @@ class PrefixIndex {
     uint32_t parent = 0;
     uint32_t first_child = 0, next_sibling = 0, previous_sibling = 0;
     uint32_t locks = 0;
-    uint32_t children_gpu = 0, children_host = 0, children_disk = 0;  // children with pages there
+    uint32_t children_gpu = 0, children_host = 0, children_disk = 0;  // children with pages on that tier
     uint32_t pages = 0;
-    uint32_t pages_before = 0;                // on the path above
-    uint32_t host_count = 0, disk_count = 0;  // of `host`
-    uint32_t copied_count = 0;                // gpu pages with a host copy
-    uint32_t dropped_slots = 0;               // places in `gpu` that have no page
+    uint32_t pages_before = 0;                // pages of the path above
+    uint32_t host_count = 0, disk_count = 0;  // elements of `host` on that tier
+    uint32_t copied_count = 0;                // GPU pages with a host copy
+    uint32_t dropped_slots = 0;               // elements of `gpu` without a page
     uint32_t uses = 0;
     uint64_t stamp = 0;
-    uint64_t floor = 0;  // the eviction's, at the last use
+    uint64_t floor = 0;  // PrefixEviction::floor() at the last use
     uint64_t load = Match::kNoLoad;
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
-    std::vector<PageId> gpu;               // of the first gpu.size() pages; kNoPage: a dropped slot
-    std::vector<PageId> host;              // copies below, on host or disk; kNoPage: none; empty: none at all
-    std::vector<uint16_t> dropped_tokens;  // KV entries per page; empty: none
-    uint32_t first_mark = 0;               // of those on it
-    uint32_t marks_expected = 0, marks_here = 0;  // on it or below it, of sessions that are awaited so
+    std::vector<PageId> gpu;               // the first gpu.size() pages; kNoPage: a dropped slot
+    std::vector<PageId> host;              // copies on host or disk; kNoPage: none; empty: the node has none
+    std::vector<uint16_t> dropped_tokens;  // dropped KV entries per page; empty: none
+    uint32_t first_mark = 0;               // list of the marks on this node
+    uint32_t marks_expected = 0, marks_here = 0;  // marks on it or below it, of sessions awaited that way
 
     uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - dropped_slots; }
   };
   struct Owner {
     Awaited awaited = Awaited::kNo;
-    uint32_t requests = 0;   // here
-    bool announced = false;  // expect() has spoken of it
+    uint32_t requests = 0;   // requests that are here
+    bool announced = false;  // expect() was called
     std::vector<uint32_t> marks;
   };
-  // A request of the session ended on the node: the session uses it and all nodes above.
+  // A request of the session ended on the node: the session uses the node and all nodes above it.
   struct Mark {
     uint32_t session = 0;
     uint32_t node = 0;
-    uint32_t next = 0, previous = 0;  // on the same node
+    uint32_t next = 0, previous = 0;  // list of the marks on one node
   };
-  // A place in an identity.
+  // A position in an identity.
   struct Cursor {
     std::span<const UnitRun> runs;
     size_t run = 0;
@@ -251,7 +253,8 @@ class PrefixIndex {
   PageId evict_tail(uint32_t id);
   void lock(uint32_t id);
   void unlock(uint32_t id);
-  void file(uint32_t id);  // puts the node into the heaps it belongs to, and out of the others
+  void file(
+      uint32_t id);  // inserts the node into the heaps that it belongs to, and removes it from the others
   uint64_t rank_of(const Node& node) const;
   static bool tail_is_copied(const Node& node);
   void set_host(uint32_t id, uint32_t index, PageId page);
@@ -282,14 +285,14 @@ class PrefixIndex {
   const std::unique_ptr<PrefixEviction> eviction_;
   HoldWatch* const watch_;
   const bool needs_sessions_;
-  std::vector<Node> nodes_;  // [0] is above all roots
+  std::vector<Node> nodes_;  // [0] is the parent of all roots
   std::vector<uint32_t> unused_;
   std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty
   IndexedHeap uncopied_, copied_, host_, spill_, disk_;
   std::vector<Owner> owners_;  // by SessionId
-  std::vector<Mark> marks_;    // [0] is none
+  std::vector<Mark> marks_;    // [0] stands for no mark
   std::vector<uint32_t> unused_marks_;
-  IndexedHeap waited_for_;  // sessions, by until when
+  IndexedHeap waited_for_;  // sessions, ordered by the end of their wait
   mutable std::vector<uint32_t> path_;
   uint64_t clock_ = 0;
   uint64_t evicted_ = 0;
@@ -297,7 +300,8 @@ class PrefixIndex {
   uint32_t pages_gpu_ = 0, pages_host_ = 0, pages_disk_ = 0, nodes_live_ = 0;
 };
 
-// Calls visit(node, from, to) along the path: pages [from, to) of each node that has some of [first, last).
+// Calls visit(node, from, to) along the path, with pages [from, to) of each node that has some of [first,
+// last).
 template <typename Visit>
 void PrefixIndex::visit_pages(const Pin& pin, uint32_t first, uint32_t last, Visit visit) const {
   path_.clear();

@@ -1,8 +1,8 @@
-// The tier behind the host: a disk, to which the host's copies go before they would be dropped.
+// PrefixIndex: the disk tier, below the host. Host copies move there before they would be dropped.
 //
-// A copy moves, it is never on both: a page that comes back from the disk is on the gpu alone, and goes down
-// again step by step, so that what was used last is on the faster tier. Only pages that are not on the gpu
-// are spilled, from the tail of a path on, which keeps every path in the order gpu, host, disk.
+// A copy is never on both tiers. A page that is loaded from the disk is on the GPU alone and descends again
+// tier by tier, so that the pages used last are on the faster tier. Only pages that are not on the GPU are
+// spilled, from the tail of a path, which preserves the order GPU, host, disk along every path.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// REQUIRES: the node is in disk_. Its last page is on the disk then, and nothing is behind it.
+// REQUIRES: the node is in disk_. Its last page is then on the disk, and it has no children.
 void PrefixIndex::drop_disk_page(uint32_t id) {
   const uint32_t last = nodes_[id].pages - 1;
   KVT_CHECK(nodes_[id].first_child == 0);
@@ -30,8 +30,8 @@ bool PrefixIndex::start_spill(uint32_t pages_max, Pin* pin, uint32_t* first, std
   while (on_disk(nodes_[id].host[end - 1])) --end;
   const auto alone = end - static_cast<uint32_t>(nodes_[id].gpu.size());
   const uint32_t wanted = std::min(pages_max, alone);
-  // Before anything is locked, so that the tail of this very path, which is as old, may make room. The node
-  // itself stays: it has pages on the host.
+  // Before locking, so that the tail of this same path, which has the same age, may make room. The node
+  // itself remains: it has pages on the host.
   while (disk_pool_->pages_free() < wanted && !disk_.empty() && disk_.top_rank() <= rank) {
     drop_disk_page(disk_.top());
   }
@@ -51,7 +51,7 @@ void PrefixIndex::spilled(const Pin& pin, uint32_t first, std::span<const PageId
   visit_pages(pin, first, first + static_cast<uint32_t>(disk.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i, ++next) {
-                  // Locked but by this pin: pages that came back to the gpu have not left it again.
+                  // Locked by this pin only: a page that returned to the GPU has not left it again.
                   const bool unlocked = nodes_[id].locks == 1 || KVT_PLANTED(hot_spill);
                   const bool moves = unlocked && i >= nodes_[id].gpu.size();
                   if (!moves) {
@@ -71,7 +71,7 @@ void PrefixIndex::spill_failed(const Pin& pin, std::span<const PageId> disk) {
   release(pin, false);
 }
 
-// Invariants (3) and (6), as far as a disk is concerned.
+// Checks the parts of invariants (3) and (6) that concern the disk.
 void PrefixIndex::check_tiers(uint32_t id) const {
   const Node& node = nodes_[id];
   uint32_t disk = 0;

@@ -1,4 +1,4 @@
-// KV entries that will never be read again, and pages of which none is left
+// PrefixIndex: KV entries that will never be read again, and pages without retained KV entries
 // (docs/design/methods/intentkv.md#dead-slot, #freeing).
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The tree itself: nodes, identities, and the table that finds a child by its first page.
+// PrefixIndex: nodes, identities, and the hash table that finds a child by its first page.
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ bool PrefixIndex::has_units(Cursor cursor, uint64_t units) {
   return units == 0;
 }
 
-// Unit by unit, so that it does not matter how the runs are cut.
+// Hashes unit by unit, so that the result does not depend on how the runs are divided.
 uint64_t PrefixIndex::hash_first_page(uint32_t parent, uint64_t name_space, Cursor cursor) const {
   uint64_t hash = mix64((uint64_t{parent} << 32) ^ mix64(name_space));
   for (uint32_t unit = 0; unit < units_per_page_; ++unit) {
@@ -45,7 +45,7 @@ uint64_t PrefixIndex::hash_first_page(uint32_t parent, uint64_t name_space, Curs
   return hash;
 }
 
-// Units, from the node's start, in which the node and the cursor agree.
+// Number of units, from the node's start, in which the node and the cursor agree.
 uint32_t PrefixIndex::match_units(const Node& node, Cursor cursor) const {
   uint32_t matched = 0;
   for (const UnitRun& mine : node.runs) {
@@ -110,7 +110,7 @@ uint32_t PrefixIndex::make_node() {
   return id;
 }
 
-// REQUIRES: it holds no pages, has no children and no locks.
+// REQUIRES: the node has no pages, children or locks.
 void PrefixIndex::drop_node(uint32_t id) {
   Node& node = nodes_[id];
   KVT_CHECK(node.first_child == 0);
@@ -133,7 +133,7 @@ void PrefixIndex::drop_node(uint32_t id) {
   --nodes_live_;
 }
 
-// `upper` takes the place of `id` among its siblings, and becomes its parent, which `id` is not told yet.
+// `upper` replaces `id` among its siblings and becomes its parent. The caller sets the parent of `id`.
 void PrefixIndex::stand_above(uint32_t upper_id, uint32_t id) {
   const Node& lower = nodes_[id];
   Node& upper = nodes_[upper_id];
@@ -148,8 +148,8 @@ void PrefixIndex::stand_above(uint32_t upper_id, uint32_t id) {
   if (upper.next_sibling != 0) nodes_[upper.next_sibling].previous_sibling = upper_id;
 }
 
-// Cuts a node in two: a new one above takes the first `pages` pages, `id` keeps the rest, its children
-// and its pins (they cover both).
+// Splits a node: a new parent takes the first `pages` pages; `id` keeps the rest, its children and its pins,
+// which cover both.
 void PrefixIndex::split(uint32_t id, uint32_t pages) {
   const uint32_t upper_id = make_node();
   Node& lower = nodes_[id];
@@ -195,7 +195,7 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
     }
     if (node->host_count + node->disk_count == 0) node->host.clear();
   };
-  // What is on the gpu already is not being recalled.
+  // Pages on the GPU are not being loaded.
   if (upper.gpu.size() < pages) upper.load = lower.load;
   count_copies(&upper);
   count_copies(&lower);
@@ -218,7 +218,7 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   if (upper.parent != 0) file(upper.parent);
 }
 
-// --- the table: linear probing, deletion by moving back
+// --- the hash table: linear probing, deletion by backward shift
 
 void PrefixIndex::table_put(uint64_t hash, uint32_t id) {
   if (2 * (nodes_live_ + 1) > table_.size()) table_grow();
@@ -248,7 +248,7 @@ void PrefixIndex::table_erase(uint64_t hash, uint32_t id) {
   table_[hole] = 0;
   for (size_t at = (hole + 1) & mask; table_[at] != 0; at = (at + 1) & mask) {
     const size_t host_copy = nodes_[table_[at]].hash & mask;
-    // It may fill the dropped slot if the dropped slot lies on its way from home, cyclically.
+    // The entry may move into the gap if the gap is on its cyclic probe path.
     if (((at - host_copy) & mask) >= ((at - hole) & mask)) {
       table_[hole] = table_[at];
       table_[at] = 0;

@@ -1,9 +1,9 @@
-// Whose prefixes they are: only where the PrefixEviction asks for it.
+// PrefixIndex: the sessions that use a prefix; maintained only if PrefixEviction needs sessions.
 //
-// A *mark* stands on a node on which a request of a session ended. The session uses that node and all nodes
-// above it. Each node counts the marks on it and below it whose sessions are awaited, so how much it is
-// awaited itself is known without looking at sessions. When a node goes, its marks move to the node above; so
-// a mark climbs its own path once at most, and no operation looks at the sessions that share a node.
+// A *mark* is placed on a node on which a request of a session ended. The session uses that node and all
+// nodes above it. Each node counts the marks on it and below it whose sessions are awaited, so its own need
+// is known without iterating over sessions. When a node is dropped, its marks move to the parent. A mark
+// therefore climbs its own path at most once, and no operation iterates over the sessions that share a node.
 
 #include <algorithm>
 #include <utility>
@@ -18,7 +18,7 @@ Awaited PrefixIndex::awaited(const Node& node) {
   return node.marks_expected > 0 ? Awaited::kExpected : Awaited::kNo;
 }
 
-// A mark on `id` counts as `to` from now on; kNo: not at all.
+// A mark on `id` now counts as `to` instead of `from`; kNo: not at all.
 void PrefixIndex::recount(uint32_t id, Awaited from, Awaited to) {
   if (from == to) return;
   for (; id != 0; id = nodes_[id].parent) {
@@ -45,13 +45,13 @@ void PrefixIndex::take_mark(uint32_t mark) {
   if (next != 0) marks_[next].previous = previous;
 }
 
-// REQUIRES: it is on no node.
+// REQUIRES: the mark is on no node.
 void PrefixIndex::drop_mark(uint32_t mark) {
   std::erase(owners_[marks_[mark].session].marks, mark);
   unused_marks_.push_back(mark);
 }
 
-// The node goes, the nodes above stay used.
+// The node is dropped; the nodes above it remain used.
 void PrefixIndex::lift_marks(uint32_t id) {
   const uint32_t parent = nodes_[id].parent;
   while (nodes_[id].first_mark != 0) {
@@ -72,10 +72,10 @@ void PrefixIndex::mark(const Pin& pin, SessionId session) {
   Owner& who = owner(session);
   path_.clear();
   for (uint32_t id = at; id != 0; id = nodes_[id].parent) {
-    KVT_CHECK(nodes_[id].locks > 0);  // so it stands in no heap, by its rank so far
+    KVT_CHECK(nodes_[id].locks > 0);  // so the node is in no heap, and its rank may change
     path_.push_back(id);
   }
-  // What stands above says nothing that the new one does not say.
+  // Marks further up the path are implied by the new one.
   for (size_t i = who.marks.size(); i > 0; --i) {
     const uint32_t old = who.marks[i - 1];
     if (std::find(path_.begin(), path_.end(), marks_[old].node) == path_.end()) continue;
@@ -147,7 +147,7 @@ void PrefixIndex::await(uint32_t session, Awaited awaited) {
   for (const uint32_t mark : who.marks) recount(marks_[mark].node, before, awaited);
 }
 
-// Invariant (7), and that marks hang where they should.
+// Checks invariant (7) and the lists of marks.
 void PrefixIndex::check_marks() const {
   std::vector<uint32_t> expected(nodes_.size(), 0), here(nodes_.size(), 0);
   size_t marks = 0;

@@ -1,9 +1,9 @@
-// SessionStore says whose session state (IntentKV's query memory, docs/design/methods/intentkv.md#objects)
-// the backend keeps: that of the `capacity` sessions used last. Sessions with a request under way are never
-// dropped, so there may be more.
+// SessionStore decides which sessions' state (IntentKV's query memory,
+// docs/design/methods/intentkv.md#objects) the backend retains: that of the `capacity` sessions used last. A
+// session with a request in progress is never dropped, so there may be more.
 //
-// The state itself belongs to the backend; DropSessionState tells it whose is gone. A session that comes back
-// starts afresh.
+// The state itself belongs to the backend; DropSessionState tells it to free the state of a session. A
+// session that returns afterwards starts without state.
 
 #ifndef KVTWIN_ENGINE_KV_SESSION_STORE_H_
 #define KVTWIN_ENGINE_KV_SESSION_STORE_H_
@@ -17,15 +17,15 @@ namespace kvtwin {
 
 class SessionStore {
  public:
-  // capacity 0: nothing is kept, and nothing happens here.
+  // capacity 0: no state is retained, and all functions do nothing.
   explicit SessionStore(uint32_t capacity) : capacity_(capacity) {}
 
-  // A request of the session begins | has ended. The latter counts as use. O(1).
+  // A request of the session begins, or has ended. The end counts as use. O(1).
   void begin(SessionId session);
   void end(SessionId session);
-  // The session is over: nothing of it is kept. Whether anything was.
+  // The session has ended: drops its state. Returns whether it had any.
   bool forget(SessionId session);
-  // The session whose state must go next; false: none must.
+  // Returns the next session whose state must be dropped; false: there is none.
   bool take_surplus(SessionId* session);
 
   uint32_t retained() const { return retained_; }
@@ -36,7 +36,7 @@ class SessionStore {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // Idle sessions form a list, the one used longest ago first.
+  // Idle sessions form a list, least recently used first.
   struct Entry {
     bool retained = false;
     uint32_t requests = 0;

@@ -1,8 +1,8 @@
-// The policy halves of the eight axes (docs/design/scheduler-and-kv-managers.md#axes): integers only. Values
+// The policy side of the eight axes (docs/design/scheduler-and-kv-managers.md#axes): integers only. Values
 // (scores, packed bytes) belong to the backends, prices to models/.
 //
-// Each axis is one small interface; its identity choice is in axis_<name>.cc with whatever other choices
-// exist. To add a policy: one .cc, one line in registry.cc, one table test.
+// Each axis is one small interface. Its implementations, the identity included, are in axis_<name>.cc. To add
+// a policy: one .cc, one line in registry.cc, one table test.
 
 #ifndef KVTWIN_ENGINE_METHODS_AXES_H_
 #define KVTWIN_ENGINE_METHODS_AXES_H_
@@ -20,41 +20,41 @@
 
 namespace kvtwin {
 
-// Whether the KV entries kept of a prefix depend on what follows it: decides who may share it
+// Whether the KV entries retained of a prefix depend on what follows it. This determines who may share them
 // (docs/design/methods/composition.md#causality).
 enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
 
-// How important is a KV entry? The policy half says when to score and what the step must capture.
+// How important is a KV entry? The policy side defines when to score and what a step must capture.
 class Scorer {
  public:
   virtual ~Scorer() = default;
   virtual CompressionTrigger compression_trigger() const = 0;
   virtual Causality causality() const = 0;
-  virtual uint32_t probe_tokens() const = 0;  // extra rows behind the prompt (Judge Q soft tokens)
-  virtual bool needs_all_layers() const = 0;  // a threshold over layers: staging must hold them all
+  virtual uint32_t probe_tokens() const = 0;  // extra tokens after the prompt (Judge Q soft tokens)
+  virtual bool needs_all_layers() const = 0;  // a threshold over layers: staging must hold all layers
 };
 
-// How many KV entries may a head group keep, and when is that known?
+// How many KV entries may a head group retain, and when is that known?
 class Budget {
  public:
   virtual ~Budget() = default;
   virtual bool keeps_all() const = 0;
-  // The counts follow from lengths alone; otherwise the backend answers them (CompressionOutcome).
+  // The counts follow from lengths alone; otherwise the backend reports them (CompressionOutcome).
   virtual bool known_at_admission() const = 0;
-  // Admission sets pages aside for what is kept, so no page is ever given back
+  // Admission reserves the pages of the retained KV entries, so pages are never freed by compression
   // (docs/design/methods/tangram.md#reservation).
   virtual bool reserves() const = 0;
-  // Of the first `ranked` ranked KV entries so many are left in `group`; never grows by more than `ranked`
-  // does. Where counts are not known: the most that can be.
+  // How many of the first `ranked` ranked KV entries `group` retains; never increases by more than `ranked`
+  // does. If counts are not known: the largest possible number.
   virtual uint32_t quota(uint32_t group, uint32_t ranked) const = 0;
 };
 
-// How does a keep-set become pages?
+// How are retained KV entries placed in pages?
 enum class SlotRetention : uint8_t {
   kAll,      // nothing is dropped: one table, by position
   kRing,     // a fixed number of pages per request and group, whose content the backend chooses
-  kMove,     // what is kept moves together: as many pages as the KV entries need, in each group
-  kInPlace,  // what is kept stays where it is: a page goes when nothing in it is left
+  kMove,     // retained KV entries are compacted: each group has as many pages as they need
+  kInPlace,  // retained KV entries keep their slots: a page is freed when all of its entries are dropped
 };
 
 class Layout {
@@ -62,9 +62,9 @@ class Layout {
   virtual ~Layout() = default;
   virtual SlotRetention slot_retention() const = 0;
   virtual bool has_groups() const = 0;  // more than one page table per request
-  virtual bool keeps_slots()
-      const = 0;  // a cached prefix keeps its slots: reusable (docs/design/methods/composition.md#layouts)
-  virtual bool keeps_phase() const = 0;  // keys keep the rotation of their position
+  // A cached prefix keeps its slots and so can be reused (docs/design/methods/composition.md#layouts).
+  virtual bool keeps_slots() const = 0;
+  virtual bool keeps_phase() const = 0;  // keys keep the rotation of their original position
   virtual bool needs_page_1() const = 0;
 };
 
@@ -72,16 +72,15 @@ class Layout {
 class Precision {
  public:
   virtual ~Precision() = default;
-  virtual Format prompt_format() const = 0;  // by_tag(): of KV entries that need least
+  virtual Format prompt_format() const = 0;  // by_tag(): the smallest format of a prompt KV entry
   virtual Format decode_format() const = 0;
-  virtual bool by_tag() const {
-    return false;
-  }  // a prompt KV entry's format depends on its role: mixed_precision_pool.h
+  // The format of a prompt KV entry depends on its role (mixed_precision_pool.h).
+  virtual bool by_tag() const { return false; }
   virtual Format format_of(const TokenRole&, uint32_t /*last_turn*/) const { return prompt_format(); }
-  virtual uint32_t group_tokens() const {
-    return 1;
-  }  // KV entries that share scales: pages hold whole groups
-  virtual uint32_t exact_tokens_max() const { return 0; }  // of a request, kept as bf16 beside its pages
+  // KV entries that share scales; a page holds whole groups.
+  virtual uint32_t group_tokens() const { return 1; }
+  // Newest tokens of a request that are kept as bf16 outside its pages, at most.
+  virtual uint32_t exact_tokens_max() const { return 0; }
 };
 
 // Which tier holds a page?
@@ -89,8 +88,8 @@ class Placement {
  public:
   virtual ~Placement() = default;
   virtual bool uses_host() const = 0;  // the host tier has pages
-  // Every page of a request is on the host; what the gpu holds after the prompt's end is resident pages whose
-  // content the backend chooses. Otherwise the host tier is for cached prefixes.
+  // Every page of a request is on the host. After the end of the prompt the GPU holds its resident pages,
+  // whose content the backend chooses. If false, the host tier holds cached prefixes only.
   virtual bool uses_resident() const = 0;
 };
 
@@ -99,27 +98,27 @@ class Retrieval {
  public:
   virtual ~Retrieval() = default;
   virtual bool reads_everything() const = 0;
-  virtual bool needs_resident() const = 0;  // recalls pages: placement must be arena
+  virtual bool needs_resident() const = 0;  // recalls pages: placement must be resident
   virtual RetrievalMethod method() const = 0;
 };
 
-// How is attention work cut into CTAs?
+// How is attention work divided among CTAs?
 class Partition {
  public:
   virtual ~Partition() = default;
   virtual PartitionKind kind() const = 0;
-  virtual bool per_layer() const = 0;      // the cut differs by layer
-  virtual bool plans_on_host() const = 0;  // each step waits for a plan by the CPU
+  virtual bool per_layer() const = 0;      // splits differ by layer
+  virtual bool plans_on_host() const = 0;  // each step waits for a plan made by the CPU
 };
 
-// Who may share which state?
+// Which requests may share which state?
 class Identity {
  public:
   virtual ~Identity() = default;
-  // The namespace of a request's prefixes; nullopt: its prefixes are never kept.
+  // The namespace of a request's prefixes; nullopt: its prefixes are never cached.
   virtual std::optional<uint64_t> name_space(SessionId session) const = 0;
   virtual bool shares_across_sessions() const = 0;
-  // Sessions whose state (a query memory) the backend keeps between requests; 0: none.
+  // Number of sessions whose state (a query memory) the backend retains between requests; 0: none.
   virtual uint32_t session_states_max() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// All budgets: a number per head group where counts follow from lengths, nothing but its name where the
-// backend counts.
+// All budgets. A budget whose counts follow from lengths has numbers per head group; one whose counts the
+// backend determines has none.
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ class All final : public Budget {
   uint32_t quota(uint32_t, uint32_t ranked) const override { return ranked; }
 };
 
-// Of `ranked` KV entries a fraction of them, and never more than a limit; both by group.
+// Retains a fraction of the `ranked` KV entries, up to a limit; both by group.
 class FixedBudget final : public Budget {
  public:
   FixedBudget(std::vector<Fraction> fractions, std::vector<uint32_t> limits, bool up, bool reserves)
@@ -37,7 +37,7 @@ class FixedBudget final : public Budget {
   const bool up_, reserves_;
 };
 
-// The backend ranks across heads and answers how many each group keeps
+// The backend ranks across heads and reports how many KV entries each group retains
 // (docs/design/methods/tangram.md#levels, #released-chunks).
 class Dynamic final : public Budget {
  public:

@@ -1,4 +1,4 @@
-// The factories behind registry.cc, one per policy.
+// The factories that registry.cc uses, one per policy.
 
 #ifndef KVTWIN_ENGINE_METHODS_AXIS_FACTORIES_H_
 #define KVTWIN_ENGINE_METHODS_AXIS_FACTORIES_H_
@@ -11,11 +11,11 @@
 
 namespace kvtwin {
 
-// REQUIRES: the name is known, and validate_scorer() found nothing wrong.
+// REQUIRES: the name is known, and validate_scorer() returns nullopt.
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec);
 std::unique_ptr<Budget> make_budget(const PolicySet& set);
 std::unique_ptr<Layout> make_layout(const PolicySet& set);
-// nullptr: no such policy.
+// Returns nullptr if the name is unknown.
 std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec);
 std::unique_ptr<Placement> make_placement_gpu();
 std::unique_ptr<Placement> make_placement_host();

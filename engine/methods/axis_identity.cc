@@ -10,7 +10,7 @@ class Shared final : public Identity {
   uint32_t session_states_max() const override { return 0; }
 };
 
-// 0 is the shared namespace, so that both kinds may stand in one index.
+// Namespace 0 is the shared one, so that both kinds can use one index.
 class Session final : public Identity {
  public:
   explicit Session(uint32_t states_max) : states_max_(states_max) {}

@@ -7,7 +7,7 @@ class Planned final : public Partition {
  public:
   explicit Planned(PartitionKind kind) : kind_(kind) {}
   PartitionKind kind() const override { return kind_; }
-  // Lengths that differ by layer want cuts that do; uniform and FlashDecoding look at the longest alone.
+  // Lengths that differ by layer need splits that do. Uniform and FlashDecoding use the longest row only.
   bool per_layer() const override {
     return kind_ != PartitionKind::kUniform && kind_ != PartitionKind::kFlashDecoding;
   }

@@ -14,7 +14,7 @@ class Uniform final : public Precision {
   const Format format_;
 };
 
-// int2 but for the newest KV entries (docs/design/methods/triaxialkv.md#numbers).
+// int2, except the newest KV entries (docs/design/methods/triaxialkv.md#numbers).
 class Kivi final : public Precision {
  public:
   explicit Kivi(const PrecisionSpec& spec) : spec_(spec) {}
@@ -27,7 +27,7 @@ class Kivi final : public Precision {
   const PrecisionSpec spec_;
 };
 
-// int2 or int4 by tag; what is decoded is int4 (docs/design/methods/triaxialkv.md#serving).
+// int2 or int4 by tag; decoded KV entries are int4 (docs/design/methods/triaxialkv.md#serving).
 class TriAxial final : public Precision {
  public:
   explicit TriAxial(const PrecisionSpec& spec) : spec_(spec) {}

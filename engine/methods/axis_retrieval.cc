@@ -1,4 +1,4 @@
-// Which method a name is, and what it needs. The rest of the policy half is integers: retrieval_spec.h.
+// The retrieval methods and what they need. The rest of the policy side is integers: retrieval_spec.h.
 
 #include "engine/methods/axis_factories.h"
 

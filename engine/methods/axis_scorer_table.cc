@@ -1,9 +1,11 @@
-// All scorers' policy halves, as one table: when each may work, who may share what it kept, what it adds.
+// The policy side of all scorers, as one table: the triggers that each allows, its causality, and what it
+// adds to a step.
 //
-// Sources: docs/design/methods/uniform.md for the moments, docs/design/methods/composition.md#causality,
-// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip for extra rows. A scorer
-// is prefix-closed only at chunk ends: there the KV entries kept of the tokens before a boundary depend on
-// these alone. The same scorer at the end of a prompt ranks them against what follows.
+// Sources: docs/design/methods/uniform.md for the triggers, docs/design/methods/composition.md#causality,
+// docs/design/methods/judge-q.md#inference and docs/design/methods/uniform.md#kvzip for extra tokens. A
+// scorer can be prefix-closed only at chunk ends: there the KV entries retained of the tokens before a
+// boundary depend on these tokens alone. At the end of a prompt the same scorer ranks them against what
+// follows.
 
 #include <algorithm>
 #include <iterator>
@@ -22,20 +24,20 @@ constexpr uint32_t kChunk = bit(CompressionTrigger::kChunkEnd), kPrompt = bit(Co
                    kTurn = bit(CompressionTrigger::kTurnStart), kStep = bit(CompressionTrigger::kDecodeStep),
                    kNever = bit(CompressionTrigger::kAtNoTime);
 
-// Whether what is kept at a chunk's end depends on the tokens before it alone.
+// Whether the KV entries retained at the end of a chunk depend only on the tokens before it.
 enum class Closed : uint8_t {
   kYes,
-  kWithItsWindow,  // its query window is part of the chunk; carried on, it is ranked with the next
+  kWithItsWindow,  // yes if its query window is ranked with the chunk; no if it is carried into the next
   kNo,
 };
 
 struct Row {
   std::string_view name;
-  CompressionTrigger own;  // where ScorerSpec names no moment
-  uint32_t allowed;        // moments
+  CompressionTrigger own;  // used if ScorerSpec names no trigger
+  uint32_t allowed;        // bits of allowed triggers
   Closed closed;
   bool all_layers;        // one threshold, or one score, over all layers
-  uint32_t query_tokens;  // whose queries are captured; 0: none, or all
+  uint32_t query_tokens;  // tokens whose queries are captured; 0: none, or all
   uint32_t probe_tokens;
 };
 
@@ -122,7 +124,7 @@ class TableScorer final : public Scorer {
   bool all_layers_;
 };
 
-constexpr uint32_t kRowsMax = 65'536;  // of queries or probes: more than any published method has
+constexpr uint32_t kRowsMax = 65'536;  // query or probe tokens: more than any published method uses
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Which head groups a policy set has: the same answer for the policy and for every world.
+// The head groups of a policy set. The policy and all backends use these functions, so they agree.
 
 #ifndef KVTWIN_ENGINE_METHODS_BUDGET_GROUPS_H_
 #define KVTWIN_ENGINE_METHODS_BUDGET_GROUPS_H_
@@ -10,9 +10,9 @@
 
 namespace kvtwin {
 
-// What each head may keep, by layer * kv_heads + head, in whatever unit the set's budget counts: what
-// heads are sorted by. Empty where the budget does not tell heads apart.
-// REQUIRES: validate_budget_spec() and validate_layout_spec() found nothing.
+// The budget of each head, by layer * kv_heads + head, in the unit of the set's budget; heads are sorted by
+// it. Empty if the budget does not distinguish heads.
+// REQUIRES: validate_budget_spec() and validate_layout_spec() return nullopt.
 std::vector<Fraction> clustering_budgets(const PolicySet& set);
 
 // One group of all heads unless the layout has groups.

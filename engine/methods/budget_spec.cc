@@ -9,7 +9,7 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// alpha * sigma + mu, times ratio for shares; clipped.
+// mu + alpha * sigma, times ratio if relative; clipped to kWhole.
 Fraction head_fraction(const BudgetSpec& spec, size_t head, Fraction alpha) {
   Wide fraction = Wide{spec.mu[head]} + ((Wide{alpha} * spec.sigma[head]) >> 32);
   if (spec.relative) fraction = (fraction * spec.ratio) >> 32;
@@ -29,7 +29,7 @@ std::vector<Fraction> reserved_fractions(const BudgetSpec& spec) {
   Fraction alpha = spec.alpha;
   if (spec.inflation.has_value()) {
     const Wide limit = ((Wide{kWhole} + *spec.inflation) * spec.ratio >> 32) * spec.mu.size();
-    // The sum grows with alpha: the largest alpha that fits, to the last bit. None may fit: 0 then.
+    // The sum increases with alpha: binary search for the largest alpha that fits; 0 if none does.
     Fraction low = 0, high = spec.alpha;
     while (low < high) {
       const Fraction middle = low + (high - low + 1) / 2;
@@ -51,7 +51,7 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const std::string heads = number(layout.heads());
   if (budget == "all") return std::nullopt;
-  // So that no sum of them leaves its type.
+  // The limit prevents overflow of their sums.
   constexpr uint32_t kTokensMax = 1u << 24;
   for (const uint32_t value : {spec.sinks, spec.window, spec.interval, spec.kv_entries, spec.chunk_tokens}) {
     if (value > kTokensMax)

@@ -1,5 +1,5 @@
-// The ids are those of the published tokenizers: Llama 3 (tiktoken base with 256 reserved ids behind it;
-// R1 distillations use two of them for think), Qwen 2 to 3 and Qwen-VL, Mistral v3 and later.
+// Token ids of the published tokenizers: Llama 3 (a tiktoken base and 256 reserved ids after it; R1
+// distillations use two of them for think), Qwen 2 to 3 and Qwen-VL, Mistral v3 and later.
 
 #include "engine/methods/role_tagger.h"
 

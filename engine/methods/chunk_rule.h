@@ -1,6 +1,6 @@
-// The released chunk rule's ratio (docs/design/methods/tangram.md#released-chunks): a kept fraction of all
-// tokens, turned into one of those that are ranked. Sinks and window are kept whatever happens, so less is
-// left for the others.
+// The ratio of the released chunk rule (docs/design/methods/tangram.md#released-chunks). It converts a
+// retained fraction of all tokens into one of the ranked tokens. Sinks and window are always retained, so the
+// ranked tokens get the rest.
 
 #ifndef KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_
 #define KVTWIN_ENGINE_METHODS_CHUNK_RULE_H_

@@ -1,4 +1,5 @@
-// Every limit and choice of one engine's Core, with its unit. Plain data: scenarios/ fills it.
+// CoreConfig holds every limit and choice of one engine's Core, with its unit. Plain data, filled by
+// scenarios/.
 
 #ifndef KVTWIN_ENGINE_METHODS_CONFIG_H_
 #define KVTWIN_ENGINE_METHODS_CONFIG_H_
@@ -20,19 +21,19 @@ namespace kvtwin {
 
 enum class BatchOrder : uint8_t {
   kDecodeFirst,   // running requests first, then waiting ones (vLLM v1)
-  kPrefillFirst,  // prompts first; decodes take what is left of the budget
-  kMixed,         // a prompt may take at most half of the budget while anything decodes
+  kPrefillFirst,  // prompts first; decodes get the rest of the token budget
+  kMixed,         // a prompt may use at most half of the token budget while any request decodes
 };
 
 enum class AdmissionKind : uint8_t {
-  kWatermark,        // the next chunk's pages, and watermark_pages must stay free
+  kWatermark,        // the next chunk's pages must be free, and watermark_pages remain free
   kFullPrompt,       // the whole prompt's pages must be free (vLLM scheduler_reserve_full_isl)
-  kFullReservation,  // pages for prompt and output are set aside: never preempts
+  kFullReservation,  // pages for prompt and output are reserved: never preempts
 };
 
 enum class PreemptionKind : uint8_t {
-  kRecompute,  // pages are let go (and stay findable until reused); the prompt is computed again
-  kSwap,       // pages are copied to the host and come back; where that cannot be, as kRecompute
+  kRecompute,  // pages are released (and cached until evicted); the prompt is computed again
+  kSwap,       // pages are swapped out to the host and back; if that is impossible, as kRecompute
 };
 
 // One name per axis (docs/design/scheduler-and-kv-managers.md#axes). The first choice of each axis is its
@@ -52,7 +53,7 @@ struct PolicySet {
   ScorerSpec scorer_spec{};
   PrecisionSpec precision_spec{};
   PartitionSpec partition_spec{};
-  RetrievalSpec retrieval_spec{};  // read only where retrieval is not "all"
+  RetrievalSpec retrieval_spec{};  // read only if retrieval is not "all"
 };
 
 struct CoreConfig {
@@ -61,29 +62,29 @@ struct CoreConfig {
   uint32_t unit_tokens = 16;  // divides page_tokens
   uint32_t pages_gpu = 0;
   uint32_t pages_host = 0;           // 0: no host tier
-  uint32_t pages_disk = 0;           // behind the host tier; 0: none
-  uint32_t pages_int2 = 0;           // triaxial: the first so many of pages_gpu; the others are int4
+  uint32_t pages_disk = 0;           // below the host tier; 0: no disk tier
+  uint32_t pages_int2 = 0;           // triaxial: the first pages_int2 of pages_gpu are int2, the others int4
   uint32_t requests_max = 256;       // running at once (vLLM max_num_seqs)
   uint32_t step_tokens_max = 2048;   // budget of one step (vLLM max_num_batched_tokens)
   uint32_t chunk_tokens_max = 0;     // of one prompt in one step; 0: the budget
   uint32_t context_tokens_max = 0;   // the model's window, prompt + output; 0: no limit
   uint32_t steps_in_flight_max = 1;  // 2: step n+1 is planned while n runs (vLLM async_scheduling)
-  uint32_t repeat_max = 1u << 20;    // longest run of coalesced steps; 1: never fold
+  uint32_t repeat_max = 1u << 20;    // longest run of coalesced steps; 1: no coalescing
   BatchOrder batch_order = BatchOrder::kDecodeFirst;
   AdmissionKind admission = AdmissionKind::kWatermark;
   uint32_t watermark_pages = 0;
   PageOrder page_order = PageOrder::kLowestFirst;
   PreemptionKind preemption = PreemptionKind::kRecompute;
   bool prefix_cache = true;
-  bool prefill_only = false;  // hands every request over once its first token exists (commands.h, HandOver)
+  bool prefill_only = false;  // hands over every request once its first token exists (commands.h, HandOver)
   std::string prefix_eviction = "lru";
-  // cost_aware: so much context before it doubles the work of computing a token again; 0: it does not count.
+  // cost_aware: context that doubles the work of recomputing a token; 0: the work does not depend on context.
   uint32_t eviction_doubling_tokens = 0;
   uint32_t evict_batch_pages = 64;     // evict at least this many at once when any are needed
-  uint32_t offload_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
-  uint32_t spill_pages_target = 0;     // disk tier: keep so many host pages free
-  uint32_t offload_batch_pages = 256;  // of one demotion or spill
-  // Ascending; steps of at most the largest are padded up to the next one (CUDA graphs).
+  uint32_t offload_pages_target = 0;   // host tier: GPU pages to keep free or copied to the host
+  uint32_t spill_pages_target = 0;     // disk tier: host pages to keep free
+  uint32_t offload_batch_pages = 256;  // of one offload or spill
+  // Ascending. Steps of at most the largest size are padded to the next size (CUDA graphs).
   std::vector<uint32_t> capture_sizes;
   PolicySet policies;
 };

@@ -13,7 +13,7 @@ using Wide = unsigned __int128;
 
 uint32_t round_up(uint32_t value, uint32_t unit) { return div_ceil(value, unit) * unit; }
 
-// At most `splits` pieces of equal length, but for the last.
+// Appends at most `splits` splits of equal length, except the last.
 void cut_row(uint32_t row, uint32_t kv_entries, uint32_t splits, uint32_t tile,
              std::vector<SplitItem>* plan) {
   if (kv_entries == 0) return;
@@ -30,8 +30,8 @@ uint32_t longest(std::span<const SplitRow> rows) {
   return kv_entries;
 }
 
-// Blocks are tiles, weighed by bytes. Block i ends at weight e_i of T: CTA ceil(e_i * W / T) - 1 owns it.
-// For equal weights that is block range [g * N / W, (g + 1) * N / W) of CTA g.
+// A block is one tile, weighted by its bytes. Block i ends at weight e_i of T and belongs to CTA
+// ceil(e_i * W / T) - 1. For equal weights, CTA g has the blocks [g * N / W, (g + 1) * N / W).
 void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
               std::vector<SplitItem>* plan) {
   uint64_t total = 0;
@@ -43,7 +43,7 @@ void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const G
     for (uint64_t at = 0; at < tiles;) {
       const Wide end_weight = before + (at + 1) * weight;
       const auto cta = static_cast<uint64_t>((end_weight * grid.cta_count() + total - 1) / total - 1);
-      // Its last block of this row: e <= (cta + 1) * T / W.
+      // End of the CTA's blocks in this row: e <= (cta + 1) * T / W.
       const auto fraction_end = static_cast<uint64_t>(Wide{cta + 1} * total / grid.cta_count());
       const uint64_t end = std::min(tiles, std::max(at + 1, (fraction_end - before) / weight));
       plan->push_back({r, static_cast<uint32_t>(at) * spec.tile,
@@ -55,8 +55,8 @@ void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const G
   }
 }
 
-// docs/design/methods/tangram.md#aot (4): splits of a group = round(ctas * its share), at least 1; then
-// shared by its members.
+// docs/design/methods/tangram.md#aot (4): a group gets round(ctas * its fraction of the work) splits, at
+// least 1, which its members divide.
 void aot(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
          std::vector<SplitItem>* plan) {
   const uint32_t ctas = grid.cta_count() * spec.aot_waves;

@@ -37,8 +37,8 @@ std::vector<uint32_t> aot_splits(std::span<const uint64_t> weights, uint32_t cta
     }
     return splits;
   }
-  // Whole parts, at least 1 each; what is left of the grid goes to the largest remainders. Where the ones
-  // that were raised to 1 take too much, the largest parts give it back.
+  // Integer parts, at least 1 each; the rest of the grid goes to the largest remainders. If groups that were
+  // raised to 1 exceed the grid, the largest groups are reduced.
   std::vector<size_t> order(weights.size());
   std::iota(order.begin(), order.end(), size_t{0});
   uint64_t given = 0;

@@ -16,7 +16,7 @@ std::vector<uint32_t> pyramid_exact(const PyramidSpec& spec, uint32_t tokens) {
   const int64_t base = less(spec.budget, spec.window), room = less(tokens, spec.window);
   std::vector<uint32_t> out(spec.layers, static_cast<uint32_t>(std::min(base, room)));
   if (room <= base || spec.layers < 2) return out;
-  // Everything times beta, so that base / beta is whole.
+  // All terms are multiplied by beta, so that base / beta is an integer.
   const int64_t beta = spec.beta;
   int64_t most = 2 * base * beta - base;
   if (most > room * beta) most = room * beta;

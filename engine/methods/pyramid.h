@@ -1,9 +1,9 @@
-// PyramidKV: how many KV entries each layer keeps, fewer with depth
-// (docs/design/methods/uniform.md#pyramidkv). Integers.
+// PyramidKV: the number of KV entries that each layer retains, decreasing with depth
+// (docs/design/methods/uniform.md#pyramidkv). Integers only.
 //
-// The line: base = B - w; from max = 2 base - min in the first layer to min = base / beta in the last; where
-// max would exceed the N - w KV entries there are, max = N - w and min = 2 base - max. The window w is kept
-// on top.
+// The counts lie on a line. With base = B - w, it runs from max = 2 base - min in the first layer to
+// min = base / beta in the last. If max would exceed the N - w available KV entries, max = N - w and
+// min = 2 base - max. The window w is retained in addition.
 
 #ifndef KVTWIN_ENGINE_METHODS_PYRAMID_H_
 #define KVTWIN_ENGINE_METHODS_PYRAMID_H_
@@ -15,17 +15,17 @@ namespace kvtwin {
 
 struct PyramidSpec {
   uint32_t layers = 1;
-  uint32_t budget = 0;  // B, of one head, window included
+  uint32_t budget = 0;  // B, KV entries of one head, window included
   uint32_t window = 0;  // w
   uint32_t beta = 20;   // > 0
 };
 
-// The exact form: the real-valued line with its error carried on, so that the layers sum to layers * base.
-// `tokens`: N. With N <= B everything before the window is kept: N - w in each layer.
+// The exact form: the real-valued line with its rounding error carried on, so that the layers sum to
+// layers * base. `tokens` is N. If N <= B, every layer retains all N - w KV entries before the window.
 std::vector<uint32_t> pyramid_exact(const PyramidSpec& spec, uint32_t tokens);
 
-// As KVCache-Factory has it: integer division throughout. N < layer's capacity: all; N < 2 base: base in
-// every layer. Because the step is rounded down, layer l keeps up to l too many.
+// The form of KVCache-Factory: integer division throughout. N < the layer's capacity: all; N < 2 base: base
+// in every layer. Because the step is rounded down, layer l retains up to l too many.
 std::vector<uint32_t> pyramid_released(const PyramidSpec& spec, uint32_t tokens);
 
 }  // namespace kvtwin

@@ -172,7 +172,7 @@ std::unique_ptr<T> make(const Choice<T> (&choices)[kCount], std::string_view nam
   return nullptr;
 }
 
-// "no budget "foo"; there is all, reserved".
+// Example: no budget "foo"; there is all, reserved.
 std::optional<std::string> unknown(std::string_view axis, std::string_view name) {
   std::string known;
   for (const PolicyInfo& policy : kPolicies) {
@@ -183,7 +183,7 @@ std::optional<std::string> unknown(std::string_view axis, std::string_view name)
   return "there is no " + std::string(axis) + " \"" + std::string(name) + "\"; choose one of: " + known;
 }
 
-// docs/design/methods/composition.md#pairs, what concerns formats.
+// The pairs of docs/design/methods/composition.md#pairs that involve formats.
 std::optional<std::string> validate_precision(const PolicySet& set, const PolicyAxes& axes,
                                               const CoreConfig& config) {
   const PrecisionSpec& spec = set.precision_spec;
@@ -207,7 +207,7 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
     return "precision_options.residual_tokens is " + std::to_string(spec.residual_tokens) +
            ", but must be a multiple of the group, " + std::to_string(spec.group);
   }
-  // Before packing, rows may move; packed keys share scales with their neighbours.
+  // KV entries may move before they are packed; packed keys share scales with their neighbours.
   const bool moves_packed = axes.scorer->compression_trigger() != CompressionTrigger::kAtNoTime &&
                             axes.scorer->compression_trigger() != CompressionTrigger::kChunkEnd &&
                             !axes.layout->keeps_slots();
@@ -219,7 +219,7 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
   return std::nullopt;
 }
 
-// Two pools in one address space: what the Core's half of them does not do.
+// Rejects what the Core does not support for int2 and int4 pages in one address space.
 std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes& axes,
                                           const CoreConfig& config) {
   const PrecisionSpec& spec = set.precision_spec;
@@ -266,8 +266,8 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
   return std::nullopt;
 }
 
-// Recalling what a budget has kept. An arena is of pages that all heads share, so all must hold equally many
-// KV entries; and a page that was offloaded must not change any more, so all is dropped at once, before that.
+// Recall of retained KV entries. Resident pages are shared by all heads, so all heads must retain equally
+// many KV entries. An offloaded page must not change, so everything is dropped at once, before the offload.
 std::optional<std::string> validate_recall_of_retained(const PolicySet& set, const PolicyAxes& axes,
                                                        const CoreConfig& config) {
   const std::string recalls = "retrieval " + set.retrieval + " recalls pages of all heads";
@@ -301,8 +301,8 @@ std::optional<std::string> validate_recall_of_retained(const PolicySet& set, con
   return std::nullopt;
 }
 
-// Choosing among what a budget has kept. A page's summary is taken when its KV entries no longer move, and
-// holds for what is left of it: a bound over more keys is still a bound.
+// Selection among retained KV entries. A page is summarised when its KV entries no longer move. The summary
+// stays valid when KV entries are dropped later: a bound over more keys is still a bound.
 std::optional<std::string> validate_retrieval_of_retained(const PolicySet& set, const PolicyAxes& axes,
                                                           const CoreConfig& config) {
   if (axes.layout->slot_retention() == SlotRetention::kAll) return std::nullopt;
@@ -322,7 +322,7 @@ std::optional<std::string> validate_retrieval_of_retained(const PolicySet& set, 
   return std::nullopt;
 }
 
-// docs/design/methods/composition.md#pairs, the pairs with placement and retrieval.
+// The pairs of docs/design/methods/composition.md#pairs that involve placement and retrieval.
 std::optional<std::string> validate_retrieval(const PolicySet& set, const PolicyAxes& axes,
                                               const CoreConfig& config) {
   if (axes.retrieval->needs_resident() && !axes.placement->uses_resident()) {
@@ -357,7 +357,7 @@ std::optional<std::string> validate_disk(const PolicyAxes& axes, const PolicySet
   return std::nullopt;
 }
 
-// Whose pages can go to the host and come back as they are.
+// Rejects policies whose pages cannot be copied to the host and restored unchanged.
 std::optional<std::string> validate_swap(const PolicyAxes& axes, const PolicySet& set) {
   if (axes.placement->uses_resident() || !axes.placement->uses_host()) {
     return "preemption demote copies a request's pages to the host tier, which placement " + set.placement +
@@ -389,7 +389,7 @@ PolicyAxes make_axes(const PolicySet& set) {
 }
 
 std::unique_ptr<PrefixEviction> make_prefix_eviction(const CoreConfig& config, uint32_t place_tokens) {
-  // The one that takes a number.
+  // The only order with a parameter.
   if (config.prefix_eviction == "cost_aware") {
     const uint32_t doubling = config.eviction_doubling_tokens;
     return make_cost_aware_eviction(doubling == 0 ? 0 : std::max(1u, doubling / place_tokens));

@@ -33,7 +33,7 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
   const uint32_t kv_entries = masks ? forced_ : spec.kv_entries;
   shape_.ring_pages = div_ceil(kv_entries, config.page_tokens);
   for (uint32_t g = 0; g < shape_.groups; ++g) {
-    // A ring keeps none of what it ranks; whoever keeps it all is none.
+    // A group is a ring if it retains none of the ranked KV entries; groups that retain all are not.
     const bool ring = !masks || budget_.quota(g, 1'000) == 0;
     shape_.ring.push_back(ring);
     shape_.rings += ring ? 1 : 0;
@@ -63,7 +63,7 @@ uint32_t Retention::decode_limit(uint32_t tokens) const {
 uint32_t Retention::steps_until_full(uint32_t tokens) const {
   const uint32_t full = shape_.ring_pages * shape_.page_tokens;
   if (shape_.rings == 0 || ring_full(tokens)) return UINT32_MAX;
-  return tokens < full ? full - tokens : 1;  // rings among groups that grow: the mean grows unevenly
+  return tokens < full ? full - tokens : 1;  // some groups are rings and others grow: the mean grows unevenly
 }
 
 bool Retention::can_drop(uint32_t tokens, uint64_t live) const {
@@ -158,7 +158,7 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
            " has no way to let go of them; choose layout compact, ragged, slot_mask or page_mask";
   }
   if (axes.placement->uses_host() &&
-      !axes.placement->uses_resident()) {  // arena: validate_retrieval_of_retained()
+      !axes.placement->uses_resident()) {  // resident: see validate_retrieval_of_retained()
     return "placement " + set.placement + " copies whole pages of a prefix, which layout " + set.layout +
            " does not keep; use placement gpu";
   }

@@ -1,8 +1,8 @@
-// Retention says when a request's KV is compressed and how much each head group holds afterwards: budget,
-// layout and scorer of an engine, joined into numbers. It keeps no state of requests.
+// Retention combines budget, layout and scorer of an engine into numbers: when a request's KV is compressed,
+// and how many KV entries each head group holds afterwards. It has no state of requests.
 //
-// With n tokens computed, the forced ones are the first `sinks` and the last `window`; the others are
-// ranked, and a group is left with sinks + window + quota(ranked) KV entries
+// With n tokens computed, the first `sinks` and the last `window` are forced. The others are ranked, and a
+// group retains sinks + window + quota(ranked) KV entries
 // (docs/design/methods/tangram.md#chunks, #reservation).
 
 #ifndef KVTWIN_ENGINE_METHODS_RETENTION_H_
@@ -22,29 +22,29 @@ namespace kvtwin {
 
 class Retention {
  public:
-  // REQUIRES: validate_retention() found nothing. `axes` must outlive it.
+  // REQUIRES: validate_retention() returns nullopt. `axes` must outlive it.
   Retention(const CoreConfig& config, const PolicyAxes& axes);
 
   SlotRetention slot_retention() const { return slot_retention_; }
   bool keeps_all() const { return slot_retention_ == SlotRetention::kAll; }
-  // Pages belong to (request, group), not to positions. Not with resident pages: there is one group then, and
-  // the Core counts the pages of what is left of a context (core_resident.cc).
+  // Pages belong to (request, group), not to positions. False with resident pages: there is then one group,
+  // and the Core counts the pages of the retained context (core_resident.cc).
   bool by_group() const {
     return !offloaded_ &&
            (slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing);
   }
-  // Prompt chunks end at multiples of chunk_tokens() and are never cut.
+  // Prompt chunks end at multiples of chunk_tokens() and are never shortened.
   bool by_chunk() const { return by_chunk_; }
   uint32_t chunk_tokens() const { return chunk_tokens_; }
-  // Counts of every compression are known when it is asked for.
+  // The counts of every compression are known when it is requested.
   bool known() const { return known_; }
-  // Rows of a chunk are staged, so that only what is kept ever has pages.
+  // Tokens of a chunk are staged: only retained KV entries are written to pages.
   bool staged() const { return staged_; }
-  // Admission sets aside the pages of what is kept.
+  // Admission reserves the pages of retained KV entries.
   bool reserves() const { return reserves_; }
-  // Sinks and the like follow one another: at decode steps too.
+  // Compressions also take place at decode steps.
   bool at_decode() const { return compression_trigger_ == CompressionTrigger::kDecodeStep; }
-  // What a request begins with is cut before its first tokens are computed.
+  // The prefix that a request reuses is compressed before its first tokens are computed.
   bool at_turn_start() const { return compression_trigger_ == CompressionTrigger::kTurnStart; }
   bool at_prompt_end() const {
     return compression_trigger_ == CompressionTrigger::kPromptEnd ||
@@ -52,35 +52,35 @@ class Retention {
   }
   const GroupShape& shape() const { return shape_; }
 
-  // At the end of a chunk, with `tokens` tokens: newest KV entries of a group that the next chunk's
-  // compression ranks again. KV entries before them are never moved.
+  // At the end of a chunk, with `tokens` tokens: the newest KV entries of a group, which the next chunk's
+  // compression ranks again. KV entries before them never move again.
   uint32_t carried(uint32_t tokens) const { return ranked(tokens) > 0 ? window_ : UINT32_MAX; }
   uint32_t ranked(uint32_t tokens) const { return tokens > forced_ ? tokens - forced_ : 0; }
   uint32_t quota(uint32_t group, uint32_t ranked_tokens) const { return budget_.quota(group, ranked_tokens); }
-  // KV entries of a group when `tokens` tokens have been ranked, for budgets that are known.
+  // KV entries of a group when `tokens` tokens have been ranked, for budgets with known counts.
   uint32_t entries_after(uint32_t group, uint32_t tokens) const {
     return tokens <= forced_ ? tokens : forced_ + budget_.quota(group, tokens - forced_);
   }
-  // Pages of all groups for prompt tokens that were ranked and `raw` tokens behind them.
+  // Pages of all groups for `tokens` ranked prompt tokens and `raw` further tokens.
   uint64_t pages_retained(uint32_t tokens, uint32_t raw) const;
-  // Pages of all groups for tokens that nothing was dropped of.
+  // Pages of all groups for tokens of which none was dropped.
   uint64_t pages_raw(uint32_t tokens) const;
 
-  // The most pages that a request can come to need, whenever it is preempted.
+  // The largest number of pages that a request can need, whenever it is preempted.
   uint64_t pages_needed(uint32_t prompt, uint32_t output) const {
     return staged_ ? pages_retained(prompt, output) : pages_raw(prompt + output);
   }
 
-  // At decode steps: a group of `kv_entries` KV entries is cut once it holds so many.
+  // At decode steps: a request is compressed when a group holds this many KV entries.
   uint32_t decode_limit(uint32_t tokens) const;
-  // Whether ranking `live` KV entries of `tokens` tokens can drop any.
+  // Whether ranking the `live` KV entries of `tokens` tokens can drop any.
   bool can_drop(uint32_t tokens, uint64_t live) const;
 
-  // With `tokens` tokens computed, every group is a ring that is full.
+  // Whether every group is a full ring when `tokens` tokens are computed.
   bool ring_full(uint32_t tokens) const {
     return shape_.rings == shape_.groups && tokens >= shape_.ring_pages * shape_.page_tokens;
   }
-  // Decode steps from `tokens` tokens on that each add as many KV entries to a head: one, or none.
+  // Decode steps from `tokens` tokens on that all add the same number of KV entries to a head: one, or none.
   uint32_t steps_until_full(uint32_t tokens) const;
 
   uint32_t sinks() const { return sinks_; }
@@ -95,12 +95,13 @@ class Retention {
   GroupShape shape_;
 };
 
-// A sentence that says why budget, layout and scorer cannot work together, and the way out.
+// Returns one sentence that explains why budget, layout and scorer cannot be combined, and a remedy; nullopt:
+// they can.
 std::optional<std::string> validate_retention(const PolicyAxes& axes, const PolicySet& set,
                                               const CoreConfig& config);
 
-// Likewise, where a layout moves KV entries and prefixes are to be cached: why what such requests keep of a
-// prefix cannot be shared. REQUIRES: config.prefix_cache, and a layout that does not keep slots.
+// The same for layouts that move KV entries with a prefix cache: whether the retained part of a prefix can be
+// shared. REQUIRES: config.prefix_cache, and a layout that does not keep slots.
 std::optional<std::string> validate_prefix_checkpoints(const PolicyAxes& axes, const PolicySet& set,
                                                        const CoreConfig& config);
 

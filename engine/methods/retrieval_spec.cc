@@ -35,7 +35,7 @@ RetrievalSpec retrieval_defaults(RetrievalMethod method) {
       spec.sink_tokens = 0;
       spec.window_tokens = 128;         // 4 local chunks
       spec.extra_tokens = 48 * 32;      // outlier chunks
-      spec.budget_tokens = 2048 + 128;  // local chunks are beside the selected ones
+      spec.budget_tokens = 2048 + 128;  // local chunks are read in addition to the selected ones
       spec.speculation = false;
       break;
     case RetrievalMethod::kInfinigen:

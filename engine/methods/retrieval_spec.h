@@ -1,10 +1,10 @@
-// RetrievalSpec: the integers of in-step retrieval (docs/design/methods/freekv.md): how much of a request
-// stays on the GPU, which pages may be chosen, and how they travel. Values (queries, summaries, scores)
-// belong to the backends.
+// RetrievalSpec holds the integers of in-step retrieval (docs/design/methods/freekv.md): how much of a
+// request stays on the GPU, which pages can be selected, and how they are copied. Values (queries, summaries,
+// scores) belong to the backends.
 //
-// A request whose pages all fit its resident pages reads everything. Beyond that the resident pages hold, for
-// every KV head: sinks + window (the page being written is its last) + selectable pages + extra pages that a
-// method keeps whatever the query. Tokens are whole pages.
+// A request whose pages all fit its resident pages reads all of them. Beyond that, the resident pages hold
+// for every KV head: sinks + window (its last page is the one being written) + selectable pages + extra pages
+// that a method retains whatever the query. Numbers of tokens are multiples of the page size.
 
 #ifndef KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_
 #define KVTWIN_ENGINE_METHODS_RETRIEVAL_SPEC_H_
@@ -17,8 +17,8 @@ namespace kvtwin {
 
 enum class RetrievalMethod : uint8_t { kAll, kQuest, kArkvale, kShadowkv, kInfinigen, kFreekv };
 
-// How the scores of the query heads of one KV head become one (docs/design/methods/freekv.md#page-scores). S:
-// after a softmax over pages.
+// How the scores of the query heads of one KV head are combined (docs/design/methods/freekv.md#page-scores).
+// Suffix S: after a softmax over pages.
 enum class GroupPooling : uint8_t { kMeanS, kMaxS, kMeanQk, kMaxQk, kMeanQ, kMaxQ };
 enum class PageSummary : uint8_t { kMinMax, kCuboid, kMean };
 enum class ScoreScale : uint8_t { kOne, kInverseSqrt };  // 1 or 1 / sqrt(d), before the softmax
@@ -31,47 +31,47 @@ enum class HostCopy : uint8_t { kStrided, kEachPiece, kKernel };
 constexpr int64_t kOneQ32 = int64_t{1} << 32;
 
 struct RetrievalSpec {
-  uint32_t budget_tokens = 2048;  // read in a step, by every KV head
+  uint32_t budget_tokens = 2048;  // tokens that every KV head reads in a step
   uint32_t sink_tokens = 512;
   uint32_t window_tokens = 512;
-  uint32_t extra_tokens = 0;           // beside the budget (ShadowKV: outlier and local chunks)
-  uint32_t layers_dense = 0;           // the first layers read everything, and stay on the gpu
-  int64_t tau_q32 = kOneQ32 / 10 * 9;  // a head whose queries are less alike is corrected; Q31.32
-  bool speculation = true;             // FreeKV: choose for the next step, in the background
+  uint32_t extra_tokens = 0;           // in addition to the budget (ShadowKV: outlier and local chunks)
+  uint32_t layers_dense = 0;           // leading layers that read everything and stay on the GPU
+  int64_t tau_q32 = kOneQ32 / 10 * 9;  // a head whose query similarity is below it is corrected; Q31.32
+  bool speculation = true;             // FreeKV: select for the next step, in the background
   GroupPooling pooling = GroupPooling::kMeanS;
   PageSummary summary = PageSummary::kMinMax;
   ScoreScale scale = ScoreScale::kInverseSqrt;
   HostLayout host_layout = HostLayout::kHnd;
   HostCopy host_copy = HostCopy::kStrided;
   uint32_t staging_buffers = 2;  // 1: a head's pages are converted before the next head's are copied
-  uint32_t rank = 160;           // ShadowKV: of the factorised keys
+  uint32_t rank = 160;           // ShadowKV: rank of the factorised keys
   int64_t columns_q32 = kOneQ32 * 3 / 10;  // InfiniGen: fraction of the key columns that are scored
-  // What every page beyond the resident pages leaves on the gpu, as a fraction of a page: summaries, factors,
-  // dense layers. Found by whoever knows the model's shape.
+  // GPU memory that a page beyond the resident pages still needs, as a fraction of a page: summaries,
+  // factors, dense layers. Set by the caller that knows the model's shape.
   uint32_t resident_fraction_q32 = 0;
 
   friend bool operator==(const RetrievalSpec&, const RetrievalSpec&) = default;
 };
 
-// What each method's authors use (docs/design/methods/freekv.md#defaults, #timelines); budgets for
-// page_tokens 32.
+// The parameters that each method's authors use (docs/design/methods/freekv.md#defaults, #timelines); budgets
+// are for page_tokens 32.
 RetrievalSpec retrieval_defaults(RetrievalMethod method);
 
-// Pages of one request on the gpu besides what resident_fraction_q32 says.
+// Pages of one request on the GPU, without those of resident_fraction_q32.
 uint32_t resident_pages(const RetrievalSpec& spec, uint32_t page_tokens);
 uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens);
-// What a request with `pages` pages of context holds on the gpu once its prompt is complete: all of them
-// while they fit the resident pages. Grows by at most one page per page.
+// GPU pages that a request with `pages` pages of context holds once its prompt is complete: all of them while
+// they fit the resident pages. Increases by at most one per page.
 uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages);
 
-// A request that has `tokens` tokens of context, the one being computed included: does this step choose pages
-// for it, and how many tokens does every KV head read?
+// For a request with `tokens` tokens of context, the one being computed included: whether this step selects
+// pages for it, and how many tokens every KV head reads.
 bool request_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
-// Pages that can be chosen at all: full ones, without sinks and window. 0 when the request reads everything.
+// Pages that can be selected: full ones outside sinks and window. 0 if the request reads everything.
 uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 
-// A sentence that says what is wrong and what would be right.
+// Returns one sentence that names the error and a remedy; nullopt: valid.
 std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, RetrievalMethod method,
                                                 uint32_t page_tokens);
 

@@ -5,7 +5,7 @@
 namespace kvtwin {
 namespace {
 
-// A header that does not end by then is a body of an unknown role.
+// A longer header is treated as a body of an unknown role.
 constexpr uint32_t kHeaderTokensMax = 8;
 
 bool among(std::span<const uint32_t> ids, uint32_t token) {
@@ -104,7 +104,7 @@ void RoleTagger::take_body(uint32_t token) {
     return push(Semantic::kDelim);
   }
   if (bracket_ != nullptr && token == bracket_->close) {
-    // What follows a bracket that stood for a header is the model's answer.
+    // The text after a bracket that replaces a header is the model's answer.
     if (bracket_->opens_body) role_ = ChatRole::kAssistant;
     bracket_ = nullptr;
     return push(Semantic::kDelim);

@@ -1,16 +1,17 @@
-// RoleTagger reads token ids once, left to right, and says of each token what it is
+// RoleTagger reads token ids once, left to right, and assigns each token its role
 // (docs/design/methods/triaxialkv.md#tags).
 //
-// No model and no text: chat templates mark roles with special ids, and those are a small automaton.
-//   * role header, brackets, end of message, and what stands behind a header or between two messages (a
-//     newline) are delimiters;
-//   * a system body is instruction throughout, whatever markers it quotes (tool schemas do);
-//   * a user body is user, a tool body observation; a tool response inside a user message is observation
-//     too, and such a message opens no turn;
-//   * in an assistant body, what stands between think or tool-call markers is reasoning or tool call.
-// Requests that a model writes without a marker (Llama's JSON requests) stay assistant text. Text before any
-// marker is user text of turn 0. O(1) per token; append-only, except that the header of a user message learns
-// its turn with the first token behind it.
+// It uses neither model nor text: chat templates mark roles by special ids, which a small automaton reads.
+//   * The role header, brackets, the end of a message, and tokens that follow a header or separate messages
+//   (a
+//     newline) are delimiters.
+//   * A system body is instruction throughout, whatever markers it quotes (tool schemas do).
+//   * A user body is user, a tool body observation. A tool response inside a user message is observation too,
+//     and such a message opens no turn.
+//   * In an assistant body, tokens between think or tool-call markers are reasoning or tool call.
+// Tool calls that a model writes without a marker (Llama's JSON calls) stay assistant text. Text before any
+// marker is user text of turn 0. O(1) per token. Roles are append-only, except that the header of a user
+// message gets its turn with the first token after it.
 
 #ifndef KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
 #define KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
@@ -28,27 +29,27 @@ constexpr uint32_t kNoToken = UINT32_MAX;
 
 enum class ChatRole : uint8_t { kSystem, kUser, kAssistant, kTool };
 
-// What a family of models writes between messages, as token ids.
+// The token ids by which a model family delimits messages.
 struct ChatTemplate {
   struct RoleName {
     uint32_t ids[2];  // the name in one or two tokens; the second may be kNoToken
     ChatRole role;
   };
-  // What stands between `open` and `close`. Without a `close` it ends with the message.
+  // Gives tokens between `open` and `close` a role. Without a `close` it ends with the message.
   struct Bracket {
     uint32_t open, close;
     Semantic semantic;
-    ChatRole in;      // only in a body of this role
-    bool opens_body;  // stands for a role header: `in` is then the role that it starts
+    ChatRole in;      // recognised only in a body of this role
+    bool opens_body;  // replaces a role header and starts a body of role `in`
   };
   std::string_view name;
   uint32_t header_begin = kNoToken;  // kNoToken: brackets alone (Mistral)
   uint32_t header_end = kNoToken;    // ends the header
-  uint32_t after_header = kNoToken;  // a newline there is a delimiter too
+  uint32_t after_header = kNoToken;  // a newline after a header: also a delimiter
   std::span<const RoleName> roles;
   std::span<const Bracket> brackets;
   std::span<const uint32_t> message_ends;
-  std::span<const uint32_t> delimiters;  // single ones: begin of text and the like
+  std::span<const uint32_t> delimiters;  // single ones: begin of text and similar
   uint32_t vision_begin = kNoToken, vision_end = kNoToken;
   std::span<const uint32_t> image_tokens;
 };
@@ -83,14 +84,14 @@ class RoleTagger {
   ChatRole role_ = ChatRole::kUser;
   const ChatTemplate::Bracket* bracket_ = nullptr;
   bool in_vision_ = false;
-  bool turn_due_ = false;  // a user message began, and no token of its body was seen
+  bool turn_due_ = false;  // a user message has begun; no token of its body was read
   size_t message_begin_ = 0;
   uint32_t header_[2] = {kNoToken, kNoToken};
   uint32_t header_tokens_ = 0;
   uint32_t turn_ = 0;
 };
 
-// Equal neighbours as runs; what the driver hands to policies.
+// Joins equal neighbours into runs, as policies receive them.
 std::vector<RoleRun> runs_of(std::span<const TokenRole> roles);
 
 }  // namespace kvtwin

@@ -15,7 +15,7 @@
 namespace kvtwin {
 namespace {
 
-// The plan of the first step of a launch. Later steps of it follow by rule.
+// Fingerprint of the plan of a launch's first step. Its later steps follow from the first.
 uint32_t fingerprint(const LaunchStep& step) {
   uint64_t sum = draw({step.tokens_padded, step.entries.size()});
   for (const PlanEntry& entry : step.entries) {
@@ -34,9 +34,9 @@ struct Recorder::Engine {
     uint32_t plan = 0;
   };
   uint16_t id = 0;
-  v1::LogRecord coalesced;  // being collected; empty until the first step has ended
+  v1::LogRecord coalesced;  // the run being collected; empty until its first step has ended
   bool collecting = false;
-  std::deque<Start> starts;           // launched stretches whose first step has not ended
+  std::deque<Start> starts;           // launched runs whose first step has not ended
   std::vector<RequestId> last_batch;  // of the last launch, if it only decodes
   bool outside_since_launch = true;
   Instant last_end{};
@@ -61,7 +61,7 @@ struct Recorder::State {
   std::unique_ptr<Watch> watch;
 };
 
-// The Client, overheard.
+// Forwards to the Client and records its events.
 class Recorder::Watch : public Client {
  public:
   Watch(Client* client, State* state) : client_(client), state_(state) {}
@@ -205,7 +205,7 @@ void Recorder::saw_event(Instant now, EngineId engine, const Event& event) {
     out->mutable_count()->Add(retained.counts.begin(), retained.counts.end());
     out->mutable_live()->Add(retained.live.begin(), retained.live.end());
   }
-  // They belong to the last step of their stretch.
+  // They belong to the last step of their run.
   if (!done->eos.empty() || !done->retained.empty()) here.flush();
 }
 
@@ -213,7 +213,7 @@ void Recorder::saw_command(Instant, const Command& command) {
   const auto* step = std::get_if<LaunchStep>(&command);
   if (step == nullptr) return;
   Engine& here = state_->engines[raw(step->engine)];
-  here.checkpoint_due = false;  // the digest already holds what is planned ahead, and that shows the folding
+  here.checkpoint_due = false;  // the digest now includes steps planned ahead, so it depends on coalescing
   const auto decodes = [](const PlanEntry& entry) {
     return entry.kind == EntryKind::kDecode && entry.tokens == 1;
   };

@@ -17,7 +17,7 @@ void RecordedBackend::submit(const Command& command) {
   if (const auto* step = std::get_if<LaunchStep>(&command)) {
     Engine& engine = engines_[raw(step->engine)];
     const std::vector<Instant>& ends = log_.engines[raw(step->engine)].ends;
-    // A step that had ended before it was launched was another step: nothing more is known from here on.
+    // A step that ended before it was launched differs from the recorded one: nothing is known from here on.
     engine.lost = engine.lost || (raw(step->step) < ends.size() && ends[raw(step->step)] < now_);
     if (engine.lost) return;
     engine.launches.push_back({raw(step->step), raw(step->step) + step->repeat, false});
@@ -39,10 +39,10 @@ uint64_t RecordedBackend::answer_step(const Engine& engine, const Log::Engine& l
   if (engine.launches.empty()) return UINT64_MAX;
   const Launch& launch = engine.launches.front();
   const uint64_t left = launch.end - launch.step;
-  // Two in flight: the next step is planned while the last one runs, so the last is told apart.
+  // Two steps in flight: the next is planned while the last one runs, so the last is answered separately.
   const uint64_t answered = launch.single || left == 1 ? 1 : engine.in_flight_max > 1 ? left - 1 : left;
   uint64_t last = launch.step + answered - 1;
-  // A request that ended itself is told at once.
+  // A step in which a request sampled end-of-sequence is answered at once.
   for (size_t i = engine.next_coalesced; i < log.coalesced_runs.size() && log.coalesced_runs[i].step <= last;
        ++i) {
     if (log.coalesced_runs[i].eos.empty()) continue;
@@ -54,13 +54,13 @@ uint64_t RecordedBackend::answer_step(const Engine& engine, const Log::Engine& l
 
 bool RecordedBackend::next(Instant* now, Event* event) {
   enum Kind : int { kStep, kTransfer, kTimer };
-  // Same instant: steps by engine, transfers by engine and number, timers in the order they were set.
+  // At equal instants: steps by engine, transfers by engine and number, timers in the order they were set.
   using Key = std::tuple<Instant, int, uint64_t, uint64_t>;
   Key best{kNever, 0, 0, 0};
   size_t index = 0;
   for (size_t i = 0; i < engines_.size(); ++i) {
     const uint64_t step = answer_step(engines_[i], log_.engines[i]);
-    // Beyond the log: something from outside cut the launch short; interrupt() will answer.
+    // Beyond the log: an event from outside cut the launch short, and interrupt() will answer.
     if (step < log_.engines[i].ends.size())
       best = std::min(best, Key{log_.engines[i].ends[step], kStep, i, step});
     for (size_t k = 0; k < engines_[i].transfers.size(); ++k) {
@@ -75,7 +75,7 @@ bool RecordedBackend::next(Instant* now, Event* event) {
   }
   const auto [at, kind, which, number] = best;
   if (at == kNever) return false;
-  // A log that contradicts the commands could ask for the past; time never goes back.
+  // A log that contradicts the commands could yield an earlier instant; time never decreases.
   *now = now_ = std::max(now_, at);
   if (kind == kStep) {
     answer(static_cast<uint16_t>(which), number, event);
@@ -122,7 +122,7 @@ void RecordedBackend::answer(uint16_t engine, uint64_t last, Event* event) {
   *event = done;
 }
 
-// Only `open` more steps of what was launched will run.
+// Only `open` more steps of the launched ones will run.
 void RecordedBackend::cut(Engine* engine, uint64_t open) {
   std::deque<Launch> left;
   for (Launch launch : engine->launches) {
@@ -139,7 +139,7 @@ bool RecordedBackend::interrupt(EngineId engine, Event* event) {
   if (here.launches.empty()) return false;
   const uint64_t first = here.launches.front().step;
   const uint64_t last = answer_step(here, log);
-  // Ends ascend, so those that have passed come first.
+  // Ends ascend, so the steps that have ended come first.
   uint64_t past = first;
   while (past <= last && past < log.ends.size() && log.ends[past] <= now_) ++past;
   if (past > first) {

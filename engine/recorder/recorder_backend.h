@@ -1,8 +1,8 @@
-// The recorded backend and its Client: they answer as a log says things went.
+// RecordedBackend and RecordedClient answer as the log of a run recorded it.
 //
-// A step that the log does not know is never answered: then decisions have changed, and the run ends
-// early. How steps were coalesced in the recorded run does not matter, and the outcome of a run of coalesced
-// steps comes with its last step.
+// A step that is not in the log is never answered: the decisions then differ from the recorded ones, and the
+// run ends early. The coalescing of the recorded run does not matter; the outcome of a coalesced run comes
+// with its last step.
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_BACKEND_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_BACKEND_H_
@@ -20,7 +20,7 @@ namespace kvtwin {
 
 class RecordedBackend : public Backend {
  public:
-  // Keeps `log`, which must outlive this.
+  // `log` must outlive this.
   explicit RecordedBackend(const Log* log);
 
   void submit(const Command& command) override;
@@ -31,7 +31,7 @@ class RecordedBackend : public Backend {
   struct Launch {
     uint64_t step = 0;    // first step that is not answered
     uint64_t end = 0;     // one past its last step
-    bool single = false;  // interrupted: what is left is answered step by step
+    bool single = false;  // interrupted: the remaining steps are answered one by one
   };
   struct Transfer {
     uint64_t number = 0;
@@ -41,9 +41,9 @@ class RecordedBackend : public Backend {
   struct Engine {
     std::deque<Launch> launches;
     std::vector<Transfer> transfers;  // in flight
-    size_t next_coalesced = 0;        // first one whose last step is not answered
+    size_t next_coalesced = 0;        // first coalesced run whose last step is not answered
     uint32_t in_flight_max = 1;
-    bool lost = false;  // decisions have changed: no step is answered any more
+    bool lost = false;  // decisions differ from the log: no further step is answered
   };
   struct SetTimerAt {
     Instant at{};
@@ -51,7 +51,7 @@ class RecordedBackend : public Backend {
     Timer timer;
   };
 
-  // The step whose end answers the oldest launch, in the log or beyond it; UINT64_MAX if there is none.
+  // The step whose end answers the oldest launch, in the log or beyond it; UINT64_MAX: there is none.
   uint64_t answer_step(const Engine& engine, const Log::Engine& log) const;
   void answer(uint16_t engine, uint64_t last, Event* event);
   static void cut(Engine* engine, uint64_t open);
@@ -81,7 +81,7 @@ class RecordedClient : public Client {
   const Log& log_;
   size_t next_ = 0;
   uint64_t answers_ = 0;
-  std::unordered_set<uint32_t> ended_;  // asked for members only
+  std::unordered_set<uint32_t> ended_;  // used for membership only: its order has no effect
 };
 
 }  // namespace kvtwin

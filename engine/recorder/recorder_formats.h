@@ -1,4 +1,4 @@
-// What a log says of formats: the numbers of the precision axis, and what prompts' tokens are.
+// Conversion between a log's records and the precision axis, and token roles.
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_FORMATS_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_FORMATS_H_
@@ -11,11 +11,11 @@
 
 namespace kvtwin {
 
-// False: a choice that this version does not know.
+// False: `in` holds a choice that this version does not know.
 bool read_precision(const v1::EngineConfig::RecordedPrecision& in, PrecisionSpec* out);
 void write_precision(const PrecisionSpec& in, v1::EngineConfig::RecordedPrecision* out);
 
-// False: lists of unequal length.
+// False: the lists differ in length.
 bool read_roles(const v1::ClientEvent::Ready& in, std::vector<RoleRun>* roles);
 void write_roles(std::span<const RoleRun> roles, v1::ClientEvent::Ready* out);
 

@@ -16,7 +16,7 @@
 namespace kvtwin {
 namespace {
 
-// Logs name layouts and placements as they were called when the log was written.
+// The present name of a layout or placement. Logs contain the name of the time when they were written.
 std::string recorded_policy(int axis, const std::string& name) {
   static const std::vector<std::string> layouts = {"ring", "page_mask", "slot_mask"},
                                         placements = {"resident"};
@@ -52,7 +52,7 @@ void write_scorer(const ScorerSpec& in, v1::EngineConfig::ScorerNumbers* out) {
 
 constexpr uint32_t kLogSchema = 1;
 
-// Takes records one by one; the first wrong one is the message.
+// Reads records one by one; reports the first invalid one.
 class LogReader {
  public:
   LogReader(const std::string& name, Log* log) : name_(name), log_(log) {}
@@ -90,7 +90,7 @@ class LogReader {
   Result<void> done() {
     if (!ended_)
       return problem("the log ends early", "the run was killed, or the file was cut; run it again");
-    // Ids are dealt one by one, and not every request becomes ready. The bound keeps tables by id small.
+    // Ids are consecutive, and not every request becomes ready. The bound limits the size of tables by id.
     const size_t ids_max = 16 * ready_.size() + 65536;
     for (const Log::ClientStep& step : log_->client) {
       if (const auto* request = std::get_if<RequestReady>(&step.event)) {
@@ -368,7 +368,7 @@ class LogReader {
   uint64_t answers_ = 0;
   Instant client_at_{};
   std::map<SessionId, uint32_t> sent_;  // requests, by session
-  std::unordered_set<uint32_t> ready_;  // asked for members only, so its order reaches nothing
+  std::unordered_set<uint32_t> ready_;  // used for membership only: its order has no effect
   bool ended_ = false;
 };
 
@@ -446,7 +446,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
 Result<Log> read_log(const std::string& name, std::string_view bytes) {
   Log log;
   LogReader reader(name, &log);
-  google::protobuf::LogSilencer silence;  // what is wrong is said by the Error
+  google::protobuf::LogSilencer silence;  // Error reports the problem
   RecordReader in(bytes);
   std::string_view part;
   v1::LogRecord record;

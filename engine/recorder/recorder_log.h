@@ -1,4 +1,5 @@
-// Log is a recorded run in memory, checked: whatever bytes it was read from, replaying it is safe.
+// Log is a recorded run in memory. read_log() checks it, so that replaying it is safe whatever bytes it was
+// read from.
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_LOG_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_LOG_H_
@@ -17,7 +18,7 @@ namespace kvtwin {
 
 struct RecordedAbout;
 
-// A log with more engines is taken for a damaged one.
+// A log with more engines is rejected as damaged.
 constexpr uint32_t kRecordedEnginesMax = 4096;
 
 struct Log {
@@ -25,7 +26,7 @@ struct Log {
     Instant at{};
     uint64_t answers = 0;
     bool from_wake = false;
-    Event event;  // RequestReady's spans point into what follows
+    Event event;  // RequestReady's spans point into the following vectors
     std::vector<UnitRun> runs;
     std::vector<uint32_t> triggers;
     std::vector<RoleRun> roles;
@@ -63,7 +64,7 @@ struct Log {
 
   std::string scenario;
   uint64_t seed = 0;
-  RunOptions options;  // make_axes is null: a log has policies' names
+  RunOptions options;  // make_axes is null: a log names its policies
   std::vector<ClientStep> client;
   std::vector<Engine> engines;
   uint64_t digest = 0;
@@ -72,7 +73,7 @@ struct Log {
 
 v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about);
 
-// `name` is for messages. Fails on anything that is not a whole, consistent log.
+// `name` is for messages. Fails unless `bytes` is a complete, consistent log.
 Result<Log> read_log(const std::string& name, std::string_view bytes);
 
 }  // namespace kvtwin

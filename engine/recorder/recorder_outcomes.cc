@@ -34,8 +34,8 @@ RequestNumbers::RequestNumbers(const Log& log) : from_log_(true) {
   for (const Log::ClientStep& step : log.client) {
     const auto* ready = std::get_if<RequestReady>(&step.event);
     if (ready == nullptr) continue;
-    requests_.insert_or_assign(ready->key(),
-                               ready->request);  // sent again after a rejection: outcomes are the last one's
+    // A request that was sent again after a rejection keeps its key; outcomes belong to the last one.
+    requests_.insert_or_assign(ready->key(), ready->request);
     keys_.emplace(ready->request, ready->key());
   }
 }
@@ -285,7 +285,7 @@ Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view
                                        const ReadNumbers& numbers) {
   RecordedOutcomes out;
   OutcomeReader reader(name, numbers, &out);
-  google::protobuf::LogSilencer silence;  // what is wrong is said by the Error
+  google::protobuf::LogSilencer silence;  // Error reports the problem
   RecordReader in(bytes);
   std::string_view part;
   v1::OutcomeRecord record;

@@ -1,10 +1,9 @@
-// OutcomeLog writes down what the data decided in a run, step by step, whoever said it: values or a model of
-// them. A simulated run can answer from it instead of a model (sim/behaviour/behaviour_recorded.h;
+// OutcomeLog records the outcomes of a run, step by step, whether values or a model produced them. A
+// simulated run can use the file instead of a model (sim/behaviour/behaviour_recorded.h;
 // docs/design/backend-interface-and-digest.md#interface, "recorded").
 //
-// Beside the log of events (recorder.h) and not part of it: recalls never cross the backend interface, and
-// outcomes are worth having where the decisions of the run that asks are others than those of the run that
-// told.
+// The file is separate from the log of events (recorder.h), for two reasons: recalls never cross the backend
+// interface, and recorded outcomes are also useful to a run whose decisions differ from the recorded one's.
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_OUTCOMES_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_OUTCOMES_H_
@@ -26,15 +25,16 @@ namespace kvtwin {
 
 struct Log;
 
-// The numbers by which a file of outcomes names requests. Files of schema 1 use the RequestIds of the
-// recorded run, which only that run's log can turn into keys; later files use the key itself.
+// RequestNumbers are the numbers that identify requests in a file of outcomes. Files of schema 1 use the
+// RequestIds of the recorded run, which only the log of that run can turn into keys; later files use the key
+// itself.
 class RequestNumbers {
  public:
   RequestNumbers() = default;
   explicit RequestNumbers(const Log& log);
 
   uint64_t of(const RequestKey& key) const;
-  // The request that `log` names `request`; none if it names no such request.
+  // The key of the request that `log` calls `request`; nullopt: there is none.
   std::optional<RequestKey> key(RequestId request) const;
 
  private:
@@ -43,7 +43,7 @@ class RequestNumbers {
   std::map<RequestId, RequestKey> keys_;
 };
 
-// Recorded outcomes in memory. Recalls are sums over the requests of a step, so they hold for the very same
+// Recorded outcomes in memory. Recalls are sums over the requests of a step, so they apply only to an equal
 // step; what a compression retains belongs to one request.
 struct RecordedOutcomes {
   struct Step {
@@ -53,7 +53,7 @@ struct RecordedOutcomes {
   };
   struct RetainedAt {
     RequestKey key{};
-    uint32_t attempt = 0;  // admissions, from 1
+    uint32_t attempt = 0;  // number of admissions, from 1
     uint32_t tokens = 0;   // Compression::end
     auto operator<=>(const RetainedAt&) const = default;
   };
@@ -64,17 +64,17 @@ struct RecordedOutcomes {
   struct Engine {
     std::map<uint64_t, Step> steps;
     std::map<RetainedAt, Retained> retained;
-    uint32_t layers = 0;  // of the recalls; 0: there are none
-    uint32_t groups = 0;  // that counts were given for; 0: there are none
+    uint32_t layers = 0;  // layers of the recalls; 0: no recalls
+    uint32_t groups = 0;  // groups of the counts; 0: no counts
   };
   std::vector<Engine> engines;
-  RequestNumbers numbers;  // that the fingerprints were computed with
+  RequestNumbers numbers;  // used by the fingerprints
 };
 
-// The entries of single step `launch.step + offset`.
+// Fingerprint of the entries of single step `launch.step + offset`.
 uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const RequestNumbers& numbers);
 
-// How often each request was admitted, by what its entries say.
+// Attempts counts the admissions of each request, from its entries.
 class Attempts {
  public:
   void saw(const LaunchStep& launch, uint32_t offset);
@@ -90,8 +90,8 @@ class OutcomeLog {
   explicit OutcomeLog(uint32_t engines);
   ~OutcomeLog();
 
-  // The source to ask instead of `source`: hands everything on and writes down the answers. This owns it.
-  // Each engine has one source that is watched.
+  // Returns the source to use instead of `source`: it forwards everything and records the answers. OutcomeLog
+  // owns it. At most one source per engine is watched.
   OutcomeSource* watch(OutcomeSource* source);
   // Whether any source was watched.
   bool used() const;
@@ -103,11 +103,11 @@ class OutcomeLog {
   std::unique_ptr<State> state_;
 };
 
-// Reads the numbers of the run that the outcomes are of from its log.
+// Reads the numbers from the log of the run that the outcomes belong to.
 using ReadNumbers = std::function<Result<RequestNumbers>()>;
 
-// `name` is for messages. `numbers` is called for files of schema 1 only. Fails on anything that is not a
-// whole file of outcomes.
+// `name` is for messages. `numbers` is called for files of schema 1 only. Fails unless `bytes` is a complete
+// file of outcomes.
 Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes,
                                        const ReadNumbers& numbers);
 

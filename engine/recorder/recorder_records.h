@@ -1,5 +1,5 @@
-// Files of length-delimited records, of any size: what Recorder and OutcomeLog write. (protobuf's own reader
-// counts bytes in an int, so it ends at 2 GiB.)
+// Files of length-delimited records, of any size, as Recorder and OutcomeLog write them. (protobuf's own
+// reader counts bytes in an int and is limited to 2 GiB.)
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_RECORDS_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_RECORDS_H_
@@ -13,13 +13,14 @@
 
 namespace kvtwin {
 
-// Cuts bytes into records: each is its length, as a varint, and so many bytes.
+// Splits bytes into records. A record is its length, as a varint, followed by that number of bytes.
 class RecordReader {
  public:
   // `bytes` must outlive it.
   explicit RecordReader(std::string_view bytes) : bytes_(bytes) {}
 
-  // The next record; false: there is none, or what follows is none (then whole() is false).
+  // Returns the next record. False: the input has ended, or what follows is not a record (whole() is then
+  // false).
   bool next(std::string_view* record);
   bool whole() const { return at_ == bytes_.size(); }
   size_t at() const { return at_; }
@@ -29,7 +30,7 @@ class RecordReader {
   size_t at_ = 0;
 };
 
-// Appends one.
+// Appends one record.
 template <typename Record>
 void append_record(const Record& record, std::string* bytes) {
   for (size_t length = record.ByteSizeLong();; length >>= 7) {

@@ -72,7 +72,7 @@ void compare_checkpoints(size_t id, const Log::Engine& was, const Log::Engine& i
                            &longer == &was ? "recorded" : "replayed"));
 }
 
-// With policies of the caller's own there are no names to look up.
+// Policies that the caller supplies (make_axes) have no names to look up.
 std::optional<std::string> wrong_config(const RunOptions& options, const CoreConfig& config) {
   if (!options.make_axes) return validate_core_config(config);
   if (auto problem = validate_limits(config)) return problem;

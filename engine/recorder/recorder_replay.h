@@ -1,4 +1,5 @@
-// replay() runs the policy on a log with neither backend, and says whether it decided the same.
+// replay() runs the policy on a log, without the original backend, and reports whether its decisions are the
+// recorded ones.
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_REPLAY_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_REPLAY_H_
@@ -14,10 +15,10 @@ namespace kvtwin {
 struct Replayed {
   RunEnd end;
   bool same = false;       // digests are equal
-  std::string difference;  // otherwise: the first thing that differs, in one sentence
+  std::string difference;  // otherwise: the first difference, in one sentence
 };
 
-// `name` is for messages. Fails only if `log` cannot be run at all; other decisions are an answer.
+// `name` is for messages. Fails only if `log` cannot be run at all; differing decisions are a result.
 // Observers see the replayed run like any other.
 Result<Replayed> replay(const std::string& name, const Log& log, const std::vector<Observer*>& observers);
 

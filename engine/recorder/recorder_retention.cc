@@ -44,7 +44,7 @@ void record_budget(const BudgetSpec& in, v1::RecordedBudget* out) {
   out->set_uniform_depth(in.uniform_depth);
 }
 
-// What is out of range is found by validate_layout_spec().
+// validate_layout_spec() reports values out of range.
 LayoutSpec recorded_layout(const v1::RecordedLayout& in) {
   return {.layers = in.layers(),
           .kv_heads = in.kv_heads(),

@@ -1,4 +1,4 @@
-// What a log says of budgets and layouts.
+// Conversion between a log's records and the specifications of budgets and layouts.
 
 #ifndef KVTWIN_ENGINE_RECORDER_RECORDER_RETENTION_H_
 #define KVTWIN_ENGINE_RECORDER_RECORDER_RETENTION_H_
@@ -9,7 +9,7 @@
 
 namespace kvtwin {
 
-// What is out of range is found when the policies are validated.
+// Values out of range are reported when the policies are validated.
 BudgetSpec recorded_budget(const v1::RecordedBudget& in);
 void record_budget(const BudgetSpec& in, v1::RecordedBudget* out);
 LayoutSpec recorded_layout(const v1::RecordedLayout& in);

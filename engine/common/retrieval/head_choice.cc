@@ -10,7 +10,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-// A token counts if its score is within this of the largest (docs/design/methods/freekv.md#timelines: 5 for
+// A token counts if its score is within kAlpha of the largest (docs/design/methods/freekv.md#timelines: 5 for
 // Llama).
 constexpr float kAlpha = 5;
 
@@ -51,7 +51,7 @@ std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, cons
   for (uint32_t j = 0; j < llm.query_heads; ++j)
     partial.project(j / group, q + uint64_t{j} * dim, attention_scores.data() + uint64_t{j} * columns);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  // A token is a page of one: its largest product is its product.
+  // A token is treated as a page of one token, so that its score is its product with the query.
   std::vector<std::vector<float>> scores(llm.kv_heads, std::vector<float>(end - first));
   std::vector<kernels::PageVectors> keys(end - first);
   uint64_t near = 0;

@@ -1,6 +1,6 @@
-// What one KV head of a request in resident pages chooses and keeps
-// (docs/design/methods/freekv.md#page-scores, #timelines), of pages that are full and outside of sinks and
-// window: for every engine that chooses on the host.
+// Selection for one KV head of a request with resident pages
+// (docs/design/methods/freekv.md#page-scores, #timelines), among pages that are full and outside sinks and
+// window. Used by every engine that selects on the host.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_HEAD_CHOICE_H_
@@ -17,7 +17,7 @@
 
 namespace kvtwin::cpu {
 
-// Pages [first, end) can be chosen, but for those of `stays` (ascending).
+// Pages [first, end) can be selected, except those of `stays` (ascending).
 struct PageCandidates {
   uint32_t first = 0, end = 0;
   std::span<const uint32_t> stays;
@@ -25,21 +25,21 @@ struct PageCandidates {
 };
 struct HeadChoice {
   std::vector<uint32_t> chosen;  // pages, ascending
-  std::vector<float> scores;     // of the candidates, from the first one on; -inf: it stays
+  std::vector<float> scores;     // of the candidates, from `first` on; -inf for pages of `stays`
 };
-// The `count` best for the queries q [group][head_dim], rotated.
+// Selects the `count` best pages for the queries q [group][head_dim], rotated.
 HeadChoice choose_pages(const RetrievalSpec& spec, const LlmSpec& llm, uint32_t count,
                         const PageCandidates& candidates, const float* q);
 
-// InfiniGen: positions in [first, end) that each KV head reads, ascending. One number of tokens for all
-// heads: the mean of how many come near each query head's best, at most `most`. q [query_heads][head_dim],
-// rotated.
+// InfiniGen: the positions in [first, end) that each KV head reads, ascending. All heads read the same number
+// of tokens: the mean number of tokens close to each query head's best, at most `most`. q
+// [query_heads][head_dim], rotated.
 std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, const LlmSpec& llm,
                                                  const PartialKeys& partial, const float* q, uint32_t first,
                                                  uint32_t end, uint32_t most);
 
-// A head of a request whose pages lie in slots of their own number, as it outgrows its resident pages: the
-// pages of `extra` (ascending) stay, all others between sinks and window can be overwritten.
+// The state of a head when its request, whose page p is in slot p so far, outgrows its resident pages: the
+// pages of `extra` (ascending) stay; all others between sinks and window can be overwritten.
 HeadResidentPages outgrown_head(const ResidentShape& shape, std::vector<uint32_t> extra);
 
 }  // namespace kvtwin::cpu

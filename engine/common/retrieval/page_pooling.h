@@ -1,4 +1,4 @@
-// The policy's names of poolings and summaries as the kernels'.
+// Conversion of the policy's poolings and summaries to those of the kernels.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_POOLING_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_POOLING_H_

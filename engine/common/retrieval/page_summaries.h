@@ -1,4 +1,5 @@
-// Summaries of full pages, which travel with their pages: kernels/select/page_summary.h says what they are.
+// PageSummaries stores the summaries of full pages, which are copied with their pages
+// (kernels/select/page_summary.h defines them).
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_SUMMARIES_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_PAGE_SUMMARIES_H_
@@ -17,7 +18,7 @@ namespace kvtwin::cpu {
 
 class PageSummaries {
  public:
-  // By page number, below `pages`.
+  // For page numbers below `pages`.
   PageSummaries(const LlmSpec& llm, uint64_t pages)
       : heads_(llm.kv_heads), dim_(llm.head_dim), layers_(llm.layers), of_(pages) {}
 

@@ -15,7 +15,7 @@ uint32_t columns_of(uint32_t dim, int64_t fraction_q32) {
   return std::clamp(rounded, 1u, dim);
 }
 
-// x^T gram x.
+// Returns x^T gram x.
 double energy(const std::vector<double>& gram, size_t at, const double* x, uint32_t dim) {
   double sum = 0;
   for (uint32_t i = 0; i < dim; ++i) {

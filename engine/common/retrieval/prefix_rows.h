@@ -1,9 +1,9 @@
-// PrefixRows: rows from which a method makes more than pages hold (ShadowKV's keys before the rotation,
-// InfiniGen's queries beside keys), page by page, so that a request that begins with another's pages can make
-// of them what their first request did, in the same order and so to the bit.
+// PrefixRows stores, page by page, the rows from which a method derives data that pages do not hold
+// (ShadowKV's keys before rotation, InfiniGen's queries and keys). A request that reuses another request's
+// pages then derives the same data, in the same order and so bit for bit.
 //
-// A host would keep ShadowKV's keys unrotated instead of rotated, which costs it nothing; InfiniGen's
-// directions are calibrated offline by its authors. This engine takes memory of its own for either.
+// A real host would store ShadowKV's keys unrotated instead of rotated, at no cost; the authors of InfiniGen
+// calibrate directions offline. This engine uses additional memory for both.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PREFIX_ROWS_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_PREFIX_ROWS_H_
@@ -22,7 +22,7 @@ class PrefixRows {
   PrefixRows(uint32_t page_tokens, uint64_t a_floats, uint64_t b_floats)
       : page_tokens_(page_tokens), a_floats_(a_floats), row_floats_(a_floats + b_floats) {}
 
-  // Token `slot` of the page that is at home in host page `host_copy`. Null: that part is left out.
+  // Stores token `slot` of host page `host_copy`. Null: that part is not written.
   void put(uint32_t layer, uint32_t host_copy, uint32_t slot, const float* a, const float* b) {
     std::vector<float>& rows = rows_[{host_copy, layer}];
     rows.resize(page_tokens_ * row_floats_);
@@ -30,12 +30,12 @@ class PrefixRows {
     if (a != nullptr) std::copy_n(a, a_floats_, row);
     if (b != nullptr) std::copy_n(b, row_floats_ - a_floats_, row + a_floats_);
   }
-  // REQUIRES: it was put.
+  // REQUIRES: put() was called for it.
   std::pair<const float*, const float*> get(uint32_t layer, uint32_t host_copy, uint32_t slot) const {
     const float* const row = rows_.at({host_copy, layer}).data() + slot * row_floats_;
     return {row, row + a_floats_};
   }
-  // The page is somebody else's now.
+  // The host page was reallocated: its rows are removed.
   void forget(uint32_t host_copy) {
     const auto first = rows_.lower_bound({host_copy, 0});
     rows_.erase(first, rows_.lower_bound({host_copy + 1, 0}));
@@ -44,7 +44,7 @@ class PrefixRows {
  private:
   const uint32_t page_tokens_;
   const uint64_t a_floats_, row_floats_;
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows_;  // by (home, layer)
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows_;  // by (host page, layer)
 };
 
 }  // namespace kvtwin::cpu

@@ -1,5 +1,6 @@
-// QueryProjection: what a layer's queries would be if its input were another layer's. InfiniGen chooses for
-// the next layer from this one's input (docs/design/methods/freekv.md#timelines, re-projection).
+// QueryProjection computes the queries that a layer would have if its input were another layer's. InfiniGen
+// selects for the next layer from this layer's input (docs/design/methods/freekv.md#timelines,
+// re-projection).
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_QUERY_PROJECTION_H_

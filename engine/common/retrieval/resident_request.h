@@ -1,13 +1,14 @@
-// Where the pages of a request lie that keeps only some of them on the gpu
-// (engine/scheduler/core_resident.cc).
+// The slots of a request's resident pages (engine/scheduler/core_resident.cc).
 //
-// A request's first arena() gpu pages are slots. Page p of its context lies, in every layer and KV head,
-//   while all its pages fit:  in slot p
-//   beyond that:              sinks in slots [0, S); the last W pages in a ring of slots [arena - W, arena):
-//                             a page that leaves the window is overwritten, and comes back only if chosen;
-//                             slots [S, arena - W) hold what each layer and KV head chose, or keeps.
-// Gpu pages behind the slots stand for what else stays there (resident_fraction_q32): dense layers,
-// summaries, factors; this engine keeps those in memory of its own.
+// The first R = resident_pages() GPU pages of a request are slots. Page p of its context is, in every layer
+// and KV head,
+//   while all its pages fit:  in slot p;
+//   beyond that:              sinks in slots [0, S); the last W pages in a ring of slots [R - W, R): a page
+//                             that leaves the window is overwritten, and returns only if it is selected;
+//                             slots [S, R - W) hold the pages that each layer and KV head selected or
+//                             retains.
+// GPU pages after the slots account for the other memory that stays there (resident_fraction_q32): dense
+// layers, summaries, factors. This engine keeps those in separate memory.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_RESIDENT_REQUEST_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_RESIDENT_REQUEST_H_
@@ -26,7 +27,7 @@
 
 namespace kvtwin::cpu {
 
-// All in pages.
+// The parts of the resident pages, in pages.
 struct ResidentShape {
   ResidentShape(const RetrievalSpec& spec, uint32_t page_tokens)
       : sinks(spec.sink_tokens / page_tokens),
@@ -35,7 +36,7 @@ struct ResidentShape {
         extra(spec.extra_tokens / page_tokens),
         slots(resident_pages(spec, page_tokens)) {}
 
-  // Of a page that everyone holds: a sink, one of the window, or any while all fit.
+  // The slot of a page that all heads hold: a sink, a page of the window, or any page while all fit.
   uint32_t slot_of(uint32_t page) const {
     const uint32_t ring = slots - window;
     return page < ring ? page : ring + (page - ring) % window;
@@ -44,44 +45,44 @@ struct ResidentShape {
   uint32_t sinks, window, selectable, extra, slots;
 };
 
-// What one layer's KV head holds in the slots between sinks and window.
+// The pages that one layer's KV head holds in the slots between sinks and window.
 struct HeadResidentPages {
-  std::vector<uint32_t> slots;        // that can be overwritten
+  std::vector<uint32_t> slots;        // slots that can be overwritten
   std::vector<uint32_t> held;         // held[i]: the page in slots[i]
-  std::vector<uint32_t> extra_slots;  // whose pages stay, whatever the query
+  std::vector<uint32_t> extra_slots;  // slots whose pages stay, whatever the query
   std::vector<uint32_t> extra;        // those pages, ascending
 };
 
 struct ResidentLayer {
-  std::vector<float> q_before;           // [query_heads][head_dim] of the row before, rotated
+  std::vector<float> q_before;           // [query_heads][head_dim] of the token before, rotated
   std::vector<HeadResidentPages> heads;  // empty until the request outgrows its resident pages
-  bool chosen = false;                   // a step has chosen pages
-  // Of methods that have them.
+  bool chosen = false;                   // a step has selected pages
+  // Set only for methods that use them.
   std::unique_ptr<ShadowKeys> shadow;
   std::unique_ptr<PartialKeys> partial;
-  std::vector<std::vector<uint32_t>> tokens;  // InfiniGen: positions that the step at hand reads, by head
+  std::vector<std::vector<uint32_t>> tokens;  // InfiniGen: positions that this step reads, by head
 };
 
-// What a request begins with and another one computed: page i of it is at homes[i], and what is read of it
-// has been copied to gpu page pages[i]. What dense layers have of it is where it was.
+// A prefix that another request computed: page i is in host page host_copies[i], and its content has been
+// copied to GPU page pages[i]. The pages of dense layers are used in place.
 struct ResidentPrefix {
   std::span<const PageId> host_copies, pages;
 };
-// REQUIRES: the call it names has resident pages.
+// REQUIRES: the request of the prefix hit has resident pages.
 ResidentPrefix resident_prefix(const PrefixHit& prefix_hit, uint32_t pages_gpu);
 
 struct ResidentRequest {
-  // `resident_too`: dense layers have pages of their own.
+  // Starts with `prefix`. `resident_too`: dense layers have their own pages.
   void begin_with(const ResidentPrefix& prefix, uint32_t pages_gpu, uint32_t page_tokens, bool resident_too);
-  // Factors of layers from `layer` on, of all that is at home, in the order in which its rows came.
+  // Adds the tokens of all host pages to the factors of layers from `layer` on, in the original order.
   void add_factors(const PrefixRows& rows, uint32_t layer, uint32_t page_tokens);
 
-  std::vector<kernels::ReadRun> pages;     // gpu pages, whole: by position, then the resident pages'
-  std::vector<kernels::ReadRun> resident;  // numbers of dense layers' pages, by position
+  std::vector<kernels::ReadRun> pages;     // whole GPU pages: by position, then the resident pages
+  std::vector<kernels::ReadRun> resident;  // pages of dense layers, by position
   std::vector<uint32_t> host_copies;       // host pages, by position
-  uint32_t dropped = 0;      // KV entries that each head has dropped: KV entry i is the i-th that is left
+  uint32_t dropped = 0;      // KV entries that each head has dropped: KV entry i is the i-th retained one
   bool in_resident = false;  // its prompt is complete
-  bool preempted = false;    // nothing that lies behind this step may be written
+  bool preempted = false;    // later steps must not write its pages
   std::vector<ResidentLayer> layers;
 };
 

@@ -1,4 +1,5 @@
-// RetrievalWitness is told what a RetrievedCache does, as it does it: tests recompute and order it.
+// RetrievalWitness is notified of each action of a RetrievedCache, so that tests can recompute and order
+// them.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_RETRIEVAL_WITNESS_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_RETRIEVAL_WITNESS_H_
@@ -11,7 +12,7 @@
 
 namespace kvtwin::cpu {
 
-// One KV head of one layer of one request, at the position of the row at hand.
+// One KV head of one layer of one request, at the position of the current token.
 struct HeadAt {
   RequestId request{};
   uint32_t layer = 0;
@@ -22,14 +23,14 @@ struct HeadAt {
 class RetrievalWitness {
  public:
   virtual ~RetrievalWitness() = default;
-  // A row of a layer is rotated: q [query_heads][head_dim], k and v [kv_heads][head_dim].
+  // A token of a layer was rotated: q [query_heads][head_dim], k and v [kv_heads][head_dim].
   virtual void rotated(RequestId /*request*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/,
                        const float* /*k*/, const float* /*v*/) {}
-  // InfiniGen: the queries [query_heads][head_dim] that a layer's input gives for the layer behind it.
+  // InfiniGen: the queries [query_heads][head_dim] that a layer's input gives for the next layer.
   virtual void projected(RequestId /*request*/, uint32_t /*layer*/, uint32_t /*position*/,
                          const float* /*q*/) {}
-  // A row that chooses: attention reads the first positions.size() KV entries of `runs`, which are those
-  // positions of the request. `corrected`: FreeKV chose anew for this head. `out` is [group][head_dim].
+  // A token that selects: attention reads the first positions.size() KV entries of `runs`, which are at these
+  // positions of the request. `corrected`: FreeKV selected again for this head. `out` is [group][head_dim].
   struct Read {
     HeadAt at;
     std::span<const kernels::ReadRun> runs;
@@ -38,9 +39,9 @@ class RetrievalWitness {
   };
   virtual void attends(const Read& /*read*/) {}
   virtual void attended(const Read& /*read*/, const float* /*out*/) {}
-  // So many pages were asked for.
+  // `pages` pages were requested.
   virtual void recalls(const HeadAt& /*at*/, bool /*before_attention*/, uint32_t /*pages*/) {}
-  // KV entries of a gpu page were overwritten by a copy.
+  // A copy overwrote KV entries of a GPU page.
   virtual void wrote(uint32_t /*page*/, uint32_t /*layer*/, uint32_t /*head*/) {}
 };
 

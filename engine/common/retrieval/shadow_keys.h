@@ -1,9 +1,10 @@
-// ShadowKeys: ShadowKV's low-rank keys of one layer of a request (docs/design/methods/freekv.md#timelines).
+// ShadowKeys holds ShadowKV's low-rank keys of one layer of a request
+// (docs/design/methods/freekv.md#timelines).
 //
-// Keys before the rotation, all KV heads side by side [kv_heads * head_dim], become coordinates in the
-// leading `rank` directions of all keys so far. They are factorised when the prompt is complete and, as
-// FreeKV's evaluation has it, again after every window of new tokens; in between new keys are projected on
-// the old directions. The exact keys stay in this object: to a factorisation they come from the host.
+// Keys before rotation, all KV heads concatenated [kv_heads * head_dim], become coordinates in the leading
+// `rank` directions of all keys so far. They are factorised when the prompt is complete and, as in FreeKV's
+// evaluation, again after every window of new tokens; between factorisations, new keys are projected on the
+// existing directions. This object keeps the exact keys, which a real system would fetch from the host.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_
@@ -23,9 +24,10 @@ class ShadowKeys {
 
   // The next token's key, [kv_heads][head_dim], not rotated.
   void add(const float* key);
-  // Coordinates for all keys added, in directions that are at most refresh_tokens old.
+  // Computes coordinates of all added keys, in directions that are at most refresh_tokens old.
   void factorise();
-  // Key of `token` in one head, rebuilt and rotated, [head_dim]. REQUIRES: factorise() knew it.
+  // The reconstructed and rotated key of `token` in one head, [head_dim]. REQUIRES: factorise() was called
+  // after add() of the token.
   void rebuild(const RopeFrequencies& rope, uint32_t token, uint32_t head, float* key) const;
 
  private:
@@ -35,7 +37,7 @@ class ShadowKeys {
   std::vector<float> keys_;         // [tokens][width]
   std::vector<double> gram_;        // [width][width]
   std::vector<float> basis_;        // [rank][width]
-  std::vector<float> coordinates_;  // [tokens known][rank]
+  std::vector<float> coordinates_;  // [known tokens][rank]
   uint32_t tokens_ = 0, known_ = 0, refreshed_at_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Extra passes over a prompt that has ended, for scorers that ask more than the prompt's own rows.
+// CompressedCache: additional passes at the end of a prompt, for scorers that use probe tokens.
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ void CompressedCache::ask_judges(const Work& work) {
   const uint32_t end = work.compression->end, asked = probe_tokens();
   std::vector<float> rows = weights_.soft_tokens;
   if (config_.ask_response) {
-    // What is fed back: the last token of the output never is.
+    // Inputs of the response; the last output token is never an input.
     const uint32_t prompt = access_.prompt_tokens(work.rows.request),
                    output = access_.output_tokens(work.rows.request);
     const uint32_t last = prompt + std::max(output, 2u) - 1;
@@ -33,8 +33,8 @@ void CompressedCache::ask_judges(const Work& work) {
   work.request->captured.probes = std::move(pass.probes());
 }
 
-// Chunk by chunk: an instruction that nobody taught the model (drawn ids), the end of the chunk before, and
-// the chunk itself once more.
+// Passes each chunk with an instruction before it (drawn ids, because the models have no trained one) and the
+// end of the chunk before.
 void CompressedCache::repeat_context(const Work& work) {
   const ScorerSpec& spec = config_.core.policies.scorer_spec;
   const uint32_t begin = std::min(config_.core.policies.budget_spec.sinks, work.compression->end);
@@ -57,14 +57,13 @@ void CompressedCache::repeat_context(const Work& work) {
   }
 }
 
-// A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
-// dropped.
+// Adds the queries of an ended prompt to its session's memory, once, whether or not KV entries are dropped.
 void CompressedCache::remember(const Work& work) {
   const bool at_end = work.compression != nullptr && !work.compression->before;
   const bool ended = work.rows.prompt && (work.rows.samples || at_end);
   if (!ended) return;
   const SessionId session = access_.session(work.rows.request);
-  // A session that ended meanwhile has lost it: then this turn is all there is.
+  // If the session ended meanwhile, its memory was dropped: it then consists of this turn alone.
   const bool known = !remembered_.insert(work.rows.request).second && intents_->find(session) != nullptr;
   if (!known) intents_->remember(session, work.request->captured.queries, work.request->kv_entries.tokens());
 }

@@ -1,4 +1,4 @@
-// From a Compression to what is kept: rank, count, select, move, answer.
+// CompressedCache: from a Compression to its outcome: rank, count, select, move, report.
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ std::vector<RankedHead> CompressedCache::rank_layer(const Work& work, uint32_t l
   return heads;
 }
 
-// The forced rows and the `count` best others.
+// Selects the forced rows and the `count` best others.
 kernels::RowSet CompressedCache::choose(const Work& work, const RankedHead& head,
                                         std::span<const float> scores, uint32_t count) {
   if (!config_.force_outcomes) return kernels::select_rows(scores, head.forced, count, &nan_scores_);
@@ -60,13 +60,13 @@ kernels::RowSet CompressedCache::choose(const Work& work, const RankedHead& head
   for (uint32_t row = 0; row < head.rows(); ++row) {
     if (std::binary_search(left.begin(), left.end(), head.positions[row])) out.push_back(row);
   }
-  // Counts too may have been somebody else's.
+  // The counts may be forced as well.
   KVT_CHECK(work.compression->keep.empty() ||
             out.size() == std::min<size_t>(head.rows(), head.forced.size() + count));
   return out;
 }
 
-// The forced rows and the `count` best others move together, behind what was not ranked.
+// Compacts the forced rows and the `count` best others after the KV entries that were not ranked.
 void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
   const kernels::RowSet rows = choose(work, *head, head->scores, count);
   const uint32_t group = shape_.groups.group_of(head->head);
@@ -76,7 +76,7 @@ void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
     const Place to = work.request->kv_entries.place(group, kv_entry);
     store_->move(head->head, head->places[rows[i]], to);
     if (shape_.rerotate && head->phases[rows[i]] != kv_entry) {
-      const kernels::RopePlanes planes{rope_.inverse, 1.0f};  // a scale is in the key already
+      const kernels::RopePlanes planes{rope_.inverse, 1.0f};  // the key already contains the scale
       const int64_t by = int64_t{kv_entry} - int64_t{head->phases[rows[i]]};
       float* const key = store_->key(head->head, to);
       kernels::apply_planes(kernels::rotation_at(planes, by), key, key);
@@ -109,7 +109,7 @@ std::vector<RankedHead> CompressedCache::rank_all(const Work& work) {
   return heads;
 }
 
-// By head group: how many of its candidates each member keeps.
+// By head group: the number of candidates that each member retains.
 std::vector<uint32_t> CompressedCache::counts(const Work& work, std::span<const RankedHead> heads) const {
   const std::span<const uint32_t> known = work.compression->keep;
   if (!known.empty()) return {known.begin(), known.end()};
@@ -131,13 +131,13 @@ void CompressedCache::compress(const Work& work, DataOutcomes* values) {
     return compress_in_place(work, &heads, &values->retained_live);
   const std::vector<uint32_t> retained = counts(work, heads);
   for (RankedHead& head : heads) keep(work, &head, retained[shape_.groups.group_of(head.head)]);
-  if (!work.compression->keep.empty()) return;  // the policy knows
+  if (!work.compression->keep.empty()) return;  // the policy knows the counts
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
     values->retained_counts.push_back(work.request->kv_entries.kv_entries(shape_.groups.members(g)[0]));
   }
 }
 
-// One score per token where a token goes from all heads at once: the mean, as IntentKV's rule has it.
+// One score per token, for layouts that drop a token in all heads at once: the mean, as in IntentKV's rule.
 std::vector<float> CompressedCache::token_scores(std::span<const RankedHead> heads) const {
   std::vector<float> out(heads[0].rows());
   for (uint32_t row = 0; row < out.size(); ++row) {
@@ -148,7 +148,7 @@ std::vector<float> CompressedCache::token_scores(std::span<const RankedHead> hea
   return out;
 }
 
-// Appends a bit for each position that was ranked or held before: whether it is left.
+// Appends one bit for each position that was ranked or held before: whether it is retained.
 void CompressedCache::compress_in_place(const Work& work, std::vector<RankedHead>* heads,
                                         std::vector<uint64_t>* live_out) {
   const Compression& c = *work.compression;

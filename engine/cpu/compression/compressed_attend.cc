@@ -1,4 +1,4 @@
-// A layer's attention where heads hold different KV entries.
+// CompressedCache: attention of one layer whose heads hold different KV entries.
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,8 @@ namespace kvtwin::cpu {
 
 void CompressedCache::hidden(uint32_t, const float* x) { hidden_ = x; }
 
-// As they leave a GPU's projections: what is stored then depends on no chunk. Returns the values' copy.
+// Rounds to bf16, like a GPU's projections, so that stored values do not depend on the division into chunks.
+// Returns the copy of the values.
 const float* CompressedCache::rounded(float* k, const float* v) {
   const size_t numbers = size_t{rows_} * llm_.kv_heads * llm_.head_dim;
   round_to_bf16(k, {k, numbers});
@@ -21,7 +22,7 @@ const float* CompressedCache::rounded(float* k, const float* v) {
   return values_.data();
 }
 
-// Where row `row` of the entry is written, before anything of it is dropped.
+// The slot of the entry's row `row`, before any of its KV entries are dropped.
 Place CompressedCache::place_of(const Work& work, uint32_t head, uint32_t row) const {
   const uint32_t group = shape_.groups.group_of(head);
   if (work.rows.staged || shape_.is_ring(group)) return store_->staged(head, work.rows.row + row);
@@ -92,8 +93,8 @@ void CompressedCache::read_rows(uint32_t layer, uint32_t kv_head, const float* q
   }
 }
 
-// What each row of the entry reads, in order of position: bits then depend neither on what is staged nor on
-// how a prompt was cut. q [tokens][group][head_dim]
+// Sets the reads of each row of the entry, in order of position, so that results depend neither on staging
+// nor on the division of a prompt into chunks. q [tokens][group][head_dim].
 void CompressedCache::reads_of(const Work& work, uint32_t head, const float* q) {
   const uint32_t group = shape_.groups.group_of(head), tokens = work.rows.tokens;
   const RequestTable& kv_entries = work.request->kv_entries;
@@ -121,8 +122,8 @@ void CompressedCache::reads_of(const Work& work, uint32_t head, const float* q) 
   for (uint32_t i = 0; i < tokens; ++i) reads_.push_back({shared, before + i + 1});
 }
 
-// Sinks and the newest KV entries up to the row itself: in the ring, or among this step's rows. A decoded row
-// is in the ring already.
+// Reads the sinks and the newest KV entries up to the row itself, from the ring or from this step's rows. A
+// decoded row is already in the ring.
 void CompressedCache::ring_reads(const Work& work, uint32_t head, uint32_t row,
                                  std::vector<kernels::ReadRun>* runs) const {
   const uint32_t position = work.rows.context + row, group = shape_.groups.group_of(head);
@@ -136,7 +137,8 @@ void CompressedCache::ring_reads(const Work& work, uint32_t head, uint32_t row,
   for (uint32_t p = shape_.first_in_ring(position); p <= position; ++p) read(p);
 }
 
-// This step's rows take the places of what no later row reads; `prompts`: those of prompts, or of decodes.
+// Writes this step's rows to the rings, over KV entries that no later row reads; `prompts`: rows of prompts,
+// or of decodes.
 void CompressedCache::hold_in_rings(uint32_t layer, bool prompts) {
   if (shape_.tables.rings == 0) return;
   for (const Work& work : work_) {

@@ -10,7 +10,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-// The query span where no window stands for it (docs/design/methods/intentkv.md#event, the fallback).
+// The query span if there is no window (docs/design/methods/intentkv.md#event, the fallback).
 constexpr uint32_t kSpanRows = 64;
 
 KvEntryFormat format_of(const PolicySet& set) {
@@ -18,7 +18,7 @@ KvEntryFormat format_of(const PolicySet& set) {
   return {format, set.precision_spec.group, set.retrieval != "all"};
 }
 
-// Formats, and choosing among what is left.
+// Checks formats, and selection among retained pages.
 std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& axes) {
   const bool packed = set.precision != "bf16", chooses = set.retrieval != "all";
   if (packed && axes.placement->uses_host()) {
@@ -62,7 +62,7 @@ RequestTableShape table_shape(const CoreConfig& config) {
   out.tables = retention.shape();
   out.slot_retention = retention.slot_retention();
   if (out.slot_retention == SlotRetention::kAll)
-    out.slot_retention = SlotRetention::kInPlace;  // of which there are none
+    out.slot_retention = SlotRetention::kInPlace;  // and none is dropped
   out.sinks = retention.sinks();
   out.rerotate = !axes.layout->keeps_phase();
   return out;
@@ -188,9 +188,9 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   copied_.clear();
 }
 
-// What lies in a prefix checkpoint's pages is where it was when it was taken; the request writes to copies
-// alone. Scorers that may share a prefix look at one chunk at a time, so nothing else is carried over
-// (KvEntryScorer::begin_rows).
+// The KV entries of a prefix checkpoint's pages are in the slots recorded when it was taken; the request
+// writes to copies only. Scorers that may share a prefix use one chunk at a time, so no further state is
+// inherited (KvEntryScorer::begin_rows).
 void CompressedCache::continue_from(const PrefixHit& prefix_hit) {
   RequestTable& kv_entries = request_of(prefix_hit.request).kv_entries;
   kv_entries = prefix_checkpoints_.at(prefix_hit.prefix_checkpoint);
@@ -215,7 +215,7 @@ void CompressedCache::fill_copy(RequestId request, const PageAllocation& allocat
   at->second.pop_back();
 }
 
-// What was dropped of a page travels with it.
+// Dropped slots of a page are inherited with the page.
 void CompressedCache::reuse(const PrefixHit& prefix_hit) {
   std::vector<bool> dropped_tokens;
   for (const PageId page : prefix_hit.pages) {
@@ -251,7 +251,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
 }
 
 void CompressedCache::notify(const Command& command) {
-  // A preempted request may still be in a step that was launched before; if it comes back, it begins anew.
+  // A preempted request may still be part of a launched step; when it is readmitted, it starts again.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) {
     requests_.erase(drop->request);

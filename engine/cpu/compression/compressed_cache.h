@@ -1,21 +1,21 @@
-// CompressedCache is the backend half of scorers, budgets and layouts: it performs Compression commands
-// (commands.h) on real keys, values and queries, and answers them with what was kept.
+// CompressedCache is the backend side of scorers, budgets and layouts: it performs Compression commands
+// (commands.h) on real keys, values and queries, and reports the retained KV entries.
 //
-// Attention reads each KV head's own list of KV entries (docs/design/methods/composition.md#data, ReadSet):
-// what was dropped is not in it, and nothing is masked by a value. A step's rows are written before they are
-// read. Rows of staged entries wait beside the pages; they are ranked right after their layer's attention,
-// and only what is kept is written. Everything else is ranked when the step's rows went through all layers,
-// because budgets and scorers may look across them.
+// Attention reads a list of KV entries per KV head (docs/design/methods/composition.md#data, ReadSet).
+// Dropped KV entries are not in the list; nothing is masked by a value. The rows of a step are written before
+// they are read. Rows of staged entries wait outside the pages; they are ranked right after their layer's
+// attention, and only retained ones are written. All others are ranked when the step's rows went through all
+// layers, because budgets and scorers may compare layers.
 //
-// It also keeps what nothing is dropped of, where decodes choose among packed pages (Quest).
+// The class also serves layouts that drop nothing, if decodes select among packed pages (Quest).
 //
-// Pages may be packed (kv_entry_store.h). Then rows are rounded to bf16 first, a chunk reads its own rows
+// Pages may be packed (kv_entry_store.h). Then rows are first rounded to bf16, a chunk reads its own rows
 // exactly and its past as stored, and a decoded row is stored before it is read
 // (docs/design/methods/triaxialkv.md#serving, as in packed_cache.h).
 //
-// Files: request_table (where KV entries lie), kv_entry_store (their values), kv_entry_scorer and
-// kv_entry_capture (scores), kv_entry_budget (counts), compress_step.cc (from a Compression to an answer),
-// compressed_choice.cc (which of the kept pages a decode reads).
+// Files: request_table (slots of KV entries), kv_entry_store (their values), kv_entry_scorer and
+// kv_entry_capture (scores), kv_entry_budget (counts), compress_step.cc (from a Compression to its outcome),
+// compressed_choice.cc (the retained pages that a decode reads).
 
 #ifndef KVTWIN_ENGINE_CPU_COMPRESSION_COMPRESSED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_COMPRESSION_COMPRESSED_CACHE_H_
@@ -42,22 +42,22 @@ namespace kvtwin::cpu {
 struct CompressedConfig {
   CoreConfig core;                         // of its engine: the policy's side of the same axes
   kernels::ScoreSpec score;                // of core.policies.scorer
-  uint64_t seed = 0;                       // of weights that nobody trained
-  std::optional<ScorerWeights> weights{};  // else drawn
-  bool ask_response = false;  // Judge Q: the response's own tokens are asked instead of soft ones (J-3)
-  // Not its own scores choose, but somebody else's: positions that are left of a head after the compression
-  // at hand (all heads of a layout with dropped slots: head 0). For comparison with another engine.
+  uint64_t seed = 0;                       // of drawn weights
+  std::optional<ScorerWeights> weights{};  // absent: drawn
+  bool ask_response = false;               // Judge Q: the response's own tokens replace the soft tokens (J-3)
+  // Replaces selection by the cache's own scores: returns the positions that a head retains after the current
+  // compression (layouts that drop in place: head 0 for all heads). For comparison with another engine.
   std::function<std::span<const uint32_t>(RequestId request, uint32_t head)> force_outcomes{};
-  RetrievalWitness* witness = nullptr;  // tests: is told what rows that choose read
+  RetrievalWitness* witness = nullptr;  // for tests: is notified of the reads of rows that select
 };
 
-// How an engine's KV entries lie. REQUIRES: validate_core_config() found nothing.
+// The shape of an engine's request tables. REQUIRES: validate_core_config() returns nullopt.
 RequestTableShape table_shape(const CoreConfig& config);
 
 class CompressedCache final : public KvCache {
  public:
-  // `weights` must outlive it. Wrong: no room for so many pages. REQUIRES: validate_core_config() found
-  // nothing, and check_compressed() neither.
+  // `weights` must outlive it. Fails if there is no memory for the pages. REQUIRES: validate_core_config()
+  // and check_compressed() return nullopt.
   static Result<std::unique_ptr<CompressedCache>> make(const CompressedConfig& config, const KvMemory& memory,
                                                        const ModelWeights* weights);
 
@@ -70,13 +70,13 @@ class CompressedCache final : public KvCache {
            DataOutcomes* values) override;
   void notify(const Command& command) override;
 
-  // Positions that are left of a request in a head (layer * kv_heads + head), ascending: tests.
+  // Positions that a head (layer * kv_heads + head) of a request retains, ascending; for tests.
   std::span<const uint32_t> positions(RequestId request, uint32_t head) const {
     return requests_.at(request).kv_entries.positions(head);
   }
   const RequestTableShape& shape() const { return shape_; }
   const RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
-  // Scores that were no numbers (they rank last), ever.
+  // Number of scores that were NaN (they rank last), since the start.
   uint64_t nan_scores() const { return nan_scores_; }
   const KvEntryStore& store() const { return *store_; }
 
@@ -84,15 +84,15 @@ class CompressedCache final : public KvCache {
   struct Request {
     RequestTable kv_entries;
     KvEntryScorer::State captured;
-    std::vector<std::vector<float>> summaries;  // by head: [pages][high, low][head_dim], the first so many
+    std::vector<std::vector<float>> summaries;  // by head: [leading pages][high, low][head_dim]
   };
   struct Work {
     StepRows rows;
     Request* request = nullptr;
     const Compression* compression = nullptr;
-    bool own_exact = false;               // its rows read one another in staging, wherever they are stored
-    std::vector<kernels::ReadRun> reads;  // kInPlace: of all heads
-    std::vector<uint64_t> live;           // kInPlace: what a compression before its rows left
+    bool own_exact = false;               // its rows read one another from staging, wherever they are stored
+    std::vector<kernels::ReadRun> reads;  // kInPlace: reads of all heads
+    std::vector<uint64_t> live;           // kInPlace: live bits after a compression before its rows
   };
 
   CompressedCache(const CompressedConfig& config, const KvMemory& memory, const ModelWeights* weights);
@@ -115,8 +115,8 @@ class CompressedCache final : public KvCache {
 
   // compressed_choice.cc
   struct PageEntries {
-    uint32_t index = 0;  // in the group's table
-    uint32_t first = 0;  // KV entry
+    uint32_t index = 0;  // in the group's page table
+    uint32_t first = 0;  // its first KV entry
     uint32_t count = 0;
   };
   std::vector<PageEntries> pages_left(const RequestTable& kv_entries, uint32_t head) const;
@@ -151,35 +151,34 @@ class CompressedCache final : public KvCache {
   const LlmSpec llm_;
   const RopeFrequencies rope_;
   const RetrievalSpec retrieval_;
-  const bool chooses_;  // decodes read some of what is left
+  const bool chooses_;  // decodes read a selection of the retained pages
   RequestTableShape shape_;
   ScorerWeights weights_;
   EngineAccess access_;
   std::unique_ptr<KvEntryStore> store_;
   std::unique_ptr<IntentMemory> intents_;
-  std::set<RequestId> remembered_;  // requests whose prompt the session's memory knows
+  std::set<RequestId> remembered_;  // requests whose prompt is in the session's memory
   std::unique_ptr<KvEntryScorer> scorer_;
   std::unique_ptr<KvEntryBudget> budget_;
   std::map<RequestId, Request> requests_;
-  std::map<PageId, std::vector<bool>> page_dropped_;  // kInPlace: slots of a page that hold nothing any more
-  std::map<uint32_t, RequestTable> prefix_checkpoints_;  // by number: where the KV entries were
-  // Of the step at hand.
-  std::map<std::pair<RequestId, uint32_t>, std::vector<PageId>>
-      copied_;  // by group: pages still to be copied
+  std::map<PageId, std::vector<bool>> page_dropped_;     // kInPlace: dropped slots of a page
+  std::map<uint32_t, RequestTable> prefix_checkpoints_;  // by number: the table when it was taken
+  // State of the current step.
+  std::map<std::pair<RequestId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages yet to be copied
   std::vector<Work> work_;
   uint32_t rows_ = 0;
   const float* hidden_ = nullptr;
   std::deque<std::vector<kernels::ReadRun>> runs_;
   std::vector<kernels::AttentionRow> reads_;
   std::vector<float> head_q_, head_out_;
-  std::vector<float> values_;  // of the layer, rounded: where pages are packed
+  std::vector<float> values_;  // of the layer, rounded; only if pages are packed
   std::vector<LayerRecall> recalls_;
   uint64_t nan_scores_ = 0;
-  const DataOutcomes* given_ = nullptr;  // what is forced on the step at hand
+  const DataOutcomes* given_ = nullptr;  // forced outcomes of the current step
 };
 
-// What CompressedCache does not compute of what the policy allows: a sentence with the way out; nullopt: it
-// computes this. REQUIRES: validate_core_config() found nothing.
+// Returns one sentence about a choice that the policy allows and CompressedCache does not compute, with a
+// remedy; nullopt: it computes all. REQUIRES: validate_core_config() returns nullopt.
 std::optional<std::string> check_compressed(const CoreConfig& config, const LlmSpec& llm);
 
 }  // namespace kvtwin::cpu

@@ -1,11 +1,10 @@
-// Quest among what was kept (docs/design/methods/freekv.md#page-scores,
-// docs/design/methods/composition.md#pairs): a decode whose head has more pages left than the budget reads
-// the first ones, the last ones and the best of the others, by summaries of their keys.
+// CompressedCache: Quest among retained pages (docs/design/methods/freekv.md#page-scores,
+// docs/design/methods/composition.md#pairs). A decode whose head has more retained pages than the budget
+// reads the first ones, the last ones and the best of the others, by summaries of their keys.
 //
 // Pages are those of the head's group, in order; every head summarises and scores its own column of them. A
-// page is summarised when it is full and its KV entries no longer move, from keys as they were before they
-// were packed; KV entries that are dropped from it afterwards leave the summary as it is, which stays a
-// bound.
+// page is summarised when it is full and its KV entries no longer move, from its keys before packing. KV
+// entries that are dropped later do not change the summary, which remains a bound.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +17,7 @@
 
 namespace kvtwin::cpu {
 
-// The pages of a head in which it has KV entries left.
+// The pages in which a head has retained KV entries.
 std::vector<CompressedCache::PageEntries> CompressedCache::pages_left(const RequestTable& kv_entries,
                                                                       uint32_t head) const {
   const uint32_t page_tokens = memory_.page_tokens, all = kv_entries.kv_entries(head);
@@ -44,7 +43,7 @@ const float* CompressedCache::summary_of(const Work& work, uint32_t head, uint32
   for (auto next = static_cast<uint32_t>(of_head.size() / (2 * dim)); next <= index; ++next) {
     of_head.resize(of_head.size() + size_t{2} * dim);
     const PageId page = work.request->kv_entries.pages(group)[next];
-    if (page == kNoPage) continue;  // dropped slots: nothing is left of it
+    if (page == kNoPage) continue;  // all of its KV entries were dropped
     float* const high = of_head.data() + size_t{next} * 2 * dim;
     kernels::summarise_page_ref(kind_of(retrieval_.summary), store_->exact_keys(head, raw(page)),
                                 memory_.page_tokens, dim, high, high + dim);
@@ -52,7 +51,7 @@ const float* CompressedCache::summary_of(const Work& work, uint32_t head, uint32
   return of_head.data() + size_t{index} * 2 * dim;
 }
 
-// What the decoded row reads of its head, for the queries q [group][head_dim]. False: everything.
+// Sets the reads of the decoded row in one head, for the queries q [group][head_dim]. False: it reads all.
 bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float* q) {
   const std::vector<PageEntries> pages = pages_left(work.request->kv_entries, head);
   const ResidentShape budget(retrieval_, memory_.page_tokens);
@@ -61,7 +60,7 @@ bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float*
   const size_t end = pages.size() - budget.window;
   for (size_t i = budget.sinks; i < end; ++i) summary_of(work, head, pages[i].index);
   std::vector<kernels::PageVectors> vectors;
-  for (size_t i = budget.sinks; i < end; ++i) {  // now that they no longer move
+  for (size_t i = budget.sinks; i < end; ++i) {  // pages whose KV entries no longer move
     const float* const high = summary_of(work, head, pages[i].index);
     vectors.push_back({high, high + llm_.head_dim});
   }

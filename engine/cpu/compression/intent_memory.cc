@@ -49,7 +49,7 @@ const std::vector<std::vector<float>>* IntentMemory::find(SessionId session) con
 
 namespace {
 
-// Keys of `rows` of a layer's heads, packed [heads][rows][dim].
+// Copies the keys of `rows` of a layer's heads to [heads][rows][dim].
 std::vector<float> keys_of(std::span<const RankedHead> of_layer, std::span<const uint32_t> rows,
                            const KvEntryStore& store) {
   std::vector<float> out;
@@ -72,7 +72,8 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const K
   }
   const std::vector<std::vector<float>>* const memory = find(session);
   std::vector<float> scores(candidates.size(), 0.0f);
-  // A turn that starts before the session has asked anything, or after it was forgotten: the newest stay.
+  // Without a memory (before the session's first query, or after it was dropped) all scores are equal, and
+  // the newest tokens are retained.
   if (memory != nullptr) add_layers(*memory, heads, candidates, store, &scores);
   std::vector<float> added;
   if (spec_.kind == kernels::ScorerKind::kIntentResidual && memory != nullptr)
@@ -86,7 +87,7 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const K
   }
 }
 
-// Layers are added in their order, whichever is done first.
+// Adds the layers in their order, whatever the order in which they are computed.
 void IntentMemory::add_layers(const std::vector<std::vector<float>>& memory,
                               std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
                               const KvEntryStore& store, std::vector<float>* scores) const {
@@ -104,14 +105,14 @@ void IntentMemory::add_layers(const std::vector<std::vector<float>>& memory,
   }
 }
 
-// Gain times f: what the residual adds to the rule.
+// The residual's addition to the rule: gain times f.
 std::vector<float> IntentMemory::corrections(const std::vector<std::vector<float>>& memory,
                                              std::span<const RankedHead> heads,
                                              std::span<const uint32_t> candidates,
                                              const KvEntryStore& store) const {
   const uint32_t dim = llm_.head_dim;
   const uint32_t first_span = heads[0].forced.empty() ? 0 : heads[0].forced.back() + 1;
-  // The span is the last of what is forced: rows up to the end without a gap.
+  // The span is the last contiguous part of the forced rows.
   std::vector<uint32_t> span_rows;
   for (uint32_t row = first_span; row > 0; --row) {
     if (!std::binary_search(heads[0].forced.begin(), heads[0].forced.end(), row - 1)) break;

@@ -1,9 +1,9 @@
-// IntentMemory keeps what each session has been asking for (IntentKV's QueryMemory,
-// docs/design/methods/intentkv.md#objects, #scorer), and scores tokens with it: one score per token, for all
+// IntentMemory stores the query memory of each session (IntentKV's QueryMemory,
+// docs/design/methods/intentkv.md#objects, #scorer), and scores tokens by it: one score per token, for all
 // layers and heads.
 //
-// The turn's query is the mean over the query rows that were captured of its span. Requests of one session
-// that run at the same time change its memory in the order in which their prompts end.
+// The query of a turn is the mean over the captured query rows of its span. Concurrent requests of one
+// session update its memory in the order in which their prompts end.
 
 #ifndef KVTWIN_ENGINE_CPU_COMPRESSION_INTENT_MEMORY_H_
 #define KVTWIN_ENGINE_CPU_COMPRESSION_INTENT_MEMORY_H_
@@ -23,22 +23,21 @@ namespace kvtwin::cpu {
 
 class IntentMemory {
  public:
-  // All must outlive it but `spec`.
+  // All arguments but `spec` must outlive it.
   IntentMemory(const kernels::ScoreSpec& spec, const LlmSpec* llm, const RopeFrequencies* rope,
                const ScorerWeights* weights)
       : spec_(spec), llm_(*llm), rope_(*rope), weights_(*weights) {}
 
-  // A prompt of `tokens` tokens has ended; `queries` by layer.
+  // A prompt of `tokens` tokens has ended; `queries` are by layer.
   void remember(SessionId session, std::span<const Queries> queries, uint32_t tokens);
-  // The same of the turn's query itself, [layers][query_heads * head_dim]. REQUIRES: not memory_pre_rope.
+  // The same with the turn's mean query, [layers][query_heads * head_dim]. REQUIRES: not memory_pre_rope.
   void remember_means(SessionId session, std::span<const float> means);
   void forget(SessionId session) { memories_.erase(session); }
 
-  // Fills the scores of all heads (in order, all layers), which hold the same positions; those of forced rows
-  // are 0.
+  // Fills the scores of all heads (in order, all layers), which hold the same positions. Forced rows get 0.
   void score(SessionId session, std::span<RankedHead> heads, const KvEntryStore& store) const;
 
-  // By layer, [query_heads * head_dim]; null: the session has none.
+  // The memory by layer, [query_heads * head_dim]; null: the session has none.
   const std::vector<std::vector<float>>* find(SessionId session) const;
 
  private:

@@ -1,4 +1,4 @@
-// What KvEntryScorer takes down while rows are computed.
+// KvEntryScorer: captures while rows are computed.
 
 #include <algorithm>
 
@@ -42,7 +42,7 @@ void KvEntryScorer::begin(State* state) const {
 }
 
 void KvEntryScorer::begin_rows(const StepRows& rows, State* state) const {
-  // What works at chunk ends looks at its chunk alone.
+  // Scorers at chunk ends use the queries of one chunk alone.
   if (config_.compression_trigger != CompressionTrigger::kChunkEnd || !rows.prompt) return;
   for (Queries& queries : state->queries) queries.clear();
 }
@@ -111,7 +111,7 @@ void KvEntryScorer::observe(uint32_t layer, const StepRows& rows, const float* q
 
 namespace {
 
-// All KV entries of one head: their keys, and what they are rotated by.
+// The keys of all KV entries of one head, and the positions that they are rotated by.
 struct Keys {
   std::vector<float> keys;
   std::vector<uint32_t> phases;
@@ -130,7 +130,7 @@ struct Keys {
 
 }  // namespace
 
-// Each query row is added on its own: sums then do not depend on how rows were cut into steps.
+// Each query row is added separately, so that sums do not depend on the division of rows into steps.
 void KvEntryScorer::accumulate(uint32_t layer, const StepRows& rows, const float* q,
                                const RequestTable& kv_entries, State* state) const {
   const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
@@ -140,7 +140,7 @@ void KvEntryScorer::accumulate(uint32_t layer, const StepRows& rows, const float
     std::vector<float>& sums = state->gathered[head];
     sums.resize(keys.rows(), 0.0f);
     for (uint32_t i = 0; i < rows.tokens; ++i) {
-      // What comes behind the row is not visible, and costs nothing if it is left out.
+      // Later KV entries are not visible; leaving them out saves work.
       const uint32_t seen = keys.rows() - rows.tokens + i + 1;
       const float* const query = q + (size_t{i} * llm_.query_heads + size_t{h} * group) * dim;
       const kernels::AttentionScores attention_scores{
@@ -151,9 +151,8 @@ void KvEntryScorer::accumulate(uint32_t layer, const StepRows& rows, const float
   }
 }
 
-// RaaS with pages of one KV entry: stamps move with their KV entries. KV entries are stamped when they are
-// made, and where the newest query points; prompts have one query, the last (what came before it is of the
-// past already).
+// RaaS with pages of one KV entry: stamps move with their KV entries. A KV entry is stamped when it is
+// created, and again when the newest query attends to it. A prompt has one such query, its last.
 void KvEntryScorer::touch(uint32_t layer, const StepRows& rows, const float* q,
                           const RequestTable& kv_entries, State* state) const {
   const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;

@@ -1,4 +1,4 @@
-// Scoring: from captured rows and gathered KV entries to kernels/scoring/score.h.
+// KvEntryScorer: from captured rows and gathered KV entries to the inputs of kernels/scoring/score.h.
 
 #include "engine/cpu/compression/kv_entry_scorer.h"
 
@@ -16,14 +16,14 @@ using kernels::ScoreView;
 
 namespace {
 
-// Where head's part of the first row begins; of no rows: nowhere.
+// The first row's part that begins at `at`; null if there are no rows.
 const float* part_of(const std::vector<float>& rows, size_t at) {
   return rows.empty() ? nullptr : rows.data() + at;
 }
 
 }  // namespace
 
-// Packed, so that views may point at it: stays where it is while they live.
+// Contiguous tensors that views point to; must not move while the views are used.
 struct KvEntryScorer::Gathered {
   uint32_t heads = 0, rows = 0, dim = 0;
   std::vector<float> keys, values, scores;
@@ -41,8 +41,8 @@ struct KvEntryScorer::Gathered {
 
 void KvEntryScorer::score(uint32_t layer, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
                           uint32_t expected, const State& state) const {
-  // Heads of one layer together, as kernels like them; one by one where they hold different numbers of KV
-  // entries.
+  // Scores the heads of a layer together, as the kernels expect; one by one if they hold different numbers of
+  // KV entries.
   const bool equal = std::all_of(heads.begin(), heads.end(),
                                  [&](const RankedHead& head) { return head.rows() == heads[0].rows(); });
   if (equal) return score_heads(layer, heads, tokens, rows, expected, state);
@@ -131,7 +131,7 @@ void KvEntryScorer::score_gathered(Gathered* g, uint32_t layer, std::span<Ranked
       return kernels::score_observed(spec.observed, g->attention_scores(), spec.window.window, g->out());
     case ScorerKind::kCritical: {
       kernels::score_window(spec.window, g->attention_scores(), g->out());
-      // What stays anyway takes no part of the half that the base score gives away.
+      // Forced KV entries take no part of the half that the base score assigns.
       for (uint32_t h = 0; h < g->heads; ++h) {
         for (const uint32_t row : heads[h].forced) g->out().row(h)[row] = kernels::kMustStay;
       }
@@ -150,7 +150,7 @@ void KvEntryScorer::score_gathered(Gathered* g, uint32_t layer, std::span<Ranked
   kernels::score_entries(spec, in, g->out());
 }
 
-// What KV entries have had with them since they were made, or gathered.
+// Scores from values that KV entries carry, or that were accumulated.
 void KvEntryScorer::score_retained(Gathered* g, std::span<RankedHead> heads, uint32_t tokens,
                                    const StepRows& rows, const State& state) const {
   std::vector<float> scorer_state;
@@ -174,7 +174,7 @@ void KvEntryScorer::score_retained(Gathered* g, std::span<RankedHead> heads, uin
     kernels::score_trimkv(config_.spec.trim, kernels::packed_scores(scorer_state, g->heads, g->rows), g->k(),
                           g->at(), tokens, g->out());
   }
-  // A prompt that is longer than the budget: what the last query points at most
+  // A prompt that is longer than the budget: scored by the attention of the last query
   // (docs/design/methods/uniform.md#raas).
   if (config_.spec.kind == ScorerKind::kRaas && rows.prompt) {
     kernels::score_raas_prompt(g->q, g->k(), g->out());
@@ -188,7 +188,7 @@ void KvEntryScorer::score_repeated(uint32_t layer, const Probes& probes, const k
     const uint32_t head = layer * llm_.kv_heads + h;
     const std::span<const uint32_t> positions = kv_entries.positions(head);
     std::vector<Place> places;
-    std::vector<uint32_t> repeated;  // KV entries of the chunk
+    std::vector<uint32_t> repeated;  // indices of the chunk's KV entries
     uint32_t sinks = 0;
     for (uint32_t kv_entry = 0; kv_entry < positions.size(); ++kv_entry) {
       const bool in_chunk = positions[kv_entry] >= chunk.begin && positions[kv_entry] < chunk.end;
@@ -216,7 +216,7 @@ void KvEntryScorer::score_repeated(uint32_t layer, const Probes& probes, const k
     kernels::score_kvzip_chunk(attention_scores, sinks,
                                kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));
     std::vector<float>& out = state->repeated[head];
-    out.resize(positions.size(), 1.0f);  // of the system prefix
+    out.resize(positions.size(), 1.0f);  // KV entries of the system prefix get 1
     for (size_t i = 0; i < repeated.size(); ++i) out[repeated[i]] = scores[i];
   }
 }

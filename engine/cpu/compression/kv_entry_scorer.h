@@ -1,11 +1,12 @@
-// KvEntryScorer captures what a scorer needs while rows are computed, and scores what a compression ranks:
-// the engine's side of kernels/scoring/score.h.
+// KvEntryScorer captures the data that a scorer needs while rows are computed, and scores the KV entries that
+// a compression ranks: the engine's side of kernels/scoring/score.h.
 //
-// What is captured belongs to a request (State) unless it is a function of its token alone, which is kept
-// with the KV entry (KvEntryStore::mark) and travels with its page: the gates of FastKVzip and TrimKV.
+// Captured data belongs to a request (State), except values that are functions of their token alone: these
+// are stored with the KV entry (KvEntryStore::state_value) and travel with its page (the gates of FastKVZip
+// and TrimKV).
 //
-// Results depend on a request's own rows, not on how they were cut into steps: H2O adds query rows one by
-// one, windows are the last rows whatever entry they came in.
+// Results depend on a request's own rows, not on their division into steps: H2O adds query rows one by one,
+// and windows are the last rows whatever their entry.
 
 #ifndef KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_SCORER_H_
 #define KVTWIN_ENGINE_CPU_COMPRESSION_KV_ENTRY_SCORER_H_
@@ -27,28 +28,28 @@ namespace kvtwin::cpu {
 struct ScorerConfig {
   kernels::ScoreSpec spec;
   CompressionTrigger compression_trigger = CompressionTrigger::kPromptEnd;
-  uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
+  uint32_t span_rows = 0;  // IntentKV: the last rows of a prompt, used as query span
 };
 
-// How many of the last query rows of an entry are kept while rows such as these are computed, by an engine
-// that gathers nothing as they go by; kAllRows: all.
+// How many of the last query rows of an entry an engine must capture while rows such as these are computed,
+// if it accumulates nothing meanwhile; kAllRows: all.
 constexpr uint32_t kAllRows = UINT32_MAX;
 uint32_t query_tokens_kept(const ScorerConfig& config, const StepRows& rows);
 
 class KvEntryScorer {
  public:
-  // Of one request, from its admission on.
+  // Captured data of one request, from its admission on.
   struct State {
     std::vector<Queries> queries;               // by layer
-    std::vector<std::vector<float>> gathered;   // H2O, by head: one per KV entry
-    std::vector<std::vector<uint32_t>> stamps;  // RaaS, likewise
+    std::vector<std::vector<float>> gathered;   // H2O, by head: one sum per KV entry
+    std::vector<std::vector<uint32_t>> stamps;  // RaaS, by head: one stamp per KV entry
     std::vector<Probes> probes;                 // Judge Q, by layer
-    std::vector<std::vector<float>> repeated;   // KVzip, by head: one per KV entry
+    std::vector<std::vector<float>> repeated;   // KVzip, by head: one score per KV entry
 
     void keep(uint32_t head, uint32_t first, std::span<const uint32_t> rows);
   };
 
-  // All must outlive it.
+  // All arguments must outlive it.
   KvEntryScorer(const ScorerConfig& config, const ModelWeights* model, const ScorerWeights* weights,
                 KvEntryStore* store);
 
@@ -59,26 +60,26 @@ class KvEntryScorer {
   void begin(State* state) const;
   // An entry of the request starts.
   void begin_rows(const StepRows& rows, State* state) const;
-  // Input of the attention block of all rows of the step, [rows][hidden]: marks the KV entries that they
-  // become.
+  // Stores the scorer state (gates) of the KV entries that the step's rows become, from the input of the
+  // attention block, [rows][hidden].
   //   places[row * kv_heads + head]
   void update_state(uint32_t layer, const float* hidden, uint32_t rows, std::span<const Place> places) const;
-  // Queries of the entry's rows, [tokens][query_heads][head_dim], rotated; its KV entries are where
-  // `kv_entries` says.
+  // Captures from the queries of the entry's rows, [tokens][query_heads][head_dim], rotated. `kv_entries` has
+  // the slots of its KV entries.
   void observe(uint32_t layer, const StepRows& rows, const float* q, const RequestTable& kv_entries,
                State* state) const;
 
-  // Fills the scores of one layer's heads. `expected`: KV entries that a head will keep besides the forced
-  // ones. `tokens`: computed so far.
+  // Fills the scores of one layer's heads. `expected`: the number of KV entries that a head will retain
+  // besides the forced ones. `tokens`: computed so far.
   void score(uint32_t layer, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
              uint32_t expected, const State& state) const;
-  // KVzip: what the repetition of `chunk` looks at, among the sinks, the chunk and its own rows. The context
-  // begins at `begin`.
+  // KVzip: scores `chunk` by the attention of its repetition to the sinks, the chunk and the repetition's own
+  // rows. The context begins at `begin`.
   void score_repeated(uint32_t layer, const Probes& probes, const kernels::RepeatChunk& chunk, uint32_t begin,
                       const RequestTable& kv_entries, State* state) const;
 
  private:
-  struct Gathered;  // tensors of some heads of one layer
+  struct Gathered;  // tensors of several heads of one layer
 
   void accumulate(uint32_t layer, const StepRows& rows, const float* q, const RequestTable& kv_entries,
                   State* state) const;

@@ -7,7 +7,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-// A page of columns is what KvStore takes for a page of layers of one head.
+// Describes a page of columns as a KvStore page whose layers are columns, with one head each.
 LlmSpec columns_of(const LlmSpec& llm, uint32_t columns, uint32_t dim) {
   LlmSpec out = llm;
   out.layers = columns;

@@ -1,9 +1,9 @@
-// ProbePass lets rows attend to a request's KV entries, and to one another, and keeps nothing of them but
-// what they asked: Judge Q's soft tokens (docs/design/methods/judge-q.md#inference), KVzip's repetitions
-// (docs/design/methods/uniform.md#kvzip).
+// ProbePass runs probe tokens, which attend to a request's KV entries and to one another, and stores only
+// their queries and keys: Judge Q's soft tokens (docs/design/methods/judge-q.md#inference), KVzip's
+// repetitions (docs/design/methods/uniform.md#kvzip).
 //
-// The rows stand behind the request's KV entries. Their own keys and values are staged, so the pages are byte
-// for byte what they were (test J-1).
+// Probe tokens follow the request's KV entries. Their keys and values are staged, so pages are byte for byte
+// unchanged (test J-1).
 
 #ifndef KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
 #define KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
@@ -19,13 +19,13 @@ namespace kvtwin::cpu {
 
 class ProbePass final : public LayerAttention {
  public:
-  // All must outlive it. REQUIRES: as many rows are staged at most as the store has room for.
+  // All arguments must outlive it. REQUIRES: the store can stage the rows.
   ProbePass(KvEntryStore* store, const RequestTable* kv_entries, const LlmSpec* llm,
             const RopeFrequencies* rope)
       : store_(*store), kv_entries_(*kv_entries), llm_(*llm), rope_(*rope), probes_(llm->layers) {}
 
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
-  // How many rows go through attend().
+  // Sets the number of rows of the next attend().
   void set_rows(uint32_t rows) { rows_ = rows; }
 
   std::vector<Probes>& probes() { return probes_; }  // by layer

@@ -10,7 +10,7 @@
 namespace kvtwin::cpu {
 namespace {
 
-constexpr uint32_t kStagingPages = 1 << 16;  // address space: requests with a prompt under way
+constexpr uint32_t kStagingPages = 1 << 16;  // address space for requests with an unfinished prompt
 
 }  // namespace
 
@@ -28,7 +28,7 @@ Result<std::unique_ptr<KvCache>> MixedPrecisionCache::make(const KvMemory& memor
 
 void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset,
                                 std::span<const PlanEntry> entries) {
-  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  KVT_CHECK(launch.compressions.empty());  // only other layouts compress
   if (offset == 0) {
     for (const MixedPrecisionEntries::Aged& aged : kv_entries_.age(launch.requantisations)) pack_again(aged);
   }
@@ -44,7 +44,7 @@ void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset,
             request_parts_.back().row + request_parts_.back().tokens <= format_.step_tokens_max);
 }
 
-// KV entries wait behind the scratch pages of a step's rows.
+// Waiting pages follow the scratch pages of a step's rows.
 uint32_t MixedPrecisionCache::stored_page(uint32_t page) const {
   if (page < memory_.pages_gpu) return page;
   const uint32_t rows = div_ceil(format_.step_tokens_max, memory_.page_tokens);
@@ -69,7 +69,7 @@ void MixedPrecisionCache::pack_again(const MixedPrecisionEntries::Aged& aged) {
   }
 }
 
-// By position, as few runs as they make; a chunk's own rows are those in scratch.
+// Reads by position, in as few runs as possible; a chunk reads its own rows from scratch.
 void MixedPrecisionCache::plan_reads(const MixedPrecisionEntries::RequestPart& request_part,
                                      Reads* reads) const {
   reads->runs.clear();
@@ -99,7 +99,8 @@ void MixedPrecisionCache::attend(uint32_t layer, float* q, float* k, const float
   const uint32_t rows = request_parts_.empty() ? 0 : request_parts_.back().row + request_parts_.back().tokens;
   values_.resize(rows * width);
   round_to_bf16(v, values_);
-  // In the order of the plan: who reuses what another request of this step fills stands behind it.
+  // In the order of the plan: a request that reuses pages which this step fills comes after the one that
+  // fills them.
   for (size_t i = 0; i < request_parts_.size(); ++i) {
     const MixedPrecisionEntries::RequestPart& request_part = request_parts_[i];
     for (uint32_t row = request_part.row; row < request_part.row + request_part.tokens; ++row) {
@@ -154,7 +155,7 @@ void MixedPrecisionCache::perform(uint32_t layer, const MixedPrecisionEntries::R
 }
 
 void MixedPrecisionCache::notify(const Command& command) {
-  KVT_CHECK(!std::holds_alternative<StartTransfer>(command));  // no other tier
+  KVT_CHECK(!std::holds_alternative<StartTransfer>(command));  // there is no lower tier
   kv_entries_.notify(command);
 }
 

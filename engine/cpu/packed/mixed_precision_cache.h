@@ -1,14 +1,15 @@
-// MixedPrecisionCache keeps KV in int2 and int4 pages by tag (TriAxialKV,
-// docs/design/methods/triaxialkv.md#serving). Which KV entry lies in which slot is MixedPrecisionEntries' to
-// know (mixed_precision_entries.h); what lies there and what is read of it is this class's.
+// MixedPrecisionCache holds KV in int2 and int4 pages by tag (TriAxialKV,
+// docs/design/methods/triaxialkv.md#serving). MixedPrecisionEntries tracks the slots of KV entries
+// (mixed_precision_entries.h); this class stores and reads their values.
 //
-//   * KV entries wait in bf16;
-//   * a chunk attends to its own rows exactly, and to what came before as it was stored; then it is stored;
-//   * a decoded KV entry is stored, in 4 bits, and read like the others.
-//   * KV entries that age are packed again from what their int4 bytes say, before anything else of a step.
-// KV entries are read in order of position, whatever pages they are in: so attention depends on what is
-// stored, not on where. Rows are rounded to bf16 first, as in PackedCache; with 4 bits for every tag both are
-// the same, bit for bit.
+//   * KV entries that wait for a full group are in bf16.
+//   * A chunk attends to its own rows exactly and to earlier KV entries as stored; then it is stored.
+//   * A decoded KV entry is stored in 4 bits and read like the others.
+//   * KV entries that age are requantised from their int4 bytes, before all other work of a step.
+//
+// KV entries are read in order of position, whatever their pages, so attention depends on what is stored, not
+// on where. Rows are first rounded to bf16, as in PackedCache; with 4 bits for every tag both classes are
+// identical bit for bit.
 
 #ifndef KVTWIN_ENGINE_CPU_PACKED_MIXED_PRECISION_CACHE_H_
 #define KVTWIN_ENGINE_CPU_PACKED_MIXED_PRECISION_CACHE_H_
@@ -24,14 +25,14 @@
 namespace kvtwin::cpu {
 
 struct MixedPrecisionFormat {
-  uint32_t pages_int2 = 0;  // the first so many of pages_gpu
+  uint32_t pages_int2 = 0;  // the first pages_int2 of pages_gpu are int2
   uint32_t group = 32;
   uint32_t step_tokens_max = 65536;
 };
 
 class MixedPrecisionCache final : public KvCache {
  public:
-  // Wrong: no room for so many pages, or no such groups. REQUIRES: memory.pages_host == 0.
+  // Fails if there is no memory for the pages, or no such groups. REQUIRES: memory.pages_host == 0.
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const LlmSpec& llm,
                                                const MixedPrecisionFormat& format);
 
@@ -45,7 +46,7 @@ class MixedPrecisionCache final : public KvCache {
   const PackedStore& store() const { return store_; }
 
  private:
-  // An entry's share of the step, as attention wants it.
+  // The part of the step that belongs to one entry, as attention reads it.
   struct Reads {
     std::vector<kernels::ReadRun> runs;
     std::vector<kernels::AttentionRow> rows;
@@ -72,7 +73,7 @@ class MixedPrecisionCache final : public KvCache {
   const RopeFrequencies rope_;
   PackedStore store_;
   MixedPrecisionEntries kv_entries_;
-  // Of the step.
+  // State of the current step.
   std::vector<MixedPrecisionEntries::RequestPart> request_parts_;
   std::vector<Reads> reads_;
   std::vector<PageId> taken_;

@@ -19,7 +19,7 @@ Result<std::unique_ptr<KvCache>> PackedCache::make(const KvMemory& memory, const
 }
 
 void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
-  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  KVT_CHECK(launch.compressions.empty());  // only other layouts compress
   take_pages(launch, offset);
   request_parts_.resize(entries.size());
   uint32_t row = 0;
@@ -64,7 +64,7 @@ void PackedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   }
 }
 
-// KV entries by position; a chunk's own rows are those in scratch.
+// Reads by position; a chunk reads its own rows from scratch.
 void PackedCache::plan_reads(const PlanEntry& entry, RequestPart* request_part) const {
   const uint32_t page = memory_.page_tokens;
   const bool chunk = entry.kind == EntryKind::kChunk;
@@ -87,7 +87,8 @@ void PackedCache::attend(uint32_t layer, float* q, float* k, const float* v, flo
   const uint32_t rows = request_parts_.empty() ? 0 : request_parts_.back().row + request_parts_.back().tokens;
   values_.resize(rows * width);
   round_to_bf16(v, values_);
-  // In the order of the plan: who reuses what another request of this step fills stands behind it.
+  // In the order of the plan: a request that reuses pages which this step fills comes after the one that
+  // fills them.
   for (const RequestPart& request_part : request_parts_) {
     for (uint32_t i = 0; i < request_part.tokens; ++i) {
       const uint64_t row = request_part.row + i;
@@ -121,13 +122,13 @@ void PackedCache::store_rows(uint32_t layer, const RequestPart& request_part, co
   }
 }
 
-// KIVI: KV entries that are no longer among the newest.
+// KIVI: packs KV entries that are no longer among the newest.
 void PackedCache::pack_due(uint32_t layer, const RequestPart& request_part) {
   const uint32_t page = memory_.page_tokens;
   const kernels::KvPages pages = store_.layer(layer);
   std::vector<float> exact;
   const auto copy = [&](const float* from, size_t count) {
-    exact.assign(from, from + count);  // what is packed is written over it
+    exact.assign(from, from + count);  // packing overwrites the source
     return exact.data();
   };
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
@@ -160,8 +161,7 @@ void PackedCache::notify(const Command& command) {
       if (memory_.poison && transfer->source_tier == Tier::kDisk) store_.poison(transfer->source[i]);
     }
   }
-  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
-  // table.
+  // A preempted request may still be part of a launched step; when it is readmitted, it starts a new table.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }

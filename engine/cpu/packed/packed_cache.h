@@ -1,18 +1,18 @@
-// PackedCache keeps KV in one packed format on pages by position (fp8, int4, fp4), or as KIVI does: int2 but
-// for the newest KV entries, which stay bf16 until there are enough of them
+// PackedCache holds KV in one packed format on pages by position (fp8, int4, fp4); or as KIVI does, in int2
+// except for the newest KV entries, which stay bf16 until enough of them have accumulated
 // (docs/design/methods/triaxialkv.md#numbers).
 //
-// What is stored and what is read (docs/design/methods/triaxialkv.md#serving):
-//   * keys after their rotation and values are rounded to bf16 first, as they leave a GPU's projections; so
-//   it
-//     does not matter to what is stored whether a KV entry was packed at once or waited in bf16;
-//   * a chunk's rows attend to their own chunk exactly, and to what came before as it was stored;
-//   * a decoded row is stored first and read like the others.
-// So a chunked prefill is not a whole one, by definition; what is stored of the first chunk is.
+// Storage and reads (docs/design/methods/triaxialkv.md#serving):
+//   * Rotated keys and values are first rounded to bf16, like a GPU's projections. So the stored value does
+//   not
+//     depend on whether a KV entry was packed at once or waited in bf16.
+//   * A chunk's rows attend to their own chunk exactly, and to earlier KV entries as stored.
+//   * A decoded row is stored first and read like the others.
+// By this definition a chunked prefill differs from an unchunked one, except for what the first chunk stores.
 //
-// KIVI: keys are packed residual_tokens at a time, counted from where the request began to compute; a value
-// when residual_tokens newer ones exist. Packing follows the step's attention, as in KIVI's code. A request
-// reuses packed pages only: the policy shares no others (CoreConfig, precision).
+// KIVI: keys are packed residual_tokens at a time, counted from the position where the request began to
+// compute; a value is packed when residual_tokens newer ones exist. Packing follows the step's attention, as
+// in KIVI's code. A request reuses packed pages only: the policy shares no others (CoreConfig, precision).
 
 #ifndef KVTWIN_ENGINE_CPU_PACKED_PACKED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_PACKED_PACKED_CACHE_H_
@@ -37,7 +37,7 @@ struct PackedFormat {
 
 class PackedCache final : public KvCache {
  public:
-  // Wrong: no room for so many pages, or no such groups.
+  // Fails if there is no memory for the pages, or no such groups.
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const LlmSpec& llm,
                                                const PackedFormat& format);
 
@@ -51,13 +51,13 @@ class PackedCache final : public KvCache {
  private:
   struct Request {
     std::vector<PageId> pages;
-    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: the first so many
+    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: number of leading packed ones
   };
-  // An entry's share of the step.
+  // The part of the step that belongs to one entry.
   struct RequestPart {
     Request* request = nullptr;
     uint32_t row = 0, tokens = 0, context = 0;
-    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: afterwards
+    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: after the step
     std::vector<kernels::ReadRun> runs;
     std::vector<kernels::AttentionRow> rows;
   };

@@ -1,5 +1,5 @@
-// What caches of packed KV entries share: rows of a step in bf16, and in scratch pages, where a chunk reads
-// its own rows as they are.
+// Functions that caches of packed KV entries share: a step's rows in bf16 and in scratch pages, where a chunk
+// reads its own rows exactly.
 
 #ifndef KVTWIN_ENGINE_CPU_PACKED_PACKED_ROWS_H_
 #define KVTWIN_ENGINE_CPU_PACKED_PACKED_ROWS_H_
@@ -13,13 +13,13 @@
 
 namespace kvtwin::cpu {
 
-// to[i] = x[i] to nearest bf16. May be in place.
+// Sets to[i] to x[i] rounded to the nearest bf16. May be in place.
 void round_to_bf16(const float* x, std::span<float> to);
 
-// Row `row` of the step lies in scratch slot `row`.
+// Writes row `row` of the step to scratch slot `row`.
 void set_scratch(PackedStore* store, uint32_t row, uint32_t layer, uint32_t head, const float* k,
                  const float* v);
-// Appends rows [first, first + count).
+// Appends the runs of rows [first, first + count).
 void scratch_runs(const PackedStore& store, uint32_t first, uint32_t count,
                   std::vector<kernels::ReadRun>* runs);
 

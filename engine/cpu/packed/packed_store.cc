@@ -68,7 +68,7 @@ const PackedStore::Pool& PackedStore::pool_of(PageId page) const {
 std::span<uint8_t> PackedStore::bytes(PageId page, uint32_t layer, uint32_t head) const {
   const Pool& pool = pool_of(page);
   const uint64_t part =
-      ((raw(page) - pool.first) * layers_ + layer) * kv_heads_ + head;  // of [pages][layers][heads]
+      ((raw(page) - pool.first) * layers_ + layer) * kv_heads_ + head;  // index in [pages][layers][heads]
   return {base_ + pool.offset + part * pool.head_bytes, pool.head_bytes};
 }
 

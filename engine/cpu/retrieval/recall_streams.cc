@@ -27,7 +27,7 @@ void RecallStreams::ask(RecallTask task) {
   streams_[asked_++ % options_.buffers].push_back({std::move(task)});
 }
 
-// The next copy of one stream: of its first task, into the buffer or out of it.
+// Runs the next copy of one stream: its first task's, into the buffer or out of it.
 void RecallStreams::advance(uint32_t stream) {
   Task& task = streams_[stream].front();
   const kernels::KvPages pages = kv_->layer(task.what.layer);

@@ -1,14 +1,14 @@
-// RecallStreams copies pages of one KV head from the host into arena slots, behind the back of the step:
-// The streamed recall of docs/design/methods/freekv.md#recall as an order of copies.
+// RecallStreams copies pages of one KV head from the host to slots of resident pages, concurrently with the
+// step: the streamed recall of docs/design/methods/freekv.md#recall, as an order of copies.
 //
-// Task number n goes through staging buffer n mod B on stream n mod B: its pages are copied to the buffer,
-// then scattered into their slots, while the other stream does the same for task n + 1. Streams keep their
-// own order and know nothing of one another. Two tasks never share a buffer at a time, whatever layers and
-// requests they belong to: that is the strict order that the released code lacks (hazard 2).
+// Task n uses staging buffer n mod B on stream n mod B: its pages are copied to the buffer and then scattered
+// to their slots, while the other stream does the same for task n + 1. Each stream keeps its own order, and
+// the two are independent. Two tasks never use a buffer at the same time, whatever their layers and requests:
+// this is the strict order that the released code lacks (hazard 2).
 //
-// Nothing runs before somebody waits, unless `delays` is set: then pass_time() runs some copies of either
-// stream, as drawn. Whoever asks does so when nobody reads the slots any more (hazard 1), and waits before
-// reading them; so no result may depend on `delays`.
+// Copies run when wait() is called. If `delays` is set, pass_time() runs some copies of either stream
+// earlier, as drawn. The caller issues a task when the slots are no longer read (hazard 1), and waits before
+// it reads them, so results must not depend on `delays`.
 
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RECALL_STREAMS_H_
 #define KVTWIN_ENGINE_CPU_RETRIEVAL_RECALL_STREAMS_H_
@@ -23,13 +23,13 @@
 
 namespace kvtwin::cpu {
 
-// One layer of `page`, which lies on the host.
+// One layer of `page`, which is on the host.
 kernels::HostPage host_page(const KvStore& kv, uint32_t layer, uint32_t page, kernels::HostPageLayout layout);
 
 struct RecallTask {
   struct Move {
-    uint32_t from = 0;  // page on the host
-    uint32_t to = 0;    // page on the gpu; one head of it
+    uint32_t from = 0;  // host page
+    uint32_t to = 0;    // GPU page; one head of it
   };
   RequestId request{};
   uint32_t layer = 0;
@@ -42,17 +42,17 @@ class RecallStreams {
   struct Options {
     kernels::HostPageLayout layout = kernels::HostPageLayout::kHnd;
     uint32_t buffers = 2;
-    uint64_t delays = 0;  // 0: copies run when they are waited for
-    bool poison = false;  // slots hold NaN from the moment a task is asked for
+    uint64_t delays = 0;  // seed of early copies; 0: copies run in wait()
+    bool poison = false;  // fill slots with NaN when a task is issued
     RetrievalWitness* witness = nullptr;
   };
   // `kv` must outlive this. REQUIRES: buffers is 1 or 2.
   RecallStreams(KvStore* kv, const Options& options) : kv_(kv), options_(options) {}
 
   void ask(RecallTask task);
-  // The event recall_done[layer] of the request: all that was asked for has arrived.
+  // The event recall_done[layer] of the request: all issued tasks are complete on return.
   void wait(RequestId request, uint32_t layer);
-  // The request is gone: what is still to be copied for it never is.
+  // The request has ended: its remaining copies are dropped.
   void discard(RequestId request);
   void pass_time();
 

@@ -26,7 +26,7 @@ Result<std::unique_ptr<KvCache>> RecalledEntries::make(const CompressedConfig& c
                                                        const ModelWeights* weights,
                                                        const RetrievedOptions& options) {
   KVT_CHECK(config.core.policies.layout == "compact" && config.core.policies.placement == "resident");
-  CompressedConfig dense = config;  // prompts read everything, and are on the gpu
+  CompressedConfig dense = config;  // prompts read everything and are on the GPU
   dense.core.policies.retrieval = "all";
   dense.core.policies.placement = "gpu";
   dense.core.pages_host = 0;
@@ -39,11 +39,11 @@ Result<std::unique_ptr<KvCache>> RecalledEntries::make(const CompressedConfig& c
       new RecalledEntries(weights->llm(), std::move(*prompts), std::move(*resident_caches), memory));
 }
 
-// Entries, allocations and compressions of the step by who computes them.
+// Divides entries, allocations and compressions of the step between the two caches.
 void RecalledEntries::split(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
   endings_.clear();
   for (Part& part : parts_) part = {};
-  std::vector<std::pair<uint32_t, uint32_t>> place;  // of each entry: part, and where in it
+  std::vector<std::pair<uint32_t, uint32_t>> place;  // of each entry: its part, and its index in it
   uint32_t row = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     const PlanEntry& entry = entries[i];
@@ -92,7 +92,7 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
 }
 
 void RecalledEntries::hidden(uint32_t layer, const float* x) {
-  Part& part = parts_[0];  // pages are chosen with queries alone
+  Part& part = parts_[0];  // the retrieval methods here select pages by queries, not by hidden rows
   if (part.rows.empty()) return;
   gather(part.rows, llm_.hidden, x, &part.x);
   prompts_->hidden(layer, part.x.data());
@@ -152,7 +152,7 @@ void RecalledEntries::notify(const Command& command) {
   prompts_->notify(command);
   residents_->notify(command);
   const auto* drop = std::get_if<DropRequestState>(&command);
-  // A preempted request may still be in a step that was launched before.
+  // A preempted request may still be part of a launched step.
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }
 

@@ -1,13 +1,14 @@
-// RecalledEntries: a budget drops KV entries of a prompt when it is complete, and decodes recall pages of
-// what is left (FreeKV, ArkVale behind SnapKV and the like; docs/design/methods/composition.md#pairs,
-// #walk-throughs).
+// RecalledEntries combines compression with recall: a budget drops KV entries of a prompt when it is
+// complete, and decodes recall pages of the retained ones (FreeKV or ArkVale after SnapKV and similar;
+// docs/design/methods/composition.md#pairs, #walk-throughs).
 //
-// Prompts are a CompressedCache's, layout compact: all on the gpu, and nothing is offloaded, because what is
-// dropped would be too. At the prompt's end what is left moves together, which makes pages that never change;
-// they are summarised and go to the host, and from then on the request is a RetrievedCache's. Each head has
-// KV entries of its own tokens, but equally many, so pages of all heads are full together.
+// A CompressedCache with layout compact runs prompts. It keeps them on the GPU and offloads nothing, because
+// dropped KV entries would be offloaded too. At the end of the prompt the retained KV entries are compacted
+// into pages that never change; these are summarised and copied to the host, and from then on a
+// RetrievedCache runs the request. Each head retains its own tokens, but the same number, so a page is full
+// in all heads at the same time.
 //
-// Every row depends on its own request alone, in either, so that rows of both kinds may be in one step.
+// In both caches a row depends on its own request alone, so a step may contain rows of both kinds.
 
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RECALLED_ENTRIES_H_
 #define KVTWIN_ENGINE_CPU_RETRIEVAL_RECALLED_ENTRIES_H_
@@ -23,8 +24,9 @@ namespace kvtwin::cpu {
 
 class RecalledEntries final : public KvCache {
  public:
-  // `weights` must outlive it. Wrong: no room for so many pages. REQUIRES: validate_core_config() found
-  // nothing, and drops are before resident pages; check_compressed() and check_retrieved() neither.
+  // `weights` must outlive it. Fails if there is no memory for the pages. REQUIRES: validate_core_config(),
+  // check_compressed() and check_retrieved() return nullopt, and KV entries are dropped before the request
+  // enters its resident pages.
   static Result<std::unique_ptr<KvCache>> make(const CompressedConfig& config, const KvMemory& memory,
                                                const ModelWeights* weights, const RetrievedOptions& options);
 
@@ -39,21 +41,21 @@ class RecalledEntries final : public KvCache {
  private:
   struct Request {
     bool in_resident = false;
-    std::vector<PageId> gpu, host_copies;  // while it is a prompt
+    std::vector<PageId> gpu, host_copies;  // until its prompt is complete
   };
-  // What one of the two is given of a step.
+  // The part of a step that one of the two caches runs.
   struct Part {
     std::vector<PlanEntry> launched, entries;
     std::vector<PageAllocation> allocations;
     std::vector<Compression> compressions;
-    std::vector<uint32_t> rows;  // of the step
+    std::vector<uint32_t> rows;  // rows of the step
     std::vector<float> x, q, k, v, out;
     LaunchStep launch;
   };
-  // Prompts whose last row is in this step.
+  // A prompt whose last row is in this step.
   struct Ending {
     RequestId request{};
-    uint32_t tokens = 0, row = 0;             // row: of part 0
+    uint32_t tokens = 0, row = 0;             // row: index in part 0
     std::vector<std::vector<float>> queries;  // by layer
   };
 
@@ -69,7 +71,7 @@ class RecalledEntries final : public KvCache {
   std::unique_ptr<CompressedCache> prompts_;
   std::unique_ptr<KvCache> residents_;  // a RetrievedCache
   std::map<RequestId, Request> requests_;
-  Part parts_[2];  // prompts, arenas
+  Part parts_[2];  // [0]: prompts; [1]: requests with resident pages
   std::vector<Ending> endings_;
 };
 

@@ -128,7 +128,7 @@ void RetrievedCache::begin_with(const PrefixHit& prefix_hit) {
   request.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
 }
 
-// From the host's layout to the gpu's.
+// Copies a page from the host's layout to the GPU's.
 void RetrievedCache::fetch(PageId host_copy, PageId page) {
   if (memory_.poison) kv_.poison(page);
   std::vector<float> staging(uint64_t{2} * memory_.page_tokens * llm_.head_dim);
@@ -142,7 +142,7 @@ void RetrievedCache::fetch(PageId host_copy, PageId page) {
 
 void RetrievedCache::add_rows(const PlanEntry& entry) {
   ResidentRequest& request = requests_.at(entry.request);
-  // Placement resident: until the step that completes its prompt has ended, a request has all its pages.
+  // Placement resident: a request has all its pages until the step that completes its prompt has ended.
   const bool may_choose = offloaded_ ? request.in_resident : entry.kind == EntryKind::kDecode;
   KVT_CHECK(!offloaded_ || !request.in_resident || entry.tokens == 1);
   for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
@@ -161,12 +161,12 @@ kernels::AppendRow RetrievedCache::append_of(ResidentRequest* request, uint32_t 
   const uint32_t number = kv_entry / memory_.page_tokens, slot = kv_entry % memory_.page_tokens;
   const uint32_t place = request->in_resident ? shape_.slot_of(number) : number;
   const uint32_t page = request->pages.at(place).page;
-  // The page that left the window was here.
+  // The slot held the page that left the window.
   if (slot == 0 && place != number && memory_.poison) kv_.poison(PageId{page});
   return {position, page, slot};
 }
 
-// InfiniGen chooses for the next layer with this layer's input.
+// InfiniGen selects for the next layer from this layer's input.
 void RetrievedCache::hidden(uint32_t layer, const float* x) {
   if (projections_.empty() || layer + 1 < spec_.layers_dense || layer + 1 >= llm_.layers) return;
   for (size_t r = 0; r < rows_.size(); ++r) {
@@ -218,7 +218,7 @@ void RetrievedCache::attend_all(uint32_t layer, const Row& row, const float* q, 
                          nullptr);
 }
 
-// What methods keep of keys besides pages: before the rotation (q null), and after it.
+// Stores what methods derive from keys: unrotated ones (q null) and rotated ones.
 void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k) {
   const uint64_t width = uint64_t{llm_.query_heads} * llm_.head_dim;
   const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
@@ -236,7 +236,7 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
   }
 }
 
-// Pages that this step has filled: summarised from exact keys, and on their way to the host.
+// Summarises the pages that this step has filled, from exact keys, and copies them to the host.
 void RetrievedCache::seal_pages(uint32_t layer) {
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
@@ -245,7 +245,7 @@ void RetrievedCache::seal_pages(uint32_t layer) {
   }
 }
 
-// Page `number` of what is left of the context, which lies in gpu page `page`.
+// `number`: the index of the page in the retained context; `page`: the GPU page that holds it.
 void RetrievedCache::seal_page(uint32_t layer, const ResidentRequest& request, uint32_t number,
                                uint32_t page) {
   const kernels::KvPages pages = kv_.layer(layer);
@@ -288,8 +288,8 @@ void RetrievedCache::notify(const Command& command) {
     requests_.erase(request);
     return;
   }
-  // It may still be in a step that was launched before, which reads what was asked for; what that step asks
-  // for itself would be written to pages that are others' by then.
+  // The request may still be part of a launched step. That step reads the pages that were requested before;
+  // its own recalls would write to pages that belong to other requests by then.
   for (uint32_t layer = 0; layer < llm_.layers; ++layer) streams_.wait(drop->request, layer);
   request->second.preempted = true;
 }

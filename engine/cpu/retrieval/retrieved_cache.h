@@ -1,17 +1,17 @@
-// RetrievedCache keeps all KV of a request and reads some of it: Quest, ArkVale, ShadowKV, InfiniGen, FreeKV
-// (docs/design/methods/freekv.md). fp32 KV entries on pages by position, nothing dropped.
+// RetrievedCache holds all KV of a request and reads a part of it: Quest, ArkVale, ShadowKV, InfiniGen,
+// FreeKV (docs/design/methods/freekv.md). fp32 KV entries on pages by position, none dropped.
 //
-// Prompts read everything. A decode whose pages do not fit the budget chooses, in every layer but the dense
-// ones and for every KV head, among its full pages outside of sinks and window. Quest's pages all stay on the
-// gpu; the others' lie on the host, which full pages reach at once, and are copied into the slots of the
-// request's arena (resident_request.h) before they are read: pages that were not recalled are not there. Runs
-// are read in order of position, whatever slot they lie in, so that how pages came to be where they are
-// changes no bit.
+// Prompts read everything. A decode whose pages exceed the budget selects among its full pages outside sinks
+// and window, in every layer but the dense ones, for every KV head. Quest keeps all pages on the GPU. The
+// other methods keep them on the host, to which full pages are copied at once, and recall them into the slots
+// of the request's resident pages (resident_request.h) before they are read: a page that was not recalled
+// cannot be read. Runs are read in order of position, whatever their slots, so that results do not depend on
+// the history of recalls.
 //
-// When a prompt is complete, its last query fills the resident pages from the pages that are still on the
-// gpu; that moves nothing between tiers. The first step that chooses recalls what it lacks before its
-// attention, for all methods. ShadowKV's chosen pages have rebuilt keys and recalled values; InfiniGen
-// recalls tokens, not pages, that it chose while the layer before computed. Every row depends on its own
+// When a prompt is complete, the selection of its last query fills the resident pages, from pages that are
+// still on the GPU; no page moves between tiers. In the first step that selects, all methods recall missing
+// pages before attention. ShadowKV's selected pages have reconstructed keys and recalled values. InfiniGen
+// recalls tokens, not pages, which it selects while the layer before computes. A row depends on its own
 // request alone.
 
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_RETRIEVED_CACHE_H_
@@ -43,25 +43,26 @@ namespace kvtwin::cpu {
 struct RetrievedOptions {
   RetrievalMethod method = RetrievalMethod::kFreekv;
   RetrievalSpec spec{};
-  // For tests: when copies that nobody waits for run (recall_streams.h), and who is told of everything.
+  // For tests: the seed of early copies (recall_streams.h), and an observer of all actions.
   uint64_t delays = 0;
   RetrievalWitness* witness = nullptr;
-  // Calls may begin with others' pages: what a method makes of a prefix is kept page by page.
+  // Requests may reuse other requests' pages: the data that a method derives of a prefix is stored by page.
   bool prefix_cache = false;
 };
 
-// A sentence that says what this model cannot do, and what would be right.
+// Returns one sentence about a requirement that this model does not meet, with a remedy; nullopt: it meets
+// all.
 std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
                                            const LlmSpec& llm);
 
 class RetrievedCache final : public KvCache {
  public:
-  // `weights` must outlive this. Wrong: no room for so many pages. REQUIRES: validate_policy_set() accepts
-  // the method and its spec, and check_retrieved() has nothing to say.
+  // `weights` must outlive this. Fails if there is no memory for the pages. REQUIRES: validate_policy_set()
+  // accepts the method and its spec, and check_retrieved() returns nullopt.
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const ModelWeights* weights,
                                                const RetrievedOptions& options);
 
-  // Recalls of FreeKV and ArkVale alone.
+  // Only the recalls of FreeKV and ArkVale can be forced.
   void force_outcomes(const DataOutcomes* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void hidden(uint32_t layer, const float* x) override;
@@ -70,18 +71,18 @@ class RetrievedCache final : public KvCache {
            DataOutcomes* values) override;
   void notify(const Command& command) override;
 
-  // A prompt that somebody else computed and cut, whose last row has just run: what is left of it, equally
-  // many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what is left
-  // does not fill are nobody's.
+  // A prompt that another cache computed and compressed, whose last row has just run: its retained KV
+  // entries, the same number in every head. `gpu` and `host_copies` are the request's pages; those that the
+  // retained KV entries do not fill are free.
   struct RetainedPrompt {
     RequestId request{};
     uint32_t tokens = 0, kv_entries = 0;
     std::span<const PageId> gpu, host_copies;
-    std::span<const std::vector<float>> queries;  // by layer: of the last row, rotated
-    // Copies key and value of a KV entry, rotated as they were.
+    std::span<const std::vector<float>> queries;  // by layer: queries of the last row, rotated
+    // Copies key and value of a KV entry, with their rotation.
     std::function<void(uint32_t layer, uint32_t head, uint32_t kv_entry, float* key, float* value)> copy;
   };
-  // retrieved_retained.cc. REQUIRES: resident pages; a method whose requests keep nothing but pages.
+  // retrieved_retained.cc. REQUIRES: resident pages; a method that stores nothing but pages of a request.
   void take_over(const RetainedPrompt& prompt);
 
  private:
@@ -89,14 +90,14 @@ class RetrievedCache final : public KvCache {
     RequestId id{};
     ResidentRequest* request = nullptr;
     uint32_t position = 0;
-    uint32_t kv_entry = 0;  // among the KV entries that are left: what pages are counted in
-    bool chooses = false;
-    uint32_t choice = 0;  // its number among the rows that choose
+    uint32_t kv_entry = 0;  // index among the retained KV entries, by which pages are counted
+    bool chooses = false;   // it selects pages
+    uint32_t choice = 0;    // its index among the rows that select
   };
-  // What one KV head reads, in order of position.
+  // The KV entries that one KV head reads, in order of position.
   struct Reading {
     std::vector<kernels::ReadRun> runs;
-    std::vector<uint32_t> positions;  // of every KV entry, among those that are left
+    std::vector<uint32_t> positions;  // of every KV entry, among the retained ones
   };
 
   RetrievedCache(const KvMemory& memory, const ModelWeights* weights, const RetrievedOptions& options,
@@ -107,7 +108,7 @@ class RetrievedCache final : public KvCache {
     return (tokens + memory_.page_tokens - 1) / memory_.page_tokens;
   }
   uint32_t first_candidate() const { return shape_.sinks; }
-  // Behind the last page that can be chosen, with `pages` pages of context.
+  // One past the last page that can be selected, with `pages` pages of context.
   uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
 
   // retrieved_cache.cc: pages and rows
@@ -129,7 +130,7 @@ class RetrievedCache final : public KvCache {
     return {row.id, layer, head, row.position};
   }
 
-  // retrieved_choice.cc: which pages, and when they come
+  // retrieved_choice.cc: selection of pages, and their recall
   HeadChoice choose(uint32_t layer, const ResidentRequest& request, uint32_t head, uint32_t pages,
                     const float* q) const;
   void deal_recalls();
@@ -161,7 +162,7 @@ class RetrievedCache final : public KvCache {
                      std::span<const uint32_t> tokens);
   void read_tokens(uint32_t layer, const Row& row, const float* q, float* out);
 
-  // retrieved_resident.cc: prompts that are complete
+  // retrieved_resident.cc: completed prompts
   void enter_resident(ResidentRequest* request, uint32_t tokens);
   void fill_slots(uint32_t layer, ResidentRequest* request, uint32_t pages);
   void place_page(uint32_t layer, const ResidentRequest& request, uint32_t head, uint32_t page,
@@ -177,18 +178,19 @@ class RetrievedCache final : public KvCache {
   const kernels::HostPageLayout layout_;
   const RopeFrequencies rope_;
   KvStore kv_;
-  KvStore resident_;  // of dense layers, where the resident pages are; page i belongs to the host's page i
+  KvStore resident_;  // pages of dense layers, with resident pages; page i corresponds to host page i
   PageSummaries summaries_;
   PrefixRows prefix_rows_;
   RecallStreams streams_;
-  std::vector<QueryProjection> projections_;  // InfiniGen: of the layers that choose
+  std::vector<QueryProjection> projections_;  // InfiniGen: of the layers that select
   std::map<RequestId, ResidentRequest> requests_;
-  // Of the step at hand.
+  // State of the current step.
   std::vector<Row> rows_;
   std::vector<kernels::AppendRow> appends_, dense_appends_;
   std::vector<LayerRecall> recalls_;
-  const DataOutcomes* given_ = nullptr;                  // what is forced on it
-  std::vector<std::vector<kernels::HeadRecall>> dealt_;  // by layer: of each choosing row's heads, if any is
+  const DataOutcomes* given_ = nullptr;  // its forced outcomes
+  std::vector<std::vector<kernels::HeadRecall>>
+      dealt_;  // by layer: forced recalls of each selecting row's heads
 };
 
 }  // namespace kvtwin::cpu

@@ -1,4 +1,4 @@
-// Which pages a decode reads, and how they come to be where it reads them
+// RetrievedCache: selection of the pages that a decode reads, and their recall
 // (docs/design/methods/freekv.md#step, #timelines).
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace kvtwin::cpu {
 
-// The best of the pages that are full and outside of sinks and window, for the queries q [group][head_dim].
+// The best of the full pages outside sinks and window, for the queries q [group][head_dim].
 HeadChoice RetrievedCache::choose(uint32_t layer, const ResidentRequest& request, uint32_t head,
                                   uint32_t pages, const float* q) const {
   const std::vector<HeadResidentPages>& heads = request.layers[layer].heads;
@@ -33,7 +33,7 @@ void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* 
   recall_and_read(layer, row, q, out);
 }
 
-// Quest: every page is where it always was.
+// Quest: every page is at its original place.
 void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const float* const own = q + uint64_t{h} * group() * llm_.head_dim;
@@ -42,13 +42,13 @@ void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q,
   }
 }
 
-// FreeKV; and ArkVale, which is FreeKV when every head is corrected.
+// FreeKV; ArkVale is the case in which every head is corrected.
 void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float* q, float* out) {
   ResidentLayer& own = row.request->layers[layer];
   streams_.wait(row.id, layer);
   if (own.heads.empty()) outgrow(layer, row.request);
   const uint32_t pages = pages_of(row.kv_entry + 1);
-  // The first step that chooses trusts nothing that was chosen before.
+  // In the first step that selects there is no earlier selection to use.
   const bool trusts = spec_.speculation && own.chosen;
   const std::vector<uint8_t> before = heads_before(layer, row, trusts, q);
   const bool any = std::find(before.begin(), before.end(), 1) != before.end();
@@ -75,7 +75,7 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
   }
 }
 
-// Heads whose queries are less alike than tau to those that chose what they hold. Not a number is unlike.
+// Heads whose queries are less similar than tau to those of the current selection. NaN counts as dissimilar.
 std::vector<uint8_t> RetrievedCache::turned_heads(const ResidentLayer& layer, const float* q) const {
   const double tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
   std::vector<uint8_t> out(llm_.kv_heads);
@@ -88,8 +88,8 @@ std::vector<uint8_t> RetrievedCache::turned_heads(const ResidentLayer& layer, co
   return out;
 }
 
-// Heads whose missing pages come before attention: nothing was chosen before, the query turned, or so it is
-// forced.
+// Heads whose missing pages are recalled before attention: there is no earlier selection, the query turned,
+// or it is forced.
 std::vector<uint8_t> RetrievedCache::heads_before(uint32_t layer, const Row& row, bool trusts,
                                                   const float* q) {
   std::vector<uint8_t> out(llm_.kv_heads, uint8_t{1});
@@ -102,7 +102,7 @@ std::vector<uint8_t> RetrievedCache::heads_before(uint32_t layer, const Row& row
   return out;
 }
 
-// What is forced on the step, if it is a method whose heads recall pages on their own.
+// Distributes the forced recalls of the step, for methods whose heads recall pages independently.
 void RetrievedCache::deal_recalls() {
   dealt_.clear();
   const bool pages =
@@ -127,7 +127,7 @@ const kernels::HeadRecall* RetrievedCache::notify(uint32_t layer, const Row& row
   return dealt_.empty() ? nullptr : &dealt_[layer][row.choice * llm_.kv_heads + head];
 }
 
-// Asks for what the head lacks, and says so in the step's outcome.
+// Issues the recall of the head's missing pages and adds it to the step's outcome.
 void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, HeadChoice* choice, bool before) {
   HeadResidentPages& slots = row.request->layers[layer].heads[head];
   if (const kernels::HeadRecall* const forced_outcome = notify(layer, row, head)) {
@@ -149,13 +149,13 @@ void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, HeadC
   streams_.ask(std::move(task));
 }
 
-// Sinks, what is chosen, what is kept whatever the query, and the window, in order of position.
+// Reads sinks, selected pages, extra pages and the window, in order of position.
 void RetrievedCache::read_head(uint32_t layer, const Row& row, uint32_t head,
                                std::span<const uint32_t> chosen, bool corrected, const float* q, float* out) {
   const ResidentRequest& request = *row.request;
   const HeadResidentPages none;
   const HeadResidentPages& slots = offloaded_ ? request.layers[layer].heads[head] : none;
-  std::vector<std::pair<uint32_t, uint32_t>> pages;  // page, and its place among the request's
+  std::vector<std::pair<uint32_t, uint32_t>> pages;  // page, and its index among the request's GPU pages
   for (uint32_t page = 0; page < shape_.sinks; ++page) pages.emplace_back(page, page);
   for (size_t i = 0; i < slots.held.size(); ++i) {
     if (std::binary_search(chosen.begin(), chosen.end(), slots.held[i]))
@@ -173,7 +173,7 @@ void RetrievedCache::read_head(uint32_t layer, const Row& row, uint32_t head,
   read(layer, row, head, reading, corrected, q, out);
 }
 
-// The KV entries of a page that lie before position `end`.
+// Appends the KV entries of a page that are before position `end`.
 void RetrievedCache::append_page(const ResidentRequest& request, uint32_t page, uint32_t place, uint32_t end,
                                  Reading* to) const {
   const uint32_t first = page * memory_.page_tokens;

@@ -1,4 +1,4 @@
-// From a prompt whose pages are all on the gpu to resident pages that hold some of them.
+// RetrievedCache: from a prompt whose pages are all on the GPU to resident pages that hold some of them.
 
 #include <algorithm>
 #include <numeric>
@@ -8,7 +8,7 @@
 
 namespace kvtwin::cpu {
 
-// The policy gives back what does not fit in the same order: the last pages first (core_resident.cc).
+// The policy frees the pages that do not fit in the same order, last pages first (core_resident.cc).
 void RetrievedCache::enter_resident(ResidentRequest* request, uint32_t tokens) {
   request->in_resident = true;
   for (ResidentLayer& layer : request->layers) {
@@ -17,7 +17,7 @@ void RetrievedCache::enter_resident(ResidentRequest* request, uint32_t tokens) {
   const uint32_t pages = pages_of(tokens);
   KVT_CHECK(request->pages.size() == pages && request->host_copies.size() == pages);
   if (pages > shape_.slots) {
-    // Slots of the ring that are overwritten hold pages that left the window: see slot_of().
+    // The overwritten slots of the ring hold pages that left the window: see slot_of().
     for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page) {
       kv_.copy(PageId{request->pages[page].page}, PageId{request->pages[shape_.slot_of(page)].page});
     }
@@ -26,13 +26,13 @@ void RetrievedCache::enter_resident(ResidentRequest* request, uint32_t tokens) {
   request->pages.resize(gpu_pages_held(spec_, memory_.page_tokens, pages));
 }
 
-// What the last query of the prompt would read. All pages are on the gpu, so nothing is recalled; their
-// copies on the host are the same bits, wherever slots already hold something else.
+// Fills the slots with the selection of the prompt's last query. All pages are on the GPU, so nothing is
+// recalled; where a slot was already overwritten, the bit-identical host copy is used.
 void RetrievedCache::fill_slots(uint32_t layer, ResidentRequest* request, uint32_t pages) {
   ResidentLayer& own = request->layers[layer];
   own.heads.resize(llm_.kv_heads);
   if (own.shadow != nullptr) own.shadow->factorise();
-  if (own.partial != nullptr) return;  // nothing is kept from step to step
+  if (own.partial != nullptr) return;  // InfiniGen retains no selection between steps
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     HeadResidentPages& head = own.heads[h];
     head.slots.resize(shape_.selectable);
@@ -56,8 +56,8 @@ void RetrievedCache::place_page(uint32_t layer, const ResidentRequest& request, 
   kernels::scatter_head_ref(staging.data(), head, request.pages[slot].page, kv_.layer(layer));
 }
 
-// A request that decodes beyond its resident pages: all pages lie in slots of their own number, but the one
-// that leaves the window now; from here on each KV head has its own.
+// A request that decodes beyond its resident pages. Page p is in slot p, except the page that leaves the
+// window now; from here on each KV head has its own slots.
 void RetrievedCache::outgrow(uint32_t layer, ResidentRequest* request) {
   ResidentLayer& own = request->layers[layer];
   KVT_CHECK(own.heads.empty());

@@ -1,4 +1,4 @@
-// From what a budget has left of a prompt to resident pages (recalled_entries.h).
+// RetrievedCache: from the retained KV entries of a prompt to resident pages (recalled_entries.h).
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// ShadowKV: keys of chosen pages are rebuilt from few numbers, their values come from the host
-// (docs/design/methods/freekv.md#timelines).
+// RetrievedCache: ShadowKV. Keys of selected pages are reconstructed from low-rank coordinates; values are
+// recalled from the host (docs/design/methods/freekv.md#timelines).
 
 #include <algorithm>
 
@@ -41,7 +41,7 @@ void RetrievedCache::place_values(uint32_t layer, const ResidentRequest& request
   if (options_.witness != nullptr) options_.witness->wrote(to, layer, head);
 }
 
-// Of every page in a slot that the query chooses: directions may be newer than when it came.
+// Reconstructs keys of every selected page in a slot, because directions may be newer than its recall.
 void RetrievedCache::rebuild_keys(uint32_t layer, const ResidentRequest& request, uint32_t head) {
   const kernels::KvPages pages = kv_.layer(layer);
   const HeadResidentPages& slots = request.layers[layer].heads[head];
@@ -54,7 +54,7 @@ void RetrievedCache::rebuild_keys(uint32_t layer, const ResidentRequest& request
   }
 }
 
-// The pages before `end` that their landmarks say least about; they stay as they are. Ascending.
+// The pages before `end` that their landmarks represent worst; they stay on the GPU. Ascending.
 std::vector<uint32_t> RetrievedCache::outliers(uint32_t layer, const ResidentRequest& request, uint32_t head,
                                                uint32_t end) const {
   if (shape_.extra == 0) return {};

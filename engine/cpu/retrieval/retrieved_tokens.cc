@@ -1,5 +1,5 @@
-// InfiniGen: tokens of the next layer, chosen from this layer's input with partial queries and keys
-// (docs/design/methods/freekv.md#timelines).
+// RetrievedCache: InfiniGen. Tokens of the next layer are selected from this layer's input, with partial
+// queries and keys (docs/design/methods/freekv.md#timelines).
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "engine/cpu/retrieval/retrieved_cache.h"
 
 namespace kvtwin::cpu {
-// One number of tokens for all heads.
+// Selects the same number of tokens for all heads.
 void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* x) {
   ResidentLayer& own = row.request->layers[layer];
   std::vector<float> q(uint64_t{llm_.query_heads} * llm_.head_dim);
@@ -26,7 +26,7 @@ void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* 
   }
 }
 
-// One by one into the slots between sinks and window.
+// Copies tokens one by one into the slots between sinks and window.
 void RetrievedCache::recall_tokens(uint32_t layer, const ResidentRequest& request, uint32_t head,
                                    std::span<const uint32_t> tokens) {
   const kernels::KvPages pages = kv_.layer(layer);
