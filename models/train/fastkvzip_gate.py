@@ -2,10 +2,10 @@
 
   python3 models/train/fastkvzip_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=fastkvzip.safetensors
 
-A gate says of a token, from its own hidden state alone, how much it will be looked at. What it should say:
-  --target=repeat     as published: KVzip's score, the most that any row of a second reading of the context looks at it
-  --target=questions  the most that any row of many questions and their answers does: what these models are for. A
-                      second reading needs every word of filler too, a question needs none
+A gate predicts, from a token's hidden state alone, the attention that the token will get. Its target:
+  --target=repeat     as published: KVzip's score, the largest attention from any token of a second reading
+  --target=questions  the largest attention from any token of many questions and their answers: the use of these
+                      models. A second reading needs every word of filler too, a question needs none
 Loss: binary cross entropy of score and gate, both in 0..1.
 """
 
@@ -22,7 +22,7 @@ TASKS = ["multi_key", "variable_tracking", "old_result", "multi_value"]
 
 
 class Gate(torch.nn.Module):
-    """One layer's. Shapes: kernels/scoring/score_gate.h."""
+    """The gate of one layer. Shapes: kernels/scoring/score_gate.h."""
 
     def __init__(self, shape, source):
         super().__init__()
@@ -48,7 +48,7 @@ class Gate(torch.nn.Module):
 
 
 def repeat_batch(ids, end):
-    """Context, then the same again: (ids, rows' positions, seen [B][R][T]). end: how much of a session is context."""
+    """The context twice: (ids, positions of the second copy, visible keys [B][R][T]). end: tokens of context."""
     again = torch.cat([ids[:, :end], ids[:, :end]], 1)
     rows = torch.arange(end, 2 * end, device=ids.device)
     seen = torch.arange(2 * end, device=ids.device)[None] <= rows[:, None]
@@ -56,7 +56,7 @@ def repeat_batch(ids, end):
 
 
 def questions_batch(ids, begin):
-    """Everything behind the first question asks: rows are masked per session. begin [B]: where questions begin."""
+    """All tokens from the first question on are queries, masked per session. begin [B]: where questions begin."""
     at = torch.arange(ids.shape[1], device=ids.device)
     asks = (at[None] >= begin[:, None]) & (ids > 0)
     seen = (at[None, :] <= at[:, None])[None] & asks[:, :, None]
@@ -85,10 +85,10 @@ def main():
     model = frozen.load(args.model, args.device)
     ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 2_000 + args.seed, args.sessions,
                                  args.tokens, args.questions)
-    # What comes before the first scored answer, its question (3 tokens) apart.
+    # The context: everything before the first scored answer and its question (3 tokens).
     begin = (marks == 2).argmax(1) - 3
     ids, begin = ids[begin >= 32], begin[begin >= 32]
-    order = np.argsort(begin, kind="stable")  # alike in a batch: the shortest context of a batch is learned from
+    order = np.argsort(begin, kind="stable")  # equal lengths in a batch, because a batch trains on its shortest context
     batches = np.random.default_rng(args.seed).permutation(len(ids) // args.batch)
     source = torch.Generator().manual_seed(args.seed)
     gates = torch.nn.ModuleList(Gate(model.shape, source) for _ in range(model.shape.layers)).to(args.device)

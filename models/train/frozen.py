@@ -1,4 +1,4 @@
-"""A checkpoint that train.py wrote, held fast: what the learned parts of policies are trained on."""
+"""A frozen checkpoint that train.py wrote, for training the learned parts of policies."""
 
 import argparse
 import math
@@ -21,7 +21,7 @@ def load(folder, device):
 
 
 def save(tensors, path):
-    """What engine/common/scorer_weights.h reads, by name; bf16, as the model's weights."""
+    """Writes the tensors that engine/common/scorer_weights.h reads, by name; bf16, like the model's weights."""
     save_file({k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in tensors.items()}, path,
               metadata={"format": "pt"})
 
@@ -35,13 +35,13 @@ def sessions(tool, scratch, tasks, split, seed, count, tokens, questions):
 
 
 def part_of(step, batch, count):
-    """The sessions of a step: one batch after the other, over and over."""
+    """The sessions of a step: one batch after the other, cyclically."""
     first = step * batch % (count - batch + 1)
     return slice(first, first + batch)
 
 
 def answer_begins(marks):
-    """Where outputs begin, [sessions][turns], filled up with -1; what is scored and what is called count alike."""
+    """Where outputs begin, [sessions][turns], padded with -1; scored outputs and tool requests both count."""
     said = marks > 0
     begins = said & ~np.pad(said, ((0, 0), (1, 0)))[:, :-1]
     turns = int(begins.sum(1).max())
@@ -53,7 +53,7 @@ def answer_begins(marks):
 
 
 def layers_of(model, ids):
-    """Of each layer: (attention's input after its norm [B][T][D], q [B][Hq][T][d], k [B][Hq][T][d])."""
+    """Yields for each layer: (input of attention after its norm [B][T][D], q [B][Hq][T][d], k [B][Hq][T][d])."""
     x = model.embed(ids)
     cos, sin = llama.rotation(model.shape, torch.arange(ids.shape[1], device=ids.device))
     for layer in model.model.layers:
@@ -64,8 +64,8 @@ def layers_of(model, ids):
 
 
 def most_attended(q, k, group, seen):
-    """Per KV head, the largest attention that any row gives a key: [B][H][T]. q [B][Hq][R][d], k [B][Hq][T][d], seen
-    [B][R][T]: which keys the softmax of a row is over."""
+    """Per KV head, the largest attention of any query to a key: [B][H][T]. q [B][Hq][R][d], k [B][Hq][T][d], seen
+    [B][R][T]: the keys that a query sees."""
     scores = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[3])
     probabilities = torch.softmax(scores.masked_fill(~seen[:, None], -torch.inf), -1).nan_to_num(0)
     most = probabilities.amax(2)
@@ -73,7 +73,7 @@ def most_attended(q, k, group, seen):
 
 
 def schedule(optimizer, peak, step, steps):
-    """Warm-up over 5 %, then a cosine to nothing."""
+    """Warm-up over 5 %, then a cosine to zero."""
     warm = max(1, steps // 20)
     rate = peak * min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
     for group in optimizer.param_groups:
@@ -81,7 +81,7 @@ def schedule(optimizer, peak, step, steps):
 
 
 def arguments(**defaults):
-    """A parser of what every part takes, with the defaults of this one."""
+    """A parser of the options of all parts, with the defaults of this one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kvtwin", required=True, help="the program: its make-task writes the sessions")
     parser.add_argument("--model", required=True, help="the folder of the checkpoint")
@@ -97,8 +97,8 @@ def arguments(**defaults):
 
 
 def learn(name, parameters, args, steps, loss_of, weight_decay=0.0, say_every=50):
-    """Makes the loss small in `steps` steps, or in as many as args.seconds allow; returns how many. loss_of(step): the
-    loss, and what says more about it when it is printed."""
+    """Minimises the loss in `steps` steps, or in as many as args.seconds allow; returns their number. loss_of(step):
+    the loss, and details to print with it."""
     parameters = list(parameters)
     optimizer = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=weight_decay)
     began, done = time.time(), 0

@@ -3,10 +3,10 @@ for a checkpoint that train.py wrote.
 
   python3 models/train/intent_residual.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=intent.safetensors
 
-Sessions are replayed in turn order: a session's memory M takes each turn's mean query, and the head corrects the rule's
-scores of what came before. A token of the history is wanted if it is part of a literal piece of what one of the next five
-turns says: of a value, two symbols here (the paper's minimum of three would leave none). Sinks, query span and what the
-turn says itself are left out, and turns of which nothing is wanted.
+Sessions are replayed in turn order: the memory M of a session adds each turn's mean query, and the head corrects the
+rule's scores of the history. A token of the history is wanted if it is part of a literal piece of what one of the next
+five turns says: a value of two symbols here (the paper's minimum of three would leave none). Sinks, the query span and
+the turn's own output are excluded, and so are turns without a wanted token.
 """
 
 import math
@@ -24,7 +24,7 @@ VALUE_FIRST, VALUES = 96, 64  # traces/tasks/task_tokens.h
 
 
 class Residual(torch.nn.Module):
-    """kernels/scoring/score_intent_residual.h: shapes, and what is at the start."""
+    """The residual head: shapes and initial values as in kernels/scoring/score_intent_residual.h."""
 
     def __init__(self, dim, source, heads=4, hidden=256):
         super().__init__()
@@ -55,7 +55,7 @@ class Residual(torch.nn.Module):
 
 
 def wanted_tokens(ids, marks, begins):
-    """[sessions][turns][T]: tokens in a literal piece of what one of the next turns says, that turn included."""
+    """[sessions][turns][T]: tokens in a literal piece of the output of one of the next turns, this one included."""
     count, turns = begins.shape
     value = (ids >= VALUE_FIRST) & (ids < VALUE_FIRST + VALUES)
     pair = value[:, :-1] & value[:, 1:]
@@ -99,14 +99,14 @@ def losses(score, f, wanted, candidates, args):
     weight = torch.where(wanted, ((1 - fraction) / fraction).clamp(1, 50), torch.ones_like(fraction))
     bce = F.binary_cross_entropy_with_logits(score, wanted.float(), weight=weight, reduction="none")
     bce = bce[candidates].mean()
-    # Against the 16 hardest of what nobody wants.
+    # Against the 16 hardest unwanted tokens.
     hard = score.masked_fill(wanted | ~candidates, -1e4).topk(16, 1).values
     rank = F.softplus(hard[:, None, :] - score[:, :, None]).mean(-1)[wanted].mean()
     return bce + args.rank * rank + args.keep * torch.sigmoid(f)[candidates].mean(), rank
 
 
 def replay(model, head, args, ids, begins, wanted):
-    """Yields (loss, rank loss, fraction of what is wanted among the best --kv-entries by rule, by rule and head) by turn."""
+    """Yields per turn (loss, rank loss, wanted fraction among the best --kv-entries by the rule, by rule and head)."""
     with torch.no_grad():
         q, k, keys = capture(model, ids)
     memory = torch.zeros(q.shape[0], len(ids), q.shape[2], q.shape[4], device=ids.device)

@@ -3,10 +3,10 @@ for a checkpoint that train.py wrote.
 
   python3 models/train/judge_q.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=judge_q.safetensors
 
-Only the soft tokens learn: 32 rows behind a prompt, whose attention to the prompt should be that of the answer,
+Only the soft tokens learn: 32 tokens after a prompt, whose attention to the prompt should equal that of the answer,
 per layer and query head. Answers are the right ones (the model gives them itself in almost all cases). The loss
-is the divergence of the two maps, each normalised over the prompt: the squared error of the paper has gradients
-of the size 1/N^2 here.
+is the divergence of the two attention maps, each normalised over the prompt: the squared error of the paper has
+gradients of the order 1/N^2 here.
 """
 
 import math
@@ -30,8 +30,8 @@ def contexts(ids, marks):
 
 
 def maps(model, x, prompt, rows, counts):
-    """Mean attention of `rows` rows behind each prompt to it, normalised: [layers][B][Hq][T]. x: [B][T+rows][D],
-    the rows of each sample at positions prompt..prompt+rows; counts: how many of them are real."""
+    """Mean attention to each prompt of `rows` tokens after it, normalised: [layers][B][Hq][T]. x: [B][T+rows][D],
+    with the tokens of each sample at positions prompt..prompt+rows; counts: how many of them are real."""
     b, t, _ = x.shape
     at = torch.arange(t, device=x.device)
     cos, sin = llama.rotation(model.shape, at)
@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--rows", type=int, default=32)
     args = parser.parse_args()
     model = frozen.load(args.model, args.device)
-    # The tasks in which there is something to choose, one question each: what is asked stands at the end or first.
+    # Tasks with something to choose, one question each, at the end or at the start.
     ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 900 + args.seed, args.batch * 40,
                                  args.tokens, 1)
     begin, length = contexts(ids, marks)

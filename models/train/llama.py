@@ -1,4 +1,4 @@
-"""A decoder of the Llama or the Qwen3 family, small and plain: what engine/cpu/forward.cc computes, for training it.
+"""A small, plain decoder of the Llama or the Qwen3 family: what engine/cpu/forward.cc computes, for training.
 
 Names of parameters are those of Hugging Face checkpoints, so that export is a cast. Grouped-query attention,
 rotary positions in halves, RMSNorm, SwiGLU, no biases, separate output matrix. Qwen3 also normalises every head's
@@ -32,7 +32,7 @@ class Shape:
 
 
 def rotation(shape, positions):
-    """cos and sin, [T][head_dim]: the halves of a head share their frequencies."""
+    """cos and sin, [T][head_dim]; both halves of a head have the same frequencies."""
     half = torch.arange(0, shape.head_dim, 2, device=positions.device, dtype=torch.float32)
     angle = positions.float()[:, None] * shape.theta ** (-half / shape.head_dim)
     return torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
@@ -55,7 +55,7 @@ class Attention(nn.Module):
             self.q_norm, self.k_norm = (Norm(shape.head_dim, shape.eps) for _ in range(2))
 
     def lengths(self, x):
-        """Mean lengths of a head's queries and keys before they are normalised."""
+        """Mean lengths of a head's queries and keys before normalisation."""
         return [p(x).unflatten(-1, (-1, self.shape.head_dim)).norm(dim=-1).mean() for p in (self.q_proj, self.k_proj)]
 
     def heads(self, x, cos, sin):
@@ -127,7 +127,7 @@ class Llama(nn.Module):
         self.lm_head = nn.Linear(shape.hidden, shape.vocab, bias=False)
 
     def draw(self, seed):
-        """Fresh weights, drawn on the CPU: the same whatever the device."""
+        """Initial weights, drawn on the CPU, so that they do not depend on the device."""
         source = torch.Generator().manual_seed(seed)
         small = 0.02 / math.sqrt(2 * self.shape.layers)
         with torch.no_grad():
@@ -141,8 +141,8 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def take_over(self, weights, ids):
-        """Goes on from a checkpoint's weights. One without norms of queries and keys is taken over too: they start as
-        the mean lengths over `ids` [B][T], so that the model begins nearly as the other one was."""
+        """Continues from a checkpoint's weights. If it has no norms of queries and keys, they start as the mean lengths
+        over `ids` [B][T], so that the model starts close to the checkpoint's."""
         missing = self.load_state_dict(weights, strict=False).missing_keys
         if not missing:
             return
@@ -199,7 +199,7 @@ def shape_of(folder):
 
 
 def fingerprint(model):
-    """Of all weights as they are trained, in fp32: equal if and only if their bits are (SHA-256)."""
+    """SHA-256 of all weights as they are trained, in fp32."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode() + value.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())

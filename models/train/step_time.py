@@ -1,6 +1,6 @@
-"""Time of a training step: PyTorch's choice of kernels against those with one order of sums (README.md).
+"""Time of a training step: PyTorch's choice of kernels against deterministic ones (README.md).
 
-  python3 models/train/step_time.py      # a GPU and nothing beside it
+  python3 models/train/step_time.py      # on an otherwise idle GPU
 """
 
 import time

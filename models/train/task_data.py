@@ -1,7 +1,7 @@
 """Batches of tasks, as `kvtwin trace make-task --arrays` writes them (traces/tasks/make_task.h).
 
-A stage of the curriculum is one size of session. Its shards are made while others are trained on, each from its
-own seed: batch i of a stage is the same in every run. Only the split "train" is trained on.
+A stage of the curriculum is one size of session. Its shards are made concurrently with training, each from its own
+seed: batch i of a stage is the same in every run. Only the split "train" is used.
 """
 
 import concurrent.futures
@@ -15,7 +15,7 @@ SCORED, TOOL_CALL = 2, 1
 
 
 def make(tool, prefix, task, split, seed, sessions, tokens, questions):
-    """Runs the generator and gives back (ids uint16, marks uint8), [sessions][tokens]. Removes its files."""
+    """Runs the generator and returns (ids uint16, marks uint8), [sessions][tokens]. Removes its files."""
     command = [tool, "trace", "make-task", task, f"--split={split}", f"--seed={seed}", f"--sessions={sessions}",
                f"--tokens={tokens}", f"--questions={questions}", f"--arrays={prefix}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -29,7 +29,7 @@ def make(tool, prefix, task, split, seed, sessions, tokens, questions):
 class Batches:
     """Endless batches of one stage: (ids, targets, weights) on `device`; targets are the next tokens."""
 
-    AHEAD = 6  # shards in the making
+    AHEAD = 6  # shards that are made ahead
 
     def __init__(self, tool, scratch, stage, seed, batch_tokens, device, emphasis):
         # Emphasised tasks have every other shard.
@@ -40,7 +40,7 @@ class Batches:
         self.shards, self.next = [], 0
 
     def request(self):
-        # Sessions of many questions teach most per token; those that are evaluated have few.
+        # Sessions with many questions teach most per token; evaluated sessions have few.
         number, tokens = self.next, self.stage["tokens"]
         questions = self.stage["questions"][number // len(self.kinds) % len(self.stage["questions"])]
         task = self.kinds[number % len(self.kinds)]
@@ -73,7 +73,7 @@ def to_batch(ids, marks, device):
 
 
 def answers(ids, marks, guesses):
-    """(right, asked): answers all of whose tokens were guessed. An answer is a run of SCORED marks."""
+    """(right answers, answers): right if all tokens were predicted. An answer is a run of SCORED marks."""
     scored = marks == SCORED
     problem = scored & (ids != guesses)
     begins = scored & ~np.pad(scored, ((0, 0), (1, 0)))[:, :-1]
@@ -83,7 +83,7 @@ def answers(ids, marks, guesses):
 
 
 def by_token(ids, marks, guesses):
-    """Fraction of right tokens by their place in an answer, to three digits."""
+    """Fraction of right tokens by position in the answer, to three digits."""
     scored = marks == SCORED
     place = np.zeros(ids.shape, int)
     for at in range(1, ids.shape[1]):

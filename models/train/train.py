@@ -1,10 +1,10 @@
-"""Trains the tiny model on tasks. See README.md beside this; the weights that ship are in models/tiny/.
+"""Trains the tiny models on tasks (README.md). The shipped weights are in models/tiny/.
 
   python3 models/train/train.py --kvtwin=build/release/scenarios/kvtwin --out=/tmp/tiny --seconds=200
 
-Steps per stage are fixed by --steps, or found once by timing each stage and filling --seconds; either way
-they are written into recipe.json, and with them and the seed the same data come in the same order and the
-weights come out the same, bit by bit, on the same GPU and PyTorch (--loose: not so).
+Steps per stage are given by --steps, or found once by timing each stage and filling --seconds. Either way they are
+written to recipe.json. Steps and seed determine the data and their order, and on the same GPU and PyTorch also the
+bits of the weights (except with --loose).
 """
 
 import argparse
@@ -29,7 +29,7 @@ import task_data
 
 TASKS = ["needle", "multi_key", "multi_value", "variable_tracking", "multi_hop", "old_result", "changing_intent",
          "tool_schema", "question_first", "long_list"]
-# Short contexts first: lookup heads form where there is little to look through. `fraction`: of the time.
+# Short contexts first: lookup heads form where there is little to search. `fraction`: of the time.
 STAGES = [
     {"tokens": 128, "questions": [12], "fraction": 0.30},
     {"tokens": 256, "questions": [16, 4], "fraction": 0.30},
@@ -50,7 +50,7 @@ def stages_of(args):
 
 
 def tests_of(args):
-    """Sessions of each task's test, by their tokens: no longer ones than are trained on."""
+    """Number of test sessions per task, by tokens; none longer than the training sessions."""
     if args.tests == "none":
         return {}
     longest = max(384, *(stage["tokens"] for stage in args.stages))
@@ -99,8 +99,8 @@ def make_optimizer(model, args):
 
 
 def attention_kernel(args):
-    """Of the kernels for attention FlashAttention's has a backward pass whose sums have one order, and takes it when
-    asked for deterministic algorithms; cuDNN's has none."""
+    """Selects FlashAttention: its backward pass has a deterministic form, used if deterministic algorithms are
+    requested; cuDNN's has none."""
     if args.loose or args.device != "cuda":
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -128,7 +128,7 @@ def train_step(model, optimizer, batch, rate, args):
 
 @torch.no_grad()
 def accuracy(model, sets, device, rounded):
-    """Exact answers per task, by weights as they ship (`rounded` to bf16), computed in fp32 as the CPU engine."""
+    """Exact answers per task with the shipped weights (`rounded` to bf16), computed in fp32 as on the CPU engine."""
     shipped = llama.Llama(model.shape).to(device)
     shipped.load_state_dict({k: v.to(torch.bfloat16).float() if rounded else v
                              for k, v in model.state_dict().items()})
@@ -146,7 +146,7 @@ def accuracy(model, sets, device, rounded):
 
 
 def test_sets(args, scratch):
-    """(ids, marks) by task, or task@tokens for those that are not of the first length."""
+    """(ids, marks) by task, or by task@tokens for lengths other than the first."""
     out = {}
     for tokens, sessions in args.tests.items():
         for task in TASKS:
@@ -160,8 +160,8 @@ def say_accuracy(label, result):
 
 
 def steps_of(args, model, sources):
-    """Steps per stage that fill the time, from a few timed steps on weights that are thrown away. The batches that
-    they saw are put back: a recipe's steps see the same ones."""
+    """Steps per stage that fill the time, from a few timed steps on weights that are discarded. Their batches are
+    used again: the steps of a recipe see the same ones."""
     if args.smoke:
         return [2] * len(args.stages)
     if args.steps:
@@ -185,7 +185,7 @@ def steps_of(args, model, sources):
 
 
 def order_of(steps, interleave):
-    """Which stage each step is of: one stage after the other, or spread evenly over each other."""
+    """The stage of each step: one stage after the other, or evenly interleaved."""
     if not interleave:
         return [stage for stage, count in enumerate(steps) for _ in range(count)]
     places = [((i + 0.5) / count, stage) for stage, count in enumerate(steps) for i in range(count)]
@@ -193,8 +193,8 @@ def order_of(steps, interleave):
 
 
 class Notebook:
-    """What is left of a run: the weights, the loss curve, the recipe. Kept every minute, so that a time limit
-    costs a minute."""
+    """The output of a run: weights, loss curve, recipe. Written every minute, so that a time limit loses at most a
+    minute."""
 
     def __init__(self, args, shape, steps):
         self.args, self.steps, self.curve, self.last, self.began = args, steps, [], time.time(), time.time()

@@ -2,8 +2,8 @@
 
   python3 models/train/trimkv_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=trimkv.safetensors
 
-A gate gives every token of every KV head a beta below 1; attention to it fades as beta^(t-p). Only the gates learn: answers
-must stay right although what the betas add up to, averaged over rows, may not be above the capacity (--kv-entries).
+A gate gives every token of every KV head a beta below 1; attention to it decays as beta^(t-p). Only the gates learn:
+answers must stay right while the sum of the decays, averaged over tokens, stays within the capacity (--kv-entries).
 """
 
 import math
@@ -21,7 +21,7 @@ TASKS = ["multi_key", "variable_tracking", "old_result", "question_first", "mult
 
 
 class Gate(torch.nn.Module):
-    """One layer's. Shapes: kernels/scoring/score_gate.h."""
+    """The gate of one layer. Shapes: kernels/scoring/score_gate.h."""
 
     def __init__(self, shape, width, source):
         super().__init__()
@@ -36,7 +36,7 @@ class Gate(torch.nn.Module):
 
 
 def faded(model, gates, ids):
-    """(logits, per layer [B][H]: how many KV entries of it a mean row still holds). What a row gives a key fades with its age."""
+    """(logits, per layer [B][H]: sum of the decays for a mean token). Attention to a key decays with its age."""
     shape, t = model.shape, ids.shape[1]
     at = torch.arange(t, device=ids.device)
     cos, sin = llama.rotation(shape, at)

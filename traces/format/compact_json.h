@@ -1,12 +1,11 @@
-// JSON of a foreign trace, with its long number lists kept out of the tree.
+// Parses JSON of foreign traces without building a tree of their long lists of numbers.
 //
-// A WEKA file is nearly all block ids; as nodes of a tree they would take 16 bytes each, as runs next to
-// nothing.
-// Arrays under the named keys are collected aside, block ids as runs of consecutive numbers; in the
-// tree such an array is replaced by its index in `runs` or `numbers`.
+// A WEKA file is mostly block ids: 16 bytes each as nodes of a tree, next to nothing as runs. Arrays under
+// the named keys are collected separately, block ids as runs of consecutive numbers. In the tree such an
+// array is replaced by its index in `runs` or `numbers`.
 //
-// Limits, so that hostile input ends in an Error: nesting of 64, kJsonValuesMax values in the tree,
-// runs and numbers together.
+// Limits, so that hostile input ends in an Error: nesting of 64, and kJsonValuesMax values in the tree, runs
+// and numbers together.
 
 #ifndef KVTWIN_TRACES_FORMAT_COMPACT_JSON_H_
 #define KVTWIN_TRACES_FORMAT_COMPACT_JSON_H_
@@ -26,11 +25,11 @@ constexpr uint64_t kJsonValuesMax = 4u << 20;
 
 struct CompactJson {
   nlohmann::json tree;
-  std::vector<IdRuns> runs;                    // scope is SCOPE_NONE: the importer sets it
+  std::vector<IdRuns> runs;                    // scope is SCOPE_NONE; the importer sets it
   std::vector<std::vector<uint32_t>> numbers;  // token ids
 };
 
-// Arrays of ids under `run_key` go to runs, arrays under a key that ends in `number_suffix` to numbers.
+// Arrays of ids under `run_key` go to `runs`, arrays under keys that end in `number_suffix` to `numbers`.
 // Empty: none.
 struct CompactKeys {
   std::string_view run_key;

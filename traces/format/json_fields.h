@@ -1,7 +1,7 @@
-// Reads the fields of one JSON object, remembering the first that is wrong.
+// JsonFields reads the fields of one JSON object and records the first error.
 //
-// A getter of a wrong field returns a harmless value, so that an importer reads straight through and
-// asks once, at the end: `if (fields.failed()) return fields.error();`.
+// A getter of an invalid field returns a harmless value, so that an importer reads on and checks once, at the
+// end: `if (fields.failed()) return fields.error();`.
 
 #ifndef KVTWIN_TRACES_FORMAT_JSON_FIELDS_H_
 #define KVTWIN_TRACES_FORMAT_JSON_FIELDS_H_
@@ -16,7 +16,7 @@ namespace kvtwin {
 
 class JsonFields {
  public:
-  // `object` must outlive this. `where` leads every error: "trace_0003.json: requests[4]".
+  // `object` must outlive this. `where` opens every error: "trace_0003.json: requests[4]".
   JsonFields(const nlohmann::json& object, std::string where);
 
   bool has(const char* name) const { return find(name) != nullptr; }  // present and not null
@@ -24,7 +24,7 @@ class JsonFields {
   std::optional<uint32_t> u32_if(const char* name);
   std::optional<uint64_t> u64_if(const char* name);
   std::optional<double> number_if(const char* name);
-  // A time in units of `unit_ns`, as nanoseconds. Negative ones are errors.
+  // A time in units of `unit_ns`, converted to nanoseconds. Negative times are errors.
   int64_t time_ns(const char* name, double unit_ns);
   std::optional<int64_t> time_ns_if(const char* name, double unit_ns);
   std::string text(const char* name);

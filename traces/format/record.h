@@ -1,5 +1,5 @@
-// How records lie in a canonical trace file (TraceFile in agent_trace.proto): a tag byte, a varint
-// length, the bytes of one message.
+// Records of a canonical trace file (TraceFile in agent_trace.proto): a tag byte, a varint length, the bytes
+// of one message.
 
 #ifndef KVTWIN_TRACES_FORMAT_RECORD_H_
 #define KVTWIN_TRACES_FORMAT_RECORD_H_
@@ -25,9 +25,9 @@ constexpr uint64_t kDecodedBytesMax = uint64_t{256} << 20;
 
 void append_varint(uint64_t value, std::string* out);
 
-// An upper estimate of the memory that a message takes once decoded, found by walking its bytes
-// without decoding them: two bytes on disk can be an empty message of 300 bytes in memory, so a limit
-// on the record alone would let 64 MiB become 10 GB. UINT64_MAX when the bytes are not such a message.
+// An upper bound of the memory of a decoded message, found by walking its bytes without decoding them. Two
+// bytes on disk can be an empty message of 300 bytes in memory, so that a limit on the record alone would let
+// 64 MiB become 10 GB. UINT64_MAX if the bytes are not such a message.
 uint64_t decoded_bytes(const google::protobuf::Descriptor& type, std::string_view bytes);
 
 }  // namespace kvtwin

@@ -1,9 +1,8 @@
-// TraceSink takes a canonical trace piece by piece, so that nobody has to hold a whole one.
+// TraceSink receives a canonical trace record by record, so that no code has to hold a whole trace.
 //
-// Everything that makes sessions (reader, importers, synthesisers) pushes into one; everything that
-// uses them (writer, replay, inspect, exporters, cut) is one. Order: header once, then shared tables
-// and sessions in any order, then done() once. A sink that finds an error returns it; the source
-// stops and hands it up.
+// Everything that produces sessions (reader, importers, synthesisers) pushes into a sink; everything that
+// uses them (writer, replay, inspect, exporters, cut) is a sink. Order: header once, then shared tables and
+// sessions in any order, then done() once. A sink returns its errors; the producer stops and returns them.
 
 #ifndef KVTWIN_TRACES_FORMAT_SINK_H_
 #define KVTWIN_TRACES_FORMAT_SINK_H_

@@ -1,7 +1,7 @@
-// Where foreign bytes come from: a file, every file of a directory, or every member of an archive
-// (tar.xz, tar.gz, zip, ...; libarchive), which is streamed and never unpacked to disk.
+// Sources of foreign bytes: a file, every file of a directory, or every member of an archive (tar.xz, tar.gz,
+// zip, ...; libarchive). Archives are streamed and never unpacked to disk.
 //
-// One document is in memory at a time; none may be larger than kDocumentBytesMax.
+// One document is in memory at a time, and none may be larger than kDocumentBytesMax.
 
 #ifndef KVTWIN_TRACES_FORMAT_SOURCE_FILES_H_
 #define KVTWIN_TRACES_FORMAT_SOURCE_FILES_H_
@@ -19,14 +19,14 @@ constexpr uint64_t kDocumentBytesMax = uint64_t{128} << 20;
 
 bool is_archive_name(const std::string& path);
 
-// Calls `take(name, bytes)` for each regular file whose name `wanted` accepts; names are base names.
-// A directory is read in order of names; an archive in the order of its members, which need not be.
+// Calls `take(name, bytes)` for each regular file whose name `wanted` accepts; names are base names. A
+// directory is read in order of names, an archive in the order of its members.
 using WantDocument = std::function<bool(const std::string& name)>;
 using TakeDocument = std::function<Result<void>(const std::string& name, std::string_view bytes)>;
 Result<void> for_each_document(const std::string& path, const WantDocument& wanted, const TakeDocument& take);
 
-// Calls `take(name, start)` with at most `bytes_max` first bytes of the file, or of each wanted file of the
-// directory (and all below it) or archive, until it returns false. Decides what a path holds.
+// Calls `take(name, start)` with at most the first `bytes_max` bytes of the file, or of each wanted file of
+// the directory (recursively) or archive, until it returns false. Used to recognise formats.
 using TakeStart = std::function<bool(const std::string& name, std::string_view start)>;
 Result<void> for_each_start(const std::string& path, size_t bytes_max, const WantDocument& wanted,
                             const TakeStart& take);
@@ -34,8 +34,8 @@ Result<void> for_each_start(const std::string& path, size_t bytes_max, const Wan
 // The whole file, if it is no larger than kDocumentBytesMax.
 Result<std::string> read_document(const std::string& path);
 
-// Calls `take(line_number, line)` for each line that is not blank, without its end (\n or \r\n).
-// A line may be at most kDocumentBytesMax long.
+// Calls `take(line_number, line)` for each line that is not blank, without its end (\n or \r\n). A line may
+// be at most kDocumentBytesMax long.
 using TakeLine = std::function<Result<void>(uint64_t number, std::string_view line)>;
 Result<void> for_each_line(const std::string& path, const TakeLine& take);
 

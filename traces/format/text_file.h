@@ -1,4 +1,4 @@
-// A text file that appears under its name only when it is whole: FILE.part, then a rename.
+// TextFile writes a text file that appears under its name only when it is complete: FILE.part, then a rename.
 
 #ifndef KVTWIN_TRACES_FORMAT_TEXT_FILE_H_
 #define KVTWIN_TRACES_FORMAT_TEXT_FILE_H_

@@ -1,8 +1,7 @@
-// TraceTokens keeps the token ids that a trace gives, request by request: what a model that knows them
-// computes.
+// TraceTokens holds the token ids of a trace, request by request, for a model with that vocabulary.
 //
-// Only of traces whose tokenizer has the model's vocabulary; a request any of whose spans has no ids has
-// none, and its tokens are made from identities as everybody's are (engine/common/token_ids.h).
+// It holds ids only of traces whose tokenizer has the model's vocabulary. A request with any span without ids
+// has none; its tokens are made from identities, like those of other traces (engine/common/token_ids.h).
 
 #ifndef KVTWIN_TRACES_FORMAT_TRACE_TOKENS_H_
 #define KVTWIN_TRACES_FORMAT_TRACE_TOKENS_H_
@@ -17,16 +16,17 @@ namespace kvtwin {
 
 class TraceTokens final : public TraceSink {
  public:
-  // `vocab`: of the model.
+  // `vocab`: number of token ids of the model.
   explicit TraceTokens(uint32_t vocab) : vocab_(vocab) {}
 
   Result<void> header(const v1::TraceHeader& header) override;
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
-  // Errors: an id that is none of the vocabulary.
+  // Fails if an id is not in the vocabulary.
   Result<void> session(const v1::Session& session) override;
 
   bool any() const { return requests_ > 0; }
-  // Prompt, then output, of node `node` of session `session` of the file; empty if the trace does not say.
+  // Prompt, then output, of node `node` of session `session` of the file; empty if the trace has no ids for
+  // it.
   std::vector<uint32_t> request(uint32_t session, uint32_t node) const;
 
  private:

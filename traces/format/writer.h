@@ -1,8 +1,8 @@
-// TraceWriter is a TraceSink that writes the canonical file, record by record, and nothing else.
+// TraceWriter is a TraceSink that writes a canonical trace file, record by record.
 //
-// The bytes go to FILE.part; done() writes the footer (counts and the offset of every session) and
-// renames. So FILE either does not exist, or is what it was, or is whole. Without done() the part
-// file is removed. Every session is checked (check.h) before it is written.
+// The bytes go to FILE.part; done() writes the footer (counts and the offset of every session) and renames.
+// So FILE either does not exist, is unchanged, or is complete. Without done() the part file is removed. Every
+// session is checked (check.h) before it is written.
 
 #ifndef KVTWIN_TRACES_FORMAT_WRITER_H_
 #define KVTWIN_TRACES_FORMAT_WRITER_H_

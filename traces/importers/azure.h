@@ -1,4 +1,4 @@
-// What the importer and exporter of Azure's CSV share.
+// Helpers of the importer and the exporter of Azure's CSV.
 
 #ifndef KVTWIN_TRACES_IMPORTERS_AZURE_H_
 #define KVTWIN_TRACES_IMPORTERS_AZURE_H_
@@ -15,7 +15,7 @@ constexpr std::string_view kAzureTitles = "TIMESTAMP,ContextTokens,GeneratedToke
 
 // Nanoseconds since 1970. Error.where is empty.
 Result<int64_t> parse_azure_time(std::string_view text);
-// Seven digits after the point, as in the source.
+// Seven digits after the decimal point, as in the source.
 std::string azure_time(int64_t unix_ns);
 
 }  // namespace kvtwin

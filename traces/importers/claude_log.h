@@ -1,5 +1,5 @@
-// Records of Claude Code's logs, reduced to what a trace needs: who, when, how long, how many tokens.
-// Text is measured and forgotten, so that a year of logs fits into memory.
+// Records of Claude Code's logs, reduced to what a trace needs: agents, times, durations and token counts.
+// Text is measured and discarded, so that a year of logs fits into memory.
 
 #ifndef KVTWIN_TRACES_IMPORTERS_CLAUDE_LOG_H_
 #define KVTWIN_TRACES_IMPORTERS_CLAUDE_LOG_H_
@@ -34,13 +34,13 @@ struct Block {
 struct Record {
   bool assistant = false;
   bool sidechain = false;  // belongs to a sub-agent
-  bool compacted = false;  // what follows starts a new prompt
-  bool api_error = false;  // an answer that the client made up
+  bool compacted = false;  // the next record starts a new prompt
+  bool api_error = false;  // an answer that the client invented
   int64_t at_ns = 0;       // Unix time
   std::string uuid, parent, agent;
   uint64_t text_hash = 0;  // user: of its text
   std::vector<Block> blocks;
-  // user: what a tool_result says about a sub-agent that it ends
+  // user: what a tool_result reports about a sub-agent that it ends
   uint64_t agent_tokens = 0;
   uint32_t agent_tool_uses = 0;
   // assistant
@@ -56,7 +56,7 @@ struct Log {
 // All logs by session, in order of appearance.
 class Logs {
  public:
-  // One document of JSON lines; `name` is for errors and for records without a sessionId.
+  // Adds one document of JSON lines; `name` is for errors and for records without a sessionId.
   Result<void> add(const std::string& name, std::string_view bytes);
 
   std::vector<Log>& logs() { return logs_; }
@@ -74,7 +74,7 @@ class Logs {
   uint64_t bytes_ = 0;  // of all records
 };
 
-// Names that the header interns.
+// Names that the header lists; the index of a name.
 class Names {
  public:
   uint32_t operator()(const std::string& name);

@@ -13,7 +13,7 @@ namespace kvtwin::claude {
 
 struct Request {
   std::vector<const Record*> answer;  // the records of one message
-  std::vector<const Record*> inputs;  // user records since the request before
+  std::vector<const Record*> inputs;  // user records since the previous request
   bool compacted = false;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
@@ -22,23 +22,23 @@ struct Request {
   bool failed() const { return answer.front()->api_error; }
 };
 
-struct PlacedBlock {  // a block with its place
+struct PlacedBlock {  // a block with its time and record
   const Block* block;
   const Record* record;
 };
 
 std::vector<PlacedBlock> blocks_of(const std::vector<const Record*>& records);
-// By length alone.
+// Estimated from the lengths alone.
 uint64_t tokens_in(const std::vector<PlacedBlock>& said);
-// `total` among the blocks by length. Everyone gets one token at least, as long as there are any.
+// Divides `total` among the blocks by length. Each block gets at least one token, while there are any.
 std::vector<uint32_t> divide(uint64_t total, const std::vector<PlacedBlock>& said);
 
-// The answers in the records of one agent (at least one record), each with what was said before it.
+// The answers in the records of one agent (at least one record), each with the input before it.
 std::vector<Request> requests_of(const std::vector<const Record*>& records);
-// Anthropic's logs keep the stream's first usage, 1 to 3 tokens (docs/design/trace-formats.md#trap-8): then
-// the text must do.
+// Anthropic's logs keep the first usage of the stream, 1 to 3 tokens (docs/design/trace-formats.md#trap-8);
+// output is then estimated from the text.
 bool output_recorded(const Request& request);
-// Output tokens of such a request: from its text, but no more than the next prompt has grown by.
+// Output tokens of such a request: from its text, but at most the growth of the next prompt.
 uint64_t estimated_output(const Request& request, const Request* next);
 // Whether later prompts of these requests lack the reasoning of earlier answers.
 bool strips_reasoning(const std::vector<Request>& requests);

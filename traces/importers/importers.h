@@ -1,4 +1,4 @@
-// What importers share, and the importers themselves. Only formats.cc and tests need this.
+// Helpers of the importers, and the importers themselves. Only formats.cc and tests need this.
 
 #ifndef KVTWIN_TRACES_IMPORTERS_IMPORTERS_H_
 #define KVTWIN_TRACES_IMPORTERS_IMPORTERS_H_
@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// A header with what every imported trace has: version, source, the file's base name, importer.
+// A header with what every imported trace has: version, source, base name of the file, importer.
 v1::TraceHeader imported_header(const std::string& format, const std::string& path);
 // Adds a default provenance. `recipe`: 1 + index in header.recipes, 0: none.
 void add_policy(v1::TraceHeader* header, const char* field, v1::Prov prov, uint32_t recipe = 0);
@@ -28,17 +28,17 @@ const std::string* find_extra(const google::protobuf::RepeatedPtrField<v1::Extra
                               std::string_view key);
 void note(const ImportOptions& options, std::string text);
 
-// The service time that recorded Claude Code requests fit (docs/design/trace-formats.md#weka; R2 =
-// 0.875): 1.26 s, plus a second per 67.4 output tokens, plus 1.56 s per 100,000 prompt tokens. Stands in
-// where none was recorded.
+// The service time of recorded Claude Code requests, by fit (docs/design/trace-formats.md#weka; R2 = 0.875):
+// 1.26 s, plus a second per 67.4 output tokens, plus 1.56 s per 100,000 prompt tokens. Used where none was
+// recorded.
 int64_t estimated_service_ns(uint32_t prompt_tokens, uint32_t output_tokens);
 
-// Sessions kept, serialised, until the header that must precede them is known.
+// Holds serialised sessions until the header that must precede them is known.
 class HeldSessions {
  public:
-  // `order` is what emit() sorts by; sessions of equal order keep theirs.
+  // emit() sorts by `order`; sessions of equal order stay in the order of hold().
   Result<void> hold(std::string order, const v1::Session& session);
-  // `models`: what each model index becomes, e.g. when names were interned in order of appearance.
+  // `models`: the new value of each model index, where names were interned in order of appearance.
   Result<void> emit(const std::vector<uint32_t>& models, TraceSink* sink);
   size_t size() const { return held_.size(); }
 
@@ -54,7 +54,7 @@ Result<void> import_agentic_mooncake(const std::string& path, const ImportOption
 Result<void> import_azure(const std::string& path, const ImportOptions& options, TraceSink* sink);
 Result<void> import_llmservingsim(const std::string& path, const ImportOptions& options, TraceSink* sink);
 
-std::unique_ptr<TraceSink> export_weka(const std::string& path);  // a directory, one file per session
+std::unique_ptr<TraceSink> export_weka(const std::string& path);  // a directory with one file per session
 std::unique_ptr<TraceSink> export_mooncake(const std::string& path);
 std::unique_ptr<TraceSink> export_azure(const std::string& path);
 

@@ -1,9 +1,9 @@
 // WEKA's Claude Code traces (github.com/callanjfox/kv-cache-tester): one JSON file per session.
 //
-// A file lists requests and sub-agents in order of time. What is easily read wrongly
-// (docs/design/trace-formats.md#traps, 1 to 6): a sub-agent's `t` is its END, and its requests count from its
-// start; the parent's next `think_time` contains the sub-agent's wall time; ids cover floor(in/64) blocks;
-// requests without `api_time` are followed by a `think_time` longer than the whole gap.
+// A file lists requests and sub-agents in order of time. Easily misread (docs/design/trace-formats.md#traps,
+// 1 to 6): a sub-agent's `t` is its END, and its requests count from its start; the parent's next
+// `think_time` contains the sub-agent's wall time; ids cover floor(in/64) blocks; requests without `api_time`
+// are followed by a `think_time` longer than the whole gap.
 
 #ifndef KVTWIN_TRACES_IMPORTERS_WEKA_H_
 #define KVTWIN_TRACES_IMPORTERS_WEKA_H_
@@ -18,14 +18,14 @@
 
 namespace kvtwin {
 
-struct WekaPrefix {  // what a prompt begins with
+struct WekaPrefix {  // the start of a prompt
   uint32_t tool_tokens = 0;
   uint32_t system_tokens = 0;
   uint64_t tokens() const { return uint64_t{tool_tokens} + system_tokens; }
 };
 
 struct WekaRequest {
-  int64_t at_ns = 0;  // since the session's start, for sub-agents too
+  int64_t at_ns = 0;  // since the session's start, also for sub-agents
   std::optional<int64_t> service_ns, think_ns, ttft_ns;
   uint32_t prompt_tokens = 0, output_tokens = 0;
   std::string type, model, stop;
@@ -37,10 +37,10 @@ struct WekaRequest {
 struct WekaAgent {  // a sub-agent
   std::string name, kind, status;
   int64_t start_ns = 0;
-  int64_t end_ns = 0;   // of an async one: its start, when the parent went on
+  int64_t end_ns = 0;   // of an async one: its start, when the parent continued
   bool joined = false;  // the parent waited for it
   WekaPrefix prefix;
-  std::string fields_json;  // all fields but its requests, for re-export
+  std::string fields_json;  // all its fields except requests, for re-export
   std::vector<WekaRequest> requests;
 };
 
@@ -54,7 +54,7 @@ struct WekaTrace {
   uint32_t block_tokens = 0;
   v1::Scope scope = v1::SCOPE_SESSION;
   WekaPrefix prefix;
-  std::string fields_json;  // all fields but id and requests
+  std::string fields_json;  // all fields except id and requests
   std::vector<WekaItem> items;
 };
 
@@ -62,21 +62,21 @@ struct WekaTrace {
 class NameTable {
  public:
   uint32_t index(const std::string& name);
-  std::vector<std::string> sorted() const;  // all names, in order
-  std::vector<uint32_t> ranks() const;      // index -> place in sorted()
+  std::vector<std::string> sorted() const;  // all names, sorted
+  std::vector<uint32_t> ranks() const;      // index -> rank in sorted()
 
  private:
   std::map<std::string, uint32_t> index_;
 };
 
 Result<WekaTrace> parse_weka(std::string_view text, const std::string& where);
-// Numbers of the recipes in the header that weka_header() makes.
+// Indices of the recipes in weka_header().
 constexpr uint32_t kWekaServiceRecipe = 1, kWekaSplitRecipe = 2, kWekaSharingRecipe = 3;
 v1::TraceHeader weka_header(const std::string& path, const ImportOptions& options, uint32_t block_tokens,
                             const std::vector<std::string>& models);
 Result<v1::Session> weka_session(const WekaTrace& trace, PrefixSharing sharing, NameTable* models);
 
-// The session as a WEKA file again.
+// Writes the session as a WEKA file.
 Result<std::string> weka_text(const v1::TraceHeader& header, const v1::Session& session);
 
 }  // namespace kvtwin

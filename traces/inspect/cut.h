@@ -1,9 +1,9 @@
-// TraceCut passes on a part of a trace that is itself a good trace.
+// TraceCut passes on a part of a trace that is itself a valid trace.
 //
-// A session keeps its head: the requests from its start until the first of the main agent that is beyond
-// a limit (context window, time, number of requests). Whatever waits for a dropped request is dropped; a
-// sub-agent that is cut short still holds its parent up as long as it did. Limits that are 0 are none.
-// How long waits may be is no cut but a replay option (think_cap): it changes times, not work.
+// Of a session it retains the head: the requests from its start until the first request of the main agent
+// beyond a limit (context window, time, number of requests). What waits for a dropped request is dropped. A
+// sub-agent that is cut short still delays its parent by the same time. Limits of 0 are none. Limits on waits
+// are a replay option (think_cap), because they change times and not work.
 
 #ifndef KVTWIN_TRACES_INSPECT_CUT_H_
 #define KVTWIN_TRACES_INSPECT_CUT_H_
@@ -17,11 +17,11 @@ namespace kvtwin {
 
 struct CutOptions {
   uint64_t window_tokens = 0;      // prompt and output of a request together
-  uint64_t head_requests_min = 1;  // sessions whose main agent keeps fewer are left out
-  uint64_t sessions_max = 0;       // of those that stay
+  uint64_t head_requests_min = 1;  // sessions whose main agent retains fewer are dropped
+  uint64_t sessions_max = 0;       // of the retained sessions
   uint64_t requests_max = 0;       // of all sessions together; the last session may be cut by it
   int64_t until_ns = 0;            // only what was recorded before; per session where arrivals are unknown
-  bool opaque_sub_agents = false;  // sub-agents become one node that takes as long
+  bool opaque_sub_agents = false;  // sub-agents become one node of the same duration
 };
 
 class TraceCut : public TraceSink {
@@ -44,9 +44,9 @@ class TraceCut : public TraceSink {
   uint64_t requests_ = 0;
 };
 
-// The session with only the chosen nodes, renumbered.
+// The session with the chosen nodes only, renumbered.
 v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep);
-// The session with each sub-agent as one opaque node.
+// The session with one opaque node per sub-agent.
 v1::Session opaque_sub_agents(const v1::Session& session);
 
 }  // namespace kvtwin

@@ -1,7 +1,7 @@
-// TraceInspector reads a trace once and says what is in it: counts, percentiles, ideal prefix reuse,
-// where its numbers come from, and how much of it fits into a context window.
+// TraceInspector reads a trace once and summarises it: counts, percentiles, ideal prefix reuse, provenance,
+// and how much of it fits into a context window.
 //
-// Percentiles are of the sorted values at index q x (n - 1), rounded down.
+// Percentiles are the sorted values at index q x (n - 1), rounded down.
 
 #ifndef KVTWIN_TRACES_INSPECT_INSPECT_H_
 #define KVTWIN_TRACES_INSPECT_INSPECT_H_
@@ -32,10 +32,10 @@ class TraceInspector : public TraceSink {
  private:
   struct Window {
     uint64_t tokens = 0;
-    uint64_t requests = 0;  // whose prompt and output fit
-    uint64_t heads = 0;     // sessions of which at least 3 requests of the main agent, from the first, fit
-    uint64_t head_requests = 0;      // of these
-    uint64_t all_head_requests = 0;  // of all sessions, heads of 1 and 2 requests too
+    uint64_t requests = 0;       // requests whose prompt and output fit
+    uint64_t heads = 0;          // sessions whose first requests of the main agent fit, at least 3 of them
+    uint64_t head_requests = 0;  // of these
+    uint64_t all_head_requests = 0;  // of all sessions, also those with 1 or 2 such requests
   };
 
   void request(const v1::Node& node);

@@ -1,8 +1,8 @@
-// How much of its prompts a trace repeats: what an endless prefix cache could reuse, at best.
+// ReuseCounter computes the reuse of an unlimited prefix cache over a trace.
 //
-// Counted in tokens whose identity is known, by first appearance in a prompt: block ids where there are
-// any, else chained hashes of 16 token ids, else chained spans. `in_session` forgets between sessions;
-// `in_trace` compares across sessions as far as scopes allow. Outputs count when a prompt repeats them.
+// It counts tokens with known identity by first appearance in a prompt: block ids where there are any, else
+// chained hashes of 16 token ids, else chained spans. `in_session` compares within sessions, `in_trace`
+// across sessions as far as scopes allow. Outputs count when a prompt repeats them.
 
 #ifndef KVTWIN_TRACES_INSPECT_REUSE_H_
 #define KVTWIN_TRACES_INSPECT_REUSE_H_
@@ -45,7 +45,7 @@ class ReuseCounter {
   uint64_t session_number_ = 0;
   std::map<uint32_t, v1::SharedSpanTable> tables_;
   std::map<v1::Scope, IdSet> session_ids_, trace_ids_;
-  std::unordered_set<uint64_t> session_hashes_, trace_hashes_;  // only looked up, never listed
+  std::unordered_set<uint64_t> session_hashes_, trace_hashes_;  // for look-up only, never iterated
   Reuse result_;
 };
 

@@ -1,8 +1,8 @@
-// ReplayClient sends the requests of a trace as its sessions' dependencies and times demand
+// ReplayClient sends the requests of a trace when dependencies and times release them
 // (docs/design/trace-formats.md#replay).
 //
 // Times are integer nanoseconds. C(d) is when node d completed here, E(d, k) when its k-th output token
-// existed here; `x scale` are ratios.
+// existed here; the `x scale` factors are ratios.
 //
 // *Closed loop.* A node without dependencies is released at session start + start_offset. Any other at
 //
@@ -10,26 +10,28 @@
 //     end(d)     = d.at_output_token ? E(d, k) : C(d)
 //     think(n)   = min(LlmRequest.think_ns x think_scale, think_cap)
 //
-// and never before the last thing it waited for (delays may be negative, from rounded recordings). A
-// token that never comes counts as emitted when the request ends. Tools and opaque agents complete at
-// release + duration x tool_scale, in background or not: a background tool gates only who lists it.
-// *think_cap* spares tool time. A trace without any tool node cannot tell the two apart (WEKA): there
-// the cap limits the whole gap between the last thing waited for and the release.
-// *Open loop.* Every request at recorded_at x arrival_scale; a request that is released before a DATA
-// predecessor (tools between them take no time) has completed is a causality violation. With other
-// than recorded arrivals: session start + (recorded_at - arrival) x arrival_scale. *Guarded open* waits
-// for all dependencies too, and adds neither delays, tool nor think times: recorded_at contains them.
-// *A request ends* for the session by finishing, by abort_after_tokens (RequestCancelled is sent when that
-// many tokens exist; what follows goes on), or by rejection (RejectPolicy). *A session ends* when its
-// last node, background tools included, has completed or was cancelled: SessionHint kSessionEnds.
+// and never before the end of its last dependency (delays may be negative, from rounded recordings). A token
+// that never exists counts as emitted when the request ends. Tools and opaque agents complete at release +
+// duration x tool_scale; a background tool delays only nodes that list it. *think_cap* does not apply to tool
+// time. A trace without tool nodes does not distinguish the two (WEKA); there the cap limits the whole gap
+// between the last dependency and the release.
 //
-// Order. What is due is sent by (instant, session, node); a session that starts comes before what else
-// is due at that instant. Zero-delay successors are sent in the same answer. RequestIds are dealt in the
-// order of sending; SessionId is replica x sessions + index in the file.
+// *Open loop.* Every request is released at recorded_at x arrival_scale. A request that is released before a
+// DATA predecessor (tools in between take no time) has completed is a causality violation. With arrivals
+// other than recorded: session start + (recorded_at - arrival) x arrival_scale. *Guarded open* also waits for
+// all dependencies, and adds neither delays, tool nor think times, because recorded_at contains them.
+//
+// *A request ends* for the session by finishing, by abort_after_tokens (RequestCancelled is sent when that
+// many tokens exist; its dependents continue), or by rejection (RejectPolicy). *A session ends* when its last
+// node, background tools included, has completed or was cancelled: SessionHint kSessionEnds.
+//
+// Order. Due events are sent by (instant, session, node); a session that starts precedes the others of its
+// instant. Successors without delay are sent in the same answer. RequestIds are assigned in the order of
+// sending; SessionId is replica x sessions + index in the file.
 //
 // Identity (docs/design/trace-formats.md#identity, replay_identity.h). UnitRun::space = kind << 60 | replica
-// << 32 | session or request: source ids keep their scope, clones differ in all but what is the same
-// everywhere, and positions without identity are of a space of the request.
+// << 32 | session or request: source ids keep their scope, clones differ except in what is global, and
+// positions without identity are in a space of the request.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_H_
@@ -45,7 +47,7 @@
 
 namespace kvtwin {
 
-// By Provenance. Sourced: recorded + derived. Made: estimated + synthesised.
+// Amounts by Provenance. Sourced: recorded + derived. Made: estimated + synthesised.
 struct ProvenanceCounts {
   std::array<uint64_t, kProvenances> by{};
   void add(Provenance provenance, uint64_t amount) { by[static_cast<size_t>(provenance)] += amount; }
@@ -55,24 +57,24 @@ struct ProvenanceCounts {
 };
 
 struct ReplayReport {
-  uint64_t sessions_total = 0;  // replicas counted
+  uint64_t sessions_total = 0;  // all replicas
   uint64_t sessions_started = 0;
   uint64_t sessions_ended = 0;
-  uint64_t sessions_failed = 0;  // of the started: a request was rejected for good
+  uint64_t sessions_failed = 0;  // of the started: a request was finally rejected
   uint64_t requests_total = 0;
   uint64_t requests_sent = 0;      // RequestReady, retries included
   uint64_t requests_finished = 0;  // forced length or end of sequence
   uint64_t requests_aborted = 0;   // by abort_after_tokens
   uint64_t requests_rejected = 0;  // RejectRequest answers
   uint64_t requests_retried = 0;
-  uint64_t requests_cancelled = 0;    // never sent, because a request they depend on was rejected
+  uint64_t requests_cancelled = 0;    // never sent, because a request that they depend on was rejected
   uint64_t causality_violations = 0;  // open loop
   ProvenanceCounts prompt_tokens;     // of requests sent
   ProvenanceCounts output_tokens;
   ProvenanceCounts wait_ns;  // think, delay and tool time as applied (closed loop)
 };
 
-// What the results writer wants to know about a request.
+// Facts about a request for the results.
 struct ReplayRequestInfo {
   SessionId session{};
   uint32_t session_index = 0;  // in the file
@@ -81,7 +83,7 @@ struct ReplayRequestInfo {
   uint32_t agent = 0;
   uint32_t model = 0;
   uint32_t turn = 0;
-  uint32_t attempt = 0;  // 0: the first
+  uint32_t attempt = 0;  // 0: the first attempt
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
   Instant ready{};  // release: TTFT counts from here
@@ -91,7 +93,7 @@ struct ReplayRequestInfo {
   std::string_view session_id;
 };
 
-// A tool, or an opaque agent, as long as it took here.
+// A run of a tool or an opaque agent, as it was here.
 struct ReplayTool {
   uint32_t instance = 0;  // replica x sessions + index in the file
   uint32_t node = 0;      // in the session
@@ -112,14 +114,14 @@ class ReplayClient final : public Client {
 
   uint32_t unit_tokens() const { return table_.unit_tokens; }
   ReplayMode mode() const { return options_.mode; }
-  // The cap limits every gap, not only think time.
+  // The cap limits every gap and not only think time.
   bool cap_reaches_every_gap() const { return !table_.has_tools; }
   const ReplayReport& report() const { return report_; }
   const ReplayTable& table() const { return table_; }
-  // Calls sent so far have the ids [0, requests()).
+  // Requests sent so far have the ids [0, requests()).
   uint32_t requests() const { return static_cast<uint32_t>(requests_.size()); }
   ReplayRequestInfo request_info(RequestId request) const;
-  // In order of release; none in the open loops, where they take no time.
+  // In order of release; empty in the open loops, where tools take no time.
   const std::vector<ReplayTool>& tools() const { return tools_; }
 
  private:
@@ -138,8 +140,8 @@ class ReplayClient final : public Client {
     uint32_t open = 0;  // nodes that are not over
     bool failed = false;
     bool known = false;  // a request was sent
-    // For hints: when the last request ended (-1: another was sent since), and the pauses before requests so
-    // far.
+    // For hints: when the last request ended (-1: another was sent since), and the sum of the pauses before
+    // requests.
     int64_t last_end = -1, gaps = 0;
     uint32_t gap_count = 0;
   };
@@ -190,7 +192,7 @@ class ReplayClient final : public Client {
   std::vector<SentRequest> requests_;  // by RequestId
   std::vector<ReplayTool> tools_;
   std::vector<uint32_t> doomed_;
-  std::vector<UnitRun> runs_;  // of the answer at hand
+  std::vector<UnitRun> runs_;  // of the current answer
   std::vector<uint32_t> run_counts_;
   size_t answer_begin_ = 0;
 };

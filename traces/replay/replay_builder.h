@@ -1,7 +1,7 @@
-// ReplayBuilder turns a canonical trace, pushed into it piece by piece, into a ReplayClient.
+// ReplayBuilder turns a canonical trace, pushed into it record by record, into a ReplayClient.
 //
-// It judges what it is given: dependencies point backwards, every node is something, times and counts
-// are within bounds. What it keeps is flat (replay_table.h); protobuf ends here.
+// It checks its input: dependencies point backwards, every node has a kind, times and counts are within
+// bounds. It stores flat arrays (replay_table.h) and nothing of protobuf.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_BUILDER_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_BUILDER_H_
@@ -17,14 +17,14 @@ namespace kvtwin {
 
 class ReplayBuilder : public TraceSink {
  public:
-  // Calls will say what the tokens of their prompts are. Before the trace is read.
+  // Requests will carry the roles of their prompts' tokens. Call before the trace is read.
   void keep_roles() { roles_ = true; }
 
   Result<void> header(const v1::TraceHeader& header) override;
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
   Result<void> session(const v1::Session& session) override;
 
-  // REQUIRES: called once. Errors: options that are wrong or that this trace cannot serve.
+  // REQUIRES: called once. Fails on options that are invalid or that this trace cannot serve.
   Result<std::unique_ptr<ReplayClient>> build(const ReplayOptions& options);
 
  private:
@@ -42,7 +42,7 @@ class ReplayBuilder : public TraceSink {
 
   bool header_seen_ = false;
   bool roles_ = false;
-  std::map<uint32_t, v1::SharedSpanTable> shared_;  // only if roles are asked for
+  std::map<uint32_t, v1::SharedSpanTable> shared_;  // only with keep_roles()
   Policies policies_;
   IdentityStore identities_;
   ReplayTable table_;

@@ -1,18 +1,19 @@
-// IdentityStore finds out which positions of which requests hold the same tokens
+// IdentityStore determines which positions of which requests hold the same tokens
 // (docs/design/trace-formats.md#identity).
 //
-// A request's prompt is known by its block ids (prompt_key), else span by span: by token ids, else by
-// content hash within its scope, else by the span's place in the arena.
+// A prompt is identified by its block ids (prompt_key), else span by span: by token ids, else by content hash
+// within its scope, else by the position of the span in Session.spans.
 //
-// *Block ids* that are chained become unit numbers as they are: id x (block / unit) + k. A hashed last
-// block that is not full gets a scope of its own: it equals only the tail of an equal key.
-// *Everything else* is chained here: unit i is numbered by (number of unit i-1, its content), so equal
-// number <=> equal prefix. Contents are compared by 128-bit hashes; runs inside one span are numbered
-// in one go, so the cost goes with spans and token ids, not with tokens.
+// *Block ids* that are chained become unit numbers directly: id x (block / unit) + k. A hashed last block
+// that is not full gets a scope of its own: it equals only the tail of an equal key.
+//
+// *Everything else* is chained here: unit i is numbered by (number of unit i-1, its content), so that equal
+// numbers mean equal prefixes and vice versa. Contents are compared by 128-bit hashes. Runs inside one span
+// are numbered at once, so the cost grows with spans and token ids, not with tokens.
 //
 // *Output* (and a floor tail) is what the first later request of the session whose key extends this one
-// says it is, unless output spans say it. At most kLookahead later requests are asked. An empty key is
-// extended by nothing.
+// contains there, unless output spans tell. At most kLookahead later requests are examined. No key extends an
+// empty key.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_IDENTITY_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_IDENTITY_H_
@@ -29,7 +30,7 @@ namespace kvtwin {
 
 constexpr uint32_t kLookahead = 1024;
 
-// Two independent chains of mix64. Not for adversaries: who makes his own trace may confuse himself.
+// Two independent chains of mix64. Not safe against adversaries: a crafted trace may collide with itself.
 struct Hash128 {
   uint64_t low = 0x9e3779b97f4a7c15u;
   uint64_t high = 0xc2b2ae3d27d4eb4fu;
@@ -44,20 +45,20 @@ struct KeyRun {
 };
 
 struct SpanRef {
-  uint32_t table = 0;  // 0: the session's arena
+  uint32_t table = 0;  // 0: Session.spans
   uint32_t first = 0;
   uint32_t count = 0;
   uint32_t keep = 0;
 };
 
 struct SpanInfo {
-  Hash128 key;  // of the whole content, or of the scope when the token ids are known
+  Hash128 key;  // of the whole content, or of the scope if the token ids are known
   uint32_t tokens = 0;
-  uint64_t literal = 0;     // 1 + place of its token ids in the pool; 0: none
+  uint64_t literal = 0;     // 1 + index of its token ids in the pool; 0: none
   bool everywhere = false;  // the same for every session and replica
 };
 
-// A request's identity as it was read, before unit_tokens is known.
+// The identity of a request as it was read, before unit_tokens is known.
 struct RequestIdentity {
   uint32_t node = 0;  // in ReplayTable::nodes
   uint32_t key_first = 0, key_count = 0;
@@ -75,7 +76,7 @@ class IdentityStore {
   void header(const v1::TraceHeader& header);
   Result<void> shared_spans(const v1::SharedSpanTable& table);
   void begin_session(const v1::Session& session);
-  // `where` names the request in errors. prompt and output are the tokens that count.
+  // `where` names the request in errors. `prompt`: tokens of the prompt.
   Result<void> request(const v1::Session& session, const v1::LlmRequest& request, uint32_t node,
                        uint32_t prompt, const std::string& where);
 

@@ -1,5 +1,5 @@
-// What a replay is asked to do (docs/design/trace-formats.md#replay). Plain data: scenarios/ fills it,
-// validate() judges it.
+// Options of a replay (docs/design/trace-formats.md#replay). Plain data: scenarios/ fills it, validate()
+// checks it.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_OPTIONS_H_
@@ -11,7 +11,7 @@
 
 namespace kvtwin {
 
-// num/den. Scales are ratios, not doubles: a release must not depend on a compiler.
+// num/den. Scales are ratios and not doubles, so that a release does not depend on the compiler.
 struct Ratio {
   int64_t num = 1;
   int64_t den = 1;
@@ -19,9 +19,9 @@ struct Ratio {
 
 enum class ReplayMode : uint8_t {
   kAuto,         // closed loop where the trace has dependencies or no request times, else open loop
-  kClosedLoop,   // a request waits for what it depends on, here
+  kClosedLoop,   // a request waits for its dependencies, as they complete here
   kOpenLoop,     // every request at its recorded time x arrival_scale, whatever has completed
-  kGuardedOpen,  // the later of that time and of what it depends on
+  kGuardedOpen,  // at the later of that time and the end of its dependencies
 };
 
 enum class ArrivalMode : uint8_t {
@@ -32,8 +32,8 @@ enum class ArrivalMode : uint8_t {
 };
 
 enum class RejectPolicy : uint8_t {
-  kFailSession,  // what depends on the request is cancelled; what does not goes on
-  kSkipRequest,  // the session goes on without the output (a recorded compaction may fit again)
+  kFailSession,  // dependents of the request are cancelled; other nodes continue
+  kSkipRequest,  // the session continues without the output (a recorded compaction may fit again)
   kRetry,        // again after a seeded backoff, up to retries_max times, then kFailSession
 };
 
@@ -43,16 +43,16 @@ struct ReplayOptions {
   ArrivalMode arrivals = ArrivalMode::kRecorded;
   Ratio arrivals_per_s;           // kPoisson
   uint32_t population = 1;        // kFixedPopulation
-  uint64_t seed = 42;             // of everything drawn here
+  uint64_t seed = 42;             // seed of everything that is drawn here
   Ratio arrival_scale;            // of recorded times; 1/2: twice as fast
   Ratio tool_scale;               // of tools and opaque agents
   Ratio think_scale;              // of LlmRequest.think_ns
   Ratio delay_scale;              // of Dep.delay_ns
   Duration think_cap{INT64_MAX};  // after scaling; see replay.h
   uint32_t replicas = 1;          // clones with re-salted identities
-  uint64_t sessions_max = 0;      // only the first so many sessions of the file; 0: all
-  uint64_t requests_max = 0;      // only the first so many requests of the file; 0: all
-  bool hints = false;  // says after each request whether and when the session's next one is expected
+  uint64_t sessions_max = 0;      // only the first sessions of the file; 0: all
+  uint64_t requests_max = 0;      // only the first requests of the file; 0: all
+  bool hints = false;  // announces after each request whether and when the session's next one is expected
   RejectPolicy on_reject = RejectPolicy::kFailSession;
   uint32_t retries_max = 3;
   Duration retry_backoff{1'000'000'000};  // doubles with each attempt; drawn from [1/2, 1] of that

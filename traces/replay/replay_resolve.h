@@ -1,7 +1,7 @@
-// From identities as they were read to runs over units: the second half of IdentityStore.
+// The second half of IdentityStore: converts identities as they were read to runs over units.
 //
-// ChainTable numbers units by their content and everything before them; SessionResolver does one
-// session after the other, because outputs are looked up in later requests of the same session.
+// ChainTable numbers units by their content and everything before them. SessionResolver handles one session
+// after the other, because outputs are looked up in later requests of the same session.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_RESOLVE_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_RESOLVE_H_
@@ -16,8 +16,8 @@ class ChainTable {
  public:
   static constexpr uint64_t kRoot = UINT64_MAX;
 
-  // The first of `length` numbers for what follows unit `parent` and consists of consecutive units of
-  // `key` from `offset` on. REQUIRES: the same length for the same key and offset.
+  // The first of `length` numbers for the consecutive units of `key` from `offset` on that follow unit
+  // `parent`. REQUIRES: the same length for the same key and offset.
   uint64_t number(uint64_t parent, const Hash128& key, uint64_t offset, uint64_t length);
 
  private:
@@ -30,7 +30,7 @@ class ChainTable {
   struct PlaceHash {
     size_t operator()(const Place& place) const;
   };
-  std::unordered_map<Place, uint64_t, PlaceHash> first_;  // looked up, never walked
+  std::unordered_map<Place, uint64_t, PlaceHash> first_;  // for look-up only, never iterated
   uint64_t next_ = 0;
 };
 
@@ -56,9 +56,10 @@ class SessionResolver {
   struct Prompt {
     uint32_t run_first = 0, run_count = 0;      // in runs_
     uint32_t piece_first = 0, piece_count = 0;  // in pieces_
-    uint32_t units = 0;                         // that identity covers, the tail of a ceil key not counted
+    uint32_t units = 0;                         // covered by identity, without the tail of a ceil key
     bool by_key = false;
-    bool extendable = false;  // every whole block (token, for spans) is known, and no hashed tail ends it
+    // Every whole block (token, for spans) is known, and it ends without a hashed tail.
+    bool extendable = false;
   };
 
   void key_prompt(const RequestIdentity& request, const TableNode& node, Prompt* prompt);
@@ -80,13 +81,13 @@ class SessionResolver {
   uint32_t unit_;
   uint32_t ratio_ = 1;  // units per hash block
   ChainTable chains_;
-  std::map<int64_t, uint64_t> far_ids_;  // ids >> 20 that do not fit, to numbers from 2^31 on
-  // Of the session at hand.
+  std::map<int64_t, uint64_t> far_ids_;  // ids >> 20 that do not fit -> numbers from 2^31 on
+  // For the current session.
   uint32_t session_ = 0;
   std::vector<Prompt> prompts_;
   std::vector<Piece> pieces_;
   std::vector<TableRun> runs_;
-  // Of the request at hand.
+  // For the current request.
   size_t run_begin_ = 0;
   uint64_t parent_ = ChainTable::kRoot;
   bool everywhere_ = true;

@@ -1,6 +1,5 @@
-// What the tokens of a prompt are (docs/design/methods/triaxialkv.md#tags), from the roles that the trace
-// itself gives to its spans. Where a trace has token ids and no roles, engine/methods/role_tagger.h finds
-// them.
+// The roles of a prompt's tokens (docs/design/methods/triaxialkv.md#tags), from the roles that the trace
+// gives to its spans. Where a trace has token ids but no roles, engine/methods/role_tagger.h finds them.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
@@ -14,17 +13,18 @@
 
 namespace kvtwin {
 
-// Span `index` of `table` (0: the session's arena); nullptr: there is none.
+// Span `index` of `table` (0: Session.spans); null: there is none.
 using FindSpan = std::function<const v1::Span*(uint32_t table, uint32_t index)>;
 
 struct PromptRoles {
-  std::vector<RoleRun> runs;    // prompt_tokens tokens in all, equal neighbours joined
-  uint64_t unknown_tokens = 0;  // of them, without a role in the trace: counted as user text of the turn
+  std::vector<RoleRun> runs;  // prompt_tokens tokens in total; equal neighbours are joined
+  // Of these, tokens without a role in the trace; they count as user text of the turn.
+  uint64_t unknown_tokens = 0;
 };
 
-// A span's turn is kept as the trace counts it, at most the request's: only differences to call.turn matter.
-// Images and frames of video are images; sound counts as text. Where the spans hold fewer tokens than the
-// request's prompt_tokens, which is authoritative, the rest has no role; where they hold more, they are cut.
+// The turn of a span is the trace's, at most the request's: only differences to the request's turn matter.
+// Images and frames of video are images; sound counts as text. If the spans have fewer tokens than
+// prompt_tokens, the rest has no role; if they have more, they are cut.
 PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find);
 
 }  // namespace kvtwin

@@ -1,7 +1,8 @@
-// A trace as the replay needs it: flat arrays, run-length coded identities, nothing of protobuf.
+// ReplayTable is a trace as the replay needs it: flat arrays and run-length coded identities, nothing of
+// protobuf.
 //
-// About 120 bytes per node, 24 per dependency, 16 per identity run and 64 per session: the 692 WEKA
-// sessions take 10 MB. Made by ReplayBuilder, owned by ReplayClient, constant from then on.
+// About 120 bytes per node, 24 per dependency, 16 per identity run and 64 per session: the 692 WEKA sessions
+// take 10 MB. ReplayBuilder makes it, ReplayClient owns it, and it does not change.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_TABLE_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_TABLE_H_
@@ -16,7 +17,7 @@ namespace kvtwin {
 
 enum class NodeKind : uint8_t { kRequest, kTool, kOpaqueAgent };
 
-// Where a number of a run is comparable. The client turns it into UnitRun::space.
+// Where the numbers of a run are comparable. The client turns it into UnitRun::space.
 enum class RunScope : uint8_t {
   kSession,      // ids of the source, within one session and replica
   kDataset,      // ids of the source, within one replica
@@ -24,8 +25,8 @@ enum class RunScope : uint8_t {
   kSessionTail,  // the same three, for a hashed last block that is not full
   kDatasetTail,
   kGlobalTail,
-  kChainReplica,  // our numbers for chains of contents, some of which belong to a session or data set
-  kChainGlobal,   // our numbers for chains of contents that are the same everywhere
+  kChainReplica,  // our numbers for chains with content of a session or data set
+  kChainGlobal,   // our numbers for chains of global content
 };
 
 struct TableRun {
@@ -34,7 +35,7 @@ struct TableRun {
   RunScope scope{};
 };
 
-// Order of v1::Prov, so that a value can be taken over as it is.
+// In the order of v1::Prov, so that values convert directly.
 enum class Provenance : uint8_t { kUnspecified, kRecorded, kDerived, kEstimated, kSynthesised, kUnknown };
 constexpr size_t kProvenances = 6;
 
@@ -52,9 +53,9 @@ struct TableNode {
   int64_t recorded_at_ns = 0;
   int64_t recorded_service_ns = 0;
   int64_t recorded_ttft_ns = 0;
-  uint32_t edge_first = 0;  // of the nodes that wait for this one, ascending
+  uint32_t edge_first = 0;  // nodes that wait for this one, ascending
   uint32_t edge_count = 0;
-  uint32_t deps = 0;       // how many edges end here
+  uint32_t deps = 0;       // number of edges that end here
   uint32_t deps_data = 0;  // of these, DEP_DATA ones
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
@@ -63,12 +64,12 @@ struct TableNode {
   uint32_t trigger_count = 0;
   uint32_t run_first = 0;  // identity; positions after the last run have none
   uint32_t run_count = 0;
-  uint32_t role_first = 0;  // what the prompt's tokens are; only if asked for
+  uint32_t role_first = 0;  // roles of the prompt's tokens; only if requested
   uint32_t role_count = 0;
   uint32_t agent = 0;
   uint32_t model = 0;
   uint32_t turn = 0;
-  uint32_t index = 0;  // of a request: how many requests of its session stand before it
+  uint32_t index = 0;  // of a request: number of requests of its session before it
   NodeKind kind{};
   Provenance prompt_provenance{};
   Provenance output_provenance{};
@@ -79,7 +80,7 @@ struct TableSession {
   std::string id;
   int64_t arrival_ns = 0;
   uint32_t node_first = 0;
-  uint32_t node_count = 0;  // after a head cut this may be less than was read
+  uint32_t node_count = 0;  // less than was read after a head cut
 };
 
 struct ReplayTable {
@@ -89,11 +90,11 @@ struct ReplayTable {
   std::vector<uint32_t> triggers;
   std::vector<TableRun> runs;
   std::vector<RoleRun> roles;
-  uint64_t roles_unknown = 0;  // tokens that the trace gives none: user text of their turn
+  uint64_t roles_unknown = 0;  // tokens without a role in the trace: user text of their turn
   uint32_t unit_tokens = 0;
   bool has_session_arrivals = false;
   bool has_request_times = false;
-  bool has_tools = false;  // the source tells tool time from think time
+  bool has_tools = false;  // the source distinguishes tool time from think time
   bool has_deps = false;
   int64_t time_resolution_ns = 0;
   Provenance delay_provenance{};

@@ -1,6 +1,6 @@
-// Synthesisers: agent traces drawn from a recipe, for workloads whose data nobody may publish
-// (docs/design/trace-formats.md#synthetic) and for a trace that can be shipped. Everything in them is
-// SYNTHESISED; the header carries recipe, parameters and seed, so that the trace can be made again, to the
+// Synthesisers: agent traces drawn from a recipe, for workloads whose data cannot be published
+// (docs/design/trace-formats.md#synthetic), and for a trace that can be shipped. Everything in them is
+// SYNTHESISED. The header has recipe, parameters and seed, so that the trace can be made again, byte for
 // byte.
 
 #ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_H_
@@ -16,12 +16,12 @@
 
 namespace kvtwin {
 
-// One parameter of a recipe. All are integers; the unit says what they count.
+// One parameter of a recipe: an integer, in the given unit.
 struct SynthParam {
   std::string name;
   std::string unit;
   std::string description;
-  int64_t value = 0;  // when not given
+  int64_t value = 0;  // default
   int64_t low = 0;
   int64_t high = 0;
 };
@@ -37,14 +37,14 @@ struct SynthOptions {
   std::string recipe;
   uint64_t sessions = 0;
   uint64_t seed = 0;
-  std::map<std::string, std::string> params;  // name -> integer, for those that differ from the default
+  std::map<std::string, std::string> params;  // name -> integer; others have their defaults
 };
 
-// Every recipe with its parameters, in the order in which help lists them.
+// Every recipe with its parameters, in the order of the help text.
 std::vector<SynthRecipeInfo> synth_recipes();
 
-// Pushes header, shared tables, sessions and done() into `sink`. A wrong recipe, parameter or count is a
-// Error that names the choices; so is whatever the sink returns.
+// Pushes header, shared tables, sessions and done() into `sink`. An invalid recipe, parameter or count is an
+// Error that names the choices; errors of the sink are returned.
 Result<void> synthesize(const SynthOptions& options, TraceSink* sink);
 
 }  // namespace kvtwin

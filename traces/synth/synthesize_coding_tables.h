@@ -1,4 +1,5 @@
-// The percentile tables of coding-agent-like: shares of 100,000, then tokens, requests or milliseconds.
+// The percentile tables of coding-agent-like: cumulative fraction in 100,000, then tokens, requests or
+// milliseconds.
 //
 // Source: the 692 distinct sessions of the WEKA Claude Code set (Apache-2.0), at the points of
 // docs/design/trace-formats.md#weka and between them. A growth below one token counts as one. Tool durations:
@@ -14,7 +15,7 @@ namespace kvtwin::synth::coding {
 constexpr QuantilePoint kRequests[] = {{0, 3},        {1'000, 3},    {5'000, 4},    {10'000, 7},
                                        {25'000, 18},  {50'000, 44},  {75'000, 90},  {90'000, 149},
                                        {95'000, 207}, {99'000, 330}, {99'900, 439}, {100'000, 514}};
-// First prompts. Long sessions start small: those that open with much history soon end.
+// First prompts. Long sessions start small; those that start with much history end soon.
 constexpr QuantilePoint kFirstOfShort[] = {
     {0, 8'979},        {5'000, 13'187},   {10'000, 15'413},  {25'000, 19'236},
     {30'000, 20'209},  {35'000, 22'945},  {40'000, 35'760},  {50'000, 68'322},
@@ -26,14 +27,14 @@ constexpr QuantilePoint kFirstOfLong[] = {
     {60'000, 21'204}, {65'000, 21'666},  {70'000, 23'071},  {75'000, 27'798},
     {90'000, 82'954}, {95'000, 102'822}, {99'000, 361'434}, {100'000, 496'710}};
 constexpr int64_t kLongSession = 60;
-// Growth per step falls with a session's length: per cent of the tables below for sessions of at least
-// so many requests.
+// Growth per step falls with the length of a session: per cent of the tables below, for sessions of at least
+// this many requests.
 struct GrowthFactor {
   int64_t requests;
   int64_t percent;
 };
 constexpr GrowthFactor kGrowthFactors[] = {{0, 230}, {30, 160}, {60, 110}, {120, 70}};
-// The prompt at which a session is compacted, if it did not start above it.
+// The prompt length at which a session is compacted, if it did not start above it.
 constexpr QuantilePoint kCompactAt[] = {{0, 120'000},      {25'000, 145'000}, {50'000, 155'000},
                                         {75'000, 161'000}, {88'000, 166'000}, {92'000, 175'000},
                                         {100'000, 400'000}};
@@ -99,8 +100,8 @@ constexpr QuantilePoint kSubOutput[] = {{0, 62},       {10'000, 131}, {25'000, 1
 constexpr QuantilePoint kSubGap[] = {{0, 680},        {10'000, 2'260},  {25'000, 3'010},  {50'000, 3'900},
                                      {75'000, 6'440}, {90'000, 29'010}, {95'000, 44'320}, {100'000, 133'040}};
 
-// Tools: how many of 100 requests, and their durations in milliseconds. Bash is bimodal, so the table is
-// fine.
+// Tools: their frequency in 100 requests, and their durations in milliseconds. Bash is bimodal, so its table
+// is fine.
 constexpr QuantilePoint kBashTime[] = {{0, 23},          {5'000, 40},       {10'000, 71},    {25'000, 128},
                                        {50'000, 810},    {75'000, 1'550},   {90'000, 2'730}, {95'000, 5'527},
                                        {99'000, 65'532}, {100'000, 181'463}};

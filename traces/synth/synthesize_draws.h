@@ -1,10 +1,10 @@
-// Draws for the synthesisers: integers only, so that a seed gives the same bytes on every machine.
+// Draws for the synthesisers, on integers only, so that a seed gives the same bytes on every machine.
 //
-// Distributions are percentile tables, read off real traces or papers, with geometric interpolation
-// between their points (linear where a point is not positive): gaps and lengths of agents are
-// heavy-tailed, and a straight line between p99 and the maximum would double their mean. Logarithms and
-// powers are Q32 fixed point, correct to about 1e-8. Every draw is a pure function of (seed, session,
-// field, n), so neither the order of drawing nor a new field can change another draw.
+// Distributions are percentile tables from real traces or papers, with geometric interpolation between their
+// points (linear where a point is not positive): gaps and lengths of agents are heavy-tailed, and a straight
+// line between p99 and the maximum would double their mean. Logarithms and powers are Q32 fixed point,
+// correct to about 1e-8. Every draw is a pure function of (seed, session, field, n), so neither the order of
+// draws nor a new field changes another draw.
 
 #ifndef KVTWIN_TRACES_SYNTH_SYNTHESIZE_DRAWS_H_
 #define KVTWIN_TRACES_SYNTH_SYNTHESIZE_DRAWS_H_
@@ -16,8 +16,8 @@
 
 namespace kvtwin {
 
-// `cumulative` parts in 100,000 of the distribution are at most `value`. A table starts at share 0, ends at
-// share 100,000, and both columns never fall.
+// `cumulative` in 100,000 of the distribution is at most `value`. A table starts at 0 and ends at 100,000,
+// and neither column decreases.
 struct QuantilePoint {
   uint32_t cumulative;
   int64_t value;
@@ -29,7 +29,7 @@ int64_t quantile(QuantileTable table, uint64_t u);
 
 // round(2^32 * log2(x)). REQUIRES: x > 0.
 uint64_t log2_q32(uint64_t x);
-// round-down of 2^(exponent / 2^32). REQUIRES: exponent < 63 * 2^32.
+// 2^(exponent / 2^32), rounded down. REQUIRES: exponent < 63 * 2^32.
 uint64_t exp2_q32(uint64_t exponent);
 // An exponential variate of mean `mean` at `u` / 2^64. REQUIRES: 0 <= mean < 2^53.
 int64_t exponential(int64_t mean, uint64_t u);
@@ -39,7 +39,7 @@ class SessionDraws {
  public:
   SessionDraws(uint64_t seed, uint64_t session) : seed_(seed), session_(session) {}
 
-  // Field is an enum of the caller: one value per quantity that it draws.
+  // Field is an enum of the caller with one value per quantity that it draws.
   template <typename Field>
   uint64_t bits(Field field, uint64_t n = 0, uint64_t k = 0) const {
     return draw({seed_, session_, static_cast<uint64_t>(field), n, k});

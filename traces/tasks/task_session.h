@@ -1,4 +1,4 @@
-// TaskSession writes one session of a task: what is said, what requests answer, with token ids throughout.
+// TaskSession writes one session of a task, prompts and right outputs, with all token ids.
 
 #ifndef KVTWIN_TRACES_TASKS_TASK_SESSION_H_
 #define KVTWIN_TRACES_TASKS_TASK_SESSION_H_
@@ -17,7 +17,7 @@ using Ids = std::vector<uint32_t>;
 
 struct TaskPlan {
   std::string task;
-  uint64_t seed = 0;  // of the split
+  uint64_t seed = 0;  // seed of the split
   uint32_t tokens = 0, questions = 0;
 };
 
@@ -30,7 +30,7 @@ class TaskSession {
   // `count` different symbols of a kind, in drawn order; all of them if there are fewer.
   Ids some(uint32_t first, uint32_t kinds, uint32_t count);
   Ids value() { return {kValueFirst + below(kValues), kValueFirst + below(kValues)}; }
-  // `tokens` tokens: the items in order, filler around them at drawn places. REQUIRES: they fit.
+  // `tokens` tokens: the items in order, with filler between them at drawn positions. REQUIRES: they fit.
   Ids document(const std::vector<Ids>& items, uint32_t tokens);
 
   uint32_t used() const { return static_cast<uint32_t>(agent_.history.tokens()); }
@@ -39,9 +39,10 @@ class TaskSession {
 
   void next_turn() { ++agent_.turn; }
   void say(v1::Role role, const Ids& ids, bool query = false);
-  // A tool's result, which the last request asked for if `called`.
+  // A tool result; `called`: the last request asked for it.
   void observe(const Ids& ids, uint32_t tool, bool called);
-  // The model speaks: `ids` is right. `source_end`: where what it must know ends, in tokens of the session.
+  // An output of the model: `ids` is right. `source_end`: where the text that it needs ends, in tokens of the
+  // session.
   void answer(v1::Role role, const Ids& ids, bool scored, uint32_t source_end, uint32_t tool = 0);
 
   v1::Session take() { return session_.take(); }
@@ -54,11 +55,11 @@ class TaskSession {
   Prng draws_;
   SessionBuilder session_;
   AgentThread agent_;
-  Piece last_request_{};  // the span of the last tool call
+  Piece last_request_{};  // the span of the last tool request
 };
 
-// One session; the shape of each task is in task_kinds.cc. REQUIRES: the task is one, and the plan's
-// tokens are at least kTaskTokensMin.
+// One session; task_kinds.cc has the shape of each task. REQUIRES: the task exists, and the plan's tokens are
+// at least kTaskTokensMin.
 constexpr uint32_t kTaskTokensMin = 96;
 v1::Session make_session(const TaskPlan& plan, uint64_t index);
 // Every task but "mixed".
@@ -66,7 +67,7 @@ struct NamedTask {
   const char* name;
   const char* description;
   void (*write)(TaskSession* session);
-  bool trained = true;  // a part of "mixed": what the models that ship learned from
+  bool trained = true;  // part of "mixed": the shipped models were trained on it
 };
 const std::vector<NamedTask>& named_tasks();
 
