@@ -112,9 +112,8 @@ std::optional<MeasuredMethod> sibling_method(const MeasuredDevice& device, const
     *from = other->gpu;
     MeasuredMethod out = *method;
     // The floor of a step is the time to read the weights: the other GPU's memory, not its SMs.
-    std::erase_if(out.terms, [](const MeasuredMethod::Term& term) {
-      return term.of == name_of(MethodTerm::kRecorded);
-    });
+    std::erase_if(out.terms,
+                  [](const MeasuredMethod::Term& term) { return term.of == name_of(MethodTerm::kRecorded); });
     return out;
   }
   return {};
