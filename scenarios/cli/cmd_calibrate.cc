@@ -153,8 +153,8 @@ void add_precision(CLI::App* policy, int* status) {
       "precision",
       "Example: kvtwin calibrate policy precision scenarios/shipped/search_tiny.textproto --bits=2.7 "
       "--out=tags.textproto\n\n"
-      "Stores the tokens of one tag after the other in 2 and in 4 bits, sees what attention loses, and "
-      "chooses\nwhich tags keep 4 bits (TriAxialKV). The trace must say what its tokens are.");
+      "Stores the tokens of each tag in 2 and in 4 bits, measures the loss of attention, and chooses\nthe "
+      "tags that get 4 bits (TriAxialKV). The trace must have the roles of its tokens.");
   const auto arguments = std::make_shared<PrecisionArguments>();
   arguments->common.choice.count = 8;
   add_common(command, &arguments->common);
@@ -192,7 +192,7 @@ void add_retrieval(CLI::App* policy, int* status) {
                              "scenarios/methods/tiny/freekv.textproto --out=recall.textproto\n\n"
                              "How alike a step's queries are to those before, how many heads a tau corrects, "
                              "and how much of what is\n"
-                             "chosen was not chosen a step before: what a simulated retrieval recalls.");
+                             "chosen was not chosen a step before, for simulated retrieval.");
   const auto arguments = std::make_shared<RetrievalArguments>();
   add_common(command, &arguments->common);
   command->add_option("--steps", arguments->request.steps, "first tokens of each output");
@@ -217,13 +217,13 @@ void add_calibrate_command(CLI::App& app, int* status) {
       policy, status, "budgets", false,
       "Example: kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto "
       "--set=policies.scorer=snapkv --ratio=0.3 --out=budgets.textproto\n\n"
-      "How much each KV head keeps when a scorer's best KV entries are kept, mean and deviation over "
-      "prompts:\nwhat budget \"reserved\" sets pages aside for.");
+      "The fraction that each KV head retains of a scorer's best KV entries, mean and deviation over "
+      "prompts:\nthe fractions for which budget \"reserved\" reserves pages.");
   add_retention(policy, status, "retention", true,
                 "Example: kvtwin calibrate policy retention scenarios/shipped/search_tiny.textproto "
                 "--set=policies.scorer=snapkv --ratio=0.3 --out=retention.textproto\n\n"
-                "The same, with what every prompt kept: a retention profile as kvtwin model import-profile "
-                "makes it.");
+                "The same, with the retained fractions of every prompt: a retention profile, as kvtwin model "
+                "import-profile writes it.");
   add_precision(policy, status);
   add_retrieval(policy, status);
 }
