@@ -199,6 +199,8 @@ class MismatchTest(unittest.TestCase):
                 ("x=... y", "x=1 2 y", True), ("x=...", "x=", True), ("x=...", "y=", False), ("a.c", "abc", False),
                 ("(simulated 1 s in 0.07 s)", "(simulated 1 s in 12.1 s)", True),
                 ("(simulated 1 s in 0.07 s)", "(simulated 2 s in 0.07 s)", False),
+                ("v version=0.1.0   out/run-0123456789abcdef", "v version=0.2.0   out/run-fedcba9876543210", True),
+                ("decisions=0123", "decisions=3210", False),
                 ("a\n\nb", "a\nb", False), ("a\n\n", "a", True),
         ]:
             with self.subTest(expected=expected, actual=actual):
