@@ -82,7 +82,7 @@ class Protos:
         return made
 
     def _go_on(self, open_type, line, comment, before):
-        # A comment far to the right, under one beside a field, goes on with it.
+        # A comment far to the right, below the comment of a field, continues it.
         deep = len(line) - len(line.lstrip()) > 8
         if open_type is not None and deep and open_type.fields:
             open_type.fields[-1].comment += " " + comment

@@ -21,10 +21,13 @@ import repository
 
 CONSOLE, SHELL = ("console",), ("sh", "bash", "shell")
 
-# Figures that differ from run to run. Where an expected line has one, any number may stand in the actual line.
+# Figures that differ from run to run, or from version to version. Where an expected line has one, the actual line may
+# have any other.
 VARYING = [
     re.compile(r"(?<= s in )[0-9.]+(?= s\))"),       # wall time in a run's first line: "(simulated 16366.1 s in 0.07 s)"
     re.compile(r"(?<=\(commit )[0-9a-f]+(?=\))"),    # kvtwin --version
+    re.compile(r"(?<= version=)[0-9.]+"),            # a run's last lines
+    re.compile(r"(?<=out/run-)[0-9a-f]{16}"),        # a default --out, which depends on the version too
 ]
 
 

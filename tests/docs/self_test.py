@@ -43,8 +43,8 @@ class Repository(unittest.TestCase):
 
     def run_page(self, text, slow=False):
         """Runs a page and returns (exit status, report)."""
-        self.write("docs/page.md", text)
-        _, errors = run_commands.run_page("docs/page.md", self.tool, self.root, slow)
+        self.write("manual/page.md", text)
+        _, errors = run_commands.run_page("manual/page.md", self.tool, self.root, slow)
         return (1 if errors else 0), "\n".join(errors)
 
     def expect_pass(self, text, slow=False):
@@ -58,13 +58,13 @@ class Repository(unittest.TestCase):
 
 
 class LinkTest(Repository):
-    def problems(self, text, path="docs/page.md"):
+    def problems(self, text, path="manual/page.md"):
         self.write(path, text)
         checker = check_links.Links(repository.files(self.root), lambda page: repository.read(self.root, page))
         return checker.errors_of(path)
 
     def test_links_that_resolve(self):
-        self.write("docs/other.md", "# Other\n\n## Two words\n")
+        self.write("manual/other.md", "# Other\n\n## Two words\n")
         self.write("engine/README.md", "# Engine\n")
         self.write("engine/file.cc", "one\ntwo\n")
         self.assertEqual(self.problems(
@@ -74,14 +74,14 @@ class LinkTest(Repository):
             "`[code](none.md)` <a href=\"other.md\">m</a>\n<!-- [comment](none.md) -->\n\n```\n[fence](none.md)\n```\n"), [])
 
     def test_planted_broken_links(self):
-        self.write("docs/other.md", "# Other\n")
+        self.write("manual/other.md", "# Other\n")
         self.write("engine/file.cc", "one\ntwo\n")
         for target, problem in {
-                "none.md": "docs/none.md does not exist",
-                "other.md#none": "docs/other.md has no anchor #none",
-                "Other.md": "docs/Other.md does not exist",
-                "#none": "docs/page.md has no anchor #none",
-                "/docs/other.md": "is absolute",
+                "none.md": "manual/none.md does not exist",
+                "other.md#none": "manual/other.md has no anchor #none",
+                "Other.md": "manual/Other.md does not exist",
+                "#none": "manual/page.md has no anchor #none",
+                "/manual/other.md": "is absolute",
                 "../../other.md": "leaves the repository",
                 "../engine/file.cc#L3": "engine/file.cc has 2 lines",
                 "../engine/file.cc#two": "is no line of a file",
@@ -91,7 +91,7 @@ class LinkTest(Repository):
                 for text in (f"[x]({target})\n", f"![x]({target})\n", f"[x]: {target}\n", f'<a href="{target}">x</a>\n'):
                     found = self.problems("\n" + text)
                     self.assertEqual(len(found), 1, text)
-                    self.assertTrue(found[0].startswith(f"docs/page.md:2: link to {target}: "), found)
+                    self.assertTrue(found[0].startswith(f"manual/page.md:2: link to {target}: "), found)
                     self.assertIn(problem, found[0])
 
     def test_build_outputs_are_no_targets(self):
@@ -136,7 +136,7 @@ class CommandTest(Repository):
         self.expect_failure("```console\n$ kvtwin run\nfirst...\n```\n", "expected: the end of the output")
         self.expect_failure("```console\n$ kvtwin models\nmodels/one\nmore\n```\n", "the output ends there")
         self.expect_failure("```console\n$ kvtwin run\nfirst: 0.6 requests/s (simulated 3.0 s in 0.07 s)\n...\n```\n",
-                            "docs/page.md:2: `kvtwin run`")
+                            "manual/page.md:2: `kvtwin run`")
         self.expect_failure("```\n$ kvtwin models\nmodels/two\n```\n", "models/two")
 
     def test_planted_wrong_status(self):
@@ -155,7 +155,7 @@ class CommandTest(Repository):
         self.expect_failure(slow, "exit status 1", slow=True)
 
     def test_malformed_pages(self):
-        self.expect_failure("<!-- test: skip -->\n```sh\nfalse\n```\n", 'docs/page.md:1: unknown "skip"')
+        self.expect_failure("<!-- test: skip -->\n```sh\nfalse\n```\n", 'manual/page.md:1: unknown "skip"')
         self.expect_failure("<!-- test: exit 1 -->\ntext\n```sh\nfalse\n```\n", "no fence follows")
         self.expect_failure("```console\nno command\n```\n", "output before the first")
         self.expect_failure("```sh\n./dev test\n```\n", "`./dev test` is not run by this test: mark the block skip")
@@ -181,7 +181,7 @@ class CommandTest(Repository):
         self.expect_pass("```console\n$ ./dev run   # installs and builds\nno build: 1\n```\n")
 
     def test_a_command_that_hangs(self):
-        self.write("docs/page.md", "")
+        self.write("manual/page.md", "")
         scratch_folder = os.path.join(self.temporary.name, "scratch")
         os.mkdir(scratch_folder)
         scratch = run_commands.Scratch(scratch_folder, self.root, repository.files(self.root), self.tool)
@@ -199,6 +199,8 @@ class MismatchTest(unittest.TestCase):
                 ("x=... y", "x=1 2 y", True), ("x=...", "x=", True), ("x=...", "y=", False), ("a.c", "abc", False),
                 ("(simulated 1 s in 0.07 s)", "(simulated 1 s in 12.1 s)", True),
                 ("(simulated 1 s in 0.07 s)", "(simulated 2 s in 0.07 s)", False),
+                ("v version=0.1.0   out/run-0123456789abcdef", "v version=0.2.0   out/run-fedcba9876543210", True),
+                ("decisions=0123", "decisions=3210", False),
                 ("a\n\nb", "a\nb", False), ("a\n\n", "a", True),
         ]:
             with self.subTest(expected=expected, actual=actual):

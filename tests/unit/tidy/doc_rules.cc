@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <sstream>
 
 namespace kvtwin::tidy {
@@ -79,22 +78,6 @@ void check_root_paths(const SourceFile& file, const Anchors& anchors, Findings* 
   }
 }
 
-// [text](../PAGE.md#anchor) and [text](#anchor): relative to the page.
-void check_links(const SourceFile& file, const Anchors& anchors, Findings* findings) {
-  const std::string& text = file.text;
-  for (size_t at = text.find("]("); at != std::string::npos; at = text.find("](", at + 1)) {
-    const std::string target = text.substr(at + 2, text.find_first_of(") \n", at + 2) - at - 2);
-    const size_t hash = target.find('#');
-    const std::string to = target.substr(0, hash);
-    if (target.find("://") != std::string::npos || (!to.empty() && !to.ends_with(".md"))) continue;
-    const auto folder = std::filesystem::path(file.path).parent_path();
-    const std::string page = to.empty() ? file.path : (folder / to).lexically_normal().generic_string();
-    if (!page.starts_with("docs/")) continue;
-    const std::string anchor = hash == std::string::npos ? "" : target.substr(hash + 1);
-    expect_page(file, at, page, anchor, anchors, findings);
-  }
-}
-
 // The slug of a heading of plain words, where forges and site generators agree; empty for other headings.
 std::string slug_of(const std::string& heading) {
   std::string slug;
@@ -130,7 +113,6 @@ Anchors read_anchors(const std::vector<SourceFile>& pages) {
 Findings check_references(const SourceFile& file, const Anchors& anchors) {
   Findings findings;
   check_root_paths(file, anchors, &findings);
-  if (file.path.ends_with(".md")) check_links(file, anchors, &findings);
   return findings;
 }
 

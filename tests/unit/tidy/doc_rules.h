@@ -1,5 +1,5 @@
-// Rules about references to the documentation, from code and between pages
-// (docs/contributing/style.md#references). Each finding reads `path:line: problem`.
+// Rules about references to the documentation (docs/contributing/style.md#references). Each finding reads
+// `path:line: problem`. Links of Markdown pages are checked by tests/docs.
 
 #ifndef KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
 #define KVTWIN_TESTS_UNIT_TIDY_DOC_RULES_H_
@@ -17,8 +17,7 @@ namespace kvtwin::tidy {
 using Anchors = std::map<std::string, std::set<std::string>>;
 Anchors read_anchors(const std::vector<SourceFile>& pages);
 
-// A path under docs/ must resolve wherever it appears: PAGE.md, PAGE.md#anchor or PAGE.md#anchor, #other. In
-// Markdown, so must relative links to pages under docs/.
+// A path under docs/ must resolve wherever it appears: PAGE.md, PAGE.md#anchor or PAGE.md#anchor, #other.
 Findings check_references(const SourceFile& file, const Anchors& anchors);
 
 // Documents that are not in the repository must not be referenced.

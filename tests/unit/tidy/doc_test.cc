@@ -17,7 +17,6 @@ const std::vector<std::string> kExtensions = {".h",  ".cc", ".cu", ".cuh", ".md"
 
 // Split in two, so that this file passes its own test.
 const std::string kPage = std::string("docs") + "/design/page.md";
-const std::string kGuide = std::string("docs") + "/guides/x.md";
 
 Findings references_in(const std::string& path, const std::string& text) {
   const Anchors anchors = read_anchors(
@@ -62,19 +61,6 @@ TEST_CASE("tidy: unresolved references from code are found") {
   const Findings page = references_in("engine/x.h", "// " + std::string("docs") + "/design/none.md#first\n");
   REQUIRE(page.size() == 1);
   CHECK(page.front().ends_with("none.md does not exist"));
-}
-
-TEST_CASE("tidy: links between Markdown pages are relative to the page") {
-  CHECK(references_in("engine/README.md", "[why](../" + kPage + "#first)\n").empty());
-  CHECK(references_in("engine/README.md", "[why](../" + kPage + "#second)\n").size() == 1);
-  CHECK(references_in("engine/README.md", "[why](" + kPage + "#first)\n")
-            .empty());  // not under docs/: engine/docs
-  CHECK(references_in(kGuide, "[why](../design/page.md#plain-words)\n").empty());
-  CHECK(references_in(kGuide, "[why](../design/page.md#second)\n").size() == 1);
-  CHECK(references_in(kGuide, "[why](page.md)\n").size() == 1);
-  CHECK(references_in(kPage, "[why](#first)\n").empty());
-  CHECK(references_in(kPage, "[why](#second)\n").size() == 1);
-  CHECK(references_in(kPage, "[why](https://example.org/x.md#second)\n").empty());
 }
 
 TEST_CASE("tidy: a retired document's name is found as a whole word") {
