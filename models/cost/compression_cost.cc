@@ -22,7 +22,7 @@ KernelWork sum(const KernelWork& a, const KernelWork& b) {
   return {a.bytes + b.bytes, a.product_flop + b.product_flop, a.vector_flop + b.vector_flop};
 }
 
-// Pairs of a chunk's rows and the KV entries that each sees, itself included.
+// Number of (token of the chunk, KV entry that it sees) pairs, the token itself included.
 double pairs(const ChunkShape& chunk) {
   return chunk.tokens * (static_cast<double>(chunk.context) + (1.0 + chunk.tokens) / 2);
 }
@@ -149,7 +149,7 @@ StepRange CompressionCost::range(const StepShape& shape) {
 
 std::vector<StepPart> CompressionCost::ops(const StepShape& shape) {
   std::vector<StepPart> all = below().ops(shape);
-  if (all.empty()) return all;  // it does not know its parts
+  if (all.empty()) return all;  // the model does not know its parts
   Parts parts;
   add_parts(shape, &parts);
   const auto last = std::find_if(all.rbegin(), all.rend(),

@@ -1,5 +1,5 @@
-// Reading between measured points: linear, constant below the first point, along the last segment above
-// the last one; and saying which of these it was.
+// Interpolation between measured points: linear, constant below the first point, along the last segment above
+// the last point; with the evidence of each result.
 
 #ifndef KVTWIN_MODELS_COST_INTERPOLATE_H_
 #define KVTWIN_MODELS_COST_INTERPOLATE_H_

@@ -32,7 +32,7 @@ const PartwiseCost::Part& PartwiseCost::head(uint32_t rows) {
   return part;
 }
 
-// Operation by operation, so that ops() sums to the same.
+// Prices operation by operation, so that ops() has the same sum.
 StepCost PartwiseCost::paced(const StepShape& shape) {
   StepCost cost;
   for (const StepPart& op : ops(shape))

@@ -11,7 +11,7 @@ struct Point {
 constexpr Point kEqual[] = {{1, 3'400}, {8, 4'000}, {32, 5'500}, {128, 12'200}};
 constexpr Point kRagged[] = {{8, 8'900}, {64, 11'400}, {256, 25'200}};
 
-// Linear between points, and beyond the last with the last slope; the first holds below it.
+// Linear between points; beyond the last point the last slope holds, below the first its value.
 template <size_t kCount>
 int64_t at(const Point (&points)[kCount], int64_t rows) {
   if (rows <= points[0].rows) return points[0].ns;

@@ -11,7 +11,7 @@ namespace {
 constexpr double kStreamHopNs = 3600;
 constexpr double kKernelReadFraction = 0.92;
 
-// Of a page of one layer that retrieves.
+// The fraction of one page in one layer that retrieves.
 double layer_summary_fraction(const RetrievalGeometry& geometry) {
   return geometry.scored_columns > 0 ? 0 : geometry.summary_vectors / (2.0 * geometry.page_tokens);
 }
@@ -83,8 +83,8 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t requests) const {
   if (measured_) return 0;
   const auto tokens = static_cast<double>(count);
   const double width = kv_heads_ * head_dim_, rank = geometry_.rank;
-  // Each head chooses its own tokens: rows of U are read once per head, SV once per request, keys written
-  // once.
+  // Each head chooses its own tokens: rows of U are read once per head, SV once per request, and keys are
+  // written once.
   const double bytes = kBf16Bytes * (tokens * kv_heads_ * rank + requests * rank * width + tokens * width);
   const double product =
       std::max(bytes / bytes_per_ns_, 2 * tokens * rank * width / flop_per_ns_) + gemm_fixed_ns_;
@@ -123,7 +123,7 @@ RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
   const double bytes = kBf16Bytes * 2 * geometry_.page_tokens * head_dim_;
   const double each = 2 * bytes / bytes_per_ns_;  // read from staging, written to its slot
   // With two buffers all conversions but that of the last pair overlap with the copies (PCIe is far slower).
-  // with one, each pair is copied, converted, and only then is the next one's copy begun.
+  // With one, each pair is copied and converted before the copy of the next one starts.
   if (geometry_.staging_buffers == 2) {
     return {ticks_from_ns(kStreamHopNs + small_fixed_ns_), ticks_from_ns(each / std::max(1u, tasks)), 0};
   }
@@ -141,7 +141,7 @@ RetrievalPrice RetrievalCost::offload() const {
   double bytes = 2 * kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
   if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_fraction(geometry_);
   if (measured_) return {0, 0, static_cast<uint64_t>(bytes)};
-  // Turned into the host's layout on the device, then one contiguous copy.
+  // Converted to the host's layout on the device, then one contiguous copy.
   const double ns = copy_out_ns_ + bytes / in_bytes_per_ns_ + 2 * bytes / bytes_per_ns_ + small_fixed_ns_;
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
 }

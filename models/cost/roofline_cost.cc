@@ -18,7 +18,7 @@ double join(double a, double b) {
   return large <= 0 ? 0 : large * std::pow(1 + std::pow(small / large, kRidgeNorm), 1 / kRidgeNorm);
 }
 
-// Sum over the chunk's tokens of the keys each can see: min(window, position + 1).
+// Sum over the chunk's tokens of the keys that each sees: min(window, position + 1).
 double visible_pairs(double tokens, double context, double window) {
   const double first = context + 1, last = context + tokens;
   if (last <= window) return tokens * (first + last) / 2;
@@ -102,7 +102,7 @@ void RooflineCost::add_experts(double tokens, std::vector<StepPart>* ops) const 
   const double touched = moe.experts * (1 - missed);
   const double router_bytes =
       kBf16Bytes * llm_.hidden * moe.experts + kBf16Bytes * tokens * (llm_.hidden + moe.experts);
-  // Logits, top-k and the sort of tokens by expert; then the weighted sum of the experts' answers.
+  // Logits, top-k and the sort of tokens by expert; then the weighted sum of the experts' outputs.
   ops->push_back(
       op("router", PartKind::kRouter, layer, layers, small_ns(router_bytes) + 2 * small_fixed_ns_));
   ops->push_back(
@@ -148,7 +148,7 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
   const double rows = count;
   std::vector<StepPart> ops = {
       op("lm_head", PartKind::kLmHead, PartPlace::kAfter, 1, gemm_ns(lm_head_, rows))};
-  // Each GPU holds a slice of the logits; gathering them is half of an all-reduce.
+  // Each GPU holds a part of the logits; gathering them is half of an all-reduce.
   if (tp_ > 1) {
     const double ns = all_reduce_.ns(kBf16Bytes * rows * llm_.vocab / 2, tp_);
     ops.push_back(op("logits_gather", PartKind::kAllReduce, PartPlace::kAfter, 1, ns));
@@ -161,7 +161,7 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
 }
 
 double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const {
-  // The token that is being computed is read as well.
+  // Decodes read the KV entry of the new token too.
   double decode_entries = static_cast<double>(std::min(
       shape.decode_context_sum + shape.decodes, window == UINT64_MAX ? window : shape.decodes * window));
   // Windows hold the newest KV entries, which are not low-bit.

@@ -8,11 +8,11 @@ namespace {
 
 constexpr uint32_t kColumnsMax = 4096;  // decodes that are memoised: 4,096 * 2 * 11 contexts = 0.7 MB
 
-// Below this, alpha is noise around zero and its logarithm means nothing.
+// Below this, alpha is noise around zero and its logarithm is meaningless.
 constexpr double kAlphaLogMin = 0.005;
 
 // Log-log between the neighbours of `n`, linear where one of them is about zero. Beyond the ends the last
-// segment continues (`beyond`), or the end value holds.
+// segment is extended (`beyond`), or the end value holds.
 double alpha_at(const std::vector<SkewPoint>& points, uint32_t n, bool beyond) {
   if (n < 2 || points.empty()) return 0;
   if (points.size() == 1) return points[0].alpha;
@@ -31,9 +31,9 @@ double alpha_at(const std::vector<SkewPoint>& points, uint32_t n, bool beyond) {
 
 }  // namespace
 
-// FlashAttention-2 cuts the keys of a decode batch into splits while batch * KV heads would leave SMs
-// idle: it keeps one split from 0.8 * 2 * SMs on (num_splits_heuristic in its flash_api.cpp). The two
-// regimes are different kernels with different times, so no line is drawn from one to the other.
+// FlashAttention-2 splits the keys of a decode batch while batch * KV heads would leave SMs idle: it uses one
+// split from 0.8 * 2 * SMs on (num_splits_heuristic in its flash_api.cpp). The two regimes are different
+// kernels with different times, so nothing is interpolated across the border.
 AttentionTable::AttentionTable(const CostTables& tables, uint32_t kv_heads, uint32_t sm_count)
     : chunk_(tables.attention.chunk),
       decodes_(tables.attention.decodes),
@@ -64,7 +64,8 @@ AttentionTable::Row AttentionTable::add_row(const Curve& curve) {
   return row;
 }
 
-// Curves of decodes alone are put on one axis, the union of theirs: exact, as they are linear in between.
+// Converts curves of decodes alone to one axis, the union of theirs: exact, because they are linear in
+// between.
 void AttentionTable::add_pure(const AttentionGrid& grid) {
   std::vector<uint32_t> contexts;
   for (const Curve& curve : grid.pure) contexts.insert(contexts.end(), curve.at.begin(), curve.at.end());
@@ -93,7 +94,7 @@ AttentionTime AttentionTable::step(const StepShape& shape) {
 }
 
 void AttentionTable::fill_column(uint32_t decodes, bool unsplit, Column* column, double* us) const {
-  // A batch that is padded across the border may find its regime without any point: take the other.
+  // A batch that is padded across the border may have a regime without points: use the other one.
   const std::vector<uint32_t>& rows = regime_[unsplit].empty() ? regime_[!unsplit] : regime_[unsplit];
   const double n = decodes;
   size_t i = 1;
@@ -167,7 +168,7 @@ double AttentionTable::mixed_alpha(uint32_t decodes, uint32_t chunk) {
 AttentionTime AttentionTable::mixed_at(const Bracket& chunk, const Bracket& decodes, double chunk_context,
                                        double context) const {
   AttentionTime time{0, worse(chunk.evidence, decodes.evidence)};
-  uint32_t axis = UINT32_MAX;  // of the last bracket: neighbouring curves mostly share theirs
+  uint32_t axis = UINT32_MAX;  // of the last bracket: neighbouring curves mostly have the same axis
   Bracket at;
   const auto read = [&](const Row& row) {
     if (row.axis != axis) {
@@ -187,7 +188,7 @@ AttentionTime AttentionTable::mixed_at(const Bracket& chunk, const Bracket& deco
   return time;
 }
 
-// The chunk and all decodes.
+// The chunk and all decodes together.
 AttentionTime AttentionTable::concurrent(const StepShape& shape, const ChunkShape& chunk) {
   if (mixed_.empty()) {
     const AttentionTime alone = prefill(chunk), decodes = decode(shape);

@@ -26,14 +26,14 @@ struct AttentionTime {
 
 class AttentionTable {
  public:
-  // `sm_count` 0: the device is not known, all decode counts form one regime.
+  // `sm_count` 0: the device is unknown, and all decode counts are one regime.
   AttentionTable(const CostTables& tables, uint32_t kv_heads, uint32_t sm_count);
 
   AttentionTime step(const StepShape& shape);
 
  private:
-  // Times of `decodes` requests over the axis of contexts, and how unequal contexts change them. One per
-  // (decodes, regime), computed when first needed: a run uses few, a million times.
+  // Times of `decodes` requests over the axis of contexts, and the effect of unequal contexts. One per
+  // (decodes, regime), computed on first use: a run uses few of them, a million times.
   struct Column {
     bool ready = false;
     Evidence evidence = Evidence::kMeasured;

@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-// What our own engine was measured to take on one GPU.
+// Prices from measurements of our own engine on one GPU.
 Result<std::unique_ptr<CostModel>> make_measured(const CostModelSpec& spec) {
   if (spec.tp != 1)
     return make_error(spec.profile, fmt::format("was measured on one GPU, engines have {}", spec.tp),

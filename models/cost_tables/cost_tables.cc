@@ -22,7 +22,7 @@ constexpr const char* kDenseNames[kDenseOps] = {"embedding",  "layernorm", "qkv_
                                                 "rotary_emb", "o_proj",    "gate_up_proj",
                                                 "act_fn",     "down_proj", "final_layernorm"};
 
-// `0, 16-2048 x2` -> 0, 16, 32, ... 2048. Nothing where the text is not of that form.
+// `0, 16-2048 x2` -> 0, 16, 32, ... 2048. Returns nothing if the text does not have this syntax.
 std::optional<std::vector<uint32_t>> parse_axis(const std::string& text) {
   std::vector<uint32_t> out;
   std::string item;
@@ -50,7 +50,7 @@ std::optional<std::vector<uint32_t>> parse_axis(const std::string& text) {
 
 uint32_t yaml_count(const YAML::Node& node) { return node ? node.as<uint32_t>(0) : 0; }
 
-// Fills what meta.yaml says of the profile; returns the chunks that it declares, or nothing.
+// Reads the profile's meta.yaml; returns the chunks that it declares, or nothing.
 using DeclaredChunks = std::optional<std::vector<uint32_t>>;
 Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bool* no_head, bool* no_mixed) {
   const Result<std::string> text = read_text_file(path, size_t{1} << 20);
@@ -150,7 +150,7 @@ Result<std::vector<AttentionRow>> read_attention_rows(const std::string& path) {
 }
 
 // Where a profile was refined after its declared grid, the finer chunks and the two ends are the axis: the
-// two grids were measured at different contexts, and going back and forth between them would zigzag.
+// two grids were measured at different contexts, and alternating between them would zigzag.
 std::vector<uint32_t> chunk_axis(const std::vector<AttentionRow>& rows, const DeclaredChunks& declared) {
   std::vector<uint32_t> all, finer;
   for (const AttentionRow& row : rows) {
@@ -166,7 +166,7 @@ std::vector<uint32_t> chunk_axis(const std::vector<AttentionRow>& rows, const De
   return finer;
 }
 
-// The rows of one (chunk, decodes), which lie together in `rows`.
+// The rows of one (chunk, decodes), which are adjacent in `rows`.
 std::span<const AttentionRow> slice(const std::vector<AttentionRow>& rows, uint32_t chunk, uint32_t decodes) {
   const auto key = [](const AttentionRow& r) { return std::pair(r.chunk, r.decodes); };
   const auto low = std::lower_bound(rows.begin(), rows.end(), std::pair(chunk, decodes),
@@ -196,7 +196,7 @@ Result<void> read_attention(const std::string& path, const DeclaredChunks& decla
     return std::tie(a.chunk, a.decodes, a.chunk_context, a.decode_context) <
            std::tie(b.chunk, b.decodes, b.chunk_context, b.decode_context);
   });
-  std::vector<uint32_t> counts;  // of decodes, beside anything
+  std::vector<uint32_t> counts;  // decode counts of all rows
   for (const AttentionRow& row : rows) {
     if (row.decodes != 0) counts.push_back(row.decodes);
     if (row.chunk != 0 || row.decodes == 0 || row.chunk_context != 0) continue;
@@ -229,7 +229,7 @@ Result<void> read_attention(const std::string& path, const DeclaredChunks& decla
   return {};
 }
 
-// Which skew rows enter the fit: contexts and imbalance as serving batches have them.
+// The skew rows of the fit: contexts and imbalance as in serving batches.
 constexpr uint32_t kSkewLongestMin = 1024, kSkewLongestMax = 4096, kSkewChunkContextMax = 2048;
 constexpr double kSkewRatio = 4.0;
 
@@ -250,7 +250,7 @@ Result<void> read_skew(const std::string& path, CostTables* tables) {
     if (!mixed && row.text(0) != "pure") row.fail(0, "pure or mixed is right");
     const uint32_t n = row.count(1), chunk = row.count(5), context = row.count(6), longest = row.count(8);
     const double skew = row.real(4, 0, 1e9);
-    // These three columns are sums over the repetitions, so only their ratios mean anything.
+    // These three columns are sums over the repetitions, so only their ratios are meaningful.
     const double mean = row.real(10, 0, kTableUsMax), most = row.real(11, 0, kTableUsMax),
                  real = row.real(12, 0, kTableUsMax);
     if (longest < kSkewLongestMin || longest > kSkewLongestMax || skew != kSkewRatio) continue;

@@ -6,13 +6,11 @@
 //   FOLDER/tpN/attention.csv     prefill chunk, its context, decodes, their context -> us
 //   FOLDER/tpN/skew.csv          the same batch with equal and with unequal contexts (optional)
 //
-// What a profile of another tool does not have, its meta.yaml must say (import_vidur.h writes such):
+// meta.yaml of a profile from another tool lists what the profile lacks (import_vidur.h writes it):
 //   not_measured: [output_head]  no per_sequence.csv: head and sampler come from the roofline
-//   not_measured: [mixed]        nothing was measured beside prefill chunks: their attention and that of
-//   decodes
-//                                are launches of their own, and add up
+//   not_measured: [mixed]        no chunks with decodes: their attention is two launches, whose times add up
 //
-// Nothing is interpolated here: table_cost.h says how the numbers are used.
+// Nothing is interpolated here; table_cost.h says how the numbers are used.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_COST_TABLES_H_
 #define KVTWIN_MODELS_COST_TABLES_COST_TABLES_H_
@@ -64,8 +62,8 @@ struct AttentionGrid {
   std::vector<ContextCurves> mixed;  // [chunk][decodes_mixed]; empty: not measured
 };
 
-// How far unequal contexts move a batch's time from T(all at the mean) towards T(all at the longest):
-// 0 not at all, 1 all the way. Least squares over the skew rows of one (regime, decodes, chunk).
+// How far unequal contexts move a batch's time from T(all at the mean) towards T(all at the longest): 0 not
+// at all, 1 all the way. Least squares over the skew rows of one (regime, decodes, chunk).
 struct SkewPoint {
   uint32_t decodes = 0;
   double alpha = 0;
@@ -80,7 +78,7 @@ struct CostTables {
   std::vector<SkewPoint> skew_pure;                // ascending in decodes; empty: not measured
   std::vector<uint32_t> skew_chunk;                // ascending
   std::vector<std::vector<SkewPoint>> skew_mixed;  // [skew_chunk]
-  // Geometry of the profiled layer on one GPU; 0 where meta.yaml does not say.
+  // Geometry of the profiled layer on one GPU; 0: not in meta.yaml.
   uint32_t query_heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::vector<uint32_t> tp_degrees;
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr double kMsMax = 1e6;  // a quarter of an hour for one kernel: certainly no kernel time
 constexpr size_t kAbsent = SIZE_MAX;
 
-// A time in the table is the median, which one slow launch does not move.
+// A time in the table is the median, which one slow launch does not change.
 std::string median(const std::string& operation) { return "time_stats." + operation + ".median"; }
 
 // Columns of a file by name.
@@ -25,7 +25,7 @@ class Columns {
  public:
   explicit Columns(const CsvFile& file) : header_(file.header()) {}
 
-  // kAbsent, and the first such is remembered.
+  // kAbsent if there is none; records the first missing name.
   size_t need(const std::string& name) {
     const size_t at = may(name);
     if (at == kAbsent && missing_.empty()) missing_ = name;
@@ -60,7 +60,7 @@ Result<void> each_row(CsvFile* file, Read read) {
 
 double us(CsvRow* row, size_t column) { return 1e3 * row->real(column, 0, kMsMax); }
 
-// Ours, Vidur's.
+// Our name, Vidur's name.
 constexpr std::pair<const char*, const char*> kVidurDenseNames[] = {
     {"embedding", "emb"},
     {"layernorm", "input_layernorm"},
@@ -72,10 +72,10 @@ constexpr std::pair<const char*, const char*> kVidurDenseNames[] = {
     {"down_proj", "mlp_down_proj"},
     {"final_layernorm", "post_attention_layernorm"}};
 
-// What a model's rows are known by.
+// The columns that identify a model's rows.
 struct Geometry {
   std::vector<std::pair<size_t, uint32_t>> wanted;  // (column, value)
-  std::set<std::string> others;                     // of rows that are not the model's, for the message
+  std::set<std::string> others;                     // values in rows of other models, for the message
 
   bool is_ours(CsvRow* row, const std::vector<std::string>& header) {
     bool ours = true;
@@ -100,7 +100,7 @@ struct Geometry {
   }
 };
 
-// By tensor parallelism: rows of dense.csv, ordered so that equal inputs are equal bytes.
+// By tensor parallelism: rows of dense.csv, in an order that gives equal bytes for equal inputs.
 using DenseRows = std::map<uint32_t, std::map<std::pair<std::string, uint32_t>, double>>;
 
 Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
@@ -113,7 +113,7 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
                      {columns.need("n_expanded_embd"), llm.intermediate},
                      {columns.need("vocab_size"), llm.vocab}},
                     {}};
-  // Our layer, and the operations whose times it is the sum of.
+  // Our layer, and Vidur's operations whose times it sums.
   std::vector<std::pair<const char*, std::vector<size_t>>> layers;
   const size_t add = columns.need(median("add"));
   for (const auto& [ours, theirs] : kVidurDenseNames) {
@@ -171,7 +171,7 @@ Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
     const uint32_t tokens = row->count(chunk);
     if (is_prefill != (tokens > 0)) row->fail(chunk, "tokens of a chunk, and 0 of decodes");
     double sum = us(row, is_prefill ? prefill_ms : decode_ms);
-    // Vidur leaves empty what an operation of the row was not.
+    // Vidur leaves the columns of other operations empty.
     for (const size_t part : concurrent) sum += row->text(part).empty() ? 0 : us(row, part);
     const uint32_t cached = row->count(context);
     out[tp][is_prefill ? std::tuple{tokens, cached, 0u, 0u} : std::tuple{0u, 0u, requests, cached}] = sum;

@@ -31,7 +31,7 @@ struct NamedText {
   std::string path, text;
 };
 
-// Files of the profile folder: (name below it, bytes). `gpu` is what meta.yaml shall call the device.
+// Files of the profile folder: (name in it, bytes). `gpu` is the device's name in meta.yaml.
 using ProfileFolder = std::vector<std::pair<std::string, std::string>>;
 Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attention, const LlmSpec& llm,
                                    const std::string& gpu);

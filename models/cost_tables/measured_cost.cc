@@ -32,14 +32,14 @@ Reading sum(const Reading& a, const Reading& b) {
           worse(a.evidence, b.evidence)};
 }
 
-// Relative, of nine of ten steps; 0: there are none.
+// 90th percentile of the relative error of held-out steps; 0: there are none.
 double held_out_error(const MeasuredDevice& device) {
   std::vector<double> errors;
   for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
   return errors.empty() ? 0 : measured_of(errors).p90;
 }
 
-// Of a step as it was measured: beyond this a table of loads is wrong.
+// Limits on the effect of load, relative to a step as measured: a table beyond them is invalid.
 constexpr double kPaceLeast = 0.5, kPaceMost = 1.5;
 
 void add(const Reading& more, Reading* to) { *to = sum(*to, more); }
@@ -48,7 +48,7 @@ double ratio(double here, double usual) {
   return usual > 0 ? std::clamp(here / usual, kPaceLeast, kPaceMost) : 1;
 }
 
-// Times become times per unit of ChunkTiles.
+// Converts times to times per unit of ChunkTiles.
 MeasuredTable per_unit(MeasuredTable table, ChunkTiles* tiles) {
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const ChunkShape chunk{table.rows[i], table.context.empty() ? 0 : table.context[i], 0};
@@ -176,7 +176,7 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
   return out;
 }
 
-// What steps before do to the clock, as far as it was measured.
+// Reads how earlier steps affect the clock, as far as it was measured.
 void MeasuredCost::take_clock(const MeasuredDevice& device, const std::string& model) {
   const MeasuredTable* const after_load = device.table("chunk after load", model);
   const MeasuredFigure* const window = device.figure("chunk load window");
@@ -273,7 +273,7 @@ Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
   return between(wide, packing_low_bit_.at(tokens, kv_entries), low_bit / kv_entries);
 }
 
-// Of a step that decodes alone.
+// Host time of a step that only decodes.
 Reading MeasuredCost::decode_host(const StepShape& shape) const {
   if (!launched_host_) return decode_host_.at(shape.decodes);
   if (!graphs_) return launched_host_->at(shape.decodes);
@@ -286,7 +286,8 @@ Reading MeasuredCost::decode_host(const StepShape& shape) const {
   return out;
 }
 
-// For files that do not state what decodes add to chunks: what they add to the smallest batch.
+// Files without "chunk host mixed": decodes add the difference of their host time to that of the smallest
+// batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
   if (shape.chunks.empty()) return decode_host(shape);
   const uint32_t rows = std::max(shape.tokens, shape.tokens_padded);
@@ -322,7 +323,7 @@ StepPart MeasuredCost::part_of(const Op& op) {
   return {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence};
 }
 
-// The clock that chunks have lowered rises for a while.
+// The clock that chunks lowered rises for a while.
 double MeasuredCost::decode_pace(const StepShape& shape) const {
   if (!decode_after_ || shape.calm_ms >= decode_after_last_) return 1;
   const double length = std::min<double>(shape.busy_before_ms, decode_after_longest_);
@@ -341,7 +342,7 @@ double MeasuredCost::pace(const StepShape& shape) const {
     out *= ratio(after_load_.at(rows, shape.chunk_load).time.us,
                  after_load_.at(rows, unloaded ? 0 : kSustainedLoad).time.us);
   if (forgets_after_ > 0 && !unloaded) {
-    // The mean of five points of the range in which other tables were measured.
+    // The mean of five points of the range in which the other tables were measured.
     double usual = 0;
     for (int i = 0; i < 5; ++i)
       usual += busy_curves_.at(rows, busy_from_ + (busy_to_ - busy_from_) * (i + 0.5) / 5).time.us / 5;

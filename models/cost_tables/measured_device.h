@@ -1,5 +1,5 @@
-// MeasuredDevice: what one GPU was measured to take, operation by operation (kvtwin calibrate device). Read
-// from and written to a textproto; measured_cost.h says what the tables are of and prices steps with them.
+// MeasuredDevice: the measurements of one GPU, operation by operation (kvtwin calibrate device), read from
+// and written to a textproto. measured_cost.h documents the tables and prices steps with them.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_MEASURED_DEVICE_H_
 #define KVTWIN_MODELS_COST_TABLES_MEASURED_DEVICE_H_
@@ -14,7 +14,7 @@
 
 namespace kvtwin {
 
-// Median and percentiles of repeats, in us.
+// Median and percentiles of repetitions, in us.
 struct Measured {
   double us = 0, p10 = 0, p90 = 0;
 };
@@ -39,19 +39,19 @@ struct HeldOutStep {
   double error() const { return predicted_us / measured_us - 1; }
 };
 
-// What a method adds to steps of the dense engine (method_cost.h).
+// The additional time of a method over steps of the dense engine (method_cost.h).
 struct MeasuredMethod {
   struct Term {
     std::string of;  // name_of(MethodTerm)
     double us = 0;
   };
-  std::string name, model;  // method_name(); whose shapes
+  std::string name, model;  // method_name(); name of the measured model
   std::vector<Term> terms;
-  uint32_t steps = 0;                      // it was learnt from
-  double error_median = 0, error_p90 = 0;  // relative sizes, of steps that it was not learnt from
+  uint32_t steps = 0;                      // number of steps that it was fitted on
+  double error_median = 0, error_p90 = 0;  // relative, of steps that it was not fitted on
 };
 
-// What KV in another format than bf16 changes (measured_cost.h): its own tables of attention.
+// KV in a format other than bf16: its own tables of attention (measured_cost.h).
 struct MeasuredKv {
   std::string name;  // policies.precision
   uint32_t page_tokens = 0, group = 0;
@@ -76,8 +76,8 @@ struct MeasuredDevice {
   const MeasuredKv* format(std::string_view name) const;
 };
 
-// Copies of pages between tiers: so long for each copy, and the rate of its bytes. Both directions together
-// reach both_bytes_per_s; 0: nobody measured it.
+// Copies of pages between tiers: a fixed time per copy, and the rate of its bytes. Both directions together
+// reach both_bytes_per_s; 0: not measured.
 struct CopyRates {
   double in_overhead_ns = 0, out_overhead_ns = 0, in_bytes_per_s = 0, out_bytes_per_s = 0;
   double both_bytes_per_s = 0;

@@ -199,7 +199,7 @@ StepRange MethodCost::range(const StepShape& shape) {
 
 std::vector<StepPart> MethodCost::ops(const StepShape& shape) {
   std::vector<StepPart> all = below().ops(shape);
-  if (all.empty()) return all;  // it does not know its parts
+  if (all.empty()) return all;  // the model does not know its parts
   const Added more = added(shape);
   if (!retrieves_) {
     all.push_back({"method", PartKind::kHost, PartPlace::kAfter, 1, more.usual, Evidence::kInterpolated});

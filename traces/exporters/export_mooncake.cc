@@ -1,7 +1,7 @@
-// Back to Mooncake rows. Sessions must be chains of requests: the format knows no sub-agents.
+// Exports Mooncake rows. Sessions must be chains of requests, because the format has no sub-agents.
 //
-// Ids that hold within a session are moved so that sessions keep apart; requests without identity get
-// ids of their own, which nobody shares.
+// Ids of session scope are shifted so that sessions do not share them. Requests without identity get ids of
+// their own.
 
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ class MooncakeExport : public TraceSink {
 
   Result<void> header(const v1::TraceHeader& header) override {
     block_ = header.block_tokens() != 0 ? header.block_tokens() : kMooncakeBlockTokens;
-    // Of a trace with think times of its own, delays say more than stamps.
+    // In a trace with think times, delays are more accurate than time stamps.
     stamped_ = header.request_arrivals() == v1::ARR_OPEN_LOOP;
     return file_.open();
   }
@@ -48,7 +48,7 @@ class MooncakeExport : public TraceSink {
   Result<void> done() override { return file_.commit(); }
 
  private:
-  // Checks that node i continues the chain, and adds up what is waited since the last request.
+  // Checks that node i continues the chain, and sums the waits since the last request.
   Result<void> follow(const v1::Session& session, int i, int last_request) {
     const v1::Node& node = session.nodes(i);
     int64_t wait = 0;
@@ -132,9 +132,9 @@ class MooncakeExport : public TraceSink {
   bool dataset_ = false;
   bool renumbered_ = false;
   int64_t next_id_ = 0;
-  int64_t base_ = 0;            // what this session's ids are moved by
-  int64_t delay_ns_ = 0;        // of the request at hand, after the request before
-  std::vector<int64_t> waits_;  // of tools: from the request before until they are done
+  int64_t base_ = 0;            // shift of this session's ids
+  int64_t delay_ns_ = 0;        // of the current request, after the previous one
+  std::vector<int64_t> waits_;  // of tools: from the previous request to their end
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Back to WEKA's files: every recorded field of every request, as it was.
+// Exports WEKA's files: every recorded field of every request, unchanged.
 
 #include <fmt/format.h>
 
@@ -16,13 +16,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kTextBytesMax = size_t{512} << 20;  // the largest real session takes 4
+constexpr size_t kTextBytesMax = size_t{512} << 20;  // the largest real session has 4 MiB
 
 // Seconds with a decimal point, as WEKA writes them.
 double seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 json types_of(const json& code) {
-  if (!code.is_number_unsigned()) return code;  // kept as it was
+  if (!code.is_number_unsigned()) return code;  // stored unchanged
   constexpr const char* kTypes[] = {"text", "thinking", "tool_result", "tool_use"};
   json types = json::array();
   for (unsigned bit = 0; bit < 4; ++bit) {
@@ -68,7 +68,7 @@ class WekaText {
     return {};
   }
 
-  // The node that agent `a` was spawned by, -1: it began the session, -2: nothing of it is left.
+  // The node that spawned agent `a`; -1: it began the session, -2: none of it is left.
   int spawned_after(int a) const {
     for (const v1::Node& node : session_.nodes()) {
       if (node.agent() != static_cast<uint32_t>(a)) continue;
@@ -77,7 +77,7 @@ class WekaText {
     return -2;
   }
 
-  // The sub-agents that stood after node `after` of the main agent.
+  // The sub-agents that follow node `after` of the main agent.
   Result<void> agents_after(int after, std::string* out) {
     for (int a = 1; a < session_.agents_size(); ++a) {
       if (spawned_after(a) != after) continue;

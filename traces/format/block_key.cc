@@ -31,7 +31,7 @@ uint64_t blocks_in(const IdRuns& runs) {
 uint64_t common_blocks(const IdRuns& a, const IdRuns& b) {
   uint64_t common = 0;
   size_t i = 0, j = 0;
-  uint32_t used_a = 0, used_b = 0;  // ids of a[i], b[j] already compared
+  uint32_t used_a = 0, used_b = 0;  // ids of a[i] and b[j] that were compared
   while (i < a.size() && j < b.size()) {
     if (a[i].scope != b[j].scope || a[i].first + used_a != b[j].first + used_b) break;
     const uint32_t step = std::min(a[i].count - used_a, b[j].count - used_b);

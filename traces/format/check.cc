@@ -19,7 +19,7 @@ constexpr uint64_t kSharedSpansMax = 4u << 20;
 
 using Spans = google::protobuf::RepeatedPtrField<v1::Span>;
 
-// Entry i is the number of tokens before span i; one more entry for the total.
+// Entry i is the number of tokens before span i; the last entry is the total.
 std::vector<uint64_t> tokens_before(const Spans& spans) {
   std::vector<uint64_t> before{0};
   before.reserve(static_cast<size_t>(spans.size()) + 1);
@@ -44,7 +44,7 @@ Result<void> check_span(const v1::Span& span, const std::string& where) {
   return {};
 }
 
-// The checks of one session; members are what they share.
+// The checks of one session; its members are their common state.
 class Checking {
  public:
   Checking(const v1::TraceHeader& header, const std::map<uint32_t, std::vector<uint64_t>>& tables,
@@ -82,7 +82,7 @@ class Checking {
   bool model_exists(uint32_t model) const {
     return model < static_cast<uint32_t>(header_.models_size()) || (model == 0 && header_.models_size() == 0);
   }
-  // Takes `ns` from what this session may still wait; false when it is negative or too much.
+  // Subtracts `ns` from the time that this session may still wait; false if it is negative or too much.
   bool wait(int64_t ns) {
     if (ns < 0 || ns > wait_left_) return false;
     wait_left_ -= ns;

@@ -11,7 +11,7 @@ using nlohmann::json;
 
 constexpr size_t kNestingMax = 64;
 
-// Builds the tree as nlohmann's own builder does, but for the arrays that go aside.
+// Builds the tree as nlohmann's own builder does, except for the separated arrays.
 class Builder final : public nlohmann::json_sax<json> {
  public:
   explicit Builder(const CompactKeys& keys) : keys_(keys) {}
@@ -85,7 +85,7 @@ class Builder final : public nlohmann::json_sax<json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& exception) override {
-    // nlohmann's text repeats its own error number and place; what is wrong follows the last colon pair.
+    // nlohmann's text starts with its error number and place; the reason follows the last colon.
     const std::string_view text = exception.what();
     const size_t at = text.find(": ");
     error = at == std::string_view::npos ? text : text.substr(at + 2);
@@ -121,7 +121,7 @@ class Builder final : public nlohmann::json_sax<json> {
   template <typename T>
   bool put(T&& value) {
     if (aside_ != Aside::kNone) return refuse(fmt::format("something other than a number in \"{}\"", key_));
-    // The tree holds an index where such a list was: a number of the file's own would pass for one.
+    // The tree holds an index in place of such a list, so a number in the file would be taken for an index.
     if (!std::is_same_v<T, std::nullptr_t> && (is_run_key() || is_number_key())) {
       return refuse(fmt::format("\"{}\" is no list", key_));
     }

@@ -17,7 +17,7 @@
 namespace kvtwin {
 namespace {
 
-// Provenance names messages and fields. Traces that are older than the vocabulary of today use its old names.
+// Provenance names messages and fields; older traces use the names of their time.
 void use_current_names(v1::TraceHeader* header) {
   for (v1::FieldPolicy& policy : *header->mutable_policies()) {
     const size_t dot = policy.field().find('.');
@@ -99,14 +99,14 @@ class Reading {
       return problem(fmt::format("a {} that would take {} MiB of memory", type, memory >> 20),
                      fmt::format("at most {}", kDecodedBytesMax >> 20));
     }
-    const google::protobuf::LogSilencer quiet;  // what it would print is said by the error
+    const google::protobuf::LogSilencer quiet;  // the error contains what it would print
     if (!message->ParseFromArray(body_.data(), static_cast<int>(body_.size()))) {
       return problem(fmt::format("{} bytes are no {}", body_.size(), type), "the file is damaged");
     }
     return {};
   }
 
-  // Puts the place in front of what the checker says; what the sink says is passed on as it is.
+  // Adds the position to errors of the checker; errors of the sink are returned unchanged.
   Result<void> placed(Result<void> result) const {
     if (result) return result;
     Error& error = result.error();
@@ -174,7 +174,7 @@ class Reading {
   v1::Session session_;
   v1::TraceFooter counted_;
   uint64_t offset_ = 0;  // of the next byte
-  uint64_t start_ = 0;   // of the record being read
+  uint64_t start_ = 0;   // of the current record
   bool have_header_ = false;
 };
 
@@ -195,7 +195,7 @@ Result<v1::TraceFooter> read_trace(const std::string& path, TraceSink* sink) {
 }
 
 bool looks_like_trace(std::string_view start) {
-  // A header record whose first field is schema_version: tag 8.
+  // A header record starts with the field schema_version: tag 8.
   if (start.empty() || start[0] != kHeaderTag) return false;
   size_t i = 1;
   while (i < start.size() && i < 6 && (static_cast<uint8_t>(start[i]) & 0x80) != 0) ++i;

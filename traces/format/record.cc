@@ -7,7 +7,7 @@ using google::protobuf::FieldDescriptor;
 
 constexpr uint64_t kMalformed = UINT64_MAX;
 
-// Takes one varint off the front; false when there is none.
+// Removes one varint from the front; false if there is none.
 bool take_varint(std::string_view* bytes, uint64_t* value) {
   *value = 0;
   for (size_t i = 0; i < bytes->size() && i < 10; ++i) {
@@ -21,7 +21,8 @@ bool take_varint(std::string_view* bytes, uint64_t* value) {
   return false;
 }
 
-// Elements of a packed field: a varint ends with the byte whose top bit is clear; others have a width.
+// Number of elements of a packed field: a varint ends with a byte whose top bit is clear, others have a
+// width.
 uint64_t packed_elements(const FieldDescriptor& field, std::string_view payload) {
   switch (field.type()) {
     case FieldDescriptor::TYPE_FIXED64:
@@ -61,7 +62,7 @@ void append_varint(uint64_t value, std::string* out) {
 }
 
 uint64_t decoded_bytes(const google::protobuf::Descriptor& type, std::string_view bytes) {
-  // A message has a header, a pointer to it, and room for every field whether set or not.
+  // A message has a header, a pointer to it, and room for every field, set or not.
   uint64_t total = 64 + 16 * static_cast<uint64_t>(type.field_count());
   while (!bytes.empty()) {
     uint64_t key = 0, value = 0;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSharedBlockBits = 20;  // a shared prefix has fewer than 2^20 blocks
 
-// Runs over spans that lie side by side. A span kept in part ends its run.
+// Runs over adjacent spans. A span that is retained in part ends its run.
 template <typename Runs>
 void write_runs(const std::vector<Piece>& pieces, Runs* runs) {
   v1::SpanRun* run = nullptr;
@@ -144,9 +144,9 @@ void SessionBuilder::depend(uint32_t on_behalf, uint32_t on, v1::DepKind kind, i
   dep->set_at_output_token(at_output_token);
 }
 
-// A block's id stands for all content up to its end. While everything so far came from shared tables, the
-// id must be the same in every session: it is the hash of the pieces that have begun, with the block's
-// number below it, so that neighbours have neighbouring ids and the key stays short.
+// A block's id stands for all content up to its end. While everything so far comes from shared tables, the id
+// must be the same in every session: it is the hash of the pieces that have begun, with the block's number in
+// its low bits, so that neighbouring blocks have neighbouring ids and the key stays short.
 void SessionBuilder::walk(const Piece& piece, KeyState* state) {
   state->all_shared = state->all_shared && piece.table != 0;
   if (state->all_shared) state->shared_begun = chain(state->shared_begun ^ state->content, piece, 0, 0);

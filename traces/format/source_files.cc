@@ -40,7 +40,7 @@ tl::unexpected<Error> archive_error(const std::string& path, archive* reader) {
       "tar.xz, tar.gz, tar.zst, tar or zip");
 }
 
-// All of a member, which must not be larger than kDocumentBytesMax; or only its first `start_max` bytes.
+// A whole member, which must not be larger than kDocumentBytesMax; or only its first `start_max` bytes.
 Result<std::string> read_member(const std::string& path, archive* reader, size_t start_max = SIZE_MAX) {
   std::string bytes;
   const void* block = nullptr;
@@ -48,7 +48,7 @@ Result<std::string> read_member(const std::string& path, archive* reader, size_t
   la_int64_t offset = 0;
   for (int status; (status = archive_read_data_block(reader, &block, &size, &offset)) != ARCHIVE_EOF;) {
     if (status < ARCHIVE_WARN) return archive_error(path, reader);
-    // A hole (sparse member) reads as zeros, as it would from disk; the limit comes first.
+    // A hole of a sparse member reads as zeros, as from disk; check the limit first.
     const uint64_t end = static_cast<uint64_t>(offset) + size;
     if (offset >= 0 && end > start_max) {
       bytes.resize(std::min(static_cast<size_t>(offset), start_max));
@@ -61,7 +61,7 @@ Result<std::string> read_member(const std::string& path, archive* reader, size_t
   return bytes;
 }
 
-// `visit(name, reader)` reads the member or not; false ends the walk.
+// `visit(name, reader)` may read the member; false ends the walk.
 using VisitMember = std::function<Result<bool>(const std::string& name, archive* reader)>;
 Result<void> for_each_wanted(const std::string& path, const WantDocument& wanted, const VisitMember& visit) {
   const std::unique_ptr<archive, FileCloser> reader(archive_read_new());
@@ -145,7 +145,7 @@ Result<std::string> start_of_file(const std::string& path, size_t bytes_max) {
   return start;
 }
 
-// Regular files of a directory and of all below it, in order of names.
+// Regular files of a directory, recursively, in order of names.
 Result<std::vector<std::string>> files_below(const std::string& path, const WantDocument& wanted) {
   std::vector<std::string> files;
   std::error_code error;

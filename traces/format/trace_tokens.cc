@@ -56,7 +56,7 @@ Result<void> TraceTokens::session(const v1::Session& session) {
   return {};
 }
 
-// False: the run has spans without ids.
+// Returns false if the run has spans without ids.
 bool TraceTokens::append(const Session& session, const v1::SpanRun& run, std::vector<uint32_t>* out) const {
   const auto table = tables_.find(run.table());
   if (run.table() != 0 && table == tables_.end()) return false;

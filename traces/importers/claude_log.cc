@@ -57,7 +57,7 @@ Result<int64_t> unix_ns(const std::string& text) {
   return (((days * 24 + hour) * 60 + minute) * 60 + second) * 1'000'000'000 + fraction;
 }
 
-// The length of what a tool was given or gave back: texts as they are, anything else as JSON.
+// The length of the input or output of a tool: texts as they are, anything else as JSON.
 void measure(const json& content, Block* block) {
   if (content.is_string()) {
     block->chars += content.get_ref<const std::string&>().size();
@@ -104,7 +104,7 @@ Block tool_use(const json& part) {
   return block;
 }
 
-// Blocks of an unknown type are measured as text: the next version of the log will have some.
+// Blocks of an unknown type are measured as text, because later versions of the log may add types.
 void add_block(const json& part, Record* record) {
   const std::string type = text_at(part, "type");
   Block block;
@@ -191,7 +191,8 @@ Result<void> Logs::line(const std::string& name, uint64_t number, std::string_vi
   if (result.is_object()) {
     JsonFields ended(result, where + ": toolUseResult");
     record.agent_tokens = ended.u64_if("totalTokens").value_or(0);
-    record.agent_tool_uses = ended.u32_if("totalToolUseCount").value_or(0);  // other tools may use the names
+    // Other tools may use the names.
+    record.agent_tool_uses = ended.u32_if("totalToolUseCount").value_or(0);
   }
   if (record.assistant) {
     record.message = text_at(message, "id");

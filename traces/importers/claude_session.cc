@@ -1,9 +1,9 @@
-// From the records of one log to one session. The log holds what was said; prompts are put together
-// again: instructions (whatever the first recorded prompt has beyond what was said), then every message.
+// Converts the records of one log to one session. The log holds messages; prompts are reconstructed from
+// instructions (the part of the first recorded prompt that no message accounts for) and all messages.
 //
-// Token counts of single messages are estimates, but their sums are not: what a prompt has grown by is
-// divided among the messages that are new in it. Local models leave their reasoning out of later prompts;
-// whether a log does is decided by which reading fits its prompt sizes better.
+// Token counts of single messages are estimates, but their sums are not: the growth of a prompt is divided
+// among its new messages. Local models leave their reasoning out of later prompts; the reading that fits the
+// prompt sizes better decides whether a log does.
 
 #include <fmt/format.h>
 
@@ -18,16 +18,16 @@
 namespace kvtwin::claude {
 namespace {
 
-// A tool call logged so long before its message ended was started before that
+// A tool whose record precedes the end of its message by more than this was started before that end
 // (docs/design/trace-formats.md#agentcgroup), and its time counts from there
-// (docs/design/trace-formats.md#importers). Beware: in all 189 AgentCgroup logs no result came before its
+// (docs/design/trace-formats.md#importers). Caution: in all 189 AgentCgroup logs no result came before its
 // message had ended, and those of early requests came 40 ms (median) after the end, so that client may have
 // waited for it.
 constexpr int64_t kEarlyNs = 50'000'000;
 // Messages in all prompts of a session, each counted as often as it is sent.
 constexpr uint64_t kWorkMax = uint64_t{1} << 27;
 constexpr size_t kCandidatesMax = 64;
-constexpr int kDepthMax = 8;  // of sub-agents that start sub-agents
+constexpr int kDepthMax = 8;  // nesting of sub-agents
 
 struct Group {  // the records of one agent
   std::vector<const Record*> records;
@@ -58,7 +58,7 @@ class Building {
       main_ends_ns_.push_back(std::max(before, groups_[main].requests[i].end_ns));
     }
     session_.node(0).set_start_offset_ns(groups_[main].requests.front().start_ns - arrival_ns);
-    // Sub-agents that no request started: all that is known is when they ran.
+    // Sub-agents that no request started: only their time is known.
     for (Group& group : groups_) {
       if (group.built || group.requests.empty()) continue;
       const std::optional<v1::Dep> after = last_before(group.records.front()->at_ns);
@@ -80,7 +80,7 @@ class Building {
     int64_t end_ns = 0;
   };
 
-  // The main agent's records are group 0; every other group is an agentId, or what hangs on one root.
+  // The main agent's records are group 0; every other group is an agentId, or the descendants of one root.
   void split(const Log& log) {
     std::map<std::string, size_t> group_of;
     std::set<std::string> seen;
@@ -149,8 +149,8 @@ class Building {
     return {thread.last_request(), group->requests.back().end_ns};
   }
 
-  // Appends what is new in this request's prompt, so that the history has as many tokens as were recorded.
-  // False: nothing was recorded, the size is an estimate.
+  // Appends the new part of this request's prompt, so that the history has as many tokens as were recorded.
+  // False: nothing was recorded, and the size is an estimate.
   bool place_inputs(const Request& request, uint64_t* instructions, AgentThread* thread) {
     const std::vector<PlacedBlock> said = blocks_of(request.inputs);
     const uint64_t estimate = tokens_in(said);
@@ -165,13 +165,14 @@ class Building {
     }
     const uint64_t had = thread->history.tokens();
     if (size < had + said.size()) {
-      // The prompt shrank: the log does not say where. What is new counts as estimated, the end goes.
+      // The prompt shrank, and the log does not record where. The new part counts as estimated; the end is
+      // dropped.
       if (size < had) ++counts_.rewrites;
       const uint64_t fresh = std::min(size - (size > 0 && had > 0 ? 1 : 0), estimate);
       thread->history.cut(size - fresh);
     }
     const uint64_t rest = size - thread->history.tokens();
-    if (said.empty() && rest > 0) {  // a reminder of the client that it did not log
+    if (said.empty() && rest > 0) {  // a reminder of the client that is not in the log
       thread->say({.role = v1::ROLE_UNKNOWN, .tokens = static_cast<uint32_t>(rest)});
     }
     const std::vector<uint32_t> fractions = divide(rest, said);
@@ -206,10 +207,10 @@ class Building {
                : static_cast<uint32_t>(std::min<uint64_t>(block.chars, UINT32_MAX));
   }
 
-  // The request, its spans and its tools. Returns when the last of its tools had ended.
+  // Adds the request, its spans and its tools. Returns when the last of its tools had ended.
   int64_t emit(const Request& request, const Request* next, bool strips, bool sized, AgentThread* thread,
                int depth) {
-    // What the client says in place of an answer is no output and never enters a prompt.
+    // Text that the client reports in place of an answer is not output and never enters a prompt.
     const std::vector<PlacedBlock> said =
         request.failed() ? std::vector<PlacedBlock>{} : blocks_of(request.answer);
     const bool recorded = request.failed() || output_recorded(request);
@@ -271,7 +272,7 @@ class Building {
     counts_.failed += request.failed() ? 1 : 0;
   }
 
-  // A tool or sub-agent that request `by` asked for, released at from_ns. Returns when it had ended.
+  // Adds a tool or sub-agent that request `by` started, released at from_ns. Returns when it had ended.
   int64_t start_tool(const Block& block, uint32_t by, int64_t from_ns, uint32_t at_token, uint32_t call_span,
                      AgentThread* thread, int depth) {
     const auto result = results_.find(block.tool_id);
@@ -322,7 +323,7 @@ class Building {
     return end_ns;
   }
 
-  // The log of the sub-agent that was given this prompt, if it is there and was not used yet.
+  // The log of the sub-agent that received this prompt, if it exists and was not used.
   Group* take_group(const Block& block, int64_t from_ns) {
     const auto found = by_prompt_.find(block.prompt_hash);
     if (found == by_prompt_.end()) return nullptr;
@@ -346,8 +347,8 @@ class Building {
   std::map<std::string, PlacedBlock> results_;  // tool_use id -> its result
   std::map<std::string, uint32_t> tool_nodes_;  // tool_use id -> its node
   std::vector<uint32_t> main_nodes_;            // of the main agent's requests
-  std::vector<int64_t> main_ends_ns_;           // their ends, never falling
-  std::set<uint32_t> asked_;                    // agents that have been told something
+  std::vector<int64_t> main_ends_ns_;           // their ends, ascending
+  std::set<uint32_t> asked_;                    // agents that have received a prompt
   uint64_t work_ = 0;
 };
 

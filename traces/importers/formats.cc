@@ -77,7 +77,7 @@ Result<void> import_trace(const std::string& format, const std::string& path, co
   if (found == nullptr || found->import == nullptr) return unknown_format(format, false);
   try {
     return found->import(path, options, sink);
-  } catch (const std::exception& exception) {  // bad_alloc, and what the libraries below throw
+  } catch (const std::exception& exception) {  // bad_alloc, and exceptions of the libraries below
     return make_error(path, fmt::format("importing {} failed: {}", name, exception.what()));
   }
 }

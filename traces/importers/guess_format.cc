@@ -1,4 +1,4 @@
-// What a path holds, by its content. Names of files say too little: five formats are .jsonl.
+// Recognises the format of a path by its content. Names are not enough: five formats are .jsonl.
 
 #include <fmt/format.h>
 
@@ -13,13 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Claude's logs may open with a long prefix checkpoint, and tau-bench's with the task, before the telling
-// field.
+// Claude's logs may start with a long file-history snapshot, and tau-bench's with the task, before the field
+// that identifies them.
 constexpr size_t kStartBytes = 65'536;
-// Beside the traces there are indices, reports and lists of tools: a few files may be of no format.
+// Next to the traces there are indices, reports and lists of tools: a few files may have no format.
 constexpr size_t kFilesMax = 16;
 
-// The format of a file that starts so, or "". A quoted field cannot be met inside a JSON string, where
+// The format of a file that starts like this, or "". A quoted field cannot occur inside a JSON string, where
 // its quotes are escaped.
 std::string format_of(std::string_view start) {
   const auto holds = [&start](std::string_view text) { return start.find(text) != std::string_view::npos; };

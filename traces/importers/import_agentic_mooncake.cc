@@ -1,7 +1,7 @@
-// agentic_mooncake: rows name what they wait for; sessions are the connected parts of that graph.
+// agentic_mooncake: rows name the rows that they wait for; sessions are the connected parts of that graph.
 //
-// A row without wait_for starts at its timestamp. Another starts when all it waits for is done, plus
-// tool_wait_ms (a ToolCall node of unknown name) plus delay (think_ns).
+// A row without wait_for starts at its timestamp. Any other starts when all rows that it waits for are done,
+// plus tool_wait_ms (a ToolCall node of unknown name) plus delay (think_ns).
 
 #include <fmt/format.h>
 
@@ -79,7 +79,7 @@ class AgenticImport {
     return i;
   }
 
-  // Rows after what they wait for, in file order where there is a choice.
+  // Orders rows after those that they wait for, else in file order.
   Result<void> order() {
     std::vector<uint32_t> missing(rows_.size());
     std::vector<std::vector<size_t>> followers(rows_.size());

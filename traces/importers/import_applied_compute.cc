@@ -12,10 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kRowTokensMax = uint64_t{1} << 29;  // of a whole session
-constexpr size_t kTurnsMax = 8'192;                    // prompts list every turn before them
+constexpr uint64_t kRowTokensMax = uint64_t{1} << 29;  // per session
+constexpr size_t kTurnsMax = 8'192;                    // each prompt lists every earlier turn
 
-// A list of counts or of seconds. Wrong entries are remembered by `fields`.
+// A list of counts or of seconds. `fields` records invalid entries.
 std::vector<uint32_t> counts_of(const char* name, JsonFields* fields, uint64_t* sum) {
   std::vector<uint32_t> out;
   for (const json& value : fields->list(name)) {
@@ -110,7 +110,8 @@ Result<void> import_applied_compute(const std::string& path, const ImportOptions
   add_policy(&header, "LlmRequest.output_tokens", v1::RECORDED);
   add_policy(&header, "ToolCall.duration_ns", v1::RECORDED);
   add_policy(&header, "Span.tokens", v1::RECORDED);
-  add_policy(&header, "Span.role", v1::DERIVED);  // by the names of the fields; the prompt's are unknown
+  // By the names of the fields; those of the prompt are unknown.
+  add_policy(&header, "Span.role", v1::DERIVED);
   if (Result<void> good = sink->header(header); !good) return good;
   uint64_t rows = 0;
   const auto take = [&](uint64_t number, std::string_view line) -> Result<void> {

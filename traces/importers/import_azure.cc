@@ -12,7 +12,7 @@
 namespace kvtwin {
 namespace {
 
-// Takes a number of exactly `digits` digits and, if not 0, the character after it.
+// Reads a number of exactly `digits` digits and, if `after` is not 0, the character after it.
 bool take(std::string_view* text, size_t digits, char after, int* value) {
   if (text->size() < digits) return false;
   const auto [end, error] = std::from_chars(text->data(), text->data() + digits, *value);

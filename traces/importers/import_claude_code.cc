@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A directory and all directories below it, in order of names: Claude Code keeps sub-agents below sessions.
+// A directory and all directories below it, in order of names: Claude Code stores sub-agents below sessions.
 Result<std::vector<std::string>> places_below(const std::string& path) {
   std::vector<std::string> places = {path};
   std::error_code error;
@@ -46,7 +46,7 @@ v1::TraceHeader header_of(const std::string& path, int64_t origin_ns, const clau
   add_policy(&header, "Session.arrival_at_ns", v1::RECORDED);
   add_policy(&header, "LlmRequest.prompt_tokens", v1::DERIVED);  // input + cache read + cache write
   add_policy(&header, "LlmRequest.output_tokens",
-             v1::RECORDED);  // overridden where the log kept the first usage
+             v1::RECORDED);  // overridden where the log has the first usage of the stream
   add_policy(&header, "LlmRequest.recorded_at_ns", v1::DERIVED);  // the last record before the answer
   add_policy(&header, "LlmRequest.recorded_service_ns", v1::DERIVED);
   add_policy(&header, "LlmRequest.think_ns", v1::DERIVED);
@@ -54,7 +54,7 @@ v1::TraceHeader header_of(const std::string& path, int64_t origin_ns, const clau
   add_policy(&header, "Dep.at_output_token", v1::ESTIMATED);
   add_policy(&header, "Dep.delay_ns", v1::DERIVED);
   add_policy(&header, "Span.role", v1::RECORDED);
-  add_policy(&header, "Span.tokens", v1::ESTIMATED);  // shares of recorded sums
+  add_policy(&header, "Span.tokens", v1::ESTIMATED);  // fractions of recorded sums
   return header;
 }
 
@@ -86,7 +86,7 @@ Result<void> import_claude_code(const std::string& path, const ImportOptions& op
   for (const claude::Log& log : logs.logs()) {
     for (const claude::Record& record : log.records) origin_ns = std::min(origin_ns, record.at_ns);
   }
-  // In order of time, not of files: a directory and an archive of it give the same trace.
+  // In order of time and not of files, so that a directory and its archive give the same trace.
   std::stable_sort(logs.logs().begin(), logs.logs().end(), [](const claude::Log& a, const claude::Log& b) {
     return std::tie(a.records.front().at_ns, a.id) < std::tie(b.records.front().at_ns, b.id);
   });

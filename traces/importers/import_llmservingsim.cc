@@ -1,7 +1,7 @@
 // LLMServingSim's JSONL: token ids and arrivals in ns; flat rows, or sessions of sub_requests.
 //
-// Identity is the token ids themselves (GLOBAL). The prompt of a sub-request is compared, token by
-// token, with the previous prompt and output, so that what it repeats is the same spans.
+// Identity is the token ids (GLOBAL). The prompt of a sub-request is compared, token by token, with the
+// previous prompt and output, so that the repeated part is the same spans.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ using Runs = google::protobuf::RepeatedPtrField<v1::SpanRun>;
 
 struct Row {
   uint32_t prompt_tokens = 0, output_tokens = 0;
-  const Tokens* prompt = nullptr;  // nullptr: not recorded
+  const Tokens* prompt = nullptr;  // null: not recorded
   const Tokens* output = nullptr;
   int64_t tool_ns = 0;
 };
@@ -48,7 +48,7 @@ Result<Row> parse_row(const json& object, const CompactJson& document, const std
   return row;
 }
 
-// The session being built: its arena, and the tokens of the context so far.
+// The current session: its spans, and the tokens of the context so far.
 class Conversation {
  public:
   explicit Conversation(v1::Session* session) : session_(*session) {}
@@ -73,13 +73,13 @@ class Conversation {
     return node;
   }
 
-  // How many tokens of the context the latest prompt repeated.
+  // Whether the latest prompt repeated tokens of the context.
   bool repeats() const { return repeated_ > 0; }
 
  private:
   struct Piece {
     uint32_t span;
-    uint32_t tokens;  // kept of it
+    uint32_t tokens;  // retained of it
   };
 
   void keep(size_t tokens, Runs* runs) {
@@ -162,7 +162,7 @@ Result<v1::Session> parse_session(const CompactJson& document, uint64_t line, co
 v1::TraceHeader make_header(const std::string& path, bool agentic) {
   v1::TraceHeader header = imported_header("llmservingsim", path);
   header.mutable_source()->set_url("https://github.com/casys-kaist/LLMServingSim");
-  header.mutable_source()->set_content_restricted(true);  // the token ids are somebody's conversations
+  header.mutable_source()->set_content_restricted(true);  // the token ids are conversations of people
   header.set_session_arrivals(v1::ARR_OPEN_LOOP);
   header.set_request_arrivals(agentic ? v1::ARR_NONE : v1::ARR_OPEN_LOOP);
   header.set_time_resolution_ns(1);

@@ -1,8 +1,8 @@
 // mooncake: rows of one session_id are a closed-loop chain, other rows are sessions of one request.
 //
-// --infer-sessions: most files carry no session ids, but a prompt that continues another shows it in
-// its ids. The parent of a request is the latest earlier one whose last full block lies on its chain
-// and whose prompt and output fit into its prompt (a block of slack). Waits are then ESTIMATED.
+// --infer-sessions: most files have no session ids, but the ids of a prompt show whether it continues
+// another. The parent of a request is the latest earlier request whose last full block is on its chain and
+// whose prompt and output fit into its prompt (with a block of slack). Waits are then ESTIMATED.
 
 #include <fmt/format.h>
 
@@ -83,7 +83,7 @@ class MooncakeImport {
       if (parents_[i] < 0) roots.push_back(i);
       members[root[i]].push_back(i);
     }
-    // Jitter changes the order within a batch, and a file's sessions are in order of arrival.
+    // Jitter changes the order within a batch, and the sessions of a file are in order of arrival.
     std::stable_sort(roots.begin(), roots.end(),
                      [&](size_t a, size_t b) { return jittered(a) < jittered(b); });
     for (const size_t first : roots) {
@@ -127,7 +127,7 @@ class MooncakeImport {
       add_extra(node->mutable_extras(), "timestamp_ns", fmt::format("{}", *rows_[i].at_ns));
   }
 
-  // The wait after the parent: recorded as a delay, or what an estimated service leaves of the gap.
+  // The wait after the parent: a recorded delay, or the gap less an estimated service time.
   void wait(size_t i, size_t parent, uint32_t parent_node, v1::Node* node) {
     if (rows_[i].delay_ns) {
       node->mutable_llm()->set_think_ns(*rows_[i].delay_ns);
@@ -141,7 +141,7 @@ class MooncakeImport {
     v1::Node& before = *session_.mutable_nodes(static_cast<int>(parent_node));
     int64_t service =
         std::min(gap, estimated_service_ns(rows_[parent].prompt_tokens, rows_[parent].output_tokens));
-    // One service for all who wait for the same request: the first child's gap bounds it.
+    // One service time for all requests that wait for the same one: the gap to the first child bounds it.
     if (before.llm().recorded_service_ns() != 0) {
       service = before.llm().recorded_service_ns();
     } else {

@@ -1,8 +1,8 @@
-// mooncake-delta: each row holds what its session's prompt gained since the previous row and output.
+// mooncake-delta: each row holds the new part of its session's prompt since the previous row and output.
 //
 // So prompt k = (row 0, output 0, ..., row k-1, output k-1, row k). The segments do not start on block
-// boundaries of the whole prompt, hence no prompt_key: every hash id becomes a span whose content_hash
-// is made from the id, comparable across the data set, and outputs are spans of their own.
+// boundaries of the whole prompt, so there is no prompt_key: every hash id becomes a span whose content_hash
+// is computed from the id, comparable across the data set, and outputs are spans of their own.
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ class DeltaSession {
     v1::Node& node = *add_mooncake_request(whole, false, &session_);
     v1::LlmRequest& request = *node.mutable_llm();
     if (session_.spans_size() > 0) {
-      v1::SpanRun& all = *request.add_prompt();  // history is append-only: the whole arena so far
+      v1::SpanRun& all = *request.add_prompt();  // history is append-only: all spans so far
       all.set_count(static_cast<uint32_t>(session_.spans_size()));
     }
     if (row.output_tokens > 0) {
@@ -80,7 +80,7 @@ class DeltaSession {
     const uint64_t left = row_tokens - in_row_;
     if (left == 0) return;
     v1::Span& span = add_span(static_cast<uint32_t>(std::min<uint64_t>(block_, left)));
-    // Two draws of 64 bits from the id: equal ids, equal hashes; a shorter last block is other content.
+    // Two draws of 64 bits from the id: equal ids give equal hashes; a shorter last block is other content.
     std::string& hash = *span.mutable_content_hash();
     for (const uint64_t word : {draw({static_cast<uint64_t>(id), span.tokens(), 0}),
                                 draw({static_cast<uint64_t>(id), span.tokens(), 1})}) {
@@ -101,7 +101,7 @@ class DeltaSession {
   v1::Session& session_;
   const uint32_t block_;
   uint64_t tokens_ = 0;  // of the whole context
-  uint64_t in_row_ = 0;  // of the row being added
+  uint64_t in_row_ = 0;  // of the current row
 };
 
 }  // namespace

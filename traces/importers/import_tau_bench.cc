@@ -12,11 +12,11 @@
 #include "traces/importers/importers.h"
 #include "traces/synth/synthesize_draws.h"
 
-// A result file holds messages and nothing else: no tool schemas, no chat template
-// (docs/design/trace-formats.md#trap-11), no times, no token counts. Counts are estimated from the text: 4.9
-// characters per token of prose and 2.6 of JSON bring the two recorded sets within 6 % of a real tokenizer at
-// the median prompt. Schemas are estimated from the number of tools that the file uses, and the template by 4
-// tokens per message.
+// A result file holds messages only: no tool schemas, no chat template
+// (docs/design/trace-formats.md#trap-11), no times, no token counts. Counts are estimated from the text: with
+// 4.9 characters per token of prose and 2.6 of JSON the two recorded sets are within 6 % of a real tokenizer
+// at the median prompt. Schemas are estimated from the number of tools that the file uses, and the template
+// as 4 tokens per message.
 
 namespace kvtwin {
 namespace {
@@ -25,12 +25,12 @@ using nlohmann::json;
 
 constexpr uint32_t kSchemaTokens = 180;  // per tool: BFCL's sets have 148 to 240
 constexpr uint32_t kTemplateTokens = 4;  // per message
-constexpr uint32_t kToolCallTokens = 8;  // what a request has beside its arguments
-constexpr size_t kMessagesMax = 8'192;   // prompts list every message before them
+constexpr uint32_t kToolCallTokens = 8;  // of a request, in addition to its arguments
+constexpr size_t kMessagesMax = 8'192;   // each prompt lists every earlier message
 constexpr uint64_t kCharsMax = uint64_t{64} << 20;
 
 enum class TauDraw : uint64_t { kTool, kUser };
-// In milliseconds. Tools are look-ups in a local database; the user is simulated by another model.
+// In milliseconds. Tools are look-ups in a local database; another model simulates the user.
 constexpr QuantilePoint kToolTime[] = {{0, 1}, {100'000, 50}};
 constexpr QuantilePoint kUserTime[] = {{0, 800}, {50'000, 2'000}, {90'000, 4'000}, {100'000, 10'000}};
 
@@ -52,12 +52,12 @@ struct Trajectory {
   std::vector<Message> messages;
 };
 
-// All of one import: system prompts and tools are shared, and known only at the end.
+// The state of one import: system prompts and tools are shared, and known only at the end.
 struct TauBenchImport {
   std::vector<Trajectory> trajectories;
   std::map<std::string, uint32_t> table_of;  // system prompt -> table
   std::vector<uint64_t> system_chars;        // of table i + 1
-  std::vector<std::set<std::string>> tools;  // that the sessions of table i + 1 use
+  std::vector<std::set<std::string>> tools;  // used by the sessions of table i + 1
   std::map<std::string, uint32_t> tool_index;
   std::vector<std::string> tool_names;
 

@@ -38,7 +38,7 @@ Result<WekaRequest> parse_request(const json& object, const CompactJson& documen
   const std::optional<uint64_t> runs = fields.u64_if("hash_ids");
   if (!runs) fields.problem("has no \"hash_ids\"", "a list of block ids");
   if (fields.failed()) return fields.error();
-  // The parser has put the list's index in its place.
+  // The parser has replaced the list by its index.
   request.ids = document.runs[*runs];
   for (IdRun& run : request.ids) run.scope = scope;
   return request;
@@ -55,7 +55,7 @@ Result<WekaAgent> parse_agent(const json& object, const CompactJson& document, v
   agent.status = fields.text_if("status").value_or("completed");
   agent.joined = agent.status != "async_launched";
   agent.prefix = {fields.u32_if("tool_tokens").value_or(0), fields.u32_if("system_tokens").value_or(0)};
-  agent.end_ns = t;  // `t` is when it ended: trap 1. An async one has no duration: `t` is its launch.
+  agent.end_ns = t;  // `t` is its end: trap 1. An async one has no duration, and `t` is its launch.
   agent.start_ns = t - std::min(duration, t);
   const json& requests = fields.list("requests");
   if (fields.failed()) return fields.error();
@@ -71,7 +71,7 @@ Result<WekaAgent> parse_agent(const json& object, const CompactJson& document, v
   return agent;
 }
 
-// The list of distinct files beside the traces, if there is one.
+// The list of distinct files next to the traces, if there is one.
 Result<std::set<std::string>> unique_files(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -199,7 +199,7 @@ Result<void> import_weka(const std::string& path, const ImportOptions& options, 
   }
   NameTable models;
   HeldSessions held;
-  std::set<std::pair<uint64_t, uint64_t>> contents;  // of sessions taken, without their names
+  std::set<std::pair<uint64_t, uint64_t>> contents;  // of accepted sessions, without their names
   uint64_t copies = 0;
   uint32_t block_tokens = 0;
   const auto wanted = [&](const std::string& name) {

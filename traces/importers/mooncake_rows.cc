@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr double kMs = 1e6;
 constexpr uint64_t kRowBytesMax = uint64_t{256} << 20;
 
-// The value of the first of two names that is there.
+// The value under `name`, or else under `alias`.
 template <typename Get>
 auto either(JsonFields& fields, const char* name, const char* alias, Get get) {
   return fields.has(name) ? get(name) : get(alias);
@@ -75,8 +75,8 @@ uint64_t memory_of(const MooncakeRow& row) {
   return bytes;
 }
 
-// Stamps that are shared by several rows on average are batches: their usual distance is how exactly
-// the times are known (3 s in the Mooncake traces, trap 10). Else milliseconds.
+// If stamps are shared by several rows on average, they are batches, and their usual distance is the
+// resolution of the times (3 s in the Mooncake traces, trap 10). Else milliseconds.
 double resolution_ns(const std::vector<MooncakeRow>& rows) {
   std::vector<int64_t> stamps;
   for (const MooncakeRow& row : rows) {
@@ -158,7 +158,7 @@ std::vector<int64_t> infer_mooncake_parents(const std::vector<MooncakeRow>& rows
         if (ends <= uint64_t{row.prompt_tokens} + block_tokens) parent = it->second;
       }
     }
-    // A prompt of a single full block ends with the system prompt, which says nothing about sessions.
+    // A prompt of a single full block ends with the system prompt, which does not identify a session.
     const uint64_t full = row.prompt_tokens / block_tokens;
     if (full < 2 || full > blocks_in(row.ids)) continue;
     uint64_t left = full - 1;

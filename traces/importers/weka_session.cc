@@ -1,4 +1,4 @@
-// From a parsed WEKA trace to a session: the graph and the waits. Spans are made by weka_spans.cc.
+// Converts a parsed WEKA trace to a session: the graph and the waits. weka_spans.cc makes the spans.
 
 #include <fmt/format.h>
 
@@ -12,11 +12,11 @@
 namespace kvtwin {
 namespace {
 
-// A sub-agent starts 0.2-2 s after the request that asks for it. What is longer is no client overhead but
-// the user's time, and belongs to think_ns, where a cap finds it.
+// A sub-agent starts 0.2-2 s after the request that asks for it. A longer gap is not client overhead but the
+// user's time, and belongs to think_ns, where a cap applies.
 constexpr int64_t kSpawnDelayMax = 2'000'000'000;
 
-// What an agent's next call needs to know.
+// State of an agent for its next request.
 struct AgentState {
   uint32_t index = 0;       // in session.agents
   int last = -1;            // its latest request's node
@@ -71,7 +71,7 @@ class WekaBuilder {
     return state;
   }
 
-  // When the next thing after item i starts that waits for it: bounds an estimated service time.
+  // When the next event after item i starts that waits for it; bounds an estimated service time.
   int64_t next_event_ns(size_t i) const {
     for (size_t k = i + 1; k < trace_.items.size(); ++k) {
       const WekaItem& item = trace_.items[k];
@@ -84,8 +84,8 @@ class WekaBuilder {
     const AgentState before = *main;
     const int index = add_request(request, bound_ns, "", main);
     v1::Node& node = *session_.mutable_nodes(index);
-    // The sub-agents that ran since the last request and were waited for (trap 2: the recorded think
-    // time contains their wall time).
+    // The sub-agents that ran since the last request and that it waits for (trap 2: the recorded think time
+    // contains their wall time).
     int64_t joined_ns = before.last_end_ns;
     for (const Join& join : joins_) {
       v1::Dep& dep = *node.add_deps();
@@ -99,7 +99,8 @@ class WekaBuilder {
     set_think(request, before, joined ? joined_ns - before.last_end_ns : 0, joined, &node);
   }
 
-  // think_ns and its provenance. `inside_ns`: how much of the recorded think time others worked.
+  // Sets think_ns and its provenance. `inside_ns`: part of the recorded think time in which sub-agents
+  // worked.
   void set_think(const WekaRequest& request, const AgentState& before, int64_t inside_ns, bool joined,
                  v1::Node* node) {
     constexpr uint32_t kThink = v1::LlmRequest::kThinkNsFieldNumber;
@@ -109,7 +110,7 @@ class WekaBuilder {
       think = 0;
       if (recorded != 0) mark(node, kThink, v1::DERIVED);
     } else if (!before.last_recorded || !request.think_ns) {
-      // Trap 4: think_time was measured from an earlier event; what is known is the gap.
+      // Trap 4: think_time was measured from an earlier event; only the gap is known.
       think = std::max<int64_t>(0, request.at_ns - before.last_end_ns - inside_ns);
       mark(node, kThink, v1::ESTIMATED, kWekaServiceRecipe);
     } else if (joined) {
@@ -169,7 +170,8 @@ class WekaBuilder {
     node.set_agent(static_cast<uint32_t>(session_.agents_size() - 1));
     v1::OpaqueAgent& opaque = *node.mutable_opaque();
     opaque.set_kind(agent.kind);
-    // What the spawn delay does not hold is part of the wall time here: there is no think_ns.
+    // The part that the spawn delay does not cover belongs to the wall time here, because there is no
+    // think_ns.
     const int64_t late = main.last < 0 ? 0 : gap_ns - std::min(gap_ns, kSpawnDelayMax);
     opaque.set_duration_ns(agent.end_ns - agent.start_ns + late);
     opaque.set_recorded_at_ns(agent.start_ns);
@@ -228,7 +230,7 @@ class WekaBuilder {
       for (int bit = 0; bit < 4; ++bit) {
         if (found < types.size() && types[found] == kTypes[bit]) bits |= 1 << bit, ++found;
       }
-      // Lists that are not sorted, or hold other words, are kept as they are.
+      // Lists that are not sorted, or contain other words, are stored unchanged.
       return found == types.size() ? nlohmann::json(bits) : nlohmann::json(types);
     };
     const nlohmann::json both{encoded(request.input_types), encoded(request.output_types)};

@@ -9,8 +9,8 @@
 namespace kvtwin {
 namespace {
 
-// How many earlier requests are searched for the one whose prompt this one continues. The request before
-// it nearly always is; the rest are retries and returns from a side question.
+// Number of earlier requests that are searched for the one whose prompt this one continues. It is nearly
+// always the previous request; the rest are retries and returns from a side question.
 constexpr size_t kBasesSearched = 32;
 
 void append(uint32_t first, uint32_t count, uint32_t keep,
@@ -29,7 +29,7 @@ void append(uint32_t first, uint32_t count, uint32_t keep,
   run.set_keep_tokens(keep);
 }
 
-// The earlier request with the longest common prefix, the latest of equals; nullptr when none shares a block.
+// The earlier request with the longest common prefix, the latest of equals; null if none shares a block.
 const WekaKeyedRequest* find_base(const std::vector<WekaKeyedRequest>& requests, const IdRuns& ids,
                                   uint64_t* shared_blocks) {
   const WekaKeyedRequest* best = nullptr;
@@ -38,7 +38,8 @@ const WekaKeyedRequest* find_base(const std::vector<WekaKeyedRequest>& requests,
     const WekaKeyedRequest& candidate = requests[requests.size() - 1 - n];
     const uint64_t common = common_blocks(*candidate.ids, ids);
     if (common > *shared_blocks) best = &candidate, *shared_blocks = common;
-    if (n == 0 && best != nullptr && common == blocks_in(*candidate.ids)) break;  // it simply goes on
+    // It continues the previous request.
+    if (n == 0 && best != nullptr && common == blocks_in(*candidate.ids)) break;
   }
   return best;
 }
@@ -110,7 +111,7 @@ void WekaSpans::add_output(const WekaRequest& source, uint32_t turn, Runs* runs)
   }
 }
 
-// Appends the first `tokens` tokens of `source`, which may have fewer; returns how many were appended.
+// Appends the first `tokens` tokens of `source`, which may have fewer; returns the number appended.
 uint64_t WekaSpans::append_cut(const Runs& source, uint64_t tokens, Runs* runs) const {
   uint64_t left = tokens;
   for (const v1::SpanRun& run : source) {
@@ -124,7 +125,7 @@ uint64_t WekaSpans::append_cut(const Runs& source, uint64_t tokens, Runs* runs) 
       left -= in_run;
       continue;
     }
-    // The span in which the cut falls: the first that ends at or after it.
+    // The span that contains the cut: the first that ends at or after it.
     const uint64_t cut = before_[run.first()] + left;
     const auto it = std::lower_bound(before_.begin() + run.first() + 1, before_.begin() + end, cut);
     const auto after = static_cast<uint32_t>(it - before_.begin());
@@ -164,7 +165,8 @@ void share_weka_prefixes(const std::vector<WekaKeyedRequest>& requests, PrefixSh
     const uint64_t key = sharing == PrefixSharing::kAll
                              ? draw({name})
                              : draw({name, first.prefix.tool_tokens, first.prefix.system_tokens});
-    // GLOBAL: a clone of the session has the same system prompt. 40 bits: room for any page arithmetic.
+    // GLOBAL, because a clone of the session has the same system prompt. 40 bits leave room for page
+    // arithmetic.
     IdRuns shared{{static_cast<int64_t>(key >> 24), static_cast<uint32_t>(blocks), v1::SCOPE_GLOBAL}};
     for (IdRun run : *request.ids) {
       const auto skipped = static_cast<uint32_t>(std::min<uint64_t>(blocks, run.count));

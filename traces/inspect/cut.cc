@@ -10,7 +10,7 @@
 namespace kvtwin {
 namespace {
 
-// When a node ended by the record; -1 if that is not known.
+// When a node ended according to the recording; -1: unknown.
 int64_t recorded_end(const v1::Node& node) {
   if (node.has_llm() && marked(node, v1::LlmRequest::kRecordedAtNsFieldNumber) != v1::UNKNOWN) {
     return node.llm().recorded_at_ns() + node.llm().recorded_service_ns();
@@ -19,7 +19,7 @@ int64_t recorded_end(const v1::Node& node) {
   return -1;
 }
 
-// Drops spans that no run names any more, from the end: earlier ones keep their numbers.
+// Drops spans at the end that no run refers to; the others keep their indices.
 void trim_resident(v1::Session* session) {
   uint32_t used = 0;
   for (const v1::Node& node : session->nodes()) {
@@ -35,7 +35,7 @@ void trim_resident(v1::Session* session) {
   if (unused > 0) session->mutable_spans()->DeleteSubrange(static_cast<int>(used), unused);
 }
 
-// The nodes that are connected with the main agent's first one, by dependencies read in both directions.
+// The nodes that are connected with the main agent's first one by dependencies in either direction.
 std::vector<bool> connected_with_head(const v1::Session& session) {
   const auto count = static_cast<size_t>(session.nodes_size());
   std::vector<std::vector<size_t>> next(count);
@@ -82,7 +82,7 @@ bool TraceCut::within(const v1::Node& node, uint64_t requests_before) const {
          request.recorded_at_ns() < options_.until_ns;
 }
 
-// A node goes with what it depends on, but for joins: see keep_nodes().
+// A node is retained with its dependencies, except joins: see keep_nodes().
 std::vector<bool> TraceCut::choose(const v1::Session& session) const {
   std::vector<bool> keep(static_cast<size_t>(session.nodes_size()));
   uint64_t requests = requests_;
@@ -91,7 +91,7 @@ std::vector<bool> TraceCut::choose(const v1::Session& session) const {
     const v1::Node& node = session.nodes(i);
     bool stays = within(node, requests);
     for (const v1::Dep& dep : node.deps()) stays = stays && (dep.kind() == v1::DEP_JOIN || keep[dep.node()]);
-    // A node with joins alone would come loose.
+    // A node with only joins would be disconnected.
     const bool only_joins = std::all_of(node.deps().begin(), node.deps().end(),
                                         [](const v1::Dep& dep) { return dep.kind() == v1::DEP_JOIN; });
     if (only_joins) {
@@ -111,7 +111,7 @@ Result<void> TraceCut::session(const v1::Session& session) {
   if (options_.until_ns != 0 && arrives && session.arrival_at_ns() >= options_.until_ns) return {};
   const v1::Session whole = options_.opaque_sub_agents ? opaque_sub_agents(session) : session;
   v1::Session cut = keep_nodes(whole, choose(whole));
-  // Nodes that only a dropped one connected with the head are dropped too: a session is one graph.
+  // Nodes that only a dropped node connected with the head are dropped too: a session is one graph.
   const std::vector<bool> connected = connected_with_head(cut);
   if (std::find(connected.begin(), connected.end(), false) != connected.end())
     cut = keep_nodes(cut, connected);
@@ -130,7 +130,7 @@ v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep
   v1::Session out = session;
   out.clear_nodes();
   std::vector<uint32_t> number(keep.size());
-  std::map<uint32_t, uint32_t> last_retained;  // agent -> its last kept node, by its old number
+  std::map<uint32_t, uint32_t> last_retained;  // agent -> its last retained node, by its old index
   for (int i = 0; i < session.nodes_size(); ++i) {
     if (!keep[static_cast<size_t>(i)]) continue;
     const v1::Node& node = session.nodes(i);
@@ -140,8 +140,8 @@ v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep
     for (const v1::Dep& dep : node.deps()) {
       v1::Dep made = dep;
       if (!keep[dep.node()]) {
-        // A join with a sub-agent that was cut short: from its last request that is left, or else from
-        // what is kept anyway, and as long as it took.
+        // A join with a sub-agent that was cut short: from its last retained request, or else from another
+        // retained dependency, with the same duration.
         const v1::Node& dropped = session.nodes(static_cast<int>(dep.node()));
         const auto left = last_retained.find(dropped.agent());
         if (left == last_retained.end()) continue;
@@ -172,7 +172,7 @@ v1::Session opaque_sub_agents(const v1::Session& session) {
     if (first) {
       if (node.has_opaque()) continue;
       const int64_t start = node.has_llm() ? node.llm().recorded_at_ns() : 0;
-      // Waits of the first request before the agent's start move to the spawn, which an opaque node keeps.
+      // Waits of the first request before the agent's start move to the spawn, which the opaque node keeps.
       const int64_t think = node.has_llm() ? node.llm().think_ns() : 0;
       if (stand_in.deps_size() > 0)
         stand_in.mutable_deps(0)->set_delay_ns(stand_in.deps(0).delay_ns() + think);
@@ -186,7 +186,7 @@ v1::Session opaque_sub_agents(const v1::Session& session) {
     v1::OpaqueAgent& opaque = *stand_in.mutable_opaque();
     opaque.set_duration_ns(std::max(opaque.duration_ns(), recorded_end(node) - opaque.recorded_at_ns()));
   }
-  // Joins move to the stand-in; their delays count from the agent's end, which is now the stand-in's.
+  // Joins move to the opaque node; their delays count from the agent's end, which is now its end.
   for (v1::Node& node : *out.mutable_nodes()) {
     for (v1::Dep& dep : *node.mutable_deps()) {
       const auto agent = stands_for.find(session.nodes(static_cast<int>(dep.node())).agent());

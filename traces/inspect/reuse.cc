@@ -48,9 +48,9 @@ void ReuseCounter::unit(uint64_t hash, bool beyond_session, uint32_t tokens) {
 }
 
 void ReuseCounter::spans(const v1::Session& session, const v1::LlmRequest& request) {
-  uint64_t chain = 0;    // of everything before
+  uint64_t chain = 0;    // hash of everything before
   bool beyond = true;    // everything so far is comparable beyond the session
-  uint32_t in_unit = 0;  // token ids chained since the last whole unit
+  uint32_t in_unit = 0;  // token ids since the last whole unit
   for (const v1::SpanRun& run : request.prompt()) {
     const auto table = tables_.find(run.table());
     for (uint32_t i = 0; i < run.count(); ++i) {
@@ -76,7 +76,7 @@ void ReuseCounter::spans(const v1::Session& session, const v1::LlmRequest& reque
         chain = draw({chain, own ? session_number_ : 0, run.table(), run.first() + i});
         beyond = beyond && !own;
       }
-      // A span that is kept in part is the beginning of the whole one: its tokens were seen with it.
+      // A span that is used in part is the start of the whole one, whose tokens were counted with it.
       unit(chain, beyond, tokens);
     }
   }

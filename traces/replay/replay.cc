@@ -8,7 +8,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint64_t kBackoffField = 2;  // of draws: see replay_arrivals.cc for the other
+constexpr uint64_t kBackoffField = 2;  // of draws; replay_arrivals.cc has the other
 constexpr uint64_t kPrivateKind =
     0xf;  // kind of a space; the others are RunScope, below 8 (identity.h, kPrivateSpace)
 
@@ -48,7 +48,7 @@ void ReplayClient::push(Due due) {
   std::push_heap(due_.begin(), due_.end(), std::greater<>());
 }
 
-// What was due before `now` comes first, so that a late wake() changes no order.
+// Events that were due before `now` come first, so that a late wake() changes no order.
 void ReplayClient::begin_answer(Instant now, ClientEvents* events) {
   answer_begin_ = events->size();
   runs_.clear();
@@ -56,7 +56,7 @@ void ReplayClient::begin_answer(Instant now, ClientEvents* events) {
   drain(Instant{now.ns - 1}, events);
 }
 
-// Runs were gathered in one vector that may have moved: only now do the spans point into it.
+// Runs were collected in one vector that may have moved, so the spans are set only now.
 void ReplayClient::end_answer(ClientEvents* events) {
   size_t next = 0;
   const UnitRun* at = runs_.data();
@@ -194,10 +194,10 @@ void ReplayClient::request_finished(Instant now, RequestId request, uint32_t, bo
 
 void ReplayClient::note_end(uint32_t instance, int64_t at) { live(instance).last_end = at; }
 
-// An agent's framework knows that it is in the middle of its work, and how long its pauses were so far; not
-// how long the next one will be.
+// A client knows that a session will continue, and how long its pauses were so far, but not how long the next
+// one will be.
 void ReplayClient::say_what_follows(uint32_t instance, ClientEvents* events) {
-  if (slot_of_[instance] == UINT32_MAX) return;  // that was the last: the end was said
+  if (slot_of_[instance] == UINT32_MAX) return;  // that was the last request, and the end was announced
   const Live& self = live(instance);
   const int64_t gap = self.gap_count > 0 ? std::max<int64_t>(0, self.gaps / self.gap_count) : 0;
   events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kNextRequestExpected, {gap}});

@@ -8,7 +8,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint64_t kGapField = 1;  // of draws: see ReplayClient for the others
+constexpr uint64_t kGapField = 1;  // of draws; ReplayClient has the others
 
 }  // namespace
 

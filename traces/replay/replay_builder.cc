@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kTokensMax = 1u << 30;  // of one prompt or output
+constexpr uint32_t kTokensMax = 1u << 30;  // per prompt or output
 constexpr uint64_t kNodesMax = 1u << 28;
 
 Provenance policy(const v1::TraceHeader& header, std::string_view field) {
@@ -21,7 +21,7 @@ Provenance policy(const v1::TraceHeader& header, std::string_view field) {
   return found;
 }
 
-// `field` is a number in the message of the node's kind (docs/design/trace-formats.md#importers).
+// `field` is a field number of the message of the node's kind (docs/design/trace-formats.md#importers).
 Provenance override_of(const v1::Node& node, uint32_t field, Provenance otherwise) {
   for (const v1::ProvOverride& entry : node.prov()) {
     if (entry.field() == field && v1::Prov_IsValid(entry.prov()) && entry.prov() != v1::PROV_UNSPECIFIED) {
@@ -147,7 +147,7 @@ Result<void> ReplayBuilder::request(const v1::Session& session, const v1::Node& 
   row->model = request.model();
   row->turn = request.turn();
   row->abort_after = request.abort_after_tokens();
-  // proto3 cannot tell 0 from absent; then the spans say it.
+  // proto3 does not distinguish 0 from absent; then the sum of the spans counts.
   const uint64_t prompt =
       request.prompt_tokens() != 0 ? request.prompt_tokens() : span_tokens(session, request.prompt());
   const uint64_t output =
@@ -206,7 +206,7 @@ Result<void> ReplayBuilder::deps(const v1::Session& session, int index, const st
   return {};
 }
 
-// Turns "waits for" into "is waited for by", and collects token triggers.
+// Inverts dependencies ("waits for" to "is waited for by") and collects token triggers.
 void ReplayBuilder::link(const v1::Session& session) {
   const size_t first = table_.sessions.back().node_first;
   auto next = static_cast<uint32_t>(table_.edges.size());
@@ -227,7 +227,7 @@ void ReplayBuilder::link(const v1::Session& session) {
     TableNode& row = table_.nodes[i];
     if (row.kind != NodeKind::kRequest) continue;
     row.trigger_first = static_cast<uint32_t>(table_.triggers.size());
-    // Token 1 is always told; the last one is the end of the request.
+    // Token 1 is always announced; the last one is the end of the request.
     const auto add = [&](uint32_t token) {
       if (token > 1 && token < row.output_tokens) table_.triggers.push_back(token);
     };
@@ -240,8 +240,8 @@ void ReplayBuilder::link(const v1::Session& session) {
   }
 }
 
-// Later sessions, and the later nodes of the last one: nodes are in topological order, so what is left
-// waits for nothing that is gone.
+// Drops later sessions, and later nodes of the last one. Nodes are in topological order, so no remaining node
+// waits for a dropped one.
 void ReplayBuilder::cut(const ReplayOptions& options) {
   if (options.sessions_max != 0 && options.sessions_max < table_.sessions.size()) {
     table_.sessions.resize(options.sessions_max);

@@ -1,4 +1,4 @@
-// Prompts that are known span by span: their pieces, and the numbers of their units.
+// Prompts identified span by span: their pieces, and the numbers of their units.
 
 #include <fmt/format.h>
 
@@ -61,8 +61,8 @@ Result<void> SessionResolver::list(uint32_t session, uint32_t first, uint32_t co
   return {};
 }
 
-// The content of the unit at `at`, which begins in *piece: token ids one by one, other spans as pieces,
-// so that equal contents have one form. False when the pieces end before it does.
+// The content of the unit at `at`, which begins in *piece: token ids one by one, other spans as pieces, so
+// that equal contents have one representation. False if the pieces end before the unit does.
 bool SessionResolver::unit_content(const Piece* piece, const Piece* end, uint32_t at, Hash128* content) {
   Hash128 key{0, 0};
   uint32_t done = 0;

@@ -12,12 +12,12 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint64_t kSpansListedMax = 300'000'000;        // over all prompts: bounds the time of resolve()
+constexpr uint64_t kSpansListedMax = 300'000'000;        // over all prompts; bounds the time of resolve()
 constexpr uint64_t kSpansListedSessionMax = 10'000'000;  // bounds its memory
 constexpr uint64_t kDatasetSalt = 1;
 constexpr uint64_t kGlobalSalt = 2;
 
-// What a key of a span says about its content; part of the key, so that kinds never compare equal.
+// The kind of a span's key; part of the key, so that keys of different kinds are never equal.
 enum KeyKind : uint64_t { kByTokens = 1, kByHash = 2, kByPlace = 3 };
 
 uint64_t salt_of(v1::Scope scope, uint64_t session) {
@@ -54,7 +54,7 @@ SpanInfo IdentityStore::span_info(const v1::Span& span, uint64_t table, uint64_t
   SpanInfo info;
   info.tokens = span.tokens();
   const v1::Scope scope = span.scope();
-  // A shared table is shared by its place in the file; only GLOBAL contents compare beyond it.
+  // A shared table is identified by its place in the file; only GLOBAL contents compare beyond the file.
   const bool comparable = table == 0 ? scope != v1::SCOPE_NONE : scope == v1::SCOPE_GLOBAL;
   info.everywhere = table != 0 || scope == v1::SCOPE_GLOBAL;
   const auto ids = static_cast<uint32_t>(span.token_ids_size());
@@ -114,7 +114,7 @@ Result<void> IdentityStore::request(const v1::Session& session, const v1::LlmReq
   const auto session_spans = static_cast<uint32_t>(session.spans_size());
   identity.prompt_first = static_cast<uint32_t>(refs_.size());
   identity.output_first = identity.prompt_first;
-  if (identity.key_count == 0) {  // a key is authoritative over spans
+  if (identity.key_count == 0) {  // a key takes precedence over spans
     if (auto read = add_refs(request.prompt(), session_spans, where); !read) return read;
     identity.output_first = static_cast<uint32_t>(refs_.size());
     if (auto read = add_refs(request.output(), session_spans, where); !read) return read;
@@ -168,7 +168,7 @@ Result<void> IdentityStore::add_key(const v1::BlockKey& key, uint32_t prompt, co
 Result<void> IdentityStore::add_refs(const google::protobuf::RepeatedPtrField<v1::SpanRun>& runs,
                                      uint32_t session_spans, const std::string& where) {
   for (const v1::SpanRun& run : runs) {
-    // Shared tables may come later in the file: resolve() judges those.
+    // Shared tables may come later in the file: resolve() checks those.
     if (run.table() == 0 && (run.first() > session_spans || run.count() > session_spans - run.first())) {
       return make_error(where,
                         fmt::format("lists spans {} to {}", run.first(), uint64_t{run.first()} + run.count()),

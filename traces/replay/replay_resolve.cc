@@ -9,7 +9,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kIdBits = 20;  // of an id, below its high part
+constexpr uint32_t kIdBits = 20;  // low bits of an id
 
 RunScope direct_scope(v1::Scope scope, bool tail) {
   if (scope == v1::SCOPE_GLOBAL) return tail ? RunScope::kGlobalTail : RunScope::kGlobal;
@@ -36,7 +36,7 @@ void SessionResolver::push_run(uint64_t first, uint64_t count, RunScope scope) {
   runs_.push_back({first, static_cast<uint32_t>(count), scope});
 }
 
-// Chained ids mean the same wherever they stand: id = high x 2^20 + low is unit high x 2^32 + low x ratio.
+// Chained ids mean the same everywhere: id = high x 2^20 + low is unit high x 2^32 + low x ratio.
 void SessionResolver::direct_run(v1::Scope scope, int64_t id, uint32_t blocks, bool tail,
                                  uint32_t tail_units) {
   while (blocks > 0) {
@@ -62,7 +62,7 @@ void SessionResolver::key_run(const KeyRun& run, uint32_t blocks, bool tail, uin
   key.add(tail);
   key.add(static_cast<uint64_t>(run.scope));
   key.add(run.scope == v1::SCOPE_SESSION ? session_ : 0);
-  // A run may go on for longer in another prompt: room for all that a prompt can hold.
+  // A run may be longer in another prompt: reserve numbers for the longest prompt.
   const uint64_t number = chains_.number(parent_, key, static_cast<uint64_t>(id), uint64_t{1} << 32);
   const uint64_t units = tail ? tail_units : uint64_t{blocks} * ratio_;
   push_run(number, units, everywhere_ ? RunScope::kChainGlobal : RunScope::kChainReplica);
@@ -75,8 +75,8 @@ void SessionResolver::key_prompt(const RequestIdentity& request, const TableNode
   uint32_t blocks = 0;
   for (uint32_t i = 0; i < request.key_count; ++i) {
     KeyRun run = store_.keys_[request.key_first + i];
-    if (run.scope == v1::SCOPE_NONE) break;  // shared with nobody, nor anything after it
-    // Runs that go on where the last one stopped are one: numbers must depend on ids alone.
+    if (run.scope == v1::SCOPE_NONE) break;  // shared with no request, nor is anything after it
+    // Runs that continue each other are one, because numbers must depend on ids alone.
     while (i + 1 < request.key_count) {
       const KeyRun& next = store_.keys_[request.key_first + i + 1];
       if (next.scope != run.scope || next.first != run.first + run.count) break;
@@ -115,7 +115,7 @@ TableRun SessionResolver::unit_at(const Prompt& prompt, uint32_t unit) const {
   }
 }
 
-// The first `length` tokens of both are the same, and `later` goes on.
+// Whether the first `length` tokens of both are equal and `later` is longer.
 bool SessionResolver::extends(const Prompt& later, const Prompt& prompt, uint32_t length) const {
   if (later.by_key != prompt.by_key) return false;
   if (prompt.by_key) {
@@ -138,7 +138,7 @@ bool SessionResolver::extends(const Prompt& later, const Prompt& prompt, uint32_
   return true;
 }
 
-// Writes the request's own runs and what the first extending request of the session adds to them.
+// Writes the request's own runs and those that the first extending request of the session adds.
 void SessionResolver::finish_key(uint32_t index, uint32_t count, const TableNode& node) {
   const Prompt prompt = prompts_[index];
   const uint32_t units = (node.prompt_tokens + node.output_tokens) / unit_;

@@ -1,4 +1,4 @@
-// What happens inside sessions: the release rules that replay.h states.
+// What happens inside sessions: the release rules of replay.h.
 
 #include <algorithm>
 
@@ -78,22 +78,22 @@ int64_t ReplayClient::release_at(const TableNode& node, const NodeState& state) 
   return at;
 }
 
-// What `edge` waited for happened at `at`.
+// The dependency of `edge` was satisfied at `at`.
 void ReplayClient::satisfy(uint32_t instance, const TableEdge& edge, int64_t at) {
   const TableSession& session = session_of(instance);
-  if (edge.node >= session.node_count) return;  // cut away
+  if (edge.node >= session.node_count) return;  // dropped by a cut
   const TableNode& node = table_.nodes[session.node_first + edge.node];
   NodeState& state = live(instance).nodes[edge.node];
   const bool open_request = options_.mode == ReplayMode::kOpenLoop && node.kind == NodeKind::kRequest;
   if (open_request) {
-    // Its release is settled; what is counted is whether it came too early.
+    // Its release is fixed; only count whether it was too early.
     if (edge.data && state.waiting > 0) --state.waiting;
     return;
   }
   if (state.phase != Phase::kWaiting) return;
   const int64_t delay =
       options_.mode == ReplayMode::kClosedLoop ? scaled(edge.delay_ns, options_.delay_scale) : 0;
-  // The first dependency replaces session start, so that a negative delay counts.
+  // The first dependency replaces the session start, so that a negative delay takes effect.
   const bool first = state.waiting == node.deps && options_.mode == ReplayMode::kClosedLoop;
   state.gate = first ? later(at, delay) : std::max(state.gate, later(at, delay));
   state.last = std::max(state.last, at);
@@ -116,7 +116,7 @@ void ReplayClient::complete(uint32_t instance, uint32_t node, int64_t at, Client
 
 void ReplayClient::close(uint32_t instance, int64_t at, ClientEvents* events) {
   ++report_.sessions_ended;
-  // Nobody knows a session that never sent a request.
+  // The engines do not know a session that never sent a request.
   if (live(instance).known)
     events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kSessionEnds, {}});
   free_slots_.push_back(slot_of_[instance]);
@@ -124,7 +124,7 @@ void ReplayClient::close(uint32_t instance, int64_t at, ClientEvents* events) {
   arrivals_.session_ended(Instant{at});
 }
 
-// The node is over without an answer, and so is everything that waits for it, directly or not.
+// The node ends without an answer, and so do all nodes that depend on it, directly or not.
 void ReplayClient::fail(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events) {
   Live& self = live(instance);
   const TableSession& session = session_of(instance);
@@ -138,7 +138,7 @@ void ReplayClient::fail(uint32_t instance, uint32_t node, int64_t at, ClientEven
     doomed_.pop_back();
     for (uint32_t i = 0; i < row.edge_count; ++i) {
       const uint32_t next = table_.edges[row.edge_first + i].node;
-      // In the open loop requests wait for nothing (they are kDue): they go out, and count as violations.
+      // In the open loop requests wait for nothing (they are kDue): they are sent, and count as violations.
       if (next >= session.node_count || self.nodes[next].phase != Phase::kWaiting) continue;
       self.nodes[next].phase = Phase::kOver;
       --self.open;

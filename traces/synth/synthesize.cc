@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kSessionsMax = 1'000'000;      // an hour apart they fit into 63 bits of nanoseconds
 constexpr int64_t kTokensMax = int64_t{1} << 29;  // the writer takes prompts of up to 2^30
-constexpr int64_t kWindowMin = 32'768;  // the longest instructions, their output and something to say
-// Sessions draw with their index; what belongs to the whole trace draws with this.
+constexpr int64_t kWindowMin = 32'768;  // the longest instructions, their output and a first message
+// Sessions draw with their index; values of the whole trace are drawn with this.
 constexpr uint64_t kWholeTrace = UINT64_MAX;
 enum class GroupDraw : uint64_t { kGroup = 1'000, kArrival };
 

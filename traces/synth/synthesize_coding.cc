@@ -1,11 +1,12 @@
-// coding-agent-like: sessions shaped like the WEKA set of Claude Code traces (692 sessions, 46,218 requests).
+// coding-agent-like: sessions with the shape of the WEKA set of Claude Code traces (692 sessions, 46,218
+// requests).
 //
-// The tables below are percentiles of that set (docs/design/trace-formats.md#weka, recomputed at more
-// points): requests per session, first prompt, growth beyond the previous prompt and output, outputs, gaps,
-// context rewrites, sub-agents. Tool durations are percentiles of AgentCgroup's 1,151 + 1,287 tool calls
-// (docs/design/trace-formats.md#agentcgroup). What the recordings hide is invented: which tool ran, how a gap
-// divides into tool and thought (tool first, at most the gap), how an output divides into prose and tool
-// calls.
+// The tables are percentiles of that set (docs/design/trace-formats.md#weka, recomputed at more points):
+// requests per session, first prompt, growth beyond the previous prompt and output, outputs, gaps, context
+// rewrites, sub-agents. Tool durations are percentiles of AgentCgroup's 1,151 + 1,287 tool calls
+// (docs/design/trace-formats.md#agentcgroup). What the recordings do not show is invented: which tool ran,
+// how a gap divides into tool and think time (tool first, at most the gap), how an output divides into prose
+// and tool calls.
 //
 // Not append-only: 2.7 % of the recorded steps rewrite the context. Sessions that reach their limit, mostly
 // 120k-175k tokens, are compacted (instructions and a summary remain), and reset_per_mille of all steps
@@ -56,7 +57,7 @@ std::vector<v1::Span> coding_prefix(const Plan&, const SessionDraws& dice) {
           plain_span(v1::INST, dice.pick(kSystem, CodingDraw::kSystem))};
 }
 
-// `total` in `parts` near-equal parts of at least one token.
+// Divides `total` into `parts` nearly equal parts of at least one token.
 std::vector<uint32_t> divide(int64_t total, int64_t parts) {
   std::vector<uint32_t> out;
   for (int64_t i = 0; i < parts; ++i) {
@@ -90,7 +91,8 @@ class CodingSession {
       if (drawn >= factor.requests) growth_percent_ = factor.percent;
     }
     const int64_t limit = dice_.pick(kCompactAt, CodingDraw::kCompactAt) * plan_["compact_percent"] / 100;
-    const bool compacts = limit > 0 && first < limit;  // who starts above it has a model with a larger window
+    // A session that starts above it has a model with a larger window.
+    const bool compacts = limit > 0 && first < limit;
     for (int64_t step = 0; step < requests; ++step) {
       const uint64_t n = key(main_, step);
       const bool last = step + 1 == requests;
@@ -123,7 +125,7 @@ class CodingSession {
                 .query = role == v1::USER});
   }
 
-  // The prose of an output, and then `parts` tool calls that share its second half.
+  // The prose of an output, and then `parts` tool calls that divide its second half.
   std::vector<SpanSpec> output_of(int64_t output, int64_t parts, uint32_t tool) {
     std::vector<SpanSpec> spans = {
         {.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(std::max<int64_t>(1, output - output / 2))}};
@@ -133,7 +135,7 @@ class CodingSession {
     return spans;
   }
 
-  // Where a tool that is not the last of its message starts: at its own last token, for some of them.
+  // Where a tool that is not the last of its message starts: at its own last token, for some tools.
   uint32_t start_token(const std::vector<Piece>& made, size_t i, uint64_t n) {
     if (i + 1 == made.size() || !dice_.chance(plan_["early_start_percent"], 100, CodingDraw::kEarly, n, i))
       return 0;
@@ -168,7 +170,7 @@ class CodingSession {
     agent->think_ns = (gap - longest) * kMillisecond;
   }
 
-  // One to three sub-agents at once, each with its own instructions; the next call waits for all.
+  // One to three concurrent sub-agents, each with its own instructions; the next request waits for all.
   void delegate(uint64_t n, int64_t output) {
     const int64_t count = dice_.between(1, 3, CodingDraw::kSubFanOut, n);
     std::vector<Piece> made;
@@ -191,7 +193,7 @@ class CodingSession {
     }
   }
 
-  // All helpers of a session have the same instructions, so one span in the arena serves them.
+  // All sub-agents of a session have the same instructions, so one span serves them.
   void run_helper(AgentThread* helper) {
     const int64_t first = dice_.pick(kSubFirst, CodingDraw::kSubFirst, helper->agent());
     if (helper_instructions_.tokens == 0) {
@@ -214,8 +216,8 @@ class CodingSession {
     }
   }
 
-  // A compaction, or an edit somewhere inside the context: behind it the same spans follow, but at a place
-  // where their KV is of no use.
+  // A compaction, or an edit somewhere inside the context: after the edit the same spans follow, but at
+  // positions where their KV cannot be reused.
   void rewrite(uint64_t n) {
     if (dice_.chance(5, 100, CodingDraw::kResetKind, n)) return compact(n);
     const std::vector<Piece> old = main_.history.pieces();
@@ -231,7 +233,7 @@ class CodingSession {
     for (; next < old.size(); ++next) main_.history.add(old[next]);
   }
 
-  // The instructions and a summary remain.
+  // Instructions and a summary remain.
   void compact(uint64_t n) {
     const auto before = static_cast<int64_t>(main_.history.tokens());
     int64_t after = std::min(dice_.pick(kCompacted, CodingDraw::kCompacted, n), before * 6 / 10);

@@ -1,9 +1,9 @@
-// scbench-like, bfcl-memory-like and reasoning: workloads that are questions to a model.
+// scbench-like, bfcl-memory-like and reasoning: workloads of questions to a model.
 //
 // scbench-like: one long context, read by turn 0 (one output token), then questions about it; with
 // sessions_per_context = k it is SCBench's multi-request mode, k sessions over one shared context (TANGRAM
 // section 5.1). bfcl-memory-like: scenarios of BFCL v4, a few dialogues that fill a memory and then many
-// short sessions that ask for it. reasoning: one short prompt, one very long output; output lengths are
+// short sessions that query it. reasoning: one short prompt and one very long output; output lengths are
 // those of 28 AIME24 runs capped at 16,384 tokens.
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ enum class DialogueDraw : uint64_t {
   kLookUps,
 };
 
-// A scale from low to high in which every factor of two is as likely as the next.
+// Log-uniform between low and high.
 uint32_t log_uniform(const SessionDraws& dice, int64_t low, int64_t high, DialogueDraw field,
                      uint64_t n = 0) {
   const QuantilePoint points[] = {{0, low}, {100'000, high}};
@@ -61,7 +61,7 @@ uint32_t context_tokens(const Plan& plan, uint64_t context) {
   return static_cast<uint32_t>(window > 0 ? std::min(tokens, window - 2'000) : tokens);
 }
 
-// Contexts of k > 1 sessions are tables of their own, behind those of the prefixes.
+// Contexts of k > 1 sessions are tables of their own, after those of the prefixes.
 std::vector<v1::SharedSpanTable> scbench_tables(const Plan& plan) {
   std::vector<v1::SharedSpanTable> tables = prefix_tables(plan, scbench_prefix);
   const auto k = static_cast<uint64_t>(plan["sessions_per_context"]);
@@ -87,7 +87,7 @@ v1::Session scbench_session(const Plan& plan, uint64_t index) {
     agent.say({.role = v1::OBS, .tokens = tokens});
   }
   agent.request({{.role = v1::ASSISTANT, .tokens = 1}});
-  // A task has its own answer length: a label, a sentence or a summary.
+  // Each task has its own answer length: a label, a sentence or a summary.
   const uint32_t typical = log_uniform(dice, 10, 400, DialogueDraw::kTask);
   const int64_t questions = dice.between(2, 5, DialogueDraw::kQuestions);
   for (uint64_t i = 0; i < static_cast<uint64_t>(questions) && fits(plan, agent.history, 1'000); ++i) {
@@ -113,7 +113,7 @@ std::vector<v1::Span> memory_prefix(const Plan& plan, const SessionDraws&) {
   return {plain_span(v1::INST, kSchemas[plan["backend"]])};
 }
 
-// What the memory holds once every dialogue of a scenario is over: the same for all its questions.
+// The content of the memory after all dialogues of a scenario: the same for all its questions.
 std::vector<v1::SharedSpanTable> memory_tables(const Plan& plan) {
   std::vector<v1::SharedSpanTable> tables = prefix_tables(plan, memory_prefix);
   const auto size = static_cast<uint64_t>(plan["dialogues"] + plan["questions"]);
@@ -201,7 +201,7 @@ v1::Session reasoning_session(const Plan& plan, uint64_t index) {
   }
   const int64_t total = std::min(dice.pick(kAimeOutputs, DialogueDraw::kOutput), longest);
   const int64_t answer = std::min(total - 1, dice.between(200, 600, DialogueDraw::kReply));
-  const bool cut = total == longest;  // it never came to an answer
+  const bool cut = total == longest;  // no answer was reached
   std::vector<SpanSpec> output = {
       {.role = v1::REASONING, .tokens = static_cast<uint32_t>(cut ? total : total - answer)}};
   if (!cut) output.push_back({.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(answer)});

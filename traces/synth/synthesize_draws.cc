@@ -21,7 +21,7 @@ constexpr uint64_t square_root(Wide x) {
   return root;
 }
 
-// roots[i] = 2^(2^-(i+1)) in Q62: each is the square root of the one before.
+// roots[i] = 2^(2^-(i+1)) in Q62: each is the square root of the previous one.
 constexpr std::array<uint64_t, 32> roots_of_two() {
   std::array<uint64_t, 32> roots{};
   uint64_t value = 2 * kOne;
@@ -44,7 +44,7 @@ int64_t between(const QuantilePoint& low, const QuantilePoint& high, uint64_t fr
 
 }  // namespace
 
-// The mantissa is squared 32 times; each time it passes 2, a bit of the logarithm is set.
+// Squares the mantissa 32 times; each time it passes 2, a bit of the logarithm is set.
 uint64_t log2_q32(uint64_t x) {
   KVT_CHECK(x > 0);
   const int whole = 63 - std::countl_zero(x);
@@ -68,14 +68,14 @@ uint64_t exp2_q32(uint64_t exponent) {
       mantissa = static_cast<uint64_t>(Wide{mantissa} * kRoots[static_cast<size_t>(i)] >> 62);
     }
   }
-  // Half a unit in the last place of the 32-bit exponent, so that exp2(log2(x)) is x and not x - 1.
+  // Adds half a unit in the last place of the 32-bit exponent, so that exp2(log2(x)) is x and not x - 1.
   mantissa += mantissa >> 32;
   return static_cast<uint64_t>(Wide{mantissa} << whole >> 62);
 }
 
 int64_t quantile(QuantileTable table, uint64_t u) {
   KVT_CHECK(table.size() >= 2 && table.front().cumulative == 0 && table.back().cumulative == 100'000);
-  const uint64_t at = (u >> 32) * 100'000;  // share, Q32
+  const uint64_t at = (u >> 32) * 100'000;  // cumulative fraction in 100,000, Q32
   size_t i = 1;
   while (i + 1 < table.size() && (uint64_t{table[i].cumulative} << 32) <= at) ++i;
   const QuantilePoint& low = table[i - 1];

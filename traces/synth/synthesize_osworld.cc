@@ -1,9 +1,9 @@
-// osworld-like: a computer-use agent that looks at one screenshot per step.
+// osworld-like: a computer-use agent that receives one screenshot per step.
 //
-// Steps are OSWorld's human step counts (369 tasks, single actions) times 1.4-2.7, the factor by which
-// OSWorld-Human found agents to be slower. Only the last screenshots and thoughts stay in the prompt;
-// older ones are taken out, so the prompt is rewritten behind the instructions at every step and little
-// of it can be reused. Defaults aim at what TriAxialKV replays: mean prefill 11,000, mean decode 300.
+// The number of steps is OSWorld's for humans (369 tasks, single actions) times 1.4-2.7, the factor that
+// OSWorld-Human found for agents. Only the last screenshots and thoughts stay in the prompt and older ones
+// are removed, so every step rewrites the prompt after the instructions and little of it can be reused.
+// Defaults aim at TriAxialKV's replay: mean prefill 11,000, mean decode 300.
 
 #include <algorithm>
 #include <deque>
@@ -44,7 +44,7 @@ v1::Session make_session(const Plan& plan, uint64_t index) {
       dice.between(plan["steps_factor_min_percent"], plan["steps_factor_max_percent"], DesktopDraw::kFactor);
   const int64_t human = dice.pick(kHumanSteps, DesktopDraw::kHuman);
   const int64_t steps = std::min(plan["steps_max"], (human * factor + 99) / 100);
-  std::deque<uint32_t> fading;  // arena indices of the screenshot and the thought of each recent step
+  std::deque<uint32_t> fading;  // spans of the screenshot and the thought of each recent step
   fading.push_back(agent.say(screenshot(plan)).index);
   const auto keep = static_cast<size_t>(2 * plan["screenshots_kept"]) - 1;
   for (int64_t i = 0; i < steps && (i == 0 || fits(plan, agent.history, 460 + plan["image_tokens"])); ++i) {

@@ -1,9 +1,9 @@
 // bcp-like and frames-like: a deep-research agent with two tools, search and get_document.
 //
-// Sizes are those of the BrowseComp-Plus README (5 snippets of at most 512 tokens per search, 12.6
-// searches per query for gpt-oss-20b) and of IntentKV, appendix C, for FRAMES: the same tools, at least as
-// many hops as the question names, more and shorter snippets (distractors), shorter documents. The
-// history only grows; the question is the actionable query span (docs/design/trace-formats.md#synthetic).
+// Sizes are those of the BrowseComp-Plus README (5 snippets of at most 512 tokens per search, 12.6 searches
+// per query for gpt-oss-20b), and for FRAMES those of IntentKV, appendix C: the same tools, at least as many
+// hops as the question needs, more and shorter snippets (distractors), shorter documents. The history only
+// grows; the question is the actionable query span (docs/design/trace-formats.md#synthetic).
 
 #include <algorithm>
 
@@ -35,7 +35,7 @@ std::vector<v1::SharedSpanTable> search_tables(const Plan& plan) {
   return prefix_tables(plan, search_prefix);
 }
 
-// One search, or one document opened. Returns the tokens that came back.
+// One search, or one opened document. Returns the tokens of the result.
 void look_up(const Plan& plan, const SessionDraws& dice, uint64_t step, const Piece& call_span,
              AgentThread* agent) {
   const int64_t took = dice.between(20, 200, SearchDraw::kTool, step) * kMillisecond;
@@ -46,7 +46,7 @@ void look_up(const Plan& plan, const SessionDraws& dice, uint64_t step, const Pi
                 took);
     return;
   }
-  // Snippets come from one answer, but are ranked and cut one by one: an answer is their sum.
+  // A result is the sum of snippets, which are ranked and cut one by one.
   int64_t tokens = 0;
   const int64_t longest = plan["snippet_tokens_max"];
   for (int64_t i = 0; i < plan["snippets"]; ++i) {

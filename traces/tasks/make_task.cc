@@ -78,7 +78,7 @@ v1::TraceHeader header_of(const TaskOptions& options) {
   return header;
 }
 
-// Version 1.0 of the format: the header is Python text, filled up so that data start at a multiple of 64.
+// Version 1.0 of the format: the header is Python text, padded so that data start at a multiple of 64.
 std::string npy_header(const char* type, uint64_t rows, uint32_t columns) {
   std::string text =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}", type, rows, columns);
@@ -162,7 +162,7 @@ Result<void> TaskArrays::session(const v1::Session& session) {
 }
 
 Result<void> TaskArrays::done() {
-  // The second array last: who finds it finds both.
+  // The second array is written last, so that its existence implies the first.
   if (auto ok = write_array(prefix_ + ".tokens.npy", npy_header("<u2", rows_, tokens_), ids_); !ok) return ok;
   return write_array(prefix_ + ".scored.npy", npy_header("|u1", rows_, tokens_), marks_);
 }

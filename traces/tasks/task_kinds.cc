@@ -40,7 +40,7 @@ void ask(TaskSession* s, uint32_t verb, uint32_t what, Ids right, uint32_t sourc
   s->answer(v1::ASSISTANT, right, scored, source_end);
 }
 
-// How many questions fit beside `fixed` tokens, a quarter of the session being left to the document.
+// How many questions fit next to `fixed` tokens, with a quarter of the session reserved for the document.
 uint32_t questions_of(const TaskSession& s, uint32_t fixed, uint32_t turn_tokens) {
   const uint32_t room = s.plan().tokens - s.plan().tokens / 4;
   const uint32_t fit = room > fixed ? (room - fixed) / turn_tokens : 0;
@@ -49,7 +49,7 @@ uint32_t questions_of(const TaskSession& s, uint32_t fixed, uint32_t turn_tokens
 
 void open(TaskSession* s) { s->say(v1::INST, {kBegin, kSystem}); }
 
-// The user hands over a document; the result is where it ends.
+// The user passes a document; returns where it ends.
 uint32_t hand_over(TaskSession* s, const std::vector<Ids>& items, uint32_t tokens) {
   Ids ids = {kResult};
   const Ids body = s->document(items, tokens - 2);
@@ -59,7 +59,7 @@ uint32_t hand_over(TaskSession* s, const std::vector<Ids>& items, uint32_t token
   return s->used();
 }
 
-// user (talk) fetch T / request T end / result T ... end: a document comes as a tool's result.
+// user (talk) fetch T / request T end / result T ... end: a document is a tool's result.
 uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uint32_t tokens,
                uint32_t talk = 0) {
   s->next_turn();
@@ -75,7 +75,7 @@ uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uin
   s->observe(ids, 1 + tool - kToolFirst, true);
   return s->used();
 }
-constexpr uint32_t kFetchTokens = 6;  // beside the result
+constexpr uint32_t kFetchTokens = 6;  // without the result
 
 void lookups(TaskSession* s, uint32_t facts_max) {
   open(s);
@@ -92,7 +92,7 @@ void lookups(TaskSession* s, uint32_t facts_max) {
 void needle(TaskSession* s) { lookups(s, 1 + s->below(4)); }
 void multi_key(TaskSession* s) { lookups(s, kKeys); }
 
-// Keys that are given several one-symbol values; all of one key's are asked for.
+// Keys with several one-symbol values; all values of one key are the answer.
 void multi_value(TaskSession* s) {
   constexpr uint32_t kPerKey = 3, kTurn = 3 + kPerKey + 2;
   open(s);
@@ -107,7 +107,7 @@ void multi_value(TaskSession* s) {
   std::map<uint32_t, Ids> values;
   std::vector<Ids> items;
   for (const uint32_t key : order) {
-    // Of one key all different: else "the next one" has no meaning.
+    // All values of a key are different, or "the next one" would have no meaning.
     Ids& own = values[key];
     uint32_t value = kValueFirst + s->below(kValues);
     while (std::find(own.begin(), own.end(), value) != own.end()) value = kValueFirst + s->below(kValues);
@@ -121,7 +121,7 @@ void multi_value(TaskSession* s) {
   }
 }
 
-// Facts, and keys that are the same as another: `hops` links are followed.
+// Facts, and keys that are the same as another key, over `hops` links.
 struct Linked {
   std::vector<Ids> items;
   std::vector<Fact> asked;
@@ -158,7 +158,7 @@ void variable_tracking(TaskSession* s) {
   }
 }
 
-// The values come with one tool's result, the links to them with the next one's.
+// One tool's result has the values, the next one's the links to them.
 void multi_hop(TaskSession* s) {
   open(s);
   const uint32_t fixed = s->used() + 2 * kFetchTokens;
@@ -178,8 +178,8 @@ void multi_hop(TaskSession* s) {
   }
 }
 
-// Three tools are called, each result is asked about at once, and later the oldest ones again: those count.
-// `same`: for the very facts that were asked for then.
+// Three tools are called. Each result is asked about at once, and the oldest ones again later: those count.
+// `same`: about the same facts again.
 void results(TaskSession* s, bool same) {
   constexpr uint32_t kResults = 3;
   open(s);
@@ -207,8 +207,8 @@ void results(TaskSession* s, bool same) {
 void old_result(TaskSession* s) { results(s, false); }
 void asked_again(TaskSession* s) { results(s, true); }
 
-// Users talk, tools answer, and what the newest result says is asked for: talk and older results lie in the
-// prompt and are no use any more. What tags a token has says what it is worth.
+// Users talk, tools answer, and the questions are about the newest result: talk and older results in the
+// prompt are of no more use. The tag of a token predicts its use.
 void newest_result(TaskSession* s) {
   open(s);
   const uint32_t rounds = std::clamp(s->plan().questions, 1u, std::max(1u, s->left() / 96));
@@ -225,8 +225,8 @@ void newest_result(TaskSession* s) {
   }
 }
 
-// One document of two halves. All questions but the last are about the one, the last is about the other: what
-// a policy drops because nobody asked for it yet is missing. The last one counts.
+// One document of two halves. All questions but the last are about one half, the last about the other: it
+// fails if the policy dropped what no question had been about. The last one counts.
 void changing_intent(TaskSession* s) {
   open(s);
   const uint32_t questions = std::max(2u, questions_of(*s, s->used(), kTurnTokens));
@@ -243,7 +243,7 @@ void changing_intent(TaskSession* s) {
   }
 }
 
-// The system prompt says what parameters tools take; a request must have them word for word.
+// The system prompt contains the parameters of tools; a request must repeat them literally.
 void tool_schema(TaskSession* s) {
   constexpr uint32_t kParameters = 3, kTurn = 3 + kParameters + 3;
   s->say(v1::INST, {kBegin, kSystem});
@@ -251,7 +251,7 @@ void tool_schema(TaskSession* s) {
   const uint32_t document = s->left() - questions * kTurn;
   const uint32_t count = std::clamp(document / 8, 1u, kTools);
   const Ids tools = s->some(kToolFirst, kTools, count);
-  // No parameter is another tool's too: what follows a name is always the same.
+  // No two tools have a parameter in common, so that a name is always followed by the same.
   static_assert(kTools * kParameters <= kKeys);
   const Ids names = s->some(kKeyFirst, kKeys, count * kParameters);
   std::vector<Ids> items, parameters;
@@ -274,14 +274,14 @@ void tool_schema(TaskSession* s) {
   }
 }
 
-// Question, document, answer: while the document is read, what matters is known; at its end nothing says so.
+// Question, document, answer: the question is known while the document is read, but not repeated at its end.
 void question_first(TaskSession* s) {
   constexpr uint32_t kRound = 3 + 2 + kAnswerTokens;
   open(s);
   const uint32_t questions = std::clamp(s->left() / 64, 1u, std::max(1u, s->plan().questions));
   const uint32_t document = s->left() / questions - kRound;
   const uint32_t each = std::clamp((document - 2) / 5, 1u, kKeys / questions);
-  const std::vector<Fact> all = facts(s, questions * each);  // a key means one thing, whatever the document
+  const std::vector<Fact> all = facts(s, questions * each);  // a key means one thing in all documents
   for (uint32_t i = 0; i < questions; ++i) {
     const std::vector<Fact> known(all.begin() + i * each, all.begin() + (i + 1) * each);
     const Fact& fact = known[s->below(static_cast<uint32_t>(known.size()))];
@@ -293,7 +293,7 @@ void question_first(TaskSession* s) {
   }
 }
 
-// Many values in one answer: what is dropped while it is generated is missing at its end.
+// Many values in one answer: an entry that is dropped while it is generated is missing at its end.
 void long_list(TaskSession* s) {
   open(s);
   const uint32_t listed = std::clamp(s->plan().tokens / 24, 4u, 16u);

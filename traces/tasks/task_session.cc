@@ -34,7 +34,7 @@ Ids TaskSession::document(const std::vector<Ids>& items, uint32_t tokens) {
   uint32_t items_tokens = 0;
   for (const Ids& item : items) items_tokens += static_cast<uint32_t>(item.size());
   KVT_CHECK(items_tokens <= tokens);
-  // Each filler token falls into one of the gaps before, between and behind the items.
+  // Each filler token falls into one of the gaps before, between and after the items.
   std::vector<uint32_t> gaps(items.size() + 1);
   for (uint32_t i = items_tokens; i < tokens; ++i) ++gaps[below(static_cast<uint32_t>(gaps.size()))];
   Ids out;
