@@ -131,7 +131,7 @@ struct Core::State {
     return resident ? request->host_pages : request->pages;
   }
   // Leading pages of a request with `tokens` tokens of KV whose KV entries have their final format. Other
-  // requests must not reuse a page whose newest KV entries are still kept exactly outside it.
+  // requests must not reuse a page whose newest KV entries are still stored exactly outside it.
   uint32_t pages_settled(const RequestState& request, uint32_t tokens) const {
     const uint32_t pages = (tokens - std::min(tokens, exact_tail)) / config.page_tokens;
     // Resident pages: KV computed by a decode depends on where the prompt ended, because it read some pages
