@@ -13,8 +13,8 @@
 //   TTFT = first_token - ready             E2E = finished - ready
 //   TPOT = (finished - first_token) / (output tokens - 1), requests with at least 2 output tokens
 //   ITL  = distance between neighbouring tokens of one request: the gap between the ends of consecutive
-//          steps, once per request that decodes in the later step. Across a preemption it is the whole gap. If
-//          a full token budget leaves a request out of a step, only the gap to the step before counts.
+//          steps, once per request that decodes in the later step. Across a preemption it is the whole gap.
+//          If a full token budget leaves a request out of a step, only the gap to the step before counts.
 //   prefix reuse at first admission = tokens found in the cache / prompt tokens. Reuse at readmission after a
 //          preemption is counted separately: a request that finds its own pages again has gained nothing.
 //
