@@ -6,7 +6,6 @@
 // while after that. The first step is the duration of a chunk after idle time; tables contain the steps after
 // the window. A chunk of few rows (up to kDecodeRowsMax) is computed once between decodes, as in a server,
 // several times.
-// have it, several times over.
 
 #ifndef KVTWIN_ENGINE_CALIBRATE_CHUNK_RUNS_H_
 #define KVTWIN_ENGINE_CALIBRATE_CHUNK_RUNS_H_

@@ -79,7 +79,7 @@ class Precision {
   virtual Format format_of(const TokenRole&, uint32_t /*last_turn*/) const { return prompt_format(); }
   // KV entries that share scales; a page holds whole groups.
   virtual uint32_t group_tokens() const { return 1; }
-  // Newest tokens of a request that are kept as bf16 outside its pages, at most.
+  // The largest number of newest tokens of a request that are stored as bf16 outside its pages.
   virtual uint32_t exact_tokens_max() const { return 0; }
 };
 

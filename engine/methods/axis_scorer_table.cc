@@ -143,23 +143,23 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
            allowed_words(row->allowed);
   }
   if (spec.probe_tokens > 0 && row->probe_tokens == 0) {
-    return scorer + " has no probe rows, but probe_tokens is " + std::to_string(spec.probe_tokens) +
+    return scorer + " has no probe tokens, but probe_tokens is " + std::to_string(spec.probe_tokens) +
            "; set it to 0, or choose scorer judge_q";
   }
   if (spec.query_tokens > 0 && row->query_tokens == 0) {
-    return scorer + " looks at no window of queries, but query_tokens is " +
-           std::to_string(spec.query_tokens) + "; set it to 0";
+    return scorer + " has no window of queries, but query_tokens is " + std::to_string(spec.query_tokens) +
+           "; set it to 0";
   }
   for (const uint32_t rows : {spec.probe_tokens, spec.query_tokens}) {
     if (rows > kRowsMax) {
-      return scorer + " is given " + std::to_string(rows) + " rows of queries; at most " +
+      return scorer + " is given " + std::to_string(rows) + " query or probe tokens; at most " +
              std::to_string(kRowsMax) + " are";
     }
   }
   if (spec.window_closed && row->closed != Closed::kWithItsWindow) {
     return scorer + " has no window to close at a chunk's end; set window_closed: false";
   }
-  if (spec.repeat_tokens == 0) return scorer + " repeats the context in pieces of repeat_tokens, which is 0";
+  if (spec.repeat_tokens == 0) return scorer + " repeats the context in parts of repeat_tokens, which is 0";
   return std::nullopt;
 }
 

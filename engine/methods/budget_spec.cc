@@ -70,20 +70,20 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   }
   if (budget == "reserved") {
     if (spec.mu.size() != layout.heads() || spec.sigma.size() != layout.heads()) {
-      return "budget reserved has kept shares of " + number(spec.mu.size()) + " heads and their spread for " +
-             number(spec.sigma.size()) + ", but the layout has " + heads + " heads";
+      return "budget reserved has retained fractions of " + number(spec.mu.size()) +
+             " heads and standard deviations of " + number(spec.sigma.size()) + ", but the layout has " +
+             heads + " heads";
     }
     if (spec.alpha > (kWhole << 12)) return "the alpha of budget reserved is above 4096";
     for (const std::vector<Fraction>* table : {&spec.mu, &spec.sigma}) {
       const bool wild = std::any_of(table->begin(), table->end(),
                                     [](Fraction fraction) { return fraction > (kWhole << 12); });
-      if (wild)
-        return "a retained fraction of budget reserved is above 4096; shares of a whole are at most 1";
+      if (wild) return "a retained fraction of budget reserved is above 4096; a fraction is at most 1";
     }
   }
   if (budget == "head_masks" && spec.keeps_all.size() != layout.heads()) {
-    return "budget head_masks says what " + number(spec.keeps_all.size()) +
-           " heads keep, but the layout has " + heads + " heads";
+    return "budget head_masks has entries for " + number(spec.keeps_all.size()) +
+           " heads, but the layout has " + heads + " heads";
   }
   if (budget == "pyramid" && spec.pyramid_beta == 0) return "the beta of budget pyramid is 0; 20 is usual";
   return std::nullopt;

@@ -12,7 +12,7 @@ namespace kvtwin {
 namespace {
 
 constexpr PolicyInfo kPolicies[] = {
-    {"scorer", "none", "Nothing is scored; every KV entry is kept."},
+    {"scorer", "none", "Nothing is scored; every KV entry is retained."},
     {"scorer", "streaming_llm", "The first entries and the most recent ones (StreamingLLM)."},
     {"scorer", "h2o",
      "Entries that have gathered most attention so far, beside the most recent (H2O, at every step)."},
@@ -21,38 +21,37 @@ constexpr PolicyInfo kPolicies[] = {
      "KV entry "
      "(kvpress ObservedAttention)."},
     {"scorer", "snapkv",
-     "What the last queries of the prompt look at, smoothed (SnapKV; five code bases' variants)."},
+     "Attention of the prompt's last queries, smoothed (SnapKV; the variants of five code bases)."},
     {"scorer", "pyramidkv", "SnapKV's scores; made for budgets that shrink with depth (PyramidKV)."},
-    {"scorer", "tova", "What the last query looks at, all heads together (TOVA)."},
+    {"scorer", "tova", "Attention of the last query, all heads together (TOVA)."},
     {"scorer", "knorm", "Entries with short keys (Knorm)."},
     {"scorer", "keydiff", "Entries whose keys differ from the mean key (KeyDiff)."},
     {"scorer", "expected_attention",
-     "What queries to come are expected to look at, from the past ones' mean and covariance."},
+     "Expected attention of future queries, from the mean and covariance of past ones."},
     {"scorer", "kvzip",
-     "What the model looks at when it repeats its context; one more pass over it (KVzip)."},
+     "Attention of the model while it repeats its context; one more pass over it (KVzip)."},
     {"scorer", "fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip)."},
     {"scorer", "trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV)."},
     {"scorer", "raas", "Pages by when they last drew attention; the stalest goes first (RaaS)."},
     {"scorer", "duo_attention",
      "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's."},
     {"scorer", "razor_attention", "The same with RazorAttention's mask."},
-    {"scorer", "judge_q", "What 32 trained soft tokens behind the prompt look at (Judge Q)."},
+    {"scorer", "judge_q", "Attention of 32 trained soft tokens after the prompt (Judge Q)."},
     {"scorer", "intent_rule",
-     "One score per token: what the session's remembered queries look at (IntentKV's rule)."},
+     "One score per token: attention of the session's remembered queries (IntentKV's rule)."},
     {"scorer", "intent_residual", "The rule, corrected by a small trained head (IntentKV)."},
     {"scorer", "finch", "SnapKV whose window is the question (FINCH)."},
     {"scorer", "critical_kv",
      "SnapKV for half of the budget, then weighted by what a KV entry adds to the output (CriticalKV)."},
     {"scorer", "random", "A draw per KV entry: the floor that a scorer must beat."},
-    {"budget", "all", "A head group may keep every cell."},
+    {"budget", "all", "A head group may retain every KV entry."},
     {"budget", "ratio", "Every head keeps the same fraction of the entries that are ranked."},
     {"budget", "uniform", "Every head keeps the same number of entries, whatever the length."},
     {"budget", "pyramid",
      "Lower layers keep more entries than higher ones; their sum is layers times entries."},
     {"budget", "reserved",
-     "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages "
-     "for "
-     "what will be kept are set aside at admission (TANGRAM)."},
+     "Each head retains the fraction that calibration found for it, mean plus alpha standard deviations; "
+     "admission reserves the pages of the retained entries (TANGRAM)."},
     {"budget", "head_masks",
      "Some heads keep everything, the others sinks and window only (DuoAttention, RazorAttention)."},
     {"budget", "ada",
@@ -70,10 +69,11 @@ constexpr PolicyInfo kPolicies[] = {
      "A fixed number of pages per request and head group; the backend chooses what they hold (StreamingLLM's "
      "and "
      "RaaS's rings)."},
-    {"layout", "compact", "Kept entries move together and keep their rotation; pages behind them are freed."},
+    {"layout", "compact",
+     "Retained entries are compacted and keep their rotation; pages after them are freed."},
     {"layout", "compact_rerotate", "As compact, with keys rotated to their new places: never shared."},
     {"layout", "slot_mask",
-     "Dropped entries leave holes; pages of one token are freed one by one (IntentKV)."},
+     "Dropped entries leave empty slots; pages of one token are freed one by one (IntentKV)."},
     {"layout", "page_mask", "Dropped entries are masked; a page is freed when nothing in it is left."},
     {"layout", "ragged",
      "Groups of KV heads have page tables of their own, each as long as its heads need (TANGRAM)."},
@@ -97,8 +97,8 @@ constexpr PolicyInfo kPolicies[] = {
      "Cached prefixes that are about to be evicted are copied to the host; a hit there is recalled by a "
      "transfer that the request waits for."},
     {"placement", "resident",
-     "Every page of a request is on the host. The prompt is computed on the gpu; at its end the gpu keeps an "
-     "arena of fixed size per request, whose content the retrieval chooses step by step."},
+     "Every page of a request is on the host. The prompt is computed on the gpu; at its end the gpu keeps a "
+     "fixed number of resident pages per request, whose content the retrieval chooses step by step."},
     {"retrieval", "all", "A step reads every live page."},
     {"retrieval", "quest",
      "Reads the pages whose min-max summary bounds the query highest. All pages stay on the gpu; the first "
@@ -137,9 +137,8 @@ constexpr PolicyInfo kPolicies[] = {
      "First what belongs to sessions that have ended or are long overdue, then to those that their clients "
      "say will come back, then to those with a request in the queue; each by age."},
     {"prefix_eviction", "cost_aware",
-     "GreedyMixedPrecision-Size-Frequency: uses times the work of computing a token again, on top of the "
-     "highest rank "
-     "that was evicted before the last use."},
+     "Greedy-Dual-Size-Frequency: uses times the work of computing a token again, on top of the highest "
+     "rank that was evicted before the last use."},
 };
 
 template <typename T>
@@ -228,10 +227,11 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
            set.placement + "; set placement: gpu, or precision: int4";
   }
   if (!axes.budget->keeps_all() || set.layout != "paged") {
-    const char* const why = axes.layout->slot_retention() == SlotRetention::kInPlace
-                                ? ", which holds tokens from far apart, so holes would hardly ever empty one"
-                                : ", of all heads, but what is left is other tokens in each head, and so "
-                                  "other numbers of either format (it would need quotas per format)";
+    const char* const why =
+        axes.layout->slot_retention() == SlotRetention::kInPlace
+            ? ", which holds tokens from far apart, so dropping would hardly ever empty one"
+            : ", of all heads, but what is left is other tokens in each head, and so "
+              "other numbers of either format (it would need quotas per format)";
     return "precision triaxial fills pages with entries of one format" + std::string(why) + "; budget " +
            set.budget + " and layout " + set.layout +
            " move or drop them; set budget: all and layout: paged, or precision: int4, which packs what is "
@@ -287,7 +287,7 @@ std::optional<std::string> validate_recall_of_retained(const PolicySet& set, con
   }
   if (config.prefix_cache) {
     return "layout " + set.layout + " moves entries when scorer " + set.scorer +
-           " has seen the whole prompt, so what is at home on the host cannot be reused; set prefix_cache: "
+           " has seen the whole prompt, so its pages on the host cannot be reused; set prefix_cache: "
            "false";
   }
   const RetrievalMethod method = axes.retrieval->method();
@@ -360,12 +360,12 @@ std::optional<std::string> validate_disk(const PolicyAxes& axes, const PolicySet
 // Rejects policies whose pages cannot be copied to the host and restored unchanged.
 std::optional<std::string> validate_swap(const PolicyAxes& axes, const PolicySet& set) {
   if (axes.placement->uses_resident() || !axes.placement->uses_host()) {
-    return "preemption demote copies a request's pages to the host tier, which placement " + set.placement +
+    return "preemption swap copies a request's pages to the host tier, which placement " + set.placement +
            " does not keep for them; set placement: host, or preemption: recompute";
   }
   if (axes.precision->exact_tokens_max() > 0 || set.precision_spec.per_channel_keys) {
-    return "preemption demote copies pages, but precision " + set.precision +
-           " keeps a request's newest entries beside them; set preemption: recompute, or another precision";
+    return "preemption swap copies pages, but precision " + set.precision +
+           " keeps a request's newest entries outside them; set preemption: recompute, or another precision";
   }
   return std::nullopt;
 }

@@ -90,7 +90,7 @@ std::optional<std::string> validate_compression_trigger(const PolicyAxes& axes, 
     return "scorer " + set.scorer +
            " works at the start of a turn, on the prefix that a request begins with, but prefix_cache is "
            "false; "
-           "set it, or choose another moment";
+           "set it, or choose another compression trigger";
   }
   if (compression_trigger == CompressionTrigger::kDecodeStep && !axes.budget->known_at_admission()) {
     return "scorer " + set.scorer + " works at decode steps, where budget " + set.budget +
@@ -99,8 +99,8 @@ std::optional<std::string> validate_compression_trigger(const PolicyAxes& axes, 
   if (axes.budget->reserves() && compression_trigger != CompressionTrigger::kChunkEnd) {
     return "scorer " + set.scorer + " needs the whole prompt before it drops anything, but budget " +
            set.budget +
-           " sets aside pages only for what is kept; choose a scorer that works at chunk ends, or budget "
-           "ratio";
+           " reserves pages only for retained KV entries; choose a scorer that works at chunk ends, or "
+           "budget ratio";
   }
   if (compression_trigger == CompressionTrigger::kChunkEnd) {
     if (axes.layout->slot_retention() == SlotRetention::kInPlace) {
@@ -164,7 +164,7 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
   }
   if (slot_retention == SlotRetention::kInPlace && axes.identity->shares_across_sessions()) {
     return "layout " + set.layout +
-           " leaves holes where a prompt ended, which would leak one session's view into another; set "
+           " drops KV entries of shared prefixes, which would leak one session's view into another; set "
            "identity: session or none";
   }
   if (slot_retention == SlotRetention::kInPlace && !axes.budget->known_at_admission()) {
@@ -214,7 +214,8 @@ std::optional<std::string> validate_prefix_checkpoints(const PolicyAxes& axes, c
   }
   if (axes.precision->exact_tokens_max() > 0) {
     return "precision " + set.precision +
-           " keeps a request's newest KV entries beside its pages, which a compressed prefix would lack; set "
+           " keeps a request's newest KV entries outside its pages, which a compressed prefix would lack; "
+           "set "
            "prefix_cache: false, or another precision";
   }
   if (axes.budget->known_at_admission()) return std::nullopt;

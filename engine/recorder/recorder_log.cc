@@ -185,7 +185,7 @@ class LogReader {
     if (in.has_scorer()) {
       const v1::EngineConfig::ScorerNumbers& scorer = in.scorer();
       if (scorer.compression_trigger() > static_cast<uint32_t>(CompressionTrigger::kDecodeStep) + 1) {
-        return problem(fmt::format("a scorer's moment is {}", scorer.compression_trigger()));
+        return problem(fmt::format("a scorer's compression trigger is {}", scorer.compression_trigger()));
       }
       axes.scorer_spec = read_scorer(scorer);
     }

@@ -267,7 +267,7 @@ class OutcomeReader {
   Result<RequestKey> key_of(uint32_t request) {
     const std::optional<RequestKey> key = out_.numbers.key(RequestId{request});
     if (key) return *key;
-    return problem(fmt::format("request {} is not in the log beside it", request),
+    return problem(fmt::format("request {} is not in the log next to it", request),
                    "log.binpb and outcomes.binpb of one run belong together");
   }
 

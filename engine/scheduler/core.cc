@@ -13,13 +13,13 @@ namespace kvtwin {
 
 namespace {
 
-// Frames with a KV entry in a page, and those whose KV entries all wait.
+// Logical pages with a KV entry in a page, and those whose KV entries all wait.
 uint32_t logical_pages_max(const CoreConfig& c) {
   const uint64_t waiting = uint64_t{c.requests_max} * (c.page_tokens + 1);
   return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
 }
 
-// Layouts that keep slots share pages by position; others share what a chunk's end left.
+// Layouts that keep slots share pages by position; others share prefix checkpoints.
 std::unique_ptr<PrefixCheckpointCache> make_prefix_checkpoints(const CoreConfig& c,
                                                                const Retention& retention) {
   if (!c.prefix_cache || retention.slot_retention() != SlotRetention::kMove) return nullptr;
@@ -152,7 +152,7 @@ void Core::State::on(const RequestReady& event) {
   drop_surplus_sessions();
 }
 
-// More sessions have a memory than the backend is to keep.
+// Drops the state of sessions beyond the number that the backend retains.
 void Core::State::drop_surplus_sessions() {
   for (SessionId session; sessions.take_surplus(&session);) {
     note({kSessionDropped, raw(session)});
@@ -171,7 +171,7 @@ bool Core::State::reject(const RequestReady& event) {
 
 void Core::State::on(const RequestCancelled& event) {
   const RequestIndex request_index = request_index_of(event.request);
-  if (request_index == UINT32_MAX) return;  // it finished at this very instant
+  if (request_index == UINT32_MAX) return;  // it ended at this instant
   RequestState& request = requests[request_index];
   request.ending = request.cancelled = true;
   for (Launch& launch : launches) {
@@ -194,7 +194,7 @@ void Core::State::end_request(RequestIndex request_index) {
   } else if (request.phase == RequestState::Phase::kSwappedOut) {
     cancel_swap_out(request_index);
   } else if (request.phase == RequestState::Phase::kLoading) {
-    --recalling;  // the transfer goes on without it
+    --recalling;  // the transfer continues without it
     reserved_total -= request.reserved;
     reserved_host_total -= request.reserved_host;
   } else if (request.phase == RequestState::Phase::kRunning) {
@@ -209,7 +209,7 @@ void Core::State::end_request(RequestIndex request_index) {
   forget(request_index);
 }
 
-// The request is over for this engine: its slot is free for another.
+// The request has ended on this engine: its state can be reused.
 void Core::State::forget(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   slots[raw(request.id)] = UINT32_MAX;
@@ -221,11 +221,11 @@ void Core::State::forget(RequestIndex request_index) {
   drop_surplus_sessions();
 }
 
-// A running request's pages go: what others may use into the index, the rest, last page first, to the pool.
+// Releases a running request's pages: reusable ones to the index, the others to the pool, last page first.
 void Core::State::detach(RequestState* request, bool preempted) {
   entries_held -= kv_entries_of(*request, request->kv);
   pages_running -= table_pages(*request);
-  // Formats by tag: of what was planned for it in this very step nothing will be written.
+  // Mixed precision: an entry planned for it in this step will not be computed.
   const uint32_t settled = mixed ? std::min(request->settled, request->kv / config.page_tokens)
                                  : pages_settled(*request, request->kv);
   publish_pages(request, std::min(settled, preempted ? request->pages_known : request->pages_public));
@@ -276,7 +276,7 @@ RequestIndex Core::State::take_request_index() {
   unused.pop_back();
   RequestState& request = requests[request_index];
   RequestState fresh;
-  fresh.pages = std::move(request.pages);  // keeps what it has allocated
+  fresh.pages = std::move(request.pages);  // keeps the allocated capacity
   fresh.host_pages = std::move(request.host_pages);
   fresh.identity = std::move(request.identity);
   fresh.triggers = std::move(request.triggers);
@@ -294,11 +294,11 @@ RequestIndex Core::State::request_index_of(RequestId request) const {
   return raw(request) < slots.size() ? slots[raw(request)] : UINT32_MAX;
 }
 
-// --- what others may know
+// --- queries
 
 CoreGauges Core::gauges() const {
   const State& s = *state_;
-  // Pages and KV entries of steps that no backend has been allowed to start yet are not held yet.
+  // Excludes pages and KV entries of steps that the backend could not have started yet.
   uint64_t pages_ahead = 0, host_ahead = 0, entries_ahead = 0;
   if (!s.launches.empty()) {
     const Launch& last = s.launches.back();
@@ -341,7 +341,7 @@ CoreGauges Core::gauges() const {
   g.pages_disk_free = s.disk ? s.disk->pages_free() : 0;
   g.entries_held = s.entries_held - entries_ahead;
   g.slots_held = (s.pages_running - (s.resident ? host_ahead : pages_ahead)) * s.config.page_tokens;
-  if (s.mixed) {  // KV entries that wait for their group have slots in staging
+  if (s.mixed) {  // KV entries that wait for a full group have slots in staging
     for (const RequestIndex request_index : s.running)
       g.slots_held += s.requests[request_index].kv_entries.waiting.size();
   }
@@ -369,7 +369,7 @@ void Core::State::check_invariants() const {
     if (r.phase != RequestState::Phase::kRunning) {
       KVT_CHECK(r.pages.empty());
       KVT_CHECK(r.host_pages.empty() || r.phase == RequestState::Phase::kWaiting);
-      // Whoever waits has its KV on the host, or nowhere.
+      // A waiting request has its KV on the host, or none.
       KVT_CHECK(r.kv == 0 || !r.host_pages.empty() || r.phase != RequestState::Phase::kWaiting);
       host_own += r.host_pages.size();
       KVT_CHECK(r.tables.pages() == 0);

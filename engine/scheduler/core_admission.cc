@@ -1,4 +1,4 @@
-// Waiting requests: how they get in, and the host tier that some of them wait for.
+// Core: admission of waiting requests, and the host tier that some of them wait for.
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 
 namespace kvtwin {
 
-// The first of the waiting runs now; `cached` tokens of it are there. What barred it is over.
+// Moves the first waiting request to running; `cached` of its tokens are present. Clears its bars.
 void Core::State::let_in(RequestIndex request_index, uint32_t cached) {
   RequestState& request = requests[request_index];
   waiting.pop_front();
@@ -19,7 +19,7 @@ void Core::State::let_in(RequestIndex request_index, uint32_t cached) {
   request.insert_barred = request.load_barred = request.reuse_barred = false;
 }
 
-// Nothing of it has been dropped since it was admitted.
+// No KV entry has been dropped since admission.
 void Core::State::begin_retention(RequestState* request) {
   request->due = true;
   request->fill = request->known();
@@ -36,7 +36,7 @@ Core::State::Admitted Core::State::admit(RequestIndex request_index) {
   if (prefix_checkpoints) return admit_from_prefix_checkpoint(request_index);
   Match match;
   if (request.pages_known > 0) {
-    // One token at least is computed: something must be sampled from.
+    // At least one token is computed, because the next one must be sampled.
     const uint32_t pages_max = std::min((request.known() - 1) / config.page_tokens, request.pages_known);
     match = request.load_barred ? index.acquire_on_gpu(request.name_space, request.identity, pages_max)
                                 : index.acquire(request.name_space, request.identity, pages_max);
@@ -58,7 +58,7 @@ Core::State::Admitted Core::State::admit(RequestIndex request_index) {
   return Admitted::kYes;
 }
 
-// An admitted request, whose pin and tables are its own, gets what it reserves and its first tokens' pages.
+// Reserves for an admitted request, whose pin and tables are set, and allocates pages for its first tokens.
 void Core::State::start(RequestIndex request_index, uint32_t cached, uint32_t tokens, uint64_t pages) {
   RequestState& request = requests[request_index];
   entries_held += kv_entries_of(request, cached);
@@ -73,7 +73,7 @@ void Core::State::start(RequestIndex request_index, uint32_t cached, uint32_t to
   add_entry(request_index, tokens, allocated_before);
 }
 
-// Part of the prefix is below the gpu only: the request waits while it comes back, others may pass.
+// Part of the prefix is only on a lower tier: the request waits for the load, and others may pass it.
 Core::State::Admitted Core::State::recall_first(RequestIndex request_index, const Match& match) {
   RequestState& request = requests[request_index];
   if (match.load != Match::kNoLoad) {
@@ -86,7 +86,7 @@ Core::State::Admitted Core::State::recall_first(RequestIndex request_index, cons
     return Admitted::kNotHere;
   }
   const uint32_t pages = match.pin.pages - match.pages_gpu;
-  // Steps in flight may still write pages that a preempted request gave back: no copy may touch them yet.
+  // Steps in flight may still write pages that a preempted request released: no copy may use them yet.
   const bool unsafe = preempted_until > done;
   if (unsafe || uint64_t{pages} + config.watermark_pages > pages_available(request)) {
     admission_open = admission_open || unsafe;
@@ -97,7 +97,7 @@ Core::State::Admitted Core::State::recall_first(RequestIndex request_index, cons
   transfer.pin = match.pin;
   transfer.first = match.pages_gpu;
   index.host_pages(match.pin, match.pages_gpu, &transfer.source);
-  // One tier at a time: what is on the disk lies behind, and comes by a transfer of its own afterwards.
+  // One tier at a time: pages on the disk come last on the path, and are loaded by a later transfer.
   const bool from_disk = index.on_disk(transfer.source.front());
   const auto other = std::find_if(transfer.source.begin(), transfer.source.end(),
                                   [&](PageId page) { return index.on_disk(page) != from_disk; });
@@ -119,13 +119,13 @@ bool Core::State::below_offload_target(uint32_t pages_taken) const {
          uint64_t{config.offload_pages_target} + pages_taken;
 }
 
-// Copies what is next to go to the host ahead of need, so that evicting it costs nothing.
+// Offloads the next victims before they are needed, so that evicting them later costs nothing.
 void Core::State::start_offload() {
   constexpr uint32_t kCleaningsMax = 2;
   const bool unsafe = preempted_until > done && !KVT_PLANTED(unsafe_copy);  // see recall_first()
   if (!tiered() || offload_barred || unsafe) return;
   while (offload < kCleaningsMax && below_offload_target(0)) {
-    // A spill under way makes room: nothing is dropped for want of a page that comes by itself.
+    // A spill in progress makes room: no copy is dropped for a page that is about to become free.
     if (spilling > 0 && host->pages_free() == 0) return;
     TransferState& transfer = new_transfer(TransferKind::kOffload);
     using Offload = PrefixIndex::Offload;
@@ -133,8 +133,8 @@ void Core::State::start_offload() {
                                          &transfer.source, &transfer.target);
     if (answer == Offload::kStarted &&
         reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
-      // While they are copied, pages cannot be evicted: what is set aside must stay within reach.
-      // (Copies were dropped for it, so trying again at once could go on for ever.)
+      // Pages cannot be evicted while they are copied: reserved pages must remain available.
+      // (Copies were dropped for it, so retrying at once might never end.)
       index.offload_failed(transfer.pin, transfer.target);
       offload_barred = true;
       answer = Offload::kNothingToOffload;
@@ -143,10 +143,10 @@ void Core::State::start_offload() {
       undo_transfer(&transfer);
       if (answer == Offload::kNothingToOffload) return;
       evicted_now = true;
-      free_page(index.evict_uncopied_page());  // the oldest there is, on either tier: not worth a copy
+      free_page(index.evict_uncopied_page());  // the oldest on either tier: not worth a copy
       continue;
     }
-    evicted_now = true;  // what is being copied cannot be had meanwhile
+    evicted_now = true;  // pages being copied are unavailable meanwhile
     ++offload;
     offload_pages += static_cast<uint32_t>(transfer.source.size());
     submit_transfer(transfer, Tier::kGpu, Tier::kHost);
@@ -185,7 +185,7 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
       for (const PageId page : transfer.target) free_page(page);
     }
     index.release(transfer.pin, arrived);
-    // They were at the head of the queue; in their old order they are again.
+    // They were at the head of the queue, and return there in the same order.
     for (auto request = transfer.waiting.rbegin(); request != transfer.waiting.rend(); ++request) {
       RequestState& state = requests[request->first];
       if (state.id != request->second || state.phase != RequestState::Phase::kLoading) continue;
@@ -217,7 +217,7 @@ TransferState& Core::State::new_transfer(TransferKind kind) {
   return *place;
 }
 
-// As if it had never been. REQUIRES: it is the newest, and was not submitted.
+// Undoes a transfer exactly. REQUIRES: it is the newest, and was not submitted.
 void Core::State::undo_transfer(TransferState* transfer) {
   transfer->live = false;
   --transfers_live;

@@ -1,14 +1,13 @@
-// The disk behind the host tier: what cleaning is to the gpu, spilling is to the host. While less than
-// spill_pages_target host pages are free, the next victims that are on the host alone are copied to the disk.
-// Cleaning waits for a spill under way while the host is full; where none can be, the host drops its oldest
-// copies, as it would without a disk.
+// Core: the disk tier, below the host. While fewer than spill_pages_target host pages are free, the next
+// victims that are on the host alone are copied to the disk. While the host is full, offloads wait for a
+// spill in progress; if none is possible, the host drops its oldest copies, as it does without a disk.
 
 #include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
 
-// Copies what is next to go, from each tier to the one below, until there is nothing left to start: a copy
-// protects its path, and frees or takes pages of the other tier.
+// Starts copies from each tier to the one below until no further one can start: a copy protects its path, and
+// frees or takes pages of the other tier.
 void Core::State::start_copies_down() {
   do {
     start_offload();
@@ -23,9 +22,9 @@ bool Core::State::start_spilling() {
     TransferState& transfer = new_transfer(TransferKind::kSpill);
     bool started = index.start_spill(config.offload_batch_pages, &transfer.pin, &transfer.first,
                                      &transfer.source, &transfer.target);
-    evicted_now = evicted_now || started;  // what is older may have made room
+    evicted_now = evicted_now || started;  // older pages may have been dropped to make room
     if (started && reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
-      // What is above them on the gpu cannot be evicted meanwhile: see start_offload().
+      // The GPU pages above them cannot be evicted meanwhile: see start_offload().
       index.spill_failed(transfer.pin, transfer.target);
       spilling_barred = true;
       started = false;

@@ -1,9 +1,10 @@
-// Formats by tag (TriAxialKV): the Core over two pools of pages (mixed_precision_pool.h).
+// Core: mixed precision by tag (TriAxialKV), with int2 and int4 pages (mixed_precision_pool.h).
 //
-// A request's `pages`, its pin and the prefix index are made of frames, of which there are always enough;
-// what is short is pages. How many a step takes follows from the bits of the prompt's tokens, which are known
-// when the request comes. An int2 page is to be had if it is free or only cached prefixes need it; else 2-bit
-// KV entries spill to int4. If an int4 page is missing, cached prefixes go, then the newest request.
+// A request's `pages`, its pin and the prefix index hold logical pages, which are never short; pages are. The
+// number that a step takes follows from the bits of the prompt's tokens, which are known when the request
+// arrives. An int2 page is available if it is free or only cached prefixes use it; otherwise 2-bit KV entries
+// spill to int4. If an int4 page is missing, cached prefixes are evicted, then the newest request is
+// preempted.
 
 #include <algorithm>
 
@@ -12,7 +13,7 @@
 
 namespace kvtwin {
 
-// Pages of one format that the request may take: what others have set aside is theirs.
+// Pages of one format that the request may take; pages reserved for others are excluded.
 uint32_t Core::State::entries_available(const RequestState& request, bool four) const {
   const uint64_t had = uint64_t{mixed->pages_free(four)} + mixed->pages_evictable(four);
   const uint64_t others = four ? reserved_total - request.reserved : reserved_2_total - request.reserved_2;
@@ -39,14 +40,14 @@ Core::State::Admitted Core::State::admit_to_pools(RequestIndex request_index) {
   if (reserves) covered = request.prompt + request.output - cached;
   const MixedPrecisionDemand demand =
       mixed->demand(request.kv_entries, covered, entries_available(request, false));
-  // The pin itself may have taken what others have set aside.
+  // The pin itself may have taken pages that are reserved for others.
   const bool robs = reserved_total > uint64_t{mixed->pages_free(true)} + mixed->pages_evictable(true) ||
                     reserved_2_total > uint64_t{mixed->pages_free(false)} + mixed->pages_evictable(false);
   if (tokens == 0 || robs ||
       uint64_t{demand.pages_4} + config.watermark_pages > entries_available(request, true)) {
     MixedPrecisionPool::reset(&request.kv_entries);
     index.release(match.pin, false);
-    // Pages that hold its prefix hold KV entries of others too: alone, it fits without them (RequestFit).
+    // Pages of its prefix also hold KV entries of others; alone, it fits without them (RequestFit).
     if (!running.empty() || match.pin.pages == 0 || tokens == 0) return Admitted::kBlocked;
     request.reuse_barred = true;
     return admit_to_pools(request_index);
@@ -74,9 +75,9 @@ Core::State::Admitted Core::State::admit_to_pools(RequestIndex request_index) {
   return Admitted::kYes;
 }
 
-// Turns have grown old since the prefix was written (docs/design/methods/triaxialkv.md#serving). What gets 2
-// bits by now is requantised, as far as int2 pages are free: nobody loses a cached prefix for it, and what is
-// left over waits for the next turn. KV entries that another request reads stay as they are. REQUIRES:
+// Turns have aged since the prefix was written (docs/design/methods/triaxialkv.md#serving). KV entries that
+// have 2 bits by now are requantised, as far as int2 pages are free: no cached prefix is evicted for them,
+// and the rest waits for the next turn. KV entries that another request reads do not change. REQUIRES:
 // `logical_pages` are the prefix's.
 void Core::State::age_prefix(const RequestState& request, const Pin& prefix, uint32_t pages_2_wanted) {
   alone.clear();
@@ -86,7 +87,7 @@ void Core::State::age_prefix(const RequestState& request, const Pin& prefix, uin
              &requantisations);
 }
 
-// As grow().
+// grow() for mixed precision.
 bool Core::State::grow_entries(RequestState* request, uint32_t tokens) {
   const MixedPrecisionDemand demand =
       mixed->demand(request->kv_entries, tokens, entries_available(*request, false));
@@ -108,7 +109,7 @@ bool Core::State::grow_entries(RequestState* request, uint32_t tokens) {
   return true;
 }
 
-// Evicts until so many pages are free. REQUIRES: so many are free or loose.
+// Evicts until the demanded pages are free. REQUIRES: that many are free or evictable.
 void Core::State::make_room(const MixedPrecisionDemand& demand) {
   const auto short_of = [&] {
     return mixed->pages_free(false) < demand.pages_2 || mixed->pages_free(true) < demand.pages_4;
@@ -127,8 +128,7 @@ void Core::State::add_logical_pages(RequestState* request, uint32_t tokens) {
   }
 }
 
-// Further steps of a run of coalesced steps: decoded KV entries, whose pages allocate_ahead_entries() has
-// taken.
+// Further steps of a coalesced run: decoded KV entries, whose pages allocate_ahead_entries() has taken.
 void Core::State::extend_entries(RequestState* request, uint32_t tokens) {
   add_logical_pages(request, request->kv + tokens);
   newly_taken.clear();
@@ -137,7 +137,7 @@ void Core::State::extend_entries(RequestState* request, uint32_t tokens) {
   KVT_CHECK(newly_taken.empty());
 }
 
-// Takes decoded KV entries back, as if they had never been planned.
+// Removes decoded KV entries exactly as if they had not been planned.
 void Core::State::shrink_entries(RequestState* request, uint32_t tokens) {
   mixed->truncate(tokens, logical_pages_of(*request), &request->kv_entries);
   while (uint64_t{request->pages_span() - 1} * config.page_tokens >= tokens) {
@@ -146,7 +146,7 @@ void Core::State::shrink_entries(RequestState* request, uint32_t tokens) {
   }
 }
 
-// As allocate_ahead().
+// allocate_ahead() for mixed precision.
 uint32_t Core::State::allocate_ahead_entries(uint32_t steps, Launch* launch) {
   const uint32_t page = config.page_tokens;
   crossings.clear();
@@ -172,7 +172,7 @@ uint32_t Core::State::allocate_ahead_entries(uint32_t steps, Launch* launch) {
   return steps;
 }
 
-// X-4, and what two pools add to the invariants.
+// Checks X-4 and the additional invariants of mixed precision.
 void Core::State::check_reserves() const {
   if (!mixed) {
     KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + pages_evictable());

@@ -1,12 +1,12 @@
-// Prefill and decode on engines of their own: how a request leaves the one and arrives at the other.
+// Core: disaggregated prefill and decode. How a request leaves one engine and arrives at another.
 //
-// The prefilling engine computes the prompt and samples the first token, keeps the request's pages and says
-// so (HandOver). The decoding engine takes pages of its own when it has room, copies what it does not have
-// already (StartTransfer kReceive), and runs the request from then on like one that it prefilled itself. It
-// pulls, rather than being pushed to, because only it knows when it has room and what its prefix index holds;
-// so a page is reused only after its transfer ended, and no page is promised twice.
+// The prefilling engine computes the prompt, samples the first token, keeps the request's pages and sends
+// HandOver. The decoding engine takes pages of its own when it has room, fetches the pages that it lacks
+// (StartTransfer kReceive), and then runs the request as if it had prefilled it. It pulls, because only it
+// knows when it has room and what its prefix index holds; so a page is reused only after its transfer ended,
+// and no page is promised twice.
 //
-// A decoding engine that preempts the request computes everything again itself: the source is gone by then.
+// A decoding engine that preempts the request computes everything again itself: the source is freed by then.
 
 #include <algorithm>
 
@@ -45,7 +45,7 @@ void Core::State::hand_over(RequestIndex request_index) {
 void Core::State::on(const PagesTaken& event) {
   const auto held = std::find_if(handed_over.begin(), handed_over.end(),
                                  [&](const HeldPages& one) { return one.request == event.request; });
-  if (held == handed_over.end()) return;  // from a log that somebody changed
+  if (held == handed_over.end()) return;  // from a modified log
   for (auto page = held->own.rbegin(); page != held->own.rend(); ++page) free_page(*page);
   index.release(held->pin, true);
   handed_over.erase(held);
@@ -75,7 +75,7 @@ void Core::State::begin_arrival(const RequestReady& event, RequestState* request
   KVT_CHECK(request->source.size() == div_ceil(request->prompt, config.page_tokens));
 }
 
-// It is not waited for any more. Computing everything here is always possible.
+// Stops waiting for the source. Computing everything here is always possible.
 void Core::State::drop_source(RequestState* request) {
   request->arrives = false;
   out->push_back(SourceRead{config.engine, request->id, request->from});
@@ -84,14 +84,14 @@ void Core::State::drop_source(RequestState* request) {
 Core::State::Admitted Core::State::receive_first(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   Match match;
-  if (request.pages_known > 0) {  // what is on the host only comes from the other engine as well
+  if (request.pages_known > 0) {  // pages that are only on the host come from the other engine as well
     const uint32_t pages_max = std::min(request.prompt / config.page_tokens, request.pages_known);
     match = index.acquire_on_gpu(request.name_space, request.identity, pages_max);
   }
   const uint32_t cached = match.pin.pages;
   const uint32_t missing = static_cast<uint32_t>(request.source.size()) - cached;
   const uint64_t pages = std::max<uint64_t>(missing, pages_to_admit(request, cached * config.page_tokens, 1));
-  // Steps in flight may still write pages that a preempted request gave back: no copy may touch them yet.
+  // Steps in flight may still write pages that a preempted request released: no copy may use them yet.
   const bool unsafe = preempted_until > done;
   if (unsafe || pages + config.watermark_pages > pages_available(request)) {
     admission_open = admission_open || unsafe;
@@ -148,7 +148,7 @@ void Core::State::finish_receive(const TransferState& transfer, bool arrived) {
   publish_pages(&request, std::min(pages_settled(request, request.kv), request.pages_public));
 }
 
-// The first entry names all pages that are filled; those taken for the entry itself are allocations.
+// The first entry lists all filled pages; those taken for the entry itself are allocations.
 void Core::State::reuse_arrived(RequestState* request, size_t allocated_before) {
   index.gpu_pages(request->pin, &reused);
   const size_t filled = request->pages.size() - (allocated.size() - allocated_before);

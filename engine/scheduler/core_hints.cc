@@ -1,7 +1,7 @@
-// What clients say of their sessions, and what the prefix index makes of it.
+// Core: session hints of clients, and their use by the prefix index.
 //
-// Times come in with events that clients send, and at no others: so what is waited for, and for how long, is
-// the same whether a backend folds its steps or not.
+// Times are taken from events that clients send, and from no others. So the awaited sessions, and the
+// duration of the wait, do not depend on whether a backend coalesces steps.
 
 #include <algorithm>
 
@@ -10,10 +10,10 @@
 namespace kvtwin {
 namespace {
 
-// Pauses scatter about as widely as they are long: a session is given up when it is overdue for as long as it
-// was expected to be away, and for a minute at least.
+// Pauses vary about as much as their mean. A session is given up when it is overdue by as long as its
+// expected pause, and by at least a minute.
 constexpr Duration kPatience{60'000'000'000};
-// A client may say anything; nobody is away for longer than a year.
+// Upper bound of an expected pause, because a client may send any value.
 constexpr Duration kGapMax{int64_t{365} * 86'400 * 1'000'000'000};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From planned entries to one LaunchStep, coalesced over as many steps as are certain to be alike.
+// Core: from planned entries to one LaunchStep, coalesced over as many steps as are certain to be alike.
 
 #include <algorithm>
 
@@ -25,13 +25,13 @@ void Core::State::launch_planned() {
     if (entry.reused_begin != entry.reused_end) add_prefix_hit(entry, &launch);
   }
   size_t keep = 0, forced = 0;
-  for (Compression& compression : launch.compressions) {  // now that the lists no longer move
+  for (Compression& compression : launch.compressions) {  // the vectors no longer grow
     compression.keep = {launch.keep.data() + keep, compression.keep.size()};
     compression.forced = {launch.forced.data() + forced, compression.forced.size()};
     keep += compression.keep.size();
     forced += compression.forced.size();
   }
-  // Before pages are taken ahead: an uncoalesced run would decide here, with this step's pages gone.
+  // Before pages are allocated ahead: an uncoalesced run would decide here, after this step's allocations.
   start_copies_down();
 
   const HeldEntries held = retention.keeps_all() && !mixed ? HeldEntries{} : held_by(launch);
@@ -100,24 +100,24 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   if (resident && samples && !request.in_resident) shrink_to_resident(&request);
   if (decode) return;
   if (resident) {
-    launch->decisive = launch->decisive || config.prefix_cache;  // then it publishes
+    launch->decisive = launch->decisive || config.prefix_cache;  // its end publishes pages
   } else {
     publish_pages(&request, std::min(pages_settled(request, request.kv), request.pages_public));
   }
 }
 
-// How many steps, this one included, are certain to have these entries again, one token later each.
+// Number of steps, this one included, that are certain to have the same entries, each one token later.
 uint32_t Core::State::coalesced_steps(const Launch& launch) const {
   if (preempted_now || evicted_now || admission_open || !launch.compressions.empty()) return 1;
-  if (tiered() && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
+  if (tiered() && preempted_until > done) return 1;  // offloads resume when those steps have ended
   for (size_t i = 0; i + 1 < launches.size(); ++i) {
     if (launches[i].decisive) return 1;
   }
   uint32_t steps = config.repeat_max;
   for (size_t i = 0; i < launch.entries.size(); ++i) {
     if (launch.entries[i].kind != EntryKind::kDecode) return 1;
-    // It was planned as a waiting request; from the next step on it stands in another place of the plan, and
-    // pages are taken in that order.
+    // It was planned as a waiting request. From the next step on it has another position in the plan, and
+    // pages are allocated in that order.
     if (launch.entries[i].first) return 1;
     const RequestState& request = requests[launch.members[i].request_index];
     steps = std::min(steps, request.output - request.sampled + 1);
@@ -131,18 +131,18 @@ uint32_t Core::State::coalesced_steps(const Launch& launch) const {
   return steps;
 }
 
-// Takes the pages that steps 1 .. steps-1 of the launch will fill, in step-major order, as long as that
-// evicts nothing and does not call for cleaning. Returns how many steps have all they need.
+// Allocates the pages that steps 1 .. steps-1 of the launch will fill, in step-major order, as long as that
+// evicts nothing and triggers no offload. Returns the number of steps that have all their pages.
 uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
   if (retention.by_group()) return allocate_ahead_groups(steps, launch);
   if (mixed) return allocate_ahead_entries(steps, launch);
   const uint32_t page = config.page_tokens;
   const bool watch_offload = tiered() && !below_offload_target(0);
-  // Each request crosses into a new page once in every `page` steps; order the crossings once.
+  // Each request needs a new page once in every `page` steps; sort these steps once.
   crossings.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const RequestState& request = requests[launch->members[entry].request_index];
-    // kv counts this step already: step 1 writes position kv.
+    // kv already includes this step: step 1 writes position kv.
     const uint32_t spans = resident ? table_pages(request) : request.pages_span();
     const uint32_t kv_entries = resident ? request.kv - request.dropped_tokens : request.kv;
     crossings.push_back({spans * page - kv_entries + 1, entry});
@@ -179,7 +179,7 @@ void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
     all_decode = false;
     note({kEntry, launch.first, i, raw(entry.request), entry.tokens, entry.context});
   }
-  // Steps that only repeat the step before leave no mark, so that folding leaves none either.
+  // Steps that only repeat the step before add no record, so that coalescing changes nothing.
   if (!all_decode || launch.entries.size() != entries_last) {
     note({kStep, launch.first, launch.entries.size(), tokens});
   }

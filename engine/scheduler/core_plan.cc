@@ -1,4 +1,4 @@
-// What the next step does: which requests run, how many tokens each, and who must give way.
+// Core: planning of the next step: its requests, the tokens of each, and preemption.
 
 #include <algorithm>
 
@@ -33,8 +33,8 @@ bool Core::State::plan_step() {
       plan_waiting();
       break;
   }
-  // Formats by tag: the only request was sent away for what else lies in its prefix's pages; nothing that
-  // could happen would ask again.
+  // Mixed precision: the only request was preempted because of other content in its prefix's pages. No future
+  // event would trigger another attempt.
   if (planned.empty()) return preempted_now && running.empty() && launches.empty();
   launch_planned();
   return true;
@@ -44,18 +44,18 @@ void Core::State::plan_running(bool decodes, bool prefills) {
   for (size_t i = 0; i < running.size() && budget > 0; ++i) {
     const RequestIndex request_index = running[i];
     RequestState& request = requests[request_index];
-    if (request.launched_out() || request.admitted_now) continue;  // admitted_now: it has its entry already
+    if (request.launched_out() || request.admitted_now) continue;  // admitted_now: it already has its entry
     const bool is_decode = request.decodes_next();
     if (is_decode ? !decodes : !prefills) continue;
-    // Where its KV entries will lie is not known before the backend has said how many are left.
+    // The slots of its KV entries are unknown until the backend has reported the retained counts.
     if (request.answers > 0 && retention.by_group()) continue;
     const uint32_t tokens = entry_tokens(request, request.kv, is_decode);
     if (tokens == 0) continue;
     const size_t allocated_before = allocated.size();
     bool grown = grow(&request, tokens);
     while (!grown) {
-      // Alone, and others still hold the pages that it lacks: they return without its help, and preempting
-      // itself would only repeat what it has computed.
+      // It runs alone, and pages that it lacks are held outside all requests: they return by themselves, and
+      // preempting it would only repeat its work.
       if (running.size() == 1 && pages_return()) return;
       if (swaps() && waits_for_pages(request, tokens)) break;
       const bool itself = running.back() == request_index;
@@ -69,7 +69,7 @@ void Core::State::plan_running(bool decodes, bool prefills) {
 }
 
 void Core::State::plan_waiting() {
-  // A preemption says that memory is short: who was just sent away must not be let in at the same step.
+  // A preemption means that memory is short: the preempted request must not be admitted in the same step.
   while (!preempted_now && swapped_out == 0 && !waiting.empty() && budget > 0 &&
          running.size() + recalling < config.requests_max) {
     const Admitted admitted = admit(waiting.front());
@@ -89,7 +89,7 @@ uint32_t Core::State::prefill_budget() const {
   return limit;
 }
 
-// Gives the request pages for `tokens` more tokens of KV; all or none.
+// Allocates pages for `tokens` more tokens of the request's KV; all or none.
 bool Core::State::grow(RequestState* request, uint32_t tokens) {
   if (resident) return grow_resident(request, tokens);
   if (mixed) return grow_entries(request, tokens);
@@ -107,7 +107,7 @@ bool Core::State::grow(RequestState* request, uint32_t tokens) {
   return true;
 }
 
-// Pages became the request's: from what was set aside for it, as long as there is some.
+// Accounts for pages that the request took: from its reservation, as long as there is one.
 void Core::State::note_taken(RequestState* request, uint32_t pages) {
   const uint32_t from_reserve = std::min(request->reserved, pages);
   request->reserved -= from_reserve;
@@ -138,7 +138,7 @@ bool Core::State::free_page_is_next() const {
          gpu.oldest_stamp() <= index.next_eviction_rank();
 }
 
-// `more`: so many pages, this one included, are wanted now. REQUIRES: so many are free or evictable.
+// `more`: pages needed now, this one included. REQUIRES: that many are free or evictable.
 PageId Core::State::take_page(uint32_t more) {
   if (config.page_order == PageOrder::kOldestFirst) {
     if (free_page_is_next()) return gpu.acquire();
@@ -156,7 +156,7 @@ PageId Core::State::take_page(uint32_t more) {
   return gpu.acquire();
 }
 
-// The newest running request gives its pages back and returns to the head of the queue.
+// The newest running request releases its pages and returns to the head of the queue.
 void Core::State::preempt_last() {
   const RequestIndex request_index = running.back();
   running.pop_back();
@@ -218,8 +218,8 @@ void Core::State::add_entry(RequestIndex request_index, uint32_t tokens, size_t 
   planned.push_back(entry);
   budget -= tokens;
   // Within a step all KV is written before any is read, so a later request of the same step may share it.
-  // Where a planned request can still be sent away, publishing must wait until the plan is final.
-  // So it must where copies would follow at once (arenas: publish_host_copies()).
+  // If a planned request can still be preempted, publishing must wait until the plan is final; also if a copy
+  // would follow at once (resident pages: publish_host_copies()).
   if (config.batch_order == BatchOrder::kDecodeFirst && !request.decodes_next() && retention.keeps_all() &&
       !resident) {
     publish_pages(&request, std::min(pages_settled(request, request.kv + tokens), request.pages_public));

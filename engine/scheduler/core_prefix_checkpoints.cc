@@ -1,14 +1,14 @@
-// Layouts that move KV entries, with a prefix cache: requests begin with what another request has kept of the
-// same prefix (prefix_checkpoint_cache.h, docs/design/methods/composition.md#causality, #pairs "TANGRAM x
-// prefix cache").
+// Core: prefix cache for layouts that move KV entries. Requests start with the KV entries that another
+// request retained of the same prefix (prefix_checkpoint_cache.h,
+// docs/design/methods/composition.md#causality, #pairs "TANGRAM x prefix cache").
 //
-// At the end of every whole chunk a request's pages become a prefix checkpoint's, and the request goes on
-// with copies of those that it is going to write to. A copy belongs to the step that needs it: until then the
-// request borrows.
+// At the end of every whole chunk a request's pages become a prefix checkpoint's, and the request continues
+// with copies of those that it will write to. A copy belongs to the step that needs it: until then the
+// request borrows the pages.
 //
-// What a request sets aside for its prompt counts these copies, because its own pin keeps every prefix
-// checkpoint that it made: a page is never missing that was promised (X-4). Alone, a request that does not
-// fit beside its prefix checkpoints is computed without any.
+// A request's reservation for its prompt includes these copies, because its own pin protects every prefix
+// checkpoint that it made: a promised page is never missing (X-4). A request that alone does not fit together
+// with its prefix checkpoints is computed without any.
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@
 
 namespace kvtwin {
 
-// Pages of the prefix checkpoint at the end of `tokens` tokens that others copy; budgets that are known.
+// Pages of the prefix checkpoint at `tokens` tokens that other requests copy; for known budgets.
 uint64_t Core::State::tail_pages(uint32_t tokens) const {
   uint64_t pages = 0;
   for (uint32_t g = 0; g < retention.shape().groups; ++g) {
@@ -28,8 +28,8 @@ uint64_t Core::State::tail_pages(uint32_t tokens) const {
   return pages;
 }
 
-// Of all prefix checkpoints that the request takes of its first `tokens` tokens, behind those that it began
-// with.
+// The same, summed over the prefix checkpoints that the request makes within its first `tokens` tokens, after
+// those that it reused.
 uint64_t Core::State::tails_ahead(const RequestState& request, uint32_t tokens) const {
   if (request.insert_barred) return 0;
   const uint32_t chunks = std::min(request.chunks_public, tokens / retention.chunk_tokens());
@@ -40,7 +40,7 @@ uint64_t Core::State::tails_ahead(const RequestState& request, uint32_t tokens) 
   return pages;
 }
 
-// As pages_to_admit(), behind what the request's tables hold already.
+// pages_to_admit(), without the pages that the request's tables hold already.
 uint64_t Core::State::pages_behind_prefix_checkpoint(const RequestState& request, uint32_t cached,
                                                      uint32_t tokens) const {
   const GroupTables& tables = request.tables;
@@ -53,7 +53,7 @@ uint64_t Core::State::pages_behind_prefix_checkpoint(const RequestState& request
                                                                            : cached + tokens);
 }
 
-// As admit().
+// admit() for layouts with prefix checkpoints.
 Core::State::Admitted Core::State::admit_from_prefix_checkpoint(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   const uint32_t chunk = retention.chunk_tokens();
@@ -69,7 +69,7 @@ Core::State::Admitted Core::State::admit_from_prefix_checkpoint(RequestIndex req
         prefix_checkpoints->stand_behind(request.prefix_checkpoints, cached, &request.tables);
   const uint32_t tokens = entry_tokens(request, cached, false);
   const uint64_t pages = pages_behind_prefix_checkpoint(request, cached, tokens);
-  // The pin itself may have taken what others have set aside.
+  // The pin itself may have taken pages that are reserved for others.
   const bool robs = reserved_total > uint64_t{gpu.pages_free()} + prefix_checkpoints->pages_evictable();
   if (tokens == 0 || robs || pages + config.watermark_pages > pages_available(request)) {
     request.tables.clear(&spare_pages);
@@ -91,7 +91,7 @@ Core::State::Admitted Core::State::admit_from_prefix_checkpoint(RequestIndex req
   return Admitted::kYes;
 }
 
-// The request's next tokens have pages: those that it borrowed are copied to the first of these.
+// The request's next tokens have pages: borrowed pages are copied to the first of these.
 void Core::State::stop_borrowing(RequestState* request) {
   GroupTables& tables = request->tables;
   if (!tables.borrows()) return;
@@ -106,8 +106,8 @@ void Core::State::stop_borrowing(RequestState* request) {
   tables.drop_borrowed();
 }
 
-// The request has just been compressed at the end of a whole chunk: a prefix checkpoint of it is taken, or
-// may be once the backend has said how much is left.
+// The request was just compressed at the end of a whole chunk: a prefix checkpoint of it is taken now, or
+// once the backend has reported the retained counts.
 void Core::State::plan_prefix_checkpoint(RequestState* request, uint32_t entry, Launch* launch) {
   if (request->insert_barred || request->kv % retention.chunk_tokens() != 0) return;
   const uint32_t chunk = request->kv / retention.chunk_tokens();
@@ -132,7 +132,7 @@ bool Core::State::take_prefix_checkpoint(RequestState* request, PrefixCheckpoint
   return true;
 }
 
-// Somebody else has the same tokens, or there is nothing to keep: the request keeps what is its own.
+// Another request inserted the same tokens, or there is nothing to share: the request keeps its own pages.
 void Core::State::bar_prefix_checkpoints(RequestState* request) {
   if (retention.known()) {
     const auto spared = std::min<uint64_t>(request->reserved, tails_ahead(*request, request->fill));
@@ -142,7 +142,7 @@ void Core::State::bar_prefix_checkpoints(RequestState* request) {
   request->insert_barred = true;
 }
 
-// So many pages at least become free. REQUIRES: they are free or loose.
+// Evicts until at least `pages` pages are free. REQUIRES: they are free or evictable.
 void Core::State::evict_prefix_checkpoints(uint32_t pages) {
   evicted_now = true;
   spare_pages.clear();

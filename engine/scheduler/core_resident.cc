@@ -1,12 +1,12 @@
-// Placement resident (docs/design/methods/freekv.md, docs/design/methods/composition.md#walk-throughs
-// FreeKV): every page of a request has its place on the host from the moment it is begun, so that it can be
-// offloaded as soon as it is full. The GPU holds the whole prompt until the step that completes it; from then
-// on resident pages, whose content the backend chooses step by step.
+// Core: placement resident (docs/design/methods/freekv.md, docs/design/methods/composition.md#walk-throughs
+// FreeKV). Every page of a request has a host page from the moment it is begun, so that it can be offloaded
+// as soon as it is full. The GPU holds the whole prompt until the step that completes it; from then on only
+// resident pages, whose content the backend chooses step by step.
 //
-// Page allocations name both: a GPU page joins the request's arena, a host page (by its number) is the home
-// of the next page of its context. What is given back at the prompt's end may be granted to the next step:
-// that step begins when the pages have been offloaded (the step graph's port offload_done). With a prefix
-// cache, homes may be another request's: core_resident_prefix.cc.
+// Page allocations name both: a GPU page becomes one of the request's resident pages, a host page (recognised
+// by its number) is for the next page of its context. Pages that are freed at the end of the prompt may be
+// allocated to the next step: that step begins when they have been offloaded (the step graph's port
+// offload_done). With a prefix cache, host pages may be another request's: core_resident_prefix.cc.
 
 #include <algorithm>
 
@@ -17,14 +17,14 @@
 
 namespace kvtwin {
 
-// What the request would hold with `tokens` tokens of KV.
+// Pages that the request holds with `tokens` tokens of KV.
 Core::State::PageDemand Core::State::resident_demand(const RequestState& request, uint32_t tokens) const {
   const uint32_t pages = div_ceil(tokens - request.dropped_tokens, config.page_tokens);
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   return {request.in_resident ? gpu_pages_held(spec, config.page_tokens, pages) : pages, pages};
 }
 
-// All it will ever hold at once.
+// The largest number that it ever holds at once.
 Core::State::PageDemand Core::State::resident_reservation(const RequestState& request) const {
   const PagesNeeded needed = fit.needed_in_resident(request.prompt, request.output);
   return {static_cast<uint32_t>(needed.gpu), static_cast<uint32_t>(needed.host)};
@@ -61,7 +61,7 @@ bool Core::State::grow_resident(RequestState* request, uint32_t tokens) {
   return true;
 }
 
-// As admit().
+// admit() for placement resident.
 Core::State::Admitted Core::State::admit_to_resident(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   Pin prefix;
@@ -74,7 +74,7 @@ Core::State::Admitted Core::State::admit_to_resident(RequestIndex request_index)
   const bool reserves = config.admission == AdmissionKind::kFullReservation;
   const uint32_t covered = config.admission == AdmissionKind::kFullPrompt ? request.known() : cached + tokens;
   PageDemand demand = reserves ? resident_reservation(request) : resident_demand(request, covered);
-  demand.host -= prefix.pages;  // they have their homes
+  demand.host -= prefix.pages;  // they already have host pages
   const bool unsafe =
       prefix.pages > 0 && preempted_until > done && !KVT_PLANTED(early_fetch);  // see recall_first()
   if (unsafe || !resident_has_room(request, {demand.gpu + config.watermark_pages, demand.host})) {
@@ -101,9 +101,9 @@ Core::State::Admitted Core::State::admit_to_resident(RequestIndex request_index)
   return Admitted::kYes;
 }
 
-// The step that is being launched drops KV entries of the prompt that it completes. What is left moves
-// together (layout compact) and goes to the first of the request's homes; from now on its pages are pages of
-// what is left.
+// The step being launched drops KV entries of the prompt that it completes. The retained ones are compacted
+// (layout compact) and offloaded to the first of the request's host pages; from now on its pages are those of
+// the retained KV entries.
 void Core::State::drop_before_resident(RequestState* request) {
   const uint32_t left = retention.entries_after(0, request->kv);
   KVT_CHECK(request->dropped_tokens == 0 && left <= request->kv);
@@ -111,8 +111,8 @@ void Core::State::drop_before_resident(RequestState* request) {
   entries_held -= request->dropped_tokens;
 }
 
-// The step that is being launched completes the prompt: what does not fit the resident pages goes back, and
-// homes of what was dropped.
+// The step being launched completes the prompt: frees the GPU pages beyond the resident pages, and the host
+// pages beyond the retained KV entries.
 void Core::State::shrink_to_resident(RequestState* request) {
   request->in_resident = true;
   const PageDemand keeps = resident_demand(*request, request->kv);
@@ -126,7 +126,7 @@ void Core::State::shrink_to_resident(RequestState* request) {
     request->pages.pop_back();
   }
   if (surplus > 0) note({kShrunk, launched, raw(request->id), surplus});
-  if (surplus > 0) preempted_until = launched + 1;  // no prefix may be copied there before that step's end
+  if (surplus > 0) preempted_until = launched + 1;  // no prefix may be copied to them before that step's end
   if (config.admission != AdmissionKind::kFullReservation) return;
   const PageDemand final = resident_demand(*request, request->prompt + request->output);
   reserved_total -= request->reserved;
@@ -147,8 +147,8 @@ void Core::State::detach_from_host(RequestState* request) {
   request->reserved_host = 0;
 }
 
-// The page that step `offset` of the run of coalesced steps begins: its home on the host, and its place on
-// the GPU while the resident pages grow. False, with nothing taken, when there is no room.
+// Allocates the page that step `offset` of the coalesced run begins: its host page, and a GPU page while the
+// resident pages grow. Returns false, and takes nothing, if there is no room.
 bool Core::State::allocate_resident_page(uint32_t entry, uint32_t offset, Launch* launch) {
   RequestState& request = requests[launch->members[entry].request_index];
   const uint32_t pages = table_pages(request) + 1;
@@ -173,7 +173,7 @@ bool Core::State::allocate_resident_page(uint32_t entry, uint32_t offset, Launch
   return true;
 }
 
-// A granted page returns as if it had never left its pool.
+// Returns an allocated page to its pool, as an exact undo.
 void Core::State::roll_back_resident_page(RequestState* request, PageId page) {
   const bool reserves = config.admission == AdmissionKind::kFullReservation;
   if (on_host(page)) {

@@ -1,16 +1,15 @@
-// Placement resident with a prefix cache: a request begins with what other requests have left of its prompt
-// on the host.
+// Core: placement resident with a prefix cache. A request starts with the part of its prompt that other
+// requests left on the host.
 //
-// The prefix index holds homes (host pages) as it holds GPU pages elsewhere. A request pins those of its
-// prefix; their content is copied to GPU pages of its own before its first step, because chunks read the
-// whole context (docs/design/methods/composition.md#pairs, FreeKV x chunked prefill), and goes again when the
-// prompt is complete. So a prefix costs its requests nothing on the host, and each of them GPU memory of its
-// own.
+// The prefix index holds host pages where it holds GPU pages otherwise. A request pins those of its prefix.
+// Their content is copied to GPU pages of its own before its first step, because chunks read the whole
+// context (docs/design/methods/composition.md#pairs, FreeKV x chunked prefill); these are freed when the
+// prompt is complete. So a shared prefix takes host memory once, and GPU memory in each request.
 //
-// Homes are findable when the step that fills them has ended, not when it is planned: a copy starts at once.
-// Only what prompts have computed is: a decode read some pages only, so its KV depends on where its prompt
-// ended, and whoever began with it would sample something else than one that computed everything (7.3, X-5).
-// A request that was preempted finds its prompt again.
+// Host pages become findable when the step that fills them has ended, not when it is planned, because a copy
+// starts at once. Only KV that prompts computed is shared: a decode read some pages only, so its KV depends
+// on where its prompt ended, and a request that reused it would sample other tokens than one that computed
+// everything. A preempted request finds its prompt again.
 
 #include <algorithm>
 
@@ -19,7 +18,7 @@
 
 namespace kvtwin {
 
-// The first of the waiting has room for its prefix and what comes next: the prefix is copied to the GPU.
+// The first waiting request has room for its prefix and its next entry: copies the prefix to the GPU.
 void Core::State::fetch_prefix(RequestIndex request_index, const Pin& prefix) {
   RequestState& request = requests[request_index];
   TransferState& transfer = new_transfer(TransferKind::kLoad);
@@ -65,7 +64,7 @@ void Core::State::finish_fetch(const TransferState& transfer, bool arrived) {
   pages_running += table_pages(request);
 }
 
-// The first entry names the homes of its prefix, then the GPU pages with their content.
+// The first entry lists the host pages of its prefix, then the GPU pages with their content.
 void Core::State::reuse_fetched(RequestState* request) {
   index.gpu_pages(request->pin, &reused);
   reused.insert(reused.end(), request->pages.begin(), request->pages.begin() + request->pin.pages);
@@ -73,19 +72,19 @@ void Core::State::reuse_fetched(RequestState* request) {
   request->admitted_now = true;
 }
 
-// The launch has ended: what it computed of prompts is at its homes.
+// The launch has ended: the pages that it computed for prompts are on the host.
 void Core::State::publish_host_copies(const Launch& launch) {
   for (size_t i = 0; i < launch.entries.size(); ++i) {
     const PlanEntry& entry = launch.entries[i];
     RequestState& request = requests[launch.members[i].request_index];
-    // Preempted meanwhile: it gave the index what it had.
+    // A request that was preempted meanwhile has already published its pages.
     if (entry.kind == EntryKind::kDecode || request.phase != RequestState::Phase::kRunning) continue;
     publish_pages(&request,
                   std::min(pages_settled(request, entry.context + entry.tokens), request.pages_public));
   }
 }
 
-// As take_page(), on the host. REQUIRES: `more` are free or evictable.
+// take_page() for the host. REQUIRES: `more` pages are free or evictable.
 PageId Core::State::take_host_copy(uint32_t more) {
   if (host->pages_free() == 0) {
     const uint32_t batch = std::min(index.pages_evictable(), std::max(more, config.evict_batch_pages));

@@ -1,4 +1,4 @@
-// Requests that keep only part of their KV: what a step needs, what a compression leaves, what comes back.
+// Core: requests that retain part of their KV. Demand of a step, compressions, and the backend's reports.
 
 #include <algorithm>
 #include <bit>
@@ -9,9 +9,9 @@
 
 namespace kvtwin {
 
-// --- how much there is
+// --- counts
 
-// KV entries that the request holds once `tokens` tokens are computed; a KV entry is one token in one head
+// KV entries that the request holds once `tokens` tokens are computed. A KV entry is one token in one head
 // group.
 uint64_t Core::State::kv_entries_of(const RequestState& request, uint32_t tokens) const {
   return retention.by_group() ? request.tables.kv_entries(tokens) : uint64_t{tokens} - request.dropped_tokens;
@@ -22,7 +22,7 @@ HeldEntries Core::State::held_by(const Launch& launch) const {
   const uint32_t groups = retention.by_group() ? retention.shape().groups : 1;
   for (size_t i = 0; i < launch.members.size(); ++i) {
     const RequestState& request = requests[launch.members[i].request_index];
-    if (mixed) {  // nothing is dropped; what waits for its group has a slot in staging
+    if (mixed) {  // nothing is dropped; KV entries that wait for a full group have slots in staging
       held.kv_entries += request.kv;
       held.slots +=
           uint64_t{request.kv_entries.pages()} * config.page_tokens + request.kv_entries.waiting.size();
@@ -38,7 +38,7 @@ HeldEntries Core::State::held_by(const Launch& launch) const {
   return held;
 }
 
-// --- what a step takes
+// --- demand of a step
 
 void Core::State::entries_after(const RequestState& request, uint32_t tokens,
                                 std::vector<uint32_t>* kv_entries) const {
@@ -50,7 +50,7 @@ void Core::State::entries_after(const RequestState& request, uint32_t tokens,
   }
 }
 
-// As grow(), where pages belong to head groups.
+// grow() for pages that belong to head groups.
 bool Core::State::grow_groups(RequestState* request, uint32_t tokens) {
   GroupTables& tables = request->tables;
   wanted.clear();
@@ -73,7 +73,7 @@ bool Core::State::grow_groups(RequestState* request, uint32_t tokens) {
   return true;
 }
 
-// Pages that must be there, besides the cached ones, for the request to be let in; `tokens`: its first entry.
+// Pages that must be available, besides the cached ones, to admit the request. `tokens`: its first entry.
 uint64_t Core::State::pages_to_admit(const RequestState& request, uint32_t cached, uint32_t tokens) const {
   const bool all = config.admission == AdmissionKind::kFullReservation;
   uint32_t covered = cached + tokens;
@@ -84,8 +84,8 @@ uint64_t Core::State::pages_to_admit(const RequestState& request, uint32_t cache
   }
   if (!retention.staged()) return retention.pages_raw(covered);
   if (!retention.reserves() && !all) return retention.pages_retained(covered, 0);
-  // docs/design/methods/tangram.md#reservation: exactly what will be kept of the prompt, and the output
-  // behind it as far as asked for.
+  // docs/design/methods/tangram.md#reservation: exactly the retained KV entries of the prompt, and the output
+  // as far as decode_reserve covers it.
   const uint32_t left = request.prompt + request.output - request.known();
   const uint32_t reserve = config.policies.budget_spec.decode_reserve;
   return retention.pages_retained(request.known(), all ? left : std::min(left, reserve));
@@ -93,16 +93,16 @@ uint64_t Core::State::pages_to_admit(const RequestState& request, uint32_t cache
 
 // --- compressions
 
-// KV entries of the longest group. What a drop leaves counts from the step on that asks for it: when the next
-// drop is due must not depend on how many steps are in flight.
+// KV entries of the longest group. A drop counts from the step that requests it: the time of the next drop
+// must not depend on the number of steps in flight.
 uint32_t Core::State::longest(const RequestState& request) const {
   if (retention.by_group()) return request.tables.longest(request.kv);
   return request.kv - (request.answers > 0 ? std::max(request.dropped_tokens, request.dropped_soon)
                                            : request.dropped_tokens);
 }
 
-// Whether the entry that brought the request from `context` to call.kv tokens ends with one; or begins with
-// one.
+// Whether the entry that brought the request from `context` to request.kv tokens ends, or begins, with a
+// compression.
 bool Core::State::compresses(const RequestState& request, uint32_t context) const {
   if (retention.slot_retention() == SlotRetention::kRing) return false;
   if (retention.at_turn_start()) {
@@ -143,7 +143,7 @@ void Core::State::compress(RequestState* request, uint32_t entry, Launch* launch
       launch->keep.push_back(retention.quota(g, retention.ranked(tokens)) - locked);
     }
   }
-  // Lists that grow may move: launch_planned() puts the spans in place.
+  // The vectors may still move: launch_planned() sets the spans.
   c.forced = {launch->forced.data(), launch->forced.size() - forced_before};
   c.keep = {launch->keep.data(), launch->keep.size() - keep_before};
   launch->compressions.push_back(c);
@@ -163,7 +163,7 @@ void Core::State::compress(RequestState* request, uint32_t entry, Launch* launch
   if (prefix_checkpoints) plan_prefix_checkpoint(request, entry, launch);
 }
 
-// Each group holds `kv_entries` of its KV entries from now on.
+// Each group now holds `kv_entries` of its KV entries.
 void Core::State::retain_entries(RequestState* request, uint32_t tokens,
                                  std::span<const uint32_t> kv_entries) {
   entries_held -= request->tables.kv_entries(tokens);
@@ -174,7 +174,7 @@ void Core::State::retain_entries(RequestState* request, uint32_t tokens,
   pages_running -= spare_pages.size();
   for (const PageId page : spare_pages) free_page(page);
   if (config.admission != AdmissionKind::kFullReservation || retention.staged()) return;
-  // What was set aside for the whole prompt is more than what is left of it can come to need.
+  // The reservation for the whole prompt exceeds the largest future demand of the retained part.
   const uint32_t left = request->prompt + request->output - tokens;
   uint64_t most = 0;
   for (uint32_t g = 0; g < request->tables.groups(); ++g) {
@@ -188,8 +188,8 @@ void Core::State::retain_entries(RequestState* request, uint32_t tokens,
 
 // --- coalesced steps
 
-// Steps from this one on in which the request is certainly not compressed, and reads one KV entry more in
-// each, or none.
+// Number of steps from this one on in which the request is certainly not compressed, and which each add one
+// KV entry, or none.
 uint32_t Core::State::coalescible_steps_left(const RequestState& request) const {
   if (retention.slot_retention() == SlotRetention::kRing) return retention.steps_until_full(request.kv - 1);
   if (!retention.at_decode()) return UINT32_MAX;
@@ -197,8 +197,8 @@ uint32_t Core::State::coalescible_steps_left(const RequestState& request) const 
   return kv_entries >= limit ? 1 : limit - kv_entries;
 }
 
-// As allocate_ahead(): step by step, and in each the groups that cross, in the order in which a step on its
-// own would take them.
+// allocate_ahead() for head groups: step by step, and in each step the groups that need a page, in the order
+// in which a single step would take them.
 uint32_t Core::State::allocate_ahead_groups(uint32_t steps, Launch* launch) {
   for (uint32_t offset = 1; offset < steps; ++offset) {
     for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
@@ -219,15 +219,15 @@ uint32_t Core::State::allocate_ahead_groups(uint32_t steps, Launch* launch) {
   return steps;
 }
 
-// --- answers
+// --- reports of the backend
 
-// An answer that cannot be (from a log that somebody changed) counts as the nearest that can.
+// An impossible report (from a modified log) is replaced by the nearest possible one.
 void Core::State::apply_retained(const StepDone& event, const Launch& launch) {
   for (size_t i = 0; i < launch.compressions.size(); ++i) {
     const Compression& compression = launch.compressions[i];
     const Launch::Member& member = launch.members[compression.entry];
     RequestState& request = requests[member.request_index];
-    // Preempted meanwhile: it starts again, and what was kept is gone.
+    // Preempted meanwhile: it starts again, and its retained KV entries are lost.
     const bool dropped =
         request.phase != RequestState::Phase::kRunning || request.attempt != launch.attempts[i];
     const bool dropped_slots = retention.slot_retention() == SlotRetention::kInPlace;
@@ -261,7 +261,7 @@ void Core::State::apply_retained(const StepDone& event, const Launch& launch) {
   }
 }
 
-// Positions of which nothing is left: pages that hold no others go.
+// Positions without retained KV entries: pages without any others are freed.
 void Core::State::apply_dropped_slots(RequestState* request, const Compression& compression,
                                       const CompressionOutcome& retained) {
   const uint32_t page = config.page_tokens, end = compression.end;
@@ -276,7 +276,7 @@ void Core::State::apply_dropped_slots(RequestState* request, const Compression& 
       dropped_tokens += alive ? 0 : 1;
     }
     const uint32_t before = request->page_dropped[position];
-    if (dropped_tokens <= before) continue;  // what was dropped never comes back
+    if (dropped_tokens <= before) continue;  // a dropped token never becomes live again
     hash = hash * 0x9e3779b97f4a7c15u + (uint64_t{position} << 16) + dropped_tokens;
     request->page_dropped[position] = static_cast<uint16_t>(dropped_tokens);
     request->dropped_tokens += dropped_tokens - before;
@@ -290,7 +290,7 @@ void Core::State::apply_dropped_slots(RequestState* request, const Compression& 
   note({kRetained, done, raw(request->id), hash});
 }
 
-// The page at this position goes, unless somebody else may still read it
+// Frees the page at this position, unless another request may still read it
 // (docs/design/methods/intentkv.md#freeing).
 void Core::State::drop_page(RequestState* request, uint32_t position) {
   PageId page = kNoPage;
@@ -305,7 +305,7 @@ void Core::State::drop_page(RequestState* request, uint32_t position) {
   free_page(page);
 }
 
-// What earlier requests have dropped of the prefix that this one starts with.
+// Takes over what earlier requests have dropped of the prefix that this request reuses.
 void Core::State::reuse_dropped_slots(RequestState* request) {
   request->dropped_slots = index.dropped_slots(request->pin);
   index.dropped_entries(request->pin, &request->page_dropped);

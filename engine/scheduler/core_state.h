@@ -1,9 +1,8 @@
-// The inside of Core. Included by core*.cc only.
+// Private state of Core. Included by core*.cc only.
 //
-// One request's life: waiting -> (recalling -> waiting)* -> running -> ended, and from running back to
-// waiting when it is preempted (by way of `swapped_out` where its pages are copied to the host). Counts run
-// ahead of the backend: `kv` and `sampled` say what will be true when every launched step has ended;
-// `emitted` says what is true.
+// The life of a request: waiting -> (loading -> waiting)* -> running -> ended; from running back to waiting
+// when it is preempted (through kSwappedOut if its pages are copied to the host). Counts run ahead of the
+// backend: `kv` and `sampled` will be true when every launched step has ended; `emitted` is true now.
 
 #ifndef KVTWIN_ENGINE_SCHEDULER_CORE_STATE_H_
 #define KVTWIN_ENGINE_SCHEDULER_CORE_STATE_H_
@@ -36,69 +35,69 @@ struct RequestState {
   Phase phase = Phase::kUnused;
   bool ending = false;  // cancelled, or sampled end-of-sequence: no further step
   bool cancelled = false;
-  bool load_barred = false;    // a recall failed: compute instead
-  bool insert_barred = false;  // the index holds the same tokens from elsewhere
+  bool load_barred = false;    // a load failed: compute instead
+  bool insert_barred = false;  // the index has the same tokens from another request
   bool admitted_now = false;   // its next entry is the first since admission
-  bool swapped_in = false;     // its next entry is the first since it came back from the host
+  bool swapped_in = false;     // its next entry is the first since it was swapped in
   bool in_resident = false;    // its prompt is complete: `pages` are the resident pages (core_resident.cc)
-  bool hands_over = false;     // once its first token exists (core_handover.cc)
-  bool arrives = false;        // its KV is on another engine and is to be fetched
-  bool arrived_now = false;    // its KV came by a transfer, and no entry of it has been planned since
+  bool hands_over = false;     // hand over once its first token exists (core_handover.cc)
+  bool arrives = false;        // its KV is on another engine and must be fetched
+  bool arrived_now = false;    // its KV was fetched, and no entry of it has been planned since
   uint32_t prompt = 0;
   uint32_t output = 0;
   uint32_t kv = 0;
   uint32_t sampled = 0;
   uint32_t emitted = 0;
-  uint32_t launches = 0;       // in flight that include it
+  uint32_t launches = 0;       // launches in flight that include it
   uint32_t pages_public = 0;   // leading pages that another request could ever match
-  uint32_t pages_known = 0;    // leading pages with an identity at all
-  uint32_t reserved = 0;       // pages set aside and not taken yet
-  uint32_t reserved_host = 0;  // likewise
-  uint32_t beyond = 0;         // pages taken when nothing was set aside any more
+  uint32_t pages_known = 0;    // leading pages with an identity
+  uint32_t reserved = 0;       // reserved pages not taken yet
+  uint32_t reserved_host = 0;  // reserved host pages not taken yet
+  uint32_t beyond = 0;         // pages taken after the reservation was used up
   size_t next_trigger = 0;
   Pin pin;                    // cached or inserted pages, from the start
-  std::vector<PageId> pages;  // its own, behind the pin, by position; kNoPage: a dropped slot
-  // Placement resident: one for every page of its context behind the pin, which is then of host pages too
-  // (core_resident.cc). A request that was demoted: its pages (core_swap.cc).
+  std::vector<PageId> pages;  // its own, after the pin, by position; kNoPage: a dropped slot
+  // Placement resident: host pages of its context after the pin, which then pins host pages too
+  // (core_resident.cc). A swapped-out request: its pages (core_swap.cc).
   std::vector<PageId> host_pages;
-  EngineId from{};  // arrives: whose pages `source` are
+  EngineId from{};  // arrives: owner of the `source` pages
   std::vector<PageId> source;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
-  // Retention: what has been dropped, or will be when every launched step has ended. At the end: a plain
-  // paged engine does not touch it.
-  GroupTables tables;   // its own, where pages belong to head groups: `pages` is empty then
-  bool due = false;     // once its prompt is computed, it may be compressed
-  uint32_t fill = 0;    // tokens that were known when it was admitted: its prompt, and what a preemption lost
-  uint32_t ranked = 0;  // tokens that the last compression knew of
-  uint32_t answers = 0;  // compressions whose counts or dropped slots the backend has yet to say
+  // Retention: KV entries that have been dropped, or will be when every launched step has ended. Last in the
+  // struct, because a plain paged engine does not use it.
+  GroupTables tables;    // its own, if pages belong to head groups; `pages` is then empty
+  bool due = false;      // compress once its prompt is computed
+  uint32_t fill = 0;     // tokens known at admission: its prompt, and what a preemption discarded
+  uint32_t ranked = 0;   // tokens at the last compression
+  uint32_t answers = 0;  // compressions whose counts or dropped slots the backend has not reported yet
   uint32_t attempt = 0;  // admissions
-  uint32_t dropped_tokens =
-      0;  // tokens of which no KV entry is left, where KV entries keep their places (or in resident pages)
-  uint32_t dropped_soon = 0;           // likewise, once the backend has answered: how many is known before
-  uint32_t dropped_slots = 0;          // positions, in pages, that have no page any more
-  std::vector<uint16_t> page_dropped;  // likewise, by page position; may be shorter
+  // Tokens without retained KV entries, if KV entries keep their slots (or in resident pages).
+  uint32_t dropped_tokens = 0;
+  uint32_t dropped_soon = 0;   // the same after the backend's report, where the number is known before
+  uint32_t dropped_slots = 0;  // positions, in pages, that no longer have a page
+  std::vector<uint16_t> page_dropped;  // dropped tokens by page position; may be shorter
 
   // Compressed prefixes (core_prefix_checkpoints.cc).
   uint32_t chunks_public = 0;              // leading chunks that another request could ever match
-  Pin prefix_checkpoints;                  // of chunks: what it began with, and what it has added
-  PrefixCheckpointId prefix_checkpoint{};  // of the last of them
+  Pin prefix_checkpoints;                  // of chunks: those it reused and those it added
+  PrefixCheckpointId prefix_checkpoint{};  // the last of them
 
-  // Formats by tag (core_formats.cc): `pages` and the pin are frames then, and the pages are here.
+  // Mixed precision (core_formats.cc): `pages` and the pin hold logical pages; the pages are here.
   MixedPrecisionPool::Request kv_entries;
   uint32_t low_bit = 0;  // its int2 KV entries before the entry that was planned last
   uint32_t settled =
-      0;  // frames before this have all their KV entries in pages, once its launches have ended
-  uint32_t reserved_2 = 0;    // int2 pages set aside; `reserved` are int4 pages
-  bool reuse_barred = false;  // alone, it did not fit beside the pages that its prefix lies in
+      0;  // leading logical pages whose KV entries are all in pages once its launches have ended
+  uint32_t reserved_2 = 0;    // reserved int2 pages; `reserved` are int4 pages
+  bool reuse_barred = false;  // alone, it did not fit together with the pages of its prefix
 
-  // Page positions that are covered, and pages behind them.
+  // Page positions that are covered: pinned pages and those after them.
   uint32_t pages_span() const { return pin.pages + static_cast<uint32_t>(pages.size()); }
   uint32_t pages_held() const { return pages_span() - dropped_slots + tables.pages(); }
   uint32_t known() const { return prompt + sampled; }
   bool decodes_next() const { return kv >= prompt && kv + 1 == known(); }
-  // Every step it needs has been launched.
+  // All steps that it needs have been launched.
   bool launched_out() const { return ending || (sampled == output && kv >= prompt); }
 };
 
@@ -118,25 +117,25 @@ struct Core::State {
   void on(const Timer& event);
   void on(const PagesTaken& event);  // core_handover.cc
   // core_hints.cc
-  PrefixIndex& prefixes();               // whichever tree this engine's prefixes stand in
-  void session_here(SessionId session);  // a request of it has come
-  void session_left(SessionId session);  // and has gone
+  PrefixIndex& prefixes();               // the index that holds this engine's prefixes
+  void session_here(SessionId session);  // a request of the session arrived
+  void session_left(SessionId session);  // and ended
   bool reject(const RequestReady& event);
   void end_request(RequestIndex request_index);
   void forget(RequestIndex request_index);
   void drop_surplus_sessions();
   void detach(RequestState* request, bool preempted);
   void publish_pages(RequestState* request, uint32_t pages_limit);
-  // The request's own pages by position, behind the pin: what the index can be given.
+  // The request's own pages by position, after the pin: those that can be inserted into the index.
   std::vector<PageId>& own_pages(RequestState* request) const {
     return resident ? request->host_pages : request->pages;
   }
-  // Leading pages of a request with `tokens` tokens of KV whose KV entries have all got the form in which
-  // they stay: nobody else may start from a page whose newest KV entries its request still keeps exact beside
-  // it.
+  // Leading pages of a request with `tokens` tokens of KV whose KV entries have their final format. Other
+  // requests must not reuse a page whose newest KV entries are still stored exactly outside it.
   uint32_t pages_settled(const RequestState& request, uint32_t tokens) const {
     const uint32_t pages = (tokens - std::min(tokens, exact_tail)) / config.page_tokens;
-    // Arenas: what a decode computed depends on where its prompt ended, because it read only some pages.
+    // Resident pages: KV computed by a decode depends on where the prompt ended, because it read some pages
+    // only.
     if (resident) return std::min(pages, request.fill / config.page_tokens);
     return mixed ? std::min(pages, logical_pages_settled(request)) : pages;
   }
@@ -167,7 +166,7 @@ struct Core::State {
     const uint32_t groups = retention.by_group() ? request.tables.groups() : 1;
     return static_cast<uint32_t>(div_ceil<uint64_t>(kv_entries_of(request, request.kv), groups));
   }
-  // Tokens of the request's next entry after `context` ones; 0: it waits for a step with more room.
+  // Tokens of the request's next entry after `context` tokens; 0: it waits for a step with more budget.
   uint32_t entry_tokens(const RequestState& request, uint32_t context, bool decode) const {
     const uint32_t pending = request.known() - context;
     const uint32_t limit = decode ? budget : prefill_budget();
@@ -202,7 +201,7 @@ struct Core::State {
   void note_taken(RequestState* request, uint32_t pages);
   void note_untaken(RequestState* request);
   uint32_t pages_available(const RequestState& request) const;
-  // On the gpu, to be had by evicting.
+  // Evictable pages on the GPU.
   uint32_t pages_evictable() const {
     if (prefix_checkpoints) return prefix_checkpoints->pages_evictable();
     return resident ? 0 : index.pages_evictable();
@@ -213,8 +212,8 @@ struct Core::State {
     if (mixed) mixed->release(page);
     gpu.release(page, index.tick());
   }
-  // Pages outside all requests become available without any preemption: copies end, and other engines read
-  // what was handed over to them.
+  // Whether pages outside all requests become available without preemption: copies end, and other engines
+  // read handed-over pages.
   bool pages_return() const { return transfers_live > 0 || !handed_over.empty(); }
   void preempt_last();
   void add_entry(RequestIndex request_index, uint32_t tokens, size_t allocated_before);
@@ -223,12 +222,12 @@ struct Core::State {
   struct Planned {
     RequestIndex request_index;
     uint32_t tokens;
-    // Four bytes each: every request of every step has one of these.
+    // Four bytes each, because every request of every step has one of these.
     uint32_t allocated_begin, allocated_end;  // in `allocated`
     uint32_t reused_begin, reused_end;        // in `reused`
     uint32_t bits_begin, bits_end;            // in `bits`
     uint32_t counts_begin;                    // in `reused_counts`
-    PrefixCheckpointId prefix_checkpoint;     // whose pages these are
+    PrefixCheckpointId prefix_checkpoint;     // the checkpoint that the reused pages belong to
   };
 
   // core_launch.cc
@@ -342,8 +341,8 @@ struct Core::State {
   TransferState& transfer_of(TransferId id);
   void submit_transfer(const TransferState& transfer, Tier source, Tier target);
 
-  // The digest is a sum over records, each keyed by the step it belongs to: what is planned ahead can be
-  // taken back, and coalesced runs add the same records as uncoalesced ones.
+  // The digest is a sum over records, each keyed by its step: records planned ahead can be subtracted, and
+  // coalesced runs add the same records as uncoalesced ones.
   enum Record : uint64_t {
     kEntry,
     kStep,
@@ -383,13 +382,13 @@ struct Core::State {
   const Retention retention;
   const RequestFit fit;
   const bool resident;                        // placement resident
-  const uint32_t exact_tail;                  // newest tokens of a request that are not in its pages yet
-  std::unique_ptr<MixedPrecisionPool> mixed;  // formats by tag: then `gpu` and `index` hold frames
+  const uint32_t exact_tail;                  // newest tokens of a request that are not yet in its pages
+  std::unique_ptr<MixedPrecisionPool> mixed;  // mixed precision: `gpu` and `index` then hold logical pages
   PagePool gpu;
   std::unique_ptr<PagePool> host, disk;
-  PrefixIndex index;  // placement resident: of host pages, as if the host were its gpu
-  std::unique_ptr<PrefixCheckpointCache>
-      prefix_checkpoints;  // layouts that move KV entries: instead of `index`
+  PrefixIndex index;  // placement resident: holds host pages in the role of GPU pages
+  // Layouts that move KV entries: used instead of `index`.
+  std::unique_ptr<PrefixCheckpointCache> prefix_checkpoints;
   SessionStore sessions;
   Instant now{};
   std::vector<Command>* out = nullptr;
@@ -400,26 +399,26 @@ struct Core::State {
   std::deque<RequestIndex> waiting;
   std::vector<RequestIndex> running;  // in order of admission
   uint32_t recalling = 0;
-  uint32_t swapped_out = 0;   // transfers of requests that were sent away
-  uint32_t pages_coming = 0;  // gpu pages that become free when they have ended
+  uint32_t swapped_out = 0;   // transfers of requests being swapped out
+  uint32_t pages_coming = 0;  // GPU pages that become free when these have ended
   uint32_t requests_live = 0;
 
-  std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it moves along)
+  std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it advances)
   std::vector<Launch> spare;
   uint64_t launched = 0;  // single steps, ever
   uint64_t done = 0;
-  // Steps before this may still use pages that are free by now, or findable before they are written: of
-  // preempted requests, of prompts that were cut to resident pages. No copy may touch them yet.
+  // Steps before this one may still use pages that are free or findable by now: of preempted requests, and of
+  // prompts that were reduced to resident pages. No copy may use these pages until then.
   uint64_t preempted_until = 0;
 
   std::deque<HeldPages> handed_over;
   std::vector<TransferState> transfers;
   uint64_t transfer_next = 0;
   uint32_t transfers_live = 0;
-  uint32_t offload = 0;  // demotions under way
+  uint32_t offload = 0;  // offloads in progress
   uint32_t offload_pages = 0;
-  bool offload_barred = false;  // one failed: none until a request comes or goes
-  uint32_t spilling = 0;        // likewise, of copies to the disk
+  bool offload_barred = false;  // an offload failed: no further one until a request arrives or ends
+  uint32_t spilling = 0;        // the same for copies to the disk
   uint32_t spilling_pages = 0;
   bool spilling_barred = false;
 
@@ -430,21 +429,21 @@ struct Core::State {
   };
   std::vector<Allocated> allocated;
   std::vector<PageId> reused;           // of the step being planned
-  std::vector<uint32_t> reused_counts;  // likewise
+  std::vector<uint32_t> reused_counts;  // of the step being planned
   uint32_t budget = 0;
   bool preempted_now = false;
-  bool evicted_now = false;     // the index lost pages: the head of the queue may match less now
-  bool admission_open = false;  // the next step might admit without anything happening first
-  size_t entries_last = 0;      // of the step before
+  bool evicted_now = false;     // the index lost pages: the head of the queue may now match less
+  bool admission_open = false;  // the next step might admit a request without a further event
+  size_t entries_last = 0;      // entries of the step before
   std::vector<std::pair<uint32_t, uint32_t>> crossings;  // first step that needs a page, entry
   std::vector<RequestIndex> ended;
-  std::vector<uint32_t> wanted;  // scratch: groups that lack a page
+  std::vector<uint32_t> wanted;  // scratch: groups that need a page
   std::vector<uint32_t> after;   // scratch: KV entries by group
   std::vector<PageId> spare_pages;
-  uint64_t prefix_checkpoints_evicted = 0;                  // pages, so far
-  std::vector<BitRun> bits, entry_bits;                     // of the step being planned, and scratch
+  uint64_t prefix_checkpoints_evicted = 0;                  // their pages, so far
+  std::vector<BitRun> bits, entry_bits;                     // of the step being planned; scratch
   std::vector<PageId> newly_taken, logical_pages, reusing;  // scratch
-  std::vector<Requantisation> requantisations;              // that the next launch tells
+  std::vector<Requantisation> requantisations;              // to be sent with the next launch
   std::vector<uint8_t> alone;                               // scratch
   std::vector<uint32_t> reusing_counts;                     // scratch
 

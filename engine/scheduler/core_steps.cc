@@ -1,5 +1,4 @@
-// Steps end: tokens exist, requests finish; and what happens to a run of coalesced steps that something from
-// outside ends.
+// Core: ends of steps. Tokens are emitted and requests finish; external events end coalesced runs.
 
 #include <algorithm>
 
@@ -27,7 +26,7 @@ void Core::State::on(const StepDone& event) {
 void Core::State::emit(const Launch::Member& member, uint32_t steps) {
   RequestState& request = requests[member.request_index];
   KVT_CHECK(request.id == member.request);
-  if (request.ending) return;  // sampled behind its end: nobody sees it
+  if (request.ending) return;  // a token sampled after the request's end is ignored
   const bool first = request.emitted == 0;
   request.emitted += steps;
   bool tell = first;
@@ -48,7 +47,7 @@ void Core::State::end_early(RequestId id) {
       if (member.request == id) launches[i].decisive = true;
     }
   }
-  // The backend stops a run of coalesced steps here; with two in flight one more step of it was already
+  // The backend ends the coalesced run here; with two steps in flight one more step of it was already
   // launched.
   if (launches.back().end > done + config.steps_in_flight_max - 1)
     shorten_last(done + config.steps_in_flight_max - 1);
@@ -75,22 +74,22 @@ void Core::State::close_launch() {
   for (const RequestIndex request_index : ended) {
     const RequestState& request = requests[request_index];
     const bool hands_over = request.hands_over && !request.ending;
-    // Preempted behind its last step: what it would hand over is computed again first.
+    // Preempted after its last step: its prompt must be computed again before it can be handed over.
     if (hands_over && (request.phase != RequestState::Phase::kRunning || request.kv < request.prompt))
       continue;
     hands_over ? hand_over(request_index) : end_request(request_index);
   }
 }
 
-// Something from outside is about to be told. The backend completes the step that runs, and with two in
-// flight the one behind it; the rest of a run of coalesced steps never runs (backend.h, interrupt).
+// An external event is about to be delivered. The backend completes the running step, and with two in flight
+// the one after it; the rest of a coalesced run never runs (backend.h, interrupt).
 void Core::State::cut_coalesced() {
   if (launches.empty()) return;
   const uint64_t end = std::max(done + config.steps_in_flight_max, launches.back().first + 1);
   if (end < launches.back().end) shorten_last(end);
 }
 
-// Takes back what was planned for steps [end, last.end): exactly as if it had never been.
+// Undoes the plan of steps [end, last.end) exactly.
 void Core::State::shorten_last(uint64_t end) {
   Launch& last = launches.back();
   KVT_CHECK(end > last.first);
@@ -114,7 +113,7 @@ void Core::State::shorten_last(uint64_t end) {
   }
 }
 
-// Pages for steps [offset, ...) of the launch return to the pool as if they had never left it.
+// Returns the pages for steps [offset, ...) of the launch to the pool, as an exact undo.
 void Core::State::roll_back_allocations(Launch* launch, uint32_t offset) {
   while (!launch->allocations.empty() && launch->allocations.back().offset >= offset) {
     const PageAllocation allocation = launch->allocations.back();

@@ -1,16 +1,16 @@
-// Preemption by demotion: who must give way keeps its KV, on the host
-// (docs/design/methods/composition.md#axes placement, 7.10).
+// Core: preemption by swapping. A preempted request keeps its KV, on the host
+// (docs/design/methods/composition.md#axes placement).
 //
-//   running -> away (its pages are being copied, or wait until no step writes them)
+//   running -> swapped out (its pages are being copied, or wait until no step writes them)
 //   -> waiting, with host pages
-//   -> recalling (those it lacks are being copied back) -> running, where it was
+//   -> loading (the pages it lacks are being copied back) -> running, at the same position
 //
-// Nothing becomes free before the copy has ended, so a request that lacks pages meanwhile sits out, and
-// nobody is let in. All pages travel, shared ones too: by the time the request is back, the index may have
-// lost them; what it has still is not copied back. Where there is no room on the host, or a copy fails, the
-// request is computed again.
+// Pages are freed only when the copy completes. Until then, requests short of pages are skipped if in-flight
+// copies will cover them, and none is admitted. All pages are copied, shared ones too: by the time the
+// request returns, the index may have evicted them; pages that it still has are not copied back. If the host
+// has no room, or a copy fails, the request is computed again.
 //
-// Pages under way belong to the transfer: a request that ends meanwhile leaves it alone.
+// Pages in flight belong to the transfer, which continues if the request ends meanwhile.
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@
 
 namespace kvtwin {
 
-// The request leaves with its pages. False, and nothing changed: it must be computed again.
+// Swaps the request out. Returns false, and changes nothing, if it must be computed again.
 bool Core::State::swap_out(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   const uint32_t pages = div_ceil(request.kv, config.page_tokens);
@@ -29,7 +29,7 @@ bool Core::State::swap_out(RequestIndex request_index) {
   note({kSwapOutStarted, request.kv, raw(request.id), pages});
   entries_held -= kv_entries_of(request, request.kv);
   pages_running -= table_pages(request);
-  // What was planned for it in this very step will not be written.
+  // An entry planned for it in this step will not be computed.
   while (request.pages_span() > pages) {
     free_page(request.pages.back());
     request.pages.pop_back();
@@ -59,7 +59,7 @@ void Core::State::ask_for(TransferState* transfer, Tier source, Tier target) {
   submit_transfer(*transfer, source, target);
 }
 
-// The copy that waits for steps in flight, null where it has been asked for.
+// The swap-out that waits for steps in flight; null if it was submitted.
 TransferState* Core::State::planned_swap_out(RequestIndex request_index) {
   for (TransferState& transfer : transfers) {
     const bool waits = transfer.live && !transfer.asked;
@@ -76,7 +76,7 @@ void Core::State::start_swap_out(RequestIndex request_index) {
   ask_for(transfer, Tier::kGpu, Tier::kHost);
 }
 
-// The request has ended. What has been asked for goes on without it.
+// The request has ended. A submitted copy continues without it.
 void Core::State::cancel_swap_out(RequestIndex request_index) {
   TransferState* transfer = planned_swap_out(request_index);
   if (transfer == nullptr) return;
@@ -112,7 +112,7 @@ bool Core::State::waits_for(const TransferState& transfer, RequestState::Phase p
   return requests[request_index].id == id && requests[request_index].phase == phase;
 }
 
-// Pages that the request's next entry takes, unless it has been planned.
+// Pages that the request's next entry takes, unless it was planned already.
 uint32_t Core::State::pages_for_next(const RequestState& request) const {
   if (request.launched_out()) return 0;
   const uint32_t tokens = std::max(1u, entry_tokens(request, request.kv, request.decodes_next()));
@@ -120,17 +120,18 @@ uint32_t Core::State::pages_for_next(const RequestState& request) const {
   return pages - std::min(pages, request.pages_span());
 }
 
-// As admit(), for a request whose pages are on the host.
+// admit() for a request whose pages are on the host.
 Core::State::Admitted Core::State::swap_in(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   const auto pages = static_cast<uint32_t>(request.host_pages.size());
   const uint32_t whole = std::min(request.kv / config.page_tokens, request.pages_known);
   const Match match = index.acquire_on_gpu(request.name_space, request.identity, whole);
   const uint32_t tokens = entry_tokens(request, request.kv, request.decodes_next());
-  // With what those that run are going to need: whoever comes back only to give way again never gets on.
+  // Include what running requests need for their next step; otherwise a swapped-in request is preempted again
+  // at once.
   uint64_t behind = div_ceil(request.kv + tokens, config.page_tokens) - match.pin.pages;
   for (const RequestIndex other : running) behind += pages_for_next(requests[other]);
-  // Steps in flight may still write pages that a preempted request gave back: no copy may touch them yet.
+  // Steps in flight may still write pages that a preempted request released: no copy may use them yet.
   const bool unsafe = preempted_until > done;
   if (unsafe || tokens == 0 || behind + config.watermark_pages > pages_available(request)) {
     admission_open = admission_open || unsafe;
@@ -148,7 +149,7 @@ Core::State::Admitted Core::State::swap_in(RequestIndex request_index) {
   request.phase = RequestState::Phase::kLoading;
   ++recalling;
   transfer.waiting.emplace_back(request_index, request.id);
-  if (transfer.source.empty()) {  // the index has kept all of it
+  if (transfer.source.empty()) {  // the index still has all of them
     finish_swap_in(&transfer, true);
     undo_transfer(&transfer);
     const size_t allocated_before = allocated.size();
@@ -189,21 +190,21 @@ void Core::State::finish_swap_in(TransferState* transfer, bool arrived) {
   pages_running += table_pages(request);
 }
 
-// It lacks pages that are on their way to the host: they come by themselves.
+// Whether pages that are being swapped out will cover the request's demand once they are freed.
 bool Core::State::waits_for_pages(const RequestState& request, uint32_t tokens) const {
   const uint32_t pages = div_ceil(request.kv + tokens, config.page_tokens);
   return pages_coming > 0 &&
          pages - request.pages_span() <= uint64_t{pages_available(request)} + pages_coming;
 }
 
-// Pages that the next entry of a resumed request starts with: as many as its tokens fill.
+// Pages that the next entry of a swapped-in request starts with: as many as its tokens fill.
 void Core::State::reuse_swapped_in(const RequestState& request) {
   index.gpu_pages(request.pin, &reused);
   const uint32_t own = div_ceil(request.kv, config.page_tokens) - request.pin.pages;
   reused.insert(reused.end(), request.pages.begin(), request.pages.begin() + own);
 }
 
-// Adds the pages that transfers own: neither a request nor the index does.
+// Adds the pages that transfers own, which belong to neither a request nor the index.
 void Core::State::check_transfers(uint64_t* pages_gpu, uint64_t* pages_host, uint64_t* pages_disk) const {
   uint64_t waits = 0, coming = 0;
   for (const TransferState& transfer : transfers) {

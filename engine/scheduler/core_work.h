@@ -1,4 +1,4 @@
-// What a Core has under way: launches, transfers, pages that it handed over. Included by core_state.h only.
+// Work in progress of a Core: launches, transfers, handed-over pages. Included by core_state.h only.
 
 #ifndef KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_
 #define KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_
@@ -22,13 +22,13 @@ struct Launch {
   };
   uint64_t first = 0;
   uint64_t end = 0;
-  bool decisive = false;  // when it ends, something changes besides lengths
+  bool decisive = false;  // its end changes more than lengths
   std::vector<Member> members;
   std::vector<PlanEntry> entries;
   std::vector<PageAllocation> allocations;
   std::vector<PageId> reused;
-  std::vector<PrefixHit> prefix_hits;  // parts of `reused`
-  // Of compressions[i], which is the request's attempt number attempts[i]; parts of `keep` and `forced`.
+  std::vector<PrefixHit> prefix_hits;  // with spans into `reused`
+  // compressions[i] belongs to the request's attempt attempts[i]; its spans point into `keep` and `forced`.
   std::vector<Compression> compressions;
   std::vector<uint32_t> attempts;
   std::vector<uint32_t> keep;
@@ -61,20 +61,20 @@ struct TransferState {
   TransferId id{};
   TransferKind kind{};
   Pin pin;
-  uint32_t first = 0;  // page of the pin
+  uint32_t first = 0;  // position of the first page
   std::vector<PageId> source;
   std::vector<PageId> target;
   std::vector<std::pair<RequestIndex, RequestId>> waiting;  // requests that wait for it
   EngineId from{};                                          // kReceive
-  bool asked = true;  // of the backend; not yet where steps in flight still write the pages
+  bool asked = true;  // submitted to the backend; false while steps in flight still write the pages
   bool live = false;
 };
 
-// What a request that was handed over left behind, until PagesTaken.
+// Pages that a handed-over request left on this engine, until PagesTaken.
 struct HeldPages {
   RequestId request{};
   Pin pin;
-  std::vector<PageId> own;  // behind the pin
+  std::vector<PageId> own;  // after the pin
   std::vector<PageId> all;
 };
 

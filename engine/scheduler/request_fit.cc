@@ -25,12 +25,13 @@ PagesNeeded RequestFit::needed(const RequestReady& request) const {
   if (tokens > UINT32_MAX) return {pages, offloaded_ ? pages : 0};
   if (offloaded_) return needed_in_resident(request.prompt_tokens, request.output_tokens);
   if (by_tag_) return {int4_pages(request), 0};
-  // Of a request that will be handed over the output counts too: decoding engines are alike as a rule, and
-  // nothing is computed in vain.
+  // For a request that will be handed over, the output counts too: decoding engines usually have the same
+  // size, and nothing is computed in vain.
   return {retention_.pages_needed(request.prompt_tokens, request.output_tokens), 0};
 }
 
-// A preempted request is computed again as a prompt, with what it had said. With all reserved, none ever is.
+// A preempted request is computed again, with its output so far as part of the prompt. With full reservation,
+// no request is preempted.
 PagesNeeded RequestFit::needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const {
   const uint32_t page = config_.page_tokens, pages = div_ceil(prompt_tokens + output_tokens, page);
   if (config_.admission != AdmissionKind::kFullReservation) return {pages, pages};

@@ -1,5 +1,5 @@
-// RequestFit says whether an engine could ever run a request: alone, with nothing cached, preempted whenever
-// that is worst. The policy rejects by it, and scenarios are checked by it before a run.
+// RequestFit determines whether an engine can run a request at all: alone, with nothing cached, and preempted
+// at the worst time. The policy rejects requests by it, and scenarios are checked by it before a run.
 
 #ifndef KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
 #define KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
@@ -15,14 +15,14 @@
 
 namespace kvtwin {
 
-// The most pages that a request ever holds in each tier, if nothing of it is shared. Formats by tag: int4
-// pages of the gpu, which are what runs short.
+// The largest number of pages that a request holds in each tier, if none of them is shared. Mixed precision:
+// int4 pages on the GPU, which are the scarce ones.
 struct PagesNeeded {
   uint64_t gpu = 0;
   uint64_t host = 0;
 };
 
-// Why a request can never run.
+// The reason why a request can never run.
 struct Misfit {
   RejectRequest::Reason reason{};
   uint64_t needed = 0;  // tokens or pages, by reason
@@ -31,13 +31,13 @@ struct Misfit {
 
 class RequestFit {
  public:
-  // REQUIRES: all are valid together, and outlive this.
+  // REQUIRES: the arguments are valid in combination, and outlive this.
   RequestFit(const CoreConfig& config, const PolicyAxes& axes, const Retention& retention);
 
   PagesNeeded needed(const RequestReady& request) const;
-  // Placement resident, whose reservations are this. REQUIRES: fewer than 2^32 tokens.
+  // The same for placement resident, whose reservations use it. REQUIRES: fewer than 2^32 tokens.
   PagesNeeded needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const;
-  // What requests may hold; the watermark stays free.
+  // The pages that requests may hold; the watermark remains free.
   PagesNeeded room() const;
   std::optional<Misfit> misfit(const RequestReady& request) const;
 

@@ -2,10 +2,10 @@
 // (docs/design/methods/freekv.md#timelines).
 //
 // Per KV head, queries and keys are rotated into the directions of the prompt's own queries (the eigenvectors
-// of their Gram matrix), which preserves all products; a few columns then approximate q.k. The columns kept
-// have the largest product of the queries' and the keys' energy over the prompt. (The authors calibrate the
-// directions offline and select columns by sums of magnitudes.) Keys and queries already have their
-// positional rotation; because it lies between weights and products, the skew cannot be merged into the
+// of their Gram matrix), which preserves all products; a few columns then approximate q.k. The selected
+// columns have the largest product of the queries' and the keys' energy over the prompt. (The authors
+// calibrate the directions offline and select columns by sums of magnitudes.) Keys and queries already have
+// their positional rotation; because it lies between weights and products, the skew cannot be merged into the
 // weights.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_PARTIAL_KEYS_H_

@@ -28,7 +28,7 @@ std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& 
   }
   if (packed && axes.precision->prompt_format() == Format::kInt2) {
     return "precision " + set.precision + " packs keys in groups of tokens, which layout " + set.layout +
-           " would have to fill head by head with what is kept; set precision: int4, fp8 or fp4, or "
+           " would have to fill head by head with retained entries; set precision: int4, fp8 or fp4, or "
            "budget: all with layout: paged and retrieval: all";
   }
   if (packed && !axes.layout->keeps_phase()) {
@@ -45,7 +45,7 @@ std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& 
   }
   const bool score_heads = set.scorer == "h2o" || set.scorer == "tova" || set.scorer == "raas";
   if (chooses && score_heads && axes.scorer->compression_trigger() == CompressionTrigger::kDecodeStep) {
-    return "scorer " + set.scorer + " looks at what each step attends to, but retrieval " + set.retrieval +
+    return "scorer " + set.scorer + " uses the attention of every step, but retrieval " + set.retrieval +
            " lets steps read some pages only; choose a scorer that works at chunk or prompt ends, or "
            "retrieval: all";
   }
