@@ -106,7 +106,7 @@ class Checking {
         if (!wait(node.opaque().duration_ns()) || !evidence(node.opaque().recorded_at_ns())) {
           return problem(fmt::format("takes {} ns", node.opaque().duration_ns()));
         }
-        return resident_index(node.opaque().result_span());
+        return span_index(node.opaque().result_span());
       case v1::Node::KIND_NOT_SET:
         break;
     }
@@ -137,14 +137,14 @@ class Checking {
     if (!wait(tool.duration_ns()) || !evidence(tool.recorded_at_ns())) {
       return problem(fmt::format("takes {} ns from {} ns", tool.duration_ns(), tool.recorded_at_ns()));
     }
-    if (auto good = resident_index(tool.call_span()); !good) return good;
-    return resident_index(tool.result_span());
+    if (auto good = span_index(tool.call_span()); !good) return good;
+    return span_index(tool.result_span());
   }
 
-  Result<void> resident_index(uint32_t one_based) const {
+  Result<void> span_index(uint32_t one_based) const {
     if (one_based <= static_cast<uint32_t>(session_.spans_size())) return {};
     return problem(fmt::format("names span {}", one_based - 1),
-                   fmt::format("the arena has {}", session_.spans_size()));
+                   fmt::format("the session has {} spans", session_.spans_size()));
   }
 
   Result<void> request(const v1::LlmRequest& request) {

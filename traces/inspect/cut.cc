@@ -20,7 +20,7 @@ int64_t recorded_end(const v1::Node& node) {
 }
 
 // Drops spans at the end that no run refers to; the others keep their indices.
-void trim_resident(v1::Session* session) {
+void trim_spans(v1::Session* session) {
   uint32_t used = 0;
   for (const v1::Node& node : session->nodes()) {
     if (node.has_tool()) used = std::max({used, node.tool().call_span(), node.tool().result_span()});
@@ -156,7 +156,7 @@ v1::Session keep_nodes(const v1::Session& session, const std::vector<bool>& keep
     }
     last_retained[node.agent()] = static_cast<uint32_t>(i);
   }
-  trim_resident(&out);
+  trim_spans(&out);
   return out;
 }
 

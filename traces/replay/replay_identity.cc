@@ -81,7 +81,7 @@ SpanInfo IdentityStore::span_info(const v1::Span& span, uint64_t table, uint64_t
 Result<void> IdentityStore::shared_spans(const v1::SharedSpanTable& table) {
   const std::string where = fmt::format("shared span table {}", table.table());
   if (table.table() == 0)
-    return make_error(where, "table 0 is the session's own arena", "number tables from 1");
+    return make_error(where, "table 0 is the session's own spans", "number tables from 1");
   auto [slot, fresh] = tables_.try_emplace(table.table());
   if (!fresh) return make_error(where, "appears twice", "give each table its own number");
   uint64_t index = 0;
@@ -172,7 +172,7 @@ Result<void> IdentityStore::add_refs(const google::protobuf::RepeatedPtrField<v1
     if (run.table() == 0 && (run.first() > session_spans || run.count() > session_spans - run.first())) {
       return make_error(where,
                         fmt::format("lists spans {} to {}", run.first(), uint64_t{run.first()} + run.count()),
-                        fmt::format("the session's arena has {} spans", session_spans));
+                        fmt::format("the session has {} spans", session_spans));
     }
     spans_listed_ += run.count();
     spans_listed_session_ += run.count();

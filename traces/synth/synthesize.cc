@@ -26,7 +26,7 @@ std::vector<Recipe> all_recipes() {
   std::vector<Recipe> recipes;
   recipes.push_back(coding_agent_like());
   recipes.push_back(bcp_like());
-  recipes.push_back(logical_pages_like());
+  recipes.push_back(frames_like());
   recipes.push_back(osworld_like());
   recipes.push_back(scbench_like());
   recipes.push_back(bfcl_memory_like());
@@ -122,7 +122,7 @@ std::vector<SynthParam> common_params(int64_t key_block, int64_t window_tokens) 
   return {
       {"share_groups", "groups",
        "system prompts shared by sessions: each session has one of this many, 0: its own", 1, 0, 100'000},
-      {"key_block", "tokens", "block size of prompt keys, 0: identity is the place in the arena", key_block,
+      {"key_block", "tokens", "block size of prompt keys, 0: identity is the place among the session's spans", key_block,
        0, 4'096},
       {"window_tokens", "tokens",
        "what a request may hold: a session ends or compacts before one that would not fit, 0: no limit",

@@ -78,8 +78,8 @@ TEST_CASE("a malformed key or span list is refused early, without cost in time o
     };
   };
   CHECK(problem(listing(0, 1, 0)) == "");
-  CHECK(problem(listing(1, 1, 0)).find("arena has 1 spans") != std::string::npos);
-  CHECK(problem(listing(UINT32_MAX, UINT32_MAX, 0)).find("arena has 1 spans") != std::string::npos);
+  CHECK(problem(listing(1, 1, 0)).find("session has 1 spans") != std::string::npos);
+  CHECK(problem(listing(UINT32_MAX, UINT32_MAX, 0)).find("session has 1 spans") != std::string::npos);
   CHECK(problem(listing(0, UINT32_MAX, 3)) != "");
   CHECK(problem(listing(0, 1, 3)).find("shared table 3, which has 0") != std::string::npos);
 }

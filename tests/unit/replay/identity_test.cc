@@ -238,7 +238,7 @@ TEST_CASE("an output without spans comes from the next prompt that extends this 
   CHECK(common(sent[0], sent[1]) == 99 / 16);
 }
 
-TEST_CASE("spans without content are equal only by their place in the arena, outputs included") {
+TEST_CASE("spans without content are equal only by their place among the spans, outputs included") {
   v1::Session session;
   for (const uint32_t tokens : {100u, 60u, 300u, 60u}) add_span(&session, tokens);
   v1::Node* first = add_request(&session, 100, 60);
