@@ -26,7 +26,7 @@ std::vector<Recipe> all_recipes() {
   std::vector<Recipe> recipes;
   recipes.push_back(coding_agent_like());
   recipes.push_back(bcp_like());
-  recipes.push_back(frames_like());
+  recipes.push_back(multi_hop_search());
   recipes.push_back(osworld_like());
   recipes.push_back(scbench_like());
   recipes.push_back(bfcl_memory_like());

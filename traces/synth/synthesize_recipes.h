@@ -51,7 +51,7 @@ std::string session_name(const std::string& recipe, uint64_t index);
 bool fits(const Plan& plan, const History& history, int64_t more);
 
 Recipe bcp_like();
-Recipe frames_like();
+Recipe multi_hop_search();
 Recipe osworld_like();
 Recipe scbench_like();
 Recipe bfcl_memory_like();

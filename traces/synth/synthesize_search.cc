@@ -112,7 +112,7 @@ Recipe bcp_like() {
       .session = [](const Plan& plan, uint64_t i) { return make_session(plan, i, "bcp"); }};
 }
 
-Recipe frames_like() {
+Recipe multi_hop_search() {
   return {.info = {"frames-like",
                    "multi-hop questions as in FRAMES: more hops, distractor snippets, short documents",
                    "IntentKV appendix C", params(60, 3, 8, 256, 25, 500, 4'000)},
