@@ -30,8 +30,8 @@ struct CompressedOptions {
   std::function<void(RequestId request, uint32_t head, std::span<const uint32_t> positions)> retained{};
 };
 // What drops KV entries, or lets them lie elsewhere than by position (compressed_cache.h). Wrong: no room for
-// so many pages. REQUIRES: validate_core_config() found nothing, and check_compressed() neither. `weights`
-// must outlive it; matrices are read of scorer critical_kv alone.
+// that number of pages. REQUIRES: validate_core_config() found nothing, and check_compressed() neither.
+// `weights` must outlive it; matrices are read of scorer critical_kv alone.
 Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
                                    const ModelWeights* weights);
 // Rows that a scorer runs besides a step's, at once: KvMemory::rows_max and CudaEngineConfig::rows_max must

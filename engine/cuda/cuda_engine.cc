@@ -188,7 +188,7 @@ void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
 }
 
 // What comes up for the first time is slow: kernels are loaded, cuBLASLt chooses. So every number of rows
-// runs once before anybody waits for it, on a page that is nobody's yet.
+// runs once before the first step, on a page that no request has yet.
 void CudaEngine::Parts::warm_up() {
   std::vector<uint32_t> sizes = config.row_sizes;
   if (sizes.empty()) sizes = {1, config.rows_max};
@@ -199,7 +199,7 @@ void CudaEngine::Parts::warm_up() {
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
     compute();
   }
-  if (config.log != nullptr) timer->times({});  // nobody asked for them
+  if (config.log != nullptr) timer->times({});  // their times are not wanted
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {

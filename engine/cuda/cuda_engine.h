@@ -32,7 +32,8 @@ struct CudaEngineConfig {
   std::vector<uint32_t> row_sizes{};
   cpu::Decoding decoding = cpu::Decoding::kForced;
   std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the request
-  // Copies between tiers go on beside the steps that follow, until copy_time() is asked; else before them.
+  // Copies between tiers run concurrently with the steps that follow, until copy_time() is called; else
+  // before them.
   bool concurrent_copies = false;
   bool poison = false;          // pages are filled with NaN when they are granted: tests
   OperationLog* log = nullptr;  // null: operations are not timed
@@ -61,7 +62,7 @@ class DeviceModel {
 class CudaEngine final : public ForcibleSource {
  public:
   // `model` and `tokens` must outlive this. `cache`: null is the identity of every axis (paged_cache.h).
-  // Wrong: no room for so many pages.
+  // Errors: no room for that many pages.
   static Result<std::unique_ptr<CudaEngine>> make(const CudaEngineConfig& config, const DeviceModel* model,
                                                   const cpu::TokenIds* tokens, OwnedCache cache = nullptr);
   ~CudaEngine() override;

@@ -69,7 +69,7 @@ void CudaForward::norm(const float* weight, const uint32_t* pick, uint32_t rows,
 }
 
 // Rows that the output head runs on: a batch of any size would bring cuBLASLt a product it has not seen,
-// which costs milliseconds. What the rows behind `samples` hold, nobody reads.
+// which costs milliseconds. The rows after `samples` are not read.
 uint32_t CudaForward::head_rows(uint32_t samples) {
   return samples <= 2 ? samples : samples <= 4 ? 4 : (samples + 7) / 8 * 8;
 }

@@ -19,7 +19,7 @@ namespace kvtwin::cuda {
 
 struct ForwardLimits {
   uint32_t rows = 0;     // of one step
-  uint32_t samples = 0;  // likewise
+  uint32_t samples = 0;  // the same for samples
 };
 
 class CudaForward {

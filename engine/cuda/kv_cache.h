@@ -4,7 +4,7 @@
 //   begin(step)   page tables take what requests reuse and what they were granted; the step's lists are
 //   written plan()        the lists are on the device attend(l)     per layer: rows are written and read
 //   end(step)     the stream has come to its end: what the values decided
-//   told, copy    requests that end; pages between tiers
+//   notify, copy  requests that end; pages between tiers
 //
 // Everything between begin() and end() is started on one stream and waits for nothing, unless a KvCache says
 // otherwise. One implementation per way of keeping KV; what they share they request, they do not inherit it.
@@ -82,7 +82,7 @@ class KvCache : public LayerAttention {
   virtual void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) {
     for (size_t i = 0; i < source.size(); ++i) copy(source[i], target[i], stream);
   }
-  // Lists of `size` rows that read and write what nobody has yet: for kernels that are slow the first time.
+  // Lists of `size` rows that use a page without an owner: for the first, slow launch of each kernel.
   virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
 };
 

@@ -17,7 +17,7 @@ namespace kvtwin::cuda {
 
 class PagedCache final : public KvCache {
  public:
-  // `llm` must outlive it. Wrong: no room for so many pages.
+  // `llm` must outlive it. Errors: no room for that many pages.
   static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec* llm);
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,

@@ -29,7 +29,7 @@ struct LayerRows {
   const __nv_bfloat16* hidden = nullptr;  // [padded rows][hidden], normed: what the products saw
   const __nv_bfloat16* qkv = nullptr;     // [rows][query_heads + 2 * kv_heads][head_dim], not rotated yet
   __nv_bfloat16* q = nullptr;             // [rows][query_heads][head_dim], for what is rotated
-  __nv_bfloat16* out = nullptr;           // likewise; of rows that only pad it may stay as it was
+  __nv_bfloat16* out = nullptr;           // the same; of padding rows it may stay as it was
 };
 
 struct RowAttentionShape {
@@ -56,7 +56,7 @@ class RowAttention {
   // and themselves, each the ones before it and itself: adds them to the list that takes them.
   void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
 
-  // `size` rows on page 0 that nobody has: one decode and, where there is room for it, a chunk. (What the
+  // `size` rows on page 0 without a request: one decode and, where there is room for it, a chunk. (What the
   // others read does not matter.)
   void add_warm_up(uint32_t size, StepRows* rows) const;
 
@@ -65,7 +65,7 @@ class RowAttention {
   // Layers that read different KV entries: `rows` are the first one's, its decodes are followed by those of
   // the layers behind it, as many in each. REQUIRES: no chunks.
   void plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
-  // `keys` [rows][kv_heads][head_dim], rotated, beside the pages; null: not wanted. REQUIRES (wanted):
+  // `keys` [rows][kv_heads][head_dim], rotated, next to the pages; null: not wanted. REQUIRES (wanted):
   // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.
   void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream,
               __nv_bfloat16* keys = nullptr);

@@ -231,7 +231,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     pages_->keep_rows(layer, lists_, kv_entries_.packed_heads(), on.stream);
     pages_->choose(layer, lists_, tables, tensors.q, on.stream);
   }
-  mine.slots = slots;  // marks are where KV entries are kept
+  mine.slots = slots;  // scorer state lies with the retained KV entries
   if (scores_->has_scorer_state()) on.timer->begin(Operation::kScore, layer);
   scores_->update_state(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, kv_entries_.pool(), on.stream, on.timer);
@@ -267,7 +267,7 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
        [&] { return fmt::format("{} rows and heads of chunks, layer {}", runs.count, layer); });
 }
 
-// Marks that grow with what rows look at, and query rows that are needed later.
+// Scorer state that grows with attention scores, and query rows that are needed later.
 void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const LayerLists& lists = layers_[layer];
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
@@ -276,7 +276,7 @@ void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const St
   for (size_t i = 0; i < work_.size();) {
     const cpu::StepRows& rows = work_[i++].rows;
     if (!scores_->observes(rows)) continue;
-    // Rows that are alone of their requests look together. A chunk looks alone: its kernels deal its query
+    // Decodes of all requests are scored together. A chunk is scored alone: its kernels distribute its query
     // rows out to the SMs by how many there are, and how many KV entries (attention_score_grid.h).
     attention_scores.queries_max = stamps ? 1 : rows.tokens, attention_scores.count = llm_.kv_heads;
     for (; !stamps && rows.tokens == 1 && i < work_.size() && work_[i].rows.tokens == 1 &&
@@ -349,8 +349,8 @@ void CompressedCache::copy(PageId, PageId, cudaStream_t) {
   KVT_CHECK(!"layouts that drop KV entries have no host tier");
 }
 
-// Room for the lists of a step of so many rows, before anybody waits for one: more memory is taken within
-// some 25 ms, and graphs of the lists' old place are of no use in the new one.
+// Room for the lists of a step of that many rows, allocated before the first step: more memory is taken
+// within some 25 ms, and graphs of the lists' old place are of no use in the new one.
 void CompressedCache::reserve_lists(uint32_t rows) {
   const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads;
   uint64_t each = sizeof(AppendSlot);

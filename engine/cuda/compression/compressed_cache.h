@@ -2,16 +2,16 @@
 // bf16 or packed (packed_heads.h).
 //
 // Which positions a head still has, and in which slots, is known on the host (cpu::RequestTable); keys,
-// values, captured queries and marks are on the device alone. Attention reads each head's own KV entries:
-// lists name heads, layer by layer. Compressions whose rows are staged run on the stream, right after their
-// layer's attention: their counts are known. All others run in end(), when the rows went through all layers;
-// dynamic budgets fetch the scores there, because counting is the host's. Either way the rows that were kept
-// come back to the host before the step is answered.
+// values, captured queries and scorer state are on the device alone. Attention reads each head's own KV
+// entries: lists name heads, layer by layer. Compressions whose rows are staged run on the stream, right
+// after their layer's attention: their counts are known. All others run in end(), when the rows went through
+// all layers; dynamic budgets fetch the scores there, because counting is the host's. Either way the rows
+// that were kept come back to the host before the step is answered.
 //
-// Files: kv_entry_memory (pages, marks, scratch), device_scorer (what scorers see), compressed_reads.cc
-// (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked; retained_pages: what
-// decodes choose of it), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of
-// launches).
+// Files: kv_entry_memory (pages, scorer state, scratch), device_scorer (what scorers see),
+// compressed_reads.cc (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked;
+// retained_pages: what decodes choose of it), compressed_rank.cc (from a Compression to an answer),
+// rank_batch (lists of launches).
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_COMPRESSED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_COMPRESSED_CACHE_H_
@@ -69,7 +69,7 @@ class CompressedCache final : public KvCache {
     uint32_t table = 0;
     uint32_t before = 0;
     bool listed = false;          // the table names KV entries (kv_entry_heads.h)
-    uint32_t sinks = UINT32_MAX;  // a ring that rows leave KV entries of: behind so many ...
+    uint32_t sinks = UINT32_MAX;  // a ring whose oldest KV entries rows drop: after that many sinks ...
     uint32_t from = 0;            // ... the table goes on with this position
     uint32_t slot = UINT32_MAX;   // a full ring: the slot of the one new row
   };
@@ -93,7 +93,7 @@ class CompressedCache final : public KvCache {
     Part runs;                   // rows of chunks that are read KV entry by KV entry
     Part copies;                 // before rows are written
     Part holds;                  // after attention: into rings
-    Part score_heads;            // of what becomes marks
+    Part score_heads;            // of what becomes scorer state
     Part packs, unpacks, fused;  // packed KV entries
     RankBatch staged;
   };

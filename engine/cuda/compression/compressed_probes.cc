@@ -40,7 +40,7 @@ void CompressedCache::run_probes(size_t index, const StepStream& on) {
   if (scores_->spec().kind == kernels::ScorerKind::kJudgeQ) {
     ask_judges(&work, on);
   } else {
-    host_scores_.assign(uint64_t{heads} * rows, 1.0f);  // of what nobody repeats
+    host_scores_.assign(uint64_t{heads} * rows, 1.0f);  // of entries that no probe repeats
     send_scores(on);
     repeat_context(&work, on);
   }
@@ -61,8 +61,8 @@ void CompressedCache::ask_judges(Work* work, const StepStream& on) {
   probe(work, tokens, {}, on);
 }
 
-// As cpu::CompressedCache does: an instruction that nobody taught the model, the end of the chunk before, and
-// the chunk itself once more.
+// As cpu::CompressedCache does: an instruction that the model was not trained on, the end of the chunk
+// before, and the chunk itself once more.
 void CompressedCache::repeat_context(Work* work, const StepStream& on) {
   const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
   const uint32_t end = work->compression->end;
@@ -82,8 +82,8 @@ void CompressedCache::repeat_context(Work* work, const StepStream& on) {
   }
 }
 
-// Rows behind the request's KV entries, which nobody keeps: they are staged, and nothing is ranked. `tokens`,
-// or `values` as they enter the first layer.
+// Rows after the request's KV entries that are not retained: they are staged, and nothing is ranked.
+// `tokens`, or `values` as they enter the first layer.
 void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
                             const StepStream& on) {
   const auto count = static_cast<uint32_t>(tokens.empty() ? values.size() / llm_.hidden : tokens.size());

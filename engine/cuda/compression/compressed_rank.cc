@@ -256,7 +256,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   }
 }
 
-// Scores that look at positions alone are made where positions are.
+// Scores of positions alone are computed on the host, where positions are.
 void CompressedCache::send_position_scores(const RankBatch& batch, const StepStream& on) {
   const uint64_t stride = batch.rows_max;
   host_scores_.assign(batch.count() * stride, 0.0f);

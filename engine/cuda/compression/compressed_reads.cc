@@ -208,7 +208,7 @@ bool CompressedCache::has_dropped_slots(const Work& work) const {
          !kv_entries_.packed() && (work.rows.staged || kv_entries.kv_entries(0) != kv_entries.tokens());
 }
 
-// Rows that have no pages (probes) follow on what is left, KV entry by cell.
+// Rows that have no pages (probes) follow in the slots that are left, one KV entry a slot.
 CompressedCache::Read CompressedCache::in_place_read(Work* work) {
   const cpu::RequestTable& kv_entries = work->request->kv_entries;
   const uint32_t page = memory_.page_tokens;

@@ -135,13 +135,13 @@ bool DeviceScorer::by_position() const {
   }
 }
 
-// What is observed of a prompt becomes marks as it goes by.
+// Attention observed during a prompt becomes scorer state chunk by chunk.
 uint32_t DeviceScorer::rows_kept(const cpu::StepRows& rows) const {
   return config_.spec.kind == ScorerKind::kObserved ? 0 : cpu::query_tokens_kept(config_, rows);
 }
 
 void DeviceScorer::begin_rows(const cpu::StepRows& rows, State* state) {
-  // What works at chunk ends looks at its chunk alone.
+  // Scorers that work at chunk ends score their chunk alone.
   if (config_.compression_trigger == CompressionTrigger::kChunkEnd && rows.prompt) state->phases.clear();
   const uint32_t retained = rows_kept(rows), had = static_cast<uint32_t>(state->phases.size());
   const uint32_t needed = retained == cpu::kAllRows ? had + rows.tokens : retained;

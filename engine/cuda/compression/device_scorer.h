@@ -2,8 +2,8 @@
 // what cpu::KvEntryScorer does, on the device.
 //
 // Query windows are copied aside as they go by; what belongs to a KV entry (accumulators, stamps, gates) is
-// its mark (kv_entry_memory.h). Kernels: score_keys_cuda.h, attention_scores.h, scorer_state.h. Scorers that
-// look at positions alone are computed on the host, where positions are.
+// its scorer state (kv_entry_memory.h). Kernels: score_keys_cuda.h, attention_scores.h, scorer_state.h.
+// Scorers that use positions alone are computed on the host, where positions are.
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_DEVICE_SCORER_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_DEVICE_SCORER_H_
@@ -54,8 +54,8 @@ class DeviceScorer {
   // Marks of the step's KV entries, whose slots are rows.slots [rows][kv_heads].
   void update_state(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, Matmul* matmul,
                     cudaStream_t stream);
-  // Each entry's query rows look at the KV entries they see: `score_heads` by (work, head), their sums become
-  // marks. Accumulators: all at once; stamps: heads of one entry at time `now`.
+  // Scores each plan entry's query rows against the KV entries they see: `score_heads` by (work, head), whose
+  // sums become scorer state. Accumulators: all at once; stamps: heads of one entry at time `now`.
   void observe_state(AttentionScoreArgs attention_scores, uint32_t now, cudaStream_t stream);
   bool observes(const cpu::StepRows& rows) const;
   // Takes the last query rows of an entry aside.
@@ -66,13 +66,14 @@ class DeviceScorer {
   const __nv_bfloat16* queries(const State& state, uint32_t layer) const;
   // The same on the host, by layer. Waits for the stream.
   std::vector<cpu::Queries> fetch_queries(const State& state, cudaStream_t stream) const;
-  // A probe pass goes by: what its rows look at becomes scores, row 0 of head h at scores + h * stride.
+  // A probe pass: attention of its rows becomes scores, row 0 of head h at scores + h * stride.
   void score_probes(AttentionScoreArgs attention_scores, float* scores, uint64_t stride, uint32_t skip,
                     cudaStream_t stream);
   bool probes() const;   // asks rows that are not among the KV entries
   bool on_host() const;  // scores need more than our kernels know: host_scores.h
 
-  // How the batch's heads look, where the scorer does. `q`: what AttentionScoreHead::q_row counts from.
+  // The batch's attention scores per head, for scorers that use them. `q`: what AttentionScoreHead::q_row
+  // counts from.
   AttentionScoreArgs attention_score_args(const RankBatch& batch, const DeviceLists& lists, uint32_t first,
                                           uint32_t count, const uint32_t* tables, const __nv_bfloat16* q,
                                           bool listed) const;
@@ -83,7 +84,7 @@ class DeviceScorer {
              cudaStream_t stream);
   float* scores() const { return scores_.as<float>(); }
 
-  // Before the step's first launch that needs them: room for so many.
+  // Room for that many, before the step's first launch that needs them.
   void reserve_scores(uint32_t heads, uint64_t stride);
   void reserve_attention_scores(const AttentionScoreArgs& attention_scores);
 

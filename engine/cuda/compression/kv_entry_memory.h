@@ -1,11 +1,11 @@
 // KvEntryMemory: KV entries, bf16 or packed (packed_heads.h), where pages belong to head groups, one number
-// besides of each (its mark), and scratch pages behind them, for rows that have no page yet.
+// besides of each (its scorer state), and scratch pages after them, for rows that have no page yet.
 //
 //   pool   [pages ++ scratch][columns][keys, values][page_tokens][head_dim]   (kv_block.cuh)
-//   marks  [pages ++ scratch][columns][page_tokens]
+//   state  [pages ++ scratch][columns][page_tokens]
 // All layers are in one pool: a head's column says where it is (docs/design/methods/tangram.md#ragged-pages).
 // Scratch is one layer deep: heads of one layer that share a column have scratch pages of their own, the next
-// layer uses them again. Packed: packed_heads.h has such pages, scratch among them; marks are as here.
+// layer uses them again. Packed: packed_heads.h has such pages, scratch among them; scorer state is as here.
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_MEMORY_H_
@@ -25,7 +25,8 @@ namespace kvtwin::cuda {
 class KvEntryMemory {
  public:
   KvEntryMemory() = default;
-  // `llm`, `shape` must outlive it. `scratch`: scratch pages of one lane. Wrong: no room for so many pages.
+  // `llm`, `shape` must outlive it. `scratch`: scratch pages of one lane. Errors: no room for that many
+  // pages.
   static Result<KvEntryMemory> make(const KvMemory& memory, const LlmSpec& llm,
                                     const cpu::RequestTableShape* shape, uint32_t scratch,
                                     const cpu::KvEntryFormat& format = {});
@@ -42,7 +43,7 @@ class KvEntryMemory {
   KvEntryPool kv_entries(const uint32_t* tables, bool listed) const {
     return packed_ ? packed_->dequantized() : stored(tables, listed);
   }
-  // As KV entries and marks lie in pages; packed, only where they are.
+  // As KV entries and scorer state lie in pages; packed, only where they are.
   KvEntryPool stored(const uint32_t* tables, bool listed) const {
     return {pool_.as<__nv_bfloat16>(), tables, page_tokens_, columns_, head_dim_, listed};
   }

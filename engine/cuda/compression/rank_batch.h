@@ -30,9 +30,9 @@ struct RankBatch {
   std::vector<KvEntryHead> kv_entries;
   std::vector<KvEntryHead> stored;  // where they lie in pages, if that is elsewhere
   std::vector<RowRange> forced;
-  std::vector<AttentionScoreHead> score_heads;  // scorers that look, alone
+  std::vector<AttentionScoreHead> score_heads;  // scorers of attention, alone
   std::vector<uint32_t> visible;
-  std::vector<StateScoreHead> scorer_state;  // scorers of marks, alone
+  std::vector<StateScoreHead> scorer_state;  // scorers with state, alone
   std::vector<uint32_t> positions;
   std::vector<SelectHead> selects;  // once it is known how many stay
   std::vector<CompactHead> compacts;

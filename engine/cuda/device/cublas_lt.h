@@ -27,7 +27,7 @@ struct CublasLt {
   decltype(&::cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy = nullptr;
 };
 
-// Loads it, once. Wrong: it is not where the loader looks, nor where this build found it.
+// Loads it, once. Errors: the library is neither on the loader's path nor where this build found it.
 Result<const CublasLt*> load_cublas_lt();
 
 }  // namespace kvtwin::cuda

@@ -20,7 +20,7 @@ namespace kvtwin::cuda {
 std::string what_failed(const char* operation, const std::string& shape, uint64_t bytes,
                         const std::string& said);
 
-// An Error without a place: whoever knows the scenario adds it.
+// An Error without a place; callers that know the scenario add it.
 Result<void> check(cudaError_t error, const char* operation, const std::string& shape, uint64_t bytes = 0);
 
 [[noreturn]] void fail(const std::string& what);

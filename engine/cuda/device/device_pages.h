@@ -23,7 +23,7 @@ namespace kvtwin::cuda {
 class DevicePages {
  public:
   DevicePages() = default;
-  // Wrong: no room for so many.
+  // Errors: no room for that many.
   static Result<DevicePages> make(const LlmSpec& llm, uint32_t page_tokens, uint32_t gpu, uint32_t host);
   // Of any format: `part_bytes` are one page's in one layer.
   static Result<DevicePages> make_packed(uint64_t part_bytes, uint32_t layers, uint32_t gpu, uint32_t host);

@@ -1,7 +1,7 @@
 // HappensBefore watches the order of work on several streams (docs/design/methods/composition.md#invariants,
-// who has waited for whom, and whether everything that touches the same memory is ordered. It is told
-// what is started, as it is started, and never looks at the GPU: what it finds missing may go well a thousand
-// times.
+// which stream has waited for which, and whether everything that touches the same memory is ordered. It
+// is notified of what is started, when it is started, and never asks the GPU: what it finds missing may go
+// well a thousand times.
 //
 // A vector clock a stream: an operation is a tick of its stream's, an event is what a stream knew when it was
 // recorded, waiting for an event is knowing all that. Memory is ordered if each read knows the last write,

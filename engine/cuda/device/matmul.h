@@ -1,7 +1,7 @@
 // y[r][n] = sum over k of x[r][k] * w[n][k], plus bias[n], by cuBLASLt: bf16 in, fp32 sums.
 //
 // Which of its kernels runs is chosen by cuBLASLt once per (matrix shape, rows), and kept. So a row's result
-// may depend on how many rows stand beside it; for equal steps it is the same bits.
+// may depend on the number of other rows; for equal steps it is the same bits.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_MATMUL_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_MATMUL_H_

@@ -50,7 +50,7 @@ struct StepOperations {
   uint32_t rows = 0, samples = 0;
   uint32_t decode_rows = 0;     // that attention_decode took
   uint64_t decode_entries = 0;  // read by their attention, all KV heads as one
-  uint64_t chunk_entries = 0;   // likewise, by all other rows
+  uint64_t chunk_entries = 0;   // the same, by all other rows
   Duration issued{};            // the host was done with starting operations
   Duration ended{};             // and with waiting for them
   std::vector<OperationTime> times;

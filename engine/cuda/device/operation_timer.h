@@ -28,7 +28,7 @@ class OperationTimer {
     if (on_) mark({Operation::kSample, 0, true});
   }
   // Times of what was begun since the last request; the first began at `start`, and what lies between an
-  // end() and the next begin() is nobody's. REQUIRES: all of it has ended.
+  // end() and the next begin() belongs to no operation. REQUIRES: all of it has ended.
   std::vector<OperationTime> times(Duration start);
 
  private:

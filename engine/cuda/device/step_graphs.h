@@ -3,11 +3,11 @@
 //
 // What a step starts is fixed by its StepGraphKey: where its lists lie and how long they are. What stands in
 // the lists is not part of it, so a graph serves all steps of one form: those of a run of coalesced steps, in
-// which requests decode and nobody comes or goes. A form is captured when it comes up for the second time,
-// while the device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many forms
-// never come back. The third time it is instantiated, again beside the device's work: both at once take the
-// host longer than a small step takes the device. From the fourth time on it is replayed. The least recently
-// used graph makes room.
+// which requests decode and none is admitted or ends. A form is captured when it comes up for the second
+// time, while the device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many
+// forms never come back. The third time it is instantiated, again during the device's work: both at once take
+// the host longer than a small step takes the device. From the fourth time on it is replayed. The least
+// recently used graph makes room.
 //
 // A KvCache that moves pages during steps has streams of its own (SideStreams). Each is captured as a graph
 // of its own, and external events join the graphs: what a lane does for one step may still go on while the
@@ -33,13 +33,13 @@ class SideStreams {
   enum class Capture : uint8_t {
     kNone,       // what is started runs
     kGraph,      // it becomes a graph; what is on streams that are no lanes is not to be started
-    kRehearsal,  // likewise, and nobody keeps the graph: a replay follows, of which whoever watches is told
+    kRehearsal,  // the same without keeping the graph: a replay follows, and the watcher is notified of it
   };
   virtual ~SideStreams() = default;
   // Those that are captured.
   virtual std::vector<cudaStream_t> streams() const = 0;
   virtual void capturing(Capture now) = 0;
-  // Whether somebody is told of every operation.
+  // Whether a watcher is notified of every operation.
   virtual bool watched() const = 0;
   // All graphs of the step at hand were launched: starts what is on streams that are no lanes.
   virtual void launched() = 0;
@@ -47,7 +47,7 @@ class SideStreams {
 
 class StepGraphs {
  public:
-  // At most so many forms at a time; a graph of an 8B model's step takes about 300 nodes. 0: none, ever.
+  // The most graph keys at a time; a graph of an 8B model's step takes about 300 nodes. 0: none, ever.
   explicit StepGraphs(uint32_t graphs_max) : graphs_max_(graphs_max) {}
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
@@ -64,7 +64,7 @@ class StepGraphs {
   struct Graph {
     StepGraphKey graph_key;
     std::vector<cudaGraph_t> captured;    // the step's, then its lanes'; none: seen once
-    std::vector<cudaGraphExec_t> graphs;  // likewise; none: not instantiated yet
+    std::vector<cudaGraphExec_t> graphs;  // the same; empty: not instantiated yet
   };
   using Streams = std::vector<cudaStream_t>;
   static std::vector<cudaGraph_t> record(const Streams& streams, SideStreams* side_streams,

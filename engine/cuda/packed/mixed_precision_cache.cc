@@ -203,7 +203,7 @@ void MixedPrecisionCache::span_actions(const RequestPart& request_part, uint32_t
       }
     }
   }
-  // Also of those that were placed in this very step: nobody reads them there.
+  // Also of those placed in this step: they are not read there.
   const size_t first_wait = int2.to_exact.size();
   for (const auto& [slot, position] : waits)
     add_cell(&int2.to_exact, base + position, waiting_kv_entry(request_part, slot), first_wait);

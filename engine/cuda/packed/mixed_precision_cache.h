@@ -53,7 +53,7 @@ class MixedPrecisionCache final : public KvCache {
         kv_entries_(memory.page_tokens, options.pages_int2, memory.pages_gpu),
         filled_(memory.pages_gpu) {}
 
-  // What a request has of a page: so many KV entries, all before slot `end`.
+  // The part of a page that a request has: a number of KV entries, all before slot `end`.
   struct Filled {
     uint32_t kv_entries = 0, end = 0;
   };

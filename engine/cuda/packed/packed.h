@@ -23,7 +23,7 @@ struct PackedOptions {
 };
 
 struct MixedPrecisionOptions {
-  uint32_t pages_int2 = 0;  // the first so many of pages_gpu
+  uint32_t pages_int2 = 0;  // this many of pages_gpu, the first ones
   uint32_t group = 32;
   bool fused = true;  // as above
 };

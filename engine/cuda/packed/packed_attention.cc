@@ -29,7 +29,7 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
   shape.layout = staged ? PackedLayout::kKivi : PackedLayout::kRows;
   shape.head_dim = llm.head_dim, shape.group = llm.query_heads / llm.kv_heads;
   shape.heads_per_page = llm.kv_heads, shape.ctas = static_cast<uint32_t>(sms);
-  for (uint32_t& page : shape.page_tokens) page = 128;  // of parts that nobody has
+  for (uint32_t& page : shape.page_tokens) page = 128;  // of parts without entries
   for (const PackedPages& pool : pools) {
     const std::optional<PackedPart> part = part_of(pool.format);
     if (!part) return out;

@@ -1,5 +1,5 @@
 // PackedAttention: decoded rows that read packed pages as they are (kernels/packed/packed_decode.h), without
-// unpacking them: fp8, int4, fp4, int2 beside int4, and KIVI's int2 beside staged KV entries
+// unpacking them: fp8, int4, fp4, int2 next to int4, and KIVI's int2 next to staged KV entries
 // (staged_entries.h).
 
 #ifndef KVTWIN_ENGINE_CUDA_PACKED_PACKED_ATTENTION_H_

@@ -47,7 +47,7 @@ class PackedCache final : public KvCache {
  private:
   struct Request {
     std::vector<uint32_t> pages;
-    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: the first so many
+    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: this many, the first ones
     uint32_t slot = 0;                            // KIVI: of its exact KV entries
   };
 
@@ -59,7 +59,8 @@ class PackedCache final : public KvCache {
   void add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows);
   void add_fused(const Request& request, const PlanEntry& entry, uint32_t row, StepRows* rows);
   void add_kivi(const PlanEntry& entry, uint32_t base, Request* request);
-  // KIVI's decodes: as many spans in all steps of so many rows that pack keys, and in all that do not.
+  // KIVI's decodes: all steps of a number of rows that pack keys have the same number of spans, and so have
+  // all others.
   void even_out(std::span<const PlanEntry> entries);
   void add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* request, StepRows* rows);
   // What a step of KIVI's packs and keeps of KV entries that are staged from `base` on.

@@ -27,7 +27,7 @@ PackedDecodeShape decode_shape(const LlmSpec& llm, const PackedHeadsShape& of) {
   out.layout = of.format == Format::kFp4 ? PackedLayout::kFp4 : PackedLayout::kRows;
   out.head_dim = llm.head_dim, out.group = llm.query_heads / llm.kv_heads;
   out.heads_per_page = of.columns;
-  for (uint32_t& page : out.page_tokens) page = 128;  // of parts that nobody has
+  for (uint32_t& page : out.page_tokens) page = 128;  // of parts without entries
   out.page_tokens[*PackedAttention::part_of(of.format)] = of.page_tokens;
   if (of.format == Format::kInt4) out.scale_group = of.group;
   return out;

@@ -3,7 +3,7 @@
 //   packed  [pages ++ scratch][columns][page_bytes(format)]       as KvEntryMemory numbers pages
 //   wide    [kDequantizedPage KV entries][one head] and so on                  of the layer at hand
 // A KV entry is packed once, when it is written, and moves as bytes (compact_packed.h). What reads bf16
-// (attention of chunks, scorers) reads the wide pages: a stretch of KV entries that follow one another for
+// (attention of chunks, scorers) reads the dequantized pages: a range of consecutive KV entries for
 // every entry and head, in order of KV entries, so that tables are always i -> i, whatever dropped slots the
 // packed pages have. Layers follow one another on the stream, and use them in turn.
 //

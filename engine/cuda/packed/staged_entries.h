@@ -70,7 +70,7 @@ class StagedEntries {
   // They read `context` KV entries from `base` on, and themselves, each the ones before it and itself: rows
   // [first, first + count).
   void add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count, StepRows* rows) const;
-  // `size` rows that nobody has: one decode and, where there is room for it, a chunk.
+  // `size` rows without a request: one decode and, where there is room for it, a chunk.
   void warm_up(uint32_t size, cudaStream_t stream, StepRows* rows);
   // All is opened: the spans are on their way. Growing waits for the GPU; no room: the process ends.
   void send(cudaStream_t stream);

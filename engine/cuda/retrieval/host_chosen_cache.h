@@ -1,5 +1,5 @@
 // HostChosenCache: ShadowKV and InfiniGen, whose choices are made on the host. KV, attention and everything
-// else of a layer stay on the GPU; what is chosen, rebuilt and told is what cpu::RetrievedCache's header
+// else of a layer stay on the GPU; what is chosen, rebuilt and reported is what cpu::RetrievedCache's header
 // says, by the same code (cpu/head_choice.h, shadow_keys.h, partial_keys.h), from rows in bf16.
 //
 // Per layer that chooses: rows are appended; their rotated queries and keys come to the host, which waits for
@@ -9,7 +9,7 @@
 // once, and copies are started one by one: right, and slow.
 //
 // Homes are read where they lie, in pinned memory. Layers that choose nothing, prompts, and requests that fit
-// their arena are as in RetrievedCache.
+// their resident pages are as in RetrievedCache.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_
@@ -107,7 +107,7 @@ class HostChosenCache final : public KvCache {
   RowAttention attention_;
   DenseLayers dense_;
   cpu::PageSummaries summaries_;                   // of homes
-  cpu::PrefixRows prefix_rows_;                    // likewise, for who begins with them
+  cpu::PrefixRows prefix_rows_;                    // the same, for requests that begin with them
   std::vector<cpu::QueryProjection> projections_;  // InfiniGen: of the layers that choose
   std::map<RequestId, Request> requests_;
   Buffer keys_;              // of the step's rows, [rows][kv_heads][head_dim]

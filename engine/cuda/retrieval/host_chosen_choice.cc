@@ -207,7 +207,7 @@ void HostChosenCache::choose_tokens(uint32_t layer, const Row& row, const float*
       write_block(layer, row.request->pages.at(shape_.sinks + first / page_tokens).page, h, 0, kv_entries,
                   2 * half, stream);
     }
-    const uint32_t pages = pages_of(count);  // rounded up: what is told is in pages
+    const uint32_t pages = pages_of(count);  // rounded up: reports are in pages
     recalls_[layer].blocking += pages, recalls_[layer].chosen += pages, ++recalls_[layer].heads;
   }
 }

@@ -6,7 +6,7 @@
 // for.
 //
 // For tests, streams can be delayed at random wherever one could overtake another, and HappensBefore can be
-// told of everything, or of everything but one edge.
+// notified of everything, or of everything but one edge.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_ORDERED_STREAMS_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_ORDERED_STREAMS_H_
@@ -34,13 +34,13 @@ class OrderedStreams {
   OrderedStreams& operator=(const OrderedStreams&) = delete;
   ~OrderedStreams();
 
-  // The compute stream is the engine's: it is told at each step.
+  // The compute stream is the engine's: it is passed in at each step.
   void compute_on(cudaStream_t stream) { streams_[0] = stream; }
   cudaStream_t stream(StreamKind stream_kind) const { return streams_[static_cast<uint32_t>(stream_kind)]; }
 
   void record(Edge edge, uint32_t layer, StreamKind stream_kind);
   void wait(StreamKind stream_kind, Edge edge, uint32_t layer);
-  // A stream of somebody else's waits. (HappensBefore does not know it.)
+  // Another owner's stream waits. (HappensBefore does not know it.)
   void hold(cudaStream_t other, Edge edge, uint32_t layer);
   // The host waits for the recall stream.
   void wait_for_recalls();
@@ -57,7 +57,7 @@ class OrderedStreams {
 
  private:
   OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
-  // Who is told: not of what is captured to be replayed, because it does not run yet.
+  // The watcher. It is not notified of what is captured for replay, because that does not run yet.
   HappensBefore* watch() const { return capturing_ == SideStreams::Capture::kGraph ? nullptr : tests_.watch; }
   uint32_t number(Edge edge, uint32_t layer) const { return static_cast<uint32_t>(edge) * layers_ + layer; }
 

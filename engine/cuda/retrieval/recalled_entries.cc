@@ -177,7 +177,7 @@ void RecalledEntries::send_rows(cudaStream_t stream) {
   for (size_t of = 0; of < 2; ++of) {
     Part& part = parts_[of];
     if (part.count == 0) continue;
-    part.rows.tokens.assign(part.count, 0);  // nobody looks at them
+    part.rows.tokens.assign(part.count, 0);  // they are not read
     part.on_device = uploads_[of].send(part.rows, stream);
   }
 }

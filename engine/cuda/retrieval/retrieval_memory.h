@@ -23,8 +23,8 @@ class RetrievalMemory {
   // Wrong: no room.
   static Result<RetrievalMemory> make(const LlmSpec& llm, const ChoiceShape& shape, const Size& size);
 
-  // Room for so many requests (numbers below it); for steps with so many rows that choose, of so many pages
-  // at most. Growing waits for the GPU. What requests have stays.
+  // Room for a number of requests (numbers below it), and for steps with a number of rows that choose, of a
+  // number of pages at most. Growing waits for the GPU. What requests have stays.
   void reserve_states(uint32_t states);
   void reserve_rows(uint32_t rows, uint32_t candidates);
 
@@ -42,7 +42,7 @@ class RetrievalMemory {
   // All of one layer's but rows, lists, q and tables. `spare`: its counts are the last ones, which no layer
   // has.
   ChoiceArgs args(uint32_t layer, bool spare) const;
-  // Tables for choices that nobody reads by table.
+  // Tables for choices that are not read by table.
   uint32_t* spare_tables() const { return spare_tables_.as<uint32_t>(); }
 
  private:

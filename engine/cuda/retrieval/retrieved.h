@@ -24,8 +24,8 @@ enum class Edge : uint32_t { kAttended, kRecalled, kSealed, kOffloaded, kNone };
 // For tests of the order between streams.
 struct OrderTests {
   uint64_t delays = 0;             // not 0: streams are late at random, drawn from this
-  Edge left_out = Edge::kNone;     // `watch` is not told that it is waited for
-  HappensBefore* watch = nullptr;  // is told of everything
+  Edge left_out = Edge::kNone;     // `watch` is not notified that it is waited for
+  HappensBefore* watch = nullptr;  // is notified of everything
 };
 
 struct RetrievedOptions {

@@ -208,7 +208,7 @@ void RetrievedCache::notify(const Command& command) {
   if (drop == nullptr) return;
   const auto found = requests_.find(drop->request);
   if (found == requests_.end()) return;
-  // Its slots are somebody else's from here on.
+  // From here on its slots belong to other requests.
   if (offloaded_) order_->wait_for_recalls();
   if (drop->reason == DropRequestState::Reason::kPreempted) {
     found->second.preempted = true;

@@ -1,7 +1,7 @@
 // RetrievedCache keeps all KV of a request and reads some of it, as cpu::RetrievedCache does: Quest, whose
 // pages stay on the GPU, and ArkVale and FreeKV, whose pages lie on the host and are recalled into the slots
-// of the request's arena (engine/common/retrieval/resident_request.h). What is read, chosen and told is what
-// that header says; here is what differs.
+// of the request's resident pages (engine/common/retrieval/resident_request.h). What is read, chosen and
+// reported is what that header says; here is what differs.
 //
 // Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
 //   append, summaries of pages that are full now, scores, choice (what it changes in the slots becomes two
@@ -11,7 +11,7 @@
 //   recall of layer l behind attention of layer l            event attended[l]
 //   layer l of the next step behind that recall              event recalled[l]
 //   pages to the host behind what fills them                 event sealed[l]
-//   whoever may overwrite or recall them behind that         event offloaded, awaited as the next step begins
+//   later writes and recalls of them wait for                event offloaded, awaited as the next step begins
 // Steps of decodes alone are replayed (step_graphs.h): compute is one graph, recall another, which may still
 // run when the next step begins. Pages to the host are in none: which ones, changes from step to step. The
 // host starts their copies behind the replay, each layer's behind what the replay records.
@@ -61,11 +61,11 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
-  // A prompt that somebody else computed and cut, whose last row has just run: what is left of it, equally
-  // many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what is left
-  // does not fill are nobody's. Three requests (retrieved_retained.cc): expect() before the step's lists are
-  // sent, keep_query() in every layer, take_over() when its rows went through all layers; it waits for what
-  // it starts. REQUIRES: resident pages.
+  // A prompt that another cache computed and compressed, whose last row has just run: what is left of it,
+  // equally many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what
+  // is left does not fill have no owner. Three requests (retrieved_retained.cc): expect() before the step's
+  // lists are sent, keep_query() in every layer, take_over() when its rows went through all layers; it waits
+  // for what it starts. REQUIRES: resident pages.
   struct RetainedHead {
     std::span<const PageId> pages;  // of the pool that its KV entries are in, in order
     uint32_t column = 0;

@@ -169,8 +169,8 @@ void RetrievedCache::send_lists(cudaStream_t stream) {
   if (spec_.layers_dense > 0) dense_.send(stream);
 }
 
-// In steps of decodes alone, first what is as long in every step of so many rows (what a kernel writes
-// nothing for makes up for pages that no row fills), then what is not.
+// In steps of decodes alone, first what has the same length in every step of that many rows (what a kernel
+// writes nothing for makes up for pages that no row fills), then what is not.
 void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;
