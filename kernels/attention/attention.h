@@ -3,7 +3,7 @@
 //
 // Decode and prefill alike: a decode is one row that reads all its KV entries; row i of a chunk reads the
 // first context + i + 1 KV entries of its request. Rows are independent of one another: what a row gets does
-// not depend on which rows stand beside it.
+// not depend on the other rows.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_H_
 #define KVTWIN_KERNELS_ATTENTION_ATTENTION_H_

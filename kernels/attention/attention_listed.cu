@@ -1,6 +1,6 @@
 // attention_rows (attention_rows.h) where neighbours of the list read one table: sixteen of them at a time by
 // tensor cores. A warp has 16 rows of one query head; the CTA's warps share a tile of 64 KV entries, whose
-// places are looked up one by one. KV entries that no row of the CTA sees are left out tile by tile.
+// slots are found one by one. KV entries that no row of the CTA sees are left out tile by tile.
 
 #include "kernels/attention/attention_rows.h"
 #include "kernels/common/kv_entry_heads.cuh"
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kWarpsMost * 32)
 
 }  // namespace
 
-// As attention_rows(), which has looked at args.
+// As attention_rows(), which has checked args.
 cudaError_t attention_listed(const AttentionRowsArgs& args, cudaStream_t stream) {
   const uint32_t group = args.query_heads / args.kv_heads, tiles = group < 4 ? 4 / group : 1;
   const uint32_t each = tiles * kRows, ctas = (args.rows + each - 1) / each;

@@ -3,7 +3,7 @@
 //   out[t][j] = sum_c softmax_c(scale * q[t][j] . K[c]) V[c],   c < past + t + 1,   t < rows, j < group
 //
 // A *sequence* is one (request, KV head): `past` KV entries in the pages that its table names, and behind
-// them `rows` KV entries of the chunk, which lie either as rows beside the queries (k and v of PrefillArgs)
+// them `rows` KV entries of the chunk, which lie either as rows next to the queries (k and v of PrefillArgs)
 // or already in the pages (k and v null). Histories may differ between heads (ragged budgets) and requests (a
 // varlen batch). No launch parameter depends on lengths: the grid is fixed, a plan on the device lists the
 // tiles of work.
@@ -14,7 +14,7 @@
 // softmax: Dao et al., FlashAttention, section 3.1.
 //
 // Floor: 4 * head_dim flops per (row, query head, visible KV entry) at 790 TFLOP/s, what cuBLAS sustains in
-// bf16. Llama-3.1-8B, causal, 8k: 0.55 TFLOP, 0.70 ms; exponentials beside it 0.35 ms, hidden by two
+// bf16. Llama-3.1-8B, causal, 8k: 0.55 TFLOP, 0.70 ms; exponentials during it 0.35 ms, hidden by two
 // warpgroups that take turns. Measured by kernels/bench/prefill_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_PREFILL_H_
@@ -47,7 +47,7 @@ struct PrefillShape {
   uint32_t kv_heads = 8;        // of a row of k and v
   uint32_t page_tokens = 16;    // a multiple of 16 (page size 1: gather_entries() first)
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
-  uint32_t pool_blocks = 0;     // of the pool; may be 0 if nobody has a past
+  uint32_t pool_blocks = 0;     // of the pool; may be 0 if no request has a history
   uint32_t sequences = 0;
   uint32_t rows = 0;       // of q; the sum of the chunks over the requests
   uint32_t q_stride = 0;   // elements from row to row of q; a multiple of 8

@@ -28,7 +28,7 @@ template <uint32_t kWidth>
   }
 }
 
-// The sums of eight vectors at once, each in the order of sum_lanes(): what is beside it changes no bit.
+// The sums of eight vectors at once, each in the order of sum_lanes(): the other vectors change no bit.
 [[gnu::always_inline]] inline void sum_eight(const Half* v, Half* sums) {
   Half fours[4], twos[2];
   for (uint32_t i = 0; i < 4; ++i) {

@@ -40,7 +40,7 @@ struct AttentionRowsArgs {
   const uint32_t* pages = nullptr;
   const QueryRow* list = nullptr;    // [rows]
   const __nv_bfloat16* q = nullptr;  // [][query_heads][head_dim]
-  __nv_bfloat16* out = nullptr;      // likewise
+  __nv_bfloat16* out = nullptr;      // the same
   float scale = 0;
   uint32_t rows = 0, query_heads = 0, kv_heads = 0;
   uint32_t head_dim = 0;  // as kv_block.cuh has it, at most 256

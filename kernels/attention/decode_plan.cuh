@@ -19,7 +19,7 @@ struct WarpSplit {
   uint32_t block = 0;
   uint32_t blocks = 0;
   uint32_t first = 0;   // of the list of all blocks
-  DecodeSequence info;  // of that sequence, so that a warp's first load tells it all
+  DecodeSequence info;  // of that sequence, so that a warp's first load has all of it
 };
 
 struct DecodePlan {
@@ -38,7 +38,7 @@ struct DecodePlan {
   }
 };
 
-// Of pieces that somebody else has cut (decode_splits.h), a CTA each.
+// Of splits that the caller made (decode_splits.h), a CTA each.
 struct PiecePlan {
   uint32_t ctas = 0;
   uint32_t unused = 0;
@@ -58,7 +58,7 @@ template <class Plan>
 __host__ __device__ inline WarpSplit* fractions_of(Plan* plan) {
   return reinterpret_cast<WarpSplit*>(plan + 1);
 }
-// An empty sequence is one block without tokens: somebody must write its zeros.
+// An empty sequence is one block without tokens, which writes its zeros.
 __host__ __device__ inline uint32_t blocks_of(uint32_t tokens) {
   return tokens == 0 ? 1 : (tokens + kDecodeBlockTokens - 1) / kDecodeBlockTokens;
 }

@@ -1,4 +1,4 @@
-// Decode attention cut by somebody else: to compare ways of cutting
+// Decode attention over splits that the caller made: to compare ways of cutting
 // (docs/design/methods/tangram.md#partitions, engine/methods/partition.h) with the one that attention_decode
 // has. The same kernel, the same merging; but each piece is a CTA of its own, in as many waves as there are,
 // as kernels without a persistent grid have it. Floor: attention_decode.h's.

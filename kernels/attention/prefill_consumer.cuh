@@ -1,8 +1,8 @@
 // A warpgroup that computes 64 of a tile's 128 rows: products, and between them the online softmax.
 //
 // While its own products of one step run, it prepares the next: the scores of tile j + 1 are asked for before
-// the values of tile j, so that exponentials of j + 1 run beside the products of j. The two warpgroups take
-// turns in issuing products, so that one's exponentials run beside the other's products.
+// the values of tile j, so that exponentials of j + 1 run during the products of j. The two warpgroups take
+// turns in issuing products, so that one's exponentials run during the other's products.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_
 #define KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_
@@ -234,7 +234,7 @@ struct PrefillConsumer {
       attend(job, &rows, out);
       store(job, rows, out);
     }
-    if (which == 0) begin_turn();  // nobody leaves a barrier half full
+    if (which == 0) begin_turn();  // no barrier is left half full
   }
 };
 

@@ -39,7 +39,7 @@ __host__ __device__ inline size_t tiles_at_most(const PrefillShape& shape) {
 // The tiles of keys of one tile of work: those in pages, then those of the chunk.
 struct KeyTiles {
   uint32_t in_pages = 0;  // KV entries in pages
-  uint32_t in_chunk = 0;  // KV entries beside the queries
+  uint32_t in_chunk = 0;  // KV entries next to the queries
   uint32_t paged = 0;     // tiles
   uint32_t count = 0;     // of both
 

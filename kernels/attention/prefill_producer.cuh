@@ -14,9 +14,9 @@
 namespace kvtwin::device {
 
 // Shared memory, from an address aligned to 1024 on: the query tile, rings of key and value tiles, barriers,
-// the job. A tile of rows beside the queries is [halves of a row][128][64], one of pages [16][halves][8][64],
-// because then a page is one box of adjacent bytes: two boxes a page, of 64 columns each, cost an eighth of
-// the speed.
+// the job. A tile of rows next to the queries is [halves of a row][128][64], one of pages
+// [16][halves][8][64], because then a page is one box of adjacent bytes: two boxes a page, of 64 columns
+// each, cost an eighth of the speed.
 template <int kDim>
 struct PrefillGeometry {
   static constexpr uint32_t kHalves = kDim / 64;
@@ -37,7 +37,7 @@ struct PrefillGeometry {
   static_assert(kValuesEmpty + 8 * kStages <= kJob);
 };
 
-// A tile of work, as the computing warpgroups are told of it. rows = 0: there is no more.
+// A tile of work, as the consumer warpgroups receive it. rows = 0: there is no more.
 struct PrefillJob {
   PrefillSequence sequence;
   uint32_t first = 0;  // token of the chunk

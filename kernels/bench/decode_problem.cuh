@@ -100,7 +100,7 @@ struct DecodeProblem {
       if (i % heads == 0) add_table(own, random, &numbers);
       rows.push_back({i * shape.group, static_cast<uint32_t>(numbers.size()) - own, tokens[i], i % heads});
     }
-    std::vector<uint32_t> shuffled(pages_used + 3);  // some pages are nobody's
+    std::vector<uint32_t> shuffled(pages_used + 3);  // some pages have no owner
     for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
     std::shuffle(shuffled.begin(), shuffled.end(), random);
     for (uint32_t& entry : numbers) {
@@ -137,7 +137,7 @@ struct DecodeProblem {
   uint32_t pages_used = 0;
 
   bool entries_listed() const { return shape.listed && shape.page_tokens > 1; }
-  // Entries of pages that nobody else has. Of KV entries, now most are left of a page, now every other, now
+  // Entries of pages without another owner. Of KV entries, now most are left of a page, now every other, now
   // few.
   void add_table(uint32_t entries, std::mt19937_64& random, std::vector<uint32_t>* numbers) {
     if (!entries_listed()) {

@@ -1,5 +1,5 @@
-// Time of the small kernels round scores and marks: gates of what a product gave, marks of new KV entries,
-// what query rows add to marks, means, rows for scorers on the host, copies. Bytes of each one's floor
+// Time of the small kernels around scores and scorer state: gates from a product, state of new KV entries,
+// what query rows add to the state, means, rows for scorers on the host, copies. Bytes of each one's floor
 // against 4.69 TB/s.
 
 #include "kernels/bench/kv_entry_case.cuh"
@@ -48,7 +48,8 @@ void trimkv(benchmark::State& state) {
   label_with_digest(state, out);
 }
 
-// What eight query rows of four heads found, added to marks, or stamped on them, or what a group points at.
+// What eight query rows of four heads found, added to scorer state, or stamped on it, or the entries that a
+// group names.
 enum class Use { kScorerState, kStamps, kPointed };
 void score_bench(benchmark::State& state, Use use) {
   const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));

@@ -1,5 +1,5 @@
 // Time of what methods do to KV entries: scores, selection, compaction; against bytes at 4.69 TB/s, and flops
-// at what mma.sync reaches (660 TFLOP/s, docs/design/kernels.md#int2-int4) where many query rows look at
+// at what mma.sync reaches (660 TFLOP/s, docs/design/kernels.md#int2-int4) where many query rows attend to
 // every key. Llama-3.1-8B's heads, all layers of one request or more, 32 MB at least; pages in random order.
 
 #include "kernels/bench/kv_entry_case.cuh"
@@ -54,7 +54,8 @@ void attention_scores(benchmark::State& state) {
     const cudaError_t error = compute_attention_scores(args, stream);
     return error != cudaSuccess ? error : score_window_entries(score, stream);
   });
-  // Keys once if so few rows look that their logits can be kept, else twice; sums written and read; scores.
+  // Keys once if the rows are few enough that their logits are stored, else twice; sums written and read;
+  // scores.
   const double passes = queries * kGroup <= 8 ? 1 : 2;
   report(state, c.all() * (passes * 2 * kDim + 2 * 4 * kGroup + 4), seconds);
   const double flops = 2 * c.all() * queries * kGroup * 2 * kDim;
@@ -144,7 +145,8 @@ void intent_mean(benchmark::State& state) {
   label_with_digest(state, out);
 }
 
-// What marks can reach: 64-byte pieces that a table names, four lanes each, read or copied, and nothing else.
+// The limit for scorer state: 64-byte blocks that a table names, four lanes each, read or copied, and nothing
+// else.
 template <bool kCopied>
 __global__ void pieces_kernel(const float4* from, const uint32_t* table, float4* to, uint32_t count) {
   constexpr uint32_t kEach = 4;

@@ -156,7 +156,7 @@ struct PackedProblem {
     return (sum - 2) * 1.7320508f;
   }
 
-  // Tables of all sequences, and page numbers in random order; some pages are nobody's.
+  // Tables of all sequences, and page numbers in random order; some pages have no owner.
   std::vector<PackedSequence> number_pages(const std::vector<PartTokens>& tokens,
                                            std::vector<uint32_t>* numbers) {
     std::vector<PackedSequence> rows;

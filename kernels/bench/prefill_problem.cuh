@@ -47,7 +47,7 @@ struct PrefillProblem {
         }
         rows.push_back({shape.rows, request.rows, h, past, first_page_, own ? 0 : h});
       }
-      shape.rows += request.rows + 1;  // a row of nobody's
+      shape.rows += request.rows + 1;  // a row without a request
     }
     shape.sequences = static_cast<uint32_t>(rows.size());
     draw_numbers(&random);
@@ -66,9 +66,9 @@ struct PrefillProblem {
     args.out = out.get(), args.lse = lse.get();
   }
 
-  // The worst row's largest difference, against its largest number expected; infinite if what nobody owns was
-  // written, or a row was not. `every`: only so many rows are looked at (and the first and last of a
-  // request).
+  // The worst row's largest difference, against its largest number expected; infinite if a row without an
+  // owner was written, or a row was not. `every`: only that many rows are compared (and the first and last of
+  // a request).
   double error(uint32_t every = 1) const {
     if (shape.rows == 0) return 0;
     const std::vector<__nv_bfloat16> got = out.read();
@@ -117,7 +117,7 @@ struct PrefillProblem {
   void place(std::vector<uint32_t>* numbers, std::mt19937_64* random) {
     const uint32_t d = shape.head_dim, page = shape.page_tokens;
     const size_t block = size_t{2} * d * page;
-    std::vector<uint32_t> shuffled(numbers->size() + 3);  // some pages are nobody's
+    std::vector<uint32_t> shuffled(numbers->size() + 3);  // some pages have no owner
     for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
     std::shuffle(shuffled.begin(), shuffled.end(), *random);
     std::copy_n(shuffled.begin(), numbers->size(), numbers->begin());

@@ -1,10 +1,10 @@
-// Recall of 16 KB units from 2 GB of pinned memory: alone, and beside decode attention of 32 requests of 8k
+// Recall of 16 KB units from 2 GB of pinned memory: alone, and during decode attention of 32 requests of 8k
 // (Llama-3.1-8B, one layer, page 32). 55.4 GB/s is what the copy engine gives large copies
 // (docs/design/kernels.md#pcie).
 //
 // Beside: decodes in graphs, one behind the other, and a recall that starts after the first ones and ends
 // before the last. Its rate is over its own time; a decode's time is that of the graphs within it, against
-// graphs of decodes on all SMs with nothing beside them.
+// graphs of decodes on all SMs with nothing else running.
 
 #include <numeric>
 

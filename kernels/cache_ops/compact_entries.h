@@ -1,5 +1,6 @@
 // What is kept moves together, in place: row i of a head's target becomes row kept[i] of its source, key,
-// value and mark. docs/design/methods/composition.md#data: KV entries of a head stay in order of position.
+// value and scorer state. docs/design/methods/composition.md#data: KV entries of a head stay in order of
+// position.
 //
 // Source and target may be one table, or share pages: kept ascends, so row i comes from row i or further on,
 // and a CTA has a head from its first row to its last: what it writes it has read. (Other heads' KV entries
@@ -29,7 +30,7 @@ struct CompactHead {
 struct CompactArgs {
   KvEntryPool kv_entries;  // of source and target; not listed
   __nv_bfloat16* pool = nullptr;
-  float* scorer_state = nullptr;       // likewise moved; null: there are none
+  float* scorer_state = nullptr;       // moved too; null: there is none
   const CompactHead* heads = nullptr;  // [count]
   const uint32_t* retained = nullptr;
   const float* inv_freq = nullptr;  // [head_dim / 2]: keys are rotated by their places; null: keep phase

@@ -1,5 +1,5 @@
 // compact_entries() where pages are packed: what is kept moves together as bytes, in place, so that nothing
-// is packed twice. Row i of a head's target becomes row kept[i] of its source: key, value and mark.
+// is packed twice. Row i of a head's target becomes row kept[i] of its source: key, value and scorer state.
 //
 // Formats that pack KV entry after KV entry: fp8, int4, fp4 (kernels/packed/packed_page.h). Tables, heads and
 // what may be shared: compact_entries.h.
@@ -16,11 +16,11 @@
 namespace kvtwin {
 
 struct CompactPackedArgs {
-  KvEntryPool kv_entries;  // tables and pages alone: its pool is not looked at; not listed
+  KvEntryPool kv_entries;  // tables and pages alone: its pool is not read; not listed
   Format format = Format::kInt4;
   uint32_t group = 32;
   uint8_t* pool = nullptr;
-  float* scorer_state = nullptr;       // likewise moved; null: there are none
+  float* scorer_state = nullptr;       // moved too; null: there is none
   const CompactHead* heads = nullptr;  // [count]
   const uint32_t* retained = nullptr;
   uint32_t count = 0;

@@ -8,7 +8,7 @@ using namespace device;
 
 constexpr uint32_t kThreads = 256;
 
-// The last sequence that starts at or before the cell.
+// The last sequence that starts at or before the entry.
 __device__ uint32_t sequence_of(const GatherSequence* table, uint32_t sequences, uint32_t kv_entry) {
   uint32_t low = 0, high = sequences;
   while (high - low > 1) {

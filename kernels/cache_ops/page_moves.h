@@ -2,7 +2,7 @@
 //
 // gather_entries: KV entry i of a sequence's target pages becomes KV entry kept[i] of its source pages:
 // compaction after an eviction, and a copy between page sizes. Floor: 4 * head_dim bytes read and as many
-// written per cell. summarise_pages: kernels/select/page_summary.h in
+// written per entry. summarise_pages: kernels/select/page_summary.h in
 // docs/design/methods/freekv.md#page-scores, from exact keys. Floor: 2
 // * head_dim bytes read per KV entry, 4 * head_dim written per page. Both at 4.69 TB/s.
 
@@ -46,7 +46,7 @@ enum class PageSummaryKind : uint8_t { kMinMax, kCuboid, kMean };
 
 struct SummaryPage {
   uint32_t block = 0;
-  uint32_t kv_entries = 0;  // the first so many; 0: nothing is written
+  uint32_t kv_entries = 0;  // this many, the first ones; 0: nothing is written
   uint32_t target = 0;      // of its summary
 };
 struct SummaryArgs {

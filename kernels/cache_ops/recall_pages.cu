@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) recall_kernel(const __grid_con
   if (lane == 0) wait_stores_done();
 }
 
-// The other way: a warp a CTA, no shared memory, sixteen bytes a lane and load. Fits beside a kernel that
+// The other way: a warp a CTA, no shared memory, sixteen bytes a lane and load. Fits next to a kernel that
 // fills its SMs' shared memory, on as many SMs as there are warps, so that none of them falls behind.
 //
 // With a period, all warps hold what they read until the GPU's clock is a multiple of it, and store then:

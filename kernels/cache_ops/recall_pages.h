@@ -5,15 +5,16 @@
 // (kv_block.cuh, the swizzle included), in one of two orders:
 //   HND  [kv_heads][2][page_tokens][head_dim]: a head is one piece, 2 P d numbers: the block itself
 //   NHD  [2][page_tokens][kv_heads][head_dim]: a head is 2 P pieces of d numbers
-// So moving never looks into a row. What is read and written is defined by kernels/cache_ops/host_page.h.
+// So moving never reads the contents of a row. What is read and written is defined by
+// kernels/cache_ops/host_page.h.
 //
 // recall_pages is a kernel that reads pinned memory, in one of two ways. By the bulk copies of a few CTAs
 // that have SMs of their own: two or three saturate PCIe from 4 KB pieces on. Or spread: single warps that
-// fit beside what fills their SMs; 70 keep up with PCIe, and slow a decode that runs beside them less,
+// fit next to the kernel that fills their SMs; 70 keep up with PCIe, and slow a concurrent decode less,
 // because no SM falls behind the others. The list may be written on the device just before. copy_recalled
 // does the same by the copy engine, for a list that the host knows. stage_pages turns pages into host pages
 // on the GPU; they leave from there in one copy each (stores of a kernel to the host slow down what runs
-// beside them by 30 % and more, docs/design/kernels.md#pcie: never).
+// concurrently by 30 % and more, docs/design/kernels.md#pcie: never).
 //
 // Floors: 16 KB units at 55.4 GB/s (the copy engine, large copies); stage_pages: 2 x bytes / 4.69 TB/s.
 // Measured: kernels/README.md, by kernels/bench/recall_bench.cu.
@@ -58,8 +59,8 @@ struct RecallArgs {
   const uint32_t* count = nullptr;    // on the device
   uint32_t ctas = 4;                  // spread: warps
   bool spread = false;
-  // Spread only: 8 KB a warp are stored together, when the GPU's clock is a multiple of this. What runs
-  // beside it is slowed less, and whoever waits for the recall waits up to so much longer. 0: at once.
+  // Spread only: 8 KB a warp are stored together, when the GPU's clock is a multiple of this. Concurrent
+  // kernels are slowed less, and the recall takes up to this much longer. 0: at once.
   uint32_t burst_ns = 0;
 };
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream);

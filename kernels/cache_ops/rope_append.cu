@@ -57,7 +57,7 @@ struct Part {
     low = low_bit(a), high = low_bit(b);
   }
 
-  // kStream: more is written than L2 holds, and nobody will find it there.
+  // kStream: more is written than L2 holds, so it will not be found there.
   template <bool kStream>
   __device__ void store(const RopeAppendArgs& args) const {
     if (head < args.query_heads) {

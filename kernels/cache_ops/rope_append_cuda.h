@@ -38,7 +38,7 @@ struct RopeAppendArgs {
   uint32_t slots_per_row = 1;  // 1: KV head h goes to block + h; kv_heads: each head to its own (ragged)
   __nv_bfloat16* q = nullptr;  // [rows][query_heads][head_dim], rows q_stride apart; may lie where qkv does
   uint32_t q_stride = 0;       // elements; a multiple of 8
-  __nv_bfloat16* k = nullptr;  // rotated keys beside the pages, rows k_stride apart; null: not wanted
+  __nv_bfloat16* k = nullptr;  // rotated keys next to the pages, rows k_stride apart; null: not wanted
   uint32_t k_stride = 0;
   __nv_bfloat16* pool = nullptr;  // of this layer; null: nothing is written to pages
 };

@@ -88,7 +88,7 @@ __device__ __forceinline__ void fence_before_bulk() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// What was written before is seen by whoever on the device sees what is written after.
+// A thread of the device that sees what is written after this also sees what was written before.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // ---- matrices of 8 x 8 sixteen-bit numbers

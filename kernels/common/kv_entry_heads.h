@@ -1,6 +1,6 @@
 // KV entries of heads in bf16 pages, as scorers, selection and compaction name them on the device.
 //
-// A head's KV entries lie where its page table says (kv_block.cuh); the kernels of methods look at a stretch
+// A head's KV entries lie where its page table says (kv_block.cuh); the kernels of methods read a range
 // of them, its *rows*: row i is KV entry first + i. Where tokens leave dropped slots a table of pages cannot
 // say which KV entries are left: then `listed` says that the tables name KV entries instead, page *
 // page_tokens + slot each.

@@ -33,7 +33,7 @@ enum class Pool : uint8_t { kNone, kAverage, kMax };
 // out[i] = pooled values around i, `kernel` wide (odd).
 void pool_rows(Pool pool, uint32_t kernel, std::span<const float> in, std::span<float> out);
 
-// Queries that look at keys. Query row i sees a context key when the key's position is not larger than
+// Attention of queries over keys. Query row i sees a context key when the key's position is not larger than
 // its own, and of its fellow rows' keys (own_k) those up to itself. Own keys are for rows that are not in
 // the cache: Judge Q's probes, KVzip's repeat rows. Their probabilities count in the softmax and are cut
 // off.

@@ -19,7 +19,7 @@ namespace kvtwin::kernels {
 // gram [dim][dim] += row^T row, for `count` rows [count][dim].
 void add_gram_ref(const float* rows, uint32_t count, uint32_t dim, double* gram);
 
-// All eigenvectors of a symmetric matrix [n][n], by cyclic Jacobi rotations until nothing is left beside the
+// All eigenvectors of a symmetric matrix [n][n], by cyclic Jacobi rotations until nothing is left outside the
 // diagonal at 1e-15 of the whole: O(n^3) a sweep, 6 to 10 sweeps.
 struct Eigen {
   std::vector<double> values;   // [n], descending; ties: as the rotations left them

@@ -3,7 +3,7 @@
 //   page = K of all its KV entries | V of all its KV entries          page_bytes(format, shape) bytes
 //
 // bf16 is stored low byte first. int2 pages are written whole, because keys share scales along tokens; the
-// other formats take KV entry after cell. Sizes and offsets: engine/base/kv_format.h.
+// other formats store one KV entry after the other. Sizes and offsets: engine/base/kv_format.h.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_PAGE_H_
 #define KVTWIN_KERNELS_PACKED_PACKED_PAGE_H_

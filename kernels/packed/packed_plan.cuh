@@ -37,7 +37,7 @@ __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t 
   return part == kPartInt4 ? 12 : 9;
 }
 constexpr uint32_t kCostMost = 20;
-constexpr uint32_t kCostOfNothing = 1;  // an empty sequence: somebody must write its zeros
+constexpr uint32_t kCostOfNothing = 1;  // an empty sequence: its zeros are written
 
 struct PackedRules {
   PackedLayout layout;
@@ -68,7 +68,7 @@ struct PackedSplit {
   uint32_t end = 0;    // at most `first`: nothing to do
   uint32_t begin = 0;  // of the sequence's first block
   uint32_t unused[2] = {};
-  PackedSequence info;  // so that a warp's first load tells it all
+  PackedSequence info;  // so that a warp's first load has all of it
 };
 
 __host__ __device__ inline PackedSplit* packed_fractions_of(DecodePlan* plan) {

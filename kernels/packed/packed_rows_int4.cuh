@@ -100,8 +100,8 @@ struct RowsInt4 {
   static __device__ __forceinline__ float scores(uint32_t at, uint32_t lane, uint32_t (&q)[kDim / 8 + 2],
                                                  float scale2, float (&s)[kTiles][4], float (&add)[1][2]) {
     const uint32_t g = lane / 4, t = lane % 4;
-    // Two tiles at a time, in a loop: with int2 beside it, all of it unrolled would not fit the instruction
-    // cache.
+    // Two tiles at a time, in a loop: with int2 in the same kernel, all of it unrolled would not fit the
+    // instruction cache.
 #pragma unroll 1
     for (uint32_t from = at + g * Rows::kRow; from < at + kTokens * Rows::kRow; from += 32 * Rows::kRow) {
 #pragma unroll

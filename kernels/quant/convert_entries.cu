@@ -10,7 +10,7 @@ using namespace device;
 
 constexpr uint32_t kThreads = 128;
 
-// CTAs (span, KV head, fraction of the span): nobody but the device knows how long spans are, so that where
+// CTAs (span, KV head, fraction of the span): only the device knows how long spans are, so that where
 // there are few, each gets more CTAs, and those that find nothing leave.
 dim3 grid_of(const ConvertArgs& args) {
   constexpr uint32_t kWanted = 2112, kFractionsMax = 64;
@@ -20,7 +20,7 @@ dim3 grid_of(const ConvertArgs& args) {
 __device__ uint32_t first_of_thread() { return blockIdx.z * kThreads + threadIdx.x; }
 __device__ uint32_t step_of_threads() { return gridDim.z * kThreads; }
 
-// `convert` is told side, KV entry and piece of a row.
+// `convert` receives side, KV entry and part of a row.
 template <class Convert>
 __device__ __forceinline__ void each_piece(const KvEntrySpan& span, uint32_t pieces, uint32_t sides,
                                            const Convert& convert) {

@@ -8,7 +8,7 @@
 //
 // Bytes are those of pack_kv_entry, pack_key_group and pack_token, and what is read is unpack_page's, rounded
 // to bf16. fp8: scale 1. int2: keys are packed group by group, so a span of them is whole groups in the
-// packed pool; values KV entry by cell.
+// packed pool; values one KV entry after the other.
 //
 // Floor: each KV entry read once in one form and written once in the other, at 4.69 TB/s. A thread packs one
 // group of channels, so the loads of a warp lie 64 bytes apart. What a step packs is its own rows; what it
@@ -38,12 +38,12 @@ struct ConvertArgs {
   const KvEntrySpan* spans = nullptr;  // [count], on the device
   uint32_t count = 0;
   Format format = Format::kInt4;  // of the packed pool
-  PageShape shape;                // likewise; group: a multiple of 8
+  PageShape shape;                // the same; group: a multiple of 8
   uint32_t kv_heads = 0;
   uint32_t dequantized_page_tokens = 16;  // of the bf16 pool; of both, in copy_entries()
 };
 
-// REQUIRES: no NaN in what is packed; no two spans write the same cell.
+// REQUIRES: no NaN in what is packed; no two spans write the same entry.
 // cudaErrorInvalidValue: a shape that is not supported.
 cudaError_t pack_entries(const ConvertArgs& args, const __nv_bfloat16* dequantized, uint8_t* packed,
                          cudaStream_t stream);

@@ -27,7 +27,7 @@ void unpack_fp4(std::span<const uint8_t> packed, std::span<float> out);
 // packed `residual` at a time when as many have come together, values one by one as they leave the window of
 // the last `residual`.
 struct KiviSplit {
-  uint32_t keys_packed = 0;  // the first so many; the others are exact
+  uint32_t keys_packed = 0;  // this many, the first ones; the others are exact
   uint32_t values_packed = 0;
 };
 constexpr KiviSplit kivi_split(uint32_t tokens, uint32_t residual = 128) {

@@ -1,5 +1,5 @@
 // Weights of what is trained (FastKVzip's and TrimKV's gates, Judge Q's soft tokens), owned; and from a seed,
-// so that every method runs on a model that nobody trained. Seeded weights rank KV entries reproducibly, not
+// so that every method runs on an untrained model. Seeded weights rank KV entries reproducibly, not
 // well.
 
 #ifndef KVTWIN_KERNELS_SCORING_GATE_WEIGHTS_H_
@@ -30,7 +30,7 @@ struct TrimKvWeights {
   uint32_t heads = 0, hidden = 0, width = 0;
   std::vector<float> w1, b1, w2, b2;
 
-  TrimKvGate gate() const;  // likewise
+  TrimKvGate gate() const;  // the same
 };
 TrimKvWeights seeded_trimkv(uint32_t heads, uint32_t hidden, uint32_t width, uint64_t seed);
 

@@ -61,7 +61,7 @@ void copy_scores(ScoreView from, ScoreView to) {
   }
 }
 
-// Judge Q's and KVzip's rows look at everything in the cache: they stand behind it.
+// Judge Q's and KVzip's rows attend to everything in the cache: their positions follow it.
 void score_probes(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
   AttentionScores attention_scores = attention_scores_of(spec, in);
   attention_scores.q_positions = {};

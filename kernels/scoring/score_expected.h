@@ -1,5 +1,5 @@
 // Expected Attention (kvpress; docs/design/methods/uniform.md#expected-attention): how much will queries to
-// come look at a key?
+// come attend to a key?
 //
 // Queries of the next F positions are taken to be normal, with the mean and covariance of the pre-RoPE
 // queries seen so far (without the first four, which are outliers), turned by the mean rotation R of those

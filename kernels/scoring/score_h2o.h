@@ -1,7 +1,7 @@
 // H2O (arXiv 2306.14048, docs/design/methods/uniform.md#h2o): a KV entry is worth the attention it has
 // gathered so far.
 //
-// (a) online: accumulators A [H][T] grow by one row per query, and the heavy hitters stay beside the most
+// (a) online: accumulators A [H][T] grow by one row per query, and the heavy hitters stay with the most
 // recent; what is dropped never returns. (b) over a prompt: the same sums once, from all query rows; or
 // divided by the number of rows that could see the KV entry (kvpress's ObservedAttention), which takes away
 // the advantage of early KV entries. The third thing called H2O, a window of queries, is score_window.h's

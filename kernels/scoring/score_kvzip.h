@@ -1,5 +1,5 @@
-// KVzip (arXiv 2505.23416, docs/design/methods/uniform.md#kvzip): what must the model look at to repeat its
-// own context?
+// KVzip (arXiv 2505.23416, docs/design/methods/uniform.md#kvzip): what must the model attend to in order to
+// repeat its own context?
 //
 // After the prompt, for each chunk of the context, rows that spell "repeat this" and then the chunk itself
 // run once more with the cache attached and their own K, V thrown away. A context KV entry is worth the

@@ -1,4 +1,4 @@
-// Scores that look at positions only: StreamingLLM, and random (the floor that any scorer must beat).
+// Scores of positions alone: StreamingLLM, and random (the floor that any scorer must beat).
 //
 // out [heads][rows]; positions are logical (docs/design/methods/uniform.md#streamingllm: in chunked prefill
 // the global position, because a carried window is ranked together with the next chunk). O(1) per KV entry,

@@ -1,4 +1,4 @@
-// Scorers that ask a few query rows what they look at: SnapKV and its relatives, TOVA, FINCH, Judge Q.
+// Scorers from the attention of a few query rows: SnapKV and its relatives, TOVA, FINCH, Judge Q.
 //
 // In words: the captured query rows attend to the keys; the probabilities are averaged over the rows,
 // joined over the G query heads of a KV head, smoothed along positions; that is the score. The code bases

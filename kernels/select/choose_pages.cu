@@ -238,7 +238,7 @@ __device__ void write_table(const ChoiceShape& shape, const ChoiceArgs& args, co
   }
 }
 
-// What changed in the slots moves; kept is what they held. REQUIRES: a thread looks at slots of its own.
+// What changed in the slots moves; kept is what they held. REQUIRES: a thread reads slots of its own.
 __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row, Shared& shared,
                      const uint32_t* held, uint32_t* retained, uint32_t head, uint32_t missing, bool after) {
   const bool skipped = after && row.no_more != 0;

@@ -43,11 +43,11 @@ struct ChoiceRow {
   uint32_t state = 0;       // of held and q_before
   uint32_t candidates = 0;  // pages that can be chosen, at least `chosen`
   uint32_t owners = 0;      // lists[owners + i]: number of candidate i's summary, and of its host page
-  uint32_t slots = 0;       // lists[slots + i]: GPU page that is slot i; not looked at in place
+  uint32_t slots = 0;       // lists[slots + i]: GPU page that is slot i; not read in place
   uint32_t table = 0;  // tables[table + h * table_stride + i]: where KV head h reads its i-th chosen page
   uint32_t table_stride = 0;
   Held held = Held::kInPlace;
-  uint32_t no_more = 0;  // not 0: nothing moves after attention (the request is gone by then)
+  uint32_t no_more = 0;  // not 0: nothing moves after attention (the request has ended by then)
 };
 
 struct ChoiceShape {
@@ -71,7 +71,7 @@ struct ChoiceShape {
   __host__ __device__ uint32_t score_rows() const { return pools_queries() ? 1 : group; }
 };
 
-// What one layer's choices were, over all rows and heads: what a step tells of it.
+// What one layer's choices were, over all rows and heads: what a step reports.
 struct ChoiceCounts {
   uint32_t before = 0;       // pages that move before attention
   uint32_t after = 0;        // and that were missing after it
@@ -91,7 +91,7 @@ struct ChoiceArgs {
   float* scores = nullptr;                   // [count][kv_heads][score_rows()][score_stride]
   uint32_t* tables = nullptr;
   RecallMove* before = nullptr;    // [counts->before], in no order; room for all: count * kv_heads * chosen
-  RecallMove* after = nullptr;     // [counts->moves_after], likewise
+  RecallMove* after = nullptr;     // [counts->moves_after], the same
   ChoiceCounts* counts = nullptr;  // added to: zero before
   // [count][kv_heads]: what heads do whose pages move, instead of what score and query say (not of rows that
   // hold nothing yet); scores are changed as by force_missing_ref. Null: as score and query say.

@@ -34,7 +34,7 @@ void score_pages_ref(PagePooling pooling, float scale, const float* q, uint32_t 
 // [group][dim].
 float group_cosine_ref(const float* q, const float* before, uint32_t group, uint32_t dim);
 
-// The slots of one KV head's arena that can be overwritten: slots[s] is the page that slot s holds.
+// The slots of one KV head's resident pages that can be overwritten: slots[s] is the page that slot s holds.
 struct SlotChange {
   uint32_t slot = 0;
   uint32_t page = 0;  // what it holds from now on
@@ -58,7 +58,8 @@ struct HeadRecall {
 
 // Changes the scores so that the best slots.size() pages are what the slots hold but for the `missing` worst
 // of them (as replace_slots_ref ranks them), and as many of the best others: held pages that stay score inf,
-// those that go -inf. A page in a slot without a score goes in any case. REQUIRES: there are so many others.
+// those that go -inf. A page in a slot without a score goes in any case. REQUIRES: there are that many
+// others.
 void force_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
                        uint32_t missing);
 

@@ -8,7 +8,7 @@ using namespace device;
 using kernels::PagePooling;
 
 constexpr uint32_t kWarps = 8, kPages = 8;  // pages that a warp has in flight
-constexpr uint32_t kCtas = 528;             // about so many: two an SM at a time, twice
+constexpr uint32_t kCtas = 528;             // two an SM at a time, twice
 
 // kChannels neighbours of bf16, as they are stored: 4 (heads of 128) or 2 (of 64).
 template <int kChannels>

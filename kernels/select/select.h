@@ -47,11 +47,11 @@ std::vector<RowSet> select_heads(ScoreView scores, std::span<const uint32_t> for
 // Row sets in common use. Forced: [0, sink) and the last `window` of `rows`.
 RowSet sink_and_window(uint32_t rows, uint32_t sink, uint32_t window);
 
-// What selection over several heads looks at: `scores` of the candidates (forced KV entries left out by the
+// The input of a selection over several heads: `scores` of the candidates (forced KV entries left out by the
 // caller, or scored kMustStay), their positions, and how many KV entries may stay in all.
 struct Ranked {
   ScoreView scores;     // heads: of one layer, or of all layers in order (l * H + h)
-  Positions positions;  // of the rows; only ties look at them
+  Positions positions;  // of the rows; only ties use them
 };
 
 // Per layer or across layers, per head (docs/design/methods/tangram.md#levels): how many of the `kv_entries`

@@ -10,7 +10,7 @@ namespace kvtwin::device {
 
 constexpr uint32_t kBins = 1024, kBinBits = 10;
 
-// By how much keys of so many bits are shifted to be numbers of bins.
+// By how much keys of that many bits are shifted to become bin numbers.
 __device__ inline int bin_shift(int bits) { return max(bits - static_cast<int>(kBinBits), 0); }
 __device__ inline int bits_of(uint32_t number) { return 32 - __clz(static_cast<int>(number)); }
 
@@ -108,7 +108,7 @@ __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t ca
   const float above = middle - reach, below = middle + reach + 1;
   uint32_t ranks[2] = {static_cast<uint32_t>(fmaxf(above, 1)), static_cast<uint32_t>(fminf(below, all))};
   const uint32_t enough = ranks[1] - ranks[0] + size / 16;
-  // Rounds: where most keys lie in few bins (scores of one size beside infinities), those bins alone again.
+  // Rounds: where most keys lie in few bins (scores of one size and infinities), those bins alone again.
   for (int round = 0;; ++round) {
     const int shift = bin_shift(bits_of(largest - least));
     for (uint32_t i = 0; i < sample.mine; ++i) {

@@ -156,7 +156,7 @@ struct HeadChoice {
     if (lane < few && better < left) keep(static_cast<uint32_t>(mine));
   }
 
-  // Without a list, for scores that no sample tells much of: rows are read from L2 in every round.
+  // Without a list, for scores that no sample represents: rows are read from L2 in every round.
   __device__ void keep_unlisted(uint32_t wanted) const {
     for (uint32_t w = threadIdx.x; w < words; w += kThreads) retained[w] = forced_of(w);
     __syncthreads();

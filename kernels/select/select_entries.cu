@@ -8,7 +8,7 @@ namespace {
 
 using namespace device;
 
-// Of so many candidates all are listed; of more, those in the bracket.
+// Up to that many candidates all are listed; of more, those in the bracket.
 constexpr uint32_t kListedAtOnce = 1024;
 constexpr uint32_t kRowsMax = 1 << 19;  // a bit of shared memory a row
 constexpr uint32_t kSampleEach = kTileSample / 32;
@@ -24,7 +24,7 @@ struct QuickChoice : HeadChoice<kThreads> {
   using Base::Base;
 
   // Of its own tiles, if they stay: one row of each eight, from a place that differs from one to the next.
-  // Else of so many equal stretches of all rows.
+  // Else of that many equal ranges of all rows.
   __device__ Sample sample(const Tiles<kWarps>& tiles) const {
     uint32_t* const own = list + threadIdx.x;
     uint32_t mine = 0;
@@ -93,7 +93,7 @@ struct QuickChoice : HeadChoice<kThreads> {
     uint32_t at = 0;
     if (lane == 31 && until > 0) at = atomicAdd(&s.listed, until);
     at = __shfl_sync(kAllLanes, at, 31) + until - count;
-    if (at + count > room.list) return 0;  // told by s.listed
+    if (at + count > room.list) return 0;  // s.listed says so
     const int shift = bin_shift(near.bits());
     uint32_t unordered = 0;
     // Addresses of shared memory, kept in registers.
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, kCtas)
 }
 
 // A list has room for what a bracket around the middle rank holds, and the two bins at its ends; and for the
-// sample. Tiles stay where all of that fits beside them.
+// sample. Tiles stay in place if all of that fits next to them.
 template <uint32_t kThreads>
 constexpr uint32_t room_left(uint32_t ctas) {
   constexpr uint32_t kAll = 228u << 10, kReserved = 1024;  // shared memory of an SM, and what each CTA costs

@@ -70,7 +70,7 @@ __device__ void low_bit(RankSearch<kRanks>& s, uint32_t r, int width) {
   }
 }
 
-// Where a search stopped: the rank's key is prefix << bits, and so many bits more.
+// Where a search stopped: the rank's key is prefix << bits, plus the remaining bits.
 //
 // Keys are those of [0, count) that take(i, &key) has (true, if there is one), below 1 << bits. It stops when
 // no more than `enough` keys have the prefix, for each rank. s.left is set, the histogram cleared, both seen

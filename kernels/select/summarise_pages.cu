@@ -63,7 +63,7 @@ struct KvEntries {
   }
 };
 
-// One thread: some channels of one page. So sums have the order of the definition, and nobody waits.
+// One thread: some channels of one page. So sums have the order of the definition, and no thread waits.
 // kHeld: KV entries in registers; what is read twice (cuboid) is still there if a page has no more.
 template <PageSummaryKind kKind, uint32_t kHeld, int kChannels>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, 1)
   SummaryWorker<kKind, kChannels>(args, ring, shared_address(memory)).run();
 }
 
-// Pages of 16 KB at most, and so many that it pays to fill an SM's shared memory.
+// Pages of 16 KB at most, and enough of them to make it worth filling an SM's shared memory.
 bool takes_ring(const SummaryArgs& args) {
   const uint32_t bytes = args.page_tokens * args.head_dim * 2;
   return args.page_tokens >= 8 && args.head_dim <= 128 && bytes <= 16u << 10 &&

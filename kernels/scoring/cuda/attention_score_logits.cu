@@ -62,7 +62,8 @@ class LaneColumns {
       logits_[c] = real ? workspace.logits_of(args, blockIdx.y, column) : nullptr;
     }
   }
-  // An mma's products of keys `row` and `row` + 8: kept, in powers of two. What nobody sees may be no number.
+  // An mma's products of keys `row` and `row` + 8: kept, in powers of two. Entries that no row sees may be
+  // NaN.
   __device__ void take(uint32_t row, const float (&s)[4]) {
 #pragma unroll
     for (uint32_t c = 0; c < 2; ++c) {

@@ -9,7 +9,7 @@ using namespace device;
 
 using Logits = float[kAttentionScoreBlocks][4];
 
-// How a warp's 32 keys look to the two rows of a lane: parts of their softmax.
+// The parts of the softmax that a warp's 32 keys give to the two rows of a lane.
 __device__ void part_of(const Logits& s, float2 (&part)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

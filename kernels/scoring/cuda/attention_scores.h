@@ -1,4 +1,4 @@
-// Query rows that look at the KV entries of their head, on the device: the attention that scorers are made of
+// Attention of query rows over the KV entries of their head, on the device: what scorers are made of
 // (score_math.h, Look). For SnapKV and its relatives, TOVA, FINCH, Judge Q, H2O, RaaS, KVzip.
 //
 //   sums[h][g][p] = sum over query rows i of weight(i) * softmax_p(scale * q[i][g] . K[p]),   p < visible(i)
@@ -6,9 +6,9 @@
 // Queries and keys are bf16, products and sums fp32. A *lane* is a query head of the group, or all of them
 // at once where their logits are joined first (TANGRAM). How many a query row sees is a number, because a
 // head's KV entries ascend by position. Keys are read twice (once for the softmax's denominators, once for
-// the probabilities); but where at most eight (query head, query row) pairs look and logits are not joined,
-// keys are read once and the workspace holds the logits (attention_scores_few.cu). Then one of the small
-// kernels below makes scores of the sums.
+// the probabilities); but where at most eight (query head, query row) pairs are scored and logits are not
+// joined, keys are read once and the workspace holds the logits (attention_scores_few.cu). Then one of the
+// small kernels below makes scores of the sums.
 //
 // Floor: 2 * head_dim bytes per KV entry at 4.69 TB/s where there are few query rows (TOVA), and twice that;
 // 4
@@ -36,8 +36,8 @@ struct AttentionScoreArgs {
   KvEntryPool kv_entries;
   const AttentionScoreHead* heads = nullptr;  // [count]
   const __nv_bfloat16* q = nullptr;           // [rows][query_heads][head_dim], rows q_stride apart
-  const uint32_t* visible = nullptr;          // by query row: it sees the first so many rows; ascending
-  float* sums = nullptr;                      // lane g of head h at (h * lanes + g) * stride
+  const uint32_t* visible = nullptr;  // by query row: how many rows it sees, from the first one; ascending
+  float* sums = nullptr;              // lane g of head h at (h * lanes + g) * stride
   uint64_t stride = 0;
   void* workspace = nullptr;  // attention_score_workspace_bytes(); aligned to 16
   float scale = 0;
@@ -93,9 +93,9 @@ struct StateUpdateArgs {
   float alpha = 0;                // stamp_entries
   float now = 0;
 };
-// marks += mean over the lanes: H2O's accumulators.
+// state += mean over the lanes: H2O's accumulators.
 cudaError_t gather_state(const StateUpdateArgs& args, cudaStream_t stream);
-// marks = now where the mean over the lanes exceeds alpha: RaaS's stamps.
+// state = now where the mean over the lanes exceeds alpha: RaaS's stamps.
 cudaError_t stamp_entries(const StateUpdateArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin

@@ -14,7 +14,7 @@ struct Column {
   float weight, total;
 };
 
-// A warp a column. What nobody sees: infinity, so that its probabilities are 0.
+// A warp a column. Entries that no row sees: infinity, so that its probabilities are 0.
 __device__ Column column_of(const AttentionScoreArgs& args, const AttentionScoreHead& head,
                             const FewWorkspace& workspace, uint32_t column) {
   const uint32_t lane = threadIdx.x % 32, i = column % args.queries_max;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kSumThreads)
     if (c >= workspace.columns) break;
     const Column of = columns[c];
     const float x[4] = {logits[c].x, logits[c].y, logits[c].z, logits[c].w};
-    // A head may have fewer query rows: nobody wrote the logits of those columns.
+    // A head may have fewer query rows: the logits of those columns were not written.
     const bool real = args.queries_max - left < head.queries;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

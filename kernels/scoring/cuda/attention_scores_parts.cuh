@@ -10,7 +10,7 @@ namespace kvtwin::device {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-constexpr uint32_t kFewColumns = 8;  // (query head, query row) pairs that one mma takes beside 16 keys
+constexpr uint32_t kFewColumns = 8;  // (query head, query row) pairs that one mma takes with 16 keys
 constexpr uint32_t kFewKeys = 256;   // keys of a CTA that has so few
 
 __host__ __device__ inline uint32_t tiles_of(uint32_t count, uint32_t each) {
@@ -22,9 +22,9 @@ __device__ inline float2 joined(float2 a, float2 b) {
   return {most, a.y * exp2f(a.x - from) + b.y * exp2f(b.x - from)};
 }
 
-// Many query rows: how a CTA's keys look to each of them, [heads][key tiles][lanes][padded queries] of parts;
-// then the logarithm of each row's whole sum. Where heads and key tiles are too few for the SMs, `splits`
-// CTAs take a fraction of the query rows each, and the sums of each stand behind:
+// Many query rows: attention of each of them over a CTA's keys, [heads][key tiles][lanes][padded queries] of
+// parts; then the logarithm of each row's whole sum. Where heads and key tiles are too few for the SMs,
+// `splits` CTAs take a fraction of the query rows each, and the sums of each stand behind:
 // [splits][heads][lanes][padded keys].
 struct ManyWorkspace {
   uint32_t key_tiles, queries, lanes, splits;

@@ -1,4 +1,4 @@
-// Many query rows that look at 128 keys: what both passes of compute_attention_scores share
+// Many query rows over 128 keys: what both passes of compute_attention_scores share
 // (attention_scores.cu).
 
 #ifndef KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_TILE_CUH_
@@ -82,7 +82,7 @@ struct AttentionScorer {
 
   // All of a CTA's keys are on their way at once: where they lie is known before the first is asked for.
   __device__ void load_keys() {
-    // Rows beyond the last are seen by nobody, but must be numbers.
+    // Rows beyond the last are not seen, but must be numbers.
     const uint32_t row = min(first + threadIdx.x, head.kv_entries.rows - 1), chunk = threadIdx.x % kChunks;
     shared->places[threadIdx.x] = place_of(args.kv_entries, head.kv_entries, row);
     __syncthreads();

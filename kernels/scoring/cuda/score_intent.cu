@@ -10,7 +10,7 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
-constexpr uint32_t kTile = kThreads;  // rows of a CTA: a thread looks after one of them
+constexpr uint32_t kTile = kThreads;  // rows of a CTA: a thread handles one of them
 constexpr uint32_t kEach = 4;         // neighbouring rows that a lane has on their way
 constexpr uint32_t kCopies = 32;      // of scores, that a CTA writes
 

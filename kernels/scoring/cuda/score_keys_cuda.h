@@ -2,7 +2,7 @@
 // (score_position.h). fp32 scores from bf16 keys.
 //
 // Floor: Knorm 2 * head_dim bytes read and 4 written per KV entry, KeyDiff twice the reading (its anchor is
-// the mean of all keys), at 4.69 TB/s; positions 4 bytes written per cell. Measured by kernels/bench/
+// the mean of all keys), at 4.69 TB/s; positions 4 bytes written per entry. Measured by kernels/bench/
 // method_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_SCORING_CUDA_SCORE_KEYS_CUDA_H_

@@ -1,4 +1,4 @@
-// Scores and marks of what compute_attention_scores summed.
+// Scores and scorer state of what compute_attention_scores summed.
 
 #include <algorithm>
 #include <cmath>
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kRowThreads) state_kernel(const __grid_constan
   }
 }
 
-// kDim / 8 lanes share a row, and have so many of them.
+// kDim / 8 lanes share a row.
 constexpr uint32_t kPointedEach = 8;
 
 template <int kDim>

@@ -14,7 +14,7 @@ namespace kvtwin {
 
 struct NewStateArgs {
   const AppendSlot* slots = nullptr;    // [rows][kv_heads]
-  const float* values = nullptr;        // likewise; null: the next line
+  const float* values = nullptr;        // the same; null: the next line
   const uint32_t* positions = nullptr;  // [rows]: position + 1, as time; null: 0
   float* scorer_state = nullptr;
   uint32_t rows = 0, kv_heads = 0, page_tokens = 0;
@@ -22,9 +22,9 @@ struct NewStateArgs {
 cudaError_t write_state(const NewStateArgs& args, cudaStream_t stream);
 
 enum class StateScore : uint8_t {
-  kPlain,    // the mark
+  kPlain,    // the state itself
   kPerRow,   // divided by the number of query rows that could see it: now - position (kvpress)
-  kDecayed,  // times now - position (TrimKV: marks are log beta, now is tokens seen + 1)
+  kDecayed,  // times now - position (TrimKV: the state is log beta, now is tokens seen + 1)
 };
 struct StateScoreHead {
   KvEntryHead kv_entries;
@@ -53,7 +53,7 @@ struct ReadEntriesArgs {
   KvEntryPool kv_entries;
   const KvEntryHead* heads = nullptr;  // [count]
   float* keys = nullptr;               // row i of head h at (h * stride + i) * head_dim; null: not wanted
-  float* values = nullptr;             // likewise
+  float* values = nullptr;             // the same
   uint64_t stride = 0;
   uint32_t count = 0, rows_max = 0;
 };
