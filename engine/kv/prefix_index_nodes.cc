@@ -247,9 +247,9 @@ void PrefixIndex::table_erase(uint64_t hash, uint32_t id) {
   }
   table_[hole] = 0;
   for (size_t at = (hole + 1) & mask; table_[at] != 0; at = (at + 1) & mask) {
-    const size_t host_copy = nodes_[table_[at]].hash & mask;
+    const size_t home_slot = nodes_[table_[at]].hash & mask;
     // The entry may move into the gap if the gap is on its cyclic probe path.
-    if (((at - host_copy) & mask) >= ((at - hole) & mask)) {
+    if (((at - home_slot) & mask) >= ((at - hole) & mask)) {
       table_[hole] = table_[at];
       table_[at] = 0;
       hole = at;
