@@ -1,9 +1,9 @@
-// out[r][h] = softmax(scale * q[r][h] . K) V over the KV entries that row r may read, with the log of the
-// softmax's denominator, so that partial results can be merged.
+// out[r][h] = softmax(scale * q[r][h] . K) V over the KV entries that row r reads, and the log of the softmax
+// denominator, by which partial results are merged.
 //
-// Decode and prefill alike: a decode is one row that reads all its KV entries; row i of a chunk reads the
-// first context + i + 1 KV entries of its request. Rows are independent of one another: what a row gets does
-// not depend on the other rows.
+// One definition for decode and prefill: a decode is one row that reads all its KV entries; row i of a chunk
+// reads the first context + i + 1 KV entries of its request. Rows are independent: the result of a row does
+// not depend on the other rows of the launch.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_H_
 #define KVTWIN_KERNELS_ATTENTION_ATTENTION_H_
@@ -15,14 +15,14 @@
 
 namespace kvtwin::kernels {
 
-// One query row: the first `kv_entries` KV entries of `reads`, in this order. Runs may name slots in any
-// order, and slots that no run names are never read.
+// One query row: it reads the first `kv_entries` KV entries of `reads`, in this order. Runs may list slots in
+// any order. Slots outside all runs are never read.
 struct AttentionRow {
   std::span<const ReadRun> reads;
   uint32_t kv_entries = 0;
 };
 
-// KV heads that read the same KV entries, and the query heads that belong to them.
+// Consecutive KV heads that read the same KV entries, with their query heads.
 struct HeadRange {
   uint32_t first = 0;
   uint32_t count = 0;
@@ -30,21 +30,21 @@ struct HeadRange {
 
 // Query head j belongs to KV head j / (query_heads / kv_heads).
 //   q    [rows][query_heads][head_dim], rotated
-//   out  [rows][query_heads][head_dim]; of the query heads of `heads` alone
-//   lse  [rows][query_heads], natural log; null: not wanted
-// A row with no KV entries gets zeros and -inf. fp32; sums as in wide.h.
+//   out  [rows][query_heads][head_dim]; only the query heads of `heads` are written
+//   lse  [rows][query_heads], natural log; null: not written
+// A row without KV entries gets zeros and -inf. Arithmetic is fp32; the order of sums is that of wide.h.
 // REQUIRES: kv.kv_heads divides query_heads; row.kv_entries <= the KV entries of row.reads.
 void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, float scale, const float* q,
                    std::span<const AttentionRow> rows, float* out, float* lse);
 
-// One of several results over disjoint KV entries.
+// One partial result. The parts of a row cover disjoint KV entries.
 struct PartialAttention {
   const float* out = nullptr;  // [rows_heads][head_dim]
   const float* lse = nullptr;  // [rows_heads]
 };
 
-// The result over all their KV entries: out = sum of exp(lse_i - lse) * out_i, lse = log of the sum of
-// exp(lse_i). All parts -inf: zeros and -inf. lse may be null.
+// Merges partial results: lse = log(sum_i exp(lse_i)), out = sum_i exp(lse_i - lse) * out_i.
+// If every lse_i is -inf, out is 0 and lse is -inf. lse may be null.
 void merge_attention_ref(std::span<const PartialAttention> parts, uint64_t rows_heads, uint32_t head_dim,
                          float* out, float* lse);
 

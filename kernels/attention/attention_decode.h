@@ -1,25 +1,27 @@
-// Decode attention over paged KV in bf16: one query token per request, every KV head a sequence of its own.
+// Decode attention over paged bf16 KV: one query token per request.
 //
 //   out[q_row + j] = sum_t softmax_t(scale * q[q_row + j] . K[t]) V[t],  t < tokens, j < group
 //
-// A *sequence* is one (request, KV head): the keys and values of `tokens` KV entries in the pages that its
-// table names. Lengths may differ between heads (ragged budgets) and between requests. No launch parameter
-// depends on them: the grid is fixed, a plan on the device cuts all sequences, laid end to end, into shares
-// of 16-token blocks (stream-K), one per warp; what several shares found of a sequence is merged by
-// log-sum-exp, within a CTA in shared memory, between CTAs by the one that comes last.
+// A *sequence* is one (request, KV head): K and V of `tokens` KV entries in the pages that its table lists.
+// Lengths may differ between heads (ragged budgets) and between requests.
 //
-// Where requests have dropped slots, tables are of KV entries (`listed`), and a block is any 16 of them: runs
-// of KV entries that follow one another in a page are one copy each, a lone KV entry two of 2 * head_dim
-// bytes. Sums are the same in the same order, so a table of the very KV entries that pages hold gives the
-// same bits. Floor: 4 bytes a KV entry more. Predicted: within 3 % of pages for long runs, 10 to 15 % slower
-// at random halves of pages, by smaller copies and by rows whose chunks share banks; measured: 4 and 10 % (32
-// x 8k), 1 to 6 % at 8 x 1.4k and below.
+// Bound by reading K and V once: 4 * head_dim bytes per KV entry at 4.69 TB/s. Llama-3.1-8B, 32 requests x
+// 8,192 tokens: 1.07 GB per layer, so >= 229 us. Measured by kernels/bench/decode_bench.cu: see
+// kernels/README.md.
 //
-// Page, by (page, head): `page_tokens` rows of K, then as many of V, head_dim bf16 each. Rows are swizzled:
-// the 16-byte chunk c of the row of token t is stored at chunk c ^ (t & 7). (Page size 1: not.)
+// The kernel is persistent and splits by stream-K: the grid is fixed and no launch parameter depends on
+// lengths. A plan on the device lays all sequences end to end as blocks of 16 tokens and cuts this list into
+// one split per warp. Partial results of a sequence are merged by log-sum-exp: within a CTA in shared memory,
+// across CTAs by the last CTA to arrive.
 //
-// Floor: 4 * head_dim bytes per KV entry at 4.69 TB/s. Llama-3.1-8B, one layer, measured by
-// kernels/bench/decode_bench.cu: see kernels/README.md.
+// Where requests have dropped slots, a table lists KV entries instead of pages (`listed`) and a block is any
+// 16 of them. A run of consecutive KV entries of a page is one copy of its keys and one of its values. The
+// order of sums does not change: a list of all entries of the pages gives the same bits. Lists add 4 bytes
+// per KV entry.
+//
+// Layout of a block (page, head): `page_tokens` rows of K, then as many rows of V, head_dim bf16 each. Rows
+// are swizzled: the 16-byte chunk c of slot t is stored as chunk c ^ (t & 7). Pages of one token are not
+// swizzled.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_H_
 #define KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_H_
@@ -32,15 +34,15 @@
 
 namespace kvtwin {
 
-constexpr uint32_t kDecodeBlockTokens = 16;  // the unit of work
-constexpr uint32_t kDecodeWarps = 8;         // of a CTA; one CTA per SM
-constexpr uint32_t kDecodeGroupMax = 8;      // query heads of one KV head
+constexpr uint32_t kDecodeBlockTokens = 16;  // tokens of a block, the unit of work
+constexpr uint32_t kDecodeWarps = 8;         // warps of a CTA; one CTA per SM
+constexpr uint32_t kDecodeGroupMax = 8;      // most query heads of a KV head
 
 struct DecodeSequence {
-  uint32_t q_row = 0;   // of its first query head, in q and out
-  uint32_t table = 0;   // where its pages start in `pages`
+  uint32_t q_row = 0;   // row of its first query head in q and out
+  uint32_t table = 0;   // index of its first page in `pages`
   uint32_t tokens = 0;  // 0: the output is 0
-  uint32_t column = 0;  // of its head in a page of several heads
+  uint32_t column = 0;  // of its KV head in a page of several heads
 };
 
 struct DecodeShape {
@@ -49,11 +51,11 @@ struct DecodeShape {
   uint32_t page_tokens = 16;    // 1, or a multiple of 16
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t sequences = 0;
-  uint32_t ctas = 132;  // fewer leave SMs to others
-  bool listed = false;  // tables name KV entries, page * page_tokens + slot each, instead of pages
+  uint32_t ctas = 132;  // fewer CTAs leave SMs to concurrent kernels
+  bool listed = false;  // tables list KV entries (page * page_tokens + slot) instead of pages
 };
 
-// Device memory, all of it; `plan` and `workspace` belong to this kernel between a plan and its launches.
+// All pointers are to device memory. `plan` and `workspace` must not change between a plan and its launches.
 struct DecodeArgs {
   const __nv_bfloat16* pool = nullptr;
   const uint32_t* pages = nullptr;
@@ -68,8 +70,8 @@ struct DecodeArgs {
 size_t decode_plan_bytes(const DecodeShape& shape);
 size_t decode_workspace_bytes(const DecodeShape& shape);
 
-// Cuts the sequences (their lengths as they are on the device now). One plan serves every layer whose
-// lengths are the same. One small kernel.
+// Plans the splits from the lengths in `table` at execution time. One plan serves every layer with equal
+// lengths. Launches one small kernel.
 cudaError_t plan_attention_decode(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream);
 // REQUIRES: planned for these lengths and this shape.
 cudaError_t attention_decode(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream);

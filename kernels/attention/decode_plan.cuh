@@ -1,10 +1,9 @@
-// How the sequences of a decode step are cut among warps: shares of one long list of blocks.
+// How the sequences of a decode step are split among warps: equal splits of one list of blocks.
 //
-// With N blocks in all and C CTAs (at most N, so that none is idle), CTA c takes N / C blocks (the first ones
-// one more), its warps equal parts of that. Equal shares are right although SMs are not alike: 24 of an
-// H200's 132 finish theirs in three quarters of the time, but then the memory serves the others faster.
-// Shares in proportion, and shares that are claimed at run time, were built and measured: no gain
-// (kernels/README.md).
+// With N blocks and C <= N CTAs, CTA c takes N / C blocks (the first N % C CTAs one more) and divides them
+// evenly among its warps. Equal splits suffice although SMs differ: the kernel is bound by memory, so a fast
+// SM that ends early leaves its bandwidth to the others. Measured alternatives:
+// docs/notes/2026-11-23-kernels.md#decode-attention.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_CUH_
 #define KVTWIN_KERNELS_ATTENTION_DECODE_PLAN_CUH_
@@ -13,13 +12,13 @@
 
 namespace kvtwin::device {
 
-// One warp's part: `blocks` blocks from block `block` of `sequence` on.
+// The split of one warp: `blocks` blocks, starting at block `block` of `sequence`.
 struct WarpSplit {
   uint32_t sequence = 0;
   uint32_t block = 0;
   uint32_t blocks = 0;
-  uint32_t first = 0;   // of the list of all blocks
-  DecodeSequence info;  // of that sequence, so that a warp's first load has all of it
+  uint32_t first = 0;   // index of its first block in the list of all blocks
+  DecodeSequence info;  // of `sequence`; stored here to save a dependent load
 };
 
 struct DecodePlan {
@@ -27,7 +26,7 @@ struct DecodePlan {
   uint32_t ctas = 0;      // C
   uint32_t each = 0;      // N / C
   uint32_t one_more = 0;  // N % C
-  // WarpSplit shares[shape.ctas * kDecodeWarps]; uint32_t first_block[sequences] (scratch).
+  // Followed by WarpSplit splits[shape.ctas * kDecodeWarps] and uint32_t first_block[sequences] (scratch).
 
   __host__ __device__ uint32_t cta_begin(uint32_t cta) const {
     return cta * each + (cta < one_more ? cta : one_more);
@@ -38,11 +37,12 @@ struct DecodePlan {
   }
 };
 
-// Of splits that the caller made (decode_splits.h), a CTA each.
+// Externally supplied splits (decode_splits.h), one CTA each.
 struct PiecePlan {
   uint32_t ctas = 0;
   uint32_t unused = 0;
-  const uint32_t* begins = nullptr;  // [ctas]: the first block of each, in the list of all blocks
+  const uint32_t* begins =
+      nullptr;  // [ctas]: index of the first block of each split in the list of all blocks
 
   __device__ uint32_t cta_of(uint32_t block) const {
     uint32_t low = 0, high = ctas;
@@ -58,20 +58,20 @@ template <class Plan>
 __host__ __device__ inline WarpSplit* fractions_of(Plan* plan) {
   return reinterpret_cast<WarpSplit*>(plan + 1);
 }
-// An empty sequence is one block without tokens, which writes its zeros.
+// An empty sequence counts as one block without tokens, so that a warp writes its zeros.
 __host__ __device__ inline uint32_t blocks_of(uint32_t tokens) {
   return tokens == 0 ? 1 : (tokens + kDecodeBlockTokens - 1) / kDecodeBlockTokens;
 }
 
-// Workspace: how many parts of (sequence, head) have arrived; then the parts, two of each CTA: of the
-// sequence that it entered, and of the one that it left in the middle.
+// Layout of the workspace: arrival counters by (sequence, head), then two partial results per CTA: one of the
+// sequence that its split enters in the middle, one of the sequence that it leaves in the middle.
 __host__ __device__ inline size_t parts_offset(uint32_t sequences) {
   return (size_t{sequences} * kDecodeGroupMax * sizeof(uint32_t) + 15) / 16 * 16;
 }
 
-// ---- for the kernels that plan
+// ---- Helpers of the planning kernels
 
-// Inclusive sum over the CTA. `warp_sums`: 32 words of shared memory.
+// Inclusive prefix sum over the CTA. `warp_sums`: 32 words of shared memory.
 __device__ inline uint32_t sum_up_to_me(uint32_t value, uint32_t* warp_sums) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (uint32_t by = 1; by < 32; by *= 2) {

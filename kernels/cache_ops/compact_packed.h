@@ -1,11 +1,11 @@
-// compact_entries() where pages are packed: what is kept moves together as bytes, in place, so that nothing
-// is packed twice. Row i of a head's target becomes row kept[i] of its source: key, value and scorer state.
+// compact_entries() for packed pages: retained KV entries move as bytes, in place, so nothing is quantised
+// twice. Row i of a head's target is row retained[i] of its source: key, value and scorer state.
 //
-// Formats that pack KV entry after KV entry: fp8, int4, fp4 (kernels/packed/packed_page.h). Tables, heads and
-// what may be shared: compact_entries.h.
+// Supports formats that pack each KV entry separately: fp8, int4, fp4 (kernels/packed/packed_page.h). Tables,
+// heads and sharing: compact_entries.h.
 //
-// Floor: 2 * token_bytes() read and as many written per kept KV entry that moves, at 4.69 TB/s, if there are
-// heads enough for all SMs.
+// Bound: 2 * token_bytes() read and as many written per retained KV entry that moves, at 4.69 TB/s, given
+// enough heads for all SMs.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_COMPACT_PACKED_H_
 #define KVTWIN_KERNELS_CACHE_OPS_COMPACT_PACKED_H_
@@ -16,16 +16,16 @@
 namespace kvtwin {
 
 struct CompactPackedArgs {
-  KvEntryPool kv_entries;  // tables and pages alone: its pool is not read; not listed
+  KvEntryPool kv_entries;  // only tables and page sizes are used, not its pool; not listed
   Format format = Format::kInt4;
   uint32_t group = 32;
   uint8_t* pool = nullptr;
-  float* scorer_state = nullptr;       // moved too; null: there is none
+  float* scorer_state = nullptr;       // moved with the KV entries; null: none
   const CompactHead* heads = nullptr;  // [count]
   const uint32_t* retained = nullptr;
   uint32_t count = 0;
 };
-// cudaErrorInvalidValue: int2, whose keys share scales; bf16; rows that are no whole words.
+// Returns cudaErrorInvalidValue for int2 (its keys share scales), for bf16, and if a row is not whole words.
 cudaError_t compact_packed_entries(const CompactPackedArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin

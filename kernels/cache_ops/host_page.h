@@ -1,9 +1,9 @@
-// One layer of a page in its place on the host, and how it gets there and back
+// Layout of one layer of a page on the host, and its copies to and from the GPU
 // (docs/design/methods/freekv.md#recall).
 //
-//   HND  [kv_heads][2][page_tokens][head_dim]  K and V of one head are one piece of 2 P d numbers
-//   NHD  [2][page_tokens][kv_heads][head_dim]  ... are 2 P pieces of d numbers
-// A page goes out whole, once, when it is full; it comes back one KV head at a time, through a staging
+//   HND  [kv_heads][2][page_tokens][head_dim]  K and V of a head are one piece of 2 P d numbers
+//   NHD  [2][page_tokens][kv_heads][head_dim]  K and V of a head are 2 P pieces of d numbers
+// A page is offloaded whole, once, when it is full. It is recalled one KV head at a time, through a staging
 // buffer.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_HOST_PAGE_H_
@@ -24,7 +24,7 @@ struct HostPage {
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
 
-  // part 0: the key of token `token`, 1: its value; [head_dim].
+  // part 0: the key of token `token`; part 1: its value; [head_dim].
   float* at(uint32_t head, uint32_t part, uint32_t token) const {
     const uint64_t row = layout == HostPageLayout::kHnd
                              ? (uint64_t{head} * 2 + part) * page_tokens + token
@@ -33,11 +33,11 @@ struct HostPage {
   }
 };
 
-// gpu page `page` -> its place on the host, all heads.
+// Copies all heads of GPU page `page` to `host`.
 void offload_page_ref(const KvPages& gpu, uint32_t page, const HostPage& host);
-// host -> staging [2][page_tokens][head_dim], one head. Returns how many contiguous pieces that were.
+// Copies one head from `host` to staging [2][page_tokens][head_dim]. Returns the number of contiguous pieces.
 uint32_t recall_head_ref(const HostPage& host, uint32_t head, float* staging);
-// staging -> one head of gpu page `page`.
+// Copies staging to one head of GPU page `page`.
 void scatter_head_ref(const float* staging, uint32_t head, uint32_t page, const KvPages& gpu);
 
 }  // namespace kvtwin::kernels

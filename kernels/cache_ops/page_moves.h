@@ -1,10 +1,13 @@
-// KV entries of bf16 pages moved or summed up on the device. Pages: kv_block.cuh.
+// Gathering and summarising KV entries of bf16 pages on the device. Layout of a page: kv_block.cuh.
 //
-// gather_entries: KV entry i of a sequence's target pages becomes KV entry kept[i] of its source pages:
-// compaction after an eviction, and a copy between page sizes. Floor: 4 * head_dim bytes read and as many
-// written per entry. summarise_pages: kernels/select/page_summary.h in
-// docs/design/methods/freekv.md#page-scores, from exact keys. Floor: 2
-// * head_dim bytes read per KV entry, 4 * head_dim written per page. Both at 4.69 TB/s.
+// gather_entries: KV entry i of a sequence's target pages becomes KV entry retained[i] of its source pages.
+// Used for compaction after dropping and for copies between page sizes. Bound: 4 * head_dim bytes read and as
+// many written per KV entry.
+//
+// summarise_pages: the summaries of kernels/select/page_summary.h (docs/design/methods/freekv.md#page-scores)
+// from exact keys. Bound: 2 * head_dim bytes read per KV entry, 4 * head_dim written per page.
+//
+// Both at 4.69 TB/s.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_PAGE_MOVES_H_
 #define KVTWIN_KERNELS_CACHE_OPS_PAGE_MOVES_H_
@@ -23,8 +26,8 @@ struct PageSide {
 };
 
 struct GatherSequence {
-  uint32_t first = 0;         // of its KV entries among those of all sequences, ascending
-  uint32_t source_table = 0;  // where its pages start
+  uint32_t first = 0;         // index of its first KV entry among those of all sequences; ascending
+  uint32_t source_table = 0;  // index of its first source page
   uint32_t source_column = 0;
   uint32_t target_table = 0;
   uint32_t target_column = 0;
@@ -32,13 +35,13 @@ struct GatherSequence {
 
 struct GatherArgs {
   const __nv_bfloat16* source_pool = nullptr;
-  __nv_bfloat16* target_pool = nullptr;  // may be the source's; REQUIRES: no block is source and target
+  __nv_bfloat16* target_pool = nullptr;  // may be source_pool. REQUIRES: no block is both source and target.
   PageSide source, target;
-  const GatherSequence* table = nullptr;  // [sequences + 1]; the last says how many KV entries there are
-  const uint32_t* retained = nullptr;     // [KV entries], of the sequence; null: all, in their order
+  const GatherSequence* table = nullptr;  // [sequences + 1]; `first` of the last is the number of KV entries
+  const uint32_t* retained = nullptr;     // [KV entries], relative to the sequence; null: all, in order
   uint32_t sequences = 0;
   uint32_t head_dim = 128;  // 64 or 128
-  uint32_t ctas = 1056;     // fewer leave room to others
+  uint32_t ctas = 1056;     // fewer CTAs leave SMs to concurrent kernels
 };
 cudaError_t gather_entries(const GatherArgs& args, cudaStream_t stream);
 
@@ -46,8 +49,8 @@ enum class PageSummaryKind : uint8_t { kMinMax, kCuboid, kMean };
 
 struct SummaryPage {
   uint32_t block = 0;
-  uint32_t kv_entries = 0;  // this many, the first ones; 0: nothing is written
-  uint32_t target = 0;      // of its summary
+  uint32_t kv_entries = 0;  // KV entries to summarise, from the first; 0: nothing is written
+  uint32_t target = 0;      // index of its summary in `out`
 };
 struct SummaryArgs {
   const __nv_bfloat16* pool = nullptr;
@@ -57,7 +60,7 @@ struct SummaryArgs {
   uint32_t page_tokens = 16;  // 1, or a multiple of 8
   uint32_t head_dim = 128;    // a multiple of 64
   PageSummaryKind kind = PageSummaryKind::kMinMax;
-  uint32_t ctas = 132;  // where there are many pages; fewer leave room to others
+  uint32_t ctas = 132;  // upper limit; fewer CTAs leave SMs to concurrent kernels
 };
 cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream);
 

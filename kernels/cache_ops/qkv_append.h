@@ -1,6 +1,6 @@
-// rope_append for shapes that it does not take: heads of any multiple of 8 up to 256, pages of any size.
-// Slower for many rows; for few, all of it is latency. Defined by rms_norm_ref and rope_append_ref. Floor as
-// there: each number read once and written once at 4.69 TB/s.
+// rope_append for shapes that it does not support: head sizes of any multiple of 8 up to 256, pages of any
+// size. Definition: rms_norm_ref and rope_append_ref. Bound: each number read once and written once at 4.69
+// TB/s. It is slower than rope_append for many rows; few rows are bound by latency in both.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_QKV_APPEND_H_
 #define KVTWIN_KERNELS_CACHE_OPS_QKV_APPEND_H_
@@ -9,8 +9,8 @@
 
 namespace kvtwin {
 
-// As rope_append, but for head_dim and page_tokens, and: q lies elsewhere than qkv, a row has one slot, keys
-// go to pages alone.
+// As rope_append, except for head_dim and page_tokens, and: q does not overlap qkv, a row has one slot, and
+// keys are written to pages only.
 cudaError_t qkv_append(const RopeAppendArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin

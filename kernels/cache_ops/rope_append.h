@@ -1,6 +1,6 @@
-// Rotates queries and keys by their positions, and writes keys and values into pages.
+// Rotates queries and keys by their positions and writes keys and values to pages.
 //
-// Rotation as Hugging Face has it: element i of a head's first half pairs with element i of its second,
+// The rotation is that of Hugging Face: element i of a head's first half pairs with element i of its second,
 //   (a, b) -> scale * (a cos t - b sin t, b cos t + a sin t),   t = position * inv_freq[i]
 // with t in fp32. Source: docs/design/methods/conventions.md#symbols (keys are cached after the rotation).
 
@@ -14,7 +14,7 @@
 
 namespace kvtwin::kernels {
 
-// Where a row's KV goes, and the position it is rotated by.
+// The slot of a row's KV entry, and the position by which the row is rotated.
 struct AppendRow {
   uint32_t position = 0;
   uint32_t page = 0;
@@ -23,7 +23,7 @@ struct AppendRow {
 
 struct RopeTable {
   std::span<const float> inv_freq;  // [head_dim / 2]
-  float scale = 1;                  // of cosines and sines (YaRN's attention factor)
+  float scale = 1;                  // factor of cosines and sines (YaRN's attention factor)
 };
 
 // x [heads][head_dim] of one row, in place.

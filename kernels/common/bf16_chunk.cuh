@@ -1,4 +1,4 @@
-// Eight bf16 numbers, the 16 bytes that a thread moves at a time.
+// A chunk of eight bf16 numbers: the 16 bytes that a thread loads or stores at once.
 
 #ifndef KVTWIN_KERNELS_COMMON_BF16_CHUNK_CUH_
 #define KVTWIN_KERNELS_COMMON_BF16_CHUNK_CUH_
@@ -19,7 +19,7 @@ __device__ __forceinline__ uint4 low_bit(const float (&x)[8]) {
   return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
 }
 
-// Read once: not worth a place in L1.
+// A streaming load for data that is read once.
 __device__ __forceinline__ uint4 load_once(const void* at) { return __ldcs(static_cast<const uint4*>(at)); }
 
 }  // namespace kvtwin::device

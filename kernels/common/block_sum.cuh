@@ -1,4 +1,4 @@
-// Sums over the threads of a CTA in the order of their numbers.
+// Prefix sums over the threads of a CTA, in ascending order of thread index.
 
 #ifndef KVTWIN_KERNELS_COMMON_BLOCK_SUM_CUH_
 #define KVTWIN_KERNELS_COMMON_BLOCK_SUM_CUH_
@@ -7,8 +7,8 @@
 
 namespace kvtwin::device {
 
-// The sum over the threads before this one; *all: over all of them. `sums`: [kWarps] in shared memory, which
-// may hold the last request's. All threads of a CTA of kWarps * 32 together.
+// Returns the sum over lower thread indices; *all is the sum over all threads. `sums`: [kWarps] in shared
+// memory, reusable by successive calls without a barrier. Called by all threads of a CTA of kWarps * 32.
 template <uint32_t kWarps, typename T>
 __device__ T sum_before(T own, T* sums, T* all) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;

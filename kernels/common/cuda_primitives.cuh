@@ -1,4 +1,4 @@
-// The few PTX instructions that our kernels are made of, each behind one function. sm_90 and later.
+// The PTX instructions that the kernels use, one function each. sm_90 and later.
 
 #ifndef KVTWIN_KERNELS_COMMON_CUDA_PRIMITIVES_CUH_
 #define KVTWIN_KERNELS_COMMON_CUDA_PRIMITIVES_CUH_
@@ -16,12 +16,12 @@ __device__ __forceinline__ uint32_t shared_address(const void* at) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(at));
 }
 
-// ---- mbarriers: `bar` is a shared address of 8 bytes
+// ---- mbarriers; `bar` is the shared address of one, 8 bytes
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
-// What was initialised is visible to the copy engine's completions.
+// Makes the initialisation visible to completions of asynchronous copies.
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -54,8 +54,8 @@ __device__ __forceinline__ bool barrier_test(uint32_t bar, uint32_t parity) {
 
 // ---- copies
 
-// `bytes` (a multiple of 16) from global to shared memory by the copy engine; completes on `bar`. The data
-// is read once, and leaves L2 first (0.5 % of a decode's time).
+// Bulk copy of `bytes` (a multiple of 16) from global to shared memory; completes on `bar`. L2 evict-first:
+// for data that is read once.
 __device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* source, uint32_t bytes,
                                                uint32_t bar) {
   uint64_t first_out;
@@ -66,14 +66,14 @@ __device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* sour
       "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
       : "memory");
 }
-// The same without a policy: data that is read again soon.
+// The same with the default L2 policy: for data that is read again soon.
 __device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
       "l"(source), "r"(bytes), "r"(bar)
       : "memory");
 }
-// A box of a tensor (kernels/common/tensor_map.h) of four axes; `map` lies in a kernel parameter.
+// Copies a box of a 4-D tensor (kernels/common/tensor_map.h). `map` is a kernel parameter.
 __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
                                          uint32_t y, uint32_t z, uint32_t w) {
   asm volatile(
@@ -83,15 +83,15 @@ __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint3
       "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
       : "memory");
 }
-// Ordinary writes to shared memory come before what the copy engine does to it later.
+// Orders earlier generic-proxy writes to shared memory before later asynchronous copies to it.
 __device__ __forceinline__ void fence_before_bulk() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A thread of the device that sees what is written after this also sees what was written before.
+// Release and acquire fence at device scope.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// ---- matrices of 8 x 8 sixteen-bit numbers
+// ---- 8 x 8 matrices of 16-bit numbers
 
 struct Fragment4 {
   uint32_t r[4];
@@ -126,7 +126,7 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const Fragment4& a
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
 }
 
-// sum[16 x 8] += a[16 x 16] b[16 x 8], fp16 in, fp32 sums. Subnormals count.
+// sum[16 x 8] += a[16 x 16] b[16 x 8], fp16 in, fp32 sums. Subnormal inputs keep their value.
 __device__ __forceinline__ void multiply_add_fp16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                                   uint32_t a3, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -135,7 +135,7 @@ __device__ __forceinline__ void multiply_add_fp16(float (&sum)[4], uint32_t a0, 
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// ---- words of shared memory, by address
+// ---- loads from shared memory by address
 
 __device__ __forceinline__ uint32_t load_u16(uint32_t at) {
   uint16_t out;
@@ -180,7 +180,7 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return out;
 }
 
-// Pairs of fp16: a multiplication rounds once; a conversion from fp32 rounds to nearest.
+// Pairs of fp16. A product is rounded once; a conversion from fp32 rounds to nearest.
 __device__ __forceinline__ uint32_t multiply_fp16(uint32_t a, uint32_t b) {
   uint32_t out;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
@@ -195,7 +195,7 @@ __device__ __forceinline__ float fp16_low(uint32_t pair) {
   return __half2float(__ushort_as_half(static_cast<uint16_t>(pair)));
 }
 __device__ __forceinline__ float fp16_high(uint32_t pair) { return fp16_low(pair >> 16); }
-// Exact where fp16 has the number.
+// Exact for values that fp16 represents.
 __device__ __forceinline__ uint32_t fp16_from_bf16(uint32_t pair) {
   return pack_fp16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }

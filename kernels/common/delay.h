@@ -1,4 +1,4 @@
-// Keeps a stream waiting on the device: for tests of the order between streams. One thread.
+// Delays a stream on the device, for tests of the order between streams. One thread.
 
 #ifndef KVTWIN_KERNELS_COMMON_DELAY_H_
 #define KVTWIN_KERNELS_COMMON_DELAY_H_
@@ -9,7 +9,7 @@
 
 namespace kvtwin {
 
-// What is started on `stream` behind this begins at least `nanoseconds` later. At most a second.
+// Work that is launched on `stream` after this call starts at least `nanoseconds` later. At most one second.
 cudaError_t delay(uint64_t nanoseconds, cudaStream_t stream);
 
 }  // namespace kvtwin

@@ -1,5 +1,5 @@
-// e^x in fp32 from additions and multiplications alone: libraries differ in the last bit, and what a run
-// samples must not depend on the machine's.
+// e^x in fp32 from additions and multiplications only. Math libraries differ in the last bit, and sampled
+// tokens must not depend on the machine.
 
 #ifndef KVTWIN_KERNELS_COMMON_EXACT_EXP_H_
 #define KVTWIN_KERNELS_COMMON_EXACT_EXP_H_
@@ -9,7 +9,7 @@
 
 namespace kvtwin::kernels {
 
-// Kernels may call it too: where they do, compile with -fmad=false.
+// Device code that calls this must be compiled with -fmad=false.
 #ifdef __CUDACC__
 #define KVTWIN_EVERYWHERE __host__ __device__
 #else
@@ -30,9 +30,9 @@ KVTWIN_EVERYWHERE inline float float_of_bits(int32_t bits) {
   x = x < 88.0f ? x : 88.0f;
   // n = round(x / ln 2): adding and subtracting 1.5 * 2^23 rounds to a whole number.
   const float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-  // ln 2 in two parts: n times the first is exact, so that r keeps its bits.
+  // ln 2 in two parts: n times the first is exact, so r loses no bits.
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  // Taylor's terms up to r^7 / 7!; |r| <= 0.35, so the next is below 1e-8.
+  // Taylor series up to r^7 / 7!; |r| <= 0.35, so the next term is below 1e-8.
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;

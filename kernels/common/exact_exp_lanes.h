@@ -1,5 +1,5 @@
-// exact_exp() of a register of numbers at once: the same operations, so the same bits (compilers leave the
-// loop over the scalar one as it is).
+// exact_exp() of a whole register: the same operations, so the same bits. Compilers do not vectorise a loop
+// over the scalar function.
 
 #ifndef KVTWIN_KERNELS_COMMON_EXACT_EXP_LANES_H_
 #define KVTWIN_KERNELS_COMMON_EXACT_EXP_LANES_H_

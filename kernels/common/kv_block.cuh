@@ -1,7 +1,8 @@
-// Where a number lies in a block of bf16 KV: (page, KV head) of one layer, as attention_decode.h has it.
+// Layout of a block of bf16 KV: one (page, KV head) of one layer, as in attention_decode.h.
 //
-// `page_tokens` rows of keys, then as many of values, head_dim numbers each. Rows that hold at least eight
-// 16-byte chunks are swizzled (chunk c of slot s lies at chunk c ^ (s & 7)), unless a page is one token.
+// `page_tokens` rows of keys, then as many rows of values, head_dim numbers each. Rows of at least eight
+// 16-byte chunks are swizzled: chunk c of slot s is stored as chunk c ^ (s & 7). Pages of one token are not
+// swizzled.
 
 #ifndef KVTWIN_KERNELS_COMMON_KV_BLOCK_CUH_
 #define KVTWIN_KERNELS_COMMON_KV_BLOCK_CUH_
@@ -21,7 +22,7 @@ struct KvBlockShape {
   __host__ __device__ uint32_t swizzle(uint32_t slot) const {
     return page_tokens > 1 && head_dim >= 64 ? slot & 7 : 0;
   }
-  // Of keys; values lie page_tokens * head_dim further on.
+  // Index of a key's number; the value's is page_tokens * head_dim higher.
   __host__ __device__ uint32_t at(uint32_t slot, uint32_t channel) const {
     return slot * head_dim + ((channel / 8 ^ swizzle(slot)) * 8 | channel % 8);
   }

@@ -1,4 +1,4 @@
-// Where a row of a KvEntryHead lies.
+// Addresses of the rows of a KvEntryHead.
 
 #ifndef KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_CUH_
 #define KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_CUH_
@@ -28,7 +28,7 @@ __device__ inline KvEntryPlace place_of(const KvEntryPool& kv_entries, const KvE
   return {page * kv_entries.heads_per_page + head.column, slot};
 }
 
-// Eight numbers of a key; those of its value lie page_tokens * head_dim further on.
+// One chunk of a key; the same chunk of the value is page_tokens * head_dim numbers further.
 template <int kDim>
 __device__ const uint4* key_chunk(const KvEntryPool& kv_entries, KvEntryPlace place, uint32_t chunk) {
   const KvBlockShape block{kv_entries.page_tokens, kDim};
@@ -36,7 +36,7 @@ __device__ const uint4* key_chunk(const KvEntryPool& kv_entries, KvEntryPlace pl
                                         block.at(place.slot, 8 * chunk));
 }
 
-// One number of each KV entry besides its key and value: what scorers gathered of it.
+// Index of a KV entry in the pool of scorer state (scorer_state.h): one number per slot.
 __device__ inline size_t state_index_of(const KvEntryPool& kv_entries, KvEntryPlace place) {
   return size_t{place.block} * kv_entries.page_tokens + place.slot;
 }

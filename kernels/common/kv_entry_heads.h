@@ -1,9 +1,8 @@
-// KV entries of heads in bf16 pages, as scorers, selection and compaction name them on the device.
+// KV entries of heads in bf16 pages: the common arguments of scorers, selection and compaction.
 //
-// A head's KV entries lie where its page table says (kv_block.cuh); the kernels of methods read a range
-// of them, its *rows*: row i is KV entry first + i. Where tokens leave dropped slots a table of pages cannot
-// say which KV entries are left: then `listed` says that the tables name KV entries instead, page *
-// page_tokens + slot each.
+// The page table of a head locates its KV entries (kv_block.cuh). The kernels process a range of them, the
+// head's *rows*: row i is KV entry first + i. With dropped slots a page table cannot tell which KV entries
+// are retained; `listed` tables then list KV entries (page * page_tokens + slot) instead of pages.
 
 #ifndef KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_H_
 #define KVTWIN_KERNELS_COMMON_KV_ENTRY_HEADS_H_
@@ -25,9 +24,9 @@ struct KvEntryPool {
 };
 
 struct KvEntryHead {
-  uint32_t table = 0;   // where its table starts in `pages`
-  uint32_t column = 0;  // of its head in a page
-  uint32_t first = 0;   // its row 0 among the table's KV entries
+  uint32_t table = 0;   // index of its first table entry in `pages`
+  uint32_t column = 0;  // of its KV head in a page
+  uint32_t first = 0;   // index of row 0 among the table's KV entries
   uint32_t rows = 0;
 };
 

@@ -1,4 +1,4 @@
-// Where the KV of one layer lies in pages, as the kernels of the CPU engine have it.
+// Layout of the KV of one layer in pages, as the kernels of the CPU engine read and write it.
 
 #ifndef KVTWIN_KERNELS_COMMON_KV_PAGES_H_
 #define KVTWIN_KERNELS_COMMON_KV_PAGES_H_
@@ -7,7 +7,7 @@
 
 namespace kvtwin::kernels {
 
-// fp32, HND: the KV entries of one KV head are rows of head_dim, one after the other.
+// fp32, HND: the KV entries of one KV head are consecutive rows of head_dim.
 //   key   of (page p, KV head h, slot s): keys   + p * page_stride + (h * page_tokens + s) * head_dim
 //   value of (page p, KV head h, slot s): values + p * page_stride + (h * page_tokens + s) * head_dim
 struct KvPages {

@@ -1,7 +1,8 @@
-// fp32 to and from fp16, bf16, E4M3 and E2M1: what the GPU's conversion instructions do, in integers.
+// Conversions of fp32 to and from fp16, bf16, E4M3 and E2M1 in integer arithmetic, equal to the GPU's
+// conversion instructions.
 //
-// To nearest, ties to even. fp16 and bf16 overflow to infinity and keep NaN. E4M3 (OCP FP8, "fn": no
-// infinity) and E2M1 (OCP FP4: neither infinity nor NaN) saturate, as cvt.satfinite does; NaN becomes
+// Rounding is to nearest, ties to even. fp16 and bf16 overflow to infinity and keep NaN. E4M3 (OCP FP8, "fn":
+// no infinity) and E2M1 (OCP FP4: neither infinity nor NaN) saturate, as cvt.satfinite does; NaN becomes
 // E4M3's NaN and E2M1's largest value.
 
 #ifndef KVTWIN_KERNELS_COMMON_SMALL_FLOATS_H_

@@ -1,7 +1,7 @@
-// How scorers are handed tensors: strided rows per head, with an optional list of which rows.
+// Tensor views that scorers take: strided rows per head, with an optional list of row indices.
 //
-// Nothing here knows pages, requests or layers. Whoever owns pages gathers rows, or points at rows that
-// already lie at a fixed stride. All views are of fp32.
+// Views know nothing of pages, requests or layers. The owner of the pages gathers rows, or passes rows that
+// already have a fixed stride. All views are fp32.
 
 #ifndef KVTWIN_KERNELS_COMMON_VIEW_H_
 #define KVTWIN_KERNELS_COMMON_VIEW_H_
@@ -29,12 +29,12 @@ struct HeadsView {
   }
 };
 
-// A view of packed [heads][rows][dim].
+// A view of contiguous [heads][rows][dim].
 inline HeadsView packed_heads(std::span<const float> data, uint32_t heads, uint32_t rows, uint32_t dim) {
   return {data.data(), heads, rows, dim, size_t{rows} * dim, dim, {}};
 }
 
-// The head range [first, first + count) of a view.
+// Heads [first, first + count) of a view.
 inline HeadsView heads_of(const HeadsView& view, uint32_t first, uint32_t count) {
   HeadsView out = view;
   out.data = view.data + first * view.head_stride;
@@ -45,7 +45,7 @@ inline HeadsView heads_of(const HeadsView& view, uint32_t first, uint32_t count)
   return out;
 }
 
-// Logical positions of a view's rows, ascending within a head: list is empty (row i is at position i),
+// Logical positions of a view's rows, ascending within a head. The list is empty (row i is at position i),
 // [rows], or [heads][rows].
 struct Positions {
   uint32_t rows = 0;
@@ -56,7 +56,7 @@ struct Positions {
   }
 };
 
-// [heads][rows] scores, written by scorers and read by selection. Higher means keep.
+// [heads][rows] scores, written by scorers and read by selection. Higher scores are retained.
 struct ScoreView {
   float* data = nullptr;
   uint32_t heads = 0;

@@ -1,11 +1,11 @@
-// Loops that use the widest registers of the machine they run on, with the same bits everywhere.
+// Loops that use the widest vector registers of the machine and give the same bits on every machine.
 //
-// A loop that works on Lanes is a struct with a function template run<kWidth>(), kWidth the floats of one
-// register, and widest() calls the one for this machine. (Vectors wider than the registers are no way to
-// write them: GCC keeps those in memory.) Loops that compilers vectorise by themselves are marked
-// KVTWIN_WIDE: compiled for several widths, of which the loader picks one.
+// A loop over Lanes is a struct with a function template run<kWidth>(), where kWidth is the floats of one
+// register; widest() calls the instance for this machine. (Vector types wider than the registers are not an
+// alternative: GCC spills them.) Loops that compilers vectorise themselves are marked KVTWIN_WIDE: compiled
+// for several widths, of which the loader picks one.
 //
-// No result depends on the choice: there is one accumulator per lane, the compiler may not fuse a * b + c
+// No result depends on the width: there is one accumulator per lane, the compiler may not fuse a * b + c
 // (-ffp-contract=off), and lanes are summed in one fixed order.
 
 #ifndef KVTWIN_KERNELS_COMMON_WIDE_H_
@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <cstring>
 
-// An attribute cannot be chosen by anything but the preprocessor. Sanitizers start after the loader has
-// picked, so they get the plain width.
+// A macro, because an attribute cannot depend on a constant. Sanitizers start after the loader has picked a
+// version, so they use the default width.
 #if defined(__x86_64__) && defined(__OPTIMIZE__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define KVTWIN_WIDE [[gnu::target_clones("avx512f", "avx2", "default")]]
@@ -29,7 +29,7 @@ namespace kvtwin::kernels {
 
 constexpr uint32_t kLanes = 16;
 
-// A register of kWidth numbers. (In an alias template, GCC ignores the attribute.)
+// A register of kWidth numbers. GCC ignores the attribute in an alias template.
 template <typename Number, uint32_t kWidth>
 struct RegisterOf {
   typedef Number Type __attribute__((vector_size(kWidth * sizeof(Number))));
@@ -49,7 +49,7 @@ template <uint32_t kWidth>
   for (uint32_t i = 0; i < lanes->kRegisters; ++i)
     std::memcpy(&lanes->part[i], from + i * kWidth, sizeof lanes->part[i]);
 }
-// The rest is zero. REQUIRES: count <= kLanes.
+// Lanes from `count` on are zero. REQUIRES: count <= kLanes.
 template <uint32_t kWidth>
 [[gnu::always_inline]] inline void load_some_lanes(const float* from, uint32_t count, Lanes<kWidth>* lanes) {
   float some[kLanes]{};
@@ -75,7 +75,7 @@ template <uint32_t kWidth>
   for (uint32_t i = 0; i < y.kRegisters; ++i) sum->part[i] += x * y.part[i];
 }
 
-// Halves are added until one number is left: lane i and lane i + 8, then i and i + 4, ...
+// Adds halves until one number is left: lane i and lane i + 8, then i and i + 4, ...
 template <uint32_t kWidth>
 [[gnu::always_inline]] inline float sum_lanes(const Lanes<kWidth>& lanes) {
   float a[kLanes];
@@ -86,7 +86,7 @@ template <uint32_t kWidth>
   return a[0];
 }
 
-// Sum of a[i] * b[i]: lane i % 16 takes element i.
+// Sum of a[i] * b[i]; element i is added to lane i % 16.
 template <uint32_t kWidth = 4>
 [[gnu::always_inline]] inline float dot(const float* a, const float* b, uint32_t count) {
   Lanes<kWidth> sum{}, x, y;
@@ -105,7 +105,7 @@ template <uint32_t kWidth = 4>
 }
 
 #if KVTWIN_WIDEST
-// Before it is set, loops are called at the width of every machine, and give the same.
+// Until static initialisation sets it, loops run at the baseline width and give the same bits.
 inline const uint32_t machine_width = __builtin_cpu_supports("avx512f") ? 16
                                       : __builtin_cpu_supports("avx2")  ? 8
                                                                         : 4;
@@ -119,7 +119,7 @@ template <typename Loop, typename... Args>
 }
 #endif
 
-// Loop::run<kWidth>(args...) at the widest that this machine has. REQUIRES: run() is always_inline.
+// Loop::run<kWidth>(args...) at the widest width of this machine. REQUIRES: run() is always_inline.
 template <typename Loop, typename... Args>
 void widest(Args... args) {
 #if KVTWIN_WIDEST

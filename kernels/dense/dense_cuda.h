@@ -1,8 +1,8 @@
-// The small kernels of a forward pass between its matrix products, on CUDA. What they compute is defined by
-// rms_norm_ref, silu_mul_ref and argmax_ref; the residual stream x is fp32, what matrices multiply is bf16.
+// The small kernels of a forward pass between its matrix products. Definitions: rms_norm_ref, silu_mul_ref,
+// argmax_ref. The residual stream x is fp32; inputs of matrix products are bf16.
 //
-// All of them are bound by bytes / 4.69 TB/s when rows are many, and by about 3 us of launch and latency when
-// they are few; a decode step of 32 rows is the latter. Device pointers; every function starts one kernel.
+// Bound by bytes / 4.69 TB/s for many rows, and by about 3 us of launch and latency for few; a decode step of
+// 32 rows is in the latter range. All pointers are to device memory; each function launches one kernel.
 
 #ifndef KVTWIN_KERNELS_DENSE_DENSE_CUDA_H_
 #define KVTWIN_KERNELS_DENSE_DENSE_CUDA_H_
@@ -50,7 +50,7 @@ struct AddBiasArgs {
 };
 cudaError_t add_bias(const AddBiasArgs& args, cudaStream_t stream);
 
-// The index of each row's largest logit, as argmax_ref has it.
+// The index of each row's largest logit, as in argmax_ref.
 struct ArgmaxArgs {
   const float* logits = nullptr;  // [rows][count]
   uint32_t rows = 0, count = 0;
@@ -67,7 +67,7 @@ struct DrawArgs {
 };
 cudaError_t draw_weights(const DrawArgs& args, cudaStream_t stream);
 
-// Whether this build has code for the current device; cudaErrorNoKernelImageForDevice if it has none.
+// Returns cudaErrorNoKernelImageForDevice if this build has no code for the current device.
 cudaError_t kernels_run_here();
 
 }  // namespace kvtwin

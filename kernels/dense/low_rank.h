@@ -1,12 +1,13 @@
-// What few directions carry: eigenvectors of a Gram matrix, coordinates in them, and rows rebuilt from these.
+// Low-rank approximation: eigenvectors of a Gram matrix, coordinates in their basis, and rows rebuilt from
+// them.
 //
-// ShadowKV keeps a prompt's keys as U (S V) of rank r (docs/design/methods/freekv.md#timelines). The r
-// leading eigenvectors of K^T K span the same rows as V, so K ~ (K V) V^T: coordinates for every token, one
-// basis for all. InfiniGen turns queries and keys into the eigenvectors of its queries, so that few columns
-// carry most of q.k.
+// ShadowKV stores a prompt's keys as U (S V) of rank r (docs/design/methods/freekv.md#timelines). The r
+// leading eigenvectors of K^T K span the same rows as V, so K ~ (K V) V^T: coordinates per token, one basis
+// for all. InfiniGen rotates queries and keys into the eigenvectors of its queries, so that few columns carry
+// most of q.k.
 //
-// Matrices and sums are double, in one fixed order; square roots alone are not plain additions and
-// multiplications, and IEEE rounds them correctly: the same bits everywhere.
+// Matrices and sums are double, in one fixed order. Besides additions and multiplications only square roots
+// are used, and IEEE rounds them correctly: the same bits on every machine.
 
 #ifndef KVTWIN_KERNELS_DENSE_LOW_RANK_H_
 #define KVTWIN_KERNELS_DENSE_LOW_RANK_H_
@@ -19,10 +20,10 @@ namespace kvtwin::kernels {
 // gram [dim][dim] += row^T row, for `count` rows [count][dim].
 void add_gram_ref(const float* rows, uint32_t count, uint32_t dim, double* gram);
 
-// All eigenvectors of a symmetric matrix [n][n], by cyclic Jacobi rotations until nothing is left outside the
-// diagonal at 1e-15 of the whole: O(n^3) a sweep, 6 to 10 sweeps.
+// All eigenvectors of a symmetric matrix [n][n], by cyclic Jacobi rotations until the off-diagonal is below
+// 1e-15 of the whole: O(n^3) per sweep, 6 to 10 sweeps.
 struct Eigen {
-  std::vector<double> values;   // [n], descending; ties: as the rotations left them
+  std::vector<double> values;   // [n], descending; the order of ties is that of the rotations
   std::vector<double> vectors;  // [n][n]: row i belongs to values[i]; orthonormal
 };
 Eigen symmetric_eigen_ref(uint32_t n, std::vector<double> matrix);
@@ -33,9 +34,8 @@ void project_ref(const float* x, const float* basis, uint32_t rank, uint32_t dim
 void rebuild_ref(const float* coordinates, const float* basis, uint32_t rank, uint32_t dim, uint32_t first,
                  uint32_t count, float* out);
 
-// ShadowKV's outliers: how unlike its landmark the most unlike key of a page is, 1 - min_t cos(K_t,
-// landmark). keys [tokens][dim], landmark [dim]. Larger: the landmark says less about the page. A zero vector
-// is like nothing: 1.
+// ShadowKV's outlier score of a page: 1 - min_t cos(K_t, landmark). A larger score means that the landmark
+// represents the page less well. keys [tokens][dim], landmark [dim]. The cosine of a zero vector counts as 0.
 float outlier_score_ref(const float* keys, const float* landmark, uint32_t tokens, uint32_t dim);
 
 }  // namespace kvtwin::kernels

@@ -1,15 +1,16 @@
-// A token drawn from a row of logits: temperature, the k likeliest, the fewest whose probabilities sum to p.
+// Samples a token from a row of logits: temperature, top-k, top-p.
 //
-// Everything that is summed is an integer, so that the order of additions, and with it the machine, changes
-// no token: the weight of a token is floor(2^30 e^((logit - largest) / temperature)), e^x as in exact_exp.h.
-//   kept    in order of logit (that of docs/design/methods/conventions.md#selection, which has -0 below 0),
-//   of equal ones the smaller index first: the
-//           first top_k, and of those the shortest prefix whose weights sum to at least top_p of theirs
-//   chosen  of the kept in order of index: the first at which the sum of weights exceeds
-//           floor(draw * sum of all kept / 2^64)
-// A token counts as -inf where its logit is NaN. If no weight is left (all -inf, or infinities) it is
-// argmax_ref's. Draws are counter-based: draw({seed, request, position}) of engine/base/prng.h; equal keys,
-// equal tokens.
+// All sums are of integers, so neither the order of additions nor the machine changes a token. The weight of
+// a token is floor(2^30 e^((logit - largest) / temperature)), with e^x as in exact_exp.h.
+//   retained  tokens in descending order of logit (docs/design/methods/conventions.md#selection: -0 is below
+//   0),
+//             ties by the smaller index first: the first top_k, and of those the shortest prefix whose
+//             weights sum to at least top_p of theirs
+//   chosen    of the retained tokens in order of index: the first at which the running sum of weights exceeds
+//             floor(draw * sum of all retained weights / 2^64)
+// A NaN logit counts as -inf. If no weight is left (all -inf, or infinities), the token is argmax_ref's.
+// Draws are counter-based: draw({seed, request, position}) of engine/base/prng.h. Equal keys give equal
+// tokens.
 
 #ifndef KVTWIN_KERNELS_DENSE_SAMPLE_H_
 #define KVTWIN_KERNELS_DENSE_SAMPLE_H_

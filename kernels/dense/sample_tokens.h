@@ -1,7 +1,7 @@
-// kernels/dense/sample.h on CUDA: the same token, to the bit of every weight.
+// kernels/dense/sample.h on CUDA: the same token, with bit-equal weights.
 //
-// One CTA a row, which reads its logits up to eleven times, from L2 after the first: about 50 us for rows of
-// 128k. Floor: 4 bytes a logit at 4.69 TB/s once, and ten times at what L2 gives one SM.
+// One CTA per row reads its logits up to eleven times, after the first time from L2. Bound: 4 bytes per logit
+// at 4.69 TB/s once, and ten more times at the L2 bandwidth of one SM; about 50 us for rows of 128k.
 
 #ifndef KVTWIN_KERNELS_DENSE_SAMPLE_TOKENS_H_
 #define KVTWIN_KERNELS_DENSE_SAMPLE_TOKENS_H_

@@ -5,7 +5,7 @@
 // Each run has one format per side and gives one partial result (m, l, o), merged by log-sum-exp: no split
 // mixes formats (docs/design/methods/triaxialkv.md#serving). Keys quantised per channel are never
 // dequantised: with k_c = code_c * scale_c + zero_c,  q . k = sum code_c (q_c scale_c) + sum q_c zero_c, and
-// the last sum is one number per group of tokens. O(KV entries * head_dim).
+// the second sum is one number per group of tokens. O(KV entries * head_dim).
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_
 #define KVTWIN_KERNELS_PACKED_PACKED_ATTENTION_H_
@@ -30,7 +30,7 @@ enum class Rows : uint8_t {
   kFast2,   // pack_record(2)
 };
 
-// `data` holds `kv_entries` KV entries, one after the other, as `rows` says.
+// `data`: `kv_entries` consecutive KV entries in format `rows`.
 struct PackedSide {
   Rows rows{};
   const void* data = nullptr;
@@ -40,7 +40,7 @@ struct PackedRun {
   uint32_t kv_entries = 0;  // kGroup2: a multiple of shape.group; kFast: of 128
 };
 
-// What softmax over some KV entries comes to: sum of exp(logit - m), and of the values so weighted.
+// Partial softmax: m = largest logit, l = sum of exp(logit - m), o = sum of the values with these weights.
 struct Partial {
   float m = 0;
   float l = 0;             // 0: no KV entries

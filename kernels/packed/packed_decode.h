@@ -2,37 +2,38 @@
 //
 //   out[q_row + j] = sum_t softmax_t(scale * q[q_row + j] . K[t]) V[t],  t over all parts, j < group
 //
-// A *sequence* is one (request, KV head). Its KV entries lie in up to three *parts*, one format each
+// A *sequence* is one (request, KV head). Its KV entries form up to three *parts*, one format each
 // (docs/design/methods/triaxialkv.md#serving: int2 pages first, then int4; no split mixes formats), each with
-// a page table of its own into a pool of its own. The order of KV entries within and between parts does not
-// matter. As in attention_decode.h no launch parameter depends on lengths: a plan on the device cuts all
-// parts, laid end to end, into shares by cost, one per warp, and what several shares found of a sequence is
-// merged by log-sum-exp.
+// its own page table into its own pool. The order of KV entries within and between parts does not matter. As
+// in attention_decode.h, no launch parameter depends on lengths: a plan on the device lays all parts end to
+// end, cuts them into splits of equal cost, one per warp, and partial results of a sequence are merged by
+// log-sum-exp.
 //
-// Layouts of a page of one KV head, K of all its KV entries and then V of all its KV entries:
-//   kRows  the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h, packed_page.h): int2, int4
-//   with groups of scale_group,
-//          fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 KV entries; int2: a multiple of scale_group.
+// Layouts of a page of one KV head, K of all its KV entries, then V of all its KV entries:
+//   kRows  the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h, packed_page.h): int2 and int4
+//   with
+//          groups of scale_group, fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 KV entries; int2: a
+//          multiple of scale_group.
 //   kFast  records of 128 KV entries in tensor-core order (pack_fast.h): int2, int4, keys per channel, values
 //   per
-//          token. The wide part is bf16 rows in pages of a multiple of 16, swizzled as in attention_decode.h:
-//          KV entries that do not fill a record yet.
-//   kFp4   fp4 rows (pack_low_bit.h), all of them in the wide part. Pages of 16, 32, 64 or 128 KV entries.
-//   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for KV entries whose values are exact: the
-//   newest
-//          ones (their keys may be packed already, docs/design/methods/triaxialkv.md#numbers: then the page
-//          has them as they read back).
+//          token. The high-precision part is bf16 rows in pages of a multiple of 16, swizzled as in
+//          attention_decode.h: KV entries that do not fill a record yet.
+//   kFp4   fp4 rows (pack_low_bit.h), all in the high-precision part. Pages of 16, 32, 64 or 128 KV entries.
+//   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for the newest KV entries, whose values are
+//   exact.
+//          Their keys may be packed already (docs/design/methods/triaxialkv.md#numbers); the page then holds
+//          the dequantised keys.
 //
-// A part may end inside a page. Keys of int2 rows share scales along tokens, and so do all of kFast: such a
-// group or record must have been packed whole, though only its first KV entries are read.
+// A part may end inside a page. Keys of int2 rows share scales along tokens, and so does all of kFast: such a
+// group or record must have been packed whole, even if only its first KV entries are read.
 //
-// KV entries that an eviction left in the middle of a page may be named dead: they are not read (what they
-// hold must still be numbers).
+// KV entries dropped in the middle of a page can be masked (`live`): they are not read, but must hold finite
+// numbers.
 //
-// REQUIRES: |q| and |q * key scale| below 65504 (products are made in fp16). Any value scale is right.
+// REQUIRES: |q| and |q * key scale| below 65504 (products are fp16). Value scales have no limit.
 //
-// Floor: bytes / 4.69 TB/s; bytes per KV entry are packed_page_bytes() / page tokens. Measured:
-// kernels/README.md.
+// Bound: bytes / 4.69 TB/s; packed_page_bytes() / page tokens bytes per KV entry. Measured by
+// kernels/bench/packed_decode_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_DECODE_H_
 #define KVTWIN_KERNELS_PACKED_PACKED_DECODE_H_
@@ -52,10 +53,10 @@ enum PackedPart : uint32_t { kPartInt2, kPartInt4, kPartHighPrecision };
 enum class PackedLayout : uint32_t { kRows, kFast, kFp4, kKivi };
 
 struct PackedSequence {
-  uint32_t q_row = 0;                  // of its first query head, in q and out
-  uint32_t column = 0;                 // of its head in a page of several heads
-  uint32_t table[kPackedParts] = {};   // where each part's pages start in `pages`
-  uint32_t tokens[kPackedParts] = {};  // none at all: the output is 0
+  uint32_t q_row = 0;                  // row of its first query head in q and out
+  uint32_t column = 0;                 // of its KV head in a page of several heads
+  uint32_t table[kPackedParts] = {};   // index of each part's first page in `pages`
+  uint32_t tokens[kPackedParts] = {};  // all 0: the output is 0
 };
 
 struct PackedDecodeShape {
@@ -69,9 +70,9 @@ struct PackedDecodeShape {
   uint32_t ctas = 132;
 };
 
-// Device memory, all of it; `plan` and `workspace` belong to this kernel between a plan and its launches.
+// All pointers are to device memory. `plan` and `workspace` must not change between a plan and its launches.
 struct PackedDecodeArgs {
-  const void* pool[kPackedParts] = {};  // of each part's pages, 16-byte aligned
+  const void* pool[kPackedParts] = {};  // pool of each part's pages, 16-byte aligned
   const uint32_t* pages = nullptr;
   const PackedSequence* table = nullptr;  // [sequences]
   const __nv_bfloat16* q = nullptr;       // [rows][head_dim]
@@ -79,13 +80,12 @@ struct PackedDecodeArgs {
   float scale = 0;                        // usually 1 / sqrt(head_dim); positive
   void* plan = nullptr;                   // packed_plan_bytes()
   void* workspace = nullptr;              // packed_workspace_bytes(), zero before the first launch
-  // By part, 4 words per page and column: bit t says that KV entry t is read. Null: all KV entries of that
-  // part.
+  // By part, 4 words per page and column: bit t is set if KV entry t is live. Null: all KV entries of that
+  // part are live.
   const uint32_t* live[kPackedParts] = {};
 };
 
-// K and V of a page of one KV head.
-// kFp4 has no other part than the wide one, kKivi no int4.
+// Bytes of K and V of a page of one KV head. kFp4 has only the high-precision part; kKivi has no int4 part.
 constexpr uint64_t packed_page_bytes(const PackedDecodeShape& s, PackedPart part) {
   const uint32_t bits = part == kPartInt2 ? 2 : 4;
   if (s.layout == PackedLayout::kFast && part != kPartHighPrecision) {
@@ -104,8 +104,8 @@ bool packed_shape_is_possible(const PackedDecodeShape& shape);
 size_t packed_plan_bytes(const PackedDecodeShape& shape);
 size_t packed_workspace_bytes(const PackedDecodeShape& shape);
 
-// Cuts the sequences (their lengths as they are on the device now). One plan serves every layer whose
-// lengths are the same. One small kernel. cudaErrorInvalidValue: a shape that cannot be.
+// Plans the splits from the lengths in `table` at execution time. One plan serves every layer with equal
+// lengths. Launches one small kernel. Returns cudaErrorInvalidValue for an unsupported shape.
 cudaError_t plan_packed_decode(const PackedDecodeShape& shape, const PackedDecodeArgs& args,
                                cudaStream_t stream);
 // REQUIRES: planned for these lengths and this shape.

@@ -21,15 +21,16 @@
 
 namespace kvtwin::kernels {
 
-// What the values of a group share. value = code * scale + zero, code in [0, 2^bits).
-// fp16 bits: codes are computed with the rounded pair, so that a value read back gets its code again.
+// Scale and zero of a group: value = code * scale + zero, code in [0, 2^bits).
+// Both are fp16 bits. Codes are computed from the rounded pair, so that a dequantised value gets its code
+// again.
 struct Affine {
   uint16_t scale = 0;
   uint16_t zero = 0;
 };
 
-// Of values x[0], x[stride], ... `count` of them. Values outside fp16's range count as its ends.
-// A group without spread (or with one too small for fp16) has scale 0, and all its codes are 0.
+// Scale and zero of the `count` values x[0], x[stride], ... Values outside fp16's range are clamped.
+// A group without spread (or with a spread below fp16's resolution) has scale 0, and all its codes are 0.
 // REQUIRES: no NaN.
 Affine affine_of(const float* x, size_t count, size_t stride, uint32_t bits);
 uint32_t code_of(float x, Affine shared, uint32_t bits);
@@ -46,7 +47,7 @@ void pack_key_group(std::span<const float> k, uint32_t bits, const PageShape& sh
 void unpack_key_group(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape,
                       std::span<float> out);
 
-// Reading single parts of a packed key group; attention folds them
+// Reads single codes and scales of a packed key group, for attention that folds scales into q
 // (docs/design/methods/triaxialkv.md#serving).
 uint32_t key_code(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape, uint32_t token,
                   uint32_t channel);

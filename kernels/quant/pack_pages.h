@@ -1,10 +1,11 @@
-// Whole pages from bf16 (kv_block.cuh) to a narrower format and back. Bytes: kernels/packed/packed_page.h,
-// docs/design/methods/triaxialkv.md#bytes; pack_page and unpack_page define them, and the bytes are the same
-// (scale 1 for fp8, to_bf16 of what is read).
+// Converts whole pages between bf16 (kv_block.cuh) and a low-bit format. Definition: pack_page and
+// unpack_page (kernels/packed/packed_page.h, docs/design/methods/triaxialkv.md#bytes), with bit-equal
+// results; fp8 has scale 1, unpacked values are rounded to bf16.
 //
-// Floor: each page read once in one form and written once in the other, at 4.69 TB/s. int4 at group 32 with
-// head_dim 128: 512 + 160 bytes a KV entry. Instructions a number are near that floor too (about 13 of the 18
-// that 128 lanes an SM could issue in the time), hence the quotient without a division.
+// Bound: each page read once in one format and written once in the other, at 4.69 TB/s. int4 at group 32 with
+// head_dim 128: 512 + 160 bytes per KV entry. Instruction issue is close to that bound too (about 13 of the
+// 18 instructions per number that 128 lanes per SM can issue in this time), so quotients are computed without
+// divisions.
 
 #ifndef KVTWIN_KERNELS_QUANT_PACK_PAGES_H_
 #define KVTWIN_KERNELS_QUANT_PACK_PAGES_H_
@@ -19,7 +20,7 @@
 namespace kvtwin {
 
 struct PagePair {
-  uint32_t source = 0;  // block of its pool
+  uint32_t source = 0;  // block of the source pool
   uint32_t target = 0;
 };
 
@@ -31,7 +32,7 @@ struct PackArgs {
 };
 
 // `packed`: blocks of page_bytes(format, shape), aligned to 16. REQUIRES: no NaN in the source pages.
-// cudaErrorInvalidValue: a shape that is not supported.
+// Returns cudaErrorInvalidValue for an unsupported shape.
 cudaError_t pack_pages(const PackArgs& args, const __nv_bfloat16* pool, uint8_t* packed, cudaStream_t stream);
 cudaError_t unpack_pages(const PackArgs& args, const uint8_t* packed, __nv_bfloat16* pool,
                          cudaStream_t stream);

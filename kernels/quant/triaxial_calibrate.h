@@ -1,9 +1,9 @@
-// D_k(b): how much attention output changes when only the tokens of tag k are stored in b bits
-// (TriAxialKV; docs/design/methods/triaxialkv.md#calibration).
+// D_k(b): the change of the attention output when only the tokens of tag k are stored in b bits (TriAxialKV;
+// docs/design/methods/triaxialkv.md#calibration).
 //
-// One capture is one layer of one request: the queries of its new tokens, and K and V of all its tokens,
-// exact, after RoPE. For each tag present and b in {2, 4}, tokens of that tag are packed and unpacked (2
-// bits: keys in groups of `group` same-tag tokens in order, the rest of them in 4 bits, as in serving) and
+// One capture is one layer of one request: the queries of its new tokens, and exact K and V of all its
+// tokens, after RoPE. For each tag present and b in {2, 4}, tokens of that tag are packed and unpacked (2
+// bits: keys in groups of `group` same-tag tokens in order, the remainder in 4 bits, as in serving) and
 // attention is computed again:   D = mean over queries |o - o~|^2, then the largest over query heads.
 // Reference: O(tags * rows * KV entries * query_heads * head_dim).
 
@@ -36,8 +36,9 @@ using TagLosses = std::array<TagLoss, kTagCodes>;
 
 TagLosses measure_tag_losses(const AttentionCapture& capture);
 
-// What a calibration comes to: D_k summed over layers of its mean over the requests in which the tag is
-// present; N_k summed over requests, except for instructions, which requests share: their median.
+// The result of a calibration: D_k is summed over layers, after averaging over the requests in which the tag
+// is present. N_k is summed over requests, except for instructions, which requests share: there it is the
+// median.
 struct TagTable {
   struct Entry {
     uint64_t count = 0;
@@ -45,7 +46,7 @@ struct TagTable {
   };
   std::array<Entry, kTagCodes> tags{};
 };
-// losses[layer][request]; the counts of layer 0 are those of all. REQUIRES: a rectangle, not empty.
+// losses[layer][request]. Counts are taken from layer 0. REQUIRES: rectangular and not empty.
 TagTable combine_tag_losses(std::span<const std::vector<TagLosses>> losses);
 
 }  // namespace kvtwin::kernels

@@ -1,8 +1,8 @@
-// What a full page leaves behind for choosing among pages without reading them: two vectors per KV head, from
-// the page's exact keys.
+// Summaries of full pages: two vectors per KV head, computed from the page's exact keys, from which pages are
+// chosen without being read.
 //
 //   min-max  high = max_t K, low = min_t K, channel by channel: a bound on q.K_t for every t (test F-1)
-//   cuboid   c = (max + min) / 2, r = mean_t |c - K|; high = c + r, low = c - r: no bound
+//   cuboid   c = (max + min) / 2, r = mean_t |c - K|; high = c + r, low = c - r: not a bound
 //   mean     high = low = mean_t K (ShadowKV's landmark)
 // Source: docs/design/methods/freekv.md#page-scores (FreeKV's paper; the released efficiency code, which is
 // ArkVale's), #timelines.

@@ -1,12 +1,12 @@
-// Which KV entries are kept: a total order on scores, exact counts, forced sets, and counts by level.
+// Selects the retained KV entries: a total order on scores, exact counts, forced sets, and counts by level.
 //
 // The total order (docs/design/methods/conventions.md#selection) has no ties: by score, then the larger
 // logical position, then (where heads are ranked together) the smaller head. So exactly k KV entries are
-// kept, and every backend keeps the same ones. NaN ranks as -inf and is counted; -inf is chosen only after
-// everything finite.
+// retained, the same ones in every backend. NaN ranks as -inf and is counted; -inf is chosen only after every
+// finite score.
 //
-// Kept sets are row indices, ascending. Rows must ascend by position within a head; then row index and
-// position order alike. Sources: docs/design/methods/conventions.md#selection, #invariants,
+// Retained sets are row indices, ascending. Rows must ascend by position within a head; row index and
+// position then give the same order. Sources: docs/design/methods/conventions.md#selection, #invariants,
 // docs/design/methods/tangram.md#levels; AdaKV (arXiv 2407.11550) and kvpress for the two forms of 2.1; KVzip
 // for the threshold form. Selection is O(rows log rows) per head.
 
@@ -23,7 +23,7 @@
 
 namespace kvtwin::kernels {
 
-// Larger key: kept first.
+// Keys in the total order; the largest is retained first.
 inline uint64_t order_key(float score, uint32_t position) {
   if (score != score) score = -std::numeric_limits<float>::infinity();
   const uint32_t bits = std::bit_cast<uint32_t>(score);
@@ -31,54 +31,54 @@ inline uint64_t order_key(float score, uint32_t position) {
   return (uint64_t{ordered} << 32) | position;
 }
 
-// Rows as sets: sorted, distinct row indices below the number of rows.
+// A set of rows: sorted, distinct row indices below the number of rows.
 using RowSet = std::vector<uint32_t>;
 
-// forced, and of the other rows the `k` best. *nan, if given, grows by the NaN scores among the latter.
-// The result ascends and has min(rows, |forced| + k) rows. REQUIRES: `forced` ascends, below rows.
+// Selects `forced` and the `k` best other rows. *nan, if given, is incremented by the NaN scores among the
+// latter. The result ascends and has min(rows, |forced| + k) rows. REQUIRES: `forced` ascends, below rows.
 RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forced, uint32_t k,
                    uint64_t* nan = nullptr);
 
-// The same for each head of a layer: counts[h] rows besides `forced`, which all heads share. Rows that their
-// scorer gave kMustStay are no part of `forced`: they are taken first, within the count.
+// The same for each head of a layer: counts[h] rows in addition to `forced`, which all heads share. Rows that
+// their scorer gave kMustStay are not part of `forced`: they are taken first, within the count.
 std::vector<RowSet> select_heads(ScoreView scores, std::span<const uint32_t> forced,
                                  std::span<const uint32_t> counts, uint64_t* nan = nullptr);
 
-// Row sets in common use. Forced: [0, sink) and the last `window` of `rows`.
+// The forced set [0, sink) and the last `window` of `rows`.
 RowSet sink_and_window(uint32_t rows, uint32_t sink, uint32_t window);
 
-// The input of a selection over several heads: `scores` of the candidates (forced KV entries left out by the
-// caller, or scored kMustStay), their positions, and how many KV entries may stay in all.
+// Input of selection over several heads: `scores` of the candidates (without forced KV entries, or with those
+// at kMustStay) and their positions.
 struct Ranked {
-  ScoreView scores;     // heads: of one layer, or of all layers in order (l * H + h)
-  Positions positions;  // of the rows; only ties use them
+  ScoreView scores;     // heads of one layer, or of all layers in order (l * H + h)
+  Positions positions;  // positions of the rows; used for ties only
 };
 
 // Per layer or across layers, per head (docs/design/methods/tangram.md#levels): how many of the `kv_entries`
-// best of all heads' KV entries lie in each head. Sums to min(KV entries, heads * rows). Each head's own best
-// counts[h] rows are those KV entries.
+// best KV entries of all heads are in each head. Sums to min(kv_entries, heads * rows). They are the best
+// counts[h] rows of each head.
 std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries, uint64_t* nan = nullptr);
 
-// The released threshold rule (KVzip, FastKVzip, TANGRAM): thr is the score of rank
-// max(KV entries - 1, 0) among all, counting from 0, and a KV entry stays if its score is above thr. Without
-// ties that is KV entries - 1 KV entries, and all that tie with thr are lost. For reproduction.
+// The released threshold rule (KVzip, FastKVzip, TANGRAM): thr is the score of rank max(kv_entries - 1, 0)
+// among all, counting from 0, and KV entries with scores above thr are retained. Without ties that is
+// kv_entries - 1 entries; all that tie with thr are dropped. For reproduction of published results.
 std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_entries);
 
 // Clusters (docs/design/methods/tangram.md#levels): a cluster's score at row i is the largest of its members'
-// (NaN as -inf); the `kv_entries` best (cluster, row) KV entries stay; the count is the length of every
+// (NaN as -inf); the `kv_entries` best (cluster, row) pairs are retained; the count is the length of every
 // member. cluster_of: [heads], values below `clusters`. Ties: larger position, then smaller cluster. Returns
 // [clusters].
 std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint32_t> cluster_of,
                                       uint32_t clusters, uint64_t kv_entries, uint64_t* nan = nullptr);
 
-// AdaKV as kvpress has it: each head first keeps its own best `safe` rows, and the rest of heads * k goes to
-// the best of all that is left. Sums to heads * min(k, rows) exactly. kvpress: safe = int(0.2 * k).
+// AdaKV as in kvpress: each head first retains its own best `safe` rows; the rest of heads * k goes to the
+// best remaining rows of all heads. Sums to heads * min(k, rows) exactly. kvpress: safe = int(0.2 * k).
 std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t safe, uint64_t* nan = nullptr);
 
-// AdaKV as its own repository has it: raw[h] = head h's share of the heads * base best KV entries, then
-// round((1 - alpha) * raw[h] + floor(alpha * base)), halves to even; alpha = numerator / denominator. The
-// sum may differ from heads * base by rounding. scale_by_mass first multiplies each head's scores by its
-// (sum of best `base` scores) / (sum of all).
+// AdaKV as in its own repository: raw[h] is the number of the heads * base best KV entries that are in head
+// h; the count is round((1 - alpha) * raw[h] + floor(alpha * base)), halves to even, alpha = numerator /
+// denominator. The sum may differ from heads * base by rounding. scale_by_mass first multiplies each head's
+// scores by its (sum of best `base` scores) / (sum of all).
 struct AdaKvRepo {
   uint32_t base = 0;  // B - w
   uint32_t alpha_numerator = 1;
@@ -88,7 +88,7 @@ struct AdaKvRepo {
 std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& options);
 
 // Static head masks (RazorAttention, DuoAttention: docs/design/methods/uniform.md#head-patterns): retrieval
-// heads keep all `tokens`, the others sink + window, at most `tokens`.
+// heads retain all `tokens`, the others sink + window, at most `tokens`.
 std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32_t tokens, uint32_t sink,
                                       uint32_t window);
 
