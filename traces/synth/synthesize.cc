@@ -122,8 +122,8 @@ std::vector<SynthParam> common_params(int64_t key_block, int64_t window_tokens) 
   return {
       {"share_groups", "groups",
        "system prompts shared by sessions: each session has one of this many, 0: its own", 1, 0, 100'000},
-      {"key_block", "tokens", "block size of prompt keys, 0: identity is the place among the session's spans", key_block,
-       0, 4'096},
+      {"key_block", "tokens", "block size of prompt keys, 0: identity is the place among the session's spans",
+       key_block, 0, 4'096},
       {"window_tokens", "tokens",
        "what a request may hold: a session ends or compacts before one that would not fit, 0: no limit",
        window_tokens, 0, 10'000'000},
