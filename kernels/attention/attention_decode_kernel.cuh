@@ -1,14 +1,16 @@
-// The persistent decode kernel; attention_decode.h says what it computes, decode_plan.cuh who does what.
+// The persistent decode kernel (attention_decode.h); splits are those of decode_plan.cuh.
 //
-// A warp works alone on its range of blocks: its own ring of shared memory, filled by the copy engine, its
-// own accumulators. So there is no barrier between warps until all are done. Per block of 16 tokens:
-//   S[16 tokens x 8 heads] = K (A operand, 16 x 16 a time) x Q (B operand, heads as columns)
-//   P = exp2(S - max), turned from C into B layout by movmatrix
+// Each warp processes its split alone, as producer and consumer of a ring of stages in shared memory that
+// bulk copies fill, with its own accumulators: warps synchronise only once, at the end. Per block of 16
+// tokens:
+//   S[16 tokens x 8 heads] = K (A operand, 16 x 16 at a time) x Q (B operand, heads as columns)
+//   P = exp2(S - max), converted from C to B layout by movmatrix
 //   O[16 channels x 8 heads] += V^T (A operand, by a transposing load) x P
-// Heads are the short side, so that a group of 4 wastes half of N = 8 and nothing of M.
+// Query heads are the short side (N = 8), so a group of 4 leaves half of N idle and none of M.
 //
-// Predicted: memory alone (8 KB a block in 405 cycles of an SM at 4.69 TB/s; 16 mma take 24 of them, 16
-// ldmatrix 64). 8 warps x 3 stages x 8 KB are in flight, three times what hides the latency.
+// Bound by memory: a block of 8 KB takes 405 cycles of an SM at 4.69 TB/s; its 16 mma take 24 and its 16
+// ldmatrix
+// 64. 8 warps x 3 stages x 8 KB in flight are three times what hides the latency.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_KERNEL_CUH_
 #define KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_KERNEL_CUH_
@@ -18,11 +20,11 @@
 
 namespace kvtwin::device {
 
-// What a warp is about to read or to compute.
+// Position of a warp's producer or consumer side.
 struct Cursor {
   uint32_t sequence = 0;
-  uint32_t block = 0;   // in the sequence
-  uint32_t blocks = 0;  // of the sequence
+  uint32_t block = 0;   // index in the sequence
+  uint32_t blocks = 0;  // blocks of the sequence
   DecodeSequence info;
 
   __device__ void open(uint32_t at, uint32_t first, const uint4& raw) {
@@ -41,18 +43,18 @@ struct Worker {
   using Geometry = DecodeGeometryOf;
   static constexpr int kDim = Geometry::kDim, kTiles = kDim / 16;
   static constexpr Tables kTables = Geometry::kTables;
-  static constexpr uint32_t kSlotBits = 4;  // of a stage, in `slots`
+  static constexpr uint32_t kSlotBits = 4;  // bits per stage in `slots`
   static_assert(kSlotBits * Geometry::kStages <= 32);
 
   const DecodeShape& shape;
   const DecodeArgs& args;
   const uint32_t lane, ring, barriers;  // shared addresses of this warp's stages and barriers
   Cursor reading;
-  uint32_t reading_left = 0;  // blocks of the share
-  // Entries [page_base, page_base + 32) of the table of the sequence that is read, by lane; of KV entries the
-  // next 32 too, because two blocks use them up.
+  uint32_t reading_left = 0;  // blocks of the split not read yet
+  // Table entries [page_base, page_base + 32) of the producer's sequence, one per lane. Listed tables also
+  // hold the next 32, because two blocks use up 32 entries.
   uint32_t page_base = 0, page = 0, page_ahead = 0;
-  uint32_t slots = 0;  // of KV entries: slot % 8 of row lane % 16 of each stage
+  uint32_t slots = 0;  // listed tables: slot % 8 of row lane % 16 of each stage
 
   __device__ Worker(const DecodeShape& s, const DecodeArgs& a, uint32_t ring_at, uint32_t barriers_at)
       : shape(s), args(a), lane(threadIdx.x % 32), ring(ring_at), barriers(barriers_at) {}
@@ -84,7 +86,7 @@ struct Worker {
     return reinterpret_cast<const char*>(args.pool) + at * (size_t{4} * kDim * shape.page_tokens);
   }
 
-  // Starts to fill `stage` with the next block to be read.
+  // Starts the copy of the producer's next block to `stage`.
   __device__ void fill(uint32_t stage) {
     const uint32_t bar = barriers + 8 * stage, target = ring + stage * Geometry::kStage;
     const uint32_t token = reading.block * kDecodeBlockTokens;
@@ -110,7 +112,7 @@ struct Worker {
       if (lane == 0) {
         barrier_arrive_expecting(bar, Geometry::kStage);
         const char* from = block_of(mine) + (token % shape.page_tokens) * 2 * kDim;
-        if (shape.page_tokens == kDecodeBlockTokens) {  // values lie right behind the keys
+        if (shape.page_tokens == kDecodeBlockTokens) {  // values directly follow the keys
           copy_bulk_once(target, from, Geometry::kStage, bar);
         } else {
           copy_bulk_once(target, from, Geometry::kHalf, bar);
@@ -120,8 +122,8 @@ struct Worker {
       }
     }
   }
-  // KV entries that follow one another in a page come together: lane i has those from row i % 16 on, if it is
-  // the first of such a run; the lower lanes their keys, the upper ones their values.
+  // One copy per run of consecutive KV entries of a page: lane i copies the run that starts at row i % 16, if
+  // one does; lanes below 16 copy keys, the others values.
   __device__ void fill_listed(uint32_t stage, uint32_t token) {
     const uint32_t bar = barriers + 8 * stage, target = ring + stage * Geometry::kStage;
     const uint32_t valid = min(kDecodeBlockTokens, reading.info.tokens - token);
@@ -140,7 +142,7 @@ struct Worker {
                    block_of(kv_entry / shape.page_tokens) + (values * shape.page_tokens + at) * 2 * kDim,
                    rows * 2 * kDim, bar);
   }
-  // Which slot of its page the row `row` of `stage` is of, as far as that matters.
+  // The swizzle-relevant part of the slot whose entry is in row `row` of `stage`.
   __device__ uint32_t slot_of(uint32_t stage, uint32_t row) const {
     if constexpr (kTables != Tables::kListed) return row;
     return __shfl_sync(kAllLanes, slots, row) >> kSlotBits * stage;
@@ -151,7 +153,7 @@ struct Worker {
     load_pages(0);
   }
 
-  // Values beyond the sequence's end may be anything; 0 x anything must be 0.
+  // Zeroes values beyond the sequence's end, which may be NaN or infinite: 0 * NaN is not 0.
   __device__ void clear_values_from(uint32_t stage, uint32_t valid) const {
     constexpr uint32_t kChunks = kDim / 8;
     for (uint32_t i = valid * kChunks + lane; i < 16 * kChunks; i += 32) {
@@ -170,7 +172,7 @@ struct Worker {
     for (int i = 0; i < 2 * kTiles; ++i) query[i] = head < shape.group ? __ldg(row + 4 * i + lane % 4) : 0;
   }
 
-  // Adds the block in `stage` to `part`. `valid`: tokens that count.
+  // Adds the block in `stage` to `part`. `valid`: its tokens within the sequence.
   __device__ void attend(uint32_t stage, uint32_t valid, const uint32_t (&query)[2 * kTiles],
                          Partial<kDim>* part) const {
     const uint32_t keys = ring + stage * Geometry::kStage, row = lane % 16, slot = slot_of(stage, row);

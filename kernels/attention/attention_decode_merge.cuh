@@ -1,4 +1,4 @@
-// What a warp found of a sequence, and how such parts become one: first the warps of a CTA, then CTAs.
+// Partial results of a sequence, and their merge: first across the warps of a CTA, then across CTAs.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_MERGE_CUH_
 #define KVTWIN_KERNELS_ATTENTION_ATTENTION_DECODE_MERGE_CUH_
@@ -8,16 +8,16 @@
 
 namespace kvtwin::device {
 
-// What tables name: pages of 16 tokens and more, pages of one, or KV entries.
+// What a table lists: pages of a multiple of 16 tokens, pages of one token, or KV entries.
 enum class Tables : uint8_t { kPages, kSingle, kListed };
 
-// Shared memory of a CTA: [ring of each warp][two parts of each warp][whose they are][barriers].
+// Shared memory of a CTA: [ring of each warp][two partials of each warp][their owners][barriers].
 template <int kDimension, int kHeadSlots, Tables kTablesOf, class PlanOf = DecodePlan>
 struct DecodeGeometry {
-  using Plan = PlanOf;  // says which CTA has a block
+  using Plan = PlanOf;  // maps blocks to CTAs
   static constexpr Tables kTables = kTablesOf;
   static constexpr int kDim = kDimension, kHeads = kHeadSlots;
-  // Rows of page size 1 come one by one and may be apart; others are swizzled instead.
+  // Pages of one token are not swizzled: their rows are copied one by one, with padding instead.
   static constexpr bool kApart = kTables == Tables::kSingle;
   static constexpr int kRow = 2 * kDim + (kApart ? 16 : 0);
   static constexpr int kHalf = 16 * kRow;
@@ -32,25 +32,25 @@ struct DecodeGeometry {
   static constexpr int kShared = kBarriers + kDecodeWarps * kStages * 8;
   static_assert(kShared <= 227 * 1024);
 
-  // Where part `slot` of a CTA's 2 * kWarps lies in shared memory.
+  // Address of partial `slot` of a CTA's 2 * kWarps in shared memory.
   static __device__ __forceinline__ uint32_t part_at(uint32_t slot) {
     return kRetained + slot * kPartFloats * 4;
   }
-  // The channel of accumulator row `row` (0 to 15) of tile `tile`.
+  // Channel of accumulator row `row` (0 to 15) of tile `tile`.
   static __device__ __forceinline__ uint32_t channel(uint32_t tile, uint32_t row) { return 16 * tile + row; }
 
-  // Of the row in slot `slot` of its page, which lies in row `row`, the chunk `number`.
+  // Offset of chunk `number` of stage row `row`, whose entry is in slot `slot` of its page.
   static __device__ __forceinline__ uint32_t chunk(uint32_t row, uint32_t slot, uint32_t number) {
     return row * kRow + (kApart ? number : number ^ (slot & 7)) * 16;
   }
 };
 
-// Of one sequence, by lane: out[mt][i] is channel mt * 16 + lane / 4 + 8 * (i / 2) of head lane % 4 * 2 + i %
-// 2, max and sum of that head, sum of this lane's tokens only.
+// Partial result of one sequence, by lane: out[mt][i] is channel mt * 16 + lane / 4 + 8 * (i / 2) of head
+// lane % 4 * 2 + i % 2; max and sum are those of that head, sum over this lane's tokens only.
 template <int kDim>
 struct Partial {
   float out[kDim / 16][4] = {};
-  float max[2] = {-1e30f, -1e30f};  // finite, so that differences are numbers
+  float max[2] = {-1e30f, -1e30f};  // finite, so that differences are not NaN
   float sum[2] = {};
 
   __device__ __forceinline__ void raise(float a, float b) {
@@ -79,7 +79,8 @@ struct Partial {
   }
 };
 
-// Four or two channels of a part: in shared memory, or in L2 where other SMs wrote them.
+// Loads and stores of four or two channels of a partial: "near" in shared memory, "far" in L2, for partials
+// of other SMs.
 __device__ __forceinline__ void load_near(const float* at, float (&out)[4]) {
   const float4 value = *reinterpret_cast<const float4*>(at);
   out[0] = value.x, out[1] = value.y, out[2] = value.z, out[3] = value.w;
@@ -113,17 +114,17 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// A sequence of which a CTA has a part, and its blocks in the list of all.
+// A sequence of which a CTA has a partial, and its range in the list of all blocks.
 struct Owner {
   uint32_t sequence, q_row, begin, end;
 };
 
-// Where merged results go.
+// Destination of merged results.
 struct MergeTarget {
   __nv_bfloat16* out;
   void* workspace;
   uint32_t sequences;
-  uint32_t group;  // heads that count
+  uint32_t group;  // query heads in use
 };
 
 template <class Geometry>
@@ -131,8 +132,8 @@ class Merger {
   using Plan = typename Geometry::Plan;
   static constexpr int kDim = Geometry::kDim, kHeads = Geometry::kHeads, kWarps = Geometry::kWarps;
   static constexpr uint32_t kNobody = UINT32_MAX;
-  static constexpr int kPer = kDim / 32;  // channels of a lane
-  static constexpr uint32_t kBatch = 8;   // parts in flight
+  static constexpr int kPer = kDim / 32;  // channels per lane
+  static constexpr uint32_t kBatch = 8;   // partials in flight
 
  public:
   __device__ Merger(const MergeTarget& target, const Plan& plan, char* shared)
@@ -148,8 +149,9 @@ class Merger {
     __syncwarp();
   }
 
-  // A warp's part of a sequence that it entered in the middle (`inside`) or followed to its `end`. A whole
-  // one is written out; of the others there are at most two, the first and the last of a share.
+  // Takes a warp's partial of a sequence that its split enters in the middle (`inside`) or follows to its
+  // `end`. A complete result is written out. Incomplete ones are stored; a split has at most two, its first
+  // and its last.
   __device__ void take(const Owner& owner, bool inside, bool end, Partial<kDim>* part) {
     part->add_up_sums();
     if (!inside && end) return write_whole(owner.q_row, *part);
@@ -158,7 +160,8 @@ class Merger {
     store(*part, reinterpret_cast<float*>(shared_ + Geometry::part_at(at)));
   }
 
-  // After all warps took. One task is one head of one sequence that is in several slots; warps share them.
+  // Called after all warps have finished. A task is one head of a sequence with stored partials; warps share
+  // the tasks.
   __device__ void merge() {
     const uint32_t mine = lane_ < 2 * kWarps ? owners_[lane_].sequence : kNobody;
     const uint32_t same = __match_any_sync(kAllLanes, mine);
@@ -177,13 +180,13 @@ class Merger {
   }
 
  private:
-  // One head, merged: channels lane * kPer and on, by lane.
+  // A merged head: channels lane * kPer and following, by lane.
   struct Sum {
     float out[kPer] = {};
     float max = -1e30f;
     float sum = 0;
 
-    // Parts of this CTA: those of `slots`.
+    // Adds the partials of this CTA in `slots`.
     __device__ void add_near(uint32_t lane, uint32_t head, uint32_t slots, const char* shared) {
       const bool in = (slots >> lane & 1) != 0;
       const auto part = [&](uint32_t slot) {
@@ -204,8 +207,8 @@ class Merger {
       }
     }
 
-    // Parts of `count` CTAs, the first of which has it as the sequence that it left, the others as the one
-    // they entered. Maxima come first, all at once, so that no load waits for another one's result.
+    // Adds the partials of `count` CTAs. The first CTA left the sequence in the middle, the others entered it
+    // there. All maxima are loaded first, so that no load depends on another.
     __device__ void add_far(uint32_t lane, uint32_t head, uint32_t count, const float* parts) {
       constexpr uint32_t kStep = 2 * Geometry::kPartFloats;
       for (uint32_t base = 0; base < count; base += 32) {
@@ -223,7 +226,7 @@ class Merger {
 #pragma unroll
         for (int c = 0; c < kPer; ++c) out[c] *= old;
         for (uint32_t i = 0; i < here; i += kBatch) {
-          float value[kBatch][kPer];  // all on their way before the first is used
+          float value[kBatch][kPer];  // all loads issue before the first use
 #pragma unroll
           for (uint32_t k = 0; k < kBatch; ++k) {
             load_far(part(min(i + k, here - 1)) + head * kDim + lane * kPer, value[k]);
@@ -239,13 +242,13 @@ class Merger {
     }
   };
 
-  // What a CTA found of the sequence that it entered (0) or left (1) in the middle.
+  // A CTA's partial of the sequence that it entered (0) or left (1) in the middle.
   __device__ float* workspace_part(uint32_t cta, uint32_t which) const {
     char* const parts = static_cast<char*>(target_.workspace) + parts_offset(target_.sequences);
     return reinterpret_cast<float*>(parts) + (size_t{cta} * 2 + which) * Geometry::kPartFloats;
   }
 
-  // Of accumulators i / 2 of this lane, the row half i % 2.
+  // Channel of accumulator i / 2 of this lane, row half i % 2.
   __device__ uint32_t channel(int i) const { return Geometry::channel(i / 2, i % 2 * 8 + lane_ / 4); }
 
   __device__ void store(const Partial<kDim>& part, float* to) const {
@@ -274,7 +277,8 @@ class Merger {
     }
   }
 
-  // A CTA's part of one head is merged: it is all, or one of several; the last to come gathers them.
+  // Finishes one head of this CTA: writes it if no other CTA has a partial; otherwise stores it, and the last
+  // CTA to arrive merges all.
   __device__ void finish(const Owner& owner, uint32_t head, Sum* sum) {
     const uint32_t first = plan_.cta_of(owner.begin), last = plan_.cta_of(owner.end - 1);
     if (first == last) return write(owner.q_row, head, *sum);
@@ -287,7 +291,7 @@ class Merger {
     fence_device();
     __syncwarp();
     uint32_t before = 0;
-    if (lane_ == 0) {  // wraps to 0 for the next launch
+    if (lane_ == 0) {  // the counter wraps to 0 for the next launch
       auto* const arrived = static_cast<uint32_t*>(target_.workspace);
       before = atomicInc(arrived + owner.sequence * kDecodeGroupMax + head, last - first);
     }

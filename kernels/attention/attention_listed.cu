@@ -1,6 +1,6 @@
-// attention_rows (attention_rows.h) where neighbours of the list read one table: sixteen of them at a time by
-// tensor cores. A warp has 16 rows of one query head; the CTA's warps share a tile of 64 KV entries, whose
-// slots are found one by one. KV entries that no row of the CTA sees are left out tile by tile.
+// attention_rows (attention_rows.h) for adjacent rows with one table: sixteen rows at a time on tensor cores.
+// A warp has 16 rows of one query head; the warps of a CTA share a tile of 64 KV entries, whose addresses are
+// looked up one by one. Tiles without a KV entry that a row of the CTA sees are skipped.
 
 #include "kernels/attention/attention_rows.h"
 #include "kernels/common/kv_entry_heads.cuh"
@@ -11,18 +11,18 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kTile = 64;      // KV entries
-constexpr uint32_t kRows = 16;      // of a warp
-constexpr uint32_t kWarpsMost = 8;  // a warp a query head at least
+constexpr uint32_t kRows = 16;      // rows of a warp
+constexpr uint32_t kWarpsMost = 8;  // most warps of a CTA; at least one per query head
 
 __device__ void copy_async(uint32_t target, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 __device__ void wait_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Entries of the list that follow one another and read the same KV entries of the same head; what any of them
-// sees: KV entries [0, sinks) and [from, end).
+// Consecutive list entries that read the same KV entries of the same head, and the KV entries that any of
+// them sees: [0, sinks) and [from, end).
 struct Run {
-  uint32_t first, end_row;  // in the list
+  uint32_t first, end_row;  // indices in the list
   uint32_t sinks = 0, from = UINT32_MAX, end = 0;
 };
 
@@ -57,7 +57,7 @@ struct Worker {
   const KvEntryPool kv_entries;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t group = args.query_heads / args.kv_heads;
-  QueryRow rows[2];  // of this lane: lane / 4 of the warp's rows and that + 8; no KV entries: not of the run
+  QueryRow rows[2];  // rows lane / 4 and lane / 4 + 8 of the warp; kv_entries is 0 outside the run
   float most[2], sum[2], out[kDim / 8][4];
   Fragment4 q[kSteps];
 
@@ -70,7 +70,7 @@ struct Worker {
     return (size_t{row.row} * args.query_heads + size_t{row.head} * group + warp % group) * kDim;
   }
 
-  // The warp's rows of the CTA's window that are of the run.
+  // Loads the warp's rows of the CTA's window that belong to the run. Returns whether there are any.
   __device__ bool take(const Run& run, uint32_t window) {
     const uint32_t base = window + warp / group * kRows;
 #pragma unroll

@@ -1,5 +1,5 @@
-// The persistent prefill kernel; attention_prefill.h says what it computes, prefill_plan.cuh who does what.
-// One CTA per SM: one warp reads (prefill_producer.cuh), two warpgroups compute (prefill_consumer.cuh).
+// The persistent prefill kernel (attention_prefill.h); its tiles of work are those of prefill_plan.cuh. One
+// CTA per SM: one producer warp (prefill_producer.cuh), two consumer warpgroups (prefill_consumer.cuh).
 
 #include <algorithm>
 
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* const plan = static_cast<PrefillPlan*>(args.plan);
   if (threadIdx.x == 0) {
     for (const uint32_t full : {Geometry::kQueryFull, Geometry::kTail}) barrier_init(shared + full, 1);
-    barrier_init(shared + Geometry::kQueryEmpty, kConsumerWarps * 32);  // each lane (release_job)
+    barrier_init(shared + Geometry::kQueryEmpty, kConsumerWarps * 32);  // every lane arrives (release_job)
     for (uint32_t i = 0; i < Geometry::kStages; ++i) {
       barrier_init(shared + Geometry::kKeysFull + 8 * i, 1);
       barrier_init(shared + Geometry::kValuesFull + 8 * i, 1);

@@ -28,7 +28,7 @@ template <uint32_t kWidth>
   }
 }
 
-// The sums of eight vectors at once, each in the order of sum_lanes(): the other vectors change no bit.
+// The sums of eight vectors at once, each in the order of sum_lanes(), independent of the other seven.
 [[gnu::always_inline]] inline void sum_eight(const Half* v, Half* sums) {
   Half fours[4], twos[2];
   for (uint32_t i = 0; i < 4; ++i) {
@@ -45,11 +45,11 @@ template <uint32_t kWidth>
           __builtin_shufflevector(twos[0], twos[1], 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
-// scores[g][t] = scale * (q[g] . k[t]) for `count` keys in a row, as dot() would have it.
+// scores[g][t] = scale * (q[g] . k[t]) for `count` consecutive keys, with the bits of dot().
 struct ScoreRun {
   static constexpr uint32_t kKeys = 8;
 
-  // folded[j] <- the lanes of q . key j, of as many keys as leave their sums in registers.
+  // folded[j] <- the lanes of q . key j, folded once. kSome keys at a time fit in registers.
   template <uint32_t kWidth, uint32_t kSome>
   [[gnu::always_inline]] static void some(const float* query, const float* keys, uint32_t dim, Half* folded) {
     Lanes<kWidth> acc[kSome]{}, x, y;
@@ -60,7 +60,7 @@ struct ScoreRun {
         add_product(x, y, &acc[j]);
       }
     }
-// Otherwise GCC keeps them in memory.
+// Without unrolling GCC keeps them in memory.
 #pragma GCC unroll 8
     for (uint32_t j = 0; j < kSome; ++j) fold(acc[j], &folded[j]);
   }
@@ -92,7 +92,7 @@ struct ScoreRun {
   }
 };
 
-// scores -> exp(scores - largest), which is returned with their sum.
+// scores -> exp(scores - largest); *softmax gets the largest score and the sum.
 struct Softmax {
   float largest = kNothing;
   float sum = 0;
@@ -122,8 +122,8 @@ struct Exponentiate {
   }
 };
 
-// sum[i] += sum over t of weight[t] * values[t][i], i below kSixteens * 16. Each element adds in the order of
-// t; several vectors at a time hide how long an addition takes.
+// sum[i] += sum over t of weight[t] * values[t][i], i below kSixteens * 16. Each element is summed in order
+// of t; several vectors at a time hide the latency of additions.
 template <uint32_t kWidth, uint32_t kSixteens>
 [[gnu::always_inline]] inline void weigh(const float* weight, const float* values, uint32_t count,
                                          uint32_t dim, float* sum) {

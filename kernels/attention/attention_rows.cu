@@ -5,7 +5,7 @@
 
 namespace kvtwin {
 
-cudaError_t attention_listed(const AttentionRowsArgs& args, cudaStream_t stream);  // attention_listed.cu
+cudaError_t attention_listed(const AttentionRowsArgs& args, cudaStream_t stream);  // in attention_listed.cu
 
 namespace {
 
@@ -20,14 +20,14 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
-// What one warp found. Lane l has channels 2 (32 i + l) and the next, i < kPairs.
+// Partial result of one warp. Lane l has channels 2 (32 i + l) and the next, i < kPairs.
 template <int kHeads, int kPairs>
 struct Partial {
   float max[kHeads], sum[kHeads];
   float2 out[kHeads][kPairs];
 };
 
-// Shared: q [kHeads][head_dim], then per warp max, sum and out of each head.
+// Shared memory: q [kHeads][head_dim], then max, sum and out of each head per warp.
 template <int kHeads, int kPairs>
 struct Rows {
   const AttentionRowsArgs& args;
@@ -46,7 +46,7 @@ struct Rows {
     return args.pool + (size_t{page} * args.heads_per_page + column) * block.numbers();
   }
 
-  // Scores of this lane's KV entry, in powers of two.
+  // Base-2 scores of this lane's KV entry.
   __device__ void score(const __nv_bfloat16* keys, uint32_t slot, uint32_t group, float (&s)[kHeads]) const {
     for (int g = 0; g < kHeads; ++g) s[g] = 0;
     for (uint32_t c = 0; c < args.head_dim; c += 8) {
@@ -67,7 +67,7 @@ struct Rows {
     for (int g = 0; g < kHeads; ++g) s[g] *= scale;
   }
 
-  // 32 KV entries from `first` on, a lane each.
+  // Adds 32 KV entries from `first` on, one per lane.
   __device__ void attend(const QueryRow& row, uint32_t column, uint32_t group, uint32_t first,
                          Partial<kHeads, kPairs>* part) const {
     const uint32_t read = first + lane, kv_entry = read < row.sinks ? read : read + row.gap;
@@ -110,7 +110,7 @@ struct Rows {
     }
   }
 
-  // Adds up what the warps found, and writes it.
+  // Merges the warps' partial results and writes the row.
   __device__ void finish(const QueryRow& row, uint32_t head, uint32_t group,
                          const Partial<kHeads, kPairs>& part) const {
     const uint32_t each = args.head_dim + 2;

@@ -9,7 +9,7 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kPlanThreads = 1024;
-constexpr uint32_t kNear = 8192;  // sequences whose first blocks fit shared memory
+constexpr uint32_t kNear = 8192;  // most sequences whose first blocks fit in shared memory
 
 __global__ void __launch_bounds__(kPlanThreads)
     plan_kernel(const __grid_constant__ DecodeShape shape, const DecodeSequence* tables, char* plans,

@@ -1,8 +1,8 @@
-// A warpgroup that computes 64 of a tile's 128 rows: products, and between them the online softmax.
+// A consumer warpgroup: computes 64 of a tile's 128 rows, products with wgmma and the online softmax.
 //
-// While its own products of one step run, it prepares the next: the scores of tile j + 1 are asked for before
-// the values of tile j, so that exponentials of j + 1 run during the products of j. The two warpgroups take
-// turns in issuing products, so that one's exponentials run during the other's products.
+// Products and softmax overlap twice. Within a warpgroup, the scores of key tile j + 1 are issued before the
+// values of tile j, so the exponentials of j + 1 overlap with the products of j. Across the two warpgroups,
+// which alternate in issuing products, the exponentials of one overlap with the products of the other.
 
 #ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_
 #define KVTWIN_KERNELS_ATTENTION_PREFILL_CONSUMER_CUH_
@@ -12,14 +12,14 @@
 
 namespace kvtwin::device {
 
-// Of the two rows of a thread, h = 0 and 1.
+// Softmax state of the two rows of a thread, h = 0 and 1.
 struct RowState {
-  float max[2] = {-INFINITY, -INFINITY};  // of the scores, not scaled
-  float sum[2] = {};                      // of this thread's columns
+  float max[2] = {-INFINITY, -INFINITY};  // of the unscaled scores
+  float sum[2] = {};                      // over this thread's columns
 };
 
-// scores -> exp2(scale * (score - max)); *shrink: what all that was summed before must be multiplied by.
-// One KV entry of each row has been seen at least: KV entry 0, in the first tile.
+// scores -> exp2(scale * (score - max)). *shrink is the factor for all earlier sums.
+// REQUIRES: each row has seen a KV entry. The first tile has KV entry 0, which every row sees.
 __device__ __forceinline__ void exponentiate(float (&s)[64], float scale, RowState* rows,
                                              float (&shrink)[2]) {
 #pragma unroll
@@ -46,7 +46,8 @@ __device__ __forceinline__ void exponentiate(float (&s)[64], float scale, RowSta
   }
 }
 
-// Four lanes hold four words of each of four 16-byte chunks; afterwards lane q holds chunk q.
+// Transposes words across four lanes: each holds one word of each of four 16-byte chunks; lane q gets chunk
+// q.
 __device__ __forceinline__ uint4 gather_chunk(const uint32_t (&w)[4]) {
   const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
   const uint32_t a = __shfl_xor_sync(kAllLanes, odd ? w[0] : w[1], 1);
@@ -64,7 +65,7 @@ struct PrefillConsumer {
 
   const PrefillShape& shape;
   const PrefillArgs& args;
-  const uint32_t shared, which, lane, warp;  // which: warpgroup 0 or 1; warp: of the warpgroup
+  const uint32_t shared, which, lane, warp;  // which: warpgroup 0 or 1; warp: index in the warpgroup
   uint32_t key_stage = 0, key_parity = 0, value_stage = 0, value_parity = 0;
 
   __device__ PrefillConsumer(const PrefillShape& s, const PrefillArgs& a, uint32_t at)
@@ -75,7 +76,7 @@ struct PrefillConsumer {
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32 % 4) {}
 
-  // Named barriers 1 and 2: the turn of warpgroup 0 and of 1.
+  // Named barriers 1 and 2 are the turns of warpgroup 0 and 1.
   __device__ void begin_turn() const { named_sync(1 + which, 256); }
   __device__ void end_turn() const { named_arrive(2 - which, 256); }
 
@@ -91,12 +92,12 @@ struct PrefillConsumer {
     if (++value_stage == Geometry::kStages) value_stage = 0, value_parity ^= 1;
   }
 
-  // Every lane says for itself that it has done with the job, which it has read: racecheck does not see that
-  // lane 0, behind a __syncwarp, speaks for others too
+  // Every lane arrives for itself, because each has read the job. One arrival per warp after __syncwarp is
+  // also correct, but racecheck does not follow it
   // (reports/evidence/validation/2026-11-22-h200-sanitizer.txt).
   __device__ void release_job() const { barrier_arrive(shared + Geometry::kQueryEmpty); }
 
-  // `paged`: which of the two forms the tile has.
+  // `paged`: which of the two tile layouts the stage has (PrefillGeometry).
   __device__ __forceinline__ void start_scores(float (&s)[64], bool paged) const {
     barrier_wait(shared + Geometry::kKeysFull + 8 * key_stage, key_parity);
     const uint64_t q = k_major(shared + which * (64 * 128), Geometry::kEight);
@@ -124,10 +125,10 @@ struct PrefillConsumer {
     wgmma_commit();
   }
 
-  // Row h of this thread in the tile.
+  // Index of row h of this thread in the tile.
   __device__ uint32_t row_of(uint32_t h) const { return which * 64 + warp * 16 + lane / 4 + 8 * h; }
 
-  // Scores of KV entries that a row may not see become -inf. Most tiles have none.
+  // Sets the scores of invisible KV entries to -inf. Most tiles have none.
   __device__ __forceinline__ void mask(const PrefillJob& job, const KeyTiles& tiles, uint32_t j,
                                        float (&s)[64]) const {
     const uint32_t valid = tiles.valid(j);
@@ -227,14 +228,14 @@ struct PrefillConsumer {
     for (uint32_t parity = 0;; parity ^= 1) {
       barrier_wait(shared + Geometry::kQueryFull, parity);
       const PrefillJob job = *slot;
-      __syncwarp();  // products are made by whole warps
+      __syncwarp();  // wgmma needs converged warps
       if (job.sequence.rows == 0) break;
       RowState rows;
       float out[kDim / 2] = {};
       attend(job, &rows, out);
       store(job, rows, out);
     }
-    if (which == 0) begin_turn();  // no barrier is left half full
+    if (which == 0) begin_turn();  // completes the other warpgroup's last arrival
   }
 };
 

@@ -8,10 +8,10 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kThreads = 1024;
-constexpr uint32_t kLengths = 1024;  // classes of length
+constexpr uint32_t kLengths = 1024;  // length classes
 constexpr uint64_t kSectionBytes = uint64_t{32} << 20;
 
-// Inclusive sum over the CTA. `warp_sums`: 32 of them in shared memory.
+// Inclusive prefix sum over the CTA. `warp_sums`: one per warp in shared memory.
 template <typename T>
 __device__ T sum_up_to_me(T value, T* warp_sums) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -32,9 +32,10 @@ struct Planner {
   const PrefillSequence* table;
   bool chunk_in_pages;
   uint32_t* section;
-  uint32_t* count;  // [kLengths], shared: tiles of a class, then where the next one of it goes
+  uint32_t*
+      count;  // [kLengths], shared: tiles of a length class, then the index of its next tile in the list
 
-  // Which section each sequence belongs to: by the bytes of those before it. Returns how many there are.
+  // Assigns sequences to sections by the bytes of the sequences before. Returns the number of sections.
   __device__ uint32_t divide(uint64_t* warp_sums, uint64_t* total) const {
     if (threadIdx.x == 0) *total = 0;
     __syncthreads();
@@ -51,7 +52,7 @@ struct Planner {
     return static_cast<uint32_t>(*total / kSectionBytes) + 1;
   }
 
-  // Calls `take` for each tile of the section with its class of length (0: the longest) and its work.
+  // Calls take(class, work) for each tile of the section; length class 0 is the longest.
   template <typename Take>
   __device__ void each_tile(uint32_t wanted, const Take& take) const {
     const uint32_t tokens = tile_tokens(shape);
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
     planner.each_tile(
         s, [&](uint32_t length, const PrefillWork& work) { list[atomicAdd(&count[length], 1)] = work; });
     __syncthreads();
-    before = count[kLengths - 1];  // by now the end of the shortest class
+    before = count[kLengths - 1];  // at this point the end of the shortest class
     __syncthreads();
   }
   if (threadIdx.x == 0) *plan = {before, 0, 0, 0};

@@ -1,8 +1,8 @@
-// The warp that reads: it takes tiles of work from the list and has the copy engine fill shared memory ahead
-// of the two warpgroups that compute.
+// The producer warp: takes tiles of work from the list and fills the stages of shared memory by tensor
+// copies.
 //
-// Clusters of two CTAs that share what they read (each tile by multicast, half from either) were built:
-// right, half of the traffic from L2, and 15 % slower (causal 32k 549 against 632 TFLOP/s on one machine).
+// CTAs do not share reads through clusters: multicast to two CTAs is slower
+// (docs/notes/2026-11-23-kernels.md#prefill-attention).
 
 #ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_PRODUCER_CUH_
 #define KVTWIN_KERNELS_ATTENTION_PREFILL_PRODUCER_CUH_
@@ -13,17 +13,17 @@
 
 namespace kvtwin::device {
 
-// Shared memory, from an address aligned to 1024 on: the query tile, rings of key and value tiles, barriers,
-// the job. A tile of rows next to the queries is [halves of a row][128][64], one of pages
-// [16][halves][8][64], because then a page is one box of adjacent bytes: two boxes a page, of 64 columns
-// each, cost an eighth of the speed.
+// Layout of shared memory, from an address aligned to 1024: query tile, rings of key and value tiles,
+// barriers, the job. A tile of dense rows is [halves of a row][128][64]. A tile of pages is
+// [16][halves][8][64], in which a page is one box of adjacent bytes; two boxes of 64 columns per page cost an
+// eighth of the speed.
 template <int kDim>
 struct PrefillGeometry {
   static constexpr uint32_t kHalves = kDim / 64;
   static constexpr uint32_t kHalf = 128 * 128;  // bytes of 128 rows of 64
   static constexpr uint32_t kTile = kHalves * kHalf;
   static constexpr uint32_t kEight = 8 * 128;               // bytes of eight rows of 64
-  static constexpr uint32_t kStages = kDim == 128 ? 2 : 4;  // 128: a third one gains nothing
+  static constexpr uint32_t kStages = kDim == 128 ? 2 : 4;  // three stages of 128 channels gain nothing
   static constexpr uint32_t kKeys = kTile;
   static constexpr uint32_t kValues = kKeys + kStages * kTile;
   static constexpr uint32_t kBarriers = kValues + kStages * kTile;
@@ -33,20 +33,20 @@ struct PrefillGeometry {
   static constexpr uint32_t kValuesFull = kKeysEmpty + 8 * kStages;
   static constexpr uint32_t kValuesEmpty = kValuesFull + 8 * kStages;
   static constexpr uint32_t kJob = kBarriers + 256;
-  static constexpr uint32_t kShared = kJob + 64 + 1024;  // 1024: to align it
+  static constexpr uint32_t kShared = kJob + 64 + 1024;  // 1024: for the alignment
   static_assert(kValuesEmpty + 8 * kStages <= kJob);
 };
 
-// A tile of work, as the consumer warpgroups receive it. rows = 0: there is no more.
+// A tile of work, as passed to the consumers. rows = 0: no more work.
 struct PrefillJob {
   PrefillSequence sequence;
-  uint32_t first = 0;  // token of the chunk
+  uint32_t first = 0;  // first token of the tile in the chunk
 };
 
 struct PrefillMaps {
   CUtensorMap q;          // [halves][rows][query heads][64]
   CUtensorMap k, v;       // [halves][heads][rows][64]
-  CUtensorMap pool;       // [eights of rows of all pages][halves][8][64]
+  CUtensorMap pool;       // [groups of 8 rows of all pages][halves][8][64]
   uint32_t page_box = 0;  // rows of a box of `pool`
 };
 
@@ -64,14 +64,14 @@ struct PrefillProducer {
   __device__ PrefillProducer(const PrefillShape& s, const PrefillArgs& a, const PrefillMaps& m, uint32_t at)
       : shape(s), args(a), maps(m), shared(at), lane(threadIdx.x % 32) {}
 
-  // The page that this lane's box of tile j is in.
+  // The page of this lane's box of key tile j.
   __device__ uint32_t page_for(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j) const {
     const uint32_t box = lane * maps.page_box;
     if (j >= tiles.paged || box >= tiles.valid(j)) return 0;
     return __ldg(args.pages + s.table + (tiles.first(j) + box) / shape.page_tokens);
   }
 
-  // Starts to fill the tile at `target`; completes on `bar`, which one arrival is made on.
+  // Starts the copies of key tile j to `target`. They complete on `bar`, on which the producer arrives once.
   __device__ void fill(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j, uint32_t page,
                        bool values, uint32_t target, uint32_t bar) const {
     if (j < tiles.paged) {
@@ -92,8 +92,8 @@ struct PrefillProducer {
     }
   }
 
-  // Values beyond the sequence's end may be anything, and 0 x anything must be 0: they are overwritten before
-  // the tile is said to be there.
+  // Zeroes values beyond the sequence's end, which may be NaN or infinite, before the stage is signalled
+  // full: 0 * NaN is not 0.
   __device__ void clear_rows_from(uint32_t valid, uint32_t target, bool paged) const {
     const uint32_t half_step = paged ? Geometry::kEight : Geometry::kHalf;
     const uint32_t eight_step = paged ? Geometry::kEight * kHalves : Geometry::kEight;
@@ -165,7 +165,7 @@ struct PrefillProducer {
   }
 };
 
-// By one thread of each CTA that found no more work: the last one makes the plan fit for the next launch.
+// Called by one thread of each CTA that found no more work; the last CTA resets the plan for the next launch.
 __device__ inline void leave(PrefillPlan* plan) {
   fence_device();
   if (atomicAdd(&plan->done, 1) == gridDim.x - 1) plan->next = 0, plan->done = 0;

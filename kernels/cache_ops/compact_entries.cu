@@ -8,7 +8,7 @@ using namespace device;
 
 constexpr uint32_t kThreads = 512;
 
-// Turns the pairs (c, c + kDim / 2) of a key. `low` and `high`: the eight numbers of chunk `chunk` of each
+// Rotates the pairs (c, c + kDim / 2) of a key. `low` and `high`: the eight numbers of chunk `chunk` of each
 // half.
 template <int kDim>
 __device__ void turn(const float* inv_freq, uint32_t chunk, int32_t by, uint4* low, uint4* high) {
@@ -24,8 +24,8 @@ __device__ void turn(const float* inv_freq, uint32_t chunk, int32_t by, uint4* l
   *low = low_bit(a), *high = low_bit(b);
 }
 
-// A tile of rows at a time: read by all threads, then written. A thread has chunk c of both halves of keys
-// and of values, so that rotation stays within it.
+// One tile of rows at a time: all threads read it, then all write it. A thread has chunk c of both halves of
+// keys and of values, so that the rotation needs no exchange.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) compact_kernel(const __grid_constant__ CompactArgs args) {
   constexpr uint32_t kLanes = kDim / 16, kTile = kThreads / kLanes;

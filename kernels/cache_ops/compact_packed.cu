@@ -6,14 +6,14 @@ namespace {
 
 using namespace device;
 
-constexpr uint32_t kThreads = 256, kHeld = 4;  // words of a thread
+constexpr uint32_t kThreads = 256, kHeld = 4;  // kHeld: words per thread
 
 struct RowWords {
-  uint64_t block = 0, values_at = 0;  // in words
-  uint32_t row = 0;                   // of a key, or of a value
+  uint64_t block = 0, values_at = 0;  // in words: size of a block, offset of the values
+  uint32_t row = 0;                   // words of a key, and of a value
 };
 
-// A tile of rows at a time: read by all threads, then written.
+// One tile of rows at a time: all threads read it, then all write it.
 __global__ void __launch_bounds__(kThreads)
     compact_kernel(const __grid_constant__ CompactPackedArgs args, const __grid_constant__ RowWords words) {
   const CompactHead head = args.heads[blockIdx.x];

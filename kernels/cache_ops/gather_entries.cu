@@ -8,7 +8,7 @@ using namespace device;
 
 constexpr uint32_t kThreads = 256;
 
-// The last sequence that starts at or before the entry.
+// The last sequence that starts at or before the KV entry.
 __device__ uint32_t sequence_of(const GatherSequence* table, uint32_t sequences, uint32_t kv_entry) {
   uint32_t low = 0, high = sequences;
   while (high - low > 1) {
@@ -18,25 +18,24 @@ __device__ uint32_t sequence_of(const GatherSequence* table, uint32_t sequences,
   return low;
 }
 
-// Of all rows of head_dim numbers in a pool: that of a KV entry's key. Its value's lies page_tokens further
-// on.
+// Index of a KV entry's key among the pool's rows of head_dim numbers. The value's is page_tokens higher.
 __device__ uint32_t key_row(const PageSide& side, uint32_t table, uint32_t column, uint32_t kv_entry) {
   const uint32_t page = __ldg(side.pages + table + kv_entry / side.page_tokens);
   return (page * side.heads_per_page + column) * 2 * side.page_tokens + kv_entry % side.page_tokens;
 }
 
-// Pages begin at multiples of eight rows, so a row's number has its slot's swizzle.
+// Pages are multiples of eight rows, so a row's index has the swizzle of its slot.
 template <int kDim>
 __device__ size_t chunk_at(const PageSide& side, uint32_t row, uint32_t chunk) {
   return size_t{row} * (kDim / 8) + (side.page_tokens > 1 ? chunk ^ (row & 7) : chunk);
 }
 
-// A warp takes 32 KV entries at a time: each lane finds out about one of them, then all lanes move all of
+// A warp moves 32 KV entries at a time: each lane computes the addresses of one, then all lanes move all of
 // them.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant__ GatherArgs args) {
   constexpr uint32_t kChunks = kDim / 8,
-                     kKvEntries = 16 / kChunks;  // kKvEntries: keys and values that 32 lanes move
+                     kKvEntries = 16 / kChunks;  // kKvEntries: keys and values that 32 lanes move at once
   const uint32_t lane = threadIdx.x % 32, warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   const uint32_t chunk = lane % kChunks, value = lane / kChunks % 2, which = lane / kChunks / 2;
   const auto* const source = reinterpret_cast<const uint4*>(args.source_pool);
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
     for (uint32_t first = which; first < 32; first += kAtOnce * kKvEntries) {
       uint4 held[kAtOnce];
 #pragma unroll
-      for (uint32_t k = 0; k < kAtOnce; ++k) {  // KV entries beyond the last are read as the last
+      for (uint32_t k = 0; k < kAtOnce; ++k) {  // beyond the last KV entry the last is read again
         const uint32_t row = __shfl_sync(kAllLanes, source_row, first + k * kKvEntries);
         held[k] =
             load_once(source + chunk_at<kDim>(args.source, row + value * args.source.page_tokens, chunk));

@@ -5,9 +5,9 @@ namespace kvtwin {
 namespace {
 
 constexpr uint32_t kThreads = 256, kDimMax = 256;
-constexpr uint32_t kPairs = kDimMax / 2 / 32;  // of one head, by lane
+constexpr uint32_t kPairs = kDimMax / 2 / 32;  // pairs of a head per lane
 
-// One warp, one head: pair i of lane l is channels (32 i + l, half + 32 i + l).
+// One head of one warp: pair i of lane l is channels (32 i + l, half + 32 i + l).
 struct Head {
   float low[kPairs], high[kPairs];
 
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_const
   __syncthreads();
   const KvBlockShape block{args.page_tokens, args.head_dim};
   const uint32_t kv_heads = args.kv_heads, heads = args.query_heads + 2 * kv_heads;
-  // A warp has one head: with few rows all of this is latency, and heads side by side share it.
+  // One head per warp: few rows are bound by latency, which the heads of a CTA share.
   if (const uint32_t h = blockIdx.y * (kThreads / 32) + threadIdx.x / 32; h < heads) {
     Head head;
     head.load(args.qkv + (size_t{row} * heads + h) * args.head_dim, half, lane);

@@ -10,10 +10,10 @@ namespace {
 using namespace device;
 using kernels::HostPageLayout;
 
-// A warp's ring: pieces on their way in, and those on their way out. 4 warps x 6 x 8 KB leave no room for a
-// second CTA on the SM, and hold what PCIe's latency times its bandwidth asks for in half a CTA.
+// A warp's ring of pieces that are being loaded and stored. 4 warps x 6 x 8 KB leave no room for a second CTA
+// on the SM; half a CTA already covers PCIe's latency times its bandwidth.
 constexpr uint32_t kWarps = 4, kStages = 6, kStageBytes = 8192;
-constexpr uint32_t kComing = 4;                       // pieces asked for before the first is waited for
+constexpr uint32_t kComing = 4;                       // loads in flight before the first is waited for
 constexpr uint32_t kLeaving = kStages - 1 - kComing;  // stores that may still read the ring at that time
 constexpr uint32_t kShared = kWarps * kStages * kStageBytes;
 
@@ -29,7 +29,7 @@ __device__ void wait_stores_read() {
 }
 __device__ void wait_stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Moves in pieces that fit a stage: whole rows, as many as do.
+// Splits moves into pieces of whole rows that fit a stage.
 struct Pieces {
   uint32_t row_bytes, rows, per_move, rows_of_piece;
 
@@ -61,7 +61,7 @@ __device__ Piece piece_at(const RecallArgs& args, const Pieces& pieces, uint64_t
           min(pieces.rows_of_piece, pieces.rows - first)};
 }
 
-// The whole warp: a piece's rows into a stage.
+// Loads the rows of a piece to a stage; called by the whole warp.
 __device__ void fetch(const RecallArgs& args, const Pieces& pieces, const Piece& piece, uint32_t stage,
                       uint32_t barrier) {
   const uint32_t lane = threadIdx.x % 32, bytes = piece.rows * pieces.row_bytes;
@@ -109,11 +109,12 @@ __global__ void __launch_bounds__(kWarps * 32, 1) recall_kernel(const __grid_con
   if (lane == 0) wait_stores_done();
 }
 
-// The other way: a warp a CTA, no shared memory, sixteen bytes a lane and load. Fits next to a kernel that
-// fills its SMs' shared memory, on as many SMs as there are warps, so that none of them falls behind.
+// The spread form: one warp per CTA, no shared memory, sixteen bytes per lane and load. It fits next to a
+// kernel that fills the shared memory of its SMs, and uses as many SMs as there are warps, so that none of
+// them falls behind.
 //
-// With a period, all warps hold what they read until the GPU's clock is a multiple of it, and store then:
-// memory changes from reading to writing and back once a period in place of all the time.
+// With a period, all warps hold what they have read until the GPU's clock is a multiple of the period, and
+// store then: DRAM turns from reads to writes and back once per period.
 constexpr uint32_t kBurstInFlight = 16, kSteadyInFlight = 8;
 
 __device__ uint64_t gpu_nanoseconds() {
@@ -157,8 +158,8 @@ __global__ void __launch_bounds__(32) recall_spread_kernel(const __grid_constant
 
 constexpr uint32_t kThreads = 256, kAtOnce = 4;
 
-// A row of CTAs a page, a thread some times sixteen bytes. Reads are in the GPU's order, writes in the
-// host's: rows either way.
+// One row of CTAs per page, several times sixteen bytes per thread. Reads follow the GPU's order, writes the
+// host's; both are whole rows.
 __global__ void __launch_bounds__(kThreads) stage_kernel(const __grid_constant__ StageArgs args) {
   const uint32_t chunks = args.host.head_dim / 8, rows = 2 * args.host.page_tokens;
   const uint32_t heads = args.host.kv_heads, of_page = heads * rows * chunks;
@@ -240,7 +241,7 @@ cudaError_t copy_recalled(const HostPool& host, __nv_bfloat16* pool, std::span<c
 cudaError_t stage_pages(const StageArgs& args, cudaStream_t stream) {
   if (!right(args.host)) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  constexpr uint32_t kMost = 65'535;  // of a grid's second axis
+  constexpr uint32_t kMost = 65'535;  // limit of a grid's second axis
   const auto ctas =
       static_cast<uint32_t>((args.host.page_numbers() / 8 + kAtOnce * kThreads - 1) / (kAtOnce * kThreads));
   for (uint32_t first = 0; first < args.count; first += kMost) {

@@ -11,7 +11,7 @@ using namespace device;
 
 constexpr uint32_t kThreadsMax = 384;
 
-// A thread has channels [8 lane, 8 lane + 8) of a head's first half, and those half a head further on.
+// A thread has channels [8 lane, 8 lane + 8) of a head's first half and the same of its second half.
 template <int kDim>
 struct Part {
   static constexpr uint32_t kLanes = kDim / 16;
@@ -24,7 +24,7 @@ struct Part {
     low = load_once(from), high = load_once(from + kDim / 2);
   }
 
-  // All lanes of a warp together, because the sum is of several; null: this head stays as it is.
+  // Called by all lanes of a warp, because the sum spans several. `weight` null: this head has no norm.
   __device__ void norm(const __nv_bfloat16* weight, float eps, float (&a)[8], float (&b)[8]) const {
     float sum = 0;
 #pragma unroll
@@ -57,7 +57,7 @@ struct Part {
     low = low_bit(a), high = low_bit(b);
   }
 
-  // kStream: more is written than L2 holds, so it will not be found there.
+  // kStream: the output exceeds L2, so stores are evict-first.
   template <bool kStream>
   __device__ void store(const RopeAppendArgs& args) const {
     if (head < args.query_heads) {
@@ -92,13 +92,13 @@ struct Part {
   }
 };
 
-// A CTA has some heads (blockIdx.y) of `kRows` rows: their cosines and sines, while the first numbers are on
-// their way. A thread has the same part of each of them.
+// A CTA has some heads (blockIdx.y) of `kRows` rows. It computes their cosines and sines while the first
+// numbers load. A thread has the same part of each row.
 template <int kDim, int kRows, bool kNorm, int kThreads, int kCtas>
 __global__ void __launch_bounds__(kThreads, kCtas)
     rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
   constexpr uint32_t kHalf = kDim / 2, kLanes = Part<kDim>::kLanes;
-  __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: lanes read side by side
+  __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: adjacent lanes read adjacent pairs
   const uint32_t first = blockIdx.x * kRows, heads = args.query_heads + 2 * args.kv_heads;
   const uint32_t items = heads * kLanes, start = blockIdx.y * blockDim.x;
   for (uint32_t base = start; base < items; base += blockDim.x * gridDim.y) {
@@ -132,10 +132,10 @@ template <int kDim, bool kNorm>
 cudaError_t launch(const RopeAppendArgs& args, cudaStream_t stream) {
   const uint32_t items = (args.query_heads + 2 * args.kv_heads) * Part<kDim>::kLanes;
   const auto ctas_of = [&](uint32_t threads) { return (items + threads - 1) / threads; };
-  if (args.rows < 1024) {  // fewer rows than the GPU has places for: one each
+  if (args.rows < 1024) {  // fewer rows than resident CTAs: one row each
     const uint32_t threads = std::min(ctas_of(32) * 32, kThreadsMax);
     rope_append_kernel<kDim, 1, kNorm, kThreadsMax, 3><<<args.rows, threads, 0, stream>>>(args);
-  } else if (args.rows < 4096) {  // small CTAs: the last ones to run have little left
+  } else if (args.rows < 4096) {  // small CTAs shorten the last wave
     rope_append_kernel<kDim, 1, kNorm, 128, 10><<<dim3(args.rows, ctas_of(128)), 128, 0, stream>>>(args);
   } else {
     rope_append_kernel<kDim, 2, kNorm, 192, 6>

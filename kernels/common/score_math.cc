@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// out[p] = q . row p * scale; rows are `stride` apart, or those that `list` names.
+// out[p] = q . row p * scale. Rows are `stride` apart; `list`, if given, has their indices.
 struct LogitRows {
   template <uint32_t kWidth>
   [[gnu::always_inline]] static void run(const float* q, const float* rows, size_t stride,
@@ -44,7 +44,7 @@ KVTWIN_WIDE void scale_all(float by, size_t count, float* x) {
   for (size_t i = 0; i < count; ++i) x[i] *= by;
 }
 
-// Positions ascend, so what a query sees is a prefix of the rows.
+// Positions ascend, so the rows that a query sees are a prefix.
 uint32_t rows_visible(const AttentionScores& attention_scores, uint32_t head, uint32_t i) {
   if (attention_scores.q_positions.empty()) return attention_scores.k.rows;
   uint32_t low = 0, high = attention_scores.k.rows;

@@ -10,7 +10,7 @@ namespace {
 struct Shape {
   uint32_t exponent_bits, mantissa_bits;
   uint32_t largest;   // code of the largest finite value
-  uint32_t overflow;  // what is larger becomes this
+  uint32_t overflow;  // code of larger values
   uint32_t nan;
 };
 
@@ -34,7 +34,7 @@ uint32_t encode(float value, const Shape& s) {
   uint32_t retained = significand >> shift;
   const uint32_t rest = significand & ((1u << shift) - 1), half = 1u << (shift - 1);
   if (rest > half || (rest == half && (retained & 1) != 0)) ++retained;
-  // The hidden bit adds one to the exponent field, and a carry out of the mantissa one more.
+  // The hidden bit adds one to the exponent field, and a carry out of the mantissa another one.
   const uint32_t steps = below > 0 ? 0 : static_cast<uint32_t>(exponent - exponent_min(s));
   const uint32_t code = (steps << s.mantissa_bits) + retained;
   return sign | (code > s.largest ? s.overflow : code);

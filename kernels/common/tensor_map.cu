@@ -5,7 +5,7 @@
 namespace kvtwin {
 namespace {
 
-// The driver is not linked, so that programs start where there is none.
+// The driver is not linked, so that programs start on machines without one.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};

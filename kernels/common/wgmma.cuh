@@ -1,8 +1,8 @@
 // wgmma: products of a warpgroup (four warps), 64 rows at a time, sums in registers, B from shared memory in
 // 128-byte swizzle. sm_90a.
 //
-// Shared tiles here are [halves of a row][rows][64] of bf16: a row of 128 bytes, whose 16-byte chunk c lies
-// at c ^ (row & 7), aligned to 1024 bytes. As K x N operand a tile may have N along its rows (keys:
+// A shared tile is [halves of a row][rows][64] of bf16: rows of 128 bytes, with 16-byte chunk c stored as
+// chunk c ^ (row & 7), aligned to 1024 bytes. As a K x N operand, a tile has N along its rows (keys:
 // `k_major`) or along its columns (values: `n_major`). PTX ISA, "Asynchronous warpgroup level matrix
 // instructions".
 
@@ -13,9 +13,9 @@
 
 namespace kvtwin::device {
 
-// ---- descriptors: address, distances in units of 16 bytes; what is added to one moves the address
+// ---- descriptors: address and strides in units of 16 bytes; adding to a descriptor moves the address
 //
-// `eight`: bytes from eight rows to the next eight. `half`: from the first 64 columns to the next.
+// `eight`: bytes between groups of eight rows. `half`: bytes between column halves of 64.
 
 constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint64_t n_major(uint32_t shared, uint32_t eight, uin
 
 // ---- order
 
-// Before the first product that touches registers which were written otherwise.
+// Required before the first product that uses registers written by other instructions.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -37,7 +37,7 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// The compiler may not move what reads or writes these across this point: products run behind its back.
+// Keeps the compiler from moving accesses to `x` across this point, because products run asynchronously.
 template <int kCount>
 __device__ __forceinline__ void hold(float (&x)[kCount]) {
 #pragma unroll
@@ -57,7 +57,7 @@ __device__ __forceinline__ void hold(uint32_t (&x)[kCount]) {
 #define KVT_4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
 #define KVT_16(x, i) KVT_4(x, i), KVT_4(x, i + 4), KVT_4(x, i + 8), KVT_4(x, i + 12)
 
-// A from shared memory, both operands with k along their rows. add = 0: the sum begins here.
+// A from shared memory, both operands with k along their rows. add = 0 overwrites the sum.
 __device__ __forceinline__ void wgmma_shared(float (&sum)[64], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
@@ -70,7 +70,7 @@ __device__ __forceinline__ void wgmma_shared(float (&sum)[64], uint64_t a, uint6
       : KVT_16(sum, 0), KVT_16(sum, 16), KVT_16(sum, 32), KVT_16(sum, 48)
       : "l"(a), "l"(b), "r"(add));
 }
-// A from registers (as mma.m16n8k16 has it, each warp its 16 rows), B with n along its rows.
+// A from registers (layout of mma.m16n8k16, 16 rows per warp), B with n along its rows.
 __device__ __forceinline__ void wgmma_registers(float (&sum)[64], const uint32_t* a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -95,7 +95,7 @@ __device__ __forceinline__ void wgmma_registers(float (&sum)[32], const uint32_t
 #undef KVT_16
 #undef KVT_4
 
-// ---- roles
+// ---- register allocation and named barriers
 
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
@@ -105,7 +105,7 @@ template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-// Named barriers of `threads` threads (0 is __syncthreads').
+// Named barrier of `threads` threads (0 is __syncthreads').
 __device__ __forceinline__ void named_sync(uint32_t name, uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }

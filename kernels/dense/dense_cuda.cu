@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint32_t kThreads = 512;
 
-// Sum over the CTA, for all its threads.
+// Sum over the CTA, returned to all threads.
 __device__ float sum_of_all(float value) {
   __shared__ float sums[kThreads / 32];
   for (int by = 16; by > 0; by /= 2) value += __shfl_xor_sync(0xffffffffu, value, by);
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const RmsNormArgs ar
     out[i] = __float2bfloat16_rn(x[i] * by * args.weight[i]);
 }
 
-// The same for widths that are multiples of 4 and at most 4 * kRetained * kThreads: the row is read once, and
-// the weights while it is on its way.
+// The same for widths that are multiples of 4, at most 4 * kRetained * kThreads: the row is read once into
+// registers, and the weights are loaded at the same time.
 constexpr uint32_t kRetained = 4;
 __global__ void __launch_bounds__(kThreads) rms_norm_kept_kernel(const RmsNormArgs args) {
   const size_t row = args.pick != nullptr ? args.pick[blockIdx.x] : blockIdx.x;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kept_kernel(const RmsNormAr
 
 __device__ float silu(float x) { return x / (1 + expf(-x)); }
 
-// Two neighbours a time. (Widths are even: check_dense's heads are.)
+// Two adjacent elements per thread. (Widths are even: check_dense requires it of the heads.)
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(const SiluMulArgs args) {
   const uint32_t pairs = args.width / 2;
   const auto* const gate = reinterpret_cast<const __nv_bfloat162*>(args.gate_up);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(const SiluMulArgs ar
   }
 }
 
-// Eight neighbours a time, where widths are multiples of 8.
+// Eight adjacent elements per thread, for widths that are multiples of 8.
 __global__ void __launch_bounds__(kThreads) silu_mul_eights_kernel(const SiluMulArgs args) {
   const uint32_t eights = args.width / 8;
   const auto* const gate = reinterpret_cast<const uint4*>(args.gate_up);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) add_bias_kernel(const AddBiasArgs ar
   for (uint32_t i = threadIdx.x; i < args.width; i += kThreads) x[i] += args.bias[i];
 }
 
-// The larger one; of equal ones the smaller index.
+// Takes the larger value; of equal ones the smaller index.
 __device__ void take_larger(float* best, uint32_t* at, float other, uint32_t other_at) {
   if (other > *best || (other == *best && other_at < *at)) *best = other, *at = other_at;
 }
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(const ArgmaxArgs
     if (one > best) best = one, at = i;  // false for NaN
   };
   uint32_t done = 0;
-  if (args.count % 4 == 0) {  // rows begin at multiples of 16 bytes
+  if (args.count % 4 == 0) {  // rows are aligned to 16 bytes
     const auto* const fours = reinterpret_cast<const float4*>(logits);
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < args.count / 4; i += kArgmaxThreads) {
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const DrawArgs args) {
     const int sum =
         static_cast<int>((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48)) -
         131'070;
-    // Rounded after every operation, as the host does it.
+    // Rounded after every operation, as on the host.
     const float noise = __fmul_rn(static_cast<float>(sum), 2.642882e-5f);
     args.out[i] = __float2bfloat16_rn(__fadd_rn(args.mean, __fmul_rn(args.gain, noise)));
   }

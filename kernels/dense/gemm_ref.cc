@@ -17,7 +17,7 @@ template <uint32_t kWidth, uint32_t kRows>
     load_lanes(panel + uint64_t{k} * kLanes, &w);
     for (uint32_t r = 0; r < kRows; ++r) add_product(x[uint64_t{r} * in + k], w, &acc[r]);
   }
-// Otherwise GCC keeps them in memory.
+// Without unrolling GCC keeps them in memory.
 #pragma GCC unroll 8
   for (uint32_t r = 0; r < kRows; ++r) store_lanes(acc[r], sums + r * kLanes);
 }
@@ -66,7 +66,7 @@ void pack_rows(const float* w, uint32_t row_first, uint32_t rows, PackedMatrix* 
 
 void gemm_ref(const PackedMatrix& w, const float* bias, const float* x, uint32_t rows, float* y) {
   float sums[kRowsMax * kLanes];
-  // Panel by panel: one panel and all rows fit a core's caches where all panels would not.
+  // One panel at a time: a panel and all rows fit in a core's caches, all panels do not.
   for (uint32_t n = 0; n < w.out; n += kLanes) {
     const float* const panel = w.panels.data() + uint64_t{n} * w.in;
     const uint32_t width = std::min(kLanes, w.out - n);

@@ -16,7 +16,7 @@ double square_sum(const std::vector<double>& a) {
   return sum;
 }
 
-// Rows p and q of `rows` turn into one another.
+// Rotates rows p and q.
 KVTWIN_WIDE void turn_rows(double c, double s, uint32_t n, double* p, double* q) {
   for (uint32_t i = 0; i < n; ++i) {
     const double a = p[i], b = q[i];
@@ -25,7 +25,7 @@ KVTWIN_WIDE void turn_rows(double c, double s, uint32_t n, double* p, double* q)
   }
 }
 
-// One rotation that makes a[p][q] zero.
+// One Jacobi rotation, which makes a[p][q] zero.
 void rotate(uint32_t n, uint32_t p, uint32_t q, double* a, double* vectors) {
   const double off = a[size_t{p} * n + q];
   const double theta = (a[size_t{q} * n + q] - a[size_t{p} * n + p]) / (2 * off);

@@ -18,12 +18,12 @@ struct Shared {
   uint32_t places[kWarps];
 };
 
-__device__ uint32_t ordered(float logit) {  // larger first; NaN as -inf (select.h)
+__device__ uint32_t ordered(float logit) {  // ascending with the logit; NaN as -inf (select.h)
   const uint32_t bits = __float_as_uint(logit != logit ? -INFINITY : logit);
   return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
 }
 
-// argmax_ref.
+// The token of argmax_ref.
 __device__ uint32_t best_of(Shared& shared, const float* logits, uint32_t count) {
   float best = -INFINITY;
   uint32_t at = threadIdx.x == 0 ? 0 : count;
@@ -45,7 +45,7 @@ __device__ uint32_t best_of(Shared& shared, const float* logits, uint32_t count)
   return at;
 }
 
-// Logits of a row as keys and weights.
+// The logits of a row as keys and weights.
 struct Row {
   const float* logits;
   uint32_t count;
@@ -56,13 +56,13 @@ struct Row {
   }
 };
 
-// What stays: keys above `key`, and of those equal to it the first `equal`.
+// The retained tokens: those with keys above `key`, and the first `equal` of those with this key.
 struct Retained {
   uint32_t key = 0, equal = 0xffffffffu;
 };
 
-// The key at which what(logit), summed from the largest key on, reaches `enough`, among keys that are at
-// least `from`; *above: the sum before it. A digit of eight bits at a time.
+// The key at which the sum of what(logit), in descending order of keys, reaches `enough`, among keys of at
+// least `from`; *above is the sum before it. Radix search, eight bits per pass.
 template <typename What>
 __device__ uint32_t key_at(Shared& shared, const Row& row, uint32_t from, uint64_t enough, const What& what,
                            uint64_t* above) {
@@ -92,10 +92,10 @@ __device__ uint32_t key_at(Shared& shared, const Row& row, uint32_t from, uint64
   return key;
 }
 
-// This thread's share of the row, in order of index.
+// This thread's part of the row, in order of index.
 struct VocabPart {
   uint32_t first, end;
-  uint64_t equal_before;  // logits of the kept key in the shares before it
+  uint64_t equal_before;  // logits with the threshold key in lower parts
 };
 
 template <typename Take>

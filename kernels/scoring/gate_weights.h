@@ -1,5 +1,5 @@
-// Weights of what is trained (FastKVzip's and TrimKV's gates, Judge Q's soft tokens), owned; and from a seed,
-// so that every method runs on an untrained model. Seeded weights rank KV entries reproducibly, not
+// Owned weights of trained scorers (FastKVzip's and TrimKV's gates, Judge Q's soft tokens), and seeded random
+// weights, with which these methods run on untrained models. Seeded weights rank KV entries reproducibly, not
 // well.
 
 #ifndef KVTWIN_KERNELS_SCORING_GATE_WEIGHTS_H_
@@ -13,7 +13,7 @@
 
 namespace kvtwin::kernels {
 
-// `count` values, uniform in +-1 / sqrt(inputs), each a draw from (seed, field, index).
+// `count` values, uniform in +-1 / sqrt(inputs); each is a draw from (seed, field, index).
 std::vector<float> seeded_weights(uint64_t seed, uint64_t field, size_t count, uint32_t inputs);
 
 // Shapes as in FastKvzipGate.
@@ -21,7 +21,7 @@ struct FastKvzipWeights {
   uint32_t heads = 0, group = 1, hidden = 0;
   std::vector<float> wq, bq, q_norm, wk, k_norm, k_base, bias;
 
-  FastKvzipGate gate() const;  // valid while this lives, unchanged
+  FastKvzipGate gate() const;  // views this object; valid while it lives unchanged
 };
 FastKvzipWeights seeded_fastkvzip(uint32_t heads, uint32_t group, uint32_t hidden, uint64_t seed);
 
@@ -34,7 +34,7 @@ struct TrimKvWeights {
 };
 TrimKvWeights seeded_trimkv(uint32_t heads, uint32_t hidden, uint32_t width, uint64_t seed);
 
-// Judge Q's soft tokens: embedding rows [rows][hidden], of the size that embeddings of a seeded model have.
+// Judge Q's soft tokens: embedding rows [rows][hidden], scaled as the embeddings of a seeded model.
 std::vector<float> seeded_soft_tokens(uint32_t rows, uint32_t hidden, uint64_t seed);
 
 }  // namespace kvtwin::kernels

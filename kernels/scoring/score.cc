@@ -61,7 +61,7 @@ void copy_scores(ScoreView from, ScoreView to) {
   }
 }
 
-// Judge Q's and KVzip's rows attend to everything in the cache: their positions follow it.
+// The probe tokens of Judge Q and KVzip see the whole cache: their positions are after it.
 void score_probes(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
   AttentionScores attention_scores = attention_scores_of(spec, in);
   attention_scores.q_positions = {};

@@ -9,7 +9,7 @@
 namespace kvtwin::kernels {
 namespace {
 
-// R Sigma R^T: R from the left turns columns, then rows.
+// R Sigma R^T: rotates rows, then columns.
 std::vector<float> conjugated(const PlaneMap& turn, const std::vector<float>& sigma, uint32_t dim) {
   std::vector<float> out(sigma.size()), column(dim);
   for (uint32_t r = 0; r < dim; ++r) apply_planes(turn, &sigma[size_t{r} * dim], &out[size_t{r} * dim]);

@@ -1,7 +1,7 @@
 // Scores from a trained gate on the hidden state: FastKVzip (docs/design/methods/uniform.md#kvzip) and TrimKV
 // (docs/design/methods/uniform.md#trimkv).
 //
-// A token's gate depends on its own hidden state alone: prefix-closed, and the same for every chunking.
+// A token's gate depends on its own hidden state only: it is prefix-closed and independent of the chunking.
 // Shapes: x [T][D] (one head of a HeadsView: rows are tokens), out [H][T].
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_GATE_H_
@@ -34,10 +34,10 @@ struct FastKvzipGate {
   float norm_eps = 1e-6f;
 };
 void score_fastkvzip(const FastKvzipGate& gate, const HeadsView& x, ScoreView out);
-// Tokens of a long context's recent window, whose gate is set to 1: 4096, or 2 % of contexts below 32k.
+// Tokens of the recent window, whose gate is set to 1: 4096, or 2 % of contexts below 32k.
 uint32_t fastkvzip_window(uint32_t tokens);
 
-// TrimKV, one layer: log beta[h] = logsigmoid(W2 act(W1 x + b1) + b2)[h], kept from the token's creation on.
+// TrimKV, one layer: log beta[h] = logsigmoid(W2 act(W1 x + b1) + b2)[h], stored when the token is created.
 // b2 starts large, so that beta starts near 1. Cost: O(D * width) per token.
 enum class GateActivation : uint8_t { kSilu, kRelu, kGelu };
 struct TrimKvGate {
@@ -53,7 +53,8 @@ struct TrimKvGate {
 void trimkv_log_beta(const TrimKvGate& gate, const HeadsView& x, ScoreView out);
 
 // score(p | t) = (t - p) * log beta[h,p], + log|K| with `key_norm` (the released "knorm_alpha"); t = tokens
-// seen + 1. log_beta [H][T]. The last `window` rows stay. k may be empty without key_norm.
+// seen
+// + 1. log_beta [H][T]. The last `window` rows must be retained. k may be empty without key_norm.
 struct TrimKvSpec {
   uint32_t window = 0;
   bool key_norm = false;
@@ -61,8 +62,8 @@ struct TrimKvSpec {
 void score_trimkv(const TrimKvSpec& spec, ScoreView log_beta, const HeadsView& k, Positions positions,
                   uint32_t tokens_seen, ScoreView out);
 
-// When the scores of two KV entries cross: t* = (p_a ln beta_a - p_b ln beta_b) / (ln beta_a - ln beta_b).
-// REQUIRES: the log betas differ.
+// Time at which the scores of two KV entries cross: t* = (p_a ln beta_a - p_b ln beta_b) / (ln beta_a - ln
+// beta_b). REQUIRES: the log betas differ.
 double trimkv_crossing(double position_a, double log_beta_a, double position_b, double log_beta_b);
 
 }  // namespace kvtwin::kernels

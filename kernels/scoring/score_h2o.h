@@ -1,13 +1,13 @@
-// H2O (arXiv 2306.14048, docs/design/methods/uniform.md#h2o): a KV entry is worth the attention it has
-// gathered so far.
+// H2O (arXiv 2306.14048, docs/design/methods/uniform.md#h2o): a KV entry scores the attention that it has
+// received so far.
 //
-// (a) online: accumulators A [H][T] grow by one row per query, and the heavy hitters stay with the most
-// recent; what is dropped never returns. (b) over a prompt: the same sums once, from all query rows; or
-// divided by the number of rows that could see the KV entry (kvpress's ObservedAttention), which takes away
-// the advantage of early KV entries. The third thing called H2O, a window of queries, is score_window.h's
-// kH2oWindow.
+// (a) Online: accumulators A [H][T] are updated with every query; the heavy hitters and the most recent
+// entries are retained, and dropped entries never return. (b) Over a prompt: the same sums from all query
+// rows, or these divided by the number of rows that see the KV entry (kvpress's ObservedAttention), which
+// removes the advantage of early KV entries. A third method called H2O, a window of queries, is
+// score_window.h's kH2oWindow.
 //
-// The G query heads of a KV head are averaged (the original has one each), so A grows by 1 per row in all.
+// The G query heads of a KV head are averaged (the original has one each), so each row adds 1 in all to A.
 // Cost: O(Hq * T * d) per query row; memory O(H * T).
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_H2O_H_
@@ -22,16 +22,16 @@
 
 namespace kvtwin::kernels {
 
-// accumulators[h][p] += mean over h's query heads, sum over the rows of `attention_scores`, of the
-// probability of p. The rows are new ones: each query is added once. Each row adds 1 in all to each head that
-// it sees keys of.
+// accumulators[h][p] += the probability of p, averaged over h's query heads and summed over the rows of
+// `attention_scores`. Rows must be new: each query is added once. A row adds 1 in all to each head of which
+// it sees keys.
 void h2o_accumulate(const AttentionScores& attention_scores, ScoreView accumulators);
 
-// Of one head's accumulators: the last `recent` rows, and the `heavy` best of the others. Everything, when
-// there are no more rows than heavy + recent. The caller moves the accumulators of these rows along.
+// Retained rows of one head: the last `recent` rows, and the `heavy` best of the others; all rows, if there
+// are no more than heavy + recent. The caller moves the accumulators with the rows.
 RowSet h2o_keep(std::span<const float> accumulators, uint32_t heavy, uint32_t recent);
 
-// A budget in two: recent = max(floor, half), at most all of it; heavy = the rest
+// Splits a budget: recent = max(floor, half), at most all of it; heavy = the rest
 // (docs/design/methods/uniform.md#h2o: 0.5 / 0.5 with a recent floor of 64 is IntentKV's ratio mode as
 // reconstructed).
 struct HeavyRecent {
@@ -41,14 +41,14 @@ struct HeavyRecent {
 HeavyRecent split_heavy_recent(uint32_t budget, uint32_t recent_floor);
 
 enum class ObservedForm : uint8_t {
-  kSum,     // KVCache-Factory: column sums; the last `window` rows stay and their queries still count
-  kPerRow,  // kvpress ObservedAttention: divided by the number of rows that can see the KV entry
+  kSum,     // KVCache-Factory: column sums; the last `window` rows are retained, their queries count
+  kPerRow,  // kvpress ObservedAttention: divided by the number of rows that see the KV entry
 };
 
-// Over a whole prompt: `attention_scores` has all its queries. The last `window` rows get kMustStay.
+// Scores a whole prompt: `attention_scores` has all its queries. The last `window` rows get kMustStay.
 void score_observed(ObservedForm form, const AttentionScores& attention_scores, uint32_t window,
                     ScoreView out);
-// The same, from sums that h2o_accumulate() made; `queries_end`: one past the last query's position.
+// The same from sums of h2o_accumulate(); `queries_end`: one past the last query's position.
 void finish_observed(ObservedForm form, Positions positions, uint32_t queries_end, uint32_t window,
                      ScoreView scores);
 

@@ -1,13 +1,13 @@
-// IntentKV's rule (docs/design/methods/intentkv.md#scorer): what a session has been asking for, remembered,
-// scores its history.
+// IntentKV's rule (docs/design/methods/intentkv.md#scorer): scores a session's history by a memory of the
+// session's queries.
 //
 // Per layer l and query head j a memory M[l,j] of unit length: M <- gamma M + mean of this turn's queries,
 // then normalised. One score per token, for all layers and heads:
 //   s(p) = 1 / (L Hq) * sum over l, j of softmax over candidates of M[l,j].K[l,h(j),p] / (sqrt(d)
 //   temperature)
-// The paper's numbers are reconstructed: docs/design/methods/intentkv.md marks which. Real queries are 8 to
-// 30 long and M is 1, so this softmax is much flatter than attention; within one head the ranking does not
-// depend on the temperature, the average over heads does.
+// The paper's numbers are reconstructed: docs/design/methods/intentkv.md marks which. Real queries have
+// lengths of 8 to 30 and M has length 1, so this softmax is much flatter than attention. The temperature does
+// not change the ranking within one head; it does change the average over heads.
 //
 // Shapes: q [Hq][n][d] (the query span's rows, post-RoPE), memory [Hq][d] per layer, k [H][C][d] candidates
 // only, out [C]. Cost: O(C * Hq * d) per layer. State: memory, per session.
@@ -26,26 +26,26 @@ namespace kvtwin::kernels {
 struct IntentSpec {
   float gamma = 0.9f;
   float temperature = 1.0f;
-  bool memory_pre_rope = false;  // average un-rotated queries and turn the mean to the current position
+  bool memory_pre_rope = false;  // average un-rotated queries and rotate the mean to the current position
 };
 
-// The turn's query of one layer: the mean over rows. mean_query [Hq][d]; no rows: zeros.
+// The turn's query of one layer: the mean over rows. mean_query [Hq][d]; without rows: zeros.
 void intent_query(const HeadsView& q, std::span<float> mean_query);
-// The same with phases taken off first and the mean turned to `now`: memory_logical_page=pre_rope.
+// The same over un-rotated queries, with the mean rotated to `now`: memory_logical_page=pre_rope.
 void intent_query_pre_rope(const RopePlanes& planes, const HeadsView& q,
                            std::span<const uint32_t> q_positions, uint32_t now, std::span<float> mean_query);
 
 // memory <- unit(gamma * memory + mean_query), per head of `dim` values. A zero vector stays zero.
 void intent_remember(float gamma, uint32_t dim, std::span<const float> mean_query, std::span<float> memory);
-// Mode `query`: this turn alone, normalised the same way.
+// Mode `query`: the memory is this turn's query alone, normalised the same way.
 void intent_forget(uint32_t dim, std::span<const float> mean_query, std::span<float> memory);
 
-// Adds one layer's part to out[C]. `layers`: L. Call it once per layer, from zeros; the order of layers is
-// the order of addition.
+// Adds one layer's part to out[C], which starts at zero. `layers`: L. Called once per layer; the order of
+// calls is the order of additions.
 void intent_add_layer(const IntentSpec& spec, uint32_t layers, std::span<const float> memory,
                       uint32_t query_heads, const HeadsView& k, std::span<float> out);
 
-// How the rule is scaled before the residual is added (docs/design/methods/intentkv.md#scorer).
+// Scaling of the rule before the residual is added (docs/design/methods/intentkv.md#scorer).
 enum class RuleNorm : uint8_t { kNone, kTimesCandidates, kZScore };
 void intent_normalise(RuleNorm norm, std::span<float> rule);
 

@@ -18,7 +18,7 @@ void affine(const std::vector<float>& w, const std::vector<float>& b, const floa
 
 float gelu(float x) { return 0.5f * x * (1.0f + std::erf(x * 0.70710678f)); }
 
-// What candidates attend to, projected once: [n][d] each.
+// Keys and values of the span, projected once: [n][d] each.
 struct SpanCache {
   uint32_t rows = 0;
   std::vector<float> keys, values;

@@ -6,11 +6,11 @@
 //   c_p    = multi-head attention (4 heads, width d) of W_q x_p over the query span's kbar    [d]
 //   f_p    = W_2 gelu(W_1 [x_p ; c_p] + b_1) + b_2
 //   s(p)   = rule(p) + clip(gain, 0, gain_max) * f_p
-// W_2 = 0 and b_2 = 0 at the start: then s ranks as the rule does. For d = 128 there are 230,402 parameters:
+// Initially W_2 = 0 and b_2 = 0, so s ranks as the rule does. For d = 128 there are 230,402 parameters:
 // W_q 49,280 + W_k, W_v, W_o 3 * 16,512; MLP 131,328 + 257; gain 1.
 //
-// Shapes: kbar [C][d], span [n][d] (live query-span tokens), mbar [d], out [C]. Cost: O(C * (7 d + 256 * 4
-// d)).
+// Shapes: kbar [C][d], span [n][d] (live query-span tokens), mbar [d], out [C].
+// Cost: O(C * (7 d + 256 * 4 d)).
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_INTENT_RESIDUAL_H_
 #define KVTWIN_KERNELS_SCORING_SCORE_INTENT_RESIDUAL_H_
@@ -41,16 +41,16 @@ struct IntentResidual {
   uint64_t parameters() const;
 };
 
-// Weights at initialisation: uniform in +-1/sqrt(inputs) from a counter-based draw, the last layer zero.
+// Initial weights: uniform in +-1/sqrt(inputs) from a counter-based draw; the last layer is zero.
 IntentResidual make_intent_residual(uint32_t dim, uint64_t seed);
 
 // Adds one layer's part of kbar to sum [rows][d]: the sum over h of G * K[h,p] / (L * Hq) = K[h,p] / (L * H).
 void intent_add_keys(uint32_t layers, const HeadsView& k, std::span<float> sum);
-// The same of a layer's memory [Hq][d] to mbar [d].
+// Adds one layer's memory [Hq][d] to mbar [d] in the same way.
 void intent_add_memory(uint32_t layers, uint32_t query_heads, std::span<const float> memory,
                        std::span<float> sum);
 
-// f_p of every candidate. kbar packed [C][d], span packed [n][d].
+// f_p of every candidate. kbar and span are contiguous: [C][d], [n][d].
 void intent_corrections(const IntentResidual& head, std::span<const float> kbar, std::span<const float> mbar,
                         std::span<const float> span, std::span<float> out);
 // scores += clip(gain, 0, gain_max) * corrections.

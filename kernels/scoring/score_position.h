@@ -1,8 +1,8 @@
-// Scores of positions alone: StreamingLLM, and random (the floor that any scorer must beat).
+// Scores from positions only: StreamingLLM, and random (the lower limit that any scorer must beat).
 //
 // out [heads][rows]; positions are logical (docs/design/methods/uniform.md#streamingllm: in chunked prefill
 // the global position, because a carried window is ranked together with the next chunk). O(1) per KV entry,
-// no state, nothing captured.
+// no state, no captured tensors.
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_
 #define KVTWIN_KERNELS_SCORING_SCORE_POSITION_H_
@@ -13,15 +13,15 @@
 
 namespace kvtwin::kernels {
 
-// score = position; the first `sink` positions must stay. Top-k of it is [0, sink) and the most recent.
-// Exact to 2^24 positions, as fp32 is. Duo- and RazorAttention's streaming heads use it too.
+// score = position; the first `sink` positions must be retained. Top-k is [0, sink) and the most recent rows.
+// Exact to 2^24 positions, the limit of fp32. Duo- and RazorAttention's streaming heads use it too.
 void score_streaming(Positions positions, uint32_t sink, ScoreView out);
 
-// kvpress's form: 1 for every KV entry, 0 for the `pruned` KV entries behind the sink; `pruned` = N - int(N *
+// kvpress's form: 0 for the `pruned` KV entries after the sink, 1 for every other; `pruned` = N - int(N *
 // rho).
 void score_streaming_kvpress(Positions positions, uint32_t sink, uint32_t pruned, ScoreView out);
 
-// A draw in [0, 1) from (seed, layer, head, position), 24 bits: neither order nor threads change it, and
+// A draw in [0, 1) from (seed, layer, head, position), 24 bits. It is independent of order and threads, and
 // equal tokens of two sessions get equal scores (prefix-closed).
 void score_random(uint64_t seed, uint32_t layer, uint32_t head_first, Positions positions, ScoreView out);
 

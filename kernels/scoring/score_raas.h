@@ -1,7 +1,8 @@
-// RaaS (docs/design/methods/uniform.md#raas): page by page, least recently *important* goes first.
+// RaaS (docs/design/methods/uniform.md#raas): drops pages in order of the time at which they were last
+// *important*.
 //
-// State per page and KV head: the time stamp of the last step at which the page drew more than alpha of the
-// attention that its summary (channel-wise min and max of its keys) promises, and that summary.
+// State per page and KV head: the last step at which the page's attention, estimated from its summary
+// (channel-wise min and max of its keys), exceeded alpha; and that summary.
 // Shapes: q [Hq][1][d] (this step), key_min, key_max [H][pages][d], stamps [H][pages].
 // Cost: O(Hq * pages * d) per step; memory O(H * pages * d). Source: the released accuracy harness of FreeKV.
 
@@ -19,37 +20,37 @@ namespace kvtwin::kernels {
 struct RaasSpec {
   float alpha = 1e-4f;
   bool scaled = false;  // divide by sqrt(d) before the softmax; the released code does not
-  // A page written into an evicted one's slot keeps the evicted page's stamp until it draws attention, as the
-  // released harness has it; otherwise it is stamped when it is written.
+  // A page that replaces another one in its slot keeps that page's stamp until it draws attention, as in the
+  // released harness; otherwise it is stamped when it is written.
   bool inherit_stamp = false;
 };
 
-// The summary of `count` rows of one head beginning at `first`: key_min, key_max [d].
+// The summary of `count` rows of one head from `first` on: key_min, key_max [d].
 void raas_summarise(const HeadsView& k, uint32_t head, uint32_t first, uint32_t count,
                     std::span<float> key_min, std::span<float> key_max);
 
 // a[h][page] = mean over h's query heads of softmax over pages of sum_i max(q_i min_i, q_i max_i). The sum is
-// at least q.K for every key of the page.
+// an upper bound on q.K for every key of the page.
 void raas_attention(const RaasSpec& spec, const HeadsView& q, const HeadsView& key_min,
                     const HeadsView& key_max, ScoreView attention);
 
-// One head, step `now`: pages whose attention exceeds alpha are stamped.
+// Updates the stamps of one head at step `now`: pages with attention above alpha are stamped.
 void raas_touch(const RaasSpec& spec, std::span<const float> attention, uint32_t now,
                 std::span<uint32_t> stamps);
 
-// The page to overwrite: the oldest stamp among pages that are not exempt (sink, recent window), ties: the
-// lowest index. nullopt: all are exempt. `exempt`: [pages], or empty.
+// The page to replace: the oldest stamp among pages that are not exempt (sink, recent window); ties: the
+// lowest index. nullopt if all are exempt. `exempt`: [pages], or empty.
 std::optional<uint32_t> raas_victim(std::span<const uint32_t> stamps, std::span<const uint8_t> exempt);
 
-// The stamp of a page written at `now` into a slot whose page had `evicted`.
+// The stamp of a page written at `now` that replaces a page with stamp `evicted`.
 uint32_t raas_insert_stamp(const RaasSpec& spec, uint32_t now, uint32_t evicted);
 
-// Stamps as scores of KV entries: row i lies in page i / page_tokens. Exact to 2^24 steps. With the total
-// order of select.h the lowest row of equal stamps goes first, as raas_victim() has it.
+// Stamps as scores of KV entries: row i is in page i / page_tokens. Exact to 2^24 steps. With the total order
+// of select.h the lowest row of equal stamps is dropped first, as in raas_victim().
 void score_raas(std::span<const uint32_t> stamps, uint32_t page_tokens, std::span<float> out);
 
-// A prompt longer than the budget: the released harness keeps the KV entries that the last query, averaged
-// over the G query heads, points at most. q [Hq][rows][d]: the last row counts.
+// For a prompt longer than the budget: the released harness retains the KV entries with the largest q . K of
+// the last query, averaged over the G query heads. q [Hq][rows][d]: the last row counts.
 void score_raas_prompt(const HeadsView& q, const HeadsView& k, ScoreView out);
 
 }  // namespace kvtwin::kernels

@@ -54,7 +54,7 @@ void apply_planes(const PlaneMap& map, const float* in, float* out) {
 
 void unrotate(const RopePlanes& planes, int64_t position, const float* in, float* out) {
   PlaneMap map = transposed(rotation_at(planes, position));
-  // The transpose of magnitude * rotation, over magnitude twice, is the inverse.
+  // The inverse is the transpose of magnitude * rotation divided by magnitude^2.
   const float scale = 1.0f / (planes.magnitude * planes.magnitude);
   for (float& c : map.c) c *= scale;
   for (float& s : map.s) s *= scale;
@@ -64,7 +64,7 @@ void unrotate(const RopePlanes& planes, int64_t position, const float* in, float
 void rerotate_rows(const RopePlanes& planes, const HeadsView& k, Positions positions, std::span<float> out) {
   KVT_CHECK(out.size() == size_t{k.heads} * k.rows * k.dim && planes.inv_freq.size() * 2 == k.dim);
   RopePlanes pure = planes;
-  pure.magnitude = 1.0f;  // it is in the rows already
+  pure.magnitude = 1.0f;  // the rows already include it
   for (uint32_t h = 0; h < k.heads; ++h) {
     for (uint32_t i = 0; i < k.rows; ++i) {
       const int64_t by = int64_t{i} - int64_t{positions.at(h, i)};

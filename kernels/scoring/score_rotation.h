@@ -1,7 +1,7 @@
-// Rotary phases, as far as scorers need them: undo, redo, and the mean over future positions.
+// Rotary phases for scorers: removing, applying, and averaging them over future positions.
 //
 // Plane f of a head pairs dimensions f and f + d/2 (the layout of Llama and Qwen checkpoints). At position p
-// it is turned by the angle float(p) * inv_freq[f], multiplied in fp32 as the models do, and scaled by
+// it is rotated by the angle float(p) * inv_freq[f], multiplied in fp32 as the models do, and scaled by
 // `magnitude` (1, except for YaRN).
 
 #ifndef KVTWIN_KERNELS_SCORING_SCORE_ROTATION_H_
@@ -25,7 +25,7 @@ struct PlaneMap {
   std::vector<float> c, s;  // [d/2]
 };
 PlaneMap rotation_at(const RopePlanes& planes, int64_t position);
-// The mean of the maps at positions [first, first + count): no rotation any more. Expected Attention's R.
+// The mean of the maps at positions [first, first + count), which is not a rotation. Expected Attention's R.
 PlaneMap mean_rotation(const RopePlanes& planes, int64_t first, uint32_t count);
 // The transpose. For a rotation of magnitude 1 it is the inverse.
 PlaneMap transposed(const PlaneMap& map);
@@ -33,11 +33,11 @@ PlaneMap transposed(const PlaneMap& map);
 // out = map(in), [d]; in and out may be the same.
 void apply_planes(const PlaneMap& map, const float* in, float* out);
 
-// Takes the phase of `position` off a rotated row, [d]. Exact up to rounding, q-norm included.
+// Removes the phase of `position` from a rotated row, [d]. Exact up to rounding, q-norm included.
 void unrotate(const RopePlanes& planes, int64_t position, const float* in, float* out);
 
 // StreamingLLM / FINCH re-rotation (docs/design/methods/conventions.md#selection, rerotate): row i of each
-// head moves from its position to i. Destroys prefix identity. out: packed [heads][rows][d].
+// head moves from its position to i, which makes prefixes incompatible. out: contiguous [heads][rows][d].
 void rerotate_rows(const RopePlanes& planes, const HeadsView& k, Positions positions, std::span<float> out);
 
 }  // namespace kvtwin::kernels

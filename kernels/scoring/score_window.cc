@@ -8,7 +8,7 @@
 namespace kvtwin::kernels {
 namespace {
 
-// Joins `values` of group `head` ([G][n], row g at g * n) into out[n].
+// Reduces `values` of group `head` ([G][n], row g at g * n) to out[n].
 void reduce_group(Reduce reduce, uint32_t group, const std::vector<float>& values, std::span<float> out) {
   const size_t n = out.size();
   for (size_t p = 0; p < n; ++p) {
@@ -26,7 +26,7 @@ class Mean {
   Mean(const WindowSpec& spec, const AttentionScores& attention_scores)
       : spec_(spec), attention_scores_(attention_scores) {}
 
-  // Adds `weight` times one row of probabilities of `lane` (a query head of the group).
+  // Adds `weight` times one row of probabilities to output row `lane` (a query head of the group).
   void start(uint32_t lanes) { sums_.assign(size_t{lanes} * attention_scores_.k.rows, 0.0); }
   void add(uint32_t lane, const std::vector<float>& row, double weight) {
     double* sum = sums_.data() + size_t{lane} * attention_scores_.k.rows;
@@ -43,7 +43,7 @@ class Mean {
     }
     return out;
   }
-  // FINCH: how many keys row i of KV head `head` sees.
+  // FINCH: the number of keys that row i of KV head `head` sees.
   double weight(uint32_t head, uint32_t i) const {
     if (!spec_.weigh_visible) return 1.0;
     uint32_t visible = 0;
@@ -60,7 +60,7 @@ class Mean {
   std::vector<double> sums_;
 };
 
-// u[lanes][n] of one KV head: per query head, or one lane when logits are joined first.
+// u[lanes][n] of one KV head: one output row per query head, or one in all if logits are reduced first.
 std::vector<float> head_means(const WindowSpec& spec, const AttentionScores& attention_scores, uint32_t head,
                               uint32_t n) {
   const uint32_t group = attention_scores.group();
@@ -89,7 +89,7 @@ std::vector<float> head_means(const WindowSpec& spec, const AttentionScores& att
   return mean.take(1, n);
 }
 
-// Rows of `head` that lie before the window.
+// Rows of `head` before the window.
 uint32_t rows_before_window(const WindowSpec& spec, const AttentionScores& attention_scores, uint32_t head) {
   if (!spec.keep_window || attention_scores.q_positions.empty()) return attention_scores.k.rows;
   const uint32_t first =
@@ -118,7 +118,7 @@ WindowSpec window_spec(WindowCodeBase code_base) {
       return {.kernel = 1, .pool = Pool::kNone, .weigh_visible = true};
     case kAdaKv:
     case kIntentKv:
-      return {};  // 32 rows, maximum over 7, mean over the group before it
+      return {};  // the defaults: 32 rows, reduced by the mean, then pooled by the maximum over 7
   }
   return {};
 }

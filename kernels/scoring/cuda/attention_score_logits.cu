@@ -1,11 +1,11 @@
-// Looking with so few query rows that bytes decide (attention_scores_few.cu): the logits, and each CTA's part
-// of their softmax.
+// Attention scores for few query rows (attention_scores_few.cu): the logits, and each CTA's partial softmax.
 //
-// Keys are the mma's 16 rows, (query head, query row) pairs its 8 columns. A product does not care in which
-// order channels come, as long as both sides agree: so where keys lie apart a lane loads sixteen adjacent
-// bytes of its two keys and has two steps' operands, without shared memory. Floor: 2 * head_dim bytes and 16
-// bytes a column for each KV entry (a logit written and read, a sum written and read by who makes scores of
-// it), at 4.69 TB/s.
+// Keys are the 16 rows of an mma, (query head, query row) pairs its 8 columns. The order of channels in a
+// product is free as long as both operands use the same one: for scattered keys, a lane loads sixteen
+// adjacent bytes of its two keys and has the operands of two steps, without shared memory.
+//
+// Bound: 2 * head_dim bytes and 16 bytes per column for each KV entry (a logit written and read, a sum
+// written and read when it becomes a score), at 4.69 TB/s.
 
 #include "kernels/common/kv_entry_heads.cuh"
 #include "kernels/scoring/cuda/attention_scores_parts.cuh"
@@ -14,16 +14,17 @@ namespace kvtwin::device {
 namespace {
 
 constexpr uint32_t kWarps = 4, kThreads = kWarps * 32;
-constexpr uint32_t kBlockKeys = 16;                           // of an mma
-constexpr uint32_t kBlocks = kFewKeys / kWarps / kBlockKeys;  // of a warp
+constexpr uint32_t kBlockKeys = 16;                           // keys of an mma
+constexpr uint32_t kBlocks = kFewKeys / kWarps / kBlockKeys;  // blocks of a warp
 
-// A lane's chunks of a key, or of a query: lane % 4 and every fourth one after it.
+// A lane's chunks of a key or of a query: chunk lane % 4 and every fourth one after it.
 template <int kDim>
 struct Chunks {
   static constexpr uint32_t kCount = kDim / 32;
   uint4 chunk[kCount];
 
-  // `row`: of the pool, counted in rows of keys and values. Its chunks are swizzled (kv_block.cuh).
+  // `row`: row of the pool, which has page_tokens rows of keys, then of values, per block. Chunks are
+  // swizzled (kv_block.cuh).
   __device__ void load_key(const KvEntryPool& kv_entries, uint32_t row, uint32_t quarter) {
     const auto* const key = reinterpret_cast<const uint4*>(kv_entries.pool) + size_t{row} * (kDim / 8);
     const uint32_t swizzle = KvBlockShape{kv_entries.page_tokens, kDim}.swizzle(row);
@@ -47,7 +48,7 @@ __device__ void multiply(float (&sum)[4], const Chunks<kDim>& above, const Chunk
   }
 }
 
-// The columns of one lane, 2 (lane % 4) and the next: what they see, and their part of a softmax.
+// The columns of one lane, 2 (lane % 4) and the next: how many keys they see, and their partial softmax.
 class LaneColumns {
  public:
   __device__ LaneColumns(const AttentionScoreArgs& args, const AttentionScoreHead& head,
@@ -62,7 +63,7 @@ class LaneColumns {
       logits_[c] = real ? workspace.logits_of(args, blockIdx.y, column) : nullptr;
     }
   }
-  // An mma's products of keys `row` and `row` + 8: kept, in powers of two. Entries that no row sees may be
+  // Adds the products of keys `row` and `row` + 8 and stores them as base-2 logits. Invisible keys may hold
   // NaN.
   __device__ void take(uint32_t row, const float (&s)[4]) {
 #pragma unroll
@@ -76,7 +77,7 @@ class LaneColumns {
       if (row + 8 < rows_) logits_[c][row + 8] = y;
     }
   }
-  // Parts of the lanes that have the same columns, then those of the warps, become the CTA's.
+  // Merges the partials of lanes with equal columns, then those of the warps, to the CTA's.
   __device__ void join(float2 (&parts)[kWarps][kFewColumns], float2* out) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -85,7 +86,7 @@ class LaneColumns {
 #pragma unroll
       for (uint32_t by = 4; by < 32; by *= 2) {
         const float2 other = {__shfl_xor_sync(kAllLanes, part.x, by), __shfl_xor_sync(kAllLanes, part.y, by)};
-        // The lower lane's first, so that both have the same bits.
+        // The lower lane's first, so that both lanes get the same bits.
         part = (lane & by) == 0 ? joined(part, other) : joined(other, part);
       }
       if (lane < 4) parts[warp][2 * lane + c] = part;
@@ -98,21 +99,21 @@ class LaneColumns {
   }
 
  private:
-  uint32_t sees_[2];  // how many keys the columns see; 0: no such column
+  uint32_t sees_[2];  // number of keys that each column sees; 0: no such column
   float2 part_[2];
   float* logits_[2];
   const uint32_t rows_;
   const float scale_;
 };
 
-// Of the query that is this lane's column of an mma, lane / 4; null: there is none.
+// The query of this lane's column of an mma, lane / 4; null if there is none.
 __device__ const __nv_bfloat16* query_of(const AttentionScoreArgs& args, const AttentionScoreHead& head) {
   const uint32_t column = threadIdx.x % 32 / 4, g = column / args.queries_max, i = column % args.queries_max;
   if (g >= args.group || i >= head.queries) return nullptr;
   return args.q + size_t{head.q_row + i} * args.q_stride + size_t{head.q_head + g} * args.kv_entries.head_dim;
 }
 
-// Logits in powers of two, and a CTA's part of each column's softmax. Any KV entries, key by key.
+// Base-2 logits, and a CTA's partial softmax of each column. For any table of KV entries, key by key.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 3)
     logits_kernel(const __grid_constant__ AttentionScoreArgs args) {
@@ -126,8 +127,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   Chunks<kDim> q;
   q.load_query(query_of(args, head), quarter);
   LaneColumns columns(args, head, workspace);
-  // Where all keys lie, then a block's on their way while the one before is multiplied. Keys beyond the last:
-  // that one again.
+  // First the addresses of all keys; then each block is loaded while the previous one is multiplied. Keys
+  // beyond the last repeat the last.
   const uint32_t last = head.kv_entries.rows - 1;
   uint32_t places[kBlocks][2];
 #pragma unroll
@@ -151,14 +152,14 @@ __global__ void __launch_bounds__(kThreads, 3)
   columns.join(parts, workspace.parts_of(args, blockIdx.y) + blockIdx.x * kFewColumns);
 }
 
-// The same of pages whose keys lie one behind the other (a multiple of 8 tokens, no list): all that a CTA
-// reads is asked for at once, by the copy engine, in as few pieces as pages have it.
+// The same for contiguous keys of a page (a multiple of 8 tokens, not listed): a CTA starts bulk copies of
+// all its keys at once, one per run of keys within a page.
 template <int kDim>
 class KeyBlocks {
  public:
   static constexpr uint32_t kRow = kDim * 2, kBytes = kFewKeys * kRow;
 
-  // Starts the copies of this warp's blocks: lane b those of block b.
+  // Starts the copies of this warp's blocks; lane b those of block b.
   __device__ KeyBlocks(const AttentionScoreArgs& args, const KvEntryHead& head, char* shared,
                        uint64_t* arrived, uint32_t first)
       : turn_(head.first),
@@ -179,11 +180,11 @@ class KeyBlocks {
       done += run;
     }
   }
-  // Block b's products with the query, when it has come. All lanes.
+  // Products of block b with the query, once its copy completes. Called by all lanes.
   __device__ void multiply(uint32_t b, const uint32_t (&q)[kDim / 8], float (&s)[4]) const {
     barrier_wait(arrived_ + 8 * b, 0);
     const uint32_t lane = threadIdx.x % 32, key = lane % 16, row = at_ + (b * kBlockKeys + key) * kRow;
-    const uint32_t swizzle = (turn_ + key) & 7;  // of its slot: pages are a multiple of eight
+    const uint32_t swizzle = (turn_ + key) & 7;  // of its slot: page_tokens is a multiple of eight
 #pragma unroll
     for (uint32_t kt = 0; kt < kDim / 16; ++kt)
       multiply_add(s, load_matrices(row + ((2 * kt + lane / 16) ^ swizzle) * 16), q[2 * kt], q[2 * kt + 1]);

@@ -9,7 +9,7 @@ using namespace device;
 
 using Logits = float[kAttentionScoreBlocks][4];
 
-// The parts of the softmax that a warp's 32 keys give to the two rows of a lane.
+// Partial softmax of a warp's 32 keys, for the two query rows of a lane.
 __device__ void part_of(const Logits& s, float2 (&part)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kAttentionScoreThreads)
           if (lane % 4 == 0) shared->parts[t % 2][attention_scorer.warp][lane / 4 + 8 * r] = part[r];
         }
       },
-      [&](uint32_t t) {  // the tile before becomes one part of the CTA
+      [&](uint32_t t) {  // merges the previous tile's partials into one of the CTA
         if (t == 0 || threadIdx.x >= kAttentionScoreTileRows) return;
         const uint32_t last = t - 1, g = attention_scorer.head_of(last);
         if (kJoin && g + 1 < args.group) return;
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kAttentionScoreThreads)
       });
 }
 
-// Row by row: the logarithm of the sum over all key tiles. No key is seen: infinity. Sixteen threads a row.
+// By query row: the logarithm of the sum over all key tiles; infinity if no key is visible. Sixteen threads
+// per row.
 constexpr uint32_t kTotalRows = 32, kTotalParts = 16;
 __global__ void __launch_bounds__(kTotalRows* kTotalParts)
     totals_kernel(const __grid_constant__ AttentionScoreArgs args) {
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kTotalRows* kTotalParts)
   workspace.totals(args)[blockIdx.y * workspace.rows() + row] = all.y > 0 ? all.x + log2f(all.y) : INFINITY;
 }
 
-// Sums of a lane over its rows, and over the lanes that have others of the same keys.
+// Sums an output row over this thread's query rows, then over the lanes with the same keys.
 __device__ void store_sums(const AttentionScoreArgs& args, uint32_t rows, uint32_t first, uint32_t of_group,
                            float (&sum)[kAttentionScoreBlocks][2]) {
   const uint32_t lane = threadIdx.x % 32;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kAttentionScoreThreads)
   auto* const shared = reinterpret_cast<typename AttentionScorer<kDim, kJoin>::Shared*>(memory);
   AttentionScorer<kDim, kJoin> attention_scorer(args, shared);
   const AttentionScoreHead& head = attention_scorer.head;
-  // Who has no query rows at all has sums of nothing; the first CTA writes them.
+  // A head without query rows has sums of zero, which the first CTA writes.
   if (attention_scorer.first >= head.kv_entries.rows || (attention_scorer.tiles == 0 && blockIdx.z > 0))
     return;
   const ManyWorkspace workspace(args);
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kAttentionScoreThreads)
       [](uint32_t) {});
 }
 
-// A lane's sums of all shares, in their order. One thread a key.
+// Adds an output row's sums of all splits in order. One thread per key.
 constexpr uint32_t kJoinThreads = 256;
 __global__ void __launch_bounds__(kJoinThreads)
     splits_kernel(const __grid_constant__ AttentionScoreArgs args) {
@@ -190,7 +191,7 @@ cudaError_t launch(const AttentionScoreArgs& args, cudaStream_t stream) {
 }  // namespace
 
 size_t attention_score_workspace_bytes(const AttentionScoreArgs& args) {
-  // Whether logits are joined may not be known yet.
+  // join_logits may not be set yet.
   const size_t few = has_few_columns(args) ? FewWorkspace(args).bytes(args) : 0;
   return std::max(ManyWorkspace(args).bytes(args), few);
 }

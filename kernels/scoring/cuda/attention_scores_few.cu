@@ -1,7 +1,8 @@
-// Looking with so few query rows that bytes decide: keys are read once, logits are kept
-// (attention_score_logits.cu), and become sums of probabilities here. Floor: 2 * head_dim bytes and 16 bytes
-// a column for each KV entry (a logit written and read, a sum written and read by who makes scores of it),
-// at 4.69 TB/s.
+// Attention scores for few query rows: keys are read once, logits are stored (attention_score_logits.cu) and
+// converted to sums of probabilities here.
+//
+// Bound: 2 * head_dim bytes and 16 bytes per column for each KV entry (a logit written and read, a sum
+// written and read when it becomes a score), at 4.69 TB/s.
 
 #include "kernels/common/kv_entry_heads.cuh"
 #include "kernels/scoring/cuda/attention_scores_parts.cuh"
@@ -9,12 +10,12 @@
 namespace kvtwin::device {
 namespace {
 
-// Columns of a head as sums need them: a weight, and the logarithm of the sum, in powers of two.
+// A column's weight, and the base-2 logarithm of its softmax denominator.
 struct Column {
   float weight, total;
 };
 
-// A warp a column. Entries that no row sees: infinity, so that its probabilities are 0.
+// One warp per column. Without a visible key the total is infinity, which makes all probabilities 0.
 __device__ Column column_of(const AttentionScoreArgs& args, const AttentionScoreHead& head,
                             const FewWorkspace& workspace, uint32_t column) {
   const uint32_t lane = threadIdx.x % 32, i = column % args.queries_max;
@@ -32,8 +33,8 @@ __device__ Column column_of(const AttentionScoreArgs& args, const AttentionScore
   return {weight, all.y > 0 ? all.x + log2f(all.y) : INFINITY};
 }
 
-// Four rows a thread: of each lane the sum (or the largest) of its columns' probabilities. Logits are on
-// their way while the columns' sums are found.
+// Four rows per thread: for each query head the sum (or the largest) of its columns' probabilities. Logits
+// load while the totals of the columns are computed.
 constexpr uint32_t kSumThreads = kFewColumns * 32;
 template <uint32_t kColumns>
 __global__ void __launch_bounds__(kSumThreads)
@@ -57,13 +58,13 @@ __global__ void __launch_bounds__(kSumThreads)
       args.stride % 4 == 0 && reinterpret_cast<uint64_t>(args.sums) % 16 == 0 && row + 4 <= rows;
   float* out = args.sums + size_t{blockIdx.y} * args.group * args.stride + row;
   float sum[4] = {};
-  uint32_t left = args.queries_max;  // columns of this lane
+  uint32_t left = args.queries_max;  // columns left of this query head
 #pragma unroll
   for (uint32_t c = 0; c < kColumns; ++c) {
     if (c >= workspace.columns) break;
     const Column of = columns[c];
     const float x[4] = {logits[c].x, logits[c].y, logits[c].z, logits[c].w};
-    // A head may have fewer query rows: the logits of those columns were not written.
+    // A head with fewer query rows has columns whose logits were not written.
     const bool real = args.queries_max - left < head.queries;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

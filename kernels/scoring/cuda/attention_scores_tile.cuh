@@ -1,4 +1,4 @@
-// Many query rows over 128 keys: what both passes of compute_attention_scores share
+// Many query rows against a tile of 128 keys: shared by both passes of compute_attention_scores
 // (attention_scores.cu).
 
 #ifndef KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_TILE_CUH_
@@ -13,36 +13,36 @@ namespace kvtwin::device {
 
 constexpr uint32_t kAttentionScoreWarps = 4, kAttentionScoreThreads = kAttentionScoreWarps * 32;
 constexpr uint32_t kAttentionScoreWarpKeys = kAttentionScoreTileKeys / kAttentionScoreWarps;
-constexpr uint32_t kAttentionScoreBlocks = kAttentionScoreWarpKeys / 8;  // mmas side by side
+constexpr uint32_t kAttentionScoreBlocks = kAttentionScoreWarpKeys / 8;  // mma blocks of a warp's keys
 static_assert(kAttentionScoreTileKeys == kAttentionScoreThreads);
 
-// Sixteen bytes by an ordinary thread, not waited for before wait_async_copies(); not kept in L1.
+// Asynchronous copy of sixteen bytes that bypasses L1; complete after wait_async_copies().
 __device__ inline void copy_async(uint32_t target, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 __device__ inline void wait_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Keys of a head, in registers as operands, and query rows that come by, sixteen at a time. kJoin: the logits
-// of the group's heads become one.
+// A tile of keys in registers as mma operands; query rows pass by in tiles of sixteen. kJoin: the logits of
+// the group's heads are reduced to one.
 template <int kDim, bool kJoin>
 struct AttentionScorer {
   static constexpr uint32_t kChunks = kDim / 8, kSteps = kDim / 16;
   static constexpr uint32_t kHeld =
-      kAttentionScoreTileRows * kChunks / kAttentionScoreThreads;  // chunks of a query tile, by thread
+      kAttentionScoreTileRows * kChunks / kAttentionScoreThreads;  // chunks of a query tile per thread
 
   struct Shared {
     uint4 keys[kAttentionScoreTileKeys * kChunks];
     uint4 queries[2][kAttentionScoreTileRows * kChunks];
     float2 parts[2][kAttentionScoreWarps]
-                [kAttentionScoreTileRows];  // of the tile at hand and of the one before
+                [kAttentionScoreTileRows];  // of the current tile and of the previous one
     KvEntryPlace places[kAttentionScoreTileKeys];
   };
 
   const AttentionScoreArgs& args;
   const AttentionScoreHead head;
-  const uint32_t first;  // key row of the tile
+  const uint32_t first;  // row of the tile's first key
   const uint32_t lane, warp;
-  uint32_t first_tile = 0, tiles = 0;  // of its query rows: this CTA's share
+  uint32_t first_tile = 0, tiles = 0;  // query tiles of this CTA's split
   Shared* const shared;
   uint32_t keys[kAttentionScoreBlocks][kSteps][2];
   uint4 coming[kHeld];
@@ -59,7 +59,7 @@ struct AttentionScorer {
     tiles = min(each, all - first_tile);
   }
 
-  // In the order in which query tiles come: lane by lane, or the group's heads of the same rows together.
+  // Order of the query tiles: head by head, or with kJoin the group's heads of the same query rows together.
   __device__ uint32_t all_tiles() const { return tiles * args.group; }
   __device__ uint32_t head_of(uint32_t t) const { return kJoin ? t % args.group : t / tiles; }
   __device__ uint32_t row_of(uint32_t t) const {
@@ -68,11 +68,11 @@ struct AttentionScorer {
   __device__ uint32_t visible(uint32_t row) const {
     return row < head.queries ? __ldg(args.visible + head.visible + row) : 0;
   }
-  // Counts ascend: if the last row of the tile sees nothing of these keys, none does.
+  // Visible counts ascend: if the last row of the tile sees none of these keys, no row does.
   __device__ bool sees(uint32_t t) const {
     return visible(min(row_of(t) + kAttentionScoreTileRows, head.queries) - 1) > first;
   }
-  // And if the first one sees them all, all do.
+  // If the first row sees them all, all rows do.
   __device__ bool sees_all(uint32_t t) const {
     return row_of(t) + kAttentionScoreTileRows <= head.queries &&
            visible(row_of(t)) >= first + kAttentionScoreTileKeys;
@@ -80,9 +80,9 @@ struct AttentionScorer {
 
   static __device__ uint32_t at(uint32_t row, uint32_t chunk) { return row * kChunks + (chunk ^ (row & 7)); }
 
-  // All of a CTA's keys are on their way at once: where they lie is known before the first is asked for.
+  // Starts the loads of all keys of the CTA at once, after computing all their addresses.
   __device__ void load_keys() {
-    // Rows beyond the last are not seen, but must be numbers.
+    // Rows beyond the last are invisible but must hold finite numbers.
     const uint32_t row = min(first + threadIdx.x, head.kv_entries.rows - 1), chunk = threadIdx.x % kChunks;
     shared->places[threadIdx.x] = place_of(args.kv_entries, head.kv_entries, row);
     __syncthreads();
@@ -123,7 +123,7 @@ struct AttentionScorer {
     }
   }
 
-  // Logits of the tile in powers of two, [16 rows][32 keys of the warp]: row lane / 4 and that + 8, columns
+  // Base-2 logits of the tile, [16 rows][32 keys of the warp]: rows lane / 4 and that + 8, columns
   // 8 b + 2 (lane % 4) and the next.
   __device__ void multiply(uint32_t t, float (&s)[kAttentionScoreBlocks][4]) const {
 #pragma unroll
@@ -161,8 +161,8 @@ struct AttentionScorer {
     }
   }
 
-  // visit(t, logits): of the last head of a group if they are joined. What is not visible is -infinity.
-  // meanwhile(t): after a barrier that comes after visit(t - 1). All threads of the CTA together.
+  // visit(t, logits): with kJoin, once per group with the reduced logits. Invisible keys have -infinity.
+  // meanwhile(t): runs after a barrier that follows visit(t - 1). Called by all threads of the CTA.
   template <typename Visit, typename Meanwhile>
   __device__ void for_rows(Visit visit, Meanwhile meanwhile) {
     const uint32_t all = all_tiles();

@@ -9,22 +9,22 @@ using namespace device;
 constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
 constexpr uint32_t kWidth = 16;  // FastKvzipGate::kWidth
 
-// Over the sixteen lanes that work together; all of the warp come here.
+// Sum over sixteen cooperating lanes; called by the whole warp.
 __device__ float sum_of_lanes(float x) {
   for (uint32_t by = kWidth / 2; by > 0; by /= 2) x += __shfl_xor_sync(kAllLanes, x, by);
   return x;
 }
 
-// RMSNorm over the sixteen.
+// RMSNorm over sixteen lanes.
 __device__ float normed(float x, float scale, float eps) {
   return x / sqrtf(sum_of_lanes(x * x) / kWidth + eps) * scale;
 }
 
-// Sixteen lanes have a token's KV head: lane c has number c of its vectors, and row c of k_base.
+// Sixteen lanes process a token's KV head: lane c has element c of its vectors, and row c of k_base.
 __global__ void __launch_bounds__(kThreads) fastkvzip_kernel(const __grid_constant__ FastKvzipArgs args) {
   const uint32_t lane = threadIdx.x % kWidth, outputs = args.outputs();
   const uint32_t mine = (blockIdx.x * kThreads + threadIdx.x) / kWidth, pairs = args.rows * args.heads;
-  // Lanes beyond the last pair help with the sums of their warp.
+  // Lanes beyond the last pair only take part in the shuffles of their warp.
   const uint32_t pair = min(mine, pairs - 1), row = pair / args.heads, head = pair % args.heads;
   const float* const products = args.products + size_t{row} * kGateParts * outputs;
   const auto product = [&](uint32_t vector) {
@@ -58,7 +58,7 @@ __device__ float activated(uint8_t activation, float x) {
   return 0.5f * x * (1 + erff(x * 0.70710678f));
 }
 
-// A CTA has one token, a warp one KV head after the other.
+// One CTA per token; its warps take the KV heads in turn.
 __global__ void __launch_bounds__(kThreads) trimkv_kernel(const __grid_constant__ TrimKvArgs args) {
   extern __shared__ float inner[];
   const uint32_t row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -10,16 +10,17 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
-constexpr uint32_t kTile = kThreads;  // rows of a CTA: a thread handles one of them
-constexpr uint32_t kEach = 4;         // neighbouring rows that a lane has on their way
-constexpr uint32_t kCopies = 32;      // of scores, that a CTA writes
+constexpr uint32_t kTile = kThreads;  // rows of a CTA, one per thread
+constexpr uint32_t kEach = 4;         // consecutive rows that a lane loads at once
+constexpr uint32_t kCopies = 32;      // copies of the scores that a CTA writes
 
-// Where intent_layers leaves what the kernels after it read. `tiles`, `layers`: of one launch.
+// Layout of the workspace between intent_layers and the later kernels. `tiles`, `layers`: of one launch.
 struct Workspace {
   uint32_t tiles, layers;
-  float* logits;    // [layers][query_heads][rows]
-  float2* parts;    // [layers][query_heads][tiles]: the largest logit, and the sum of powers against it
-  float2* totals;   // [layers][query_heads]: the largest logit, and one over the sum
+  float* logits;  // [layers][query_heads][rows]
+  float2*
+      parts;  // [layers][query_heads][tiles]: the largest logit, and the sum of exponentials relative to it
+  float2* totals;   // [layers][query_heads]: the largest logit, and the reciprocal of the sum
   float* of_layer;  // [all layers][rows]
 
   static uint32_t tiles_of(const IntentScoreArgs& args) { return (args.rows + kTile - 1) / kTile; }
@@ -40,7 +41,7 @@ struct Workspace {
         of_layer(logits + size_t{layers} * args.query_heads * args.rows) {}
 };
 
-// Sums over kLanes neighbouring lanes of kCount numbers each, which these lanes then share: x[0] and on are
+// Sums each of kCount numbers over kLanes adjacent lanes and distributes the sums: x[0] and following are
 // those from spread_first() on.
 template <uint32_t kLanes, uint32_t kCount>
 __device__ __forceinline__ void spread_sums(float* x, uint32_t lane) {
@@ -62,7 +63,7 @@ __device__ uint32_t spread_first(uint32_t lane) {
   return kCount >= kLanes ? lane * (kCount / kLanes) : lane / (kLanes / kCount);
 }
 
-// The sum of powers that `sum` holds against another largest logit; of nothing but hidden logits it is 0.
+// The sum of exponentials of `sum` relative to another largest logit; 0 if all its logits are masked.
 __device__ float against(float2 sum, float largest) {
   return sum.x == largest ? sum.y : sum.y * expf(sum.x - largest);
 }
@@ -91,9 +92,9 @@ __device__ bool is_candidate(const IntentScoreArgs& args, uint32_t row) {
 // One CTA's rows of one KV head, and the kHeads query heads from `first` on.
 template <int kDim, uint32_t kHeads>
 struct Tile {
-  static constexpr uint32_t kLanes = kDim / 8, kSide = kThreads / kLanes;  // rows side by side
+  static constexpr uint32_t kLanes = kDim / 8, kSide = kThreads / kLanes;  // kSide: rows processed at a time
   static constexpr uint32_t kStep = kSide * kEach;
-  static constexpr uint32_t kPadded = kTile + 8;  // spreads a warp's stores over the banks
+  static constexpr uint32_t kPadded = kTile + 8;  // padding that spreads a warp's stores over the banks
 
   KvEntryPlace places[kTile];
   float memory[kHeads][kDim];
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp has one query head of one layer.
+// One warp per query head of a layer.
 __global__ void __launch_bounds__(kThreads)
     totals_kernel(const __grid_constant__ Workspace work, uint32_t count) {
   const uint32_t of_query = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) work.totals[of_query] = {hidden ? 0 : sum.x, hidden ? 0 : 1 / sum.y};
 }
 
-// What one layer says of a row: the mean of its query heads' probabilities.
+// One layer's score of a row: the mean of its query heads' probabilities.
 __global__ void __launch_bounds__(kThreads)
     layer_kernel(const __grid_constant__ IntentScoreArgs args, const __grid_constant__ Workspace work,
                  uint32_t first_layer, float split) {
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t c = blockIdx.x * kThreads + threadIdx.x;
   if (c >= width) return;
   const __nv_bfloat16* const from = q + blockIdx.y * layer_stride + c;
-  double sum = 0;  // as the definition adds
+  double sum = 0;  // double, as in the definition
 #pragma unroll 8
   for (uint32_t row = 0; row < rows; ++row) sum += double{__bfloat162float(from[size_t{row} * width])};
   out[size_t{blockIdx.y} * width + c] = static_cast<float>(sum / max(rows, 1u));

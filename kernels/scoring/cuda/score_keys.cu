@@ -8,12 +8,13 @@ using namespace device;
 
 constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
 constexpr uint32_t kRowsOfCta = 512;
-constexpr int kAtOnce = 4;  // rows that a lane has on their way
+constexpr int kAtOnce = 4;  // rows that a lane loads at once
 
 // A CTA has kRowsOfCta rows of one head; kDim / 8 lanes share a row.
 template <int kDim>
 struct Rows {
-  static constexpr uint32_t kLanes = kDim / 8, kSide = 32 / kLanes;  // rows of a warp side by side
+  static constexpr uint32_t kLanes = kDim / 8,
+                            kSide = 32 / kLanes;  // kSide: rows that a warp processes at a time
   const KvEntryPool& kv_entries;
   const KvEntryHead head;
   const uint32_t begin, end, chunk, which;
@@ -26,7 +27,7 @@ struct Rows {
         chunk(threadIdx.x % kLanes),
         which(threadIdx.x / kLanes) {}
 
-  // visit(row, x): x the lane's eight numbers of the row's key; row >= end: of the last row.
+  // visit(row, x): x is the lane's eight numbers of the row's key; with row >= end, those of the last row.
   template <typename Visit>
   __device__ void for_keys(Visit visit) const {
     constexpr uint32_t kStep = kWarps * kSide;
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) unit_sums_kernel(const __grid_consta
   }
 }
 
-// A head's mean of unit keys, where the sums of its first CTA lie. A thread has a channel, CTAs in order.
+// A head's mean of unit keys, written over the sums of its first CTA. One thread per channel; CTAs in order.
 __global__ void anchor_kernel(const __grid_constant__ KeyScoreArgs args, uint32_t ctas) {
   const uint32_t rows = args.heads[blockIdx.x].rows, parts = (rows + kRowsOfCta - 1) / kRowsOfCta;
   float* const sums = args.workspace + size_t{blockIdx.x} * ctas * blockDim.x + threadIdx.x;

@@ -1,9 +1,9 @@
 // Scores from keys or positions alone on the device: Knorm, KeyDiff (score_keys.h), StreamingLLM and random
 // (score_position.h). fp32 scores from bf16 keys.
 //
-// Floor: Knorm 2 * head_dim bytes read and 4 written per KV entry, KeyDiff twice the reading (its anchor is
-// the mean of all keys), at 4.69 TB/s; positions 4 bytes written per entry. Measured by kernels/bench/
-// method_bench.cu: see kernels/README.md.
+// Bound, per KV entry at 4.69 TB/s: Knorm reads 2 * head_dim bytes and writes 4; KeyDiff reads twice that
+// (its anchor is the mean of all unit keys); position scores write 4. Measured by
+// kernels/bench/method_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_SCORING_CUDA_SCORE_KEYS_CUDA_H_
 #define KVTWIN_KERNELS_SCORING_CUDA_SCORE_KEYS_CUDA_H_
@@ -18,7 +18,7 @@ struct KeyScoreArgs {
   float* scores = nullptr;             // row i of head h at h * stride + i
   uint64_t stride = 0;
   uint32_t count = 0;
-  uint32_t rows_max = 0;       // no head has more
+  uint32_t rows_max = 0;       // most rows of a head
   float* workspace = nullptr;  // KeyDiff: keydiff_floats()
 };
 

@@ -1,4 +1,4 @@
-// Scores and scorer state of what compute_attention_scores summed.
+// Scores and scorer state from the sums of compute_attention_scores.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace device;
 
-// A thread has one row.
+// One row per thread.
 constexpr uint32_t kRowThreads = 256;
 
 __device__ const float* sums_of(const AttentionScoreArgs& args, uint32_t head, uint32_t of_group) {
@@ -23,8 +23,8 @@ __device__ float lanes_mean(const AttentionScoreArgs& args, uint32_t head, uint3
   return sum / static_cast<float>(args.lanes());
 }
 
-// What a CTA's rows are pooled from: they and `reach` neighbours on each side, of several lanes at a time, so
-// that all their numbers are on their way together.
+// Rows staged in shared memory for pooling: a CTA's rows and `reach` neighbours on each side, of several
+// query heads at a time, so that all loads are in flight together.
 constexpr uint32_t kAnyReach = UINT32_MAX;
 struct Staging {
   uint32_t first, end, reach, stride;
@@ -35,7 +35,7 @@ struct Staging {
     first = begin > reach ? begin - reach : 0;
     end = min(begin + kRowThreads + reach, head.scored);
   }
-  // What it gives rows beyond `scored` means nothing. kReach: `reach`, or kAnyReach.
+  // The result for rows beyond `scored` is undefined. kReach: `reach`, or kAnyReach.
   template <uint32_t kReach>
   __device__ __forceinline__ float pooled(const WindowScoreArgs& args, const float* staged,
                                           uint32_t row) const {
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kRowThreads) state_kernel(const __grid_constan
   }
 }
 
-// kDim / 8 lanes share a row.
+// kDim / 8 lanes share a row and process kPointedEach rows.
 constexpr uint32_t kPointedEach = 8;
 
 template <int kDim>
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const AttentionScoreHead& head = args.heads[blockIdx.y];
   const uint32_t chunk = threadIdx.x % kLanes, query = head.q_row + head.queries - 1;
   const uint32_t first = blockIdx.x * kPointedEach * kRows + threadIdx.x / kLanes;
-  // All places first, then all keys: nothing waits for more than one other.
+  // First all addresses, then all keys: two dependent loads in all.
   KvEntryPlace places[kPointedEach];
   uint4 keys[kPointedEach];
 #pragma unroll

@@ -32,14 +32,14 @@ __device__ float state_score(const StateScoreArgs& args, const StateScoreHead& h
   return age > 0 ? state_value / age : state_value;
 }
 
-// A thread has some places on their way at once: kEach rows, or runs of four that lie in one page (kRuns).
+// A thread loads kEach rows at once, or kEach runs of four entries in one page (kRuns).
 constexpr uint32_t kEach = 4;
 template <bool kRuns>
 __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__ StateScoreArgs args) {
   constexpr uint32_t kRun = kRuns ? 4 : 1;
   const StateScoreHead head = args.heads[blockIdx.y];
   const KvEntryHead& kv_entries = head.kv_entries;
-  // Runs begin at multiples of four of the table's KV entries.
+  // Runs start at multiples of four of the table's KV entries.
   uint32_t before = 0;
   if constexpr (kRuns) before = kv_entries.first % 4;
   const uint32_t end = before + kv_entries.rows;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__
 #pragma unroll
   for (uint32_t i = 0; i < kEach; ++i) {
     const uint32_t run = min(at + i * kThreads * kRun, end - 1) / kRun * kRun;
-    const uint32_t row = run > before ? run - before : 0;  // of its first KV entry that is a row
+    const uint32_t row = run > before ? run - before : 0;  // first KV entry of the run that is a row
     place[i] =
         state_index_of(args.kv_entries, place_of(args.kv_entries, kv_entries, row)) - (row + before - run);
   }
@@ -121,7 +121,7 @@ cudaError_t score_from_state(const StateScoreArgs& args, cudaStream_t stream) {
   if (args.count == 0 || args.rows_max == 0) return cudaSuccess;
   const bool runs = !args.kv_entries.listed && args.kv_entries.page_tokens % 4 == 0 &&
                     reinterpret_cast<uint64_t>(args.scorer_state) % 16 == 0;
-  // Three KV entries more: where the first run begins before the first row.
+  // Up to three KV entries more: the first run may start before the first row.
   const dim3 grid(
       ctas_of(runs ? uint64_t{args.rows_max} + 3 : args.rows_max, kThreads * kEach * (runs ? 4 : 1)),
       args.count);
