@@ -5,7 +5,7 @@
   docs/img/predicted_vs_measured.py --table       prints a table instead: median and worst difference by group
   docs/img/predicted_vs_measured.py --scenarios   prints each figure of each scenario
 
-Input: tests/golden/h200/validation.json and tests/golden/h200/imposed/validation.json, which `kvtwin validate
+Input: tests/golden/h200/validation.json and tests/golden/h200/forced/validation.json, which `kvtwin validate
 --recorded --format=json` wrote (tests/golden/h200/README.md has the commands). A measured figure is the mean of three
 real runs. A scenario is dense if it names neither scorer, retrieval nor precision.
 """
@@ -19,7 +19,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
-SUITES = [("validation", "tests/golden/h200/validation.json"), ("forced", "tests/golden/h200/imposed/validation.json")]
+SUITES = [("validation", "tests/golden/h200/validation.json"), ("forced", "tests/golden/h200/forced/validation.json")]
 PANELS = [("ttft mean", "TTFT, mean", "ms", 6), ("tpot mean", "TPOT, mean", "ms", 3),
           ("throughput", "throughput", "output tokens/s", 3)]
 GROUPS = [("dense", "dense attention", 180), ("methods", "methods and formats", 220), ("forced", "forced outcomes", 200)]

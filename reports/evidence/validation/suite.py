@@ -90,7 +90,7 @@ def print_scenarios(suite):
 
 def main():
     kvtwin = sys.argv[1]
-    suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "forced", "h200/imposed")
+    suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "forced", "h200/forced")
     if "--scenarios" in sys.argv:
         return print_scenarios(suite)
     groups = {"all": suite} | {name: [one for one in suite if one[0] == name] for name in ("dense", "methods", "forced")}
