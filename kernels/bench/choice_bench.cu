@@ -1,5 +1,5 @@
 // Choosing pages: Llama-3.1-8B, one layer, pages of 32, 32 of them chosen (FreeKV's budget of 2,048: 512
-// sink, 512 window). Sets of summaries in turn, so that nothing is found in L2.
+// sink, 512 window). Launches rotate over sets of summaries larger than L2.
 
 #include <numeric>
 
@@ -13,7 +13,7 @@ using kernels::PagePooling;
 
 constexpr uint32_t kDim = 128, kKvHeads = 8, kGroup = 4, kPage = 32, kChosen = 32;
 
-// range: requests, tokens of each.
+// range: requests, tokens per request.
 void choice(benchmark::State& state, PagePooling pooling, bool scores) {
   const auto requests = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
   const uint32_t pages = tokens / kPage - 32, each = requests * pages;

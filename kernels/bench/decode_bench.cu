@@ -42,7 +42,7 @@ void decode(benchmark::State& state, Lengths lengths, bool plan_only, uint32_t o
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
-  b->Args({32, 16384});  // as many KV entries as 10 and 90 % of 32k
+  b->Args({32, 16384});  // as many KV entries as ten_ninety at 32k
   for (const int requests : {1, 8, 32, 128}) {
     for (const int tokens : {2048, 8192, 32768}) {
       if (requests * tokens <= 128 * 8192) b->Args({requests, tokens});
@@ -59,7 +59,8 @@ void dropped_slots(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK_CAPTURE(decode, uniform, uniform, false)->Apply(shapes);
-BENCHMARK_CAPTURE(decode, pages, uniform, false)->Apply(dropped_slots);  // for comparison
+BENCHMARK_CAPTURE(decode, pages, uniform, false)
+    ->Apply(dropped_slots);  // the same lengths with tables of pages
 BENCHMARK_CAPTURE(decode, listed_all, uniform, false, 8)->Apply(dropped_slots);
 BENCHMARK_CAPTURE(decode, listed_half, uniform, false, 4)->Apply(dropped_slots);
 BENCHMARK_CAPTURE(decode, listed_eighth, uniform, false, 1)->Apply(dropped_slots);

@@ -1,5 +1,5 @@
-// What benchmarks of bf16 decode attention have in common: lengths, pages shuffled over one large pool, and
-// launches that go round over as many of them as needed that nothing is found in L2.
+// Common to benchmarks of bf16 decode attention: lengths, pages shuffled over one large pool, and launches
+// that rotate over as many sets of pages as exceed L2.
 
 #ifndef KVTWIN_KERNELS_BENCH_DECODE_CASE_CUH_
 #define KVTWIN_KERNELS_BENCH_DECODE_CASE_CUH_
@@ -44,7 +44,7 @@ inline std::vector<uint32_t> ten_ninety(uint32_t requests, uint32_t tokens) {
   return out;
 }
 
-// A step's inputs: `requests` requests of up to `tokens` tokens, in as many sets of pages as exceed L2.
+// Inputs of a step: `requests` requests of up to `tokens` tokens, in as many sets of pages as exceed L2.
 struct DecodeCase {
   std::vector<uint32_t> each;  // tokens of each sequence
   double bytes;
@@ -56,8 +56,8 @@ struct DecodeCase {
   DeviceArray<char> workspace;
   DecodeArgs args;
 
-  // ctas_max: of the launches to come. of_eight: tables of KV entries, and so many of eight are left of a
-  // page; 0: tables of pages.
+  // ctas_max: most CTAs of any launch. of_eight: tables list KV entries, of which this many of eight are
+  // retained; 0: tables list pages.
   DecodeCase(Lengths lengths, uint32_t requests, uint32_t tokens, uint32_t ctas_max, uint32_t of_eight = 0)
       : each(lengths(requests, tokens)),
         bytes(std::accumulate(each.begin(), each.end(), 0.0) * 4 * kDim),
@@ -81,8 +81,8 @@ struct DecodeCase {
     args = {bench().pool.get(), table_pages.get(), table.get(), q.get(),
             out.get(),          0.0883883f,        nullptr,     workspace.get()};
   }
-  // Of pages in this order, those that drew well; of sequences and sets, their KV entries behind one another.
-  // Every sequence begins on a page of its own.
+  // Random retained KV entries of the pages, by set and sequence, in order. Every sequence starts on a new
+  // page.
   std::vector<uint32_t> entries_left(const std::vector<uint32_t>& numbers, uint32_t of_eight) const {
     std::vector<uint32_t> out;
     std::mt19937 random(2);
@@ -101,7 +101,7 @@ struct DecodeCase {
     }
     return out;
   }
-  // The inputs of a graph's launches differ by where pages lie.
+  // The arguments of launch `launch`: the launches of a graph differ in their pages.
   const DecodeArgs& turn(uint32_t launch) {
     args.pages = table_pages.get() + size_t{launch % sets} * pages;
     return args;

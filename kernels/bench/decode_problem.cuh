@@ -1,5 +1,5 @@
-// A decode step's inputs on the device, with everything that could hide an error: pages in random order,
-// NaN wherever nothing was written, fresh numbers from a seed, and the answer in double precision.
+// Inputs of a decode step on the device that expose errors: pages in random order, NaN wherever nothing was
+// written, random numbers from a seed, and the expected result in double precision.
 
 #ifndef KVTWIN_KERNELS_BENCH_DECODE_PROBLEM_CUH_
 #define KVTWIN_KERNELS_BENCH_DECODE_PROBLEM_CUH_
@@ -53,13 +53,13 @@ class DeviceArray {
   size_t count_ = 0;
 };
 
-// How many GPUs there are to run on.
+// Number of GPUs.
 inline int gpus() {
   int devices = 0;
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
 }
 
-// The largest difference of `out` to `expected`, against the largest number expected in that row.
+// The largest difference of `out` from `expected`, relative to the row's largest expected number.
 inline double largest_error(const DeviceArray<__nv_bfloat16>& out, const std::vector<double>& expected,
                             uint32_t head_dim) {
   const std::vector<__nv_bfloat16> got = out.read();
@@ -86,8 +86,8 @@ struct DecodeProblem {
   DeviceArray<DecodeSequence> table;
   DeviceArray<char> plan, workspace;
 
-  // tokens[i]: of sequence i. heads_per_page sequences share a page table: they must be equally long. Tables
-  // of KV entries leave out some of the KV entries of their pages.
+  // tokens[i]: tokens of sequence i. heads_per_page sequences share a page table and must have equal lengths.
+  // Tables of KV entries leave out some of the KV entries of their pages.
   DecodeProblem(DecodeShape wanted, const std::vector<uint32_t>& tokens, uint64_t seed) : shape(wanted) {
     std::mt19937_64 random(seed);
     shape.sequences = static_cast<uint32_t>(tokens.size());
@@ -100,7 +100,7 @@ struct DecodeProblem {
       if (i % heads == 0) add_table(own, random, &numbers);
       rows.push_back({i * shape.group, static_cast<uint32_t>(numbers.size()) - own, tokens[i], i % heads});
     }
-    std::vector<uint32_t> shuffled(pages_used + 3);  // some pages have no owner
+    std::vector<uint32_t> shuffled(pages_used + 3);  // some pages are unused
     for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
     std::shuffle(shuffled.begin(), shuffled.end(), random);
     for (uint32_t& entry : numbers) {
@@ -124,7 +124,7 @@ struct DecodeProblem {
             plan.get(), workspace.get()};
   }
 
-  // Element `channel` of the key (value, if `values`) of a token in its block.
+  // Index of element `channel` of a token's key (value, if `values`) in its block.
   size_t at(uint32_t token_in_page, uint32_t channel, bool values) const {
     const uint32_t swizzle = shape.page_tokens == 1 ? 0 : token_in_page & 7;
     const uint32_t row = token_in_page + (values ? shape.page_tokens : 0);
@@ -137,8 +137,8 @@ struct DecodeProblem {
   uint32_t pages_used = 0;
 
   bool entries_listed() const { return shape.listed && shape.page_tokens > 1; }
-  // Entries of pages without another owner. Of KV entries, now most are left of a page, now every other, now
-  // few.
+  // Adds a table of new pages. Tables of KV entries retain all, most, half or an eighth of a page.
+  // The fraction is random for each page.
   void add_table(uint32_t entries, std::mt19937_64& random, std::vector<uint32_t>* numbers) {
     if (!entries_listed()) {
       for (uint32_t p = 0; p < entries; ++p) numbers->push_back(pages_used++);

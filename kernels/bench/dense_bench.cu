@@ -1,7 +1,6 @@
-// Time of the small kernels of a forward pass, of rows that no fast kernel takes, and of KV entries on their
-// way to and from packed pages: bytes read and written, against 4.69 TB/s. Llama-3.1-8B's shapes; few rows,
-// as a decode step has them, and many, as a chunk has. Sets of inputs in turn, so that nothing is found in
-// L2.
+// The small kernels of a forward pass, attention_rows, and conversions of KV entries to and from packed
+// pages: bytes read and written against 4.69 TB/s. Llama-3.1-8B's shapes, with few rows (a decode step) and
+// many (a chunk). Launches rotate over sets of inputs larger than L2.
 
 #include <numeric>
 
@@ -25,7 +24,7 @@ void report(benchmark::State& state, double bytes, double seconds) {
   state.counters["pct_ceiling"] = bytes / seconds / kReadCeiling * 100;
 }
 uint32_t rows_of(const benchmark::State& state) { return static_cast<uint32_t>(state.range(0)); }
-// How many sets of `bytes` exceed L2 by far.
+// Number of sets of `bytes` that together exceed L2 several times.
 uint32_t sets_for(double bytes) {
   return static_cast<uint32_t>(std::clamp<double>(std::ceil(300e6 / bytes), 1, 64));
 }
@@ -35,7 +34,7 @@ DeviceArray<float> random_floats(size_t count) {
   for (float& x : out) x = static_cast<float>(random() % 65536) / 8192 - 4;
   return DeviceArray<float>(out);
 }
-// The same random rows, as often as there are sets.
+// The same random rows, repeated for each set.
 DeviceArray<float> float_sets(size_t each, uint32_t sets) {
   const DeviceArray<float> one = random_floats(each);
   DeviceArray<float> out(each * sets);
@@ -44,7 +43,7 @@ DeviceArray<float> float_sets(size_t each, uint32_t sets) {
   return out;
 }
 
-// `launch(set, stream)` over sets of inputs in turn; what `out` holds at last is the digest.
+// Measures `launch(set, stream)` over rotating sets; the digest is that of `out` after the last launch.
 template <typename Out, typename Launch>
 void measure(benchmark::State& state, double bytes, uint32_t sets, const Out& out, const Launch& launch) {
   const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
@@ -154,7 +153,7 @@ void append(benchmark::State& state) {
   });
 }
 
-// range: rows, KV entries that each reads. Every row has pages of its own: a decode step.
+// range: rows, KV entries per row. A decode step: every row has its own pages.
 void any_rows(benchmark::State& state) {
   const uint32_t rows = rows_of(state), kv_entries = static_cast<uint32_t>(state.range(1));
   constexpr uint32_t kPage = 16;
@@ -179,14 +178,14 @@ void any_rows(benchmark::State& state) {
   label_with_digest(state, out);
 }
 
-// The history of 32 requests of 2k KV entries, out of packed pages or into them.
+// The history of 32 requests of 2k KV entries, unpacked or packed.
 void convert(benchmark::State& state, Format format, bool packing) {
   constexpr uint32_t kRequests = 32, kKvEntries = 2048, kDequantizedPage = 16;
   const PageShape shape{32, kDim, 32};
   const size_t packed_bytes =
       page_bytes(format, shape) * kKvHeads * (kRequests * kKvEntries / shape.page_tokens);
   const auto dequantized = random_bf16(size_t{kRequests} * kKvEntries * kKvHeads * 2 * kDim);
-  // Bytes that every format can read: scales of about 1 in fp16, powers of two near 1.
+  // Bytes that are valid in every format: scales of about 1 in fp16, powers of two near 1.
   DeviceArray<uint8_t> packed(packed_bytes);
   KVT_CUDA(cudaMemset(packed.get(), 0x38, packed_bytes));
   std::vector<KvEntrySpan> spans;

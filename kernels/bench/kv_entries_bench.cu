@@ -1,5 +1,5 @@
-// Time of the small kernels around scores and scorer state: gates from a product, state of new KV entries,
-// what query rows add to the state, means, rows for scorers on the host, copies. Bytes of each one's floor
+// The small kernels of scores and scorer state: gates from products, state of new KV entries, updates of
+// state from attention scores, means, rows for scorers on the host, copies. Bytes of each kernel's bound
 // against 4.69 TB/s.
 
 #include "kernels/bench/kv_entry_case.cuh"
@@ -48,8 +48,8 @@ void trimkv(benchmark::State& state) {
   label_with_digest(state, out);
 }
 
-// What eight query rows of four heads found, added to scorer state, or stamped on it, or the entries that a
-// group names.
+// Uses of the attention of eight query rows of four heads: added to scorer state, as stamps, or as RaaS's q .
+// K.
 enum class Use { kScorerState, kStamps, kPointed };
 void score_bench(benchmark::State& state, Use use) {
   const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
@@ -128,7 +128,7 @@ void copied(benchmark::State& state) {
   label_with_digest(state, target);
 }
 
-// The queries that a step leaves for the next one: 32 decodes, one layer.
+// Storing the queries of a step for the next one: 32 decodes, one layer.
 void queries(benchmark::State& state) {
   constexpr uint32_t kRows = 32, kNumbers = kKvHeads * kGroup * kDim;
   const auto q = random_bf16(size_t{kRows} * kNumbers);

@@ -1,5 +1,5 @@
-// KV entries of a method's heads for benchmarks: Llama-3.1-8B's, pages in random order, and scores like
-// probabilities.
+// KV entries of a method's heads for benchmarks: Llama-3.1-8B's heads, pages in random order, and scores
+// distributed like probabilities.
 
 #ifndef KVTWIN_KERNELS_BENCH_KV_ENTRY_CASE_CUH_
 #define KVTWIN_KERNELS_BENCH_KV_ENTRY_CASE_CUH_
@@ -41,7 +41,7 @@ struct KvEntries {
     std::vector<float> values(size_t{heads} * rows);
     std::mt19937 random(2);
     std::normal_distribution<float> normal;
-    // Like probabilities: over many orders of magnitude.
+    // Log-normal: spread over many orders of magnitude, as probabilities are.
     for (float& x : values) x = std::exp(3 * normal(random) - 9);
     scores = DeviceArray<float>(values);
   }

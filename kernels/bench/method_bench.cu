@@ -1,6 +1,6 @@
-// Time of what methods do to KV entries: scores, selection, compaction; against bytes at 4.69 TB/s, and flops
-// at what mma.sync reaches (660 TFLOP/s, docs/design/kernels.md#int2-int4) where many query rows attend to
-// every key. Llama-3.1-8B's heads, all layers of one request or more, 32 MB at least; pages in random order.
+// The kernels of methods that drop KV entries: scores, selection, compaction. Bytes against 4.69 TB/s, and,
+// for many query rows, flops against the peak of mma.sync (660 TFLOP/s, docs/design/kernels.md#int2-int4).
+// Llama-3.1-8B's heads, all layers of one request or more, at least 32 MB; pages in random order.
 
 #include "kernels/bench/kv_entry_case.cuh"
 #include "kernels/cache_ops/compact_entries.h"
@@ -54,7 +54,7 @@ void attention_scores(benchmark::State& state) {
     const cudaError_t error = compute_attention_scores(args, stream);
     return error != cudaSuccess ? error : score_window_entries(score, stream);
   });
-  // Keys once if the rows are few enough that their logits are stored, else twice; sums written and read;
+  // Keys once if there are few enough query rows to store their logits, else twice; sums written and read;
   // scores.
   const double passes = queries * kGroup <= 8 ? 1 : 2;
   report(state, c.all() * (passes * 2 * kDim + 2 * 4 * kGroup + 4), seconds);
@@ -113,7 +113,7 @@ void scorer_state(benchmark::State& state) {
   label_with_digest(state, c.scores);
 }
 
-// IntentKV's rule: all layers of one request, a score for each row.
+// IntentKV's rule: all layers of one request, one score per row.
 void intent(benchmark::State& state) {
   const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
   constexpr uint32_t kKvHeads = 8;
@@ -132,7 +132,7 @@ void intent(benchmark::State& state) {
   report(state, c.all() * 2 * kDim, seconds);
   label_with_digest(state, c.scores);
 }
-// What its memory grows by: the mean of 64 query rows of 32 heads, of every layer.
+// IntentKV's memory update: the mean of 64 query rows of 32 heads, of every layer.
 void intent_mean(benchmark::State& state) {
   const auto layers = static_cast<uint32_t>(state.range(0)), rows = static_cast<uint32_t>(state.range(1));
   constexpr uint32_t kWidth = 32 * kDim;
@@ -145,8 +145,8 @@ void intent_mean(benchmark::State& state) {
   label_with_digest(state, out);
 }
 
-// The limit for scorer state: 64-byte blocks that a table names, four lanes each, read or copied, and nothing
-// else.
+// The ceiling of kernels over scorer state: pieces of 64 bytes in a table's order, four lanes each, read or
+// copied.
 template <bool kCopied>
 __global__ void pieces_kernel(const float4* from, const uint32_t* table, float4* to, uint32_t count) {
   constexpr uint32_t kEach = 4;
@@ -161,7 +161,8 @@ __global__ void pieces_kernel(const float4* from, const uint32_t* table, float4*
 #pragma unroll
   for (uint32_t k = 0; k < kEach; ++k) {
     const uint32_t at = first + k * blockDim.x;
-    if (at < 4 * count && (kCopied || held[k].x == -1)) __stcs(to + at, held[k]);  // none is -1
+    if (at < 4 * count && (kCopied || held[k].x == -1))
+      __stcs(to + at, held[k]);  // never true without kCopied: no number is -1
   }
 }
 void pieces(benchmark::State& state, bool copied, bool shuffled) {
@@ -183,7 +184,7 @@ void pieces(benchmark::State& state, bool copied, bool shuffled) {
   if (copied) label_with_digest(state, to);
 }
 
-// Heads of all layers of one request, and of many.
+// All heads of one request, and of many.
 void sizes(benchmark::internal::Benchmark* b) {
   b->Args({256, 8192})->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
 }

@@ -1,8 +1,8 @@
 // The packed decode kernel at the shapes of Llama-3.1-8B, one layer: time inside a CUDA graph, percent of the
 // measured read ceiling of an H200 (4.69 TB/s) on the format's own bytes, and a digest of the output.
 //
-// Page tables are shuffled over large pools, and launches go round over as many of them as needed that
-// nothing is found in L2. Pages hold random codes with sensible scales and zeros.
+// Page tables are shuffled over large pools, and launches rotate over as many sets of pages as exceed L2.
+// Pages hold random codes with plausible scales and zeros.
 
 #include <benchmark/benchmark.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kKvHeads = 8, kGroup = 4, kDim = 128;
 constexpr size_t kPoolBytes = size_t{3} << 30;
 
-// What 16-bit word `at` of a page is.
+// The role of 16-bit word `at` of a page.
 enum class Word { kCodes, kScale, kZero, kBytes, kNumber, kPowers };
 
 __device__ Word word_of_group(uint32_t at, uint32_t codes, uint32_t count) {
@@ -69,7 +69,7 @@ __global__ void fill(const __grid_constant__ PackedDecodeShape shape, uint32_t p
 struct Case {
   PackedDecodeShape shape;
   uint32_t quarters[kPackedParts];  // of a request's KV entries, by part
-  uint32_t exact = 0;               // besides, in the wide part
+  uint32_t exact = 0;               // additional entries in the high-precision part
 
   bool has(uint32_t part) const { return quarters[part] > 0 || (part == kPartHighPrecision && exact > 0); }
 };
@@ -133,7 +133,7 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
     rows.push_back(row);
   }
   const auto sets = static_cast<uint32_t>(std::clamp<double>(std::ceil(384e6 / bytes), 1, 48));
-  // Of each part, all sets' pages one after the other; a set's tables differ by where they begin.
+  // By part, the pages of all sets in order; the tables of two sets differ in their first page.
   std::vector<uint32_t> numbers, part_begin;
   for (uint32_t part = 0; part < kPackedParts; ++part) {
     const size_t there = kPoolBytes / packed_page_bytes(shape, static_cast<PackedPart>(part));
@@ -216,7 +216,7 @@ BENCHMARK_CAPTURE(decode, rows64_int4, Case{rows_of(64, 64), {0, 4, 0}}, Lengths
 BENCHMARK_CAPTURE(decode, rows64_int2, Case{rows_of(64, 64), {4, 0, 0}}, Lengths::kUniform)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows128_int4, Case{rows_of(128, 128), {0, 4, 0}}, Lengths::kUniform)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows128_int2, Case{rows_of(128, 128), {4, 0, 0}}, Lengths::kUniform)->Apply(large);
-// KIVI: besides, half of the time's mean of KV entries whose values are exact (128 to 255).
+// KIVI: plus the mean number of KV entries with exact values (128 to 255).
 const PackedDecodeShape kFp4{PackedLayout::kFp4, kDim, kGroup, 32, {32, 128, 32}, 1, 0, 132};
 const PackedDecodeShape kKivi{PackedLayout::kKivi, kDim, kGroup, 32, {32, 128, 32}, 1, 0, 132};
 BENCHMARK_CAPTURE(decode, fp4, Case{kFp4, {0, 0, 4}}, Lengths::kUniform)->Apply(all_shapes);

@@ -1,6 +1,6 @@
-// A packed decode step's inputs on the device, with everything that could hide an error: pages in random
-// order, NaN patterns wherever no KV entry is, fresh numbers from a seed, and the answer in double precision
-// from what the definitions (packed_page.h, pack_fast.h) read back.
+// Inputs of a packed decode step on the device that expose errors: pages in random order, NaN patterns
+// wherever there is no KV entry, random numbers from a seed, and the expected result in double precision from
+// the values that the definitions (packed_page.h, pack_fast.h) unpack.
 
 #ifndef KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
 #define KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
@@ -25,8 +25,8 @@ inline Format format_of(const PackedDecodeShape& s, uint32_t part) {
   return s.layout == PackedLayout::kRows ? Format::kFp8 : Format::kBf16;
 }
 
-// One page of one head: its bytes, of which the first `kv_entries` KV entries count, and those KV entries
-// read back.
+// One page of one head: its bytes, of which the first `kv_entries` KV entries are valid, and these entries
+// unpacked.
 struct PackedProblemPage {
   std::vector<uint8_t> bytes;
   std::vector<float> k, v;
@@ -43,7 +43,7 @@ inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t kv_e
   pack_record(Side::kValue, bits, d, v, bytes.subspan(keys));
   unpack_record(Side::kKey, bits, d, bytes.first(keys), page.k);
   unpack_record(Side::kValue, bits, d, bytes.subspan(keys), page.v);
-  for (uint32_t t = kv_entries; t < kRecordTokens; ++t) {  // scale and zero of KV entries that do not count
+  for (uint32_t t = kv_entries; t < kRecordTokens; ++t) {  // scale and zero of invalid KV entries
     for (const size_t at : {size_t{t}, size_t{t} + kRecordTokens}) {
       std::memset(page.bytes.data() + keys + size_t{kRecordTokens} * d * bits / 8 + 2 * at, 0xff, 2);
     }
@@ -101,9 +101,9 @@ struct PackedProblem {
   DeviceArray<PackedSequence> table;
   DeviceArray<char> plan, workspace;
 
-  // tokens[i]: of sequence i, by part. heads_per_page sequences share tables: they must be equally long.
-  // value_size: how large values are. dropped_in_8: of eight KV entries so many are dead (0: there are no
-  // bits at all).
+  // tokens[i]: tokens of sequence i, by part. heads_per_page sequences share tables and must have equal
+  // lengths. value_size: magnitude of values. dropped_in_8: this many of eight KV entries are not live (0: no
+  // masks).
   PackedProblem(PackedDecodeShape wanted, const std::vector<PartTokens>& tokens, uint64_t seed,
                 float value_size = 1, uint32_t dropped_in_8 = 0)
       : shape(wanted), random_(seed), value_size_(value_size), dropped_in_8_(dropped_in_8) {
@@ -149,14 +149,14 @@ struct PackedProblem {
 
  private:
   size_t page_size(uint32_t part) const { return packed_page_bytes(shape, static_cast<PackedPart>(part)); }
-  float draw() {  // near enough to a normal number
+  float draw() {  // approximately normal
     float sum = 0;
     const uint64_t bits = random_();
     for (int i = 0; i < 4; ++i) sum += static_cast<float>(bits >> (16 * i) & 0xffff) / 65536;
     return (sum - 2) * 1.7320508f;
   }
 
-  // Tables of all sequences, and page numbers in random order; some pages have no owner.
+  // Tables of all sequences, and page numbers in random order; some pages are unused.
   std::vector<PackedSequence> number_pages(const std::vector<PartTokens>& tokens,
                                            std::vector<uint32_t>* numbers) {
     std::vector<PackedSequence> rows;

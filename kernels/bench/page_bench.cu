@@ -1,5 +1,5 @@
-// Time of what moves KV entries between forms and places: bytes read and written, against 4.69 TB/s.
-// Llama-3.1-8B's shapes, at least 32 MB a launch, sets of pages in turn so that nothing is found in L2.
+// The kernels that convert and move KV entries: bytes read and written against 4.69 TB/s. Llama-3.1-8B's
+// shapes, at least 32 MB per launch; launches rotate over sets of pages larger than L2.
 
 #include <numeric>
 

@@ -1,4 +1,4 @@
-// Time of prefill attention for Llama-3.1-8B's shapes, one layer, against 790 TFLOP/s
+// Prefill attention at the shapes of Llama-3.1-8B, one layer, against 790 TFLOP/s
 // (kernels/attention/attention_prefill.h). Flops are those of visible KV entries: 4 * head_dim per (query
 // head, row, KV entry).
 

@@ -1,6 +1,6 @@
-// A prefill step's inputs on the device, with everything that could hide an error: pages in random order,
-// NaN wherever nothing was written and in rows between requests, q, k and v as columns of one matrix, fresh
-// numbers from a seed, and the answer in double precision.
+// Inputs of a prefill step on the device that expose errors: pages in random order, NaN wherever nothing was
+// written and in rows between requests, q, k and v as columns of one matrix, random numbers from a seed, and
+// the expected result in double precision.
 
 #ifndef KVTWIN_KERNELS_BENCH_PREFILL_PROBLEM_CUH_
 #define KVTWIN_KERNELS_BENCH_PREFILL_PROBLEM_CUH_
@@ -27,8 +27,8 @@ struct PrefillProblem {
   DeviceArray<PrefillSequence> table;
   DeviceArray<char> plan;
 
-  // One head per page: head h keeps past * (h + 1) / kv_heads KV entries. Else all heads keep all, and share
-  // pages.
+  // One head per page: head h retains past * (h + 1) / kv_heads KV entries. Otherwise all heads retain all
+  // and share pages.
   PrefillProblem(PrefillShape wanted, const std::vector<PrefillRequest>& requests, bool in_pages,
                  uint64_t seed)
       : shape(wanted), in_pages_(in_pages) {
@@ -47,7 +47,7 @@ struct PrefillProblem {
         }
         rows.push_back({shape.rows, request.rows, h, past, first_page_, own ? 0 : h});
       }
-      shape.rows += request.rows + 1;  // a row without a request
+      shape.rows += request.rows + 1;  // one unused row after each request
     }
     shape.sequences = static_cast<uint32_t>(rows.size());
     draw_numbers(&random);
@@ -66,9 +66,9 @@ struct PrefillProblem {
     args.out = out.get(), args.lse = lse.get();
   }
 
-  // The worst row's largest difference, against its largest number expected; infinite if a row without an
-  // owner was written, or a row was not. `every`: only that many rows are compared (and the first and last of
-  // a request).
+  // The largest difference from the expected result, relative to the row's largest expected number, over all
+  // rows. Infinite if an unused row was written, or a used one was not. `every`: checks only every so many
+  // rows (and the first and last of a request).
   double error(uint32_t every = 1) const {
     if (shape.rows == 0) return 0;
     const std::vector<__nv_bfloat16> got = out.read();
@@ -117,7 +117,7 @@ struct PrefillProblem {
   void place(std::vector<uint32_t>* numbers, std::mt19937_64* random) {
     const uint32_t d = shape.head_dim, page = shape.page_tokens;
     const size_t block = size_t{2} * d * page;
-    std::vector<uint32_t> shuffled(numbers->size() + 3);  // some pages have no owner
+    std::vector<uint32_t> shuffled(numbers->size() + 3);  // some pages are unused
     for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
     std::shuffle(shuffled.begin(), shuffled.end(), *random);
     std::copy_n(shuffled.begin(), numbers->size(), numbers->begin());

@@ -1,10 +1,10 @@
-// Recall of 16 KB units from 2 GB of pinned memory: alone, and during decode attention of 32 requests of 8k
-// (Llama-3.1-8B, one layer, page 32). 55.4 GB/s is what the copy engine gives large copies
-// (docs/design/kernels.md#pcie).
+// Recall of 16 KB units from 2 GB of pinned memory: alone, and concurrently with decode attention of 32
+// requests of 8k (Llama-3.1-8B, one layer, page 32). The ceiling is the copy engine's rate for large
+// copies, 55.4 GB/s (docs/design/kernels.md#pcie).
 //
-// Beside: decodes in graphs, one behind the other, and a recall that starts after the first ones and ends
-// before the last. Its rate is over its own time; a decode's time is that of the graphs within it, against
-// graphs of decodes on all SMs with nothing else running.
+// Concurrent: graphs of decodes run back to back; the recall starts after the first ones and ends before the
+// last. Its rate is over its own time. The time of a decode is that of the graphs during the recall, against
+// graphs of decodes on all SMs without a recall.
 
 #include <numeric>
 
@@ -24,7 +24,7 @@ constexpr uint32_t kSms = 132;
 
 enum class CopyMethod : uint8_t { kKernel, kSpread, kCopyEngine };
 
-// Pinned pages with random bytes, and moves of `count` random units to blocks one behind the other.
+// Pinned pages with random bytes, and moves of `count` random units to consecutive blocks.
 struct Recall {
   __nv_bfloat16* pinned = nullptr;
   DeviceArray<__nv_bfloat16> pool;
@@ -111,7 +111,7 @@ void alone(benchmark::State& state, CopyMethod way, HostPageLayout layout) {
   label_with_digest(state, recall.pool);
 }
 
-// Graphs of decodes, each over other pages than the one before.
+// Graphs of decodes, each over different pages than the one before.
 struct Decodes {
   static constexpr uint32_t kOfGraph = 8, kGraphs = 24;
 
@@ -156,7 +156,7 @@ struct Decodes {
   Decodes(const Decodes&) = delete;
   ~Decodes() { cudaGraphExecDestroy(graph), cudaStreamDestroy(stream); }
 
-  // Starts all, then requests `concurrent`.
+  // Launches all graphs, and calls `concurrent` in between.
   template <typename Concurrent>
   void run(const Concurrent& concurrent) const {
     scorer_state[0].record(stream);
@@ -183,17 +183,18 @@ double decode_alone() {
   return seconds;
 }
 
-// range: CTAs (spread: warps) of the recall, SMs that decode leaves out, MB of the recall, ns between bursts.
+// range: CTAs (spread: warps) of the recall, SMs that decode leaves idle, MB of the recall, ns between
+// bursts.
 void concurrent(benchmark::State& state, CopyMethod way) {
   const auto ctas = static_cast<uint32_t>(state.range(0)), left_out = static_cast<uint32_t>(state.range(1));
   const auto burst_ns = static_cast<uint32_t>(state.range(3));
   const double one = decode_alone();
   const Decodes decodes(kSms - left_out);
-  const Recall recall(static_cast<uint32_t>(state.range(2)) << 6);  // 64 units of 16 KB a MB
+  const Recall recall(static_cast<uint32_t>(state.range(2)) << 6);  // 64 units of 16 KB per MB
   const Event begin, end;
   std::vector<double> each, seconds;
   bool within = true;
-  recall.start(way, HostPageLayout::kHnd, ctas, burst_ns);  // loading a kernel waits for those that run
+  recall.start(way, HostPageLayout::kHnd, ctas, burst_ns);  // loading a kernel waits for running ones
   KVT_CUDA(cudaDeviceSynchronize());
   for (auto _ : state) {
     decodes.run([&] {
@@ -220,7 +221,7 @@ void concurrent(benchmark::State& state, CopyMethod way) {
   label_with_digest(state, recall.pool);
 }
 
-// Without a recall: what leaving SMs out costs.
+// Without a recall: the cost of leaving SMs idle.
 void left_out(benchmark::State& state) {
   const Decodes decodes(kSms - static_cast<uint32_t>(state.range(0)));
   std::vector<double> each;

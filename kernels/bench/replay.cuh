@@ -1,5 +1,5 @@
-// What the benchmarks of several kernels have in common: random numbers on the device, the time of a launch
-// by replays of a graph, and what is reported of it.
+// Common to the benchmarks: random numbers on the device, the time of a launch from replays of a graph, and
+// the reported counters.
 
 #ifndef KVTWIN_KERNELS_BENCH_REPLAY_CUH_
 #define KVTWIN_KERNELS_BENCH_REPLAY_CUH_
@@ -15,7 +15,7 @@ namespace kvtwin::test {
 constexpr double kReadCeiling = 4.69e12;  // bytes per second (docs/design/kernels.md#ceilings)
 constexpr double kBf16Ceiling = 790e12;   // flops per second (docs/design/kernels.md#gemm)
 
-// Numbers in [-1, 1) from their place.
+// Numbers in [-1, 1) from their index.
 static __global__ void fill_bf16(uint4* data, size_t count) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
        i += size_t{gridDim.x} * blockDim.x) {
@@ -43,7 +43,7 @@ inline double median(std::vector<double> seconds) {
   return seconds[seconds.size() / 2];
 }
 
-// Seconds of one launch, by replays of a graph of launch(0), launch(1), ..., after two that do not count.
+// Seconds of one launch, from replays of a graph of launch(0), launch(1), ..., after two warm-up replays.
 template <typename Launch>
 std::vector<double> replays(benchmark::State& state, cudaStream_t stream, uint32_t launches,
                             const Launch& launch) {
@@ -75,7 +75,7 @@ std::vector<double> replays(benchmark::State& state, cudaStream_t stream, uint32
   return seconds;
 }
 
-// Their median, on a stream of their own: launch(i, stream).
+// The median of replays() on its own stream: launch(i, stream).
 template <typename Launch>
 double median_of_replays(benchmark::State& state, uint32_t launches, const Launch& launch) {
   cudaStream_t stream;

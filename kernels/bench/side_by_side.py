@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch and kvtwin's kernels on the same shapes, the same machine, in one table.
+"""Compares PyTorch and kvtwin's kernels on the same shapes and machine, in one table.
 
   kernels/bench/side_by_side.py --benches=build/dev/kernels [--step-bench=build/dev/tests/bench/cuda_step_bench]
 
 Llama-3.1-8B, one layer. PyTorch: scaled_dot_product_attention with its flash and its cuDNN back end on contiguous
-keys and values (kvtwin reads pages of 16 in random order), and torch.matmul (kvtwin: cuBLASLt, within a step,
-between events, which add 1 to 2 us). Times are medians of replays of a CUDA graph of launches that go round
-over more than 384 MB of inputs, so that L2 (60 MB) holds none; kvtwin's benches do the same. Without --benches
-there are PyTorch's columns alone. Needs a GPU and PyTorch; what a back end refuses is a dash, and said below
-the table.
+keys and values (kvtwin reads pages of 16 in random order), and torch.matmul (kvtwin: cuBLASLt within a step,
+between events, which add 1 to 2 us). Times are medians of replays of a CUDA graph whose launches rotate over more
+than 384 MB of inputs, so that L2 (60 MB) holds none; kvtwin's benches do the same. Without --benches the table has
+PyTorch's columns only. Needs a GPU and PyTorch. A shape that a back end refuses is a dash in the table and is
+listed below it.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def replay(launch, launches, repeats=15):
     """Seconds of one launch(i), the median over replays of a graph of `launches` of them."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        launch(0)  # what is chosen at first sight
+        launch(0)  # heuristics choose a kernel at first use
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):

@@ -83,7 +83,7 @@ float dot_in_order(std::span<const float> a, const float* b) {
   return sum;
 }
 
-// The logits of one group of keys, from its codes.
+// Logits of one group of keys, from its codes.
 void folded_logits(std::span<const float> q, std::span<const uint8_t> group, const PageShape& shape,
                    std::span<float> logits) {
   std::vector<float> q_scaled(shape.head_dim);

@@ -1,4 +1,4 @@
-// Decode attention over the fast layout; packed_decode.h says what it computes, packed_worker.cuh how.
+// Decode attention over the fast layout (packed_decode.h); the kernel is packed_worker.cuh's.
 
 #include "kernels/packed/packed_decode.h"
 #include "kernels/packed/packed_fast.cuh"
@@ -7,9 +7,9 @@
 namespace kvtwin {
 
 namespace device {
-// packed_decode_rows.cu
+// in packed_decode_rows.cu
 cudaError_t launch_rows(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream);
-// packed_decode_low_bit.cu
+// in packed_decode_low_bit.cu
 cudaError_t launch_low_bit(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream);
 }  // namespace device
 

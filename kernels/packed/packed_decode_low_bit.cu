@@ -1,4 +1,4 @@
-// Decode attention over fp4 rows and over KIVI's KV entries; packed_decode.h says what it computes.
+// Decode attention over fp4 rows and over KIVI's KV entries (packed_decode.h).
 
 #include "kernels/packed/packed_decode.h"
 #include "kernels/packed/packed_rows_fp4.cuh"
@@ -17,7 +17,7 @@ cudaError_t launch_kivi(const PackedDecodeShape& shape, const PackedDecodeArgs& 
 
 }  // namespace
 
-// REQUIRES: a possible shape of kFp4 or kKivi.
+// REQUIRES: a supported shape of kFp4 or kKivi.
 cudaError_t launch_low_bit(const PackedDecodeShape& shape, const PackedDecodeArgs& args,
                            cudaStream_t stream) {
   if (shape.layout == PackedLayout::kFp4)

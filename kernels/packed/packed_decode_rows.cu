@@ -1,5 +1,4 @@
-// Decode attention over the byte layouts of docs/design/methods/triaxialkv.md#bytes; packed_decode.h says
-// what it computes.
+// Decode attention over the byte layouts of docs/design/methods/triaxialkv.md#bytes (packed_decode.h).
 
 #include "kernels/packed/packed_decode.h"
 #include "kernels/packed/packed_rows.cuh"
@@ -16,7 +15,7 @@ cudaError_t launch(const PackedDecodeShape& shape, const PackedDecodeArgs& args,
 
 }  // namespace
 
-// REQUIRES: a possible shape of kRows.
+// REQUIRES: a supported shape of kRows.
 cudaError_t launch_rows(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
   return shape.scale_group == 32   ? launch<32>(shape, args, stream)
          : shape.scale_group == 64 ? launch<64>(shape, args, stream)

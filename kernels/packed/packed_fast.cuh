@@ -1,10 +1,10 @@
-// Formats of the fast layout (pack_fast.h): what a warp does with a block of them. See packed_math.cuh.
+// The formats of the fast layout (pack_fast.h) for a consumer warp; technique: packed_math.cuh.
 //
-// A slot holds a block's codes, then the record's scales and zeros: 4,608 bytes at head size 128. A block is
-// an int2 record, or half an int4 record, whose 512 bytes of scales are then read twice (the second time
-// from L2). Instructions per 128 KV entries, head size 128: int4 1,100, int2 1,080, of which 640 and 576 are
-// masks and shifts (62 lanes a cycle: 330 and 297 of the 860 and 456 cycles that reading takes), 144 mma
-// (216).
+// A stage holds a block's codes, then the record's scales and zeros: 4,608 bytes at head size 128. A block is
+// an int2 record or half an int4 record; the 512 bytes of scales of an int4 record are read twice, the second
+// time from L2. Instructions per 128 KV entries at head size 128: int4 1,100, int2 1,080. Of these 640 and
+// 576 are masks and shifts, which take 330 and 297 cycles at 62 lanes per cycle, and 144 are mma (216
+// cycles); reading takes 860 and 456 cycles.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_FAST_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_FAST_CUH_
@@ -13,7 +13,7 @@
 
 namespace kvtwin::device {
 
-// The A operands that a word of codes is: one tile (int4) or two (int2).
+// Expands a word of codes to A operands: one tile (int4) or two (int2).
 template <int kBits, typename Use>
 __device__ __forceinline__ void each_tile(uint32_t word, const Use& use) {
   const uint32_t high = word >> 8;
@@ -34,7 +34,8 @@ struct FastFormat {
   static constexpr int kTilesPerWord = kBits == 4 ? 1 : 2;
   static constexpr uint32_t kCodes = kTokens * kDim * kBits / 8;
   static constexpr uint32_t kRecordCodes = kRecordTokens * kDim * kBits / 8;
-  static constexpr uint32_t kKeyPairs = 4 * kDim, kValuePairs = 4 * kRecordTokens;  // scales, zeros
+  static constexpr uint32_t kKeyPairs = 4 * kDim,
+                            kValuePairs = 4 * kRecordTokens;  // bytes of scales and zeros
   static constexpr uint32_t kBlocksPerRecord = kRecordTokens / kTokens;
   static constexpr uint32_t kSlot = kCodes + (kKeyPairs > kValuePairs ? kKeyPairs : kValuePairs);
 
@@ -64,7 +65,7 @@ struct FastFormat {
   }
   static __device__ __forceinline__ float scores(uint32_t at, uint32_t lane, uint32_t (&q)[kDim / 8 + 2],
                                                  float scale2, float (&s)[kTiles][4], float (&add)[1][2]) {
-    // Two tiles of channels at a time: as many scaled queries fit registers.
+    // Two tiles of channels at a time: more scaled queries do not fit in registers.
     constexpr int kChunk = 2, kWords = kChunk / kTilesPerWord;
     float zeros[4] = {};
 #pragma unroll
@@ -85,7 +86,7 @@ struct FastFormat {
       }
 #pragma unroll
       for (int mt = 0; mt < kTiles; ++mt) {
-        const int first = (mt * kColumns + chunk * kChunk) / kTilesPerWord;  // of this lane's words
+        const int first = (mt * kColumns + chunk * kChunk) / kTilesPerWord;  // index among this lane's words
         uint32_t word[kWords];
         load_codes(at + (first / 4 * 32 + lane) * 16 + first % 4 * 4, word);
 #pragma unroll
@@ -101,7 +102,7 @@ struct FastFormat {
     return scale2 * kCodeUnit;
   }
 
-  // Of the values of block `block`: where its scales begin; its zeros are 2 * kRecordTokens bytes on.
+  // Address of the value scales of block `block`; the zeros are 2 * kRecordTokens bytes further.
   static __device__ __forceinline__ uint32_t value_pairs(uint32_t at, uint32_t block) {
     return at + kCodes + block % kBlocksPerRecord * (2 * kTokens);
   }
@@ -113,7 +114,7 @@ struct FastFormat {
     }
     return has_large_scale(any) ? reserve_of(most, kBits == 4 ? 7 : 3) : 0;
   }
-  // KV entries from `valid` on are not there: their scales may be anything.
+  // Clears the scales of KV entries from `valid` on, which are undefined.
   static __device__ __forceinline__ void clear(uint32_t at, uint32_t lane, uint32_t block, uint32_t valid) {
     for (uint32_t t = valid + lane; t < kTokens; t += 32) {
       store_u16(value_pairs(at, block) + 2 * t, 0);
@@ -130,7 +131,7 @@ struct FastFormat {
       const uint32_t p0 = transpose(p[2 * mt]), p1 = transpose(p[2 * mt + 1]);
       const uint32_t zeros = pairs + 2 * kRecordTokens + 32 * mt;
       multiply_add_fp16(part->more, load_word(zeros), kFp16One, load_word(zeros + 16), kFp16One, p0, p1);
-      // int2's columns 8 and on have codes times 16.
+      // Codes of int2's columns from 8 on carry a factor of 16.
       const uint32_t up0 = multiply_fp16(p0, kBits == 4 ? kFp16Up8 : kFp16Up12),
                      up1 = multiply_fp16(p1, kFp16Up8);
       scaled[2 * mt] = multiply_fp16(up0, load_word(pairs + 32 * mt));
@@ -215,7 +216,7 @@ struct FastFamily {
   static_assert(kSlot >= Wide::kSlot);
 
   static __device__ __forceinline__ uint32_t channel(uint32_t tile, uint32_t row) { return 16 * tile + row; }
-  // Zeros are the same in all rows of `more`.
+  // All rows of `more` have the same zeros.
   static __device__ __forceinline__ float zero_of(const float (&more)[4], int, int head, uint32_t) {
     return more[head];
   }

@@ -1,10 +1,11 @@
-// What every packed format does alike: codes that are multiplied as they are, and the running softmax.
+// Common to all packed formats: products of codes without conversion, and the online softmax.
 //
 // Codes are never converted. A field of w & 0x000f000f (or another mask within the low ten bits of each half)
-// is a pair of fp16 *subnormals*, code * 2^-24 * (1, 4, 16 or 64, where it lies in the half), which tensor
-// cores multiply exactly. The powers of two are taken out afterwards: of columns of A together with the other
-// operand, of rows of A together with the result (`key_factor`, `value_factor`). So int4 costs 5 integer
-// instructions per 8 codes and int2 9 per 16. Scales never touch codes either:
+// is a pair of fp16 *subnormals*, code * 2^-24 * (1, 4, 16 or 64, by position in the half), which tensor
+// cores multiply exactly. The powers of two are removed later: those of columns of A with the other operand,
+// those of rows of A with the result (`key_factor`, `value_factor`). int4 thus takes 5 integer instructions
+// per 8 codes and int2 9 per
+// 16. Scales are not applied to codes either:
 //
 // Keys per channel: q' = q * scale once per group; zeros: sum_c q_c zero_c by a tensor-core row.
 //
@@ -12,11 +13,11 @@
 //
 // Values: p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum of p.
 //
-// p is exp2(logit - ref), below 2: an overflow shows in one bit of the fp16 pairs or'ed together, which costs
-// a quarter of a search for the largest logit; only then `ref` is raised and p computed again. Before p is
-// multiplied by a value's scale it is multiplied by 2^8 (exact), so that fp16 resolves small weights: a KV
-// entry counts down to 2^-24 of the largest weight. Scales of values of 2 and more raise `ref` such that the
-// product stays in fp16's range: any scale is right.
+// p is exp2(logit - ref), below 2. An overflow shows in one bit of the OR of all fp16 pairs, a quarter of the
+// cost of a search for the largest logit; only then is `ref` raised and p recomputed. Before p is multiplied
+// by a value's scale it is multiplied by 2^8 (exact), so that fp16 resolves small weights: KV entries count
+// down to 2^-24 of the largest weight. Value scales of 2 and more raise `ref` so far that the product stays
+// in fp16's range; there is no limit on scales.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_MATH_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_MATH_CUH_
@@ -31,16 +32,16 @@ constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteenth = 0x2c002c00;
 constexpr uint32_t kFp16Up8 = 0x5c005c00, kFp16Up12 = 0x6c006c00;  // 2^8, 2^12
 constexpr float kUp8 = 256, kUp12 = 4096;
 
-// Of one sequence, by lane, as Partial has it; sums are whole ones, not this lane's only. `more` is the
-// accumulator of the tensor-core rows that values have besides: more[0..1] of row lane / 4 zeros of a group
-// (or of all channels), more[2..3] the sum of p.
+// Partial result of one sequence by lane, as Partial, except that sums are complete. `more` is the
+// accumulator of the additional tensor-core rows: more[0..1] of row lane / 4 are the zeros of a group (or of
+// all channels), more[2..3] the sum of p.
 template <int kDim>
 struct PackedPartial {
   float out[kDim / 16][4] = {};
   float more[4] = {};
   float ref[2] = {-1e30f, -1e30f};
 
-  // `top`: the largest logits of this lane's KV entries of heads lane % 4 * 2, + 1; `reserve` as
+  // `top`: the largest logits of this lane's KV entries for heads lane % 4 * 2 and the next; `reserve`:
   // reserve_of().
   __device__ __forceinline__ void raise(float (&top)[2], float reserve) {
 #pragma unroll
@@ -61,7 +62,7 @@ struct PackedPartial {
 
   __device__ __forceinline__ Partial<kDim> result() const {
     Partial<kDim> result;
-    const bool mine = threadIdx.x % 32 < 4;  // the sum is in all rows: it counts once
+    const bool mine = threadIdx.x % 32 < 4;  // all rows hold the sum: it counts once
 #pragma unroll
     for (int mt = 0; mt < kDim / 16; ++mt) {
 #pragma unroll
@@ -73,8 +74,8 @@ struct PackedPartial {
   }
 };
 
-// Raw sums `s` of KV entry row r of tile mt are logits (base 2) s * factor * key_factor(mt, r / 8) +
-// add[mt / kTilesPerAdd].
+// The logits (base 2) of KV entry row r of tile mt are s * factor * key_factor(mt, r / 8) +
+// add[mt / kTilesPerAdd], with raw sums `s`.
 template <class Format>
 __device__ __forceinline__ void find_top(const float (&s)[Format::kTiles][4],
                                          const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
@@ -89,7 +90,8 @@ __device__ __forceinline__ void find_top(const float (&s)[Format::kTiles][4],
     }
   }
 }
-// p of the same, as pairs of heads: p[2 mt] of rows lane / 4, p[2 mt + 1] of those 8 below. All or'ed.
+// Computes p as pairs of heads: p[2 mt] of rows lane / 4, p[2 mt + 1] of the rows 8 below. Returns the OR of
+// all.
 template <class Format>
 __device__ __forceinline__ uint32_t weigh(const float (&s)[Format::kTiles][4],
                                           const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
@@ -118,15 +120,16 @@ __device__ __forceinline__ void softmax_tile(const float (&s)[Format::kTiles][4]
                                              float factor, float reserve, PackedPartial<kDim>* part,
                                              uint32_t (&p)[2 * Format::kTiles]) {
   const uint32_t all = weigh<Format>(s, add, factor, part->ref, p);
-  if (!__any_sync(kAllLanes, (all & 0x40004000u) != 0) && reserve == 0) return;  // below 2, fp16 and bf16
+  if (!__any_sync(kAllLanes, (all & 0x40004000u) != 0) && reserve == 0)
+    return;  // all p are below 2, in fp16 and bf16
   float top[2];
   find_top<Format>(s, add, factor, top);
   part->raise(top, reserve);
   weigh<Format>(s, add, factor, part->ref, p);
 }
 
-// By how many powers of two p must stay below 1 where the largest scale of a block is not below 2^bits.
-// Scales are positive fp16; whether any is above 2 shows in those of all lanes or'ed together.
+// Number of powers of two by which p must stay below 1 if the largest scale of a block is not below 2^bits.
+// Scales are positive fp16; the OR over all lanes shows whether any is 2 or more.
 __device__ __forceinline__ bool has_large_scale(uint32_t ored_scales) {
   return __any_sync(kAllLanes, (ored_scales & 0x40004000u) != 0);
 }

@@ -1,4 +1,4 @@
-// The packed decode kernel's shared memory, and what a block of its list of blocks is.
+// Shared memory of the packed decode kernel, and positions in its list of blocks.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_PLACE_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_PLACE_CUH_
@@ -8,18 +8,18 @@
 
 namespace kvtwin::device {
 
-// Shared memory of a CTA: [ring of each warp][a part of each warp][whose they are][barriers]. The part that a
-// warp leaves in the middle is its last, when its ring is idle: it lies there.
-// kMasks: there are bits of live KV entries. Not having them in the code makes int2 5 % faster.
+// Shared memory of a CTA: [ring of each warp][a partial of each warp][owners][barriers]. The partial of the
+// sequence that a warp leaves in the middle is its last, so it is stored in the warp's idle ring. kMasks:
+// with masks of live KV entries. Kernels without the code for masks are 5 % faster for int2.
 template <class FormatFamily, int kHeadSlots, bool kMasks>
 struct PackedGeometry {
   using Family = FormatFamily;
   using Plan = DecodePlan;
   static constexpr int kDim = Family::kDim, kHeads = kHeadSlots, kWarps = kPackedWarps;
-  static constexpr uint32_t kCopied = kWarps / kCopyWarps;  // warps of a copying warp
+  static constexpr uint32_t kCopied = kWarps / kCopyWarps;  // consumer warps per producer warp
   static constexpr int kPartFloats = kHeads * (kDim + 2);
-  // Behind the values: bits of live KV entries, 16 bytes of each of a block's at most 4 pages. Slots stay
-  // aligned to 128 bytes: copies into others are slower by 8 %.
+  // Masks of live KV entries follow the values: 16 bytes for each of a block's at most 4 pages. Stages are
+  // aligned to 128 bytes; copies to other addresses are 8 % slower.
   static constexpr uint32_t kLive = Family::kSlot;
   static constexpr uint32_t kSlot = Family::kSlot + (kMasks ? 128 : 0);
   static constexpr bool kMasked = kMasks;
@@ -31,7 +31,7 @@ struct PackedGeometry {
   static constexpr int kRetained = kWarps * kRing;
   static constexpr int kOwners = kRetained + kWarps * kPartFloats * 4;
   static constexpr int kBarriers = kOwners + 2 * kWarps * 16;
-  static constexpr int kShared = kBarriers + kWarps * kSlots * 16;  // full, empty
+  static constexpr int kShared = kBarriers + kWarps * kSlots * 16;  // full and empty barriers
   static_assert(kSlots >= 2 && kPartFloats * 4 <= kRing && kShared <= 227 * 1024);
 
   static __device__ __forceinline__ uint32_t part_at(uint32_t slot) {
@@ -48,16 +48,17 @@ __device__ __forceinline__ PackedSequence load_sequence(const PackedSequence* at
   return {a.x, a.y, {a.z, a.w, b.x}, {b.y, b.z, b.w}};
 }
 
-// A block of the list.
+// The position of a block in the list.
 template <class Family>
 struct PackedPlace {
   static __device__ __forceinline__ PackedRules rules() { return {Family::kLayout, Family::kScaleGroup}; }
   uint32_t sequence, part, block;
   uint32_t blocks, tokens;  // of the part
   uint32_t q_row, column, table;
-  uint32_t position;  // its first unit of cost
+  uint32_t position;  // first unit of cost of the block
 
-  // The first part from `from` on that has KV entries, or nothing at all. False: there is none.
+  // Moves to the first part from `from` on that has KV entries, or to an empty sequence. Returns false if
+  // there is none.
   __device__ __forceinline__ bool open(const PackedSequence* sequences, uint32_t at, uint32_t from) {
     return open(load_sequence(sequences + at), at, from);
   }

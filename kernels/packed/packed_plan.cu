@@ -8,15 +8,15 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kPlanThreads = 1024;
-constexpr uint32_t kNear = 8192;  // sequences whose first units fit shared memory
+constexpr uint32_t kNear = 8192;  // most sequences whose first units fit in shared memory
 
-// The first block at or behind unit `from` of the list.
+// The first block that starts at unit `from` of the list or later.
 __device__ PackedSplit first_block(const PackedRules& rules, const PackedSequence* table, uint32_t sequences,
                                    const uint32_t* begins, uint32_t from) {
   PackedSplit split;
   split.sequence = sequence_of(from, begins, sequences);
   split.begin = split.first = begins[split.sequence];
-  if (split.first == from) return split;  // also where there are no KV entries
+  if (split.first == from) return split;  // also for a sequence without KV entries
   const PackedSequence s = table[split.sequence];
   for (; split.part < kPackedParts; ++split.part) {
     const uint32_t cost = rules.cost(split.part), blocks = rules.blocks(s, split.part);

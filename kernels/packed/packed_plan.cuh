@@ -1,10 +1,10 @@
-// How the parts of a packed decode step are cut among warps: shares of one long list of blocks, by cost.
+// How the parts of a packed decode step are split among warps: splits of one list of blocks, of equal cost.
 //
-// Blocks of different formats take different times, so the list is measured in *cost*, not in blocks: a block
-// of a part occupies block_cost(part) units, and belongs to the share in which its first unit lies. With
-// that, decode_plan.cuh's arithmetic holds as it is (C CTAs take equal ranges of N units): a range inside a
-// sequence is never shorter than the dearest block, so that every CTA from the first to the last of a
-// sequence has a part of it, which is what merging counts on.
+// Blocks of different formats take different times, so positions in the list are units of *cost*: a block of
+// a part occupies block_cost(part) units and belongs to the split that has its first unit. The arithmetic of
+// decode_plan.cuh then applies unchanged (C CTAs take equal ranges of N units). A range within a sequence is
+// never shorter than the most expensive block, so every CTA from a sequence's first to its last has a partial
+// of it, which the merge requires.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_PLAN_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_PLAN_CUH_
@@ -14,11 +14,11 @@
 
 namespace kvtwin::device {
 
-constexpr uint32_t kPackedWarps = 12;  // of a CTA that multiply; one CTA per SM
-// Warps that start copies, one per scheduler: one for all is too slow by 5 to 10 %.
+constexpr uint32_t kPackedWarps = 12;  // consumer warps of a CTA; one CTA per SM
+// Producer warps, one per scheduler: a single one is 5 to 10 % slower.
 constexpr uint32_t kCopyWarps = 4;
 
-// KV entries that a warp takes at a time: what fits a slot of its ring (packed_fast.cuh, packed_rows.cuh).
+// KV entries per block: as many as fit a stage (packed_fast.cuh, packed_rows.cuh).
 __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_t scale_group,
                                                     uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 128 : part == kPartInt4 ? 64 : 16;
@@ -27,8 +27,8 @@ __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_
   if (part == kPartInt2) return scale_group == 128 ? 128 : 64;
   return part == kPartInt4 ? 64 : 32;
 }
-// In proportion to the measured time of a block (packed_decode_bench), not to its bytes: int2 is slower per
-// byte, because it is bound by instructions.
+// Proportional to the measured time of a block (packed_decode_bench), not to its bytes: int2 is bound by
+// instructions and slower per byte.
 __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t scale_group, uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 11 : part == kPartInt4 ? 9 : 8;
   if (layout == PackedLayout::kFp4) return 16;
@@ -37,7 +37,7 @@ __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t 
   return part == kPartInt4 ? 12 : 9;
 }
 constexpr uint32_t kCostMost = 20;
-constexpr uint32_t kCostOfNothing = 1;  // an empty sequence: its zeros are written
+constexpr uint32_t kCostOfNothing = 1;  // an empty sequence: a warp must write its zeros
 
 struct PackedRules {
   PackedLayout layout;
@@ -59,16 +59,17 @@ struct PackedRules {
   }
 };
 
-// One warp's part: the blocks that start in [first, end) of the list, from `block` of `part` of `sequence`.
+// The split of one warp: the blocks that start in [first, end) of the list, from `block` of `part` of
+// `sequence` on.
 struct PackedSplit {
   uint32_t sequence = 0;
   uint32_t part = 0;
   uint32_t block = 0;
-  uint32_t first = 0;  // of its first block
-  uint32_t end = 0;    // at most `first`: nothing to do
-  uint32_t begin = 0;  // of the sequence's first block
+  uint32_t first = 0;  // position of its first block
+  uint32_t end = 0;    // at most `first`: no work
+  uint32_t begin = 0;  // position of the sequence's first block
   uint32_t unused[2] = {};
-  PackedSequence info;  // so that a warp's first load has all of it
+  PackedSequence info;  // of `sequence`; stored here to save a dependent load
 };
 
 __host__ __device__ inline PackedSplit* packed_fractions_of(DecodePlan* plan) {

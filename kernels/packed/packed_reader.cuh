@@ -1,8 +1,8 @@
-// The warps of the packed decode kernel that start copies, so that the others only multiply.
+// The producer warps of the packed decode kernel: they start all copies.
 //
-// A lane fills the ring of one multiplying warp; page numbers are asked for a block ahead. Starting a copy
-// costs 60 instructions and waits for several of them: done by the warp that multiplies it was a tenth of its
-// time. One copying warp for all is too slow (each of a warp's lanes waits for the others'), four are not.
+// Each lane fills the ring of one consumer warp; page numbers are loaded one block ahead. Starting a copy
+// takes 60 dependent instructions, a tenth of the time of a consumer that does it itself. A single producer
+// warp is too slow, because its lanes wait for one another; four suffice.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_READER_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_READER_CUH_
@@ -11,16 +11,16 @@
 
 namespace kvtwin::device {
 
-// A lane of a copying warp: fills the ring of one warp that multiplies.
+// One producer lane: fills the ring of one consumer warp.
 template <class Geometry>
 class PackedReader {
   using Family = typename Geometry::Family;
-  static constexpr uint32_t kPieces = 4;  // pages of a block, at most
+  static constexpr uint32_t kPieces = 4;  // most pages of a block
   static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1,
                         kHasInt4 = Family::kParts >> kPartInt4 & 1;
 
  public:
-  // `ring`, `full`, `empty`: shared addresses of the warp's slots and their barriers.
+  // `ring`, `full`, `empty`: shared addresses of the consumer's stages and their barriers.
   __device__ PackedReader(const PackedDecodeShape& shape, const PackedDecodeArgs& args, uint32_t ring,
                           uint32_t full, uint32_t empty)
       : shape_(shape), args_(args), ring_(ring), full_(full), empty_(empty) {}
@@ -32,7 +32,7 @@ class PackedReader {
   }
   __device__ bool done() const { return at_.position >= end_; }
 
-  // Starts to fill the next slot, if it is free. REQUIRES: not done.
+  // Starts the copies of the next stage if it is empty; returns whether it was. REQUIRES: not done.
   __device__ __forceinline__ bool fill() {
     if (!barrier_test(empty_ + 8 * slot_, parity_ ^ 1)) return false;
     const uint32_t bar = full_ + 8 * slot_, target = ring_ + slot_ * Geometry::kSlot;
@@ -52,7 +52,7 @@ class PackedReader {
   }
 
  private:
-  // What is the same for all blocks of a part: its page size, and where its head's column begins.
+  // Sets up the constants of a part: its page size, and the offset of its head's column.
   __device__ void open_part() {
     const uint32_t part = at_.part;
     const uint32_t page = part == 0   ? shape_.page_tokens[0]
@@ -75,7 +75,7 @@ class PackedReader {
       return Format::key_bytes(page) + Format::value_bytes(page);
     }
   }
-  // The numbers of this block's pages. They are asked for a block ahead, before anybody waits for them.
+  // Loads the page numbers of this block, one block before they are used.
   __device__ void load_pages() {
     if (at_.tokens == 0) return;
     const uint32_t tokens = at_.rules().tokens(at_.part), first = at_.block * tokens >> shift_;
@@ -95,7 +95,7 @@ class PackedReader {
     open_part();
   }
 
-  // Says how many bytes the entry has. With values come the bits of live KV entries, if there are any.
+  // Sets the byte count of the stage. Masks of live KV entries, if any, come with the values.
   __device__ __forceinline__ void expect(uint32_t bytes, uint32_t target, uint32_t bar) {
     const uint32_t* live = nullptr;
     if constexpr (Geometry::kMasked) {
@@ -122,7 +122,7 @@ class PackedReader {
       } else {
         const uint32_t half = at_.block % Format::kBlocksPerRecord;
         copy_bulk_once(target, from + half * Format::kCodes, Format::kCodes, bar);
-        copy_bulk(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);  // both halves want it
+        copy_bulk(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);  // both halves read it
       }
     } else {
       constexpr uint32_t kTokens = Format::kTokens;

@@ -1,10 +1,10 @@
-// Formats of the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h): what a warp does with a
-// block. See packed_math.cuh.
+// The formats of the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h) for a consumer warp;
+// technique: packed_math.cuh.
 //
-// Tensor cores contract pairs along the shared dimension, but bytes hold neighbours along the other one, so
-// words of two KV entries (or channels) are put together with one byte permutation before the masks. Channels
-// and KV entries are permuted freely: a lane takes what lies in its own word, and the other operand follows.
-// With g = lane / 4 and t = lane % 4:
+// Tensor cores contract pairs along the shared dimension, but a byte holds neighbours along the other one. So
+// one byte permutation combines words of two KV entries (or channels) before the masks. Channels and KV
+// entries may be permuted freely: a lane uses what its own word holds, and the other operand follows. With g
+// = lane / 4 and t = lane % 4:
 //
 // int4 keys: word t of a group of 32 channels, rows g and g + 8; its four fields are channel pairs (0, 4),
 // (1, 5), (2, 6) and (3, 7) of the eight from 8 t on.
@@ -15,8 +15,8 @@
 // int2 keys: of 32 KV entries lane g has the four of byte b = g / 2 + 4 (g % 2): two tiles, KV entry 4 b + 2
 // tile + half.
 //
-// int2 costs 5 integer instructions per 16 x 16 tile and side instead of the fast layout's 4.5, but two loads
-// from shared memory a tile instead of a quarter: that is its limit.
+// int2 takes 5 integer instructions per 16 x 16 tile and side (fast layout: 4.5), but two loads from shared
+// memory per tile (fast layout: a quarter of one), which bound it.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_
@@ -26,7 +26,7 @@
 
 namespace kvtwin::device {
 
-// One byte a channel, no scales.
+// One byte per channel, no scales.
 template <int kDim>
 struct RowsFp8 {
   static constexpr bool kRecords = false;
@@ -43,7 +43,7 @@ struct RowsFp8 {
     return 16 * mt + 8 * half + lane / 4;
   }
 
-  // q[2 kt], q[2 kt + 1]: channels 64 (kt / 4) + 16 t + 4 (kt % 4) and the three behind it.
+  // q[2 kt], q[2 kt + 1]: channels 64 (kt / 4) + 16 t + 4 (kt % 4) and the next three.
   static __device__ __forceinline__ void load_query(const uint32_t* row, bool is_head, uint32_t lane,
                                                     uint32_t (&q)[kDim / 8 + 2]) {
 #pragma unroll
@@ -89,7 +89,7 @@ struct RowsFp8 {
         const uint32_t w0 = load_word(row + 32 * block), w1 = load_word(row + kDim + 32 * block);
         const uint32_t w2 = load_word(row + 8 * kDim + 32 * block),
                        w3 = load_word(row + 9 * kDim + 32 * block);
-        // Bytes 0 and 1 of both KV entries, channel by channel; then bytes 2 and 3.
+        // Bytes 0 and 1 of both KV entries, by channel; then bytes 2 and 3.
         const uint32_t a = __byte_perm(w0, w1, 0x5140), b = __byte_perm(w2, w3, 0x5140);
         const uint32_t c = __byte_perm(w0, w1, 0x7362), d = __byte_perm(w2, w3, 0x7362);
         multiply_add_fp16(part->out[2 * block], fp16_from_e4m3(a), fp16_from_e4m3(a >> 16), fp16_from_e4m3(b),
@@ -106,7 +106,7 @@ struct RowsFamily {
   static constexpr int kDim = kDimension;
   static constexpr PackedLayout kLayout = PackedLayout::kRows;
   static constexpr uint32_t kScaleGroup = kScaleGroupOf;
-  static constexpr uint32_t kParts = 7;  // bits of the parts that there are
+  static constexpr uint32_t kParts = 7;  // bit mask of the parts in use
   using Int2 = RowsInt2<kDim, kScaleGroupOf>;
   using Int4 = RowsInt4<kDim, kScaleGroupOf>;
   using Wide = RowsFp8<kDim>;

@@ -1,17 +1,17 @@
 // fp4 rows (E2M1, 16 channels of a token share a power of two; pack_low_bit.h), keys and values per token.
 //
-// sm_90 has no conversion from E2M1, and needs none: with the sign at bit 15 and the other three bits at
-// bits 8 to 6 a code is a bf16 of code * 2^-126, subnormals included, which tensor cores multiply exactly.
-// That is 12 integer instructions for the 8 codes that a lane has of a 16 x 16 tile (int4: 5), and what
-// bounds this format.
+// Codes need no conversion, which sm_90 does not have for E2M1: with the sign at bit 15 and the other three
+// bits at bits 8 to 6, a code is a bf16 of code * 2^-126, subnormals included, which tensor cores multiply
+// exactly. That is 12 integer instructions for the 8 codes of a lane in a 16 x 16 tile (int4: 5), which bound
+// this format.
 //
 // Blocks of 16 channels are the tiles of both products. With g = lane / 4 and t = lane % 4:
-//   keys    of a block lane t has channels 4 t and the three behind it; a block's sums are multiplied by its
-//           power of two as fp32
-//   values  of a block lane g has byte g: `channel` is 16 tile + 2 g + half; weights are multiplied by the
-//           powers of two, which is exact in bf16
+//   keys    of a block lane t has channels 4 t to 4 t + 3; a block's sums are multiplied by its power of two
+//   in fp32 values  of a block lane g has byte g: `channel` is 16 tile + 2 g + half; weights are multiplied
+//   by the powers of
+//           two, which is exact in bf16
 //
-// Powers from 2^-80 to 2^36 are right; beyond, blocks would be lost (E8M0 has 2^-127 to 2^127).
+// Powers from 2^-80 to 2^36 are exact; E8M0's range is 2^-127 to 2^127, and blocks outside are lost.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_FP4_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_ROWS_FP4_CUH_
@@ -20,7 +20,7 @@
 
 namespace kvtwin::device {
 
-// Queries and powers are raised by so much that no product is too small for fp32.
+// Factors of queries and powers that keep all products in fp32's range.
 constexpr float kFp4Code = 0x1p126f, kFp4QueryUp = 0x1p100f;
 constexpr uint32_t kFp4PowerUp = 90;
 
@@ -29,8 +29,9 @@ __device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
-// Two codes each that lie in the lower bytes of both halves: in their low and in their high four bits. A
-// product puts the sign and the other bits each where they belong (another pipe than masks and shifts have).
+// Two codes each, from the low bytes of both halves: from their low and from their high four bits. A
+// multiplication moves the sign and the other bits to their places; it uses another pipe than masks and
+// shifts.
 __device__ __forceinline__ uint32_t bf16_of_low(uint32_t bytes) {
   return (bytes & 0x000f000fu) * 0x1040u & 0x81c081c0u;
 }
@@ -71,7 +72,7 @@ struct RowsFp4 {
     }
   }
 
-  // The blocks' powers of two of a row, a byte each.
+  // A row's powers of two, one byte per block.
   static __device__ __forceinline__ void load_powers(uint32_t row, uint32_t (&powers)[kBlocks / 4]) {
     if constexpr (kBlocks == 8) {
       const uint2 two = load_words2(row + kCodes);
@@ -80,14 +81,14 @@ struct RowsFp4 {
       powers[0] = load_word(row + kCodes);
     }
   }
-  // 2^e of byte `block` as fp32.
+  // 2^e of byte `block` in fp32.
   static __device__ __forceinline__ float power(const uint32_t (&powers)[kBlocks / 4], int block) {
     const int at = 8 * (block % 4);
     const uint32_t word = powers[block / 4];
     return __uint_as_float((at == 24 ? word >> 1 : word << (23 - at)) & 0x7f800000u);
   }
 
-  // KV entries of row `from` and 8 behind it: their sums, times 2^-26.
+  // Sums of the KV entries of row `from` and of the row 8 below, times 2^-26.
   static __device__ __forceinline__ void scores_of(uint32_t from, uint32_t t,
                                                    const uint32_t (&q)[kDim / 8 + 2], float (&s)[4]) {
     const uint32_t row[2] = {from, from + 8 * kRow};
@@ -123,13 +124,13 @@ struct RowsFp4 {
     for (uint32_t i = valid * kRow / 4 + lane; i < kTokens * kRow / 4; i += 32) store_word(at + 4 * i, 0);
   }
 
-  // (2^e of byte `block` of a, of b), raised, as bf16.
+  // (2^e of byte `block` of a, of b) in bf16, times 2^kFp4PowerUp.
   static __device__ __forceinline__ uint32_t power_pair(const uint32_t (&a)[kBlocks / 4],
                                                         const uint32_t (&b)[kBlocks / 4], int block) {
     const uint32_t bytes = __byte_perm(a[block / 4], b[block / 4], 0x0400 + block % 4 * 0x0101) & 0x00ff00ffu;
     return bytes * 128 + kFp4PowerUp * 128 * 0x10001u;
   }
-  // The values of KV entries a, a + 1, a + 8, a + 9.
+  // Values of the KV entries of rows first, first + 1, first + 8 and first + 9.
   static __device__ __forceinline__ void values_of(uint32_t first, uint32_t lane, uint32_t p0, uint32_t p1,
                                                    PackedPartial<kDim>* part) {
     constexpr uint32_t kBf16One = 0x3f803f80;

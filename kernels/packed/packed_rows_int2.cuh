@@ -35,7 +35,7 @@ struct RowsInt2 {
     return mt / 2 * 32 + 4 * (lane / 8 + lane / 4 % 2 * 4) + mt % 2 * 2 + half;
   }
 
-  // q[2 kt], q[2 kt + 1]: channels 16 kt + 4 t and the three behind it.
+  // q[2 kt], q[2 kt + 1]: channels 16 kt + 4 t and the next three.
   static __device__ __forceinline__ void load_query(const uint32_t* row, bool is_head, uint32_t lane,
                                                     uint32_t (&q)[kDim / 8 + 2]) {
 #pragma unroll
@@ -103,8 +103,8 @@ struct RowsInt2 {
 #pragma unroll
       for (int mt = 0; mt < 2; ++mt) {
         const uint32_t p0 = transpose(rest[2 * mt]), p1 = transpose(rest[2 * mt + 1]);
-        // Rows 2 t, 2 t + 1 of P are bytes t and t + 4: KV entries 4 t and 16 on; the other half: one KV
-        // entry on.
+        // Rows 2 t, 2 t + 1 of P are bytes t and t + 4, that is KV entries 4 t and 4 t + 16; the other half
+        // is one KV entry further.
         Rows::template values<16, 1>(from, lane, 4 * (lane % 4) + 2 * mt, p0, p1, part);
       }
       rotate<4>(rest);

@@ -27,8 +27,8 @@ struct RowsInt4 {
     return 16 * mt + 8 * half + lane / 4;
   }
 
-  // q[4 block ...]: pairs of channels 32 block + 8 t + (0,4), (1,5) / 16, (2,6), (3,7) / 16. The last two:
-  // sums of q over the groups 2 t, 2 t + 1, and what fp16 leaves of them.
+  // q[4 block ...]: pairs of channels 32 block + 8 t + (0,4), (1,5) / 16, (2,6), (3,7) / 16. The last two are
+  // sums of q over the groups 2 t, 2 t + 1, and their fp16 rounding errors.
   static __device__ __forceinline__ void load_query(const uint32_t* row, bool is_head, uint32_t lane,
                                                     uint32_t (&q)[kDim / 8 + 2]) {
     const uint32_t t = lane % 4;
@@ -58,7 +58,7 @@ struct RowsInt4 {
     q[kDim / 8 + 1] = pack_fp16(mine[0] - fp16_low(q[kDim / 8]), mine[1] - fp16_high(q[kDim / 8]));
   }
 
-  // KV entries of rows `from` and 8 behind it: their logits.
+  // Logits of the KV entries of row `from` and of the row 8 below.
   static __device__ __forceinline__ void scores_of(uint32_t from, uint32_t t,
                                                    const uint32_t (&q)[kDim / 8 + 2], float scale2,
                                                    float (&s)[4]) {
@@ -88,7 +88,7 @@ struct RowsInt4 {
       multiply_add_fp16(sum, low8 & 0x000f000f, high8 & 0x000f000f, low8 & 0x00f000f0, high8 & 0x00f000f0,
                         q[4 * block + 2], q[4 * block + 3]);
       const int group = block * 32 / kScaleGroup;
-      if ((block + 1) * 32 % kScaleGroup != 0 && block + 1 < kDim / 32) continue;  // its group goes on
+      if ((block + 1) * 32 % kScaleGroup != 0 && block + 1 < kDim / 32) continue;  // the group continues
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t pair = scales[i / 2][group / 2];
@@ -100,8 +100,7 @@ struct RowsInt4 {
   static __device__ __forceinline__ float scores(uint32_t at, uint32_t lane, uint32_t (&q)[kDim / 8 + 2],
                                                  float scale2, float (&s)[kTiles][4], float (&add)[1][2]) {
     const uint32_t g = lane / 4, t = lane % 4;
-    // Two tiles at a time, in a loop: with int2 in the same kernel, all of it unrolled would not fit the
-    // instruction cache.
+    // Two tiles per iteration: fully unrolled, int4 and int2 together exceed the instruction cache.
 #pragma unroll 1
     for (uint32_t from = at + g * Rows::kRow; from < at + kTokens * Rows::kRow; from += 32 * Rows::kRow) {
 #pragma unroll

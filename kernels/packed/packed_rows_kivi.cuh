@@ -1,5 +1,5 @@
-// KIVI's KV entries: int2 rows (packed_rows_int2.cuh), and bf16 pages for those that are not packed, or whose
-// values are not. Channels lie as int2's values have them.
+// KIVI's KV entries: int2 rows (packed_rows_int2.cuh), and bf16 pages for entries whose values are not
+// packed. The order of channels is that of int2's values.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_KIVI_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_ROWS_KIVI_CUH_
@@ -9,7 +9,7 @@
 
 namespace kvtwin::device {
 
-// As Bf16Format, but values two channels a load: a tile has the channels that RowsFamily says.
+// As Bf16Format, but a load of values has two channels: a tile has the channels of RowsFamily.
 template <int kDim>
 struct RowsBf16 : Bf16Format<kDim> {
   using Plain = Bf16Format<kDim>;

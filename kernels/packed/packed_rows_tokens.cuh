@@ -1,5 +1,5 @@
-// Values (and int4 keys) of docs/design/methods/triaxialkv.md#bytes, a row per token: how its scales and
-// codes are read. See packed_rows.cuh.
+// Rows per token (values, and int4 keys) of docs/design/methods/triaxialkv.md#bytes: loads of scales and
+// codes. See packed_rows.cuh.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_ROWS_TOKENS_CUH_
@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy(const T (&from)[kCount], T (&to)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) copy(from[i], to[i]);
 }
-// For loops over what registers hold, which only constants can index: the first kBy go behind the others.
+// Moves the first kBy behind the others. For loops over arrays in registers, which only constants can index.
 template <int kBy, typename T, int kCount>
 __device__ __forceinline__ void rotate(T (&values)[kCount]) {
   T old[kCount];
@@ -44,7 +44,7 @@ __device__ __forceinline__ void rotate(T (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) copy(old[(i + kBy) % kCount], values[i]);
 }
 
-// Rows of one token: `kBits` a channel, then kGroups scales, then as many zeros.
+// A row of one token: `kBits` per channel, then kGroups scales, then as many zeros.
 template <int kDim, int kScaleGroup, int kBits>
 struct TokenRows {
   static constexpr int kGroups = kScaleGroup >= kDim ? 1 : kDim / kScaleGroup;
@@ -64,7 +64,8 @@ struct TokenRows {
   static __device__ __forceinline__ void clear(uint32_t at, uint32_t lane, int tokens, uint32_t valid) {
     for (uint32_t i = valid * kRow / 4 + lane; i < tokens * kRow / 4; i += 32) store_word(at + 4 * i, 0);
   }
-  // The values of four KV entries, which p0 and p1 weigh: a and kPair behind it, and both kOther behind.
+  // Adds the values of four KV entries with weights p0 and p1: rows a and a + kPair, and both of these +
+  // kOther.
   template <uint32_t kPair, uint32_t kOther>
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t a, uint32_t p0,
                                                 uint32_t p1, PackedPartial<kDim>* part) {
@@ -80,7 +81,7 @@ struct TokenRows {
     multiply_add_fp16(part->more, zero[0] | zero[1] << 16, kFp16One, zero[2] | zero[3] << 16, kFp16One, p0,
                       p1);
     const uint32_t up0 = multiply_fp16(p0, kFp16Up8), up1 = multiply_fp16(p1, kFp16Up8);
-    // Which bytes of two words are this lane's channels of two KV entries.
+    // The bytes of two words that are this lane's channels of two KV entries.
     const uint32_t word = kBits == 4 ? g / 2 * 4 : g / 4 * 4;
     const uint32_t pick = kBits == 4 ? (g % 2 == 0 ? 0x5410 : 0x7632) : (g % 4) * 0x101 + 0x400;
 #pragma unroll

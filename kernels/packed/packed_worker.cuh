@@ -1,10 +1,10 @@
-// A warp of the packed decode kernel that multiplies: its walk along its share, block by block.
+// The consumer warps of the packed decode kernel: each processes the blocks of its split.
 //
-// As in attention_decode.cu a warp works alone, with a ring of shared memory that the copy engine fills and
-// no barrier until all are done. Entries of the ring are keys of a block, its values, keys of the next, ...:
-// so a slot is free again as soon as the keys have been multiplied. Copies are started by warps of their
-// own (packed_reader.cuh). Parts of several formats follow each other in the same accumulators; only the
-// powers of two that codes left in them change between formats.
+// As in attention_decode_kernel.cuh each warp works alone on its ring of stages, and warps synchronise only
+// at the end. Stages alternate between the keys of a block and its values, so a stage is released as soon as
+// the keys have been multiplied. Producer warps start the copies (packed_reader.cuh). Parts of several
+// formats follow one another in the same accumulators; between formats only the powers of two that codes
+// leave in them change.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_WORKER_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_WORKER_CUH_
@@ -76,7 +76,7 @@ class PackedWorker {
     return {here_.sequence, s.q_row, begin, begin + here_.rules().cost(s) - last + 1};
   }
 
-  // Waits for the next entry of the ring; its shared address.
+  // Waits for the next stage to be full and returns its shared address.
   __device__ __forceinline__ uint32_t wait() const {
     barrier_wait(full_ + 8 * slot_, parity_);
     return ring_ + slot_ * Geometry::kSlot;
@@ -95,7 +95,7 @@ class PackedWorker {
   __device__ __forceinline__ T by_part(const T (&of)[kPackedParts]) const {
     return here_.part == 0 ? of[0] : here_.part == 1 ? of[1] : of[2];
   }
-  // KV entries from `valid` on are not there: their logits are -infinity.
+  // Masks KV entries from `valid` on: their logits become -infinity.
   template <class Format>
   __device__ __forceinline__ void cut(uint32_t at, uint32_t valid, float (&s)[Format::kTiles][4],
                                       float (&add)[Format::kTiles / Format::kTilesPerAdd][2]) {
@@ -110,11 +110,12 @@ class PackedWorker {
       }
     }
 #pragma unroll
-    for (int a = 0; a < Format::kTiles / Format::kTilesPerAdd; ++a) {  // a group of keys that is not there
+    for (int a = 0; a < Format::kTiles / Format::kTilesPerAdd;
+         ++a) {  // a group of keys without valid entries
       if (a * Format::kTilesPerAdd * 16u >= valid) add[a][0] = add[a][1] = 0;
     }
   }
-  // Nor are those that are dead. `live`: where the bits of the block's pages are.
+  // Masks KV entries that are not live. `live`: address of the masks of the block's pages.
   template <class Format>
   __device__ __forceinline__ void hide_dropped(uint32_t live, float (&s)[Format::kTiles][4]) const {
     const uint32_t page = by_part(shape_.page_tokens), first = here_.block * Format::kTokens;
@@ -175,7 +176,7 @@ class PackedWorker {
       load_query<Wide>();
     }
   }
-  // Puts the powers of two and the zeros of values where they belong.
+  // Applies the powers of two and the zeros of values to the accumulators.
   __device__ void close_part() {
     if (kHasInt2 && here_.part == kPartInt2) {
       scale_out<Int2>(true);
@@ -204,7 +205,7 @@ class PackedWorker {
   uint32_t slot_ = 0, parity_ = 0;
 };
 
-// The warp for which this lane of a copying warp copies, if any.
+// The consumer warp of this producer lane, if it has one.
 template <class Geometry>
 __device__ __forceinline__ uint32_t copied_warp() {
   return min(threadIdx.x % 32, Geometry::kCopied - 1u) +

@@ -10,8 +10,8 @@ using namespace device;
 
 constexpr uint32_t kThreads = 128;
 
-// CTAs (span, KV head, fraction of the span): only the device knows how long spans are, so that where
-// there are few, each gets more CTAs, and those that find nothing leave.
+// CTAs (span, KV head, split of the span). Only the device knows the lengths of spans: with few spans each
+// gets more CTAs, and those without work exit.
 dim3 grid_of(const ConvertArgs& args) {
   constexpr uint32_t kWanted = 2112, kFractionsMax = 64;
   const uint32_t spans = args.count * args.kv_heads;
@@ -20,7 +20,7 @@ dim3 grid_of(const ConvertArgs& args) {
 __device__ uint32_t first_of_thread() { return blockIdx.z * kThreads + threadIdx.x; }
 __device__ uint32_t step_of_threads() { return gridDim.z * kThreads; }
 
-// `convert` receives side, KV entry and part of a row.
+// Calls convert with side, KV entry and piece of a row.
 template <class Convert>
 __device__ __forceinline__ void each_piece(const KvEntrySpan& span, uint32_t pieces, uint32_t sides,
                                            const Convert& convert) {

@@ -1,5 +1,5 @@
-// Where KV entries lie in a bf16 pool and in a packed one, and a thread's piece of a row in either form
-// (convert_entries.h). Codes: quantise.cuh, which has pack_ref.cc's bits.
+// Addresses of KV entries in bf16 and packed pools, and the conversion of one thread's piece of a row
+// (convert_entries.h). Codes: quantise.cuh, bit-equal to pack_ref.cc.
 
 #ifndef KVTWIN_KERNELS_QUANT_CONVERT_ROWS_CUH_
 #define KVTWIN_KERNELS_QUANT_CONVERT_ROWS_CUH_
@@ -13,8 +13,8 @@
 
 namespace kvtwin::device {
 
-// Page and slot of a KV entry: most pages have a power of two of them, and a division costs as much as the
-// rest of a piece.
+// Page and slot of a KV entry, by shifts where pages have a power of two of tokens: a division costs as much
+// as the rest of a piece.
 class PagesOf {
  public:
   __device__ explicit PagesOf(uint32_t tokens) : tokens_(tokens) {
@@ -41,13 +41,13 @@ class DequantizedPool {
         head_(head) {}
 
   __device__ uint32_t slot(uint32_t kv_entry) const { return pages_.slot(kv_entry); }
-  // The first number of a KV entry's row, as if it were not swizzled.
+  // Index of the first number of a KV entry's row, ignoring the swizzle.
   __device__ size_t row(uint32_t side, uint32_t kv_entry) const {
     const size_t page = pages_.page(kv_entry);
     return (page * heads_ + head_) * block_.numbers() +
            (size_t{side} * block_.page_tokens + slot(kv_entry)) * block_.head_dim;
   }
-  // Of a row that begins at `row`: its channels [8 chunk, 8 chunk + 8).
+  // Offset in a row of its channels [8 chunk, 8 chunk + 8).
   __device__ static uint32_t in_row(const KvBlockShape& block, uint32_t slot, uint32_t chunk) {
     return (chunk ^ block.swizzle(slot)) * 8;
   }
@@ -74,11 +74,11 @@ __device__ __forceinline__ float e2m1_value(uint32_t code) {
   return (code & 8) != 0 ? -value : value;
 }
 
-// What a packed page is made of (engine/base/kv_format.h, which the device does not call).
+// Sizes of a packed page (engine/base/kv_format.h, which device code cannot call).
 struct PackedBytes {
   uint64_t page = 0, values_at = 0;  // of one KV head
   uint32_t row = 0, key_group = 0;
-  uint32_t groups = 0;  // of a row
+  uint32_t groups = 0;  // groups of a row
 
   static PackedBytes of(const ConvertArgs& args) {
     PackedBytes out;
@@ -102,16 +102,16 @@ class PackedEntries {
         heads_(args.kv_heads),
         head_(head) {}
 
-  // Channels of a row that a thread packs.
+  // Channels of a row per thread.
   __device__ uint32_t width() const {
     if (kFormat == Format::kFp8) return 8;
     return kFormat == Format::kFp4 ? kFp4Block : min(shape_.group, shape_.head_dim);
   }
-  // A row of a KV entry: of its key (0) or value (1). int2 has rows for values alone.
+  // Offset of the row of a KV entry's key (0) or value (1). int2 has rows for values only.
   __device__ size_t row(uint32_t side, uint32_t kv_entry) const {
     return block(kv_entry) + (side == 1 ? bytes_.values_at : 0) + size_t{pages_.slot(kv_entry)} * bytes_.row;
   }
-  // The group of keys that a KV entry is of.
+  // Offset of the key group of a KV entry.
   __device__ size_t key_group(uint32_t kv_entry) const {
     return block(kv_entry) + pages_.slot(kv_entry) / shape_.group * size_t{bytes_.key_group};
   }
@@ -132,7 +132,7 @@ class PackedEntries {
     }
   }
 
-  // Channel `channel` of the keys of one group, the first of which is KV entry `first` of `pool`.
+  // Packs channel `channel` of the keys of one group, whose first KV entry in `pool` is `first`.
   __device__ void pack_keys(const __nv_bfloat16* dequantized, const DequantizedPool& pool, uint32_t first,
                             uint8_t* to, uint32_t channel) const {
     const auto key = [&](uint32_t token) {
@@ -151,7 +151,7 @@ class PackedEntries {
     pairs[channel] = quantiser.scale, pairs[shape_.head_dim + channel] = quantiser.zero;
   }
 
-  // Channels [8 chunk, 8 chunk + 8) of a row.
+  // Unpacks channels [8 chunk, 8 chunk + 8) of a row.
   __device__ void unpack(const uint8_t* from, uint32_t chunk, float (&x)[8]) const {
     if constexpr (kFormat == Format::kFp8) {
       const uint2 raw = reinterpret_cast<const uint2*>(from)[chunk];
@@ -179,7 +179,7 @@ class PackedEntries {
     }
   }
 
-  // Eight channels of the key of `kv_entry`, whose group is at `from`.
+  // Unpacks eight channels of the key of `kv_entry`, whose group is at `from`.
   __device__ void unpack_keys(const uint8_t* from, uint32_t kv_entry, uint32_t chunk, float (&x)[8]) const {
     const uint32_t token = pages_.slot(kv_entry) % shape_.group;
     const auto* const pairs = reinterpret_cast<const __half*>(from + shape_.head_dim * (shape_.group / 4));

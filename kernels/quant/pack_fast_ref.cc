@@ -18,7 +18,7 @@ void check_record(uint32_t bits, uint32_t head_dim, size_t values) {
   KVT_CHECK(values == size_t{kRecordTokens} * head_dim);
 }
 
-// The number that shares a scale with this value: its channel for keys, its token for values.
+// Index of the scale of a value: its channel for keys, its token for values.
 uint32_t shared_index(Side side, uint32_t token, uint32_t channel) {
   return side == Side::kKey ? channel : token;
 }
@@ -33,7 +33,7 @@ FastPlace fast_place(Side side, uint32_t bits, uint32_t head_dim, uint32_t token
   const uint32_t reg = row / 8 + column / 8 * 2, half = column % 2;
   const uint32_t tiles_per_word = bits == 4 ? 1 : 2;
   const uint32_t field = tile % tiles_per_word * 4 + reg;
-  const uint32_t slot = tile / tiles_per_word;  // a lane's words, in order of tiles
+  const uint32_t slot = tile / tiles_per_word;  // index among a lane's words, in order of tiles
   return {(slot / kVectorWords * kWarpLanes + lane) * kVectorWords + slot % kVectorWords,
           16 * half + field * bits};
 }

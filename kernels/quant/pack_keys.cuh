@@ -1,5 +1,5 @@
-// int2 keys: a channel of a group of tokens shares a scale. A thread has two channels of 32 tokens, so that
-// its codes are whole words; of larger groups, neighbouring lanes find the bounds together.
+// int2 keys: a channel of a group of tokens shares a scale. A thread has two channels of 32 tokens, so its
+// codes are whole words; in larger groups, adjacent lanes find the bounds together.
 
 #ifndef KVTWIN_KERNELS_QUANT_PACK_KEYS_CUH_
 #define KVTWIN_KERNELS_QUANT_PACK_KEYS_CUH_
@@ -8,21 +8,22 @@
 
 namespace kvtwin::device {
 
-constexpr uint32_t kKeyTokens = 32;  // of a thread
+constexpr uint32_t kKeyTokens = 32;  // tokens of a thread
 
-// Where a thread's two channels are. Lanes: 32 / kParts pairs of channels, of each kParts times 32 tokens.
+// Location of a thread's two channels. A warp has 32 / kParts pairs of channels, and of each kParts times 32
+// tokens.
 template <int kDim, int kGroup>
 struct KeyPlace {
   static constexpr uint32_t kParts = kGroup / kKeyTokens, kPairs = 32 / kParts;
-  static constexpr uint32_t kWarps = kDim / 2 / kPairs;  // of a group of tokens
-  static constexpr uint32_t kRowBytes = kGroup / 4;      // codes of a channel
+  static constexpr uint32_t kWarps = kDim / 2 / kPairs;  // warps per group of tokens
+  static constexpr uint32_t kRowBytes = kGroup / 4;      // bytes of a channel's codes
 
   uint32_t part = 0, pair = 0;
-  size_t wide = 0;  // in pairs of numbers, of the first token's row
+  size_t wide = 0;  // index of the first token's row, in pairs of numbers
   uint8_t* codes = nullptr;
   uint32_t* scales = nullptr;  // of both channels
 
-  // `warp`: of all groups of all pages.
+  // `warp`: index over all groups of all pages.
   __device__ KeyPlace(const PackArgs& args, const PackedLayout& layout, uint32_t warp, bool packing,
                       uint8_t* bytes) {
     const uint32_t groups = args.shape.page_tokens / kGroup, group = warp / kWarps;
@@ -83,7 +84,7 @@ __device__ void pack_keys(const PackArgs& args, const PackedLayout& layout, uint
   const float2 least = __bfloat1622float2(low), most = __bfloat1622float2(high);
   const Quantiser<2> first(least.x, most.x), second(least.y, most.y);
   const uint2 a = code_words(first, pairs, 0), b = code_words(second, pairs, 1);
-  if constexpr (Place::kRowBytes == sizeof(uint2)) {  // then both channels' are neighbours
+  if constexpr (Place::kRowBytes == sizeof(uint2)) {  // both channels' codes are adjacent
     *reinterpret_cast<uint4*>(place.codes) = {a.x, a.y, b.x, b.y};
   } else {
     *reinterpret_cast<uint2*>(place.codes) = a;
@@ -114,7 +115,7 @@ __device__ void unpack_keys(const PackArgs& args, const PackedLayout& layout, ui
   }
 }
 
-// int2 pages: the first `key_warps` warps have keys, the others blocks of rows of values.
+// int2 pages: the first `key_warps` warps convert keys, the others blocks of rows of values.
 template <int kDim, int kGroup, bool kPack>
 __global__ void __launch_bounds__(kPackThreads)
     int2_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kExponentBias = 127;  // E8M0
 
-// The smallest power of two with largest <= 6 * 2^e, within what 8 bits hold.
+// The smallest exponent e with largest <= 6 * 2^e, within the range of E8M0.
 int block_exponent(std::span<const float> block) {
   float largest = 0;
   for (const float x : block) largest = std::max(largest, std::abs(x));

@@ -19,7 +19,7 @@ PackedLayout layout_of(const PackArgs& args) {
   return layout;
 }
 
-constexpr uint32_t kWarps = kPackThreads / 32;  // of a CTA
+constexpr uint32_t kWarps = kPackThreads / 32;  // warps per CTA
 uint32_t ctas_for(uint32_t warps) { return (warps + kWarps - 1) / kWarps; }
 
 template <int kBits, int kDim, int kWidth, bool kPack>

@@ -56,7 +56,8 @@ Affine affine_of(const float* x, size_t count, size_t stride, uint32_t bits) {
     high = std::max(high, in_range(x[i * stride]));
   }
   const float steps = static_cast<float>((1u << bits) - 1);
-  return {to_fp16((high - low) / steps), to_fp16(low + 0.0f)};  // -0 is 0, whichever of both came first
+  return {to_fp16((high - low) / steps),
+          to_fp16(low + 0.0f)};  // -0 becomes 0, independent of the order of both
 }
 
 uint32_t code_of(float x, Affine shared, uint32_t bits) {

@@ -1,5 +1,5 @@
-// Rows of one token (a key's or a value's channels), 16 channels a thread: fp8, int4, and int2's values. With
-// eight a thread, what is found once for a group costs as much as the codes.
+// Rows of one token (a key's or a value's channels), 16 channels per thread: fp8, int4, and int2's values.
+// With eight per thread, scale and zero of a group would cost as much as the codes.
 
 #ifndef KVTWIN_KERNELS_QUANT_PACK_ROWS_CUH_
 #define KVTWIN_KERNELS_QUANT_PACK_ROWS_CUH_
@@ -13,19 +13,19 @@
 
 namespace kvtwin::device {
 
-// What all threads know of the pages. A warp takes `block_rows` rows of one side of one page.
+// Layout of the packed pages. A warp converts `block_rows` rows of one side of one page.
 struct PackedLayout {
   uint32_t page_bytes = 0, values_at = 0, row_bytes = 0;
   uint32_t block_rows = 0;       // 8, or 1 if a page is one token
   uint32_t blocks_per_side = 0;  // of a page
   uint32_t blocks = 0;           // of all pages
-  uint32_t first_side = 0;       // 1: values alone (int2)
+  uint32_t first_side = 0;       // 1: values only (int2)
   uint32_t groups = 0;           // of a row
 };
 
 constexpr uint32_t kPackThreads = 128;
 
-// What a thread has of a row.
+// A thread's piece of a row.
 struct Piece {
   uint4 chunks[2];
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint32_t code_word(const uint32_t* codes) {
   return word - rounding;
 }
 
-// The least and the most of a piece and of those of kLanes neighbours: {least, -most}.
+// {least, -largest} over a piece and the pieces of kLanes adjacent lanes.
 template <int kLanes>
 __device__ __forceinline__ float2 bounds_of(const Piece& piece) {
   const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(piece.chunks);
@@ -65,7 +65,7 @@ __device__ __forceinline__ float2 bounds_of(const Piece& piece) {
   return __bfloat1622float2(both);
 }
 
-// Two words. kAligned: to 8 bytes, which a row of int4 is if it has an even number of groups.
+// Stores two words. kAligned: to 8 bytes, which holds for a row of int4 with an even number of groups.
 template <bool kAligned>
 __device__ __forceinline__ void store_pair(uint8_t* at, uint32_t first, uint32_t second) {
   if constexpr (kAligned) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_pair(uint8_t* at, uint32_t first, uint32_t
   }
 }
 
-// `lane`: of the row's kDim / 16. kWidth: channels of a group. All lanes of the warp.
+// `lane`: of the row's kDim / 16. kWidth: channels of a group. Called by all lanes of the warp.
 template <int kBits, int kDim, int kWidth>
 __device__ __forceinline__ void quantise_row(const Piece& piece, uint8_t* row, uint32_t groups, uint32_t lane,
                                              bool real) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void low_bit_row(const Piece& piece, uint8_t* row, ui
   reinterpret_cast<uint4*>(row)[lane] = {words[0], words[1], words[2], words[3]};
 }
 
-// Eight channels; `lane`: of the row's kDim / 8.
+// Unpacks eight channels; `lane`: of the row's kDim / 8.
 template <int kBits, int kDim, int kWidth>
 __device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, uint32_t lane) {
   float x[8];
@@ -134,7 +134,7 @@ __device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, 
   return low_bit(x);
 }
 
-// A block of rows: where its first one is, in either form.
+// Location of the first row of a block of rows in both pools.
 template <int kDim>
 struct RowBlock {
   size_t wide = 0;    // in bf16 numbers
@@ -152,9 +152,9 @@ struct RowBlock {
   }
 };
 
-// int4, eight rows: put together in shared memory and written 16 bytes a lane. Codes, scales and zeros of a
-// row end inside of sectors, and L2, which is what bounds int4, would take each sector several times. (int2
-// gains nothing.)
+// int4, eight rows: assembled in shared memory and written 16 bytes per lane. Codes, scales and zeros of a
+// row end inside sectors; written separately, they would access each sector of L2 several times, and L2
+// bounds int4.
 template <int kDim, int kWidth, uint32_t kSteps>
 __device__ __forceinline__ void store_block(const Piece (&pieces)[kSteps], uint32_t lane, uint32_t first,
                                             uint8_t* to) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void store_block(const Piece (&pieces)[kSteps], uint3
   for (uint32_t i = threadIdx.x % 32; i < kChunks; i += 32) reinterpret_cast<uint4*>(to)[i] = mine[i];
 }
 
-// One warp, one block of rows, all of them in flight. kBits 8: fp8. Rows are swizzled (kv_block.cuh); a
+// One warp packs one block of rows, all of them in flight. kBits 8: fp8. Rows are swizzled (kv_block.cuh); a
 // block's first slot is a multiple of 8.
 template <int kBits, int kDim, int kWidth>
 __device__ void pack_rows(const PackedLayout& layout, const RowBlock<kDim>& at, const __nv_bfloat16* pool,

@@ -1,5 +1,5 @@
-// The quantiser of docs/design/methods/triaxialkv.md#quantisers in registers, to the bit that pack_ref.cc
-// has: affine_of, code_of, value_of.
+// The quantiser of docs/design/methods/triaxialkv.md#quantisers in registers, bit-equal to pack_ref.cc:
+// affine_of, code_of, value_of.
 
 #ifndef KVTWIN_KERNELS_QUANT_QUANTISE_CUH_
 #define KVTWIN_KERNELS_QUANT_QUANTISE_CUH_
@@ -10,29 +10,28 @@
 
 namespace kvtwin::device {
 
-// What the values of a group share, and how they become codes: five instructions a number, and no branch.
+// Scale and zero of a group, and its codes: five instructions per number, without a branch.
 //
-// The quotient is that of a division: q = off * inverse is within its last bit, and one step of Newton with
-// the remainder, which a multiply-add has exactly, rounds it correctly (Markstein, IBM J. Res. Dev. 34, 1990:
-// the inverse is correctly rounded, and no scale of 11 bits is an exception). Ties are one number in 1,400
-// where x is bf16, so a slow path for doubtful ones would be taken by every third warp: built, and a quarter
-// slower.
+// The quotient equals that of a division: q = off * inverse is within its last bit, and one Newton step with
+// the remainder, which a fused multiply-add computes exactly, rounds it correctly (Markstein, IBM J. Res.
+// Dev. 34, 1990: the inverse is correctly rounded, and no scale of 11 bits is an exception). A slow path for
+// doubtful quotients would not pay: one bf16 number in 1,400 is a tie, so every third warp would take it.
 template <int kBits>
 struct Quantiser {
   static constexpr float kTop = (1 << kBits) - 1;
   static constexpr float kHalfMax = 65504;
-  // Adding it rounds to an integer, ties to even, and leaves that in the low bits.
+  // Adding it rounds to an integer, ties to even, in the low bits.
   static constexpr float kRound = 12582912;
   static constexpr uint32_t kRoundBits = 0x4b400000;
 
   __half scale, zero;
   float wide_scale = 0, wide_zero = 0, inverse = 0;
-  bool tame = false;  // no code is beyond 0 and kTop, although scale and zero are rounded
+  bool tame = false;  // no code is outside [0, kTop], although scale and zero are rounded
 
   __device__ Quantiser(float low, float high) {
-    const bool beyond = low < -kHalfMax || high > kHalfMax;  // then numbers count as fp16's ends
+    const bool beyond = low < -kHalfMax || high > kHalfMax;  // then numbers are clamped to fp16's range
     low = fminf(fmaxf(low, -kHalfMax), kHalfMax), high = fminf(fmaxf(high, -kHalfMax), kHalfMax);
-    // The correctly rounded quotient by kTop (all mantissas were tried).
+    // The correctly rounded quotient by kTop (verified for all mantissas).
     constexpr float kInverse = 1 / kTop;
     const float spread = __fsub_rn(high, low), near = __fmul_rn(spread, kInverse);
     scale = __float2half_rn(fmaf(fmaf(-near, kTop, spread), kInverse, near));
@@ -64,7 +63,7 @@ struct Quantiser {
   }
 };
 
-// The product is exact, so that one rounding is that of pack_ref.cc.
+// The product is exact, so the single rounding equals pack_ref.cc's.
 __device__ __forceinline__ float value_of(uint32_t code, float scale, float zero) {
   return fmaf(__uint_as_float(0x4b000000u | code) - 8388608.f, scale, zero);
 }

@@ -57,7 +57,7 @@ uint64_t greedy(const Problem& problem) {
   return taken;
 }
 
-// Depth first, taking before leaving, so that the first best found is kept among equals.
+// Depth-first search that tries taking before leaving, so that among equal optima the first one is returned.
 class Search {
  public:
   explicit Search(const Problem& problem) : problem_(problem), best_(greedy(problem)) {
@@ -71,8 +71,8 @@ class Search {
   }
 
  private:
-  // What the rest could bring if upgrades were divisible. Slightly raised, so that rounding cannot cut off
-  // the optimum.
+  // Upper bound of the remaining gain: that of divisible upgrades, slightly raised so that rounding cannot
+  // cut off the optimum.
   double bound(size_t at, uint64_t left) const {
     double gain = 0;
     for (; at < problem_.upgrades.size(); ++at) {

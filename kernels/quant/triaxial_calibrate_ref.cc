@@ -37,7 +37,7 @@ void round_token(std::span<float> row, uint32_t bits, const PageShape& shape) {
   unpack_token(packed, bits, shape, row);
 }
 
-// Packs and unpacks the KV entries listed, in order.
+// Packs and unpacks the listed KV entries, in order.
 void round_entries(std::span<const uint32_t> kv_entries, uint32_t bits, const PageShape& shape,
                    HeadRows* rows) {
   const size_t d = shape.head_dim;
@@ -129,7 +129,7 @@ TagTable combine_tag_losses(std::span<const std::vector<TagLosses>> losses) {
     std::vector<uint32_t> counts;
     for (const TagLosses& request : losses[0]) counts.push_back(request[tag].count);
     if (is_instruction(tag)) {
-      // Of an even number of requests the lower of the two in the middle: counts stay whole.
+      // The lower median for an even number of requests, so that counts are integers.
       std::sort(counts.begin(), counts.end());
       entry.count = counts[(counts.size() - 1) / 2];
     } else {

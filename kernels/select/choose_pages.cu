@@ -23,16 +23,16 @@ struct Largest {
   __device__ static float join(float a, float b) { return fmaxf(a, b); }
 };
 
-// What the CTA's threads have in common.
+// Shared memory of a CTA.
 struct Shared {
   float parts[kWarps];
   uint32_t sums[kWarps];
   uint32_t histogram[256];
-  uint32_t digit, above;  // of the radix pass at hand
+  uint32_t digit, above;  // of the current radix pass
   uint32_t victims, first_move, moves;
 };
 
-// Of all threads, for all threads; in one fixed order.
+// Reduces over all threads in one fixed order and returns the result to all of them.
 template <typename Join>
 __device__ float over_all(Shared& shared, float value) {
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ float over_all(Shared& shared, float value) {
   return out;
 }
 
-// The group's scores become one, where the first one's lie. Each thread has pages of its own.
+// Pools the group's scores into those of the first query head. Each thread has its own pages.
 __device__ void pool(const ChoiceShape& shape, Shared& shared, float* scores, uint32_t pages) {
   const uint32_t rows = shape.score_rows();
   const bool softmax = shape.softmax();
@@ -75,7 +75,8 @@ __device__ void pool(const ChoiceShape& shape, Shared& shared, float* scores, ui
   }
 }
 
-// The key of rank `wanted` (from 1) from above, and how many are larger: a digit of eight bits at a time.
+// The key of rank `wanted` (from 1, from the largest), and the number of larger keys: radix selection, eight
+// bits per pass.
 struct Threshold {
   uint32_t key = 0, larger = 0;
 };
@@ -91,7 +92,7 @@ __device__ Threshold threshold(Shared& shared, const float* scores, uint32_t pag
       if (((key ^ out.key) & known) == 0) atomicAdd(&shared.histogram[key >> shift & 255], 1);
     }
     __syncthreads();
-    // Digits from above, one a thread: the one in which the rank falls.
+    // Descending digits, one per thread: finds the digit that has the rank.
     const uint32_t digit = 255 - threadIdx.x, own = shared.histogram[digit], left = wanted - out.larger;
     uint32_t all;
     const uint32_t above = sum_before<kWarps>(own, shared.sums, &all);
@@ -115,7 +116,8 @@ __device__ void choose(Shared& shared, const float* scores, uint32_t pages, uint
   }
   larger = sum_before<kWarps>(larger, shared.sums, &all_larger),
   equal = sum_before<kWarps>(equal, shared.sums, &all_equal);
-  const uint32_t left_out = all_equal - (count - least.larger);  // of the equal ones, the first
+  const uint32_t left_out =
+      all_equal - (count - least.larger);  // of the pages with the threshold key, the first are left out
   for (uint32_t p = first; p < end; ++p) {
     const uint32_t key = ordered(scores[p]);
     if (key < least.key) continue;
@@ -138,7 +140,7 @@ __device__ bool holds(const uint32_t* ascending, uint32_t count, uint32_t page) 
   return low < count && ascending[low] == page;
 }
 
-// group_cosine_ref < tau. A warp per query head; the sum over them in their order.
+// group_cosine_ref < tau. One warp per query head; their cosines are summed in order of heads.
 __device__ bool turned(const ChoiceShape& shape, Shared& shared, const __nv_bfloat16* q,
                        const __nv_bfloat16* before) {
   const uint32_t lane = threadIdx.x % 32, g = threadIdx.x / 32;
@@ -168,7 +170,7 @@ __device__ bool turned(const ChoiceShape& shape, Shared& shared, const __nv_bflo
 
 // Lists of one KV head in shared memory, [chosen] each.
 struct HeadLists {
-  uint64_t* keys;  // of victims
+  uint64_t* keys;  // sort keys of victims
   uint32_t *chosen, *held, *victims, *order;
 
   __device__ HeadLists(uint64_t* space, uint32_t count) : keys(space) {
@@ -176,15 +178,15 @@ struct HeadLists {
     held = chosen + count, victims = held + count, order = victims + count;
   }
 };
-constexpr size_t kListBytes = sizeof(uint64_t) + 4 * sizeof(uint32_t);  // of all, per page
+constexpr size_t kListBytes = sizeof(uint64_t) + 4 * sizeof(uint32_t);  // bytes of all lists, per page
 
-// What a slot's page is worth now (page_score.h, replace_slots_ref): pages without a score go first.
+// Sort key of the page in a slot (page_score.h, replace_slots_ref): pages without a score are replaced first.
 __device__ uint64_t worth(const float* scores, uint32_t candidates, uint32_t page) {
   return page < candidates ? uint64_t{ordered(scores[page])} << 32 | page : 0;
 }
 
-// held becomes what is chosen: the i-th missing page takes the slot of the i-th worst victim. Ranks are found
-// by counting: lists are short. Returns how many were missing.
+// Updates held to the chosen pages: the i-th missing page takes the slot of the i-th worst victim. Ranks are
+// computed by counting, because the lists are short. Returns the number of missing pages.
 __device__ uint32_t replace(Shared& shared, const HeadLists& lists, uint32_t count, const float* scores,
                             uint32_t candidates) {
   if (threadIdx.x == 0) shared.victims = 0;
@@ -205,7 +207,8 @@ __device__ uint32_t replace(Shared& shared, const HeadLists& lists, uint32_t cou
     lists.order[worse] = lists.victims[v];
   }
   __syncthreads();
-  // As many are missing as can go. A missing page's rank among them: chosen ascends, threads take neighbours.
+  // There are as many victims as missing pages. A missing page's rank among them is a prefix sum: chosen
+  // ascends, and each thread has adjacent pages.
   const uint32_t each = (count + kThreads - 1) / kThreads;
   const uint32_t first = min(threadIdx.x * each, count), end = min(first + each, count);
   const auto absent = [&](uint32_t i) {
@@ -227,7 +230,7 @@ __device__ uint32_t replace(Shared& shared, const HeadLists& lists, uint32_t cou
   return missing;
 }
 
-// Read tables are in order of position: a page's rank among those held.
+// A page table is in order of position: a page's index is its rank among those held.
 __device__ void write_table(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
                             const uint32_t* held, uint32_t head) {
   uint32_t* const table = args.tables + row.table + size_t{head} * row.table_stride;
@@ -238,7 +241,8 @@ __device__ void write_table(const ChoiceShape& shape, const ChoiceArgs& args, co
   }
 }
 
-// What changed in the slots moves; kept is what they held. REQUIRES: a thread reads slots of its own.
+// Lists the moves for all slots whose page changed, and updates `retained`. REQUIRES: each thread reads only
+// its own slots.
 __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row, Shared& shared,
                      const uint32_t* held, uint32_t* retained, uint32_t head, uint32_t missing, bool after) {
   const bool skipped = after && row.no_more != 0;
@@ -261,13 +265,13 @@ __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const Cho
   }
 }
 
-// What is in a slot as the step begins.
+// The page in a slot at the beginning of the step.
 __device__ uint32_t held_in(const ChoiceRow& row, const uint32_t* retained, uint32_t slot) {
   constexpr uint32_t kNobody = 0xffffffffu;
   return row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? slot : retained[slot];
 }
 
-// What is forced on a head, if anything is.
+// The forced recall of a head; null if nothing is forced.
 __device__ const kernels::HeadRecall* notify(const ChoiceShape& shape, const ChoiceArgs& args,
                                              const ChoiceRow& row, uint32_t head) {
   const bool moves = row.held != Held::kInPlace && row.held != Held::kNothing;
@@ -275,7 +279,7 @@ __device__ const kernels::HeadRecall* notify(const ChoiceShape& shape, const Cho
   return args.forced_outcome + size_t{blockIdx.y} * shape.kv_heads + head;
 }
 
-// force_missing_ref: what is chosen then differs from what is held by `missing` pages.
+// force_missing_ref: afterwards the chosen pages differ from the held ones by `missing` pages.
 __device__ void force_missing(const HeadLists& lists, uint32_t count, float* scores, uint32_t candidates,
                               uint32_t missing) {
   for (uint32_t i = threadIdx.x; i < count; i += kThreads)
@@ -291,7 +295,7 @@ __device__ void force_missing(const HeadLists& lists, uint32_t count, float* sco
   __syncthreads();
 }
 
-// One KV head of one row whose pages move. chosen is there.
+// Updates the slots of one KV head of a row whose pages move. REQUIRES: lists.chosen is set.
 __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
                              Shared& shared, const HeadLists& lists, const float* scores, uint32_t head) {
   const uint32_t count = shape.chosen;
@@ -326,7 +330,7 @@ __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, c
   move(shape, args, row, shared, lists.held, retained, head, missing, after);
 }
 
-// A CTA per KV head of a row.
+// One CTA per KV head of a row.
 __global__ void __launch_bounds__(kThreads)
     choose_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
   extern __shared__ __align__(8) uint64_t space[];

@@ -11,7 +11,7 @@
 namespace kvtwin::kernels {
 namespace {
 
-// u of one query, for all pages.
+// u of one query for all pages.
 struct Bounds {
   template <uint32_t kWidth>
   [[gnu::always_inline]] static void run(const float* q, const PageVectors* pages, size_t count, uint32_t dim,
@@ -43,7 +43,7 @@ bool takes_largest(PagePooling pooling) {
   return pooling == PagePooling::kMaxQ || pooling == PagePooling::kMaxQk || pooling == PagePooling::kMaxS;
 }
 
-// pooled <- the g-th of `group` joins those before it.
+// Accumulates the g-th of `group` score vectors into pooled: the maximum, or the mean.
 void join(bool largest, uint32_t g, uint32_t group, const float* one, size_t count, float* pooled) {
   for (size_t i = 0; i < count; ++i) {
     if (largest) {
@@ -84,7 +84,7 @@ float group_cosine_ref(const float* q, const float* before, uint32_t group, uint
     const float* const a = q + uint64_t{g} * dim;
     const float* const b = before + uint64_t{g} * dim;
     const float norms = norm2(a, dim) * norm2(b, dim);
-    // Rounding may leave [-1, 1], and thresholds lie just outside of it.
+    // Rounding may exceed [-1, 1], and thresholds just outside of it mean always and never.
     if (norms > 0) sum += std::clamp(dot(a, b, dim) / norms, -1.0f, 1.0f);
   }
   return std::clamp(sum / static_cast<float>(group), -1.0f, 1.0f);
@@ -120,7 +120,7 @@ std::vector<SlotChange> replace_slots_ref(std::span<const uint32_t> chosen, std:
 void force_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
                        uint32_t missing) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  std::vector<std::pair<uint64_t, uint32_t>> held;  // order, slot: the worst first
+  std::vector<std::pair<uint64_t, uint32_t>> held;  // order, slot; the worst first
   for (uint32_t s = 0; s < slots.size(); ++s) {
     const bool scored = slots[s] >= first && slots[s] - first < scores.size();
     held.emplace_back(scored ? order_key(scores[slots[s] - first], slots[s]) : 0, s);

@@ -15,7 +15,7 @@ void mean_of(const float* keys, uint32_t tokens, uint32_t dim, float* mean) {
   for (uint32_t i = 0; i < dim; ++i) mean[i] /= static_cast<float>(tokens);
 }
 
-// The box shrinks to the mean distance from its center.
+// Replaces the half-width of the box by the mean distance from its center.
 void shrink(const float* keys, uint32_t tokens, uint32_t dim, float* high, float* low) {
   for (uint32_t i = 0; i < dim; ++i) {
     const float center = (high[i] + low[i]) * 0.5f;

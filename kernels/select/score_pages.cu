@@ -7,10 +7,10 @@ namespace {
 using namespace device;
 using kernels::PagePooling;
 
-constexpr uint32_t kWarps = 8, kPages = 8;  // pages that a warp has in flight
-constexpr uint32_t kCtas = 528;             // two an SM at a time, twice
+constexpr uint32_t kWarps = 8, kPages = 8;  // kPages: pages in flight per warp
+constexpr uint32_t kCtas = 528;             // target number of CTAs: two per SM, two waves
 
-// kChannels neighbours of bf16, as they are stored: 4 (heads of 128) or 2 (of 64).
+// kChannels adjacent bf16 numbers as stored: 4 (heads of 128) or 2 (of 64).
 template <int kChannels>
 struct Stored {
   uint32_t words[kChannels / 2];
@@ -31,7 +31,7 @@ struct Stored {
   }
 };
 
-// A lane's channels of the queries that pages are scored for: of every query head, or of the pooled one.
+// A lane's channels of the queries that score the pages: every query head, or the pooled one.
 template <int kChannels, int kGroup>
 struct Queries {
   float q[kGroup][kChannels];
@@ -68,7 +68,7 @@ template <int kChannels>
 struct PagesAhead {
   Stored<kChannels> high[kPages], low[kPages];
 
-  // owner: of page (lane % kPages); `at` is the lane's first channel of summary 0.
+  // owner: of page lane % kPages; `at` is the lane's first channel of summary 0.
   __device__ void load(const __nv_bfloat16* at, uint32_t owner, size_t stride) {
 #pragma unroll
     for (uint32_t p = 0; p < kPages; ++p) {
@@ -79,8 +79,8 @@ struct PagesAhead {
   }
 };
 
-// The products of a page's lanes become one sum: halves change places until lanes 4 p to 4 p + 3 hold a
-// quarter each of page p's.
+// Sums each page's products over the lanes by recursive halving: lanes 4 p to 4 p + 3 end up with a quarter
+// each of page p's sum.
 __device__ float sum_of_lanes(float (&sum)[kPages], uint32_t lane) {
 #pragma unroll
   for (uint32_t half = kPages / 2; half > 0; half /= 2) {
@@ -95,8 +95,8 @@ __device__ float sum_of_lanes(float (&sum)[kPages], uint32_t lane) {
   return pair + __shfl_xor_sync(kAllLanes, pair, 1);
 }
 
-// CTA (split, KV head, row). A warp takes kPages pages at a time, a lane some channels of all of them, while
-// the next ones are on their way.
+// CTA (split, KV head, row). A warp processes kPages pages at a time, of which each lane has some channels,
+// while the next ones load.
 template <int kChannels, int kGroup>
 __global__ void __launch_bounds__(kWarps * 32, 2)
     score_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   const uint32_t rows = shape.score_rows(), step = gridDim.x * kWarps * kPages;
   const size_t stride = size_t{shape.kv_heads} * 2 * kDim;
   const __nv_bfloat16* const summaries = args.summaries + size_t{head} * 2 * kDim + lane * kChannels;
-  // Beyond the last page: the last one again.
+  // Beyond the last page the last one is read again.
   const auto owner_at = [&](uint32_t base) {
     return __ldg(args.lists + row.owners + min(base + lane % kPages, row.candidates - 1));
   };
@@ -146,13 +146,13 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   }
 }
 
-// ---- every query head by itself: tensor cores, sixteen pages at a time
+// ---- every query head separately: tensor cores, sixteen pages at a time
 //
-// u_g[p] = [high_p, low_p] . [max(q_g, 0), min(q_g, 0)]: pages are the mma's rows, query heads its columns,
-// and both halves of q are bf16 as q is. A product does not care in which order channels come, so that a lane
-// loads sixteen adjacent bytes of its two pages and has two steps' operands (attention_scores_few.cu).
+// u_g[p] = [high_p, low_p] . [max(q_g, 0), min(q_g, 0)]: pages are the rows of the mma, query heads its
+// columns; both halves of q are exact in bf16. The order of channels in a product is free, so a lane loads
+// sixteen adjacent bytes of its two pages and has the operands of two steps (attention_scores_few.cu).
 
-// A lane's chunks of a page's high and low: lane % 4 and every fourth one after it.
+// A lane's chunks of a page's high and low: chunk lane % 4 and every fourth one after it.
 template <int kDim>
 struct Chunks {
   static constexpr uint32_t kHalf = kDim / 32, kCount = 2 * kHalf;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   const size_t stride = size_t{shape.kv_heads} * 2 * kDim;
   const __nv_bfloat16* const summaries = args.summaries + size_t{head} * 2 * kDim;
   const uint32_t* const owners = args.lists + row.owners;
-  // Beyond the last page: the last one again.
+  // Beyond the last page the last one is read again.
   const auto load = [&](Chunks<kDim>& chunks, uint32_t page) {
     chunks.load_page(summaries + __ldg(owners + min(page, row.candidates - 1)) * stride, quarter);
   };
@@ -224,7 +224,7 @@ cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaSt
   if ((shape.head_dim != 64 && shape.head_dim != 128) || !heads) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   if (!shape.pools_queries()) {
-    // At most 16 pages a warp: with fewer CTAs, warps go round.
+    // At most 16 pages per warp: with fewer CTAs, warps take several turns.
     const uint32_t splits = max((shape.score_stride + kWarps * 16 - 1) / (kWarps * 16), 1u);
     const dim3 grid(splits, shape.kv_heads, args.count);
     (shape.head_dim == 128 ? score_heads_kernel<128>

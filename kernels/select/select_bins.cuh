@@ -1,4 +1,4 @@
-// Where ranks fall in a histogram of keys, and between which scores a rank of many rows lies by a sample.
+// Histograms of keys: the bins in which ranks fall, and a bracket of scores around a rank, from a sample.
 
 #ifndef KVTWIN_KERNELS_SELECT_SELECT_BINS_CUH_
 #define KVTWIN_KERNELS_SELECT_SELECT_BINS_CUH_
@@ -10,11 +10,11 @@ namespace kvtwin::device {
 
 constexpr uint32_t kBins = 1024, kBinBits = 10;
 
-// By how much keys of that many bits are shifted to become bin numbers.
+// Shift that maps keys of `bits` bits to bins.
 __device__ inline int bin_shift(int bits) { return max(bits - static_cast<int>(kBinBits), 0); }
 __device__ inline int bits_of(uint32_t number) { return 32 - __clz(static_cast<int>(number)); }
 
-// Adds one to a word of shared memory.
+// Increments a word of shared memory.
 __device__ __forceinline__ void count_up(uint32_t at) {
   asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(at) : "memory");
 }
@@ -23,11 +23,12 @@ template <uint32_t kRanks>
 struct BinSearch {
   uint32_t bin[kRanks];
   uint32_t left[kRanks];   // the rank among the bin's keys, from 1, from the largest
-  uint32_t count[kRanks];  // of the bin
+  uint32_t count[kRanks];  // keys of the bin
 };
 
-// The bins in which ranks fall (from 1, from the largest key); `counts` are zeros afterwards.
-// REQUIRES: counts are complete, behind a barrier; at least as many keys as the largest rank. All threads.
+// Finds the bins in which ranks fall (from 1, from the largest key) and clears `counts`. Called by all
+// threads. REQUIRES: counts are complete and a barrier has followed; there are at least as many keys as the
+// largest rank.
 template <uint32_t kThreads, uint32_t kRanks>
 __device__ void find_bins(uint32_t (&counts)[kBins], const uint32_t (&ranks)[kRanks], uint32_t* sums,
                           BinSearch<kRanks>& found) {
@@ -51,13 +52,13 @@ __device__ void find_bins(uint32_t (&counts)[kBins], const uint32_t (&ranks)[kRa
   __syncthreads();
 }
 
-// Scores above `high` stay; what is neither above it nor below `low` is listed (NaN is: its rank is -inf's).
+// Scores above `high` are retained; scores in [low, high] are listed. NaN counts as -inf.
 struct Bracket {
   float low = -INFINITY, high = INFINITY;
 };
 
-// Keys of listed rows as numbers from 1, so that few bits are left. What is no number ranks as -inf does: as
-// 1 if that is listed, else as 0, behind all.
+// Keys of listed rows, numbered from 1 so that they have few bits. NaN ranks as -inf: key 1 if -inf is
+// listed, otherwise 0, which is behind all.
 struct NearKeys {
   uint32_t before, top, none;
 
@@ -83,8 +84,9 @@ struct SampleSearch {
   BinSearch<2> bins;
 };
 
-// Between which scores the one of rank `wanted` of `candidates` is. Four and a half times the sample's
-// deviation off: beyond that once in 100,000 heads. All threads; `s` as it is made, behind a barrier.
+// Brackets the score of rank `wanted` among `candidates`, with a margin of 4.5 standard deviations of the
+// sample, which fails once in 100,000 heads. Called by all threads; `s` is in its initial state and a barrier
+// has followed.
 template <uint32_t kThreads>
 __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t candidates,
                               uint32_t (&counts)[kBins], uint32_t* sums, SampleSearch& s) {
@@ -108,7 +110,8 @@ __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t ca
   const float above = middle - reach, below = middle + reach + 1;
   uint32_t ranks[2] = {static_cast<uint32_t>(fmaxf(above, 1)), static_cast<uint32_t>(fminf(below, all))};
   const uint32_t enough = ranks[1] - ranks[0] + size / 16;
-  // Rounds: where most keys lie in few bins (scores of one size and infinities), those bins alone again.
+  // If most keys fall in few bins (scores of one magnitude and infinities), these bins are refined in another
+  // round.
   for (int round = 0;; ++round) {
     const int shift = bin_shift(bits_of(largest - least));
     for (uint32_t i = 0; i < sample.mine; ++i) {
@@ -118,7 +121,7 @@ __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t ca
     __syncthreads();
     find_bins<kThreads>(counts, ranks, sums, s.bins);
     const BinSearch<2> found = s.bins;
-    // From the lowest key of the lower rank's bin to the highest one of the upper rank's.
+    // From the lowest key of the lower rank's bin to the highest key of the upper rank's bin.
     const uint32_t end = least + (found.bin[0] << shift) + ((1u << shift) - 1);
     const uint32_t upper = end < least ? largest : min(end, largest);
     const uint32_t lower = least + (found.bin[1] << shift);
@@ -131,7 +134,7 @@ __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t ca
     const uint32_t passed = ranks[0] - found.left[0];  // keys above `upper`
     ranks[0] -= passed, ranks[1] -= passed;
     least = lower, largest = upper;
-    __syncthreads();  // s.bins has been read by all
+    __syncthreads();  // all threads have read s.bins
   }
 }
 

@@ -1,4 +1,5 @@
-// The choice of one head by a CTA: what is common to the quick way and to the sure one, and the sure one.
+// Selection of one head by a CTA: the parts common to the fast and the exhaustive path, and the exhaustive
+// path.
 
 #ifndef KVTWIN_KERNELS_SELECT_SELECT_CHOICE_CUH_
 #define KVTWIN_KERNELS_SELECT_SELECT_CHOICE_CUH_
@@ -8,15 +9,15 @@
 
 namespace kvtwin::device {
 
-constexpr uint32_t kFew = 32;  // rows whose order is found by comparing all with all
+constexpr uint32_t kFew = 32;  // up to this many rows are ordered by comparing all pairs
 
-// Shared memory beyond SelectShared: [ring][kept: words][list][keys, where tiles do not stay].
+// Shared memory after SelectShared: [ring][bits of retained rows][list][keys, if tiles are not resident].
 struct SelectRoom {
   uint32_t words = 0, list = 0;
-  uint32_t slots = 0;     // tiles of a warp
+  uint32_t slots = 0;     // tiles of a warp in shared memory
   uint32_t ring = 0;      // bytes
-  uint32_t rounds = 1;    // of a sample of rows that do not stay: kSampleEach a thread each
-  bool resident = false;  // all of a head's tiles at once: scores are found there
+  uint32_t rounds = 1;    // rounds of sampling if tiles are not resident: kSampleEach rows per thread each
+  bool resident = false;  // all of a head's tiles fit at once: scores are read from the ring
 
   __host__ __device__ size_t bytes() const {
     return ring + sizeof(uint32_t) * (size_t{words} + (resident ? 1 : 2) * list);
@@ -33,10 +34,10 @@ struct SelectShared {
   uint64_t few_keys[kFew];  // key, row
   uint32_t sums[kThreads / 32];
   uint32_t above, listed, few;
-  uint32_t unordered;  // listed rows that rank behind rows that are not: no numbers
+  uint32_t unordered;  // listed NaN rows, which rank behind rows that are not listed
 };
 
-// One instruction where the compiler would branch.
+// A predicated store, where the compiler would branch.
 __device__ __forceinline__ void store_if(uint32_t condition, uint32_t* to, uint32_t value) {
   asm volatile(
       "{\n\t.reg .pred is;\n\tsetp.ne.u32 is, %0, 0;\n\t@is st.global.u32 [%1], %2;\n\t}" ::"r"(condition),
@@ -55,8 +56,8 @@ struct HeadChoice {
   const SelectRoom room;
   const uint32_t words;
   float* const ring;
-  uint32_t* const retained;  // a bit a row
-  uint32_t* const list;      // rows; before, a sample
+  uint32_t* const retained;  // one bit per row
+  uint32_t* const list;      // rows; before that, the sample
   float* const listed_scores;
 
   __device__ HeadChoice(const SelectArgs& args, const SelectRoom& space, SelectShared<kThreads>& shared,
@@ -113,15 +114,16 @@ struct HeadChoice {
     __syncthreads();
   }
 
-  // Of [0, count), the first `wanted` in the total order stay; take(i, &key): whether it counts, with which
-  // key of `bits`; row_at(i).
+  // Retains the first `wanted` of [0, count) in the total order. take(i, &key): whether i is a candidate, and
+  // its key of `bits` bits; row_at(i): its row.
   template <typename Take, typename RowAt>
   __device__ void keep_best(uint32_t count, uint32_t wanted, int bits, const Take& take,
                             const RowAt& row_at) const {
     if (threadIdx.x == 0) s.one.left[0] = wanted;
     const int rest = find_ranks<kThreads>(s.one, count, bits, kFew, take);
     const uint32_t last = s.one.prefix[0], left = s.one.left[0];
-    const bool ties = s.one.equal[0] > kFew;  // equal keys, too many to compare all: the last rows stay
+    const bool ties =
+        s.one.equal[0] > kFew;  // too many equal keys to compare all pairs: the last rows are retained
     uint32_t from = 0;
     int row_rest = 0;
     if (ties) {
@@ -147,7 +149,7 @@ struct HeadChoice {
     if (threadIdx.x < kFew) keep_few(left);
     __syncthreads();
   }
-  // One warp.
+  // Called by one warp.
   __device__ void keep_few(uint32_t left) const {
     const uint32_t lane = threadIdx.x, few = s.few;
     const uint64_t mine = lane < few ? s.few_keys[lane] : 0;
@@ -156,7 +158,7 @@ struct HeadChoice {
     if (lane < few && better < left) keep(static_cast<uint32_t>(mine));
   }
 
-  // Without a list, for scores that no sample represents: rows are read from L2 in every round.
+  // The exhaustive path, for scores that a sample does not bracket: every round reads all rows from L2.
   __device__ void keep_unlisted(uint32_t wanted) const {
     for (uint32_t w = threadIdx.x; w < words; w += kThreads) retained[w] = forced_of(w);
     __syncthreads();
@@ -176,20 +178,20 @@ struct HeadChoice {
     if (sum > 0) atomicAdd(nan, sum);
   }
 
-  // Bits become rows, in ascending order. kept has words up to a multiple of four.
+  // Converts bits to rows, in ascending order. `retained` is padded to a multiple of four words.
   __device__ void write(uint32_t* out) const {
     const uint32_t each = (words + kThreads - 1) / kThreads;
     const uint32_t first = min(threadIdx.x * each, words), end = min(first + each, words);
     uint32_t own = 0, all;
     for (uint32_t w = first; w < end; ++w) own += __popc(retained[w]);
     uint32_t before = sum_before<kWarps>(own, s.sums, &all);
-    auto* const places = reinterpret_cast<uint32_t*>(ring);  // no tile is read any more
+    auto* const places = reinterpret_cast<uint32_t*>(ring);  // the tiles are no longer read
     for (uint32_t w = first; w < end; ++w) {
       places[w] = before;
       before += __popc(retained[w]);
     }
     __syncthreads();
-    asm volatile("" : "+l"(out));  // a register: each address is then one multiply-add
+    asm volatile("" : "+l"(out));  // keeps `out` in a register: each address is then one multiply-add
     const uint32_t lane = threadIdx.x % 32, mine = 1u << lane, below = mine - 1;
     for (uint32_t w = threadIdx.x / 32 * 4; w < words; w += kWarps * 4) {
       const uint4 bits = *reinterpret_cast<const uint4*>(retained + w);

@@ -8,12 +8,12 @@ namespace {
 
 using namespace device;
 
-// Up to that many candidates all are listed; of more, those in the bracket.
+// Up to this many candidates are all listed; of more, those in the bracket.
 constexpr uint32_t kListedAtOnce = 1024;
-constexpr uint32_t kRowsMax = 1 << 19;  // a bit of shared memory a row
+constexpr uint32_t kRowsMax = 1 << 19;  // one bit of shared memory per row
 constexpr uint32_t kSampleEach = kTileSample / 32;
 
-// The quick way: a sample, one read, a list of what may stay.
+// The fast path: a sample, one pass over the scores, a list of the rows in question.
 template <uint32_t kThreads>
 struct QuickChoice : HeadChoice<kThreads> {
   using Base = HeadChoice<kThreads>;
@@ -23,8 +23,8 @@ struct QuickChoice : HeadChoice<kThreads> {
 
   using Base::Base;
 
-  // Of its own tiles, if they stay: one row of each eight, from a place that differs from one to the next.
-  // Else of that many equal ranges of all rows.
+  // Samples the warp's own tiles if they are resident: one of every eight rows, at an offset that varies.
+  // Otherwise samples equally spaced ranges of all rows.
   __device__ Sample sample(const Tiles<kWarps>& tiles) const {
     uint32_t* const own = list + threadIdx.x;
     uint32_t mine = 0;
@@ -60,7 +60,8 @@ struct QuickChoice : HeadChoice<kThreads> {
     return {own, mine};
   }
 
-  // The one read of all scores: bits of what stays, the list of what may, and a histogram of that.
+  // The one pass over all scores: sets bits of retained rows, lists the rows in the bracket, and builds a
+  // histogram of their keys.
   __device__ void compare(const Bracket& bracket, Tiles<kWarps>& tiles) const {
     const uint32_t lane = threadIdx.x % 32;
     const NearKeys near(bracket);
@@ -80,7 +81,7 @@ struct QuickChoice : HeadChoice<kThreads> {
     if (unordered > 0) atomicAdd(&s.unordered, unordered);
     __syncthreads();
   }
-  // How many of them rank behind all others: they are no numbers.
+  // Returns how many of them are NaN, which ranks behind all others.
   __device__ __forceinline__ uint32_t list_rows(uint32_t within, uint32_t word, const float* mine,
                                                 const NearKeys& near) const {
     const uint32_t lane = threadIdx.x % 32, count = __popc(within);
@@ -96,7 +97,7 @@ struct QuickChoice : HeadChoice<kThreads> {
     if (at + count > room.list) return 0;  // s.listed says so
     const int shift = bin_shift(near.bits());
     uint32_t unordered = 0;
-    // Addresses of shared memory, kept in registers.
+    // Shared addresses, kept in registers.
     const uint32_t from = shared_address(mine), counts = shared_address(s.counts);
     const uint32_t to_scores = room.resident ? 0 : room.list * sizeof(float);
     uint32_t to = shared_address(list + at);
@@ -113,7 +114,8 @@ struct QuickChoice : HeadChoice<kThreads> {
   }
   __device__ float listed(uint32_t i) const { return room.resident ? ring[list[i]] : listed_scores[i]; }
 
-  // Of the list the best `wanted`: bins above that rank's, and of its own those that order says.
+  // Retains the best `wanted` of the list: all bins above the one with that rank, and from this bin the first
+  // in the total order.
   __device__ void keep_listed(const Bracket& bracket, uint32_t count, uint32_t wanted, uint32_t* nan) const {
     if (nan != nullptr) {
       uint32_t no_numbers = 0;
@@ -171,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   Bracket bracket;
   if (candidates > kListedAtOnce) {
     bracket = bracket_of<kThreads>(choice.sample(tiles), head.keep, candidates, s.counts, s.sums, s.sample);
-    __syncthreads();  // the sample lies where the list will
+    __syncthreads();  // the list overwrites the sample
   }
   choice.compare(bracket, tiles);
   const uint32_t above = s.above, listed = s.listed;
@@ -184,11 +186,12 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   choice.write(args.retained + head.retained);
 }
 
-// A list has room for what a bracket around the middle rank holds, and the two bins at its ends; and for the
-// sample. Tiles stay in place if all of that fits next to them.
+// A list has room for the rows of a bracket around the median rank and of the two bins at its ends, and for
+// the sample. Tiles are resident if they fit next to that.
 template <uint32_t kThreads>
 constexpr uint32_t room_left(uint32_t ctas) {
-  constexpr uint32_t kAll = 228u << 10, kReserved = 1024;  // shared memory of an SM, and what each CTA costs
+  constexpr uint32_t kAll = 228u << 10,
+                     kReserved = 1024;  // shared memory of an SM, and what each CTA reserves of it
   return (kAll / ctas - kReserved - static_cast<uint32_t>(sizeof(SelectShared<kThreads>))) / 128 * 128;
 }
 template <uint32_t kThreads>
@@ -213,7 +216,7 @@ SelectRoom room_for(uint32_t rows_max, uint32_t ctas) {
     const size_t fixed = out.ring + out.words * sizeof(uint32_t), all = room_left<kThreads>(some);
     return all > fixed ? static_cast<uint32_t>((all - fixed) / 32 * 4) : 0;
   };
-  if (left(ctas) < std::min(out.list, out.rounds * kSampled)) ctas = 1;  // many rows
+  if (left(ctas) < std::min(out.list, out.rounds * kSampled)) ctas = 1;  // too many rows for several CTAs
   out.list = std::min(out.list, left(ctas));
   if (2 * out.list < out.rounds * kSampled) out.rounds = 1;
   return out;
@@ -234,7 +237,7 @@ cudaError_t launch(const SelectArgs& args, cudaStream_t stream) {
 cudaError_t select_entries(const SelectArgs& args, cudaStream_t stream) {
   if (args.rows_max > kRowsMax) return cudaErrorInvalidValue;
   if (args.count == 0 || args.rows_max == 0) return cudaSuccess;
-  // Short heads: many CTAs an SM, so that some read while others search. Few heads: all of an SM for one.
+  // Short heads: several CTAs per SM, so that some read while others search. Few heads: a whole SM for each.
   constexpr uint32_t kSms = 132;
   if (args.rows_max <= 12288 && args.count > kSms) return launch<256, 5>(args, stream);
   if (args.rows_max <= 40960 && args.count > kSms) return launch<512, 2>(args, stream);

@@ -1,4 +1,4 @@
-// Counts by level: KV entries of several heads ranked together (select.h).
+// Counts by level: selection among the KV entries of several heads (select.h).
 
 #include <algorithm>
 #include <numeric>
@@ -18,7 +18,7 @@ bool comes_first(const KvEntry& a, const KvEntry& b) {
   return a.key != b.key ? a.key > b.key : a.head < b.head;
 }
 
-// The KV entries of each head that are among the `count` first of all, added to *counts.
+// Adds to *counts, by head, the KV entries among the first `count` of all.
 void count_first(std::vector<KvEntry>* kv_entries, uint64_t count, std::vector<uint32_t>* counts) {
   if (count < kv_entries->size()) {
     std::nth_element(kv_entries->begin(), kv_entries->begin() + static_cast<ptrdiff_t>(count),
@@ -64,7 +64,7 @@ std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_e
   const uint64_t rank = std::min<uint64_t>(kv_entries == 0 ? 0 : kv_entries - 1, all.size() - 1);
   const auto at = all.begin() + static_cast<ptrdiff_t>(rank);
   std::nth_element(all.begin(), at, all.end(), comes_first);
-  const uint64_t threshold = at->key >> 32;  // the score alone
+  const uint64_t threshold = at->key >> 32;  // the score without the position
   for (const KvEntry& kv_entry : all) counts[kv_entry.head] += (kv_entry.key >> 32) > threshold;
   return counts;
 }
@@ -73,8 +73,8 @@ std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint
                                       uint32_t clusters, uint64_t kv_entries, uint64_t* nan) {
   KVT_CHECK(cluster_of.size() == ranked.scores.heads);
   const uint32_t rows = ranked.scores.rows;
-  // The position is part of the key, so the largest key is the largest score; members of one cluster may
-  // hold different positions at a row, and then the best member's position speaks for it.
+  // The key includes the position, so the largest key is the largest score. Members of a cluster may have
+  // different positions at a row; the position of the best member is then used.
   std::vector<KvEntry> best(size_t{clusters} * rows);
   for (uint32_t c = 0; c < clusters; ++c) {
     for (uint32_t i = 0; i < rows; ++i) best[size_t{c} * rows + i] = {0, c};

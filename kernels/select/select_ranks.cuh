@@ -1,6 +1,6 @@
-// Keys of given ranks among many, found by all threads of a CTA: radix selection, eight bits a round, from
-// the highest bit that any key has. So digits of the first round are spread over the histogram, and lanes of
-// a warp seldom add to the same one.
+// Radix selection by all threads of a CTA: the keys of given ranks, eight bits per round, starting at the
+// highest bit that any key has. The digits of the first round therefore spread over the histogram, and the
+// lanes of a warp rarely increment the same bin.
 
 #ifndef KVTWIN_KERNELS_SELECT_SELECT_RANKS_CUH_
 #define KVTWIN_KERNELS_SELECT_SELECT_RANKS_CUH_
@@ -13,8 +13,8 @@ namespace kvtwin::device {
 
 constexpr uint32_t kDigits = 256;
 
-// Orders like the score (select.h, order_key's upper half): larger is kept first, NaN counts as -inf. No
-// score has a key below kLeastKey, that of -inf, or above kLargestKey.
+// Ordered as the score (select.h, order_key's upper half): larger is retained first, NaN counts as -inf. Keys
+// are between kLeastKey, that of -inf, and kLargestKey.
 constexpr uint32_t kLeastKey = 0x007fffffu, kLargestKey = 0xff800000u;
 __device__ inline uint32_t key_of(float score) {
   const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score);
@@ -26,10 +26,11 @@ __device__ inline float score_of(uint32_t key) {
 
 template <uint32_t kRanks>
 struct RankSearch {
-  alignas(16) uint32_t histogram[kRanks][kDigits];  // zeros before a search, and after it
-  uint32_t prefix[kRanks];  // the bits that are known of the rank's key: 0 before a search
-  uint32_t left[kRanks];    // before a search: the rank, from 1, from the largest; then: among equal prefixes
-  uint32_t equal[kRanks];   // how many have that prefix
+  alignas(16) uint32_t histogram[kRanks][kDigits];  // zero before and after a search
+  uint32_t prefix[kRanks];  // the known high bits of the rank's key; 0 before a search
+  uint32_t left[kRanks];  // before a search the rank, from 1, from the largest; then the rank among keys with
+                          // this prefix
+  uint32_t equal[kRanks];  // number of keys with this prefix
 };
 
 template <uint32_t kRanks>
@@ -38,7 +39,8 @@ __device__ void clear(RankSearch<kRanks>& s, uint32_t threads) {
     s.histogram[i / kDigits][i % kDigits] = 0;
 }
 
-// One warp: the digit in which the rank falls. A lane has eight digits, from the largest on, and clears them.
+// Finds the digit in which the rank falls; called by one warp. A lane has eight digits, in descending order,
+// and clears them.
 template <uint32_t kRanks>
 __device__ void low_bit(RankSearch<kRanks>& s, uint32_t r, int width) {
   constexpr uint32_t kEach = kDigits / 32;
@@ -70,11 +72,13 @@ __device__ void low_bit(RankSearch<kRanks>& s, uint32_t r, int width) {
   }
 }
 
-// Where a search stopped: the rank's key is prefix << bits, plus the remaining bits.
+// Searches the ranks; returns the number of bits that remain unknown: the rank's key is prefix << bits |
+// rest.
 //
-// Keys are those of [0, count) that take(i, &key) has (true, if there is one), below 1 << bits. It stops when
-// no more than `enough` keys have the prefix, for each rank. s.left is set, the histogram cleared, both seen
-// by all threads. REQUIRES: as many keys as the largest rank. All threads of a CTA of kThreads together.
+// Keys are those of [0, count) for which take(i, &key) returns true; they are below 1 << bits. The search
+// stops once at most `enough` keys have the prefix, for each rank. REQUIRES: as many keys as the largest
+// rank; s.left is set and the histogram cleared, visible to all threads. Called by all threads of a CTA of
+// kThreads.
 template <uint32_t kThreads, uint32_t kRanks, typename Take>
 __device__ int find_ranks(RankSearch<kRanks>& s, uint32_t count, int bits, uint32_t enough,
                           const Take& take) {

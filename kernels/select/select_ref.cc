@@ -9,7 +9,7 @@ namespace {
 
 bool is_nan(float score) { return score != score; }
 
-// Of `order`, the `k` that come first by `before`, in any order.
+// Keeps the first `k` of `order` by `before`, in any order.
 template <typename Before>
 void keep_best(std::vector<uint32_t>* order, uint64_t k, Before before) {
   if (k >= order->size()) return;
@@ -42,7 +42,7 @@ RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forc
     candidates.push_back(i);
     if (nan != nullptr && is_nan(scores[i])) ++*nan;
   }
-  KVT_CHECK(at == forced.size());  // forced ascends and names rows
+  KVT_CHECK(at == forced.size());  // forced ascends, below the number of rows
   keep_best(&candidates, k,
             [&](uint32_t a, uint32_t b) { return order_key(scores[a], a) > order_key(scores[b], b); });
   candidates.insert(candidates.end(), forced.begin(), forced.end());

@@ -1,5 +1,5 @@
-// A head's scores on their way through shared memory: tiles of 1,024 rows, each a warp's own, so that no warp
-// waits for another. Of a tile a lane has 32 neighbouring rows: one word of bits, without a vote.
+// A head's scores in shared memory: tiles of 1,024 rows, each owned by one warp, so that warps do not wait
+// for one another. A lane has 32 adjacent rows of a tile: one word of bits, without a ballot.
 
 #ifndef KVTWIN_KERNELS_SELECT_SELECT_TILES_CUH_
 #define KVTWIN_KERNELS_SELECT_SELECT_TILES_CUH_
@@ -9,14 +9,16 @@
 namespace kvtwin::device {
 
 constexpr uint32_t kTileRows = 1024, kTileBytes = kTileRows * sizeof(float);
-constexpr uint32_t kSlotsMax = 4;      // tiles of a warp that are there at the same time: all of them, or one
-constexpr uint32_t kTileSample = 128;  // rows of a tile that a sample has
+constexpr uint32_t kSlotsMax =
+    4;  // most tiles of a warp that are resident: all of its tiles, or one at a time
+constexpr uint32_t kTileSample = 128;  // rows of a tile in a sample
 
-// A warp's tiles: those with number warp + i * kWarps, each in a slot of its own or all in one.
+// A warp's tiles: numbers warp + i * kWarps, each in its own slot or all in one.
 template <uint32_t kWarps>
 class Tiles {
  public:
-  // `ring`: [slots][kWarps][kTileRows]. `barriers`: this warp's [slots]. All lanes; starts the first copies.
+  // `ring`: [slots][kWarps][kTileRows]. `barriers`: this warp's [slots]. Called by all lanes; starts the
+  // first copies.
   __device__ Tiles(const float* scores, uint32_t rows, float* ring, uint64_t* barriers, uint32_t slots)
       : scores_(scores),
         ring_(ring),
@@ -31,17 +33,17 @@ class Tiles {
     __syncwarp();
     for (uint32_t i = 0; i < slots; ++i) fill(i);
   }
-  // How many tiles this warp has.
+  // Number of tiles of this warp.
   __device__ uint32_t count() const { return tiles_ > warp() ? (tiles_ - warp() + kWarps - 1) / kWarps : 0; }
   __device__ uint32_t number(uint32_t i) const { return warp() + i * kWarps; }
   __device__ uint32_t rows(uint32_t i) const { return min(kTileRows, rows_ - number(i) * kTileRows); }
 
-  // Its i-th tile, when it has come.
+  // Waits for the warp's i-th tile and returns it.
   __device__ const float* wait(uint32_t i) const {
     barrier_wait(barriers_ + 8 * slot(i), slots_ == 1 ? i % 2 : 0);
     return place(i);
   }
-  // All lanes have read the i-th tile: the next one may overwrite it. REQUIRES: one slot.
+  // Lets the next tile overwrite the i-th, which all lanes have read. REQUIRES: one slot.
   __device__ void release(uint32_t i) {
     __syncwarp();
     fill(i + 1);
@@ -52,7 +54,7 @@ class Tiles {
   static __device__ uint32_t warp() { return threadIdx.x / 32; }
   __device__ uint32_t slot(uint32_t i) const { return slots_ == 1 ? 0 : i; }
   __device__ float* place(uint32_t i) const { return ring_ + (slot(i) * kWarps + warp()) * kTileRows; }
-  // What does not lie in pieces of 16 bytes comes by plain loads.
+  // Rows outside aligned pieces of 16 bytes are copied by plain loads.
   __device__ void fill(uint32_t i) {
     if (i >= count()) return;
     const float* const from = scores_ + size_t{number(i)} * kTileRows;
@@ -70,8 +72,8 @@ class Tiles {
   const uint32_t rows_, slots_, tiles_, barriers_;
 };
 
-// Of a lane's 32 rows, which are above a bracket, and which within. Eights of lanes begin at different
-// chunks, so that they find different banks.
+// Bits of a lane's 32 rows that are above and within a bracket. Groups of eight lanes start at different
+// chunks, which avoids bank conflicts.
 struct RowComparison {
   uint32_t above = 0, within = 0;
 

@@ -12,7 +12,7 @@ using namespace device;
 
 constexpr uint32_t kThreads = 128;
 
-// Neighbours of bf16 that a thread moves at a time: 8, or 4 where many KV entries are held.
+// Adjacent bf16 numbers that a thread loads at once: 8, or 4 if it holds many KV entries.
 template <int kChannels>
 struct Numbers {
   uint32_t words[kChannels / 2];
@@ -38,7 +38,7 @@ struct Numbers {
   }
 };
 
-// A thread's channels of a page's KV entries: kHeld of them at a time on their way, or in registers.
+// A thread's channels of a page's KV entries, kHeld of them in registers at a time.
 template <uint32_t kHeld, int kChannels>
 struct KvEntries {
   Numbers<kChannels> rows[kHeld];
@@ -50,7 +50,7 @@ struct KvEntries {
       if (first + i < kv_entries) rows[i].load(keys + block.at(first + i, channel));
     }
   }
-  // Calls take(x) for each of them, in their order.
+  // Calls take(x) for each of them in order.
   template <typename Take>
   __device__ void each(uint32_t first, uint32_t kv_entries, const Take& take) const {
 #pragma unroll
@@ -63,8 +63,8 @@ struct KvEntries {
   }
 };
 
-// One thread: some channels of one page. So sums have the order of the definition, and no thread waits.
-// kHeld: KV entries in registers; what is read twice (cuboid) is still there if a page has no more.
+// One thread per some channels of a page: sums have the order of the definition, without synchronisation.
+// kHeld: KV entries in registers; keys that are read twice (cuboid) are loaded once if a page has no more.
 template <PageSummaryKind kKind, uint32_t kHeld, int kChannels>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
   const uint32_t chunks = args.head_dim / kChannels, at = blockIdx.x * kThreads + threadIdx.x;
@@ -120,17 +120,17 @@ __global__ void __launch_bounds__(kRingWarps * 32, 1)
   SummaryWorker<kKind, kChannels>(args, ring, shared_address(memory)).run();
 }
 
-// Pages of 16 KB at most, and enough of them to make it worth filling an SM's shared memory.
+// Pages of at most 16 KB, and enough of them to fill an SM's shared memory.
 bool takes_ring(const SummaryArgs& args) {
   const uint32_t bytes = args.page_tokens * args.head_dim * 2;
   return args.page_tokens >= 8 && args.head_dim <= 128 && bytes <= 16u << 10 &&
          uint64_t{args.count} * bytes >= kRingBytes && args.ctas > 0;
 }
 
-// Warps before stages: a page is computed while another warp's is on its way.
+// Prefers warps to stages: one page is computed while another warp's loads.
 template <PageSummaryKind kKind>
 cudaError_t launch_ring(const SummaryArgs& args, cudaStream_t stream) {
-  constexpr uint32_t kSlots = 216u << 10;  // bytes of an SM's pages
+  constexpr uint32_t kSlots = 216u << 10;  // bytes of pages per SM
   SummaryRing ring;
   ring.slot_bytes = args.page_tokens * args.head_dim * 2;
   const uint32_t warps = std::min(kSlots / ring.slot_bytes, kRingWarps);

@@ -1,6 +1,5 @@
-// Summaries of pages of some size: each warp has a ring of pages' keys in shared memory, which the copy
-// engine fills. It keeps more bytes on their way than registers could, and what is read twice (cuboid) is
-// still there.
+// Summaries of larger pages: each warp has a ring of pages' keys in shared memory, filled by bulk copies. The
+// ring holds more bytes in flight than registers could, and keys that are read twice (cuboid) stay in it.
 
 #ifndef KVTWIN_KERNELS_SELECT_SUMMARISE_RING_CUH_
 #define KVTWIN_KERNELS_SELECT_SUMMARISE_RING_CUH_
@@ -10,11 +9,11 @@
 
 namespace kvtwin::device {
 
-constexpr uint32_t kRingWarps = 16, kRingStages = 4;  // of a CTA, of a warp; at most
+constexpr uint32_t kRingWarps = 16, kRingStages = 4;  // most warps of a CTA; most stages of a warp
 
 struct SummaryRing {
-  uint32_t stages = 0;                         // of a warp
-  uint32_t slot_bytes = 0;                     // of a page's keys
+  uint32_t stages = 0;                         // stages of a warp
+  uint32_t slot_bytes = 0;                     // bytes of a page's keys
   static constexpr uint32_t kBarriers = 1024;  // bytes before the first slot
 
   __host__ __device__ uint32_t shared(uint32_t warps) const {
@@ -22,19 +21,19 @@ struct SummaryRing {
   }
 };
 
-// A page of a lane's kChannels channels, in shared memory. Sums have the order of the definition.
+// A page in shared memory, kChannels channels per lane. Sums are in the order of the definition.
 template <PageSummaryKind kKind, int kChannels>
 struct HeldPage {
   static constexpr uint32_t kDim = kChannels * 32, kRow = kDim * 2;
   static constexpr int kPairs = kChannels / 2;
 
-  uint32_t lane_at;  // of KV entry 0, before it is swizzled; a slot begins at a multiple of 128
+  uint32_t lane_at;  // address of KV entry 0 before the swizzle; slots are aligned to 128
   uint32_t kv_entries;
 
   __device__ HeldPage(uint32_t slot, uint32_t count, uint32_t lane)
       : lane_at(slot + lane * kChannels * 2), kv_entries(count) {}
 
-  // Calls take(words) for each KV entry, in their order.
+  // Calls take(words) for each KV entry in order.
   template <typename Take>
   __device__ __forceinline__ void each(const Take& take) const {
     uint32_t first = 0;
@@ -49,7 +48,7 @@ struct HeldPage {
   }
 
   __device__ __forceinline__ void summarise(float (&high)[kChannels], float (&low)[kChannels]) const {
-    constexpr uint32_t kMost = 0x7f807f80, kLeast = 0xff80ff80;  // both infinities, twice
+    constexpr uint32_t kMost = 0x7f807f80, kLeast = 0xff80ff80;  // both infinities, in both halves
     uint32_t most[kPairs], least[kPairs];
     float sum[kChannels] = {};
 #pragma unroll
@@ -95,7 +94,7 @@ struct HeldPage {
   template <typename Take>
   __device__ __forceinline__ void take_one(uint32_t first, uint32_t i, const Take& take) const {
     uint32_t words[kPairs];
-    const uint32_t at = (lane_at ^ i * 16) + (first + i) * kRow;  // kv_block.cuh's swizzle
+    const uint32_t at = (lane_at ^ i * 16) + (first + i) * kRow;  // the swizzle of kv_block.cuh
     if constexpr (kPairs == 2) {
       const uint2 both = load_words2(at);
       words[0] = both.x, words[1] = both.y;
@@ -112,7 +111,8 @@ struct HeldPage {
   __device__ static uint32_t word_of(__nv_bfloat162 pair) { return *reinterpret_cast<uint32_t*>(&pair); }
 };
 
-// Warps take pages in turn; `pages` of a warp: 0, 1, ..., of which lane i knows those of 32 n + i.
+// Warps take pages in turn. Of a warp's pages 0, 1, ..., lane i holds the descriptors of those of index 32 n
+// + i.
 template <PageSummaryKind kKind, int kChannels>
 struct SummaryWorker {
   using Page = HeldPage<kKind, kChannels>;
