@@ -3,9 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
+#include "models/catalog/catalog.h"
+#include "models/cost_tables/measured_device.h"
+#include "scenarios/app/compose.h"
 #include "scenarios/load/scenario.h"
+#include "scenarios/validate/recordings.h"
+#include "tests/support/source_dir.h"
 
 using namespace kvtwin;
 
@@ -68,4 +76,52 @@ TEST_CASE("this, of a profile: the measured one of the node's GPU, or an error t
   for (const Error& error : without.error()) all += error.text() + "\n";
   CHECK(all.find("no measured profile of l40s") != std::string::npos);
   CHECK(all.find("kvtwin calibrate device --out=") != std::string::npos);
+}
+
+TEST_CASE("recordings: a scenario that asks for more pages than its GPU holds gets as many as fit") {
+  const std::string path =
+      kvtwin::testing::source_dir() + "/scenarios/suites/calibration/pyramidkv.textproto";  // 101 GB
+  const GivenGpu given("none");
+  const std::vector<std::string> large = {"hardware.node=h200"}, small = {"hardware.node=h100"};
+  const auto on_large = sets_that_fit(path, large, {}), on_small = sets_that_fit(path, small, {});
+  REQUIRE(on_large);
+  REQUIRE(on_small);
+  CHECK(*on_large == large);
+  REQUIRE(on_small->size() == 2);
+  const std::string flag = "memory.gpu_pages=";
+  REQUIRE(on_small->back().starts_with(flag));
+  const auto pages = std::stoul(on_small->back().substr(flag.size()));
+  // 80 GB, nine tenths of it, less 16 GB of weights: 23 to 28 thousand pages of 2 MiB.
+  CHECK(pages > 20'000);
+  CHECK(pages < 30'000);
+}
+
+TEST_CASE(
+    "prices: a method that a profile lacks comes from a profile of a GPU with as many SMs, and a note names "
+    "it") {
+  auto scenario = load_scenario(
+      kvtwin::testing::source_dir() + "/scenarios/suites/validation/snapkv.textproto",
+      {"hardware.node=h200", "cost.profile=" + default_models_dir() + "/measured/h200.textproto"});
+  REQUIRE(scenario);
+  const auto notes_of = [](const Scenario& one) {
+    const auto composed = compose(one);
+    REQUIRE(composed);
+    std::string all;
+    for (const std::string& note : composed->notes) all += note + "\n";
+    return all;
+  };
+  CHECK(notes_of(*scenario).find("not calibrated") == std::string::npos);
+  auto device = load_measured_device(default_models_dir() + "/measured/h200.textproto");
+  REQUIRE(device);
+  device->methods.clear();
+  const auto folder = std::filesystem::temp_directory_path() / "kvtwin_sibling_test";
+  std::filesystem::create_directories(folder);
+  const std::string path = (folder / "device.textproto").string();
+  std::ofstream(path) << measured_device_textproto(*device);
+  scenario->values.mutable_cost()->set_profile(path);
+  CHECK(notes_of(*scenario).find("a calibration of NVIDIA H100 80GB HBM3 prices") != std::string::npos);
+  device->sm_count = 108;
+  std::ofstream(path) << measured_device_textproto(*device);
+  CHECK(notes_of(*scenario).find("the roofline prices") != std::string::npos);
+  std::filesystem::remove_all(folder);
 }
