@@ -94,7 +94,7 @@ struct QuickChoice : HeadChoice<kThreads> {
     uint32_t at = 0;
     if (lane == 31 && until > 0) at = atomicAdd(&s.listed, until);
     at = __shfl_sync(kAllLanes, at, 31) + until - count;
-    if (at + count > room.list) return 0;  // s.listed exceeds room.list, so the caller falls back
+    if (at + count > room.list) return 0;  // told by s.listed
     const int shift = bin_shift(near.bits());
     uint32_t unordered = 0;
     // Shared addresses, kept in registers.
