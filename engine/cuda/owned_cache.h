@@ -1,4 +1,4 @@
-// A KvCache (kv_cache.h) for those that hand one on without knowing what it is: its own header needs CUDA's.
+// An owned KvCache (kv_cache.h) for code that passes it on without including CUDA's headers.
 
 #ifndef KVTWIN_ENGINE_CUDA_OWNED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_OWNED_CACHE_H_

@@ -1,4 +1,4 @@
-// A retrieval's options as the kernels that summarise, score and choose pages take them.
+// Converts a retrieval's options to those of the kernels that summarise, score and choose pages.
 
 #ifndef KVTWIN_ENGINE_CUDA_PAGE_CHOOSING_H_
 #define KVTWIN_ENGINE_CUDA_PAGE_CHOOSING_H_
@@ -24,7 +24,7 @@ inline PageSummaryKind kind_of(PageSummary summary) {
   return PageSummaryKind::kMinMax;
 }
 
-// `kv_heads`: that a row of choices has; `chosen`: pages.
+// `kv_heads`: KV heads per row of choices; `chosen`: pages.
 inline ChoiceShape choice_shape(const LlmSpec& llm, const RetrievalSpec& spec, uint32_t kv_heads,
                                 uint32_t chosen) {
   ChoiceShape out;

@@ -21,7 +21,7 @@ Result<OwnedCache> PagedCache::make(const KvMemory& memory, const LlmSpec* llm) 
 
 void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                        const StepStream& on, StepRows* rows) {
-  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  KVT_CHECK(launch.compressions.empty());  // compressions belong to other layouts
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
 }
@@ -71,7 +71,7 @@ void PagedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRo
 }
 
 void PagedCache::notify(const Command& command) {
-  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
+  // A preempted request may still be in a step that is already launched. When it resumes, it starts a new
   // table.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) tables_.erase(drop->request);

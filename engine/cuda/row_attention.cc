@@ -50,7 +50,7 @@ Result<RowAttention> RowAttention::make(const LlmSpec* llm, const RowAttentionSh
   prefill.page_tokens = shape.page_tokens;
   prefill.pool_blocks = shape.pages * shape.heads_per_page, prefill.ctas = out.decode_.ctas;
   prefill.q_stride = llm->query_heads * llm->head_dim;
-  prefill.rows = shape.rows, prefill.sequences = out.decode_.sequences;  // the most, for its plan's size
+  prefill.rows = shape.rows, prefill.sequences = out.decode_.sequences;  // maxima, for the size of the plan
   out.attention_scale_ = 1 / std::sqrt(static_cast<float>(llm->head_dim));
   out.plan_stride_ = div_ceil(uint64_t{decode_plan_bytes(out.decode_)}, uint64_t{256}) * 256;
   const struct {

@@ -1,4 +1,4 @@
-// What CompressedCache does not compute of what the policy allows.
+// Checks for combinations that the policy allows and CompressedCache does not support.
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 namespace kvtwin::cuda {
 namespace {
 
-// Of decodes that choose among what is left (retained_pages.h).
+// Checks for decodes that choose among retained pages (retained_pages.h).
 std::optional<std::string> check_retained_pages(const CoreConfig& config, const LlmSpec& llm) {
   const PolicySet& set = config.policies;
   if (set.retrieval == "all") return std::nullopt;

@@ -1,6 +1,6 @@
-// Where KV entries are packed: what a step packs, and what it unpacks into the wide pages of a layer, which
-// all rows but fused decodes read (packed_heads.h). As in cpu::CompressedCache rows of prompts read one
-// another as they are and their past as it is stored; a decoded row is packed before it is read.
+// Packed KV entries: the entries that a step packs, and those that it unpacks into the dequantized pages of a
+// layer, which all rows but fused decodes read (packed_heads.h). As in cpu::CompressedCache, rows of a prompt
+// read one another exactly and their past as stored; a decoded row is packed before it is read.
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace kvtwin::cuda {
 
-// Which of the KV entries that a Read names is the row's own.
+// Index of a row's own KV entry among those that a Read lists.
 uint32_t CompressedCache::cell_of(const Work& work, const Read& read, uint32_t row) const {
   if (!read.listed && read.slot != UINT32_MAX) return read.slot;
   if (!read.listed || read.sinks == UINT32_MAX) return read.before + row;
@@ -19,7 +19,7 @@ uint32_t CompressedCache::cell_of(const Work& work, const Read& read, uint32_t r
   return position < read.sinks ? position : read.sinks + position - read.from;
 }
 
-// All that the rows read or write.
+// Number of KV entries that the rows read or write.
 uint32_t CompressedCache::kv_entries_of(const Work& work, const Read& read) const {
   if (read.sinks == UINT32_MAX) return read.before + work.rows.tokens;
   const uint32_t end = work.rows.context + work.rows.tokens;
@@ -31,7 +31,7 @@ bool CompressedCache::is_fused(const Work& work, const Read& read) const {
          !work.rows.staged && !read.listed;
 }
 
-// KV entries [from, to) of a Read, whose KV entry 0 is wide KV entry `base`.
+// Adds KV entries [from, to) of a Read, whose KV entry 0 is dequantized KV entry `base`.
 void CompressedCache::add_spans(const Read& read, uint32_t column, uint32_t from, uint32_t to, uint32_t base,
                                 bool packs, std::vector<KvEntrySpan>* spans) const {
   const uint32_t page = memory_.page_tokens;
@@ -58,8 +58,7 @@ void CompressedCache::add_dequantized(uint32_t layer, uint32_t kv_head, Work* wo
   const uint32_t head = layer * llm_.kv_heads + kv_head, column = shape_.groups.column_of(head);
   const uint32_t all = kv_entries_of(*work, read), tokens = work->rows.tokens, context = work->rows.context;
   const bool fused = is_fused(*work, read);
-  // Of a fused decode only the row itself is unpacked: KV entry 0 then lies before wide KV entry 0, and wraps
-  // around.
+  // A fused decode unpacks only its own row. `base` may then be below 0; it wraps around.
   const uint32_t base = fused ? heads.open(1) - cell_of(*work, read, 0) : heads.open(all);
   work->dequantized[head] = base;
   for (uint32_t i = 0; i < tokens; ++i) {
@@ -71,7 +70,7 @@ void CompressedCache::add_dequantized(uint32_t layer, uint32_t kv_head, Work* wo
   if (pages_ != nullptr && !work->rows.prompt) {
     pages_->add_decode(head_pages(*work, head), read.before, &work->request->tail);
   }
-  for (uint32_t i = 0; !probing_.has_value() && i < tokens;) {  // rows of rings may jump
+  for (uint32_t i = 0; !probing_.has_value() && i < tokens;) {  // rows of rings may not be consecutive
     const uint32_t first = cell_of(*work, read, i);
     uint32_t count = 1;
     while (i + count < tokens && cell_of(*work, read, i + count) == first + count) ++count;
@@ -127,7 +126,7 @@ RetainedPages::Head CompressedCache::head_pages(const Work& work, uint32_t head)
           work.dequantized.at(head)};
 }
 
-// What the next cut ranks again is its window, or all as long as nothing was ranked (Retention::carried).
+// The next compression ranks this window again, or everything if nothing was ranked (Retention::carried).
 void CompressedCache::add_cut(const RankBatch& batch, uint32_t index) {
   const RankBatch::Head& head = batch.heads[index];
   Work& work = work_[head.work];
@@ -143,12 +142,12 @@ void CompressedCache::add_cut(const RankBatch& batch, uint32_t index) {
 void CompressedCache::convert_rows(uint32_t layer, const StepStream& on) {
   const LayerLists& lists = layers_[layer];
   const PackedHeads& heads = kv_entries_.packed_heads();
-  // Who reads what another request of the step fills finds it.
+  // Packing comes first, so that requests that reuse entries filled in this step can unpack them.
   heads.pack(lists_.at(at_.packs) + lists.packs.first, lists.packs.count, on.stream);
   heads.unpack(lists_.at(at_.unpacks) + lists.unpacks.first, lists.unpacks.count, on.stream);
 }
 
-// The heads of a compression that runs behind the step, layer by layer.
+// Opens the heads of a compression that runs after the step, layer by layer.
 void CompressedCache::open_ranked(Work* work) {
   rank_unpacks_.clear(), rank_parts_.assign(llm_.layers, {});
   PackedHeads& heads = kv_entries_.packed_heads();
@@ -174,7 +173,7 @@ void CompressedCache::unpack_ranked(uint32_t layer, const StepStream& on) const 
   kv_entries_.packed_heads().unpack(rank_lists_.at(rank_unpacks_at_) + part.first, part.count, on.stream);
 }
 
-// Attention's plans depend on how many pages there are.
+// Attention's plans depend on the number of pages.
 void CompressedCache::grow_dequantized() {
   if (!kv_entries_.packed_heads().grow_dequantized()) return;
   if (Result<void> ok = make_attention(); !ok) fail(ok.error().text());

@@ -8,7 +8,7 @@ void HostScores::score(SessionId session, std::span<cpu::RankedHead> heads, uint
                        const cpu::StepRows& rows, std::span<const uint32_t> expected,
                        const std::vector<cpu::Queries>& queries, uint32_t stride, const Fetch& fetch) {
   const LlmSpec& llm = model_.llm();
-  // Ranked rows alone, staged: the definitions find them where their heads say.
+  // Only the ranked rows, staged in the layout that the definitions expect.
   Result<cpu::KvEntryStore> made =
       cpu::KvEntryStore::make({shape_.tables.page_tokens, 0}, llm, &shape_, stride);
   KVT_CHECK(made.has_value());

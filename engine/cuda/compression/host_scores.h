@@ -1,8 +1,8 @@
-// HostScores computes on the host what our kernels do not: Expected Attention, CriticalKV and IntentKV's
-// residual, by the definitions themselves (cpu::KvEntryScorer, cpu::IntentMemory), on the GPU's bf16 KV
+// HostScores computes on the host the scores that have no kernel: Expected Attention, CriticalKV and
+// IntentKV's residual. It runs the definitions (cpu::KvEntryScorer, cpu::IntentMemory) on the GPU's bf16 KV
 // entries and queries.
 //
-// Every compression fetches the keys (and values) that it ranks: right, and as slow as a copy and a loop are.
+// Every compression copies the keys (and values) that it ranks to the host, so it is slow.
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_HOST_SCORES_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_HOST_SCORES_H_
@@ -19,7 +19,7 @@ namespace kvtwin::cuda {
 
 class HostScores {
  public:
-  // All must outlive it. `intents`: sessions' memories, for scorers that ask them.
+  // All must outlive it. `intents`: the sessions' memories, for scorers that use them.
   HostScores(const cpu::ScorerConfig& config, const ModelWeights* model, const cpu::ScorerWeights* weights,
              const cpu::RequestTableShape* shape, const cpu::IntentMemory* intents)
       : config_(config), model_(*model), weights_(*weights), shape_(*shape), intents_(intents) {}
@@ -27,7 +27,7 @@ class HostScores {
   // Keys and values of all rows of one layer's heads, [heads][stride][head_dim].
   using Fetch = std::function<void(uint32_t layer, const float** keys, const float** values)>;
   // Fills the scores of all heads, which are in order of layers. `expected`, by layer: KV entries that a head
-  // will keep besides the forced ones.
+  // retains in addition to the forced ones.
   void score(SessionId session, std::span<cpu::RankedHead> heads, uint32_t tokens, const cpu::StepRows& rows,
              std::span<const uint32_t> expected, const std::vector<cpu::Queries>& queries, uint32_t stride,
              const Fetch& fetch);

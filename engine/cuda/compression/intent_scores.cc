@@ -12,7 +12,7 @@ namespace kvtwin::cuda {
 
 void IntentScores::remember(SessionId session, const DeviceScorer& scores,
                             const DeviceScorer::State& captured, uint32_t tokens, cudaStream_t stream) {
-  // Rotations are taken off on the host.
+  // Rotations are removed on the host.
   if (spec_.intent.memory_pre_rope)
     return memory_.remember(session, scores.fetch_queries(captured, stream), tokens);
   const uint64_t count = llm_.layers * width(), bytes = count * sizeof(float);
@@ -34,7 +34,7 @@ void IntentScores::score(SessionId session, IntentScoreArgs what, const Target& 
                          const std::function<void(uint32_t layer)>& open, cudaStream_t stream) {
   const auto shape = [&] { return fmt::format("{} layers, {} rows", llm_.layers, what.rows); };
   const std::vector<std::vector<float>>* const memory = memory_.find(session);
-  if (memory == nullptr) {  // the session has asked nothing, or was forgotten: the newest stay
+  if (memory == nullptr) {  // no memory: the newest are retained
     const uint64_t bytes = to.copies * to.stride * sizeof(float);
     return must(cudaMemsetAsync(to.scores, 0, bytes, stream), "scores of a session without a memory", bytes);
   }

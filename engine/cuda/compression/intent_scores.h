@@ -1,9 +1,9 @@
-// IntentScores keeps what sessions ask for (IntentKV, docs/design/methods/intentkv.md#scorer), and scores
-// tokens with it: the rule, one score per token for all heads, on the device.
+// IntentScores keeps the memories of sessions (IntentKV, docs/design/methods/intentkv.md#scorer) and scores
+// tokens by them on the device: the rule, one score per token for all heads.
 //
-// Memories lie on the host (cpu::IntentMemory, 4 bytes for each number of a layer's queries): a prompt that
-// ends fetches the means of its query rows, a compression sends its session's memory. The residual corrects
-// the rule on the host (host_scores.h).
+// Memories are on the host (cpu::IntentMemory, 4 bytes per element of a layer's queries). A prompt that ends
+// copies the means of its query rows to the host; a compression uploads its session's memory. The residual
+// corrects the rule on the host (host_scores.h).
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_INTENT_SCORES_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_INTENT_SCORES_H_
@@ -18,21 +18,22 @@ namespace kvtwin::cuda {
 
 class IntentScores {
  public:
-  // All must outlive it but `spec`.
+  // All but `spec` must outlive it.
   IntentScores(const kernels::ScoreSpec& spec, const LlmSpec* llm, const cpu::ScorerWeights* weights)
       : spec_(spec), llm_(*llm), rope_(rope_frequencies(*llm)), memory_(spec, llm, &rope_, weights) {}
 
-  // A prompt of `tokens` tokens has ended, whose query rows `scores` has captured. Waits for the stream.
+  // Updates the memory at the end of a prompt of `tokens` tokens, whose query rows `scores` has captured.
+  // Waits for the stream.
   void remember(SessionId session, const DeviceScorer& scores, const DeviceScorer::State& captured,
                 uint32_t tokens, cudaStream_t stream);
   void forget(SessionId session) { memory_.forget(session); }
   const cpu::IntentMemory& memory() const { return memory_; }
-  // The definition's normalisation of the rule (RuleNorm) is left out: it changes no order.
+  // The definition's normalisation of the rule (RuleNorm) is omitted: it does not change the order.
   bool on_device() const { return spec_.kind == kernels::ScorerKind::kIntentRule; }
 
-  // KV entries that are ranked: `what` says where, memory and sizes of the LLM aside. Rows' scores at
-  // scores[c * stride + row] for c < copies. `open(layer)`, if there is one, makes one layer's KV entries
-  // readable; the next layer's take their place.
+  // Scores the ranked KV entries. `what` locates them; its memory and the sizes of the LLM are filled in
+  // here. Row scores go to scores[c * stride + row] for c < copies. `open(layer)`, if given, makes one
+  // layer's KV entries readable, in place of the previous layer's.
   struct Target {
     float* scores = nullptr;
     uint64_t stride = 0;
@@ -48,7 +49,7 @@ class IntentScores {
   const LlmSpec& llm_;
   const RopeFrequencies rope_;
   cpu::IntentMemory memory_;
-  Buffer numbers_, numbers_host_;  // of one memory
+  Buffer numbers_, numbers_host_;  // for one memory
   Buffer workspace_;
 };
 

@@ -1,5 +1,5 @@
-// KvEntryGates: the gates of FastKVzip and TrimKV of a step's rows, one number a KV head each, with all
-// layers' weights on the device. Which method it is follows from the weights that there are.
+// KvEntryGates: the gates of FastKVzip and TrimKV for a step's rows, one number per KV head, with all layers'
+// weights on the device. The weights that are present select the method.
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_GATES_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_KV_ENTRY_GATES_H_
@@ -15,11 +15,11 @@ namespace kvtwin::cuda {
 class KvEntryGates {
  public:
   KvEntryGates() = default;
-  // Rows of one step: `rows` at most. Wrong: no room.
+  // `rows`: most rows of a step. Fails if there is not enough memory.
   static Result<KvEntryGates> make(const cpu::ScorerWeights& weights, const LlmSpec& llm, uint32_t rows);
 
-  // [rows][kv_heads], until the next layer asks. `padded_rows` rows go through the product: their number is
-  // one that it has seen before.
+  // [rows][kv_heads], valid until the next call. The product runs over `padded_rows` rows, a size that it has
+  // already run with.
   const float* of(uint32_t layer, const __nv_bfloat16* hidden, const DeviceRows& rows, Matmul* matmul,
                   cudaStream_t stream) const;
 

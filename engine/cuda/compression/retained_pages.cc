@@ -34,7 +34,7 @@ void RetainedPages::begin(Tail* tail) {
   grow_tails();
 }
 
-// Nothing is in flight.
+// REQUIRES: no step is in flight.
 void RetainedPages::grow_tails() {
   if (slots_ <= room_) return;
   const uint64_t each =

@@ -1,17 +1,17 @@
-// RetainedPages: Quest among what was kept (docs/design/methods/freekv.md#page-scores,
-// docs/design/methods/composition.md#pairs), of packed KV entries. A decode whose head has more pages left
-// than the budget reads the first ones, the last ones, and the best of the others by summaries of their keys:
-// what engine/cpu/compression/compressed_choice.cc does, with choices on the device
-// (kernels/select/page_choice.h: each head is a row of one KV head, and blocks are its pages).
+// RetainedPages: Quest among the retained pages (docs/design/methods/freekv.md#page-scores,
+// docs/design/methods/composition.md#pairs) of packed KV entries. A decode whose head has more pages than the
+// budget reads the first ones, the last ones, and the best of the others by summaries of their keys. It is
+// engine/cpu/compression/compressed_choice.cc with choices on the device (kernels/select/page_choice.h: each
+// head is a row of one KV head, and blocks are its pages).
 //
 //   summaries  [pages][columns][high, low][head_dim] in bf16, of full pages whose KV entries no longer move
-//   tails      [requests][heads][pages of a tail] in bf16: KV entries before they were packed, from the first
-//   page on
-//              that has no summary yet. While a prompt is cut the next cut may move its window: that is the
-//              most that a tail holds, and the page that fills.
-// A step's decodes copy their rows to tails; full pages are summarised there, before anybody chooses. A cut
-// brings the tail back into the wide pages, moves there what was kept, as it was before it was packed,
-// summarises what will not move again, and keeps the rest as the new tail.
+//   tails      [requests][heads][pages of a tail] in bf16: exact KV entries, from the first page without a
+//   summary on.
+//              During a prompt the next compression may move its window; a tail holds at most this window and
+//              the page that is being filled.
+// The decodes of a step copy their rows to the tails; full pages are summarised there, before any choice. A
+// compression copies the tail to the dequantized pages, moves the retained entries there (exact), summarises
+// pages that will not move again, and stores the rest as the new tail.
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSION_RETAINED_PAGES_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSION_RETAINED_PAGES_H_
@@ -40,7 +40,7 @@ class RetainedPages {
     uint32_t slot = UINT32_MAX;
     std::vector<uint32_t> first;  // by head: its first KV entry, the first of a page
   };
-  // Of a head of a request in a step.
+  // One head of a request in a step.
   struct Head {
     uint32_t head = 0;
     std::span<const PageId> pages;  // of its group
@@ -48,38 +48,38 @@ class RetainedPages {
     uint32_t dequantized = 0;  // the wide KV entry of its KV entry 0
   };
 
-  // `llm` must outlive it. Wrong: no room.
+  // `llm` must outlive it. Fails if there is not enough memory.
   static Result<std::unique_ptr<RetainedPages>> make(const LlmSpec* llm, const RetrievalSpec& spec,
                                                      const Shape& shape);
 
-  // A request begins (again), or has ended.
+  // Call when a request begins (also after a preemption), and when it has ended.
   void begin(Tail* tail);
   void end(const Tail& tail) { free_slots_.push_back(tail.slot); }
 
   // ---- a step's lists, layer by layer
   void clear();
   void begin_layer() { layers_.push_back({}); }
-  // Cell `kv_entry` is decoded.
+  // Adds decoded KV entry `kv_entry`.
   void add_decode(const Head& head, uint32_t kv_entry, Tail* tail);
-  // Rows are cut: before it the head has `past` KV entries, of which those from `first` on may move; after it
-  // `kv_entries`, of which the first `final` stay where they are. Its kept rows are as `move` says.
+  // Adds a compression. Before it the head has `past` KV entries, of which those from `first` on may move;
+  // after it `kv_entries`, of which the first `final` do not move again. `move` lists its retained rows.
   void add_cut(const Head& head, const CompactHead& move, uint32_t past, uint32_t kv_entries, uint32_t final,
                Tail* tail);
-  // Whether a decode chooses that reads `kv_entries` KV entries.
+  // Whether a decode that reads `kv_entries` KV entries chooses pages.
   bool chooses(uint32_t layer, uint32_t kv_entries) const;
-  // Its read table goes to the end of *tables, with a gap that is filled on the device.
+  // Appends its page table to *tables, with a gap that the device fills.
   void add_choice(const Head& head, uint32_t row, uint32_t kv_entries, PackedPart part,
                   std::vector<uint32_t>* tables);
   void add_to(DeviceLists* lists);
 
-  // ---- launches of a layer. `tables`: on the device.
+  // ---- launches of a layer; `tables` is device memory
   void keep_rows(uint32_t layer, const DeviceLists& lists, const PackedHeads& heads,
                  cudaStream_t stream) const;
   void choose(uint32_t layer, const DeviceLists& lists, uint32_t* tables, const __nv_bfloat16* q,
               cudaStream_t stream);
   void attend(uint32_t layer, const DeviceLists& lists, const uint32_t* tables, const PackedHeads& heads,
               const LayerRows& tensors, cudaStream_t stream) const;
-  // Behind the selection of what is kept.
+  // Launched after the selection of the retained rows.
   void cut(uint32_t layer, const DeviceLists& lists, const PackedHeads& heads, const uint32_t* retained,
            cudaStream_t stream) const;
 
@@ -89,7 +89,7 @@ class RetainedPages {
  private:
   struct Layer {
     uint32_t rows = 0, sealed = 0, overlays = 0, moves = 0, summaries = 0, saves = 0, choices = 0;  // counts
-    uint32_t candidates = 0;                                                                        // at most
+    uint32_t candidates = 0;                                                                        // maximum
   };
   RetainedPages(const LlmSpec* llm, const RetrievalSpec& spec, const Shape& shape)
       : llm_(*llm), spec_(spec), shape_(shape), budget_(spec, kDequantizedPage) {}
@@ -111,10 +111,10 @@ class RetainedPages {
   const RetrievalSpec spec_;
   const Shape shape_;
   const cpu::ResidentShape budget_;
-  uint32_t tail_pages_ = 0, slots_ = 0, room_ = 0;  // room_: slots that there is memory for
+  uint32_t tail_pages_ = 0, slots_ = 0, room_ = 0;  // room_: slots with memory
   std::vector<uint32_t> free_slots_;
   Buffer summaries_, tails_, scores_;
-  // Of the step at hand; a layer's part stands behind those of the layers before.
+  // Lists of the current step, layer by layer.
   std::vector<Layer> layers_;
   std::vector<KvEntrySpan> rows_, overlays_, saves_;
   std::vector<SummaryPage> sealed_, of_cuts_;

@@ -33,7 +33,7 @@ Result<Buffer> Buffer::make(Kind kind, uint64_t bytes, const char* what, const s
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
   live[static_cast<size_t>(kind_)] -= bytes_;
-  // Fails where the driver is already gone, at the end of the process: then there is nothing left to free.
+  // Fails at the end of the process if the driver is already unloaded; then there is nothing to free.
   static_cast<void>(kind_ == Kind::kDevice ? cudaFree(data_) : cudaFreeHost(data_));
 }
 

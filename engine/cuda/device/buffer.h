@@ -1,4 +1,4 @@
-// Buffer owns memory of the GPU, or pinned memory that copies to it may read and write.
+// Buffer owns device memory, or pinned host memory for copies to and from it.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_BUFFER_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_BUFFER_H_
@@ -16,7 +16,7 @@ class Buffer {
   enum class Kind : uint8_t { kDevice, kPinned };
 
   Buffer() = default;
-  // `what` and `shape` are for the message if there is no room.
+  // `what` and `shape` appear in the message if there is not enough memory.
   static Result<Buffer> make(Kind kind, uint64_t bytes, const char* what, const std::string& shape);
   Buffer(Buffer&& other) noexcept
       : kind_(other.kind_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
@@ -32,7 +32,7 @@ class Buffer {
     return reinterpret_cast<T*>(static_cast<char*>(data_) + offset);
   }
   uint64_t bytes() const { return bytes_; }
-  // Of all buffers of the process that there are now.
+  // Bytes of all live buffers of the process.
   static uint64_t live_bytes(Kind kind);
 
  private:

@@ -18,14 +18,14 @@ std::string what_failed(const char* operation, const std::string& shape, uint64_
 
 Result<void> check(cudaError_t error, const char* operation, const std::string& shape, uint64_t bytes) {
   if (error == cudaSuccess) return {};
-  cudaGetLastError();  // or the next call would report it again
+  cudaGetLastError();  // clears the error, which the next call would report again
   return make_error({}, what_failed(operation, shape, bytes, cudaGetErrorString(error)));
 }
 
 void fail(const std::string& what) {
   std::fprintf(stderr, "kvtwin: cuda: %s\n", what.c_str());
   std::fflush(nullptr);
-  std::_Exit(3);  // other threads and the simulator's actors are in the middle of something
+  std::_Exit(3);  // without destructors: other threads are still running
 }
 
 }  // namespace kvtwin::cuda

@@ -19,7 +19,7 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// NVML, which comes with the driver: loaded, because machines that only compile have none.
+// NVML, part of the driver. Loaded at run time, because build machines may not have it.
 class Nvml {
  public:
   Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW)) {
@@ -57,7 +57,7 @@ const Nvml& nvml() {
   return kOne;
 }
 
-// A norm of one row, again and again.
+// A small kernel: the norm of one row.
 class SmallKernel {
  public:
   Result<void> make() {
@@ -87,8 +87,8 @@ class SmallKernel {
   cudaStream_t stream_ = nullptr;
 };
 
-// Device time of what `start` puts on the stream, in us. Something long goes before it, so that the host is
-// ahead.
+// Device time in us of the work that `start` launches. Earlier launches keep the device busy, so that the
+// host is ahead.
 template <typename Start>
 double device_us(const SmallKernel& kernel, const Start& start) {
   cudaEvent_t from = nullptr, to = nullptr;

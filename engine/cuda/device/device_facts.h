@@ -1,5 +1,5 @@
-// What GPU this is, what drives it and how fast it is clocked now; and what launches, events and graphs cost
-// on it. For the record that calibration leaves.
+// The GPU, its driver and its current clocks; and the costs of launches, events and graphs on it. Calibration
+// records them.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_FACTS_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_FACTS_H_
@@ -15,25 +15,26 @@ namespace kvtwin::cuda {
 struct DeviceFacts {
   std::string gpu, driver, cuda;
   uint32_t sm_count = 0;
-  uint64_t memory_total = 0, memory_free = 0;  // bytes; the difference is contexts, ours and others'
+  uint64_t memory_total = 0,
+           memory_free = 0;  // bytes; the difference is used by contexts of this and other processes
 };
 // REQUIRES: check_gpu().
 DeviceFacts device_facts();
 
-// In MHz, now; 0: the driver does not say.
+// In MHz, now; 0: unknown.
 struct Clocks {
   uint32_t sm = 0, memory = 0;
 };
 Clocks device_clocks();
 
-// In us, by repeat: one small kernel, a norm of one row.
+// In us, one value per repetition, for one small kernel: a norm of one row.
 struct LaunchTimes {
-  std::vector<double> host;     // the host starts one
-  std::vector<double> device;   // one behind the other on the stream
-  std::vector<double> evented;  // with an event between each two
+  std::vector<double> host;     // host time of a launch
+  std::vector<double> device;   // device time back to back on a stream
+  std::vector<double> evented;  // with an event between any two
   std::vector<double> graphed;  // in a graph
-  std::vector<double> graph;    // the host starts a graph of 100
-  std::vector<double> sync;     // four bytes to the host, and a wait for them
+  std::vector<double> graph;    // host time of the launch of a graph of 100
+  std::vector<double> sync;     // copy of four bytes to the host, and the wait for it
 };
 Result<LaunchTimes> launch_times();
 

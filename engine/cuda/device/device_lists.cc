@@ -9,7 +9,7 @@ namespace kvtwin::cuda {
 
 void grow(Buffer* buffer, Buffer::Kind kind, uint64_t bytes, const char* what) {
   if (bytes <= buffer->bytes()) return;
-  *buffer = Buffer();  // before more is asked for
+  *buffer = Buffer();  // frees before it allocates
   Result<Buffer> made = Buffer::make(kind, bytes + bytes / 2, what, "of a step");
   if (!made) fail(made.error().text());
   *buffer = std::move(*made);

@@ -1,4 +1,4 @@
-// DeviceLists sends lists of records to the GPU in one copy, and says where they are there.
+// DeviceLists sends lists of records to the GPU in one copy and returns their addresses there.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_LISTS_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_LISTS_H_
@@ -13,7 +13,7 @@
 
 namespace kvtwin::cuda {
 
-// Where a list is among those that are sent together.
+// Position of a list among those that are sent together.
 template <typename T>
 struct ListAt {
   uint64_t offset = 0;
@@ -24,7 +24,7 @@ class DeviceLists {
  public:
   DeviceLists() = default;
 
-  // REQUIRES: the copy before has ended.
+  // REQUIRES: the previous copy has completed.
   void clear() { bytes_.clear(); }
   template <typename T>
   ListAt<T> add(const std::vector<T>& list) {
@@ -33,12 +33,12 @@ class DeviceLists {
     if (!list.empty()) std::memcpy(bytes_.data() + at, list.data(), list.size() * sizeof(T));
     return {at, static_cast<uint32_t>(list.size())};
   }
-  // Room for `bytes`; REQUIRES: as clear().
+  // Reserves `bytes`; REQUIRES: as clear().
   void reserve(uint64_t bytes);
-  // Starts the copy; more memory is taken if there is not enough: then everything lies elsewhere (base()).
+  // Starts the copy. Reallocates if there is not enough memory, which changes all addresses (base()).
   void send(cudaStream_t stream);
   const void* base() const { return device_.as<const void>(); }
-  // REQUIRES: sent, as below. Where a list lies, and how long it is.
+  // Adds the address and length of a list to the key. REQUIRES: sent.
   template <typename T>
   void add_to(StepGraphKey* graph_key, const ListAt<T>& list) const {
     graph_key->add(at(list));
@@ -55,7 +55,8 @@ class DeviceLists {
   Buffer staging_, device_;
 };
 
-// Makes `buffer` hold `bytes` at least; what it held is lost. No room: the process ends (cuda_check.h).
+// Makes `buffer` hold at least `bytes`; its content is lost. Ends the process if there is not enough memory
+// (cuda_check.h).
 void grow(Buffer* buffer, Buffer::Kind kind, uint64_t bytes, const char* what);
 
 }  // namespace kvtwin::cuda

@@ -48,7 +48,7 @@ void DevicePages::copy(PageId source, PageId target, cudaStream_t stream) const 
   const auto shape = [&] {
     return fmt::format("page {} to {}, {} layers", raw(source), raw(target), layers_);
   };
-  // CUDA takes strides below 2 GiB.
+  // CUDA accepts strides below 2 GiB.
   if (from.stride <= INT32_MAX && to.stride <= INT32_MAX) {
     return must(cudaMemcpy2DAsync(to.first, to.stride, from.first, from.stride, part_bytes_, layers_,
                                   cudaMemcpyDefault, stream),

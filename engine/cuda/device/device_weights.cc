@@ -13,7 +13,7 @@
 
 namespace kvtwin::cuda {
 
-// Deals memory from `base` on, and fills it. Without a base it only counts.
+// Assigns addresses from `base` on, and fills them. Without a base it only counts bytes.
 class DeviceWeights::Upload {
  public:
   static constexpr uint64_t kPiece = uint64_t{32} << 20;
@@ -40,7 +40,7 @@ class DeviceWeights::Upload {
   uint64_t bytes() const { return at_; }
   const Result<void>& result() const { return result_; }
 
-  // Matrices, or vectors, one behind the other; null where the first is not there.
+  // Places matrices or vectors consecutively; null if the first one is absent.
   const __nv_bfloat16* bf16(std::initializer_list<const TensorView*> tensors) {
     if (!(*tensors.begin())->present()) return nullptr;
     const uint64_t first = at_;
@@ -71,7 +71,7 @@ class DeviceWeights::Upload {
   };
 
   template <typename T>
-  const T* pointer(uint64_t offset) const {  // while counting there is nothing to point to
+  const T* pointer(uint64_t offset) const {  // null while counting
     return base_ != nullptr ? reinterpret_cast<const T*>(base_ + offset) : nullptr;
   }
   void align() { at_ = (at_ + 255) / 256 * 256; }

@@ -1,9 +1,9 @@
-// DeviceWeights: a model's values on the GPU. Matrices and what scales heads are bf16, what scales or shifts
-// the residual stream is fp32.
+// DeviceWeights: a model's weights on the GPU. Matrices and per-head norms are bf16; weights that scale or
+// shift the residual stream are fp32.
 //
-// One piece of memory. A checkpoint's files are streamed through two pinned buffers; random weights are drawn
-// where they lie (kernels/dense/dense_cuda.h). Matrices that multiply the same input lie one behind the
-// other, so that one product does for q, k, v, and one for gate and up.
+// They are one allocation. A checkpoint's files are streamed through two pinned buffers; random weights are
+// drawn on the device (kernels/dense/dense_cuda.h). Matrices with a common input are adjacent, so that one
+// product computes q, k and v, and one gate and up.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_WEIGHTS_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_DEVICE_WEIGHTS_H_
@@ -29,7 +29,7 @@ struct DeviceLayer {
 
 class DeviceWeights {
  public:
-  // Wrong: no room for them.
+  // Fails if there is not enough memory.
   static Result<std::unique_ptr<DeviceWeights>> make(const ModelWeights& weights);
 
   const LlmSpec& llm() const { return llm_; }

@@ -11,7 +11,7 @@
 namespace kvtwin::cuda {
 namespace {
 
-constexpr uint64_t kWorkspace = uint64_t{64} << 20;  // cuBLAS's own default on this generation is 32 MiB
+constexpr uint64_t kWorkspace = uint64_t{64} << 20;  // cuBLAS's default on this generation is 32 MiB
 
 }  // namespace
 
@@ -52,7 +52,7 @@ Result<std::unique_ptr<Matmul>> Matmul::make() {
   return out;
 }
 
-// cuBLAS counts columns first: y^T [out x rows] = (w^T as stored [in x out])^T times x^T [in x rows].
+// cuBLAS is column-major: y^T [out x rows] = (w^T as stored [in x out])^T times x^T [in x rows].
 const Matmul::Plan& Matmul::plan(const Key& key) {
   std::unique_ptr<Plan>& retained = plans_[key];
   if (retained != nullptr) return *retained;

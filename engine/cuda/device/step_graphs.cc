@@ -13,7 +13,8 @@ StepGraphs::~StepGraphs() {
   if (upload_ != nullptr) cudaStreamDestroy(upload_);
 }
 
-// The step's own replays have ended, because the host has waited for its tokens; what lanes do may go on.
+// The step's own replays have completed, because the host has waited for its tokens; side streams may still
+// run.
 void StepGraphs::forget(const Graph& one) {
   if (one.graphs.size() > 1) cudaDeviceSynchronize();
   for (const cudaGraph_t graph : one.captured) cudaGraphDestroy(graph);
@@ -40,7 +41,7 @@ void StepGraphs::run(const StepGraphKey& graph_key, cudaStream_t stream, SideStr
   if (side_streams != nullptr) {
     for (const cudaStream_t lane : side_streams->streams()) streams.push_back(lane);
   }
-  // The device is busy with this step while the host prepares what a later one replays.
+  // The device is busy with this step while the host prepares the graphs that a later step replays.
   if (found->captured.empty()) {
     start();
     found->captured = record(streams, side_streams, SideStreams::Capture::kGraph, start);
@@ -54,7 +55,7 @@ void StepGraphs::run(const StepGraphKey& graph_key, cudaStream_t stream, SideStr
     for (const cudaGraph_t graph : record(streams, side_streams, SideStreams::Capture::kRehearsal, start))
       cudaGraphDestroy(graph);
   }
-  // In this order: a lane waits for events that the graph before it records.
+  // In this order, because a side stream waits for events that the previous graph records.
   for (size_t i = 0; i < streams.size(); ++i) {
     if (found->graphs[i] == nullptr) continue;
     must(cudaGraphLaunch(found->graphs[i], streams[i]), "replay of a step's graph", 0, [&] {
@@ -79,7 +80,7 @@ std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, SideStreams*
   return out;
 }
 
-// What is uploaded now the first replay need not wait for.
+// Uploads the graphs now, so that the first replay does not wait for it.
 void StepGraphs::instantiate(Graph* one) {
   if (upload_ == nullptr)
     must(cudaStreamCreateWithFlags(&upload_, cudaStreamNonBlocking), "cudaStreamCreate");

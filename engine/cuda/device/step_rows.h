@@ -1,6 +1,6 @@
-// What the rows of one step are: written by the engine, sent to the GPU in one copy.
+// The rows of one step: filled by the engine, sent to the GPU in one copy.
 //
-// Every list is of fixed records; how long requests are stands in them, on the device, and in no launch.
+// Lists have fixed-size records. Lengths of requests are data on the device and not part of any launch.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_STEP_ROWS_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_STEP_ROWS_H_
@@ -21,21 +21,21 @@ namespace kvtwin::cuda {
 // One row per token. A row's attention is in one of three lists: `decodes` by row and KV head, `chunks` by
 // chunk and KV head, or `others`.
 struct StepRows {
-  std::vector<uint32_t> tokens;  // more than positions: rows that pad the matrix products, and touch no page
+  std::vector<uint32_t> tokens;  // more than positions: rows that pad the matrix products and access no page
   std::vector<uint32_t> positions;
-  std::vector<AppendSlot> slots;   // where the KV of a row goes
+  std::vector<AppendSlot> slots;   // slot of a row's KV entry
   std::vector<uint32_t> sampling;  // rows, ascending
   std::vector<DecodeSequence> decodes;
   std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
-  std::vector<uint32_t> pages;  // page tables, one behind the other
-  // For the log: KV entries that are read by decodes, and by all other rows, all KV heads as one.
+  std::vector<uint32_t> pages;  // page tables, one after the other
+  // For the log: KV entries read by decodes, and by all other rows; all KV heads count as one.
   uint64_t decode_entries = 0, chunk_entries = 0;
 
   void clear();
 };
 
-// The same on the GPU.
+// The same rows on the GPU.
 struct DeviceRows {
   const uint32_t* tokens = nullptr;
   const uint32_t* positions = nullptr;
@@ -48,13 +48,13 @@ struct DeviceRows {
   uint32_t rows = 0;         // with a position
   uint32_t padded_rows = 0;  // with a token
   uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
-  bool listed = false;  // tables of `decodes` name KV entries (attention_decode.h)
+  bool listed = false;  // tables of `decodes` list KV entries (attention_decode.h)
 
   bool operator==(const DeviceRows&) const = default;
 };
 
-// What decides which operations a step starts, and with which parameters: where its lists lie, and how long
-// they are. `more`: of the lists that a KvCache sends itself.
+// Everything that determines a step's operations and their parameters: addresses and lengths of its lists.
+// `more`: those of lists that a KvCache sends itself.
 struct StepGraphKey {
   DeviceRows rows;
   std::vector<uint64_t> more;
@@ -68,10 +68,10 @@ struct StepGraphKey {
 class RowsUpload {
  public:
   RowsUpload() = default;
-  // Room for `bytes`; it grows if a step needs more.
+  // `bytes`: initial size; it grows if a step needs more.
   static Result<RowsUpload> make(uint64_t bytes);
 
-  // Starts the copy. REQUIRES: the copy before has ended.
+  // Starts the copy. REQUIRES: the previous copy has completed.
   DeviceRows send(const StepRows& rows, cudaStream_t stream);
 
  private:

@@ -28,14 +28,14 @@ void ExactEntries::reserve(uint32_t slots) {
                                      "exact KV entries of requests", shape());
   if (!made) fail(made.error().text());
   if (slots_ > 0) {
-    // In pieces, because CUDA takes strides below 2 GiB.
+    // One copy per layer, because CUDA accepts strides below 2 GiB.
     for (uint32_t i = 0; i < layers_; ++i) {
       must(cudaMemcpy(made->as<char>(i * more * slot_bytes_), kv_entries_.as<char>(i * slots_ * slot_bytes_),
                       slots_ * slot_bytes_, cudaMemcpyDeviceToDevice),
            "copy of exact KV entries", slots_ * slot_bytes_, shape);
     }
   }
-  // Copies within the GPU are not waited for, and steps run on streams of their own.
+  // Device-to-device copies are asynchronous, and steps run on other streams.
   must(cudaDeviceSynchronize(), "copy of exact KV entries", 0, shape);
   kv_entries_ = std::move(*made);
   slots_ = more;

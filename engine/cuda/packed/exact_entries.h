@@ -1,6 +1,6 @@
-// ExactEntries: bf16 KV entries that belong to one request each and lie in no page of the policy's: KIVI's
-// newest, and TriAxialKV's that wait for their group. A slot is `tokens` KV entries in every layer; who has
-// which slot is the caller's to know.
+// ExactEntries: bf16 KV entries of single requests outside the policy's pages: KIVI's newest, and
+// TriAxialKV's that wait for their group. A slot is `tokens` KV entries in every layer; the caller assigns
+// slots to requests.
 
 #ifndef KVTWIN_ENGINE_CUDA_PACKED_EXACT_ENTRIES_H_
 #define KVTWIN_ENGINE_CUDA_PACKED_EXACT_ENTRIES_H_
@@ -21,8 +21,8 @@ class ExactEntries {
   // `tokens`: a multiple of kStagedPage (staged_entries.h).
   ExactEntries(const LlmSpec& llm, uint32_t tokens);
 
-  // Room for slots [0, slots). Growing waits for the GPU; what slots hold stays. No room: the process ends
-  // (cuda_check.h).
+  // Makes slots [0, slots) available. Growing waits for the GPU and keeps the content. Ends the process if
+  // there is not enough memory (cuda_check.h).
   void reserve(uint32_t slots);
   uint32_t tokens() const { return tokens_; }
   // A pool of one layer (kernels/quant/convert_entries.h), in which slot s has KV entries [s * tokens, (s +

@@ -60,7 +60,7 @@ Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemor
 
 void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                         const StepStream& on, StepRows* rows) {
-  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  KVT_CHECK(launch.compressions.empty());  // compressions belong to other layouts
   take_pages(launch, offset, on.stream);
   staged_.clear();
   fused_.clear();
@@ -131,7 +131,7 @@ void PackedCache::add_fused(const Request& request, const PlanEntry& entry, uint
   rows->decode_entries += kv_entries;
 }
 
-// What the step packs, and what was exact before it, is read as it is.
+// Entries that were exact before the step, and those that it packs, are read exactly.
 void PackedCache::add_kivi(const PlanEntry& entry, uint32_t base, Request* request) {
   span_pages(*request, 0, request->keys_packed, base, kKeySide, false);
   span_pages(*request, 0, request->values_packed, base, kValueSide, false);
@@ -140,12 +140,13 @@ void PackedCache::add_kivi(const PlanEntry& entry, uint32_t base, Request* reque
   pack_kivi(entry, base, request);
 }
 
-// KV entries whose values are packed are read as they lie; the others are staged from their first one on.
+// KV entries with packed values are read packed; the others are staged, from the first one on.
 void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* request, StepRows* rows) {
   KVT_CHECK(entry.tokens == 1 && request->values_packed <= request->keys_packed);
   const uint32_t first = request->values_packed, staged = entry.context + 1 - first;
   const uint32_t page = memory_.page_tokens, at = staged_.open(staged);
-  const uint32_t base = at - first;  // of KV entry 0, which is not staged: below 0 wraps around, and back
+  const uint32_t base =
+      at - first;  // of KV entry 0, which is not staged: the subtraction may wrap around, additions wrap back
   StagedEntries::add_rows(llm_, base + entry.context, entry.context, 1, rows);
   span_pages(*request, first, request->keys_packed, base, kKeySide, false);
   span_ring(*request, request->keys_packed, entry.context, base, kKeySide, false);
@@ -159,8 +160,8 @@ void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* 
   pack_kivi(entry, base, request);
 }
 
-// What a row needs at most: pages that its staged keys come from, its ring once or twice around on either
-// side, the value that is packed and the KV entry that is kept.
+// Pads spans to their maximum per row: pages of its staged keys, its ring once or twice around per side, the
+// value that is packed and the KV entry that is stored.
 void PackedCache::even_out(std::span<const PlanEntry> entries) {
   StagedSpans& spans = staged_.spans()[0];
   const size_t rows = entries.size(), pages = options_.residual_tokens / memory_.page_tokens + 1;
@@ -249,7 +250,7 @@ void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceR
 }
 
 void PackedCache::notify(const Command& command) {
-  // A preempted request may still be in a step that was launched before; if it comes back, it begins a new
+  // A preempted request may still be in a step that is already launched. When it resumes, it starts a new
   // table.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr || drop->reason == DropRequestState::Reason::kPreempted) return;

@@ -24,7 +24,7 @@ Result<StagedEntries> StagedEntries::make(const LlmSpec* llm, uint64_t kv_entrie
                                           bool poison) {
   StagedEntries out;
   out.llm_ = llm, out.rows_ = rows, out.poison_ = poison;
-  // Entries begin with a page of their own.
+  // Each request starts on a new page.
   if (Result<void> ok = out.allocate(kv_entries + uint64_t{rows} * kStagedPage); !ok)
     return tl::unexpected<Error>(ok.error());
   constexpr uint64_t kLists = 16;  // of spans, each aligned
@@ -40,7 +40,7 @@ Result<void> StagedEntries::allocate(uint64_t kv_entries) {
       RowAttention::make(llm_, {kStagedPage, llm_->kv_heads, static_cast<uint32_t>(pages), rows_});
   if (!attention) return tl::unexpected<Error>(attention.error());
   attention_ = std::move(*attention);
-  pages_ = Buffer();  // before more is asked for
+  pages_ = Buffer();  // frees before it allocates
   const uint64_t numbers = pages * kStagedPage * 2 * llm_->kv_heads * llm_->head_dim;
   Result<Buffer> made = Buffer::make(
       Buffer::Kind::kDevice, numbers * sizeof(__nv_bfloat16), "unpacked KV entries of one layer",

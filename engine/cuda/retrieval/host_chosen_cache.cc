@@ -101,7 +101,7 @@ void HostChosenCache::begin(const LaunchStep& launch, uint32_t offset, std::span
   uint64_t choosing = 0;
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   for (const Row& row : rows_) choosing += row.chooses ? 1 : 0;
-  // One layer's blocks.
+  // Blocks of one layer.
   const uint64_t block = uint64_t{2} * memory_.page_tokens * llm_.head_dim * sizeof(__nv_bfloat16);
   grow(&staged_, Buffer::Kind::kPinned, choosing * llm_.kv_heads * shape_.selectable * block,
        "blocks on their way to the GPU");
@@ -144,7 +144,7 @@ void HostChosenCache::begin_with(const PrefixHit& prefix_hit) {
 void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
   Request& request = requests_.at(entry.request);
-  // Until the step that completes its prompt has ended, a request has all its pages.
+  // A request keeps all its pages on the GPU until the step that completes its prompt has ended.
   KVT_CHECK(!request.in_resident || entry.tokens == 1);
   const uint32_t page_tokens = memory_.page_tokens, end = entry.context + entry.tokens;
   const bool chooses = request.in_resident && request_retrieves(spec_, page_tokens, end);
@@ -167,8 +167,8 @@ void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   attention_.add(first, table, entry.context, entry.tokens, rows);
 }
 
-// ShadowKV: all slots of the resident pages, the same for all heads; what lies in them is a head's own. The
-// window comes last, because its last page may be filled in part. (InfiniGen: attend_tokens().)
+// ShadowKV: all slots of the resident pages, the same for all heads; their content differs by head. The
+// window comes last, because its last page may be partly filled. (InfiniGen: attend_tokens().)
 void HostChosenCache::add_spans(const Request& request, uint32_t row, uint32_t position, StepRows* rows) {
   if (!shadow()) return;
   const uint32_t pages = pages_of(position + 1), page_tokens = memory_.page_tokens;
@@ -187,7 +187,8 @@ void HostChosenCache::plan(const DeviceRows& rows, const StepStream& on) {
   dense_.plan(resident_.layer(0), on.stream);
 }
 
-// `width` numbers of every row; waits for them, and so for everything before.
+// Copies `width` numbers of every row to the host; waits for the copy, and so for all earlier work on the
+// stream.
 void HostChosenCache::fetch(const __nv_bfloat16* from, uint32_t width, std::vector<float>* to,
                             cudaStream_t stream) {
   const uint64_t numbers = rows_.size() * uint64_t{width}, bytes = numbers * sizeof(__nv_bfloat16);
@@ -196,7 +197,7 @@ void HostChosenCache::fetch(const __nv_bfloat16* from, uint32_t width, std::vect
   must(cudaStreamSynchronize(stream), "copy of rows", bytes);
   to->resize(numbers);
   for (uint64_t i = 0; i < numbers; ++i) (*to)[i] = __bfloat162float(fetched_.as<__nv_bfloat16>()[i]);
-  staged_numbers_ = 0;  // what was staged has been copied
+  staged_numbers_ = 0;  // the wait also covers earlier copies from the staging buffer
 }
 
 void HostChosenCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
@@ -213,9 +214,9 @@ void HostChosenCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     return dense_.attend(layer, tensors, resident_.layer(layer), on);
   }
   attention_.append(tensors, rows, pages_.layer(layer), on.stream, keys_.as<__nv_bfloat16>());
-  if (!rows_.empty()) {  // there are none while everything is warmed up
+  if (!rows_.empty()) {  // empty during warm-up
     const uint32_t width = llm_.query_heads * llm_.head_dim;
-    // Tokens of this layer may still be on their way from the staging buffer, which fetch() waits for.
+    // Copies of this layer's tokens from the staging buffer may still be in flight; fetch() waits for them.
     fetch(tensors.q, width, &queries_, on.stream);
     fetch(keys_.as<__nv_bfloat16>(), llm_.kv_heads * llm_.head_dim, &row_keys_, on.stream);
     keep_rows(layer);
@@ -230,7 +231,7 @@ void HostChosenCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   if (any && !shadow()) attend_tokens(layer, tensors, on);
 }
 
-// Sinks, tokens and window, KV entry by KV entry, because what each head reads ends inside pages.
+// Sinks, tokens and window as a list of KV entries, because the entries that a head reads end inside pages.
 void HostChosenCache::attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const uint32_t page_tokens = memory_.page_tokens;
   std::vector<QueryRow> list;
@@ -285,7 +286,7 @@ void HostChosenCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry
     const uint32_t pages = pages_of(entry.context + entry.tokens);
     KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
     if (pages > shape_.slots) {
-      // Slots of the ring that are overwritten hold pages that left the window: see slot_of().
+      // Ring slots to be overwritten hold pages that left the window: see slot_of().
       for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
         pages_.copy(PageId{request.pages[page].page}, PageId{request.pages[shape_.slot_of(page)].page},
                     on.stream);
@@ -298,13 +299,13 @@ void HostChosenCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry
 }
 
 void HostChosenCache::notify(const Command& command) {
-  // A preempted request may still be in a step that was launched before. What that step writes, it writes
-  // before any step that comes after it.
+  // A preempted request may still be in a step that is already launched. That step's writes precede those of
+  // any later step.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }
 
-// Summaries travel with their pages.
+// Summaries are copied with their pages.
 void HostChosenCache::copy(PageId source, PageId target, cudaStream_t stream) {
   pages_.copy(source, target, stream);
   summaries_.copy(raw(source), raw(target));

@@ -31,7 +31,7 @@ Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, co
             check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", "");
         !ok)
       return tl::unexpected<Error>(ok.error());
-    // Whoever waits for it before it is recorded anew waits for nothing, in graphs too.
+    // A wait on a recorded event that has completed returns at once, in graphs too.
     if (Result<void> ok =
             check(cudaEventRecord(event, out->stream(StreamKind::kRecall)), "cudaEventRecord", "");
         !ok)
@@ -43,7 +43,7 @@ Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, co
 OrderedStreams::~OrderedStreams() {
   for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload}) {
     if (stream(stream_kind) == nullptr) continue;
-    cudaStreamSynchronize(stream(stream_kind));  // nothing may be freed under work in flight
+    cudaStreamSynchronize(stream(stream_kind));  // memory in use by running work must not be freed
     cudaStreamDestroy(stream(stream_kind));
   }
   for (const cudaEvent_t event : events_) {
@@ -58,8 +58,8 @@ void OrderedStreams::record(Edge edge, uint32_t layer, StreamKind stream_kind) {
   if (watched()) watch()->recorded(number(edge, layer), static_cast<uint32_t>(stream_kind));
 }
 
-// What is left out is waited for all the same: a kernel would read lists that are not there yet, which name
-// pages that do not exist (once, of the full pages on their way to the host: an illegal access).
+// The wait happens even for an edge that a test leaves out: a kernel would otherwise read incomplete lists
+// with invalid page numbers. Only the watch does not see it.
 void OrderedStreams::wait(StreamKind stream_kind, Edge edge, uint32_t layer) {
   must(cudaStreamWaitEvent(stream(stream_kind), events_[number(edge, layer)],
                            captured() ? cudaEventWaitExternal : cudaEventWaitDefault),
@@ -74,7 +74,7 @@ void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
 
 void OrderedStreams::wait_for_recalls() {
   must(cudaStreamSynchronize(stream(StreamKind::kRecall)), "recall of pages");
-  // The host starts what comes later: every stream knows.
+  // Later work is started by the host, so it is ordered after the recall on every stream.
   if (tests_.watch == nullptr) return;
   constexpr uint32_t kHost = UINT32_MAX;
   tests_.watch->recorded(kHost, static_cast<uint32_t>(StreamKind::kRecall));

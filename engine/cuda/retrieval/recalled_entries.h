@@ -1,9 +1,9 @@
-// RecalledEntries: a budget drops KV entries of a prompt, and decodes recall pages of what is left: what
-// cpu::RecalledEntries does, on the GPU. Prompts are a CompressedCache's; when the last row of one has run,
-// its KV entries are gathered from there into the pages of a RetrievedCache, and go on to their homes.
+// RecalledEntries: a budget drops KV entries of a prompt, and decodes recall pages of the retained ones, as
+// in cpu::RecalledEntries. Prompts use a CompressedCache. When the last row of a prompt has run, its KV
+// entries are gathered into the pages of a RetrievedCache and offloaded to the host from there.
 //
-// Either has the rows of a step that are its own. Where these do not follow one another they are copied
-// aside, and what attention gave is copied back. Both have pages for all that the policy has on the GPU:
+// Each cache gets its own rows of a step. Where these are not consecutive they are copied to a buffer, and
+// the output of attention is copied back. Both caches have pages for all that the policy has on the GPU:
 // twice the memory.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RECALLED_ENTRIES_H_
@@ -35,7 +35,7 @@ class RecalledEntries final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  // Steps in which everybody's prompt is complete.
+  // Only steps in which all prompts are complete.
   bool repeats(StepGraphKey* graph_key) const override;
   SideStreams* side_streams() override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -47,19 +47,19 @@ class RecalledEntries final : public KvCache {
  private:
   struct Request {
     bool in_resident = false;
-    std::vector<PageId> gpu, host_copies;  // while it is a prompt
+    std::vector<PageId> gpu, host_copies;  // while its prompt runs
   };
   // Rows [first, first + count) of the step that are rows [at, at + count) of a part.
   struct Run {
     uint32_t first = 0, at = 0, count = 0;
   };
-  // What one of the two is given of a step.
+  // One cache's part of a step.
   struct Part {
     std::vector<PlanEntry> launched, entries;
     std::vector<PageAllocation> allocations;
     std::vector<Compression> compressions;
     std::vector<Run> runs;
-    uint32_t count = 0;  // of rows
+    uint32_t count = 0;  // rows
     LaunchStep launch;
     StepRows rows;
     DeviceRows on_device;
@@ -87,7 +87,7 @@ class RecalledEntries final : public KvCache {
   const LlmSpec llm_;
   const KvMemory memory_;
   OwnedCache caches_[2];
-  Buffer hidden_, qkv_, q_, out_;  // rows that were copied aside
+  Buffer hidden_, qkv_, q_, out_;  // buffers for non-consecutive rows
   RowsUpload uploads_[2];
   std::map<RequestId, Request> requests_;
   Part parts_[2];

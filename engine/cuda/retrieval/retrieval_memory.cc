@@ -13,7 +13,7 @@ namespace {
 Buffer grown(uint64_t bytes, const char* what) {
   Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of requests that choose pages");
   if (!made) fail(made.error().text());
-  // A list that is read too early, by error, names blocks that exist.
+  // Zeros are valid block numbers, should a list be read before it is written.
   must(cudaMemset(made->as<void>(), 0, bytes), "cudaMemset", bytes);
   return std::move(*made);
 }
@@ -57,7 +57,7 @@ __nv_bfloat16* RetrievalMemory::q_before(uint32_t layer) const {
   return q_before_.as<__nv_bfloat16>(uint64_t{layer} * states_ * query_numbers() * sizeof(__nv_bfloat16));
 }
 
-// Layers are rows of the old buffer and of the new one, which is wider.
+// Layers are rows of both buffers; the new one is wider.
 void RetrievalMemory::reserve_states(uint32_t states) {
   if (!size_.slots || states <= states_) return;
   states = std::max({states, 2 * states_, 16u});

@@ -1,4 +1,4 @@
-// What one layer of a RetrievedCache starts, and on which stream.
+// The operations of one layer of a RetrievedCache, and their streams.
 
 #include <fmt/format.h>
 
@@ -14,13 +14,13 @@ namespace {
 
 using Access = HappensBefore::Access;
 
-// What is watched: KV entries that were computed here, KV entries that were recalled, KV entries on the host.
+// Watched memory: KV entries computed here, recalled KV entries, KV entries on the host.
 constexpr const char* kPages = "pages of layer";
 constexpr const char* kSlots = "slots of layer";
 constexpr const char* kHostCopy =
-    "host page by layers";           // by page: what one step recalls and offloads lies apart
-constexpr uint32_t kRecallCtas = 4;  // when nothing else runs
-// Beside what follows attention: a warp an SM, and stores in bursts (kernels/README.md).
+    "host page by layers";           // by page: a step's recalls and offloads use different pages
+constexpr uint32_t kRecallCtas = 4;  // before attention, with nothing else running
+// Concurrently with the step after attention: one warp per SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
 
@@ -58,7 +58,7 @@ void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const Devi
   if (layer + 1 == llm_.layers && offloaded_ && !choice_rows_.empty()) choices_.fetch_counts(on.stream);
 }
 
-// Pages that this step has filled: summarised from exact keys, and on their way to the host.
+// Summarises the pages that this step has filled from exact keys, and starts their offload.
 void RetrievedCache::seal(uint32_t layer, cudaStream_t stream) {
   if (sealed_.empty()) return;
   SummaryArgs args;
@@ -113,7 +113,7 @@ void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const Devi
   args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
   args.lists = upload_.at(at_.lists);
   args.q = tensors.q;
-  args.tables = const_cast<uint32_t*>(rows.pages);  // the upload's own, written for one layer at a time
+  args.tables = const_cast<uint32_t*>(rows.pages);  // part of the upload, rewritten for each layer
   if (!forced_outcomes_.empty())
     args.forced_outcome =
         upload_.at(at_.forced_outcome) + size_t{chooser(layer)} * args.count * llm_.kv_heads;
@@ -138,8 +138,8 @@ void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint3
        "recall_pages", 0, [&] { return fmt::format("layer {}", layer); });
 }
 
-// From prompts whose pages are all on the GPU to arenas that hold some of them. The policy gives back what
-// does not fit in the same order: the last pages first (core_resident.cc).
+// Moves prompts whose pages are all on the GPU to resident pages that hold some of them. The policy frees the
+// remaining pages in the same order: the last pages first (core_resident.cc).
 void RetrievedCache::enter_residents(cudaStream_t stream) {
   if (entering_.empty()) return;
   order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
@@ -147,7 +147,7 @@ void RetrievedCache::enter_residents(cudaStream_t stream) {
   uint32_t most = 0;
   for (Request* const request : entering_) {
     const auto pages = static_cast<uint32_t>(request->host_copies.size());
-    // Slots of the ring that are overwritten hold pages that left the window: see slot_of().
+    // Ring slots to be overwritten hold pages that left the window: see slot_of().
     for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
       pages_.copy(PageId{request->pages[page]}, PageId{request->pages[shape_.slot_of(page)]}, stream);
     ChoiceRow choice = choice_of(*request, pages);
@@ -169,8 +169,8 @@ void RetrievedCache::enter_residents(cudaStream_t stream) {
   order_->step_ended();
 }
 
-// What the last query of the prompt would read. Its pages are on the host by now, and that copy is read:
-// slots may hold something else already.
+// Fills the slots with the pages that the prompt's last query would read. They are read from the host, where
+// they already are, because slots may hold other pages by now.
 void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
   order_->wait(StreamKind::kCompute, Edge::kRecalled, layer);
   order_->touches(StreamKind::kCompute, Access::kWrite, kPages, layer, "copies of the window");
@@ -187,8 +187,8 @@ void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
   recall(layer, args.before, &args.counts->before, false);
 }
 
-// From the host's layout to the GPU's: a recall of all heads of whole pages. The kernel reads its list where
-// the host has written it.
+// Converts the host's layout to the GPU's: a recall of all heads of whole pages. The kernel reads its list
+// from pinned memory, where the host writes it.
 void RetrievedCache::fetch(std::span<const PageId> host_copies, std::span<const PageId> pages,
                            cudaStream_t stream) {
   const uint64_t moves = host_copies.size() * uint64_t{llm_.kv_heads};

@@ -1,4 +1,4 @@
-// From what a budget has left of a prompt to resident pages (recalled_entries.h).
+// Moves the retained KV entries of a prompt to resident pages (recalled_entries.h).
 
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ void RetrievedCache::keep_query(uint32_t layer, RequestId request, const __nv_bf
        "copy of a query", bytes, [&] { return fmt::format("layer {}", layer); });
 }
 
-// Pages of the request, by position among what is left.
+// The request's pages, by position among the retained KV entries.
 void RetrievedCache::take_retained(const RetainedPrompt& prompt, cudaStream_t stream) {
   KVT_CHECK(prompt.kv_entries > 0 && prompt.kv_entries <= prompt.tokens);
   Request& request = requests_.at(prompt.request);
@@ -45,8 +45,8 @@ void RetrievedCache::take_retained(const RetainedPrompt& prompt, cudaStream_t st
   if (pages > shape_.slots) entering_.push_back(&request);
 }
 
-// Where every head's KV entries come from, and where they go: a list for each layer, with one entry more that
-// says how many KV entries there are.
+// Source and target of every head's KV entries: one list per layer, with a last entry that holds their
+// number.
 void RetrievedCache::copy_retained(std::span<const RetainedPrompt> prompts, const KvEntryPool& from,
                                    cudaStream_t stream) {
   std::vector<uint32_t> tables;
@@ -93,7 +93,7 @@ void RetrievedCache::take_over(std::span<const RetainedPrompt> prompts, const Kv
                                cudaStream_t stream) {
   if (prompts.empty()) return;
   order_->compute_on(stream);
-  // The lists of pages that are on their way to the host are written anew.
+  // The lists of pages that are being offloaded are rewritten.
   order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), entering_.clear(),
       forced_outcomes_.clear();
