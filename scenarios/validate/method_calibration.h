@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/cost_tables/measured_device.h"
+#include "scenarios/load/scenario.h"
 
 namespace kvtwin {
 
