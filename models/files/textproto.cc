@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <numeric>
 
 #include "engine/base/compressed_file.h"
@@ -128,6 +129,23 @@ Result<void> parse_textproto(std::string_view text, const std::string& where, pb
   if (auto r = errors.result(); !r) return r;
   if (!parsed) return make_error(where, "is not a textproto");
   return {};
+}
+
+std::string place_of_field(std::string_view text, const std::string& where, const pb::Message& message,
+                           const std::string& field) {
+  const pb::FieldDescriptor* descriptor = message.GetDescriptor()->FindFieldByName(field);
+  if (descriptor == nullptr || text.size() > kModelFileBytesMax) return where;
+  pb::TextFormat::ParseInfoTree places;
+  pb::TextFormat::Parser parser;
+  Errors ignored(where, message.GetDescriptor());
+  parser.RecordErrorsTo(&ignored);
+  parser.WriteLocationsTo(&places);
+  parser.SetRecursionLimit(32);
+  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  const std::unique_ptr<pb::Message> scratch(message.New());
+  if (!parser.Parse(&stream, scratch.get())) return where;
+  const pb::TextFormat::ParseLocation at = places.GetLocation(descriptor, descriptor->is_repeated() ? 0 : -1);
+  return at.line < 0 ? where : fmt::format("{}:{}:{}", where, at.line + 1, at.column + 1);
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {

@@ -37,6 +37,17 @@ TensorFormat format_named(const std::string& name) {
   return {NumberFormat::kBf16};
 }
 
+// A scenario may use more GPUs than the catalog's node has: such a machine has memory for each of them. One
+// that uses fewer leaves the others' memory to them that it uses.
+void set_host_memory(const v1::Hardware& hardware, NodeSpec* node) {
+  Figure& memory = node->host_memory_bytes;
+  if (hardware.host_memory_bytes() > 0) {
+    memory.value = static_cast<double>(hardware.host_memory_bytes());
+  } else if (node->gpus > 0 && hardware.gpus() > node->gpus) {
+    memory.value *= static_cast<double>(hardware.gpus()) / node->gpus;
+  }
+}
+
 void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   const Catalog catalog;
   const auto named = [&](const std::string& name) {
@@ -62,6 +73,7 @@ void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   if (model.context_window() > 0) out->llm.context_window = model.context_window();
   apply_precision(scenario, &out->llm);
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
+  set_host_memory(scenario.values.hardware(), &out->node);
 }
 
 // Places the engines on nodes: all GPUs of an engine are in one node.

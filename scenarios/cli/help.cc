@@ -17,6 +17,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin compare out/run-3f0c requests.jsonl             compare a run with a real server's request log
   kvtwin trace import azure conv.csv --out=conv.trace    import a trace; also inspect, cut, export, synth
   kvtwin model import config.json --name=mine            import a model; also show, init
+  kvtwin device new my-gpu --base=h100                   start the files of a GPU that is not there; also check
   kvtwin explain methods/freekv --step=20                show one step: operations, critical path
   kvtwin calibrate policy budgets search_tiny            measure budgets, bits and profiles from values
   kvtwin calibrate device --out=mine.textproto           measure this GPU's step times, for validate and run

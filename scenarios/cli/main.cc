@@ -15,6 +15,7 @@
 
 #include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/cli/cmd_device.h"
 #include "scenarios/cli/cmd_import.h"
 #include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
@@ -105,6 +106,7 @@ int run_main(const std::vector<std::string>& given) {
   add_plan_command(app, &status);
   add_trace_command(app, &status);
   add_model_command(app, &status);
+  add_device_command(app, &status);
   add_calibrate_command(app, &status);
   add_evaluate_command(app, &status);
   add_validate_command(app, &status);

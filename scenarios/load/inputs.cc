@@ -131,11 +131,9 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   const std::string& weights = scenario.values.cpu().scorer_weights();
   if (!weights.empty()) paths.push_back(scenario.file(weights));
   // compose() reports a missing catalog entry.
-  const fs::path catalog = default_models_dir();
+  const Catalog catalog;
   const auto add_entry = [&](const char* kind, const std::string& name) {
-    const std::string path = is_catalog_path(name) ? name : (catalog / kind / (name + ".textproto")).string();
-    std::error_code ignored;
-    if (fs::exists(path, ignored)) paths.push_back(path);
+    for (std::string& path : catalog.files_of(kind, name)) paths.push_back(std::move(path));
   };
   const auto of_scenario = [&](const std::string& name) {
     return is_catalog_path(name) ? scenario.file(name) : name;
@@ -145,7 +143,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   for (const v1::EngineKind& kind : scenario.values.engines().further()) nodes.push_back(kind.node());
   for (const std::string& name : nodes) {
     add_entry("node", of_scenario(name));
-    if (const auto node = Catalog().node(of_scenario(name))) add_entry("device", node->device);
+    if (const auto node = catalog.node(of_scenario(name))) add_entry("device", node->device);
   }
   PathDigests own;
   if (read == nullptr) read = &own;

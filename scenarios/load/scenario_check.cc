@@ -192,6 +192,8 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
   check.range("engines.count", values.engines().count(), 1u, 1024u);
   check.range("engines.tensor_parallel", values.engines().tensor_parallel(), 1u, 1024u);
   check.range("hardware.nodes", values.hardware().nodes(), 0u, 1024u);
+  check.range("hardware.host_memory_bytes", values.hardware().host_memory_bytes(), uint64_t{0},
+              uint64_t{1} << 50);
   uint32_t engines = values.engines().count();
   for (const v1::EngineKind& kind : values.engines().further()) {
     check.range("engines.further.count", kind.count(), 1u, 1024u);
