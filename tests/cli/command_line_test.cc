@@ -293,8 +293,8 @@ TEST_CASE("command line: the words that users try first are answered") {
   CHECK(short_version.out == version);
   CHECK(short_version.status == 0);
   for (const char* command :
-       {"run", "replay", "sweep", "plan", "report", "compare", "trace", "model", "explain", "calibrate",
-        "validate", "inspect-policy", "evaluate", "import", "list", "doctor"})
+       {"run", "replay", "sweep", "plan", "report", "compare", "trace", "model", "device", "explain",
+        "calibrate", "validate", "inspect-policy", "evaluate", "import", "list", "doctor"})
     CHECK_MESSAGE(main_help.find(fmt::format("\n  kvtwin {} ", command)) != std::string::npos, command);
   CHECK(main_help.find("formats") != std::string::npos);
   const Outcome alone = run_kvtwin(folder, {"--format=json"});
