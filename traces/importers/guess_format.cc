@@ -7,6 +7,7 @@
 #include "traces/format/reader.h"
 #include "traces/format/source_files.h"
 #include "traces/importers/formats.h"
+#include "traces/logs/import_logs.h"
 
 namespace kvtwin {
 namespace {
@@ -26,13 +27,14 @@ std::string format_of(std::string_view start) {
   if (looks_like_trace(std::string(start.substr(0, 4'096)))) return "kvtwin";
   if (start.starts_with("TIMESTAMP,") || start.starts_with("\xef\xbb\xbfTIMESTAMP,")) return "azure";
   if (holds("\"type\"") && (holds("\"sessionId\"") || holds("\"leafUuid\""))) return "claude-code";
+  if (const std::string log = log_format_of(start); log == "requests" || log == "aiperf") return log;
   if (holds("\"hash_id_scope\"") || (holds("\"hash_ids\"") && holds("\"block_size\""))) return "weka";
   if (holds("\"input_toks\"") || holds("\"sub_requests\"")) return "llmservingsim";
   if (holds("\"wait_for\"")) return "agentic_mooncake";
   if (holds("\"hash_ids\"")) return "mooncake";
   if (holds("\"input_prompt_length\"")) return "applied-compute";
   if (holds("\"traj\"")) return "tau-bench";
-  return {};
+  return log_format_of(start);
 }
 
 bool reads_many_files(const std::string& format) {
