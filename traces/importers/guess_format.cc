@@ -26,15 +26,16 @@ std::string format_of(std::string_view start) {
   const auto holds = [&start](std::string_view text) { return start.find(text) != std::string_view::npos; };
   if (looks_like_trace(std::string(start.substr(0, 4'096)))) return "kvtwin";
   if (start.starts_with("TIMESTAMP,") || start.starts_with("\xef\xbb\xbfTIMESTAMP,")) return "azure";
+  const std::string log = log_format_of(start);
+  if (log == "requests" || log == "aiperf" || log == "langfuse") return log;
   if (holds("\"type\"") && (holds("\"sessionId\"") || holds("\"leafUuid\""))) return "claude-code";
-  if (const std::string log = log_format_of(start); log == "requests" || log == "aiperf") return log;
   if (holds("\"hash_id_scope\"") || (holds("\"hash_ids\"") && holds("\"block_size\""))) return "weka";
   if (holds("\"input_toks\"") || holds("\"sub_requests\"")) return "llmservingsim";
   if (holds("\"wait_for\"")) return "agentic_mooncake";
   if (holds("\"hash_ids\"")) return "mooncake";
   if (holds("\"input_prompt_length\"")) return "applied-compute";
   if (holds("\"traj\"")) return "tau-bench";
-  return log_format_of(start);
+  return log;
 }
 
 bool reads_many_files(const std::string& format) {

@@ -50,6 +50,8 @@ Result<void> add_result(const json& object, const std::string& where, RequestLog
     request.prompt_tokens = count_of(&(*lists[0])[i]);
     request.output_tokens = count_of(&(*lists[1])[i]);
     request.start_ns = seconds_ns(&(*lists[2])[i]);
+    if (!request.start_ns)
+      return make_error(request.where, "its start time is no number of seconds", kDetailed);
     const std::optional<int64_t> first = seconds_ns(&(*lists[3])[i]), gaps = seconds_ns(&(*lists[4])[i]);
     if (request.start_ns && first) request.first_token_ns = *request.start_ns + *first;
     if (request.first_token_ns && gaps) request.end_ns = *request.first_token_ns + *gaps;

@@ -43,10 +43,13 @@ std::optional<int64_t> parse_time(std::string text) {
   return *ns - *offset;
 }
 
+// Whole units apart from the fraction: a double has no single nanoseconds at today's Unix times.
 std::optional<int64_t> unix_of_number(double value) {
   if (!(value >= 0) || value > 9e18) return std::nullopt;
   const double unit = value >= 1e17 ? 1 : value >= 1e14 ? 1e3 : value >= 1e11 ? 1e6 : 1e9;
-  return value * unit > 9e18 ? std::nullopt : std::optional<int64_t>(std::llround(value * unit));
+  if (value * unit > 9e18) return std::nullopt;
+  const double whole = std::floor(value);
+  return static_cast<int64_t>(whole) * static_cast<int64_t>(unit) + std::llround((value - whole) * unit);
 }
 
 tl::unexpected<Error> bad_json(const std::string& where, const Error& error) {
