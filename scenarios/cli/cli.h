@@ -49,6 +49,7 @@ void add_doctor_command(CLI::App& app, int* status);
 void add_explain_command(CLI::App& app, int* status);
 void add_inspect_policy_command(CLI::App& app, int* status);
 void add_report_command(CLI::App& app, int* status);
+void add_export_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 void add_observe_command(CLI::App& app, int* status);
 void add_plan_command(CLI::App& app, int* status);

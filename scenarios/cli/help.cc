@@ -296,6 +296,17 @@ constexpr char kImport[] =
   --force               replace another result, or other kernel times, in --out
 )";
 
+constexpr char kExport[] =
+    R"(Write a run as another tool's files.
+
+  kvtwin export aiperf out/run-3f0c --out=out/for-aiperf
+  aiperf plot --paths out/for-aiperf
+
+  FORMAT                aiperf: profile_export.jsonl, profile_export_aiperf.json and profile_export_aiperf.csv
+  RUN_DIR               folder of kvtwin run, import or observe, with requests.csv
+  --out=DIR             receives the files
+)";
+
 constexpr char kObserve[] =
     R"(Drive a live OpenAI-compatible server (vLLM, SGLang, ...) with a trace, and record what it did.
 
@@ -362,6 +373,7 @@ std::string help_text(const std::string& command) {
   if (command == "plan") return kPlan;
   if (command == "report") return kReport;
   if (command == "import") return kImport;
+  if (command == "export") return kExport;
   if (command == "observe") return kObserve;
   if (command == "validate") return kValidate;
   if (command == "list") return kList;
