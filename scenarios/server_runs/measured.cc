@@ -9,7 +9,7 @@
 
 #include "engine/metrics/metrics_summary.h"
 #include "scenarios/output/csv_cell.h"
-#include "traces/logs/import_logs.h"
+#include "traces/importers/import_logs.h"
 
 namespace kvtwin {
 namespace {

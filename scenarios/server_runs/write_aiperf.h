@@ -2,8 +2,8 @@
 // request), profile_export_aiperf.json and profile_export_aiperf.csv (statistics of each metric).
 //
 // Times become Unix times from an origin of 2020-01-01, because AIPerf's are. Percentiles are interpolated
-// linearly, as AIPerf's are. Sources: aiperf docs/tutorials/working-with-profile-exports.md,
-// docs/reference/json-export-schema.md, src/aiperf/plot/core/data_loader.py.
+// linearly, as AIPerf's are. Sources: AIPerf's tutorial "Working with Profile Export Files", its page
+// "profile_export_aiperf.json Schema", and src/aiperf/plot/core/data_loader.py.
 
 #ifndef KVTWIN_SCENARIOS_SERVER_RUNS_WRITE_AIPERF_H_
 #define KVTWIN_SCENARIOS_SERVER_RUNS_WRITE_AIPERF_H_

@@ -6,8 +6,8 @@
 #include "traces/format/reader.h"
 #include "traces/format/writer.h"
 #include "traces/importers/import_chat_logs.h"
+#include "traces/importers/import_logs.h"
 #include "traces/importers/importers.h"
-#include "traces/logs/import_logs.h"
 
 namespace kvtwin {
 namespace {

@@ -7,7 +7,7 @@
 #include "traces/format/reader.h"
 #include "traces/format/source_files.h"
 #include "traces/importers/formats.h"
-#include "traces/logs/import_logs.h"
+#include "traces/importers/import_logs.h"
 
 namespace kvtwin {
 namespace {

@@ -1,7 +1,7 @@
 // Recognises request logs by the fields in their first bytes. A quoted name cannot occur inside a JSON
 // string, where its quotes are escaped.
 
-#include "traces/logs/import_logs.h"
+#include "traces/importers/import_logs.h"
 
 namespace kvtwin {
 

@@ -7,7 +7,7 @@
 // inputs.json next to it has the text of each request: data[].session_id and data[].payloads[], which
 // conversation_id and turn_index name. Alone it has no times and no output lengths.
 //
-// Sources: aiperf docs/tutorials/working-with-profile-exports.md; src/aiperf/common/models/record_models.py
+// Sources: AIPerf's tutorial "Working with Profile Export Files"; src/aiperf/common/models/record_models.py
 // (MetricRecordMetadata) and dataset_models.py (InputsFile).
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 #include <map>
 
 #include "traces/format/source_files.h"
-#include "traces/logs/import_logs.h"
+#include "traces/importers/import_logs.h"
 #include "traces/logs/log_json.h"
 
 namespace kvtwin {

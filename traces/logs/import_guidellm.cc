@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "traces/importers/import_logs.h"
 #include "traces/importers/importers.h"
-#include "traces/logs/import_logs.h"
 #include "traces/logs/log_json.h"
 
 namespace kvtwin {

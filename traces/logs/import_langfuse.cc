@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "traces/logs/import_logs.h"
+#include "traces/importers/import_logs.h"
 #include "traces/logs/log_json.h"
 
 namespace kvtwin {

@@ -21,7 +21,7 @@
 #include <cmath>
 #include <set>
 
-#include "traces/logs/import_logs.h"
+#include "traces/importers/import_logs.h"
 #include "traces/logs/log_json.h"
 
 namespace kvtwin {

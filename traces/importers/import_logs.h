@@ -1,9 +1,10 @@
 // Importers of request logs: benchmark results, observability exports, logs of proxies and servers.
 //
-// Each reads its tool's file into a RequestLog (request_log.h), which decides sessions, waits and prefixes.
+// Each reads its tool's file into a RequestLog (traces/logs/request_log.h), which decides sessions, waits and
+// prefixes.
 
-#ifndef KVTWIN_TRACES_LOGS_IMPORT_LOGS_H_
-#define KVTWIN_TRACES_LOGS_IMPORT_LOGS_H_
+#ifndef KVTWIN_TRACES_IMPORTERS_IMPORT_LOGS_H_
+#define KVTWIN_TRACES_IMPORTERS_IMPORT_LOGS_H_
 
 #include <string>
 #include <string_view>
@@ -27,4 +28,4 @@ Result<void> import_openai(const std::string& path, const ImportOptions& options
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_TRACES_LOGS_IMPORT_LOGS_H_
+#endif  // KVTWIN_TRACES_IMPORTERS_IMPORT_LOGS_H_
