@@ -110,6 +110,22 @@ def main():
         again = kvtwin("trace", "import", "real/requests.jsonl", "--out=again.kvtrace")
         check(again.returncode == 0, again.stderr)
 
+        exported = kvtwin("export", "aiperf", "real", "--out=aiperf")
+        check(exported.returncode == 0, exported.stderr)
+        records = [json.loads(line) for line in open("aiperf/profile_export.jsonl")]
+        check(len(records) == 4 and {r["metadata"]["x_correlation_id"] for r in records} == {"a", "b"}, records)
+        summary = json.load(open("aiperf/profile_export_aiperf.json"))
+        check(summary["input_sequence_length"]["avg"] == 50 and summary["total_osl"]["avg"] == 17, summary)
+        ttfts = [r["metrics"]["time_to_first_token"]["value"] for r in records]
+        check(abs(summary["time_to_first_token"]["avg"] - sum(ttfts) / 4) < 1e-6, summary, ttfts)
+        check(open("aiperf/profile_export_aiperf.csv").read().startswith("Metric,avg,min,max,p1,"))
+        back = kvtwin("import", "aiperf/profile_export.jsonl", "--out=back")
+        check(back.returncode == 0 and "4 requests" in back.stdout, back.stderr)
+        log = kvtwin("import", "real/requests.jsonl", "--out=x")
+        check(log.returncode == 2 and "is a request log already" in log.stderr, log.stderr)
+        plain = kvtwin("import", "aiperf/profile_export.jsonl", "--out=rows.jsonl")
+        check(plain.returncode == 2 and "rows.jsonl: is a file" in plain.stderr, plain.stderr)
+
         refused = kvtwin("observe", url, "--trace=t.kvtrace", "--out=real")
         check(refused.returncode == 2 and "--force" in refused.stderr, refused.stderr)
         chat = kvtwin("observe", url + "/v1/", "--trace=t.kvtrace", "--out=chat", "--endpoint=chat")
