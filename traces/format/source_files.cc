@@ -117,6 +117,8 @@ class Decompressed {
       return broken();
     return {};
   }
+  // False if only the first bytes are those of a compressed file: libarchive would return them as they are.
+  bool recognised() const { return archive_filter_count(reader_.get()) > 1; }
   // 0 at the end.
   Result<size_t> read(char* to, size_t size) {
     const la_ssize_t count = archive_read_data(reader_.get(), to, size);
@@ -147,6 +149,7 @@ class Decompressed {
     in.read(start.data(), static_cast<std::streamsize>(start.size()));
     return check_not_compressed(path_, start);
   }
+  bool recognised() const { return true; }
   Result<size_t> read(char*, size_t) { return size_t{0}; }
 
  private:
@@ -177,9 +180,10 @@ class FileBytes {
     std::string start(8, '\0');
     in_.read(start.data(), static_cast<std::streamsize>(start.size()));
     start.resize(static_cast<size_t>(in_.gcount()));
-    if (!check_not_compressed(path_, start)) {
+    if (Result<void> plain = check_not_compressed(path_, start); !plain) {
       decompressed_.emplace(path_);
-      return decompressed_->open();
+      Result<void> opened = decompressed_->open();
+      return opened && !decompressed_->recognised() ? plain : opened;
     }
     in_.clear();
     in_.seekg(0);
