@@ -25,6 +25,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin inspect-policy search_tiny                      measure what scorers retain, by budget
   kvtwin evaluate quality/snapkv --out=out/quality       count correct answers from retained KV
   kvtwin import vllm-result.json --out=out/real          import a real server's run, for report and compare
+  kvtwin observe http://localhost:8000 --trace=T --out=D drive a live server with a trace and measure it
   kvtwin doctor                                          what this machine can do, and what the rest would take
   kvtwin list policies                                   also models, devices, nodes, scenarios, presets, formats
 
@@ -295,6 +296,42 @@ constexpr char kImport[] =
   --force               replace another result, or other kernel times, in --out
 )";
 
+constexpr char kExport[] =
+    R"(Write a run as another tool's files.
+
+  kvtwin export aiperf out/run-3f0c --out=out/for-aiperf
+  aiperf plot --paths out/for-aiperf
+
+  FORMAT                aiperf: profile_export.jsonl, profile_export_aiperf.json and profile_export_aiperf.csv
+  RUN_DIR               folder of kvtwin run, import or observe, with requests.csv
+  --out=DIR             receives the files
+)";
+
+constexpr char kObserve[] =
+    R"(Drive a live OpenAI-compatible server (vLLM, SGLang, ...) with a trace, and record what it did.
+
+  kvtwin observe http://localhost:8000 --trace=out/chat.kvtrace --out=out/real
+  kvtwin compare out/run-3f0c out/real/requests.jsonl
+
+  URL                   the server, with or without /v1
+  --trace=FILE          a trace of any format that kvtwin trace import reads
+  --out=DIR             receives run.binpb, requests.csv and requests.jsonl, as kvtwin import writes them
+  --model=NAME          one of the server's models; may be left out if it has one
+  --endpoint=completions  prompts are token ids of the trace's lengths; chat: words, of about that many tokens
+  --api-key-env=NAME    environment variable with the API key; default OPENAI_API_KEY
+  --sessions=N          only the first N sessions of the trace
+  --arrival-scale=X     arrivals times X: 0.5 is twice the rate, 0 all at once
+  --think-cap=SECONDS   longest think time; default: as recorded
+  --timeout=SECONDS     longest time of a request; default 600
+  --seed=N              content of the prompts; another seed avoids what the server has cached; default 1
+  --stop-at-eos         let the model end outputs (ignore_eos, of vLLM and SGLang, is not sent)
+  --force               replace another result in --out
+
+Sessions run as recorded: a request is sent when those that it waits for have ended and its think time is over.
+Prompts share the prefixes that they share in the trace. Failed requests are counted and named on stderr; those
+that wait for them are not sent. Exit status 3: the server cannot be reached, or every request failed.
+)";
+
 constexpr char kList[] = R"(List names that scenarios and commands take.
 
   kvtwin list policies
@@ -336,6 +373,8 @@ std::string help_text(const std::string& command) {
   if (command == "plan") return kPlan;
   if (command == "report") return kReport;
   if (command == "import") return kImport;
+  if (command == "export") return kExport;
+  if (command == "observe") return kObserve;
   if (command == "validate") return kValidate;
   if (command == "list") return kList;
   if (command == "doctor") return kDoctor;

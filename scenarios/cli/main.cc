@@ -113,6 +113,8 @@ int run_main(const std::vector<std::string>& given) {
   add_doctor_command(app, &status);
   add_explain_command(app, &status);
   add_import_command(app, &status);
+  add_export_command(app, &status);
+  add_observe_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);
