@@ -176,7 +176,11 @@ int calibrate(const ServerArguments& arguments) {
   const Result<std::string> text = read_text_file(path, kLogBytesMax);
   if (!text) return complain(text.error());
   Result<std::vector<Request>> log = parse_requests(*text, path);
-  if (!log) return complain(log.error());
+  if (!log) {
+    Error error = log.error();
+    error.hint += "; a benchmark's result is imported first: kvtwin import " + arguments.run + " --out=DIR";
+    return complain(error);
+  }
   std::stable_sort(log->begin(), log->end(),
                    [](const Request& a, const Request& b) { return a.queued_s < b.queued_s; });
   const Outputs outputs = outputs_of(arguments.out);
