@@ -254,11 +254,12 @@ def pages(kvtwin):
             "Textproto files of `models/llm` (LlmSpec), `models/device` (DeviceSpec), `models/node` (NodeSpec) and\n"
             "`models/measured` (MeasuredDevice, written by `kvtwin calibrate`)."),
         "other-files.md": schema_page(
-            Protos(["sweep.proto", "validation.proto", "profile.proto"]), "Sweep, deviation and profile files",
+            Protos(["sweep.proto", "validation.proto", "profile.proto", "server_profile.proto"]), "Sweep, deviation and profile files",
             "Textproto files: a sweep (`kvtwin sweep FILE.sweep.textproto`), deviations that are known (KnownDeviations,\n"
             "`kvtwin validate --known=FILE`), and what `kvtwin calibrate policy` writes (RetentionProfile, RecallProfile,\n"
             "TagMap), which scenarios name in `policies.budget_options.profile`, `simulation.retrieval.profile` and\n"
-            "`policies.precision_options.tag_map`."),
+            "`policies.precision_options.tag_map`. `kvtwin calibrate server` writes a ServerProfile, which scenarios name in\n"
+            "`cost.profile`."),
         "cli.md": cli_page(kvtwin),
     }
 

@@ -139,6 +139,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
   spec.llm = out->llm;
   spec.device = out->device;
   spec.tp = values.engines().tensor_parallel();
+  spec.rule = kCapacityRules.value(values.memory().capacity());
   spec.utilization = values.memory().gpu_fraction();
   spec.page_tokens = values.memory().page_tokens();
   spec.step_tokens_max = values.limits().step_tokens_max();
@@ -148,6 +149,11 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
       exact_entries_bytes(scenario, spec.llm, spec.tp) + staging_bytes(scenario, out->llm, policies);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
     return add_error(errors, scenario.where("engines.tensor_parallel"), ok.error());
+  }
+  if (spec.rule == CapacityRule::kSglang && !scenario.places.contains("memory.gpu_fraction")) {
+    spec.utilization = sglang_fraction(spec);
+    if (values.memory().gpu_pages() == 0)
+      out->notes.push_back(fmt::format("mem_fraction_static is SGLang's default, {}", spec.utilization));
   }
   out->memory_given = values.memory().gpu_pages() > 0;
   Result<MemoryPlan> planned = plan_memory(spec);

@@ -17,6 +17,9 @@
 #include "models/cost_tables/measured_device.h"
 #include "models/cost_tables/method_cost.h"
 #include "models/cost_tables/sibling_methods.h"
+#include "models/files/textproto.h"
+#include "models/serving/server_cost.h"
+#include "models/serving/server_profile.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"
@@ -120,59 +123,109 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                       set.retrieval != "all", std::move(*model));
 }
 
-}  // namespace
-
-std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors) {
-  EngineKind& kind = out->kinds[of];
+CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Composed& composed) {
   const v1::Cost& cost = scenario.values.cost();
+  const CoreConfig& config = composed.options.engines.front();
   CostModelSpec spec;
-  spec.llm = out->llm;
+  spec.llm = composed.llm;
   spec.device = kind.device;
   spec.tp = kind.gpus_each;
   spec.host.full_graph_ns = cost.host_ns_per_step();
-  spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
-  spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
+  spec.host.planning = plan_price(scenario, config.policies);
+  spec.host.tables_ns = cost.group_ns() * page_groups(config.policies);
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
-  const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;
-  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0 ? cost.capture_tokens_max()
-                                 : captured.empty()            ? 512
-                                                               : captured.back();
-  if (!one_device(scenario, of, *out, errors)) return nullptr;
+  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0  ? cost.capture_tokens_max()
+                                 : config.capture_sizes.empty() ? 512
+                                                                : config.capture_sizes.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
-  spec.graphs = replays_steps(out->options.engines.front());
+  spec.graphs = replays_steps(config);
+  return spec;
+}
+
+// If the profile is a ServerProfile, stores it in `out` and makes `spec` that of its base model. False: an
+// error was added.
+bool take_server_profile(const Scenario& scenario, size_t of, CostModelSpec* spec, Composed* out,
+                         Errors* errors) {
+  if (!spec->profile.ends_with(".textproto")) return true;
+  const std::string where = scenario.where("cost.profile");
+  const Result<std::string> text = read_text_file(spec->profile);
+  if (!text || !is_server_profile(*text)) return true;  // its reader reports a file that cannot be read
+  Result<ServerProfile> profile = parse_server_profile(*text, spec->profile);
+  if (!profile) {
+    add_error(errors, where, profile.error());
+    return false;
+  }
+  const v1::Cost& cost = scenario.values.cost();
+  if (cost.host_ns_per_step() != 0 || cost.has_host_piecewise_ns() || cost.has_host_eager_ns()) {
+    errors->push_back({where, "a server's profile has the host time, and the scenario sets cost.host_* too",
+                       "leave out cost.host_ns_per_step, cost.host_piecewise_ns and cost.host_eager_ns"});
+    return false;
+  }
+  const std::filesystem::path folder = std::filesystem::path(spec->profile).parent_path();
+  spec->profile = profile->base.empty() ? "" : (folder / profile->base).lexically_normal().string();
+  if (of == 0) {
+    const auto& seen = profile->seen;
+    out->notes.push_back(
+        fmt::format("step times are fitted to {} requests of a real server, {} at once, contexts of up to {} "
+                    "tokens; beyond that they follow the {}",
+                    seen.requests, seen.running_max, seen.context_tokens_max,
+                    profile->base.empty() ? "roofline" : "kernel tables"));
+    if (profile->device != out->device.name || profile->model != out->llm.name)
+      out->notes.push_back(fmt::format("the server ran {} on {}: its factors are applied to {} on {}",
+                                       profile->model, profile->device, out->llm.name, out->device.name));
+  }
+  out->server = std::move(*profile);
+  return true;
+}
+
+// The cost model of kernel tables, a calibration or the roofline.
+std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, CostModelSpec* spec,
+                                          Composed* out, Errors* errors) {
+  EngineKind& kind = out->kinds[of];
   Result<MeasuredDevice> measured;
-  if (spec.profile.ends_with(".textproto")) {
-    measured = load_measured_device(spec.profile);
+  if (spec->profile.ends_with(".textproto")) {
+    measured = load_measured_device(spec->profile);
     if (!measured) {
       add_error(errors, scenario.where("cost.profile"), measured.error());
       return nullptr;
     }
-    spec.measured = &*measured;
+    spec->measured = &*measured;
     if (of == 0 && measured->gpu != kind.device.title)
       out->notes.push_back(fmt::format("step times were measured on {}, and the node has {}",
                                        measured->gpu.empty() ? "an unnamed GPU" : measured->gpu,
                                        kind.device.title));
-    spec.precision = out->options.engines.front().policies.precision;
+    spec->precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }
-  Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
+  Result<std::unique_ptr<CostModel>> made = make_cost_model(*spec);
   if (!made) {
     add_error(errors, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
-  if (spec.measured != nullptr) {
+  if (spec->measured != nullptr) {
     take_measured_copies(*measured, out->facts.front().page_bytes, &kind.node);
     if (of == 0) out->node = kind.node;
   }
   const CoreConfig& config = out->options.engines.front();
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
-  if (spec.measured != nullptr && (adds_to_steps(config) || spec.precision != "bf16")) {
-    if (auto priced = with_method(*measured, config, spec.profile, out, &*made)) return priced;
+  if (spec->measured != nullptr && (adds_to_steps(config) || spec->precision != "bf16")) {
+    if (auto priced = with_method(*measured, config, spec->profile, out, &*made)) return priced;
   }
   if (!work) return std::move(*made);
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
+}
+
+}  // namespace
+
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors) {
+  CostModelSpec spec = spec_of(scenario, out->kinds[of], *out);
+  if (!one_device(scenario, of, *out, errors)) return nullptr;
+  if (!take_server_profile(scenario, of, &spec, out, errors)) return nullptr;
+  std::unique_ptr<CostModel> made = make_base_cost(scenario, of, &spec, out, errors);
+  if (made == nullptr || !out->server) return made;
+  return std::make_unique<ServerCost>(out->server->times, std::move(made));
 }
 
 }  // namespace kvtwin

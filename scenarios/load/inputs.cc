@@ -9,6 +9,8 @@
 #include "engine/base/prng.h"
 #include "engine/base/regular_file.h"
 #include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
+#include "models/serving/server_profile.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;
@@ -88,6 +90,16 @@ void add_measured(std::vector<std::string>* paths) {
   paths->insert(paths->end(), found.begin(), found.end());
 }
 
+// The kernel tables that a ServerProfile builds on; "": none.
+std::string base_of_server_profile(const Scenario& scenario) {
+  const std::string path = scenario.file(scenario.values.cost().profile());
+  if (!path.ends_with(".textproto")) return "";
+  const Result<std::string> text = read_text_file(path);
+  if (!text || !is_server_profile(*text)) return "";
+  const Result<ServerProfile> profile = parse_server_profile(*text, path);
+  return profile && !profile->base.empty() ? (fs::path(path).parent_path() / profile->base).string() : "";
+}
+
 }  // namespace
 
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
@@ -116,6 +128,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   std::vector<std::string> paths = {scenario.file(scenario.values.trace().path())};
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) paths.push_back(scenario.file(profile));
+  if (const std::string base = base_of_server_profile(scenario); !base.empty()) paths.push_back(base);
   // A method that the profile lacks is priced by a profile of another GPU (scenarios/app/compose_cost.cc).
   if (profile.ends_with(".textproto")) add_measured(&paths);
   const v1::Policies& named = scenario.values.policies();

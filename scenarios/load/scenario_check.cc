@@ -208,6 +208,7 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
   }
   check.choice("engines.routing", values.engines().routing(), kRoutings.names());
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
+  check.choice("memory.capacity", values.memory().capacity(), kCapacityRules.names());
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
   check_scorer_options(scenario, errors);
