@@ -299,6 +299,36 @@ void put(const v1::Price& all, nlohmann::ordered_json* out) {
   (*out)["usd_per_million_tokens"] = all.usd_per_million_tokens();
 }
 
+void put(const v1::Reuse& all, nlohmann::ordered_json* out) {
+  (*out)["admitted_prompt_tokens"] = all.admitted_prompt_tokens();
+  (*out)["reused_tokens_first"] = all.first_admission_tokens();
+  (*out)["prefix_reuse"] = percent(static_cast<double>(all.first_admission_tokens()),
+                                   static_cast<double>(all.admitted_prompt_tokens())) /
+                           100;
+  if (all.has_bound_tokens()) (*out)["reused_tokens_bound"] = all.bound_tokens();
+  (*out)["reused_tokens_live"] = all.live_tokens();
+  (*out)["reads_peak_raw"] = all.peak_raw();
+  (*out)["reads_peak_effective"] = all.peak_effective();
+  (*out)["reads_raw"] = all.reads_raw();
+  (*out)["reads_effective"] = all.reads_effective();
+}
+
+void put(const v1::Pages& all, nlohmann::ordered_json* out) {
+  (*out)["gpu_pages"] = all.gpu();
+  (*out)["gpu_page_tokens"] = all.page_tokens();
+  (*out)["gpu_tokens"] = all.gpu() * all.page_tokens();
+  (*out)["gpu_pages_held_fraction"] = percent(all.held_mean(), static_cast<double>(all.gpu())) / 100;
+  (*out)["gpu_pages_held_peak"] = all.held_peak();
+  (*out)["gpu_pages_resident_peak"] = all.resident_peak();
+  (*out)["gpu_pages_held_mean"] = all.held_mean();
+  (*out)["gpu_pages_int2"] = all.gpu_int2();
+  (*out)["gpu_pages_int2_held_mean"] = all.held_mean_int2();
+  (*out)["requantised_tokens"] = all.requantised_tokens();
+  (*out)["fragmentation_tail"] = all.tail_fragmentation();
+  (*out)["fragmentation_group"] = all.group_fragmentation();
+  (*out)["reclaimed"] = all.reclaimed();
+}
+
 nlohmann::ordered_json record(const v1::RunResult& r) {
   nlohmann::ordered_json out;
   out["schema"] = r.schema_version();
@@ -330,27 +360,11 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   put("e2e", r.latencies().e2e(), &out);
   put("session_makespan", r.latencies().session_makespan(), &out);
   put("session_served", r.latencies().session_served(), &out);
-  out["admitted_prompt_tokens"] = r.reuse().admitted_prompt_tokens();
-  out["reused_tokens_first"] = r.reuse().first_admission_tokens();
-  if (r.reuse().has_bound_tokens()) out["reused_tokens_bound"] = r.reuse().bound_tokens();
-  out["reused_tokens_live"] = r.reuse().live_tokens();
-  out["reads_peak_raw"] = r.reuse().peak_raw();
-  out["reads_peak_effective"] = r.reuse().peak_effective();
-  out["reads_raw"] = r.reuse().reads_raw();
-  out["reads_effective"] = r.reuse().reads_effective();
+  put(r.reuse(), &out);
   out["reused_tokens_again"] = r.reuse().readmission_tokens();
   out["recomputed_tokens"] = r.reuse().recomputed_tokens();
   out["preemptions"] = r.requests().preemptions();
-  out["gpu_pages"] = r.pages().gpu();
-  out["gpu_pages_held_peak"] = r.pages().held_peak();
-  out["gpu_pages_resident_peak"] = r.pages().resident_peak();
-  out["gpu_pages_held_mean"] = r.pages().held_mean();
-  out["gpu_pages_int2"] = r.pages().gpu_int2();
-  out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
-  out["requantised_tokens"] = r.pages().requantised_tokens();
-  out["fragmentation_tail"] = r.pages().tail_fragmentation();
-  out["fragmentation_group"] = r.pages().group_fragmentation();
-  out["reclaimed"] = r.pages().reclaimed();
+  put(r.pages(), &out);
   put(r.transfers(), &out);
   out["time_queue_s"] = r.time().queue_s();
   out["time_transfer_s"] = r.time().transfer_s();
