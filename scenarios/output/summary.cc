@@ -89,7 +89,7 @@ class Table {
           plural(engines.tensor_parallel(), "GPU"), name(all.hardware().node()));
     for (const v1::EngineKind& kind : engines.further())
       print(" and {} of {} ({})", kind.count(), kind.tensor_parallel(), name(kind.node()));
-    if (engines.count() + static_cast<uint32_t>(engines.further_size()) > 1)
+    if (engines.count() + static_cast<uint32_t>(engines.further_size()) > 1 && engines.routing() != "auto")
       print(", routing {}", engines.routing());
     print("; trace {}; room for {} tokens of KV\n",
           std::filesystem::path(all.trace().path()).filename().string(), grouped(r_.pages().gpu_tokens()));
