@@ -74,22 +74,14 @@ Result<std::string> report(const Catalog& catalog, const char* kind, const std::
   return out + "\n" + table(stated, complete, stated.base());
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "\"";
-}
-
 // The base's figures as comments, to be uncommented and changed.
 std::string commented_figures(const pb::Message& base) {
   std::string text;
   for (const NamedFigure& named : figures_of(base)) {
     if (!named.present) continue;
-    text += fmt::format("# {} {{ value: {} basis: {}\n#   source: {} }}\n", named.field, named.figure.value(),
-                        v1::Figure::Basis_Name(named.figure.basis()), quoted(named.figure.source()));
+    text +=
+        fmt::format("# {} {{ value: {} basis: {}\n#   source: {} }}\n", named.field, named.figure.value(),
+                    v1::Figure::Basis_Name(named.figure.basis()), textproto_quoted(named.figure.source()));
   }
   return text;
 }
@@ -109,7 +101,8 @@ Result<std::string> new_text(const Catalog& catalog, const char* kind, const std
       "their\n"
       "# value, basis (DATASHEET, MEASURED, DERIVED or ASSUMED) and source. Figures that it does not have:\n"
       "# without: [\"nvlink_bytes_per_s\"]\n{}",
-      from.GetTypeName(), quoted(name), own_fields, quoted(base), commented_figures(from));
+      from.GetTypeName(), textproto_quoted(name), own_fields, textproto_quoted(base),
+      commented_figures(from));
 }
 
 }  // namespace
@@ -134,14 +127,14 @@ Result<std::string> new_device_text(const Catalog& catalog, const std::string& n
                                     const std::string& base) {
   return new_text<v1::DeviceSpec>(
       catalog, "device", name, base,
-      fmt::format("title: {}  # as nvidia-smi --query-gpu=name reports it\n", quoted(name)));
+      fmt::format("title: {}  # as nvidia-smi --query-gpu=name reports it\n", textproto_quoted(name)));
 }
 
 Result<std::string> new_node_text(const Catalog& catalog, const std::string& name, const std::string& device,
                                   const std::string& base) {
   return new_text<v1::NodeSpec>(
       catalog, "node", name, base,
-      fmt::format("device: {}\ngpus: 1\nsockets: 1\ngpus_per_pcie_link: 1\n", quoted(device)));
+      fmt::format("device: {}\ngpus: 1\nsockets: 1\ngpus_per_pcie_link: 1\n", textproto_quoted(device)));
 }
 
 }  // namespace kvtwin

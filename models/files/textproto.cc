@@ -169,4 +169,13 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   return text.empty() ? text : text + "?";
 }
 
+std::string textproto_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out + "\"";
+}
+
 }  // namespace kvtwin

@@ -2,8 +2,8 @@
 // rooflines for the rest.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -16,6 +16,7 @@
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/measured_device.h"
 #include "models/cost_tables/method_cost.h"
+#include "models/cost_tables/sibling_methods.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"
@@ -91,34 +92,6 @@ bool replays_steps(const CoreConfig& config) {
   return !drops(config) || !scorer || !kernels::watches_decodes(*scorer);
 }
 
-// Prices of a method that this GPU was not calibrated for, from a measured profile of models/measured whose
-// GPU has as many SMs (an H100 and an H200, say): what methods add to steps is computed by SMs and started by
-// the host. The first such file by name; `from` is set to its GPU.
-std::optional<MeasuredMethod> sibling_method(const MeasuredDevice& device, const std::string& name,
-                                             std::string* from) {
-  const std::filesystem::path folder = std::filesystem::path(default_models_dir()) / "measured";
-  std::vector<std::string> files;
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
-       at.increment(failed)) {
-    if (at->path().extension() == ".textproto") files.push_back(at->path().string());
-  }
-  std::sort(files.begin(), files.end());
-  for (const std::string& file : files) {
-    const Result<MeasuredDevice> other = load_measured_device(file);
-    if (!other || other->gpu == device.gpu || other->sm_count != device.sm_count) continue;
-    const MeasuredMethod* const method = other->method(name, device.model);
-    if (method == nullptr) continue;
-    *from = other->gpu;
-    MeasuredMethod out = *method;
-    // The floor of a step is the time to read the weights: the other GPU's memory, not its SMs.
-    std::erase_if(out.terms,
-                  [](const MeasuredMethod::Term& term) { return term.of == name_of(MethodTerm::kRecorded); });
-    return out;
-  }
-  return {};
-}
-
 // Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
 // reports it.
 std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
@@ -126,16 +99,20 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                        std::unique_ptr<CostModel>* model) {
   const PolicySet& set = config.policies;
   const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision);
-  const MeasuredMethod* const method = device.method(name, device.model);
-  if (method == nullptr && !adds_to_steps(config))
-    return nullptr;  // the profile's tables alone price formats
-  std::string from;
-  const std::optional<MeasuredMethod> used =
-      method != nullptr ? std::optional(*method) : sibling_method(device, name, &from);
-  if (method == nullptr) {
+  const MeasuredMethod* const own = device.method(name, device.model);
+  std::optional<MeasuredMethod> used;
+  if (own != nullptr) used = *own;
+  if (own == nullptr) {
+    const std::string folder = (std::filesystem::path(default_models_dir()) / "measured").string();
+    const std::optional<SiblingMethod> sibling = sibling_method(folder, device, name);
+    if (sibling) used = sibling->method;
+    if (!sibling && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
+    const std::string by =
+        sibling ? fmt::format("the mean of what was calibrated on {}", fmt::join(sibling->gpus, " and "))
+                : "the roofline";
     out->notes.push_back(
         fmt::format("{} was not calibrated in {}: {} prices what it adds to steps (kvtwin calibrate methods)",
-                    name, profile, used ? fmt::format("a calibration of {}", from) : "the roofline"));
+                    name, profile, by));
   }
   if (!used) return nullptr;
   out->method = *used;
