@@ -19,8 +19,7 @@ struct SiblingMethod {
 
 // The mean of calibrations of the same method and model, term by term; a term that a calibration lacks counts
 // as 0 there. Prices are linear in their terms, so a step's price is the mean of its prices. The error is the
-// largest. Calibrations of equal GPUs differ, so the mean of several is closer than
-// any one.
+// largest. Calibrations of equal GPUs differ, so the mean of several is closer than any one.
 // The least time of a step during which a graph is created is left out: it is the time to read the weights,
 // which follows from the GPU's memory. REQUIRES: not empty, equal names and models.
 MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods);

@@ -241,7 +241,9 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
     errors->push_back({scenario.path, *problem, {}});
     return;
   }
-  out->options.routing = kRoutings.value(values.engines().routing());
+  // resolve_routing decides "auto", which depends on the trace.
+  if (values.engines().routing() != "auto")
+    out->options.routing = kRoutings.value(values.engines().routing());
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
@@ -405,6 +407,26 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Errors* e
                                  change)});
 }
 
+// Round robin spreads the requests of a session over the engines, where each finds its prefix on one of them
+// only.
+void resolve_routing(const Scenario& scenario, Composed* out) {
+  if (scenario.values.engines().routing() != "auto" || out->options.engines.size() < 2) return;
+  const ReplayTable& table = out->client->table();
+  const bool sessions =
+      std::any_of(table.sessions.begin(), table.sessions.end(), [&](const TableSession& session) {
+        const auto first = table.nodes.begin() + session.node_first;
+        return std::count_if(first, first + session.node_count,
+                             [](const TableNode& node) { return node.kind == NodeKind::kRequest; }) > 1;
+      });
+  const bool prefix_aware = sessions && scenario.values.limits().prefix_cache();
+  out->options.routing = prefix_aware ? RoutingKind::kPrefixAware : RoutingKind::kRoundRobin;
+  out->notes.push_back(prefix_aware
+                           ? "requests go to the engine that holds most of their prefix "
+                             "(engines.routing is prefix_aware, as sessions have several requests)"
+                           : "requests go to the engines in turn (engines.routing is round_robin, as no "
+                             "session would find its prefix again)");
+}
+
 }  // namespace
 
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink) {
@@ -448,6 +470,7 @@ tl::expected<Composed, Errors> compose(const Scenario& scenario, const std::func
     check_fit(scenario, engine, &*out, &errors);
   }
   if (!errors.empty()) return tl::unexpected(std::move(errors));
+  resolve_routing(scenario, &*out);
   return out;
 }
 

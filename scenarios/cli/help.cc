@@ -27,7 +27,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin import vllm-result.json --out=out/real          import a real server's run, for report and compare
   kvtwin observe http://localhost:8000 --trace=T --out=D drive a live server with a trace and measure it
   kvtwin doctor                                          what this machine can do, and what the rest would take
-  kvtwin list policies                                   also models, devices, nodes, scenarios, presets, formats
+  kvtwin list policies                                   also models, nodes, scenarios, fields, metrics, formats
 
 Type kvtwin COMMAND --help for a command's options, kvtwin version for the version. Options are written
 --name=value. SCENARIO is a file or the name of a shipped scenario (kvtwin list scenarios).
@@ -38,7 +38,7 @@ written; 4 this build or this machine lacks the backend.
 constexpr char kRun[] = R"(Run one scenario and print a summary.
 
   kvtwin run mooncake_conversation
-  kvtwin run weka_h200 --set=memory.host_bytes=1000000000000 --set=replay.population=64
+  kvtwin run weka_h200 --set=memory.host_bytes=1TB --set=replay.population=64
   kvtwin run search_tiny --backend=cpu --clock=wall
 
   SCENARIO              a .textproto file (traces/proto/scenario.proto documents its fields), or the name of a
@@ -46,7 +46,8 @@ constexpr char kRun[] = R"(Run one scenario and print a summary.
   --out=DIR             folder of the result; default: out/run- and the fingerprint of all inputs
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
-  --set=FIELD=VALUE     change a field, as in --set=limits.requests_max=128; may be repeated. It is an error
+  --set=FIELD=VALUE     change a field, as in --set=limits.requests_max=128; may be repeated. Numbers take
+                        units: 500GB, 80GiB, 5ms, 90%, 8k (kvtwin list fields names each field's). It is an error
                         to set a field that the other settings leave unread. A path is relative to the
                         working directory, or to the scenario file if it does not exist there
   --allow-unread        allow fields that are not read
@@ -56,7 +57,7 @@ constexpr char kRun[] = R"(Run one scenario and print a summary.
   --clock=CLOCK         of backends cpu and cuda. wall: measured step times; virtual: step times of the cost
                         model
   --record              also write the log of decisions (log.binpb), for kvtwin replay
-  --timeline=FROM..TO   write a timeline of these seconds, for ui.perfetto.dev (timeline.perfetto-trace) and
+  --timeline=FROM..TO   write a timeline of this time (0..30s, 500ms..2min), for ui.perfetto.dev (timeline.perfetto-trace) and
                         for chrome://tracing and reports (timeline.json)
   --prefix-bound        also report the prefix reuse of Belady's order, an upper bound
   --no-write            print only, write no files
@@ -183,7 +184,8 @@ stopped.
   SCENARIO              a scenario; or FILE.sweep.textproto, which holds these arguments
                         (traces/proto/sweep.proto) and to which the command line adds
   --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5: these values; 1..8*2: 1,2,4,8; 1..7+3: 1,4,7;
-                        sampled: 1..8 uniformly (whole numbers if both ends are), 0.01..10* on a log scale
+                        sampled: 1..8 uniformly (whole numbers if both ends are), 0.01..10* on a log scale.
+                        With units: 100GB..800GB*2
   --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite holds
                         all. A folder belongs to one sweep; default: out/sweep- and the fingerprint of scenario,
                         axes and --set
@@ -202,7 +204,7 @@ stopped.
   --shard=I/N           every N-th point from the I-th on (from 0), for other schedulers: use the same DIR, or
                         copy points/ together; then the command without --shard collects
   --format=table        or csv, json, jsonl: all metrics of all points
-  --columns=A,B         metrics of the table
+  --columns=A,B         metrics of the table (kvtwin list metrics)
   --dry-run             run nothing, show the existing results
   --quiet               no progress on stderr
 
@@ -336,7 +338,9 @@ constexpr char kList[] = R"(List names that scenarios and commands take.
 
   kvtwin list policies
 
-  WHAT                  policies, models, devices, nodes, scenarios, presets or formats
+  WHAT                  policies, models, devices, nodes, scenarios, presets or formats;
+                        fields: of scenarios, with type, default and meaning; metrics: names for --columns, --halve,
+                        --slo and --limit; words: options of vLLM, SGLang and TensorRT-LLM, and the field of each
 )";
 
 constexpr char kDoctor[] =

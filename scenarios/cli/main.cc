@@ -21,11 +21,14 @@
 #include "scenarios/cli/cmd_trace.h"
 #include "scenarios/cli/completion.h"
 #include "scenarios/cli/version.h"
+#include "scenarios/load/foreign_words.h"
 
 namespace kvtwin {
 namespace {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  if (const ForeignWord* row = foreign_word(word); row != nullptr && word.starts_with("--"))
+    return foreign_hint(word) + (row->ours.empty() ? "" : ", as in --set=" + std::string(row->ours) + "=...");
   if (known.empty()) return "options follow their command: kvtwin run SCENARIO --format=json";
   const std::string close = did_you_mean(word, known);
   return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;

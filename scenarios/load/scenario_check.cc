@@ -206,7 +206,9 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
               fmt::format("{} of {} engines run prefill", values.engines().prefill(), engines),
               fmt::format("from 0 to {}: at least one engine must decode", engines - 1));
   }
-  check.choice("engines.routing", values.engines().routing(), kRoutings.names());
+  Names routings = kRoutings.names();
+  routings.insert(routings.begin(), "auto");
+  check.choice("engines.routing", values.engines().routing(), routings);
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
   check.choice("memory.capacity", values.memory().capacity(), kCapacityRules.names());
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
