@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -286,6 +288,17 @@ Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::s
     out.methods.push_back(std::move(*method));
   }
   return out;
+}
+
+std::vector<std::string> profile_files(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (at->path().extension() == ".textproto") files.push_back(at->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 std::string measured_device_textproto(const MeasuredDevice& device) {

@@ -91,6 +91,8 @@ std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_
 // `where` is for messages. Refuses tables that do not ascend, differ in length, or are negative.
 Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::string& where);
 Result<MeasuredDevice> load_measured_device(const std::string& path);
+// The .textproto files of a folder, sorted; none if it cannot be read.
+std::vector<std::string> profile_files(const std::string& folder);
 std::string measured_device_textproto(const MeasuredDevice& device);
 
 }  // namespace kvtwin

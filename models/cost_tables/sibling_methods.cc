@@ -1,29 +1,13 @@
 #include "models/cost_tables/sibling_methods.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "models/cost_tables/method_cost.h"
 
 namespace kvtwin {
-namespace {
-
-std::vector<std::string> profiles_in(const std::string& folder) {
-  std::vector<std::string> files;
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
-       at.increment(failed)) {
-    if (at->path().extension() == ".textproto") files.push_back(at->path().string());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-}  // namespace
 
 MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods) {
   KVT_CHECK(!methods.empty());
@@ -45,7 +29,7 @@ std::optional<SiblingMethod> sibling_method(const std::string& folder, const Mea
                                             const std::string& name) {
   std::vector<MeasuredMethod> found;
   SiblingMethod out;
-  for (const std::string& file : profiles_in(folder)) {
+  for (const std::string& file : profile_files(folder)) {
     const Result<MeasuredDevice> other = load_measured_device(file);
     if (!other || other->sm_count != device.sm_count) continue;
     const MeasuredMethod* const method = other->method(name, device.model);

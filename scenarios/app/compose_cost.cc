@@ -14,6 +14,7 @@
 #include "kernels/scoring/score.h"
 #include "models/catalog/catalog.h"
 #include "models/cost_tables/cost_factory.h"
+#include "models/cost_tables/derived_device.h"
 #include "models/cost_tables/measured_device.h"
 #include "models/cost_tables/method_cost.h"
 #include "models/cost_tables/sibling_methods.h"
@@ -179,6 +180,27 @@ bool take_server_profile(const Scenario& scenario, size_t of, CostModelSpec* spe
   return true;
 }
 
+// Makes a profile of another GPU or model that of `device` and the scenario's model, where it can be derived.
+void fit_profile(const DeviceSpec& device, const CostModelSpec& spec, bool first, MeasuredDevice* measured,
+                 Composed* out) {
+  const bool same_gpu = measured->gpu == device.title, same_model = measured->model == out->llm.name;
+  if (same_gpu && same_model) return;
+  const std::string gpu = measured->gpu.empty() ? "an unnamed GPU" : measured->gpu, model = measured->model;
+  const std::optional<ModelOnGpu> source = measured_on(*measured, Catalog());
+  const ModelOnGpu target{out->llm, device};
+  if (source && spec.tp == 1 && can_derive(*source, target)) {
+    *measured = derive_device(*measured, *source, target);
+    if (first)
+      out->notes.push_back(fmt::format(
+          "step times of {} on {} are derived from measurements of {} on {}, each operation by the "
+          "ratio of its rooflines (docs/accuracy.md#other-gpus)",
+          out->llm.name, device.title, model, gpu));
+  } else if (first && !same_gpu) {
+    out->notes.push_back(
+        fmt::format("step times were measured on {}, and the node has {}", gpu, device.title));
+  }
+}
+
 // The cost model of kernel tables, a calibration or the roofline.
 std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, CostModelSpec* spec,
                                           Composed* out, Errors* errors) {
@@ -190,11 +212,8 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
       add_error(errors, scenario.where("cost.profile"), measured.error());
       return nullptr;
     }
+    fit_profile(kind.device, *spec, of == 0, &*measured, out);
     spec->measured = &*measured;
-    if (of == 0 && measured->gpu != kind.device.title)
-      out->notes.push_back(fmt::format("step times were measured on {}, and the node has {}",
-                                       measured->gpu.empty() ? "an unnamed GPU" : measured->gpu,
-                                       kind.device.title));
     spec->precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }

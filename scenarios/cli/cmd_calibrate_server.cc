@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kLogBytesMax = size_t{1} << 30;
+constexpr size_t kRequestsLogBytesMax = size_t{1} << 30;
 
 struct ServerArguments {
   std::string run, out, model, gpu, scenario, trace, trace_format = "auto";
@@ -173,7 +173,7 @@ int calibrate(const ServerArguments& arguments) {
   const std::string path = fs::is_directory(arguments.run, ignored)
                                ? (fs::path(arguments.run) / "requests.jsonl").string()
                                : arguments.run;
-  const Result<std::string> text = read_text_file(path, kLogBytesMax);
+  const Result<std::string> text = read_text_file(path, kRequestsLogBytesMax);
   if (!text) return complain(text.error());
   Result<std::vector<Request>> log = parse_requests(*text, path);
   if (!log) {

@@ -21,9 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kBytesMax = size_t{1} << 30;
-
-constexpr uint64_t kNoInputs = UINT64_MAX;  // no result has this fingerprint
+constexpr size_t kImportBytesMax = size_t{1} << 30;
 
 struct ImportArguments {
   std::string file, out, format = "auto", before, name, model, gpu;
@@ -42,7 +40,7 @@ Result<MeasuredFormat> format_of(const ImportArguments& arguments, const std::st
 }
 
 Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
-  const Result<std::string> text = read_text_file(arguments.file, kBytesMax);
+  const Result<std::string> text = read_text_file(arguments.file, kImportBytesMax);
   if (!text) return tl::unexpected<Error>(text.error());
   const Result<MeasuredFormat> format = format_of(arguments, *text);
   if (!format) return tl::unexpected<Error>(format.error());
@@ -50,7 +48,7 @@ Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
   if (*format == MeasuredFormat::kAiperf) return read_aiperf(*text, arguments.file);
   std::string before;
   if (!arguments.before.empty()) {
-    Result<std::string> earlier = read_text_file(arguments.before, kBytesMax);
+    Result<std::string> earlier = read_text_file(arguments.before, kImportBytesMax);
     if (!earlier) return tl::unexpected<Error>(earlier.error());
     before = std::move(*earlier);
   }
@@ -67,7 +65,7 @@ Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& pr
     if (!at->is_regular_file(failed)) continue;
     const std::string name = at->path().lexically_relative(arguments.out).generic_string();
     const auto same = std::find_if(profile.begin(), profile.end(), [&](const auto& file) {
-      return file.first == name && read_text_file(at->path().string(), kBytesMax) == file.second;
+      return file.first == name && read_text_file(at->path().string(), kImportBytesMax) == file.second;
     });
     if (same == profile.end()) others.push_back(at->path());
   }
@@ -93,7 +91,7 @@ int import_profile(const ImportArguments& arguments) {
   if (!llm) return complain(llm.error());
   NamedText mlp{arguments.file + "/mlp.csv", {}}, attention{arguments.file + "/attention.csv", {}};
   for (NamedText* file : {&mlp, &attention}) {
-    Result<std::string> text = read_text_file(file->path, kBytesMax);
+    Result<std::string> text = read_text_file(file->path, kImportBytesMax);
     if (!text) return complain(text.error());
     file->text = std::move(*text);
   }
@@ -118,7 +116,7 @@ Result<void> check_same_import(const ImportArguments& arguments, const std::vect
     if (file.name != "run.binpb" || arguments.force) continue;
     const Result<v1::RunResult> old = read_result(arguments.out);
     if (old && old->SerializeAsString() == file.bytes) return {};
-    return check_replaceable(arguments.out, kNoInputs, false);
+    return check_replaceable(arguments.out, kNoFingerprint, false);
   }
   return {};
 }

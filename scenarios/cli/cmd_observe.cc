@@ -28,8 +28,6 @@ struct ObserveArguments {
 
 #if KVTWIN_HAVE_CURL
 
-constexpr uint64_t kNoInputs = UINT64_MAX;  // no result has this fingerprint
-
 Result<void> check(const ObserveArguments& arguments) {
   if (arguments.endpoint != "completions" && arguments.endpoint != "chat")
     return make_error("--endpoint", fmt::format("'{}'", arguments.endpoint), "completions or chat");
@@ -38,7 +36,7 @@ Result<void> check(const ObserveArguments& arguments) {
                                     {"--timeout", arguments.timeout_s}}) {
     if (!(value >= 0) || value > 1e6) return make_error(flag, fmt::format("{}", value), "from 0 to 1000000");
   }
-  return check_replaceable(arguments.out, kNoInputs, arguments.force);
+  return check_replaceable(arguments.out, kNoFingerprint, arguments.force);
 }
 
 Result<std::string> model_of(const ObserveArguments& arguments, const std::vector<std::string>& served) {

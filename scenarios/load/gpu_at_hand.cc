@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "models/catalog/catalog.h"
+#include "models/cost_tables/derived_device.h"
 
 namespace kvtwin {
 namespace {
@@ -38,20 +40,36 @@ Result<void> resolve_node(v1::Hardware* hardware) {
   return {};
 }
 
-Result<void> resolve_profile(const std::string& node_name, v1::Cost* cost) {
+// The nearest profile of another GPU or model: compose derives prices from it (derived_device.h).
+std::optional<std::string> nearest(const fs::path& folder, const NodeSpec& node, const std::string& model) {
+  const Catalog catalog;
+  const Result<DeviceSpec> device = catalog.device(node.device);
+  const Result<LlmSpec> llm = catalog.llm(model);
+  if (!device || !llm) return {};
+  return nearest_profile(folder.string(), {*llm, *device}, catalog);
+}
+
+Result<void> resolve_profile(const std::string& node_name, const std::string& model, v1::Cost* cost) {
   const Result<NodeSpec> node = Catalog().node(node_name);
   if (!node) return tl::unexpected<Error>(node.error());
-  const fs::path path = fs::path(default_models_dir()) / "measured" / (node->device + ".textproto");
+  const fs::path folder = fs::path(default_models_dir()) / "measured";
+  fs::path path = folder / (node->device + ".textproto");
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
-    cost->clear_profile();  // so that nothing else looks for a file of that name
-    return make_error(
-        "cost.profile",
-        fmt::format("is \"this\", and no measured profile of {} is in {}", node->device,
-                    path.parent_path().string()),
-        fmt::format("make one on that GPU: kvtwin calibrate device --out={}; or price by the roofline: "
-                    "--set=cost.profile=",
-                    path.string()));
+    const std::optional<std::string> other = nearest(folder, *node, model);
+    if (!other) {
+      cost->clear_profile();  // so that nothing else looks for a file of that name
+      return make_error(
+          "cost.profile",
+          fmt::format(
+              "is \"this\", and {} has no measured profile of {}, nor of another GPU with as many SMs "
+              "from which {} on it could be derived",
+              folder.string(), node->device, model),
+          fmt::format("make one on that GPU: kvtwin calibrate device --out={}; or price by the roofline: "
+                      "--set=cost.profile=",
+                      path.string()));
+    }
+    path = *other;
   }
   cost->set_profile(fs::absolute(path, ignored).lexically_normal().string());
   return {};
@@ -85,7 +103,7 @@ Result<void> resolve_this(v1::Scenario* scenario) {
     if (Result<void> ok = resolve_node(scenario->mutable_hardware()); !ok) return ok;
   }
   if (scenario->cost().profile() == kThis)
-    return resolve_profile(scenario->hardware().node(), scenario->mutable_cost());
+    return resolve_profile(scenario->hardware().node(), scenario->model().name(), scenario->mutable_cost());
   return {};
 }
 

@@ -24,8 +24,8 @@ std::string gpu_at_hand();
 std::string node_of_gpu(const std::string& gpu);
 
 // Replaces "this" in hardware.node by a node's name and in cost.profile by a file's. Where there is no GPU,
-// or none that the catalog has, the node is hardware.otherwise. Errors: neither is there; no profile of that
-// GPU is.
+// or none that the catalog has, the node is hardware.otherwise. Without a profile of that GPU, the nearest
+// one of another (derived_device.h). Errors: neither is there.
 Result<void> resolve_this(v1::Scenario* scenario);
 
 }  // namespace kvtwin

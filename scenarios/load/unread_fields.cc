@@ -144,13 +144,13 @@ std::string value_of(const v1::Scenario& values, std::string_view path) {
       begin = dot + 1;
       continue;
     }
-    using Field = google::protobuf::FieldDescriptor;
+    using Descriptor = google::protobuf::FieldDescriptor;
     switch (field->cpp_type()) {
-      case Field::CPPTYPE_BOOL:
+      case Descriptor::CPPTYPE_BOOL:
         return reflection->GetBool(*message, field) ? "true" : "false";
-      case Field::CPPTYPE_UINT32:
+      case Descriptor::CPPTYPE_UINT32:
         return std::to_string(reflection->GetUInt32(*message, field));
-      case Field::CPPTYPE_UINT64:
+      case Descriptor::CPPTYPE_UINT64:
         return std::to_string(reflection->GetUInt64(*message, field));
       default:
         return reflection->GetString(*message, field);

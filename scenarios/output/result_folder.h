@@ -15,6 +15,9 @@ namespace kvtwin {
 // The version of the result format that this program writes and reads.
 inline constexpr uint32_t kResultSchema = 1;
 
+// No result has this fingerprint of inputs.
+inline constexpr uint64_t kNoFingerprint = UINT64_MAX;
+
 struct RunFile {
   std::string name;
   std::string bytes;
@@ -25,7 +28,7 @@ struct RunFile {
 Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files);
 
 // Succeeds if a run of `inputs` may replace the content of `dir`: `dir` has no result or one of the same
-// inputs, or `force` is set.
+// inputs, or `force` is set. A file that is not a run's has kNoFingerprint.
 Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool force);
 
 // Replaces the files of an earlier run in `dir`, so that `dir` never holds files of two runs. The files are

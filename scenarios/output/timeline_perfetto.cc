@@ -38,23 +38,23 @@ enum : uint64_t { kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCount = 4 };
 constexpr uint32_t kUint = 3, kString = 6, kAnnotationName = 10;
 
 // A protobuf message under construction.
-class Message {
+class PackedMessage {
  public:
-  Message& number(uint32_t field, uint64_t value) {
+  PackedMessage& number(uint32_t field, uint64_t value) {
     varint(uint64_t{field} << 3);
     return varint(value);
   }
-  Message& text(uint32_t field, std::string_view value) {
+  PackedMessage& text(uint32_t field, std::string_view value) {
     varint(uint64_t{field} << 3 | 2);
     varint(value.size());
     bytes_ += value;
     return *this;
   }
-  Message& message(uint32_t field, const Message& inner) { return text(field, inner.bytes_); }
+  PackedMessage& message(uint32_t field, const PackedMessage& inner) { return text(field, inner.bytes_); }
   const std::string& bytes() const { return bytes_; }
 
  private:
-  Message& varint(uint64_t value) {
+  PackedMessage& varint(uint64_t value) {
     uint8_t buffer[10];
     const uint8_t* const end = google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(value, buffer);
     bytes_.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(end - buffer));
@@ -72,16 +72,16 @@ constexpr uint64_t kLanesMax = 1 << 16;
 
 struct Packet {
   int64_t at;
-  Message event;
+  PackedMessage event;
 };
 
 class Writer {
  public:
   explicit Writer(size_t engines) {
     for (size_t i = 0; i < engines; ++i) {
-      Message process;
+      PackedMessage process;
       process.number(kPid, i + 1).text(kProcessName, fmt::format("engine {}", i));
-      describe(Message().number(kUuid, process_uuid(i)).message(kProcess, process));
+      describe(PackedMessage().number(kUuid, process_uuid(i)).message(kProcess, process));
     }
   }
 
@@ -102,7 +102,7 @@ class Writer {
         const auto number = static_cast<uint64_t>(free_at.size() - 1);
         std::string name = name_of(slice.row);
         if (number > 0) fmt::format_to(std::back_inserter(name), " {}", number + 1);
-        describe(Message()
+        describe(PackedMessage()
                      .number(kUuid, row_uuid(slice.engine, slice.row, number))
                      .text(kTrackName, name)
                      .number(kParent, process_uuid(slice.engine)));
@@ -121,13 +121,13 @@ class Writer {
         const uint64_t next = process_uuid(mark.engine) + 1 + tracks.size() % (kLanesMax - 1);
         const auto [track, fresh] = tracks.try_emplace({mark.engine, mark.name, number.name}, next);
         if (fresh) {
-          describe(Message()
+          describe(PackedMessage()
                        .number(kUuid, next)
                        .text(kTrackName, fmt::format("{} {}", mark.name, number.name))
                        .number(kParent, process_uuid(mark.engine))
-                       .message(kCounter, Message().number(kUnit, kUnitCount)));
+                       .message(kCounter, PackedMessage().number(kUnit, kUnitCount)));
         }
-        add(mark.from, Message()
+        add(mark.from, PackedMessage()
                            .number(kType, kCount)
                            .number(kTrack, track->second)
                            .number(kCounterValue, number.value));
@@ -140,15 +140,17 @@ class Writer {
                      [](const Packet& a, const Packet& b) { return a.at < b.at; });
     std::string out;
     bool first = true;
-    const auto put = [&](Message packet) {
+    const auto put = [&](PackedMessage packet) {
       packet.number(kSequence, 1);
       if (first) packet.number(kSequenceFlags, kStateCleared);
       first = false;
-      out += Message().message(kPacket, packet).bytes();
+      out += PackedMessage().message(kPacket, packet).bytes();
     };
-    for (const Message& track : tracks_) put(Message().message(kTrackDescriptor, track));
+    for (const PackedMessage& track : tracks_) put(PackedMessage().message(kTrackDescriptor, track));
     for (const Packet& event : events_) {
-      put(Message().number(kTimestamp, static_cast<uint64_t>(event.at)).message(kTrackEvent, event.event));
+      put(PackedMessage()
+              .number(kTimestamp, static_cast<uint64_t>(event.at))
+              .message(kTrackEvent, event.event));
     }
     return out;
   }
@@ -187,30 +189,31 @@ class Writer {
 
   void write(const Slice& slice, uint64_t track) {
     const TimelineMark& mark = *slice.mark;
-    Message begin;
+    PackedMessage begin;
     begin.number(kType, kSliceBegin).number(kTrack, track).text(kCategories, "kvtwin");
     begin.text(kName, mark.kind == Kind::kBegin ? fmt::format("request {}", raw(mark.request)) : mark.name);
     for (const TimelineMark::Number& number : mark.numbers) {
       if (number.name == nullptr) break;
-      begin.message(kAnnotations, Message().text(kAnnotationName, number.name).number(kUint, number.value));
+      begin.message(kAnnotations,
+                    PackedMessage().text(kAnnotationName, number.name).number(kUint, number.value));
     }
     if (mark.result != nullptr)
-      begin.message(kAnnotations, Message().text(kAnnotationName, "result").text(kString, mark.result));
+      begin.message(kAnnotations, PackedMessage().text(kAnnotationName, "result").text(kString, mark.result));
     add(mark.from, begin);
     for (const TimelineMark* compression_trigger : slice.instants) {
-      add(compression_trigger->from, Message()
+      add(compression_trigger->from, PackedMessage()
                                          .number(kType, kInstant)
                                          .number(kTrack, track)
                                          .text(kCategories, "kvtwin")
                                          .text(kName, compression_trigger->name));
     }
-    if (!slice.open) add(Instant{slice.to}, Message().number(kType, kSliceEnd).number(kTrack, track));
+    if (!slice.open) add(Instant{slice.to}, PackedMessage().number(kType, kSliceEnd).number(kTrack, track));
   }
 
-  void describe(const Message& track) { tracks_.push_back(track); }
-  void add(Instant at, const Message& event) { events_.push_back({at.ns, event}); }
+  void describe(const PackedMessage& track) { tracks_.push_back(track); }
+  void add(Instant at, const PackedMessage& event) { events_.push_back({at.ns, event}); }
 
-  std::vector<Message> tracks_;
+  std::vector<PackedMessage> tracks_;
   std::vector<Packet> events_;
 };
 

@@ -15,18 +15,6 @@ constexpr double kReuseWorse = 0.02;
 
 bool is_latency(const Slo& slo) { return slo.figure.ends_with("_ms"); }
 
-// The SLO with the largest use.
-const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
-  const Slo* found = nullptr;
-  double most = -1;
-  for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
-    if (slos[i].kind == Slo::Kind::kOfEachRequest || run.values[i].use <= most) continue;
-    most = run.values[i].use;
-    found = &slos[i];
-  }
-  return found;
-}
-
 double worst_use(const Candidate& c) {
   double use = 0;
   for (const SloValue& value : c.at_need.values) use = std::max(use, value.use);
@@ -45,9 +33,20 @@ double rounded_limit(double value, bool upwards) {
   return (upwards ? std::ceil(value / step) : std::floor(value / step)) * step;
 }
 
-std::string last_word(const std::string& field) { return field.substr(field.rfind('.') + 1); }
-
 }  // namespace
+
+const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
+  const Slo* found = nullptr;
+  double most = -1;
+  for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
+    if (slos[i].kind == Slo::Kind::kOfEachRequest || run.values[i].use <= most) continue;
+    most = run.values[i].use;
+    found = &slos[i];
+  }
+  return found;
+}
+
+std::string last_word(const std::string& field) { return field.substr(field.rfind('.') + 1); }
 
 double figure_of(const LoadRun& run, const char* name) {
   const auto found = run.figures.find(name);

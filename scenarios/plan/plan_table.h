@@ -10,6 +10,10 @@
 
 namespace kvtwin {
 
+// The SLO of the whole run with the largest use. Null: there is none, or nothing ran.
+const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run);
+// "sessions" of "workload.sessions".
+std::string last_word(const std::string& field);
 // A figure of a run's result; 0 if it has none.
 double figure_of(const LoadRun& run, const char* name);
 std::string load_text(const PlanSpec& spec, double load);

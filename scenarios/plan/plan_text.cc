@@ -15,20 +15,6 @@
 namespace kvtwin {
 namespace {
 
-// The SLO with the largest use.
-const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
-  const Slo* found = nullptr;
-  double most = -1;
-  for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
-    if (slos[i].kind == Slo::Kind::kOfEachRequest || run.values[i].use <= most) continue;
-    most = run.values[i].use;
-    found = &slos[i];
-  }
-  return found;
-}
-
-std::string last_word(const std::string& field) { return field.substr(field.rfind('.') + 1); }
-
 // ttft_p99 of "ttft_p99<2s".
 std::string last_metric(const Slo& slo) { return slo.text.substr(0, slo.text.find_first_of("<>")); }
 

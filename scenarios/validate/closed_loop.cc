@@ -20,7 +20,7 @@ struct RunFigure {
   std::function<double(const v1::RunResult&)> of;  // null: evicted pages
 };
 
-double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+double percent_of(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 // Real engines do not time copies inside steps; add_exposed_transfers() derives them.
 double commanded(const v1::RunResult& run, double value) { return run.has_retrieval() ? 0 : value; }
@@ -41,10 +41,10 @@ const std::vector<RunFigure>& figures() {
       {"evictions", "pages", 5, false, {}},
       {"peak pages", "% of pool", 2, true,
        [](const R& r) {
-         return percent(static_cast<double>(r.pages().held_peak()), static_cast<double>(r.pages().gpu()));
+         return percent_of(static_cast<double>(r.pages().held_peak()), static_cast<double>(r.pages().gpu()));
        }},
       {"mean pages", "% of pool", 2, true,
-       [](const R& r) { return percent(r.pages().held_mean(), static_cast<double>(r.pages().gpu())); }},
+       [](const R& r) { return percent_of(r.pages().held_mean(), static_cast<double>(r.pages().gpu())); }},
       {"tail fragmentation", "%", 2, true, [](const R& r) { return 100 * r.pages().tail_fragmentation(); }},
       {"group fragmentation", "%", 2, true, [](const R& r) { return 100 * r.pages().group_fragmentation(); }},
       {"reclaimed", "%", 2, true, [](const R& r) { return 100 * r.pages().reclaimed(); }},

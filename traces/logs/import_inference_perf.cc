@@ -24,7 +24,7 @@ constexpr const char* kPerRequest =
     "true";
 
 // A field of `request` or `response`: text that holds JSON, or JSON itself.
-json body_of(const json* field) {
+json json_field(const json* field) {
   if (field == nullptr) return nullptr;
   if (!field->is_string()) return *field;
   const Result<CompactJson> parsed = parse_compact_json(field->get_ref<const std::string&>(), {});
@@ -38,7 +38,7 @@ std::optional<uint64_t> first_count(std::initializer_list<const json*> values) {
   return std::nullopt;
 }
 
-Result<void> add(const json& row, const std::string& where, RequestLog* log) {
+Result<void> add_lifecycle(const json& row, const std::string& where, RequestLog* log) {
   if (any_of(&row, {"load_summary", "successes"}) != nullptr)
     return make_error(where, "is a summary without single requests", kPerRequest);
   if (any_of(&row, {"start_time"}) == nullptr) return make_error(where, "has no \"start_time\"", kPerRequest);
@@ -59,10 +59,10 @@ Result<void> add(const json& row, const std::string& where, RequestLog* log) {
     if (times != nullptr && times->is_array() && !times->empty() && !request.first_token_ns)
       request.first_token_ns = seconds_ns(&times->front());
   }
-  const json body = body_of(any_of(&row, {"request"}));
+  const json body = json_field(any_of(&row, {"request"}));
   request.model = text_of(any_of(&body, {"model"}));
   request.prompt = prompt_of_body(&body);
-  const json answer = body_of(any_of(&row, {"response"}));
+  const json answer = json_field(any_of(&row, {"response"}));
   request.output = answer_of(&answer);
   request.failed = any_of(&row, {"error"}) != nullptr;
   log->requests.push_back(std::move(request));
@@ -76,7 +76,9 @@ Result<void> import_inference_perf(const std::string& path, const ImportOptions&
   log.format = "inference-perf";
   log.url = "https://github.com/kubernetes-sigs/inference-perf";
   log.tokens_hint = "inference-perf counts them with the server's tokenizer";
-  const auto take = [&](const json& row, const std::string& where) { return add(row, where, &log); };
+  const auto take = [&](const json& row, const std::string& where) {
+    return add_lifecycle(row, where, &log);
+  };
   if (auto good = for_each_object(path, {}, take); !good) return good;
   return write_request_log(std::move(log), path, options, sink);
 }

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-Result<void> add(const json& row, const std::string& where, RequestLog* log) {
+Result<void> add_litellm_row(const json& row, const std::string& where, RequestLog* log) {
   const json* const inner = any_of(&row, {"standard_logging_object"});
   const json* const call = inner != nullptr ? inner : &row;
   if (any_of(call, {"startTime", "start_time"}) == nullptr)
@@ -54,9 +54,9 @@ Result<void> import_litellm(const std::string& path, const ImportOptions& option
   log.tokens_hint = "LiteLLM records prompt_tokens and completion_tokens of finished calls";
   const auto take = [&](const json& row, const std::string& where) -> Result<void> {
     const json* const list = any_of(&row, {"data"});  // /spend/logs/v2 pages
-    if (list == nullptr || !list->is_array()) return add(row, where, &log);
+    if (list == nullptr || !list->is_array()) return add_litellm_row(row, where, &log);
     for (const json& one : *list) {
-      if (auto good = add(one, where, &log); !good) return good;
+      if (auto good = add_litellm_row(one, where, &log); !good) return good;
     }
     return {};
   };

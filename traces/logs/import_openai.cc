@@ -24,7 +24,7 @@ namespace {
 using nlohmann::json;
 
 // A field that holds JSON, or JSON as text.
-json body_of(const json* value) {
+json logged_body(const json* value) {
   if (value == nullptr) return nullptr;
   if (value->is_string()) {
     const Result<CompactJson> parsed = parse_compact_json(value->get_ref<const std::string&>(), {});
@@ -55,11 +55,11 @@ std::string session_of(const json& row, const json& body) {
   return {};
 }
 
-void add(const json& row, const std::string& where, RequestLog* log) {
+void add_openai_row(const json& row, const std::string& where, RequestLog* log) {
   const json* const asked = any_of(&row, {"request", "request_body", "body"});
-  const json body = asked != nullptr ? body_of(asked) : row;
+  const json body = asked != nullptr ? logged_body(asked) : row;
   const json* const answered = any_of(&row, {"response", "response_body"});
-  const json response = answered != nullptr ? body_of(answered) : row;
+  const json response = answered != nullptr ? logged_body(answered) : row;
   LoggedRequest request;
   request.where = where;
   request.session = session_of(row, body);
@@ -102,7 +102,7 @@ Result<void> import_openai(const std::string& path, const ImportOptions& options
   log.time_resolution_ns = 1e6;
   const auto take = [&](const json& row, const std::string& where) -> Result<void> {
     if (!row.is_object()) return make_error(where, "is no JSON object", "one request and response a line");
-    add(row, where, &log);
+    add_openai_row(row, where, &log);
     return {};
   };
   if (auto good = for_each_object(path, {}, take); !good) return good;

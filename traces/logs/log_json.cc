@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kStartBytes = 65'536;
+constexpr size_t kLogStartBytes = 65'536;
 
 // 15:00:00+02:00 -> the offset in ns; the text loses it.
 std::optional<int64_t> take_offset(std::string* text) {
@@ -82,7 +82,7 @@ Result<bool> is_document(const std::string& path) {
     return false;
   };
   const auto any = [](const std::string&) { return true; };
-  if (auto good = for_each_start(path, kStartBytes, any, look); !good) return tl::unexpected(good.error());
+  if (auto good = for_each_start(path, kLogStartBytes, any, look); !good) return tl::unexpected(good.error());
   return document;
 }
 

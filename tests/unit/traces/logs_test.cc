@@ -321,8 +321,8 @@ TEST_CASE("logs: hostile files end in one error") {
 }
 
 TEST_CASE("logs: sums of nested lists replace them, without nesting into a tree") {
-  const auto json = parse_compact_json(R"({"itls": [[0.5, 1], [], [2]], "other": [[1]]})",
-                                       {.run_key = {}, .number_suffix = {}, .sum_key = "itls"});
-  REQUIRE(json.has_value());
-  CHECK(json->tree.dump() == R"({"itls":[1.5,0.0,2.0],"other":[[1]]})");
+  const auto parsed = parse_compact_json(R"({"itls": [[0.5, 1], [], [2]], "other": [[1]]})",
+                                         {.run_key = {}, .number_suffix = {}, .sum_key = "itls"});
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->tree.dump() == R"({"itls":[1.5,0.0,2.0],"other":[[1]]})");
 }
