@@ -1,13 +1,39 @@
 #include "models/cost_tables/sibling_methods.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "models/cost_tables/method_cost.h"
 
 namespace kvtwin {
+namespace {
+
+// What a term's count grows with, besides the step's shape.
+enum class TermUnit : uint8_t { kOne, kLayers, kTokens, kKvEntries };
+
+TermUnit unit_of(std::string_view name) {
+  using T = MethodTerm;
+  static constexpr T kOfOne[] = {T::kLoading,   T::kRecallingHead, T::kRecallingNext,  T::kPageNow,
+                                 T::kPageMixed, T::kPageNext,      T::kPageConcurrent, T::kPageLaunched};
+  static constexpr T kOfTokens[] = {T::kChunkTokens,  T::kIdleTokens,  T::kHistory,
+                                    T::kOwn,          T::kWrapped,     T::kWrappedHistory,
+                                    T::kListedTokens, T::kListedPairs, T::kAttentionScore};
+  static constexpr T kOfKvEntries[] = {T::kDecodeKvEntries,   T::kHeld,        T::kHeldMore,
+                                       T::kChosenFrom,        T::kFilled,      T::kChosenEach,
+                                       T::kUnpackedKvEntries, T::kRequantised, T::kListedKvEntries};
+  const auto any = [name](const auto& terms) {
+    return std::any_of(std::begin(terms), std::end(terms), [name](T term) { return name == name_of(term); });
+  };
+  if (any(kOfOne)) return TermUnit::kOne;
+  if (any(kOfTokens)) return TermUnit::kTokens;
+  return any(kOfKvEntries) ? TermUnit::kKvEntries : TermUnit::kLayers;
+}
+
+}  // namespace
 
 MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods) {
   KVT_CHECK(!methods.empty());
@@ -25,22 +51,43 @@ MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods) {
   return out;
 }
 
+MeasuredMethod method_of_model(MeasuredMethod method, const LlmSpec& from, const LlmSpec& to) {
+  const auto ratio = [](uint32_t target, uint32_t source) { return static_cast<double>(target) / source; };
+  const double layers = ratio(to.layers, from.layers);
+  const double by_unit[] = {1, layers, layers * ratio(to.query_heads, from.query_heads),
+                            layers * ratio(to.kv_heads, from.kv_heads)};
+  for (MeasuredMethod::Term& term : method.terms) term.us *= by_unit[static_cast<size_t>(unit_of(term.of))];
+  method.model = to.name;
+  return method;
+}
+
 std::optional<SiblingMethod> sibling_method(const std::string& folder, const MeasuredDevice& device,
-                                            const std::string& name) {
-  std::vector<MeasuredMethod> found;
-  SiblingMethod out;
+                                            const std::string& name, const LlmSpec& llm,
+                                            const Catalog& catalog) {
+  std::vector<MeasuredMethod> same, derived;
+  std::vector<std::string> same_gpus, derived_gpus, models;
+  const auto once = [](const std::string& one, std::vector<std::string>* all) {
+    if (std::find(all->begin(), all->end(), one) == all->end()) all->push_back(one);
+  };
+  const auto take = [&](const MeasuredDevice& other) {
+    for (const MeasuredMethod& method : other.methods) {
+      if (method.name != name) continue;
+      if (method.model == llm.name) {
+        same.push_back(method), once(other.gpu, &same_gpus);
+      } else if (const Result<LlmSpec> from = catalog.llm(method.model); from) {
+        derived.push_back(method_of_model(method, *from, llm));
+        once(other.gpu, &derived_gpus), once(method.model, &models);
+      }
+    }
+  };
   for (const std::string& file : profile_files(folder)) {
     const Result<MeasuredDevice> other = load_measured_device(file);
-    if (!other || other->sm_count != device.sm_count) continue;
-    const MeasuredMethod* const method = other->method(name, device.model);
-    if (method == nullptr) continue;
-    found.push_back(*method);
-    if (std::find(out.gpus.begin(), out.gpus.end(), other->gpu) == out.gpus.end())
-      out.gpus.push_back(other->gpu);
+    if (other && other->sm_count == device.sm_count) take(*other);
   }
-  if (found.empty()) return {};
-  out.method = mean_of_calibrations(found);
-  return out;
+  if (same.empty() && derived.empty()) take(device);  // a profile outside the folder, of another model
+  if (!same.empty()) return SiblingMethod{mean_of_calibrations(same), same_gpus, {}};
+  if (!derived.empty()) return SiblingMethod{mean_of_calibrations(derived), derived_gpus, models};
+  return {};
 }
 
 }  // namespace kvtwin

@@ -1,4 +1,5 @@
-// Prices of a method on a GPU for which it was not calibrated, from measured profiles of other GPUs.
+// Prices of a method on a GPU or for a model for which it was not calibrated, from measured profiles of
+// others.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_SIBLING_METHODS_H_
 #define KVTWIN_MODELS_COST_TABLES_SIBLING_METHODS_H_
@@ -8,13 +9,16 @@
 #include <string>
 #include <vector>
 
+#include "models/catalog/catalog.h"
+#include "models/catalog/llm.h"
 #include "models/cost_tables/measured_device.h"
 
 namespace kvtwin {
 
 struct SiblingMethod {
   MeasuredMethod method;
-  std::vector<std::string> gpus;  // of the profiles, in order of their files
+  std::vector<std::string> gpus;    // of the profiles, in order of their files
+  std::vector<std::string> models;  // other models that it was calibrated with; empty: with this one
 };
 
 // The mean of calibrations of the same method and model, term by term; a term that a calibration lacks counts
@@ -24,10 +28,17 @@ struct SiblingMethod {
 // which follows from the GPU's memory. REQUIRES: not empty, equal names and models.
 MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods);
 
+// `method`, calibrated with `from`, for `to`. Terms count tokens, KV entries or requests of the whole model:
+// all scale by layers, terms of tokens by query heads and terms of KV entries by KV heads too. Terms of one
+// head or layer (recalled pages) stay as they are.
+MeasuredMethod method_of_model(MeasuredMethod method, const LlmSpec& from, const LlmSpec& to);
+
 // From all profiles in `folder` whose GPUs have as many SMs as `device`: SMs compute what methods add to
-// steps, and the host starts it. Empty: none of them holds this method for the device's model.
+// steps, and the host starts it. Profiles of other models count where none is of `llm`. Empty: none of them
+// holds this method.
 std::optional<SiblingMethod> sibling_method(const std::string& folder, const MeasuredDevice& device,
-                                            const std::string& name);
+                                            const std::string& name, const LlmSpec& llm,
+                                            const Catalog& catalog);
 
 }  // namespace kvtwin
 

@@ -103,17 +103,18 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                        std::unique_ptr<CostModel>* model) {
   const PolicySet& set = config.policies;
   const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision);
-  const MeasuredMethod* const own = device.method(name, device.model);
+  const MeasuredMethod* const own = device.method(name, out->llm.name);
   std::optional<MeasuredMethod> used;
   if (own != nullptr) used = *own;
   if (own == nullptr) {
     const std::string folder = (std::filesystem::path(default_models_dir()) / "measured").string();
-    const std::optional<SiblingMethod> sibling = sibling_method(folder, device, name);
+    const std::optional<SiblingMethod> sibling = sibling_method(folder, device, name, out->llm, Catalog());
     if (sibling) used = sibling->method;
     if (!sibling && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
-    const std::string by =
-        sibling ? fmt::format("the mean of what was calibrated on {}", fmt::join(sibling->gpus, " and "))
-                : "the roofline";
+    std::string by = "the roofline";
+    if (sibling) by = fmt::format("the mean of what was calibrated on {}", fmt::join(sibling->gpus, " and "));
+    if (sibling && !sibling->models.empty())
+      by += fmt::format(" with {}, by layers and heads,", fmt::join(sibling->models, " and "));
     out->notes.push_back(
         fmt::format("{} was not calibrated in {}: {} prices what it adds to steps (kvtwin calibrate methods)",
                     name, profile, by));

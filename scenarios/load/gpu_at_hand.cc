@@ -55,21 +55,23 @@ Result<void> resolve_profile(const std::string& node_name, const std::string& mo
   const fs::path folder = fs::path(default_models_dir()) / "measured";
   fs::path path = folder / (node->device + ".textproto");
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) {
-    const std::optional<std::string> other = nearest(folder, *node, model);
-    if (!other) {
-      cost->clear_profile();  // so that nothing else looks for a file of that name
-      return make_error(
-          "cost.profile",
-          fmt::format(
-              "is \"this\", and {} has no measured profile of {}, nor of another GPU with as many SMs "
-              "from which {} on it could be derived",
-              folder.string(), node->device, model),
-          fmt::format("make one on that GPU: kvtwin calibrate device --out={}; or price by the roofline: "
-                      "--set=cost.profile=",
-                      path.string()));
-    }
-    path = *other;
+  const bool there = fs::exists(path, ignored);
+  const Result<MeasuredDevice> own = load_measured_device(path.string());
+  const bool right =
+      there && (!own || own->model == model);  // of a broken file, its reader says what is wrong
+  const std::optional<std::string> other =
+      right ? std::optional<std::string>() : nearest(folder, *node, model);
+  if (other) path = *other;
+  if (!there && !other) {
+    cost->clear_profile();  // so that nothing else looks for a file of that name
+    return make_error(
+        "cost.profile",
+        fmt::format("is \"this\", and {} has no measured profile of {}, nor of another GPU with as many SMs "
+                    "from which {} on it could be derived",
+                    folder.string(), node->device, model),
+        fmt::format("make one on that GPU: kvtwin calibrate device --out={}; or price by the roofline: "
+                    "--set=cost.profile=",
+                    path.string()));
   }
   cost->set_profile(fs::absolute(path, ignored).lexically_normal().string());
   return {};

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# validate_check.sh KVTWIN RECORDED KNOWN SCENARIO...: compares real runs under RECORDED with today's
+# validate_check.sh KVTWIN RECORDED KNOWN SCENARIO|--set=FIELD=VALUE...: compares real runs under RECORDED with today's
 # predictions, none of which may be worse than RECORDED/validation.json. KNOWN may be empty. Scenarios whose
 # trace is external data that is absent are skipped with a message.
 set -euo pipefail
@@ -7,8 +7,12 @@ kvtwin=$1 recorded=$2 known=$3
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export KVTWIN_DATA=${KVTWIN_DATA:-$root/../shared/data}
 
-scenarios=() part=()
+scenarios=() part=() sets=()
 for scenario in "${@:4}"; do
+  if [[ $scenario == --set=* ]]; then
+    sets+=("$scenario")
+    continue
+  fi
   path=$(sed -n 's/.*"\$KVTWIN_DATA\/\([^"]*\)".*/\1/p' "$scenario" | head -1)
   if [[ -n $path && ! -e $KVTWIN_DATA/$path ]]; then
     echo "left out: $(basename "$scenario") needs $path of the outside data (KVTWIN_DATA)"
@@ -19,4 +23,4 @@ for scenario in "${@:4}"; do
 done
 [[ ${#scenarios[@]} -gt 0 ]] || { echo "skipped: all of these need outside data"; exit 77; }
 "$kvtwin" validate "${scenarios[@]}" --recorded="$recorded" --baseline="$recorded/validation.json" \
-  ${known:+--known="$known"} "${part[@]}" --quiet
+  ${known:+--known="$known"} "${part[@]}" "${sets[@]}" --quiet

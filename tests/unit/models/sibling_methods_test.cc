@@ -45,18 +45,44 @@ TEST_CASE("siblings: of a folder, the profiles of GPUs with as many SMs that hol
   write("c", "GPU C", 108, 1000);
   std::ofstream(folder / "broken.textproto") << "gpu: ";
   MeasuredDevice here;
-  here.sm_count = 132, here.model = "small";
-  const auto found = sibling_method(folder.string(), here, "snapkv");
+  here.sm_count = 132;
+  LlmSpec llm;
+  llm.name = "small";
+  const auto siblings = [&](const std::string& from, const std::string& method) {
+    return sibling_method(from, here, method, llm, Catalog());
+  };
+  const auto found = siblings(folder.string(), "snapkv");
   REQUIRE(found);
   CHECK(found->gpus == std::vector<std::string>{"GPU A", "GPU B"});
   CHECK(price_of(found->method, MethodTerm::kStep) == doctest::Approx(30));
-  CHECK(!sibling_method(folder.string(), here, "quest"));
-  here.model = "large";
-  CHECK(!sibling_method(folder.string(), here, "snapkv"));
-  here.model = "small", here.sm_count = 78;
-  CHECK(!sibling_method(folder.string(), here, "snapkv"));
-  CHECK(!sibling_method((folder / "none").string(), here, "snapkv"));
+  CHECK(!siblings(folder.string(), "quest"));
+  llm.name = "large";  // the catalog does not know "small", so nothing can be derived
+  CHECK(!siblings(folder.string(), "snapkv"));
+  llm.name = "small", here.sm_count = 78;
+  CHECK(!siblings(folder.string(), "snapkv"));
+  CHECK(!siblings((folder / "none").string(), "snapkv"));
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("siblings: calibrations with another model count by layers and heads, if none is of this one") {
+  const Catalog catalog;
+  const LlmSpec llama = catalog.llm("llama-3.1-8b").value(), qwen = catalog.llm("qwen2.5-7b").value();
+  MeasuredMethod method{"snapkv", "llama-3.1-8b", {}, 10, 0.01, 0.03};
+  for (const MethodTerm term :
+       {MethodTerm::kCompression, MethodTerm::kChunkTokens, MethodTerm::kHeld, MethodTerm::kPageNow})
+    method.terms.push_back({name_of(term), 8});
+  const MeasuredMethod derived = method_of_model(method, llama, qwen);
+  CHECK(derived.model == "qwen2.5-7b");
+  CHECK(price_of(derived, MethodTerm::kCompression) == doctest::Approx(8 * 28.0 / 32));
+  CHECK(price_of(derived, MethodTerm::kChunkTokens) == doctest::Approx(8 * 28.0 / 32 * 28 / 32));
+  CHECK(price_of(derived, MethodTerm::kHeld) == doctest::Approx(8 * 28.0 / 32 / 2));
+  CHECK(price_of(derived, MethodTerm::kPageNow) == 8);
+
+  MeasuredDevice here;
+  here.sm_count = 132, here.gpu = "GPU", here.methods = {method};
+  const auto found = sibling_method("no such folder", here, "snapkv", qwen, catalog);
+  REQUIRE(found);
+  CHECK(found->models == std::vector<std::string>{"llama-3.1-8b"});
 }
 
 }  // namespace

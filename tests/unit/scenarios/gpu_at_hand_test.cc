@@ -74,7 +74,7 @@ TEST_CASE("this, of a profile: the measured one of the node's GPU, or an error t
   REQUIRE(!without);
   std::string all;
   for (const Error& error : without.error()) all += error.text() + "\n";
-  CHECK(all.find("no measured profile of l40s") != std::string::npos);
+  CHECK(all.find("no measured profile of l40s, nor of another GPU") != std::string::npos);
   CHECK(all.find("kvtwin calibrate device --out=") != std::string::npos);
 }
 
