@@ -6,6 +6,7 @@
 // bounds follow its bandwidth, so the ratio carries over where GPUs have the same SMs. Measured rows of an
 // H100 and of an H200 agree with this rule (docs/accuracy.md#other-gpus).
 //
+//   no weights         norms, activation, append, embedding: what fits into L2 takes as long on both GPUs
 //   decode attention   equal bytes read: the measured KV entries are divided by the ratio of bytes per entry
 //   chunk attention    the units of ChunkTiles there and here, by head_dim and by the arithmetic of one SM
 //   host               kernels launched one by one: by layers; graphs and work lists: as measured

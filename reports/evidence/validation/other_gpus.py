@@ -124,10 +124,11 @@ def page(rows):
            "the measured time, (predicted - measured) / measured.", "",
            "* *Nothing calibrated*: the dense scenarios, without any profile of this kind of GPU. Times are derived from",
            "  another GPU's profile of Llama-3.1-8B ([how](../../../docs/accuracy.md#other-gpus)).",
+           "  One constant of that rule is fitted to kernel tables of both GPUs (`kGemmFixedNs`), none to these runs.",
            "* *Another model calibrated*: the dense scenarios, from a profile of this kind of GPU with another model.",
            "* *Device calibrated alone*: scenarios with a method or a packed format, with the machine's own `kvtwin calibrate",
            "  device` and nothing of its `calibrate methods`. What methods add is the mean of the other machines;",
-           "  of Qwen2.5-7B no other machine was calibrated, so rooflines price it there.", ""]
+           "  for Qwen2.5-7B they were calibrated with Llama-3.1-8B, and count by layers and heads.", ""]
     for question in dict.fromkeys(row[0] for row in rows):
         out += [f"## {question.capitalize()}", "",
                 "| machine | scenario | steps | median | P95 | mean | TPOT | TTFT |", "|---|---|---|---|---|---|---|---|"]
