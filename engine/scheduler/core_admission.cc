@@ -232,7 +232,8 @@ TransferState& Core::State::transfer_of(TransferId id) {
 }
 
 void Core::State::submit_transfer(const TransferState& transfer, Tier source, Tier target) {
-  note({kTransfer, raw(transfer.id), digest_of(transfer.source), digest_of(transfer.target)});
+  note({kTransfer, raw(transfer.id), static_cast<uint64_t>(transfer.kind), static_cast<uint64_t>(source),
+        static_cast<uint64_t>(target), digest_of(transfer.source), digest_of(transfer.target)});
   StartTransfer command{config.engine, transfer.id,     transfer.kind,  source,
                         target,        transfer.source, transfer.target};
   if (transfer.kind == TransferKind::kReceive) {

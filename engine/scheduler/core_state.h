@@ -344,7 +344,6 @@ struct Core::State {
   // The digest is a sum over records, each keyed by its step: records planned ahead can be subtracted, and
   // coalesced runs add the same records as uncoalesced ones.
   enum Record : uint64_t {
-    kEntry,
     kStep,
     kAllocation,
     kReused,
@@ -361,7 +360,9 @@ struct Core::State {
     kTaken,
     kPrefixCheckpoint,
     kAged,
-    kSwapOutStarted
+    kSwapOutStarted,
+    kFormats,
+    kCheckpointPlanned
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -376,6 +377,7 @@ struct Core::State {
     digest += allocation_record(launch, allocation);
   }
   void note_launch(const Launch& launch, uint32_t tokens);
+  void note_compression(const Launch& launch, const Compression& compression);
 
   const CoreConfig config;
   const PolicyAxes axes;
@@ -434,7 +436,7 @@ struct Core::State {
   bool preempted_now = false;
   bool evicted_now = false;     // the index lost pages: the head of the queue may now match less
   bool admission_open = false;  // the next step might admit a request without a further event
-  size_t entries_last = 0;      // entries of the step before
+  uint64_t batch_last = 0;      // fingerprint of the entries of the step before
   std::vector<std::pair<uint32_t, uint32_t>> crossings;  // first step that needs a page, entry
   std::vector<RequestIndex> ended;
   std::vector<uint32_t> wanted;  // scratch: groups that need a page
