@@ -42,6 +42,11 @@ if(NOT KVTWIN_SQLITE STREQUAL "OFF")
 endif()
 kvtwin_optional(SQLITE "${SQLite3_FOUND}" "SQLite was not found, so there is no kvtwin sweep: install libsqlite3-dev")
 
+if(NOT KVTWIN_CURL STREQUAL "OFF")
+  find_package(CURL)
+endif()
+kvtwin_optional(CURL "${CURL_FOUND}" "libcurl was not found, so there is no kvtwin observe: install libcurl4-openssl-dev")
+
 set(web_found OFF)
 if(NOT KVTWIN_WEB STREQUAL "OFF")
   find_program(KVTWIN_NODE NAMES node nodejs)

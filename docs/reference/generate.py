@@ -4,7 +4,7 @@
 Usage: docs/reference/generate.py --kvtwin=FILE [--check]
 
 scenario-fields.md, model-files.md, trace-schema.md and other-files.md come from the comments and fields of traces/proto/*.proto, the
-scenarios' defaults from scenarios/load/scenario_defaults.cc, cli.md from the tool's own help. Of metrics.md, which is
+scenarios' defaults from scenarios/load/scenario_defaults.cc, cli.md and words.md from what the tool prints. Of metrics.md, which is
 written by hand, --check compares the names with what the tool prints.
 """
 
@@ -134,7 +134,11 @@ def scenario_page(protos):
                  "Fields that are not given have the default; a preset (`limits.preset`) replaces some of them first.\n"
                  "`kvtwin run` writes all of them, resolved, into the result's `scenario.resolved.textproto`.\n"
                  "Units are in the names: `_tokens`, `_pages`, `_bytes`, `_ns`, `_s` (seconds), `_per_s`; a name without one is a\n"
-                 "count, a ratio or a name.",
+                 "count, a ratio or a name.\n"
+                 "A number may have another unit, in files, in `--set` and in `--vary`: `500GB`, `80GiB`, `5ms`, `2min`, `90%`,\n"
+                 "`30/min`, `8k` (8,000), `8Ki` (8,192), `500e9`.\n"
+                 "`kvtwin list fields` prints this page, and [words of other engines](words.md) names the field of each option of\n"
+                 "vLLM, SGLang and TensorRT-LLM.",
                  "docs/reference/generate.py")
     waiting = [("", "Scenario")]
     seen = set()
@@ -214,6 +218,21 @@ def cli_page(kvtwin):
     return out
 
 
+def words_page(kvtwin):
+    out = header("Words of other engines",
+                 "Options of vLLM, SGLang and TensorRT-LLM, and the field that stands for each. `kvtwin list words` prints this\n"
+                 "table, and an error about a field or an option that is one of these words names ours.\n"
+                 "`limits.preset=vllm_v1` sets vLLM's defaults.",
+                 "docs/reference/generate.py")
+    lines = printed(kvtwin, "list", "words").split("\n")
+    starts = [lines[0].index(name) for name in ("word", "of ", "kvtwin's field", "note")] + [None]
+    out += "\n| word | of | field | |\n|---|---|---|---|\n"
+    for line in lines[1:]:
+        word, engines, ours, note = (line[a:b].strip() for a, b in zip(starts, starts[1:]))
+        out += f"| `{word}` | {engines} | {ours if ours == '-' else f'`{ours}`'} | {cell(note)} |\n"
+    return out
+
+
 def metric_names(kvtwin):
     """Names that a run prints as JSON, and the columns of its tables."""
     names = []
@@ -254,11 +273,13 @@ def pages(kvtwin):
             "Textproto files of `models/llm` (LlmSpec), `models/device` (DeviceSpec), `models/node` (NodeSpec) and\n"
             "`models/measured` (MeasuredDevice, written by `kvtwin calibrate`)."),
         "other-files.md": schema_page(
-            Protos(["sweep.proto", "validation.proto", "profile.proto"]), "Sweep, deviation and profile files",
+            Protos(["sweep.proto", "validation.proto", "profile.proto", "server_profile.proto"]), "Sweep, deviation and profile files",
             "Textproto files: a sweep (`kvtwin sweep FILE.sweep.textproto`), deviations that are known (KnownDeviations,\n"
             "`kvtwin validate --known=FILE`), and what `kvtwin calibrate policy` writes (RetentionProfile, RecallProfile,\n"
             "TagMap), which scenarios name in `policies.budget_options.profile`, `simulation.retrieval.profile` and\n"
-            "`policies.precision_options.tag_map`."),
+            "`policies.precision_options.tag_map`. `kvtwin calibrate server` writes a ServerProfile, which scenarios name in\n"
+            "`cost.profile`."),
+        "words.md": words_page(kvtwin),
         "cli.md": cli_page(kvtwin),
     }
 

@@ -1,14 +1,21 @@
 #include "models/catalog/catalog.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
+#include "models/catalog/base_file.h"
 #include "models/files/data_folder.h"
 #include "models/files/textproto.h"
+#include "traces/proto/model.pb.h"
 
 namespace kvtwin {
+namespace {
+constexpr size_t kFileBytesMax = size_t{1} << 20;  // of a catalog file
+}
 
 std::string default_models_dir() { return data_folder("models"); }
 
@@ -28,38 +35,74 @@ std::vector<std::string> Catalog::names(const char* kind) const {
 
 Result<std::string> Catalog::path_of(const char* kind, const std::string& name) const {
   if (is_catalog_path(name)) return name;
-  std::vector<std::string> known = names(kind);
-  if (std::binary_search(known.begin(), known.end(), name))
-    return fmt::format("{}/{}/{}.textproto", dir_, kind, name);
+  const std::vector<std::string> known = names(kind);
+  const auto same = [&](const std::string& other) {
+    return std::equal(name.begin(), name.end(), other.begin(), other.end(),
+                      [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+  };
+  auto found = std::find(known.begin(), known.end(), name);
+  if (found == known.end()) found = std::find_if(known.begin(), known.end(), same);
+  if (found != known.end()) return fmt::format("{}/{}/{}.textproto", dir_, kind, *found);
   std::string hint = did_you_mean(name, known);
   if (hint.empty()) hint = fmt::format("known: {}", fmt::join(known, ", "));
   return make_error(std::string(kind), fmt::format("no {} is called \"{}\"", kind, name), hint);
 }
 
-namespace {
-template <typename Spec>
-Result<Spec> load(Result<std::string> path, Result<Spec> (*parse)(std::string_view, const std::string&)) {
-  if (!path) return tl::unexpected<Error>(path.error());
-  const Result<std::string> text = read_text_file(*path, size_t{1} << 20);
-  if (!text) return tl::unexpected<Error>(text.error());
-  return parse(*text, *path);
+Result<void> Catalog::parse(const char* kind, std::string_view text, const std::string& where,
+                            google::protobuf::Message* message) const {
+  return parse_with_base(
+      text, where, [&](const std::string& name) { return path_of(kind, name); }, message);
 }
-}  // namespace
+
+std::vector<std::string> Catalog::files_of(const char* kind, const std::string& name) const {
+  const Result<std::string> path = path_of(kind, name);
+  if (!path) return {};
+  const Result<std::string> text = read_text_file(*path, kFileBytesMax);
+  if (!text) return {};
+  std::vector<std::string> files = {*path};
+  v1::DeviceSpec device;
+  v1::NodeSpec node;
+  const bool of_node = std::string_view(kind) == "node";
+  if (of_node || std::string_view(kind) == "device") {
+    // An error of the text is reported where the figures are needed.
+    (void)parse_with_base(
+        *text, *path, [&](const std::string& base) { return path_of(kind, base); },
+        of_node ? static_cast<google::protobuf::Message*>(&node) : &device, &files);
+  }
+  return files;
+}
+
+Result<void> check_catalog_name(const std::string& name, const std::string& where) {
+  const auto right = [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; };
+  if (!name.empty() && name.size() <= 100 && std::isalnum(static_cast<unsigned char>(name[0])) &&
+      std::all_of(name.begin(), name.end(), right) && !is_catalog_path(name))
+    return {};
+  return make_error(where, fmt::format("\"{}\" is no name", name.substr(0, 100)),
+                    "letters, digits, '.', '_' and '-', as in my-model-8b; --out is the path of the file");
+}
 
 Result<LlmSpec> Catalog::llm(const std::string& name) const {
-  return load<LlmSpec>(path_of("llm", name), parse_llm);
+  const Result<std::string> path = path_of("llm", name);
+  if (!path) return tl::unexpected<Error>(path.error());
+  const Result<std::string> text = read_text_file(*path, kFileBytesMax);
+  if (!text) return tl::unexpected<Error>(text.error());
+  return parse_llm(*text, *path);
 }
+
 Result<DeviceSpec> Catalog::device(const std::string& name) const {
-  return load<DeviceSpec>(path_of("device", name), parse_device);
+  const Result<std::string> path = path_of("device", name);
+  if (!path) return tl::unexpected<Error>(path.error());
+  const Result<std::string> text = read_text_file(*path, kFileBytesMax);
+  if (!text) return tl::unexpected<Error>(text.error());
+  return parse_device(*text, *path, *this);
 }
+
 Result<NodeSpec> Catalog::node(const std::string& name) const {
   const Result<std::string> path = path_of("node", name);
-  Result<NodeSpec> node = load<NodeSpec>(path, parse_node);
-  if (node && is_catalog_path(node->device) && !std::filesystem::path(node->device).is_absolute()) {
-    const std::filesystem::path folder = std::filesystem::path(*path).parent_path();
-    node->device = (folder / node->device).lexically_normal().string();
-  }
-  return node;
+  if (!path) return tl::unexpected<Error>(path.error());
+  const Result<std::string> text = read_text_file(*path, kFileBytesMax);
+  if (!text) return tl::unexpected<Error>(text.error());
+  return parse_node(*text, *path, *this);
 }
 
 }  // namespace kvtwin

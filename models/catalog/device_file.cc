@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
 #include "traces/proto/model.pb.h"
@@ -9,7 +11,7 @@
 namespace kvtwin {
 namespace {
 
-// Reads figures of one message and records the first error.
+// Reads figures of one message and records every error.
 class FigureReader {
  public:
   explicit FigureReader(const std::string& where) : where_(where) {}
@@ -17,7 +19,9 @@ class FigureReader {
   Figure read(const char* field, bool present, const v1::Figure& in, bool required, double low, double high) {
     Figure out;
     if (!present) {
-      if (required) fail(fmt::format("no figure \"{}\"", field), "give its value, basis and source");
+      if (required)
+        fail(fmt::format("no figure \"{}\"", field),
+             "give its value, basis and source; or name a device or node that has it: base: \"h100\"");
       return out;
     }
     if (!(in.value() >= low && in.value() <= high)) {
@@ -29,14 +33,19 @@ class FigureReader {
     }
     return {in.value(), static_cast<Basis>(in.basis()), in.source()};
   }
-  Result<void> result() const { return first_.what.empty() ? Result<void>() : tl::unexpected<Error>(first_); }
+  // The first error's hint is that of all.
+  void fail(const std::string& what, std::string hint) {
+    if (all_.what.empty()) {
+      all_ = {where_, what, std::move(hint)};
+    } else {
+      all_.what += fmt::format("\n{}: {}", where_, what);
+    }
+  }
+  Result<void> result() const { return all_.what.empty() ? Result<void>() : tl::unexpected<Error>(all_); }
 
  private:
-  void fail(std::string what, std::string hint) {
-    if (first_.what.empty()) first_ = {where_, std::move(what), std::move(hint)};
-  }
   std::string where_;
-  Error first_;
+  Error all_;
 };
 
 #define KVT_FIGURE(field, required, low, high) \
@@ -68,8 +77,8 @@ Result<DeviceSpec> device_from(const v1::DeviceSpec& in, const std::string& wher
   KVT_FIGURE(all_reduce_fixed_ns, true, 0, 1e9);
   for (const v1::AllReduceFigures& row : in.all_reduce()) {
     if (row.gpus() < 2 || (!out.all_reduce.empty() && row.gpus() <= out.all_reduce.back().gpus)) {
-      return make_error(where, fmt::format("all_reduce has gpus {}", row.gpus()),
-                        "at least 2, and more in each entry than in the one before, is right");
+      reader.fail(fmt::format("all_reduce has gpus {}", row.gpus()),
+                  "at least 2, and more in each entry than in the one before, is right");
     }
     out.all_reduce.push_back(
         {row.gpus(), reader.read("all_reduce.fixed_ns", row.has_fixed_ns(), row.fixed_ns(), true, 0, 1e9),
@@ -100,20 +109,18 @@ Result<NodeSpec> node_from(const v1::NodeSpec& in, const std::string& where) {
   KVT_FIGURE(disk_latency_ns, in.has_disk_bytes(), 0, 1e9);
   KVT_FIGURE(nvlink_latency_ns, in.has_nvlink_bytes_per_s(), 0, 1e9);
   KVT_FIGURE(price_usd_per_hour, false, 0, 1e6);
-  if (auto r = reader.result(); !r) return tl::unexpected<Error>(r.error());
+  if (out.device.empty()) reader.fail("no device", "name a device of the catalog, or a path");
   const struct {
     const char* name;
     uint32_t value, high;
   } counts[] = {{"gpus", out.gpus, 1024},
                 {"sockets", out.sockets, 64},
-                {"gpus_per_pcie_link", out.gpus_per_pcie_link, out.gpus}};
+                {"gpus_per_pcie_link", out.gpus_per_pcie_link, std::max(out.gpus, 1u)}};
   for (const auto& c : counts) {
-    if (c.value < 1 || c.value > c.high) {
-      return make_error(where, fmt::format("{} is {}", c.name, c.value),
-                        fmt::format("1 to {} is right", c.high));
-    }
+    if (c.value < 1 || c.value > c.high)
+      reader.fail(fmt::format("{} is {}", c.name, c.value), fmt::format("1 to {} is right", c.high));
   }
-  if (out.device.empty()) return make_error(where, "no device", "name a device of the catalog");
+  if (auto r = reader.result(); !r) return tl::unexpected<Error>(r.error());
   return out;
 }
 #undef KVT_FIGURE
@@ -125,15 +132,15 @@ const char* name_of(Basis basis) {
   return names[static_cast<size_t>(basis)];
 }
 
-Result<DeviceSpec> parse_device(std::string_view text, const std::string& where) {
+Result<DeviceSpec> parse_device(std::string_view text, const std::string& where, const Catalog& catalog) {
   v1::DeviceSpec message;
-  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Error>(r.error());
+  if (auto r = catalog.parse("device", text, where, &message); !r) return tl::unexpected<Error>(r.error());
   return device_from(message, where);
 }
 
-Result<NodeSpec> parse_node(std::string_view text, const std::string& where) {
+Result<NodeSpec> parse_node(std::string_view text, const std::string& where, const Catalog& catalog) {
   v1::NodeSpec message;
-  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Error>(r.error());
+  if (auto r = catalog.parse("node", text, where, &message); !r) return tl::unexpected<Error>(r.error());
   return node_from(message, where);
 }
 

@@ -63,6 +63,8 @@ struct LlmSpec {
   std::vector<uint32_t> sliding_layers;  // ascending
   RopeSpec rope;
   double norm_eps = 1e-5;  // of the RMS norms
+  std::string
+      not_computed;  // what our engines do not compute of it, so that it is only simulated; "": nothing
   uint32_t context_window = 0;
   TensorFormat weights, expert_weights, kv;
   // KV entries that a policy stores in fewer bits than `kv` (triaxial: int2 besides int4).

@@ -77,7 +77,7 @@ LlmSpec llm_from(const v1::LlmSpec& in) {
             rope.attention_factor(),
             !rope.has_truncate() || rope.truncate()};
   if (in.has_norm_eps()) m.norm_eps = in.norm_eps();
-  m.context_window = in.context_window();
+  m.context_window = in.context_window(), m.not_computed = in.not_computed();
   m.weights = format_from(in.weights());
   m.expert_weights = in.has_expert_weights() ? format_from(in.expert_weights()) : m.weights;
   m.kv = format_from(in.kv());
@@ -121,6 +121,7 @@ v1::LlmSpec llm_to(const LlmSpec& m) {
     if (!m.rope.truncate) rope->set_truncate(false);
   }
   if (m.norm_eps != 1e-5) out.set_norm_eps(m.norm_eps);
+  if (!m.not_computed.empty()) out.set_not_computed(m.not_computed);
   out.set_context_window(m.context_window);
   format_to(m.weights, out.mutable_weights());
   format_to(m.kv, out.mutable_kv());

@@ -39,6 +39,10 @@ Peak activation_peak(const MemorySpec& s) {
           fmt::format("sampling {:.0f} rows of {} logits at {} bytes", rows, m.vocab, kSamplerBytesPerLogit)};
 }
 
+double total_of(const MemorySpec& s) {
+  return s.total_bytes ? static_cast<double>(*s.total_bytes) : s.device.hbm_bytes.value;
+}
+
 struct Terms {
   std::vector<MemoryTerm> list;
   int64_t left = 0;
@@ -58,22 +62,30 @@ struct Terms {
 
 Terms plan_terms(const MemorySpec& s) {
   Terms terms;
-  const double total = s.total_bytes ? static_cast<double>(*s.total_bytes) : s.device.hbm_bytes.value;
+  const double total = total_of(s);
   if (s.total_bytes) {
     terms.add("device memory", total, Basis::kMeasured, "given");
   } else {
     terms.add("device memory", total, s.device.hbm_bytes.basis, s.device.hbm_bytes.source);
   }
-  terms.add("kept free", -total * (1 - s.utilization), Basis::kDerived,
-            fmt::format("utilization {}", s.utilization));
+  const bool sglang = s.rule == CapacityRule::kSglang;
+  const auto take_runtime = [&] {
+    terms.take("runtime", s.runtime_bytes, s.tp > 1 ? kRuntimeBytesParallel : kRuntimeBytes, Basis::kMeasured,
+               "beside torch, as vLLM 0.11 reports it on an H100");
+  };
+  if (sglang) take_runtime();
+  terms.add(sglang ? "activations and graphs" : "kept free",
+            -static_cast<double>(terms.left) * (1 - s.utilization), Basis::kDerived,
+            fmt::format("{} {}", sglang ? "mem_fraction_static" : "utilization", s.utilization));
   terms.take("weights", s.weight_bytes, weight_bytes(s.llm, s.tp).total(), Basis::kDerived,
              fmt::format("{:.3f} B parameters, {}, tensor parallelism {}",
                          static_cast<double>(s.llm.parameters()) / 1e9, name_of(s.llm.weights.dtype), s.tp));
-  const Peak peak = activation_peak(s);
-  terms.take("activation peak", s.activation_bytes, peak.bytes, Basis::kDerived, peak.how);
-  terms.take("runtime", s.runtime_bytes, s.tp > 1 ? kRuntimeBytesParallel : kRuntimeBytes, Basis::kMeasured,
-             "beside torch, as vLLM 0.11 reports it on an H100");
-  if (s.graphs_in_budget || s.graph_bytes) {
+  if (!sglang) {
+    const Peak peak = activation_peak(s);
+    terms.take("activation peak", s.activation_bytes, peak.bytes, Basis::kDerived, peak.how);
+    take_runtime();
+  }
+  if (s.rule == CapacityRule::kVllmGraphs || s.graph_bytes) {
     // A captured size holds its kernels' parameters and its fraction of the pool; sizes share activations.
     constexpr double bytes_per_layer_and_size = 256 << 10;
     terms.take("graph pools", s.graph_bytes, bytes_per_layer_and_size * s.llm.layers * s.capture_sizes,
@@ -133,6 +145,15 @@ Error does_not_fit(const MemorySpec& s, const std::vector<MemoryTerm>& terms, in
 }
 
 }  // namespace
+
+double sglang_fraction(const MemorySpec& s) {
+  constexpr double mib = 1024.0 * 1024;
+  const double total = total_of(s) / mib;
+  const double graph_requests = std::min(s.requests_max, s.tp < 4 ? 256u : 512u);
+  double kept = 512 + 1.5 * std::max(s.step_tokens_max, 2048u) + 2 * graph_requests + s.tp * 1024.0 / 8;
+  if (total > 60 * 1024) kept = std::max(kept, 10.0 * 1024);
+  return std::max(0.01, std::round(1000 * (total - kept) / total) / 1000);
+}
 
 Result<MemoryPlan> plan_memory(const MemorySpec& s) {
   if (auto r = check_spec(s); !r) return tl::unexpected<Error>(r.error());

@@ -1,9 +1,13 @@
 // Memory model: how much of a GPU's memory is left for KV, with every term shown.
 //
-// The rule is vLLM's (v1 worker, determine_available_memory): the engine may use utilisation * total.
-// Weights, the activation peak of a profiling step and the memory that the runtime allocates outside torch
-// are subtracted, and the rest is divided into pages. Each term can be replaced by a number from a real
-// engine's log.
+// vLLM's rule (v1 worker, determine_available_memory): the engine may use utilisation * total. Weights, the
+// activation peak of a profiling step and the memory that the runtime allocates outside torch are subtracted,
+// and the rest is divided into pages. From 0.20 on the graph pools are subtracted too.
+//
+// SGLang's rule (model_runner, profile_max_num_token): of the memory that is free before loading, 1 -
+// mem_fraction_static stays free for activations and graphs. Weights are subtracted from the rest.
+//
+// Each term can be replaced by a number from a real engine's log.
 
 #ifndef KVTWIN_MODELS_CATALOG_MEMORY_MODEL_H_
 #define KVTWIN_MODELS_CATALOG_MEMORY_MODEL_H_
@@ -19,15 +23,17 @@
 
 namespace kvtwin {
 
+enum class CapacityRule : uint8_t { kVllm, kVllmGraphs, kSglang };
+
 struct MemorySpec {
   LlmSpec llm;
   DeviceSpec device;
   uint32_t tp = 1;
-  double utilization = 0.9;  // vLLM's gpu_memory_utilization
+  CapacityRule rule = CapacityRule::kVllm;
+  double utilization = 0.9;  // vLLM's gpu_memory_utilization, SGLang's mem_fraction_static
   uint32_t page_tokens = 16;
   uint32_t step_tokens_max = 2048;  // vLLM's max_num_batched_tokens: sizes the profiling step
   uint32_t requests_max = 256;      // vLLM's max_num_seqs: tokens that the profiling step samples
-  bool graphs_in_budget = false;    // vLLM < 0.20 captures graphs after it sizes the KV pool
   uint32_t capture_sizes = 51;      // captured batch sizes, for the graph pools
   uint64_t staging_bytes = 0;       // buffers of our own engine: compression staging, transfer rings
 
@@ -48,6 +54,11 @@ struct MemoryPlan {
   uint64_t page_bytes = 0;        // K and V of page_tokens tokens in all layers, on one GPU
   uint32_t pages = 0;             // vLLM reserves one of them as the null block (Memory.reserved_pages)
 };
+
+// SGLang's mem_fraction_static where the user gives none (server_args.py, 0.5): it keeps 512 MiB, 1.5 MiB per
+// token of a prefill chunk of at least 2,048, 2 MiB per request of the largest graph and 128 MiB per GPU of
+// an engine, and at least 10 GiB on GPUs of more than 60 GiB.
+double sglang_fraction(const MemorySpec& spec);
 
 // Fails if nothing is left for KV; the error names the largest terms and what would fit.
 Result<MemoryPlan> plan_memory(const MemorySpec& spec);

@@ -72,17 +72,9 @@ void add_list(const char* name, const List& list, const Text& text, std::string*
   *out += "]\n";
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return out + "\"";
-}
-
 void add_table(const char* field, const MeasuredTable& table, std::string* out) {
-  *out += fmt::format("{} {{ operation: {} shape: {}\n", field, quoted(table.operation), quoted(table.shape));
+  *out += fmt::format("{} {{ operation: {} shape: {}\n", field, textproto_quoted(table.operation),
+                      textproto_quoted(table.shape));
   const auto count = [](uint32_t value) { return std::to_string(value); };
   add_list("rows", table.rows, count, out);
   if (!table.context.empty()) add_list("context", table.context, count, out);
@@ -300,30 +292,31 @@ std::string measured_device_textproto(const MeasuredDevice& device) {
   std::string out =
       "# proto-file: traces/proto/model.proto\n# proto-message: kvtwin.v1.MeasuredDevice\n"
       "# Written by kvtwin calibrate device.\n";
-  out += fmt::format("gpu: {}\ndriver: {}\ncuda: {}\nsm_count: {}\n", quoted(device.gpu),
-                     quoted(device.driver), quoted(device.cuda), device.sm_count);
+  out += fmt::format("gpu: {}\ndriver: {}\ncuda: {}\nsm_count: {}\n", textproto_quoted(device.gpu),
+                     textproto_quoted(device.driver), textproto_quoted(device.cuda), device.sm_count);
   out += fmt::format("sm_mhz_min: {}\nsm_mhz_max: {}\nmemory_mhz: {}\n", device.sm_mhz_min, device.sm_mhz_max,
                      device.memory_mhz);
-  out += fmt::format("build: {}\ndate: {}\nmodel: {}\npage_tokens: {}\n", quoted(device.build),
-                     quoted(device.date), quoted(device.model), device.page_tokens);
+  out += fmt::format("build: {}\ndate: {}\nmodel: {}\npage_tokens: {}\n", textproto_quoted(device.build),
+                     textproto_quoted(device.date), textproto_quoted(device.model), device.page_tokens);
   for (const MeasuredTable& table : device.tables) add_table("table", table, &out);
   for (const MeasuredKv& one : device.formats) {
-    out += fmt::format("format {{ name: {} version: {} page_tokens: {} group: {}\n", quoted(one.name),
-                       kFormatVersion, one.page_tokens, one.group);
+    out += fmt::format("format {{ name: {} version: {} page_tokens: {} group: {}\n",
+                       textproto_quoted(one.name), kFormatVersion, one.page_tokens, one.group);
     for (const MeasuredTable& table : one.tables) add_table("  table", table, &out);
     out += "}\n";
   }
   for (const MeasuredFigure& one : device.figures)
     out += fmt::format("figure {{ name: {} unit: {} value: {:.4f} p10: {:.4f} p90: {:.4f} }}\n",
-                       quoted(one.name), quoted(one.unit), one.value, one.p10, one.p90);
+                       textproto_quoted(one.name), textproto_quoted(one.unit), one.value, one.p10, one.p90);
   for (const HeldOutStep& one : device.held_out)
-    out += fmt::format("held_out {{ step: {} measured_us: {:.3f} predicted_us: {:.3f} }}\n", quoted(one.step),
-                       one.measured_us, one.predicted_us);
+    out += fmt::format("held_out {{ step: {} measured_us: {:.3f} predicted_us: {:.3f} }}\n",
+                       textproto_quoted(one.step), one.measured_us, one.predicted_us);
   for (const MeasuredMethod& one : device.methods) {
     out += fmt::format("method {{ name: {} model: {} steps: {} error_median: {:.5f} error_p90: {:.5f}\n",
-                       quoted(one.name), quoted(one.model), one.steps, one.error_median, one.error_p90);
+                       textproto_quoted(one.name), textproto_quoted(one.model), one.steps, one.error_median,
+                       one.error_p90);
     for (const MeasuredMethod::Term& term : one.terms)
-      out += fmt::format("  term {{ of: {} us: {:.4f} }}\n", quoted(term.of), term.us);
+      out += fmt::format("  term {{ of: {} us: {:.4f} }}\n", textproto_quoted(term.of), term.us);
     out += "}\n";
   }
   return out;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <numeric>
 
 #include "engine/base/compressed_file.h"
@@ -130,6 +131,23 @@ Result<void> parse_textproto(std::string_view text, const std::string& where, pb
   return {};
 }
 
+std::string place_of_field(std::string_view text, const std::string& where, const pb::Message& message,
+                           const std::string& field) {
+  const pb::FieldDescriptor* descriptor = message.GetDescriptor()->FindFieldByName(field);
+  if (descriptor == nullptr || text.size() > kModelFileBytesMax) return where;
+  pb::TextFormat::ParseInfoTree places;
+  pb::TextFormat::Parser parser;
+  Errors ignored(where, message.GetDescriptor());
+  parser.RecordErrorsTo(&ignored);
+  parser.WriteLocationsTo(&places);
+  parser.SetRecursionLimit(32);
+  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  const std::unique_ptr<pb::Message> scratch(message.New());
+  if (!parser.Parse(&stream, scratch.get())) return where;
+  const pb::TextFormat::ParseLocation at = places.GetLocation(descriptor, descriptor->is_repeated() ? 0 : -1);
+  return at.line < 0 ? where : fmt::format("{}:{}:{}", where, at.line + 1, at.column + 1);
+}
+
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
   std::vector<std::pair<size_t, std::string>> near;
   if (word.size() > 200) return {};
@@ -149,6 +167,15 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
     text += (i == 0 ? "did you mean \"" : " or \"") + near[i].second + "\"";
   }
   return text.empty() ? text : text + "?";
+}
+
+std::string textproto_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out + "\"";
 }
 
 }  // namespace kvtwin

@@ -26,6 +26,14 @@ Result<std::string> read_text_file(const std::string& path, size_t bytes_max = k
 Result<void> parse_textproto(std::string_view text, const std::string& where,
                              google::protobuf::Message* message);
 
+// `where:line:column` of the first value of a top-level field, or `where` if the text does not state it. The
+// text is one of the message's type.
+std::string place_of_field(std::string_view text, const std::string& where,
+                           const google::protobuf::Message& message, const std::string& field);
+
+// `text` as a string of a textproto, in quotes; control characters become spaces.
+std::string textproto_quoted(std::string_view text);
+
 // Up to three of `known` that are close to `word`, best first: `did you mean "a" or "b"`; "": none is close.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known);
 

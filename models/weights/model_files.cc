@@ -22,6 +22,9 @@ Result<void> check_dense(const LlmSpec& m, const std::string& where) {
   };
   if (std::find(kFamilies.begin(), kFamilies.end(), m.family) == kFamilies.end())
     return no(fmt::format("family \"{}\" is not computed", m.family), "llama, qwen2, qwen3 and mistral are");
+  if (!m.not_computed.empty())
+    return no(fmt::format("has {}", m.not_computed),
+              "llama, qwen2, qwen3 and mistral as they are published are computed");
   if (m.moe.experts > 0) return no("has experts", "models without are computed");
   if (!m.sliding_layers.empty())
     return no(fmt::format("has {} layers with a sliding window", m.sliding_layers.size()),

@@ -37,6 +37,17 @@ TensorFormat format_named(const std::string& name) {
   return {NumberFormat::kBf16};
 }
 
+// A scenario may use more GPUs than the catalog's node has: such a machine has memory for each of them. One
+// that uses fewer leaves the others' memory to them that it uses.
+void set_host_memory(const v1::Hardware& hardware, NodeSpec* node) {
+  Figure& memory = node->host_memory_bytes;
+  if (hardware.host_memory_bytes() > 0) {
+    memory.value = static_cast<double>(hardware.host_memory_bytes());
+  } else if (node->gpus > 0 && hardware.gpus() > node->gpus) {
+    memory.value *= static_cast<double>(hardware.gpus()) / node->gpus;
+  }
+}
+
 void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   const Catalog catalog;
   const auto named = [&](const std::string& name) {
@@ -62,6 +73,7 @@ void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   if (model.context_window() > 0) out->llm.context_window = model.context_window();
   apply_precision(scenario, &out->llm);
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
+  set_host_memory(scenario.values.hardware(), &out->node);
 }
 
 // Places the engines on nodes: all GPUs of an engine are in one node.
@@ -127,6 +139,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
   spec.llm = out->llm;
   spec.device = out->device;
   spec.tp = values.engines().tensor_parallel();
+  spec.rule = kCapacityRules.value(values.memory().capacity());
   spec.utilization = values.memory().gpu_fraction();
   spec.page_tokens = values.memory().page_tokens();
   spec.step_tokens_max = values.limits().step_tokens_max();
@@ -136,6 +149,11 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
       exact_entries_bytes(scenario, spec.llm, spec.tp) + staging_bytes(scenario, out->llm, policies);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
     return add_error(errors, scenario.where("engines.tensor_parallel"), ok.error());
+  }
+  if (spec.rule == CapacityRule::kSglang && !scenario.places.contains("memory.gpu_fraction")) {
+    spec.utilization = sglang_fraction(spec);
+    if (values.memory().gpu_pages() == 0)
+      out->notes.push_back(fmt::format("mem_fraction_static is SGLang's default, {}", spec.utilization));
   }
   out->memory_given = values.memory().gpu_pages() > 0;
   Result<MemoryPlan> planned = plan_memory(spec);
@@ -223,7 +241,9 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
     errors->push_back({scenario.path, *problem, {}});
     return;
   }
-  out->options.routing = kRoutings.value(values.engines().routing());
+  // resolve_routing decides "auto", which depends on the trace.
+  if (values.engines().routing() != "auto")
+    out->options.routing = kRoutings.value(values.engines().routing());
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
@@ -387,6 +407,26 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Errors* e
                                  change)});
 }
 
+// Round robin spreads the requests of a session over the engines, where each finds its prefix on one of them
+// only.
+void resolve_routing(const Scenario& scenario, Composed* out) {
+  if (scenario.values.engines().routing() != "auto" || out->options.engines.size() < 2) return;
+  const ReplayTable& table = out->client->table();
+  const bool sessions =
+      std::any_of(table.sessions.begin(), table.sessions.end(), [&](const TableSession& session) {
+        const auto first = table.nodes.begin() + session.node_first;
+        return std::count_if(first, first + session.node_count,
+                             [](const TableNode& node) { return node.kind == NodeKind::kRequest; }) > 1;
+      });
+  const bool prefix_aware = sessions && scenario.values.limits().prefix_cache();
+  out->options.routing = prefix_aware ? RoutingKind::kPrefixAware : RoutingKind::kRoundRobin;
+  out->notes.push_back(prefix_aware
+                           ? "requests go to the engine that holds most of their prefix "
+                             "(engines.routing is prefix_aware, as sessions have several requests)"
+                           : "requests go to the engines in turn (engines.routing is round_robin, as no "
+                             "session would find its prefix again)");
+}
+
 }  // namespace
 
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink) {
@@ -430,6 +470,7 @@ tl::expected<Composed, Errors> compose(const Scenario& scenario, const std::func
     check_fit(scenario, engine, &*out, &errors);
   }
   if (!errors.empty()) return tl::unexpected(std::move(errors));
+  resolve_routing(scenario, &*out);
   return out;
 }
 

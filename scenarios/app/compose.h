@@ -21,6 +21,7 @@
 #include "models/cost/compression_cost.h"
 #include "models/cost/cost_model.h"
 #include "models/cost_tables/measured_device.h"
+#include "models/serving/server_profile.h"
 #include "scenarios/load/scenario.h"
 #include "scenarios/output/timeline.h"
 #include "traces/format/trace_tokens.h"
@@ -70,6 +71,7 @@ struct Composed {
   uint32_t oversized_requests = 0;             // requests that will be rejected
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nullopt: nothing
   std::optional<MeasuredMethod> method;        // what `cost` takes for the policies from calibration
+  std::optional<ServerProfile> server;         // what `cost` takes from a real server's log
   // Simulated backend: receives every step, each priced through its step graph; null: none (explain.h).
   sim::StepWatcher* watcher = nullptr;
   SampleWatcher* samples = nullptr;  // backends that compute values; null: none

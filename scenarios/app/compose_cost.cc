@@ -2,8 +2,8 @@
 // rooflines for the rest.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -16,6 +16,10 @@
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/measured_device.h"
 #include "models/cost_tables/method_cost.h"
+#include "models/cost_tables/sibling_methods.h"
+#include "models/files/textproto.h"
+#include "models/serving/server_cost.h"
+#include "models/serving/server_profile.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"
@@ -91,34 +95,6 @@ bool replays_steps(const CoreConfig& config) {
   return !drops(config) || !scorer || !kernels::watches_decodes(*scorer);
 }
 
-// Prices of a method that this GPU was not calibrated for, from a measured profile of models/measured whose
-// GPU has as many SMs (an H100 and an H200, say): what methods add to steps is computed by SMs and started by
-// the host. The first such file by name; `from` is set to its GPU.
-std::optional<MeasuredMethod> sibling_method(const MeasuredDevice& device, const std::string& name,
-                                             std::string* from) {
-  const std::filesystem::path folder = std::filesystem::path(default_models_dir()) / "measured";
-  std::vector<std::string> files;
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
-       at.increment(failed)) {
-    if (at->path().extension() == ".textproto") files.push_back(at->path().string());
-  }
-  std::sort(files.begin(), files.end());
-  for (const std::string& file : files) {
-    const Result<MeasuredDevice> other = load_measured_device(file);
-    if (!other || other->gpu == device.gpu || other->sm_count != device.sm_count) continue;
-    const MeasuredMethod* const method = other->method(name, device.model);
-    if (method == nullptr) continue;
-    *from = other->gpu;
-    MeasuredMethod out = *method;
-    // The floor of a step is the time to read the weights: the other GPU's memory, not its SMs.
-    std::erase_if(out.terms,
-                  [](const MeasuredMethod::Term& term) { return term.of == name_of(MethodTerm::kRecorded); });
-    return out;
-  }
-  return {};
-}
-
 // Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
 // reports it.
 std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
@@ -126,16 +102,20 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                        std::unique_ptr<CostModel>* model) {
   const PolicySet& set = config.policies;
   const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision);
-  const MeasuredMethod* const method = device.method(name, device.model);
-  if (method == nullptr && !adds_to_steps(config))
-    return nullptr;  // the profile's tables alone price formats
-  std::string from;
-  const std::optional<MeasuredMethod> used =
-      method != nullptr ? std::optional(*method) : sibling_method(device, name, &from);
-  if (method == nullptr) {
+  const MeasuredMethod* const own = device.method(name, device.model);
+  std::optional<MeasuredMethod> used;
+  if (own != nullptr) used = *own;
+  if (own == nullptr) {
+    const std::string folder = (std::filesystem::path(default_models_dir()) / "measured").string();
+    const std::optional<SiblingMethod> sibling = sibling_method(folder, device, name);
+    if (sibling) used = sibling->method;
+    if (!sibling && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
+    const std::string by =
+        sibling ? fmt::format("the mean of what was calibrated on {}", fmt::join(sibling->gpus, " and "))
+                : "the roofline";
     out->notes.push_back(
         fmt::format("{} was not calibrated in {}: {} prices what it adds to steps (kvtwin calibrate methods)",
-                    name, profile, used ? fmt::format("a calibration of {}", from) : "the roofline"));
+                    name, profile, by));
   }
   if (!used) return nullptr;
   out->method = *used;
@@ -143,59 +123,109 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                       set.retrieval != "all", std::move(*model));
 }
 
-}  // namespace
-
-std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors) {
-  EngineKind& kind = out->kinds[of];
+CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Composed& composed) {
   const v1::Cost& cost = scenario.values.cost();
+  const CoreConfig& config = composed.options.engines.front();
   CostModelSpec spec;
-  spec.llm = out->llm;
+  spec.llm = composed.llm;
   spec.device = kind.device;
   spec.tp = kind.gpus_each;
   spec.host.full_graph_ns = cost.host_ns_per_step();
-  spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
-  spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
+  spec.host.planning = plan_price(scenario, config.policies);
+  spec.host.tables_ns = cost.group_ns() * page_groups(config.policies);
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
-  const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;
-  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0 ? cost.capture_tokens_max()
-                                 : captured.empty()            ? 512
-                                                               : captured.back();
-  if (!one_device(scenario, of, *out, errors)) return nullptr;
+  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0  ? cost.capture_tokens_max()
+                                 : config.capture_sizes.empty() ? 512
+                                                                : config.capture_sizes.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
-  spec.graphs = replays_steps(out->options.engines.front());
+  spec.graphs = replays_steps(config);
+  return spec;
+}
+
+// If the profile is a ServerProfile, stores it in `out` and makes `spec` that of its base model. False: an
+// error was added.
+bool take_server_profile(const Scenario& scenario, size_t of, CostModelSpec* spec, Composed* out,
+                         Errors* errors) {
+  if (!spec->profile.ends_with(".textproto")) return true;
+  const std::string where = scenario.where("cost.profile");
+  const Result<std::string> text = read_text_file(spec->profile);
+  if (!text || !is_server_profile(*text)) return true;  // its reader reports a file that cannot be read
+  Result<ServerProfile> profile = parse_server_profile(*text, spec->profile);
+  if (!profile) {
+    add_error(errors, where, profile.error());
+    return false;
+  }
+  const v1::Cost& cost = scenario.values.cost();
+  if (cost.host_ns_per_step() != 0 || cost.has_host_piecewise_ns() || cost.has_host_eager_ns()) {
+    errors->push_back({where, "a server's profile has the host time, and the scenario sets cost.host_* too",
+                       "leave out cost.host_ns_per_step, cost.host_piecewise_ns and cost.host_eager_ns"});
+    return false;
+  }
+  const std::filesystem::path folder = std::filesystem::path(spec->profile).parent_path();
+  spec->profile = profile->base.empty() ? "" : (folder / profile->base).lexically_normal().string();
+  if (of == 0) {
+    const auto& seen = profile->seen;
+    out->notes.push_back(
+        fmt::format("step times are fitted to {} requests of a real server, {} at once, contexts of up to {} "
+                    "tokens; beyond that they follow the {}",
+                    seen.requests, seen.running_max, seen.context_tokens_max,
+                    profile->base.empty() ? "roofline" : "kernel tables"));
+    if (profile->device != out->device.name || profile->model != out->llm.name)
+      out->notes.push_back(fmt::format("the server ran {} on {}: its factors are applied to {} on {}",
+                                       profile->model, profile->device, out->llm.name, out->device.name));
+  }
+  out->server = std::move(*profile);
+  return true;
+}
+
+// The cost model of kernel tables, a calibration or the roofline.
+std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, CostModelSpec* spec,
+                                          Composed* out, Errors* errors) {
+  EngineKind& kind = out->kinds[of];
   Result<MeasuredDevice> measured;
-  if (spec.profile.ends_with(".textproto")) {
-    measured = load_measured_device(spec.profile);
+  if (spec->profile.ends_with(".textproto")) {
+    measured = load_measured_device(spec->profile);
     if (!measured) {
       add_error(errors, scenario.where("cost.profile"), measured.error());
       return nullptr;
     }
-    spec.measured = &*measured;
+    spec->measured = &*measured;
     if (of == 0 && measured->gpu != kind.device.title)
       out->notes.push_back(fmt::format("step times were measured on {}, and the node has {}",
                                        measured->gpu.empty() ? "an unnamed GPU" : measured->gpu,
                                        kind.device.title));
-    spec.precision = out->options.engines.front().policies.precision;
+    spec->precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }
-  Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
+  Result<std::unique_ptr<CostModel>> made = make_cost_model(*spec);
   if (!made) {
     add_error(errors, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
-  if (spec.measured != nullptr) {
+  if (spec->measured != nullptr) {
     take_measured_copies(*measured, out->facts.front().page_bytes, &kind.node);
     if (of == 0) out->node = kind.node;
   }
   const CoreConfig& config = out->options.engines.front();
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
-  if (spec.measured != nullptr && (adds_to_steps(config) || spec.precision != "bf16")) {
-    if (auto priced = with_method(*measured, config, spec.profile, out, &*made)) return priced;
+  if (spec->measured != nullptr && (adds_to_steps(config) || spec->precision != "bf16")) {
+    if (auto priced = with_method(*measured, config, spec->profile, out, &*made)) return priced;
   }
   if (!work) return std::move(*made);
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
+}
+
+}  // namespace
+
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors) {
+  CostModelSpec spec = spec_of(scenario, out->kinds[of], *out);
+  if (!one_device(scenario, of, *out, errors)) return nullptr;
+  if (!take_server_profile(scenario, of, &spec, out, errors)) return nullptr;
+  std::unique_ptr<CostModel> made = make_base_cost(scenario, of, &spec, out, errors);
+  if (made == nullptr || !out->server) return made;
+  return std::make_unique<ServerCost>(out->server->times, std::move(made));
 }
 
 }  // namespace kvtwin

@@ -28,8 +28,9 @@ uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t p
          fmt::format("{} {} with {:.0f} GB each: {:.0f} GB of host memory, {} has {:.0f} GB", together,
                      plural(together, "engine"), static_cast<double>(values.memory().host_bytes()) / 1e9,
                      host_all / 1e9, out.node.name, out.node.host_memory_bytes.value / 1e9),
-         fmt::format("largest that fits: --set=memory.host_bytes={:.0f}",
-                     std::floor(out.node.host_memory_bytes.value / together))});
+         fmt::format("largest that fits: --set=memory.host_bytes={:.0f}; or a larger host: "
+                     "--set=hardware.host_memory_bytes={:.0f}",
+                     std::floor(out.node.host_memory_bytes.value / together), host_all)});
   }
   return static_cast<uint32_t>(pages_host);
 }

@@ -199,6 +199,8 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed,
     engine.page_bytes = transfer_bytes(scenario, composed, i);
     engine.lists_entries = lists_entries(composed.options.engines[i]);
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
+    if (composed.server && engine.first_step_host.ns == 0)
+      engine.first_step_host.ns = composed.server->times.first_step_ns;
     if (composed.method && engine.first_step_host.ns == 0)
       engine.first_step_host.ns = std::llround(price_of(*composed.method, MethodTerm::kFirstStep) * 1e3);
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;

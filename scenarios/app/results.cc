@@ -9,6 +9,7 @@
 
 #include "engine/metrics/metrics_summary.h"
 #include "models/files/textproto.h"
+#include "scenarios/app/compose_parts.h"
 #include "scenarios/output/csv_cell.h"
 
 namespace kvtwin {
@@ -54,6 +55,9 @@ void fill_pages(const Summary& sum, const Composed& composed, v1::Pages* out) {
   out->set_reclaimed(sum.reclaimed);
   out->set_page_tokens(composed.options.engines.front().page_tokens);
   out->set_page_bytes(composed.facts.front().page_bytes);
+  // A page holds one of the head groups of its tokens.
+  out->set_gpu_tokens(sum.pages_gpu * out->page_tokens() /
+                      page_groups(composed.options.engines.front().policies));
   for (const CoreConfig& config : composed.options.engines) {
     out->set_host(out->host() + config.pages_host);
     out->set_disk(out->disk() + config.pages_disk);

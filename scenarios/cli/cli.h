@@ -45,11 +45,14 @@ void add_calibrate_command(CLI::App& app, int* status);
 void add_evaluate_command(CLI::App& app, int* status);
 void add_calibrate_device_command(CLI::App* calibrate, int* status);
 void add_calibrate_methods_command(CLI::App* calibrate, int* status);
+void add_calibrate_server_command(CLI::App* calibrate, int* status);
 void add_doctor_command(CLI::App& app, int* status);
 void add_explain_command(CLI::App& app, int* status);
 void add_inspect_policy_command(CLI::App& app, int* status);
 void add_report_command(CLI::App& app, int* status);
+void add_export_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
+void add_observe_command(CLI::App& app, int* status);
 void add_plan_command(CLI::App& app, int* status);
 void add_validate_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // in builds with SQLite

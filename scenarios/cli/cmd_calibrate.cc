@@ -206,6 +206,7 @@ void add_calibrate_command(CLI::App& app, int* status) {
   calibrate->require_subcommand(1);
   add_calibrate_device_command(calibrate, status);
   add_calibrate_methods_command(calibrate, status);
+  add_calibrate_server_command(calibrate, status);
   CLI::App* const policy = calibrate->add_subcommand(
       "policy",
       "Example: kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto --ratio=0.3 "

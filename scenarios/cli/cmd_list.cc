@@ -10,9 +10,12 @@
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/load/field_list.h"
+#include "scenarios/load/foreign_words.h"
 #include "scenarios/load/scenario.h"
 #include "scenarios/load/scorer_options.h"
 #include "scenarios/load/shipped.h"
+#include "scenarios/output/metric_names.h"
 #include "traces/importers/formats.h"
 #include "traces/proto/sweep.pb.h"
 
@@ -68,9 +71,26 @@ void list_scenarios() {
   }
 }
 
+void list_fields() {
+  for (const FieldLine& line : scenario_fields())
+    fmt::print("{:<44} {:<14} {:<14} {}\n", line.path, line.kind, line.value, line.comment);
+}
+
+void list_metrics() {
+  for (const MetricName& one : metric_names())
+    fmt::print("{:<32} {:<9} {}\n", one.name, one.unit, one.definition);
+}
+
+void list_words() {
+  fmt::print("{:<30} {:<28} {:<26} {}\n", "word", "of", "kvtwin's field", "note");
+  for (const ForeignWord& one : foreign_words())
+    fmt::print("{:<30} {:<28} {:<26} {}\n", one.word, one.engines, one.ours.empty() ? "-" : one.ours,
+               one.note);
+}
+
 int run_list(const std::string& what) {
-  const std::vector<std::string> known = {"policies",  "models",  "devices", "nodes",
-                                          "scenarios", "presets", "formats"};
+  const std::vector<std::string> known = {"policies", "models",  "devices", "nodes",   "scenarios",
+                                          "presets",  "formats", "fields",  "metrics", "words"};
   if (what == "policies") {
     list_policies();
   } else if (what == "models") {
@@ -85,6 +105,12 @@ int run_list(const std::string& what) {
     for (const std::string& name : preset_names()) fmt::print("{}", name.empty() ? "" : name + "\n");
   } else if (what == "formats") {
     for (const TraceFormat& format : formats()) fmt::print("{:<18} {}\n", format.name, format.description);
+  } else if (what == "fields") {
+    list_fields();
+  } else if (what == "metrics") {
+    list_metrics();
+  } else if (what == "words") {
+    list_words();
   } else {
     const std::string close = did_you_mean(what, known);
     return complain(Error{"kvtwin list", fmt::format("there is no list of \"{}\"", what),

@@ -24,14 +24,22 @@ int write_out(const std::string& path, const std::string& text) {
 }
 
 struct ModelImport {
-  std::string config, name, source, out;
+  std::string config, name, source, as, out;
 };
 
 int run_import(const ModelImport& options) {
+  if (Result<void> ok = check_catalog_name(options.name, "--name"); !ok) return complain(ok.error());
   const Result<std::string> json = read_text_file(options.config, size_t{1} << 20);
   if (!json) return complain(json.error());
-  Result<LlmSpec> llm = import_hf_config(*json, options.config);
+  Result<LlmSpec> llm = import_hf_config(*json, options.config, options.as);
   if (!llm) return complain(llm.error());
+  if (!options.as.empty() && llm->family != options.as) {
+    fmt::print(
+        stderr,
+        "{}: warning: model_type \"{}\" is read by the rules of {}: compare parameters and KV bytes with the "
+        "model's own (kvtwin model show)\n",
+        options.config, llm->family, options.as);
+  }
   llm->name = options.name;
   llm->source = options.source.empty() ? options.config : options.source;
   const std::string text =
@@ -83,6 +91,8 @@ void show(const LlmSpec& m, uint32_t tp) {
   if (m.moe_layers() > 0) {
     fmt::print("  experts              {:>10}   {} active, {} wide, in {} layers\n", m.moe.experts,
                m.moe.active, m.moe.intermediate, m.moe_layers());
+    if (m.moe.shared > 0)
+      fmt::print("  shared experts       {:>10}   {} wide\n", m.moe.shared, m.moe.shared_intermediate);
   }
   if (m.window > 0)
     fmt::print("  sliding window       {:>10}   in {} layers\n", m.window, m.sliding_layers.size());
@@ -91,6 +101,8 @@ void show(const LlmSpec& m, uint32_t tp) {
              m.rope.scaling.empty() ? "" : ", ", m.rope.scaling);
   fmt::print("  parameters           {:>10.3f} B", static_cast<double>(m.parameters()) / 1e9);
   if (m.moe.experts > 0) fmt::print(" {:.3f} B active", static_cast<double>(m.active_parameters()) / 1e9);
+  const Result<void> computed = check_dense(m, m.name);
+  fmt::print("\n  backends             {}", computed ? "sim, cpu, cuda" : "sim: " + computed.error().what);
   fmt::print("\n\non each of {} {}\n", tp, plural(tp, "GPU"));
   fmt::print("  KV per token         {:>10} bytes   {}\n", m.kv_bytes_per_token(tp), name_of(m.kv.dtype));
   fmt::print("  weights              {:>10.3f} GB   {}\n", gb(w.total()), name_of(m.weights.dtype));
@@ -150,6 +162,8 @@ void add_model_command(CLI::App& app, int* status) {
       "Reads a Hugging Face config.json and writes the model as textproto.");
   cmd->add_option("config", import->config, "path of the config.json")->required();
   cmd->add_option("--name", import->name, "the model's name")->required();
+  cmd->add_option("--as", import->as,
+                  "read an unknown model_type by the rules of this one; such a model is only simulated");
   cmd->add_option("--source", import->source, "source of the config (default: its path)");
   cmd->add_option("--out", import->out, "file to write (default: standard output)");
   cmd->callback([import, status] { *status = run_import(*import); });

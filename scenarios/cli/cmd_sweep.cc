@@ -14,6 +14,7 @@
 #include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/load/shipped.h"
+#include "scenarios/output/metric_names.h"
 #include "scenarios/sweep/folder.h"
 #include "scenarios/sweep/halving.h"
 #include "scenarios/sweep/index.h"
@@ -179,12 +180,23 @@ size_t points_to_run(const std::vector<SweepRow>& rows, const Shard& shard) {
   return static_cast<size_t>(std::unique(keys.begin(), keys.end()) - keys.begin());
 }
 
+// The metrics of the table by their full names.
+Result<std::vector<std::string>> columns_of(const SweepArguments& arguments) {
+  std::vector<std::string> out;
+  for (const std::string& word : split_list(arguments.columns)) {
+    if (word.empty()) continue;
+    out.push_back(metric_name(word));
+    if (out.back().empty())
+      return make_error("--columns", fmt::format("there is no metric \"{}\"", word), metric_hint(word));
+  }
+  return out;
+}
+
 int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::vector<SweepRow>& rows,
              OutputFormat format) {
-  std::vector<std::string> columns = split_list(arguments.columns);
-  std::erase(columns, "");
+  const std::vector<std::string> columns = *columns_of(arguments);
   for (const std::string& column : unknown_columns(rows, columns))
-    complain(Error{"--columns", fmt::format("results have no \"{}\"", column), "--format=jsonl names all"});
+    fmt::print(stderr, "--columns: {} is empty: it applies to none of these points\n", column);
   fmt::print("{}", format_sweep(spec, rows, format, columns));
   size_t counts[3] = {};
   for (const SweepRow& row : rows) ++counts[static_cast<size_t>(row.state)];
@@ -294,6 +306,7 @@ int sweep(SweepArguments arguments) {
   take_defaults(&arguments);
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
+  if (const auto columns = columns_of(arguments); !columns) return complain(columns.error());
   const Result<Shard> shard = parse_shard(arguments.shard);
   if (!shard) return complain(shard.error());
   const Result<SweepSpec> spec = spec_of(arguments);

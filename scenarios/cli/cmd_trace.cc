@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/plural.h"
@@ -57,6 +58,7 @@ int finish(const Result<void>& good, const std::vector<std::string>& notes) {
 }
 
 int run_import(Arguments arguments) {
+  if (arguments.path.empty()) arguments.path = std::exchange(arguments.format, arguments.from);
   const auto sharing = parse_sharing(arguments.sharing);
   if (!sharing) return complain(sharing.error());
   const auto jitter = parse_duration("--jitter", arguments.jitter);
@@ -107,14 +109,19 @@ int run_cut(Arguments arguments) {
 }
 
 void add_import(CLI::App& trace, int* status) {
-  CLI::App* const command = trace.add_subcommand(
-      "import",
-      "Example: kvtwin trace import weka traces_710.tar.xz --out=weka.trace\n\n"
-      "Reads a foreign trace and writes a kvtwin trace. `kvtwin trace formats` lists the formats.");
+  CLI::App* const command =
+      trace.add_subcommand("import",
+                           "Example: kvtwin trace import vllm-bench.json --out=out/bench.kvtrace\n\n"
+                           "Reads a foreign trace or a log of requests and writes a kvtwin trace. The format "
+                           "is found by the content, "
+                           "unless it is named: kvtwin trace import FORMAT PATH. `kvtwin trace formats` "
+                           "lists the formats. Files may "
+                           "be compressed (gzip, zstd).");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("FORMAT", arguments->format, "a format, or auto")->required();
-  command->add_option("PATH", arguments->path, "a file, directory or archive")->required();
-  command->add_option("--out", arguments->out, "the trace to write")->required();
+  command->add_option("FORMAT", arguments->format, "a format (may be left out)")->required();
+  command->add_option("PATH", arguments->path, "a file, directory or archive");
+  command->add_option("--out", arguments->out, "the trace to write; its folder is made")->required();
+  command->add_option("--format", arguments->from, "the format, as an option")->capture_default_str();
   command
       ->add_option("--sharing", arguments->sharing,
                    "weka: which sessions share their tool and system prompts: none, equal-prefix, all")

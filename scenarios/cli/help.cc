@@ -17,6 +17,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin compare out/run-3f0c requests.jsonl             compare a run with a real server's request log
   kvtwin trace import azure conv.csv --out=conv.trace    import a trace; also inspect, cut, export, synth
   kvtwin model import config.json --name=mine            import a model; also show, init
+  kvtwin device new my-gpu --base=h100                   start the files of a GPU that is not there; also check
   kvtwin explain methods/freekv --step=20                show one step: operations, critical path
   kvtwin calibrate policy budgets search_tiny            measure budgets, bits and profiles from values
   kvtwin calibrate device --out=mine.textproto           measure this GPU's step times, for validate and run
@@ -24,8 +25,9 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin inspect-policy search_tiny                      measure what scorers retain, by budget
   kvtwin evaluate quality/snapkv --out=out/quality       count correct answers from retained KV
   kvtwin import vllm-result.json --out=out/real          import a real server's run, for report and compare
+  kvtwin observe http://localhost:8000 --trace=T --out=D drive a live server with a trace and measure it
   kvtwin doctor                                          what this machine can do, and what the rest would take
-  kvtwin list policies                                   also models, devices, nodes, scenarios, presets, formats
+  kvtwin list policies                                   also models, nodes, scenarios, fields, metrics, formats
 
 Type kvtwin COMMAND --help for a command's options, kvtwin version for the version. Options are written
 --name=value. SCENARIO is a file or the name of a shipped scenario (kvtwin list scenarios).
@@ -36,7 +38,7 @@ written; 4 this build or this machine lacks the backend.
 constexpr char kRun[] = R"(Run one scenario and print a summary.
 
   kvtwin run mooncake_conversation
-  kvtwin run weka_h200 --set=memory.host_bytes=1000000000000 --set=replay.population=64
+  kvtwin run weka_h200 --set=memory.host_bytes=1TB --set=replay.population=64
   kvtwin run search_tiny --backend=cpu --clock=wall
 
   SCENARIO              a .textproto file (traces/proto/scenario.proto documents its fields), or the name of a
@@ -44,7 +46,8 @@ constexpr char kRun[] = R"(Run one scenario and print a summary.
   --out=DIR             folder of the result; default: out/run- and the fingerprint of all inputs
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
-  --set=FIELD=VALUE     change a field, as in --set=limits.requests_max=128; may be repeated. It is an error
+  --set=FIELD=VALUE     change a field, as in --set=limits.requests_max=128; may be repeated. Numbers take
+                        units: 500GB, 80GiB, 5ms, 90%, 8k (kvtwin list fields names each field's). It is an error
                         to set a field that the other settings leave unread. A path is relative to the
                         working directory, or to the scenario file if it does not exist there
   --allow-unread        allow fields that are not read
@@ -54,7 +57,7 @@ constexpr char kRun[] = R"(Run one scenario and print a summary.
   --clock=CLOCK         of backends cpu and cuda. wall: measured step times; virtual: step times of the cost
                         model
   --record              also write the log of decisions (log.binpb), for kvtwin replay
-  --timeline=FROM..TO   write a timeline of these seconds, for ui.perfetto.dev (timeline.perfetto-trace) and
+  --timeline=FROM..TO   write a timeline of this time (0..30s, 500ms..2min), for ui.perfetto.dev (timeline.perfetto-trace) and
                         for chrome://tracing and reports (timeline.json)
   --prefix-bound        also report the prefix reuse of Belady's order, an upper bound
   --no-write            print only, write no files
@@ -181,7 +184,8 @@ stopped.
   SCENARIO              a scenario; or FILE.sweep.textproto, which holds these arguments
                         (traces/proto/sweep.proto) and to which the command line adds
   --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5: these values; 1..8*2: 1,2,4,8; 1..7+3: 1,4,7;
-                        sampled: 1..8 uniformly (whole numbers if both ends are), 0.01..10* on a log scale
+                        sampled: 1..8 uniformly (whole numbers if both ends are), 0.01..10* on a log scale.
+                        With units: 100GB..800GB*2
   --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite holds
                         all. A folder belongs to one sweep; default: out/sweep- and the fingerprint of scenario,
                         axes and --set
@@ -200,7 +204,7 @@ stopped.
   --shard=I/N           every N-th point from the I-th on (from 0), for other schedulers: use the same DIR, or
                         copy points/ together; then the command without --shard collects
   --format=table        or csv, json, jsonl: all metrics of all points
-  --columns=A,B         metrics of the table
+  --columns=A,B         metrics of the table (kvtwin list metrics)
   --dry-run             run nothing, show the existing results
   --quiet               no progress on stderr
 
@@ -294,11 +298,49 @@ constexpr char kImport[] =
   --force               replace another result, or other kernel times, in --out
 )";
 
+constexpr char kExport[] =
+    R"(Write a run as another tool's files.
+
+  kvtwin export aiperf out/run-3f0c --out=out/for-aiperf
+  aiperf plot --paths out/for-aiperf
+
+  FORMAT                aiperf: profile_export.jsonl, profile_export_aiperf.json and profile_export_aiperf.csv
+  RUN_DIR               folder of kvtwin run, import or observe, with requests.csv
+  --out=DIR             receives the files
+)";
+
+constexpr char kObserve[] =
+    R"(Drive a live OpenAI-compatible server (vLLM, SGLang, ...) with a trace, and record what it did.
+
+  kvtwin observe http://localhost:8000 --trace=out/chat.kvtrace --out=out/real
+  kvtwin compare out/run-3f0c out/real/requests.jsonl
+
+  URL                   the server, with or without /v1
+  --trace=FILE          a trace of any format that kvtwin trace import reads
+  --out=DIR             receives run.binpb, requests.csv and requests.jsonl, as kvtwin import writes them
+  --model=NAME          one of the server's models; may be left out if it has one
+  --endpoint=completions  prompts are token ids of the trace's lengths; chat: words, of about that many tokens
+  --api-key-env=NAME    environment variable with the API key; default OPENAI_API_KEY
+  --sessions=N          only the first N sessions of the trace
+  --arrival-scale=X     arrivals times X: 0.5 is twice the rate, 0 all at once
+  --think-cap=SECONDS   longest think time; default: as recorded
+  --timeout=SECONDS     longest time of a request; default 600
+  --seed=N              content of the prompts; another seed avoids what the server has cached; default 1
+  --stop-at-eos         let the model end outputs (ignore_eos, of vLLM and SGLang, is not sent)
+  --force               replace another result in --out
+
+Sessions run as recorded: a request is sent when those that it waits for have ended and its think time is over.
+Prompts share the prefixes that they share in the trace. Failed requests are counted and named on stderr; those
+that wait for them are not sent. Exit status 3: the server cannot be reached, or every request failed.
+)";
+
 constexpr char kList[] = R"(List names that scenarios and commands take.
 
   kvtwin list policies
 
-  WHAT                  policies, models, devices, nodes, scenarios, presets or formats
+  WHAT                  policies, models, devices, nodes, scenarios, presets or formats;
+                        fields: of scenarios, with type, default and meaning; metrics: names for --columns, --halve,
+                        --slo and --limit; words: options of vLLM, SGLang and TensorRT-LLM, and the field of each
 )";
 
 constexpr char kDoctor[] =
@@ -335,6 +377,8 @@ std::string help_text(const std::string& command) {
   if (command == "plan") return kPlan;
   if (command == "report") return kReport;
   if (command == "import") return kImport;
+  if (command == "export") return kExport;
+  if (command == "observe") return kObserve;
   if (command == "validate") return kValidate;
   if (command == "list") return kList;
   if (command == "doctor") return kDoctor;

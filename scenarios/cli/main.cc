@@ -15,16 +15,20 @@
 
 #include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/cli/cmd_device.h"
 #include "scenarios/cli/cmd_import.h"
 #include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
 #include "scenarios/cli/completion.h"
 #include "scenarios/cli/version.h"
+#include "scenarios/load/foreign_words.h"
 
 namespace kvtwin {
 namespace {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  if (const ForeignWord* row = foreign_word(word); row != nullptr && word.starts_with("--"))
+    return foreign_hint(word) + (row->ours.empty() ? "" : ", as in --set=" + std::string(row->ours) + "=...");
   if (known.empty()) return "options follow their command: kvtwin run SCENARIO --format=json";
   const std::string close = did_you_mean(word, known);
   return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;
@@ -105,12 +109,15 @@ int run_main(const std::vector<std::string>& given) {
   add_plan_command(app, &status);
   add_trace_command(app, &status);
   add_model_command(app, &status);
+  add_device_command(app, &status);
   add_calibrate_command(app, &status);
   add_evaluate_command(app, &status);
   add_validate_command(app, &status);
   add_doctor_command(app, &status);
   add_explain_command(app, &status);
   add_import_command(app, &status);
+  add_export_command(app, &status);
+  add_observe_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);

@@ -9,6 +9,8 @@
 #include "engine/base/prng.h"
 #include "engine/base/regular_file.h"
 #include "models/catalog/catalog.h"
+#include "models/files/textproto.h"
+#include "models/serving/server_profile.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;
@@ -88,6 +90,16 @@ void add_measured(std::vector<std::string>* paths) {
   paths->insert(paths->end(), found.begin(), found.end());
 }
 
+// The kernel tables that a ServerProfile builds on; "": none.
+std::string base_of_server_profile(const Scenario& scenario) {
+  const std::string path = scenario.file(scenario.values.cost().profile());
+  if (!path.ends_with(".textproto")) return "";
+  const Result<std::string> text = read_text_file(path);
+  if (!text || !is_server_profile(*text)) return "";
+  const Result<ServerProfile> profile = parse_server_profile(*text, path);
+  return profile && !profile->base.empty() ? (fs::path(path).parent_path() / profile->base).string() : "";
+}
+
 }  // namespace
 
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
@@ -116,6 +128,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   std::vector<std::string> paths = {scenario.file(scenario.values.trace().path())};
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) paths.push_back(scenario.file(profile));
+  if (const std::string base = base_of_server_profile(scenario); !base.empty()) paths.push_back(base);
   // A method that the profile lacks is priced by a profile of another GPU (scenarios/app/compose_cost.cc).
   if (profile.ends_with(".textproto")) add_measured(&paths);
   const v1::Policies& named = scenario.values.policies();
@@ -131,11 +144,9 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   const std::string& weights = scenario.values.cpu().scorer_weights();
   if (!weights.empty()) paths.push_back(scenario.file(weights));
   // compose() reports a missing catalog entry.
-  const fs::path catalog = default_models_dir();
+  const Catalog catalog;
   const auto add_entry = [&](const char* kind, const std::string& name) {
-    const std::string path = is_catalog_path(name) ? name : (catalog / kind / (name + ".textproto")).string();
-    std::error_code ignored;
-    if (fs::exists(path, ignored)) paths.push_back(path);
+    for (std::string& path : catalog.files_of(kind, name)) paths.push_back(std::move(path));
   };
   const auto of_scenario = [&](const std::string& name) {
     return is_catalog_path(name) ? scenario.file(name) : name;
@@ -145,7 +156,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   for (const v1::EngineKind& kind : scenario.values.engines().further()) nodes.push_back(kind.node());
   for (const std::string& name : nodes) {
     add_entry("node", of_scenario(name));
-    if (const auto node = Catalog().node(of_scenario(name))) add_entry("device", node->device);
+    if (const auto node = catalog.node(of_scenario(name))) add_entry("device", node->device);
   }
   PathDigests own;
   if (read == nullptr) read = &own;

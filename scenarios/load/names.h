@@ -12,6 +12,7 @@
 #include "engine/base/check.h"
 #include "engine/methods/config.h"
 #include "engine/router/router.h"
+#include "models/catalog/memory_model.h"
 #include "traces/importers/formats.h"
 #include "traces/replay/replay_options.h"
 
@@ -51,6 +52,9 @@ inline constexpr NameTable<AdmissionKind, 3> kAdmissions{
     {{{"watermark", AdmissionKind::kWatermark},
       {"full_prompt", AdmissionKind::kFullPrompt},
       {"full_reservation", AdmissionKind::kFullReservation}}}};
+inline constexpr NameTable<CapacityRule, 3> kCapacityRules{{{{"vllm", CapacityRule::kVllm},
+                                                             {"vllm_0.20", CapacityRule::kVllmGraphs},
+                                                             {"sglang", CapacityRule::kSglang}}}};
 inline constexpr NameTable<PageOrder, 2> kPageOrders{
     {{{"lowest_first", PageOrder::kLowestFirst}, {"oldest_first", PageOrder::kOldestFirst}}}};
 inline constexpr NameTable<RoutingKind, 5> kRoutings{{{{"round_robin", RoutingKind::kRoundRobin},

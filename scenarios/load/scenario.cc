@@ -7,16 +7,18 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
+#include "scenarios/load/field_values.h"
+#include "scenarios/load/foreign_words.h"
 #include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/load/retrieval_options.h"
 #include "scenarios/load/scorer_options.h"
 #include "scenarios/load/shipped.h"
+#include "scenarios/load/units_in_text.h"
 #include "traces/importers/formats.h"
 
 namespace kvtwin {
@@ -40,6 +42,7 @@ std::vector<std::string> field_names(const pb::Descriptor* type) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& known) {
+  if (const std::string hint = foreign_hint(word); !hint.empty()) return hint;
   const std::string close = did_you_mean(word, known);
   return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;
 }
@@ -48,7 +51,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
 // finds all of them.
 class Collector : public pb::io::ErrorCollector {
  public:
-  Collector(const std::string& path, std::string_view text, Errors* errors)
+  Collector(const std::string& path, const PlainText& text, Errors* errors)
       : path_(path), text_(text), errors_(errors) {}
 
   void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
@@ -74,22 +77,24 @@ class Collector : public pb::io::ErrorCollector {
  private:
   int start_of(const std::string& field, int line, int column) const {
     size_t begin = 0;
-    for (int i = 0; i < line; ++i) begin = text_.find('\n', begin) + 1;
-    const size_t found = text_.substr(begin, static_cast<size_t>(column)).rfind(field);
+    const std::string_view text = text_.text();
+    for (int i = 0; i < line; ++i) begin = text.find('\n', begin) + 1;
+    const size_t found = text.substr(begin, static_cast<size_t>(column)).rfind(field);
     return found == std::string_view::npos ? column : static_cast<int>(found);
   }
 
   void add(int line, int column, std::string what, std::string hint) {
     if (errors_->size() < kErrorsMax)
-      errors_->push_back({place(path_, line, column), std::move(what), std::move(hint)});
+      errors_->push_back(
+          {place(path_, line, text_.original_column(line, column)), std::move(what), std::move(hint)});
   }
 
   const std::string& path_;
-  const std::string_view text_;
+  const PlainText& text_;
   Errors* const errors_;
 };
 
-void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree& tree,
+void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree& tree, const PlainText& text,
                  const std::string& path, const std::string& prefix,
                  std::map<std::string, std::string>* places) {
   std::vector<const pb::FieldDescriptor*> fields;
@@ -98,81 +103,14 @@ void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree
     const int index = field->is_repeated() ? 0 : -1;
     const pb::TextFormat::ParseLocation at = tree.GetLocation(field, index);
     const std::string name = prefix + field->name();
-    (*places)[name] = place(path, at.line, at.column);
+    (*places)[name] = place(path, at.line, text.original_column(at.line, at.column));
     if (field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const pb::TextFormat::ParseInfoTree* below = tree.GetTreeForNested(field, index);
     if (below == nullptr) continue;
     const pb::Reflection* reflection = message.GetReflection();
     note_places(index < 0 ? reflection->GetMessage(message, field)
                           : reflection->GetRepeatedMessage(message, field, index),
-                *below, path, name + ".", places);
-  }
-}
-
-// Parses the whole of `text` as a number of the field's type; commas may group digits.
-template <typename T>
-bool number(std::string text, T* value) {
-  text.erase(std::remove(text.begin(), text.end(), ','), text.end());
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, *value);
-  return error == std::errc() && stop == end;
-}
-
-// Sets one scalar of `message`; false if `text` is not a value of its type.
-bool set_scalar(pb::Message* message, const pb::FieldDescriptor* field, const std::string& text) {
-  const pb::Reflection* reflection = message->GetReflection();
-  const bool many = field->is_repeated();
-  switch (field->cpp_type()) {
-    case pb::FieldDescriptor::CPPTYPE_STRING:
-      many ? reflection->AddString(message, field, text) : reflection->SetString(message, field, text);
-      return true;
-    case pb::FieldDescriptor::CPPTYPE_BOOL:
-      if (text != "true" && text != "false") return false;
-      reflection->SetBool(message, field, text == "true");
-      return true;
-    case pb::FieldDescriptor::CPPTYPE_UINT32: {
-      uint32_t value = 0;
-      if (!number(text, &value)) return false;
-      many ? reflection->AddUInt32(message, field, value) : reflection->SetUInt32(message, field, value);
-      return true;
-    }
-    case pb::FieldDescriptor::CPPTYPE_UINT64: {
-      uint64_t value = 0;
-      if (!number(text, &value)) return false;
-      reflection->SetUInt64(message, field, value);
-      return true;
-    }
-    case pb::FieldDescriptor::CPPTYPE_INT64: {
-      int64_t value = 0;
-      if (!number(text, &value)) return false;
-      reflection->SetInt64(message, field, value);
-      return true;
-    }
-    case pb::FieldDescriptor::CPPTYPE_DOUBLE: {
-      double value = 0;
-      if (!number(text, &value)) return false;
-      many ? reflection->AddDouble(message, field, value) : reflection->SetDouble(message, field, value);
-      return true;
-    }
-    default:
-      return false;
-  }
-}
-
-const char* kind_of(const pb::FieldDescriptor* field) {
-  switch (field->cpp_type()) {
-    case pb::FieldDescriptor::CPPTYPE_BOOL:
-      return "true or false";
-    case pb::FieldDescriptor::CPPTYPE_UINT32:
-      return "a whole number from 0 to 4294967295";
-    case pb::FieldDescriptor::CPPTYPE_UINT64:
-      return "a whole number of at least 0";
-    case pb::FieldDescriptor::CPPTYPE_INT64:
-      return "a whole number";
-    case pb::FieldDescriptor::CPPTYPE_DOUBLE:
-      return "a number";
-    default:
-      return "one of its fields, as in --set=group.field=value";
+                *below, text, path, name + ".", places);
   }
 }
 
@@ -208,6 +146,18 @@ std::string from_working_directory(const std::string& written) {
   return !failed && fs::exists(path, failed) ? path.string() : written;
 }
 
+Result<void> set_list(pb::Message* message, const pb::FieldDescriptor* field, const std::string& path,
+                      const std::string& value) {
+  message->GetReflection()->ClearField(message, field);
+  for (size_t from = 0; !value.empty();) {
+    const size_t comma = value.find(',', from);
+    const std::string one = value.substr(from, comma == std::string::npos ? comma : comma - from);
+    if (Result<void> ok = set_scalar(message, field, path, one); !ok || comma == std::string::npos) return ok;
+    from = comma + 1;
+  }
+  return {};
+}
+
 void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::string, std::string>* places,
                Errors* errors) {
   const std::string where = "--set=" + set;
@@ -238,22 +188,16 @@ void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::str
       begin = dot + 1;
       continue;
     }
-    bool good = dot == std::string::npos && !group;
-    if (good && field->is_repeated()) {
-      message->GetReflection()->ClearField(message, field);
-      for (size_t from = 0; good && !value.empty();) {
-        const size_t comma = value.find(',', from);
-        good =
-            set_scalar(message, field, value.substr(from, comma == std::string::npos ? comma : comma - from));
-        if (comma == std::string::npos) break;
-        from = comma + 1;
-      }
-    } else if (good) {
-      good = set_scalar(message, field, value);
+    Result<void> good;
+    if (dot != std::string::npos || group) {
+      good = make_error("", fmt::format("\"{}\" is not a value of {}", value, path),
+                        fmt::format("it takes {}", kind_of(field)));
+    } else if (field->is_repeated()) {
+      good = set_list(message, field, path, value);
+    } else {
+      good = set_scalar(message, field, path, value);
     }
-    if (!good)
-      errors->push_back({where, fmt::format("\"{}\" is not a value of {}", value, path),
-                         fmt::format("it takes {}", kind_of(field))});
+    if (!good) errors->push_back({where, good.error().what, good.error().hint});
     (*places)[path] = where;
     return;
   }
@@ -314,16 +258,19 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   Scenario scenario;
   scenario.path = path;
   v1::Scenario written;
-  Collector collector(path, text, &errors);
+  const PlainText plain(text, v1::Scenario::descriptor());
+  for (const PlainText::BadUnit& bad : plain.errors())
+    errors.push_back({place(path, bad.line, bad.column), bad.error.what, bad.error.hint});
+  Collector collector(path, plain, &errors);
   pb::TextFormat::ParseInfoTree tree;
   pb::TextFormat::Parser parser;
   parser.RecordErrorsTo(&collector);
   parser.WriteLocationsTo(&tree);
   parser.AllowUnknownField(true);
   parser.SetRecursionLimit(16);
-  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  pb::io::ArrayInputStream stream(plain.text().data(), static_cast<int>(plain.text().size()));
   if (!parser.Parse(&stream, &written) && errors.empty()) errors.push_back({path, "is not a textproto", {}});
-  note_places(written, tree, path, "", &scenario.places);
+  note_places(written, tree, plain, path, "", &scenario.places);
   for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &errors);
 
   const std::string preset = written.limits().preset();
@@ -352,7 +299,8 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   if (scenario.values.clock().empty())
     scenario.values.set_clock(scenario.values.backend() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
-  check_scenario(scenario, &errors);
+  // The values of fields with a bad unit are unknown, so they are not judged.
+  if (plain.errors().empty()) check_scenario(scenario, &errors);
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   return scenario;
 }

@@ -192,6 +192,8 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
   check.range("engines.count", values.engines().count(), 1u, 1024u);
   check.range("engines.tensor_parallel", values.engines().tensor_parallel(), 1u, 1024u);
   check.range("hardware.nodes", values.hardware().nodes(), 0u, 1024u);
+  check.range("hardware.host_memory_bytes", values.hardware().host_memory_bytes(), uint64_t{0},
+              uint64_t{1} << 50);
   uint32_t engines = values.engines().count();
   for (const v1::EngineKind& kind : values.engines().further()) {
     check.range("engines.further.count", kind.count(), 1u, 1024u);
@@ -204,8 +206,11 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
               fmt::format("{} of {} engines run prefill", values.engines().prefill(), engines),
               fmt::format("from 0 to {}: at least one engine must decode", engines - 1));
   }
-  check.choice("engines.routing", values.engines().routing(), kRoutings.names());
+  Names routings = kRoutings.names();
+  routings.insert(routings.begin(), "auto");
+  check.choice("engines.routing", values.engines().routing(), routings);
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
+  check.choice("memory.capacity", values.memory().capacity(), kCapacityRules.names());
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
   check_scorer_options(scenario, errors);

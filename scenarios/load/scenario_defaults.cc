@@ -13,9 +13,10 @@ constexpr char kDefaults[] = R"pb(
   description: ""
   seed: 42
   model { name: "" weights: "" context_window: 0 }
-  hardware { node: "" gpus: 0 nodes: 1 }
-  engines { count: 1 tensor_parallel: 1 routing: "round_robin" prefill: 0 }
-  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 disk_bytes: 0 reserved_pages: 0 }
+  hardware { node: "" gpus: 0 nodes: 1 host_memory_bytes: 0 }
+  engines { count: 1 tensor_parallel: 1 routing: "auto" prefill: 0 }
+  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 disk_bytes: 0 reserved_pages: 0
+           capacity: "vllm" }
   limits {
     preset: ""
     requests_max: 256

@@ -88,6 +88,7 @@ constexpr std::array kRows = std::to_array<Row>({
     {"trace.prefix_sharing", weka, "trace.format", "weka"},
     {"trace.all_files", weka, "trace.format", "weka"},
     {"memory.gpu_fraction", sized_by_memory, "memory.gpu_pages", "0"},
+    {"memory.capacity", sized_by_memory, "memory.gpu_pages", "0"},
     {"limits.evict_batch_pages", prefix_cache, "limits.prefix_cache", "true"},
     {"limits.offload_batch_pages", host_tier, "memory.host_bytes", "64000000000"},
     {"limits.offload_pages_target", host_tier, "memory.host_bytes", "64000000000"},

@@ -1,6 +1,7 @@
 #include "scenarios/output/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/files/textproto.h"
+#include "scenarios/output/metric_names.h"
 
 namespace kvtwin {
 namespace {
@@ -207,9 +209,14 @@ Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
       return make_error(where, fmt::format("\"{}\" is not a percentage", text),
                         "write --limit=ttft.mean=1.0");
     }
-    const auto found = std::find(names.begin(), names.end(), name);
+    const std::string wanted = metric_name(name);
+    const auto found = std::find_if(names.begin(), names.end(), [&](const std::string& one) {
+      return one == name || (!wanted.empty() && metric_name(one) == wanted);
+    });
     if (found == names.end())
-      return make_error(where, fmt::format("no metric \"{}\"", name), did_you_mean(name, names));
+      return make_error(where, fmt::format("no metric \"{}\"", name),
+                        did_you_mean(name, names).empty() ? fmt::format("one of: {}", fmt::join(names, ", "))
+                                                          : did_you_mean(name, names));
     const ComparedRow& row = comparison.rows[static_cast<size_t>(found - names.begin())];
     if (std::abs(row.difference_percent()) <= most) continue;
     broken.push_back(fmt::format("{} {}: real {:.2f} ms, kvtwin {:.2f} ms: {:+.2f} %, limit {} %", row.metric,

@@ -109,6 +109,8 @@ void remove_stale_drafts(const fs::path& whole) {
 
 Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool force) {
   std::error_code ignored;
+  if (fs::exists(dir, ignored) && !fs::is_directory(dir, ignored))
+    return make_error(dir, "is a file", "--out is the name of a folder");
   if (force || !fs::exists(fs::path(dir) / "run.binpb", ignored)) return {};
   const Result<v1::RunResult> old = read_result(dir);
   if (old && old->inputs() == inputs) return {};

@@ -1,12 +1,18 @@
 #include "scenarios/output/summary.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 
+#include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "engine/base/check.h"
 #include "engine/base/plural.h"
+#include "scenarios/output/limiting.h"
+#include "traces/proto/scenario.pb.h"
 
 namespace kvtwin {
 namespace {
@@ -25,6 +31,12 @@ double corrected_percent(const v1::Retrieval& all) {
 double attributed_s(const v1::TimeBreakdown& time) {
   return time.queue_s() + time.transfer_s() + time.prefill_s() + time.recompute_s() + time.decode_s() +
          time.host_s();
+}
+
+// "42.9 ms", "1.76 s", "6.2 min".
+std::string time_text(double ns) {
+  if (ns < 1e9) return fmt::format("{:.3g} ms", ns / 1e6);
+  return ns < 300e9 ? fmt::format("{:.3g} s", ns / 1e9) : fmt::format("{:.3g} min", ns / 60e9);
 }
 
 class Table {
@@ -52,12 +64,36 @@ class Table {
   }
 
   void headline(const SummaryContext& context) {
-    print("{}: {:.4g} requests/s, TTFT p99 {:.4g} ms   ({} {:.1f} s", r_.scenario(),
-          r_.rates().requests_per_s(), r_.latencies().ttft().p99_ns() / 1e6,
-          r_.backend() != "sim" ? "computed" : "simulated",
+    print("{}: {:.4g} requests/s, TTFT p99 {}   ({} {:.1f} s", r_.scenario(), r_.rates().requests_per_s(),
+          time_text(r_.latencies().ttft().p99_ns()), r_.backend() != "sim" ? "computed" : "simulated",
           static_cast<double>(r_.rates().elapsed_ns()) / 1e9);
     if (context.wall_s) print(" in {:.2f} s", *context.wall_s);
-    out_ += ")\n\n";
+    out_ += ")\n";
+    setting();
+    out_ += '\n';
+  }
+
+  // Results of real servers have no scenario.
+  void setting() {
+    v1::Scenario all;
+    if (r_.scenario_text().empty() ||
+        !google::protobuf::TextFormat::ParseFromString(r_.scenario_text(), &all))
+      return;
+    const auto name = [](const std::string& written) {
+      const std::filesystem::path path(written);
+      return path.extension() == ".textproto" ? path.stem().string() : written;
+    };
+    const v1::Engines& engines = all.engines();
+    print("  {} on {} {} of {} {} ({})", name(all.model().name()), engines.count(),
+          plural(engines.count(), "engine"), engines.tensor_parallel(),
+          plural(engines.tensor_parallel(), "GPU"), name(all.hardware().node()));
+    for (const v1::EngineKind& kind : engines.further())
+      print(" and {} of {} ({})", kind.count(), kind.tensor_parallel(), name(kind.node()));
+    if (engines.count() + static_cast<uint32_t>(engines.further_size()) > 1 && engines.routing() != "auto")
+      print(", routing {}", engines.routing());
+    print("; trace {}; room for {} tokens of KV\n",
+          std::filesystem::path(all.trace().path()).filename().string(), grouped(r_.pages().gpu_tokens()));
+    if (r_.backend() == "sim") print("  limited by {}\n", limiting(r_).sentence);
   }
 
   void latency(const char* name, const v1::Distribution& one, double unit, const char* unit_name) {
@@ -68,12 +104,12 @@ class Table {
   void latencies() {
     row("", "{:>11} {:>11} {:>11} {:>11} {:>11}   unit", "mean", "p50", "p90", "p95", "p99");
     latency("ttft", r_.latencies().ttft(), 1e6, "ms");
-    latency("ttft from queued", r_.latencies().ttft_from_queued(), 1e6, "ms");
+    latency("ttft in a server's log", r_.latencies().ttft_from_queued(), 1e6, "ms");
     latency("tpot", r_.latencies().tpot(), 1e6, "ms");
     latency("itl", r_.latencies().itl(), 1e6, "ms");
     latency("e2e", r_.latencies().e2e(), 1e6, "ms");
     if (r_.requests().sessions() < r_.requests().requests()) {
-      latency("session makespan", r_.latencies().session_makespan(), 1e9, "s");
+      latency("session, start to end", r_.latencies().session_makespan(), 1e9, "s");
       latency("  of it in requests", r_.latencies().session_served(), 1e9, "s");
     }
     out_ += '\n';
@@ -85,7 +121,7 @@ class Table {
         grouped(all.sessions()), plural(all.sessions(), "session"), grouped(all.finished()),
         grouped(all.cancelled()), grouped(all.rejected()), grouped(all.open()));
     row("throughput",
-        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} requests/s; engine busy {:.1f} % of the time",
+        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} requests/s; GPU busy {:.1f} % of the time",
         r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().requests_per_s(),
         100 * r_.rates().busy());
     const v1::Reuse& reuse = r_.reuse();
@@ -103,19 +139,47 @@ class Table {
           percent(static_cast<double>(reuse.live_tokens()),
                   static_cast<double>(reuse.first_admission_tokens())));
     }
-    const uint64_t again = reuse.readmission_tokens() + reuse.recomputed_tokens();
-    row("  after preemption", "{:.1f} % of {} tokens; {} recomputed",
-        percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)), grouped(again),
-        grouped(reuse.recomputed_tokens()));
+    if (const uint64_t again = reuse.readmission_tokens() + reuse.recomputed_tokens(); again > 0) {
+      row("  after preemption", "{:.1f} % of {} tokens found again; {} recomputed",
+          percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)),
+          grouped(again), grouped(reuse.recomputed_tokens()));
+    }
     if (reuse.reads_raw() != reuse.reads_effective()) {
       row("decode reads", "{:.3f} M of {:.3f} M context tokens; retention: {}",
           static_cast<double>(reuse.reads_effective()) / 1e6, static_cast<double>(reuse.reads_raw()) / 1e6,
           reuse.retained_outcomes().empty() ? "newest tokens of the ring" : reuse.retained_outcomes());
       row("  longest decode", "{} of {} tokens", grouped(reuse.peak_effective()), grouped(reuse.peak_raw()));
     }
-    row("preemptions", "{} in {} requests", grouped(all.preemptions()), grouped(all.requests_preempted()));
+    if (all.preemptions() == 0) {
+      row("preemptions", "none");
+    } else {
+      row("preemptions", "{}, of {} {}", grouped(all.preemptions()), grouped(all.requests_preempted()),
+          plural(all.requests_preempted(), "request"));
+    }
+    memory();
+    moved();
+    price();
+    if (r_.has_attention()) {
+      row("attention", "{} partition: {:.3f} of the time of even splits", r_.attention().partition(),
+          r_.attention().slowdown());
+    }
+    if (r_.has_retrieval()) retrieval();
+    attribution();
+    if (r_.has_compression()) compression();
+    fractions("token counts of the trace", r_.input());
+    fractions("step times from", r_.cost());
+    if (r_.has_values()) {
+      row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
+          grouped(r_.values().tokens()), r_.backend() == "cuda" ? "bf16 on a GPU" : "fp32",
+          r_.values().decode(), r_.values().clock(), r_.values().samples());
+    }
+    for (const std::string& note : r_.notes()) row("note", "{}", note);
+    out_ += '\n';
+  }
+
+  void memory() {
     const v1::Pages& pages = r_.pages();
-    row("gpu pages, peak", "{} of {} held ({:.1f} %), mean {:.1f} %; {} with cached prefixes",
+    row("KV pages, peak", "{} of {} used by requests ({:.1f} %), mean {:.1f} %; {} with cached prefixes",
         grouped(pages.held_peak()), grouped(pages.gpu()),
         percent(static_cast<double>(pages.held_peak()), static_cast<double>(pages.gpu())),
         percent(pages.held_mean(), static_cast<double>(pages.gpu())), grouped(pages.resident_peak()));
@@ -128,26 +192,8 @@ class Table {
       if (pages.requantised_tokens() > 0)
         row("    requantised", "{} tokens of cached prefixes", grouped(pages.requantised_tokens()));
     }
-    row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
+    row("space lost in pages", "{:.2f} % in last pages, {:.2f} % in head groups; dropping saves {:.2f} %",
         100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
-    moved();
-    price();
-    if (r_.has_attention()) {
-      row("attention", "{} partition: {:.3f} of the time of even splits", r_.attention().partition(),
-          r_.attention().slowdown());
-    }
-    if (r_.has_retrieval()) retrieval();
-    attribution();
-    if (r_.has_compression()) compression();
-    fractions("source of tokens", r_.input());
-    fractions("step time", r_.cost());
-    if (r_.has_values()) {
-      row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
-          grouped(r_.values().tokens()), r_.backend() == "cuda" ? "bf16 on a GPU" : "fp32",
-          r_.values().decode(), r_.values().clock(), r_.values().samples());
-    }
-    for (const std::string& note : r_.notes()) row("note", "{}", note);
-    out_ += '\n';
   }
 
   void moved() {
@@ -203,7 +249,8 @@ class Table {
         "{:.2f} %",
         of(time.queue_s()), of(time.transfer_s()), of(time.prefill_s()), of(time.recompute_s()),
         of(time.decode_s()), of(time.host_s()));
-    row("", "total {:.3f} s; sum of latencies {:.3f} s", attributed_s(time), time.latency_s());
+    // The parts add up to the latencies; doubles of either differ by rounding.
+    KVT_CHECK(std::abs(attributed_s(time) - time.latency_s()) <= 1e-6 * (1 + time.latency_s()));
   }
 
   void compression() {
@@ -299,6 +346,36 @@ void put(const v1::Price& all, nlohmann::ordered_json* out) {
   (*out)["usd_per_million_tokens"] = all.usd_per_million_tokens();
 }
 
+void put(const v1::Reuse& all, nlohmann::ordered_json* out) {
+  (*out)["admitted_prompt_tokens"] = all.admitted_prompt_tokens();
+  (*out)["reused_tokens_first"] = all.first_admission_tokens();
+  (*out)["prefix_reuse"] = percent(static_cast<double>(all.first_admission_tokens()),
+                                   static_cast<double>(all.admitted_prompt_tokens())) /
+                           100;
+  if (all.has_bound_tokens()) (*out)["reused_tokens_bound"] = all.bound_tokens();
+  (*out)["reused_tokens_live"] = all.live_tokens();
+  (*out)["reads_peak_raw"] = all.peak_raw();
+  (*out)["reads_peak_effective"] = all.peak_effective();
+  (*out)["reads_raw"] = all.reads_raw();
+  (*out)["reads_effective"] = all.reads_effective();
+}
+
+void put(const v1::Pages& all, nlohmann::ordered_json* out) {
+  (*out)["gpu_pages"] = all.gpu();
+  (*out)["gpu_page_tokens"] = all.page_tokens();
+  (*out)["gpu_tokens"] = all.gpu_tokens();
+  (*out)["gpu_pages_held_fraction"] = percent(all.held_mean(), static_cast<double>(all.gpu())) / 100;
+  (*out)["gpu_pages_held_peak"] = all.held_peak();
+  (*out)["gpu_pages_resident_peak"] = all.resident_peak();
+  (*out)["gpu_pages_held_mean"] = all.held_mean();
+  (*out)["gpu_pages_int2"] = all.gpu_int2();
+  (*out)["gpu_pages_int2_held_mean"] = all.held_mean_int2();
+  (*out)["requantised_tokens"] = all.requantised_tokens();
+  (*out)["fragmentation_tail"] = all.tail_fragmentation();
+  (*out)["fragmentation_group"] = all.group_fragmentation();
+  (*out)["reclaimed"] = all.reclaimed();
+}
+
 nlohmann::ordered_json record(const v1::RunResult& r) {
   nlohmann::ordered_json out;
   out["schema"] = r.schema_version();
@@ -330,27 +407,11 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   put("e2e", r.latencies().e2e(), &out);
   put("session_makespan", r.latencies().session_makespan(), &out);
   put("session_served", r.latencies().session_served(), &out);
-  out["admitted_prompt_tokens"] = r.reuse().admitted_prompt_tokens();
-  out["reused_tokens_first"] = r.reuse().first_admission_tokens();
-  if (r.reuse().has_bound_tokens()) out["reused_tokens_bound"] = r.reuse().bound_tokens();
-  out["reused_tokens_live"] = r.reuse().live_tokens();
-  out["reads_peak_raw"] = r.reuse().peak_raw();
-  out["reads_peak_effective"] = r.reuse().peak_effective();
-  out["reads_raw"] = r.reuse().reads_raw();
-  out["reads_effective"] = r.reuse().reads_effective();
+  put(r.reuse(), &out);
   out["reused_tokens_again"] = r.reuse().readmission_tokens();
   out["recomputed_tokens"] = r.reuse().recomputed_tokens();
   out["preemptions"] = r.requests().preemptions();
-  out["gpu_pages"] = r.pages().gpu();
-  out["gpu_pages_held_peak"] = r.pages().held_peak();
-  out["gpu_pages_resident_peak"] = r.pages().resident_peak();
-  out["gpu_pages_held_mean"] = r.pages().held_mean();
-  out["gpu_pages_int2"] = r.pages().gpu_int2();
-  out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
-  out["requantised_tokens"] = r.pages().requantised_tokens();
-  out["fragmentation_tail"] = r.pages().tail_fragmentation();
-  out["fragmentation_group"] = r.pages().group_fragmentation();
-  out["reclaimed"] = r.pages().reclaimed();
+  put(r.pages(), &out);
   put(r.transfers(), &out);
   out["time_queue_s"] = r.time().queue_s();
   out["time_transfer_s"] = r.time().transfer_s();
@@ -363,6 +424,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   if (r.has_retrieval()) put(r.retrieval(), &out);
   if (r.has_attention()) out["attention_slowdown"] = r.attention().slowdown();
   if (r.has_compression()) put(r.compression(), &out);
+  if (!r.scenario_text().empty()) out["limited_by"] = limiting(r).what;
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
+
+#include "scenarios/load/units.h"
 
 namespace kvtwin {
 namespace {
@@ -17,18 +18,17 @@ using Kind = TimelineMark::Kind;
 Result<TimelineWindow> parse_window(const std::string& text) {
   const size_t dots = text.find("..");
   const auto seconds = [](const std::string& part, Instant* at) {
-    double value = 0;
-    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || stop != part.data() + part.size() || !(value >= 0) || value > 1e9)
-      return false;
-    at->ns = static_cast<int64_t>(std::llround(value * 1e9));
+    const Result<double> value = seconds_of(part);
+    if (!value || *value < 0 || *value > 1e9) return false;
+    at->ns = static_cast<int64_t>(std::llround(*value * 1e9));
     return true;
   };
   TimelineWindow out;
   if (dots == std::string::npos || !seconds(text.substr(0, dots), &out.from) ||
       !seconds(text.substr(dots + 2), &out.to) || out.from >= out.to) {
-    return make_error("--timeline", fmt::format("\"{}\" is not an interval", text),
-                      "write seconds, as in --timeline=10..12.5");
+    return make_error(
+        "--timeline", fmt::format("\"{}\" is not an interval", text),
+        "write seconds, or times with a unit, as in --timeline=10..12.5 or --timeline=500ms..2min");
   }
   return out;
 }

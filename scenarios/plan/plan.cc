@@ -35,8 +35,8 @@ class Runner {
  public:
   Runner(const PlanSpec& spec, const PlanRun& how, uint64_t first_seed)
       : spec_(spec), how_(how), sweep_(spec.sweep), first_seed_(first_seed) {
-    sweep_.axes.push_back({.field = spec.load.field, .values = {}});
-    sweep_.axes.push_back({.field = "seed", .values = {}});
+    sweep_.axes.push_back({.field = spec.load.field, .values = {}, .unit = {}});
+    sweep_.axes.push_back({.field = "seed", .values = {}, .unit = {}});
   }
 
   Result<std::vector<LoadRun>> run(const std::vector<Candidate>& candidates,

@@ -1,6 +1,7 @@
 // A plan as text: the answer, and what limits it.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,14 +10,10 @@
 
 #include "engine/base/plural.h"
 #include "scenarios/plan/plan.h"
+#include "scenarios/plan/plan_table.h"
 
 namespace kvtwin {
 namespace {
-
-double figure(const LoadRun& run, const char* name) {
-  const auto found = run.figures.find(name);
-  return found == run.figures.end() ? 0 : found->second;
-}
 
 // The SLO with the largest use.
 const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
@@ -30,29 +27,10 @@ const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
   return found;
 }
 
-std::string load_text(const PlanSpec& spec, double load) {
-  return spec.load.whole ? fmt::format("{:.0f}", load) : fmt::format("{:.4g}", load);
-}
-
 std::string last_word(const std::string& field) { return field.substr(field.rfind('.') + 1); }
 
-std::string broken_text(const PlanSpec& spec, const Candidate& c) {
-  if (!c.refused.empty()) return c.refused;
-  if (c.broken.load == 0) return fmt::format("nothing breaks up to {}", load_text(spec, c.held.load));
-  if (!c.broken.ran) return fmt::format("fails at {}: {}", load_text(spec, c.broken.load), c.broken.error);
-  if (figure(c.broken, "requests_rejected") > 0)
-    return fmt::format("at {} {:.0f} requests are rejected", load_text(spec, c.broken.load),
-                       figure(c.broken, "requests_rejected"));
-  const Slo* slo = tightest(spec.slos, c.broken);
-  if (slo == nullptr) return "";
-  return fmt::format("{} breaks at {}: {}", slo->text, load_text(spec, c.broken.load),
-                     cause_of(*slo, c.broken));
-}
-
-std::string price_text(const Candidate& c) {
-  return c.price_known ? fmt::format("{:.2f} $/h{}", c.usd_per_hour, c.price_assumed ? " (assumed)" : "")
-                       : "no price known";
-}
+// ttft_p99 of "ttft_p99<2s".
+std::string last_metric(const Slo& slo) { return slo.text.substr(0, slo.text.find_first_of("<>")); }
 
 class Answer {
  public:
@@ -62,6 +40,7 @@ class Answer {
     plan_.best ? best(plan_.candidates[*plan_.best]) : nothing();
     cheaper();
     table();
+    costs();
     return std::move(out_);
   }
 
@@ -78,12 +57,13 @@ class Answer {
         "output tokens.\n",
         c.name, last_word(spec_.load.field), load_text(spec_, held), load_text(spec_, spec_.need),
         100 * (held / spec_.need - 1), c.seeds_tried, plural(c.seeds_tried, "seed"), c.gpus,
-        plural(c.gpus, "GPU"), price_text(c), figure(c.at_need, "usd_per_million_output_tokens"));
+        plural(c.gpus, "GPU"), price_text(c), figure_of(c.at_need, "usd_per_million_output_tokens"));
     print("At {}:", load_text(spec_, spec_.need));
     const char* comma = "";
     for (size_t i = 0; i < spec_.slos.size(); ++i) {
       if (spec_.slos[i].kind == Slo::Kind::kOfEachRequest) continue;
-      print("{} {} at {:.0f} % of its limit", comma, spec_.slos[i].text, 100 * c.at_need.values[i].use);
+      print("{} {} is {}, {:.0f} % of its limit", comma, last_metric(spec_.slos[i]),
+            value_text(spec_.slos[i], c.at_need.values[i].value), 100 * c.at_need.values[i].use);
       comma = ",";
     }
     print(".\nBeyond: {}.", broken_text(spec_, c));
@@ -104,7 +84,7 @@ class Answer {
 
   // Reports a margin that ends because the load cannot grow further, not because an SLO breaks.
   void same_runs(const Candidate& c) {
-    const double sessions = figure(c.held, "sessions");
+    const double sessions = figure_of(c.held, "sessions");
     if (spec_.load.field == "replay.population") {
       if (c.broken.load == 0 && sessions < spec_.load.high)
         print(
@@ -129,9 +109,9 @@ class Answer {
         "extrapolated); "
         "the answer holds up to {:.0f} %{}.\n",
         100 * c.model_error,
-        100 * (figure(c.at_need, "cost_measured") + figure(c.at_need, "cost_interpolated")),
-        100 * figure(c.at_need, "cost_roofline"), 100 * figure(c.at_need, "cost_extrapolated"), 100 * slack,
-        slack >= c.model_error ? "" : ": it is likely, not certain");
+        100 * (figure_of(c.at_need, "cost_measured") + figure_of(c.at_need, "cost_interpolated")),
+        100 * figure_of(c.at_need, "cost_roofline"), 100 * figure_of(c.at_need, "cost_extrapolated"),
+        100 * slack, slack >= c.model_error ? "" : ": it is likely, not certain");
   }
 
   void nothing() {
@@ -152,10 +132,25 @@ class Answer {
     else if (most != nullptr)
       print("The highest load is {}, by {}; {}.\n", load_text(spec_, most->held.load), most->name,
             broken_text(spec_, *most));
+    nearest();
+  }
+
+  // The candidate that misses least, and the SLOs that it would keep.
+  void nearest() {
+    for (const size_t i : ranked(plan_)) {
+      const Candidate& c = plan_.candidates[i];
+      if (!c.refused.empty()) break;
+      const std::vector<std::string> promise = nearest_promise(spec_, c);
+      if (promise.empty()) continue;
+      print("The nearest promise at {}: {}, by {} ({}).\n", load_text(spec_, spec_.need),
+            fmt::join(promise, " "), c.name, price_text(c));
+      return;
+    }
   }
 
   void cheaper() {
     const size_t end = plan_.best.value_or(plan_.candidates.size());
+    size_t fail = 0;
     for (size_t i = 0; i < end; ++i) {
       const Candidate& c = plan_.candidates[i];
       if (!c.refused.empty()) continue;
@@ -163,27 +158,35 @@ class Answer {
         print("{} ({}) holds with {} of {} seeds only.\n", c.name, price_text(c), c.seeds_held,
               c.seeds_tried);
       } else {
-        print("{} ({}) fails: {}.\n", c.name, price_text(c), broken_text(spec_, c));
+        ++fail;
       }
     }
+    if (plan_.best && fail > 0)
+      print("{} cheaper {} {}: see the table.\n", fail, plural(fail, "candidate"),
+            fail == 1 ? "fails" : "fail");
     out_ += '\n';
   }
 
   void table() {
-    size_t width = 9;
-    for (const Candidate& c : plan_.candidates) width = std::max(width, c.name.size());
-    print("{:<{}} {:>5} {:>8} {:>6} {:>9} {:>8} {:>6} {:>6}  {}\n", "candidate", width, "gpus", "$/h",
-          "holds", "up to", "$/M out", "loss", "front", "what breaks");
-    for (const Candidate& c : plan_.candidates) {
-      const bool tried = c.refused.empty();
-      print("{:<{}} {:>5} {:>8.2f} {:>6} {:>9} {:>8} {:>6} {:>6}  {}\n", c.name, width, c.gpus,
-            c.usd_per_hour,
-            !tried      ? "-"
-            : c.holds() ? "yes"
-                        : "no",
-            tried ? load_text(spec_, c.held.load) : "-",
-            tried ? fmt::format("{:.3g}", figure(c.at_need, "usd_per_million_output_tokens")) : "-",
-            c.loss ? fmt::format("{:.1f} %", *c.loss) : "?", c.on_front ? "*" : "", broken_text(spec_, c));
+    const std::vector<std::vector<std::string>> rows = plan_rows(spec_, plan_);
+    std::vector<size_t> widths(rows[0].size());
+    for (const auto& row : rows) {
+      for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    }
+    for (const auto& row : rows) {
+      for (size_t c = 0; c + 1 < row.size(); ++c) print("{:>{}}  ", row[c], widths[c]);
+      print("{}\n", row.back());
+    }
+  }
+
+  void costs() {
+    const std::vector<CostStep> curve = cost_curve(plan_);
+    if (curve.empty()) return;
+    print("\n{} up to  cheapest\n", last_word(spec_.load.field));
+    const auto width = static_cast<int>(last_word(spec_.load.field).size() + 6);
+    for (const CostStep& step : curve) {
+      const Candidate& c = plan_.candidates[step.candidate];
+      print("{:>{}}  {}: {}\n", load_text(spec_, step.up_to), width, price_text(c), c.name);
     }
   }
 
@@ -197,6 +200,7 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
   out["name"] = c.name;
   for (size_t a = 0; a < c.values.size(); ++a) out["choices"][spec.sweep.axes[a].field] = c.values[a];
   out["refused"] = c.refused;
+  out["not_judged"] = c.not_judged;
   out["gpus"] = c.gpus;
   out["usd_per_hour"] = c.usd_per_hour;
   out["price_assumed"] = c.price_assumed;
@@ -205,7 +209,7 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
   out["up_to"] = c.held.load;
   out["breaks_at"] = c.broken.load;
   out["breaks"] = broken_text(spec, c);
-  out["usd_per_million_output_tokens"] = figure(c.at_need, "usd_per_million_output_tokens");
+  out["usd_per_million_output_tokens"] = figure_of(c.at_need, "usd_per_million_output_tokens");
   out["seeds_held"] = c.seeds_held;
   out["seeds_tried"] = c.seeds_tried;
   if (c.loss) out["loss_percent"] = *c.loss;
@@ -215,6 +219,7 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
     if (spec.slos[i].kind == Slo::Kind::kOfEachRequest) continue;
     out["slos"][spec.slos[i].text] = {{"value", c.at_need.values[i].value}, {"use", c.at_need.values[i].use}};
   }
+  if (!c.holds()) out["nearest_promise"] = nearest_promise(spec, c);
   return out;
 }
 
@@ -231,9 +236,9 @@ std::vector<Use> uses_of(const std::vector<Slo>& slos, const LoadRun& run) {
   for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
     if (slos[i].kind != Slo::Kind::kOfEachRequest) uses.push_back({slos[i].text, run.values[i].use});
   }
-  if (figure(run, "gpu_pages") > 0)
-    uses.push_back({"KV pages", figure(run, "gpu_pages_held_mean") / figure(run, "gpu_pages")});
-  uses.push_back({"GPU time", figure(run, "busy")});
+  if (figure_of(run, "gpu_pages") > 0)
+    uses.push_back({"KV pages", figure_of(run, "gpu_pages_held_mean") / figure_of(run, "gpu_pages")});
+  uses.push_back({"GPU time", figure_of(run, "busy")});
   std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.use > b.use; });
   return uses;
 }
@@ -246,10 +251,10 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
     const char* words;
     bool of_first, of_later;
   };
-  if (const double all = figure(run, "session_makespan_mean_ms");
+  if (const double all = figure_of(run, "session_makespan_mean_ms");
       slo.figure.starts_with("session_makespan")) {
     // Sessions wait for their own tools and users, independent of the server.
-    const double own = all > 0 ? 1 - figure(run, "session_served_mean_ms") / all : 0;
+    const double own = all > 0 ? 1 - figure_of(run, "session_served_mean_ms") / all : 0;
     if (own > 0.5)
       return fmt::format(
           "tools and think time of the sessions ({:.0f} % of that time; "
@@ -267,15 +272,15 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
   double all = 0;
   for (const Part& part : kParts) {
     if ((first && !part.of_first) || (later && !part.of_later)) continue;
-    all += figure(run, part.name);
-    if (most == nullptr || figure(run, part.name) > figure(run, most->name)) most = &part;
+    all += figure_of(run, part.name);
+    if (most == nullptr || figure_of(run, part.name) > figure_of(run, most->name)) most = &part;
   }
-  const double fraction = all > 0 ? 100 * figure(run, most->name) / all : 0;
+  const double fraction = all > 0 ? 100 * figure_of(run, most->name) / all : 0;
   std::string words = most->words;
   if (words == "queueing") {
-    const bool memory = figure(run, "preemptions") > 0 ||
-                        figure(run, "gpu_pages_held_peak") >= 0.98 * figure(run, "gpu_pages");
-    const bool prefill = figure(run, "time_prefill_s") > figure(run, "time_decode_s");
+    const bool memory = figure_of(run, "preemptions") > 0 ||
+                        figure_of(run, "gpu_pages_held_peak") >= 0.98 * figure_of(run, "gpu_pages");
+    const bool prefill = figure_of(run, "time_prefill_s") > figure_of(run, "time_decode_s");
     words += memory    ? " for KV memory"
              : prefill ? " for GPU time, most of it prefill"
                        : " for GPU time, most of it decode";
@@ -292,7 +297,16 @@ std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat for
     out["best"] = plan.candidates[*plan.best].name;
     out["holds_up_to"] = plan.candidates[*plan.best].held_all_seeds;
   }
-  for (const Candidate& candidate : plan.candidates) out["candidates"].push_back(json_of(spec, candidate));
+  for (const Candidate& candidate : plan.candidates) {
+    out["candidates"].push_back(json_of(spec, candidate));
+    if (const std::string reuse = reuse_text(plan, candidate); !reuse.empty())
+      out["candidates"].back()["reuse"] = reuse;
+  }
+  for (const CostStep& step : cost_curve(plan)) {
+    const Candidate& c = plan.candidates[step.candidate];
+    out["cost_curve"].push_back(
+        {{"up_to", step.up_to}, {"usd_per_hour", c.usd_per_hour}, {"candidate", c.name}});
+  }
   return out.dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
                   nlohmann::json::error_handler_t::replace) +
          "\n";

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "models/files/textproto.h"
+#include "scenarios/output/metric_names.h"
 
 namespace kvtwin {
 namespace {
@@ -75,6 +76,15 @@ std::optional<std::pair<std::string, std::string>> latency_of(const std::string&
   const size_t at = name.rfind('_');
   if (at == std::string::npos || !has(kPoints, name.substr(at + 1))) return std::nullopt;
   return std::pair{name.substr(0, at), name.substr(at + 1)};
+}
+
+// The short form of a latency's metric: session_makespan_p90_ms and session.p90 are session_p90.
+std::string short_name(const std::string& name) {
+  std::string full = metric_name(name);
+  if (!full.ends_with("_ms")) return name;
+  full.resize(full.size() - 3);
+  if (full.starts_with("session_makespan_")) full.erase(7, std::string_view("_makespan").size());
+  return full;
 }
 
 // Latencies of one row of requests.csv, in ms.
@@ -151,7 +161,9 @@ Result<Slo> parse_slo(std::string_view text) {
                         "more than 0 %, less than 100 %");
     return slo;
   }
-  if (const auto latency = latency_of(words->name)) {
+  if (const auto latency = words->unit.empty() && words->name.ends_with("_ms")
+                               ? std::nullopt
+                               : latency_of(short_name(words->name))) {
     if (!has(kLatencies, latency->first))
       return make_error(where, fmt::format("there is no latency \"{}\"", latency->first),
                         did_you(latency->first, kLatencies));
@@ -172,7 +184,9 @@ Result<Slo> parse_slo(std::string_view text) {
   if (!words->unit.empty())
     return make_error(where, fmt::format("there is no latency \"{}\"", words->name),
                       fmt::format("{}; other figures take a plain number", did_you(words->name, kLatencies)));
-  slo.figure = words->name;
+  slo.figure = metric_name(words->name);
+  if (slo.figure.empty())
+    return make_error(where, fmt::format("there is no metric \"{}\"", words->name), metric_hint(words->name));
   slo.limit = words->number;
   return slo;
 }

@@ -9,6 +9,7 @@
 
 #include "engine/metrics/metrics_summary.h"
 #include "scenarios/output/csv_cell.h"
+#include "traces/importers/import_logs.h"
 
 namespace kvtwin {
 namespace {
@@ -69,6 +70,22 @@ Result<MeasuredFormat> detect_measured(std::string_view text, const std::string&
   const std::string_view head = begin == std::string_view::npos ? "" : text.substr(begin, 4096);
   if (head.starts_with("# HELP") || head.starts_with("# TYPE") || head.starts_with("vllm:"))
     return MeasuredFormat::kPrometheus;
+  if (head.find("\"input_toks\"") != std::string_view::npos) {
+    return make_error(
+        where, "is a request log already (input_toks, output_toks, times)",
+        fmt::format("kvtwin compare RUN {0} reads it as it is; kvtwin trace import {0} --out=FILE "
+                    "makes a trace of it",
+                    where));
+  }
+  const bool bench = head.find("\"input_lens\"") != std::string_view::npos;
+  if (const std::string log = bench ? "" : log_format_of(head);
+      !log.empty() && log != "aiperf" && log != "bench") {
+    return make_error(
+        where, fmt::format("is of format {}, which is read as a trace", log),
+        fmt::format("kvtwin trace import {} --out=FILE; a run is imported from a result of vllm "
+                    "bench serve, SGLang's bench_serving or AIPerf",
+                    where));
+  }
   if (head.starts_with("{")) {
     const std::string_view line = head.substr(0, head.find('\n'));
     if (line.find("\"metadata\"") != std::string_view::npos &&

@@ -24,8 +24,19 @@ std::optional<Number> number(std::string_view text) {
   return Number{value, plain && std::abs(value) <= kWholeMax};
 }
 
+// The unit that follows a number: GB of 100GB.
+std::string_view unit_after(std::string_view text) {
+  const size_t last = text.find_last_of("0123456789.");
+  return last == std::string_view::npos ? std::string_view() : text.substr(last + 1);
+}
+
 std::string written(double value, bool whole) {
   return whole ? fmt::format("{:.0f}", value) : fmt::format("{:.12g}", value);
+}
+
+// Whether `text` is a number, with or without a unit.
+bool starts_with_number(std::string_view text) {
+  return number(text.substr(0, text.size() - unit_after(text).size())).has_value();
 }
 
 Result<void> split_list(std::string_view field, std::string_view list, Axis* axis) {
@@ -57,7 +68,7 @@ Result<void> take_steps(const std::string& where, std::string_view step, Axis* a
     if (value > axis->high * (1 + 1e-12)) break;
     if (i == kAxisValuesMax)
       return make_error(where, fmt::format("has more than {} values", kAxisValuesMax), "take larger steps");
-    axis->values.push_back(written(value, whole));
+    axis->values.push_back(written(value, whole) + axis->unit);
   }
   return {};
 }
@@ -70,7 +81,15 @@ Result<void> take_range(const std::string& where, std::string_view text, size_t 
     step = rest.substr(at);
     rest = rest.substr(0, at);
   }
-  const std::optional<Number> low = number(text.substr(0, dots)), high = number(rest);
+  std::string_view first = text.substr(0, dots);
+  const std::string_view unit = unit_after(rest), unit_low = unit_after(first);
+  if (unit_low != unit)
+    return make_error(where, fmt::format("\"{}\" has one unit at its start and another at its end", text),
+                      "the same unit at both ends, as in 100GB..400GB*2");
+  axis->unit = unit;
+  first.remove_suffix(unit.size());
+  rest.remove_suffix(unit.size());
+  const std::optional<Number> low = number(first), high = number(rest);
   if (!low || !high)
     return make_error(where, fmt::format("\"{}\" is not a range of numbers", text),
                       "as in 1..8, 1..8*2 or 1..8+1");
@@ -99,7 +118,7 @@ std::string Axis::at(double fraction) const {
   // Each number of a whole range gets an interval of equal width.
   const double end = whole ? high + 1 : high;
   const double value = logarithmic ? low * std::pow(end / low, fraction) : low + (end - low) * fraction;
-  return written(whole ? std::min(std::floor(value), high) : value, whole);
+  return written(whole ? std::min(std::floor(value), high) : value, whole) + unit;
 }
 
 Result<Axis> parse_axis(std::string_view vary) {
@@ -114,7 +133,7 @@ Result<Axis> parse_axis(std::string_view vary) {
   const size_t dots = text.find("..");
   // Dots in a comma-separated list belong to a name or a path.
   const bool range = dots != std::string_view::npos && text.find(',') == std::string_view::npos &&
-                     number(text.substr(0, dots)).has_value();
+                     starts_with_number(text.substr(0, dots));
   Result<void> ok = range ? take_range(where, text, dots, &axis) : split_list(axis.field, text, &axis);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return axis;

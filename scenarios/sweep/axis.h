@@ -27,6 +27,7 @@ struct Axis {
   double low = 0, high = 0;
   bool logarithmic = false;
   bool whole = false;
+  std::string unit;  // of a range, which its values end with
 
   bool sampled() const { return values.empty(); }
   // The value at `fraction` of the axis, 0 <= fraction < 1.

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
+#include "scenarios/output/metric_names.h"
+
 namespace kvtwin {
 namespace {
 
@@ -36,7 +38,10 @@ Result<Halving> parse_halving(std::string_view halve, std::string_view rungs, ui
   if (keep_one_of < 2)
     return make_error("--keep-one-of", fmt::format("{} does not reduce the points", keep_one_of),
                       "2 or more");
-  out.metric = halve.substr(0, colon);
+  out.metric = metric_name(halve.substr(0, colon));
+  if (out.metric.empty())
+    return make_error("--halve", fmt::format("there is no metric \"{}\"", halve.substr(0, colon)),
+                      metric_hint(halve.substr(0, colon)));
   out.largest = way == "max";
   out.field = axis->field;
   out.rungs = std::move(axis->values);
@@ -52,7 +57,7 @@ Result<std::vector<size_t>> better_points(const Halving& halving, const std::vec
   }
   if (ranked.empty())
     return make_error("--halve", fmt::format("no point has a number for \"{}\"", halving.metric),
-                      "--format=jsonl prints all metrics; failed points have none");
+                      "these results lack it; failed points have no metrics");
   std::sort(ranked.begin(), ranked.end());
   const size_t keep = (rows.size() + halving.keep_one_of - 1) / halving.keep_one_of;
   std::vector<size_t> out;

@@ -22,6 +22,32 @@ std::string run_line(const Folder& folder, std::vector<std::string> sets, int st
 
 }  // namespace
 
+TEST_CASE("cluster: without a router, requests of sessions go to the engine that holds their prefix") {
+  const Folder folder;
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"run",
+                                      source_dir() + "/scenarios/shipped/coding_agents_small.textproto",
+                                      "--no-write",
+                                      "--quiet",
+                                      "--format=jsonl",
+                                      "--set=engines.count=2",
+                                      "--set=hardware.nodes=0",
+                                      "--set=replay.sessions_max=6"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_kvtwin(folder, words);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return outcome.out;
+  };
+  const std::string unstated = run({}), aware = run({"--set=engines.routing=prefix_aware"}),
+                    turns = run({"--set=engines.routing=round_robin"});
+  CHECK(after(unstated, "\"decisions\":") == after(aware, "\"decisions\":"));
+  CHECK(json_number(unstated, "prefix_reuse") > json_number(turns, "prefix_reuse"));
+  // Without cached prefixes there is nothing to find.
+  CHECK(
+      after(run({"--set=limits.prefix_cache=false"}), "\"decisions\":") ==
+      after(run({"--set=limits.prefix_cache=false", "--set=engines.routing=round_robin"}), "\"decisions\":"));
+}
+
 TEST_CASE(
     "cluster: separated prefill and decode: every request once, tokens conserved, recorded and replayed") {
   const Folder folder;

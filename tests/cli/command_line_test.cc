@@ -146,9 +146,47 @@ TEST_CASE("command line: a plan answers only the question that was asked") {
   CHECK(unjudged.status == 2);
   CHECK_MESSAGE(unjudged.out.starts_with("Not judged: "), unjudged.out);
   const Outcome typo = plan({"--set=replay.arrivals=fixed_population", "--load=replay.population=1..4",
-                             "--need=2", "--allow-roofline", "--vary=memory.host_bytes=0,500GB"});
+                             "--need=2", "--allow-roofline", "--vary=memory.host_bytes=0,500gb"});
   CHECK(typo.status == 2);
-  CHECK_MESSAGE(typo.said("\"500GB\" is not a value of memory.host_bytes"), typo.err);
+  CHECK_MESSAGE(typo.said("\"500gb\" is not a value of memory.host_bytes"), typo.err);
+}
+
+TEST_CASE("command line: words of other engines and unknown metrics are errors that name ours") {
+  const Folder folder;
+  struct Row {
+    std::vector<std::string> words;
+    const char* message;
+  };
+  const std::string out = "--out=" + folder.file("o");
+  const std::vector<Row> rows = {
+      {{"run", kSample, "--max-num-seqs=4"},
+       "no option \"--max-num-seqs\"; max_num_seqs (vLLM) is limits.requests_max here, as in "
+       "--set=limits.requests_max=..."},
+      {{"run", kSample, "--no-write", "--set=gpu_memory_utilization=0.9"}, "is memory.gpu_fraction here"},
+      {{"run", kSample, "--no-write", "--set=limits.chunked_prefill_size=4096"},
+       "chunked_prefill_size (SGLang) is limits.chunk_tokens_max here"},
+      {{"run", kSample, "--no-write", "--timeline=0..5lightyears"}, "0..5lightyears"},
+      {{"sweep", kSample, "--vary=seed=1,2", "--columns=ttft_p98_ms", out},
+       "there is no metric \"ttft_p98_ms\"; did"},
+      {{"sweep", kSample, "--vary=seed=1,2", "--halve=swiftness:max", "--rungs=replay.sessions_max=1,2", out},
+       "there is no metric \"swiftness\"; kvtwin list metrics prints all"},
+      {{"sweep", kSample, "--vary=memory.host_bytes=1MB..2GB*2", out},
+       "has one unit at its start and another"},
+      {{"plan", kSample, "--slo=speed>1", "--load=replay.population=1..2", "--need=1", out},
+       "there is no metric \"speed\""},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.message);
+    const Outcome outcome = run_kvtwin(folder, row.words);
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
+    CHECK(!fs::exists(folder.file("o")));
+  }
+  const Outcome named =
+      run_kvtwin(folder, {"sweep", kSample, "--vary=memory.host_bytes=1GB,2GB", "--set=replay.sessions_max=1",
+                          "--columns=p99_ttft_ms,prefix_reuse", "--quiet", out});
+  CHECK_MESSAGE(named.status == 0, named.err);
+  CHECK(named.out.find("ttft_p99_ms  prefix_reuse") != std::string::npos);
 }
 
 TEST_CASE("command line: output that cannot be written is exit status 3") {
@@ -293,8 +331,8 @@ TEST_CASE("command line: the words that users try first are answered") {
   CHECK(short_version.out == version);
   CHECK(short_version.status == 0);
   for (const char* command :
-       {"run", "replay", "sweep", "plan", "report", "compare", "trace", "model", "explain", "calibrate",
-        "validate", "inspect-policy", "evaluate", "import", "list", "doctor"})
+       {"run", "replay", "sweep", "plan", "report", "compare", "trace", "model", "device", "explain",
+        "calibrate", "validate", "inspect-policy", "evaluate", "import", "list", "doctor"})
     CHECK_MESSAGE(main_help.find(fmt::format("\n  kvtwin {} ", command)) != std::string::npos, command);
   CHECK(main_help.find("formats") != std::string::npos);
   const Outcome alone = run_kvtwin(folder, {"--format=json"});

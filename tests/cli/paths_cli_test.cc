@@ -186,7 +186,7 @@ TEST_CASE("paths: kvtwin's name is suggested for other tools' names") {
   CHECK_MESSAGE(node.said("did you mean \"h100\" or"), node.err);
 }
 
-TEST_CASE("paths: a compressed file is recognised") {
+TEST_CASE("paths: a compressed file is recognised, also a damaged one") {
   const Folder folder;
   const std::string zipped = folder.write("requests.jsonl.gz", "\x1f\x8b\x08 and more");
   const std::vector<std::vector<std::string>> rows = {
@@ -209,7 +209,7 @@ TEST_CASE("paths: a compressed file is recognised") {
   const std::string xz = folder.write("requests.jsonl.xz", std::string("\xfd"
                                                                        "7zXZ\0more",
                                                                        10));
-  CHECK(run_kvtwin(folder, {"trace", "inspect", xz}).said("is xz-compressed; unxz it first"));
+  CHECK(run_kvtwin(folder, {"trace", "inspect", xz}).said("requests.jsonl.xz: cannot be decompressed"));
 }
 
 TEST_CASE("paths: a trace given as a scenario is recognised") {

@@ -93,6 +93,38 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
   CHECK(again.out.find(cheapest + " holds population = ") != std::string::npos);
 }
 
+TEST_CASE("plan: the table has the varied fields, the achieved values and the reason; the cost has a curve") {
+  const Folder folder;
+  const auto plan = [&](const std::string& format) {
+    return run_kvtwin(
+        folder,
+        words_of({"plan", kScenario, "--quiet", "--allow-roofline", "--seeds=1", "--format=" + format},
+                 {"--vary=engines.routing=round_robin,session_affine", "--vary=hardware.node=h200,l40s",
+                  "--set=engines.count=2", "--slo=ttft_p90<1500ms", "--load=replay.population=1..16",
+                  "--need=4", "--out=" + folder.file("p")}));
+  };
+  const Json answer = Json::parse(plan("json").out);
+  const std::string text = plan("table").out;
+  CHECK(text.find("routing  node  gpus   $/h  holds  up to  ttft_p90<1500ms at 4") != std::string::npos);
+  const Json& curve = answer["cost_curve"];
+  REQUIRE(!curve.empty());
+  for (size_t i = 1; i < curve.size(); ++i) {
+    CHECK(curve[i]["up_to"] > curve[i - 1]["up_to"]);
+    CHECK(curve[i]["usd_per_hour"] >= curve[i - 1]["usd_per_hour"]);
+  }
+  // Round robin finds fewer prefixes, and the plan names that.
+  bool named = false;
+  for (const Json& candidate : answer["candidates"]) {
+    CAPTURE(candidate.dump());
+    CHECK(candidate.contains("nearest_promise") == !candidate["holds"].get<bool>());
+    if (candidate["choices"]["engines.routing"] == "round_robin" &&
+        candidate["choices"]["hardware.node"] == "h200")
+      named = candidate.contains("reuse") && candidate["reuse"].get<std::string>().find(
+                                                 "engines.routing=session_affine") != std::string::npos;
+  }
+  CHECK(named);
+}
+
 TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   const Folder folder;
   const auto plan = [&](std::vector<std::string> more) {
@@ -109,6 +141,14 @@ TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   CHECK(none.status == 1);
   CHECK(none.out.find("No candidate holds population = 2") != std::string::npos);
   CHECK(none.out.find("None holds even 1.") != std::string::npos);
+  // The nearest promise is one that the candidate keeps.
+  const size_t nearest = none.out.find("The nearest promise at 2: --slo='ttft_p90<=");
+  REQUIRE_MESSAGE(nearest != std::string::npos, none.out);
+  const size_t begin = none.out.find("ttft_p90<=", nearest);
+  const std::string promise = none.out.substr(begin, none.out.find('\'', begin) - begin);
+  const Outcome kept =
+      plan({"--slo=" + promise, "--load=replay.population=1..4", "--need=2", "--allow-roofline"});
+  CHECK_MESSAGE(kept.status == 0, kept.out);
   // The sessions' own pauses are the cause here.
   const Outcome sessions =
       plan({"--slo=session_p90<1s", "--load=replay.population=1..4", "--need=2", "--allow-roofline",
@@ -120,7 +160,7 @@ TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=9"})
             .said("is outside the load's 1 to 4"));
   CHECK(plan({"--slo=nothing>1", "--load=replay.population=1..4", "--need=1"})
-            .said("results have no \"nothing\""));
+            .said("there is no metric \"nothing\""));
   CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.pupulation=1..4", "--need=1"})
             .said("did you mean \"population\""));
   CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=1", "--vary=engines.count=1..4"})

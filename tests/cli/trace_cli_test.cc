@@ -221,7 +221,9 @@ TEST_CASE("trace: messages name the place and the value") {
   check_refused(run_kvtwin(folder, {"trace", "inspect", kSample, "--format=xml"}), "--format: 'xml'");
   check_refused(run_kvtwin(folder, {"trace", "export", "tau-bench", kSample, out}), "'tau-bench'");
   check_refused(run_kvtwin(folder, {"trace", "inspct", kSample}), "did you mean \"inspect\"");
-  check_refused(run_kvtwin(folder, {"trace", "cut", kSample, "--out=/nonexistent/x"}), "/nonexistent/x");
+  const std::string below = folder.write("plain", "") + "/x";
+  check_refused(run_kvtwin(folder, {"trace", "cut", kSample, "--out=" + below}), below + ": its folder");
+  check_refused(run_kvtwin(folder, {"trace", "cut", kSample, "--out=" + folder.path()}), "is a folder");
   CHECK(!folder.has("x"));
   CHECK(!folder.has("x.part"));
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares a simulated run with the real server's log: vllm_check.sh KVTWIN GPU METRIC=PERCENT...
-# The first 30 requests are not scored, because the scenario's host times were derived from them.
+# The first 30 requests are not scored, because the scenario's step times are fitted to them.
 set -eu
 kvtwin=$1 gpu=$2
 shift 2

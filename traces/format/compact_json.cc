@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <type_traits>
+#include <utility>
 
 namespace kvtwin {
 namespace {
@@ -22,12 +23,15 @@ class Builder final : public nlohmann::json_sax<json> {
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
-  bool number_float(double value, const std::string&) override { return put(value); }
+  bool number_float(double value, const std::string&) override {
+    return aside_ == Aside::kSum ? add(value) : put(value);
+  }
   bool string(std::string& value) override { return put(std::move(value)); }
   bool binary(json::binary_t&) override { return refuse("binary data"); }
 
   bool number_integer(int64_t value) override {
     if (aside_ == Aside::kNone) return put(value);
+    if (aside_ == Aside::kSum) return add(static_cast<double>(value));
     return refuse(fmt::format("{} in \"{}\"", value, key_));
   }
 
@@ -49,6 +53,8 @@ class Builder final : public nlohmann::json_sax<json> {
         if (value > UINT32_MAX) return refuse(fmt::format("token id {} in \"{}\"", value, key_));
         result.numbers.back().push_back(static_cast<uint32_t>(value));
         return counted();
+      case Aside::kSum:
+        return add(static_cast<double>(value));
     }
     return false;
   }
@@ -57,8 +63,8 @@ class Builder final : public nlohmann::json_sax<json> {
   bool end_object() override { return close(); }
   bool end_array() override {
     if (aside_ == Aside::kNone) return close();
-    aside_ = Aside::kNone;
-    return true;
+    const bool summed = std::exchange(aside_, Aside::kNone) == Aside::kSum;
+    return !summed || put(sum_);
   }
 
   bool start_array(size_t) override {
@@ -75,7 +81,15 @@ class Builder final : public nlohmann::json_sax<json> {
       aside_ = Aside::kNumbers;
       return true;
     }
-    return open(json::array());
+    if (sums_at_ != 0 && open_.size() == sums_at_) {
+      aside_ = Aside::kSum;
+      sum_ = 0;
+      return true;
+    }
+    if (!open(json::array())) return false;
+    const bool sums = !keys_.sum_key.empty() && key_ == keys_.sum_key && open_.size() > 1;
+    if (sums && open_[open_.size() - 2]->is_object()) sums_at_ = open_.size();
+    return true;
   }
 
   bool key(std::string& value) override {
@@ -94,7 +108,12 @@ class Builder final : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum class Aside { kNone, kRuns, kNumbers };
+  enum class Aside { kNone, kRuns, kNumbers, kSum };
+
+  bool add(double value) {
+    sum_ += value;
+    return true;
+  }
 
   bool refuse(std::string what) {
     error = std::move(what);
@@ -145,6 +164,7 @@ class Builder final : public nlohmann::json_sax<json> {
   }
 
   bool close() {
+    if (open_.size() == sums_at_) sums_at_ = 0;
     open_.pop_back();
     return true;
   }
@@ -154,6 +174,8 @@ class Builder final : public nlohmann::json_sax<json> {
   std::string key_;
   Aside aside_ = Aside::kNone;
   uint64_t values_ = 0;
+  double sum_ = 0;
+  size_t sums_at_ = 0;  // depth of the open list under `sum_key`; 0: none is open
 };
 
 }  // namespace

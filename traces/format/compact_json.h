@@ -30,10 +30,11 @@ struct CompactJson {
 };
 
 // Arrays of ids under `run_key` go to `runs`, arrays under keys that end in `number_suffix` to `numbers`.
-// Empty: none.
+// Under `sum_key`, a list of lists of numbers becomes the list of their sums. Empty: none.
 struct CompactKeys {
   std::string_view run_key;
   std::string_view number_suffix;
+  std::string_view sum_key = {};
 };
 
 // Error.where is "byte N" of `text`.

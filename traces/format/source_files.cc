@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/base/compressed_file.h"
@@ -102,7 +103,58 @@ Result<void> for_each_member_start(const std::string& path, size_t bytes_max, co
   });
 }
 
+// A compressed file as one member without a name.
+class Decompressed {
+ public:
+  explicit Decompressed(std::string path) : path_(std::move(path)), reader_(archive_read_new()) {
+    archive_read_support_filter_all(reader_.get());
+    archive_read_support_format_raw(reader_.get());
+  }
+  Result<void> open() {
+    archive_entry* entry = nullptr;
+    if (archive_read_open_filename(reader_.get(), path_.c_str(), 1 << 16) != ARCHIVE_OK ||
+        archive_read_next_header(reader_.get(), &entry) < ARCHIVE_WARN)
+      return broken();
+    return {};
+  }
+  // False if only the first bytes are those of a compressed file: libarchive would return them as they are.
+  bool recognised() const { return archive_filter_count(reader_.get()) > 1; }
+  // 0 at the end.
+  Result<size_t> read(char* to, size_t size) {
+    const la_ssize_t count = archive_read_data(reader_.get(), to, size);
+    if (count < 0) return broken();
+    return static_cast<size_t>(count);
+  }
+
+ private:
+  tl::unexpected<Error> broken() const {
+    const char* const text = archive_error_string(reader_.get());
+    return make_error(path_, fmt::format("cannot be decompressed: {}", text != nullptr ? text : "no reason"),
+                      "a whole .gz, .zst, .xz or .bz2 file");
+  }
+
+  const std::string path_;
+  const std::unique_ptr<archive, FileCloser> reader_;
+};
+
 #else
+
+// Without libarchive, opening fails with what to do.
+class Decompressed {
+ public:
+  explicit Decompressed(std::string path) : path_(std::move(path)) {}
+  Result<void> open() {
+    std::ifstream in(path_, std::ios::binary);
+    std::string start(8, '\0');
+    in.read(start.data(), static_cast<std::streamsize>(start.size()));
+    return check_not_compressed(path_, start);
+  }
+  bool recognised() const { return true; }
+  Result<size_t> read(char*, size_t) { return size_t{0}; }
+
+ private:
+  const std::string path_;
+};
 
 tl::unexpected<Error> no_archives(const std::string& path) {
   return make_error(path, "this kvtwin was built without libarchive", "unpack it and give the directory");
@@ -115,6 +167,52 @@ Result<void> for_each_member_start(const std::string& path, size_t, const WantDo
 }
 
 #endif
+
+// The bytes of a regular file, decompressed if its first bytes are those of a compressed format.
+class FileBytes {
+ public:
+  explicit FileBytes(std::string path) : path_(std::move(path)) {}
+
+  Result<void> open() {
+    if (Result<void> ok = check_regular_file(path_); !ok) return ok;
+    in_.open(path_, std::ios::binary);
+    if (!in_) return make_error(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
+    std::string start(8, '\0');
+    in_.read(start.data(), static_cast<std::streamsize>(start.size()));
+    start.resize(static_cast<size_t>(in_.gcount()));
+    if (Result<void> plain = check_not_compressed(path_, start); !plain) {
+      decompressed_.emplace(path_);
+      Result<void> opened = decompressed_->open();
+      return opened && !decompressed_->recognised() ? plain : opened;
+    }
+    in_.clear();
+    in_.seekg(0);
+    return {};
+  }
+  // Less than `size` only at the end.
+  Result<size_t> read(char* to, size_t size) {
+    size_t got = 0;
+    while (got < size) {
+      const Result<size_t> more = some(to + got, size - got);
+      if (!more) return more;
+      if (*more == 0) break;
+      got += *more;
+    }
+    return got;
+  }
+
+ private:
+  Result<size_t> some(char* to, size_t size) {
+    if (decompressed_) return decompressed_->read(to, size);
+    in_.read(to, static_cast<std::streamsize>(size));
+    if (in_.bad()) return make_error(path_, fmt::format("reading failed: {}", std::strerror(errno)));
+    return static_cast<size_t>(in_.gcount());
+  }
+
+  const std::string path_;
+  std::ifstream in_;
+  std::optional<Decompressed> decompressed_;
+};
 
 Result<void> for_each_file_in(const std::string& path, const WantDocument& wanted, const TakeDocument& take) {
   std::vector<std::string> names;
@@ -135,13 +233,12 @@ Result<void> for_each_file_in(const std::string& path, const WantDocument& wante
 }
 
 Result<std::string> start_of_file(const std::string& path, size_t bytes_max) {
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  FileBytes file(path);
+  if (Result<void> ok = file.open(); !ok) return tl::unexpected<Error>(ok.error());
   std::string start(bytes_max, '\0');
-  in.read(start.data(), static_cast<std::streamsize>(start.size()));
-  start.resize(static_cast<size_t>(in.gcount()));
-  if (Result<void> ok = check_not_compressed(path, start); !ok) return tl::unexpected<Error>(ok.error());
+  const Result<size_t> got = file.read(start.data(), start.size());
+  if (!got) return tl::unexpected<Error>(got.error());
+  start.resize(*got);
   return start;
 }
 
@@ -204,31 +301,28 @@ Result<void> for_each_start(const std::string& path, size_t bytes_max, const Wan
 Result<std::string> read_document(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return make_error(path, "is a directory", "a file");
+  FileBytes file(path);
+  if (Result<void> ok = file.open(); !ok) return tl::unexpected<Error>(ok.error());
   const uintmax_t size = fs::file_size(path, error);
   if (!error && size > kDocumentBytesMax) return too_large(path);
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string bytes;
   constexpr size_t kPiece = 1 << 20;
-  while (in) {
+  for (;;) {
     const size_t before = bytes.size();
     if (before > kDocumentBytesMax) return too_large(path);
     bytes.resize(before + kPiece);
-    in.read(bytes.data() + before, kPiece);
-    bytes.resize(before + static_cast<size_t>(in.gcount()));
+    const Result<size_t> got = file.read(bytes.data() + before, kPiece);
+    if (!got) return tl::unexpected<Error>(got.error());
+    bytes.resize(before + *got);
+    if (*got < kPiece) return bytes;
   }
-  if (in.bad()) return make_error(path, fmt::format("reading failed: {}", std::strerror(errno)));
-  if (Result<void> ok = check_not_compressed(path, bytes); !ok) return tl::unexpected<Error>(ok.error());
-  return bytes;
 }
 
 Result<void> for_each_line(const std::string& path, const TakeLine& take) {
   std::error_code error;
   if (fs::is_directory(path, error)) return make_error(path, "is a directory", "a file");
-  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Error>(ok.error());
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  FileBytes file(path);
+  if (Result<void> ok = file.open(); !ok) return ok;
   std::vector<char> piece(1 << 16);
   std::string line;
   uint64_t number = 1;
@@ -241,12 +335,11 @@ Result<void> for_each_line(const std::string& path, const TakeLine& take) {
     line.clear();
     return good;
   };
-  while (in) {
-    in.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    std::string_view rest(piece.data(), static_cast<size_t>(in.gcount()));
-    if (number == 1 && line.empty()) {
-      if (Result<void> ok = check_not_compressed(path, rest); !ok) return ok;
-    }
+  for (;;) {
+    const Result<size_t> got = file.read(piece.data(), piece.size());
+    if (!got) return tl::unexpected<Error>(got.error());
+    if (*got == 0) break;
+    std::string_view rest(piece.data(), *got);
     for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
       line.append(rest.substr(0, end));
       if (auto good = give(); !good) return good;
@@ -254,7 +347,6 @@ Result<void> for_each_line(const std::string& path, const TakeLine& take) {
     line.append(rest);
     if (line.size() > kDocumentBytesMax) return too_large(fmt::format("{}:{}", path, number));
   }
-  if (in.bad()) return make_error(path, fmt::format("reading failed: {}", std::strerror(errno)));
   return line.empty() ? Result<void>{} : give();
 }
 

@@ -1,5 +1,6 @@
 // Sources of foreign bytes: a file, every file of a directory, or every member of an archive (tar.xz, tar.gz,
-// zip, ...; libarchive). Archives are streamed and never unpacked to disk.
+// zip, ...; libarchive). Archives are streamed and never unpacked to disk. Single files may be compressed
+// with gzip, zstd, xz or bzip2, whatever their names are.
 //
 // One document is in memory at a time, and none may be larger than kDocumentBytesMax.
 

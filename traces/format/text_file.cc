@@ -17,6 +17,13 @@ TextFile::~TextFile() {
 }
 
 Result<void> TextFile::open() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::is_directory(path_, error)) return make_error(path_, "is a folder", "the name of a file to write");
+  const fs::path folder = fs::path(path_).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (!folder.empty() && error)
+    return make_error(path_, fmt::format("its folder cannot be made: {}", error.message()));
   out_.open(part_, std::ios::binary | std::ios::trunc);
   if (out_) return {};
   return make_error(part_, fmt::format("cannot be written: {}", std::strerror(errno)));

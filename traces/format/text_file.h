@@ -1,4 +1,5 @@
 // TextFile writes a text file that appears under its name only when it is complete: FILE.part, then a rename.
+// Missing folders of its path are made.
 
 #ifndef KVTWIN_TRACES_FORMAT_TEXT_FILE_H_
 #define KVTWIN_TRACES_FORMAT_TEXT_FILE_H_

@@ -6,6 +6,7 @@
 #include "traces/format/reader.h"
 #include "traces/format/writer.h"
 #include "traces/importers/import_chat_logs.h"
+#include "traces/importers/import_logs.h"
 #include "traces/importers/importers.h"
 
 namespace kvtwin {
@@ -61,6 +62,17 @@ const std::vector<TraceFormat>& formats() {
        import_tau_bench, nullptr},
       {"applied-compute", "Applied Compute's agentic workloads (JSONL, one session a row)",
        import_applied_compute, nullptr},
+      {"bench", "vllm bench serve --save-result --save-detailed: one JSON result", import_bench, nullptr},
+      {"aiperf", "AIPerf and AgentX: profile_export.jsonl, inputs.json, or their folder", import_aiperf,
+       nullptr},
+      {"inference-perf", "inference-perf: per_request_lifecycle_metrics.json", import_inference_perf,
+       nullptr},
+      {"guidellm", "GuideLLM: benchmarks.json", import_guidellm, nullptr},
+      {"otel", "OpenTelemetry GenAI spans: OTLP JSON", import_otel, nullptr},
+      {"litellm", "LiteLLM: StandardLoggingPayload or spend logs (JSON, JSONL)", import_litellm, nullptr},
+      {"langfuse", "Langfuse: observations or a trace (JSON, JSONL)", import_langfuse, nullptr},
+      {"openai", "a log of OpenAI API requests and responses (JSONL)", import_openai, nullptr},
+      {"requests", "kvtwin's requests.jsonl, or a server's log of that form", import_requests, nullptr},
   };
   return kFormats;
 }

@@ -7,6 +7,7 @@
 #include "traces/format/reader.h"
 #include "traces/format/source_files.h"
 #include "traces/importers/formats.h"
+#include "traces/importers/import_logs.h"
 
 namespace kvtwin {
 namespace {
@@ -25,6 +26,8 @@ std::string format_of(std::string_view start) {
   const auto holds = [&start](std::string_view text) { return start.find(text) != std::string_view::npos; };
   if (looks_like_trace(std::string(start.substr(0, 4'096)))) return "kvtwin";
   if (start.starts_with("TIMESTAMP,") || start.starts_with("\xef\xbb\xbfTIMESTAMP,")) return "azure";
+  const std::string log = log_format_of(start);
+  if (log == "requests" || log == "aiperf" || log == "langfuse") return log;
   if (holds("\"type\"") && (holds("\"sessionId\"") || holds("\"leafUuid\""))) return "claude-code";
   if (holds("\"hash_id_scope\"") || (holds("\"hash_ids\"") && holds("\"block_size\""))) return "weka";
   if (holds("\"input_toks\"") || holds("\"sub_requests\"")) return "llmservingsim";
@@ -32,7 +35,7 @@ std::string format_of(std::string_view start) {
   if (holds("\"hash_ids\"")) return "mooncake";
   if (holds("\"input_prompt_length\"")) return "applied-compute";
   if (holds("\"traj\"")) return "tau-bench";
-  return {};
+  return log;
 }
 
 bool reads_many_files(const std::string& format) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/base/plural.h"
+#include "engine/base/units.h"
 #include "traces/importers/importers.h"
 
 namespace kvtwin {
@@ -19,17 +20,16 @@ ordered_json distribution(const std::vector<int64_t>& sorted, double unit) {
   ordered_json out;
   out["n"] = sorted.size();
   if (sorted.empty()) return out;
-  const auto at = [&](double q) {
-    return static_cast<double>(sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1))]) /
-           unit;
+  const auto at = [&](uint64_t percent) {  // the nearest rank: ceil(percent / 100 * n)
+    return static_cast<double>(sorted[div_ceil<uint64_t>(percent * sorted.size(), 100) - 1]) / unit;
   };
   double sum = 0;
   for (const int64_t value : sorted) sum += static_cast<double>(value);
   out["mean"] = sum / static_cast<double>(sorted.size()) / unit;
-  out["p50"] = at(0.5);
-  out["p90"] = at(0.9);
-  out["p99"] = at(0.99);
-  out["max"] = at(1.0);
+  out["p50"] = at(50);
+  out["p90"] = at(90);
+  out["p99"] = at(99);
+  out["max"] = at(100);
   return out;
 }
 
@@ -179,10 +179,12 @@ ordered_json TraceInspector::json() const {
 
 std::string TraceInspector::table() const {
   const ordered_json all = json();
-  std::string out =
-      fmt::format("{} ({}): {} {}, {} {}, {} {}, {} {}\n", header_.source().file(), header_.source().name(),
-                  sessions_, plural(sessions_, "session"), prompt_.size(), plural(prompt_.size(), "request"),
-                  tools_, plural(tools_, "tool call"), sub_agents_, plural(sub_agents_, "sub-agent"));
+  const std::string& file = header_.source().file();  // a synthesised trace has none
+  const std::string& source = header_.source().name();
+  std::string out = fmt::format(
+      "{}: {} {}, {} {}, {} {}, {} {}\n", file.empty() ? source : fmt::format("{} ({})", file, source),
+      sessions_, plural(sessions_, "session"), prompt_.size(), plural(prompt_.size(), "request"), tools_,
+      plural(tools_, "tool call"), sub_agents_, plural(sub_agents_, "sub-agent"));
   out += fmt::format("{} prompt tokens, {} output tokens\n\n", all["prompt_tokens"].get<int64_t>(),
                      all["output_tokens"].get<int64_t>());
   out += fmt::format("{:<22}{:>10}{:>14}{:>14}{:>14}{:>14}{:>14}\n", "", "n", "mean", "p50", "p90", "p99",

@@ -1,7 +1,7 @@
 // TraceInspector reads a trace once and summarises it: counts, percentiles, ideal prefix reuse, provenance,
 // and how much of it fits into a context window.
 //
-// Percentiles are the sorted values at index q x (n - 1), rounded down.
+// Percentiles are nearest-rank: the smallest value that is not less than that percentage of all values.
 
 #ifndef KVTWIN_TRACES_INSPECT_INSPECT_H_
 #define KVTWIN_TRACES_INSPECT_INSPECT_H_

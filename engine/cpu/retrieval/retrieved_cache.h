@@ -46,6 +46,8 @@ struct RetrievedOptions {
   // For tests: the seed of early copies (recall_streams.h), and an observer of all actions.
   uint64_t delays = 0;
   RetrievalWitness* witness = nullptr;
+  // For tests: may replace the tokens that InfiniGen selected for a head (ascending positions).
+  std::function<void(const HeadAt&, std::vector<uint32_t>*)> replace_tokens{};
   // Requests may reuse other requests' pages: the data that a method derives of a prefix is stored by page.
   bool prefix_cache = false;
 };

@@ -19,6 +19,7 @@ void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* 
                          end_candidates(pages_of(row.kv_entry + 1)) * memory_.page_tokens,
                          shape_.selectable * memory_.page_tokens);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    if (options_.replace_tokens) options_.replace_tokens(head_at(row, layer, h), &own.tokens[h]);
     recall_tokens(layer, *row.request, h, own.tokens[h]);
     const uint32_t pages = pages_of(static_cast<uint32_t>(own.tokens[h].size()));  // rounded up
     recalls_[layer].blocking += pages, recalls_[layer].chosen += pages, ++recalls_[layer].heads;

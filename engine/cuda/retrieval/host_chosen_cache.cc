@@ -29,6 +29,7 @@ HostChosenCache::HostChosenCache(const KvMemory& memory, const LlmSpec& llm, con
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       prefix_cache_(options.prefix_cache),
+      selected_tokens_(options.selected_tokens),
       rope_(rope_frequencies(llm)),
       dense_llm_(llm),
       summaries_(llm, uint64_t{memory.pages_gpu} + memory.pages_host),
@@ -154,7 +155,7 @@ void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {
     const uint32_t page = request.pages.at(request.in_resident ? shape_.slot_of(number) : number).page;
     rows->positions.push_back(position);
     rows->slots.push_back({page * llm_.kv_heads, position % page_tokens});
-    rows_.push_back({&request, position, page, chooses});
+    rows_.push_back({entry.request, &request, position, page, chooses});
   }
   if (spec_.layers_dense > 0) {
     std::vector<uint32_t> pages;

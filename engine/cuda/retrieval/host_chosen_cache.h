@@ -14,6 +14,7 @@
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_HOST_CHOSEN_CACHE_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -56,6 +57,7 @@ class HostChosenCache final : public KvCache {
  private:
   using Request = cpu::ResidentRequest;
   struct Row {
+    RequestId id{};
     Request* request = nullptr;
     uint32_t position = 0;
     uint32_t page = 0;  // of the GPU, that it is written to
@@ -101,6 +103,7 @@ class HostChosenCache final : public KvCache {
   const RetrievalSpec spec_;
   const cpu::ResidentShape shape_;
   const bool prefix_cache_;
+  const std::function<void(const cpu::HeadAt&, std::span<const uint32_t>)> selected_tokens_;  // for tests
   const RopeFrequencies rope_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;

@@ -191,6 +191,7 @@ void HostChosenCache::choose_tokens(uint32_t layer, const Row& row, const float*
                                   shape_.selectable * page_tokens);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const std::vector<uint32_t>& tokens = own.tokens[h];
+    if (selected_tokens_) selected_tokens_({row.id, layer, h, row.position}, tokens);
     const auto count = static_cast<uint32_t>(tokens.size());
     for (uint32_t first = 0; first < count; first += page_tokens) {
       __nv_bfloat16* const kv_entries = stage(2 * half);

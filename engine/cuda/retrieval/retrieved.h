@@ -5,9 +5,12 @@
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
+#include "engine/common/retrieval/retrieval_witness.h"
 #include "engine/cuda/caches.h"
 #include "engine/cuda/owned_cache.h"
 #include "engine/methods/retrieval_spec.h"
@@ -32,6 +35,8 @@ struct RetrievedOptions {
   RetrievalMethod method = RetrievalMethod::kFreekv;
   RetrievalSpec spec{};
   OrderTests tests{};
+  // For tests: is notified of the tokens that InfiniGen selected for a head (ascending positions).
+  std::function<void(const cpu::HeadAt&, std::span<const uint32_t>)> selected_tokens{};
   const ModelWeights* weights = nullptr;  // infinigen: with matrices; must outlive the cache
   bool prefix_cache = false;              // requests may begin with homes of others
 };

@@ -78,8 +78,11 @@ std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, cons
 std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const CoreConfig& core,
                                          const ModelWeights& weights) {
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
-  const cpu::RetrievedOptions options{method_of(setting.retrieval), setting.spec, setting.delays,
-                                      setting.witness, setting.prefix_cache};
+  const cpu::RetrievedOptions options{.method = method_of(setting.retrieval),
+                                      .spec = setting.spec,
+                                      .delays = setting.delays,
+                                      .witness = setting.witness,
+                                      .prefix_cache = setting.prefix_cache};
   if (setting.scorer != "none") return make_cutting(setting, core, memory, options, weights);
   Result<std::unique_ptr<cpu::KvCache>> made = setting.retrieval == "all"
                                                    ? cpu::PagedCache::make(memory, weights.llm())

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +32,7 @@ struct Compared {
   std::vector<double> errors;  // of every sample
   uint64_t samples_that_chose = 0, blocking_cpu = 0, blocking_gpu = 0, chosen_cpu = 0, chosen_gpu = 0;
   uint64_t preemptions = 0, pages_reused = 0, compressions = 0;
+  double tokens_agree = 1;  // InfiniGen: the fraction of selected tokens that both engines selected
   std::vector<std::vector<float>> logits;  // of the GPU
 };
 
@@ -79,6 +83,38 @@ class BothEngines final : public OutcomeSource {
 // ties.
 using RetainedByGpu = std::shared_ptr<std::map<std::pair<RequestId, uint32_t>, std::vector<uint32_t>>>;
 
+// The tokens that InfiniGen selected on the GPU in the step at hand, by request, layer, head and position.
+// The CPU engine reads the same, so that logits are compared at equal choices; how often the choices agree is
+// counted. Single tokens are nearly as good as others much more often than pages are.
+class SelectedByGpu {
+ public:
+  void selected(const cpu::HeadAt& at, std::span<const uint32_t> tokens) {
+    by_head_[key(at)].assign(tokens.begin(), tokens.end());
+  }
+  void replace(const cpu::HeadAt& at, std::vector<uint32_t>* tokens) {
+    const auto found = by_head_.find(key(at));
+    REQUIRE(found != by_head_.end());
+    std::vector<uint32_t> both;
+    std::set_intersection(tokens->begin(), tokens->end(), found->second.begin(), found->second.end(),
+                          std::back_inserter(both));
+    equal_ += both.size(), all_ += std::max(tokens->size(), found->second.size());
+    *tokens = std::move(found->second);
+    by_head_.erase(found);
+  }
+  double agreement() const { return all_ == 0 ? 1 : static_cast<double>(equal_) / static_cast<double>(all_); }
+
+ private:
+  using Key = std::tuple<RequestId, uint32_t, uint32_t, uint32_t>;
+  static Key key(const cpu::HeadAt& at) { return {at.request, at.layer, at.head, at.position}; }
+  std::map<Key, std::vector<uint32_t>> by_head_;
+  uint64_t equal_ = 0, all_ = 0;
+};
+// What the CPU engine takes over from the GPU.
+struct TakenFromGpu {
+  RetainedByGpu retained = std::make_shared<RetainedByGpu::element_type>();
+  std::shared_ptr<SelectedByGpu> selected = std::make_shared<SelectedByGpu>();
+};
+
 inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, const CoreConfig& core) {
   cpu::CompressedConfig out{
       .core = core, .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)), .seed = 1};
@@ -89,17 +125,24 @@ inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, con
 
 inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMethod method,
                                    const CoreConfig& core, const cuda::CudaEngineConfig& engine,
-                                   const ModelWeights& weights, const RetainedByGpu& retained) {
+                                   const ModelWeights& weights, const TakenFromGpu& taken) {
   const cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max, true};
   const cuda::RetrievedOptions options{
-      .method = method, .spec = setting.spec, .weights = &weights, .prefix_cache = setting.prefix_cache};
+      .method = method,
+      .spec = setting.spec,
+      .selected_tokens = [selected = taken.selected](
+                             const cpu::HeadAt& at,
+                             std::span<const uint32_t> tokens) { selected->selected(at, tokens); },
+      .weights = &weights,
+      .prefix_cache = setting.prefix_cache};
   Result<cuda::OwnedCache> made;
   if (setting.scorer == "none") {
     REQUIRE(!cuda::check_retrieved(method, setting.spec, weights.llm(), core.page_tokens).has_value());
     made = cuda::make_retrieved(options, memory, weights.llm());
   } else {
     cuda::CompressedOptions cutting{.config = cutting_config(setting, core)};
-    cutting.retained = [retained](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
+    cutting.retained = [retained = taken.retained](RequestId request, uint32_t head,
+                                                   std::span<const uint32_t> positions) {
       (*retained)[{request, head}].assign(positions.begin(), positions.end());
     };
     REQUIRE(!cuda::check_recalled(core, cutting.config.score, method, weights.llm()).has_value());
@@ -111,16 +154,21 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMet
 
 inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, RetrievalMethod method,
                                                const CoreConfig& core, const ModelWeights& weights,
-                                               const RetainedByGpu& retained) {
+                                               const TakenFromGpu& taken) {
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
   const cpu::RetrievedOptions options{
-      .method = method, .spec = setting.spec, .prefix_cache = setting.prefix_cache};
+      .method = method,
+      .spec = setting.spec,
+      .replace_tokens = [selected = taken.selected](
+                            const cpu::HeadAt& at,
+                            std::vector<uint32_t>* tokens) { selected->replace(at, tokens); },
+      .prefix_cache = setting.prefix_cache};
   Result<std::unique_ptr<cpu::KvCache>> made;
   if (setting.scorer == "none") {
     made = cpu::RetrievedCache::make(memory, &weights, options);
   } else {
     cpu::CompressedConfig cutting = cutting_config(setting, core);
-    cutting.force_outcomes = [retained](RequestId request, uint32_t head) {
+    cutting.force_outcomes = [retained = taken.retained](RequestId request, uint32_t head) {
       return std::span<const uint32_t>(retained->at({request, head}));
     };
     made = cpu::RecalledEntries::make(cutting, memory, &weights, options);
@@ -144,11 +192,11 @@ inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
-  const auto retained_by_gpu = std::make_shared<RetainedByGpu::element_type>();
+  const TakenFromGpu taken;
   auto gpu = cuda::CudaEngine::make(config, model.get(), &tokens,
-                                    cuda_cache(setting, method, core, config, weights, retained_by_gpu));
+                                    cuda_cache(setting, method, core, config, weights, taken));
   REQUIRE(gpu.has_value());
-  cpu::CpuEngine cpu({}, &weights, &tokens, cpu_cache(setting, method, core, weights, retained_by_gpu));
+  cpu::CpuEngine cpu({}, &weights, &tokens, cpu_cache(setting, method, core, weights, taken));
   BothEngines both(gpu->get(), &cpu, llm.vocab, &out);
   cpu::CpuBackend backend({{setting.in_flight}}, &both, drawn_times(setting.seed));
   Recorder recorder(options, {"chosen", setting.seed});
@@ -156,6 +204,7 @@ inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method
   CHECK(end.idle);
   CHECK(client.finished == requests.size());
   check_replays(recorder.finish(end), end.digest);
+  out.tokens_agree = taken.selected->agreement();
   std::sort(out.errors.begin(), out.errors.end());
   return out;
 }

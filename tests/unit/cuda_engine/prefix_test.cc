@@ -46,9 +46,10 @@ TEST_CASE("X-5 cuda: turns that start with prefixes on the host read the pages t
     const Compared got = run_both(setting_of(row.name, row.method), row.method, requests, llm);
     MESSAGE(row.name << ": relative error of logits, median " << quantile(got.errors, 0.5) << ", 90 % "
                      << quantile(got.errors, 0.9) << ", worst " << got.errors.back() << "; "
-                     << got.pages_reused << " pages reused");
+                     << got.pages_reused << " pages reused; selected tokens that agree " << got.tokens_agree);
     CHECK(got.pages_reused > 60);
     CHECK(got.samples_that_chose > 50);
+    CHECK(got.tokens_agree > 0.95);
     CHECK(quantile(got.errors, 0.5) < bf16_tolerance(llm));
     CHECK(std::abs(static_cast<double>(got.chosen_gpu) / static_cast<double>(got.chosen_cpu) - 1) < 0.02);
   }

@@ -79,7 +79,7 @@ TEST_CASE("memory: KV capacity of the same published runs, within 2 % of the dev
 
 TEST_CASE("memory: the terms sum to the memory left for KV, and pages fill it") {
   MemorySpec s = spec("qwen3-30b-a3b", "h200");
-  s.staging_bytes = 1 << 30, s.graphs_in_budget = true;
+  s.staging_bytes = 1 << 30, s.rule = CapacityRule::kVllmGraphs;
   const auto plan = plan_memory(s);
   REQUIRE(plan);
   int64_t sum = 0;

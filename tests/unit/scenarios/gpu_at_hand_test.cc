@@ -97,8 +97,8 @@ TEST_CASE("recordings: a scenario that asks for more pages than its GPU holds ge
 }
 
 TEST_CASE(
-    "prices: a method that a profile lacks comes from a profile of a GPU with as many SMs, and a note names "
-    "it") {
+    "prices: a method that a profile lacks is the mean of the profiles of GPUs with as many SMs, and a note "
+    "names these") {
   auto scenario = load_scenario(
       kvtwin::testing::source_dir() + "/scenarios/suites/validation/snapkv.textproto",
       {"hardware.node=h200", "cost.profile=" + default_models_dir() + "/measured/h200.textproto"});
@@ -119,7 +119,8 @@ TEST_CASE(
   const std::string path = (folder / "device.textproto").string();
   std::ofstream(path) << measured_device_textproto(*device);
   scenario->values.mutable_cost()->set_profile(path);
-  CHECK(notes_of(*scenario).find("a calibration of NVIDIA H100 80GB HBM3 prices") != std::string::npos);
+  CHECK(notes_of(*scenario).find("the mean of what was calibrated on NVIDIA H100 80GB HBM3 and NVIDIA H200 "
+                                 "prices") != std::string::npos);
   device->sm_count = 108;
   std::ofstream(path) << measured_device_textproto(*device);
   CHECK(notes_of(*scenario).find("the roofline prices") != std::string::npos);

@@ -79,8 +79,10 @@ TEST_CASE("TraceWriter: a file appears when it is complete, and a partial file i
   }
   CHECK(slurp(path) == "old");
   CHECK(!std::filesystem::exists(path + ".part"));
-  TraceWriter nowhere(dir.file("no/such/dir.trace"));
-  CHECK(contains(nowhere.header(small_header()).error().text(), "cannot be written: No such file"));
+  TraceWriter below(dir.file("new/folder/t.trace"));
+  CHECK(below.header(small_header()).has_value());
+  TraceWriter nowhere(path + "/t.trace");  // `path` is a file
+  CHECK(contains(nowhere.header(small_header()).error().text(), "its folder cannot be made"));
 }
 
 TEST_CASE("TraceWriter: does not write a session that breaks a rule") {

@@ -1,0 +1,11 @@
+# kvtwin_embed(TARGET NAME FILE): the text of FILE, relative to the project, as kvtwin::NAME in TARGET.
+function(kvtwin_embed target name file)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  file(READ ${PROJECT_SOURCE_DIR}/${file} KVTWIN_EMBED_TEXT)
+  set(KVTWIN_EMBED_NAME ${name})
+  set(KVTWIN_EMBED_FILE ${file})
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_text.cc.in ${out} @ONLY)
+  target_sources(${target} PRIVATE ${out})
+  set_source_files_properties(${out} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

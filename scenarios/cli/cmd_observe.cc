@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/plural.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/output/result_folder.h"
+#include "traces/importers/formats.h"
+
+#if KVTWIN_HAVE_CURL
+#include "scenarios/observe/observe.h"
+#endif
+
+namespace kvtwin {
+namespace {
+
+struct ObserveArguments {
+  std::string url, trace, out, model, endpoint = "completions", api_key_env = "OPENAI_API_KEY";
+  double arrival_scale = 1, think_cap_s = 0, timeout_s = 600;
+  uint64_t seed = 1, sessions = 0;
+  bool stop_at_eos = false, force = false;
+};
+
+#if KVTWIN_HAVE_CURL
+
+constexpr uint64_t kNoInputs = UINT64_MAX;  // no result has this fingerprint
+
+Result<void> check(const ObserveArguments& arguments) {
+  if (arguments.endpoint != "completions" && arguments.endpoint != "chat")
+    return make_error("--endpoint", fmt::format("'{}'", arguments.endpoint), "completions or chat");
+  for (const auto& [flag, value] : {std::pair{"--arrival-scale", arguments.arrival_scale},
+                                    {"--think-cap", arguments.think_cap_s},
+                                    {"--timeout", arguments.timeout_s}}) {
+    if (!(value >= 0) || value > 1e6) return make_error(flag, fmt::format("{}", value), "from 0 to 1000000");
+  }
+  return check_replaceable(arguments.out, kNoInputs, arguments.force);
+}
+
+Result<std::string> model_of(const ObserveArguments& arguments, const std::vector<std::string>& served) {
+  if (arguments.model.empty()) {
+    if (served.size() == 1) return served.front();
+    return make_error("--model", fmt::format("is missing, and the server has {} models", served.size()),
+                      fmt::format("one of {}", fmt::join(served, ", ")));
+  }
+  for (const std::string& name : served) {
+    if (name == arguments.model) return name;
+  }
+  return make_error("--model", fmt::format("the server has no model \"{}\"", arguments.model),
+                    fmt::format("one of {}", fmt::join(served, ", ")));
+}
+
+void add_notes(const ObserveArguments& arguments, const Observation& seen, v1::RunResult* result) {
+  result->add_notes(fmt::format("observed at {} by {}", arguments.url, arguments.endpoint));
+  for (const auto& [error, count] : seen.errors)
+    result->add_notes(fmt::format("{} {}: {}", count, plural(count, "request"), error));
+  if (seen.not_sent > 0)
+    result->add_notes(fmt::format("{} {} not sent, because a request that they wait for failed",
+                                  seen.not_sent, plural(seen.not_sent, "request")));
+  if (seen.prompts_off > 0)
+    result->add_notes(fmt::format("the server counted other prompt tokens than the trace in {} {}",
+                                  seen.prompts_off, plural(seen.prompts_off, "request")));
+}
+
+int run_observe(const ObserveArguments& arguments) {
+  if (const Result<void> ok = check(arguments); !ok) return complain(ok.error());
+  ObservedTrace trace;
+  if (const auto good = import_trace("auto", arguments.trace, {}, &trace); !good)
+    return complain(good.error());
+  const char* const key = std::getenv(arguments.api_key_env.c_str());
+  HttpRequests http({.url = arguments.url,
+                     .api_key = key == nullptr ? "" : key,
+                     .timeout_ms = std::llround(arguments.timeout_s * 1e3)});
+  const Result<std::vector<std::string>> served = http.models();
+  if (!served) return complain(served.error(), kExitEnvironment);
+  const Result<std::string> model = model_of(arguments, *served);
+  if (!model) return complain(model.error());
+  ObserveOptions options;
+  options.model = *model;
+  options.chat = arguments.endpoint == "chat";
+  options.ignore_eos = !arguments.stop_at_eos;
+  options.seed = arguments.seed;
+  options.sessions_max = arguments.sessions;
+  options.arrival_scale = arguments.arrival_scale;
+  if (arguments.think_cap_s > 0) options.think_cap_ns = std::llround(arguments.think_cap_s * 1e9);
+  Observation seen = observe(trace, options, &http, {});
+  add_notes(arguments, seen, &seen.run.result);
+  for (const std::string& note : seen.run.result.notes()) fmt::print(stderr, "{}\n", note);
+  const uint64_t sent = seen.sent, failed = seen.failed;
+  const std::vector<RunFile> files = measured_files(std::move(seen.run));
+  if (Result<void> ok = replace_run(arguments.out, files); !ok) return complain(ok.error(), kExitEnvironment);
+  fmt::print(
+      "{}: {}, {} {} sent, {} failed; to compare a run with it: kvtwin compare RUN {}/requests.jsonl\n",
+      arguments.out, *model, sent, plural(sent, "request"), failed, arguments.out);
+  return failed == sent && sent > 0 ? kExitEnvironment : kExitDone;
+}
+
+#else
+
+int run_observe(const ObserveArguments&) {
+  return complain(
+      Error{"observe", "this build has no libcurl", "install libcurl4-openssl-dev and build again"},
+      kExitNoBackend);
+}
+
+#endif
+
+}  // namespace
+
+void add_observe_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("observe", "drive a live server with a trace and measure it");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<ObserveArguments>();
+  command->add_option("URL", arguments->url)->required();
+  command->add_option("--trace", arguments->trace)->required();
+  command->add_option("--out", arguments->out)->required();
+  command->add_option("--model", arguments->model);
+  command->add_option("--endpoint", arguments->endpoint);
+  command->add_option("--api-key-env", arguments->api_key_env);
+  command->add_option("--sessions", arguments->sessions);
+  command->add_option("--arrival-scale", arguments->arrival_scale);
+  command->add_option("--think-cap", arguments->think_cap_s);
+  command->add_option("--timeout", arguments->timeout_s);
+  command->add_option("--seed", arguments->seed);
+  command->add_flag("--stop-at-eos", arguments->stop_at_eos);
+  command->add_flag("--force", arguments->force);
+  command->callback([arguments, status] { *status = run_observe(*arguments); });
+}
+
+}  // namespace kvtwin
