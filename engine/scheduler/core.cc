@@ -64,7 +64,7 @@ uint32_t Core::tokens_cached(const RequestReady& request) const {
   return s.index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
 }
 
-uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
+uint64_t Core::digest() const { return draw({state_->digest.sum(), state_->done}); }
 
 Core::State::State(const CoreConfig& c, PolicyAxes policies)
     : config(c),
@@ -100,8 +100,6 @@ void Core::State::apply(Instant at, const Event& event, std::vector<Command>* co
   start_copies_down();
   out = nullptr;
 }
-
-uint64_t Core::State::draw_record(std::initializer_list<uint64_t> record) { return draw(record); }
 
 // --- requests come and go
 
@@ -155,7 +153,7 @@ void Core::State::on(const RequestReady& event) {
 // Drops the state of sessions beyond the number that the backend retains.
 void Core::State::drop_surplus_sessions() {
   for (SessionId session; sessions.take_surplus(&session);) {
-    note({kSessionDropped, raw(session)});
+    digest.add(kSessionDropped, raw(session));
     out->push_back(DropSessionState{config.engine, session});
   }
 }
@@ -163,7 +161,7 @@ void Core::State::drop_surplus_sessions() {
 bool Core::State::reject(const RequestReady& event) {
   const std::optional<Misfit> misfit = fit.misfit(event);
   if (!misfit.has_value()) return false;
-  note({kRejected, raw(event.request), static_cast<uint64_t>(misfit->reason)});
+  digest.add(kRejected, raw(event.request), static_cast<uint64_t>(misfit->reason));
   out->push_back(RejectRequest{config.engine, event.request, misfit->reason, misfit->needed, misfit->limit});
   if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.request, event.from});
   return true;
@@ -201,7 +199,7 @@ void Core::State::end_request(RequestIndex request_index) {
     running.erase(std::find(running.begin(), running.end(), request_index));
     detach(&request, false);
   }
-  note({kEnded, done, raw(request.id), request.emitted});
+  digest.add(kEnded, done, raw(request.id), request.emitted);
   out->push_back(FinishRequest{config.engine, request.id, request.emitted, request.cancelled});
   out->push_back(DropRequestState{
       config.engine, request.id,

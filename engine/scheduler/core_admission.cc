@@ -195,7 +195,7 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
       waiting.push_front(request->first);
     }
   }
-  note({kTransferEnded, raw(id), arrived});
+  digest.add(kTransferEnded, raw(id), arrived);
   transfer.live = false;
   --transfers_live;
 }
@@ -232,8 +232,8 @@ TransferState& Core::State::transfer_of(TransferId id) {
 }
 
 void Core::State::submit_transfer(const TransferState& transfer, Tier source, Tier target) {
-  note({kTransfer, raw(transfer.id), static_cast<uint64_t>(transfer.kind), static_cast<uint64_t>(source),
-        static_cast<uint64_t>(target), digest_of(transfer.source), digest_of(transfer.target)});
+  digest.add(kTransfer, raw(transfer.id), transfer.kind, source, target, chained_all(transfer.source),
+             chained_all(transfer.target));
   StartTransfer command{config.engine, transfer.id,     transfer.kind,  source,
                         target,        transfer.source, transfer.target};
   if (transfer.kind == TransferKind::kReceive) {

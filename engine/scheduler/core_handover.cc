@@ -36,7 +36,7 @@ void Core::State::hand_over(RequestIndex request_index) {
   index.mark(held.pin, request.key.session);
   request.pin = {};
   reserved_total -= request.reserved;
-  note({kHandedOver, done, raw(request.id), digest_of(held.all)});
+  digest.add(kHandedOver, done, raw(request.id), chained_all(held.all));
   out->push_back(HandOver{config.engine, request.id, held.all});
   out->push_back(DropRequestState{config.engine, request.id, DropRequestState::Reason::kFinished});
   forget(request_index);
@@ -50,7 +50,7 @@ void Core::State::on(const PagesTaken& event) {
   index.release(held->pin, true);
   handed_over.erase(held);
   offload_barred = false;
-  note({kTaken, raw(event.request)});
+  digest.add(kTaken, raw(event.request));
 }
 
 uint64_t Core::State::pages_handed_over() const {

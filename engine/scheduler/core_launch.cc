@@ -1,7 +1,6 @@
 // Core: from planned entries to one LaunchStep, coalesced over as many steps as are certain to be alike.
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "engine/base/check.h"
 #include "engine/scheduler/core_state.h"
@@ -174,26 +173,15 @@ uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
 
 namespace {
 
-// Follows further values with a fingerprint of those before.
-uint64_t chained(uint64_t hash, std::initializer_list<uint64_t> values) {
-  for (const uint64_t value : values) hash = hash * 0x9e3779b97f4a7c15u + value + 1;
-  return hash;
-}
-
-template <typename T>
-uint64_t chained(uint64_t hash, std::span<const T> values) {
-  hash = chained(hash, {values.size()});
-  for (const T& value : values) hash = chained(hash, {uint64_t{value}});
-  return hash;
-}
-
-// The entry, as a value that is the same in every step of a coalesced run: positions count from `step`, and
-// of context and dropped KV entries, the one that does not advance with them.
-uint64_t entry_fingerprint(const PlanEntry& entry, uint64_t step) {
+// Follows an entry with the fingerprint of a batch. It is the same in every step of a coalesced run:
+// positions count from `step`, and of context and dropped KV entries, it has the one that does not advance
+// with them.
+uint64_t with_entry(uint64_t batch, const PlanEntry& entry, uint64_t step) {
   const uint64_t flags = (entry.first ? 1u : 0u) | (entry.samples ? 2u : 0u) | (entry.grows ? 4u : 0u);
-  return chained(0, {raw(entry.request), static_cast<uint64_t>(entry.kind), flags, entry.tokens,
-                     entry.context - step, entry.grows ? entry.dropped : entry.live(), entry.low_bit,
-                     entry.shared_in_part});
+  const uint64_t fixed = entry.grows ? entry.dropped : entry.live();
+  return chained(batch, raw(entry.request) | uint64_t{entry.tokens} << 32, entry.context - step,
+                 flags | static_cast<uint64_t>(entry.kind) << 8 | fixed << 32,
+                 entry.low_bit | uint64_t{entry.shared_in_part} << 32);
 }
 
 }  // namespace
@@ -201,40 +189,34 @@ uint64_t entry_fingerprint(const PlanEntry& entry, uint64_t step) {
 // Steps that only repeat the step before add no record, so that coalescing changes nothing.
 void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
   uint64_t batch = launch.entries.size();
-  for (const PlanEntry& entry : launch.entries)
-    batch = chained(batch, {entry_fingerprint(entry, launch.first)});
-  if (batch != batch_last) note({kStep, launch.first, batch, tokens, padded(tokens)});
+  for (const PlanEntry& entry : launch.entries) batch = with_entry(batch, entry, launch.first);
+  if (batch != batch_last) digest.add(kStep, launch.first, batch, tokens, padded(tokens));
   batch_last = batch;
-  for (const PageAllocation& allocation : launch.allocations) note_allocation(launch, allocation);
+  for (const PageAllocation& allocation : launch.allocations) note_allocation(launch, allocation, true);
   for (const Compression& c : launch.compressions) note_compression(launch, c);
   for (const FormatRun& run : launch.formats) {
-    note({kFormats, launch.first, raw(launch.members[run.entry].request), run.count, run.four});
+    digest.add(kFormats, launch.first, raw(launch.members[run.entry].request), run.count, run.four);
   }
   for (const Requantisation& ageing : launch.requantisations) {
-    note({kAged, launch.first, raw(ageing.source), raw(ageing.target), ageing.position, ageing.count});
+    digest.add(kAged, launch.first, raw(ageing.source), raw(ageing.target), ageing.position, ageing.count);
   }
   for (const PrefixHit& hit : launch.prefix_hits) {
-    const uint64_t counts = chained(chained(0, hit.kv_entries), hit.shared);
-    note({kReused, launch.first, raw(hit.request), digest_of(hit.pages), hit.prefix_checkpoint, counts});
+    const uint64_t counts = chained(chained_all(hit.kv_entries), chained_all(hit.shared));
+    digest.add(kReused, launch.first, raw(hit.request), chained_all(hit.pages), hit.prefix_checkpoint,
+               counts);
   }
   for (const PrefixCheckpoint& checkpoint : launch.prefix_checkpoints) {
-    note({kCheckpointPlanned, launch.first, raw(launch.members[checkpoint.entry].request),
-          checkpoint.prefix_checkpoint});
+    digest.add(kCheckpointPlanned, launch.first, raw(launch.members[checkpoint.entry].request),
+               checkpoint.prefix_checkpoint);
   }
 }
 
 void Core::State::note_compression(const Launch& launch, const Compression& c) {
   uint64_t forced = c.forced.size();
-  for (const Compression::Forced& range : c.forced) forced = chained(forced, {range.begin, range.end});
+  for (const Compression::Forced& range : c.forced) forced = chained(forced, range.begin, range.end);
   const uint64_t flags = (c.staged ? 1u : 0u) | (c.before ? 2u : 0u);
-  note({kCompressed, launch.first, raw(launch.members[c.entry].request), c.begin, c.end, flags, forced,
-        chained(0, c.keep)});
-}
-
-uint64_t Core::State::digest_of(std::span<const PageId> pages) {
-  uint64_t hash = pages.size();
-  for (const PageId page : pages) hash = chained(hash, {raw(page)});
-  return hash;
+  digest.add(kCompressed, launch.first, raw(launch.members[c.entry].request), c.begin, c.end, flags, forced,
+             chained_all(c.keep));
 }
 
 uint32_t Core::State::padded(uint32_t tokens) const {

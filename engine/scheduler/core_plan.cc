@@ -162,7 +162,7 @@ void Core::State::preempt_last() {
   running.pop_back();
   RequestState& request = requests[request_index];
   remove_entry(request_index);
-  note({kPreempted, launched, raw(request.id)});
+  digest.add(kPreempted, launched, raw(request.id));
   preempted_now = true;
   if (swaps() && swap_out(request_index)) {
     out->push_back(DropRequestState{config.engine, request.id, DropRequestState::Reason::kPreempted});

@@ -13,7 +13,6 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/prng.h"
 #include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
@@ -131,9 +130,9 @@ bool Core::State::take_prefix_checkpoint(RequestState* request, PrefixCheckpoint
   request->prefix_checkpoint = id;
   uint64_t counts = 0;
   for (uint32_t g = 0; g < request->tables.groups(); ++g) {
-    counts = draw({counts, request->tables.kv_entries(g, request->kv), request->tables.shared(g)});
+    counts = chained(counts, request->tables.kv_entries(g, request->kv), request->tables.shared(g));
   }
-  note({kPrefixCheckpoint, request->kv, raw(request->id), raw(id), counts});
+  digest.add(kPrefixCheckpoint, request->kv, raw(request->id), raw(id), counts);
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/kv/decision_digest.h"
 #include "engine/kv/group_tables.h"
 #include "engine/kv/mixed_precision_pool.h"
 #include "engine/kv/page_pool.h"
@@ -102,6 +103,7 @@ struct RequestState {
 };
 
 struct Core::State {
+  using enum DecisionDigest::Record;
   enum class Admitted : uint8_t { kYes, kNotHere, kBlocked };
 
   State(const CoreConfig& config, PolicyAxes policies);
@@ -341,40 +343,12 @@ struct Core::State {
   TransferState& transfer_of(TransferId id);
   void submit_transfer(const TransferState& transfer, Tier source, Tier target);
 
-  // The digest is a sum over records, each keyed by its step: records planned ahead can be subtracted, and
-  // coalesced runs add the same records as uncoalesced ones.
-  enum Record : uint64_t {
-    kStep,
-    kAllocation,
-    kReused,
-    kPreempted,
-    kEnded,
-    kRejected,
-    kTransfer,
-    kTransferEnded,
-    kCompressed,
-    kRetained,
-    kShrunk,
-    kSessionDropped,
-    kHandedOver,
-    kTaken,
-    kPrefixCheckpoint,
-    kAged,
-    kSwapOutStarted,
-    kFormats,
-    kCheckpointPlanned
-  };
-  static uint64_t draw_record(std::initializer_list<uint64_t> record);
-  static uint64_t digest_of(std::span<const PageId> pages);
-  void note(std::initializer_list<uint64_t> record) { digest += draw_record(record); }
-  uint64_t allocation_record(const Launch& launch, const PageAllocation& allocation) const {
+  void note_allocation(const Launch& launch, const PageAllocation& allocation, bool taken) {
     const uint64_t step = launch.first + allocation.offset;
-    const uint32_t request = raw(launch.members[allocation.entry].request);
-    if (allocation.group == 0) return draw_record({kAllocation, step, request, raw(allocation.page)});
-    return draw_record({kAllocation, step, request, raw(allocation.page), allocation.group});
-  }
-  void note_allocation(const Launch& launch, const PageAllocation& allocation) {
-    digest += allocation_record(launch, allocation);
+    const uint64_t request = raw(launch.members[allocation.entry].request);
+    const uint64_t page = request << 32 | raw(allocation.page);
+    taken ? digest.add(kAllocation, step, page, allocation.group)
+          : digest.subtract(kAllocation, step, page, allocation.group);
   }
   void note_launch(const Launch& launch, uint32_t tokens);
   void note_compression(const Launch& launch, const Compression& compression);
@@ -454,7 +428,7 @@ struct Core::State {
   uint64_t reserved_2_total = 0;
   uint64_t entries_held = 0;   // of running requests: sum of kv_entries_of()
   uint64_t pages_running = 0;  // of running requests: sum of table_pages()
-  uint64_t digest = 0;
+  DecisionDigest digest;
 };
 
 }  // namespace kvtwin

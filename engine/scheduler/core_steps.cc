@@ -96,7 +96,7 @@ void Core::State::shorten_last(uint64_t end) {
   KVT_CHECK(end >= done);
   const auto steps = static_cast<uint32_t>(last.end - end);
   for (size_t i = last.allocations.size(); i > 0 && last.first + last.allocations[i - 1].offset >= end; --i) {
-    digest -= allocation_record(last, last.allocations[i - 1]);
+    note_allocation(last, last.allocations[i - 1], false);
   }
   roll_back_allocations(&last, static_cast<uint32_t>(end - last.first));
   for (const Launch::Member& member : last.members) {

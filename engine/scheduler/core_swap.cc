@@ -26,7 +26,7 @@ bool Core::State::swap_out(RequestIndex request_index) {
   const uint32_t pages = div_ceil(request.kv, config.page_tokens);
   if (request.kv == 0 || request.admitted_now || request.launched_out() || !index.free_host_pages(pages))
     return false;
-  note({kSwapOutStarted, request.kv, raw(request.id), pages});
+  digest.add(kSwapOutStarted, request.kv, raw(request.id), pages);
   entries_held -= kv_entries_of(request, request.kv);
   pages_running -= table_pages(request);
   // An entry planned for it in this step will not be computed.
