@@ -137,7 +137,7 @@ uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
   if (retention.by_group()) return allocate_ahead_groups(steps, launch);
   if (mixed) return allocate_ahead_entries(steps, launch);
   const uint32_t page = config.page_tokens;
-  const bool watch_offload = tiered() && !below_offload_target(0);
+  const bool watch_offload = tiered() && !transfers.below_offload_target(0);
   // Each request needs a new page once in every `page` steps; sort these steps once.
   crossings.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
@@ -157,7 +157,7 @@ uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
         roll_back_allocations(launch, offset);
         return offset;
       }
-      if (!free_page_is_next() || (watch_offload && below_offload_target(1))) {
+      if (!free_page_is_next() || (watch_offload && transfers.below_offload_target(1))) {
         roll_back_allocations(launch, offset);
         return offset;
       }

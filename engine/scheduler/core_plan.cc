@@ -70,8 +70,8 @@ void Core::State::plan_running(bool decodes, bool prefills) {
 
 void Core::State::plan_waiting() {
   // A preemption means that memory is short: the preempted request must not be admitted in the same step.
-  while (!preempted_now && swapped_out == 0 && !waiting.empty() && budget > 0 &&
-         running.size() + recalling < config.requests_max) {
+  while (!preempted_now && transfers.swaps_out() == 0 && !waiting.empty() && budget > 0 &&
+         running.size() + transfers.requests_loading() < config.requests_max) {
     const Admitted admitted = admit(waiting.front());
     if (admitted == Admitted::kBlocked) return;
   }
@@ -154,6 +154,11 @@ PageId Core::State::take_page(uint32_t more) {
     evicted_now = true;
   }
   return gpu.acquire();
+}
+
+// Appends `count` pages. REQUIRES: that many are free or evictable.
+void Core::State::take_pages(uint32_t count, std::vector<PageId>* pages) {
+  for (uint32_t left = count; left > 0; --left) pages->push_back(take_page(left));
 }
 
 // The newest running request releases its pages and returns to the head of the queue.

@@ -68,7 +68,7 @@ void Core::State::close_launch() {
     if (request.launches == 0 && (request.ending || complete)) {
       ended.push_back(member.request_index);
     } else if (request.launches == 0 && request.phase == RequestState::Phase::kSwappedOut) {
-      start_swap_out(member.request_index);
+      transfers.submit_swap_out(request.id, out);  // no step writes its pages any more
     }
   }
   for (const RequestIndex request_index : ended) {
