@@ -37,10 +37,6 @@ struct Pool {
   kernels::Ranked ranked() { return {kernels::packed_scores(scores, heads, rows), {rows, positions}}; }
 };
 
-uint64_t part_up_of(Fraction fraction, uint64_t count) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(fraction) * count + (kWhole - 1)) >> 32);
-}
-
 }  // namespace
 
 KvEntryBudget::KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const GroupMap* groups)
@@ -62,7 +58,7 @@ uint64_t KvEntryBudget::fraction(uint32_t end) const {
 
 uint32_t KvEntryBudget::expected(uint32_t candidates, uint32_t end) const {
   if (kind_ == Kind::kAda) return std::min(candidates, ranked_entries(spec_));
-  return static_cast<uint32_t>(part_up_of(fraction(end), candidates));
+  return static_cast<uint32_t>(part_up(fraction(end), candidates));
 }
 
 std::vector<uint32_t> KvEntryBudget::counts(std::span<const RankedHead> heads, uint32_t end) const {
@@ -111,12 +107,12 @@ std::vector<KvEntryBudget::GroupCount> KvEntryBudget::of_layer(std::span<const R
     const std::vector<uint32_t> of_heads =
         kind_ == Kind::kAda
             ? kernels::count_adakv(pool.ranked(), k, k / 5)
-            : kernels::count_flattened(pool.ranked(), part_up_of(fraction(end), pool.scores.size()));
+            : kernels::count_flattened(pool.ranked(), part_up(fraction(end), pool.scores.size()));
     for (size_t h = 0; h < of_heads.size(); ++h)
       out.push_back({groups_->group_of(heads[h].head), of_heads[h]});
     return out;
   }
-  const uint64_t kv_entries = part_up_of(fraction(end), clusters.size() * uint64_t{pool.rows});
+  const uint64_t kv_entries = part_up(fraction(end), clusters.size() * uint64_t{pool.rows});
   const std::vector<uint32_t> of_clusters =
       kernels::count_clustered(pool.ranked(), cluster_of, static_cast<uint32_t>(clusters.size()), kv_entries);
   for (size_t c = 0; c < clusters.size(); ++c) out.push_back({clusters[c], of_clusters[c]});
@@ -127,7 +123,7 @@ std::vector<uint32_t> KvEntryBudget::across_layers(std::span<const RankedHead> h
   Pool pool(heads);
   std::vector<uint32_t> cluster_of;
   for (const RankedHead& head : heads) cluster_of.push_back(groups_->group_of(head.head));
-  const uint64_t kv_entries = part_up_of(fraction(end), uint64_t{groups_->groups()} * pool.rows);
+  const uint64_t kv_entries = part_up(fraction(end), uint64_t{groups_->groups()} * pool.rows);
   return kernels::count_clustered(pool.ranked(), cluster_of, groups_->groups(), kv_entries);
 }
 

@@ -27,8 +27,8 @@ class FixedBudget final : public Budget {
   bool known_at_admission() const override { return true; }
   bool reserves() const override { return reserves_; }
   uint32_t quota(uint32_t group, uint32_t ranked) const override {
-    const uint32_t part = up_ ? part_up(fractions_[group], ranked) : part_down(fractions_[group], ranked);
-    return std::min(part, limits_[group]);
+    const uint64_t part = up_ ? part_up(fractions_[group], ranked) : part_down(fractions_[group], ranked);
+    return static_cast<uint32_t>(std::min<uint64_t>(part, limits_[group]));
   }
 
  private:

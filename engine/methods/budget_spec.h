@@ -61,8 +61,8 @@ constexpr uint32_t ranked_entries(const BudgetSpec& spec) {
 std::vector<Fraction> reserved_fractions(const BudgetSpec& spec);
 
 // fraction * count, rounded up or down. REQUIRES: fraction <= kWhole.
-constexpr uint32_t part_up(Fraction fraction, uint32_t count) {
-  return static_cast<uint32_t>((fraction * count + (kWhole - 1)) >> 32);
+constexpr uint64_t part_up(Fraction fraction, uint64_t count) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(fraction) * count + (kWhole - 1)) >> 32);
 }
 constexpr uint32_t part_down(Fraction fraction, uint32_t count) {
   return static_cast<uint32_t>((fraction * count) >> 32);

@@ -48,7 +48,7 @@ void Core::apply(Instant now, const Event& event, std::vector<Command>* commands
 }
 
 bool Core::idle() const {
-  return state_->requests_live == 0 && state_->launches.empty() && state_->transfers_live == 0 &&
+  return state_->requests_live == 0 && state_->launches.empty() && state_->transfers.live() == 0 &&
          state_->handed_over.empty();
 }
 
@@ -64,7 +64,7 @@ uint32_t Core::tokens_cached(const RequestReady& request) const {
   return s.index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
 }
 
-uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
+uint64_t Core::digest() const { return draw({state_->digest.sum(), state_->done}); }
 
 Core::State::State(const CoreConfig& c, PolicyAxes policies)
     : config(c),
@@ -84,7 +84,10 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       index(c.page_tokens / c.unit_tokens, resident ? host.get() : &gpu, resident ? nullptr : host.get(),
             make_prefix_eviction(c, c.page_tokens), mixed.get(), disk.get()),
       prefix_checkpoints(make_prefix_checkpoints(c, retention)),
-      sessions(axes.identity->session_states_max()) {
+      sessions(axes.identity->session_states_max()),
+      tiers{&gpu, host.get(), disk.get(), &index, mixed.get()},
+      transfers(c.engine, tiers, {c.offload_pages_target, c.spill_pages_target, c.offload_batch_pages},
+                &digest) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
 }
@@ -100,8 +103,6 @@ void Core::State::apply(Instant at, const Event& event, std::vector<Command>* co
   start_copies_down();
   out = nullptr;
 }
-
-uint64_t Core::State::draw_record(std::initializer_list<uint64_t> record) { return draw(record); }
 
 // --- requests come and go
 
@@ -145,7 +146,7 @@ void Core::State::on(const RequestReady& event) {
   if (raw(event.request) >= slots.size()) slots.resize(raw(event.request) + 1, UINT32_MAX);
   slots[raw(event.request)] = request_index;
   waiting.push_back(request_index);
-  offload_barred = spilling_barred = false;
+  transfers.allow_copies_down();
   ++requests_live;
   sessions.begin(event.session);
   session_here(event.session);
@@ -155,7 +156,7 @@ void Core::State::on(const RequestReady& event) {
 // Drops the state of sessions beyond the number that the backend retains.
 void Core::State::drop_surplus_sessions() {
   for (SessionId session; sessions.take_surplus(&session);) {
-    note({kSessionDropped, raw(session)});
+    digest.add(kSessionDropped, raw(session));
     out->push_back(DropSessionState{config.engine, session});
   }
 }
@@ -163,7 +164,7 @@ void Core::State::drop_surplus_sessions() {
 bool Core::State::reject(const RequestReady& event) {
   const std::optional<Misfit> misfit = fit.misfit(event);
   if (!misfit.has_value()) return false;
-  note({kRejected, raw(event.request), static_cast<uint64_t>(misfit->reason)});
+  digest.add(kRejected, raw(event.request), static_cast<uint64_t>(misfit->reason));
   out->push_back(RejectRequest{config.engine, event.request, misfit->reason, misfit->needed, misfit->limit});
   if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.request, event.from});
   return true;
@@ -186,22 +187,21 @@ void Core::State::on(const Timer&) {}  // no policy sets one yet
 
 void Core::State::end_request(RequestIndex request_index) {
   RequestState& request = requests[request_index];
-  offload_barred = spilling_barred = false;
+  transfers.allow_copies_down();
   if (request.phase == RequestState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), request_index));
     if (!request.host_pages.empty()) detach_from_host(&request);
     if (request.arrives) drop_source(&request);
   } else if (request.phase == RequestState::Phase::kSwappedOut) {
-    cancel_swap_out(request_index);
+    transfers.leave(request.id);
   } else if (request.phase == RequestState::Phase::kLoading) {
-    --recalling;  // the transfer continues without it
-    reserved_total -= request.reserved;
-    reserved_host_total -= request.reserved_host;
+    transfers.leave(request.id);
+    drop_reservation(&request);
   } else if (request.phase == RequestState::Phase::kRunning) {
     running.erase(std::find(running.begin(), running.end(), request_index));
     detach(&request, false);
   }
-  note({kEnded, done, raw(request.id), request.emitted});
+  digest.add(kEnded, done, raw(request.id), request.emitted);
   out->push_back(FinishRequest{config.engine, request.id, request.emitted, request.cancelled});
   out->push_back(DropRequestState{
       config.engine, request.id,
@@ -350,6 +350,29 @@ CoreGauges Core::gauges() const {
 
 void Core::check_invariants() const { state_->check_invariants(); }
 
+// The pages of a running request.
+void Core::State::check_running(const RequestState& r) const {
+  for (const PageId page : r.host_pages) KVT_CHECK(host->owned(page));
+  for (const PageId page : r.pages) KVT_CHECK(page == kNoPage || gpu.owned(page));
+  KVT_CHECK(r.dropped_slots ==
+            index.dropped_slots(r.pin) + std::count(r.pages.begin(), r.pages.end(), kNoPage));
+  if (resident) {
+    KVT_CHECK(uint64_t{table_pages(r)} * config.page_tokens >= r.kv - r.dropped_tokens);
+    KVT_CHECK(!r.in_resident || r.pages.size() == gpu_pages_held(config.policies.retrieval_spec,
+                                                                 config.page_tokens, table_pages(r)));
+  } else if (!retention.by_group()) {
+    KVT_CHECK(!mixed || r.kv_entries.at == r.kv);
+    KVT_CHECK(uint64_t{r.pages_span()} * config.page_tokens >= r.kv);
+    KVT_CHECK(kv_entries_of(r, r.kv) <= uint64_t{r.pages_held()} * config.page_tokens);
+  } else {
+    KVT_CHECK(r.pages.empty());
+    r.tables.check(r.kv);
+    for (uint32_t g = 0; g < r.tables.groups(); ++g) {
+      for (uint32_t i = 0; i < r.tables.pages(g); ++i) KVT_CHECK(gpu.owned(r.tables.page(g, i)));
+    }
+  }
+}
+
 // free + owned by requests + owned by the index + in flight = capacity, in each tier.
 void Core::State::check_invariants() const {
   gpu.check_invariants();
@@ -359,9 +382,11 @@ void Core::State::check_invariants() const {
   if (prefix_checkpoints) prefix_checkpoints->check_invariants();
   sessions.check_invariants();
   uint64_t pages_own = 0, host_own = 0, kv_entries = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
+  uint64_t loading = 0;
   for (const RequestState& r : requests) {
     if (r.phase == RequestState::Phase::kUnused) continue;
     ++live;
+    loading += r.phase == RequestState::Phase::kLoading ? 1 : 0;
     KVT_CHECK(r.emitted <= r.sampled);
     KVT_CHECK(r.sampled <= r.output);
     reserved += r.reserved;
@@ -380,31 +405,13 @@ void Core::State::check_invariants() const {
     kv_entries += kv_entries_of(r, r.kv);
     held += table_pages(r);
     host_own += r.host_pages.size();
-    for (const PageId page : r.host_pages) KVT_CHECK(host->owned(page));
-    for (const PageId page : r.pages) KVT_CHECK(page == kNoPage || gpu.owned(page));
-    KVT_CHECK(r.dropped_slots ==
-              index.dropped_slots(r.pin) + std::count(r.pages.begin(), r.pages.end(), kNoPage));
+    check_running(r);
     pages_own += r.pages_held() - (r.pin.pages - index.dropped_slots(r.pin)) - r.tables.lent();
-    if (resident) {
-      KVT_CHECK(uint64_t{table_pages(r)} * config.page_tokens >= r.kv - r.dropped_tokens);
-      KVT_CHECK(!r.in_resident || r.pages.size() == gpu_pages_held(config.policies.retrieval_spec,
-                                                                   config.page_tokens, table_pages(r)));
-    } else if (!retention.by_group()) {
-      KVT_CHECK(!mixed || r.kv_entries.at == r.kv);
-      KVT_CHECK(uint64_t{r.pages_span()} * config.page_tokens >= r.kv);
-      KVT_CHECK(kv_entries_of(r, r.kv) <= uint64_t{r.pages_held()} * config.page_tokens);
-    } else {
-      KVT_CHECK(r.pages.empty());
-      r.tables.check(r.kv);
-      for (uint32_t g = 0; g < r.tables.groups(); ++g) {
-        for (uint32_t i = 0; i < r.tables.pages(g); ++i) KVT_CHECK(gpu.owned(r.tables.page(g, i)));
-      }
-    }
   }
-  uint64_t gpu_in_flight = 0, host_in_flight = 0, disk_in_flight = 0;
-  check_transfers(&gpu_in_flight, &host_in_flight, &disk_in_flight);
+  const TransferManager::PagesInFlight in_flight = transfers.pages_in_flight();
   pages_own += pages_handed_over();
   KVT_CHECK(live == requests_live);
+  KVT_CHECK(loading == transfers.requests_loading());
   KVT_CHECK(kv_entries == entries_held);
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
@@ -412,9 +419,9 @@ void Core::State::check_invariants() const {
   const uint32_t in_prefix_checkpoints = prefix_checkpoints ? prefix_checkpoints->pages() : 0;
   const uint32_t in_index = resident ? 0 : index.pages_gpu();
   const uint32_t host_in_index = resident ? index.pages_gpu() : index.pages_host();
-  KVT_CHECK(gpu.pages_owned() == pages_own + in_index + in_prefix_checkpoints + gpu_in_flight);
-  KVT_CHECK(!host || host->pages_owned() == host_own + host_in_index + host_in_flight);
-  KVT_CHECK(!disk || disk->pages_owned() == index.pages_disk() + disk_in_flight);
+  KVT_CHECK(gpu.pages_owned() == pages_own + in_index + in_prefix_checkpoints + in_flight.gpu);
+  KVT_CHECK(!host || host->pages_owned() == host_own + host_in_index + in_flight.host);
+  KVT_CHECK(!disk || disk->pages_owned() == index.pages_disk() + in_flight.disk);
   KVT_CHECK(running.size() <= config.requests_max);
   KVT_CHECK(launched >= done);
   check_reserves();

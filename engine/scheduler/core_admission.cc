@@ -1,9 +1,8 @@
-// Core: admission of waiting requests, and the host tier that some of them wait for.
+// Core: admission of waiting requests.
 
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
 #include "engine/scheduler/core_state.h"
 
 namespace kvtwin {
@@ -78,11 +77,7 @@ Core::State::Admitted Core::State::recall_first(RequestIndex request_index, cons
   RequestState& request = requests[request_index];
   if (match.load != Match::kNoLoad) {
     index.release(match.pin, false);
-    TransferState& transfer = transfer_of(TransferId{match.load});
-    waiting.pop_front();
-    request.phase = RequestState::Phase::kLoading;
-    ++recalling;
-    transfer.waiting.emplace_back(request_index, request.id);
+    begin_loading(request_index, &transfers.find(TransferId{match.load}));
     return Admitted::kNotHere;
   }
   const uint32_t pages = match.pin.pages - match.pages_gpu;
@@ -93,153 +88,11 @@ Core::State::Admitted Core::State::recall_first(RequestIndex request_index, cons
     index.release(match.pin, false);
     return Admitted::kBlocked;
   }
-  TransferState& transfer = new_transfer(TransferKind::kLoad);
-  transfer.pin = match.pin;
-  transfer.first = match.pages_gpu;
-  index.host_pages(match.pin, match.pages_gpu, &transfer.source);
-  // One tier at a time: pages on the disk come last on the path, and are loaded by a later transfer.
-  const bool from_disk = index.on_disk(transfer.source.front());
-  const auto other = std::find_if(transfer.source.begin(), transfer.source.end(),
-                                  [&](PageId page) { return index.on_disk(page) != from_disk; });
-  transfer.source.erase(other, transfer.source.end());
-  for (size_t left = transfer.source.size(); left > 0; --left) {
-    transfer.target.push_back(take_page(static_cast<uint32_t>(left)));
-  }
-  index.start_load(match.pin, match.pages_gpu, raw(transfer.id));
-  waiting.pop_front();
-  request.phase = RequestState::Phase::kLoading;
-  ++recalling;
-  transfer.waiting.emplace_back(request_index, request.id);
-  submit_transfer(transfer, from_disk ? Tier::kDisk : Tier::kHost, Tier::kGpu);
+  Transfer& transfer = transfers.load(match);
+  take_pages(static_cast<uint32_t>(transfer.source.size()), &transfer.target);
+  begin_loading(request_index, &transfer);
+  transfers.submit(&transfer, out);
   return Admitted::kNotHere;
-}
-
-bool Core::State::below_offload_target(uint32_t pages_taken) const {
-  return uint64_t{gpu.pages_free()} + index.pages_evictable_copied() + offload_pages <
-         uint64_t{config.offload_pages_target} + pages_taken;
-}
-
-// Offloads the next victims before they are needed, so that evicting them later costs nothing.
-void Core::State::start_offload() {
-  constexpr uint32_t kCleaningsMax = 2;
-  const bool unsafe = preempted_until > done && !KVT_PLANTED(unsafe_copy);  // see recall_first()
-  if (!tiered() || offload_barred || unsafe) return;
-  while (offload < kCleaningsMax && below_offload_target(0)) {
-    // A spill in progress makes room: no copy is dropped for a page that is about to become free.
-    if (spilling > 0 && host->pages_free() == 0) return;
-    TransferState& transfer = new_transfer(TransferKind::kOffload);
-    using Offload = PrefixIndex::Offload;
-    Offload answer = index.start_offload(config.offload_batch_pages, &transfer.pin, &transfer.first,
-                                         &transfer.source, &transfer.target);
-    if (answer == Offload::kStarted &&
-        reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
-      // Pages cannot be evicted while they are copied: reserved pages must remain available.
-      // (Copies were dropped for it, so retrying at once might never end.)
-      index.offload_failed(transfer.pin, transfer.target);
-      offload_barred = true;
-      answer = Offload::kNothingToOffload;
-    }
-    if (answer != Offload::kStarted) {
-      undo_transfer(&transfer);
-      if (answer == Offload::kNothingToOffload) return;
-      evicted_now = true;
-      free_page(index.evict_uncopied_page());  // the oldest on either tier: not worth a copy
-      continue;
-    }
-    evicted_now = true;  // pages being copied are unavailable meanwhile
-    ++offload;
-    offload_pages += static_cast<uint32_t>(transfer.source.size());
-    submit_transfer(transfer, Tier::kGpu, Tier::kHost);
-  }
-}
-
-void Core::State::on(const TransferDone& event) { finish_transfer(event.transfer, true); }
-void Core::State::on(const TransferFailed& event) { finish_transfer(event.transfer, false); }
-
-void Core::State::finish_transfer(TransferId id, bool arrived) {
-  TransferState& transfer = transfer_of(id);
-  if (transfer.kind == TransferKind::kSwapOut) {
-    finish_swap_out(&transfer, arrived);
-  } else if (transfer.kind == TransferKind::kSwapIn) {
-    finish_swap_in(&transfer, arrived);
-  } else if (transfer.kind == TransferKind::kOffload) {
-    --offload;
-    offload_pages -= static_cast<uint32_t>(transfer.source.size());
-    if (arrived) {
-      index.offloaded(transfer.pin, transfer.first, transfer.target);
-    } else {
-      index.offload_failed(transfer.pin, transfer.target);
-      offload_barred = true;
-    }
-  } else if (transfer.kind == TransferKind::kReceive) {
-    finish_receive(transfer, arrived);
-  } else if (resident) {
-    finish_fetch(transfer, arrived);
-  } else if (transfer.kind == TransferKind::kSpill) {
-    finish_spill(transfer, arrived);
-  } else {
-    if (arrived) {
-      index.loaded(transfer.pin, transfer.first, transfer.target);
-    } else {
-      index.load_failed(transfer.pin, transfer.first);
-      for (const PageId page : transfer.target) free_page(page);
-    }
-    index.release(transfer.pin, arrived);
-    // They were at the head of the queue, and return there in the same order.
-    for (auto request = transfer.waiting.rbegin(); request != transfer.waiting.rend(); ++request) {
-      RequestState& state = requests[request->first];
-      if (state.id != request->second || state.phase != RequestState::Phase::kLoading) continue;
-      state.phase = RequestState::Phase::kWaiting;
-      state.load_barred = !arrived;
-      --recalling;
-      waiting.push_front(request->first);
-    }
-  }
-  note({kTransferEnded, raw(id), arrived});
-  transfer.live = false;
-  --transfers_live;
-}
-
-TransferState& Core::State::new_transfer(TransferKind kind) {
-  auto place =
-      std::find_if(transfers.begin(), transfers.end(), [](const TransferState& t) { return !t.live; });
-  if (place == transfers.end()) place = transfers.emplace(transfers.end());
-  place->id = TransferId{transfer_next++};
-  place->kind = kind;
-  place->source.clear();
-  place->target.clear();
-  place->waiting.clear();
-  place->first = 0;
-  place->pin = {};
-  place->asked = true;
-  place->live = true;
-  ++transfers_live;
-  return *place;
-}
-
-// Undoes a transfer exactly. REQUIRES: it is the newest, and was not submitted.
-void Core::State::undo_transfer(TransferState* transfer) {
-  transfer->live = false;
-  --transfers_live;
-  --transfer_next;
-}
-
-TransferState& Core::State::transfer_of(TransferId id) {
-  const auto found = std::find_if(transfers.begin(), transfers.end(),
-                                  [id](const TransferState& t) { return t.live && t.id == id; });
-  KVT_CHECK(found != transfers.end());
-  return *found;
-}
-
-void Core::State::submit_transfer(const TransferState& transfer, Tier source, Tier target) {
-  note({kTransfer, raw(transfer.id), digest_of(transfer.source), digest_of(transfer.target)});
-  StartTransfer command{config.engine, transfer.id,     transfer.kind,  source,
-                        target,        transfer.source, transfer.target};
-  if (transfer.kind == TransferKind::kReceive) {
-    command.from = transfer.from;
-    command.request = transfer.waiting.front().second;
-  }
-  out->push_back(command);
 }
 
 }  // namespace kvtwin

@@ -21,7 +21,7 @@ void Core::State::hand_over(RequestIndex request_index) {
   RequestState& request = requests[request_index];
   KVT_CHECK(request.phase == RequestState::Phase::kRunning);
   KVT_CHECK(request.kv >= request.prompt);
-  offload_barred = false;
+  transfers.allow_offloads();
   running.erase(std::find(running.begin(), running.end(), request_index));
   entries_held -= kv_entries_of(request, request.kv);
   pages_running -= table_pages(request);
@@ -36,7 +36,7 @@ void Core::State::hand_over(RequestIndex request_index) {
   index.mark(held.pin, request.key.session);
   request.pin = {};
   reserved_total -= request.reserved;
-  note({kHandedOver, done, raw(request.id), digest_of(held.all)});
+  digest.add(kHandedOver, done, raw(request.id), chained_all(held.all));
   out->push_back(HandOver{config.engine, request.id, held.all});
   out->push_back(DropRequestState{config.engine, request.id, DropRequestState::Reason::kFinished});
   forget(request_index);
@@ -49,8 +49,8 @@ void Core::State::on(const PagesTaken& event) {
   for (auto page = held->own.rbegin(); page != held->own.rend(); ++page) free_page(*page);
   index.release(held->pin, true);
   handed_over.erase(held);
-  offload_barred = false;
-  note({kTaken, raw(event.request)});
+  transfers.allow_offloads();
+  digest.add(kTaken, raw(event.request));
 }
 
 uint64_t Core::State::pages_handed_over() const {
@@ -98,54 +98,28 @@ Core::State::Admitted Core::State::receive_first(RequestIndex request_index) {
     index.release(match.pin, false);
     return Admitted::kBlocked;
   }
-  TransferState& transfer = new_transfer(TransferKind::kReceive);
-  transfer.pin = match.pin;
-  transfer.first = cached;
-  transfer.from = request.from;
-  transfer.source.assign(request.source.begin() + cached, request.source.end());
-  for (uint32_t left = missing; left > 0; --left) transfer.target.push_back(take_page(left));
+  const auto lacking = std::span<const PageId>(request.source).subspan(cached);
+  Transfer& transfer = transfers.receive(match.pin, request.from, lacking, request.id);
+  take_pages(missing, &transfer.target);
   if (config.admission == AdmissionKind::kFullReservation) {
     request.reserved = static_cast<uint32_t>(pages - missing);
     reserved_total += request.reserved;
   }
-  waiting.pop_front();
-  request.phase = RequestState::Phase::kLoading;
-  ++recalling;
-  transfer.waiting.emplace_back(request_index, request.id);
-  submit_transfer(transfer, Tier::kGpu, Tier::kGpu);
+  begin_loading(request_index, &transfer);
+  transfers.submit(&transfer, out);
   return Admitted::kNotHere;
 }
 
-void Core::State::finish_receive(const TransferState& transfer, bool arrived) {
-  const auto [request_index, id] = transfer.waiting.front();
-  RequestState& request = requests[request_index];
-  out->push_back(SourceRead{config.engine, id, transfer.from});
-  const bool expected = request.id == id && request.phase == RequestState::Phase::kLoading;
-  if (expected) {
-    --recalling;
-    request.arrives = false;
-  }
-  if (!arrived || !expected) {
-    for (auto page = transfer.target.rbegin(); page != transfer.target.rend(); ++page) free_page(*page);
-    index.release(transfer.pin, false);
-    if (!expected) return;  // cancelled meanwhile
-    reserved_total -= request.reserved;
-    request.reserved = 0;
-    request.phase = RequestState::Phase::kWaiting;
-    waiting.push_front(request_index);
-    return;
-  }
-  running.push_back(request_index);
-  request.phase = RequestState::Phase::kRunning;
-  request.pin = transfer.pin;
-  request.pages.assign(transfer.target.begin(), transfer.target.end());
-  request.kv = request.prompt;
-  request.fill = request.known();
-  request.arrived_now = true;
-  ++request.attempt;
-  entries_held += kv_entries_of(request, request.kv);
-  pages_running += request.pages_held();
-  publish_pages(&request, std::min(pages_settled(request, request.kv), request.pages_public));
+// The request has the pages of its prompt.
+void Core::State::attach_received(RequestState* request) {
+  request->arrives = false;
+  request->kv = request->prompt;
+  request->fill = request->known();
+  request->arrived_now = true;
+  ++request->attempt;
+  entries_held += kv_entries_of(*request, request->kv);
+  pages_running += request->pages_held();
+  publish_pages(request, std::min(pages_settled(*request, request->kv), request->pages_public));
 }
 
 // The first entry lists all filled pages; those taken for the entry itself are allocations.

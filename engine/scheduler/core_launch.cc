@@ -137,7 +137,7 @@ uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
   if (retention.by_group()) return allocate_ahead_groups(steps, launch);
   if (mixed) return allocate_ahead_entries(steps, launch);
   const uint32_t page = config.page_tokens;
-  const bool watch_offload = tiered() && !below_offload_target(0);
+  const bool watch_offload = tiered() && !transfers.below_offload_target(0);
   // Each request needs a new page once in every `page` steps; sort these steps once.
   crossings.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
@@ -157,7 +157,7 @@ uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
         roll_back_allocations(launch, offset);
         return offset;
       }
-      if (!free_page_is_next() || (watch_offload && below_offload_target(1))) {
+      if (!free_page_is_next() || (watch_offload && transfers.below_offload_target(1))) {
         roll_back_allocations(launch, offset);
         return offset;
       }
@@ -171,37 +171,52 @@ uint32_t Core::State::allocate_ahead(uint32_t steps, Launch* launch) {
   return steps;
 }
 
+namespace {
+
+// Follows an entry with the fingerprint of a batch. It is the same in every step of a coalesced run:
+// positions count from `step`, and of context and dropped KV entries, it has the one that does not advance
+// with them.
+uint64_t with_entry(uint64_t batch, const PlanEntry& entry, uint64_t step) {
+  const uint64_t flags = (entry.first ? 1u : 0u) | (entry.samples ? 2u : 0u) | (entry.grows ? 4u : 0u);
+  const uint64_t fixed = entry.grows ? entry.dropped : entry.live();
+  return chained(batch, raw(entry.request) | uint64_t{entry.tokens} << 32, entry.context - step,
+                 flags | static_cast<uint64_t>(entry.kind) << 8 | fixed << 32,
+                 entry.low_bit | uint64_t{entry.shared_in_part} << 32);
+}
+
+}  // namespace
+
+// Steps that only repeat the step before add no record, so that coalescing changes nothing.
 void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
-  bool all_decode = true;
-  for (size_t i = 0; i < launch.entries.size(); ++i) {
-    const PlanEntry& entry = launch.entries[i];
-    if (entry.kind == EntryKind::kDecode) continue;
-    all_decode = false;
-    note({kEntry, launch.first, i, raw(entry.request), entry.tokens, entry.context});
-  }
-  // Steps that only repeat the step before add no record, so that coalescing changes nothing.
-  if (!all_decode || launch.entries.size() != entries_last) {
-    note({kStep, launch.first, launch.entries.size(), tokens});
-  }
-  entries_last = launch.entries.size();
-  for (const PageAllocation& allocation : launch.allocations) note_allocation(launch, allocation);
-  for (const Compression& c : launch.compressions) {
-    uint64_t hash = c.keep.size();
-    for (const uint32_t keep : c.keep) hash = hash * 0x9e3779b97f4a7c15u + keep + 1;
-    note({kCompressed, launch.first, raw(launch.members[c.entry].request), c.begin, c.end, hash});
+  uint64_t batch = launch.entries.size();
+  for (const PlanEntry& entry : launch.entries) batch = with_entry(batch, entry, launch.first);
+  if (batch != batch_last) digest.add(kStep, launch.first, batch, tokens, padded(tokens));
+  batch_last = batch;
+  for (const PageAllocation& allocation : launch.allocations) note_allocation(launch, allocation, true);
+  for (const Compression& c : launch.compressions) note_compression(launch, c);
+  for (const FormatRun& run : launch.formats) {
+    digest.add(kFormats, launch.first, raw(launch.members[run.entry].request), run.count, run.four);
   }
   for (const Requantisation& ageing : launch.requantisations) {
-    note({kAged, launch.first, raw(ageing.source), raw(ageing.target), ageing.position, ageing.count});
+    digest.add(kAged, launch.first, raw(ageing.source), raw(ageing.target), ageing.position, ageing.count);
   }
-  for (const PrefixHit& prefix_hit : launch.prefix_hits) {
-    note({kReused, launch.first, raw(prefix_hit.request), digest_of(prefix_hit.pages)});
+  for (const PrefixHit& hit : launch.prefix_hits) {
+    const uint64_t counts = chained(chained_all(hit.kv_entries), chained_all(hit.shared));
+    digest.add(kReused, launch.first, raw(hit.request), chained_all(hit.pages), hit.prefix_checkpoint,
+               counts);
+  }
+  for (const PrefixCheckpoint& checkpoint : launch.prefix_checkpoints) {
+    digest.add(kCheckpointPlanned, launch.first, raw(launch.members[checkpoint.entry].request),
+               checkpoint.prefix_checkpoint);
   }
 }
 
-uint64_t Core::State::digest_of(std::span<const PageId> pages) {
-  uint64_t hash = pages.size();
-  for (const PageId page : pages) hash = hash * 0x9e3779b97f4a7c15u + raw(page) + 1;
-  return hash;
+void Core::State::note_compression(const Launch& launch, const Compression& c) {
+  uint64_t forced = c.forced.size();
+  for (const Compression::Forced& range : c.forced) forced = chained(forced, range.begin, range.end);
+  const uint64_t flags = (c.staged ? 1u : 0u) | (c.before ? 2u : 0u);
+  digest.add(kCompressed, launch.first, raw(launch.members[c.entry].request), c.begin, c.end, flags, forced,
+             chained_all(c.keep));
 }
 
 uint32_t Core::State::padded(uint32_t tokens) const {

@@ -70,8 +70,8 @@ void Core::State::plan_running(bool decodes, bool prefills) {
 
 void Core::State::plan_waiting() {
   // A preemption means that memory is short: the preempted request must not be admitted in the same step.
-  while (!preempted_now && swapped_out == 0 && !waiting.empty() && budget > 0 &&
-         running.size() + recalling < config.requests_max) {
+  while (!preempted_now && transfers.swaps_out() == 0 && !waiting.empty() && budget > 0 &&
+         running.size() + transfers.requests_loading() < config.requests_max) {
     const Admitted admitted = admit(waiting.front());
     if (admitted == Admitted::kBlocked) return;
   }
@@ -156,13 +156,18 @@ PageId Core::State::take_page(uint32_t more) {
   return gpu.acquire();
 }
 
+// Appends `count` pages. REQUIRES: that many are free or evictable.
+void Core::State::take_pages(uint32_t count, std::vector<PageId>* pages) {
+  for (uint32_t left = count; left > 0; --left) pages->push_back(take_page(left));
+}
+
 // The newest running request releases its pages and returns to the head of the queue.
 void Core::State::preempt_last() {
   const RequestIndex request_index = running.back();
   running.pop_back();
   RequestState& request = requests[request_index];
   remove_entry(request_index);
-  note({kPreempted, launched, raw(request.id)});
+  digest.add(kPreempted, launched, raw(request.id));
   preempted_now = true;
   if (swaps() && swap_out(request_index)) {
     out->push_back(DropRequestState{config.engine, request.id, DropRequestState::Reason::kPreempted});

@@ -128,7 +128,11 @@ bool Core::State::take_prefix_checkpoint(RequestState* request, PrefixCheckpoint
     return false;
   }
   request->prefix_checkpoint = id;
-  note({kPrefixCheckpoint, request->kv, raw(request->id), raw(id)});
+  uint64_t counts = 0;
+  for (uint32_t g = 0; g < request->tables.groups(); ++g) {
+    counts = chained(counts, request->tables.kv_entries(g, request->kv), request->tables.shared(g));
+  }
+  digest.add(kPrefixCheckpoint, request->kv, raw(request->id), raw(id), counts);
   return true;
 }
 

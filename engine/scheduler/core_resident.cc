@@ -125,7 +125,7 @@ void Core::State::shrink_to_resident(RequestState* request) {
     free_page(request->pages.back());
     request->pages.pop_back();
   }
-  if (surplus > 0) note({kShrunk, launched, raw(request->id), surplus});
+  if (surplus > 0) digest.add(kShrunk, launched, raw(request->id), surplus);
   if (surplus > 0) preempted_until = launched + 1;  // no prefix may be copied to them before that step's end
   if (config.admission != AdmissionKind::kFullReservation) return;
   const PageDemand final = resident_demand(*request, request->prompt + request->output);

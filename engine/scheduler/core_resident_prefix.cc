@@ -21,47 +21,23 @@ namespace kvtwin {
 // The first waiting request has room for its prefix and its next entry: copies the prefix to the GPU.
 void Core::State::fetch_prefix(RequestIndex request_index, const Pin& prefix) {
   RequestState& request = requests[request_index];
-  TransferState& transfer = new_transfer(TransferKind::kLoad);
-  transfer.pin = prefix;
-  index.gpu_pages(prefix, &transfer.source);
-  for (uint32_t left = prefix.pages; left > 0; --left) transfer.target.push_back(take_page(left));
+  Transfer& transfer = transfers.fetch(prefix);
+  take_pages(prefix.pages, &transfer.target);
   const uint32_t from_reserve = std::min(request.reserved, prefix.pages);
   request.reserved -= from_reserve;
   reserved_total -= from_reserve;
-  waiting.pop_front();
-  request.phase = RequestState::Phase::kLoading;
-  ++recalling;
-  transfer.waiting.emplace_back(request_index, request.id);
-  submit_transfer(transfer, Tier::kHost, Tier::kGpu);
+  begin_loading(request_index, &transfer);
+  transfers.submit(&transfer, out);
 }
 
-void Core::State::finish_fetch(const TransferState& transfer, bool arrived) {
-  const RequestIndex request_index = transfer.waiting.front().first;
-  RequestState& request = requests[request_index];
-  const bool expected = waits_for(transfer, RequestState::Phase::kLoading);
-  if (expected) --recalling;
-  if (!arrived || !expected) {
-    for (auto page = transfer.target.rbegin(); page != transfer.target.rend(); ++page) free_page(*page);
-    index.release(transfer.pin, false);
-    if (!expected) return;  // cancelled meanwhile
-    reserved_total -= request.reserved;
-    reserved_host_total -= request.reserved_host;
-    request.reserved = request.reserved_host = 0;
-    request.load_barred = true;
-    request.phase = RequestState::Phase::kWaiting;
-    waiting.push_front(request_index);
-    return;
-  }
-  running.push_back(request_index);
-  request.phase = RequestState::Phase::kRunning;
-  request.pin = transfer.pin;
-  request.pages.assign(transfer.target.begin(), transfer.target.end());
-  request.kv = request.pin.pages * config.page_tokens;
-  begin_retention(&request);
-  request.arrived_now = true;
-  request.insert_barred = request.load_barred = false;
-  entries_held += kv_entries_of(request, request.kv);
-  pages_running += table_pages(request);
+// The request has GPU pages with the content of its prefix.
+void Core::State::attach_fetched(RequestState* request) {
+  request->kv = request->pin.pages * config.page_tokens;
+  begin_retention(request);
+  request->arrived_now = true;
+  request->insert_barred = request->load_barred = false;
+  entries_held += kv_entries_of(*request, request->kv);
+  pages_running += table_pages(*request);
 }
 
 // The first entry lists the host pages of its prefix, then the GPU pages with their content.

@@ -252,9 +252,9 @@ void Core::State::apply_retained(const StepDone& event, const Launch& launch) {
       const uint32_t had = request.tables.kv_entries(g, request.kv);
       const uint32_t least = request.tables.shared(g) * config.page_tokens;  // never ranked again
       after.push_back(g < retained.counts.size() ? std::clamp(retained.counts[g], least, had) : had);
-      hash = hash * 0x9e3779b97f4a7c15u + after.back() + 1;
+      hash = chained(hash, after.back());
     }
-    note({kRetained, launch.first, raw(request.id), hash});
+    digest.add(kRetained, launch.first, raw(request.id), hash);
     retain_entries(&request, request.kv, after);
     if (prefix_checkpoint != launch.prefix_checkpoints.end())
       take_prefix_checkpoint(&request, PrefixCheckpointId{prefix_checkpoint->prefix_checkpoint});
@@ -277,7 +277,7 @@ void Core::State::apply_dropped_slots(RequestState* request, const Compression& 
     }
     const uint32_t before = request->page_dropped[position];
     if (dropped_tokens <= before) continue;  // a dropped token never becomes live again
-    hash = hash * 0x9e3779b97f4a7c15u + (uint64_t{position} << 16) + dropped_tokens;
+    hash = chained(hash, position, dropped_tokens);
     request->page_dropped[position] = static_cast<uint16_t>(dropped_tokens);
     request->dropped_tokens += dropped_tokens - before;
     entries_held -= dropped_tokens - before;
@@ -287,7 +287,7 @@ void Core::State::apply_dropped_slots(RequestState* request, const Compression& 
     if (dropped_tokens == page || (KVT_PLANTED(early_drop) && dropped_tokens + 1 >= page))
       drop_page(request, position);
   }
-  note({kRetained, done, raw(request->id), hash});
+  digest.add(kRetained, done, raw(request->id), hash);
 }
 
 // Frees the page at this position, unless another request may still read it

@@ -12,12 +12,14 @@
 #include <memory>
 #include <vector>
 
+#include "engine/kv/decision_digest.h"
 #include "engine/kv/group_tables.h"
 #include "engine/kv/mixed_precision_pool.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_checkpoint_cache.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/kv/session_store.h"
+#include "engine/kv/transfer_manager.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/retention.h"
 #include "engine/scheduler/core.h"
@@ -102,6 +104,7 @@ struct RequestState {
 };
 
 struct Core::State {
+  using enum DecisionDigest::Record;
   enum class Admitted : uint8_t { kYes, kNotHere, kBlocked };
 
   State(const CoreConfig& config, PolicyAxes policies);
@@ -142,6 +145,7 @@ struct Core::State {
   RequestIndex take_request_index();
   RequestIndex request_index_of(RequestId request) const;
   void check_invariants() const;
+  void check_running(const RequestState& request) const;
 
   // core_steps.cc
   void emit(const Launch::Member& member, uint32_t steps);
@@ -208,13 +212,11 @@ struct Core::State {
   }
   bool free_page_is_next() const;
   PageId take_page(uint32_t more);
-  void free_page(PageId page) {
-    if (mixed) mixed->release(page);
-    gpu.release(page, index.tick());
-  }
+  void take_pages(uint32_t count, std::vector<PageId>* pages);
+  void free_page(PageId page) { tiers.free_gpu(page); }
   // Whether pages outside all requests become available without preemption: copies end, and other engines
   // read handed-over pages.
-  bool pages_return() const { return transfers_live > 0 || !handed_over.empty(); }
+  bool pages_return() const { return transfers.live() > 0 || !handed_over.empty(); }
   void preempt_last();
   void add_entry(RequestIndex request_index, uint32_t tokens, size_t allocated_before);
   void remove_entry(RequestIndex request_index);
@@ -249,7 +251,7 @@ struct Core::State {
   bool grow_resident(RequestState* request, uint32_t tokens);
   Admitted admit_to_resident(RequestIndex request_index);
   void fetch_prefix(RequestIndex request_index, const Pin& prefix);
-  void finish_fetch(const TransferState& transfer, bool arrived);
+  void attach_fetched(RequestState* request);
   void reuse_fetched(RequestState* request);
   void publish_host_copies(const Launch& launch);
   PageId take_host_copy(uint32_t more);
@@ -292,7 +294,7 @@ struct Core::State {
   void hand_over(RequestIndex request_index);
   void begin_arrival(const RequestReady& event, RequestState* request);
   Admitted receive_first(RequestIndex request_index);
-  void finish_receive(const TransferState& transfer, bool arrived);
+  void attach_received(RequestState* request);
   void drop_source(RequestState* request);
   void reuse_arrived(RequestState* request, size_t allocated_before);
   uint64_t pages_handed_over() const;
@@ -311,17 +313,10 @@ struct Core::State {
   // core_swap.cc
   bool swaps() const { return config.preemption == PreemptionKind::kSwap; }
   bool swap_out(RequestIndex request_index);
-  void ask_for(TransferState* transfer, Tier source, Tier target);
-  TransferState* planned_swap_out(RequestIndex request_index);
-  void start_swap_out(RequestIndex request_index);
-  void cancel_swap_out(RequestIndex request_index);
-  void finish_swap_out(TransferState* transfer, bool arrived);
-  bool waits_for(const TransferState& transfer, RequestState::Phase phase) const;
   uint32_t pages_for_next(const RequestState& request) const;
   Admitted swap_in(RequestIndex request_index);
-  void finish_swap_in(TransferState* transfer, bool arrived);
+  void attach_swapped_in(RequestState* request);
   void reuse_swapped_in(const RequestState& request);
-  void check_transfers(uint64_t* pages_gpu, uint64_t* pages_host, uint64_t* pages_disk) const;
   bool waits_for_pages(const RequestState& request, uint32_t tokens) const;
 
   // core_admission.cc
@@ -330,52 +325,25 @@ struct Core::State {
   void let_in(RequestIndex request_index, uint32_t cached);
   void start(RequestIndex request_index, uint32_t cached, uint32_t tokens, uint64_t pages);
   Admitted recall_first(RequestIndex request_index, const Match& match);
-  bool below_offload_target(uint32_t newly_taken) const;
-  void start_copies_down();
-  void start_offload();
-  bool start_spilling();
-  void finish_spill(const TransferState& transfer, bool arrived);
-  void finish_transfer(TransferId id, bool arrived);
-  TransferState& new_transfer(TransferKind kind);
-  void undo_transfer(TransferState* transfer);
-  TransferState& transfer_of(TransferId id);
-  void submit_transfer(const TransferState& transfer, Tier source, Tier target);
 
-  // The digest is a sum over records, each keyed by its step: records planned ahead can be subtracted, and
-  // coalesced runs add the same records as uncoalesced ones.
-  enum Record : uint64_t {
-    kEntry,
-    kStep,
-    kAllocation,
-    kReused,
-    kPreempted,
-    kEnded,
-    kRejected,
-    kTransfer,
-    kTransferEnded,
-    kCompressed,
-    kRetained,
-    kShrunk,
-    kSessionDropped,
-    kHandedOver,
-    kTaken,
-    kPrefixCheckpoint,
-    kAged,
-    kSwapOutStarted
-  };
-  static uint64_t draw_record(std::initializer_list<uint64_t> record);
-  static uint64_t digest_of(std::span<const PageId> pages);
-  void note(std::initializer_list<uint64_t> record) { digest += draw_record(record); }
-  uint64_t allocation_record(const Launch& launch, const PageAllocation& allocation) const {
+  // core_transfers.cc
+  void start_copies_down();
+  void begin_loading(RequestIndex request_index, Transfer* transfer);
+  void finish_transfer(TransferId id, bool arrived);
+  void deliver(const Transfer& transfer, RequestIndex request_index, bool arrived);
+  void return_to_queue(RequestIndex request_index);
+  void attach(RequestIndex request_index, const Transfer& transfer);
+  void drop_reservation(RequestState* request);
+
+  void note_allocation(const Launch& launch, const PageAllocation& allocation, bool taken) {
     const uint64_t step = launch.first + allocation.offset;
-    const uint32_t request = raw(launch.members[allocation.entry].request);
-    if (allocation.group == 0) return draw_record({kAllocation, step, request, raw(allocation.page)});
-    return draw_record({kAllocation, step, request, raw(allocation.page), allocation.group});
-  }
-  void note_allocation(const Launch& launch, const PageAllocation& allocation) {
-    digest += allocation_record(launch, allocation);
+    const uint64_t request = raw(launch.members[allocation.entry].request);
+    const uint64_t page = request << 32 | raw(allocation.page);
+    taken ? digest.add(kAllocation, step, page, allocation.group)
+          : digest.subtract(kAllocation, step, page, allocation.group);
   }
   void note_launch(const Launch& launch, uint32_t tokens);
+  void note_compression(const Launch& launch, const Compression& compression);
 
   const CoreConfig config;
   const PolicyAxes axes;
@@ -390,6 +358,9 @@ struct Core::State {
   // Layouts that move KV entries: used instead of `index`.
   std::unique_ptr<PrefixCheckpointCache> prefix_checkpoints;
   SessionStore sessions;
+  DecisionDigest digest;
+  const PageTiers tiers;
+  TransferManager transfers;
   Instant now{};
   std::vector<Command>* out = nullptr;
 
@@ -398,9 +369,6 @@ struct Core::State {
   std::vector<RequestIndex> slots;  // by RequestId
   std::deque<RequestIndex> waiting;
   std::vector<RequestIndex> running;  // in order of admission
-  uint32_t recalling = 0;
-  uint32_t swapped_out = 0;   // transfers of requests being swapped out
-  uint32_t pages_coming = 0;  // GPU pages that become free when these have ended
   uint32_t requests_live = 0;
 
   std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it advances)
@@ -412,15 +380,6 @@ struct Core::State {
   uint64_t preempted_until = 0;
 
   std::deque<HeldPages> handed_over;
-  std::vector<TransferState> transfers;
-  uint64_t transfer_next = 0;
-  uint32_t transfers_live = 0;
-  uint32_t offload = 0;  // offloads in progress
-  uint32_t offload_pages = 0;
-  bool offload_barred = false;  // an offload failed: no further one until a request arrives or ends
-  uint32_t spilling = 0;        // the same for copies to the disk
-  uint32_t spilling_pages = 0;
-  bool spilling_barred = false;
 
   std::vector<Planned> planned;  // of the step being planned
   struct Allocated {
@@ -434,7 +393,7 @@ struct Core::State {
   bool preempted_now = false;
   bool evicted_now = false;     // the index lost pages: the head of the queue may now match less
   bool admission_open = false;  // the next step might admit a request without a further event
-  size_t entries_last = 0;      // entries of the step before
+  uint64_t batch_last = 0;      // fingerprint of the entries of the step before
   std::vector<std::pair<uint32_t, uint32_t>> crossings;  // first step that needs a page, entry
   std::vector<RequestIndex> ended;
   std::vector<uint32_t> wanted;  // scratch: groups that need a page
@@ -452,7 +411,6 @@ struct Core::State {
   uint64_t reserved_2_total = 0;
   uint64_t entries_held = 0;   // of running requests: sum of kv_entries_of()
   uint64_t pages_running = 0;  // of running requests: sum of table_pages()
-  uint64_t digest = 0;
 };
 
 }  // namespace kvtwin

@@ -68,7 +68,7 @@ void Core::State::close_launch() {
     if (request.launches == 0 && (request.ending || complete)) {
       ended.push_back(member.request_index);
     } else if (request.launches == 0 && request.phase == RequestState::Phase::kSwappedOut) {
-      start_swap_out(member.request_index);
+      transfers.submit_swap_out(request.id, out);  // no step writes its pages any more
     }
   }
   for (const RequestIndex request_index : ended) {
@@ -96,7 +96,7 @@ void Core::State::shorten_last(uint64_t end) {
   KVT_CHECK(end >= done);
   const auto steps = static_cast<uint32_t>(last.end - end);
   for (size_t i = last.allocations.size(); i > 0 && last.first + last.allocations[i - 1].offset >= end; --i) {
-    digest -= allocation_record(last, last.allocations[i - 1]);
+    note_allocation(last, last.allocations[i - 1], false);
   }
   roll_back_allocations(&last, static_cast<uint32_t>(end - last.first));
   for (const Launch::Member& member : last.members) {

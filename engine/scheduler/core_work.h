@@ -1,10 +1,9 @@
-// Work in progress of a Core: launches, transfers, handed-over pages. Included by core_state.h only.
+// Work in progress of a Core: launches, handed-over pages. Included by core_state.h only.
 
 #ifndef KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_
 #define KVTWIN_ENGINE_SCHEDULER_CORE_WORK_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "engine/base/commands.h"
@@ -55,19 +54,6 @@ struct Launch {
     reused_counts.clear();
     prefix_checkpoints.clear();
   }
-};
-
-struct TransferState {
-  TransferId id{};
-  TransferKind kind{};
-  Pin pin;
-  uint32_t first = 0;  // position of the first page
-  std::vector<PageId> source;
-  std::vector<PageId> target;
-  std::vector<std::pair<RequestIndex, RequestId>> waiting;  // requests that wait for it
-  EngineId from{};                                          // kReceive
-  bool asked = true;  // submitted to the backend; false while steps in flight still write the pages
-  bool live = false;
 };
 
 // Pages that a handed-over request left on this engine, until PagesTaken.

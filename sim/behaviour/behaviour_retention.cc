@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
 #include "engine/methods/budget_groups.h"
+#include "engine/methods/chunk_rule.h"
 
 namespace kvtwin::sim {
 namespace {
@@ -129,25 +130,16 @@ Fraction RetentionSource::fraction_of(uint32_t head, const Request& request, uin
 
 uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& request, uint32_t end,
                                             uint32_t candidates) const {
-  // The window counts as retained, so the ranked tokens retain less than the ratio
-  // (docs/design/methods/tangram.md#released-chunks, r_adj).
-  const uint64_t ranked = end > spec_.sinks ? end - spec_.sinks : 0;
-  Fraction fixed = 0;
+  Fraction fixed = adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
   if (absolute_) {
     const uint64_t room = ranked_entries(spec_);
     fixed = candidates == 0 ? kWhole : std::min<Fraction>(kWhole, (room << 32) / candidates);
-  } else if (ranked <= spec_.window || spec_.ratio == kWhole) {
-    fixed = kWhole;
-  } else {
-    const __int128 retained =
-        __int128{spec_.ratio} * static_cast<int64_t>(ranked) - (__int128{spec_.window} << 32);
-    fixed = clipped(retained / static_cast<int64_t>(ranked - spec_.window));
   }
   Fraction fraction = 0;
   for (const uint32_t head : groups_.members(group)) {
     fraction = std::max(fraction, fraction_of(head, request, end, fixed));
   }
-  uint32_t retained = part_up(fraction, candidates);
+  auto retained = static_cast<uint32_t>(part_up(fraction, candidates));
   if (released_) {
     const uint32_t had = end - request.dropped[group] - candidates;  // forced and locked entries
     const uint32_t least = std::min(spec_.retained_min, end);

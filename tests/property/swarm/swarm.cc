@@ -172,6 +172,16 @@ SwarmResult run_swarm(uint64_t seed, Probes* probes) {
   return result;
 }
 
+uint64_t swarm_digest(uint64_t seed) {
+  set_check_context(fmt::format("kvtwin_swarm {}", seed));
+  const Setting setting = draw_setting(seed);
+  ScriptClient client(setting.client);
+  ScriptBackend backend(setting.backend, setting.run.engines, &client);
+  const uint64_t digest = run(setting.run, &client, &backend, {}).digest;
+  set_check_context("");
+  return digest;
+}
+
 void print_swarm(uint64_t seed, bool coalesced) {
   set_check_context(fmt::format("kvtwin_swarm {}", seed));
   Setting setting = draw_setting(seed);

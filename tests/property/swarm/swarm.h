@@ -56,6 +56,9 @@ struct SwarmResult {
 // Runs one seed and adds its situations to *probes. A broken invariant aborts (KVT_CHECK) and names the seed.
 SwarmResult run_swarm(uint64_t seed, Probes* probes);
 
+// The digest of one seed, run once without observers.
+uint64_t swarm_digest(uint64_t seed);
+
 // Prints every event and command of one seed, coalesced or not, so that two printouts can be compared.
 void print_swarm(uint64_t seed, bool coalesced);
 
