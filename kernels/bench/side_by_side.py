@@ -110,7 +110,7 @@ def step_products(path):
     for one in json.loads(out)["benchmarks"]:
         for rows, step in STEPS.items():
             if f"/{step}/" in one["name"]:
-                found.update({(name, rows): one[f"us {name}"] / LAYERS for name in MATRICES})
+                found.update({(name, rows): one["us " + name.replace("_", " ")] / LAYERS for name in MATRICES})
     return found
 
 
