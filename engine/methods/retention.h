@@ -33,9 +33,13 @@ class Retention {
     return !offloaded_ &&
            (slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing);
   }
+  // Page tables of a request.
+  uint32_t tables() const { return by_group() ? shape_.groups : 1; }
   // Prompt chunks end at multiples of chunk_tokens() and are never shortened.
   bool by_chunk() const { return by_chunk_; }
   uint32_t chunk_tokens() const { return chunk_tokens_; }
+  // The same if prompts must be cut there; 0: anywhere.
+  uint32_t whole_chunk_tokens() const { return by_chunk_ ? chunk_tokens_ : 0; }
   // The counts of every compression are known when it is requested.
   bool known() const { return known_; }
   // Tokens of a chunk are staged: only retained KV entries are written to pages.

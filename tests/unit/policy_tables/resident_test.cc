@@ -5,7 +5,7 @@
 
 #include "engine/methods/registry.h"
 #include "engine/scheduler/core.h"
-#include "engine/scheduler/request_fit.h"
+#include "engine/kv/managers/request_fit.h"
 #include "tests/support/policy_configs.h"
 #include "tests/support/table.h"
 

@@ -1,14 +1,15 @@
 // RequestFit determines whether an engine can run a request at all: alone, with nothing cached, and preempted
 // at the worst time. The policy rejects requests by it, and scenarios are checked by it before a run.
 
-#ifndef KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
-#define KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
+#ifndef KVTWIN_ENGINE_KV_MANAGERS_REQUEST_FIT_H_
+#define KVTWIN_ENGINE_KV_MANAGERS_REQUEST_FIT_H_
 
 #include <cstdint>
 #include <optional>
 
 #include "engine/base/commands.h"
 #include "engine/base/events.h"
+#include "engine/kv/managers/kv_kind.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/config.h"
 #include "engine/methods/retention.h"
@@ -21,6 +22,9 @@ struct PagesNeeded {
   uint64_t gpu = 0;
   uint64_t host = 0;
 };
+
+// The same for offloaded requests, whose reservations use it. REQUIRES: fewer than 2^32 tokens.
+PagesNeeded pages_needed_resident(const CoreConfig& config, uint32_t prompt_tokens, uint32_t output_tokens);
 
 // The reason why a request can never run.
 struct Misfit {
@@ -35,8 +39,6 @@ class RequestFit {
   RequestFit(const CoreConfig& config, const PolicyAxes& axes, const Retention& retention);
 
   PagesNeeded needed(const RequestReady& request) const;
-  // The same for placement resident, whose reservations use it. REQUIRES: fewer than 2^32 tokens.
-  PagesNeeded needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const;
   // The pages that requests may hold; the watermark remains free.
   PagesNeeded room() const;
   std::optional<Misfit> misfit(const RequestReady& request) const;
@@ -46,9 +48,9 @@ class RequestFit {
 
   const CoreConfig& config_;
   const Retention& retention_;
-  const bool offloaded_, by_tag_;
+  const KvKind kind_;
 };
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_SCHEDULER_REQUEST_FIT_H_
+#endif  // KVTWIN_ENGINE_KV_MANAGERS_REQUEST_FIT_H_

@@ -1,4 +1,4 @@
-#include "engine/scheduler/request_fit.h"
+#include "engine/kv/managers/request_fit.h"
 
 #include <algorithm>
 
@@ -14,29 +14,33 @@ uint64_t tokens_of(const RequestReady& request) {
 
 }  // namespace
 
+// A preempted request is computed again, with its output so far as part of the prompt. With full reservation,
+// no request is preempted.
+PagesNeeded pages_needed_resident(const CoreConfig& config, uint32_t prompt_tokens, uint32_t output_tokens) {
+  const uint32_t page = config.page_tokens, pages = div_ceil(prompt_tokens + output_tokens, page);
+  if (config.admission != AdmissionKind::kFullReservation) return {pages, pages};
+  const uint32_t held = gpu_pages_held(config.policies.retrieval_spec, page, pages);
+  return {std::max(div_ceil(prompt_tokens, page), held), pages};
+}
+
 RequestFit::RequestFit(const CoreConfig& config, const PolicyAxes& axes, const Retention& retention)
-    : config_(config),
-      retention_(retention),
-      offloaded_(axes.placement->uses_resident()),
-      by_tag_(axes.precision->by_tag()) {}
+    : config_(config), retention_(retention), kind_(kind_of(axes, retention)) {}
 
 PagesNeeded RequestFit::needed(const RequestReady& request) const {
   const uint64_t tokens = tokens_of(request), pages = div_ceil(tokens, uint64_t{config_.page_tokens});
-  if (tokens > UINT32_MAX) return {pages, offloaded_ ? pages : 0};
-  if (offloaded_) return needed_in_resident(request.prompt_tokens, request.output_tokens);
-  if (by_tag_) return {int4_pages(request), 0};
+  if (tokens > UINT32_MAX) return {pages, kind_ == KvKind::kResident ? pages : 0};
+  switch (kind_) {
+    case KvKind::kResident:
+      return pages_needed_resident(config_, request.prompt_tokens, request.output_tokens);
+    case KvKind::kMixedPrecision:
+      return {int4_pages(request), 0};
+    case KvKind::kPaged:
+    case KvKind::kGrouped:
+      break;
+  }
   // For a request that will be handed over, the output counts too: decoding engines usually have the same
   // size, and nothing is computed in vain.
   return {retention_.pages_needed(request.prompt_tokens, request.output_tokens), 0};
-}
-
-// A preempted request is computed again, with its output so far as part of the prompt. With full reservation,
-// no request is preempted.
-PagesNeeded RequestFit::needed_in_resident(uint32_t prompt_tokens, uint32_t output_tokens) const {
-  const uint32_t page = config_.page_tokens, pages = div_ceil(prompt_tokens + output_tokens, page);
-  if (config_.admission != AdmissionKind::kFullReservation) return {pages, pages};
-  const uint32_t held = gpu_pages_held(config_.policies.retrieval_spec, page, pages);
-  return {std::max(div_ceil(prompt_tokens, page), held), pages};
 }
 
 uint64_t RequestFit::int4_pages(const RequestReady& request) const {
