@@ -3,20 +3,8 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/methods/registry.h"
 
 namespace kvtwin {
-namespace {
-
-std::unique_ptr<PrefixCheckpointCache> make_checkpoints(const CoreConfig& c, const Retention& retention) {
-  if (!c.prefix_cache) return nullptr;
-  return std::make_unique<PrefixCheckpointCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
-                                                 retention.shape(),
-                                                 make_prefix_eviction(c, retention.chunk_tokens()));
-}
-
-}  // namespace
-
 GroupedKvManager::GroupedKvManager(KvContext* context)
     : context_(*context),
       retention_(context->retention),
@@ -24,45 +12,18 @@ GroupedKvManager::GroupedKvManager(KvContext* context)
       parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, nullptr),
       supply_(&parts_.gpu, nullptr, &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),
-      checkpoints_(make_checkpoints(context->config, context->retention)) {}
+      checkpoints_(context, &supply_) {}
 
 void GroupedKvManager::open(RequestIndex request, const RequestReady& event) {
   KVT_CHECK(event.emitted == 0);
   if (request >= requests_.size()) requests_.resize(request + 1);
   Request& r = requests_[request];
-  r.id = event.request;
-  r.session = event.session;
-  r.chunks.open(context_, event, checkpoints_ ? retention_.chunk_tokens() : context_.config.page_tokens);
+  checkpoints_.open(event, &r.shared);
   r.compression = {};
-  r.checkpoint = {};
-  r.reuse_barred = r.holds = false;
+  r.holds = false;
 }
 
 // --- admission
-
-// Pages of the prefix checkpoint at `tokens` tokens that other requests copy; for known budgets.
-uint64_t GroupedKvManager::tail_pages(uint32_t tokens) const {
-  uint64_t pages = 0;
-  const uint32_t page = context_.config.page_tokens;
-  for (uint32_t g = 0; g < retention_.tables(); ++g) {
-    const uint32_t entries = retention_.entries_after(g, tokens);
-    pages += div_ceil(entries, page) -
-             PrefixCheckpointCache::settled_pages(entries, retention_.carried(tokens), page);
-  }
-  return pages;
-}
-
-// The same, summed over the prefix checkpoints that the request makes within its first `tokens` tokens, after
-// those that it reused.
-uint64_t GroupedKvManager::tails_ahead(const Request& r, uint32_t tokens) const {
-  if (r.chunks.insert_barred) return 0;
-  const uint32_t chunks = std::min(r.chunks.places_public, tokens / retention_.chunk_tokens());
-  uint64_t pages = 0;
-  for (uint32_t chunk = r.chunks.pin.pages + 1; chunk <= chunks; ++chunk) {
-    pages += tail_pages(chunk * retention_.chunk_tokens());
-  }
-  return pages;
-}
 
 // Pages that must be available, besides those that its tables hold, to admit the request. `tokens`: its first
 // entry.
@@ -79,15 +40,14 @@ uint64_t GroupedKvManager::pages_to_admit(const Request& r, const RequestProgres
   const uint32_t reserve = context_.config.policies.budget_spec.decode_reserve;
   return retention_.pages_retained(progress.known(),
                                    context_.reserves_all() ? left : std::min(left, reserve)) -
-         r.tables.shared() + tails_ahead(r, progress.known());
+         r.tables.shared() +
+         (r.shared.chunks.insert_barred ? 0 : checkpoints_.tails_ahead(r.shared, progress.known()));
 }
 
 Admission GroupedKvManager::admit(RequestIndex request, const AdmissionAsk& ask) {
   Admission admission = try_admit(request, ask);
-  Request& r = requests_[request];
   if (admission.kind == Admission::Kind::kBlocked && admission.tokens > 0 && ask.running.empty() &&
-      r.chunks.places_public > 0 && !r.reuse_barred) {
-    r.reuse_barred = true;
+      checkpoints_.bar_reuse(&requests_[request].shared)) {
     admission = try_admit(request, ask);
   }
   return admission;
@@ -98,28 +58,22 @@ Admission GroupedKvManager::admit(RequestIndex request, const AdmissionAsk& ask)
 Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& ask) {
   Request& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
-  const uint32_t chunk = retention_.chunk_tokens();
-  r.chunks.insert_barred = r.reuse_barred;
   r.tables.open(&retention_.shape());
-  if (r.chunks.places_public > 0 && !r.reuse_barred) {
-    const uint32_t most = std::min((progress.known() - 1) / chunk, r.chunks.places_public);
-    r.chunks.pin = checkpoints_->acquire(r.chunks.name_space, r.chunks.identity, most);
-  }
-  const uint32_t cached = r.chunks.pin.pages * chunk;
-  if (cached > 0) r.checkpoint = checkpoints_->stand_behind(r.chunks.pin, cached, &r.tables);
+  const uint32_t cached = checkpoints_.acquire(progress, &r.shared, &r.tables);
   const uint32_t tokens = ask.budget.entry_tokens(progress, cached, false);
   const uint64_t pages = pages_to_admit(r, progress, cached, tokens);
   // The pin itself may have taken pages that are reserved for others.
-  const bool robs = supply_.reservations().total() > uint64_t{supply_.pages_free()} + evictable();
+  const bool robs =
+      supply_.reservations().total() > uint64_t{supply_.pages_free()} + checkpoints_.pages_evictable();
   if (tokens == 0 || robs ||
-      pages + context_.config.watermark_pages > supply_.available(r.reserved, evictable())) {
+      pages + context_.config.watermark_pages >
+          supply_.available(r.reserved, checkpoints_.pages_evictable())) {
     r.tables.clear(&spare_);
-    if (checkpoints_) checkpoints_->release(r.chunks.pin, false);
-    r.chunks.pin = {};
+    checkpoints_.release(&r.shared, false);
     return {Admission::Kind::kBlocked, 0, tokens};
   }
-  if (cached > 0) checkpoints_->reuse(r.chunks.pin, &r.tables);
-  r.reuse_barred = false;
+  checkpoints_.reuse(r.shared, &r.tables);
+  r.shared.reuse_barred = false;
   r.holds = true;
   r.compression.begin(progress.known(), cached);
   held_.entries += r.tables.kv_entries(cached);
@@ -144,7 +98,7 @@ bool GroupedKvManager::find_groups(const Request& r, RequestIndex request, uint3
   } else {
     tables.wanted(computed, computed + tokens, &wanted_);
   }
-  return wanted_.size() <= supply_.available(r.reserved, evictable());
+  return wanted_.size() <= supply_.available(r.reserved, checkpoints_.pages_evictable());
 }
 
 void GroupedKvManager::grow_from(RequestIndex request, uint32_t computed) {
@@ -171,16 +125,8 @@ Room GroupedKvManager::grow(RequestIndex request, uint32_t tokens) {
   return Room::kYes;
 }
 
-// A prefix checkpoint is evicted as a whole.
 PageId GroupedKvManager::take_page(uint32_t more) {
-  if (checkpoints_ && supply_.pages_free() == 0) {
-    const uint32_t pages = std::min(evictable(), std::max(more, context_.config.evict_batch_pages));
-    context_.draft.evicted = true;
-    spare_.clear();
-    while (spare_.size() < pages) checkpoints_->evict(&spare_);
-    pages_evicted_ += spare_.size();
-    for (const PageId page : spare_) supply_.free(page);
-  }
+  if (supply_.pages_free() == 0) checkpoints_.make_room(more);
   return supply_.take(more);
 }
 
@@ -195,7 +141,7 @@ void GroupedKvManager::stop_borrowing(Request* r, uint32_t computed) {
     draft.reused_counts.push_back(tables.kv_entries(g, computed));
   }
   for (uint32_t g = 0; g < tables.groups(); ++g) draft.reused_counts.push_back(tables.shared(g));
-  draft.add_hit(begin, counts, tables.groups(), raw(r->checkpoint));
+  draft.add_hit(begin, counts, tables.groups(), raw(r->shared.last));
   held_.pages -= tables.pages() - tables.shared();
   tables.drop_borrowed();
 }
@@ -207,15 +153,13 @@ void GroupedKvManager::release(RequestIndex request) {
   spare_.clear();
   r.tables.clear(&spare_);
   for (const PageId page : spare_) supply_.free(page);
-  prefixes().mark(r.chunks.pin, r.session);
-  if (checkpoints_) checkpoints_->release(r.chunks.pin, true);
-  r.chunks.pin = {};
+  checkpoints_.release(&r.shared, true);
   r.holds = false;
   supply_.reservations().drop(&r.reserved);
 }
 
 bool GroupedKvManager::preempt(RequestIndex request, const PreemptionAsk& ask) {
-  if (checkpoints_ && ask.alone) requests_[request].reuse_barred = true;
+  if (ask.alone) requests_[request].shared.reuse_barred = true;
   release(request);
   return false;
 }
@@ -257,7 +201,12 @@ void GroupedKvManager::compress(RequestIndex request, uint32_t entry, Launch* la
     ++r.compression.answers;
     launch->decisive = true;
   }
-  if (checkpoints_) plan_checkpoint(request, entry, launch);
+  if (r.shared.chunks.insert_barred) return;
+  const auto id = checkpoints_.plan(tokens, retention_.known(), &r.shared, &r.tables);
+  if (id.has_value()) launch->prefix_checkpoints.push_back({entry, raw(*id)});
+  // Without further ones, the reservation for their copies is spared.
+  if (retention_.known() && r.shared.chunks.insert_barred)
+    supply_.reservations().spare(&r.reserved, checkpoints_.tails_ahead(r.shared, r.compression.fill));
 }
 
 // Each group now holds `entries` of its KV entries.
@@ -293,7 +242,7 @@ void GroupedKvManager::answered(const StepDone& event, const Launch& launch) {
     const PrefixCheckpoint* const checkpoint = found == launch.prefix_checkpoints.end() ? nullptr : &*found;
     // Preempted meanwhile: it starts again, and its retained KV entries are lost.
     if (!r.holds || r.compression.attempt != launch.attempts[i]) {
-      if (checkpoint != nullptr) checkpoints_->roll_back(PrefixCheckpointId{checkpoint->prefix_checkpoint});
+      if (checkpoint != nullptr) checkpoints_.roll_back(PrefixCheckpointId{checkpoint->prefix_checkpoint});
       continue;
     }
     --r.compression.answers;
@@ -303,7 +252,7 @@ void GroupedKvManager::answered(const StepDone& event, const Launch& launch) {
 
 void GroupedKvManager::apply(RequestIndex request, const Launch& launch, const CompressionOutcome& retained,
                              const PrefixCheckpoint* checkpoint) {
-  const Request& r = requests_[request];
+  Request& r = requests_[request];
   const uint32_t tokens = context_.progress[request].computed;
   after_.clear();
   uint64_t hash = 0;
@@ -313,50 +262,10 @@ void GroupedKvManager::apply(RequestIndex request, const Launch& launch, const C
     after_.push_back(g < retained.counts.size() ? std::clamp(retained.counts[g], least, had) : had);
     hash = chained(hash, after_.back());
   }
-  context_.digest.add(DecisionDigest::kRetained, launch.first, raw(r.id), hash);
+  context_.digest.add(DecisionDigest::kRetained, launch.first, raw(r.shared.id), hash);
   retain(request, after_);
-  if (checkpoint != nullptr) take_checkpoint(request, PrefixCheckpointId{checkpoint->prefix_checkpoint});
-}
-
-// --- prefix checkpoints
-
-// The request was just compressed at the end of a whole chunk: a prefix checkpoint of it is taken now, or
-// once the backend has reported the retained counts.
-void GroupedKvManager::plan_checkpoint(RequestIndex request, uint32_t entry, Launch* launch) {
-  Request& r = requests_[request];
-  const uint32_t tokens = context_.progress[request].computed;
-  if (r.chunks.insert_barred || tokens % retention_.chunk_tokens() != 0) return;
-  const uint32_t chunk = tokens / retention_.chunk_tokens();
-  if (chunk > r.chunks.places_public) return;
-  KVT_CHECK(r.chunks.pin.pages + 1 == chunk);
-  PrefixCheckpointId id{};
-  if (!checkpoints_->take_number(&id)) return bar_checkpoints(&r);
-  if (!retention_.known() || take_checkpoint(request, id))
-    launch->prefix_checkpoints.push_back({entry, raw(id)});
-}
-
-bool GroupedKvManager::take_checkpoint(RequestIndex request, PrefixCheckpointId id) {
-  Request& r = requests_[request];
-  const uint32_t tokens = context_.progress[request].computed;
-  if (!checkpoints_->insert(r.chunks.name_space, r.chunks.identity, id, tokens, retention_.carried(tokens),
-                            &r.tables, &r.chunks.pin)) {
-    checkpoints_->roll_back(id);
-    bar_checkpoints(&r);
-    return false;
-  }
-  r.checkpoint = id;
-  uint64_t counts = 0;
-  for (uint32_t g = 0; g < r.tables.groups(); ++g) {
-    counts = chained(counts, r.tables.kv_entries(g, tokens), r.tables.shared(g));
-  }
-  context_.digest.add(DecisionDigest::kPrefixCheckpoint, tokens, raw(r.id), raw(id), counts);
-  return true;
-}
-
-// Another request inserted the same tokens, or there is nothing to share: the request keeps its own pages.
-void GroupedKvManager::bar_checkpoints(Request* r) {
-  if (retention_.known()) supply_.reservations().spare(&r->reserved, tails_ahead(*r, r->compression.fill));
-  r->chunks.insert_barred = true;
+  if (checkpoint == nullptr) return;
+  checkpoints_.take(PrefixCheckpointId{checkpoint->prefix_checkpoint}, tokens, &r.shared, &r.tables);
 }
 
 // --- coalesced steps
@@ -446,13 +355,6 @@ HeldEntries GroupedKvManager::held_by(const Launch& launch) const {
 
 // --- queries
 
-uint32_t GroupedKvManager::tokens_cached(const RequestReady& request) const {
-  const std::optional<uint64_t> name_space = context_.name_space(request.session);
-  if (!name_space.has_value()) return 0;
-  const uint32_t chunk = retention_.chunk_tokens();
-  return checkpoints_->find(*name_space, request.identity, request.prompt_tokens / chunk) * chunk;
-}
-
 KvUsage GroupedKvManager::usage(std::span<const RequestIndex>, const Launch* newest, uint32_t started) const {
   KvUsage usage;
   parts_.count_pages(&usage);
@@ -467,9 +369,9 @@ KvUsage GroupedKvManager::usage(std::span<const RequestIndex>, const Launch* new
     }
   }
   usage.pages_gpu_free += static_cast<uint32_t>(pages_ahead);
-  usage.pages_gpu_cached = evictable();
+  usage.pages_gpu_cached = checkpoints_.pages_evictable();
   usage.pages_gpu_held = usage.pages_gpu_total - usage.pages_gpu_free - usage.pages_gpu_cached;
-  usage.pages_evicted = pages_evicted_;
+  usage.pages_evicted = checkpoints_.pages_evicted();
   usage.entries_held = held_.entries - entries_ahead;
   usage.slots_held = (held_.pages - pages_ahead) * context_.config.page_tokens;
   return usage;
@@ -478,7 +380,7 @@ KvUsage GroupedKvManager::usage(std::span<const RequestIndex>, const Launch* new
 void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
                                         std::span<const RequestIndex> running) const {
   parts_.check_invariants();
-  if (checkpoints_) checkpoints_->check_invariants();
+  checkpoints_.check_invariants();
   uint64_t own = 0, promised = 0, holding = 0;
   HeldKv held;
   for (const RequestIndex request : running) {
@@ -496,13 +398,13 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
     const Request& r = requests_[request];
     promised += r.reserved.left;
     holding += r.holds ? 1 : 0;
-    KVT_CHECK(r.holds || (r.tables.pages() == 0 && r.chunks.pin.pages == 0));
+    KVT_CHECK(r.holds || (r.tables.pages() == 0 && r.shared.chunks.pin.pages == 0));
   }
   KVT_CHECK(holding == running.size());
   KVT_CHECK(held.entries == held_.entries);
   KVT_CHECK(held.pages == held_.pages);
-  supply_.check_invariants(promised, evictable());
-  KVT_CHECK(parts_.gpu.pages_owned() == own + (checkpoints_ ? checkpoints_->pages() : 0));
+  supply_.check_invariants(promised, checkpoints_.pages_evictable());
+  KVT_CHECK(parts_.gpu.pages_owned() == own + checkpoints_.pages());
 }
 
 // Copies of pages that belong to head groups are not built.

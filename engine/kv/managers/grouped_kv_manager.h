@@ -1,28 +1,19 @@
 // GroupedKvManager lays out KV by head group: a page table per group (group_tables.h), whose KV entries are
 // compacted after a compression, or a ring of pages whose content the backend chooses.
 //
-// With a prefix cache, requests continue from prefix checkpoints (prefix_checkpoint_cache.h,
-// docs/design/methods/composition.md#causality, #pairs "TANGRAM x prefix cache"). At the end of every whole
-// chunk a request's pages become a prefix checkpoint's, and the request continues with copies of those that
-// it will write to. A copy belongs to the step that needs it: until then the request borrows the pages.
-//
-// A reservation for a prompt includes these copies, because the request's own pin protects every prefix
-// checkpoint that it made: a promised page is never missing. A request that alone does not fit together
-// with its prefix checkpoints is computed without any.
+// Requests share prefix checkpoints (chunk_checkpoints.h).
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
 
-#include <memory>
 #include <vector>
 
 #include "engine/kv/group_tables.h"
-#include "engine/kv/managers/cached_prefix.h"
+#include "engine/kv/managers/chunk_checkpoints.h"
 #include "engine/kv/managers/compressions.h"
 #include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
 #include "engine/kv/page_supply.h"
-#include "engine/kv/prefix_checkpoint_cache.h"
 
 namespace kvtwin {
 
@@ -33,7 +24,7 @@ class GroupedKvManager final : public KvManager {
   void open(RequestIndex request, const RequestReady& event) override;
   Admission admit(RequestIndex request, const AdmissionAsk& ask) override;
   Room grow(RequestIndex request, uint32_t tokens) override;
-  void publish(RequestIndex, uint32_t) override {}  // prefix checkpoints are taken by write_entry()
+  void publish(RequestIndex, uint32_t) override {}  // write_entry() takes prefix checkpoints
   void write_entry(RequestIndex request, uint32_t entry, Launch* launch) override;
   uint32_t quiet_steps(const Launch& launch) const override;
   uint32_t take_ahead(uint32_t steps, Launch* launch) override;
@@ -52,25 +43,23 @@ class GroupedKvManager final : public KvManager {
   void start_copies_down() override {}
 
   TransferManager& transfers() override { return parts_.transfers; }
-  PrefixIndex& prefixes() override { return checkpoints_ ? checkpoints_->index() : parts_.index; }
+  PrefixIndex& prefixes() override { return checkpoints_.index() ? *checkpoints_.index() : parts_.index; }
   bool pages_return() const override { return false; }
   bool idle() const override { return true; }
-  uint32_t tokens_cached(const RequestReady& request) const override;
+  uint32_t tokens_cached(const RequestReady& request) const override {
+    return checkpoints_.tokens_cached(request);
+  }
   KvUsage usage(std::span<const RequestIndex> running, const Launch* newest, uint32_t started) const override;
   void check_invariants(std::span<const RequestIndex> live,
                         std::span<const RequestIndex> running) const override;
 
  private:
   struct Request {
-    RequestId id{};
-    SessionId session{};
-    CachedPrefix chunks;  // its places are chunks, its pin covers the prefix checkpoints reused and added
+    ChunkCheckpoints::State shared;
     GroupTables tables;
     CompressionState compression;
     Reservation reserved;
-    PrefixCheckpointId checkpoint{};  // the last of them
-    bool reuse_barred = false;        // alone, it did not fit together with its prefix checkpoints
-    bool holds = false;               // it runs
+    bool holds = false;  // it runs
   };
 
   Admission try_admit(RequestIndex request, const AdmissionAsk& ask);
@@ -79,31 +68,22 @@ class GroupedKvManager final : public KvManager {
   PageId take_page(uint32_t more);
   void release(RequestIndex request);
   void roll_back(Launch* launch, uint32_t offset);
-  // Counts.
-  uint32_t evictable() const { return checkpoints_ ? checkpoints_->pages_evictable() : 0; }
   uint64_t pages_to_admit(const Request& r, const RequestProgress& progress, uint32_t cached,
                           uint32_t tokens) const;
-  uint64_t tail_pages(uint32_t tokens) const;
-  uint64_t tails_ahead(const Request& r, uint32_t tokens) const;
   void entries_after(const Request& r, uint32_t tokens, std::vector<uint32_t>* entries) const;
-  // Compressions and prefix checkpoints.
   void compress(RequestIndex request, uint32_t entry, Launch* launch);
   void retain(RequestIndex request, std::span<const uint32_t> entries);
   void apply(RequestIndex request, const Launch& launch, const CompressionOutcome& retained,
              const PrefixCheckpoint* checkpoint);
   void stop_borrowing(Request* r, uint32_t computed);
-  void plan_checkpoint(RequestIndex request, uint32_t entry, Launch* launch);
-  bool take_checkpoint(RequestIndex request, PrefixCheckpointId id);
-  void bar_checkpoints(Request* r);
 
   KvContext& context_;
   const Retention& retention_;
   const Compressions compressions_;
   KvParts parts_;
   PageSupply supply_;
-  std::unique_ptr<PrefixCheckpointCache> checkpoints_;  // null: nothing is shared
+  ChunkCheckpoints checkpoints_;
   HeldKv held_;
-  uint64_t pages_evicted_ = 0;     // of prefix checkpoints
   std::vector<Request> requests_;  // by RequestIndex
   std::vector<uint32_t> wanted_;   // scratch: groups that need a page
   std::vector<uint32_t> after_;    // scratch: KV entries by group

@@ -123,7 +123,7 @@ TEST_CASE("X-4 resident: a reservation is the prompt's pages, then the resident 
   const auto needed = [&config](uint32_t prompt, uint32_t output) {
     const PolicyAxes axes = make_axes(config.policies);
     const Retention retention(config, axes);
-    return RequestFit(config, axes, retention).needed_in_resident(prompt, output);
+    return pages_needed_resident(config, prompt, output);
   };
   CHECK(needed(64, 80).gpu == 4);
   CHECK(needed(64, 80).host == 9);
