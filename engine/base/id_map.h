@@ -1,7 +1,7 @@
 // IdMap maps ids to indices. Its memory follows the number of ids that it holds, not their values.
 //
-// A hash table with linear probing; erase() moves later entries back, so there are no tombstones. The order of
-// entries is never visible.
+// A hash table with linear probing; erase() moves later entries back, so there are no tombstones. The order
+// of entries is never visible.
 
 #ifndef KVTWIN_ENGINE_BASE_ID_MAP_H_
 #define KVTWIN_ENGINE_BASE_ID_MAP_H_

@@ -14,7 +14,9 @@ PageId PageSupply::take(uint32_t more) {
   }
   if (pool_.pages_free() == 0) {
     const uint32_t batch = std::min(pages_evictable(), std::max(more, evict_batch_));
-    for (uint32_t i = 0; i < batch; ++i) free(cache_->evict_gpu_page());
+    spare_.clear();
+    cache_->evict_gpu_pages(batch, &spare_);
+    for (const PageId page : spare_) free(page);
     evicted_ = true;
   }
   return pool_.acquire();

@@ -17,13 +17,13 @@ namespace kvtwin {
 
 class PageSupply {
  public:
-  // `cache` holds pages of the pool that can be evicted; null: there are none. `clock` stamps freed pages.
+  // `cache` holds pages of the pool that can be evicted; null: there are none. `stamps` numbers releases.
   // *evicted is set when cached pages are lost. All must outlive this.
-  PageSupply(PagePool* pool, PrefixIndex* cache, PrefixIndex* clock, PageOrder order, uint32_t evict_batch,
+  PageSupply(PagePool* pool, PrefixIndex* cache, PrefixIndex* stamps, PageOrder order, uint32_t evict_batch,
              bool* evicted)
       : pool_(*pool),
         cache_(cache),
-        clock_(*clock),
+        stamps_(*stamps),
         oldest_first_(order == PageOrder::kOldestFirst),
         evict_batch_(evict_batch),
         evicted_(*evicted) {}
@@ -48,7 +48,7 @@ class PageSupply {
   void take(uint32_t count, std::vector<PageId>* pages) {
     for (uint32_t left = count; left > 0; --left) pages->push_back(take(left));
   }
-  void free(PageId page) { pool_.release(page, clock_.tick()); }
+  void free(PageId page) { pool_.release(page, stamps_.tick()); }
   // Takes a page ahead; roll_back() undoes it exactly, newest first. REQUIRES: a page is free.
   PageId take_free() { return pool_.acquire(); }
   void roll_back(PageId page) { pool_.roll_back(page); }
@@ -61,11 +61,12 @@ class PageSupply {
  private:
   PagePool& pool_;
   PrefixIndex* const cache_;
-  PrefixIndex& clock_;
+  PrefixIndex& stamps_;
   const bool oldest_first_;
   const uint32_t evict_batch_;
   bool& evicted_;
   Reservations reservations_;
+  std::vector<PageId> spare_;  // scratch
 };
 
 }  // namespace kvtwin

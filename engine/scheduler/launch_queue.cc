@@ -105,7 +105,7 @@ uint32_t LaunchQueue::steps_alike(const Launch& launch) const {
       break;
     }
   }
-  return std::min(steps, kv_.quiet_steps(launch));
+  return std::min(steps, kv_.coalescible_steps(launch));
 }
 
 const Launch& LaunchQueue::close() {

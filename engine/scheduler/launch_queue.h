@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/kv/launch_digest.h"
 #include "engine/kv/managers/kv_manager.h"
 #include "engine/scheduler/batch_planner.h"
-#include "engine/scheduler/launch_digest.h"
 #include "engine/scheduler/request_table.h"
 
 namespace kvtwin {

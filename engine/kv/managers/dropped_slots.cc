@@ -48,7 +48,7 @@ void DroppedSlots::write_entry(RequestIndex request, uint32_t entry, Launch* lau
   if (tokens >= row.compression.fill) row.compression.due = false;
 }
 
-uint32_t DroppedSlots::quiet_steps(const Launch& launch) const {
+uint32_t DroppedSlots::coalescible_steps(const Launch& launch) const {
   uint32_t steps = UINT32_MAX;
   for (const Launch::Member& member : launch.members) {
     const uint32_t tokens = context_.progress[member.request_index].computed;

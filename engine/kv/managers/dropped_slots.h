@@ -43,7 +43,7 @@ class DroppedSlots {
 
   // KvManager.
   void write_entry(RequestIndex request, uint32_t entry, Launch* launch);
-  uint32_t quiet_steps(const Launch& launch) const;
+  uint32_t coalescible_steps(const Launch& launch) const;
   HeldEntries held_by(const Launch& launch) const;
   void answered(const StepDone& event, const Launch& launch);
   void check_invariants(RequestIndex request) const;

@@ -270,7 +270,7 @@ void GroupedKvManager::apply(RequestIndex request, const Launch& launch, const C
 
 // --- coalesced steps
 
-uint32_t GroupedKvManager::quiet_steps(const Launch& launch) const {
+uint32_t GroupedKvManager::coalescible_steps(const Launch& launch) const {
   const bool ring = retention_.slot_retention() == SlotRetention::kRing;
   uint32_t steps = UINT32_MAX;
   for (const Launch::Member& member : launch.members) {

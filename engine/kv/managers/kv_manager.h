@@ -84,7 +84,7 @@ class KvManager {
   // request includes the entry.
   virtual void write_entry(RequestIndex request, uint32_t entry, Launch* launch) = 0;
   // Steps of the launch, the first included, in which nothing of its requests' KV must be decided.
-  virtual uint32_t quiet_steps(const Launch& launch) const = 0;
+  virtual uint32_t coalescible_steps(const Launch& launch) const = 0;
   // Pages and KV entries for steps 1 .. steps-1 of the launch, in step-major order, as long as that evicts
   // nothing and starts no copy. Returns the number of steps that have all their pages.
   virtual uint32_t take_ahead(uint32_t steps, Launch* launch) = 0;

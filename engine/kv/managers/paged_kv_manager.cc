@@ -254,9 +254,9 @@ void PagedKvManager::start_copies_down() {
 
 // --- coalesced steps
 
-uint32_t PagedKvManager::quiet_steps(const Launch& launch) const {
+uint32_t PagedKvManager::coalescible_steps(const Launch& launch) const {
   if (parts_.host && context_.steps.closed()) return 1;  // offloads resume when those steps have ended
-  return dropped_ ? dropped_->quiet_steps(launch) : UINT32_MAX;
+  return dropped_ ? dropped_->coalescible_steps(launch) : UINT32_MAX;
 }
 
 uint32_t PagedKvManager::take_ahead(uint32_t steps, Launch* launch) {

@@ -26,7 +26,7 @@ class PagedKvManager final : public KvManager {
   Room grow(RequestIndex request, uint32_t tokens) override;
   void publish(RequestIndex request, uint32_t tokens) override;
   void write_entry(RequestIndex request, uint32_t entry, Launch* launch) override;
-  uint32_t quiet_steps(const Launch& launch) const override;
+  uint32_t coalescible_steps(const Launch& launch) const override;
   uint32_t take_ahead(uint32_t steps, Launch* launch) override;
   void undo_ahead(Launch* launch, uint32_t left) override;
   HeldEntries held_by(const Launch& launch) const override;

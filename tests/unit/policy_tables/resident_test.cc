@@ -121,8 +121,6 @@ TEST_CASE("X-4 resident: a reservation is the prompt's pages, then the resident 
   config.admission = AdmissionKind::kFullReservation;
   // Without resident pages each alone would need 4 + 9 GPU pages; neither is rejected.
   const auto needed = [&config](uint32_t prompt, uint32_t output) {
-    const PolicyAxes axes = make_axes(config.policies);
-    const Retention retention(config, axes);
     return pages_needed_resident(config, prompt, output);
   };
   CHECK(needed(64, 80).gpu == 4);

@@ -1,8 +1,8 @@
 // LaunchDigest adds what a launch decides to the digest, single step by single step: steps that only repeat
 // the step before add no record, so coalescing changes nothing.
 
-#ifndef KVTWIN_ENGINE_SCHEDULER_LAUNCH_DIGEST_H_
-#define KVTWIN_ENGINE_SCHEDULER_LAUNCH_DIGEST_H_
+#ifndef KVTWIN_ENGINE_KV_LAUNCH_DIGEST_H_
+#define KVTWIN_ENGINE_KV_LAUNCH_DIGEST_H_
 
 #include <cstdint>
 
@@ -28,4 +28,4 @@ class LaunchDigest {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_SCHEDULER_LAUNCH_DIGEST_H_
+#endif  // KVTWIN_ENGINE_KV_LAUNCH_DIGEST_H_

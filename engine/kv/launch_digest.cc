@@ -1,4 +1,4 @@
-#include "engine/scheduler/launch_digest.h"
+#include "engine/kv/launch_digest.h"
 
 namespace kvtwin {
 namespace {
