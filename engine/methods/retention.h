@@ -28,7 +28,7 @@ class Retention {
   SlotRetention slot_retention() const { return slot_retention_; }
   bool keeps_all() const { return slot_retention_ == SlotRetention::kAll; }
   // Pages belong to (request, group), not to positions. False with resident pages: there is then one group,
-  // and the Core counts the pages of the retained context (core_resident.cc).
+  // and its KV manager counts the pages of the retained context (ResidentKvManager).
   bool by_group() const {
     return !offloaded_ &&
            (slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing);
