@@ -42,8 +42,6 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
       case EntryKind::kProbe:  // computes like a chunk and stores nothing
         chunks->push_back({entry.tokens, entry.live(), entry.low_bit, lists_entries && entry.dropped > 0});
         break;
-      case EntryKind::kMaintain:  // moves pages on the device; no policy uses it yet, and it has no price
-        break;
     }
   }
   for (const Requantisation& ageing : command.requantisations) shape.requantised += ageing.count;

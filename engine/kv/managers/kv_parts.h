@@ -8,8 +8,8 @@
 
 #include "engine/kv/kv_usage.h"
 #include "engine/kv/managers/kv_context.h"
-#include "engine/kv/page_tiers.h"
-#include "engine/kv/transfer_manager.h"
+#include "engine/kv/store/page_tiers.h"
+#include "engine/kv/store/transfer_manager.h"
 
 namespace kvtwin {
 

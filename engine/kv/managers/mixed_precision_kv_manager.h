@@ -16,7 +16,7 @@
 #include "engine/kv/managers/cached_prefix.h"
 #include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
-#include "engine/kv/mixed_precision_pool.h"
+#include "engine/kv/store/mixed_precision_pool.h"
 #include "engine/kv/reservations.h"
 
 namespace kvtwin {
