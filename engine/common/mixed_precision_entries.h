@@ -3,9 +3,9 @@
 // the pages (engine/kv/store/mixed_precision_pool.h); the slots follow and are computed here, for every
 // engine that computes. It holds no values.
 //
-// * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends. * Tokens of a chunk are
-// placed after its attention; a decoded token before it, in an int4 page. * KV entries that age move from
-// int4 pages to an int2 page, before all other work of a step.
+//   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends.
+//   * Tokens of a chunk are placed after its attention; a decoded token before it, in an int4 page.
+//   * KV entries that age move from int4 pages to an int2 page, before all other work of a step.
 
 #ifndef KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
 #define KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
