@@ -222,6 +222,22 @@ std::string Scenario::file(const std::string& written) const {
   return (fs::path(path).parent_path() / given).lexically_normal().string();
 }
 
+namespace {
+
+// A preset's times of the server's host that do not apply: profiles contain the time of a step, and our engines
+// have no front end.
+void leave_out_host_times(const v1::Scenario& written, v1::Scenario* out) {
+  const bool simulated = out->backend() == "sim";
+  v1::Cost& cost = *out->mutable_cost();
+  if (!written.cost().has_host_ns_per_step() && (!simulated || !cost.profile().empty()))
+    cost.set_host_ns_per_step(0);
+  if (simulated) return;
+  if (!written.cost().has_front_end_request_ns()) cost.set_front_end_request_ns(0);
+  if (!written.cost().has_front_end_token_ns()) cost.set_front_end_token_ns(0);
+}
+
+}  // namespace
+
 std::string data_dir(const std::string& scenario_path) {
   if (const char* set = std::getenv("KVTWIN_DATA"); set != nullptr && *set != '\0') return set;
   std::error_code ignored;
@@ -283,6 +299,7 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
     error.where = scenario.where(error.where);
     errors.push_back(std::move(error));
   }
+  leave_out_host_times(written, &scenario.values);
   for_each_path(&scenario.values, [&](const char* field, std::string* path_given) {
     if (scenario.on_command_line(field)) *path_given = from_working_directory(*path_given);
   });
