@@ -273,8 +273,8 @@ constexpr char kReport[] = R"(Write runs and sweeps as one self-contained page.
 
   kvtwin report out/run-3f0c out/run-77ab --out=report.html
 
-  DIR                   folders of kvtwin run, sweep, import, validate or evaluate; several runs are compared.
-                        A validation.json or quality.csv may be given instead of its folder
+  DIR                   folders of kvtwin run, sweep, plan, import, validate or evaluate; several runs are
+                        compared. A plan.json, validation.json or quality.csv may be given instead of its folder
   --out=FILE            .html: a page with plots; .md: tables, for a pull request
 )";
 
