@@ -285,7 +285,8 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   parser.AllowUnknownField(true);
   parser.SetRecursionLimit(16);
   pb::io::ArrayInputStream stream(plain.text().data(), static_cast<int>(plain.text().size()));
-  if (!parser.Parse(&stream, &written) && errors.empty()) errors.push_back({path, "is not a textproto", {}});
+  const bool parsed = parser.Parse(&stream, &written);
+  if (!parsed && errors.empty()) errors.push_back({path, "is not a textproto", {}});
   note_places(written, tree, plain, path, "", &scenario.places);
   for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &errors);
 
@@ -316,8 +317,8 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   if (scenario.values.clock().empty())
     scenario.values.set_clock(scenario.values.backend() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
-  // The values of fields with a bad unit are unknown, so they are not judged.
-  if (plain.errors().empty()) check_scenario(scenario, &errors);
+  // What follows from a file that cannot be parsed, or from a value with a bad unit, is not judged.
+  if (plain.errors().empty() && parsed) check_scenario(scenario, &errors);
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   return scenario;
 }

@@ -47,7 +47,8 @@ class ScenarioChecker {
 
   void required(const std::string& field, const std::string& value, const char* example) {
     if (value.empty())
-      add(field, fmt::format("{} is missing", field), fmt::format("write, for example, {}", example));
+      errors_.push_back({scenario_.path, fmt::format("{} is missing", field),
+                         fmt::format("write, for example, {}", example)});
   }
 
   void exists(const std::string& field, const std::string& written) {
