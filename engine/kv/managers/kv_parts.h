@@ -23,6 +23,8 @@ struct KvParts {
   KvParts& operator=(const KvParts&) = delete;
 
   void check_invariants() const;
+  // Leading tokens of the prompt that are in whole pages of the index, in the role of GPU pages.
+  uint32_t tokens_cached(const KvContext& context, const RequestReady& request) const;
   // Adds free and total pages of each tier.
   void count_pages(KvUsage* usage) const;
 
