@@ -34,6 +34,8 @@ Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec) {
   if (spec.profile.ends_with(".textproto")) return make_measured(spec);
   const Result<CostTables> tables = load_cost_tables(spec.profile, spec.tp);
   if (!tables) return tl::unexpected<Error>(tables.error());
+  if (spec.unread != nullptr)
+    spec.unread->insert(spec.unread->end(), tables->unread.begin(), tables->unread.end());
   auto model = TableCost::make(*tables, spec.llm, spec.tp, static_cast<uint32_t>(spec.device.sm_count.value),
                                spec.host, all_reduce_rate(spec.device, spec.tp),
                                std::make_unique<RooflineCost>(spec.llm, spec.device, spec.tp, spec.host));

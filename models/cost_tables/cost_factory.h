@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/result.h"
 #include "models/catalog/device.h"
@@ -22,9 +23,10 @@ struct CostModelSpec {
   HostTime host;
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
-  bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
-  std::string precision = "bf16";            // format of KV (MeasuredCost)
-  const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
+  bool graphs = true;                          // our engine replays its decode steps (MeasuredCost)
+  std::string precision = "bf16";              // format of KV (MeasuredCost)
+  const MeasuredDevice* measured = nullptr;    // the contents of such a .textproto, if already read
+  std::vector<std::string>* unread = nullptr;  // to add what the folder has and no price reads
 };
 
 Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);

@@ -71,6 +71,7 @@ Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bo
         tables->vocab = yaml_count(layer["vocab_size"]);
       }
     }
+    tables->unread = meta["unread"].as<std::vector<std::string>>(std::vector<std::string>{});
     for (const std::string& what :
          meta["not_measured"].as<std::vector<std::string>>(std::vector<std::string>{})) {
       if (what != "output_head" && what != "mixed") {
@@ -107,9 +108,10 @@ void sort_curve(std::vector<std::pair<uint32_t, double>>& points, Curve* curve) 
   for (const auto& [at, us] : points) append(curve, at, us);
 }
 
-// Reads `name, count, us` rows into the curves of `wanted`; rows of other names are ignored.
+// Reads `name, count, us` rows into the curves of `wanted`; other names are added to `unread`.
 Result<void> read_curves(const std::string& path, const char* count_column,
-                         const std::vector<std::pair<std::string, Curve*>>& wanted) {
+                         const std::vector<std::pair<std::string, Curve*>>& wanted,
+                         std::vector<std::string>* unread) {
   Result<CsvFile> file = CsvFile::open(path, {"layer", count_column, "time_us"});
   if (!file) return tl::unexpected<Error>(file.error());
   std::map<std::string, std::vector<std::pair<uint32_t, double>>, std::less<>> points;
@@ -126,7 +128,10 @@ Result<void> read_curves(const std::string& path, const char* count_column,
     if (it == points.end())
       return make_error(path, fmt::format("no row of layer \"{}\"", name), "profile all layers");
     sort_curve(it->second, curve);
+    points.erase(it);
   }
+  const std::string file_name = std::filesystem::path(path).filename().string();
+  for (const auto& [name, rows] : points) unread->push_back(fmt::format("{}: {}", file_name, name));
   return {};
 }
 
@@ -292,10 +297,10 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   }
   std::vector<std::pair<std::string, Curve*>> dense;
   for (size_t i = 0; i < kDenseOps; ++i) dense.emplace_back(kDenseNames[i], &tables.dense[i]);
-  Result<void> done = read_curves(dir + "/dense.csv", "tokens", dense);
+  Result<void> done = read_curves(dir + "/dense.csv", "tokens", dense, &tables.unread);
   if (done && !no_head) {
     done = read_curves(dir + "/per_sequence.csv", "sequences",
-                       {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}});
+                       {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}}, &tables.unread);
   }
   if (done) done = read_attention(dir + "/attention.csv", *chunks, no_mixed, &tables.attention);
   if (done && std::filesystem::exists(dir + "/skew.csv", error)) done = read_skew(dir + "/skew.csv", &tables);

@@ -81,6 +81,7 @@ struct CostTables {
   // Geometry of the profiled layer on one GPU; 0: not in meta.yaml.
   uint32_t query_heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::vector<uint32_t> tp_degrees;
+  std::vector<std::string> unread;  // measured, and read by no price: "dense.csv: some_kernel"
 };
 
 // Reads FOLDER/meta.yaml and FOLDER/tpN. Messages name file and line.

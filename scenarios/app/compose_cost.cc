@@ -218,11 +218,17 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
     spec->precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }
+  std::vector<std::string> unread;
+  spec->unread = &unread;
   Result<std::unique_ptr<CostModel>> made = make_cost_model(*spec);
+  spec->unread = nullptr;
   if (!made) {
     add_error(errors, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
+  if (of == 0 && !unread.empty())
+    out->notes.push_back(
+        fmt::format("{} has measurements that no price reads: {}", spec->profile, fmt::join(unread, ", ")));
   if (spec->measured != nullptr) {
     take_measured_copies(*measured, out->facts.front().page_bytes, &kind.node);
     if (of == 0) out->node = kind.node;
