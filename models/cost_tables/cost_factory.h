@@ -26,10 +26,11 @@ struct CostModelSpec {
   bool graphs = true;                          // our engine replays its decode steps (MeasuredCost)
   std::string precision = "bf16";              // format of KV (MeasuredCost)
   const MeasuredDevice* measured = nullptr;    // the contents of such a .textproto, if already read
-  std::vector<std::string>* unread = nullptr;  // to add what the folder has and no price reads
 };
 
-Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);
+// Adds sentences that a reader of prices must know to `notes`, if it is not null.
+Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec,
+                                                   std::vector<std::string>* notes = nullptr);
 
 }  // namespace kvtwin
 

@@ -108,10 +108,11 @@ void sort_curve(std::vector<std::pair<uint32_t, double>>& points, Curve* curve) 
   for (const auto& [at, us] : points) append(curve, at, us);
 }
 
-// Reads `name, count, us` rows into the curves of `wanted`; other names are added to `unread`.
+// Reads `name, count, us` rows into the curves of `wanted`, and into `optional` if there are any. Other names
+// are added to `unread`.
 Result<void> read_curves(const std::string& path, const char* count_column,
                          const std::vector<std::pair<std::string, Curve*>>& wanted,
-                         std::vector<std::string>* unread) {
+                         const std::pair<std::string, Curve*>& optional, std::vector<std::string>* unread) {
   Result<CsvFile> file = CsvFile::open(path, {"layer", count_column, "time_us"});
   if (!file) return tl::unexpected<Error>(file.error());
   std::map<std::string, std::vector<std::pair<uint32_t, double>>, std::less<>> points;
@@ -130,8 +131,13 @@ Result<void> read_curves(const std::string& path, const char* count_column,
     sort_curve(it->second, curve);
     points.erase(it);
   }
-  const std::string file_name = std::filesystem::path(path).filename().string();
-  for (const auto& [name, rows] : points) unread->push_back(fmt::format("{}: {}", file_name, name));
+  for (auto& [name, rows] : points) {
+    if (name == optional.first) {
+      sort_curve(rows, optional.second);
+    } else {
+      unread->push_back(name);
+    }
+  }
   return {};
 }
 
@@ -297,10 +303,11 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   }
   std::vector<std::pair<std::string, Curve*>> dense;
   for (size_t i = 0; i < kDenseOps; ++i) dense.emplace_back(kDenseNames[i], &tables.dense[i]);
-  Result<void> done = read_curves(dir + "/dense.csv", "tokens", dense, &tables.unread);
+  Result<void> done =
+      read_curves(dir + "/dense.csv", "tokens", dense, {"qk_norm", &tables.qk_norm}, &tables.unread);
   if (done && !no_head) {
     done = read_curves(dir + "/per_sequence.csv", "sequences",
-                       {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}}, &tables.unread);
+                       {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}}, {}, &tables.unread);
   }
   if (done) done = read_attention(dir + "/attention.csv", *chunks, no_mixed, &tables.attention);
   if (done && std::filesystem::exists(dir + "/skew.csv", error)) done = read_skew(dir + "/skew.csv", &tables);
