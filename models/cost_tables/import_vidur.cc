@@ -78,7 +78,7 @@ struct Geometry {
   std::vector<std::pair<size_t, uint32_t>> wanted;  // (column, value)
   size_t vocabulary = kAbsent;                      // its column, and the model's entries; it may be padded
   uint32_t vocab = 0;
-  std::set<std::string> others;                     // values in rows of other models, for the message
+  std::set<std::string> others;  // values in rows of other models, for the message
 
   bool is_ours(CsvRow* row, const std::vector<std::string>& header) {
     bool ours = true;
