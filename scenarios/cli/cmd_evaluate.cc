@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,15 @@ Result<void> check(EvaluateArguments* arguments) {
   return {};
 }
 
+// Fails if this build or this machine has none of the backends.
+Result<void> check_backends(const EvaluateRequest& request) {
+  const bool cuda = std::all_of(request.backends.begin(), request.backends.end(),
+                                [](const std::string& one) { return one == "cuda"; });
+  if (!cuda || request.backends.empty() || request.scenarios.empty()) return {};
+  const tl::expected<Scenario, Errors> scenario = load_scenario(request.scenarios.front(), {"backend=cuda"});
+  return scenario ? check_cuda_backend(*scenario) : Result<void>{};  // a bad scenario is a refused row
+}
+
 int run_evaluate(EvaluateArguments arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -95,14 +105,18 @@ int run_evaluate(EvaluateArguments arguments) {
   if (!arguments.allow_unread) {
     if (Result<void> ok = check_sets_read(arguments.request); !ok) return complain(ok.error());
   }
+  if (const Result<void> ok = check_backends(arguments.request); !ok)
+    return complain(ok.error(), kExitNoBackend);
   using Clock = std::chrono::steady_clock;
   Clock::time_point last = Clock::now();
+  std::set<std::string> refusals;  // each is printed once
   const auto report = [&](const QualityRow& row) {
     const double seconds = std::chrono::duration<double>(Clock::now() - last).count();
     last = Clock::now();
     if (arguments.quiet) return;
     if (!row.refused.empty()) {
-      fmt::print(stderr, "{} {} {}: refused: {}\n", row.policy, row.budget, row.task, row.refused);
+      if (refusals.insert(row.refused).second)
+        fmt::print(stderr, "{} {} {}: refused: {}\n", row.policy, row.budget, row.task, row.refused);
       return;
     }
     fmt::print(stderr, "{} {} {}: {} of {} correct, {:.1f} s, {:.0f} tokens/s\n", row.policy, row.budget,
