@@ -34,11 +34,18 @@ Result<void> check_range(const char* flag, double value, double low, double high
 Result<void> check(const ServeArguments& arguments) {
   for (const Result<void>& ok :
        {check_range("--port", arguments.port, 0, 65535), check_range("--speed", arguments.speed, 0.001, 1000),
-        check_range("--grace", arguments.grace_s, 0, 86400), check_range("--stall", arguments.stall_s, 1, 86400),
+        check_range("--grace", arguments.grace_s, 0, 86400),
+        check_range("--stall", arguments.stall_s, 1, 86400),
         check_range("--max-body", arguments.max_body_mb, 0.001, 1024),
         check_range("--max-streams", arguments.max_streams, 1, 1000000),
         check_range("--output-tokens", arguments.output_tokens, 1, 1000000)}) {
     if (!ok) return ok;
+  }
+  for (const char c : arguments.model_name) {
+    if (static_cast<unsigned char>(c) <= ' ' || c == '"' || c == '\\')
+      return make_error("--model-name",
+                        fmt::format("'{}' has a space, a quote or a control character", arguments.model_name),
+                        "a name like meta-llama/Llama-3.1-8B");
   }
   if (!arguments.api_key_env.empty() && std::getenv(arguments.api_key_env.c_str()) == nullptr)
     return make_error("--api-key-env=" + arguments.api_key_env, "this variable is not set",
@@ -65,7 +72,8 @@ int run_serve(const ServeArguments& arguments) {
   const tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, arguments.sets);
   if (!scenario) return complain(scenario.error());
   if (scenario->values.backend() != "sim")
-    return complain(Error{scenario->where("backend"), "a server's times are simulated ones", "--set=backend=sim"});
+    return complain(
+        Error{scenario->where("backend"), "a server's times are simulated ones", "--set=backend=sim"});
   if (!can_simulate())
     return complain(Error{arguments.scenario, "this build has no simulated backend",
                           "install libsimgrid-dev and configure again"},
@@ -79,9 +87,10 @@ int run_serve(const ServeArguments& arguments) {
 #else
 
 int run_serve(const ServeArguments&) {
-  return complain(Error{"serve", "this build has no server",
-                        "install libboost-dev, libzmq3-dev and libmsgpack-dev, and configure and build again"},
-                  kExitNoBackend);
+  return complain(
+      Error{"serve", "this build has no server",
+            "install libboost-dev, libzmq3-dev and libmsgpack-dev, and configure and build again"},
+      kExitNoBackend);
 }
 
 #endif

@@ -14,16 +14,26 @@ std::string json_text(const std::string& text) {
 
 const char* reason_of(unsigned status) {
   switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 413: return "Payload Too Large";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 503: return "Service Unavailable";
-    default: return "Error";
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 413:
+      return "Payload Too Large";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Error";
   }
 }
 
@@ -33,10 +43,9 @@ void add_event(std::string_view data, std::string* out) {
 }
 
 std::string usage_object(uint32_t prompt, uint32_t output, uint32_t cached) {
-  return fmt::format(
-      R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
-      R"("prompt_tokens_details":{{"cached_tokens":{}}}}})",
-      prompt, output, uint64_t{prompt} + output, cached);
+  return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}}}})",
+                     prompt, output, uint64_t{prompt} + output, cached);
 }
 
 // `index`: whether calls are numbered, as in streams.
@@ -44,17 +53,19 @@ std::string tool_calls_array(const ReplyFacts& facts, bool index) {
   std::string out = "[";
   for (size_t i = 0; i < facts.tools.size(); ++i) {
     const ToolCallReply& tool = facts.tools[i];
-    out += fmt::format(R"({}{{{}"id":"call_{:08x}_{}","type":"function","function":{{"name":{},"arguments":{}}}}})",
-                       i > 0 ? "," : "", index ? fmt::format(R"("index":{},)", i) : "", facts.id, i,
-                       json_text(tool.name), json_text(tool.arguments));
+    out += fmt::format(
+        R"({}{{{}"id":"call_{:08x}_{}","type":"function","function":{{"name":{},"arguments":{}}}}})",
+        i > 0 ? "," : "", index ? fmt::format(R"("index":{},)", i) : "", facts.id, i, json_text(tool.name),
+        json_text(tool.arguments));
   }
   return out + "]";
 }
 
 std::string error_object(const ApiError& error) {
   const auto or_null = [](const std::string& text) { return text.empty() ? "null" : json_text(text); };
-  return fmt::format(R"({{"error":{{"message":{},"type":{},"param":{},"code":{}}}}})", json_text(error.message),
-                     json_text(error.type), or_null(error.param), or_null(error.code));
+  return fmt::format(R"({{"error":{{"message":{},"type":{},"param":{},"code":{}}}}})",
+                     json_text(error.message), json_text(error.type), or_null(error.param),
+                     or_null(error.code));
 }
 
 }  // namespace
@@ -80,9 +91,9 @@ Reply::Reply(ReplyFacts facts) : facts_(std::move(facts)) {
                       facts_.chat ? "chat.completion.chunk" : "text_completion", facts_.created,
                       json_text(facts_.model));
   const std::string token(kBytesPerToken, '#');
-  const std::string framed_token = event(
-      (facts_.chat ? R"({"index":0,"delta":{"content":")" + token + R"("})" : R"({"index":0,"text":")" + token + "\"") +
-      R"(,"logprobs":null,"finish_reason":null})");
+  const std::string framed_token = event((facts_.chat ? R"({"index":0,"delta":{"content":")" + token + R"("})"
+                                                      : R"({"index":0,"text":")" + token + "\"") +
+                                         R"(,"logprobs":null,"finish_reason":null})");
   std::string framed;
   add_event(framed_token, &framed);
   const size_t at = framed.find(token);
@@ -103,8 +114,9 @@ void Reply::begin_stream(bool close, std::string* out) const {
   *out += close ? "Connection: close\r\n" : "";
   *out += "Transfer-Encoding: chunked\r\n\r\n";
   if (!facts_.chat) return;
-  add_event(event(R"({"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null})"),
-            out);
+  add_event(
+      event(R"({"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null})"),
+      out);
 }
 
 void Reply::add_token(uint32_t index, std::string* out) const {
@@ -121,8 +133,9 @@ void Reply::end_stream(uint32_t output_tokens, uint32_t cached_tokens, std::stri
                     R"({{"index":0,"delta":{{"tool_calls":{}}},"logprobs":null,"finish_reason":null}})",
                     tool_calls_array(facts_, true))),
                 out);
-    add_event(event(fmt::format(R"({{"index":0,"delta":{{}},"logprobs":null,"finish_reason":"{}"}})", reason)),
-              out);
+    add_event(
+        event(fmt::format(R"({{"index":0,"delta":{{}},"logprobs":null,"finish_reason":"{}"}})", reason)),
+        out);
   } else {
     add_event(event(fmt::format(R"({{"index":0,"text":"","logprobs":null,"finish_reason":"{}"}})", reason)),
               out);
@@ -143,7 +156,8 @@ std::string Reply::whole(uint32_t output_tokens, uint32_t cached_tokens) const {
   std::string text;
   for (uint32_t i = 0; i < output_tokens; ++i) text += generated_token(facts_.seed, i);
   std::string head = head_;
-  if (const size_t chunk = head.find(".chunk"); facts_.chat && chunk != std::string::npos) head.erase(chunk, 6);
+  if (const size_t chunk = head.find(".chunk"); facts_.chat && chunk != std::string::npos)
+    head.erase(chunk, 6);
   const bool calls = facts_.chat && facts_.stops && !facts_.tools.empty();
   const std::string content =
       facts_.chat ? fmt::format(R"("message":{{"role":"assistant","content":"{}"{}}})", text,

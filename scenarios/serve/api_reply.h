@@ -53,7 +53,7 @@ class Reply {
   const char* finish_reason() const;
 
   ReplyFacts facts_;
-  std::string head_;             // fields that every event begins with
+  std::string head_;            // fields that every event begins with
   std::string before_, after_;  // of an event's token, framed as a chunk of HTTP
 };
 

@@ -67,8 +67,8 @@ Checked read_prompt(const json& body, PromptTokens* out) {
   if (prompt == nullptr) return wrong("prompt", "'prompt' is missing");
   if (prompt->is_array() && !prompt->empty() && (prompt->front().is_array() || prompt->front().is_string())) {
     if (prompt->size() > 1)
-      return wrong("prompt", fmt::format("'prompt' has {} prompts: send each in a request of its own",
-                                         prompt->size()));
+      return wrong("prompt",
+                   fmt::format("'prompt' has {} prompts: send each in a request of its own", prompt->size()));
     prompt = &prompt->front();
   }
   if (prompt->is_string()) return out->add_text(prompt->get_ref<const std::string&>()), Checked{};
@@ -80,9 +80,9 @@ struct RoleName {
   const char* name;
   Semantic semantic;
 };
-constexpr RoleName kRoles[] = {{"system", Semantic::kInst},         {"developer", Semantic::kInst},
-                               {"user", Semantic::kUser},           {"assistant", Semantic::kAssistant},
-                               {"tool", Semantic::kObs},            {"function", Semantic::kObs}};
+constexpr RoleName kRoles[] = {{"system", Semantic::kInst}, {"developer", Semantic::kInst},
+                               {"user", Semantic::kUser},   {"assistant", Semantic::kAssistant},
+                               {"tool", Semantic::kObs},    {"function", Semantic::kObs}};
 
 const RoleName* role_named(const std::string& name) {
   for (const RoleName& role : kRoles) {
@@ -95,10 +95,12 @@ Checked add_content(const json& message, const std::string& where, PromptTokens*
   const json* const content = field(message, "content");
   if (content == nullptr) return {};
   if (content->is_string()) return out->add_text(content->get_ref<const std::string&>()), Checked{};
-  if (!content->is_array()) return wrong(where, fmt::format("'{}.content' must be a string or a list", where));
+  if (!content->is_array())
+    return wrong(where, fmt::format("'{}.content' must be a string or a list", where));
   for (const json& part : *content) {
     std::string type, text;
-    if (!part.is_object()) return wrong(where, fmt::format("'{}.content' has a part that is no object", where));
+    if (!part.is_object())
+      return wrong(where, fmt::format("'{}.content' has a part that is no object", where));
     if (Checked ok = read_text(part, "type", &type); !ok) return ok;
     if (type != "text")
       return wrong(where, fmt::format("'{}.content' has a part of type '{}': this server reads text", where,
@@ -165,8 +167,8 @@ Checked read_limits(const json& body, ApiRequest* out) {
   if (Checked ok = read_count(body, "min_tokens", 0, &least); !ok) return ok;
   out->min_tokens = least.value_or(0);
   if (out->max_tokens && out->min_tokens > *out->max_tokens)
-    return wrong("min_tokens",
-                 fmt::format("'min_tokens' is {}, more than 'max_tokens', {}", out->min_tokens, *out->max_tokens));
+    return wrong("min_tokens", fmt::format("'min_tokens' is {}, more than 'max_tokens', {}", out->min_tokens,
+                                           *out->max_tokens));
   for (const char* const name : {"n", "best_of"}) {
     if (Checked ok = only_one(body, name); !ok) return ok;
   }

@@ -19,9 +19,9 @@ namespace kvtwin::serve {
 struct ApiError {
   unsigned status = 400;
   std::string message{};
-  std::string param{};                           // "": none
+  std::string param{};                         // "": none
   std::string type = "invalid_request_error";  // or "server_error", "rate_limit_error", ...
-  std::string code{};                            // "": none
+  std::string code{};                          // "": none
 };
 
 struct ApiRequest {

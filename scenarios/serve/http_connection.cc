@@ -37,8 +37,8 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, ConnectionHost* hos
     : stream_(std::move(socket)), host_(*host) {
   Code ignored;
   stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
-  stream_.socket().set_option(asio::socket_base::send_buffer_size(static_cast<int>(host_.options().stream_buffer)),
-                              ignored);
+  stream_.socket().set_option(
+      asio::socket_base::send_buffer_size(static_cast<int>(host_.options().stream_buffer)), ignored);
   stream_.socket().non_blocking(true, ignored);
 }
 
@@ -69,7 +69,9 @@ std::optional<ApiError> HttpConnection::check_header() const {
   const std::string_view path = view(message.target());
   if (!options.api_key.empty() && path.starts_with("/v1") &&
       !equal_keys(view(message[http::field::authorization]), "Bearer " + options.api_key))
-    return ApiError{.status = 401, .message = "the API key is missing or wrong", .type = "invalid_request_error",
+    return ApiError{.status = 401,
+                    .message = "the API key is missing or wrong",
+                    .type = "invalid_request_error",
                     .code = "invalid_api_key"};
   const auto length = parser_->content_length();
   if (length && *length > options.body_bytes_max)
@@ -128,7 +130,7 @@ void HttpConnection::route() {
       return reply(ApiError{.status = 405, .message = path + " takes POST"});
     return host_.take_request(shared_from_this(), chat, session_header(), std::move(parser_->get().body()));
   }
-  if (message.method() != http::verb::get && message.method() != http::verb::head)
+  if (message.method() != http::verb::get)
     return reply(ApiError{.status = 404,
                           .message = fmt::format("there is no {} {}", view(message.method_string()), path)});
   route_get(path);
@@ -229,7 +231,8 @@ void HttpConnection::end_reply() {
   } else if (running.stream) {
     running.reply.end_stream(end.tokens, end.cached_tokens, &out_);
   } else {
-    out_ += http_response(200, "application/json", running.reply.whole(end.tokens, end.cached_tokens), closing());
+    out_ +=
+        http_response(200, "application/json", running.reply.whole(end.tokens, end.cached_tokens), closing());
   }
   response_pending_ = true;
   flush();
@@ -242,12 +245,13 @@ void HttpConnection::flush() {
         stream_.socket().write_some(asio::buffer(out_.data() + out_begin_, out_.size() - out_begin_), error);
     if (error == asio::error::would_block || error == asio::error::try_again) {
       waiting_to_write_ = true;
-      stream_.socket().async_wait(asio::ip::tcp::socket::wait_write, [self = shared_from_this()](Code failed) {
-        self->waiting_to_write_ = false;
-        if (failed || self->is_closed_) return;
-        self->running_ && self->running_->stream ? self->pump() : self->flush();
-        if (self->running_ && self->running_->complete) self->flush();
-      });
+      stream_.socket().async_wait(asio::ip::tcp::socket::wait_write,
+                                  [self = shared_from_this()](Code failed) {
+                                    self->waiting_to_write_ = false;
+                                    if (failed || self->is_closed_) return;
+                                    self->running_ && self->running_->stream ? self->pump() : self->flush();
+                                    if (self->running_ && self->running_->complete) self->flush();
+                                  });
       return;
     }
     if (error) return went_away();

@@ -1,5 +1,5 @@
-// HttpConnection is one client's connection: it reads a request, has it answered, writes the answer, and reads the
-// next request.
+// HttpConnection is one client's connection: it reads a request, has it answered, writes the answer, and
+// reads the next request.
 
 #ifndef KVTWIN_SCENARIOS_SERVE_HTTP_CONNECTION_H_
 #define KVTWIN_SCENARIOS_SERVE_HTTP_CONNECTION_H_

@@ -44,8 +44,15 @@ void raise_open_files() {
 
 struct HttpServer::State final : ConnectionHost {
   State(ServerOptions given, const WallClock& wall, TraceReplies* replies)
-      : options_(std::move(given)), clock(wall), trace(replies), acceptor(io), signals(io), due_timer(io),
-        grace_timer(io), sweep_timer(io), accept_timer(io) {}
+      : options_(std::move(given)),
+        clock(wall),
+        trace(replies),
+        acceptor(io),
+        signals(io),
+        due_timer(io),
+        grace_timer(io),
+        sweep_timer(io),
+        accept_timer(io) {}
   ~State() override {
     if (log != nullptr) std::fclose(log);
   }
@@ -64,8 +71,8 @@ struct HttpServer::State final : ConnectionHost {
   void accepted(Tcp::socket socket);
   std::optional<ApiError> plan(ApiRequest* api, const std::string& session, LiveRequest* live,
                                const TraceReply** answer);
-  void admit(const std::shared_ptr<HttpConnection>& connection, ApiRequest api, std::unique_ptr<LiveRequest> live,
-             const TraceReply* answer);
+  void admit(const std::shared_ptr<HttpConnection>& connection, ApiRequest api,
+             std::unique_ptr<LiveRequest> live, const TraceReply* answer);
   void refuse(const std::shared_ptr<HttpConnection>& connection, const ApiError& error);
   void collect();
   void send_due();
@@ -106,17 +113,19 @@ Result<void> HttpServer::listen() {
   raise_open_files();
   Code error;
   const asio::ip::address address = asio::ip::make_address(s.options_.host, error);
-  if (error) return make_error(where, "the host is not an IP address", "--host=127.0.0.1, or 0.0.0.0 for every one");
+  if (error)
+    return make_error(where, "the host is not an IP address", "--host=127.0.0.1, or 0.0.0.0 for every one");
   const Tcp::endpoint endpoint(address, s.options_.port);
   s.acceptor.open(endpoint.protocol(), error);
   if (!error) s.acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) s.acceptor.bind(endpoint, error);
   if (!error) s.acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (error) return make_error(where, "cannot listen: " + error.message(), "another --port; 0 takes a free one");
+  if (error)
+    return make_error(where, "cannot listen: " + error.message(), "another --port; 0 takes a free one");
   if (s.options_.token_log.empty()) return {};
   s.log = std::fopen(s.options_.token_log.c_str(), "w");
   if (s.log == nullptr) return make_error("--token-log=" + s.options_.token_log, "cannot be written");
-  fmt::print(s.log, "request,token,simulated_ns,sent_ns\n");
+  fmt::print(s.log, "request,token,simulated_ns,due_ns,sent_ns\n");
   return {};
 }
 
@@ -175,9 +184,11 @@ void HttpServer::State::accept() {
 void HttpServer::State::accepted(Tcp::socket socket) {
   const auto connection = std::make_shared<HttpConnection>(std::move(socket), this);
   connections.emplace(connection.get(), connection);
-  if (connections.size() <= size_t{options_.streams_max} + kOtherConnections) return connection->read_request();
+  if (connections.size() <= size_t{options_.streams_max} + kOtherConnections)
+    return connection->read_request();
   ++counts.refused;
-  connection->reply(error_response({.status = 503, .message = "too many connections", .type = "server_error"}, true));
+  connection->reply(
+      error_response({.status = 503, .message = "too many connections", .type = "server_error"}, true));
   connection->close();
 }
 
@@ -186,8 +197,8 @@ void HttpServer::State::refuse(const std::shared_ptr<HttpConnection>& connection
   connection->reply(error);
 }
 
-void HttpServer::State::take_request(std::shared_ptr<HttpConnection> connection, bool chat, std::string session,
-                                     std::string body) {
+void HttpServer::State::take_request(std::shared_ptr<HttpConnection> connection, bool chat,
+                                     std::string session, std::string body) {
   if (is_stopping)
     return refuse(connection, {.status = 503, .message = "the server is stopping", .type = "server_error"});
   if (streams.size() + parsing >= options_.streams_max)
@@ -222,8 +233,8 @@ void HttpServer::State::take_request(std::shared_ptr<HttpConnection> connection,
 }
 
 // In the parsing thread. Decides the length and the content of the answer.
-std::optional<ApiError> HttpServer::State::plan(ApiRequest* api, const std::string& session, LiveRequest* live,
-                                                const TraceReply** answer) {
+std::optional<ApiError> HttpServer::State::plan(ApiRequest* api, const std::string& session,
+                                                LiveRequest* live, const TraceReply** answer) {
   if (!api->model.empty() && api->model != options_.model)
     return ApiError{.status = 404,
                     .message = fmt::format("the model '{}' does not exist; this server has '{}'", api->model,
@@ -233,16 +244,17 @@ std::optional<ApiError> HttpServer::State::plan(ApiRequest* api, const std::stri
   live->session = session.empty() ? api->user : session;
   if (trace != nullptr && !live->session.empty()) *answer = trace->next(live->session);
   const uint32_t prompt = api->prompt.count();
-  const uint32_t room = options_.context_tokens_max == 0     ? UINT32_MAX
+  const uint32_t room = options_.context_tokens_max == 0       ? UINT32_MAX
                         : options_.context_tokens_max > prompt ? options_.context_tokens_max - prompt
                                                                : 0;
   const uint32_t asked = api->max_tokens.value_or(1);
   if (asked > room)
-    return ApiError{.message = fmt::format("this model's maximum context length is {} tokens; the prompt has {} and "
-                                           "{} more are asked for",
-                                           options_.context_tokens_max, prompt, asked),
-                    .param = api->max_tokens ? "max_tokens" : "prompt",
-                    .code = "context_length_exceeded"};
+    return ApiError{
+        .message = fmt::format("this model's maximum context length is {} tokens; the prompt has {} and "
+                               "{} more are asked for",
+                               options_.context_tokens_max, prompt, asked),
+        .param = api->max_tokens ? "max_tokens" : "prompt",
+        .code = "context_length_exceeded"};
   const bool natural = *answer != nullptr && !api->ignore_eos;
   uint32_t output = natural           ? (*answer)->output_tokens
                     : api->max_tokens ? *api->max_tokens
@@ -267,9 +279,9 @@ void HttpServer::State::admit(const std::shared_ptr<HttpConnection>& connection,
   facts.chat = api.chat;
   facts.include_usage = api.include_usage;
   facts.id = raw(id);
-  facts.created = std::chrono::duration_cast<std::chrono::seconds>(
-                      std::chrono::system_clock::now().time_since_epoch())
-                      .count();
+  facts.created =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
   facts.model = options_.model;
   facts.seed = live->seed;
   facts.prompt_tokens = live->prompt.count();
@@ -317,7 +329,11 @@ void HttpServer::State::send_due() {
 void HttpServer::State::token_sent(const Progress& token) {
   ++counts.tokens;
   if (log == nullptr) return;
-  fmt::print(log, "{},{},{},{}\n", raw(token.request), token.tokens, token.at.ns, clock.now().ns);
+  const auto ns = [](WallClock::TimePoint at) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
+  };
+  fmt::print(log, "{},{},{},{},{}\n", raw(token.request), token.tokens, token.at.ns, ns(clock.wall(token.at)),
+             ns(std::chrono::steady_clock::now()));
 }
 
 void HttpServer::State::sweep() {

@@ -26,14 +26,16 @@ struct ServerOptions {
   std::string api_key;   // "": none is asked for
   std::string model;
   uint64_t body_bytes_max = uint64_t{64} << 20;
-  uint32_t streams_max = 4096;            // requests at once; beyond: 429
-  uint32_t stream_buffer = 64 << 10;      // bytes of a stream that wait for its client
-  Duration stall{120'000'000'000};        // a client that reads nothing for so long is disconnected
-  Duration grace{10'000'000'000};         // for streams that run when the server is told to stop
-  uint32_t output_tokens_default = 256;   // where neither the request nor the trace says
-  uint32_t context_tokens_max = 0;        // 0: no limit
-  uint32_t unit_tokens = 16;              // of the identity of prompts
-  std::string token_log;                  // file for the times of tokens; "": none
+  uint32_t streams_max = 4096;           // requests at once; beyond: 429
+  uint32_t stream_buffer = 64 << 10;     // bytes of a stream that wait for its client
+  Duration stall{120'000'000'000};       // a client that reads nothing for so long is disconnected
+  Duration grace{10'000'000'000};        // for streams that run when the server is told to stop
+  uint32_t output_tokens_default = 256;  // where neither the request nor the trace says
+  uint32_t context_tokens_max = 0;       // 0: no limit
+  uint32_t unit_tokens = 16;             // of the identity of prompts
+  // File for the times of streamed tokens, in order of sending; "": none. due_ns and sent_ns are times of
+  // CLOCK_MONOTONIC. Tokens that a slow client delayed are left out.
+  std::string token_log;
 };
 
 // Requests, in the words of the summary at the end.

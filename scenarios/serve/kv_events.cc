@@ -120,7 +120,8 @@ void KvEvents::store(Engine* engine, RequestId id, uint32_t tokens, KvEventBatch
   request.computed = std::max(request.computed, tokens);
   const LiveRequest* const live = client_.find(id);
   if (live == nullptr) return;
-  const size_t full = std::min({size_t{tokens} / engine->page_tokens, request.pages.size(), live->identity.size()});
+  const size_t full =
+      std::min({size_t{tokens} / engine->page_tokens, request.pages.size(), live->identity.size()});
   for (; request.stored < full; ++request.stored) {
     const size_t i = request.stored;
     const uint64_t hash = live->identity[i].space;
@@ -133,8 +134,8 @@ void KvEvents::store(Engine* engine, RequestId id, uint32_t tokens, KvEventBatch
     block.hash = hash;
     block.parent = i == 0 ? 0 : live->identity[i - 1].space;
     const uint32_t prompt = live->prompt.count();
-    for (uint32_t at = static_cast<uint32_t>(i) * engine->page_tokens; block.token_ids.size() < engine->page_tokens;
-         ++at)
+    for (uint32_t at = static_cast<uint32_t>(i) * engine->page_tokens;
+         block.token_ids.size() < engine->page_tokens; ++at)
       block.token_ids.push_back(
           event_id(at < prompt ? live->prompt.tokens()[at] : generated_token_value(live->seed, at - prompt)));
   }

@@ -1,6 +1,6 @@
-// KvEvents publishes which blocks the prefix caches hold, as vLLM does (vllm/distributed/kv_events.py): a ZeroMQ
-// PUB socket per engine; each message is [topic, sequence number (8 bytes, big-endian), payload]; the payload
-// is a msgpack array [ts, events, data_parallel_rank], an event an array that begins with its name:
+// KvEvents publishes which blocks the prefix caches hold, as vLLM does (vllm/distributed/kv_events.py): a
+// ZeroMQ PUB socket per engine; each message is [topic, sequence number (8 bytes, big-endian), payload]; the
+// payload is a msgpack array [ts, events, data_parallel_rank], an event an array that begins with its name:
 //
 //   ["BlockStored", block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium, lora_name]
 //   ["BlockRemoved", block_hashes, medium]
@@ -64,7 +64,7 @@ class KvEvents final : public Observer {
   };
   struct Engine {
     uint32_t page_tokens = 0;
-    std::vector<uint64_t> hash_of_page;                // 0: none
+    std::vector<uint64_t> hash_of_page;  // 0: none
     std::unordered_map<uint64_t, PageId> page_of_hash;
     std::unordered_map<uint32_t, Request> requests;
   };

@@ -84,9 +84,9 @@ void LiveClient::deliver(Instant now, ClientEvents* events) {
       inbox_.pop_front();
     }
     stopping = stopping_;
-    lag_ = std::max(Duration{}, Duration{std::chrono::nanoseconds(std::chrono::steady_clock::now() -
-                                                                  clock_.wall(now))
-                                             .count()});
+    lag_ = std::max(
+        Duration{},
+        Duration{std::chrono::nanoseconds(std::chrono::steady_clock::now() - clock_.wall(now)).count()});
   }
   for (Item& item : items) {
     if (item.request) {

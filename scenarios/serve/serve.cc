@@ -37,28 +37,31 @@ Result<std::unique_ptr<EventParts>> make_events(const Scenario& scenario, const 
   if (options.kv_events.empty()) return nullptr;
   const auto& configs = run.engines;
   if (!std::all_of(configs.begin(), configs.end(), KvEvents::describes) || run.prefill_engines > 0)
-    return make_error("--kv-events", fmt::format("{} has no prefix cache of whole pages on one GPU", scenario.path),
+    return make_error("--kv-events",
+                      fmt::format("{} has no prefix cache of whole pages on one GPU", scenario.path),
                       "serve it without events, or with policies that keep every entry in bf16 pages");
   auto parts = std::make_unique<EventParts>();
   if (Result<void> ok = parts->sockets.bind(options.kv_events, options.kv_events_topic, configs.size()); !ok)
     return tl::unexpected<Error>(ok.error());
   KvEventSockets* const sockets = &parts->sockets;
-  parts->events.emplace(configs, client, [sockets, tokens = configs.front().page_tokens](
-                                             EngineId engine, const KvEventBatch& batch) {
-    sockets->publish(engine, pack_batch(batch, unix_seconds(), tokens, raw(engine)));
-  });
+  parts->events.emplace(
+      configs, client,
+      [sockets, tokens = configs.front().page_tokens](EngineId engine, const KvEventBatch& batch) {
+        sockets->publish(engine, pack_batch(batch, unix_seconds(), tokens, raw(engine)));
+      });
   return parts;
 }
 
-void print_start(const Composed& composed, const ServeOptions& options, const ServerOptions& server, uint16_t port,
-                 const EventParts* events) {
+void print_start(const Composed& composed, const ServeOptions& options, const ServerOptions& server,
+                 uint16_t port, const EventParts* events) {
   const size_t engines = composed.options.engines.size();
   const std::string host = server.host.find(':') == std::string::npos ? server.host : "[" + server.host + "]";
-  fmt::print("http://{}:{}/v1 serves {}: {} {} on {}, {} simulated {} a second\n", host, port, server.model, engines,
-             plural(engines, "engine"), composed.device.name, options.speed,
+  fmt::print("http://{}:{}/v1 serves {}: {} {} on {}, {} simulated {} a second\n", host, port, server.model,
+             engines, plural(engines, "engine"), composed.device.name, options.speed,
              options.speed == 1 ? "second" : "seconds");
   if (events != nullptr) {
-    for (const std::string& endpoint : events->sockets.endpoints()) fmt::print("{} publishes KV events\n", endpoint);
+    for (const std::string& endpoint : events->sockets.endpoints())
+      fmt::print("{} publishes KV events\n", endpoint);
   }
   std::fflush(stdout);
 }
@@ -78,11 +81,11 @@ Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOpti
 
   const WallClock clock(options.speed);
   HttpServer server(server_options, clock, &replies);
-  LiveClient client(clock,
-                    {.roles = config.policies.precision == "triaxial",
-                     .output_tokens_max = config.context_tokens_max > 0 ? config.context_tokens_max
-                                                                        : kOutputTokensMax},
-                    [&server] { server.notify(); });
+  LiveClient client(
+      clock,
+      {.roles = config.policies.precision == "triaxial",
+       .output_tokens_max = config.context_tokens_max > 0 ? config.context_tokens_max : kOutputTokensMax},
+      [&server] { server.notify(); });
   ServerMetrics metrics(server_options.model, composed->options.engines.size(), client);
   if (Result<void> ok = server.listen(); !ok) return ok;
   const auto events = make_events(scenario, options, composed->options, client);

@@ -12,9 +12,9 @@
 namespace kvtwin::serve {
 
 struct ServeOptions {
-  ServerOptions server;        // model "": the scenario's
-  double speed = 1;            // simulated seconds per second
-  std::string kv_events;       // endpoint; "": none are published
+  ServerOptions server;   // model "": the scenario's
+  double speed = 1;       // simulated seconds per second
+  std::string kv_events;  // endpoint; "": none are published
   std::string kv_events_topic;
 };
 

@@ -14,11 +14,11 @@ constexpr std::array kTtft = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  
                               1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0};
 constexpr std::array kTpot = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
                               0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0};
-constexpr std::array kLatency = {0.3,  0.5,  0.8,  1.0,  1.5,  2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
+constexpr std::array kLatency = {0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
                                  30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
-constexpr std::array kTokens = {1.0,    2.0,    5.0,     10.0,    20.0,    50.0,     100.0,   200.0, 500.0,
-                                1000.0, 2000.0, 5000.0,  10000.0, 20000.0, 50000.0,  100000.0};
-constexpr std::array kIteration = {1.0,   8.0,   16.0,   32.0,   64.0,   128.0,  256.0,
+constexpr std::array kTokens = {1.0,   2.0,    5.0,    10.0,   20.0,    50.0,    100.0,   200.0,
+                                500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0, 100000.0};
+constexpr std::array kIteration = {1.0,   8.0,    16.0,   32.0,   64.0,   128.0,  256.0,
                                    512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0};
 
 double seconds(Instant from, Instant to) { return static_cast<double>((to - from).ns) / 1e9; }
@@ -181,8 +181,7 @@ void ServerMetrics::write_gauges(std::string* out) const {
        [](const CoreGauges& g) { return double(g.requests_running); }},
       {"vllm:num_requests_waiting", "Number of requests waiting to be processed.",
        [](const CoreGauges& g) { return double(g.requests_waiting); }},
-      {"vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
-       [](const CoreGauges& g) {
+      {"vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", [](const CoreGauges& g) {
          return g.pages_gpu_total == 0 ? 0 : double(g.pages_gpu_held) / g.pages_gpu_total;
        }}};
   for (const Row& row : rows) {
@@ -196,13 +195,15 @@ void ServerMetrics::write_gauges(std::string* out) const {
 void ServerMetrics::write_counters(std::string* out) const {
   struct Row {
     const char *name, *help;
-    uint64_t Engine::* value;
+    uint64_t Engine::*value;
   };
   const Row rows[] = {
       {"vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.",
        &Engine::queries},
-      {"vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", &Engine::hits},
-      {"vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", &Engine::preemptions},
+      {"vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.",
+       &Engine::hits},
+      {"vllm:num_preemptions_total", "Cumulative number of preemption from the engine.",
+       &Engine::preemptions},
       {"vllm:prompt_tokens_total", "Number of prefill tokens processed.", &Engine::prompt_tokens},
       {"vllm:generation_tokens_total", "Number of generation tokens processed.", &Engine::generation_tokens}};
   for (const Row& row : rows) {
@@ -222,7 +223,7 @@ void ServerMetrics::write_counters(std::string* out) const {
 void ServerMetrics::write_histograms(std::string* out) const {
   struct Row {
     const char *name, *help;
-    Histogram Engine::* value;
+    Histogram Engine::*value;
   };
   const Row rows[] = {
       {"vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", &Engine::iteration},
