@@ -353,7 +353,7 @@ constexpr char kServe[] =
   --max-body=MIB        largest body of a request; default 64
   --stall=SECONDS       disconnect a client that reads nothing for so long; default 120
   --grace=SECONDS       after SIGTERM or SIGINT, time for running requests to end; default 10
-  --kv-events=ENDPOINT  publish KV events as vLLM does: tcp://127.0.0.1:5557, and the next ports for further engines
+  --kv-events=ENDPOINT  publish KV events as vLLM does: tcp://127.0.0.1:5557, and the next ports for the other engines
   --kv-events-topic=T   topic of the events; default: empty
   --token-log=FILE      a CSV table of when each streamed token was due and was sent
   --set=FIELD=VALUE     change a field; may be repeated

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <csignal>
@@ -40,6 +41,17 @@ void raise_open_files() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// SimGrid sets a handler of its own for SIGINT. So the signals are blocked, in this thread and those that it
+// starts, and read from a descriptor.
+sigset_t block_stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return set;
+}
+
 }  // namespace
 
 struct HttpServer::State final : ConnectionHost {
@@ -67,6 +79,8 @@ struct HttpServer::State final : ConnectionHost {
   void token_sent(const Progress& token) override;
   void closed(HttpConnection* connection) override { connections.erase(connection); }
 
+  void watch_signals();
+  void wait_for_signal();
   void accept();
   void accepted(Tcp::socket socket);
   std::optional<ApiError> plan(ApiRequest* api, const std::string& session, LiveRequest* live,
@@ -76,6 +90,7 @@ struct HttpServer::State final : ConnectionHost {
   void refuse(const std::shared_ptr<HttpConnection>& connection, const ApiError& error);
   void collect();
   void send_due();
+  void write_log();
   void forget(RequestId request);
   void sweep();
   void begin_stop();
@@ -83,16 +98,19 @@ struct HttpServer::State final : ConnectionHost {
 
   const ServerOptions options_;
   const WallClock& clock;
-  TraceReplies* const trace;  // of the parsing thread
+  TraceReplies* const trace;                           // of the parsing thread
+  const sigset_t stop_signals = block_stop_signals();  // before any thread is started
   asio::io_context io{1};
   asio::thread_pool parser{1};
   Tcp::acceptor acceptor;
-  asio::signal_set signals;
+  asio::posix::stream_descriptor signals;
+  signalfd_siginfo signal{};
   asio::steady_timer due_timer, grace_timer, sweep_timer, accept_timer;
   std::thread thread;
   LiveClient* client = nullptr;
   std::function<std::string()> metrics_text;
   std::FILE* log = nullptr;
+  std::vector<std::pair<Progress, WallClock::TimePoint>> log_rows;  // not written yet
 
   bool is_stopping = false, ended = false;
   uint32_t next_id = 0, parsing = 0;
@@ -136,15 +154,7 @@ void HttpServer::start(LiveClient* client, std::function<std::string()> metrics)
   State& s = *state_;
   s.client = client;
   s.metrics_text = std::move(metrics);
-  s.signals.add(SIGINT);
-  s.signals.add(SIGTERM);
-  s.signals.async_wait([&s](Code error, int) {
-    if (error) return;
-    s.begin_stop();
-    s.signals.async_wait([&s](Code again, int) {
-      if (!again) s.end_stop();
-    });
-  });
+  s.watch_signals();
   s.accept();
   s.sweep();
   s.thread = std::thread([&s] {
@@ -164,6 +174,20 @@ void HttpServer::stop() {
 void HttpServer::join() {
   if (state_->thread.joinable()) state_->thread.join();
   state_->parser.join();
+}
+
+// The first signal begins to stop, the second ends at once.
+void HttpServer::State::watch_signals() {
+  signals.assign(signalfd(-1, &stop_signals, SFD_NONBLOCK | SFD_CLOEXEC));
+  wait_for_signal();
+}
+
+void HttpServer::State::wait_for_signal() {
+  signals.async_read_some(asio::buffer(&signal, sizeof signal), [this](Code error, size_t) {
+    if (error) return;
+    is_stopping ? end_stop() : begin_stop();
+    wait_for_signal();
+  });
 }
 
 void HttpServer::State::accept() {
@@ -319,6 +343,7 @@ void HttpServer::State::send_due() {
     const std::shared_ptr<HttpConnection> connection = found->second;
     connection->take(progress);
   }
+  if (!log_rows.empty()) write_log();
   if (due.empty()) return;
   due_timer.expires_at(clock.wall(due.front().at));
   due_timer.async_wait([this](Code error) {
@@ -329,11 +354,18 @@ void HttpServer::State::send_due() {
 void HttpServer::State::token_sent(const Progress& token) {
   ++counts.tokens;
   if (log == nullptr) return;
+  log_rows.push_back({token, std::chrono::steady_clock::now()});
+}
+
+// Outside of a burst of tokens.
+void HttpServer::State::write_log() {
   const auto ns = [](WallClock::TimePoint at) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
   };
-  fmt::print(log, "{},{},{},{},{}\n", raw(token.request), token.tokens, token.at.ns, ns(clock.wall(token.at)),
-             ns(std::chrono::steady_clock::now()));
+  for (const auto& [token, sent] : log_rows)
+    fmt::print(log, "{},{},{},{},{}\n", raw(token.request), token.tokens, token.at.ns,
+               ns(clock.wall(token.at)), ns(sent));
+  log_rows.clear();
 }
 
 void HttpServer::State::sweep() {

@@ -1,4 +1,5 @@
-// Load on kvtwin serve from one thread: STREAMS streams at once, each of TOKENS tokens, ROUNDS times.
+// Load on kvtwin serve from one thread: STREAMS streams at once, each of TOKENS tokens, ROUNDS times. They
+// start within two seconds.
 //
 //   serve_load PORT STREAMS TOKENS ROUNDS OUT.csv
 //
@@ -24,6 +25,8 @@
 #include <vector>
 
 namespace {
+
+constexpr int64_t kRampNs = 2'000'000'000;  // over which the streams start
 
 struct Stream {
   int socket = -1;
@@ -55,15 +58,19 @@ class Load {
 
   void run() {
     epoll_ = epoll_create1(0);
-    for (uint32_t i = 0; i < streams_.size(); ++i) {
-      connect(i);
-      send(i);
-    }
     open_ = static_cast<uint32_t>(streams_.size());
+    const int64_t began = now_ns();
+    uint32_t started = 0;
     std::array<epoll_event, 256> events{};
     while (open_ > 0) {
-      const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 60'000);
-      if (count == 0) give_up("nothing was received for a minute");
+      for (; started < streams_.size() && now_ns() - began >= kRampNs / int64_t(streams_.size()) * started;
+           ++started) {
+        connect(started);
+        send(started);
+      }
+      const int wait_ms = started < streams_.size() ? 1 : 60'000;
+      const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait_ms);
+      if (count == 0 && wait_ms > 1) give_up("nothing was received for a minute");
       for (int i = 0; i < count; ++i) receive(events[static_cast<size_t>(i)].data.u32);
     }
   }

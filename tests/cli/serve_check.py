@@ -259,7 +259,7 @@ def replicas(kvtwin_path):
 # The same trace simulated, and driven through the server by kvtwin observe.
 def round_trip(kvtwin_path, folder):
     rows = [{"session_id": str(i), "timestamp": 150 * i, "input_length": 2048 + 512 * (i % 5), "output_length": 40 + i,
-             "hash_ids": list(range(4)) + [100 * i + j for j in range(4, 8)]} for i in range(20)]
+             "hash_ids": list(range(3)) + [100 * i + j for j in range(3, 4 + i % 5)]} for i in range(20)]
     with open(os.path.join(folder, "rows.jsonl"), "w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     trace = os.path.join(folder, "t.kvtrace")
