@@ -27,6 +27,8 @@ class IndexedHeap {
     if (place_[item] == kNowhere) {
       place_[item] = static_cast<uint32_t>(heap_.size());
       heap_.push_back({rank, item});
+    } else if (heap_[place_[item]].rank == rank) {
+      return;
     } else {
       heap_[place_[item]].rank = rank;
     }

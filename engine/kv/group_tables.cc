@@ -1,7 +1,6 @@
 #include "engine/kv/group_tables.h"
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
 
 namespace kvtwin {
 
@@ -104,7 +103,7 @@ void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> entries_left) 
     dropped_all_ += dropped_[g];
     dropped_least_ = std::min(dropped_least_, dropped_[g]);
   }
-  if (!KVT_PLANTED(stale_order)) ordered_ = false;
+  ordered_ = false;
 }
 
 void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {

@@ -42,26 +42,33 @@ class PagePool {
   uint32_t pages_free() const { return pages_free_; }
   uint32_t pages_owned() const { return pages_total_ - pages_free_; }
   bool has(PageId page) const { return raw(page) - first_ < pages_total_; }
-  bool owned(PageId page) const { return owned_[raw(page) - first_]; }
+  bool owned(PageId page) const { return is_owned(raw(page) - first_); }
   void check_invariants() const;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // Marks the page as not owned. The caller inserts it into the order of free pages.
+  // Whether the order is that of page numbers.
+  bool by_number() const { return order_ == PageOrder::kLowestFirst; }
+  bool is_owned(uint32_t index) const {
+    return by_number() ? (free_[index / 64] >> (index % 64) & 1) == 0 : owned_[index];
+  }
+  // Checks that the page is owned, and counts it as free. The caller inserts it into the order of free pages.
   uint32_t disown(PageId page);
   void set_free_bit(uint32_t index);
-  void clear_free_bit(uint32_t index);
-  uint32_t lowest_free() const;
+  uint32_t take_lowest();
+  void find_lowest_word();
 
   const uint32_t first_;
   const uint32_t pages_total_;
   const PageOrder order_;
   uint32_t pages_free_;
-  std::vector<bool> owned_;
-  // kLowestFirst: bit i of level 0 is set if page i is free; bit i of level n+1 is set if word i of level n
-  // is not zero. Four levels of 64 cover 16 M pages.
-  std::vector<std::vector<uint64_t>> levels_;
+  // kLowestFirst: bit i of free_ is set if page i is free. Bit i of the first level above is set if word i of
+  // free_ is not zero, and so on. Three levels above cover 16 M pages.
+  std::vector<uint64_t> free_;
+  std::vector<std::vector<uint64_t>> above_;
+  uint32_t lowest_word_ = 0;  // of free_ that is not zero, if a page is free
   // kOldestFirst: a linked list of the free pages.
+  std::vector<bool> owned_;
   std::vector<uint32_t> next_;
   std::vector<uint64_t> stamps_;
   uint32_t oldest_ = kNone;

@@ -4,7 +4,6 @@
 #ifndef KVTWIN_ENGINE_KV_PAGE_TIERS_H_
 #define KVTWIN_ENGINE_KV_PAGE_TIERS_H_
 
-#include "engine/kv/mixed_precision_pool.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_index.h"
 
@@ -15,12 +14,8 @@ struct PageTiers {
   PagePool* host = nullptr;  // null: there is no such tier
   PagePool* disk = nullptr;
   PrefixIndex* index = nullptr;
-  MixedPrecisionPool* mixed = nullptr;  // null: GPU pages have one format
 
-  void free_gpu(PageId page) const {
-    if (mixed) mixed->release(page);
-    gpu->release(page, index->tick());
-  }
+  void free_gpu(PageId page) const { gpu->release(page, index->tick()); }
   void free_host(PageId page) const { host->release(page, index->tick()); }
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
 
 namespace kvtwin {
 
@@ -57,7 +56,6 @@ bool PrefixCheckpointCache::insert(uint64_t name_space, std::span<const UnitRun>
   record = {};
   for (uint32_t g = 0; g < shape_.groups; ++g) {
     const uint32_t kv_entries = tables->kv_entries(g, tokens), before = tables->shared(g);
-    if (KVT_PLANTED(open_tail)) window = 0;
     const uint32_t settled = std::max(before, settled_pages(kv_entries, window, shape_.page_tokens));
     record.kv_entries.push_back(kv_entries);
     record.before.push_back(before);

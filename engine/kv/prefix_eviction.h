@@ -45,6 +45,8 @@ class PrefixEviction {
   virtual uint64_t rank(const PrefixUse& use) const = 0;
   // Whether rank() reads `awaited`. If false, sessions are not tracked.
   virtual bool needs_sessions() const { return false; }
+  // Whether rank() changes while a prefix loses pages from its end.
+  virtual bool reads_length() const { return false; }
   virtual uint64_t floor() const { return 0; }
   // A page of this rank was evicted.
   virtual void evicted(uint64_t rank) { (void)rank; }

@@ -12,6 +12,7 @@ class CostAware final : public PrefixEviction {
  public:
   explicit CostAware(uint32_t doubling_pages) : doubling_(doubling_pages) {}
 
+  bool reads_length() const override { return true; }
   uint64_t rank(const PrefixUse& use) const override {
     const uint64_t uses = std::clamp<uint32_t>(use.uses, 1, 0xffff);
     const uint64_t middle = uint64_t{use.pages_before} + use.pages / 2;

@@ -244,6 +244,35 @@ PageId PrefixIndex::evict_gpu_page() {
   }
 }
 
+void PrefixIndex::evict_gpu_pages(uint32_t count, std::vector<PageId>* pages) {
+  while (count > 0) {
+    const uint32_t id = copied_.empty() ? uncopied_.top() : 0;
+    const uint32_t alike = id == 0 ? 0 : std::min(pages_like_last(nodes_[id]), count);
+    if (alike == 0) {
+      pages->push_back(evict_gpu_page());
+      --count;
+      continue;
+    }
+    Node& node = nodes_[id];
+    pages->insert(pages->end(), node.gpu.rbegin(), node.gpu.rbegin() + alike);
+    node.gpu.resize(node.gpu.size() - alike);
+    node.pages -= alike;
+    trim_units(&node, uint64_t{alike} * units_per_page_);
+    evictable_ -= alike;
+    pages_gpu_ -= alike;
+    evicted_ += alike;
+    count -= alike;
+  }
+}
+
+// Pages of a leaf that would be evicted one after the other, the last of the node not included: none of them
+// has a copy or dropped KV entries, and the node's rank remains the lowest.
+uint32_t PrefixIndex::pages_like_last(const Node& node) const {
+  const bool plain = node.first_child == 0 && node.host.empty() && node.dropped_slots == 0 &&
+                     node.dropped_tokens.empty() && !eviction_->reads_length();
+  return plain ? static_cast<uint32_t>(node.gpu.size()) - 1 : 0;
+}
+
 PageId PrefixIndex::evict_tail(uint32_t id) {
   Node& node = nodes_[id];
   const bool keeps_copy = tail_is_copied(node);
@@ -276,19 +305,23 @@ PageId PrefixIndex::evict_tail(uint32_t id) {
 }
 
 // REQUIRES: the node's last page is on no tier any more.
+// Removes the last `units` units of the node's identity.
+void PrefixIndex::trim_units(Node* node, uint64_t units) {
+  while (units > 0) {
+    UnitRun& last = node->runs.back();
+    const auto cut = static_cast<uint32_t>(std::min<uint64_t>(units, last.count));
+    last.count -= cut;
+    units -= cut;
+    if (last.count == 0) node->runs.pop_back();
+  }
+}
+
 void PrefixIndex::trim_last_page(uint32_t id) {
   Node& node = nodes_[id];
   --node.pages;
   if (!node.host.empty()) node.host.pop_back();
   if (!node.dropped_tokens.empty()) node.dropped_tokens.pop_back();
-  uint32_t units = units_per_page_;
-  while (units > 0) {
-    UnitRun& last = node.runs.back();
-    const uint32_t cut = std::min(units, last.count);
-    last.count -= cut;
-    units -= cut;
-    if (last.count == 0) node.runs.pop_back();
-  }
+  trim_units(&node, units_per_page_);
   if (node.pages == 0) {
     drop_node(id);
   } else {

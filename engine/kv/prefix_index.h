@@ -129,6 +129,8 @@ class PrefixIndex {
   // Removes the next page to be evicted from the GPU and gives it to the caller. Pages with a host copy go
   // first. REQUIRES: pages_evictable() > 0.
   PageId evict_gpu_page();
+  // Does so `count` times, and appends the pages. REQUIRES: pages_evictable() >= count.
+  void evict_gpu_pages(uint32_t count, std::vector<PageId>* pages);
   // The rank of the page that evict_gpu_page() would return. REQUIRES: pages_evictable() > 0.
   uint64_t next_eviction_rank() const;
 
@@ -245,6 +247,8 @@ class PrefixIndex {
   void split(uint32_t id, uint32_t pages);
   void append_runs(Cursor cursor, uint64_t units, std::vector<UnitRun>* runs) const;
   void trim_last_page(uint32_t id);
+  void trim_units(Node* node, uint64_t units);
+  uint32_t pages_like_last(const Node& node) const;
   void drop_host_page(uint32_t id);
   void drop_children(uint32_t id);
   void drop_behind(uint32_t id, uint32_t pages);

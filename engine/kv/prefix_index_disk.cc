@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
 #include "engine/kv/prefix_index.h"
 
 namespace kvtwin {
@@ -52,7 +51,7 @@ void PrefixIndex::spilled(const Pin& pin, uint32_t first, std::span<const PageId
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i, ++next) {
                   // Locked by this pin only: a page that returned to the GPU has not left it again.
-                  const bool unlocked = nodes_[id].locks == 1 || KVT_PLANTED(hot_spill);
+                  const bool unlocked = nodes_[id].locks == 1;
                   const bool moves = unlocked && i >= nodes_[id].gpu.size();
                   if (!moves) {
                     disk_pool_->release(disk[next], clock_);

@@ -28,14 +28,18 @@ class Retention {
   SlotRetention slot_retention() const { return slot_retention_; }
   bool keeps_all() const { return slot_retention_ == SlotRetention::kAll; }
   // Pages belong to (request, group), not to positions. False with resident pages: there is then one group,
-  // and the Core counts the pages of the retained context (core_resident.cc).
+  // and its KV manager counts the pages of the retained context (ResidentKvManager).
   bool by_group() const {
     return !offloaded_ &&
            (slot_retention_ == SlotRetention::kMove || slot_retention_ == SlotRetention::kRing);
   }
+  // Page tables of a request.
+  uint32_t tables() const { return by_group() ? shape_.groups : 1; }
   // Prompt chunks end at multiples of chunk_tokens() and are never shortened.
   bool by_chunk() const { return by_chunk_; }
   uint32_t chunk_tokens() const { return chunk_tokens_; }
+  // The same if prompts must be cut there; 0: anywhere.
+  uint32_t whole_chunk_tokens() const { return by_chunk_ ? chunk_tokens_ : 0; }
   // The counts of every compression are known when it is requested.
   bool known() const { return known_; }
   // Tokens of a chunk are staged: only retained KV entries are written to pages.

@@ -48,7 +48,9 @@ void Metrics::ready(Instant now, EngineId engine, const RequestReady& event) {
   request.engine = engine;
   request.prompt_tokens = event.prompt_tokens;
   request.output_tokens = event.output_tokens;
-  request.ready = now;
+  const Duration front = facts_[raw(engine)].front_end.of(event.prompt_tokens);
+  request.ready = Instant{now.ns - front.ns};
+  request.fraction(TimeCategory::kHost) = front;
   uint32_t request_index = static_cast<uint32_t>(live_.size());
   if (live_free_.empty()) {
     live_.emplace_back();
@@ -67,8 +69,8 @@ void Metrics::ready(Instant now, EngineId engine, const RequestReady& event) {
     request.queued = now;
   }
   SessionRecord& session = at_grown(sessions_, raw(event.session));
-  if (session.requests++ == 0) session.first_ready = now;
-  if (session.requests_open++ == 0) session.served_since = now;
+  if (session.requests++ == 0) session.first_ready = request.ready;
+  if (session.requests_open++ == 0) session.served_since = request.ready;
 }
 
 // The request comes from the engine that computed its prompt. Its time is now measured by this engine's

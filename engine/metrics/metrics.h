@@ -2,7 +2,8 @@
 // counts. It is the one definition of every figure that kvtwin reports, whatever the backend.
 //
 // Time points of a request, all instants of the run's clock:
-//   ready        RequestReady was delivered: everything that the request waits for has happened.
+//   ready        everything that the request waits for has happened: RequestReady was delivered, less the time
+//                of the server's front end (EngineFacts::front_end), which counts as host time.
 //   queued       the engine's loop accepted the request: `ready` if no step was in flight there, else the end
 //                of the running step (a serving loop reads its inbox between steps).
 //   admitted     the command that launched its first step was issued. Steps in flight may end first.
@@ -48,6 +49,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/base/front_end.h"
 #include "engine/metrics/metrics_series.h"
 #include "engine/runtime/driver.h"
 
@@ -113,6 +115,7 @@ struct EngineFacts {
   // dropped from a mean group, if each head could drop what it alone does not need. A ratio; 0: equal heads.
   double group_slack = 0;
   uint32_t pages_int2 = 0;  // int2 pages among pages_gpu (mixed precision)
+  FrontEnd front_end{};     // between the sending of a request and RequestReady
 };
 
 // Per engine; all times in ns of the run's clock.

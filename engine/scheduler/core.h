@@ -12,32 +12,17 @@
 
 #include "engine/base/commands.h"
 #include "engine/base/events.h"
+#include "engine/kv/kv_usage.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/config.h"
 
 namespace kvtwin {
 
 // Exact counts of the resources that one engine holds, for metrics and tests.
-struct CoreGauges {
+struct CoreGauges : KvUsage {
   uint32_t requests_running = 0;
   uint32_t requests_waiting = 0;
   bool step_in_flight = false;  // of running requests, or of requests preempted since its launch
-  uint32_t pages_gpu_total = 0;
-  uint32_t pages_gpu_free = 0;    // not owned
-  uint32_t pages_gpu_cached = 0;  // held by the prefix index alone: evictable
-  uint32_t pages_gpu_held = 0;    // in use by requests or transfers
-  uint64_t pages_evicted = 0;     // evicted from the prefix index so far
-  uint32_t pages_host_total = 0;
-  uint32_t pages_host_free = 0;
-  uint32_t pages_disk_total = 0;
-  uint32_t pages_disk_free = 0;
-  // Mixed precision; the other pages are int4.
-  uint32_t pages_int2_total = 0;
-  uint32_t pages_int2_held = 0;
-  // KV entries that running requests can read, and slots in their pages; shared ones once per request. A KV
-  // entry is one token in all heads of one group.
-  uint64_t entries_held = 0;
-  uint64_t slots_held = 0;
 };
 
 class Core {

@@ -30,6 +30,7 @@ class RetrievalBuilder {
     step_.before = graph().add({.kind = OpKind::kGemm, .stream = compute_});
     for (uint32_t l = 0; l < spec_.layers; ++l) layer(static_cast<uint16_t>(l));
     step_.after = graph().add({.kind = OpKind::kGemm, .stream = compute_});
+    if (spec_.all_reduces) step_.all_reduce = add(OpKind::kAllReduce, compute_, kNoLayer);
     step_.sample = graph().add({.kind = OpKind::kSample, .stream = compute_});
     compress_behind();
     if (one_buffer && last_convert_ != kNoOp) graph().feed(staging_, last_convert_);
@@ -204,6 +205,7 @@ class RetrievalBuilder {
       ops->compact = add(OpKind::kCompact, compute_, l, step_.compressing());
     }
     ops->rest = add(OpKind::kGemm, compute_, l);
+    if (spec_.all_reduces) ops->all_reduce = add(OpKind::kAllReduce, compute_, l);
   }
 
   // Adds the compression operations that run once, for all layers.

@@ -38,6 +38,7 @@ struct RetrievalStepSpec {
   uint32_t staging_buffers = 2;
   bool keeps_prefixes = false;  // pages outlive their requests on the host, those of dense layers too
   bool captures = false;        // each layer captures data for the scorer
+  bool all_reduces = false;     // several GPUs share the model: each layer and the head exchange results
   CompressionPlace compresses = CompressionPlace::kNone;
 };
 
@@ -46,7 +47,7 @@ constexpr PortId kNoPort{UINT16_MAX};
 // Operations of one layer; kNoOp if the method has none. The suffix _now is for this step's attention, _next
 // for the next step's.
 struct RetrievalLayerOps {
-  OpId query = kNoOp, append = kNoOp, attention = kNoOp, rest = kNoOp;
+  OpId query = kNoOp, append = kNoOp, attention = kNoOp, rest = kNoOp, all_reduce = kNoOp;
   OpId cosine = kNoOp, score_now = kNoOp, top_k_now = kNoOp, sync = kNoOp, recall_now = kNoOp,
        convert_now = kNoOp;
   OpId score_next = kNoOp, top_k_next = kNoOp, recall_next = kNoOp, convert_next = kNoOp;
@@ -60,7 +61,7 @@ struct RetrievalLayerOps {
 
 struct RetrievalStep {
   StepGraph graph;
-  OpId before = kNoOp, after = kNoOp, sample = kNoOp;  // outside the layers
+  OpId before = kNoOp, after = kNoOp, all_reduce = kNoOp, sample = kNoOp;  // outside the layers
   OpId probe = kNoOp, bookkeeping = kNoOp;
   OpId score = kNoOp, select = kNoOp, compact = kNoOp;  // kBehindLayers
   std::vector<RetrievalLayerOps> layers;

@@ -131,6 +131,7 @@ std::vector<StepPart> RooflineCost::dense_ops(uint32_t count) const {
                    small_ns(kBf16Bytes * 2 * tokens * hidden)));
   ops.push_back(op("attention_norm", PartKind::kNorm, layer, layers, norm));
   ops.push_back(op("qkv", PartKind::kGemm, layer, layers, gemm_ns(qkv_, tokens)));
+  if (llm_.qk_norm) ops.push_back(qk_norm(count));
   ops.push_back(
       op("rope_append", PartKind::kRope, layer, layers, small_ns(kBf16Bytes * 2 * tokens * qkv_width_)));
   ops.push_back(op("output", PartKind::kGemm, layer, layers, gemm_ns(output_, tokens)));
@@ -141,6 +142,13 @@ std::vector<StepPart> RooflineCost::dense_ops(uint32_t count) const {
   if (tp_ > 1) ops.push_back(op("mlp_all_reduce", PartKind::kAllReduce, layer, layers, all_reduce));
   ops.push_back(op("final_norm", PartKind::kNorm, PartPlace::kAfter, 1, norm));
   return ops;
+}
+
+// Two kernels, which read and write queries and keys.
+StepPart RooflineCost::qk_norm(uint32_t tokens) const {
+  const double width = qkv_width_ - static_cast<double>(llm_.kv_heads_per_gpu(tp_)) * llm_.head_dim;
+  return op("qk_norm", PartKind::kNorm, PartPlace::kLayer, llm_.layers,
+            small_ns(kBf16Bytes * 2 * tokens * width) + small_fixed_ns_);
 }
 
 std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {

@@ -34,6 +34,8 @@ class RooflineCost final : public PartwiseCost {
 
   // Output head and sampler of `rows` tokens, for tables that lack them.
   std::vector<StepPart> head(uint32_t rows) const { return head_ops(rows); }
+  // Norms of queries and keys, for tables that lack them. REQUIRES: the model has them.
+  StepPart qk_norm(uint32_t tokens) const;
 
  private:
   // A matrix product: per token `flop` operations and `io_bytes` of activations, and its weights.

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/result.h"
 #include "models/catalog/device.h"
@@ -27,7 +28,9 @@ struct CostModelSpec {
   const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
 };
 
-Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);
+// Adds sentences that a reader of prices must know to `notes`, if it is not null.
+Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec,
+                                                   std::vector<std::string>* notes = nullptr);
 
 }  // namespace kvtwin
 

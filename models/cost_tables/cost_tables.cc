@@ -107,9 +107,11 @@ void sort_curve(std::vector<std::pair<uint32_t, double>>& points, Curve* curve) 
   for (const auto& [at, us] : points) append(curve, at, us);
 }
 
-// Reads `name, count, us` rows into the curves of `wanted`; rows of other names are ignored.
+// Reads `name, count, us` rows into the curves of `wanted`, and into `optional` if there are any. Other names are
+// added to `unread`.
 Result<void> read_curves(const std::string& path, const char* count_column,
-                         const std::vector<std::pair<std::string, Curve*>>& wanted) {
+                         const std::vector<std::pair<std::string, Curve*>>& wanted,
+                         const std::pair<std::string, Curve*>& optional, std::vector<std::string>* unread) {
   Result<CsvFile> file = CsvFile::open(path, {"layer", count_column, "time_us"});
   if (!file) return tl::unexpected<Error>(file.error());
   std::map<std::string, std::vector<std::pair<uint32_t, double>>, std::less<>> points;
@@ -126,6 +128,14 @@ Result<void> read_curves(const std::string& path, const char* count_column,
     if (it == points.end())
       return make_error(path, fmt::format("no row of layer \"{}\"", name), "profile all layers");
     sort_curve(it->second, curve);
+    points.erase(it);
+  }
+  for (auto& [name, rows] : points) {
+    if (name == optional.first) {
+      sort_curve(rows, optional.second);
+    } else {
+      unread->push_back(name);
+    }
   }
   return {};
 }
@@ -292,10 +302,11 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   }
   std::vector<std::pair<std::string, Curve*>> dense;
   for (size_t i = 0; i < kDenseOps; ++i) dense.emplace_back(kDenseNames[i], &tables.dense[i]);
-  Result<void> done = read_curves(dir + "/dense.csv", "tokens", dense);
+  Result<void> done =
+      read_curves(dir + "/dense.csv", "tokens", dense, {"qk_norm", &tables.qk_norm}, &tables.unread);
   if (done && !no_head) {
     done = read_curves(dir + "/per_sequence.csv", "sequences",
-                       {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}});
+                       {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}}, {}, &tables.unread);
   }
   if (done) done = read_attention(dir + "/attention.csv", *chunks, no_mixed, &tables.attention);
   if (done && std::filesystem::exists(dir + "/skew.csv", error)) done = read_skew(dir + "/skew.csv", &tables);

@@ -24,6 +24,9 @@
 
 namespace kvtwin {
 
+// Profiled vocabularies may have that many entries more than the model: they are padded so that they can be cut.
+constexpr uint32_t kVocabularyPadding = 1024;
+
 // A time measured at some counts, ascending.
 struct Curve {
   std::vector<uint32_t> at;
@@ -74,6 +77,7 @@ struct CostTables {
   std::string gpu, model;
   std::array<Curve, kDenseOps> dense;
   Curve lm_head, sampler;  // empty: not measured
+  Curve qk_norm;           // norms of queries and keys; empty: not measured
   AttentionGrid attention;
   std::vector<SkewPoint> skew_pure;                // ascending in decodes; empty: not measured
   std::vector<uint32_t> skew_chunk;                // ascending
@@ -81,6 +85,7 @@ struct CostTables {
   // Geometry of the profiled layer on one GPU; 0: not in meta.yaml.
   uint32_t query_heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::vector<uint32_t> tp_degrees;
+  std::vector<std::string> unread;  // layers with rows that no price reads
 };
 
 // Reads FOLDER/meta.yaml and FOLDER/tpN. Messages name file and line.

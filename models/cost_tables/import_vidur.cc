@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "models/cost_tables/cost_tables.h"
 #include "models/files/csv.h"
 
 namespace kvtwin {
@@ -75,6 +76,8 @@ constexpr std::pair<const char*, const char*> kVidurDenseNames[] = {
 // The columns that identify a model's rows.
 struct Geometry {
   std::vector<std::pair<size_t, uint32_t>> wanted;  // (column, value)
+  size_t vocabulary = kAbsent;                      // its column, and the model's entries; it may be padded
+  uint32_t vocab = 0;
   std::set<std::string> others;                     // values in rows of other models, for the message
 
   bool is_ours(CsvRow* row, const std::vector<std::string>& header) {
@@ -85,6 +88,11 @@ struct Geometry {
       ours = ours && here == value;
       fmt::format_to(std::back_inserter(text), "{}{} {}", text.empty() ? "" : ", ", header[column], here);
     }
+    if (vocabulary != kAbsent) {
+      const uint32_t here = row->count(vocabulary);
+      ours = ours && here >= vocab && here - vocab <= kVocabularyPadding;
+      fmt::format_to(std::back_inserter(text), ", {} {}", header[vocabulary], here);
+    }
     constexpr size_t kNamed = 4;
     if (!ours && others.size() < kNamed) others.insert(text);
     return ours;
@@ -93,6 +101,9 @@ struct Geometry {
     std::string text;
     for (const auto& [column, value] : wanted)
       fmt::format_to(std::back_inserter(text), "{}{} {}", text.empty() ? "" : ", ", header[column], value);
+    if (vocabulary != kAbsent)
+      fmt::format_to(std::back_inserter(text), ", {} {} to {}", header[vocabulary], vocab,
+                     vocab + kVocabularyPadding);
     return {path, fmt::format("has no row of {} ({})", llm.name, text),
             others.empty()
                 ? "it has no rows at all"
@@ -110,8 +121,9 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
   Geometry geometry{{{columns.need("n_head"), llm.query_heads},
                      {columns.need("n_kv_head"), llm.kv_heads},
                      {columns.need("n_embd"), llm.hidden},
-                     {columns.need("n_expanded_embd"), llm.intermediate},
-                     {columns.need("vocab_size"), llm.vocab}},
+                     {columns.need("n_expanded_embd"), llm.intermediate}},
+                    columns.need("vocab_size"),
+                    llm.vocab,
                     {}};
   // Our layer, and Vidur's operations whose times it sums.
   std::vector<std::pair<const char*, std::vector<size_t>>> layers;
@@ -121,9 +133,10 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
     if (std::string_view(theirs).ends_with("layernorm")) layers.back().second.push_back(add);
   }
   if (auto ok = columns.check(in.path, "mlp.csv"); !ok) return tl::unexpected<Error>(ok.error());
-  DenseRows out;
+  std::map<uint32_t, DenseRows> by_vocabulary;
   const Result<void> read = each_row(&file, [&](CsvRow* row) {
     if (!geometry.is_ours(row, file.header())) return;
+    DenseRows& out = by_vocabulary[row->count(geometry.vocabulary)];
     const uint32_t at = row->count(tokens), tp = row->count(workers);
     if (at == 0) row->fail(tokens, "counts start at 1");
     if (tp == 0) row->fail(workers, "one at least");
@@ -134,8 +147,8 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
     }
   });
   if (!read) return tl::unexpected<Error>(read.error());
-  if (out.empty()) return tl::unexpected<Error>(geometry.none(in.path, llm, file.header()));
-  return out;
+  if (by_vocabulary.empty()) return tl::unexpected<Error>(geometry.none(in.path, llm, file.header()));
+  return std::move(by_vocabulary.begin()->second);  // the least padded
 }
 
 // (chunk, its context, decodes, their context) -> us.
@@ -153,6 +166,8 @@ Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
   Geometry geometry{{{columns.need("n_q_head"), llm.query_heads},
                      {columns.need("n_kv_head"), llm.kv_heads},
                      {columns.need("n_embd"), llm.hidden}},
+                    kAbsent,
+                    0,
                     {}};
   if (auto ok = columns.check(in.path, "attention.csv"); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<size_t> concurrent;

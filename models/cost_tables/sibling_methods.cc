@@ -33,7 +33,35 @@ TermUnit unit_of(std::string_view name) {
   return any(kOfKvEntries) ? TermUnit::kKvEntries : TermUnit::kLayers;
 }
 
+// Time in which the host starts one layer's kernels one by one, beyond their own, us: the median over numbers
+// of requests. 0: not measured.
+double launch_us(const MeasuredDevice& device, const Catalog& catalog) {
+  for (const MeasuredTable& table : device.tables) {
+    const Result<LlmSpec> llm = catalog.llm(table.shape);
+    if (table.operation != "launched host" || !llm) continue;
+    std::vector<double> us;
+    for (const Measured& one : table.at) us.push_back(one.us);
+    return measured_of(us).us / llm->layers;
+  }
+  return 0;
+}
+
+// Limits on the ratio of two hosts: a table beyond them is invalid.
+constexpr double kHostLeast = 0.5, kHostMost = 2;
+
+// The time that the host of `target` takes, relative to that of `source`. 1: one of them was not measured.
+double host_ratio(const MeasuredDevice& source, const MeasuredDevice& target, const Catalog& catalog) {
+  const double from = launch_us(source, catalog), to = launch_us(target, catalog);
+  return from > 0 && to > 0 ? std::clamp(to / from, kHostLeast, kHostMost) : 1;
+}
+
 }  // namespace
+
+MeasuredMethod method_of_host(MeasuredMethod method, double ratio) {
+  for (MeasuredMethod::Term& term : method.terms)
+    if (unit_of(term.of) != TermUnit::kOne) term.us *= ratio;
+  return method;
+}
 
 MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods) {
   KVT_CHECK(!methods.empty());
@@ -72,10 +100,11 @@ std::optional<SiblingMethod> sibling_method(const std::string& folder, const Mea
   const auto take = [&](const MeasuredDevice& other) {
     for (const MeasuredMethod& method : other.methods) {
       if (method.name != name) continue;
+      const MeasuredMethod here = method_of_host(method, host_ratio(other, device, catalog));
       if (method.model == llm.name) {
-        same.push_back(method), once(other.gpu, &same_gpus);
+        same.push_back(here), once(other.gpu, &same_gpus);
       } else if (const Result<LlmSpec> from = catalog.llm(method.model); from) {
-        derived.push_back(method_of_model(method, *from, llm));
+        derived.push_back(method_of_model(here, *from, llm));
         once(other.gpu, &derived_gpus), once(method.model, &models);
       }
     }

@@ -33,8 +33,13 @@ MeasuredMethod mean_of_calibrations(std::span<const MeasuredMethod> methods);
 // head or layer (recalled pages) stay as they are.
 MeasuredMethod method_of_model(MeasuredMethod method, const LlmSpec& from, const LlmSpec& to);
 
+// `method` where the host takes `ratio` times as long: it writes lists and starts kernels one by one, which
+// is most of what methods add to steps. Terms of one head or layer (recalled pages) stay as they are.
+MeasuredMethod method_of_host(MeasuredMethod method, double ratio);
+
 // From all profiles in `folder` whose GPUs have as many SMs as `device`: SMs compute what methods add to
-// steps, and the host starts it. Profiles of other models count where none is of `llm`. Empty: none of them
+// steps, and the host starts it. Each is scaled by the ratio of the two hosts, as the launches of the two
+// device calibrations ("launched host") show it. Profiles of other models count where none is of `llm`. Empty: none of them
 // holds this method.
 std::optional<SiblingMethod> sibling_method(const std::string& folder, const MeasuredDevice& device,
                                             const std::string& name, const LlmSpec& llm,

@@ -18,14 +18,15 @@ Result<void> check_geometry(const CostTables& t, const LlmSpec& m) {
                 {"KV heads", t.kv_heads, m.kv_heads},
                 {"MLP columns", t.intermediate, m.intermediate},
                 {"vocabulary entries", t.vocab, m.vocab}};
-  if (m.moe_layers() > 0) {
-    return make_error(t.where, fmt::format("has no expert kernels, but {} is a mixture of experts", m.name),
-                      "leave the profile out to use the roofline");
-  }
   for (const auto& f : fields) {
     if (f.profiled == 0 || f.profiled == f.model) continue;
-    bool cut = false;
-    for (const uint32_t degree : t.tp_degrees) cut = cut || uint64_t{f.profiled} * degree == f.model;
+    // Vocabularies are padded so that they can be cut.
+    const uint64_t padding = &f == &fields[3] ? kVocabularyPadding : 0;
+    bool cut = f.profiled > f.model && f.profiled <= f.model + padding;
+    for (const uint32_t degree : t.tp_degrees) {
+      const uint64_t whole = uint64_t{f.profiled} * degree;
+      cut = cut || (whole >= f.model && whole <= f.model + padding);
+    }
     if (!cut) {
       return make_error(
           t.where, fmt::format("was measured with {} {}, {} has {}", f.profiled, f.name, m.name, f.model),
@@ -48,6 +49,7 @@ Result<std::unique_ptr<TableCost>> TableCost::make(const CostTables& tables, con
                                                    uint32_t sm_count, const HostTime& host,
                                                    const AllReduceRate& all_reduce,
                                                    std::unique_ptr<RooflineCost> roofline) {
+  KVT_CHECK(llm.moe_layers() == 0);
   if (auto r = check_geometry(tables, llm); !r) return tl::unexpected<Error>(r.error());
   KVT_CHECK(roofline != nullptr || !tables.lm_head.at.empty());
   return std::unique_ptr<TableCost>(
@@ -61,13 +63,16 @@ TableCost::TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, 
       dense_(tables.dense),
       lm_head_(tables.lm_head),
       sampler_(tables.sampler),
+      qk_norm_(tables.qk_norm),
       attention_(tables, llm.kv_heads_per_gpu(tp), sm_count),
       layers_(llm.layers),
       tp_(tp),
       hidden_(llm.hidden),
+      has_qk_norm_(llm.qk_norm),
       all_reduce_(all_reduce),
       roofline_(std::move(roofline)) {
   if (!lm_head_.at.empty()) lm_head_axis_ = Axis(lm_head_.at), sampler_axis_ = Axis(sampler_.at);
+  if (!qk_norm_.at.empty()) qk_norm_axis_ = Axis(qk_norm_.at);
   for (size_t i = 0; i < kDenseOps; ++i) dense_axes_[i] = Axis(dense_[i].at);
 }
 
@@ -86,6 +91,12 @@ std::vector<StepPart> TableCost::dense_ops(uint32_t tokens) const {
                                op(DenseOp::kActivation, PartKind::kActivation, layer, layers_),
                                op(DenseOp::kDown, PartKind::kGemm, layer, layers_),
                                op(DenseOp::kFinalNorm, PartKind::kNorm, PartPlace::kAfter, 1)};
+  if (has_qk_norm_ && !qk_norm_.at.empty()) {
+    ops.insert(ops.begin() + 3,
+               read("qk_norm", PartKind::kNorm, layer, layers_, qk_norm_, qk_norm_axis_, tokens));
+  } else if (has_qk_norm_ && roofline_ != nullptr) {
+    ops.insert(ops.begin() + 3, roofline_->qk_norm(tokens));
+  }
   if (tp_ > 1) {
     const double ns = all_reduce_.ns(2.0 * tokens * hidden_, tp_);
     ops.insert(ops.end() - 1, {"all_reduce", PartKind::kAllReduce, layer, 2 * layers_, ticks_from_ns(ns),

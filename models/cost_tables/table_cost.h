@@ -49,9 +49,11 @@ class TableCost final : public PartwiseCost {
   std::array<Curve, kDenseOps> dense_;
   std::array<Axis, kDenseOps> dense_axes_;
   Curve lm_head_, sampler_;
-  Axis lm_head_axis_, sampler_axis_;
+  Curve qk_norm_;
+  Axis lm_head_axis_, sampler_axis_, qk_norm_axis_;
   AttentionTable attention_;
   uint32_t layers_, tp_, hidden_;
+  bool has_qk_norm_;
   AllReduceRate all_reduce_;
   std::unique_ptr<RooflineCost> roofline_;
 };

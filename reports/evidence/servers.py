@@ -291,7 +291,8 @@ def page(single, series, curves):
         "Errors in per cent, (predicted - measured) / measured, against public measured runs.",
         "Written by `reports/evidence/servers.py build/dev/bin/kvtwin`; `servers.csv` has every figure, and a test",
         "(`ctest -R evidence_servers`) fails if one gets worse.", "",
-        "* *nothing fitted*: the GPU's roofline, or kernel tables of the GPU, and the settings of the server.",
+        "* *nothing fitted*: the GPU's roofline, or kernel tables of the GPU, the settings of the server, and the host",
+        "  time and front end that the preset `vllm_v1` assumes (`scenarios/load/scenario_defaults.cc` has their sources).",
         f"* *calibrated*: `kvtwin calibrate server` on the first {FIRST} requests, scored on the others. Where there are",
         f"  aggregates only, two figures (prefill, decode step) fitted to the means at rate {CALIBRATED_RATE}, scored at the"
         " other rates.", "",

@@ -130,6 +130,7 @@ std::string report_html(const Report& report) {
   };
   evidence("validations", report.validations);
   evidence("qualities", report.qualities);
+  evidence("plans", report.plans);
   std::string text;
   for (const char c : data.dump(-1, ' ', false, kReplaceBadText)) {
     // The data must not end the script element that contains it.

@@ -80,6 +80,7 @@ std::string sweep_text(const ReportSweep& sweep) {
 
 std::string report_markdown(const Report& report) {
   std::string out = "# kvtwin report\n\n";
+  for (const ReportEvidence& one : report.plans) out += plan_markdown(one);
   if (!report.runs.empty()) out += runs_text(report.runs);
   for (const ReportSweep& sweep : report.sweeps) out += sweep_text(sweep);
   for (const ReportEvidence& one : report.validations) out += validation_markdown(one);

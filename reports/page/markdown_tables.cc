@@ -153,4 +153,19 @@ std::string quality_markdown(const ReportEvidence& evidence) {
                    simulated ? "and with as much throughput" : "and read");
 }
 
+std::string plan_markdown(const ReportEvidence& evidence) {
+  const Json plan = Json::parse(evidence.json);
+  std::string out = fmt::format("## Plan {}\n\n", evidence.dir);
+  for (const Json& sentence : plan["answer"]) {
+    if (sentence.is_string()) out += sentence.get<std::string>() + "\n";
+  }
+  out += '\n';
+  for (size_t row = 0; row < plan["table"].size(); ++row) {
+    std::vector<std::string> cells;
+    for (const Json& cell : plan["table"][row]) cells.push_back(cell.is_string() ? cell.get<std::string>() : "");
+    out += row == 0 ? markdown_head(cells) : markdown_line(cells);
+  }
+  return out + "\n";
+}
+
 }  // namespace kvtwin

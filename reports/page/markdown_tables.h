@@ -16,6 +16,8 @@ std::string markdown_head(const std::vector<std::string>& cells);
 
 // A row per scenario: verdicts on its figures, replays, open loop.
 std::string validation_markdown(const ReportEvidence& evidence);
+// The answer in sentences, and a row per candidate.
+std::string plan_markdown(const ReportEvidence& evidence);
 // A row per policy and budget, a column per task.
 std::string quality_markdown(const ReportEvidence& evidence);
 

@@ -51,6 +51,7 @@ struct Report {
   std::vector<ReportSweep> sweeps;
   std::vector<ReportEvidence> validations;  // validation.json of kvtwin validate
   std::vector<ReportEvidence> qualities;    // quality.json of kvtwin evaluate
+  std::vector<ReportEvidence> plans;        // plan.json of kvtwin plan
 };
 
 // A run with more requests is thinned out evenly, and the page notes it, so that it stays below 5 MB.

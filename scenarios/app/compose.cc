@@ -13,7 +13,7 @@
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
 #include "engine/scheduler/core.h"
-#include "engine/scheduler/request_fit.h"
+#include "engine/kv/managers/request_fit.h"
 #include "models/catalog/catalog.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"
@@ -27,6 +27,10 @@
 
 namespace kvtwin {
 namespace {
+
+FrontEnd front_end_of(const v1::Cost& cost) {
+  return {cost.front_end_request_ns(), std::llround(cost.front_end_token_ns() * 1e3)};
+}
 
 TensorFormat format_named(const std::string& name) {
   if (name == "fp8") return {NumberFormat::kFp8};
@@ -248,7 +252,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
     out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max,
-                          group_slack(config.policies), config.pages_int2});
+                          group_slack(config.policies), config.pages_int2, front_end_of(values.cost())});
   }
 }
 
@@ -274,6 +278,7 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   out.replicas = in.replicas();
   out.sessions_max = in.sessions_max();
   out.requests_max = in.requests_max();
+  out.front_end = front_end_of(values.cost());
   out.hints =
       values.engines().routing() == "hint_aware" || values.policies().prefix_eviction() == "session_aware";
   out.on_reject = kRejectPolicies.value(in.on_reject());
@@ -325,6 +330,12 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
     out->notes.push_back(
         fmt::format("{} prompt tokens have no role in the trace; they count as user text", unknown));
   }
+  const v1::Cost& cost = scenario.values.cost();
+  if (cost.front_end_request_ns() > 0 || cost.front_end_token_ns() > 0)
+    out->notes.push_back(
+        fmt::format("TTFT and latency contain a front end (HTTP, tokenizer) of {:.3g} ms and {:.3g} us per prompt "
+                    "token (cost.front_end_request_ns, _token_ns)",
+                    static_cast<double>(cost.front_end_request_ns()) / 1e6, cost.front_end_token_ns() / 1e3));
   for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
   if (scenario.values.replay().think_cap_s() > 0) {
     out->notes.push_back(

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "engine/methods/retention.h"
 #include "kernels/scoring/score.h"
 #include "models/catalog/catalog.h"
+#include "models/cost/all_reduce.h"
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/derived_device.h"
 #include "models/cost_tables/measured_device.h"
@@ -202,6 +204,17 @@ void fit_profile(const DeviceSpec& device, const CostModelSpec& spec, bool first
   }
 }
 
+// Kernel profiles hold no all-reduces: every cost model takes the device's.
+void note_all_reduce(const EngineKind& kind, uint32_t tp, std::vector<std::string>* notes) {
+  const std::vector<AllReduceFigures>& rows = kind.device.all_reduce;
+  if (tp <= 1 || std::any_of(rows.begin(), rows.end(), [&](const AllReduceFigures& r) { return r.gpus == tp; }))
+    return;
+  const auto [bytes_per_ns, fixed_ns] = all_reduce_rate(kind.device, tp);
+  notes->push_back(
+      fmt::format("all-reduce of {} GPUs was not measured on {}: {} {:.1f} us and {:.0f} GB/s, two per layer", tp,
+                  kind.device.name, rows.empty() ? "assumed" : "as with fewer GPUs,", fixed_ns / 1e3, bytes_per_ns));
+}
+
 // The cost model of kernel tables, a calibration or the roofline.
 std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, CostModelSpec* spec,
                                           Composed* out, Errors* errors) {
@@ -218,7 +231,8 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
     spec->precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }
-  Result<std::unique_ptr<CostModel>> made = make_cost_model(*spec);
+  if (of == 0) note_all_reduce(kind, spec->tp, &out->notes);
+  Result<std::unique_ptr<CostModel>> made = make_cost_model(*spec, of == 0 ? &out->notes : nullptr);
   if (!made) {
     add_error(errors, scenario.where("cost.profile"), made.error());
     return nullptr;

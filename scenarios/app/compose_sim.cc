@@ -42,9 +42,10 @@ void set_compression(const Composed& composed, RetrievalStepSpec* graph) {
 RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& composed) {
   RetrievalSetup out;
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
+  const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (method == RetrievalMethod::kAll) {
     if (composed.watcher == nullptr) return out;
-    sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers}, .policy = {}};
+    sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers, .all_reduces = tp > 1}, .policy = {}};
     set_compression(composed, &dense.graph);
     for (size_t i = 0; i < composed.options.engines.size(); ++i)
       out.pricers.push_back(std::make_unique<sim::GraphPricer>(dense, composed.cost.get(), nullptr));
@@ -55,8 +56,7 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   const LlmSpec& llm = composed.llm;
   RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
   geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_resident(method);
-  out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
-                     geometry);
+  out.prices.emplace(llm, composed.device, composed.node, tp, geometry);
   if (composed.method) {
     const auto us = [&](MethodTerm term) {
       return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
@@ -81,6 +81,7 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
                           method != RetrievalMethod::kInfinigen && method != RetrievalMethod::kShadowkv;
   pricer.graph.staging_buffers = spec.staging_buffers;
   pricer.graph.keeps_prefixes = geometry.keeps_prefixes;
+  pricer.graph.all_reduces = tp > 1;
   set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;

@@ -43,6 +43,10 @@ int run_methods(MethodsArguments arguments) {
         {"kvtwin calibrate methods", "needs one of --recorded and --keep",
          "--keep=DIR runs the scenarios on this GPU and stores the recordings; --recorded=DIR reads them"});
   request.record = arguments.recorded.empty();
+  if (request.record) {
+    if (Result<void> ok = check_can_record("kvtwin calibrate methods --keep"); !ok)
+      return complain(ok.error(), kExitNoBackend);
+  }
   request.recordings = request.record ? arguments.keep : arguments.recorded;
   request.work = (fs::temp_directory_path() / fmt::format("kvtwin-methods-{}", getpid())).string();
   std::error_code ignored;

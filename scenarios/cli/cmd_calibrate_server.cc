@@ -117,6 +117,8 @@ tl::expected<Scenario, Errors> server_scenario(const ServerArguments& arguments,
   v1::Cost& cost = *scenario->values.mutable_cost();
   cost.set_host_ns_per_step(0), cost.clear_host_piecewise_ns(), cost.clear_host_eager_ns();
   cost.set_first_step_host_ns(0);
+  // A log's times count from the queue of the engine, or contain the front end of a client's.
+  cost.set_front_end_request_ns(0), cost.set_front_end_token_ns(0);
   if (arguments.kv_tokens > 0) {
     v1::Memory& memory = *scenario->values.mutable_memory();
     memory.set_gpu_pages(static_cast<uint32_t>(arguments.kv_tokens / memory.page_tokens()));

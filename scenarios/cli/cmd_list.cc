@@ -36,8 +36,14 @@ void list_policies() {
   }
 }
 
-void list_catalog(const char* kind) {
-  for (const std::string& name : Catalog().names(kind)) fmt::print("{}\n", name);
+// Fails if the tool was moved away from its data.
+Result<void> list_catalog(const char* kind) {
+  const std::vector<std::string> names = Catalog().names(kind);
+  if (names.empty())
+    return make_error(default_models_dir(), "has no models, devices and nodes",
+                      "./dev install copies the tool with its data; or KVTWIN_MODELS=FOLDER");
+  for (const std::string& name : names) fmt::print("{}\n", name);
+  return {};
 }
 
 // True if the file's header declares a type that scenarios name: a profile or a table.
@@ -93,12 +99,9 @@ int run_list(const std::string& what) {
                                           "presets",  "formats", "fields",  "metrics", "words"};
   if (what == "policies") {
     list_policies();
-  } else if (what == "models") {
-    list_catalog("llm");
-  } else if (what == "devices") {
-    list_catalog("device");
-  } else if (what == "nodes") {
-    list_catalog("node");
+  } else if (what == "models" || what == "devices" || what == "nodes") {
+    const Result<void> ok = list_catalog(what == "models" ? "llm" : what == "devices" ? "device" : "node");
+    if (!ok) return complain(ok.error(), kExitEnvironment);
   } else if (what == "scenarios") {
     list_scenarios();
   } else if (what == "presets") {

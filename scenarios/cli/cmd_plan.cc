@@ -12,6 +12,7 @@
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/output/result_folder.h"
 #include "scenarios/plan/plan.h"
 #include "scenarios/sweep/pool.h"
 
@@ -60,6 +61,22 @@ Result<PlanSpec> spec_of(const PlanArguments& arguments) {
   return spec;
 }
 
+// The command that makes the same plan.
+std::string command_of(const PlanArguments& arguments) {
+  std::string out = "kvtwin plan " + arguments.scenario;
+  const auto add = [&](const char* option, const std::vector<std::string>& values) {
+    for (const std::string& value : values) out += fmt::format(" '--{}={}'", option, value);
+  };
+  add("slo", arguments.slos);
+  out += fmt::format(" --load={} --need={}", arguments.load, arguments.need);
+  add("vary", arguments.vary);
+  add("set", arguments.sets);
+  add("loss", arguments.losses);
+  if (!arguments.quality.empty()) add("quality", {arguments.quality});
+  if (arguments.seeds != PlanArguments().seeds) out += fmt::format(" --seeds={}", arguments.seeds);
+  return out + (arguments.allow_roofline ? " --allow-roofline" : "");
+}
+
 int plan(const PlanArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -82,6 +99,9 @@ int plan(const PlanArguments& arguments) {
   const Result<Plan> made = make_plan(*spec, how);
   if (shown) fmt::print(stderr, "\r\033[K");
   if (!made) return complain(made.error());
+  if (Result<void> ok = write_files(arguments.out, {{"plan.json", plan_file(*spec, *made, command_of(arguments))}});
+      !ok)
+    return complain(ok.error(), kExitEnvironment);
   fmt::print("{}", format_plan(*spec, *made, *format));
   if (!arguments.quiet)
     fmt::print(stderr, "{} {}, {} {} now; in {}\n", made->candidates.size(),

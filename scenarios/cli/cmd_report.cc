@@ -38,10 +38,13 @@ int make_report(const ReportArguments& arguments) {
   for (const auto& [count, what] : {std::pair{report->runs.size(), "run"},
                                     {report->sweeps.size(), "sweep"},
                                     {report->validations.size(), "validation"},
-                                    {report->qualities.size(), "evaluation"}}) {
+                                    {report->qualities.size(), "evaluation"},
+                                    {report->plans.size(), "plan"}}) {
     if (count > 0) of += fmt::format("{} {}, ", count, plural(count, what));
   }
-  fmt::print("{}: {}{:.2f} MB\n", arguments.out, of, static_cast<double>(text.size()) / 1e6);
+  const auto bytes = static_cast<double>(text.size());
+  fmt::print("{}: {}{}\n", arguments.out, of,
+             bytes < 1e5 ? fmt::format("{:.1f} kB", bytes / 1e3) : fmt::format("{:.2f} MB", bytes / 1e6));
   return kExitDone;
 }
 

@@ -197,6 +197,9 @@ int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::
   const std::vector<std::string> columns = *columns_of(arguments);
   for (const std::string& column : unknown_columns(rows, columns))
     fmt::print(stderr, "--columns: {} is empty: it applies to none of these points\n", column);
+  for (const std::string& field : axes_without_effect(spec, rows))
+    fmt::print(stderr, "--vary={}: all its values gave equal runs{}\n", field,
+               field == "seed" ? ": this scenario draws nothing" : "");
   fmt::print("{}", format_sweep(spec, rows, format, columns));
   size_t counts[3] = {};
   for (const SweepRow& row : rows) ++counts[static_cast<size_t>(row.state)];

@@ -80,6 +80,9 @@ int run_validate(ValidateArguments arguments) {
     return complain({"kvtwin validate", "this build has no simulated backend",
                      "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
+  if (arguments.request.record && arguments.request.backend == "cuda") {
+    if (Result<void> ok = check_can_record("kvtwin validate --out"); !ok) return complain(ok.error(), kExitNoBackend);
+  }
   const WorkFolder work;
   arguments.request.work = work.path();
   if (Result<void> ok = take_gpu_of(arguments.request.recordings, arguments.request.record); !ok)
@@ -88,6 +91,7 @@ int run_validate(ValidateArguments arguments) {
     arguments.request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   const Result<Validation> validation = run_validation(arguments.request);
   if (!validation) return complain(validation.error());
+  for (const Error& error : validation->failed) fmt::print(stderr, "{}\n", error.text());
   const std::string json = validation_json(*validation);
   if (!arguments.out.empty()) {
     if (Result<void> ok = write_text(arguments.out + "/validation.json", json); !ok)
@@ -98,6 +102,11 @@ int run_validate(ValidateArguments arguments) {
       return complain(ok.error(), kExitEnvironment);
   }
   fmt::print("{}", *format == OutputFormat::kJson ? json : validation_table(*validation));
+  if (!validation->failed.empty()) {
+    fmt::print(stderr, "{} of {} scenarios were not validated\n", validation->failed.size(),
+               arguments.request.scenarios.size());
+    return kExitInvalidInput;
+  }
   if (arguments.baseline.empty()) return validation->good() ? kExitDone : kExitNo;
   const Result<std::string> before = read_text_file(arguments.baseline);
   if (!before) return complain(before.error());

@@ -14,7 +14,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin plan SCENARIO --slo='ttft_p99<2s' --load=FIELD=LOW..HIGH --need=LOAD
                                                          find the cheapest configuration that meets the SLOs
   kvtwin report out/run-3f0c out/sweep --out=report.html write one page with plots, for use without a network
-  kvtwin compare out/run-3f0c requests.jsonl             compare a run with a real server's request log
+  kvtwin compare out/run-3f0c out/run-77a1               compare two runs, or a run with a server's request log
   kvtwin trace import azure conv.csv --out=conv.trace    import a trace; also inspect, cut, export, synth
   kvtwin model import config.json --name=mine            import a model; also show, init
   kvtwin device new my-gpu --base=h100                   start the files of a GPU that is not there; also check
@@ -81,18 +81,21 @@ constexpr char kReplay[] =
 Exit status: 1 if decisions differ, with the first difference; 2 if log and result are of different runs.
 )";
 
-constexpr char kCompare[] = R"(Compare a run with a real server's request log, metric by metric.
+constexpr char kCompare[] = R"(Compare two runs, or a run with a real server's request log, metric by metric.
 
+  kvtwin compare out/before out/after --limit=ttft_p99=5
   kvtwin compare out/run-3f0c vllm/requests.jsonl --skip=30
 
   RUN_DIR               the result of a run
-  REQUESTS              JSON lines: request_id, input_toks, output_toks, queued_ts, first_token_ts,
-                        last_token_ts
+  OTHER                 the folder of another run, or a server's request log. JSON lines: request_id,
+                        input_toks, output_toks, queued_ts, first_token_ts, last_token_ts
   --skip=N              leave out the first N requests of the log, if they were used for calibration
-  --limit=METRIC=PCT    exit with 1 if a difference is larger, as in --limit=ttft.mean=1.0; may be repeated
-  --format=table        or json, jsonl, csv
+  --limit=METRIC=PCT    exit with 1 if a difference is larger, as in --limit=ttft.mean=1.0; may be repeated.
+                        Of two runs any metric that kvtwin list metrics prints
+  --format=table        or json, jsonl, csv. Of two runs they have all metrics, the table those asked for first
 
-TTFT and latency count from queued_ts on both sides. Percentiles interpolate as numpy's do.
+Two runs: settings that differ, metrics as kvtwin run prints them, and the latencies of the same requests.
+With a log, TTFT and latency count from queued_ts on both sides, and percentiles interpolate as numpy's do.
 )";
 
 constexpr char kExplain[] =
@@ -271,8 +274,8 @@ constexpr char kReport[] = R"(Write runs and sweeps as one self-contained page.
 
   kvtwin report out/run-3f0c out/run-77ab --out=report.html
 
-  DIR                   folders of kvtwin run, sweep, import, validate or evaluate; several runs are compared.
-                        A validation.json or quality.csv may be given instead of its folder
+  DIR                   folders of kvtwin run, sweep, plan, import, validate or evaluate; several runs are
+                        compared. A plan.json, validation.json or quality.csv may be given instead of its folder
   --out=FILE            .html: a page with plots; .md: tables, for a pull request
 )";
 

@@ -222,6 +222,22 @@ std::string Scenario::file(const std::string& written) const {
   return (fs::path(path).parent_path() / given).lexically_normal().string();
 }
 
+namespace {
+
+// A preset's times of the server's host that do not apply: profiles contain the time of a step, and our engines
+// have no front end.
+void leave_out_host_times(const v1::Scenario& written, v1::Scenario* out) {
+  const bool simulated = out->backend() == "sim";
+  v1::Cost& cost = *out->mutable_cost();
+  if (!written.cost().has_host_ns_per_step() && (!simulated || !cost.profile().empty()))
+    cost.set_host_ns_per_step(0);
+  if (simulated) return;
+  if (!written.cost().has_front_end_request_ns()) cost.set_front_end_request_ns(0);
+  if (!written.cost().has_front_end_token_ns()) cost.set_front_end_token_ns(0);
+}
+
+}  // namespace
+
 std::string data_dir(const std::string& scenario_path) {
   if (const char* set = std::getenv("KVTWIN_DATA"); set != nullptr && *set != '\0') return set;
   std::error_code ignored;
@@ -269,7 +285,8 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   parser.AllowUnknownField(true);
   parser.SetRecursionLimit(16);
   pb::io::ArrayInputStream stream(plain.text().data(), static_cast<int>(plain.text().size()));
-  if (!parser.Parse(&stream, &written) && errors.empty()) errors.push_back({path, "is not a textproto", {}});
+  const bool parsed = parser.Parse(&stream, &written);
+  if (!parsed && errors.empty()) errors.push_back({path, "is not a textproto", {}});
   note_places(written, tree, plain, path, "", &scenario.places);
   for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &errors);
 
@@ -283,6 +300,7 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
     error.where = scenario.where(error.where);
     errors.push_back(std::move(error));
   }
+  leave_out_host_times(written, &scenario.values);
   for_each_path(&scenario.values, [&](const char* field, std::string* path_given) {
     if (scenario.on_command_line(field)) *path_given = from_working_directory(*path_given);
   });
@@ -299,8 +317,8 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   if (scenario.values.clock().empty())
     scenario.values.set_clock(scenario.values.backend() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
-  // The values of fields with a bad unit are unknown, so they are not judged.
-  if (plain.errors().empty()) check_scenario(scenario, &errors);
+  // What follows from a file that cannot be parsed, or from a value with a bad unit, is not judged.
+  if (plain.errors().empty() && parsed) check_scenario(scenario, &errors);
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   return scenario;
 }

@@ -47,7 +47,8 @@ class ScenarioChecker {
 
   void required(const std::string& field, const std::string& value, const char* example) {
     if (value.empty())
-      add(field, fmt::format("{} is missing", field), fmt::format("write, for example, {}", example));
+      errors_.push_back({scenario_.path, fmt::format("{} is missing", field),
+                         fmt::format("write, for example, {}", example)});
   }
 
   void exists(const std::string& field, const std::string& written) {
@@ -227,6 +228,8 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
   check.range("cost.host_ns_per_step", values.cost().host_ns_per_step(), -host_max, host_max);
   check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), -host_max, host_max);
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
+  check.range("cost.front_end_request_ns", values.cost().front_end_request_ns(), int64_t{0}, host_max);
+  check.range("cost.front_end_token_ns", values.cost().front_end_token_ns(), 0.0, 1e6);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
   check.range("cost.group_ns", values.cost().group_ns(), 0.0, 1e6);
   check.range("cost.reclaim_ns", values.cost().reclaim_ns(), 0.0, 1e9);

@@ -117,6 +117,8 @@ constexpr char kDefaults[] = R"pb(
     group_ns: 0
     compressions: "roofline"
     reclaim_ns: 800
+    front_end_request_ns: 0
+    front_end_token_ns: 0
   }
   simulation { fidelity: "auto" coalesce: true retained: "fixed" recorded_run: "" force_outcomes: false }
   backend: "sim"
@@ -125,6 +127,12 @@ constexpr char kDefaults[] = R"pb(
   cuda { timings: false }
 )pb";
 
+// Host time of a step: 0.15 to 0.2 ms between the graphs of two steps with asynchronous scheduling
+// (vllm-project/vllm#11133, #10634). The front end is assumed. Per request: a client saw 8 to 12 ms more TTFT than
+// the server on a laptop (vllm-project/vllm#54628); BLIS fits 1 ms in the median to its servers of Llama-3.1-8B and
+// 6 ms to all (inference-sim/inference-sim, defaults.yaml). Per prompt token: 500,000 tokens/s of one core
+// (andyluo7.github.io, "CPU-GPU co-design for agentic inference"); BLIS fits 2 to 4 us.
+//
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.
 constexpr char kVllmV1[] = R"pb(
   memory { reserved_pages: 1 }
@@ -142,6 +150,7 @@ constexpr char kVllmV1[] = R"pb(
       256, 272, 288, 304, 320, 336, 352, 368, 384, 400, 416, 432, 448, 464, 480, 496, 512
     ]
   }
+  cost { host_ns_per_step: 200000 front_end_request_ns: 3000000 front_end_token_ns: 2000 }
 )pb";
 
 v1::Scenario parsed(const char* text) {

@@ -194,33 +194,39 @@ std::string format_comparison(const Comparison& comparison, OutputFormat format)
   return all.dump(format == OutputFormat::kJson ? 2 : -1) + "\n";
 }
 
+Result<DifferenceLimit> parse_limit(const std::string& limit) {
+  const size_t equals = limit.find('=');
+  DifferenceLimit out{limit.substr(0, equals), 0};
+  const std::string text = equals == std::string::npos ? "" : limit.substr(equals + 1);
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), out.percent);
+  if (error != std::errc() || stop != text.data() + text.size() || !(out.percent >= 0)) {
+    return make_error("--limit=" + limit, fmt::format("\"{}\" is not a percentage", text),
+                      "write --limit=ttft.mean=1.0");
+  }
+  return out;
+}
+
 Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
                                                const std::vector<std::string>& limits) {
   std::vector<std::string> names, broken;
   for (const ComparedRow& row : comparison.rows) names.push_back(row.metric + "." + row.statistic);
   for (const std::string& limit : limits) {
-    const std::string where = "--limit=" + limit;
-    const size_t equals = limit.find('=');
-    const std::string name = limit.substr(0, equals),
-                      text = equals == std::string::npos ? "" : limit.substr(equals + 1);
-    double most = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), most);
-    if (error != std::errc() || stop != text.data() + text.size() || !(most >= 0)) {
-      return make_error(where, fmt::format("\"{}\" is not a percentage", text),
-                        "write --limit=ttft.mean=1.0");
-    }
+    const Result<DifferenceLimit> parsed = parse_limit(limit);
+    if (!parsed) return tl::unexpected<Error>(parsed.error());
+    const std::string& name = parsed->metric;
     const std::string wanted = metric_name(name);
     const auto found = std::find_if(names.begin(), names.end(), [&](const std::string& one) {
       return one == name || (!wanted.empty() && metric_name(one) == wanted);
     });
     if (found == names.end())
-      return make_error(where, fmt::format("no metric \"{}\"", name),
+      return make_error("--limit=" + limit, fmt::format("no metric \"{}\"", name),
                         did_you_mean(name, names).empty() ? fmt::format("one of: {}", fmt::join(names, ", "))
                                                           : did_you_mean(name, names));
     const ComparedRow& row = comparison.rows[static_cast<size_t>(found - names.begin())];
-    if (std::abs(row.difference_percent()) <= most) continue;
+    if (std::abs(row.difference_percent()) <= parsed->percent) continue;
     broken.push_back(fmt::format("{} {}: real {:.2f} ms, kvtwin {:.2f} ms: {:+.2f} %, limit {} %", row.metric,
-                                 row.statistic, row.real_ms, row.ours_ms, row.difference_percent(), most));
+                                 row.statistic, row.real_ms, row.ours_ms, row.difference_percent(),
+                                 parsed->percent));
   }
   return broken;
 }

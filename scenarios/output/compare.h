@@ -50,6 +50,13 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
 
 std::string format_comparison(const Comparison& comparison, OutputFormat format);
 
+// "ttft.mean=1.0": the metric, and the largest size of its difference in percent.
+struct DifferenceLimit {
+  std::string metric;
+  double percent = 0;
+};
+Result<DifferenceLimit> parse_limit(const std::string& text);
+
 // Each limit bounds the size of one difference in percent: "ttft.mean=1.0". Returns a sentence per broken
 // limit.
 Result<std::vector<std::string>> broken_limits(const Comparison& comparison,

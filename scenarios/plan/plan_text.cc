@@ -7,6 +7,7 @@
 #include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/base/plural.h"
 #include "scenarios/plan/plan.h"
@@ -22,9 +23,14 @@ class Answer {
  public:
   Answer(const PlanSpec& spec, const Plan& plan) : spec_(spec), plan_(plan) {}
 
-  std::string text() {
+  std::string sentences() {
     plan_.best ? best(plan_.candidates[*plan_.best]) : nothing();
     cheaper();
+    return out_;
+  }
+
+  std::string text() {
+    sentences();
     table();
     costs();
     return std::move(out_);
@@ -274,8 +280,9 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
   return fmt::format("{} ({:.0f} % of that time)", words, fraction);
 }
 
-std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat format) {
-  if (format == OutputFormat::kTable) return Answer(spec, plan).text();
+namespace {
+
+nlohmann::ordered_json json_of(const PlanSpec& spec, const Plan& plan) {
   nlohmann::ordered_json out;
   out["load"] = spec.load.field;
   out["need"] = spec.need;
@@ -293,7 +300,31 @@ std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat for
     out["cost_curve"].push_back(
         {{"up_to", step.up_to}, {"usd_per_hour", c.usd_per_hour}, {"candidate", c.name}});
   }
-  return out.dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
+  return out;
+}
+
+}  // namespace
+
+std::string plan_file(const PlanSpec& spec, const Plan& plan, const std::string& command) {
+  nlohmann::ordered_json out = json_of(spec, plan);
+  out["command"] = command;
+  out["scenario"] = spec.sweep.scenario;
+  out["answer"] = nlohmann::json::array();
+  std::istringstream sentences(Answer(spec, plan).sentences());
+  for (std::string line; std::getline(sentences, line);) {
+    if (!line.empty()) out["answer"].push_back(line);
+  }
+  out["table"] = plan_rows(spec, plan);
+  if (plan.best) {
+    for (const Use& use : uses_of(spec.slos, plan.candidates[*plan.best].at_need))
+      out["uses"].push_back({{"limit", use.name}, {"use", use.use}});
+  }
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat format) {
+  if (format == OutputFormat::kTable) return Answer(spec, plan).text();
+  return json_of(spec, plan).dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
                   nlohmann::json::error_handler_t::replace) +
          "\n";
 }

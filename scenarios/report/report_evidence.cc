@@ -89,6 +89,32 @@ Result<std::string> quality_json(const std::string& path, std::string_view csv) 
   return rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+bool is_plan(const nlohmann::json& json) {
+  const auto is = [&](const char* name, auto type) { return json.contains(name) && (json[name].*type)(); };
+  if (!json.is_object() || !is("load", &nlohmann::json::is_string) || !is("need", &nlohmann::json::is_number))
+    return false;
+  if (!is("answer", &nlohmann::json::is_array) || !is("table", &nlohmann::json::is_array)) return false;
+  const nlohmann::json& table = json["table"];
+  const auto is_list = [](const nlohmann::json& row) { return row.is_array(); };
+  return !table.empty() && std::all_of(table.begin(), table.end(), is_list) && json.contains("candidates") &&
+         all_have(json["candidates"], {"name", "usd_per_hour"});
+}
+
+// Whether `json` is such evidence, and the command that writes it.
+std::pair<bool, const char*> is_evidence(const nlohmann::json& json, EvidenceKind kind) {
+  switch (kind) {
+    case EvidenceKind::kPlan:
+      return {is_plan(json), "plan"};
+    case EvidenceKind::kQuality:
+      return {all_have(json, {"policy", "budget", "task", "accuracy", "kv_bytes_mean"}), "evaluate"};
+    case EvidenceKind::kValidation:
+      break;
+  }
+  return {json.is_object() && json.contains("scenarios") &&
+              all_have(json["scenarios"], {"scenario", "open_loop", "figures"}),
+          "validate"};
+}
+
 }  // namespace
 
 std::string evidence_file(const std::string& path, EvidenceKind kind) {
@@ -97,9 +123,12 @@ std::string evidence_file(const std::string& path, EvidenceKind kind) {
   const fs::path at = path;
   if (is(at)) {
     const bool quality = at.extension() == ".csv" || at.filename() == "quality.json";
-    const bool validation = at.extension() == ".json" && !quality;
-    return (kind == EvidenceKind::kQuality ? quality : validation) ? path : "";
+    const bool plan = at.filename() == "plan.json";
+    const bool validation = at.extension() == ".json" && !quality && !plan;
+    const bool asked = kind == EvidenceKind::kQuality ? quality : kind == EvidenceKind::kPlan ? plan : validation;
+    return asked ? path : "";
   }
+  if (kind == EvidenceKind::kPlan) return is(at / "plan.json") ? path + "/plan.json" : "";
   if (kind == EvidenceKind::kValidation) return is(at / "validation.json") ? path + "/validation.json" : "";
   for (const char* const name : {"quality.json", "quality.csv"}) {
     if (is(at / name)) return path + "/" + name;
@@ -113,15 +142,12 @@ Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind)
   if (text && path.extension() == ".csv") text = quality_json(file, *text);
   if (!text) return tl::unexpected<Error>(text.error());
   const auto json = nlohmann::json::parse(*text, nullptr, false);
-  const bool quality = kind == EvidenceKind::kQuality;
-  const bool good = quality ? all_have(json, {"policy", "budget", "task", "accuracy", "kv_bytes_mean"})
-                            : json.is_object() && json.contains("scenarios") &&
-                                  all_have(json["scenarios"], {"scenario", "open_loop", "figures"});
+  const auto [good, writer] = is_evidence(json, kind);
   if (!good)
     return make_error(file, "was not written by this version of kvtwin",
-                      quality ? "kvtwin evaluate --out writes it" : "kvtwin validate --out writes it");
+                      fmt::format("kvtwin {} --out writes it", writer));
   const bool named = path.filename() == "validation.json" || path.filename() == "quality.json" ||
-                     path.filename() == "quality.csv";
+                     path.filename() == "quality.csv" || path.filename() == "plan.json";
   return ReportEvidence{named ? path.parent_path().string() : file, std::move(*text)};
 }
 

@@ -1,4 +1,4 @@
-// Results of `kvtwin validate` and `kvtwin evaluate`, as a report draws them.
+// Results of `kvtwin validate`, `kvtwin evaluate` and `kvtwin plan`, as a report draws them.
 
 #ifndef KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_
 #define KVTWIN_SCENARIOS_REPORT_REPORT_EVIDENCE_H_
@@ -10,14 +10,15 @@
 
 namespace kvtwin {
 
-enum class EvidenceKind { kValidation, kQuality };
+enum class EvidenceKind { kValidation, kQuality, kPlan };
 
 // The file with such evidence at `path` or in folder `path`: validation.json; quality.json or a .csv of the
-// same rows. "": there is none.
+// same rows; plan.json. "": there is none.
 std::string evidence_file(const std::string& path, EvidenceKind kind);
 
 // Reads `file` as JSON. Fails if it lacks a field that a page draws: `scenarios` with `scenario`, `open_loop`
-// and `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`.
+// and `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`; `load`, `need`, `answer`,
+// `table`, and `candidates` with `name` and `usd_per_hour`.
 Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind);
 
 }  // namespace kvtwin

@@ -146,7 +146,8 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
       found = false;
     }
     for (const auto& [kind, list] :
-         {std::pair{EvidenceKind::kValidation, &out.validations}, {EvidenceKind::kQuality, &out.qualities}}) {
+         {std::pair{EvidenceKind::kValidation, &out.validations}, {EvidenceKind::kQuality, &out.qualities},
+          {EvidenceKind::kPlan, &out.plans}}) {
       const std::string file = evidence_file(dir, kind);
       if (file.empty()) continue;
       Result<ReportEvidence> evidence = read_evidence(file, kind);
@@ -156,8 +157,9 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
     }
     if (!found)
       return make_error(
-          dir, "holds no run (run.binpb), sweep (index.sqlite), validation.json, quality.json or quality.csv",
-          "a folder that kvtwin run, sweep, validate or evaluate wrote with --out, or such a file");
+          dir,
+          "holds no run (run.binpb), sweep (index.sqlite), plan.json, validation.json, quality.json or quality.csv",
+          "a folder that kvtwin run, sweep, plan, validate or evaluate wrote with --out, or such a file");
   }
   return out;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -122,6 +123,32 @@ std::string format_sweep(const SweepSpec& spec, const std::vector<SweepRow>& row
   if (format == OutputFormat::kTable) return table(spec, rows, columns);
   if (format == OutputFormat::kJson) return dump(objects(spec, rows), 2);
   return json_lines(spec, rows);
+}
+
+std::vector<std::string> axes_without_effect(const SweepSpec& spec, const std::vector<SweepRow>& rows) {
+  // What names a run, not how it went.
+  const auto result_of = [](const SweepRow& row) {
+    std::string out;
+    for (const auto& [name, value] : row.metrics) {
+      if (name != "inputs" && name != "seed") out += name + "=" + value + "\n";
+    }
+    return out;
+  };
+  std::vector<std::string> out;
+  for (size_t axis = 0; axis < spec.axes.size(); ++axis) {
+    std::map<SweepPoint, std::string> first;
+    bool compared = false, differ = false;
+    for (const SweepRow& row : rows) {
+      if (row.state != PointState::kDone || axis >= row.values.size()) continue;
+      SweepPoint others = row.values;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(axis));
+      const auto [found, is_new] = first.emplace(std::move(others), result_of(row));
+      compared = compared || !is_new;
+      differ = differ || (!is_new && found->second != result_of(row));
+    }
+    if (compared && !differ) out.push_back(spec.axes[axis].field);
+  }
+  return out;
 }
 
 std::vector<std::string> unknown_columns(const std::vector<SweepRow>& rows,

@@ -75,6 +75,8 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
 // list of objects. table: axes, state and `columns`.
 std::string format_sweep(const SweepSpec& spec, const std::vector<SweepRow>& rows, OutputFormat format,
                          const std::vector<std::string>& columns);
+// The axes with several values along which no run differs.
+std::vector<std::string> axes_without_effect(const SweepSpec& spec, const std::vector<SweepRow>& rows);
 // The `columns` that no row has; empty: all are known.
 std::vector<std::string> unknown_columns(const std::vector<SweepRow>& rows,
                                          const std::vector<std::string>& columns);

@@ -9,6 +9,7 @@
 #include "engine/base/plural.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
+#include "scenarios/app/compose_values.h"
 #include "scenarios/app/results.h"
 #include "scenarios/load/gpu_at_hand.h"
 #include "scenarios/load/unread_fields.h"
@@ -113,6 +114,14 @@ Result<void> take_gpu_of(const std::string& dir, bool record) {
     return make_error(dir, fmt::format("has runs of {}, and this is {}", made_on, here),
                       "give another folder");
   return write_files(dir, {{"gpu.txt", here + "\n"}});
+}
+
+Result<void> check_can_record(const std::string& command) {
+  Scenario any;
+  any.values.set_name(command);
+  const Result<void> ok = check_cuda_backend(any);
+  if (ok) return {};
+  return make_error(command, ok.error().what, ok.error().hint);
 }
 
 Result<void> record(const RecordRequest& request, const std::string& name) {

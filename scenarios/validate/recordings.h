@@ -38,6 +38,9 @@ Result<std::vector<std::string>> sets_that_fit(const std::string& scenario,
 // recorded to, or read from, `dir`. Errors: the file cannot be written; DIR has runs of another GPU.
 Result<void> take_gpu_of(const std::string& dir, bool record);
 
+// Whether this build and this machine can run scenarios on a GPU: recordings are not begun otherwise.
+Result<void> check_can_record(const std::string& command);
+
 struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "engine/recorder/recorder_replay.h"
@@ -197,12 +198,18 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   return out;
 }
 
-// Records all scenarios once per repeat, so that drift of the machine affects all scenarios alike.
-Result<void> record_all(const ValidateRequest& request) {
+// Records all scenarios once per repeat, so that drift of the machine affects all scenarios alike. Returns
+// the scenarios that failed, each with its first error in `failed`.
+std::set<std::string> record_all(const ValidateRequest& request, std::vector<Error>* failed) {
+  std::set<std::string> out;
   for (uint32_t repeat = 1; repeat <= request.repeats; ++repeat) {
     for (const std::string& path : request.scenarios) {
+      if (out.contains(path)) continue;
       const tl::expected<Scenario, Errors> scenario = load_scenario(path, request.sets);
-      if (!scenario) return tl::unexpected<Error>(scenario.error().front());
+      if (!scenario) {
+        failed->push_back(scenario.error().front()), out.insert(path);
+        continue;
+      }
       const std::string& name = scenario->values.name();
       const RecordRequest one{.scenario = path,
                               .sets = request.sets,
@@ -212,10 +219,10 @@ Result<void> record_all(const ValidateRequest& request) {
                               .to = fmt::format("{}/{}", request.recordings, name),
                               .work = request.work,
                               .progress = request.progress};
-      if (Result<void> ok = record(one, name); !ok) return ok;
+      if (Result<void> ok = record(one, name); !ok) failed->push_back(ok.error()), out.insert(path);
     }
   }
-  return {};
+  return out;
 }
 
 }  // namespace
@@ -237,14 +244,18 @@ Result<Validation> run_validation(const ValidateRequest& request) {
   Priced all;
   if (Result<void> ok = check_sets_read(request.scenarios, request.sets, request.backend, request.clock); !ok)
     return tl::unexpected<Error>(ok.error());
-  if (request.record) {
-    if (Result<void> ok = record_all(request); !ok) return tl::unexpected<Error>(ok.error());
-  }
+  std::set<std::string> left_out;
+  if (request.record) left_out = record_all(request, &out.failed);
   for (const std::string& path : request.scenarios) {
+    if (left_out.contains(path)) continue;
     Result<ScenarioValidation> one = validate_one(request, path, &out.profile, &all);
-    if (!one) return tl::unexpected<Error>(one.error());
-    out.scenarios.push_back(std::move(*one));
+    if (one) {
+      out.scenarios.push_back(std::move(*one));
+    } else {
+      out.failed.push_back(one.error());
+    }
   }
+  if (out.scenarios.empty() && !out.failed.empty()) return tl::unexpected<Error>(out.failed.front());
   add_exposed_transfers(&out.scenarios);
   for (ScenarioValidation& one : out.scenarios) judge(request.known, &one);
   out.steps = statistics_of(all.steps), out.copies = statistics_of(all.copies);

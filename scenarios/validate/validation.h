@@ -79,7 +79,8 @@ struct KnownDeviation {
 struct Validation {
   std::string profile;  // its file, without folder and extension
   std::vector<ScenarioValidation> scenarios;
-  ErrorStatistics steps, copies;  // over all of them
+  std::vector<Error> failed{};    // scenarios that cannot be read or run: the others count without them
+  ErrorStatistics steps, copies;  // over all scenarios
   std::string details{};          // every priced step and copy, as CSV, to analyse errors
   bool good() const;
 };

@@ -98,9 +98,9 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
 
 void GraphPricer::spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query,
                          std::vector<Ticks>* append, std::vector<Ticks>* attention,
-                         std::vector<Ticks>* rest) {
+                         std::vector<Ticks>* rest, std::vector<Ticks>* all_reduce) {
   const size_t layers = step_.layers.size();
-  for (auto* all : {query, append, attention, rest}) all->assign(layers, 0);
+  for (auto* all : {query, append, attention, rest, all_reduce}) all->assign(layers, 0);
   bool before_attention = true;
   uint32_t next_attention = 0, next_rest = 0;
   for (const StepPart& part : parts) {
@@ -111,6 +111,9 @@ void GraphPricer::spread(const std::vector<StepPart>& parts, std::vector<Ticks>*
     } else if (part.kind == PartKind::kRope) {
       uint32_t next = 0;
       give(part, &next, append);
+    } else if (part.kind == PartKind::kAllReduce && spec_.graph.all_reduces) {
+      uint32_t next = 0;
+      give(part, &next, all_reduce);
     } else if (before_attention) {
       uint32_t next = 0;
       give(part, &next, query);
@@ -124,16 +127,17 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
   StepGraph& graph = step_.graph;
   const std::vector<StepPart> parts = cost_->ops(reads);
   by_evidence_ = {};
-  Ticks before = 0, after = 0, sample = 0;
+  Ticks before = 0, after = 0, all_reduce = 0, sample = 0;
   for (const StepPart& part : parts) {
     by_evidence_[static_cast<size_t>(part.evidence)] += part.times * part.each;
     if (is_compression(part.kind)) continue;
     if (part.place == PartPlace::kBefore) before += part.times * part.each;
     if (part.place == PartPlace::kAfter) {
-      (part.kind == PartKind::kSample ? sample : after) += part.times * part.each;
+      const bool exchange = part.kind == PartKind::kAllReduce && spec_.graph.all_reduces;
+      (part.kind == PartKind::kSample ? sample : exchange ? all_reduce : after) += part.times * part.each;
     }
   }
-  spread(parts, &query_, &append_, &attention_, &rest_);
+  spread(parts, &query_, &append_, &attention_, &rest_, &all_reduce_);
   if (parts.empty()) {  // a model that does not know its parts: one operation
     const StepCost cost = cost_->step(reads);
     before = cost.device;
@@ -141,8 +145,8 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
   }
   const uint32_t dense = spec_.graph.method == RetrievalMethod::kAll ? 0 : spec_.graph.layers_dense;
   if (dense > 0) {
-    std::vector<Ticks> ignored[3];
-    spread(cost_->ops(all), &ignored[0], &ignored[1], &attention_all_, &ignored[2]);
+    std::vector<Ticks> ignored[4];
+    spread(cost_->ops(all), &ignored[0], &ignored[1], &attention_all_, &ignored[2], &ignored[3]);
     for (uint32_t l = 0; l < dense; ++l) {
       by_evidence_[static_cast<size_t>(Evidence::kRoofline)] += attention_all_[l] - attention_[l];
       attention_[l] = attention_all_[l];
@@ -151,6 +155,7 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
   set_compression_costs(parts);
   set(&graph, step_.before, before);
   set(&graph, step_.after, after);
+  set(&graph, step_.all_reduce, all_reduce);
   set(&graph, step_.sample, sample);
   for (size_t l = 0; l < step_.layers.size(); ++l) {
     const RetrievalLayerOps& ops = step_.layers[l];
@@ -158,6 +163,7 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
     set(&graph, ops.append, append_[l]);
     set(&graph, ops.attention, attention_[l]);
     set(&graph, ops.rest, rest_[l]);
+    set(&graph, ops.all_reduce, all_reduce_[l]);
   }
 }
 

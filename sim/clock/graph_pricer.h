@@ -82,7 +82,7 @@ class GraphPricer {
   StepShape reading_shape(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset);
   void set_model_costs(const StepShape& reads, const StepShape& all);
   void spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query, std::vector<Ticks>* append,
-              std::vector<Ticks>* attention, std::vector<Ticks>* rest);
+              std::vector<Ticks>* attention, std::vector<Ticks>* rest, std::vector<Ticks>* all_reduce);
   void set_compression_costs(const std::vector<StepPart>& parts);
   void set_retrieval_costs();
   void set_outcomes(std::span<const LayerRecall> recalls);
@@ -99,7 +99,7 @@ class GraphPricer {
   std::vector<uint32_t> outcomes_;
   std::array<Ticks, kEvidenceKinds> by_evidence_{};
   CompressionTicks compression_{};
-  std::vector<Ticks> query_, append_, attention_, rest_, attention_all_;  // by layer
+  std::vector<Ticks> query_, append_, attention_, rest_, all_reduce_, attention_all_;  // by layer
 };
 
 }  // namespace kvtwin::sim

@@ -86,6 +86,8 @@ void ReplayClient::drain(Instant now, ClientEvents* events) {
     due_.pop_back();
     if (due.kind == DueKind::kRelease) {
       release(due, events);
+    } else if (due.kind == DueKind::kArrive) {
+      send(due, due.at - front_end(node_of(due.instance, due.node)).ns, events);
     } else {
       complete(due.instance, due.node, due.at, events);
     }
@@ -112,16 +114,15 @@ uint64_t ReplayClient::space(RunScope scope, uint32_t instance) const {
   return kind;
 }
 
-void ReplayClient::send(const Due& due, ClientEvents* events) {
+void ReplayClient::send(const Due& due, int64_t released, ClientEvents* events) {
   const TableNode& node = node_of(due.instance, due.node);
   Live& self = live(due.instance);
   self.known = true;
   NodeState& state = self.nodes[due.node];
-  if (state.waiting != 0 && state.attempts == 0) ++report_.causality_violations;
   state.phase = Phase::kRunning;
   state.emitted = 0;
   const auto id = static_cast<uint32_t>(requests_.size());
-  requests_.push_back({due.at, due.instance, due.node, state.attempts});
+  requests_.push_back({released, due.instance, due.node, state.attempts});
   ++report_.requests_sent;
   report_.prompt_tokens.add(node.prompt_provenance, node.prompt_tokens);
   report_.output_tokens.add(node.output_provenance, node.output_tokens);
@@ -129,7 +130,7 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
   const size_t begin = runs_.size();
   uint32_t known = 0;
   if (options_.hints && self.last_end >= 0) {
-    self.gaps += due.at - self.last_end;
+    self.gaps += released - self.last_end;
     ++self.gap_count;
     self.last_end = -1;
   }

@@ -21,6 +21,8 @@
 // other than recorded: session start + (recorded_at - arrival) x arrival_scale. *Guarded open* also waits for
 // all dependencies, and adds neither delays, tool nor think times, because recorded_at contains them.
 //
+// *Front end.* A released request reaches the engine FrontEnd::of(its prompt) later; releases do not depend on it.
+//
 // *A request ends* for the session by finishing, by abort_after_tokens (RequestCancelled is sent when that
 // many tokens exist; its dependents continue), or by rejection (RejectPolicy). *A session ends* when its last
 // node, background tools included, has completed or was cancelled: SessionHint kSessionEnds.
@@ -145,7 +147,7 @@ class ReplayClient final : public Client {
     int64_t last_end = -1, gaps = 0;
     uint32_t gap_count = 0;
   };
-  enum class DueKind : uint8_t { kRelease, kComplete };
+  enum class DueKind : uint8_t { kRelease, kComplete, kArrive };  // kArrive: of a request, at the engine
   struct Due {
     int64_t at;
     uint32_t instance;
@@ -169,7 +171,8 @@ class ReplayClient final : public Client {
   void start(uint32_t instance, int64_t at, ClientEvents* events);
   int64_t recorded_release(const TableSession& session, const TableNode& node, int64_t start) const;
   void release(const Due& due, ClientEvents* events);
-  void send(const Due& due, ClientEvents* events);
+  void send(const Due& due, int64_t released, ClientEvents* events);
+  Duration front_end(const TableNode& node) const { return options_.front_end.of(node.prompt_tokens); }
   void satisfy(uint32_t instance, const TableEdge& edge, int64_t at);
   int64_t release_at(const TableNode& node, const NodeState& state);
   void complete(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "engine/base/front_end.h"
 #include "engine/base/result.h"
 #include "engine/base/units.h"
 
@@ -53,6 +54,7 @@ struct ReplayOptions {
   uint64_t sessions_max = 0;      // only the first sessions of the file; 0: all
   uint64_t requests_max = 0;      // only the first requests of the file; 0: all
   bool hints = false;  // announces after each request whether and when the session's next one is expected
+  FrontEnd front_end;  // a released request reaches the engine that much later
   RejectPolicy on_reject = RejectPolicy::kFailSession;
   uint32_t retries_max = 3;
   Duration retry_backoff{1'000'000'000};  // doubles with each attempt; drawn from [1/2, 1] of that

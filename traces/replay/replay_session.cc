@@ -52,7 +52,13 @@ void ReplayClient::start(uint32_t instance, int64_t at, ClientEvents* events) {
 void ReplayClient::release(const Due& due, ClientEvents* events) {
   const TableNode& node = node_of(due.instance, due.node);
   NodeState& state = live(due.instance).nodes[due.node];
-  if (node.kind == NodeKind::kRequest) return send(due, events);
+  if (node.kind == NodeKind::kRequest) {
+    if (state.waiting != 0 && state.attempts == 0) ++report_.causality_violations;
+    const Duration front = front_end(node);
+    if (front.ns == 0) return send(due, due.at, events);
+    state.phase = Phase::kDue;
+    return push({later(due.at, front.ns), due.instance, due.node, DueKind::kArrive});
+  }
   state.phase = Phase::kRunning;
   int64_t duration = 0;
   if (options_.mode == ReplayMode::kClosedLoop) {

@@ -1,4 +1,4 @@
-// The slots of a request's resident pages (engine/scheduler/core_resident.cc).
+// The slots of a request's resident pages (engine/kv/managers/resident_kv_manager.cc).
 //
 // The first R = resident_pages() GPU pages of a request are slots. Page p of its context is, in every layer
 // and KV head,

@@ -8,7 +8,7 @@
 
 namespace kvtwin::cpu {
 
-// The policy frees the pages that do not fit in the same order, last pages first (core_resident.cc).
+// The policy frees the pages that do not fit in the same order, last pages first (ResidentKvManager).
 void RetrievedCache::enter_resident(ResidentRequest* request, uint32_t tokens) {
   request->in_resident = true;
   for (ResidentLayer& layer : request->layers) {

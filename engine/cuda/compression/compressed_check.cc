@@ -47,6 +47,8 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const kern
   if (const auto problem = cpu::check_compressed(config, llm)) return problem;
   using kernels::ScorerKind;
   const PolicySet& set = config.policies;
+  if (!computes_scores(score.kind))
+    return "scorer " + set.scorer + " has no kernel; --backend=cpu computes it";
   const bool dropped_slots = set.layout == "slot_mask" || set.layout == "page_mask";
   if (llm.head_dim != 64 && llm.head_dim != 128)
     return fmt::format("heads of {} numbers are not ranked on CUDA; 64 and 128 are", llm.head_dim);

@@ -48,6 +48,36 @@ AttentionScoreReduce reduce_of(kernels::Reduce reduce) {
 
 }  // namespace
 
+// A switch without a default, so that the compiler finds it for a new scorer.
+bool computes_scores(ScorerKind kind) {
+  switch (kind) {
+    case ScorerKind::kNone:
+    case ScorerKind::kStreaming:
+    case ScorerKind::kDuo:
+    case ScorerKind::kRazor:
+    case ScorerKind::kRandom:
+    case ScorerKind::kH2o:
+    case ScorerKind::kObserved:
+    case ScorerKind::kRaas:
+    case ScorerKind::kFastKvzip:
+    case ScorerKind::kTrimKv:
+    case ScorerKind::kSnapKv:
+    case ScorerKind::kPyramidKv:
+    case ScorerKind::kFinch:
+    case ScorerKind::kTova:
+    case ScorerKind::kKnorm:
+    case ScorerKind::kKeyDiff:
+    case ScorerKind::kJudgeQ:
+    case ScorerKind::kKvzip:
+    case ScorerKind::kIntentRule:
+    case ScorerKind::kIntentResidual:
+    case ScorerKind::kExpected:
+    case ScorerKind::kCritical:
+      return true;
+  }
+  return false;
+}
+
 Result<DeviceScorer> DeviceScorer::make(const Config& config, const LlmSpec* llm, const KvEntryMemory* memory,
                                         const cpu::ScorerWeights& weights, uint32_t rows) {
   DeviceScorer out;

@@ -24,6 +24,9 @@
 
 namespace kvtwin::cuda {
 
+// Whether the engine computes these scores: by a kernel, from positions, from probe tokens or on the host.
+bool computes_scores(kernels::ScorerKind kind);
+
 class DeviceScorer {
  public:
   // Query rows of a request, all layers: [2][layers][room][query_heads][head_dim]; the newest are behind one

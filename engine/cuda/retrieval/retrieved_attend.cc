@@ -139,7 +139,7 @@ void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint3
 }
 
 // Moves prompts whose pages are all on the GPU to resident pages that hold some of them. The policy frees the
-// remaining pages in the same order: the last pages first (core_resident.cc).
+// remaining pages in the same order: the last pages first (ResidentKvManager).
 void RetrievedCache::enter_residents(cudaStream_t stream) {
   if (entering_.empty()) return;
   order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);

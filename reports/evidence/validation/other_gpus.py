@@ -38,16 +38,18 @@ class Machine:
     recorded: str        # folder of recordings
     profile: str         # its own profile, in models/measured
     same_gpu: tuple      # the profiles of this kind of GPU
+    same_model: tuple    # of these, with this model
     model: str = ""      # in place of the scenarios' model
 
 
-H100 = ("h100", "h100_qwen2.5-7b")
+H100 = ("h100", "h100_qwen2.5-7b", "h100_second")
 H200 = ("h200", "h200_third")
 MACHINES = (
-    Machine("H100, Llama-3.1-8B", "tests/golden/h100", "h100", H100),
-    Machine("H200, Llama-3.1-8B", "tests/golden/h200", "h200", H200),
-    Machine("another H200, Llama-3.1-8B", "tests/golden/h200/third", "h200_third", H200),
-    Machine("H100, Qwen2.5-7B", "tests/golden/h100/qwen2.5-7b", "h100_qwen2.5-7b", H100, "qwen2.5-7b"),
+    Machine("H100, Llama-3.1-8B", "tests/golden/h100", "h100", H100, ("h100", "h100_second")),
+    Machine("another H100, Llama-3.1-8B", "tests/golden/h100/second", "h100_second", H100, ("h100", "h100_second")),
+    Machine("H200, Llama-3.1-8B", "tests/golden/h200", "h200", H200, H200),
+    Machine("another H200, Llama-3.1-8B", "tests/golden/h200/third", "h200_third", H200, H200),
+    Machine("H100, Qwen2.5-7B", "tests/golden/h100/qwen2.5-7b", "h100_qwen2.5-7b", H100, ("h100_qwen2.5-7b",), "qwen2.5-7b"),
 )
 
 
@@ -104,9 +106,12 @@ def measure(kvtwin, folder):
             (models / "measured" / f"{name}.textproto").unlink()
         yield from rows_of("nothing calibrated", machine, validate(kvtwin, machine, dense, models, "this"))
         shutil.copytree(ROOT / "models/measured", models / "measured", dirs_exist_ok=True)
-        (models / "measured" / f"{machine.profile}.textproto").unlink()
         if machine.same_gpu == H100:
+            for name in machine.same_model:
+                (models / "measured" / f"{name}.textproto").unlink()
             yield from rows_of("another model calibrated", machine, validate(kvtwin, machine, dense, models, "this"))
+            shutil.copytree(ROOT / "models/measured", models / "measured", dirs_exist_ok=True)
+        (models / "measured" / f"{machine.profile}.textproto").unlink()
         alone = folder / f"{number}.textproto"
         alone.write_text(without_methods(own))
         methods = [one for one in names if is_method(one)]

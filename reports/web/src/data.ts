@@ -119,6 +119,28 @@ export interface Evidence<T> {
   data: T;
 }
 
+// plan.json of kvtwin plan.
+export interface PlanCandidate {
+  name: string;
+  refused?: string;
+  usd_per_hour: number;
+  up_to?: number;
+  holds?: boolean;
+  breaks?: string;
+}
+
+export interface Plan {
+  command?: string;
+  load: string;
+  need: number;
+  best?: string;
+  answer: string[];
+  table: string[][];
+  candidates: PlanCandidate[];
+  cost_curve?: { up_to: number; usd_per_hour: number; candidate: string }[];
+  uses?: { limit: string; use: number }[];
+}
+
 export interface SweepPoint {
   values: string[];
   metrics: Record<string, number | string>;
@@ -137,6 +159,7 @@ export interface Report {
   sweeps: Sweep[];
   validations: Evidence<Validation>[];
   qualities: Evidence<QualityRow[]>[];
+  plans: Evidence<Plan>[];
 }
 
 export interface Requests {

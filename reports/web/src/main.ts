@@ -13,6 +13,7 @@ import { validations } from "./validation.js";
 import { heads } from "./kv.js";
 import { element, section, start } from "./page.js";
 import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
+import { plans } from "./plan.js";
 import { gantt } from "./sessions.js";
 import { sweeps } from "./sweep.js";
 import { transfers } from "./transfers.js";
@@ -26,6 +27,9 @@ echarts.use([
 function provenance(report: Report): void {
   const into = section("provenance", "Provenance", "The runs, and the commands that repeat them.");
   into.append(element("p", `This page: ${report.command} (kvtwin ${report.version})`));
+  for (const plan of report.plans) {
+    if (plan.data.command) into.append(element("p", `${plan.dir}: ${plan.data.command}`));
+  }
   for (const run of report.runs) {
     const details = document.createElement("details");
     const backend = run.summary["backend"] ?? "";
@@ -37,6 +41,7 @@ function provenance(report: Report): void {
 }
 
 const report = readReport();
+plans(report.plans);
 if (report.runs.length > 0) {
   const requests = unpackAll(report.runs);
   overview(report.runs);

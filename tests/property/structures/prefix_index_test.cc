@@ -241,9 +241,17 @@ class Pair {
             .page(next->first, next->second, static_cast<uint32_t>(next->second.size()) / units_per_page_ - 1)
             .stamp;
     REQUIRE(index_.next_eviction_rank() == stamp);
-    const PageId page = index_.evict_gpu_page();
-    REQUIRE(page == naive_.evict());
-    gpu_.release(page, naive_.clock);
+    std::vector<PageId> pages;
+    if (prng_.chance(1, 2)) {
+      pages.push_back(index_.evict_gpu_page());
+    } else {
+      const auto most = static_cast<uint32_t>(prng_.range(1, 8));
+      index_.evict_gpu_pages(std::min(most, index_.pages_evictable()), &pages);
+    }
+    for (const PageId page : pages) {
+      REQUIRE(page == naive_.evict());
+      gpu_.release(page, naive_.clock);
+    }
   }
 
   void start_offload() {

@@ -17,7 +17,7 @@ constexpr uint32_t kIndex = 3;
 struct Engine {
   Engine() : Engine(CopyDownLimits{.batch_pages = 4}) {}
   explicit Engine(const CopyDownLimits& limits)
-      : manager(EngineId{2}, {&gpu, &host, &disk, &index, nullptr}, limits, &digest) {}
+      : manager(EngineId{2}, {&gpu, &host, &disk, &index}, limits, &digest) {}
 
   // A pin over the first `pages` pages of a prompt that others share.
   Pin cached(uint32_t pages) {

@@ -5,7 +5,7 @@
 
 #include "engine/methods/registry.h"
 #include "engine/scheduler/core.h"
-#include "engine/scheduler/request_fit.h"
+#include "engine/kv/managers/request_fit.h"
 #include "tests/support/policy_configs.h"
 #include "tests/support/table.h"
 
@@ -121,9 +121,7 @@ TEST_CASE("X-4 resident: a reservation is the prompt's pages, then the resident 
   config.admission = AdmissionKind::kFullReservation;
   // Without resident pages each alone would need 4 + 9 GPU pages; neither is rejected.
   const auto needed = [&config](uint32_t prompt, uint32_t output) {
-    const PolicyAxes axes = make_axes(config.policies);
-    const Retention retention(config, axes);
-    return RequestFit(config, axes, retention).needed_in_resident(prompt, output);
+    return pages_needed_resident(config, prompt, output);
   };
   CHECK(needed(64, 80).gpu == 4);
   CHECK(needed(64, 80).host == 9);

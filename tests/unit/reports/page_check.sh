@@ -28,6 +28,12 @@ cp "$root/tests/unit/reports_data/"*.json "$here/evidence"
 "$kvtwin" report "$here/groups" "$here/evidence" --out="$here/kv.html"
 "$node" "$root/reports/web/look.mjs" "$here/kv.html" --sections=heads,validation,quality
 
+# A plan.
+"$kvtwin" plan "$small" '--slo=ttft_p99<3s' --load=replay.population=1..24 --need=4 --vary=hardware.node=h200,h100,a100-80gb \
+    --set=replay.arrivals=fixed_population --allow-roofline --seeds=1 --out="$here/plan" --quiet > /dev/null
+"$kvtwin" report "$here/plan" --out="$here/plan.html"
+"$node" "$root/reports/web/look.mjs" "$here/plan.html" --sections=plan0 --plots='Cost over load,Limits of'
+
 # Copies to the host and back: over the whole run, and one by one over some seconds.
 "$kvtwin" run "$root/scenarios/suites/validation/host_tier.textproto" --backend=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
 "$kvtwin" report "$here/tier" --out="$here/tier.html"

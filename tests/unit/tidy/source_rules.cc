@@ -24,6 +24,7 @@ struct Rule {
 const std::vector<Rule> kMayInclude = {
     {"engine/base/", {"engine/base/"}},
     {"engine/kv/", {"engine/base/", "engine/kv/"}},
+    {"engine/kv/managers/", {"engine/base/", "engine/kv/", "engine/methods/"}},
     {"engine/methods/", {"engine/base/", "engine/kv/", "engine/methods/"}},
     {"engine/scheduler/", {"engine/base/", "engine/kv/", "engine/methods/", "engine/scheduler/"}},
     {"engine/router/", {"engine/base/", "engine/router/"}},
@@ -254,6 +255,83 @@ Findings check_policy_words(const SourceFile& file) {
     }
   });
   return findings;
+}
+
+Findings check_scheduler_words(const SourceFile& file, const std::vector<std::string>& methods) {
+  static const std::vector<std::string> kModes = {
+      "KvKind",
+      "PagedKvManager",
+      "GroupedKvManager",
+      "MixedPrecisionKvManager",
+      "ResidentKvManager",
+      "SlotRetention",
+      "slot_retention",
+      "keeps_all",
+      "by_group",
+      "by_chunk",
+      "by_tag",
+      "staged",
+      "uses_host",
+      "uses_resident",
+      "needs_resident",
+      "resident",
+      "mixed",
+      "snapshots",
+      "arena",
+      "dual",
+      "placement",
+      "precision",
+      "retrieval",
+      "layout",
+      "scorer",
+      "budget_spec",
+      "dynamic_cast",
+  };
+  Findings findings;
+  if (!file.path.starts_with("engine/scheduler/")) return findings;
+  each_line(code_only(file.text), [&](int number, const std::string& line) {
+    for (const std::string& word : kModes) {
+      if (has_word(line, word))
+        findings.push_back(place(file, number) + word + " is a KV manager's business");
+    }
+  });
+  each_line(file.text, [&](int number, const std::string& line) {
+    for (const std::string& name : methods) {
+      if (has_word(line, name)) findings.push_back(place(file, number) + "names the method " + name);
+    }
+  });
+  return findings;
+}
+
+// Rows are {"axis", "name", ...; names of methods have no meaning but the method's, or an underscore.
+std::vector<std::string> method_names(const std::string& registry) {
+  static const std::set<std::string> kOrdinary = {
+      "none", "all",  "ratio",    "uniform", "pyramid", "reserved", "random", "paged", "ring",     "compact",
+      "gpu",  "host", "resident", "shared",  "session", "lru",      "lfu",    "aot",   "released", "ada"};
+  std::vector<std::string> names;
+  each_line(registry, [&](int, const std::string& line) {
+    if (!line.starts_with("    {\"")) return;
+    const size_t axis_end = line.find('"', 6), begin = line.find('"', axis_end + 1) + 1;
+    const std::string name = line.substr(begin, line.find('"', begin) - begin);
+    if (!kOrdinary.contains(name)) names.push_back(name);
+  });
+  return names;
+}
+
+int count_fields(const std::string& text, const std::string& name) {
+  const std::string code = code_only(text);
+  const size_t begin = code.find("struct " + name + " {");
+  if (begin == std::string::npos) return 0;
+  int fields = 0;
+  std::istringstream lines(code.substr(begin, code.find("\n};", begin) - begin));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    const bool declares = line.find(';') != std::string::npos && line.find('(') == std::string::npos;
+    if (!declares || line.find("enum ") != std::string::npos) continue;
+    fields += 1 + static_cast<int>(std::count(line.begin(), line.end(), ','));
+  }
+  return fields;
 }
 
 // A function starts where a brace opens after a parenthesis outside any other function.

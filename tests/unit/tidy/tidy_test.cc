@@ -40,6 +40,25 @@ TEST_CASE("tidy: folders do not include one another in cycles") {
   expect_none(check_folder_cycles(read_sources(kFolders, {".h", ".cc", ".cu", ".cuh"})));
 }
 TEST_CASE("tidy: the policy has no clock, no randomness and no backend") { over_code(check_policy_words); }
+TEST_CASE("tidy: the scheduler knows neither layouts of KV nor methods") {
+  std::vector<std::string> methods;
+  const auto files = read_sources({"engine/methods", "engine/scheduler", "engine/kv"}, {".h", ".cc"});
+  const auto text_of = [&](const std::string& path) -> std::string {
+    for (const SourceFile& file : files) {
+      if (file.path == path) return file.text;
+    }
+    return {};
+  };
+  methods = method_names(text_of("engine/methods/registry.cc"));
+  CHECK(methods.size() > 30);
+  for (const SourceFile& file : files) expect_none(check_scheduler_words(file, methods));
+  // What it knows of a request.
+  const int request = count_fields(text_of("engine/scheduler/request.h"), "Request");
+  const int progress = count_fields(text_of("engine/kv/request_progress.h"), "RequestProgress");
+  CHECK(request > 5);
+  CHECK(progress == 5);
+  CHECK(request + progress <= 20);
+}
 TEST_CASE("tidy: files, functions and lines stay short") { over_code(check_lengths); }
 
 TEST_CASE("tidy: a header's guard is its path") {
@@ -99,6 +118,16 @@ TEST_CASE("tidy: each rule finds a violation") {
   CHECK(check_policy_words({"engine/kv/x.cc", "double ratio;\n"}).size() == 1);
   CHECK(check_policy_words({"engine/scheduler/x.cc", "int doubled = 1;  // a double\n"}).empty());
   CHECK(check_policy_words({"sim/x.cc", "double ratio;\n"}).empty());
+
+  const SourceFile modal = {"engine/scheduler/x.cc",
+                            "if (retention.keeps_all()) plan();  // as freekv does\n"};
+  CHECK(check_scheduler_words(modal, {"freekv"}).size() == 2);
+  CHECK(check_scheduler_words({"engine/kv/x.cc", modal.text}, {"freekv"}).empty());
+  CHECK(method_names("    {\"scorer\", \"h2o\", \"...\"},\n    {\"budget\", \"all\", \"...\"},\n") ==
+        std::vector<std::string>{"h2o"});
+  CHECK(count_fields(
+            "struct X {\n  enum class E { kA };\n  int a = 0, b;\n  bool f() const;\n  E e;  // ;\n};\n",
+            "X") == 3);
 
   CHECK(lengths_of("void f() {\n" + lines(68) + "}\n").empty());
   CHECK(lengths_of("void f() {\n" + lines(69) + "}\n").size() == 1);

@@ -1,0 +1,85 @@
+// ChunkCheckpoints are the prefix checkpoints of the requests of an engine whose layout moves KV entries
+// (prefix_checkpoint_cache.h, docs/design/methods/composition.md#causality, #pairs "TANGRAM x prefix cache").
+//
+// At the end of every whole chunk a request's pages become a prefix checkpoint's, and the request continues
+// with copies of those that it will write to. A copy belongs to the step that needs it: until then the
+// request borrows the pages.
+//
+// A reservation for a prompt includes these copies, because the request's own pin protects every prefix
+// checkpoint that it made: a promised page is never missing. A request that alone does not fit together
+// with its prefix checkpoints is computed without any.
+//
+// Without a prefix cache there are none, and all functions do nothing.
+
+#ifndef KVTWIN_ENGINE_KV_MANAGERS_CHUNK_CHECKPOINTS_H_
+#define KVTWIN_ENGINE_KV_MANAGERS_CHUNK_CHECKPOINTS_H_
+
+#include <memory>
+#include <vector>
+
+#include "engine/kv/group_tables.h"
+#include "engine/kv/managers/cached_prefix.h"
+#include "engine/kv/page_supply.h"
+#include "engine/kv/prefix_checkpoint_cache.h"
+
+namespace kvtwin {
+
+class ChunkCheckpoints {
+ public:
+  // Of one request.
+  struct State {
+    RequestId id{};
+    SessionId session{};
+    CachedPrefix chunks;        // its places are chunks, its pin covers the checkpoints reused and added
+    PrefixCheckpointId last{};  // the last of them
+    bool reuse_barred = false;  // alone, it did not fit together with its prefix checkpoints
+  };
+
+  // Both must outlive it.
+  ChunkCheckpoints(KvContext* context, PageSupply* supply);
+
+  void open(const RequestReady& event, State* state) const;
+  // Pins the longest cached prefix, and prepares the empty tables to begin with it. Returns its tokens.
+  uint32_t acquire(const RequestProgress& progress, State* state, GroupTables* tables);
+  // Gives the pages to the tables. REQUIRES: acquire().
+  void reuse(const State& state, GroupTables* tables) const;
+  void release(State* state, bool used);
+  // The request did not fit, although no other runs: it may try without its prefix.
+  bool bar_reuse(State* state) const;
+
+  // The request was just compressed at the end of a whole chunk, at `tokens` tokens: a prefix checkpoint of
+  // it is taken now if `counted`, or by take() once the backend has reported the retained counts. Returns its
+  // number; nullopt: there is none. If the request goes without further ones, *barred is set.
+  std::optional<PrefixCheckpointId> plan(uint32_t tokens, bool counted, State* state, GroupTables* tables);
+  void take(PrefixCheckpointId id, uint32_t tokens, State* state, GroupTables* tables);
+  // A planned one is not taken.
+  void roll_back(PrefixCheckpointId id) { cache_->roll_back(id); }
+  // Pages of the prefix checkpoints that the request would make within its first `tokens` tokens, as far as
+  // those who continue from them copy them; for known budgets.
+  uint64_t tails_ahead(const State& state, uint32_t tokens) const;
+
+  uint32_t pages_evictable() const { return cache_ ? cache_->pages_evictable() : 0; }
+  uint64_t pages_evicted() const { return pages_evicted_; }
+  uint32_t pages() const { return cache_ ? cache_->pages() : 0; }
+  // Frees at least `more` pages, as far as they are evictable. A prefix checkpoint is evicted as a whole.
+  void make_room(uint32_t more);
+
+  PrefixIndex* index() const { return cache_ ? &cache_->index() : nullptr; }
+  uint32_t tokens_cached(const RequestReady& request) const;
+  void check_invariants() const;
+
+ private:
+  bool insert(PrefixCheckpointId id, uint32_t tokens, State* state, GroupTables* tables);
+  uint64_t tail_pages(uint32_t tokens) const;
+
+  KvContext& context_;
+  const Retention& retention_;
+  PageSupply& supply_;
+  std::unique_ptr<PrefixCheckpointCache> cache_;  // null: nothing is shared
+  uint64_t pages_evicted_ = 0;
+  std::vector<PageId> spare_;  // scratch
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_KV_MANAGERS_CHUNK_CHECKPOINTS_H_

@@ -1,0 +1,95 @@
+// GroupedKvManager lays out KV by head group: a page table per group (group_tables.h), whose KV entries are
+// compacted after a compression, or a ring of pages whose content the backend chooses.
+//
+// Requests share prefix checkpoints (chunk_checkpoints.h).
+
+#ifndef KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
+#define KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
+
+#include <vector>
+
+#include "engine/kv/group_tables.h"
+#include "engine/kv/managers/chunk_checkpoints.h"
+#include "engine/kv/managers/compressions.h"
+#include "engine/kv/managers/kv_manager.h"
+#include "engine/kv/managers/kv_parts.h"
+#include "engine/kv/page_supply.h"
+
+namespace kvtwin {
+
+class GroupedKvManager final : public KvManager {
+ public:
+  explicit GroupedKvManager(KvContext* context);
+
+  void open(RequestIndex request, const RequestReady& event) override;
+  Admission admit(RequestIndex request, const AdmissionAsk& ask) override;
+  Room grow(RequestIndex request, uint32_t tokens) override;
+  void publish(RequestIndex, uint32_t) override {}  // write_entry() takes prefix checkpoints
+  void write_entry(RequestIndex request, uint32_t entry, Launch* launch) override;
+  uint32_t coalescible_steps(const Launch& launch) const override;
+  uint32_t take_ahead(uint32_t steps, Launch* launch) override;
+  void undo_ahead(Launch* launch, uint32_t left) override;
+  HeldEntries held_by(const Launch& launch) const override;
+  void answered(const StepDone& event, const Launch& launch) override;
+  void launch_ended(const Launch&) override {}
+
+  bool preempt(RequestIndex request, const PreemptionAsk& ask) override;
+  void finish(RequestIndex request) override { release(request); }
+  void abandon(RequestIndex) override {}
+  void hand_over(RequestIndex request) override;
+  void taken(const PagesTaken&) override {}
+
+  Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
+  void start_copies_down() override {}
+
+  TransferManager& transfers() override { return parts_.transfers; }
+  PrefixIndex& prefixes() override { return checkpoints_.index() ? *checkpoints_.index() : parts_.index; }
+  bool pages_return() const override { return false; }
+  bool idle() const override { return true; }
+  uint32_t tokens_cached(const RequestReady& request) const override {
+    return checkpoints_.tokens_cached(request);
+  }
+  KvUsage usage(std::span<const RequestIndex> running, const Launch* newest, uint32_t started) const override;
+  void check_invariants(std::span<const RequestIndex> live,
+                        std::span<const RequestIndex> running) const override;
+
+ private:
+  struct Request {
+    ChunkCheckpoints::State shared;
+    GroupTables tables;
+    CompressionState compression;
+    Reservation reserved;
+    bool holds = false;  // it runs
+  };
+
+  Admission try_admit(RequestIndex request, const AdmissionAsk& ask);
+  void grow_from(RequestIndex request, uint32_t computed);
+  bool find_groups(const Request& r, RequestIndex request, uint32_t computed, uint32_t tokens);
+  PageId take_page(uint32_t more);
+  void release(RequestIndex request);
+  void roll_back(Launch* launch, uint32_t offset);
+  uint64_t pages_to_admit(const Request& r, const RequestProgress& progress, uint32_t cached,
+                          uint32_t tokens) const;
+  void entries_after(const Request& r, uint32_t tokens, std::vector<uint32_t>* entries) const;
+  void compress(RequestIndex request, uint32_t entry, Launch* launch);
+  void retain(RequestIndex request, std::span<const uint32_t> entries);
+  void apply(RequestIndex request, const Launch& launch, const CompressionOutcome& retained,
+             const PrefixCheckpoint* checkpoint);
+  void stop_borrowing(Request* r, uint32_t computed);
+
+  KvContext& context_;
+  const Retention& retention_;
+  const Compressions compressions_;
+  KvParts parts_;
+  PageSupply supply_;
+  ChunkCheckpoints checkpoints_;
+  HeldKv held_;
+  std::vector<Request> requests_;  // by RequestIndex
+  std::vector<uint32_t> wanted_;   // scratch: groups that need a page
+  std::vector<uint32_t> after_;    // scratch: KV entries by group
+  std::vector<PageId> spare_;      // scratch
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_

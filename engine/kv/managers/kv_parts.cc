@@ -1,0 +1,50 @@
+#include "engine/kv/managers/kv_parts.h"
+
+#include "engine/methods/registry.h"
+
+namespace kvtwin {
+namespace {
+
+// Page numbers continue from tier to tier.
+std::unique_ptr<PagePool> make_pool(uint32_t first, uint32_t pages) {
+  if (pages == 0) return nullptr;
+  return std::make_unique<PagePool>(PageId{first}, pages, PageOrder::kLowestFirst);
+}
+
+}  // namespace
+
+KvParts::KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch)
+    : gpu(PageId{0}, gpu_pages, context->config.page_order),
+      host(make_pool(context->config.pages_gpu, context->config.pages_host)),
+      disk(make_pool(context->config.pages_gpu + context->config.pages_host, context->config.pages_disk)),
+      index(context->config.page_tokens / context->config.unit_tokens,
+            shares == Shares::kHost ? host.get() : &gpu, shares == Shares::kHost ? nullptr : host.get(),
+            make_prefix_eviction(context->config, context->config.page_tokens), watch, disk.get()),
+      tiers{&gpu, host.get(), disk.get(), &index},
+      transfers(context->config.engine, tiers,
+                {context->config.offload_pages_target, context->config.spill_pages_target,
+                 context->config.offload_batch_pages},
+                &context->digest) {}
+
+void KvParts::check_invariants() const {
+  gpu.check_invariants();
+  if (host) host->check_invariants();
+  if (disk) disk->check_invariants();
+  index.check_invariants();
+}
+
+void KvParts::count_pages(KvUsage* usage) const {
+  usage->pages_gpu_total = gpu.pages_total();
+  usage->pages_gpu_free = gpu.pages_free();
+  usage->pages_evicted = index.pages_evicted();
+  if (host) {
+    usage->pages_host_total = host->pages_total();
+    usage->pages_host_free = host->pages_free();
+  }
+  if (disk) {
+    usage->pages_disk_total = disk->pages_total();
+    usage->pages_disk_free = disk->pages_free();
+  }
+}
+
+}  // namespace kvtwin

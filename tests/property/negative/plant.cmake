@@ -1,0 +1,21 @@
+# cmake -DSOURCE=ROOT -DNAME=FILE -DOUT=COPY -P plant.cmake: copies ROOT/FILE, and plants the bugs of bugs.cmake in the copy.
+file(READ ${SOURCE}/${NAME} text)
+
+function(plant bug name old new)
+  if(NOT name STREQUAL NAME)
+    return()
+  endif()
+  string(REPLACE "${old}" "" without "${text}")
+  string(LENGTH "${text}" before)
+  string(LENGTH "${without}" after)
+  string(LENGTH "${old}" once)
+  math(EXPR removed "${before} - ${after}")
+  if(NOT removed EQUAL once)
+    message(FATAL_ERROR "bugs.cmake plants ${bug} in ${name}, where this does not occur exactly once:\n${old}")
+  endif()
+  string(REPLACE "${old}" "${new}" text "${text}")
+  set(text "${text}" PARENT_SCOPE)
+endfunction()
+
+include(${CMAKE_CURRENT_LIST_DIR}/bugs.cmake)
+file(WRITE ${OUT} "#include \"tests/property/negative/planted.h\"\n${text}")
