@@ -352,11 +352,12 @@ constexpr char kServe[] =
   --model-name=NAME     the model's name for clients; default: the scenario's
   --output-tokens=N     of answers where neither max_tokens nor the trace gives a length; default 256
   --api-key-env=NAME    environment variable with a key that clients must send; default: none is asked for
-  --max-streams=N       requests at once; more get status 429; default 4096
+  --max-streams=N       requests at once; further ones get status 429; default 4096
   --max-body=MIB        largest body of a request; default 64
   --stall=SECONDS       disconnect a client that reads nothing for so long; default 120
   --grace=SECONDS       after SIGTERM or SIGINT, time for running requests to end; default 10
-  --kv-events=ENDPOINT  publish KV events as vLLM does: tcp://127.0.0.1:5557, and the next ports for the other engines
+  --kv-events=ENDPOINT  publish KV events as vLLM does, at tcp://127.0.0.1:5557, say; further engines have
+                        the next ports
   --kv-events-topic=T   topic of the events; default: empty
   --token-log=FILE      a CSV table of when each streamed token was due and was sent
   --set=FIELD=VALUE     change a field; may be repeated
