@@ -13,6 +13,7 @@
 #include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/evaluate/evaluate.h"
+#include "scenarios/evaluate/paired.h"
 #include "scenarios/evaluate/processes.h"
 #include "scenarios/evaluate/throughput.h"
 #include "scenarios/sweep/pool.h"
@@ -24,7 +25,7 @@ namespace {
 struct EvaluateArguments {
   EvaluateRequest request;
   std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128",
-              backends = "cpu", format = "table", shard = "0/1", jobs = "1";
+              backends = "cpu", format = "table", shard = "0/1", jobs = "1", paired;
   std::vector<uint32_t> processes;
   bool quiet = false, allow_unread = false;
 
@@ -143,6 +144,12 @@ int run_evaluate(EvaluateArguments arguments) {
   }
   if (Result<void> ok = write_quality(arguments.request.out, *rows); !ok) return complain(ok.error());
   fmt::print("{}", quality_text(*rows, *format));
+  if (!arguments.paired.empty()) {
+    const Result<std::string> pairs = paired_table(*rows, arguments.paired);
+    if (!pairs) return complain(pairs.error());
+    // Other formats have the answers in column correct_by_question.
+    fmt::print(*format == OutputFormat::kTable ? stdout : stderr, "{}", *pairs);
+  }
   const auto refused =
       std::count_if(rows->begin(), rows->end(), [](const QualityRow& row) { return !row.refused.empty(); });
   if (refused == 0 || arguments.request.shards > 1)
@@ -172,6 +179,7 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--throughput", request.load);
   command->add_option("--sets-in", request.sets_in);
   command->add_option("--shard", arguments->shard);
+  command->add_option("--paired", arguments->paired);
   command->add_option("--format", arguments->format);
   command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_flag("--allow-unread", arguments->allow_unread);
