@@ -47,6 +47,19 @@ if(NOT KVTWIN_CURL STREQUAL "OFF")
 endif()
 kvtwin_optional(CURL "${CURL_FOUND}" "libcurl was not found, so there is no kvtwin observe: install libcurl4-openssl-dev")
 
+# Debian: libmsgpack-dev's pkg-config file has had two names.
+set(serve_found OFF)
+if(NOT KVTWIN_SERVE STREQUAL "OFF")
+  pkg_check_modules(ZeroMQ IMPORTED_TARGET libzmq)
+  pkg_search_module(Msgpack IMPORTED_TARGET msgpack-c msgpack)
+  find_path(KVTWIN_BEAST boost/beast/http.hpp)
+  if(ZeroMQ_FOUND AND Msgpack_FOUND AND KVTWIN_BEAST)
+    set(serve_found ON)
+  endif()
+endif()
+kvtwin_optional(SERVE "${serve_found}"
+  "Boost.Beast, ZeroMQ or msgpack was not found, so there is no kvtwin serve: install libboost-dev, libzmq3-dev and libmsgpack-dev")
+
 set(web_found OFF)
 if(NOT KVTWIN_WEB STREQUAL "OFF")
   find_program(KVTWIN_NODE NAMES node nodejs)

@@ -54,6 +54,7 @@ void add_export_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 void add_observe_command(CLI::App& app, int* status);
 void add_plan_command(CLI::App& app, int* status);
+void add_serve_command(CLI::App& app, int* status);
 void add_validate_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // in builds with SQLite
 

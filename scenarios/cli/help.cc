@@ -26,6 +26,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin evaluate quality/snapkv --out=out/quality       count correct answers from retained KV
   kvtwin import vllm-result.json --out=out/real          import a real server's run, for report and compare
   kvtwin observe http://localhost:8000 --trace=T --out=D drive a live server with a trace and measure it
+  kvtwin serve coding_agents_small --port=8000           an OpenAI-compatible server with the simulation's times
   kvtwin doctor                                          what this machine can do, and what the rest would take
   kvtwin list policies                                   also models, nodes, scenarios, fields, metrics, formats
 
@@ -168,6 +169,8 @@ constexpr char kEvaluate[] =
   --throughput=LOAD     also simulate a scenario with each policy set, and its budget as the same fraction of a
                         prompt: column simulated_tokens_per_s
   --sets-in=DIR         folder of the collected cells' policy sets, for --throughput
+  --paired=POLICY       also compare each policy set with this one, question by question: answers gained and lost,
+                        and the probability of such a difference by chance (McNemar's exact test, two-sided)
   --format=table        or json, jsonl, csv: one record per cell
   --set=FIELD=VALUE     of every cell; may be repeated. It is an error to set a field that no cell reads
   --allow-unread        allow fields that are not read
@@ -337,6 +340,34 @@ Prompts share the prefixes that they share in the trace. Failed requests are cou
 that wait for them are not sent. Exit status 3: the server cannot be reached, or every request failed.
 )";
 
+constexpr char kServe[] =
+    R"(Serve OpenAI's API with the times of a scenario's simulation: a stand-in for a server with GPUs.
+
+  kvtwin serve coding_agents_small --port=8000
+  curl -N localhost:8000/v1/chat/completions -d '{"stream":true,"messages":[{"role":"user","content":"Hi"}]}'
+
+  SCENARIO              as for kvtwin run: model, hardware, engines, routing and policies are used. Its trace gives
+                        answers to clients that name one of its sessions
+  --host=ADDRESS        default 127.0.0.1: this machine only
+  --port=N              default 8000; 0 takes a free one, which the first line of output names
+  --speed=X             simulated seconds per second; default 1
+  --model-name=NAME     the model's name for clients; default: the scenario's
+  --output-tokens=N     of answers where neither max_tokens nor the trace gives a length; default 256
+  --api-key-env=NAME    environment variable with a key that clients must send; default: none is asked for
+  --max-streams=N       requests at once; further ones get status 429; default 4096
+  --max-body=MIB        largest body of a request; default 64
+  --stall=SECONDS       disconnect a client that reads nothing for so long; default 120
+  --grace=SECONDS       after SIGTERM or SIGINT, time for running requests to end; default 10
+  --kv-events=ENDPOINT  publish KV events as vLLM does, at tcp://127.0.0.1:5557, say; further engines have
+                        the next ports
+  --kv-events-topic=T   topic of the events; default: empty
+  --token-log=FILE      a CSV table of when each streamed token was due and was sent
+  --set=FIELD=VALUE     change a field; may be repeated
+
+Paths: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics (vLLM's names). Prompts of token ids are
+exact; text counts one token per 4 bytes. Exit status 3: the address cannot be used; 4: this build has no server.
+)";
+
 constexpr char kList[] = R"(List names that scenarios and commands take.
 
   kvtwin list policies
@@ -382,6 +413,7 @@ std::string help_text(const std::string& command) {
   if (command == "import") return kImport;
   if (command == "export") return kExport;
   if (command == "observe") return kObserve;
+  if (command == "serve") return kServe;
   if (command == "validate") return kValidate;
   if (command == "list") return kList;
   if (command == "doctor") return kDoctor;

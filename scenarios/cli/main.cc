@@ -118,6 +118,7 @@ int run_main(const std::vector<std::string>& given) {
   add_import_command(app, &status);
   add_export_command(app, &status);
   add_observe_command(app, &status);
+  add_serve_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);

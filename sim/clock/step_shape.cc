@@ -10,6 +10,7 @@ CompressionShape shape_of(const Compression& compression, std::span<const PlanEn
   const uint32_t computed = compression.before ? 0 : entry.tokens;
   shape.tokens = entry.context + computed;
   shape.held = entry.live() + computed;
+  shape.turn = entry.key.index + 1;
   // After an earlier compression (begin > 0) only the tokens since then are ranked; none of them has been
   // dropped.
   shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;

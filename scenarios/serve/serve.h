@@ -1,0 +1,27 @@
+// serve() runs an OpenAI-compatible server whose answers have the times of a scenario's simulation, in real
+// time or faster.
+
+#ifndef KVTWIN_SCENARIOS_SERVE_SERVE_H_
+#define KVTWIN_SCENARIOS_SERVE_SERVE_H_
+
+#include <string>
+
+#include "scenarios/app/compose.h"
+#include "scenarios/serve/http_server.h"
+
+namespace kvtwin::serve {
+
+struct ServeOptions {
+  ServerOptions server;   // model "": the scenario's
+  double speed = 1;       // simulated seconds per second
+  std::string kv_events;  // endpoint; "": none are published
+  std::string kv_events_topic;
+};
+
+// Prints where it serves, and returns when it has been told to stop. REQUIRES: can_simulate().
+// Errors: an address that cannot be bound, or events that the policies do not have.
+Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOptions& options);
+
+}  // namespace kvtwin::serve
+
+#endif  // KVTWIN_SCENARIOS_SERVE_SERVE_H_

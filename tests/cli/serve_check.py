@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""kvtwin serve from outside: usage: serve_check.py KVTWIN"""
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from serve_server import Server, Subscriber, check, read_response, request_bytes, unpack
+
+KVTWIN = os.path.abspath(sys.argv[1])
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+def kvtwin(*words):
+    return subprocess.run([KVTWIN, *words], capture_output=True, text=True, timeout=120)
+
+
+def answers(server):
+    ids = list(range(1000, 1040))
+    status, first = server.post(COMPLETIONS, {"prompt": ids, "max_tokens": 5})
+    check(status == 200 and first["usage"] == {"prompt_tokens": 40, "completion_tokens": 5, "total_tokens": 45,
+                                               "prompt_tokens_details": {"cached_tokens": 0}}, first)
+    check(len(first["choices"][0]["text"]) == 20 and first["choices"][0]["finish_reason"] == "length", first)
+    _, again = server.post(COMPLETIONS, {"prompt": ids, "max_tokens": 5})
+    check(again["usage"]["prompt_tokens_details"]["cached_tokens"] == 32, "two pages of 16 are cached", again)
+    check(again["choices"] == first["choices"], "equal prompts get equal answers")
+    _, other = server.post(COMPLETIONS, {"prompt": [7] + ids[1:], "max_tokens": 5})
+    check(other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "another prefix", other)
+
+    # A conversation that sends the answer back continues its prefix: 1 + 15 + 1 prompt tokens, 1 that opens the
+    # answer, 30 of the answer: 48 tokens are three pages, the last of which the answer's last token does not reach.
+    messages = [{"role": "user", "content": "x" * 60}]
+    _, turn = server.post(CHAT, {"messages": messages, "max_tokens": 32})
+    check(turn["object"] == "chat.completion" and turn["usage"]["prompt_tokens"] == 18, turn)
+    messages += [turn["choices"][0]["message"], {"role": "user", "content": "and?"}]
+    _, next_turn = server.post(CHAT, {"messages": messages, "max_tokens": 1})
+    check(next_turn["usage"]["prompt_tokens_details"]["cached_tokens"] == 48, next_turn)
+    check(next_turn["usage"]["prompt_tokens"] == 18 + 32 + 1 + 3 + 1, next_turn)
+
+    events = server.stream(CHAT, {"messages": messages, "max_tokens": 4, "stream_options": {"include_usage": True}})
+    check(events[-1][1] == "[DONE]")
+    parsed = [json.loads(event) for _, event in events[:-1]]
+    check(parsed[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}, parsed[0])
+    check([len(e["choices"][0]["delta"]["content"]) for e in parsed[1:5]] == [4] * 4, parsed)
+    check(parsed[5]["choices"][0]["finish_reason"] == "length" and parsed[6]["choices"] == [], parsed)
+    check(parsed[6]["usage"]["completion_tokens"] == 4 and len(parsed) == 7, parsed)
+
+
+def refusals(server):
+    for path, body, words in (
+            (COMPLETIONS, b"{", "not valid JSON"), (COMPLETIONS, b"[]", "must be a JSON object"),
+            (COMPLETIONS, b"{}", "'prompt' is missing"), (COMPLETIONS, b'{"prompt":[]}', "'prompt' is empty"),
+            (COMPLETIONS, b'{"prompt":[-1]}', "token id -1"), (COMPLETIONS, b'{"prompt":["a","b"]}', "2 prompts"),
+            (COMPLETIONS, b'{"prompt":"a","n":2}', "one answer"), (COMPLETIONS, b'{"prompt":{}}', "must be a string"),
+            (COMPLETIONS, b'{"prompt":"a","max_tokens":0}', "'max_tokens' must be a whole number from 1"),
+            (COMPLETIONS, b'{"prompt":"a","max_tokens":"many"}', "and is \\\"many\\\""),
+            (COMPLETIONS, b'{"prompt":"a","max_tokens":131072}', "maximum context length is 131072"),
+            (COMPLETIONS, b'{"prompt":"a","stream_options":{}}', "needs 'stream'"),
+            (CHAT, b'{"messages":[]}', "at least one message"), (CHAT, b'{"messages":[1]}', "'messages[0]'"),
+            (CHAT, b'{"messages":[{"role":"boss"}]}', "'messages[0].role' is 'boss'"),
+            (CHAT, b'{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}', "type 'image_url'")):
+        status, headers, reply = server.ask("POST", path, body)
+        error = json.loads(reply)["error"]
+        check(status == 400 and words in reply.decode() and error["type"] == "invalid_request_error", status, reply)
+        check(error.keys() == {"message", "type", "param", "code"}, error)
+    status, reply = server.post(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": "a"}]})
+    check(status == 404 and reply["error"]["code"] == "model_not_found", reply)
+    check(server.ask("GET", "/nothing")[0] == 404 and server.ask("GET", COMPLETIONS)[0] == 405)
+    with server.connect() as connection:
+        connection.sendall(b"no http at all\r\n\r\n")
+        check(b"400 Bad Request" in connection.recv(1000))
+    with server.connect() as connection:  # a header that never ends
+        connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000)
+        check(b"431" in connection.recv(1000))
+    nested = b'{"prompt":' + b"[" * 100_000
+    check(server.ask("POST", COMPLETIONS, nested)[0] == 400)
+    status, _, reply = server.ask("GET", "/v1/models")
+    check(status == 200 and json.loads(reply)["data"][0]["id"] == server.model)
+    check(server.ask("GET", "/health")[:1] == (200,))
+
+
+def disconnects(server):
+    before = server.metrics()
+    body = json.dumps({"prompt": "a", "max_tokens": 100_000, "stream": True}).encode()
+    for read in (0, 2_000):
+        with server.connect() as connection:
+            connection.sendall(request_bytes("POST", COMPLETIONS, body))
+            if read:
+                connection.recv(read)
+            else:
+                time.sleep(0.05)
+    aborted = 'vllm:request_success_total{engine="0",model_name="%s",finished_reason="abort"}' % server.model
+    running = 'vllm:num_requests_running{engine="0",model_name="%s"}' % server.model
+    for _ in range(100):
+        after = server.metrics()
+        if after[aborted] == before[aborted] + 2 and after[running] == 0:
+            return
+        time.sleep(0.1)
+    check(False, before[aborted], after[aborted], after[running])
+
+
+# A client that does not read delays its own stream alone, and gets all of it later.
+def slow_clients(kvtwin_path):
+    server = Server(kvtwin_path, "--speed=100")
+    tokens = 4_000
+    body = json.dumps({"prompt": "slow", "max_tokens": tokens, "stream": True}).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(request_bytes("POST", COMPLETIONS, body))
+        for _ in range(100):
+            generated = server.metrics()['vllm:generation_tokens_total{engine="0",model_name="%s"}' % server.model]
+            if generated >= tokens:
+                break
+            time.sleep(0.1)
+        check(generated >= tokens, "the simulation goes on", generated)
+        check(len(server.stream(COMPLETIONS, {"prompt": "fast", "max_tokens": 50})) == 52, "and so do others")
+        connection.settimeout(30)
+        data = b""
+        while not data.endswith(b"0\r\n\r\n"):
+            data += connection.recv(1 << 20)
+        check(data.count(b'"finish_reason":null') == tokens, data.count(b'"finish_reason":null'))
+    status = [line for line in open(f"/proc/{server.process.pid}/status") if line.startswith("VmHWM")]
+    check(int(status[0].split()[1]) < 1_000_000, status)
+    server.stop()
+
+
+def limits_and_keys(kvtwin_path):
+    server = Server(kvtwin_path, "--max-streams=2", "--max-body=0.01", "--api-key-env=SERVE_CHECK_KEY",
+                    env={**os.environ, "SERVE_CHECK_KEY": "sesame"})
+    key = ["Authorization: Bearer sesame"]
+    for lines in ([], ["Authorization: Bearer sesamf"], ["Authorization: sesame"]):
+        status, headers, reply = server.ask("POST", COMPLETIONS, b'{"prompt":"a"}', lines)
+        check(status == 401 and json.loads(reply)["error"]["code"] == "invalid_api_key", reply)
+    check(server.ask("GET", "/v1/models")[0] == 401 and server.ask("GET", "/health")[0] == 200)
+    check(server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1}, key)[0] == 200)
+    check(server.ask("POST", COMPLETIONS, b"x" * 20_000, key)[0] == 413)
+    body = json.dumps({"prompt": "a", "max_tokens": 100_000, "stream": True}).encode()
+    open_streams = [server.connect() for _ in range(2)]
+    for connection in open_streams:
+        connection.sendall(request_bytes("POST", COMPLETIONS, body, key))
+        connection.recv(100)
+    status, headers, reply = server.ask("POST", COMPLETIONS, body, key)
+    check(status == 429 and headers["retry-after"] == "1", status, reply)
+    for connection in open_streams:
+        connection.close()
+    server.stop(signal.SIGINT)
+
+
+def stops(kvtwin_path):
+    server = Server(kvtwin_path, "--grace=20")
+    idle, busy = server.connect(), server.connect()
+    idle.sendall(request_bytes("GET", "/health", None))
+    check(read_response(idle.makefile("rb"))[0] == 200)
+    body = json.dumps({"prompt": "a", "max_tokens": 100, "stream": True}).encode()
+    busy.sendall(request_bytes("POST", COMPLETIONS, body))
+    data = busy.recv(100)
+    server.process.send_signal(signal.SIGTERM)
+    check(idle.recv(1) == b"", "an idle connection is closed")
+    while (more := busy.recv(1 << 16)):
+        data += more
+    check(data.count(b'"finish_reason":null') == 100 and b"[DONE]" in data, "the stream is finished")
+    out = server.process.communicate(timeout=20)[0]
+    check(server.process.returncode == 0 and "2 requests" not in out and "1 request answered" in out, out)
+
+    server = Server(kvtwin_path, "--grace=0.2")
+    busy = server.connect()
+    busy.sendall(request_bytes("POST", COMPLETIONS, body.replace(b"100", b"100000")))
+    data = busy.recv(100)
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    while (more := busy.recv(1 << 16)):
+        data += more
+    check(b"the server stops" in data and time.monotonic() - began < 10, data[-300:])
+    server.process.communicate(timeout=20)
+    check(server.process.returncode == 0)
+
+
+def kv_events(kvtwin_path):
+    server = Server(kvtwin_path, "--kv-events=tcp://127.0.0.1:*", "--kv-events-topic=kv", "--set=memory.gpu_pages=8",
+                    "--set=replay.oversized=reject", "--set=model.context_window=128")
+    endpoint = server.process.stdout.readline().split()[0]
+    subscriber = Subscriber(endpoint, b"kv")
+    ids = list(range(40))
+    server.post(COMPLETIONS, {"prompt": ids, "max_tokens": 10})
+    stored, removed, parent, sequence = {}, [], None, 0
+    batches = []
+
+    def take():
+        nonlocal sequence
+        topic, number, payload = subscriber.message()
+        check(topic == b"kv" and int.from_bytes(number, "big") == sequence, topic, number)
+        sequence += 1
+        at, events, rank = unpack(payload)
+        check(abs(at - time.time()) < 60 and rank == 0, at, rank)
+        batches.append(events)
+        return events
+
+    while len(stored) < 3:  # 49 tokens are computed: three pages
+        for event in take():
+            check(event[0] == "BlockStored", event)
+            name, hashes, parent_hash, tokens, size, lora, medium, lora_name = event
+            check(parent_hash == parent and size == 16 and medium == "GPU" and lora is None, event)
+            check(len(tokens) == 16 * len(hashes), event)
+            for i, block in enumerate(hashes):
+                stored[block] = tokens[16 * i:16 * i + 16]
+            parent = hashes[-1]
+    check(list(stored.values())[:2] == [ids[:16], ids[16:32]] and list(stored.values())[2][:8] == ids[32:], stored)
+    server.post(COMPLETIONS, {"prompt": list(range(100, 200)), "max_tokens": 10})  # needs seven of the eight pages
+    while len(removed) < 2:
+        for event in take():
+            if event[0] == "BlockRemoved":
+                removed += event[1]
+    check(set(removed) <= set(stored), removed)
+    server.process.send_signal(signal.SIGTERM)
+    while take() != [["AllBlocksCleared"]]:
+        pass
+    server.stop()
+    refused = kvtwin("serve", "methods/snapkv", "--port=0", "--kv-events=tcp://127.0.0.1:*")
+    check(refused.returncode == 3 and "no prefix cache of whole pages" in refused.stderr, refused.stderr)
+
+
+def tools_of_a_trace(kvtwin_path):
+    server = Server(kvtwin_path, "--speed=20")
+    session = "coding-000000"
+    body = {"messages": [{"role": "user", "content": "go"}], "user": session}
+    status, first = server.post(CHAT, body)
+    call = first["choices"][0]["message"]["tool_calls"][0]
+    check(first["choices"][0]["finish_reason"] == "tool_calls" and call["type"] == "function", first)
+    check(isinstance(json.loads(call["function"]["arguments"]), dict) and call["function"]["name"], call)
+    events = [json.loads(e) for _, e in server.stream(CHAT, {"messages": body["messages"]},
+                                                      ["X-Session-Id: " + session])[:-1]]
+    deltas = [e["choices"][0]["delta"] for e in events]
+    calls = [d["tool_calls"] for d in deltas if "tool_calls" in d]
+    check(len(calls) <= 1, calls)
+    check(len(events) > 3, "an answer of the trace's length", events)
+    _, plain = server.post(CHAT, {**body, "user": "nobody", "max_tokens": 3})
+    check(plain["choices"][0]["finish_reason"] == "length", plain)
+    server.stop()
+
+
+def replicas(kvtwin_path):
+    server = Server(kvtwin_path, "--set=engines.count=2", "--set=hardware.gpus=2", "--set=engines.routing=round_robin")
+    for i in range(4):
+        server.post(COMPLETIONS, {"prompt": [i] * 20, "max_tokens": 2})
+    metrics = server.metrics()
+    for engine in "01":
+        check(metrics['vllm:prompt_tokens_total{engine="%s",model_name="%s"}' % (engine, server.model)] == 40, metrics)
+    check(metrics['vllm:time_to_first_token_seconds_bucket{engine="1",model_name="%s",le="+Inf"}' % server.model] == 2)
+    server.stop()
+
+
+# The same trace simulated, and driven through the server by kvtwin observe.
+def round_trip(kvtwin_path, folder):
+    rows = [{"session_id": str(i), "timestamp": 150 * i, "input_length": 2048 + 512 * (i % 5), "output_length": 40 + i,
+             "hash_ids": list(range(3)) + [100 * i + j for j in range(3, 4 + i % 5)]} for i in range(20)]
+    with open(os.path.join(folder, "rows.jsonl"), "w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    trace = os.path.join(folder, "t.kvtrace")
+    made = kvtwin("trace", "import", "mooncake", os.path.join(folder, "rows.jsonl"), "--out=" + trace)
+    check(made.returncode == 0, made.stderr)
+    set_trace = f"--set=trace.path={trace}"
+    run_out, real_out = os.path.join(folder, "run"), os.path.join(folder, "real")
+    ran = kvtwin("run", "coding_agents_small", set_trace, "--quiet", "--out=" + run_out)
+    check(ran.returncode == 0, ran.stderr)
+    server = Server(kvtwin_path, set_trace)
+    seen = kvtwin("observe", server.url, "--trace=" + trace, "--out=" + real_out)
+    check(seen.returncode == 0 and "20 requests sent, 0 failed" in seen.stdout, seen.stdout, seen.stderr)
+    check("counted other prompt tokens" not in seen.stderr, seen.stderr)
+    server.stop()
+    times = []
+    for out in (run_out, real_out):
+        lines = [json.loads(line) for line in open(os.path.join(out, "requests.jsonl"))]
+        lines.sort(key=lambda line: line["arrival_time"])
+        times.append([(line["first_token_ts"] - line["arrival_time"],
+                       (line["last_token_ts"] - line["first_token_ts"]) / (line["output_toks"] - 1))
+                      for line in lines])
+    simulated, observed = times
+    check(len(simulated) == len(observed) == 20)
+    ttft = statistics.median(abs(a[0] - b[0]) for a, b in zip(simulated, observed))
+    tpot = statistics.median(abs(a[1] - b[1]) for a, b in zip(simulated, observed))
+    mean = statistics.mean(a[0] for a in simulated), statistics.mean(a[1] for a in simulated)
+    print(f"round trip of 20 requests: TTFT {1e3 * mean[0]:.1f} ms, median difference {1e3 * ttft:.2f} ms; "
+          f"TPOT {1e3 * mean[1]:.2f} ms, median difference {1e3 * tpot:.3f} ms")
+    check(ttft < 0.005 and tpot < 0.001, ttft, tpot)
+
+
+def wrong_words(kvtwin_path):
+    for words, said, status in ((["--speed=0"], "--speed: 0; from 0.001 to 1000", 2),
+                                (["--host=nowhere"], "is not an IP address", 3),
+                                (["--kv-events=udp://x"], "is not an endpoint", 3),
+                                (["--api-key-env=NOT_SET_AT_ALL"], "this variable is not set", 2),
+                                (["--set=backend=cpu"], "a server's times are simulated", 2)):
+        refused = kvtwin("serve", "coding_agents_small", "--port=0", *words)
+        check(refused.returncode == status and said in refused.stderr, words, refused.returncode, refused.stderr)
+    server = Server(kvtwin_path)
+    taken = kvtwin("serve", "coding_agents_small", f"--port={server.port}")
+    check(taken.returncode == 3 and "cannot listen" in taken.stderr, taken.stderr)
+    log = kvtwin("serve", "coding_agents_small", "--port=0", "--token-log=/")
+    check(log.returncode == 3 and "--token-log=/: cannot be written" in log.stderr, log.stderr)
+    server.stop()
+
+
+def main():
+    server = Server(KVTWIN)
+    answers(server)
+    refusals(server)
+    disconnects(server)
+    server.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        slow_clients(KVTWIN)
+        limits_and_keys(KVTWIN)
+        stops(KVTWIN)
+        kv_events(KVTWIN)
+        tools_of_a_trace(KVTWIN)
+        replicas(KVTWIN)
+        round_trip(KVTWIN, folder)
+        wrong_words(KVTWIN)
+
+
+main()
