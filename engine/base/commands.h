@@ -24,7 +24,6 @@ enum class EntryKind : uint8_t {
   kChunk,     // `tokens` known tokens are computed; the last chunk samples one token
   kDecode,    // one token in, one token out
   kProbe,     // query tokens that are captured for scoring and leave no KV entries (Judge Q, KVzip)
-  kMaintain,  // requantise, repack, copy on write
 };
 
 // The part of a step that belongs to one request.
@@ -105,7 +104,7 @@ struct Compression {
   std::span<const uint32_t> keep;  // by head group; empty: the backend decides (dynamic budget)
 };
 
-// The next `count` KV entries of entries[entry] get 4 bits if `four`, else 2 (kv/mixed_precision_pool.h
+// The next `count` KV entries of entries[entry] get 4 bits if `four`, else 2 (kv/store/mixed_precision_pool.h
 // defines how they fill the entry's allocations, in order). count == 0: the prompt ends here, and KV entries
 // that still wait for a full group go to int4.
 struct FormatRun {

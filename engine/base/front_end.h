@@ -1,5 +1,5 @@
-// FrontEnd: the time of a server in front of its engine: HTTP, tokenizer, detokenizer, the way back of a token. A
-// request reaches the engine that much later than its client sends it, and its latencies count from the sending.
+// FrontEnd: the time of a server in front of its engine (HTTP, tokenizer, a token's way back). A request
+// reaches the engine that much later than its client sends it; latencies count from the sending.
 
 #ifndef KVTWIN_ENGINE_BASE_FRONT_END_H_
 #define KVTWIN_ENGINE_BASE_FRONT_END_H_

@@ -1,7 +1,7 @@
 // MixedPrecisionEntries tracks the slot of each KV entry of a request, where KV is in int2 and int4 pages by
 // tag (TriAxialKV, docs/design/methods/triaxialkv.md#serving). The policy decides the bits of KV entries and
-// the pages (engine/kv/mixed_precision_pool.h); the slots follow and are computed here, for every engine that
-// computes. It holds no values.
+// the pages (engine/kv/store/mixed_precision_pool.h); the slots follow and are computed here, for every
+// engine that computes. It holds no values.
 //
 //   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends.
 //   * Tokens of a chunk are placed after its attention; a decoded token before it, in an int4 page.

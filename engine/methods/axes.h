@@ -74,11 +74,8 @@ class Precision {
   virtual ~Precision() = default;
   virtual Format prompt_format() const = 0;  // by_tag(): the smallest format of a prompt KV entry
   virtual Format decode_format() const = 0;
-  // The format of a prompt KV entry depends on its role (mixed_precision_pool.h).
+  // The format of a prompt KV entry depends on its role.
   virtual bool by_tag() const { return false; }
-  virtual Format format_of(const TokenRole&, uint32_t /*last_turn*/) const { return prompt_format(); }
-  // KV entries that share scales; a page holds whole groups.
-  virtual uint32_t group_tokens() const { return 1; }
   // The largest number of newest tokens of a request that are stored as bf16 outside its pages.
   virtual uint32_t exact_tokens_max() const { return 0; }
 };
@@ -107,8 +104,6 @@ class Partition {
  public:
   virtual ~Partition() = default;
   virtual PartitionKind kind() const = 0;
-  virtual bool per_layer() const = 0;      // splits differ by layer
-  virtual bool plans_on_host() const = 0;  // each step waits for a plan made by the CPU
 };
 
 // Which requests may share which state?

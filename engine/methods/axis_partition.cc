@@ -7,11 +7,6 @@ class Planned final : public Partition {
  public:
   explicit Planned(PartitionKind kind) : kind_(kind) {}
   PartitionKind kind() const override { return kind_; }
-  // Lengths that differ by layer need splits that do. Uniform and FlashDecoding use the longest row only.
-  bool per_layer() const override {
-    return kind_ != PartitionKind::kUniform && kind_ != PartitionKind::kFlashDecoding;
-  }
-  bool plans_on_host() const override { return kind_ == PartitionKind::kFlashInfer; }
 
  private:
   const PartitionKind kind_;

@@ -20,7 +20,6 @@ class Kivi final : public Precision {
   explicit Kivi(const PrecisionSpec& spec) : spec_(spec) {}
   Format prompt_format() const override { return Format::kInt2; }
   Format decode_format() const override { return Format::kInt2; }
-  uint32_t group_tokens() const override { return spec_.group; }
   uint32_t exact_tokens_max() const override { return spec_.residual_tokens; }
 
  private:
@@ -34,10 +33,6 @@ class TriAxial final : public Precision {
   Format prompt_format() const override { return Format::kInt2; }
   Format decode_format() const override { return Format::kInt4; }
   bool by_tag() const override { return true; }
-  Format format_of(const TokenRole& role, uint32_t last_turn) const override {
-    return gets_four_bits(spec_, role, last_turn) ? Format::kInt4 : Format::kInt2;
-  }
-  uint32_t group_tokens() const override { return spec_.group; }
   uint32_t exact_tokens_max() const override { return spec_.group - 1; }
 
  private:

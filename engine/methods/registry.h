@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/kv/prefix_eviction.h"
+#include "engine/kv/store/prefix_eviction.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/config.h"
 

@@ -2,8 +2,8 @@
 // counts. It is the one definition of every figure that kvtwin reports, whatever the backend.
 //
 // Time points of a request, all instants of the run's clock:
-//   ready        everything that the request waits for has happened: RequestReady was delivered, less the time
-//                of the server's front end (EngineFacts::front_end), which counts as host time.
+//   ready        everything that the request waits for has happened: when RequestReady was delivered, less
+//                the time of the server's front end (EngineFacts::front_end), which counts as host time.
 //   queued       the engine's loop accepted the request: `ready` if no step was in flight there, else the end
 //                of the running step (a serving loop reads its inbox between steps).
 //   admitted     the command that launched its first step was issued. Steps in flight may end first.

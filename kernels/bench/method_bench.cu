@@ -127,7 +127,7 @@ void intent(benchmark::State& state) {
   args.workspace = workspace.get();
   const double seconds = median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) {
     const cudaError_t error = intent_layers(args, 0, args.layers, stream);
-    return error != cudaSuccess ? error : intent_scores(args, c.scores.get(), c.rows, 1, stream);
+    return error != cudaSuccess ? error : intent_scores(args, 1, false, c.scores.get(), c.rows, 1, stream);
   });
   report(state, c.all() * 2 * kDim, seconds);
   label_with_digest(state, c.scores);

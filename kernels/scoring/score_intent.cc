@@ -51,9 +51,12 @@ void intent_query_pre_rope(const RopePlanes& planes, const HeadsView& q,
   }
 }
 
-void intent_remember(float gamma, uint32_t dim, std::span<const float> mean_query, std::span<float> memory) {
+void intent_remember(const IntentSpec& spec, uint32_t dim, std::span<const float> mean_query,
+                     std::span<float> memory) {
   KVT_CHECK(mean_query.size() == memory.size() && dim > 0 && memory.size() % dim == 0);
-  for (size_t i = 0; i < memory.size(); ++i) memory[i] = gamma * memory[i] + mean_query[i];
+  std::vector<float> query(mean_query.begin(), mean_query.end());
+  if (spec.query_norm == QueryNorm::kUnit) normalise_heads(dim, query);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = spec.gamma * memory[i] + query[i];
   normalise_heads(dim, memory);
 }
 
@@ -61,6 +64,18 @@ void intent_forget(uint32_t dim, std::span<const float> mean_query, std::span<fl
   KVT_CHECK(mean_query.size() == memory.size() && dim > 0 && memory.size() % dim == 0);
   std::copy(mean_query.begin(), mean_query.end(), memory.begin());
   normalise_heads(dim, memory);
+}
+
+float intent_turn_factor(float gamma, uint32_t age) {
+  return static_cast<float>(std::pow(double{gamma}, double{1} * age));
+}
+
+void intent_best_of_turns(float factor, std::span<const float> of_turn, std::span<float> best) {
+  KVT_CHECK(of_turn.size() == best.size());
+  for (size_t p = 0; p < best.size(); ++p) {
+    const float score = factor * of_turn[p];
+    if (score > best[p] || std::isnan(score)) best[p] = score;
+  }
 }
 
 void intent_add_layer(const IntentSpec& spec, uint32_t layers, std::span<const float> memory,

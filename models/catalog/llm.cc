@@ -159,9 +159,9 @@ Result<void> check_llm(const LlmSpec& m, const std::string& where) {
     if (auto r = in_range(where, f.name, f.value, f.low, f.high); !r) return r;
   }
   if (m.query_heads % m.kv_heads != 0) {
-    return make_error(
-        where, fmt::format("{} query heads cannot fraction {} KV heads evenly", m.query_heads, m.kv_heads),
-        "kv_heads must divide query_heads");
+    return make_error(where,
+                      fmt::format("{} query heads are no multiple of {} KV heads", m.query_heads, m.kv_heads),
+                      "kv_heads must divide query_heads");
   }
   for (const TensorFormat* format : {&m.weights, &m.expert_weights, &m.kv}) {
     if (auto r = in_range(where, "group", format->group, 0, 1 << 20); !r) return r;

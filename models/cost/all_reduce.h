@@ -4,6 +4,7 @@
 #define KVTWIN_MODELS_COST_ALL_REDUCE_H_
 
 #include <cstdint>
+#include <string>
 
 #include "models/catalog/device.h"
 
@@ -14,6 +15,7 @@ namespace kvtwin {
 struct AllReduceRate {
   double bytes_per_ns = 1;
   double fixed_ns = 0;
+  uint32_t measured_gpus = 0;  // GPUs that it was measured with; 0: assumed
 
   double ns(double bytes, uint32_t gpus) const {
     if (gpus <= 1) return 0;
@@ -24,6 +26,9 @@ struct AllReduceRate {
 // As measured with the largest number of GPUs that is at most `gpus`. Where nothing was measured: the assumed
 // fraction of NVLink, or of PCIe at its raw rate per lane.
 AllReduceRate all_reduce_rate(const DeviceSpec& device, uint32_t gpus);
+
+// One line about the rate and what it rests on: "measured with 4 GPUs, ..." or "ASSUMED, ...".
+std::string all_reduce_text(const DeviceSpec& device, uint32_t gpus);
 
 }  // namespace kvtwin
 

@@ -104,15 +104,18 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
   add_probes(shape, out);
   KernelWork score;
   double ranked = 0, moved = 0;
+  uint32_t score_turns = 0;
   for (const CompressionShape& one : shape.compressions) {
     ranked += one.ranked;
-    score = sum(score, times(work_.score, one.ranked));
+    score = sum(score, times(work_.score, double{1} * one.ranked * turns(one)));
+    score_turns = std::max(score_turns, turns(one));
     score = sum(score, times(work_.score_pair, static_cast<double>(one.tokens) * one.ranked / 2));
     if (work_.moves) moved += retained(one) + (work_.moves_all ? one.held - one.ranked : 0);
   }
   const bool after = work_.after_layers;
   if (work_.score_kernels > 0)
-    out->add(layer_part("score", PartKind::kScore, after, kernel_ns(score, work_.score_kernels)));
+    out->add(
+        layer_part("score", PartKind::kScore, after, kernel_ns(score, work_.score_kernels * score_turns)));
   if (work_.selects) {
     const KernelWork select{.bytes = ranked * kv_heads_ * kSelectBytes};
     out->add(layer_part("select", PartKind::kSelect, after, kernel_ns(select, kSelectKernels)));

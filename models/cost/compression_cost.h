@@ -27,6 +27,7 @@
 #ifndef KVTWIN_MODELS_COST_COMPRESSION_COST_H_
 #define KVTWIN_MODELS_COST_COMPRESSION_COST_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -64,6 +65,7 @@ struct CompressionWork {
 
   uint32_t score_kernels = 0;  // 0: positions decide
   KernelWork score;            // per ranked KV entry
+  uint32_t score_turns = 1;    // most turns of the session that are scored, one after the other
   // Per (token of the prompt, ranked KV entry), where all tokens score; causal half.
   KernelWork score_pair;
   bool after_layers = false;  // scores and selection wait for the last layer
@@ -105,6 +107,7 @@ class CompressionCost final : public CostOnTop {
   StepPart layer_part(const char* name, PartKind kind, bool after, double ns) const;
   double kernel_ns(const KernelWork& work, uint32_t kernels) const;
   double retained(const CompressionShape& one) const;
+  uint32_t turns(const CompressionShape& one) const { return std::min(one.turn, work_.score_turns); }
 
   const CompressionWork work_;
   uint32_t layers_;

@@ -37,6 +37,7 @@ struct CompressionShape {
   uint32_t held = 0;             // KV entries before it
   uint32_t ranked = 0;           // of these, entries that are scored, forced ones included
   uint32_t retained = kUnknown;  // of the ranked ones, forced ones included; kUnknown: the data decides
+  uint32_t turn = 1;             // of its session, counted from 1
 };
 
 // What an engine that replays decode steps as graphs does with one (graph_shapes.h): it launches it kernel by

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
+
 #include "models/cost/roofline_cost.h"
 #include "models/cost_tables/measured_cost.h"
 #include "models/cost_tables/table_cost.h"
@@ -35,9 +37,15 @@ Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec,
   if (spec.profile.empty()) return std::make_unique<RooflineCost>(spec.llm, spec.device, spec.tp, spec.host);
   if (spec.profile.ends_with(".textproto")) return make_measured(spec);
   if (spec.llm.moe_layers() > 0)
-    return make_error(spec.profile,
-                      fmt::format("kernel tables price dense models, and {} is a mixture of experts", spec.llm.name),
-                      "leave out cost.profile for the roofline; kvtwin calibrate server fits it to a server's log");
+    return make_error(
+        spec.profile,
+        fmt::format("kernel tables price dense models, and {} is a mixture of experts", spec.llm.name),
+        "leave out cost.profile for the roofline; kvtwin calibrate server fits it to a server's log");
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(spec.profile, ignored))
+    return make_error(
+        spec.profile, "is no profile",
+        "a folder of kernel tables, or a .textproto of kvtwin calibrate device or calibrate server");
   const Result<CostTables> tables = load_cost_tables(spec.profile, spec.tp);
   if (!tables) return tl::unexpected<Error>(tables.error());
   auto model = TableCost::make(*tables, spec.llm, spec.tp, static_cast<uint32_t>(spec.device.sm_count.value),

@@ -71,6 +71,7 @@ Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bo
         tables->vocab = yaml_count(layer["vocab_size"]);
       }
     }
+    tables->unread = meta["unread"].as<std::vector<std::string>>(std::vector<std::string>{});
     for (const std::string& what :
          meta["not_measured"].as<std::vector<std::string>>(std::vector<std::string>{})) {
       if (what != "output_head" && what != "mixed") {
@@ -107,8 +108,8 @@ void sort_curve(std::vector<std::pair<uint32_t, double>>& points, Curve* curve) 
   for (const auto& [at, us] : points) append(curve, at, us);
 }
 
-// Reads `name, count, us` rows into the curves of `wanted`, and into `optional` if there are any. Other names are
-// added to `unread`.
+// Reads `name, count, us` rows into the curves of `wanted`, and into `optional` if there are any. Other names
+// are added to `unread`.
 Result<void> read_curves(const std::string& path, const char* count_column,
                          const std::vector<std::pair<std::string, Curve*>>& wanted,
                          const std::pair<std::string, Curve*>& optional, std::vector<std::string>* unread) {

@@ -19,7 +19,10 @@ constexpr double kMsMax = 1e6;  // a quarter of an hour for one kernel: certainl
 constexpr size_t kAbsent = SIZE_MAX;
 
 // A time in the table is the median, which one slow launch does not change.
-std::string median(const std::string& operation) { return "time_stats." + operation + ".median"; }
+constexpr std::string_view kStatistics = "time_stats.", kMedian = ".median";
+std::string median(const std::string& operation) {
+  return std::string(kStatistics) + operation + std::string(kMedian);
+}
 
 // Columns of a file by name.
 class Columns {
@@ -32,8 +35,9 @@ class Columns {
     if (at == kAbsent && missing_.empty()) missing_ = name;
     return at;
   }
-  size_t may(const std::string& name) const {
+  size_t may(const std::string& name) {
     const auto found = std::find(header_.begin(), header_.end(), name);
+    if (found != header_.end()) read_.insert(name);
     return found == header_.end() ? kAbsent : static_cast<size_t>(found - header_.begin());
   }
   Result<void> check(const std::string& path, const char* kind) const {
@@ -43,8 +47,18 @@ class Columns {
         fmt::format("this is not the {} of Vidur's profiling, or of a version that is not known", kind));
   }
 
+  // Operations with a median that was not asked for, as "file: operation".
+  void add_unread(const std::string& file, std::vector<std::string>* out) const {
+    for (const std::string& name : header_) {
+      if (!name.starts_with(kStatistics) || !name.ends_with(kMedian) || read_.contains(name)) continue;
+      const size_t length = name.size() - kStatistics.size() - kMedian.size();
+      out->push_back(file + ": " + name.substr(kStatistics.size(), length));
+    }
+  }
+
  private:
   const std::vector<std::string>& header_;
+  std::set<std::string> read_;
   std::string missing_;
 };
 
@@ -78,7 +92,7 @@ struct Geometry {
   std::vector<std::pair<size_t, uint32_t>> wanted;  // (column, value)
   size_t vocabulary = kAbsent;                      // its column, and the model's entries; it may be padded
   uint32_t vocab = 0;
-  std::set<std::string> others;                     // values in rows of other models, for the message
+  std::set<std::string> others;  // values in rows of other models, for the message
 
   bool is_ours(CsvRow* row, const std::vector<std::string>& header) {
     bool ours = true;
@@ -114,7 +128,7 @@ struct Geometry {
 // By tensor parallelism: rows of dense.csv, in an order that gives equal bytes for equal inputs.
 using DenseRows = std::map<uint32_t, std::map<std::pair<std::string, uint32_t>, double>>;
 
-Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
+Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm, std::vector<std::string>* unread) {
   CsvFile file = CsvFile::of_text(in.path, in.text);
   Columns columns(file);
   const size_t tokens = columns.need("num_tokens"), workers = columns.need("num_tensor_parallel_workers");
@@ -133,6 +147,7 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
     if (std::string_view(theirs).ends_with("layernorm")) layers.back().second.push_back(add);
   }
   if (auto ok = columns.check(in.path, "mlp.csv"); !ok) return tl::unexpected<Error>(ok.error());
+  columns.add_unread("mlp.csv", unread);
   std::map<uint32_t, DenseRows> by_vocabulary;
   const Result<void> read = each_row(&file, [&](CsvRow* row) {
     if (!geometry.is_ours(row, file.header())) return;
@@ -155,7 +170,8 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
 using AttentionRows =
     std::map<uint32_t, std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, double>>;
 
-Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
+Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm,
+                                     std::vector<std::string>* unread) {
   CsvFile file = CsvFile::of_text(in.path, in.text);
   Columns columns(file);
   const size_t batch = columns.need("batch_size"), chunk = columns.need("prefill_chunk_size"),
@@ -174,6 +190,7 @@ Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
   for (const char* name : {"attn_input_reshape", "attn_output_reshape", "attn_kv_cache_save"}) {
     if (const size_t at = columns.may(median(name)); at != kAbsent) concurrent.push_back(at);
   }
+  columns.add_unread("attention.csv", unread);
   AttentionRows out;
   const Result<void> read = each_row(&file, [&](CsvRow* row) {
     if (!geometry.is_ours(row, file.header())) return;
@@ -202,14 +219,19 @@ std::string plain(const std::string& text) {
   return out;
 }
 
-std::string meta_yaml(const LlmSpec& llm, const std::string& gpu, const std::vector<uint32_t>& degrees) {
-  return fmt::format(
-      "# Made by kvtwin import --format=vidur.\n"
-      "gpu: \"{}\"\nmodel: \"{}\"\ntp_degrees: [{}]\nnot_measured: [output_head, mixed]\n"
-      "engine_effective:\n  hf_overrides:\n    intermediate_size: {}\n    num_attention_heads: {}\n"
-      "    num_key_value_heads: {}\n    vocab_size: {}\n",
-      plain(gpu), plain(llm.name), fmt::join(degrees, ", "), llm.intermediate, llm.query_heads, llm.kv_heads,
-      llm.vocab);
+std::string meta_yaml(const LlmSpec& llm, const std::string& gpu, const std::vector<uint32_t>& degrees,
+                      const std::vector<std::string>& unread) {
+  std::string rest;
+  for (const std::string& one : unread) rest += fmt::format("{}\"{}\"", rest.empty() ? "" : ", ", plain(one));
+  if (!rest.empty()) rest = "unread: [" + rest + "]\n";
+  return rest +
+         fmt::format(
+             "# Made by kvtwin import --format=vidur.\n"
+             "gpu: \"{}\"\nmodel: \"{}\"\ntp_degrees: [{}]\nnot_measured: [output_head, mixed]\n"
+             "engine_effective:\n  hf_overrides:\n    intermediate_size: {}\n    num_attention_heads: {}\n"
+             "    num_key_value_heads: {}\n    vocab_size: {}\n",
+             plain(gpu), plain(llm.name), fmt::join(degrees, ", "), llm.intermediate, llm.query_heads,
+             llm.kv_heads, llm.vocab);
 }
 
 }  // namespace
@@ -219,9 +241,10 @@ Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attent
   if (llm.moe_layers() > 0)
     return make_error(mlp.path, fmt::format("Vidur profiles no experts, and {} has them", llm.name),
                       "leave the profile out to use the roofline");
-  const Result<DenseRows> dense = read_mlp(mlp, llm);
+  std::vector<std::string> unread;
+  const Result<DenseRows> dense = read_mlp(mlp, llm, &unread);
   if (!dense) return tl::unexpected<Error>(dense.error());
-  const Result<AttentionRows> attended = read_attention(attention, llm);
+  const Result<AttentionRows> attended = read_attention(attention, llm, &unread);
   if (!attended) return tl::unexpected<Error>(attended.error());
   ProfileFolder out;
   std::vector<uint32_t> degrees;
@@ -244,7 +267,7 @@ Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attent
   if (degrees.empty())
     return make_error(attention.path, "has no tensor parallelism that mlp.csv has too",
                       "take files of one profiling");
-  out.emplace_back("meta.yaml", meta_yaml(llm, gpu, degrees));
+  out.emplace_back("meta.yaml", meta_yaml(llm, gpu, degrees, unread));
   return out;
 }
 

@@ -6,10 +6,10 @@
 // * attention.csv: one row per (batch_size, prefill_chunk_size, kv_cache_size, is_prefill, ...workers): the
 //   same, of one prefill chunk or of decodes alone. The model is identified by n_q_head, n_kv_head, n_embd.
 //
-// Columns are found by name; other columns are ignored. A file may hold several models; rows of others are
-// ignored. What Vidur does not measure stays unmeasured (cost_tables.h): the output head and the sampler,
-// decodes together with chunks (Vidur launches them one after the other, and adds), unequal contexts,
-// all-reduces.
+// Columns are found by name. meta.yaml lists other operations that were measured ("unread"), and a run's
+// notes name them. A file may hold several models; rows of others are ignored. What Vidur does not measure
+// stays unmeasured (cost_tables.h): the output head and the sampler, decodes together with chunks (Vidur
+// launches them one after the other, and adds), unequal contexts, all-reduces.
 //
 // Our layernorm is Vidur's norm and the addition before it, which vLLM does in one kernel. Attention includes
 // reshaping and writing the cache where the file has them.

@@ -118,8 +118,23 @@ Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
   return text;
 }
 
+size_t first_bad_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    const size_t length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || at + length > text.size()) return at;
+    for (size_t i = 1; i < length; ++i) {
+      if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) return at;
+    }
+    at += length;
+  }
+  return std::string_view::npos;
+}
+
 Result<void> parse_textproto(std::string_view text, const std::string& where, pb::Message* message) {
   if (text.size() > kModelFileBytesMax) return make_error(where, "is too large for a textproto");
+  if (first_bad_utf8(text) != std::string_view::npos)
+    return make_error(where, "has a character that is not UTF-8", "save the file as UTF-8");
   Errors errors(where, message->GetDescriptor());
   pb::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);

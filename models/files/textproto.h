@@ -26,6 +26,9 @@ Result<std::string> read_text_file(const std::string& path, size_t bytes_max = k
 Result<void> parse_textproto(std::string_view text, const std::string& where,
                              google::protobuf::Message* message);
 
+// Where the first byte is that belongs to no UTF-8 character; npos: nowhere.
+size_t first_bad_utf8(std::string_view text);
+
 // `where:line:column` of the first value of a top-level field, or `where` if the text does not state it. The
 // text is one of the message's type.
 std::string place_of_field(std::string_view text, const std::string& where,

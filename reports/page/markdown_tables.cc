@@ -162,7 +162,8 @@ std::string plan_markdown(const ReportEvidence& evidence) {
   out += '\n';
   for (size_t row = 0; row < plan["table"].size(); ++row) {
     std::vector<std::string> cells;
-    for (const Json& cell : plan["table"][row]) cells.push_back(cell.is_string() ? cell.get<std::string>() : "");
+    for (const Json& cell : plan["table"][row])
+      cells.push_back(cell.is_string() ? cell.get<std::string>() : "");
     out += row == 0 ? markdown_head(cells) : markdown_line(cells);
   }
   return out + "\n";

@@ -332,10 +332,10 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   }
   const v1::Cost& cost = scenario.values.cost();
   if (cost.front_end_request_ns() > 0 || cost.front_end_token_ns() > 0)
-    out->notes.push_back(
-        fmt::format("TTFT and latency contain a front end (HTTP, tokenizer) of {:.3g} ms and {:.3g} us per prompt "
-                    "token (cost.front_end_request_ns, _token_ns)",
-                    static_cast<double>(cost.front_end_request_ns()) / 1e6, cost.front_end_token_ns() / 1e3));
+    out->notes.push_back(fmt::format(
+        "TTFT and latency contain a front end (HTTP, tokenizer) of {:.3g} ms and {:.3g} us per prompt "
+        "token (cost.front_end_request_ns, _token_ns)",
+        static_cast<double>(cost.front_end_request_ns()) / 1e6, cost.front_end_token_ns() / 1e3));
   for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
   if (scenario.values.replay().think_cap_s() > 0) {
     out->notes.push_back(

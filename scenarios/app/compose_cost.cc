@@ -207,12 +207,14 @@ void fit_profile(const DeviceSpec& device, const CostModelSpec& spec, bool first
 // Kernel profiles hold no all-reduces: every cost model takes the device's.
 void note_all_reduce(const EngineKind& kind, uint32_t tp, std::vector<std::string>* notes) {
   const std::vector<AllReduceFigures>& rows = kind.device.all_reduce;
-  if (tp <= 1 || std::any_of(rows.begin(), rows.end(), [&](const AllReduceFigures& r) { return r.gpus == tp; }))
+  if (tp <= 1 ||
+      std::any_of(rows.begin(), rows.end(), [&](const AllReduceFigures& r) { return r.gpus == tp; }))
     return;
-  const auto [bytes_per_ns, fixed_ns] = all_reduce_rate(kind.device, tp);
+  const AllReduceRate rate = all_reduce_rate(kind.device, tp);
   notes->push_back(
-      fmt::format("all-reduce of {} GPUs was not measured on {}: {} {:.1f} us and {:.0f} GB/s, two per layer", tp,
-                  kind.device.name, rows.empty() ? "assumed" : "as with fewer GPUs,", fixed_ns / 1e3, bytes_per_ns));
+      fmt::format("all-reduce of {} GPUs was not measured on {}: {} {:.1f} us and {:.0f} GB/s, two per layer",
+                  tp, kind.device.name, rows.empty() ? "assumed" : "as with fewer GPUs,", rate.fixed_ns / 1e3,
+                  rate.bytes_per_ns));
 }
 
 // The cost model of kernel tables, a calibration or the roofline.

@@ -11,6 +11,7 @@
 #include "engine/methods/retention.h"
 #include "kernels/scoring/score.h"
 #include "scenarios/app/compose_parts.h"
+#include "scenarios/load/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -179,6 +180,10 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
   KVT_CHECK(kind.has_value());
   CompressionWork work;
   Filler(llm, scenario.values.engines().tensor_parallel(), config, &work).fill(*kind);
+  const kernels::ScoreSpec score = score_spec(scenario.values);
+  if (score.intent_mode == kernels::IntentMode::kMemory &&
+      score.intent.memory == kernels::MemoryForm::kMaxOverTurns)
+    work.score_turns = kernels::kIntentTurnsMax;
   const Retention retention(config, axes);
   // Captures of decode tokens are used only where compressions follow decode.
   work.captures_decodes = retention.at_decode();

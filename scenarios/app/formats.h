@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/kv/mixed_precision_pool.h"
+#include "engine/kv/store/mixed_precision_pool.h"
 #include "engine/methods/config.h"
 #include "models/catalog/llm.h"
 #include "models/cost/plan_price.h"

@@ -180,7 +180,8 @@ int calibrate(const ServerArguments& arguments) {
   Result<std::vector<Request>> log = parse_requests(*text, path);
   if (!log) {
     Error error = log.error();
-    error.hint += "; a benchmark's result is imported first: kvtwin import " + arguments.run + " --out=DIR";
+    error.hint += std::string(error.hint.empty() ? "" : "; ") +
+                  "a benchmark's result is imported first: kvtwin import " + arguments.run + " --out=DIR";
     return complain(error);
   }
   std::stable_sort(log->begin(), log->end(),

@@ -40,7 +40,8 @@ Result<ComparedRun> load_run(const std::string& dir) {
   if (!result) return tl::unexpected<Error>(result.error());
   ComparedRun out{std::filesystem::path(dir).lexically_normal().string(), std::move(*result), {}};
   // A server's aggregates have no single requests.
-  if (Result<std::vector<Request>> requests = load(dir + "/requests.jsonl")) out.requests = std::move(*requests);
+  if (Result<std::vector<Request>> requests = load(dir + "/requests.jsonl"))
+    out.requests = std::move(*requests);
   return out;
 }
 
@@ -69,6 +70,9 @@ int run_compare(const CompareArguments& arguments) {
   if (!format) return complain(format.error());
   if (is_folder(arguments.requests)) {
     if (is_folder(arguments.dir)) return compare_two_runs(arguments, *format);
+    std::error_code ignored;
+    if (!std::filesystem::exists(arguments.dir, ignored))
+      return complain(Error{arguments.dir, "does not exist", "the folder of a run"});
     return complain(Error{arguments.dir, "is no folder of a run, and the second argument is one",
                           fmt::format("kvtwin compare {} {}", arguments.requests, arguments.dir)});
   }
@@ -85,7 +89,8 @@ int run_compare(const CompareArguments& arguments) {
 }  // namespace
 
 void add_compare_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("compare", "compare two runs, or a run with a real server's request log");
+  CLI::App* const command =
+      app.add_subcommand("compare", "compare two runs, or a run with a real server's request log");
   command->set_help_flag();
   const auto arguments = std::make_shared<CompareArguments>();
   command->add_option("RUN_DIR", arguments->dir)->required();

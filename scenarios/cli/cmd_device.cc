@@ -48,6 +48,9 @@ int run_new(const NewOptions& options) {
       new_node_text(catalog, options.name, file, base_node(catalog, options.base));
   if (!node) return complain(node.error());
   const fs::path folder = options.out;
+  if (folder.extension() == ".textproto")
+    return complain(Error{"--out=" + options.out, "is a folder, and two files are written into it",
+                          "as in --out=gpus; the files are NAME.textproto and NAME-node.textproto"});
   const fs::path device_path = folder / file, node_path = folder / (options.name + "-node.textproto");
   std::error_code error;
   for (const fs::path& path : {device_path, node_path}) {

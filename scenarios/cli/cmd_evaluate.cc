@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/evaluate/evaluate.h"
+#include "scenarios/evaluate/paired.h"
 #include "scenarios/evaluate/processes.h"
 #include "scenarios/evaluate/throughput.h"
 #include "scenarios/sweep/pool.h"
@@ -23,7 +25,7 @@ namespace {
 struct EvaluateArguments {
   EvaluateRequest request;
   std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128",
-              backends = "cpu", format = "table", shard = "0/1", jobs = "1";
+              backends = "cpu", format = "table", shard = "0/1", jobs = "1", paired;
   std::vector<uint32_t> processes;
   bool quiet = false, allow_unread = false;
 
@@ -88,6 +90,15 @@ Result<void> check(EvaluateArguments* arguments) {
   return {};
 }
 
+// Fails if this build or this machine has none of the backends.
+Result<void> check_backends(const EvaluateRequest& request) {
+  const bool cuda = std::all_of(request.backends.begin(), request.backends.end(),
+                                [](const std::string& one) { return one == "cuda"; });
+  if (!cuda || request.backends.empty() || request.scenarios.empty()) return {};
+  const tl::expected<Scenario, Errors> scenario = load_scenario(request.scenarios.front(), {"backend=cuda"});
+  return scenario ? check_cuda_backend(*scenario) : Result<void>{};  // a bad scenario is a refused row
+}
+
 int run_evaluate(EvaluateArguments arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -95,14 +106,18 @@ int run_evaluate(EvaluateArguments arguments) {
   if (!arguments.allow_unread) {
     if (Result<void> ok = check_sets_read(arguments.request); !ok) return complain(ok.error());
   }
+  if (const Result<void> ok = check_backends(arguments.request); !ok)
+    return complain(ok.error(), kExitNoBackend);
   using Clock = std::chrono::steady_clock;
   Clock::time_point last = Clock::now();
+  std::set<std::string> refusals;  // each is printed once
   const auto report = [&](const QualityRow& row) {
     const double seconds = std::chrono::duration<double>(Clock::now() - last).count();
     last = Clock::now();
     if (arguments.quiet) return;
     if (!row.refused.empty()) {
-      fmt::print(stderr, "{} {} {}: refused: {}\n", row.policy, row.budget, row.task, row.refused);
+      if (refusals.insert(row.refused).second)
+        fmt::print(stderr, "{} {} {}: refused: {}\n", row.policy, row.budget, row.task, row.refused);
       return;
     }
     fmt::print(stderr, "{} {} {}: {} of {} correct, {:.1f} s, {:.0f} tokens/s\n", row.policy, row.budget,
@@ -129,6 +144,12 @@ int run_evaluate(EvaluateArguments arguments) {
   }
   if (Result<void> ok = write_quality(arguments.request.out, *rows); !ok) return complain(ok.error());
   fmt::print("{}", quality_text(*rows, *format));
+  if (!arguments.paired.empty()) {
+    const Result<std::string> pairs = paired_table(*rows, arguments.paired);
+    if (!pairs) return complain(pairs.error());
+    // Other formats have the answers in column correct_by_question.
+    fmt::print(*format == OutputFormat::kTable ? stdout : stderr, "{}", *pairs);
+  }
   const auto refused =
       std::count_if(rows->begin(), rows->end(), [](const QualityRow& row) { return !row.refused.empty(); });
   if (refused == 0 || arguments.request.shards > 1)
@@ -158,6 +179,7 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--throughput", request.load);
   command->add_option("--sets-in", request.sets_in);
   command->add_option("--shard", arguments->shard);
+  command->add_option("--paired", arguments->paired);
   command->add_option("--format", arguments->format);
   command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_flag("--allow-unread", arguments->allow_unread);

@@ -99,7 +99,8 @@ int plan(const PlanArguments& arguments) {
   const Result<Plan> made = make_plan(*spec, how);
   if (shown) fmt::print(stderr, "\r\033[K");
   if (!made) return complain(made.error());
-  if (Result<void> ok = write_files(arguments.out, {{"plan.json", plan_file(*spec, *made, command_of(arguments))}});
+  if (Result<void> ok =
+          write_files(arguments.out, {{"plan.json", plan_file(*spec, *made, command_of(arguments))}});
       !ok)
     return complain(ok.error(), kExitEnvironment);
   fmt::print("{}", format_plan(*spec, *made, *format));

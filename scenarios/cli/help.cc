@@ -169,6 +169,8 @@ constexpr char kEvaluate[] =
   --throughput=LOAD     also simulate a scenario with each policy set, and its budget as the same fraction of a
                         prompt: column simulated_tokens_per_s
   --sets-in=DIR         folder of the collected cells' policy sets, for --throughput
+  --paired=POLICY       also compare each policy set with this one, question by question: answers gained and lost,
+                        and the probability of such a difference by chance (McNemar's exact test, two-sided)
   --format=table        or json, jsonl, csv: one record per cell
   --set=FIELD=VALUE     of every cell; may be repeated. It is an error to set a field that no cell reads
   --allow-unread        allow fields that are not read

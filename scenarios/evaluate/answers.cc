@@ -65,6 +65,10 @@ AnswerTotals Answers::totals() const {
     out.tokens += answer.right.size() - 1;
     for (size_t i = 1; i < answer.loss.size(); ++i) loss += answer.loss[i];
   }
+  for (const auto& [at, tokens] : key_.requests()) {
+    const auto answer = answers_.find(at);
+    out.marks += answer != answers_.end() && answer->second.said == answer->second.right ? '1' : '0';
+  }
   out.answered = all.size();
   out.loss = out.tokens > 0 ? loss / static_cast<double>(out.tokens) : 0;
   for (size_t i = 0; i < all.size(); ++i) {

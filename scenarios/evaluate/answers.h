@@ -29,6 +29,8 @@ class TaskKey final : public TraceSink {
 
   // By session and node of the file: true for requests whose output is a scored answer.
   bool scored(uint32_t session, uint32_t node) const { return scored_.contains({session, node}); }
+  // Prompt tokens of the scored requests, by (session, node).
+  const std::map<std::pair<uint32_t, uint32_t>, uint32_t>& requests() const { return scored_; }
   uint64_t questions() const { return scored_.size(); }
   uint64_t sessions() const { return sessions_; }
   double prompt_mean() const;  // tokens, over the scored requests
@@ -46,6 +48,7 @@ struct AnswerTotals {
   uint64_t right_permuted = 0;  // compared with the answer of the next request of equal length: chance level
   uint64_t tokens = 0;          // tokens of answers, without first ones
   double loss = 0;              // mean over these tokens
+  std::string marks{};          // by question in the order of the trace: '1' if it is correct, else '0'
 };
 
 class Answers final : public SampleWatcher {

@@ -66,6 +66,7 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   const bool simulated = !row.simulated_load.empty();
   out["simulated_tokens_per_s"] = simulated ? Json(row.simulated_tokens_per_s) : Json();
   out["simulated_load"] = simulated ? Json(row.simulated_load) : Json();
+  out["correct_by_question"] = a.marks;
   return out;
 }
 
@@ -163,6 +164,7 @@ std::optional<QualityRow> row_of(const Json& in) {
   row.answers = {in["questions"].get<uint64_t>(),     in["answered"].get<uint64_t>(),
                  in["right"].get<uint64_t>(),         in["right_permuted"].get<uint64_t>(),
                  in["answer_tokens"].get<uint64_t>(), in["token_loss"].get<double>()};
+  if (words("correct_by_question")) row.answers.marks = in["correct_by_question"];
   row.prompt_mean = in["prompt_tokens_mean"].get<double>();
   row.reads_raw = in["reads_raw"].get<uint64_t>(),
   row.reads_effective = in["reads_effective"].get<uint64_t>();

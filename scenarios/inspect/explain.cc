@@ -11,6 +11,7 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 #include "engine/base/plural.h"
+#include "models/cost/all_reduce.h"
 #include "scenarios/app/compose_outcomes.h"
 #include "scenarios/app/compose_retrieving.h"
 #include "sim/clock/step_clock.h"
@@ -149,6 +150,12 @@ class UntilSeen final : public Client {
   const StepCapture& step_capture_;
 };
 
+ExplainedStep with_exchange(const Scenario& scenario, const Composed& composed, ExplainedStep step) {
+  const uint32_t tp = scenario.values.engines().tensor_parallel();
+  if (tp > 1) step.exchange = all_reduce_text(composed.device, tp);
+  return step;
+}
+
 }  // namespace
 
 Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed, uint32_t engine,
@@ -162,7 +169,7 @@ Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed,
   const Result<SimulatedEnd> end = simulate(scenario, composed, &client, {});
   composed->watcher = nullptr;
   if (!end) return tl::unexpected<Error>(end.error());
-  if (step_capture.done()) return step_capture.take();
+  if (step_capture.done()) return with_exchange(scenario, *composed, step_capture.take());
   if (!step_capture.last())
     return make_error("--step", fmt::format("engine {} runs no step", engine), "another --engine");
   return make_error("--step", fmt::format("the run has no step {} of engine {}", step, engine),
@@ -220,7 +227,7 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
     clock.take();
   }
   KVT_CHECK(step_capture.done());
-  return step_capture.take();
+  return with_exchange(scenario, *composed, step_capture.take());
 }
 
 #else

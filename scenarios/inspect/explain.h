@@ -20,6 +20,7 @@ struct ExplainedStep {
   uint32_t engine = 0;
   double begins_ns = 0;  // time since the start of the run
   std::string of;        // "4 decodes, contexts 32,768 to 32,800"
+  std::string exchange;  // what the price of all-reduces rests on; "": one GPU
   StepGraph graph;       // evaluated
   Ticks begins = 0;      // origin of the OpTimes
   StepTiming timing;

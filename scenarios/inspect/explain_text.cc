@@ -54,6 +54,7 @@ void kinds_table(const ExplainedStep& step, std::string* out) {
                    name_of(static_cast<OpKind>(kind)), sum.count, ms(sum.time), ms(sum.critical),
                    sum.slack == kNobodyWaits ? "-" : fmt::format("{:.1f}", us(sum.slack)));
   }
+  if (!step.exchange.empty()) *out += fmt::format("  {:<20} {}\n", "all-reduce is", step.exchange);
 }
 
 // Stalls of the compute stream, longest first.

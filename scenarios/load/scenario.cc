@@ -55,7 +55,9 @@ class Collector : public pb::io::ErrorCollector {
       : path_(path), text_(text), errors_(errors) {}
 
   void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
-    add(line, column, what, {});
+    const bool at_end = what.ends_with("got: ") || what.ends_with("found \"\".");
+    add(line, column, at_end ? "the file ends within a message" : what,
+        at_end ? "name { ... }: each { has its }" : std::string());
   }
 
   void AddWarning(int line, pb::io::ColumnNumber column, const std::string& what) override {
@@ -224,8 +226,8 @@ std::string Scenario::file(const std::string& written) const {
 
 namespace {
 
-// A preset's times of the server's host that do not apply: profiles contain the time of a step, and our engines
-// have no front end.
+// A preset's times of the server's host that do not apply: profiles contain the time of a step, and our
+// engines have no front end.
 void leave_out_host_times(const v1::Scenario& written, v1::Scenario* out) {
   const bool simulated = out->backend() == "sim";
   v1::Cost& cost = *out->mutable_cost();
@@ -274,6 +276,11 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   Scenario scenario;
   scenario.path = path;
   v1::Scenario written;
+  if (const size_t bad = first_bad_utf8(text); bad != std::string_view::npos) {
+    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n') + 1;
+    return tl::unexpected(Errors{
+        {fmt::format("{}:{}", path, line), "has a character that is not UTF-8", "save the file as UTF-8"}});
+  }
   const PlainText plain(text, v1::Scenario::descriptor());
   for (const PlainText::BadUnit& bad : plain.errors())
     errors.push_back({place(path, bad.line, bad.column), bad.error.what, bad.error.hint});

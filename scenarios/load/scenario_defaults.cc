@@ -15,8 +15,15 @@ constexpr char kDefaults[] = R"pb(
   model { name: "" weights: "" context_window: 0 }
   hardware { node: "" gpus: 0 nodes: 1 host_memory_bytes: 0 }
   engines { count: 1 tensor_parallel: 1 routing: "auto" prefill: 0 }
-  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 disk_bytes: 0 reserved_pages: 0
-           capacity: "vllm" }
+  memory {
+    page_tokens: 16
+    gpu_pages: 0
+    gpu_fraction: 0.9
+    host_bytes: 0
+    disk_bytes: 0
+    reserved_pages: 0
+    capacity: "vllm"
+  }
   limits {
     preset: ""
     requests_max: 256
@@ -128,10 +135,10 @@ constexpr char kDefaults[] = R"pb(
 )pb";
 
 // Host time of a step: 0.15 to 0.2 ms between the graphs of two steps with asynchronous scheduling
-// (vllm-project/vllm#11133, #10634). The front end is assumed. Per request: a client saw 8 to 12 ms more TTFT than
-// the server on a laptop (vllm-project/vllm#54628); BLIS fits 1 ms in the median to its servers of Llama-3.1-8B and
-// 6 ms to all (inference-sim/inference-sim, defaults.yaml). Per prompt token: 500,000 tokens/s of one core
-// (andyluo7.github.io, "CPU-GPU co-design for agentic inference"); BLIS fits 2 to 4 us.
+// (vllm-project/vllm#11133, #10634). The front end is assumed. Per request: a client saw 8 to 12 ms more TTFT
+// than the server on a laptop (vllm-project/vllm#54628); BLIS fits 1 ms in the median to its servers of
+// Llama-3.1-8B and 6 ms to all (inference-sim/inference-sim, defaults.yaml). Per prompt token: 500,000
+// tokens/s of one core (andyluo7.github.io, "CPU-GPU co-design for agentic inference"); BLIS fits 2 to 4 us.
 //
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.
 constexpr char kVllmV1[] = R"pb(

@@ -14,9 +14,11 @@ namespace kvtwin {
 namespace {
 
 using kernels::IntentMode;
+using kernels::MemoryForm;
 using kernels::ObservedForm;
 using kernels::Pool;
 using kernels::PoolOrder;
+using kernels::QueryNorm;
 using kernels::Reduce;
 using kernels::RuleNorm;
 using kernels::ScorerKind;
@@ -42,6 +44,9 @@ constexpr NameTable<PoolOrder, 3> kOrders{{{{"pool_then_reduce", PoolOrder::kPoo
 constexpr NameTable<ObservedForm, 2> kObserved{
     {{{"per_row", ObservedForm::kPerRow}, {"sum", ObservedForm::kSum}}}};
 constexpr NameTable<IntentMode, 2> kModes{{{{"memory", IntentMode::kMemory}, {"query", IntentMode::kQuery}}}};
+constexpr NameTable<QueryNorm, 2> kQueryNorms{{{{"unit", QueryNorm::kUnit}, {"raw", QueryNorm::kRaw}}}};
+constexpr NameTable<MemoryForm, 2> kMemories{
+    {{{"sum", MemoryForm::kSum}, {"max_over_turns", MemoryForm::kMaxOverTurns}}}};
 constexpr NameTable<RuleNorm, 3> kRuleNorms{{{{"none", RuleNorm::kNone},
                                               {"times_candidates", RuleNorm::kTimesCandidates},
                                               {"zscore", RuleNorm::kZScore}}}};
@@ -85,7 +90,11 @@ void intent_options(const kernels::ScoreSpec& spec, v1::ScorerOptions* out) {
   out->set_gamma(0.9);
   out->set_temperature(spec.intent.temperature);
   out->set_memory_pre_rope(spec.intent.memory_pre_rope);
-  if (spec.kind == ScorerKind::kIntentRule) out->set_mode(name_of(kModes, spec.intent_mode));
+  out->set_query_norm(name_of(kQueryNorms, spec.intent.query_norm));
+  if (spec.kind == ScorerKind::kIntentRule) {
+    out->set_mode(name_of(kModes, spec.intent_mode));
+    out->set_memory(name_of(kMemories, spec.intent.memory));
+  }
   if (spec.kind == ScorerKind::kIntentResidual) out->set_rule_norm(name_of(kRuleNorms, spec.rule_norm));
 }
 
@@ -176,6 +185,8 @@ void ScorerChecker::names() {
   choice("order", o.has_order(), o.order(), kOrders.names());
   choice("observed", o.has_observed(), o.observed(), kObserved.names());
   choice("mode", o.has_mode(), o.mode(), kModes.names());
+  choice("query_norm", o.has_query_norm(), o.query_norm(), kQueryNorms.names());
+  choice("memory", o.has_memory(), o.memory(), kMemories.names());
   choice("rule_norm", o.has_rule_norm(), o.rule_norm(), kRuleNorms.names());
 }
 
@@ -278,6 +289,8 @@ kernels::ScoreSpec score_spec(const v1::Scenario& values) {
   if (in.has_gamma()) out.intent.gamma = static_cast<float>(in.gamma());
   if (in.has_temperature()) out.intent.temperature = static_cast<float>(in.temperature());
   if (in.has_mode()) out.intent_mode = kModes.value(in.mode());
+  if (in.has_query_norm()) out.intent.query_norm = kQueryNorms.value(in.query_norm());
+  if (in.has_memory()) out.intent.memory = kMemories.value(in.memory());
   if (*kind == ScorerKind::kIntentResidual) out.intent_mode = IntentMode::kLearnable;
   if (in.has_rule_norm()) out.rule_norm = kRuleNorms.value(in.rule_norm());
   out.trim.key_norm = in.key_norm();

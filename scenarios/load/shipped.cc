@@ -64,7 +64,8 @@ Result<std::string> find_scenario(const std::string& given) {
     return make_error(given, "cannot be opened",
                       close.empty() ? "check the name and its permissions" : close);
   if (known.empty())
-    return make_error(given, fmt::format("is no file, and no scenarios are shipped in {}", shipped_scenarios_dir()),
+    return make_error(given,
+                      fmt::format("is no file, and no scenarios are shipped in {}", shipped_scenarios_dir()),
                       "./dev install copies the tool with its data; or KVTWIN_SCENARIOS=FOLDER");
   return make_error(given, "is neither a file nor a shipped scenario",
                     close.empty() ? "kvtwin list scenarios prints their names" : close);

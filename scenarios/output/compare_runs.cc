@@ -22,11 +22,26 @@ namespace pb = google::protobuf;
 using Json = nlohmann::ordered_json;
 
 // What the table shows; empty lines part the groups.
-constexpr const char* kShown[] = {"ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms", "tpot_p99_ms",
-                                  "e2e_mean_ms", "e2e_p99_ms", "session_makespan_p50_ms", "", "requests_per_s",
-                                  "output_tokens_per_s", "usd_per_million_output_tokens", "busy", "",
-                                  "requests_finished", "requests_rejected", "preemptions", "prefix_reuse",
-                                  "gpu_pages_held_fraction", "transfer_exposed_s"};
+constexpr const char* kShown[] = {"ttft_mean_ms",
+                                  "ttft_p50_ms",
+                                  "ttft_p99_ms",
+                                  "tpot_mean_ms",
+                                  "tpot_p99_ms",
+                                  "e2e_mean_ms",
+                                  "e2e_p99_ms",
+                                  "session_makespan_p50_ms",
+                                  "",
+                                  "requests_per_s",
+                                  "output_tokens_per_s",
+                                  "usd_per_million_output_tokens",
+                                  "busy",
+                                  "",
+                                  "requests_finished",
+                                  "requests_rejected",
+                                  "preemptions",
+                                  "prefix_reuse",
+                                  "gpu_pages_held_fraction",
+                                  "transfer_exposed_s"};
 // Metrics that say which run it is, not how it went.
 constexpr std::string_view kNotCompared[] = {"schema", "seed"};
 
@@ -75,7 +90,8 @@ std::map<std::string, double> metrics_of(const v1::RunResult& result) {
   return out;
 }
 
-std::optional<RunsComparison::SameRequests> same_requests(const ComparedRun& first, const ComparedRun& second) {
+std::optional<RunsComparison::SameRequests> same_requests(const ComparedRun& first,
+                                                          const ComparedRun& second) {
   std::map<std::string, const Request*> by_id;
   for (const Request& one : first.requests) by_id.emplace(one.id, &one);
   RunsComparison::SameRequests out;
@@ -84,7 +100,8 @@ std::optional<RunsComparison::SameRequests> same_requests(const ComparedRun& fir
     const auto found = by_id.find(one.id);
     if (one.id.empty() || found == by_id.end()) return std::nullopt;
     const Request& before = *found->second;
-    if (before.input_tokens != one.input_tokens || before.output_tokens != one.output_tokens) return std::nullopt;
+    if (before.input_tokens != one.input_tokens || before.output_tokens != one.output_tokens)
+      return std::nullopt;
     const double was = before.last_token_s - before.queued_s, is = one.last_token_s - one.queued_s;
     if (was <= 0) continue;
     percents.push_back(100 * (is - was) / was);
@@ -124,7 +141,8 @@ std::string table_of(const RunsComparison& all) {
   }
   for (const char* shown : kShown) field_width = std::max(field_width, std::string_view(shown).size());
   std::string out;
-  const auto line = [&](const std::string& a, const std::string& b, const std::string& c, const std::string& d) {
+  const auto line = [&](const std::string& a, const std::string& b, const std::string& c,
+                        const std::string& d) {
     out += fmt::format("  {:<{}}  {:>{}}  {:>{}}", a, field_width, b, width, c, width);
     out += d.empty() ? "\n" : fmt::format("  {:>12}\n", d);
   };
@@ -146,11 +164,11 @@ std::string table_of(const RunsComparison& all) {
   out += '\n';
   if (all.same)
     out += fmt::format(
-        "of {} requests that both finished, {} are faster in {}, {} slower, by more than 1 %; median {:+.2f} % "
+        "of {} requests that both finished, {} are faster in {}, {} slower, by more than 1 %; median {:+.2f} "
+        "% "
         "of latency\n",
         all.same->requests, all.same->faster, all.second, all.same->slower, all.same->median_percent);
-  if (!all.measured)
-    out += all.same_decisions ? "all decisions are the same\n" : "their decisions differ\n";
+  if (!all.measured) out += all.same_decisions ? "all decisions are the same\n" : "their decisions differ\n";
   return out;
 }
 
@@ -201,14 +219,15 @@ RunsComparison compare_runs(const ComparedRun& first, const ComparedRun& second)
       return found == in.end() ? std::string() : found->second;
     };
     for (const std::string& field : fields) {
-      if (value(a, field) != value(b, field)) out.settings.push_back({field, value(a, field), value(b, field)});
+      if (value(a, field) != value(b, field))
+        out.settings.push_back({field, value(a, field), value(b, field)});
     }
   }
   const std::map<std::string, double> x = metrics_of(first.result), y = metrics_of(second.result);
   for (const MetricName& metric : metric_names()) {
     const auto left = x.find(metric.name), right = y.find(metric.name);
-    const bool named = std::find(std::begin(kNotCompared), std::end(kNotCompared), metric.name) !=
-                       std::end(kNotCompared);
+    const bool named =
+        std::find(std::begin(kNotCompared), std::end(kNotCompared), metric.name) != std::end(kNotCompared);
     if (left == x.end() || right == y.end() || named) continue;
     out.metrics.push_back({metric.name, metric.unit, left->second, right->second});
   }
@@ -227,8 +246,8 @@ std::string format_runs(const RunsComparison& comparison, OutputFormat format) {
     }
     return out;
   }
-  return json_of(comparison).dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
-                                  Json::error_handler_t::replace) +
+  return json_of(comparison)
+             .dump(format == OutputFormat::kJson ? 2 : -1, ' ', false, Json::error_handler_t::replace) +
          "\n";
 }
 

@@ -119,8 +119,8 @@ std::vector<Use> uses_of(const std::vector<Slo>& slos, const LoadRun& run);
 // The largest part of the time that `slo` counts, in words: "queueing for KV memory".
 std::string cause_of(const Slo& slo, const LoadRun& run);
 
-// plan.json, which reports draw: the fields of format_plan's JSON, the answer in sentences, the table, and the
-// limits of the best candidate with their uses. `command` repeats the plan.
+// plan.json, which reports draw: the fields of format_plan's JSON, the answer in sentences, the table, and
+// the limits of the best candidate with their uses. `command` repeats the plan.
 std::string plan_file(const PlanSpec& spec, const Plan& plan, const std::string& command);
 
 // Text: the answer in sentences, then a table. json: one object.

@@ -324,8 +324,9 @@ std::string plan_file(const PlanSpec& spec, const Plan& plan, const std::string&
 
 std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat format) {
   if (format == OutputFormat::kTable) return Answer(spec, plan).text();
-  return json_of(spec, plan).dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
-                  nlohmann::json::error_handler_t::replace) +
+  return json_of(spec, plan)
+             .dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
+                   nlohmann::json::error_handler_t::replace) +
          "\n";
 }
 

@@ -125,7 +125,9 @@ std::string evidence_file(const std::string& path, EvidenceKind kind) {
     const bool quality = at.extension() == ".csv" || at.filename() == "quality.json";
     const bool plan = at.filename() == "plan.json";
     const bool validation = at.extension() == ".json" && !quality && !plan;
-    const bool asked = kind == EvidenceKind::kQuality ? quality : kind == EvidenceKind::kPlan ? plan : validation;
+    const bool asked = kind == EvidenceKind::kQuality ? quality
+                       : kind == EvidenceKind::kPlan  ? plan
+                                                      : validation;
     return asked ? path : "";
   }
   if (kind == EvidenceKind::kPlan) return is(at / "plan.json") ? path + "/plan.json" : "";

@@ -17,8 +17,8 @@ enum class EvidenceKind { kValidation, kQuality, kPlan };
 std::string evidence_file(const std::string& path, EvidenceKind kind);
 
 // Reads `file` as JSON. Fails if it lacks a field that a page draws: `scenarios` with `scenario`, `open_loop`
-// and `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`; `load`, `need`, `answer`,
-// `table`, and `candidates` with `name` and `usd_per_hour`.
+// and `figures`; rows with `policy`, `budget`, `task`, `accuracy` and `kv_bytes_mean`; `load`, `need`,
+// `answer`, `table`, and `candidates` with `name` and `usd_per_hour`.
 Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind);
 
 }  // namespace kvtwin

@@ -145,9 +145,9 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
     } else {
       found = false;
     }
-    for (const auto& [kind, list] :
-         {std::pair{EvidenceKind::kValidation, &out.validations}, {EvidenceKind::kQuality, &out.qualities},
-          {EvidenceKind::kPlan, &out.plans}}) {
+    for (const auto& [kind, list] : {std::pair{EvidenceKind::kValidation, &out.validations},
+                                     {EvidenceKind::kQuality, &out.qualities},
+                                     {EvidenceKind::kPlan, &out.plans}}) {
       const std::string file = evidence_file(dir, kind);
       if (file.empty()) continue;
       Result<ReportEvidence> evidence = read_evidence(file, kind);
@@ -158,7 +158,8 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
     if (!found)
       return make_error(
           dir,
-          "holds no run (run.binpb), sweep (index.sqlite), plan.json, validation.json, quality.json or quality.csv",
+          "holds no run (run.binpb), sweep (index.sqlite), plan.json, validation.json, quality.json or "
+          "quality.csv",
           "a folder that kvtwin run, sweep, plan, validate or evaluate wrote with --out, or such a file");
   }
   return out;

@@ -50,6 +50,13 @@ class Reader {
         return make_error(where_,
                           fmt::format("{} has {} values, input_lens {}", name, json_[name].size(), count));
     }
+    for (const char* name : {"input_lens", "output_lens"}) {
+      for (size_t i = 0; i < count; ++i) {
+        if (!json_[name][i].is_number_unsigned())
+          return make_error(where_, fmt::format("{} of request {} is {}", name, i, json_[name][i].dump()),
+                            "a number of tokens");
+      }
+    }
     try {
       run_.name = json_.value("model_id", json_.value("backend", std::string("benchmark")));
       begin_times(count);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -136,6 +137,11 @@ Result<Axis> parse_axis(std::string_view vary) {
                      starts_with_number(text.substr(0, dots));
   Result<void> ok = range ? take_range(where, text, dots, &axis) : split_list(axis.field, text, &axis);
   if (!ok) return tl::unexpected<Error>(ok.error());
+  for (size_t i = 0; i < axis.values.size(); ++i) {
+    if (std::find(axis.values.begin(), axis.values.begin() + static_cast<std::ptrdiff_t>(i),
+                  axis.values[i]) != axis.values.begin() + static_cast<std::ptrdiff_t>(i))
+      return make_error(where, fmt::format("{} is there twice", axis.values[i]), "each value once");
+  }
   return axis;
 }
 

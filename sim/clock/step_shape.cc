@@ -10,6 +10,7 @@ CompressionShape shape_of(const Compression& compression, std::span<const PlanEn
   const uint32_t computed = compression.before ? 0 : entry.tokens;
   shape.tokens = entry.context + computed;
   shape.held = entry.live() + computed;
+  shape.turn = entry.key.index + 1;
   // After an earlier compression (begin > 0) only the tokens since then are ranked; none of them has been
   // dropped.
   shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;
@@ -41,8 +42,6 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
       case EntryKind::kChunk:
       case EntryKind::kProbe:  // computes like a chunk and stores nothing
         chunks->push_back({entry.tokens, entry.live(), entry.low_bit, lists_entries && entry.dropped > 0});
-        break;
-      case EntryKind::kMaintain:  // moves pages on the device; no policy uses it yet, and it has no price
         break;
     }
   }

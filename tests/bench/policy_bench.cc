@@ -7,7 +7,7 @@
 
 #include "engine/base/prng.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 #include "engine/router/router.h"
 
 namespace kvtwin {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "engine/kv/prefix_checkpoint_cache.h"
+#include "engine/kv/store/prefix_checkpoint_cache.h"
 #include "engine/methods/registry.h"
 
 namespace kvtwin {

@@ -60,8 +60,8 @@ TEST_CASE("cli: an error on the command line is one line, with the nearest valid
       {"run nowhere", "nowhere: is neither a file nor a shipped scenario"},
       {"replay nowhere", "kvtwin run writes a log only with --record"},
       {"compare nowhere nowhere", "nowhere: cannot be opened"},
-      {"compare nowhere", "REQUESTS is required"},
-      {"compare nowhere .", "to compare two runs: kvtwin report nowhere . --out=report.html"},
+      {"compare nowhere", "OTHER is required"},
+      {"compare nowhere .", "nowhere: does not exist; the folder of a run"},
       {"list POLICIES", "did you mean \"policies\"?"},
       {"list polices", "did you mean \"policies\"?"},
       {"trace imprt", "kvtwin trace: no command \"imprt\"; did you mean \"import\"?"},
@@ -255,6 +255,14 @@ TEST_CASE("cli: a run compared with itself has no differences, and limits decide
   CHECK(other.status == 1);
   CHECK(other.out.find("the first 30 are not scored") != std::string::npos);
   CHECK(other.err.find("limit 1 %") != std::string::npos);
+  // Two runs: what differs in settings and results.
+  const Outcome runs = tool(scratch, "compare a b");
+  CHECK(runs.status == 0);
+  CHECK(runs.out.find("cost.host_ns_per_step ") != std::string::npos);
+  CHECK(runs.out.find("  ttft_p99_ms ") != std::string::npos);
+  CHECK(runs.out.find(" requests that both finished, ") != std::string::npos);
+  CHECK(tool(scratch, "compare a a --limit=ttft_p99=0 --limit=prefix_reuse=0").status == 0);
+  CHECK(tool(scratch, "compare a a").out.find("all decisions are the same") != std::string::npos);
   CHECK(tool(scratch, "compare a a/requests.jsonl --limit=tptf.mean=1").status == 2);
   CHECK(tool(scratch, "compare a a/requests.jsonl --skip=100000").status == 2);
 }

@@ -56,6 +56,36 @@ double line_ms(const std::string& table, const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("explain cli: all-reduces are operations of their own, measured or marked as assumed") {
+  const Folder folder;
+  const struct {
+    const char* node;
+    const char* mark;
+  } rows[] = {{"h200-x8", "all-reduce is        measured with 2 GPUs: 240 GB/s and 11.5 us each"},
+              {"h100-x8", "all-reduce is        ASSUMED: 297 GB/s and 16.7 us each (0.66 of NVLink)"}};
+  for (const auto& row : rows) {
+    const std::vector<std::string> sets = {"--set=hardware.node=" + std::string(row.node),
+                                           "--set=engines.tensor_parallel=2",
+                                           "--shape=decodes=8,context=4096"};
+    const Outcome table = run_kvtwin(folder, words("dense", sets));
+    CHECK_MESSAGE(table.status == 0, table.err);
+    CHECK_MESSAGE(table.out.find(row.mark) != std::string::npos, table.out);
+    std::vector<std::string> csv = sets;
+    csv.push_back("--format=csv");
+    size_t reduces = 0;
+    double all = 0, end = 0;
+    for (const Row& one : rows_of(run_kvtwin(folder, words("dense", csv)).out)) {
+      reduces += one.at("operation") == "all-reduce" ? 1 : 0;
+      all += number(one, "duration_ns");
+      end = std::max(end, number(one, "start_ns") + number(one, "duration_ns"));
+    }
+    CHECK(reduces == 33);  // one of each layer, one of the logits
+    CHECK(all == doctest::Approx(end).epsilon(1e-6));
+  }
+  const Outcome one_gpu = run_kvtwin(folder, words("dense", {"--shape=decodes=8,context=4096"}));
+  CHECK(one_gpu.out.find("all-reduce") == std::string::npos);
+}
+
 TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical path has its length") {
   const Folder folder;
   const std::string shape = "--shape=decodes=4,context=32768";

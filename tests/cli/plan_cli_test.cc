@@ -149,6 +149,13 @@ TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   const Outcome kept =
       plan({"--slo=" + promise, "--load=replay.population=1..4", "--need=2", "--allow-roofline"});
   CHECK_MESSAGE(kept.status == 0, kept.out);
+  // Its page: the folder has the answer, and a report draws it.
+  const Outcome page = run_kvtwin(folder, {"report", folder.file("q"), "--out=" + folder.file("q.md")});
+  CHECK_MESSAGE(page.status == 0, page.err);
+  CHECK(folder.read("q.md").find("| ttft_p90<") != std::string::npos);
+  const Json file = Json::parse(folder.read("q/plan.json"));
+  CHECK(file["table"].size() == file["candidates"].size() + 1);
+  CHECK(file["command"].get<std::string>().starts_with("kvtwin plan "));
   // The sessions' own pauses are the cause here.
   const Outcome sessions =
       plan({"--slo=session_p90<1s", "--load=replay.population=1..4", "--need=2", "--allow-roofline",

@@ -56,6 +56,21 @@ TEST_CASE("validate cli: recordings validate again without a run") {
   CHECK_MESSAGE(guarded.status == 0, guarded.err);
 }
 
+TEST_CASE("validate cli: a scenario that cannot be read is named, and the others are validated") {
+  const Folder folder;
+  const std::string out = folder.file("v"), lacking = folder.file("lacking.textproto");
+  std::ofstream(lacking) << "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
+                            "trace { path: \"absent.csv\" format: \"azure\" }\n";
+  for (const std::string& from : {"--out=" + out, "--recorded=" + out}) {
+    const Outcome outcome =
+        run_kvtwin(folder, {"validate", lacking, kScenario, "--quiet", from, "--backend=cpu", "--repeats=1"});
+    CHECK_MESSAGE(outcome.status == 2, outcome.err);
+    CHECK_MESSAGE(outcome.err.find("absent.csv") != std::string::npos, outcome.err);
+    CHECK(outcome.err.find("1 of 2 scenarios were not validated") != std::string::npos);
+    CHECK(outcome.out.find("same decisions  1 of 1 real runs") != std::string::npos);
+  }
+}
+
 TEST_CASE("validate cli: errors name the remedy") {
   const Folder folder;
   const struct {

@@ -12,6 +12,8 @@
 namespace kvtwin {
 namespace {
 
+constexpr char kNameIt[] = "name the format: --format=NAME (kvtwin list formats)";
+
 namespace fs = std::filesystem;
 
 // Claude's logs may start with a long file-history snapshot, and tau-bench's with the task, before the field
@@ -32,7 +34,9 @@ std::string format_of(std::string_view start) {
   if (holds("\"hash_id_scope\"") || (holds("\"hash_ids\"") && holds("\"block_size\""))) return "weka";
   if (holds("\"input_toks\"") || holds("\"sub_requests\"")) return "llmservingsim";
   if (holds("\"wait_for\"")) return "agentic_mooncake";
-  if (holds("\"hash_ids\"")) return "mooncake";
+  if (holds("\"hash_ids\"") ||
+      (holds("\"timestamp\"") && holds("\"input_length\"") && holds("\"output_length\"")))
+    return "mooncake";
   if (holds("\"input_prompt_length\"")) return "applied-compute";
   if (holds("\"traj\"")) return "tau-bench";
   return log;
@@ -58,8 +62,7 @@ Result<std::string> guess_of_many(const std::string& path) {
   if (!found.empty()) return found;
   if (!alone.empty()) return make_error(path, alone + ", which is read from a file", "give that file");
   if (looked == 0) return make_error(path, "holds no file .json, .jsonl or .csv", "traces, or another path");
-  return make_error(path, fmt::format("the {} files looked at are of no known format", looked),
-                    "name the format: `kvtwin trace formats`");
+  return make_error(path, fmt::format("the {} files looked at are of no known format", looked), kNameIt);
 }
 
 }  // namespace
@@ -77,8 +80,8 @@ Result<std::string> guess_format(const std::string& path) {
   const auto any = [](const std::string&) { return true; };
   if (auto good = for_each_start(path, kStartBytes, any, take); !good) return tl::unexpected(good.error());
   if (!format.empty()) return format;
-  return make_error(path, fmt::format("its first {} bytes are of no known format", kStartBytes),
-                    "name the format: `kvtwin trace formats`");
+  if (fs::file_size(path, error) == 0 && !error) return make_error(path, "is empty", "a trace or a log");
+  return make_error(path, fmt::format("its first {} bytes are of no known format", kStartBytes), kNameIt);
 }
 
 }  // namespace kvtwin

@@ -57,6 +57,8 @@ Result<MooncakeRow> parse_row(std::string_view text, uint64_t line, const std::s
   if (runs) row.ids = std::move(document->runs[*runs]);
   for (IdRun& run : row.ids) run.scope = v1::SCOPE_DATASET;
   const uint64_t tokens = prompt ? *prompt : blocks_in(row.ids) * block;
+  if (prompt && tokens == 0 && row.ids.empty())
+    return make_error(where, "\"input_length\" is 0", "1 token at least");
   if (tokens > (1u << 30)) return make_error(where, fmt::format("{} prompt tokens", tokens), "at most 2^30");
   if (blocks_in(row.ids) > div_ceil<uint64_t>(tokens, block)) {
     return make_error(where, fmt::format("{} hash ids for {} tokens", blocks_in(row.ids), tokens),

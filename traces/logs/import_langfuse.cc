@@ -51,7 +51,7 @@ void add(const json& row, const json* trace, const std::string& where, RequestLo
   if (request.session.empty()) request.session = text_of(any_of(trace, {"id"}));
   request.model = text_of(
       any_of(&row, {"model", "providedModelName", "provided_model_name", "modelId", "internalModel"}));
-  request.start_ns = unix_ns(any_of(&row, {"startTime", "start_time"}));
+  request.start_ns = unix_ns_or(any_of(&row, {"startTime", "start_time"}), &request.unread_time);
   request.end_ns = unix_ns(any_of(&row, {"endTime", "end_time"}));
   request.first_token_ns = unix_ns(any_of(&row, {"completionStartTime", "completion_start_time"}));
   const json details = unpacked(any_of(&row, {"usageDetails", "usage_details"}));

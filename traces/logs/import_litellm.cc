@@ -28,7 +28,7 @@ Result<void> add_litellm_row(const json& row, const std::string& where, RequestL
   request.where = where;
   request.session = text_of(any_of(call, {"session_id", "litellm_session_id", "trace_id"}));
   request.model = text_of(any_of(call, {"model", "model_group"}));
-  request.start_ns = unix_ns(any_of(call, {"startTime", "start_time"}));
+  request.start_ns = unix_ns_or(any_of(call, {"startTime", "start_time"}), &request.unread_time);
   request.end_ns = unix_ns(any_of(call, {"endTime", "end_time"}));
   request.first_token_ns = unix_ns(any_of(call, {"completionStartTime", "completion_start_time"}));
   request.prompt_tokens = count_of(any_of(call, {"prompt_tokens"}));

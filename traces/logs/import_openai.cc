@@ -64,8 +64,9 @@ void add_openai_row(const json& row, const std::string& where, RequestLog* log) 
   request.where = where;
   request.session = session_of(row, body);
   request.model = text_of(any_of(&body, {"model"}));
-  request.start_ns = unix_ns(any_of(&row, {"start_time", "startTime", "timestamp", "time", "ts", "created_at",
-                                           "request_time", "@timestamp"}));
+  request.start_ns = unix_ns_or(any_of(&row, {"start_time", "startTime", "timestamp", "time", "ts",
+                                              "created_at", "request_time", "@timestamp"}),
+                                &request.unread_time);
   if (!request.start_ns) request.start_ns = unix_ns(any_of(&response, {"created", "created_at"}));
   request.end_ns = time_after(row, request.start_ns, {"end_time", "endTime", "finished_at"},
                               {"latency_ms", "duration_ms", "response_time_ms"},

@@ -98,7 +98,7 @@ class OtelReader {
     if (!call) return;
     LoggedRequest request;
     request.where = fmt::format("{}: span {}", where, text_of(any_of(&span, {"spanId", "span_id"})));
-    request.start_ns = unix_ns(any_of(&span, {"startTimeUnixNano", "start_time"}));
+    request.start_ns = unix_ns_or(any_of(&span, {"startTimeUnixNano", "start_time"}), &request.unread_time);
     request.end_ns = unix_ns(any_of(&span, {"endTimeUnixNano", "end_time"}));
     request.session = text_of(any_of(&values, {"gen_ai.conversation.id", "session.id"}));
     if (request.session.empty()) request.session = text_of(any_of(&span, {"traceId", "trace_id"}));

@@ -193,6 +193,13 @@ std::optional<int64_t> unix_ns(const json* value) {
   return text.size() > 64 ? std::nullopt : parse_time(text);
 }
 
+std::optional<int64_t> unix_ns_or(const json* value, std::string* unread) {
+  const std::optional<int64_t> at = unix_ns(value);
+  if (!at && value != nullptr && !value->is_null())
+    *unread = value->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
+  return at;
+}
+
 std::optional<int64_t> seconds_ns(const json* value) {
   const std::optional<double> seconds = number_of(value);
   if (!seconds || !(std::abs(*seconds) < 9e9)) return std::nullopt;

@@ -32,6 +32,8 @@ std::string text_of(const nlohmann::json* value);
 // Unix time in ns from a number of s, ms, us or ns (told apart by size), or from text as in
 // "2026-03-02T09:00:00.25Z" or "2026-03-02 09:00:00" (UTC unless an offset follows).
 std::optional<int64_t> unix_ns(const nlohmann::json* value);
+// Sets *unread to the value, shortened, if it is recorded but is no such time.
+std::optional<int64_t> unix_ns_or(const nlohmann::json* value, std::string* unread);
 // Seconds of any clock.
 std::optional<int64_t> seconds_ns(const nlohmann::json* value);
 

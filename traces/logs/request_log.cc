@@ -99,6 +99,9 @@ class LogImport {
   }
 
   Result<void> fill(const LoggedRequest& source) {
+    if (!source.unread_time.empty())
+      return make_error(source.where, fmt::format("starts at {}, which is no time", source.unread_time),
+                        "ISO 8601, or Unix time in s, ms, us or ns");
     TimedRequest request;
     request.source = &source;
     request.prompt_estimated = !source.prompt_tokens;

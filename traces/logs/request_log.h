@@ -54,6 +54,7 @@ struct LoggedRequest {
   std::vector<LoggedText> prompt;  // empty: no text was recorded
   std::optional<LoggedText> output;
   bool failed = false;
+  std::string unread_time;  // a start that is recorded, but is no time; "": none
 };
 
 struct RequestLog {

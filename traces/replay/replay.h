@@ -21,7 +21,7 @@
 // other than recorded: session start + (recorded_at - arrival) x arrival_scale. *Guarded open* also waits for
 // all dependencies, and adds neither delays, tool nor think times, because recorded_at contains them.
 //
-// *Front end.* A released request reaches the engine FrontEnd::of(its prompt) later; releases do not depend on it.
+// *Front end.* A released request reaches the engine FrontEnd::of(its prompt) later, releases as they are.
 //
 // *A request ends* for the session by finishing, by abort_after_tokens (RequestCancelled is sent when that
 // many tokens exist; its dependents continue), or by rejection (RejectPolicy). *A session ends* when its last

@@ -13,6 +13,7 @@ void IntentMemory::remember(SessionId session, std::span<const Queries> queries,
   const uint32_t dim = llm_.head_dim;
   const size_t width = size_t{llm_.query_heads} * dim;
   std::vector<float> mean(width);
+  begin_turn(session);
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     const auto rows = static_cast<uint32_t>(queries[l].phases.size());
     const HeadsView q{queries[l].rows.data(), llm_.query_heads, rows, dim, dim, width, {}};
@@ -28,21 +29,28 @@ void IntentMemory::remember(SessionId session, std::span<const Queries> queries,
 void IntentMemory::remember_means(SessionId session, std::span<const float> means) {
   const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
   KVT_CHECK(!spec_.intent.memory_pre_rope && means.size() == llm_.layers * width);
+  begin_turn(session);
   for (uint32_t l = 0; l < llm_.layers; ++l) absorb(session, l, means.subspan(l * width, width));
 }
 
+void IntentMemory::begin_turn(SessionId session) {
+  std::vector<ByLayer>& turns = memories_[session];
+  if (!turns.empty() && !keeps_turns()) return;
+  if (turns.size() == kernels::kIntentTurnsMax) turns.erase(turns.begin());
+  const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
+  turns.emplace_back(llm_.layers, std::vector<float>(width, 0.0f));
+}
+
 void IntentMemory::absorb(SessionId session, uint32_t layer, std::span<const float> mean) {
-  std::vector<std::vector<float>>& memory = memories_[session];
-  memory.resize(llm_.layers);
-  memory[layer].resize(mean.size(), 0.0f);
-  if (spec_.intent_mode == kernels::IntentMode::kQuery) {
-    kernels::intent_forget(llm_.head_dim, mean, memory[layer]);
+  std::vector<float>& memory = memories_[session].back()[layer];
+  if (spec_.intent_mode == kernels::IntentMode::kQuery || keeps_turns()) {
+    kernels::intent_forget(llm_.head_dim, mean, memory);
   } else {
-    kernels::intent_remember(spec_.intent.gamma, llm_.head_dim, mean, memory[layer]);
+    kernels::intent_remember(spec_.intent, llm_.head_dim, mean, memory);
   }
 }
 
-const std::vector<std::vector<float>>* IntentMemory::find(SessionId session) const {
+const std::vector<IntentMemory::ByLayer>* IntentMemory::find(SessionId session) const {
   const auto found = memories_.find(session);
   return found == memories_.end() ? nullptr : &found->second;
 }
@@ -70,14 +78,13 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const K
   for (uint32_t row = 0; row < any.rows(); ++row) {
     if (!std::binary_search(any.forced.begin(), any.forced.end(), row)) candidates.push_back(row);
   }
-  const std::vector<std::vector<float>>* const memory = find(session);
-  std::vector<float> scores(candidates.size(), 0.0f);
+  const std::vector<ByLayer>* const turns = find(session);
+  std::vector<float> scores(candidates.size(), 0.0f), added;
   // Without a memory (before the session's first query, or after it was dropped) all scores are equal, and
   // the newest tokens are retained.
-  if (memory != nullptr) add_layers(*memory, heads, candidates, store, &scores);
-  std::vector<float> added;
-  if (spec_.kind == kernels::ScorerKind::kIntentResidual && memory != nullptr)
-    added = corrections(*memory, heads, candidates, store);
+  if (turns != nullptr) scores = best_of_turns(*turns, heads, candidates, store);
+  if (spec_.kind == kernels::ScorerKind::kIntentResidual && turns != nullptr)
+    added = corrections(turns->back(), heads, candidates, store);
   kernels::finish_scores(spec_, added,
                          kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));
   for (RankedHead& head : heads) {
@@ -87,27 +94,37 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const K
   }
 }
 
-// Adds the layers in their order, whatever the order in which they are computed.
-void IntentMemory::add_layers(const std::vector<std::vector<float>>& memory,
-                              std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
-                              const KvEntryStore& store, std::vector<float>* scores) const {
+// Adds the layers of each turn in their order, whatever the order in which they are computed.
+std::vector<float> IntentMemory::best_of_turns(const std::vector<ByLayer>& turns,
+                                               std::span<const RankedHead> heads,
+                                               std::span<const uint32_t> candidates,
+                                               const KvEntryStore& store) const {
   const auto rows = static_cast<uint32_t>(candidates.size());
-  std::vector<std::vector<float>> parts(llm_.layers);
+  std::vector<std::vector<float>> parts(size_t{llm_.layers} * turns.size());
   side_by_side(llm_.layers, [&](uint32_t l) {
     const std::vector<float> keys =
         keys_of(heads.subspan(size_t{l} * llm_.kv_heads, llm_.kv_heads), candidates, store);
-    parts[l].assign(rows, 0.0f);
-    kernels::intent_add_layer(spec_.intent, llm_.layers, memory[l], llm_.query_heads,
-                              kernels::packed_heads(keys, llm_.kv_heads, rows, llm_.head_dim), parts[l]);
+    for (size_t turn = 0; turn < turns.size(); ++turn) {
+      std::vector<float>& part = parts[turn * llm_.layers + l];
+      part.assign(rows, 0.0f);
+      kernels::intent_add_layer(spec_.intent, llm_.layers, turns[turn][l], llm_.query_heads,
+                                kernels::packed_heads(keys, llm_.kv_heads, rows, llm_.head_dim), part);
+    }
   });
-  for (const std::vector<float>& part : parts) {
-    for (uint32_t row = 0; row < rows; ++row) (*scores)[row] += part[row];
+  std::vector<float> best(rows, 0.0f), one(rows);
+  for (size_t turn = 0; turn < turns.size(); ++turn) {
+    std::fill(one.begin(), one.end(), 0.0f);
+    for (uint32_t l = 0; l < llm_.layers; ++l) {
+      const std::vector<float>& part = parts[turn * llm_.layers + l];
+      for (uint32_t row = 0; row < rows; ++row) one[row] += part[row];
+    }
+    kernels::intent_best_of_turns(factor(turn, turns.size()), one, best);
   }
+  return best;
 }
 
 // The residual's addition to the rule: gain times f.
-std::vector<float> IntentMemory::corrections(const std::vector<std::vector<float>>& memory,
-                                             std::span<const RankedHead> heads,
+std::vector<float> IntentMemory::corrections(const ByLayer& memory, std::span<const RankedHead> heads,
                                              std::span<const uint32_t> candidates,
                                              const KvEntryStore& store) const {
   const uint32_t dim = llm_.head_dim;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/kv/managers/kv_context.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 

@@ -19,8 +19,8 @@
 
 #include "engine/kv/group_tables.h"
 #include "engine/kv/managers/cached_prefix.h"
-#include "engine/kv/page_supply.h"
-#include "engine/kv/prefix_checkpoint_cache.h"
+#include "engine/kv/store/page_supply.h"
+#include "engine/kv/store/prefix_checkpoint_cache.h"
 
 namespace kvtwin {
 

@@ -16,7 +16,7 @@
 
 #include "engine/kv/managers/compressions.h"
 #include "engine/kv/managers/paged_request.h"
-#include "engine/kv/page_supply.h"
+#include "engine/kv/store/page_supply.h"
 
 namespace kvtwin {
 

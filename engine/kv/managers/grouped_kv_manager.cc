@@ -407,12 +407,4 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
   KVT_CHECK(parts_.gpu.pages_owned() == own + checkpoints_.pages());
 }
 
-// Copies of pages that belong to head groups are not built.
-void GroupedKvManager::hand_over(RequestIndex) { KVT_CHECK(!"hand-over of pages of head groups"); }
-
-Delivery GroupedKvManager::deliver(RequestIndex, const Transfer&, bool) {
-  KVT_CHECK(!"a transfer of pages of head groups");
-  return {};
-}
-
 }  // namespace kvtwin

@@ -11,13 +11,13 @@
 #include "engine/kv/group_tables.h"
 #include "engine/kv/managers/chunk_checkpoints.h"
 #include "engine/kv/managers/compressions.h"
-#include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
-#include "engine/kv/page_supply.h"
+#include "engine/kv/managers/local_kv_manager.h"
+#include "engine/kv/store/page_supply.h"
 
 namespace kvtwin {
 
-class GroupedKvManager final : public KvManager {
+class GroupedKvManager final : public LocalKvManager {
  public:
   explicit GroupedKvManager(KvContext* context);
 
@@ -31,21 +31,12 @@ class GroupedKvManager final : public KvManager {
   void undo_ahead(Launch* launch, uint32_t left) override;
   HeldEntries held_by(const Launch& launch) const override;
   void answered(const StepDone& event, const Launch& launch) override;
-  void launch_ended(const Launch&) override {}
 
   bool preempt(RequestIndex request, const PreemptionAsk& ask) override;
   void finish(RequestIndex request) override { release(request); }
-  void abandon(RequestIndex) override {}
-  void hand_over(RequestIndex request) override;
-  void taken(const PagesTaken&) override {}
-
-  Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
-  void start_copies_down() override {}
 
   TransferManager& transfers() override { return parts_.transfers; }
   PrefixIndex& prefixes() override { return checkpoints_.index() ? *checkpoints_.index() : parts_.index; }
-  bool pages_return() const override { return false; }
-  bool idle() const override { return true; }
   uint32_t tokens_cached(const RequestReady& request) const override {
     return checkpoints_.tokens_cached(request);
   }

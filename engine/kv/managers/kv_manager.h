@@ -31,7 +31,7 @@
 #include "engine/kv/kv_usage.h"
 #include "engine/kv/launch.h"
 #include "engine/kv/request_progress.h"
-#include "engine/kv/transfer_manager.h"
+#include "engine/kv/store/transfer_manager.h"
 
 namespace kvtwin {
 

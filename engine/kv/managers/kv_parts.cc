@@ -33,6 +33,13 @@ void KvParts::check_invariants() const {
   index.check_invariants();
 }
 
+uint32_t KvParts::tokens_cached(const KvContext& context, const RequestReady& request) const {
+  const std::optional<uint64_t> name_space = context.name_space(request.session);
+  if (!name_space.has_value()) return 0;
+  const uint32_t page = context.config.page_tokens;
+  return index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
+}
+
 void KvParts::count_pages(KvUsage* usage) const {
   usage->pages_gpu_total = gpu.pages_total();
   usage->pages_gpu_free = gpu.pages_free();

@@ -8,8 +8,8 @@
 
 #include "engine/kv/kv_usage.h"
 #include "engine/kv/managers/kv_context.h"
-#include "engine/kv/page_tiers.h"
-#include "engine/kv/transfer_manager.h"
+#include "engine/kv/store/page_tiers.h"
+#include "engine/kv/store/transfer_manager.h"
 
 namespace kvtwin {
 
@@ -23,6 +23,8 @@ struct KvParts {
   KvParts& operator=(const KvParts&) = delete;
 
   void check_invariants() const;
+  // Leading tokens of the prompt that are in whole pages of the index, in the role of GPU pages.
+  uint32_t tokens_cached(const KvContext& context, const RequestReady& request) const;
   // Adds free and total pages of each tier.
   void count_pages(KvUsage* usage) const;
 

@@ -20,7 +20,8 @@ MixedPrecisionKvManager::MixedPrecisionKvManager(KvContext* context)
       pool_({context->config.pages_int2, context->config.pages_gpu - context->config.pages_int2},
             context->config.page_tokens,
             context->config.policies.precision_spec.ageing == Ageing::kRequantise),
-      parts_(context, logical_pages_max(context->config), KvParts::Shares::kGpu, &pool_) {}
+      parts_(context, logical_pages_max(context->config), KvParts::Shares::kGpu, &pool_),
+      crossings_(context->config.page_tokens) {}
 
 void MixedPrecisionKvManager::open(RequestIndex request, const RequestReady& event) {
   KVT_CHECK(event.emitted == 0);
@@ -220,24 +221,16 @@ uint32_t MixedPrecisionKvManager::take_ahead(uint32_t steps, Launch* launch) {
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const MixedPrecisionPool::Request& entries = requests_[launch->members[entry].request_index].entries;
     const auto room = static_cast<uint32_t>(entries.pages_4.size()) * page;
-    crossings_.push_back({room - entries.entries_4 + 1, entry});
+    crossings_.add(entry, room - entries.entries_4);
   }
-  std::sort(crossings_.begin(), crossings_.end());
-  uint32_t able = steps;
-  for (uint32_t window = 0; window < able; window += page) {
-    for (const auto& [first, entry] : crossings_) {
-      const uint32_t offset = first + window;
-      if (offset >= able) break;
-      if (pool_.pages_free(true) == 0) {
-        able = offset;
-        break;
-      }
-      Request& r = requests_[launch->members[entry].request_index];
-      launch->allocations.push_back({offset, entry, pool_.take_ahead(&r.entries)});
-      reserved_4_.spend(&r.reserved_4, 1);
-      ++held_.pages;
-    }
-  }
+  const uint32_t able = crossings_.visit(steps, [&](uint32_t entry, uint32_t offset) {
+    if (pool_.pages_free(true) == 0) return false;
+    Request& r = requests_[launch->members[entry].request_index];
+    launch->allocations.push_back({offset, entry, pool_.take_ahead(&r.entries)});
+    reserved_4_.spend(&r.reserved_4, 1);
+    ++held_.pages;
+    return true;
+  });
   roll_back(launch, able);
   for (const Launch::Member& member : launch->members) {
     append_decoded(&requests_[member.request_index], context_.progress[member.request_index].computed,
@@ -295,13 +288,6 @@ HeldEntries MixedPrecisionKvManager::held_by(const Launch& launch) const {
 
 // --- queries
 
-uint32_t MixedPrecisionKvManager::tokens_cached(const RequestReady& request) const {
-  const std::optional<uint64_t> name_space = context_.name_space(request.session);
-  const uint32_t page = context_.config.page_tokens;
-  if (!name_space.has_value()) return 0;
-  return parts_.index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
-}
-
 KvUsage MixedPrecisionKvManager::usage(std::span<const RequestIndex> running, const Launch* newest,
                                        uint32_t started) const {
   KvUsage usage;
@@ -350,14 +336,6 @@ void MixedPrecisionKvManager::check_invariants(std::span<const RequestIndex> liv
     KVT_CHECK((four ? promised_4 : promised_2) <=
               uint64_t{pool_.pages_free(four)} + pool_.pages_evictable(four));
   }
-}
-
-// Copies of pages of two sizes are not built.
-void MixedPrecisionKvManager::hand_over(RequestIndex) { KVT_CHECK(!"hand-over of pages of two formats"); }
-
-Delivery MixedPrecisionKvManager::deliver(RequestIndex, const Transfer&, bool) {
-  KVT_CHECK(!"a transfer of pages of two formats");
-  return {};
 }
 
 }  // namespace kvtwin

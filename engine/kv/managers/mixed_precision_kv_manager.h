@@ -10,18 +10,18 @@
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_MIXED_PRECISION_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_MIXED_PRECISION_KV_MANAGER_H_
 
-#include <utility>
 #include <vector>
 
 #include "engine/kv/managers/cached_prefix.h"
-#include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
-#include "engine/kv/mixed_precision_pool.h"
+#include "engine/kv/managers/local_kv_manager.h"
+#include "engine/kv/managers/page_crossings.h"
 #include "engine/kv/reservations.h"
+#include "engine/kv/store/mixed_precision_pool.h"
 
 namespace kvtwin {
 
-class MixedPrecisionKvManager final : public KvManager {
+class MixedPrecisionKvManager final : public LocalKvManager {
  public:
   explicit MixedPrecisionKvManager(KvContext* context);
 
@@ -35,22 +35,15 @@ class MixedPrecisionKvManager final : public KvManager {
   void undo_ahead(Launch* launch, uint32_t left) override;
   HeldEntries held_by(const Launch& launch) const override;
   void answered(const StepDone&, const Launch&) override {}
-  void launch_ended(const Launch&) override {}
 
   bool preempt(RequestIndex request, const PreemptionAsk& ask) override;
   void finish(RequestIndex request) override { release(request, false); }
-  void abandon(RequestIndex) override {}
-  void hand_over(RequestIndex request) override;
-  void taken(const PagesTaken&) override {}
-
-  Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
-  void start_copies_down() override {}
 
   TransferManager& transfers() override { return parts_.transfers; }
   PrefixIndex& prefixes() override { return parts_.index; }
-  bool pages_return() const override { return false; }
-  bool idle() const override { return true; }
-  uint32_t tokens_cached(const RequestReady& request) const override;
+  uint32_t tokens_cached(const RequestReady& request) const override {
+    return parts_.tokens_cached(context_, request);
+  }
   KvUsage usage(std::span<const RequestIndex> running, const Launch* newest, uint32_t started) const override;
   void check_invariants(std::span<const RequestIndex> live,
                         std::span<const RequestIndex> running) const override;
@@ -94,7 +87,7 @@ class MixedPrecisionKvManager final : public KvManager {
   Reservations reserved_2_, reserved_4_;
   HeldKv held_;
   std::vector<Request> requests_;                              // by RequestIndex
-  std::vector<std::pair<uint32_t, uint32_t>> crossings_;       // scratch: first step that needs a page, entry
+  PageCrossings crossings_;                                    // scratch
   std::vector<PageId> newly_taken_, logical_pages_, reusing_;  // scratch
   std::vector<BitRun> bits_;                                   // scratch
   std::vector<uint8_t> alone_;                                 // scratch

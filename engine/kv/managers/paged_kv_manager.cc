@@ -14,7 +14,8 @@ PagedKvManager::PagedKvManager(KvContext* context)
       parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, nullptr),
       supply_(&parts_.gpu, &parts_.index, &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),
-      transfers_(context, &parts_, &supply_, &requests_) {
+      transfers_(context, &parts_, &supply_, &requests_),
+      crossings_(context->config.page_tokens) {
   if (context->retention.keeps_all()) return;
   dropped_ = std::make_unique<DroppedSlots>(context, &parts_.index, &supply_, &held_, &requests_);
 }
@@ -262,30 +263,21 @@ uint32_t PagedKvManager::coalescible_steps(const Launch& launch) const {
 uint32_t PagedKvManager::take_ahead(uint32_t steps, Launch* launch) {
   const uint32_t page = context_.config.page_tokens;
   const bool watch_offload = parts_.host && !parts_.transfers.below_offload_target(0);
-  // Each request needs a new page once in every `page` steps; sort these steps once.
   crossings_.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const RequestIndex request = launch->members[entry].request_index;
-    // `computed` includes this step already: step 1 writes that position.
-    crossings_.push_back({requests_[request].span() * page - context_.progress[request].computed + 1, entry});
+    crossings_.add(entry, requests_[request].span() * page - context_.progress[request].computed);
   }
-  std::sort(crossings_.begin(), crossings_.end());
-  uint32_t able = steps;
-  for (uint32_t window = 0; window < able; window += page) {
-    for (const auto& [first, entry] : crossings_) {
-      const uint32_t offset = first + window;
-      if (offset >= able) break;
-      if (!supply_.free_page_is_next() || (watch_offload && parts_.transfers.below_offload_target(1))) {
-        able = offset;
-        break;
-      }
-      PagedRequest& r = requests_[launch->members[entry].request_index];
-      r.pages.push_back(supply_.take_free());
-      supply_.reservations().spend(&r.reserved, 1);
-      ++held_.pages;
-      launch->allocations.push_back({offset, entry, r.pages.back()});
-    }
-  }
+  const uint32_t able = crossings_.visit(steps, [&](uint32_t entry, uint32_t offset) {
+    if (!supply_.free_page_is_next() || (watch_offload && parts_.transfers.below_offload_target(1)))
+      return false;
+    PagedRequest& r = requests_[launch->members[entry].request_index];
+    r.pages.push_back(supply_.take_free());
+    supply_.reservations().spend(&r.reserved, 1);
+    ++held_.pages;
+    launch->allocations.push_back({offset, entry, r.pages.back()});
+    return true;
+  });
   roll_back(launch, able);
   held_.entries += launch->members.size() * uint64_t{able - 1};
   return able;
@@ -319,13 +311,6 @@ void PagedKvManager::answered(const StepDone& event, const Launch& launch) {
 }
 
 // --- queries
-
-uint32_t PagedKvManager::tokens_cached(const RequestReady& request) const {
-  const std::optional<uint64_t> name_space = context_.name_space(request.session);
-  const uint32_t page = context_.config.page_tokens;
-  if (!name_space.has_value()) return 0;
-  return parts_.index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
-}
 
 KvUsage PagedKvManager::usage(std::span<const RequestIndex>, const Launch* newest, uint32_t started) const {
   KvUsage usage;

@@ -6,12 +6,12 @@
 #define KVTWIN_ENGINE_KV_MANAGERS_PAGED_KV_MANAGER_H_
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "engine/kv/managers/dropped_slots.h"
 #include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
+#include "engine/kv/managers/page_crossings.h"
 #include "engine/kv/managers/paged_request.h"
 #include "engine/kv/managers/paged_transfers.h"
 
@@ -46,7 +46,9 @@ class PagedKvManager final : public KvManager {
   PrefixIndex& prefixes() override { return parts_.index; }
   bool pages_return() const override { return parts_.transfers.live() > 0 || transfers_.hands_over(); }
   bool idle() const override { return !pages_return(); }
-  uint32_t tokens_cached(const RequestReady& request) const override;
+  uint32_t tokens_cached(const RequestReady& request) const override {
+    return parts_.tokens_cached(context_, request);
+  }
   KvUsage usage(std::span<const RequestIndex> running, const Launch* newest, uint32_t started) const override;
   void check_invariants(std::span<const RequestIndex> live,
                         std::span<const RequestIndex> running) const override;
@@ -77,8 +79,8 @@ class PagedKvManager final : public KvManager {
   HeldKv held_;
   std::vector<PagedRequest> requests_;  // by RequestIndex
   PagedTransfers transfers_;
-  std::unique_ptr<DroppedSlots> dropped_;                 // null: nothing is ever dropped
-  std::vector<std::pair<uint32_t, uint32_t>> crossings_;  // scratch: first step that needs a page, entry
+  std::unique_ptr<DroppedSlots> dropped_;  // null: nothing is ever dropped
+  PageCrossings crossings_;                // scratch
 };
 
 }  // namespace kvtwin

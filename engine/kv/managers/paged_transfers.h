@@ -23,7 +23,7 @@
 #include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
 #include "engine/kv/managers/paged_request.h"
-#include "engine/kv/page_supply.h"
+#include "engine/kv/store/page_supply.h"
 
 namespace kvtwin {
 

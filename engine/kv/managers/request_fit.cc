@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/kv/mixed_precision_pool.h"
+#include "engine/kv/store/mixed_precision_pool.h"
 #include "engine/methods/registry.h"
 
 namespace kvtwin {

@@ -16,7 +16,8 @@ ResidentKvManager::ResidentKvManager(KvContext* context)
       gpu_(&parts_.gpu, nullptr, &parts_.index, context->config.page_order, context->config.evict_batch_pages,
            &context->draft.evicted),
       host_(parts_.host.get(), &parts_.index, &parts_.index, PageOrder::kLowestFirst,
-            context->config.evict_batch_pages, &context->draft.evicted) {}
+            context->config.evict_batch_pages, &context->draft.evicted),
+      crossings_(context->config.page_tokens) {}
 
 void ResidentKvManager::open(RequestIndex request, const RequestReady& event) {
   KVT_CHECK(event.emitted == 0);
@@ -254,21 +255,11 @@ uint32_t ResidentKvManager::take_ahead(uint32_t steps, Launch* launch) {
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const RequestIndex request = launch->members[entry].request_index;
     const Request& r = requests_[request];
-    crossings_.push_back(
-        {r.context_pages() * page - (context_.progress[request].computed - r.dropped) + 1, entry});
+    crossings_.add(entry, r.context_pages() * page - (context_.progress[request].computed - r.dropped));
   }
-  std::sort(crossings_.begin(), crossings_.end());
-  uint32_t able = steps;
-  for (uint32_t window = 0; window < able; window += page) {
-    for (const auto& [first, entry] : crossings_) {
-      const uint32_t offset = first + window;
-      if (offset >= able) break;
-      if (!take_page_ahead(launch->members[entry].request_index, entry, offset, launch)) {
-        able = offset;
-        break;
-      }
-    }
-  }
+  const uint32_t able = crossings_.visit(steps, [&](uint32_t entry, uint32_t offset) {
+    return take_page_ahead(launch->members[entry].request_index, entry, offset, launch);
+  });
   roll_back(launch, able);
   held_.entries += launch->members.size() * uint64_t{able - 1};
   return able;
@@ -331,13 +322,6 @@ HeldEntries ResidentKvManager::held_by(const Launch& launch) const {
 }
 
 // --- queries
-
-uint32_t ResidentKvManager::tokens_cached(const RequestReady& request) const {
-  const std::optional<uint64_t> name_space = context_.name_space(request.session);
-  const uint32_t page = context_.config.page_tokens;
-  if (!name_space.has_value()) return 0;
-  return parts_.index.find_on_gpu(*name_space, request.identity, request.prompt_tokens / page) * page;
-}
 
 uint64_t ResidentKvManager::host_pages_after(const Launch& launch, uint32_t started) const {
   const auto pages = static_cast<ptrdiff_t>(launch.pages_after(started));

@@ -21,14 +21,14 @@
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_RESIDENT_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_RESIDENT_KV_MANAGER_H_
 
-#include <utility>
 #include <vector>
 
 #include "engine/kv/managers/cached_prefix.h"
 #include "engine/kv/managers/compressions.h"
 #include "engine/kv/managers/kv_manager.h"
 #include "engine/kv/managers/kv_parts.h"
-#include "engine/kv/page_supply.h"
+#include "engine/kv/managers/page_crossings.h"
+#include "engine/kv/store/page_supply.h"
 
 namespace kvtwin {
 
@@ -61,7 +61,9 @@ class ResidentKvManager final : public KvManager {
   PrefixIndex& prefixes() override { return parts_.index; }
   bool pages_return() const override { return parts_.transfers.live() > 0; }
   bool idle() const override { return !pages_return(); }
-  uint32_t tokens_cached(const RequestReady& request) const override;
+  uint32_t tokens_cached(const RequestReady& request) const override {
+    return parts_.tokens_cached(context_, request);
+  }
   KvUsage usage(std::span<const RequestIndex> running, const Launch* newest, uint32_t started) const override;
   void check_invariants(std::span<const RequestIndex> live,
                         std::span<const RequestIndex> running) const override;
@@ -110,8 +112,8 @@ class ResidentKvManager final : public KvManager {
   KvParts parts_;
   PageSupply gpu_, host_;
   HeldKv held_;
-  std::vector<Request> requests_;                         // by RequestIndex
-  std::vector<std::pair<uint32_t, uint32_t>> crossings_;  // scratch: first step that needs a page, entry
+  std::vector<Request> requests_;  // by RequestIndex
+  PageCrossings crossings_;        // scratch
 };
 
 }  // namespace kvtwin

@@ -209,15 +209,19 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    scores_kernel(const float* of_layer, uint32_t layers, uint32_t rows, float* scores, uint64_t stride,
-                  uint32_t copies) {
+    scores_kernel(const float* of_layer, uint32_t layers, uint32_t rows, float factor, bool best,
+                  float* scores, uint64_t stride, uint32_t copies) {
   const uint32_t row = blockIdx.x * kThreads + threadIdx.x;
   if (row >= rows) return;
   float sum = 0;
 #pragma unroll 8
   for (uint32_t l = 0; l < layers; ++l) sum += of_layer[size_t{l} * rows + row];
+  sum *= factor;
   const uint32_t end = min(copies, (blockIdx.y + 1) * kCopies);
-  for (uint32_t c = blockIdx.y * kCopies; c < end; ++c) scores[c * stride + row] = sum;
+  for (uint32_t c = blockIdx.y * kCopies; c < end; ++c) {
+    float* const to = scores + c * stride + row;
+    if (!best || sum > *to || isnan(sum)) *to = sum;
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -269,13 +273,13 @@ cudaError_t intent_layers(const IntentScoreArgs& args, uint32_t first, uint32_t 
   return cudaGetLastError();
 }
 
-cudaError_t intent_scores(const IntentScoreArgs& args, float* scores, uint64_t stride, uint32_t copies,
-                          cudaStream_t stream) {
+cudaError_t intent_scores(const IntentScoreArgs& args, float factor, bool best, float* scores,
+                          uint64_t stride, uint32_t copies, cudaStream_t stream) {
   if (!right(args)) return cudaErrorInvalidValue;
   if (args.rows == 0 || copies == 0) return cudaSuccess;
   const Workspace work(args);
   scores_kernel<<<dim3(work.tiles, (copies + kCopies - 1) / kCopies), kThreads, 0, stream>>>(
-      work.of_layer, args.layers, args.rows, scores, stride, copies);
+      work.of_layer, args.layers, args.rows, factor, best, scores, stride, copies);
   return cudaGetLastError();
 }
 

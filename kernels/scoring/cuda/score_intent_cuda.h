@@ -35,9 +35,10 @@ size_t intent_floats(const IntentScoreArgs& args);
 // Writes to the workspace the scores that layers [first, first + count) give each row. Reads these layers'
 // keys.
 cudaError_t intent_layers(const IntentScoreArgs& args, uint32_t first, uint32_t count, cudaStream_t stream);
-// After all layers: writes row i's score to scores[c * stride + i] for c < copies.
-cudaError_t intent_scores(const IntentScoreArgs& args, float* scores, uint64_t stride, uint32_t copies,
-                          cudaStream_t stream);
+// After all layers: writes row i's score, times `factor`, to scores[c * stride + i] for c < copies. `best`:
+// writes the larger of that and what is there.
+cudaError_t intent_scores(const IntentScoreArgs& args, float factor, bool best, float* scores,
+                          uint64_t stride, uint32_t copies, cudaStream_t stream);
 
 // out[l][c] = mean over rows of q[l * layer_stride + row * width + c]; without rows: zeros.
 cudaError_t intent_means(const __nv_bfloat16* q, uint64_t layer_stride, uint32_t layers, uint32_t rows,

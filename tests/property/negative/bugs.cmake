@@ -40,13 +40,13 @@ void GroupTables::trim]]
 
 void GroupTables::trim]])
 
-plant(open_tail engine/kv/prefix_checkpoint_cache.cc
+plant(open_tail engine/kv/store/prefix_checkpoint_cache.cc
 [[  KVT_CHECK(!record.live);
   record = {};]]
 [[  if (planted("open_tail")) window = 0;
   KVT_CHECK(!record.live);
   record = {};]])
 
-plant(hot_spill engine/kv/prefix_index_disk.cc
+plant(hot_spill engine/kv/store/prefix_index_disk.cc
 [[const bool unlocked = nodes_[id].locks == 1;]]
 [[const bool unlocked = nodes_[id].locks == 1 || planted("hot_spill");]])

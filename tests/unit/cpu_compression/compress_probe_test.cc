@@ -1,6 +1,8 @@
 // Scorers that use more than the prompt's own queries: Judge Q's probe tokens and IntentKV's memory; and the
 // isolation of sessions.
 
+#include <numeric>
+
 #include "engine/cpu/compression/probe_pass.h"
 #include "kernels/scoring/keep_metrics.h"
 #include "tests/unit/cpu_compression/compress_run.h"
@@ -149,71 +151,121 @@ TEST_CASE(
   }
 }
 
+namespace {
+
+// IntentKV's memory and rule, written once more from docs/design/methods/intentkv.md#scorer in doubles.
+class IntentWitness {
+ public:
+  IntentWitness(const LlmSpec& llm, const kernels::IntentSpec& form) : llm_(llm), form_(form) {}
+
+  void saw(const RowSeen& row) {
+    asked_[row.request][row.layer * llm_.query_heads + row.query_head][row.position] = row.query;
+  }
+  void prompt_ended(RequestId request, uint32_t tokens) {
+    std::vector<Memory>& turns = turns_[raw(request) / kRequestsPerSession];
+    const bool best = form_.memory == kernels::MemoryForm::kMaxOverTurns;
+    if (best || turns.empty()) turns.emplace_back(heads(), std::vector<double>(llm_.head_dim, 0.0));
+    for (uint32_t j = 0; j < heads(); ++j) {
+      const std::vector<double> query = mean_query(request, j, tokens);
+      const double scale = form_.query_norm == kernels::QueryNorm::kUnit || best ? 1 / length_of(query) : 1.0;
+      std::vector<double>& memory = turns.back()[j];
+      for (uint32_t d = 0; d < llm_.head_dim; ++d) memory[d] = 0.9 * memory[d] + query[d] * scale;
+      const double length = length_of(memory);
+      for (double& x : memory) x /= length;
+    }
+  }
+  // By position of those that are ranked.
+  std::map<uint32_t, double> scores(const Retained& retained) const {
+    const std::vector<Memory>& turns = turns_.at(raw(retained.request) / kRequestsPerSession);
+    std::map<uint32_t, double> out;
+    double factor = 1;
+    for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn, factor *= 0.9) {
+      for (const auto& [p, score] : scores_by(*turn, retained)) out[p] = std::max(out[p], factor * score);
+    }
+    return out;
+  }
+
+ private:
+  using Memory = std::vector<std::vector<double>>;  // by query head of all layers
+
+  uint32_t heads() const { return llm_.layers * llm_.query_heads; }
+  static double length_of(const std::vector<double>& x) {
+    return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+  }
+  std::vector<double> mean_query(RequestId request, uint32_t head, uint32_t tokens) {
+    std::vector<double> mean(llm_.head_dim, 0.0);
+    uint32_t rows = 0;
+    for (const auto& [position, query] : asked_[request][head]) {
+      if (position + 4 < tokens) continue;  // the span is the window
+      ++rows;
+      for (uint32_t d = 0; d < llm_.head_dim; ++d) mean[d] += query[d];
+    }
+    for (double& x : mean) x /= rows;
+    return mean;
+  }
+  std::map<uint32_t, double> scores_by(const Memory& memory, const Retained& retained) const {
+    std::map<uint32_t, double> out;
+    for (uint32_t j = 0; j < heads(); ++j) {
+      std::map<uint32_t, double> weight;
+      double sum = 0;
+      for (const uint32_t p : retained.before) {
+        if (is_forced(retained, p)) continue;
+        const std::vector<double> key = retained.rotated_key(
+            p, j / llm_.query_heads, j % llm_.query_heads / (llm_.query_heads / llm_.kv_heads));
+        const double logit = std::inner_product(key.begin(), key.end(), memory[j].begin(), 0.0);
+        sum += weight[p] = std::exp(logit / std::sqrt(static_cast<double>(llm_.head_dim)));
+      }
+      for (const auto& [p, w] : weight) out[p] += w / sum / heads();
+    }
+    return out;
+  }
+
+  const LlmSpec& llm_;
+  const kernels::IntentSpec form_;
+  // Queries by request, query head of all layers, and position.
+  std::map<RequestId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked_;
+  std::map<uint32_t, std::vector<Memory>> turns_;  // by session, oldest turn first
+};
+
+void check_intent(const char* layout, const LlmSpec& llm, const kernels::IntentSpec& form) {
+  IntentWitness expected(llm, form);
+  RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
+  what.scorer = [&](kernels::ScoreSpec* spec) { spec->intent = form; };
+  what.hook = [&](WitnessCache* witness) {
+    witness->row_seen = [&](const RowSeen& row) { expected.saw(row); };
+    witness->prompt_ended = [&](RequestId request, uint32_t tokens) {
+      expected.prompt_ended(request, tokens);
+    };
+  };
+  uint64_t later = 0, judged = 0;
+  what.judge = [&](const Retained& retained) {
+    if (retained.head != 0) return;  // one score for all heads
+    double worst_retained = INFINITY, best_dropped = 0;
+    for (const auto& [p, s] : expected.scores(retained)) {
+      const bool left = std::binary_search(retained.after.begin(), retained.after.end(), p);
+      if (left) worst_retained = std::min(worst_retained, s);
+      if (!left) best_dropped = std::max(best_dropped, s);
+    }
+    CHECK(worst_retained >= best_dropped * (1 - 1e-5));
+    later += raw(retained.request) % kRequestsPerSession > 0;
+    ++judged;
+  };
+  run_of(what);
+  CHECK(judged > 5);
+  CHECK(later > 2);
+}
+
+}  // namespace
+
 TEST_CASE(
     "I-1 probes: IntentKV retains the entries that its session's queries attended to, through all turns") {
+  kernels::IntentSpec raw_queries, best_of_turns;
+  raw_queries.query_norm = kernels::QueryNorm::kRaw;
+  best_of_turns.memory = kernels::MemoryForm::kMaxOverTurns;
   for (const char* layout : {"page_mask", "slot_mask", "compact"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
-      const uint32_t all = llm.layers * llm.query_heads, dim = llm.head_dim;
-      // Queries by request, query head of all layers, and position. The memory by session.
-      std::map<RequestId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked;
-      std::map<uint32_t, std::vector<std::vector<double>>> memories;
-      RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
-      what.hook = [&](WitnessCache* witness) {
-        witness->row_seen = [&](const RowSeen& row) {
-          asked[row.request][row.layer * llm.query_heads + row.query_head][row.position] = row.query;
-        };
-        witness->prompt_ended = [&](RequestId request, uint32_t tokens) {
-          std::vector<std::vector<double>>& memory = memories[raw(request) / kRequestsPerSession];
-          memory.resize(all, std::vector<double>(dim, 0.0));
-          for (uint32_t j = 0; j < all; ++j) {
-            std::vector<double> mean(dim, 0.0);
-            uint32_t rows = 0;
-            for (const auto& [position, query] : asked[request][j]) {
-              if (position + 4 < tokens) continue;  // the span is the window
-              ++rows;
-              for (uint32_t d = 0; d < dim; ++d) mean[d] += query[d];
-            }
-            double squares = 0;
-            for (uint32_t d = 0; d < dim; ++d) {
-              memory[j][d] = 0.9 * memory[j][d] + mean[d] / rows;
-              squares += memory[j][d] * memory[j][d];
-            }
-            for (double& x : memory[j]) x /= std::sqrt(squares);
-          }
-        };
-      };
-      uint64_t later = 0, judged = 0;
-      what.judge = [&](const Retained& retained) {
-        if (retained.head != 0) return;  // one score for all heads
-        const std::vector<std::vector<double>>& memory =
-            memories[raw(retained.request) / kRequestsPerSession];
-        std::map<uint32_t, double> score;
-        for (uint32_t j = 0; j < all; ++j) {
-          std::map<uint32_t, double> weight;
-          double sum = 0;
-          for (const uint32_t p : retained.before) {
-            if (is_forced(retained, p)) continue;
-            const std::vector<double> key = retained.rotated_key(
-                p, j / llm.query_heads, j % llm.query_heads / (llm.query_heads / llm.kv_heads));
-            double logit = 0;
-            for (uint32_t d = 0; d < dim; ++d) logit += memory[j][d] * key[d];
-            sum += weight[p] = std::exp(logit / std::sqrt(static_cast<double>(dim)));
-          }
-          for (const auto& [p, w] : weight) score[p] += w / sum / all;
-        }
-        double worst_retained = INFINITY, best_dropped = 0;
-        for (const auto& [p, s] : score) {
-          const bool left = std::binary_search(retained.after.begin(), retained.after.end(), p);
-          if (left) worst_retained = std::min(worst_retained, s);
-          if (!left) best_dropped = std::max(best_dropped, s);
-        }
-        CHECK(worst_retained >= best_dropped * (1 - 1e-5));
-        later += raw(retained.request) % kRequestsPerSession > 0;
-        ++judged;
-      };
-      run_of(what);
-      CHECK(judged > 5);
-      CHECK(later > 2);
+      for (const kernels::IntentSpec& form : {kernels::IntentSpec{}, raw_queries, best_of_turns})
+        check_intent(layout, llm, form);
     }
   }
 }

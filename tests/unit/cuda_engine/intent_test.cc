@@ -13,9 +13,27 @@ namespace {
 const SessionId kSession{7};
 constexpr uint32_t kSpan = 16;
 
-kernels::ScoreSpec rule(kernels::IntentMode mode, bool pre_rope) {
+struct Form {
+  kernels::IntentMode mode;
+  bool pre_rope = false;
+  kernels::MemoryForm memory = kernels::MemoryForm::kSum;
+  kernels::QueryNorm norm = kernels::QueryNorm::kUnit;
+
+  void set(kernels::ScoreSpec* spec) const {
+    spec->intent_mode = mode, spec->intent.memory_pre_rope = pre_rope;
+    spec->intent.memory = memory, spec->intent.query_norm = norm;
+  }
+};
+const Form kForms[] = {
+    {kernels::IntentMode::kMemory},
+    {kernels::IntentMode::kQuery},
+    {kernels::IntentMode::kMemory, true},
+    {kernels::IntentMode::kMemory, false, kernels::MemoryForm::kMaxOverTurns},
+    {kernels::IntentMode::kMemory, false, kernels::MemoryForm::kSum, kernels::QueryNorm::kRaw}};
+
+kernels::ScoreSpec rule(const Form& form) {
   kernels::ScoreSpec spec = kernels::score_spec(kernels::ScorerKind::kIntentRule);
-  spec.intent_mode = mode, spec.intent.memory_pre_rope = pre_rope;
+  form.set(&spec);
   return spec;
 }
 
@@ -62,13 +80,11 @@ std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, ui
 
 TEST_CASE(
     "3.4 cuda intent: a session's memory equals the definition's, turn after turn, until it is forgotten") {
-  using kernels::IntentMode;
   for (const LlmSpec& llm : models()) {
     const RopeFrequencies rope = rope_frequencies(llm);
     const cpu::ScorerWeights weights;
-    for (const auto& [mode, pre_rope] :
-         {std::pair{IntentMode::kMemory, false}, {IntentMode::kQuery, false}, {IntentMode::kMemory, true}}) {
-      const kernels::ScoreSpec spec = rule(mode, pre_rope);
+    for (const Form& form : kForms) {
+      const kernels::ScoreSpec spec = rule(form);
       auto scores =
           cuda::DeviceScorer::make({spec, CompressionTrigger::kPromptEnd, kSpan}, &llm, nullptr, weights, 64);
       REQUIRE(scores);
@@ -105,7 +121,6 @@ TEST_CASE(
 // The residual with drawn weights corrects nothing, so it equals the rule; it is scored on the host by the
 // definition.
 TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the definition retains") {
-  using kernels::IntentMode;
   const Method all[] = {{"intent_rule", "uniform", "slot_mask"},
                         {"intent_rule", "uniform", "page_mask"},
                         {"intent_rule", "ratio", "page_mask"},
@@ -114,11 +129,10 @@ TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the 
   for (const Method& method : all) {
     uint64_t compressions = 0, steps = 0, unequal = 0;
     for (const LlmSpec& llm : models()) {
-      for (uint64_t seed = 1; seed <= 4; ++seed) {
+      for (uint64_t seed = 1; seed <= std::size(kForms); ++seed) {
         ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
         what.adjust = [&](kernels::ScoreSpec* spec) {
-          spec->intent_mode = seed % 2 == 0 ? IntentMode::kQuery : IntentMode::kMemory;
-          spec->intent.memory_pre_rope = seed == 3;
+          if (spec->kind == kernels::ScorerKind::kIntentRule) kForms[seed - 1].set(spec);
         };
         const PairedEngines result = run_both(what);
         compressions += result.compressions, steps += result.steps, unequal += result.unequal;

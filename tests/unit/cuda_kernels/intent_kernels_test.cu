@@ -93,7 +93,7 @@ struct IntentProblem {
     const DeviceArray<float> scores(Floats(copies * stride, NAN));
     for (uint32_t first = 0; first < kLayers; first += at_once)
       KVT_CUDA(intent_layers(on, first, std::min(at_once, kLayers - first), nullptr));
-    KVT_CUDA(intent_scores(on, scores.get(), stride, copies, nullptr));
+    KVT_CUDA(intent_scores(on, 1, false, scores.get(), stride, copies, nullptr));
     return scores.read();
   }
   // Rows whose scores differ by more than twice the bound are in the definition's order.
@@ -165,6 +165,34 @@ TEST_CASE("3.4 intent rule: neither workspace size nor layer-by-layer launches c
       CHECK(std::memcmp(got.data(), all.data(), all.size() * sizeof(float)) == 0);
     }
   }
+}
+
+TEST_CASE("3.4 intent rule: the best of two turns is the larger of their scores, times their factors") {
+  const IntentProblem one({16, 6, 64}, 300, 4, 1, {{0, 10}}, 9);
+  IntentProblem two({16, 6, 64}, 300, 4, 1, {{0, 10}}, 9);
+  for (float& x : two.memory) x = -x;
+  two.send();
+  const Floats of_one = one.got(2, 1 << 20, kLayers), of_two = two.got(2, 1 << 20, kLayers);
+  const DeviceArray<float> scores(Floats(2 * 303, NAN));
+  const IntentProblem* const turns[] = {&one, &two};
+  for (const IntentProblem* turn : turns) {
+    IntentScoreArgs args = turn->args();
+    const DeviceArray<float> workspace(Floats(intent_floats(args), NAN));
+    args.workspace = workspace.get();
+    KVT_CUDA(intent_layers(args, 0, kLayers, nullptr));
+    const bool later = turn == &two;
+    KVT_CUDA(intent_scores(args, later ? 1.0f : 0.5f, later, scores.get(), 303, 2, nullptr));
+  }
+  const Floats got = scores.read();
+  uint32_t from_one = 0, from_two = 0;
+  for (uint32_t row = 0; row < 300; ++row) {
+    const float old = 0.5f * of_one[row];
+    CHECK(got[row] == std::max(old, of_two[row]));
+    CHECK(got[303 + row] == got[row]);
+    ++(old > of_two[row] ? from_one : from_two);
+  }
+  CHECK(from_one > 20);
+  CHECK(from_two > 20);
 }
 
 TEST_CASE("3.4 intent rule: a memory of zeros gives all candidates the same score, and forced rows none") {

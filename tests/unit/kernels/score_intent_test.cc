@@ -27,7 +27,7 @@ std::vector<float> unit_memory(Prng* prng, uint32_t query_heads, uint32_t dim) {
   std::vector<float> mean(size_t{query_heads} * dim), memory = mean;
   intent_query(q.view(), mean);
   std::fill(memory.begin(), memory.end(), 0.0f);
-  intent_remember(0.9f, dim, mean, memory);
+  intent_remember({}, dim, mean, memory);
   return memory;
 }
 
@@ -87,41 +87,73 @@ double correction(const IntentResidual& head, const float* kbar, const std::vect
 
 }  // namespace
 
-TEST_CASE("IntentKV: the memory decays, has unit length, and forgets nothing at gamma 1") {
-  Prng prng(61);
+TEST_CASE("IntentKV: the memory decays and has unit length, with unit and with raw queries") {
   const uint32_t heads = 4, dim = 8;
-  std::vector<float> memory(heads * dim, 0.0f), mean(heads * dim);
-  std::vector<double> expected(heads * dim, 0.0);
-  for (int turn = 0; turn < 6; ++turn) {
-    const Tensor q = random_tensor(&prng, heads, 5, dim, 10.0f);
-    intent_query(q.view(), mean);
-    intent_remember(0.9f, dim, mean, memory);
-    for (uint32_t j = 0; j < heads; ++j) {
-      double squares = 0;
-      for (uint32_t c = 0; c < dim; ++c) {
-        double sum = 0;
-        for (uint32_t i = 0; i < 5; ++i) sum += q.at(j, i)[c] / 5.0;
-        double& m = expected[j * dim + c];
-        m = double{0.9f} * m + sum;
-        squares += m * m;
+  for (const QueryNorm norm : {QueryNorm::kUnit, QueryNorm::kRaw}) {
+    Prng prng(61);
+    IntentSpec spec;
+    spec.query_norm = norm;
+    std::vector<float> memory(heads * dim, 0.0f), mean(heads * dim);
+    std::vector<double> expected(heads * dim, 0.0);
+    for (int turn = 0; turn < 6; ++turn) {
+      const Tensor q = random_tensor(&prng, heads, 5, dim, 10.0f);
+      intent_query(q.view(), mean);
+      intent_remember(spec, dim, mean, memory);
+      for (uint32_t j = 0; j < heads; ++j) {
+        double squares = 0, length = 0;
+        std::vector<double> query(dim, 0.0);
+        for (uint32_t c = 0; c < dim; ++c) {
+          for (uint32_t i = 0; i < 5; ++i) query[c] += q.at(j, i)[c] / 5.0;
+          length += query[c] * query[c];
+        }
+        for (uint32_t c = 0; c < dim; ++c) {
+          double& m = expected[j * dim + c];
+          m = double{0.9f} * m + query[c] / (norm == QueryNorm::kUnit ? std::sqrt(length) : 1.0);
+          squares += m * m;
+        }
+        for (uint32_t c = 0; c < dim; ++c) {
+          expected[j * dim + c] /= std::sqrt(squares);
+          CHECK(std::fabs(memory[j * dim + c] - expected[j * dim + c]) < 1e-5);
+        }
+        CHECK(norm2(&memory[j * dim], dim) == doctest::Approx(1.0).epsilon(1e-6));
       }
-      for (uint32_t c = 0; c < dim; ++c) {
-        expected[j * dim + c] /= std::sqrt(squares);
-        CHECK(std::fabs(memory[j * dim + c] - expected[j * dim + c]) < 1e-5);
-      }
-      CHECK(norm2(&memory[j * dim], dim) == doctest::Approx(1.0).epsilon(1e-6));
     }
+    // Mode `query` uses this turn only.
+    std::vector<float> fresh(heads * dim), first(heads * dim, 0.0f);
+    intent_forget(dim, mean, fresh);
+    intent_remember(spec, dim, mean, first);
+    for (size_t i = 0; i < fresh.size(); ++i) CHECK(fresh[i] == doctest::Approx(first[i]).epsilon(1e-6));
+    // Without any query the division by zero is avoided.
+    const std::vector<float> zeros(heads * dim, 0.0f);
+    std::vector<float> empty = zeros;
+    intent_remember(spec, dim, zeros, empty);
+    CHECK(empty == zeros);
   }
-  // Mode `query` uses this turn only.
-  std::vector<float> fresh(heads * dim), first(heads * dim, 0.0f);
-  intent_forget(dim, mean, fresh);
-  intent_remember(0.9f, dim, mean, first);
-  CHECK(fresh == first);
-  // Without any query the division by zero is avoided.
-  const std::vector<float> zeros(heads * dim, 0.0f);
-  std::vector<float> empty = zeros;
-  intent_remember(0.9f, dim, zeros, empty);
-  CHECK(empty == zeros);
+}
+
+TEST_CASE("IntentKV: a long query leaves nothing of a raw memory, and a unit memory remembers") {
+  const uint32_t dim = 2;
+  const std::vector<float> before = {0, 1}, query = {10, 0};
+  for (const auto& [norm, left] : {std::pair{QueryNorm::kUnit, 0.669}, {QueryNorm::kRaw, 0.0896}}) {
+    IntentSpec spec;
+    spec.query_norm = norm;
+    std::vector<float> memory = before;
+    intent_remember(spec, dim, query, memory);
+    CHECK(memory[1] == doctest::Approx(left).epsilon(0.002));  // 0.9 / sqrt(0.81 + 1), and + 100
+  }
+}
+
+TEST_CASE("IntentKV: of several turns the best score counts, times gamma for each turn since") {
+  std::vector<float> best(4, 0.0f);
+  const std::vector<float> old = {0.5f, 0.1f, 0.0f, 0.2f}, now = {0.1f, 0.1f, 0.3f, NAN};
+  intent_best_of_turns(intent_turn_factor(0.5f, 1), old, best);
+  intent_best_of_turns(intent_turn_factor(0.5f, 0), now, best);
+  CHECK(best[0] == 0.25f);
+  CHECK(best[1] == 0.1f);
+  CHECK(best[2] == 0.3f);
+  CHECK(std::isnan(best[3]));
+  CHECK(intent_turn_factor(1.0f, 63) == 1.0f);
+  CHECK(intent_turn_factor(0.0f, 0) == 1.0f);
 }
 
 TEST_CASE("IntentKV: the rule is the mean over layers and heads of a softmax over the candidates") {

@@ -112,6 +112,17 @@ TEST_CASE("metrics: a single request has its five time points, and its parts sum
   CHECK(feed.attributed(0) == 95);
 }
 
+TEST_CASE("metrics: the time of a front end is before a request's arrival, and counts as host time") {
+  Metrics metrics({{.page_tokens = 16, .front_end = {.request_ns = 5, .token_ps = 500}}});
+  RequestReady event;
+  event.prompt_tokens = 10;
+  metrics.saw_event(Instant{100}, kE0, event);  // sent at 100 - 5 - 10 / 2
+  const RequestRecord& request = metrics.requests()[0];
+  CHECK(request.ready == Instant{90});
+  CHECK(request.queued == Instant{100});
+  CHECK(request.time[static_cast<size_t>(TimeCategory::kHost)] == Duration{10});
+}
+
 TEST_CASE("metrics: the summary of one request equals its own figures") {
   Feed feed;
   one_request(feed);

@@ -94,6 +94,25 @@ TEST_CASE("compression cost: each part is the larger of bytes and arithmetic, pl
   CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == 0);
 }
 
+TEST_CASE("compression cost: a memory of several turns is scored once for each, up to its bound") {
+  StepShape shape;
+  CompressionWork work;
+  work.score_kernels = 2;
+  work.score = {.bytes = 1000, .product_flop = 0, .vector_flop = 0};
+  const auto scored = [&](uint32_t turn) {
+    CompressionShape one = kOne;
+    one.turn = turn;
+    shape.compressions = {&one, 1};
+    return ns(price(work, shape), CompressionPart::kScore);
+  };
+  CHECK(scored(1) == doctest::Approx(kLayers * (2000 + 2000)));
+  CHECK(scored(9) == scored(1));
+  work.score_turns = 64;
+  CHECK(scored(1) == doctest::Approx(kLayers * (2000 + 2000)));
+  CHECK(scored(9) == doctest::Approx(9 * kLayers * (2000 + 2000)));
+  CHECK(scored(1000) == scored(64));
+}
+
 TEST_CASE("compression cost: the retained ranked KV entries move, or all held ones") {
   const CompressionShape one[] = {kOne};
   StepShape shape;

@@ -120,6 +120,36 @@ TEST_CASE("vidur: decodes with a chunk take the sum of both alone, and the head 
   CHECK(heads == 2);
 }
 
+TEST_CASE("vidur: operations that no price reads are named") {
+  Files files;
+  std::string wider;
+  for (size_t from = 0; from < files.mlp.text.size();) {
+    const size_t end = std::min(files.mlp.text.find('\n', from), files.mlp.text.size());
+    const std::string line = files.mlp.text.substr(from, end - from);
+    if (!line.empty()) wider += line + (from == 0 ? ",time_stats.router.median" : ",0.5") + "\n";
+    from = end + 1;
+  }
+  const testing::Folder folder;
+  const auto plain = loaded(folder, *files.make());
+  REQUIRE(plain);
+  CHECK(plain->unread.empty());
+  files.mlp.text = wider;
+  ProfileFolder made = *files.make();
+  for (auto& [name, bytes] : made)
+    if (name == "tp1/dense.csv") bytes += "fused_moe,16,3.5\nfused_moe,32,4\n";
+  const auto tables = loaded(folder, made);
+  REQUIRE_MESSAGE(tables, (tables ? std::string() : tables.error().text()));
+  CHECK(tables->unread == std::vector<std::string>{"mlp.csv: router", "fused_moe"});
+
+  std::vector<std::string> notes;
+  CostModelSpec spec;
+  spec.llm = four_heads(), spec.device = *Catalog().device("h100");
+  spec.profile = folder.path();
+  REQUIRE(make_cost_model(spec, &notes));
+  REQUIRE(notes.size() == 1);
+  CHECK(message(notes.front(), "has times of mlp.csv: router, fused_moe, which no price reads"));
+}
+
 TEST_CASE("vidur: an error is reported with its place") {
   CHECK(Files().complaint() == "");
   Files files;

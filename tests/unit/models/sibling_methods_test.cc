@@ -85,5 +85,46 @@ TEST_CASE("siblings: calibrations with another model count by layers and heads, 
   CHECK(found->models == std::vector<std::string>{"llama-3.1-8b"});
 }
 
+TEST_CASE("siblings: prices follow the host's speed, but those of recalled pages do not") {
+  const Catalog catalog;
+  const LlmSpec llama = catalog.llm("llama-3.1-8b").value();
+  MeasuredMethod method{"snapkv", llama.name, {}, 10, 0.01, 0.03};
+  for (const MethodTerm term : {MethodTerm::kStep, MethodTerm::kHeld, MethodTerm::kPageNow})
+    method.terms.push_back({name_of(term), 8});
+  const auto device = [&](const std::string& gpu, const std::string& model, double launched_us) {
+    MeasuredDevice out;
+    out.gpu = gpu, out.sm_count = 132, out.model = model;
+    if (launched_us > 0) {
+      const Measured few{launched_us, launched_us, launched_us}, many{9e3, 9e3, 9e3};
+      out.tables = {{"launched host", model, {1, 2, 4}, {}, {few, few, many}}};
+    }
+    return out;
+  };
+  const auto folder = std::filesystem::temp_directory_path() / "kvtwin_sibling_hosts_test";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  MeasuredDevice other = device("GPU A", llama.name, 320);
+  other.methods = {method};
+  std::ofstream(folder / "a.textproto") << measured_device_textproto(other);
+  const struct {
+    MeasuredDevice here;
+    double ratio;
+  } rows[] = {
+      {device("GPU B", llama.name, 480), 1.5},
+      {device("GPU B", llama.name, 0), 1},       // not measured
+      {device("GPU B", llama.name, 6400), 2},    // not beyond a factor of two
+      {device("GPU B", "qwen2.5-7b", 280), 1},   // as long for each of its 28 layers
+      {device("GPU B", "no such model", 99), 1}  // its layers are not known
+  };
+  for (const auto& row : rows) {
+    const auto found = sibling_method(folder.string(), row.here, "snapkv", llama, catalog);
+    REQUIRE(found);
+    CHECK(price_of(found->method, MethodTerm::kStep) == doctest::Approx(8 * row.ratio));
+    CHECK(price_of(found->method, MethodTerm::kHeld) == doctest::Approx(8 * row.ratio));
+    CHECK(price_of(found->method, MethodTerm::kPageNow) == 8);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace kvtwin

@@ -1,6 +1,6 @@
 // Single cases of PrefixIndex; tests/property/structures compares it with an obviously correct index.
 
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 #include <doctest/doctest.h>
 

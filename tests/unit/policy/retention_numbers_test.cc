@@ -1,4 +1,4 @@
-// Integer parts of budgets: PyramidKV's lines, fragmentation, the ratio of the released chunk rule.
+// Integer parts of budgets: PyramidKV's lines, the ratio of the released chunk rule.
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/base/prng.h"
-#include "engine/kv/fragmentation.h"
 #include "engine/methods/chunk_rule.h"
 #include "engine/methods/pyramid.h"
 
@@ -93,48 +92,6 @@ TEST_CASE("PyramidKV: the released form rounds its step down and so retains up t
     CHECK(all >= exact);
     CHECK(all <= exact + uint64_t{any.layers} * (any.layers - 1) / 2);
   }
-}
-
-TEST_CASE("fragmentation: group, tail and reclaimed are separate exact fractions") {
-  // Two groups of two heads, pages of 16. Needs 10, 20 | 5, 33; lengths 20 and 40.
-  const std::vector<uint32_t> group_of{0, 0, 1, 1}, needs{10, 20, 5, 33}, lengths{20, 40};
-  const Fragmentation f = fragmentation(group_of, needs, lengths, 16, 100);
-  CHECK(f.needed_entries == 68);
-  CHECK(f.level_entries == 2 * 20 + 2 * 33);
-  CHECK(f.held_entries == 2 * 20 + 2 * 40);
-  CHECK(f.page_slots == 2 * 32 + 2 * 48);
-  CHECK(f.full_entries == 400);
-  CHECK(f.group().numerator == 38);
-  CHECK(f.group().denominator == 106);
-  CHECK(f.tail().numerator == 40);
-  CHECK(f.tail().denominator == 160);
-  CHECK(f.reclaimed().numerator == 240);
-  Fragmentation twice = f;
-  twice += f;
-  CHECK(twice.tail().numerator == 80);
-  CHECK(twice.full_entries == 800);
-}
-
-TEST_CASE("fragmentation: one head per group has none between heads; one group for all has the most") {
-  Prng prng(103);
-  for (int round = 0; round < 200; ++round) {
-    std::vector<uint32_t> needs, own, one(12, 0);
-    for (uint32_t h = 0; h < 12; ++h) {
-      needs.push_back(static_cast<uint32_t>(prng.range(0, 300)));
-      own.push_back(h);
-    }
-    const std::vector<uint32_t> largest{*std::max_element(needs.begin(), needs.end())};
-    const Fragmentation apart = fragmentation(own, needs, needs, 16, 300);
-    const Fragmentation joined = fragmentation(one, needs, largest, 16, 300);
-    CHECK(apart.group().numerator == 0);
-    CHECK(apart.page_slots <= joined.page_slots + 12 * 15);
-    CHECK(joined.level_entries == 12 * uint64_t{largest[0]});
-    CHECK(joined.needed_entries == apart.needed_entries);
-  }
-  // Pages that hold more than the full cache reclaim nothing.
-  CHECK(fragmentation(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, std::vector<uint32_t>{3}, 16, 3)
-            .reclaimed()
-            .numerator == 0);
 }
 
 TEST_CASE("chunk rule: the ratio of the ranked tokens, after sinks and window are set aside") {

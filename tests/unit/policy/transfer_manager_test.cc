@@ -1,6 +1,6 @@
 // Every kind of transfer, for each way that it can end: no page is lost, and none is freed twice.
 
-#include "engine/kv/transfer_manager.h"
+#include "engine/kv/store/transfer_manager.h"
 
 #include <doctest/doctest.h>
 

@@ -97,6 +97,17 @@ TEST_CASE("report: heads and evidence are in the page as written") {
         std::string::npos);
 }
 
+TEST_CASE("report: a plan is its sentences and its table, and the page has its data") {
+  Report report;
+  report.command = "kvtwin report p";
+  report.plans.push_back({"p", R"({"load":"l","need":2,"answer":["a|b holds 3.","Beyond: 4."],)"
+                               R"("table":[["node","$/h"],["h100","3.00"]],"candidates":[]})"});
+  const std::string text = report_markdown(report);
+  CHECK(text.find("## Plan p\n\na|b holds 3.\nBeyond: 4.\n\n| node | $/h |\n") != std::string::npos);
+  CHECK(text.find("\n| h100 | 3.00 |\n") != std::string::npos);
+  CHECK(report_html(report).find(R"("plans":[{"dir":"p","data":{"load":"l","need":2,)") != std::string::npos);
+}
+
 TEST_CASE("report: right answers against bytes, and the policies that no other beats") {
   Report report = report_of("a");
   const auto row = [](const char* policy, int budget, const char* task, double accuracy, double kept,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "scenarios/evaluate/collect.h"
+#include "scenarios/evaluate/paired.h"
 #include "tests/support/folder.h"
 #include "tests/support/source_dir.h"
 
@@ -22,6 +23,41 @@ TEST_CASE("wilson: textbook intervals") {
   CHECK(wilson(0, 20).high == doctest::Approx(0.1611).epsilon(0.001));
   CHECK(wilson(29, 29).high == 1);
   CHECK(wilson(0, 0).high - wilson(0, 0).low == 1);
+}
+
+TEST_CASE("paired: McNemar's exact test counts the questions on which two policy sets differ") {
+  // 8 gained and 1 lost: 2 * (1 + 9) / 2^9.
+  const Paired one = paired("11110000000000", "01111111111100");
+  CHECK(one.gained == 8);
+  CHECK(one.lost == 1);
+  CHECK(one.p == doctest::Approx(2.0 * (1 + 9) / 512));
+  CHECK(paired("0101", "0101").p == 1);
+  CHECK(paired("01", "10").p == 1);
+  // The independent run of docs/design/methods/intentkv.md: 32 gained and 8 lost.
+  CHECK(paired(std::string(32, '0') + std::string(8, '1'), std::string(32, '1') + std::string(8, '0')).p ==
+        doctest::Approx(0.000182).epsilon(0.01));
+}
+
+TEST_CASE(
+    "paired: rows of the same questions, task and budget are compared; a base without answers is an error") {
+  const auto row = [](const char* policy, uint32_t budget, const char* task, const char* marks) {
+    QualityRow out;
+    out.policy = policy, out.budget = budget, out.task = task, out.model = "m", out.asked = "seed=1";
+    out.answers.marks = marks;
+    return out;
+  };
+  std::vector<QualityRow> rows = {row("base", 64, "needle", "0011"), row("new", 64, "needle", "0111"),
+                                  row("new", 32, "needle", "1111"), row("new", 64, "multi_key", "1111"),
+                                  row("old", 64, "needle", "")};
+  const Result<std::string> table = paired_table(rows, "base");
+  REQUIRE(table);
+  CHECK(table->find("new                    64 needle                   1      0") != std::string::npos);
+  CHECK(std::count(table->begin(), table->end(), '\n') == 4);  // a blank line, two of head, one row
+  rows[0].budget = 0;  // a base without a budget is compared with every budget
+  CHECK(paired_table(rows, "base")->find("new                    32 needle                   2      0") !=
+        std::string::npos);
+  CHECK(paired_table(rows, "bace").error().what == "no row of \"bace\" has answers by question");
+  CHECK_FALSE(paired_table(rows, "old"));
 }
 
 std::vector<std::string> sets(const std::string& policies, uint32_t kv_entries, double prompt) {

@@ -52,6 +52,26 @@ TEST_CASE("scenario: a preset overrides the defaults, and written fields overrid
   CHECK(own->values.limits().capture_sizes_size() == 2);
 }
 
+TEST_CASE("scenario: a preset's host times hold for simulated runs, and not beside a profile that has them") {
+  const std::string vllm = kGood + "limits { preset: \"vllm_v1\" }\n";
+  const auto cost_of = [&](const std::vector<std::string>& sets) {
+    const auto scenario = parse_scenario(vllm, kPath, sets);
+    REQUIRE(scenario);
+    return scenario->values.cost();
+  };
+  CHECK(cost_of({}).host_ns_per_step() == 200'000);
+  CHECK(cost_of({}).front_end_request_ns() == 3'000'000);
+  CHECK(cost_of({}).front_end_token_ns() == 2'000);
+  CHECK(cost_of({"cost.profile=" + testing::source_dir() + "/README.md"}).host_ns_per_step() == 0);
+  CHECK(cost_of({"cost.profile=" + testing::source_dir() + "/README.md", "cost.host_ns_per_step=7"})
+            .host_ns_per_step() == 7);
+  CHECK(cost_of({"backend=cpu"}).front_end_request_ns() == 0);
+  CHECK(cost_of({"backend=cpu", "cost.front_end_request_ns=5"}).front_end_request_ns() == 5);
+  const auto plain = parse_scenario(kGood, kPath, {});
+  REQUIRE(plain);
+  CHECK(plain->values.cost().front_end_request_ns() == 0);
+}
+
 TEST_CASE("scenario: every unknown field is reported with its line, its column and the nearest name") {
   const Errors found = errors_of(kGood +
                                  "policies {\n"

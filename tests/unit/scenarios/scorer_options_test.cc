@@ -83,6 +83,13 @@ TEST_CASE("scorer options: written options reach the policy and the kernels") {
           .values);
   CHECK(score.intent.gamma == 0.5f);
   CHECK(score.intent_mode == kernels::IntentMode::kQuery);
+  CHECK(score.intent.query_norm == kernels::QueryNorm::kUnit);
+  CHECK(score.intent.memory == kernels::MemoryForm::kSum);
+  score = score_spec(good("identity: \"none\" scorer: \"intent_rule\" "
+                          "scorer_options { query_norm: \"raw\" memory: \"max_over_turns\" }")
+                         .values);
+  CHECK(score.intent.query_norm == kernels::QueryNorm::kRaw);
+  CHECK(score.intent.memory == kernels::MemoryForm::kMaxOverTurns);
   CHECK(score_spec(good("scorer: \"random\" scorer_options { seed: 9 }").values).seed == 9);
   CHECK(score_spec(good("scorer: \"random\"").values).seed == 42);  // the scenario's seed
 }
@@ -95,6 +102,11 @@ TEST_CASE("scorer options: an unfit option is refused at its position, with the 
        "knorm does not read kernel; it reads compression_trigger"},
       {"scorer_options { kernel: 5 }", "scorer none does not read kernel; it has no options"},
       {"scorer: \"snapkv\" scorer_options { code_base: \"tangarm\" }", "tangram"},
+      {"scorer: \"intent_rule\" scorer_options { query_norm: \"l2\" }",
+       "query_norm is \"l2\"; one of: unit, raw"},
+      {"scorer: \"intent_rule\" scorer_options { memory: \"max_over_turn\" }", "max_over_turns"},
+      {"scorer: \"intent_residual\" scorer_options { memory: \"sum\" }",
+       "intent_residual does not read memory"},
       {"scorer: \"snapkv\" scorer_options { pool: \"median\" }", "one of: none, average, max"},
       {"scorer: \"snapkv\" scorer_options { kernel: 4 }", "kernel is 4; an odd number"},
       {"scorer: \"snapkv\" scorer_options { kernel: 0 }", "kernel is 0; from 1 to 255"},

@@ -24,6 +24,7 @@ struct Rule {
 const std::vector<Rule> kMayInclude = {
     {"engine/base/", {"engine/base/"}},
     {"engine/kv/", {"engine/base/", "engine/kv/"}},
+    {"engine/kv/store/", {"engine/base/", "engine/kv/"}},
     {"engine/kv/managers/", {"engine/base/", "engine/kv/", "engine/methods/"}},
     {"engine/methods/", {"engine/base/", "engine/kv/", "engine/methods/"}},
     {"engine/scheduler/", {"engine/base/", "engine/kv/", "engine/methods/", "engine/scheduler/"}},

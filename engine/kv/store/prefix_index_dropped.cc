@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 
@@ -50,16 +50,6 @@ void PrefixIndex::dropped_entries(const Pin& pin, std::vector<uint16_t>* kv_entr
     std::copy(node.dropped_tokens.begin() + from, node.dropped_tokens.begin() + to,
               kv_entries->begin() + node.pages_before + from);
   });
-}
-
-uint64_t PrefixIndex::live_tokens(const Pin& pin, uint32_t page_tokens) const {
-  uint64_t live = 0;
-  visit_pages(pin, 0, pin.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
-    live += uint64_t{to - from} * page_tokens;
-    const Node& node = nodes_[id];
-    for (uint32_t i = from; i < to && !node.dropped_tokens.empty(); ++i) live -= node.dropped_tokens[i];
-  });
-  return live;
 }
 
 }  // namespace kvtwin

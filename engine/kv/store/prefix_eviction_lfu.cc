@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "engine/kv/prefix_eviction.h"
+#include "engine/kv/store/prefix_eviction.h"
 
 namespace kvtwin {
 namespace {

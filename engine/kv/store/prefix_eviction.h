@@ -16,8 +16,8 @@
 // A rank is computed when a leaf becomes evictable and when its inputs change. To add an order: write
 // prefix_eviction_<name>.cc, a line in registry.cc, and a table test.
 
-#ifndef KVTWIN_ENGINE_KV_PREFIX_EVICTION_H_
-#define KVTWIN_ENGINE_KV_PREFIX_EVICTION_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
+#define KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
 
 #include <cstdint>
 #include <memory>
@@ -60,4 +60,4 @@ std::unique_ptr<PrefixEviction> make_cost_aware_eviction(uint32_t doubling_pages
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_PREFIX_EVICTION_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_

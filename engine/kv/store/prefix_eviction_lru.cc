@@ -1,4 +1,4 @@
-#include "engine/kv/prefix_eviction.h"
+#include "engine/kv/store/prefix_eviction.h"
 
 namespace kvtwin {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 

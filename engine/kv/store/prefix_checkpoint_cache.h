@@ -23,8 +23,8 @@
 //       protects;
 //   (2) settled pages never decrease from chunk to chunk.
 
-#ifndef KVTWIN_ENGINE_KV_PREFIX_CHECKPOINT_CACHE_H_
-#define KVTWIN_ENGINE_KV_PREFIX_CHECKPOINT_CACHE_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_CHECKPOINT_CACHE_H_
+#define KVTWIN_ENGINE_KV_STORE_PREFIX_CHECKPOINT_CACHE_H_
 
 #include <cstdint>
 #include <memory>
@@ -33,7 +33,7 @@
 
 #include "engine/base/identity.h"
 #include "engine/kv/group_tables.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 
@@ -108,4 +108,4 @@ class PrefixCheckpointCache final : public HoldWatch {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_PREFIX_CHECKPOINT_CACHE_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_PREFIX_CHECKPOINT_CACHE_H_

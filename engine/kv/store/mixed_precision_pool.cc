@@ -1,4 +1,4 @@
-#include "engine/kv/mixed_precision_pool.h"
+#include "engine/kv/store/mixed_precision_pool.h"
 
 #include <algorithm>
 #include <utility>

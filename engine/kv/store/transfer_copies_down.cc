@@ -3,7 +3,7 @@
 // host alone are spilled to the disk. While the host is full, offloads wait for a spill in progress; if none
 // is possible, the host drops its oldest copies, as it does without a disk.
 
-#include "engine/kv/transfer_manager.h"
+#include "engine/kv/store/transfer_manager.h"
 
 namespace kvtwin {
 namespace {

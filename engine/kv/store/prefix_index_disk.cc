@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 

@@ -1,4 +1,4 @@
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 #include <algorithm>
 
@@ -180,14 +180,6 @@ void PrefixIndex::host_pages(const Pin& pin, uint32_t first, std::vector<PageId>
       pages->push_back(node.host[i]);
     }
   });
-}
-
-uint32_t PrefixIndex::pages_on_gpu(const Pin& pin) const {
-  uint32_t count = 0;
-  for (uint32_t id = raw(pin.node); id != 0; id = nodes_[id].parent) {
-    count += nodes_[id].gpu_pages();
-  }
-  return count;
 }
 
 // --- eviction

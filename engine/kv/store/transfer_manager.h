@@ -18,8 +18,8 @@
 //       those after the pin of a swap-out;
 //   (2) the counts equal what the transfers in flight add up to.
 
-#ifndef KVTWIN_ENGINE_KV_TRANSFER_MANAGER_H_
-#define KVTWIN_ENGINE_KV_TRANSFER_MANAGER_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_TRANSFER_MANAGER_H_
+#define KVTWIN_ENGINE_KV_STORE_TRANSFER_MANAGER_H_
 
 #include <cstdint>
 #include <span>
@@ -27,7 +27,7 @@
 
 #include "engine/base/commands.h"
 #include "engine/kv/decision_digest.h"
-#include "engine/kv/page_tiers.h"
+#include "engine/kv/store/page_tiers.h"
 
 namespace kvtwin {
 
@@ -155,4 +155,4 @@ class TransferManager {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_TRANSFER_MANAGER_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_TRANSFER_MANAGER_H_

@@ -1,4 +1,4 @@
-#include "engine/kv/prefix_checkpoint_cache.h"
+#include "engine/kv/store/prefix_checkpoint_cache.h"
 
 #include <algorithm>
 

@@ -28,8 +28,8 @@
 //       pages on the host alone are in the spill heap too;
 //   (7) each node counts the marks of awaited sessions on it and below it.
 
-#ifndef KVTWIN_ENGINE_KV_PREFIX_INDEX_H_
-#define KVTWIN_ENGINE_KV_PREFIX_INDEX_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_INDEX_H_
+#define KVTWIN_ENGINE_KV_STORE_PREFIX_INDEX_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -42,7 +42,7 @@
 #include "engine/base/indexed_heap.h"
 #include "engine/base/units.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/prefix_eviction.h"
+#include "engine/kv/store/prefix_eviction.h"
 
 namespace kvtwin {
 
@@ -110,7 +110,6 @@ class PrefixIndex {
   }
   // Appends the copies of pages [first, pin.pages) on the host or the disk, in order. REQUIRES: all have one.
   void host_pages(const Pin& pin, uint32_t first, std::vector<PageId>* pages) const;
-  uint32_t pages_on_gpu(const Pin& pin) const;
 
   // Sessions (prefix_index_sessions.cc). These functions do nothing unless PrefixEviction needs sessions.
   // The path of the pin has been used by `session`.
@@ -177,8 +176,6 @@ class PrefixIndex {
   uint32_t dropped_slots(const Pin& pin) const;
   // Replaces *kv_entries by the number of dropped KV entries of each page of the pin; empty if all are 0.
   void dropped_entries(const Pin& pin, std::vector<uint16_t>* kv_entries) const;
-  // Tokens of the pin that are not dropped, for pages of page_tokens.
-  uint64_t live_tokens(const Pin& pin, uint32_t page_tokens) const;
 
   uint64_t tick() { return ++clock_; }  // a new stamp
   uint32_t pages_evictable() const { return evictable_; }
@@ -323,4 +320,4 @@ void PrefixIndex::visit_pages(const Pin& pin, uint32_t first, uint32_t last, Vis
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_PREFIX_INDEX_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_PREFIX_INDEX_H_

@@ -1,4 +1,4 @@
-#include "engine/kv/page_supply.h"
+#include "engine/kv/store/page_supply.h"
 
 #include <algorithm>
 

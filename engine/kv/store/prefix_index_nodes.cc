@@ -4,7 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 

@@ -3,15 +3,15 @@
 //
 // Invariant, verified by check_invariants(): reserved pages are free or evictable.
 
-#ifndef KVTWIN_ENGINE_KV_PAGE_SUPPLY_H_
-#define KVTWIN_ENGINE_KV_PAGE_SUPPLY_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_PAGE_SUPPLY_H_
+#define KVTWIN_ENGINE_KV_STORE_PAGE_SUPPLY_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "engine/kv/page_pool.h"
-#include "engine/kv/prefix_index.h"
 #include "engine/kv/reservations.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 
@@ -71,4 +71,4 @@ class PageSupply {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_PAGE_SUPPLY_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_PAGE_SUPPLY_H_

@@ -1,11 +1,11 @@
 // PageTiers are the pages of one engine: a pool for each tier, and the index that shares cached pages among
 // requests. It owns none of them.
 
-#ifndef KVTWIN_ENGINE_KV_PAGE_TIERS_H_
-#define KVTWIN_ENGINE_KV_PAGE_TIERS_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_PAGE_TIERS_H_
+#define KVTWIN_ENGINE_KV_STORE_PAGE_TIERS_H_
 
 #include "engine/kv/page_pool.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 
@@ -21,4 +21,4 @@ struct PageTiers {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_PAGE_TIERS_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_PAGE_TIERS_H_

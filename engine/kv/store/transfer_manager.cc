@@ -1,4 +1,4 @@
-#include "engine/kv/transfer_manager.h"
+#include "engine/kv/store/transfer_manager.h"
 
 #include <algorithm>
 

@@ -27,8 +27,8 @@
 //   (2) logical pages have at most page_tokens KV entries in a page;
 //   (3) pages_evictable() = owned pages of which no logical page is held.
 
-#ifndef KVTWIN_ENGINE_KV_MIXED_PRECISION_POOL_H_
-#define KVTWIN_ENGINE_KV_MIXED_PRECISION_POOL_H_
+#ifndef KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
+#define KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
 
 #include <array>
 #include <cstdint>
@@ -38,7 +38,7 @@
 #include "engine/base/tags.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/precision_spec.h"
-#include "engine/kv/prefix_index.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 
@@ -191,4 +191,4 @@ class MixedPrecisionPool final : public HoldWatch {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_KV_MIXED_PRECISION_POOL_H_
+#endif  // KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
