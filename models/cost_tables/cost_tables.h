@@ -24,7 +24,8 @@
 
 namespace kvtwin {
 
-// Profiled vocabularies may have that many entries more than the model: they are padded so that they can be cut.
+// Profiled vocabularies may have that many entries more than the model: they are padded so that they can be
+// cut.
 constexpr uint32_t kVocabularyPadding = 1024;
 
 // A time measured at some counts, ascending.
