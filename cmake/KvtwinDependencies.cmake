@@ -59,6 +59,21 @@ if(NOT KVTWIN_SERVE STREQUAL "OFF")
 endif()
 kvtwin_optional(SERVE "${serve_found}"
   "Boost.Beast, ZeroMQ or msgpack was not found, so there is no kvtwin serve: install libboost-dev, libzmq3-dev and libmsgpack-dev")
+# The interpreter of the system, whose packages ./dev installs; -DPython_EXECUTABLE= chooses another. A module with
+# sanitizers would need an interpreter with them.
+set(python_found OFF)
+if(NOT KVTWIN_PYTHON STREQUAL "OFF" AND NOT KVTWIN_SANITIZE AND NOT KVTWIN_FUZZ)
+  if(NOT Python_EXECUTABLE AND EXISTS /usr/bin/python3)
+    set(Python_EXECUTABLE /usr/bin/python3)
+  endif()
+  find_package(Python 3.9 COMPONENTS Interpreter Development.Module NumPy QUIET)
+  if(Python_FOUND)
+    find_package(pybind11 2.10 QUIET)
+    set(python_found ${pybind11_FOUND})
+  endif()
+endif()
+kvtwin_optional(PYTHON "${python_found}"
+  "there are no pybind11 and NumPy for it, or this is a sanitizer build: install pybind11-dev, python3-dev and python3-numpy")
 
 set(web_found OFF)
 if(NOT KVTWIN_WEB STREQUAL "OFF")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <map>
 #include <simgrid/Exception.hpp>
 #include <simgrid/kernel/Timer.hpp>
@@ -224,6 +225,16 @@ void SimGrid::State::arm(double at_ns) {
   });
 }
 
+// SimGrid's first engine takes over Ctrl-C: it would print its actors and end a process that may be an
+// interpreter. The handler from before is put back.
+static std::unique_ptr<sg4::Engine> make_engine(int* count, char** arguments) {
+  struct sigaction before {};
+  const bool known = sigaction(SIGINT, nullptr, &before) == 0;
+  auto engine = std::make_unique<sg4::Engine>(count, arguments);
+  if (known) sigaction(SIGINT, &before, nullptr);
+  return engine;
+}
+
 SimGrid::SimGrid(const PlatformSpec& spec) : state_(std::make_unique<State>()) {
   KVT_CHECK(State::current == nullptr);
   KVT_CHECK(validate_platform(spec).has_value());
@@ -235,7 +246,7 @@ SimGrid::SimGrid(const PlatformSpec& spec) : state_(std::make_unique<State>()) {
   int count = static_cast<int>(arguments.size());
   arguments.push_back(nullptr);
   state_->spec = spec;
-  state_->engine = std::make_unique<sg4::Engine>(&count, arguments.data());
+  state_->engine = make_engine(&count, arguments.data());
   if (!configured)
     sg4::Activity::on_completion_cb([](const sg4::Activity& activity) {
       if (State::current != nullptr) State::current->finished(activity);

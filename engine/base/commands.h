@@ -21,9 +21,9 @@ constexpr PageId kNoPage{UINT32_MAX};
 enum class Tier : uint8_t { kGpu, kHost, kDisk };
 
 enum class EntryKind : uint8_t {
-  kChunk,     // `tokens` known tokens are computed; the last chunk samples one token
-  kDecode,    // one token in, one token out
-  kProbe,     // query tokens that are captured for scoring and leave no KV entries (Judge Q, KVzip)
+  kChunk,   // `tokens` known tokens are computed; the last chunk samples one token
+  kDecode,  // one token in, one token out
+  kProbe,   // query tokens that are captured for scoring and leave no KV entries (Judge Q, KVzip)
 };
 
 // The part of a step that belongs to one request.

@@ -8,8 +8,8 @@
 #define KVTWIN_ENGINE_SCHEDULER_SESSION_HINTS_H_
 
 #include "engine/kv/managers/kv_context.h"
-#include "engine/kv/store/prefix_index.h"
 #include "engine/kv/session_store.h"
+#include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
 

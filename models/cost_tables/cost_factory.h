@@ -23,9 +23,9 @@ struct CostModelSpec {
   HostTime host;
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
-  bool graphs = true;                          // our engine replays its decode steps (MeasuredCost)
-  std::string precision = "bf16";              // format of KV (MeasuredCost)
-  const MeasuredDevice* measured = nullptr;    // the contents of such a .textproto, if already read
+  bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
+  std::string precision = "bf16";            // format of KV (MeasuredCost)
+  const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
 };
 
 // Adds sentences that a reader of prices must know to `notes`, if it is not null.

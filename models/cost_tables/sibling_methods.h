@@ -39,8 +39,8 @@ MeasuredMethod method_of_host(MeasuredMethod method, double ratio);
 
 // From all profiles in `folder` whose GPUs have as many SMs as `device`: SMs compute what methods add to
 // steps, and the host starts it. Each is scaled by the ratio of the two hosts, as the launches of the two
-// device calibrations ("launched host") show it. Profiles of other models count where none is of `llm`. Empty: none of them
-// holds this method.
+// device calibrations ("launched host") show it. Profiles of other models count where none is of `llm`.
+// Empty: none of them holds this method.
 std::optional<SiblingMethod> sibling_method(const std::string& folder, const MeasuredDevice& device,
                                             const std::string& name, const LlmSpec& llm,
                                             const Catalog& catalog);

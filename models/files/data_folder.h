@@ -13,6 +13,9 @@ namespace kvtwin {
 // installations have the same layout, and neither has a path compiled in. Returns "" if there is none.
 std::string data_folder(std::string_view name);
 
+// Searches above `path` in place of the running program. For a module, whose program is an interpreter.
+void set_program_path(std::string path);
+
 }  // namespace kvtwin
 
 #endif  // KVTWIN_MODELS_FILES_DATA_FOLDER_H_

@@ -10,10 +10,10 @@
 
 #include "engine/base/check.h"
 #include "engine/base/plural.h"
+#include "engine/kv/managers/request_fit.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
 #include "engine/scheduler/core.h"
-#include "engine/kv/managers/request_fit.h"
 #include "models/catalog/catalog.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"

@@ -81,7 +81,8 @@ int run_validate(ValidateArguments arguments) {
                      "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
   if (arguments.request.record && arguments.request.backend == "cuda") {
-    if (Result<void> ok = check_can_record("kvtwin validate --out"); !ok) return complain(ok.error(), kExitNoBackend);
+    if (Result<void> ok = check_can_record("kvtwin validate --out"); !ok)
+      return complain(ok.error(), kExitNoBackend);
   }
   const WorkFolder work;
   arguments.request.work = work.path();

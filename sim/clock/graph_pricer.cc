@@ -97,8 +97,8 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
 }
 
 void GraphPricer::spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query,
-                         std::vector<Ticks>* append, std::vector<Ticks>* attention,
-                         std::vector<Ticks>* rest, std::vector<Ticks>* all_reduce) {
+                         std::vector<Ticks>* append, std::vector<Ticks>* attention, std::vector<Ticks>* rest,
+                         std::vector<Ticks>* all_reduce) {
   const size_t layers = step_.layers.size();
   for (auto* all : {query, append, attention, rest, all_reduce}) all->assign(layers, 0);
   bool before_attention = true;

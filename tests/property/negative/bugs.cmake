@@ -50,3 +50,7 @@ plant(open_tail engine/kv/store/prefix_checkpoint_cache.cc
 plant(hot_spill engine/kv/store/prefix_index_disk.cc
 [[const bool unlocked = nodes_[id].locks == 1;]]
 [[const bool unlocked = nodes_[id].locks == 1 || planted("hot_spill");]])
+
+plant(kept_promise engine/kv/managers/mixed_precision_kv_manager.cc
+[[  reserved_4_.drop(&r.reserved_4);]]
+[[  if (!planted("kept_promise")) reserved_4_.drop(&r.reserved_4);]])

@@ -29,14 +29,20 @@ Run run_seeds(const std::string& program, const std::string& seeds) {
 }  // namespace
 
 TEST_CASE("negative: every planted bug is caught within a thousand seeds, and the seed is named") {
-  // The seeds that can expose each bug: any seed, or seeds whose requests drop KV entries, continue from
-  // compressed prefixes, swap out, keep prefixes on the host, or have a disk.
+  // The seeds that can expose each bug: any seed, or seeds whose requests drop KV entries, have two formats,
+  // continue from compressed prefixes, swap out, keep prefixes on the host, or have a disk.
   constexpr std::pair<const char*, const char*> kBugs[] = {
-      {"leak_on_preempt", "1 1000"},      {"stale_pin", "1 1000"},
-      {"unsafe_copy", "1 1000"},          {"early_drop", "1000000 1001000"},
-      {"stale_order", "1000000 1001000"}, {"turn_ranked", "1000000 1001000"},
-      {"open_tail", "3000000 3001000"},   {"early_swap_out", "5000000 5001000"},
-      {"early_fetch", "7000000 7001000"}, {"hot_spill", "8000000 8001000"},
+      {"leak_on_preempt", "1 1000"},
+      {"stale_pin", "1 1000"},
+      {"unsafe_copy", "1 1000"},
+      {"early_drop", "1000000 1001000"},
+      {"stale_order", "1000000 1001000"},
+      {"turn_ranked", "1000000 1001000"},
+      {"kept_promise", "2000000 2001000"},
+      {"open_tail", "3000000 3001000"},
+      {"early_swap_out", "5000000 5001000"},
+      {"early_fetch", "7000000 7001000"},
+      {"hot_spill", "8000000 8001000"},
   };
   for (const auto& [bug, seeds] : kBugs) {
     CAPTURE(bug);

@@ -3,9 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include "engine/kv/managers/request_fit.h"
 #include "engine/methods/registry.h"
 #include "engine/scheduler/core.h"
-#include "engine/kv/managers/request_fit.h"
 #include "tests/support/policy_configs.h"
 #include "tests/support/table.h"
 

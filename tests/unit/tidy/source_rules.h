@@ -34,8 +34,8 @@ Findings check_scheduler_words(const SourceFile& file, const std::vector<std::st
 std::vector<std::string> method_names(const std::string& registry);
 // Data members of `struct NAME` in the text; 0: there is no such struct.
 int count_fields(const std::string& text, const std::string& name);
-Findings check_lengths(const SourceFile& file);       // file <= 500 lines, function <= 70, line <= 110
-Findings check_guard(const SourceFile& file);         // a header's guard is its path
+Findings check_lengths(const SourceFile& file);  // file <= 500 lines, function <= 70, line <= 110
+Findings check_guard(const SourceFile& file);    // a header's guard is its path
 Findings check_own_header_first(const SourceFile& file, bool has_header);
 Findings check_left_overs(const SourceFile& file);  // notes to self, paths of other machines
 

@@ -1,0 +1,226 @@
+// kvtwin._core: what the package kvtwin (scenarios/python/kvtwin) is made from. Texts and bytes go in and
+// out; the package makes objects of them. Errors are raised as kvtwin.Error.
+
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/files/data_folder.h"
+#include "models/files/textproto.h"
+#include "scenarios/load/field_list.h"
+#include "scenarios/load/shipped.h"
+#include "scenarios/output/compare.h"
+#include "scenarios/output/metric_names.h"
+#include "scenarios/python/run_scenario.h"
+#include "scenarios/python/simulation_thread.h"
+#include "scenarios/python/studies.h"
+
+namespace kvtwin {
+namespace {
+
+namespace py = pybind11;
+
+[[noreturn]] void raise(const Errors& errors) {
+  py::list all;
+  for (const Error& one : errors) all.append(py::make_tuple(one.where, one.what, one.hint));
+  const py::object type = py::module_::import("kvtwin._errors").attr("Error");
+  PyErr_SetObject(type.ptr(), type(all).ptr());
+  throw py::error_already_set();
+}
+[[noreturn]] void raise(const Error& error) { raise(Errors{error}); }
+
+template <typename T>
+T take(Result<T> result) {
+  if (!result) raise(result.error());
+  return std::move(*result);
+}
+void take(const Result<void>& result) {
+  if (!result) raise(result.error());
+}
+
+// Raises KeyboardInterrupt if the user pressed Ctrl-C. Called without the GIL.
+void check_signals() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// Passes a sentence to warnings.warn. Called without the GIL.
+void warn(const std::string& text) {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) throw py::error_already_set();
+}
+
+FinishedRun run(const RunRequest& request) {
+  SimulationThread& thread = SimulationThread::get();
+  if (!thread.usable())
+    raise(Error{"kvtwin.run", "this process was forked from one that had already run something",
+                "start workers with multiprocessing.get_context(\"spawn\")"});
+  struct Outcome {
+    RunRequest request;
+    std::optional<tl::expected<FinishedRun, Errors>> run;
+    std::exception_ptr failed;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  outcome->request = request;
+  {
+    const py::gil_scoped_release no_gil;
+    thread.run(
+        [outcome] {
+          try {
+            outcome->run = run_in_process(outcome->request);
+          } catch (...) {
+            outcome->failed = std::current_exception();
+          }
+        },
+        check_signals);
+  }
+  if (outcome->failed) std::rethrow_exception(outcome->failed);
+  if (!*outcome->run) raise(outcome->run->error());
+  return std::move(**outcome->run);
+}
+
+void save(const FinishedRun& run, const std::string& dir, bool force) {
+  take(check_replaceable(dir, run.result.inputs(), force));
+  take(replace_run(dir, run.files));
+}
+
+// The files of a run's folder that exist. run.binpb is enough for a summary.
+FinishedRun open_folder(const std::string& dir) {
+  FinishedRun run;
+  run.result = take(read_result(dir));
+  constexpr size_t kBytesMax = size_t{1} << 30;
+  std::error_code failed;
+  for (const char* name :
+       {"scenario.resolved.textproto", "requests.csv", "tools.csv", "heads.json", "requests.jsonl",
+        "operations.csv", "timeline.json", "timeline.perfetto-trace", "run.binpb"}) {
+    const std::string path = dir + "/" + name;
+    if (!std::filesystem::exists(path, failed)) continue;
+    run.files.push_back({name, take(read_text_file(path, kBytesMax))});
+  }
+  return run;
+}
+
+py::tuple compare_logs(const std::string& real_text, const std::string& real_name,
+                       const std::string& ours_text, const std::string& ours_name, size_t skip,
+                       const std::vector<std::string>& limits) {
+  const std::vector<Request> ours = take(parse_requests(ours_text, ours_name));
+  const std::vector<Request> real = take(parse_requests(real_text, real_name));
+  const Comparison compared = take(compare(real, ours, skip));
+  const std::vector<std::string> broken = take(broken_limits(compared, limits));
+  py::list rows;
+  for (const ComparedRow& row : compared.rows)
+    rows.append(
+        py::make_tuple(row.metric, row.statistic, row.real_ms, row.ours_ms, row.difference_percent()));
+  return py::make_tuple(rows, compared.requests, compared.skipped, compared.matched_by, broken,
+                        format_comparison(compared, OutputFormat::kTable));
+}
+
+template <typename Request>
+StudyText study(Result<StudyText> (*make)(const Request&, const Warn&, const std::function<void()>&),
+                const Request& request) {
+  std::optional<Result<StudyText>> made;
+  {
+    const py::gil_scoped_release no_gil;
+    made = make(request, warn, check_signals);
+  }
+  return take(std::move(*made));
+}
+
+void add_runs(py::module_& module) {
+  py::class_<FinishedRun>(module, "Run")
+      .def_property_readonly(
+          "summary",
+          [](const FinishedRun& run) { return format_summary(run.result, OutputFormat::kJsonl, {}); })
+      .def_property_readonly(
+          "table",
+          [](const FinishedRun& run) { return format_summary(run.result, OutputFormat::kTable, {}); })
+      .def_readonly("wall_s", &FinishedRun::wall_s)
+      .def_property_readonly("notes",
+                             [](const FinishedRun& run) {
+                               return std::vector<std::string>(run.result.notes().begin(),
+                                                               run.result.notes().end());
+                             })
+      .def("file", [](const FinishedRun& run, const std::string& name) { return py::bytes(run.file(name)); })
+      .def("save", &save);
+  module.def("run", [](std::string scenario, std::optional<std::string> text, std::vector<std::string> sets,
+                       std::string timeline, bool allow_unread) {
+    return run({std::move(scenario), std::move(text), std::move(sets), std::move(timeline), allow_unread});
+  });
+  module.def("open", &open_folder);
+  module.def("compare", &compare_logs);
+}
+
+void add_studies(py::module_& module) {
+  py::class_<StudyText>(module, "Study")
+      .def_readonly("json", &StudyText::json)
+      .def_readonly("table", &StudyText::table)
+      .def_readonly("out", &StudyText::out);
+  py::class_<SweepRequest>(module, "SweepRequest")
+      .def(py::init<>())
+      .def_readwrite("scenario", &SweepRequest::scenario)
+      .def_readwrite("out", &SweepRequest::out)
+      .def_readwrite("vary", &SweepRequest::vary)
+      .def_readwrite("sets", &SweepRequest::sets)
+      .def_readwrite("sampler", &SweepRequest::sampler)
+      .def_readwrite("samples", &SweepRequest::samples)
+      .def_readwrite("seed", &SweepRequest::seed)
+      .def_readwrite("shard", &SweepRequest::shard)
+      .def_readwrite("jobs", &SweepRequest::jobs)
+      .def_readwrite("program", &SweepRequest::program)
+      .def_readwrite("force", &SweepRequest::force)
+      .def_readwrite("columns", &SweepRequest::columns);
+  py::class_<PlanRequest>(module, "PlanRequest")
+      .def(py::init<>())
+      .def_readwrite("scenario", &PlanRequest::scenario)
+      .def_readwrite("out", &PlanRequest::out)
+      .def_readwrite("load", &PlanRequest::load)
+      .def_readwrite("slos", &PlanRequest::slos)
+      .def_readwrite("vary", &PlanRequest::vary)
+      .def_readwrite("sets", &PlanRequest::sets)
+      .def_readwrite("losses", &PlanRequest::losses)
+      .def_readwrite("need", &PlanRequest::need)
+      .def_readwrite("seeds", &PlanRequest::seeds)
+      .def_readwrite("jobs", &PlanRequest::jobs)
+      .def_readwrite("program", &PlanRequest::program)
+      .def_readwrite("allow_roofline", &PlanRequest::allow_roofline);
+  module.def("sweep", [](const SweepRequest& request) { return study(sweep_in_folder, request); });
+  module.def("plan", [](const PlanRequest& request) { return study(plan_in_folder, request); });
+}
+
+void add_lists(py::module_& module) {
+  module.def("set_program_path", &set_program_path);
+  module.def("data_folder", [](const std::string& name) { return data_folder(name); });
+  module.def("shipped", &shipped_scenarios);
+  module.def("metric_name", [](const std::string& word) { return metric_name(word); });
+  module.def("metric_hint", [](const std::string& word) { return metric_hint(word); });
+  module.def("metrics", [] {
+    py::list all;
+    for (const MetricName& one : metric_names())
+      all.append(py::make_tuple(one.name, one.unit, one.definition));
+    return all;
+  });
+  module.def("fields", [] {
+    py::list all;
+    for (const FieldLine& line : scenario_fields())
+      all.append(py::make_tuple(line.path, line.kind, line.value, line.comment));
+    return all;
+  });
+  module.attr("version") = KVTWIN_VERSION;
+}
+
+}  // namespace
+}  // namespace kvtwin
+
+PYBIND11_MODULE(_core, module) {
+  kvtwin::add_runs(module);
+  kvtwin::add_studies(module);
+  kvtwin::add_lists(module);
+}

@@ -1,0 +1,294 @@
+"""kvtwin.run against `kvtwin run`: the same decisions, files and messages."""
+
+import ast
+import glob
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import support
+import numpy as np
+
+import kvtwin
+
+
+class Run(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.result = kvtwin.run(support.SMALL, set={"memory.gpu_pages": 8000}, timeline=(0, 20))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def test_files_equal_those_of_the_tool(self):
+        support.tool("run", support.SMALL, "--set=memory.gpu_pages=8000", "--timeline=0..20",
+                     "--out=" + self.path("tool"), "--quiet")
+        self.result.save(self.path("module"))
+        ours, theirs = support.files_of(self.path("module")), support.files_of(self.path("tool"))
+        self.assertIn("run.binpb", theirs)
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for name, content in theirs.items():
+            self.assertEqual(ours[name], content, name)
+
+    def test_metrics_equal_those_of_the_tool(self):
+        text, _ = support.tool("run", support.SMALL, "--set=memory.gpu_pages=8000", "--no-write", "--format=json",
+                               "--quiet")
+        self.assertEqual(self.result.metrics, json.loads(text))
+        self.assertEqual(self.result.digest, json.loads(text)["decisions"])
+
+    def test_metric_names(self):
+        listed, _ = support.tool("list", "metrics")
+        names = [metric.name for metric in kvtwin.metrics()]
+        self.assertEqual(names, [line.split()[0] for line in listed.splitlines()])
+        self.assertTrue(set(self.result.metrics) <= set(names), set(self.result.metrics) - set(names))
+        self.assertEqual(self.result["ttft_p99"], self.result["ttft_p99_ms"])
+        self.assertIn("ttft_p99", self.result)
+        self.assertNotIn("nonsense", self.result)
+        with self.assertRaisesRegex(kvtwin.Error, 'there is no metric "ttft_p98"'):
+            self.result["ttft_p98"]
+
+    def test_another_run_differs(self):
+        self.assertNotEqual(kvtwin.run(support.SMALL, set={"memory.gpu_pages": 7000}).digest,
+                            self.result.digest)
+
+    def test_repeats(self):
+        again = kvtwin.run(support.SMALL, set={"memory": {"gpu_pages": np.int64(8000)}}, timeline="0..20")
+        self.assertEqual(again.metrics, self.result.metrics)
+        self.assertEqual(again.timeline, self.result.timeline)
+
+    def test_requests(self):
+        table = self.result.requests
+        self.assertEqual(table.rows, self.result["requests"])
+        first, ready = table["first_token_ns"], table["ready_ns"]
+        self.assertEqual((first.dtype, first.shape), (np.dtype(np.int64), (table.rows,)))
+        self.assertEqual(table["session"].dtype, np.dtype(object))
+        ttft = (first - ready) / 1e6
+        self.assertAlmostEqual(ttft.mean(), self.result["ttft_mean_ms"], places=6)
+        parts = sum(table[name] for name in table if name.endswith("_ns")
+                    and name not in ("ready_ns", "queued_ns", "admitted_ns", "first_token_ns", "finished_ns"))
+        np.testing.assert_array_equal(parts, table["finished_ns"] - ready)
+        with self.assertRaisesRegex(kvtwin.Error, 'there is no column "ttft"; one of: request, session'):
+            table["ttft"]
+
+    def test_pandas(self):
+        if not support.has("pandas"):
+            self.skipTest("there is no pandas (./dev test --python installs it)")
+        frame = self.result.requests.to_pandas()
+        self.assertEqual(len(frame), self.result["requests"])
+        self.assertEqual(int(frame.output_tokens.sum()), self.result["output_tokens"])
+        self.assertGreater(self.result.tools.rows, 0)
+        self.assertEqual(list(self.result.tools.to_pandas().columns), list(self.result.tools))
+
+    def test_timeline(self):
+        events = self.result.timeline
+        steps = [event for event in events if event.get("ph") == "X"]
+        self.assertGreater(len(steps), 100)
+        self.assertTrue(all(event["ts"] <= 20e6 for event in steps))
+        self.assertEqual(kvtwin.run(support.SMALL, set={"replay.sessions_max": 1}).timeline, [])
+
+    def test_open(self):
+        self.result.save(self.path("saved"))
+        opened = kvtwin.open_result(self.path("saved"))
+        self.assertEqual(opened.metrics, self.result.metrics)
+        np.testing.assert_array_equal(opened.requests["finished_ns"], self.result.requests["finished_ns"])
+        with self.assertRaises(kvtwin.Error):
+            kvtwin.open_result(self.path("nothing"))
+        with self.assertRaises(kvtwin.Error):
+            kvtwin.run(support.SMALL, seed=3).save(self.path("saved"))
+        kvtwin.run(support.SMALL, seed=3).save(self.path("saved"), force=True)
+
+    def test_resolved_scenario_repeats_the_run(self):
+        path = self.path("resolved.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.result.scenario_text)
+        self.assertEqual(kvtwin.run(path).digest, self.result.digest)
+
+    def test_scenario_of_a_dict(self):
+        trace = os.path.join(support.SOURCE, "traces/data/coding_agents_small.kvtrace")
+        fields = {
+            "model": {"name": "llama-3.1-8b"},
+            "hardware": {"node": "h200"},
+            "memory": {"gpu_pages": 8000},
+            "limits": {"capture_sizes": [1, 2, 4], "prefix_cache": None},
+            "trace": {"path": trace, "format": "kvtwin"},
+        }
+        path = self.path("dict.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(kvtwin.to_textproto(fields))
+        text, _ = support.tool("run", path, "--no-write", "--format=json", "--quiet")
+        self.assertEqual(kvtwin.run(fields).digest, json.loads(text)["decisions"])
+        self.assertIn('name: "llama', kvtwin.to_textproto(fields))
+        self.assertEqual(kvtwin.to_textproto({"description": 'é"\\\n'}), 'description: "\\303\\251\\042\\134\\012"\n')
+        with self.assertRaisesRegex(kvtwin.Error, r"^scenario:\d+:\d+: .*gpu_pags"):
+            kvtwin.run({**fields, "memory": {"gpu_pags": 8000}})
+
+
+class Errors(unittest.TestCase):
+    # Arguments of the tool and of the module that are the same mistake.
+    CASES = [
+        (("nonsense.textproto",), {"scenario": "nonsense.textproto"}),
+        (("coding_agents_smal",), {"scenario": "coding_agents_smal"}),
+        ((support.SMALL, "--set=limits.nonsense=1"), {"set": {"limits.nonsense": 1}}),
+        ((support.SMALL, "--set=limits.requests_max=-4"), {"set": {"limits.requests_max": -4}}),
+        ((support.SMALL, "--set=model.name=gpt-9", "--set=hardware.node=h900"),
+         {"set": {"model.name": "gpt-9", "hardware.node": "h900"}}),
+        ((support.SMALL, "--set=replay.population=5"), {"set": {"replay.population": 5}}),
+        ((support.SMALL, "--backend=tpu"), {"backend": "tpu"}),
+        ((support.SMALL, "--timeline=5..1"), {"timeline": (5, 1)}),
+    ]
+
+    def test_messages_equal_those_of_the_tool(self):
+        for words, arguments in self.CASES:
+            with self.subTest(words):
+                _, message = support.tool("run", *words, "--no-write", "--quiet", status=2)
+                with self.assertRaises(kvtwin.Error) as raised:
+                    kvtwin.run(**{"scenario": support.SMALL, **arguments})
+                self.assertEqual(str(raised.exception) + "\n", message)
+                self.assertTrue(raised.exception.what)
+                self.assertEqual(pickle.loads(pickle.dumps(raised.exception)).errors, raised.exception.errors)
+
+    def test_arguments(self):
+        with self.assertRaisesRegex(kvtwin.Error, "scenario: is a int"):
+            kvtwin.run(5)
+        with self.assertRaisesRegex(kvtwin.Error, r"limits.requests_max: has the value \{1\} of type set"):
+            kvtwin.run(support.SMALL, set={"limits.requests_max": {1}})
+
+
+class Compare(unittest.TestCase):
+    def test_as_the_tool(self):
+        fast, slow = kvtwin.run(support.SMALL), kvtwin.run(support.SMALL, set={"memory.gpu_pages": 5000})
+        with tempfile.TemporaryDirectory() as folder:
+            fast.save(folder + "/fast"), slow.save(folder + "/slow")
+            text, _ = support.tool("compare", folder + "/slow", folder + "/fast/requests.jsonl")
+            compared = kvtwin.compare(folder + "/slow", folder + "/fast")
+        self.assertEqual(str(compared), text)
+        in_memory = kvtwin.compare(slow, fast, limits=["ttft.mean=0.001"])
+        self.assertEqual(in_memory.rows, compared.rows)
+        self.assertEqual((in_memory.requests, in_memory.matched_by), (617, "id"))
+        self.assertEqual(len(in_memory.broken), 1)
+        self.assertEqual(kvtwin.compare(fast, fast).rows[0]["difference_percent"], 0)
+        with self.assertRaisesRegex(kvtwin.Error, "nowhere.jsonl: cannot be read"):
+            kvtwin.compare(fast, "nowhere.jsonl")
+
+
+class Threads(unittest.TestCase):
+    def test_other_threads_go_on(self):
+        counted = 0
+        ended = threading.Event()
+
+        def run():
+            try:
+                kvtwin.run(support.SMALL, set={"memory.gpu_pages": 5000})
+            finally:
+                ended.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not ended.is_set():
+            counted += 1
+            time.sleep(0.001)
+        thread.join()
+        # With the GIL held, this thread would get on only before and after the run.
+        self.assertGreater(counted, 20)
+
+    def test_runs_of_threads_follow_one_another(self):
+        def digest_of(sessions):
+            return kvtwin.run(support.SMALL, set={"replay.sessions_max": sessions}).digest
+
+        digests = [None] * 4
+        expected = [digest_of(5 + i) for i in range(4)]
+        self.assertEqual(len(set(expected)), 4)
+
+        def run(i):
+            digests[i] = digest_of(5 + i)
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(digests, expected)
+
+    def test_a_forked_process_gets_an_error(self):
+        kvtwin.run(support.SMALL, set={"replay.sessions_max": 1})
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                kvtwin.run(support.SMALL)
+            except kvtwin.Error as problem:
+                os.write(write, str(problem).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as end:
+            self.assertIn("was forked", end.read())
+        os.waitpid(child, 0)
+
+    def test_interrupt(self):
+        script = ("import kvtwin, os, signal, threading\n"
+                  "threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+                  "try:\n"
+                  "    while True: kvtwin.run('coding_agents_small', set={'memory.gpu_pages': 5000})\n"
+                  "except KeyboardInterrupt: print('interrupted')\n"
+                  "print(kvtwin.run('coding_agents_small').digest)\n")
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+        self.assertEqual(ran.stdout.split(), ["interrupted", kvtwin.run(support.SMALL).digest])
+
+
+class Backends(unittest.TestCase):
+    def test_cpu(self):
+        arguments = ["--backend=cpu", "--clock=virtual", "--set=replay.sessions_max=2"]
+        scenario = os.path.join(support.SOURCE, "scenarios/methods/tiny")
+        name = "methods/tiny/" + sorted(os.listdir(scenario))[0].removesuffix(".textproto")
+        text, _ = support.tool("run", name, *arguments, "--no-write", "--format=json", "--quiet")
+        ours = kvtwin.run(name, backend="cpu", clock="virtual", set={"replay.sessions_max": 2})
+        self.assertEqual(ours.metrics, json.loads(text))
+
+
+class Documented(unittest.TestCase):
+    def test_everything_public_has_a_docstring_and_types(self):
+        for name in kvtwin.__all__:
+            thing = getattr(kvtwin, name)
+            self.assertTrue(inspect.getdoc(thing), name)
+            if inspect.isclass(thing):
+                for member, value in vars(thing).items():
+                    function = value.fget if isinstance(value, property) else value
+                    if not inspect.isfunction(function) or member.startswith("_"):
+                        continue
+                    self.assertTrue(inspect.getdoc(value), f"{name}.{member}")
+                    self.assertIn("return", function.__annotations__, f"{name}.{member}")
+            else:
+                self.assertIn("return", thing.__annotations__, name)
+                for argument in inspect.signature(thing).parameters:
+                    self.assertIn(argument, thing.__annotations__, f"{name}({argument})")
+
+    def test_the_stub_names_what_the_module_has(self):
+        from kvtwin import _core
+        folder = os.path.join(support.SOURCE, "scenarios/python/kvtwin")
+        with open(os.path.join(folder, "_core.pyi"), encoding="utf-8") as file:
+            stub = ast.parse(file.read())
+        named = {node.name for node in stub.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+        self.assertEqual(named, {name for name in vars(_core) if not name.startswith("__")} - {"version"})
+        for node in stub.body:
+            if isinstance(node, ast.ClassDef):
+                members = {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
+                members |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                has = {name for name in vars(getattr(_core, node.name)) if not name.startswith("_")}
+                self.assertEqual(members, has, node.name)
+        self.assertTrue(glob.glob(os.path.join(folder, "py.typed")))
+
+
+if __name__ == "__main__":
+    support.main()
