@@ -156,18 +156,18 @@ namespace {
 // IntentKV's memory and rule, written once more from docs/design/methods/intentkv.md#scorer in doubles.
 class IntentWitness {
  public:
-  IntentWitness(const LlmSpec& llm, const kernels::IntentSpec& form) : llm_(llm), form_(form) {}
+  IntentWitness(const LlmSpec& llm, const kernels::IntentSpec& form) : llm_(llm), spec_(form) {}
 
   void saw(const RowSeen& row) {
     asked_[row.request][row.layer * llm_.query_heads + row.query_head][row.position] = row.query;
   }
   void prompt_ended(RequestId request, uint32_t tokens) {
     std::vector<Memory>& turns = turns_[raw(request) / kRequestsPerSession];
-    const bool best = form_.memory == kernels::MemoryForm::kMaxOverTurns;
+    const bool best = spec_.memory == kernels::MemoryForm::kMaxOverTurns;
     if (best || turns.empty()) turns.emplace_back(heads(), std::vector<double>(llm_.head_dim, 0.0));
     for (uint32_t j = 0; j < heads(); ++j) {
       const std::vector<double> query = mean_query(request, j, tokens);
-      const double scale = form_.query_norm == kernels::QueryNorm::kUnit || best ? 1 / length_of(query) : 1.0;
+      const double scale = spec_.query_norm == kernels::QueryNorm::kUnit || best ? 1 / length_of(query) : 1.0;
       std::vector<double>& memory = turns.back()[j];
       for (uint32_t d = 0; d < llm_.head_dim; ++d) memory[d] = 0.9 * memory[d] + query[d] * scale;
       const double length = length_of(memory);
@@ -221,7 +221,7 @@ class IntentWitness {
   }
 
   const LlmSpec& llm_;
-  const kernels::IntentSpec form_;
+  const kernels::IntentSpec spec_;
   // Queries by request, query head of all layers, and position.
   std::map<RequestId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked_;
   std::map<uint32_t, std::vector<Memory>> turns_;  // by session, oldest turn first

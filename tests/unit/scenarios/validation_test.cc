@@ -45,7 +45,7 @@ Validation validation_of(double median) {
   one.name = "one";
   one.steps = {100, median, 2 * median, -median};
   judge({}, &one);
-  return {"profile", {one}, one.steps, {}};
+  return {"profile", {one}, {}, one.steps, {}};
 }
 
 }  // namespace
@@ -115,10 +115,10 @@ TEST_CASE("validation: a known deviation is listed and does not count") {
   judge({{"*", "step time, median error", "a reason", ""}}, &known);
   CHECK(known.good());
   CHECK(figure(known.figures, "step time, median error").verdict == Verdict::kKnown);
-  CHECK(validation_table({"p", {known}, known.steps, {}}).find("a reason") != std::string::npos);
+  CHECK(validation_table({"p", {known}, {}, known.steps, {}}).find("a reason") != std::string::npos);
   known.replayed.push_back({"1", false, 10, 1, "step 3 differs"});
   CHECK(!known.good());
-  CHECK(validation_table({"p", {known}, known.steps, {}}).find("step 3 differs") != std::string::npos);
+  CHECK(validation_table({"p", {known}, {}, known.steps, {}}).find("step 3 differs") != std::string::npos);
 }
 
 TEST_CASE("validation: a figure may exceed its baseline by at most a tenth") {
