@@ -62,6 +62,6 @@ TEST_CASE("bad input: every case is refused with its message and status 2") {
     CAPTURE(said);
     CHECK(WEXITSTATUS(status) == 2);
     CHECK(!row.message.empty());
-    CHECK(said.starts_with(row.message));
+    CHECK(said.find(row.message) != std::string::npos);
   }
 }
