@@ -201,19 +201,21 @@ void HttpConnection::take(const Progress& progress) {
   }
 }
 
-// Formats as many tokens as fit into the buffer.
+// Formats as many tokens as fit into the buffer, and again when the socket takes all of them.
 void HttpConnection::pump() {
-  Running& running = *running_;
-  if (running.complete) return;
   const size_t room = host_.options().stream_buffer;
-  if (!running.began && running.known > 0) {
-    running.began = true;
-    running.reply.begin_stream(closing(), &out_);
+  while (running_ && !running_->complete) {
+    Running& running = *running_;
+    if (!running.began && running.known > 0) {
+      running.began = true;
+      running.reply.begin_stream(closing(), &out_);
+    }
+    while (running.sent < running.known && out_.size() - out_begin_ < room)
+      running.reply.add_token(running.sent++, &out_);
+    if (running.end && running.sent == running.known) return end_reply();
+    flush();
+    if (waiting_to_write_ || (running_ && running_->sent == running_->known)) return;
   }
-  while (running.sent < running.known && out_.size() - out_begin_ < room)
-    running.reply.add_token(running.sent++, &out_);
-  if (running.end && running.sent == running.known) return end_reply();
-  flush();
 }
 
 void HttpConnection::end_reply() {

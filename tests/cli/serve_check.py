@@ -106,12 +106,12 @@ def disconnects(server):
 
 
 # A client that does not read delays its own stream alone, and gets all of it later.
-def slow_clients(kvtwin_path):
+def slow_clients(kvtwin_path, receive_buffer):
     server = Server(kvtwin_path, "--speed=100")
     tokens = 4_000
     body = json.dumps({"prompt": "slow", "max_tokens": tokens, "stream": True}).encode()
     with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         connection.connect(("127.0.0.1", server.port))
         connection.sendall(request_bytes("POST", COMPLETIONS, body))
         for _ in range(100):
@@ -314,7 +314,8 @@ def main():
     disconnects(server)
     server.stop()
     with tempfile.TemporaryDirectory() as folder:
-        slow_clients(KVTWIN)
+        for receive_buffer in (4_096, 65_536):
+            slow_clients(KVTWIN, receive_buffer)
         limits_and_keys(KVTWIN)
         stops(KVTWIN)
         kv_events(KVTWIN)
