@@ -10,6 +10,7 @@
 
 #include "scenarios/app/compose.h"
 #include "scenarios/output/metric_names.h"
+#include "scenarios/output/result_folder.h"
 #include "scenarios/plan/plan.h"
 #include "scenarios/sweep/folder.h"
 #ifdef KVTWIN_HAVE_SQLITE
@@ -61,6 +62,21 @@ Result<std::vector<std::string>> columns_of(const std::vector<std::string>& word
   return out;
 }
 
+// The command that makes the same plan.
+std::string command_of(const PlanRequest& request) {
+  std::string out = "kvtwin plan " + request.scenario;
+  const auto add = [&](const char* option, const std::vector<std::string>& values) {
+    for (const std::string& value : values) out += fmt::format(" '--{}={}'", option, value);
+  };
+  add("slo", request.slos);
+  out += fmt::format(" --load={} --need={}", request.load, request.need);
+  add("vary", request.vary);
+  add("set", request.sets);
+  add("loss", request.losses);
+  if (request.seeds != PlanRequest().seeds) out += fmt::format(" --seeds={}", request.seeds);
+  return out + (request.allow_roofline ? " --allow-roofline" : "");
+}
+
 // Runs the points that are missing. Shards write no index: two writers on a network file system could damage
 // it.
 Result<void> run_rows(const SweepRequest& request, const SweepSpec& spec, const std::string& out,
@@ -108,6 +124,10 @@ Result<StudyText> sweep_in_folder(const SweepRequest& request, const Warn& warn,
   if (const Result<void> ok = note_sweep(out, words); !ok) return tl::unexpected<Error>(ok.error());
   if (const Result<void> ok = run_rows(request, *spec, out, *shard, warn, ended, &*rows); !ok)
     return tl::unexpected<Error>(ok.error());
+  if (shard->count == 1) {
+    for (const std::string& field : axes_without_effect(*spec, *rows))
+      warn(fmt::format("vary {}: all its values gave equal runs", field));
+  }
   return StudyText{format_sweep(*spec, *rows, OutputFormat::kJson, {}),
                    format_sweep(*spec, *rows, OutputFormat::kTable, *columns), out};
 }
@@ -146,6 +166,10 @@ Result<StudyText> plan_in_folder(const PlanRequest& request, const Warn& warn,
   how.progress = [&](uint64_t) { ended(); };
   const Result<Plan> plan = make_plan(spec, how);
   if (!plan) return tl::unexpected<Error>(plan.error());
+  if (const Result<void> ok =
+          write_files(request.out, {{"plan.json", plan_file(spec, *plan, command_of(request))}});
+      !ok)
+    return tl::unexpected<Error>(ok.error());
   return StudyText{format_plan(spec, *plan, OutputFormat::kJson),
                    format_plan(spec, *plan, OutputFormat::kTable), request.out};
 }

@@ -129,9 +129,13 @@ class Plan(Folder):
 
     def test_as_the_tool(self):
         made = self.plan(self.folder + "/module")
+        with open(self.folder + "/module/plan.json", encoding="utf-8") as file:
+            ours = file.read()
         words = ["plan", support.SMALL, *self.ARGUMENTS, "--out=" + self.folder + "/module", "--quiet"]
         table, _ = support.tool(*words, status=0 if made.best else 1)
         self.assertEqual(str(made), table)
+        with open(self.folder + "/module/plan.json", encoding="utf-8") as file:
+            self.assertEqual(ours, file.read())
         text, _ = support.tool(*words, "--format=json", status=0 if made.best else 1)
         self.assertEqual(made.candidates, json.loads(text)["candidates"])
         self.assertEqual(made.best["name"] if made.best else None, json.loads(text).get("best"))
