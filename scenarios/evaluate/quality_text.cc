@@ -63,10 +63,10 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["backend"] = row.backend;
   out["model"] = row.model;
   out["asked"] = row.asked;
+  out["correct_by_question"] = a.marks;
   const bool simulated = !row.simulated_load.empty();
   out["simulated_tokens_per_s"] = simulated ? Json(row.simulated_tokens_per_s) : Json();
   out["simulated_load"] = simulated ? Json(row.simulated_load) : Json();
-  out["correct_by_question"] = a.marks;
   return out;
 }
 
