@@ -125,7 +125,7 @@ TEST_CASE("measured: other input is reported with the place and the remedy") {
   has(said(read_bench(R"({"input_lens":[1],"output_lens":[],"ttfts":[],"itls":[]})", "x", -1)),
       "output_lens has 0 values, input_lens 1");
   has(said(read_bench(R"({"input_lens":["a"],"output_lens":[1],"ttfts":[1],"itls":[[]]})", "x", -1)),
-      "cannot be read");
+      "x: input_lens of request 0 is \"a\"; a number of tokens");
   has(said(read_bench(R"({"input_lens":[1],"output_lens":[1],"ttfts":[-1],"itls":[[]]})", "x", -1)),
       "times in order");
   has(said(read_aiperf("{\"metadata\":1}\n", "x")), "x:1: is not a record");
