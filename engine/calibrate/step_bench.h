@@ -60,7 +60,7 @@ class StepBench {
   // Whether the pages hold these requests and the tokens that they grow by while they are measured.
   bool fits(std::span<const BenchRequest> requests) const;
 
-  // The same step `warm + steps` times; the first `warm` are not told. `padded`: rows of matrix products.
+  // The same step `warm + steps` times; the first `warm` are not reported. `padded`: rows of matrix products.
   // REQUIRES: fits(requests), and they fit rows and samples.
   StepTimes measure(std::span<const BenchRequest> requests, uint32_t padded, uint32_t warm, uint32_t steps);
 

@@ -77,8 +77,9 @@ struct Launch {
   }
 };
 
-// What KV managers decide for entries while a step is planned. An entry has ranges of each list: what was
-// appended between its begin and its end. Lists of an entry that is removed from the plan are skipped.
+// StepDraft holds the decisions of KV managers for entries while a step is planned. An entry has a range of
+// each list: the elements appended between its begin and its end. Lists of an entry that is removed from the
+// plan are skipped.
 struct StepDraft {
   struct Allocated {
     PageId page;

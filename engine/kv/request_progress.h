@@ -26,7 +26,7 @@ struct RequestProgress {
   bool launched_out() const { return ending || (sampled == output && computed >= prompt); }
 };
 
-// What a step has left for further entries.
+// TokenBudget is the number of tokens that a step has left for further entries.
 struct TokenBudget {
   uint32_t step = 0;         // for a decode
   uint32_t prompt = 0;       // for a prompt

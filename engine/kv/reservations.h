@@ -10,7 +10,7 @@
 
 namespace kvtwin {
 
-// What one request was promised.
+// Reservation is the number of pages that one request may still take.
 struct Reservation {
   uint32_t left = 0;    // pages not taken yet
   uint32_t beyond = 0;  // pages taken after the reservation was used up

@@ -12,7 +12,7 @@
 namespace kvtwin {
 namespace {
 
-// What a term's count grows with, besides the step's shape.
+// The dimension of the model that a term's count is proportional to, besides the step's shape.
 enum class TermUnit : uint8_t { kOne, kLayers, kTokens, kKvEntries };
 
 TermUnit unit_of(std::string_view name) {

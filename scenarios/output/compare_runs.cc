@@ -21,7 +21,7 @@ namespace {
 namespace pb = google::protobuf;
 using Json = nlohmann::ordered_json;
 
-// What the table shows; empty lines part the groups.
+// The metrics of the table, in its order. An empty name starts a new group.
 constexpr const char* kShown[] = {"ttft_mean_ms",
                                   "ttft_p50_ms",
                                   "ttft_p99_ms",
@@ -42,7 +42,7 @@ constexpr const char* kShown[] = {"ttft_mean_ms",
                                   "prefix_reuse",
                                   "gpu_pages_held_fraction",
                                   "transfer_exposed_s"};
-// Metrics that say which run it is, not how it went.
+// Metrics that identify a run instead of measuring it.
 constexpr std::string_view kNotCompared[] = {"schema", "seed"};
 
 void flatten(const pb::Message& message, const std::string& prefix, std::map<std::string, std::string>* out) {
@@ -125,7 +125,7 @@ std::string value_text(double value) {
                                                               : fmt::format("{:.5g}", value);
 }
 
-// A path's last part, which is what differs for people.
+// Of an absolute path only the last part: the folder differs between machines.
 std::string setting_text(const std::string& value) {
   if (value.empty()) return "-";
   const size_t slash = value.rfind('/');

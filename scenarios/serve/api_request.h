@@ -15,7 +15,7 @@
 
 namespace kvtwin::serve {
 
-// What OpenAI's error object says, with the HTTP status.
+// ApiError is OpenAI's error object with its HTTP status.
 struct ApiError {
   unsigned status = 400;
   std::string message{};

@@ -19,7 +19,7 @@ namespace kvtwin::serve {
 
 class HttpConnection;
 
-// What a connection needs of its server. All members are called in the server's thread.
+// ConnectionHost is the server, as its connections use it. All members are called in the server's thread.
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
@@ -52,7 +52,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   // The request has been sent to the simulation; take() follows.
   void start_reply(RequestId request, bool stream, Reply reply);
   void take(const Progress& progress);
-  // What runs is abandoned: the server stops.
+  // The server stops: the running request gets an error.
   void abandon();
 
  private:

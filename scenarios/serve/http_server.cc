@@ -30,7 +30,7 @@ namespace asio = boost::asio;
 using Tcp = asio::ip::tcp;
 using Code = boost::system::error_code;
 
-constexpr uint32_t kOtherConnections = 256;  // that may be open beside those with streams
+constexpr uint32_t kOtherConnections = 256;  // open at once, in addition to those with streams
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kSweep{1};
 

@@ -29,7 +29,7 @@ struct ServerOptions {
   uint32_t streams_max = 4096;           // requests at once; beyond: 429
   uint32_t stream_buffer = 64 << 10;     // bytes of a stream that wait for its client
   Duration stall{120'000'000'000};       // a client that reads nothing for so long is disconnected
-  Duration grace{10'000'000'000};        // for streams that run when the server is told to stop
+  Duration grace{10'000'000'000};        // for streams that run when the server begins to stop
   uint32_t output_tokens_default = 256;  // where neither the request nor the trace says
   uint32_t context_tokens_max = 0;       // 0: no limit
   uint32_t unit_tokens = 16;             // of the identity of prompts

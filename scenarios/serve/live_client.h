@@ -51,7 +51,7 @@ struct LiveRequest {
   bool admitted = false, cancelling = false;
 };
 
-// What the simulation reports of a request. kToken: `tokens` output tokens exist at `at`.
+// Progress is one report of the simulation about a request. kToken: `tokens` output tokens exist at `at`.
 struct Progress {
   enum class Kind : uint8_t { kToken, kFinished, kCancelled, kRejected };
   RequestId request{};
@@ -74,7 +74,7 @@ class LiveClient final : public Client, public Observer {
   // REQUIRES: ids are new, and ascend from 0.
   void submit(std::unique_ptr<LiveRequest> request);
   void cancel(RequestId request);
-  // Cancels what runs, and ends the simulation.
+  // Cancels all running requests and ends the simulation.
   void stop();
   void take_progress(std::vector<Progress>* progress);
   // How far the simulation was behind the wall clock at the last tick, in wall-clock time.

@@ -18,7 +18,7 @@ struct ServeOptions {
   std::string kv_events_topic;
 };
 
-// Prints where it serves, and returns when it has been told to stop. REQUIRES: can_simulate().
+// Prints where it serves, and returns after SIGTERM or SIGINT. REQUIRES: can_simulate().
 // Errors: an address that cannot be bound, or events that the policies do not have.
 Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOptions& options);
 

@@ -29,7 +29,7 @@ std::optional<uint64_t> count_of(const nlohmann::json* value);
 std::optional<double> number_of(const nlohmann::json* value);
 std::string text_of(const nlohmann::json* value);
 
-// Unix time in ns from a number of s, ms, us or ns (told apart by size), or from text as in
+// Unix time in ns from a number of s, ms, us or ns (distinguished by size), or from text as in
 // "2026-03-02T09:00:00.25Z" or "2026-03-02 09:00:00" (UTC unless an offset follows).
 std::optional<int64_t> unix_ns(const nlohmann::json* value);
 // Sets *unread to the value, shortened, if it is recorded but is no such time.

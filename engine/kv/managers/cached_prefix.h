@@ -34,7 +34,7 @@ struct CachedPrefix {
                std::vector<PageId>* own);
 };
 
-// What the running requests of an engine hold; shared pages once per request.
+// HeldKv counts the KV of an engine's running requests; shared pages count once per request.
 struct HeldKv {
   uint64_t entries = 0;
   uint64_t pages = 0;

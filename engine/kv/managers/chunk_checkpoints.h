@@ -55,7 +55,7 @@ class ChunkCheckpoints {
   // A planned one is not taken.
   void roll_back(PrefixCheckpointId id) { cache_->roll_back(id); }
   // Pages of the prefix checkpoints that the request would make within its first `tokens` tokens, as far as
-  // those who continue from them copy them; for known budgets.
+  // requests that continue from them copy them; for known budgets.
   uint64_t tails_ahead(const State& state, uint32_t tokens) const;
 
   uint32_t pages_evictable() const { return cache_ ? cache_->pages_evictable() : 0; }

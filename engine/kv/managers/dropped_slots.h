@@ -5,7 +5,7 @@
 // The next drop counts them from the step that requested it (`soon`), so its time does not depend on the
 // number of steps in flight.
 //
-// What is dropped of a cached prefix is counted in the prefix index as well, where the requests that reuse it
+// Dropped entries of a cached prefix are also counted in the prefix index, where the requests that reuse it
 // find it. This is the one place where dropping and sharing meet.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_DROPPED_SLOTS_H_

@@ -1,4 +1,5 @@
-// KvKind names the KV manager that a set of policies needs, and creates it. Nothing else asks which it is.
+// KvKind names the KV manager that a set of policies needs; make_kv_manager() creates it. No other code tests
+// the kind.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_KV_KIND_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_KV_KIND_H_

@@ -44,14 +44,14 @@ struct Admission {
   enum class Kind : uint8_t {
     kNow,            // it holds its prefix, and the pages of its first entry
     kAfterTransfer,  // it waits for a transfer, and others may pass it
-    kBlocked,        // not yet, and neither may those behind it
+    kBlocked,        // not yet, and no later request may pass it
   };
   Kind kind = Kind::kBlocked;
   uint32_t computed = 0;  // tokens whose KV it has now
   uint32_t tokens = 0;    // of its first entry
 };
 
-// What the end of a transfer means for a request that waited for it.
+// Delivery is the consequence of a transfer's end for a request that waited for it.
 struct Delivery {
   bool runs = false;  // it holds its KV; otherwise it returns to the queue
   uint32_t computed = 0;

@@ -11,7 +11,7 @@
 namespace kvtwin {
 
 struct PagedRequest {
-  // What its next entry lists as already filled. A newly admitted request's list is written at once.
+  // The pages that its next entry lists as filled. The list of a newly admitted request is written at once.
   enum class Starts : uint8_t { kNowhere, kSwappedIn, kArrived };
 
   RequestId id{};
