@@ -196,4 +196,11 @@ bool needs_simulator(const Scenario& scenario) {
   return scenario.values.backend() == "sim" || scenario.values.clock() == "virtual";
 }
 
+Result<void> check_backend(const Scenario& scenario, const std::string& name) {
+  if (needs_simulator(scenario) && !can_simulate())
+    return make_error(name, "this build has no simulated backend",
+                      "install libsimgrid-dev and configure again, or --backend=cpu --clock=wall");
+  return scenario.values.backend() == "cuda" ? check_cuda_backend(scenario) : Result<void>{};
+}
+
 }  // namespace kvtwin

@@ -46,6 +46,9 @@ Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Cl
                                 const std::vector<ForcibleSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time = {});
 
+// Fails if this build or this machine lacks what the scenario, which messages call `name`, runs on.
+Result<void> check_backend(const Scenario& scenario, const std::string& name);
+
 // Fails if this build or this machine cannot run the CUDA backend.
 Result<void> check_cuda_backend(const Scenario& scenario);
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <utility>
 
 #include "engine/metrics/metrics_summary.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/compose_parts.h"
+#include "scenarios/app/head_fractions.h"
 #include "scenarios/output/csv_cell.h"
 
 namespace kvtwin {
@@ -375,6 +378,21 @@ std::string requests_jsonl(const Composed& composed, const Metrics& metrics) {
     out += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
   return out;
+}
+
+std::vector<RunFile> result_files(const v1::RunResult& result, const Composed& composed,
+                                  const Metrics& metrics, std::vector<RunFile> observed) {
+  std::vector<RunFile> files;
+  files.push_back({"scenario.resolved.textproto", result.scenario_text()});
+  files.push_back({"requests.csv", requests_csv(composed, metrics)});
+  if (std::string tools = tools_csv(composed); !tools.empty())
+    files.push_back({"tools.csv", std::move(tools)});
+  if (std::string heads = heads_json(composed.options.engines.front().policies); !heads.empty())
+    files.push_back({"heads.json", std::move(heads)});
+  files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
+  std::move(observed.begin(), observed.end(), std::back_inserter(files));
+  files.push_back({"run.binpb", result.SerializeAsString()});
+  return files;
 }
 
 }  // namespace kvtwin

@@ -39,6 +39,11 @@ std::string tools_csv(const Composed& composed);
 // logs; `kvtwin compare` reads this format on both sides.
 std::string requests_jsonl(const Composed& composed, const Metrics& metrics);
 
+// The files of a run's folder. `observed`: those of additional observers (log, timeline). run.binpb is the
+// last: a folder that has it is complete.
+std::vector<RunFile> result_files(const v1::RunResult& result, const Composed& composed,
+                                  const Metrics& metrics, std::vector<RunFile> observed);
+
 }  // namespace kvtwin
 
 #endif  // KVTWIN_SCENARIOS_APP_RESULTS_H_

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/base/plural.h"
-#include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/output/result_folder.h"
@@ -19,70 +18,18 @@
 namespace kvtwin {
 namespace {
 
-struct PlanArguments {
-  std::string scenario, out = "out/plan", format = "table", load, quality;
-  std::vector<std::string> slos, vary, sets, losses;
-  double need = 0;
-  uint32_t jobs = 0, seeds = 3;
-  bool allow_roofline = false, quiet = false;
+struct PlanArguments : PlanWords {
+  std::string format = "table";
+  uint32_t jobs = 0;
+  bool quiet = false;
 };
-
-Result<PlanSpec> spec_of(const PlanArguments& arguments) {
-  PlanSpec spec;
-  spec.sweep.scenario = arguments.scenario;
-  spec.sweep.sets = arguments.sets;
-  for (const std::string& vary : arguments.vary) {
-    Result<Axis> axis = parse_axis(vary);
-    if (!axis) return tl::unexpected<Error>(axis.error());
-    spec.sweep.axes.push_back(std::move(*axis));
-  }
-  Result<LoadAxis> load = parse_load(arguments.load);
-  if (!load) return tl::unexpected<Error>(load.error());
-  spec.load = std::move(*load);
-  Result<std::vector<Slo>> slos = parse_slos(arguments.slos);
-  if (!slos) return tl::unexpected<Error>(slos.error());
-  spec.slos = std::move(*slos);
-  for (const std::string& text : arguments.losses) {
-    Result<KnownLoss> loss = parse_loss(text);
-    if (!loss) return tl::unexpected<Error>(loss.error());
-    spec.losses.push_back(std::move(*loss));
-  }
-  if (!arguments.quality.empty()) {
-    const Result<std::string> text = read_text_file(arguments.quality);
-    if (!text) return tl::unexpected<Error>(text.error());
-    Result<std::vector<KnownLoss>> losses = read_losses(*text, arguments.quality);
-    if (!losses) return tl::unexpected<Error>(losses.error());
-    for (KnownLoss& loss : *losses) spec.losses.push_back(std::move(loss));
-  }
-  if (arguments.seeds == 0) return make_error("--seeds", "is 0", "1 at least");
-  spec.need = arguments.need;
-  spec.seeds = arguments.seeds;
-  spec.allow_roofline = arguments.allow_roofline;
-  return spec;
-}
-
-// The command that makes the same plan.
-std::string command_of(const PlanArguments& arguments) {
-  std::string out = "kvtwin plan " + arguments.scenario;
-  const auto add = [&](const char* option, const std::vector<std::string>& values) {
-    for (const std::string& value : values) out += fmt::format(" '--{}={}'", option, value);
-  };
-  add("slo", arguments.slos);
-  out += fmt::format(" --load={} --need={}", arguments.load, arguments.need);
-  add("vary", arguments.vary);
-  add("set", arguments.sets);
-  add("loss", arguments.losses);
-  if (!arguments.quality.empty()) add("quality", {arguments.quality});
-  if (arguments.seeds != PlanArguments().seeds) out += fmt::format(" --seeds={}", arguments.seeds);
-  return out + (arguments.allow_roofline ? " --allow-roofline" : "");
-}
 
 int plan(const PlanArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (*format == OutputFormat::kCsv)
     return complain(Error{"--format", "a plan cannot be written as CSV", "table, json or jsonl"});
-  const Result<PlanSpec> spec = spec_of(arguments);
+  const Result<PlanSpec> spec = plan_spec(arguments);
   if (!spec) return complain(spec.error());
   if (!can_simulate()) {
     return complain(Error{arguments.scenario, "this build has no simulated backend",
@@ -100,7 +47,7 @@ int plan(const PlanArguments& arguments) {
   if (shown) fmt::print(stderr, "\r\033[K");
   if (!made) return complain(made.error());
   if (Result<void> ok =
-          write_files(arguments.out, {{"plan.json", plan_file(*spec, *made, command_of(arguments))}});
+          write_files(arguments.out, {{"plan.json", plan_file(*spec, *made, plan_command(arguments))}});
       !ok)
     return complain(ok.error(), kExitEnvironment);
   fmt::print("{}", format_plan(*spec, *made, *format));

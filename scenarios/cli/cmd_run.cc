@@ -14,7 +14,6 @@
 #include "engine/recorder/recorder.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_values.h"
-#include "scenarios/app/head_fractions.h"
 #include "scenarios/app/results.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/progress.h"
@@ -79,16 +78,8 @@ struct Extras {
   std::string operations_csv;  // from a backend that times operations
 };
 
-std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& composed, const Metrics& metrics,
-                              const Extras& extras, const RunEnd& end) {
+std::vector<RunFile> observed_files(const Extras& extras, const RunEnd& end) {
   std::vector<RunFile> files;
-  files.push_back({"scenario.resolved.textproto", result.scenario_text()});
-  files.push_back({"requests.csv", requests_csv(composed, metrics)});
-  if (std::string tools = tools_csv(composed); !tools.empty())
-    files.push_back({"tools.csv", std::move(tools)});
-  if (std::string heads = heads_json(composed.options.engines.front().policies); !heads.empty())
-    files.push_back({"heads.json", std::move(heads)});
-  files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
   if (extras.recorder) files.push_back({"log.binpb", extras.recorder->finish(end)});
   if (!extras.operations_csv.empty()) files.push_back({"operations.csv", extras.operations_csv});
   if (extras.outcomes && extras.outcomes->used()) {
@@ -98,8 +89,6 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
     files.push_back({"timeline.json", extras.timeline->json()});
     files.push_back({"timeline.perfetto-trace", extras.timeline->perfetto()});
   }
-  // Written last: a folder that has it is complete.
-  files.push_back({"run.binpb", result.SerializeAsString()});
   return files;
 }
 
@@ -137,14 +126,6 @@ Client* attach(const RunArguments& arguments, const Scenario& scenario,
   return client;
 }
 
-// Fails if this build or machine lacks what the scenario runs on.
-Result<void> check_backend(const RunArguments& arguments, const Scenario& scenario) {
-  if (needs_simulator(scenario) && !can_simulate())
-    return make_error(arguments.scenario, "this build has no simulated backend",
-                      "install libsimgrid-dev and configure again, or --backend=cpu --clock=wall");
-  return scenario.values.backend() == "cuda" ? check_cuda_backend(scenario) : Result<void>{};
-}
-
 int run_scenario(const RunArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -159,7 +140,7 @@ int run_scenario(const RunArguments& arguments) {
   }
   const tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, all_sets(arguments));
   if (!scenario) return complain(scenario.error());
-  if (const Result<void> ok = check_backend(arguments, *scenario); !ok)
+  if (const Result<void> ok = check_backend(*scenario, arguments.scenario); !ok)
     return complain(ok.error(), kExitNoBackend);
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
   if (!inputs) return complain(inputs.error());
@@ -203,7 +184,8 @@ int run_scenario(const RunArguments& arguments) {
   SummaryContext context{wall_s, "", repeat};
   if (!arguments.no_write) {
     context.details = out;
-    const std::vector<RunFile> files = files_of(result, *composed, metrics, extras, simulated->end);
+    const std::vector<RunFile> files =
+        result_files(result, *composed, metrics, observed_files(extras, simulated->end));
     if (Result<void> ok = replace_run(context.details, files); !ok)
       return complain(ok.error(), kExitEnvironment);
   }

@@ -152,22 +152,12 @@ Result<SweepSpec> spec_of(const SweepArguments& arguments) {
   SweepSpec spec;
   spec.scenario = arguments.scenario;
   spec.sets = arguments.sets;
-  for (const std::string& vary : arguments.vary) {
-    Result<Axis> axis = parse_axis(vary);
-    if (!axis) return tl::unexpected<Error>(axis.error());
-    for (const Axis& before : spec.axes) {
-      if (before.field == axis->field)
-        return make_error("--vary", fmt::format("{} is given twice", axis->field),
-                          "give its values in one list");
-    }
-    spec.axes.push_back(std::move(*axis));
-  }
-  spec.sampling = {Sampler::kGrid, arguments.samples, arguments.seed};
-  if (arguments.sampler.empty() && arguments.samples == 0) return spec;
-  if (!arguments.sampler.empty() && arguments.sampler != "sobol" && arguments.sampler != "random")
-    return make_error("--sampler", fmt::format("there is no sampler \"{}\"", arguments.sampler),
-                      "sobol or random");
-  spec.sampling.sampler = arguments.sampler == "random" ? Sampler::kRandom : Sampler::kSobol;
+  Result<std::vector<Axis>> axes = parse_axes(arguments.vary);
+  if (!axes) return tl::unexpected<Error>(axes.error());
+  spec.axes = std::move(*axes);
+  const Result<Sampling> sampling = parse_sampling(arguments.sampler, arguments.samples, arguments.seed);
+  if (!sampling) return tl::unexpected<Error>(sampling.error());
+  spec.sampling = *sampling;
   return spec;
 }
 
@@ -180,21 +170,9 @@ size_t points_to_run(const std::vector<SweepRow>& rows, const Shard& shard) {
   return static_cast<size_t>(std::unique(keys.begin(), keys.end()) - keys.begin());
 }
 
-// The metrics of the table by their full names.
-Result<std::vector<std::string>> columns_of(const SweepArguments& arguments) {
-  std::vector<std::string> out;
-  for (const std::string& word : split_list(arguments.columns)) {
-    if (word.empty()) continue;
-    out.push_back(metric_name(word));
-    if (out.back().empty())
-      return make_error("--columns", fmt::format("there is no metric \"{}\"", word), metric_hint(word));
-  }
-  return out;
-}
-
 int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::vector<SweepRow>& rows,
              OutputFormat format) {
-  const std::vector<std::string> columns = *columns_of(arguments);
+  const std::vector<std::string> columns = *metric_columns(split_list(arguments.columns));
   for (const std::string& column : unknown_columns(rows, columns))
     fmt::print(stderr, "--columns: {} is empty: it applies to none of these points\n", column);
   for (const std::string& field : axes_without_effect(spec, rows))
@@ -214,26 +192,13 @@ int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard
              std::vector<SweepRow>* rows) {
   std::error_code failed;
   std::filesystem::create_directories(arguments.out, failed);
-  // Shards write no index: two writers on a network file system could damage it. The collecting command does.
-  std::unique_ptr<SweepIndex> index;
-  if (shard.count == 1) {
-    Result<std::unique_ptr<SweepIndex>> made =
-        SweepIndex::open(arguments.out + "/index.sqlite", spec, *rows, warn);
-    if (!made) return complain(made.error(), kExitEnvironment);
-    index = std::move(*made);
-  }
   SweepProgress progress(arguments.quiet, points_to_run(*rows, shard));
   SweepRun how{shard, arguments.jobs, own_program()};
   if (how.at_once == 0) how.at_once = std::max(1u, std::thread::hardware_concurrency());
-  Result<void> indexed;
-  const Result<void> ran = run_sweep(spec, arguments.out, how, rows, [&](const SweepRow& row) {
-    progress.ended(row);
-    if (index && indexed) indexed = index->put(row);
-  });
+  const Result<void> ran = run_indexed_sweep(spec, arguments.out, how, rows, warn,
+                                             [&](const SweepRow& row) { progress.ended(row); });
   progress.finish();
-  if (!ran) return complain(ran.error(), kExitEnvironment);
-  if (!indexed) return complain(indexed.error(), kExitEnvironment);
-  return kExitDone;
+  return ran ? kExitDone : complain(ran.error(), kExitEnvironment);
 }
 
 // Returns the exit status.
@@ -309,7 +274,8 @@ int sweep(SweepArguments arguments) {
   take_defaults(&arguments);
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
-  if (const auto columns = columns_of(arguments); !columns) return complain(columns.error());
+  if (const auto columns = metric_columns(split_list(arguments.columns)); !columns)
+    return complain(columns.error());
   const Result<Shard> shard = parse_shard(arguments.shard);
   if (!shard) return complain(shard.error());
   const Result<SweepSpec> spec = spec_of(arguments);

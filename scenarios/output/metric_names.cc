@@ -1,5 +1,7 @@
 #include "scenarios/output/metric_names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <sstream>
@@ -110,6 +112,17 @@ std::string metric_name(std::string_view word) {
     if (const std::string turned = rest + "_" + ours.substr(0, at) + "_ms"; is_metric(turned)) return turned;
   }
   return {};
+}
+
+Result<std::vector<std::string>> metric_columns(const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  for (const std::string& word : words) {
+    if (word.empty()) continue;
+    out.push_back(metric_name(word));
+    if (out.back().empty())
+      return make_error("--columns", fmt::format("there is no metric \"{}\"", word), metric_hint(word));
+  }
+  return out;
 }
 
 std::string metric_hint(std::string_view word) {

@@ -60,6 +60,18 @@ struct PlanSpec {
   bool allow_roofline = false;  // otherwise candidates without measured kernels are refused
 };
 
+// A plan's arguments, as on the command line.
+struct PlanWords {
+  std::string scenario, out = "out/plan", load, quality;
+  std::vector<std::string> slos, vary, sets, losses;
+  double need = 0;
+  uint32_t seeds = 3;
+  bool allow_roofline = false;
+};
+Result<PlanSpec> plan_spec(const PlanWords& words);
+// The command that makes the same plan.
+std::string plan_command(const PlanWords& words);
+
 // One run. `values` has one entry per SLO.
 struct LoadRun {
   double load = 0;

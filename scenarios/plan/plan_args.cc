@@ -1,4 +1,4 @@
-// Parsing of --load, --loss and --quality.
+// The arguments of a plan.
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "models/files/csv.h"
+#include "models/files/textproto.h"
 #include "scenarios/plan/plan.h"
 
 namespace kvtwin {
@@ -97,6 +98,53 @@ Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::s
     return make_error(path, "has no format that ran one of the tasks of full KV",
                       "kvtwin evaluate with full and int4, kivi or triaxial");
   return out;
+}
+
+Result<PlanSpec> plan_spec(const PlanWords& words) {
+  PlanSpec spec;
+  spec.sweep.scenario = words.scenario;
+  spec.sweep.sets = words.sets;
+  Result<std::vector<Axis>> axes = parse_axes(words.vary);
+  if (!axes) return tl::unexpected<Error>(axes.error());
+  spec.sweep.axes = std::move(*axes);
+  Result<LoadAxis> load = parse_load(words.load);
+  if (!load) return tl::unexpected<Error>(load.error());
+  spec.load = std::move(*load);
+  Result<std::vector<Slo>> slos = parse_slos(words.slos);
+  if (!slos) return tl::unexpected<Error>(slos.error());
+  spec.slos = std::move(*slos);
+  for (const std::string& text : words.losses) {
+    Result<KnownLoss> loss = parse_loss(text);
+    if (!loss) return tl::unexpected<Error>(loss.error());
+    spec.losses.push_back(std::move(*loss));
+  }
+  if (!words.quality.empty()) {
+    const Result<std::string> text = read_text_file(words.quality);
+    if (!text) return tl::unexpected<Error>(text.error());
+    Result<std::vector<KnownLoss>> losses = read_losses(*text, words.quality);
+    if (!losses) return tl::unexpected<Error>(losses.error());
+    for (KnownLoss& loss : *losses) spec.losses.push_back(std::move(loss));
+  }
+  if (words.seeds == 0) return make_error("--seeds", "is 0", "1 at least");
+  spec.need = words.need;
+  spec.seeds = words.seeds;
+  spec.allow_roofline = words.allow_roofline;
+  return spec;
+}
+
+std::string plan_command(const PlanWords& words) {
+  std::string out = "kvtwin plan " + words.scenario;
+  const auto add = [&](const char* option, const std::vector<std::string>& values) {
+    for (const std::string& value : values) out += fmt::format(" '--{}={}'", option, value);
+  };
+  add("slo", words.slos);
+  out += fmt::format(" --load={} --need={}", words.load, words.need);
+  add("vary", words.vary);
+  add("set", words.sets);
+  add("loss", words.losses);
+  if (!words.quality.empty()) add("quality", {words.quality});
+  if (words.seeds != PlanWords().seeds) out += fmt::format(" --seeds={}", words.seeds);
+  return out + (words.allow_roofline ? " --allow-roofline" : "");
 }
 
 }  // namespace kvtwin

@@ -9,7 +9,6 @@
 #include "engine/base/check.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_values.h"
-#include "scenarios/app/head_fractions.h"
 #include "scenarios/app/results.h"
 #include "scenarios/load/inputs.h"
 #include "scenarios/load/unread_fields.h"
@@ -19,30 +18,14 @@ namespace {
 
 tl::unexpected<Errors> failure(Error error) { return tl::unexpected<Errors>(Errors{std::move(error)}); }
 
-Result<void> check_backend(const RunRequest& request, const Scenario& scenario) {
-  if (needs_simulator(scenario) && !can_simulate())
-    return make_error(request.scenario, "this build has no simulated backend",
-                      "install libsimgrid-dev and configure again, or backend=cpu and clock=wall");
-  return scenario.values.backend() == "cuda" ? check_cuda_backend(scenario) : Result<void>{};
-}
-
-std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& composed, const Metrics& metrics,
-                              const Timeline* timeline, const EngineBackend* values) {
+std::vector<RunFile> observed_files(const Timeline* timeline, const EngineBackend* values) {
   std::vector<RunFile> files;
-  files.push_back({"scenario.resolved.textproto", result.scenario_text()});
-  files.push_back({"requests.csv", requests_csv(composed, metrics)});
-  if (std::string tools = tools_csv(composed); !tools.empty())
-    files.push_back({"tools.csv", std::move(tools)});
-  if (std::string heads = heads_json(composed.options.engines.front().policies); !heads.empty())
-    files.push_back({"heads.json", std::move(heads)});
-  files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
   if (std::string operations = values != nullptr ? values->operations_csv() : ""; !operations.empty())
     files.push_back({"operations.csv", std::move(operations)});
   if (timeline != nullptr) {
     files.push_back({"timeline.json", timeline->json()});
     files.push_back({"timeline.perfetto-trace", timeline->perfetto()});
   }
-  files.push_back({"run.binpb", result.SerializeAsString()});
   return files;
 }
 
@@ -68,7 +51,7 @@ tl::expected<FinishedRun, Errors> run_composed(const Scenario& scenario, uint64_
   if (!end) return failure(end.error());
   FinishedRun run;
   run.result = make_result(scenario, *composed, metrics, *end, inputs);
-  run.files = files_of(run.result, *composed, metrics, timeline.get(), values);
+  run.files = result_files(run.result, *composed, metrics, observed_files(timeline.get(), values));
   return run;
 }
 
@@ -94,7 +77,7 @@ tl::expected<FinishedRun, Errors> run_in_process(const RunRequest& request) {
       request.text ? parse_scenario(*request.text, request.scenario, request.sets)
                    : load_scenario(request.scenario, request.sets);
   if (!scenario) return tl::unexpected<Errors>(scenario.error());
-  if (const Result<void> ok = check_backend(request, *scenario); !ok) return failure(ok.error());
+  if (const Result<void> ok = check_backend(*scenario, request.scenario); !ok) return failure(ok.error());
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
   if (!inputs) return failure(inputs.error());
   tl::expected<Composed, Errors> composed = compose(*scenario);

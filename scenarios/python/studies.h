@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
+#include "scenarios/plan/plan.h"
 #include "scenarios/sweep/sweep.h"
 
 namespace kvtwin {
@@ -36,13 +37,9 @@ struct StudyText {
 Result<StudyText> sweep_in_folder(const SweepRequest& request, const Warn& warn,
                                   const std::function<void()>& ended);
 
-struct PlanRequest {
-  std::string scenario, out, load;
-  std::vector<std::string> slos, vary, sets, losses;
-  double need = 0;
-  uint32_t seeds = 3, jobs = 0;
+struct PlanRequest : PlanWords {
+  uint32_t jobs = 0;
   std::string program;
-  bool allow_roofline = false;
 };
 
 Result<StudyText> plan_in_folder(const PlanRequest& request, const Warn& warn,

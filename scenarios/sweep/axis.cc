@@ -145,4 +145,19 @@ Result<Axis> parse_axis(std::string_view vary) {
   return axis;
 }
 
+Result<std::vector<Axis>> parse_axes(const std::vector<std::string>& vary) {
+  std::vector<Axis> axes;
+  for (const std::string& one : vary) {
+    Result<Axis> axis = parse_axis(one);
+    if (!axis) return tl::unexpected<Error>(axis.error());
+    for (const Axis& before : axes) {
+      if (before.field == axis->field)
+        return make_error("--vary", fmt::format("{} is given twice", axis->field),
+                          "give its values in one list");
+    }
+    axes.push_back(std::move(*axis));
+  }
+  return axes;
+}
+
 }  // namespace kvtwin

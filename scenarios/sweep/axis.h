@@ -39,6 +39,8 @@ constexpr size_t kAxisValuesMax = 100'000;
 
 // `vary` is FIELD=VALUES as above. Errors name --vary.
 Result<Axis> parse_axis(std::string_view vary);
+// The same for a list. Errors: a field is given twice.
+Result<std::vector<Axis>> parse_axes(const std::vector<std::string>& vary);
 
 }  // namespace kvtwin
 

@@ -120,4 +120,19 @@ Result<void> SweepIndex::run(const char* sql, const std::vector<Cell>& cells) {
   return {};
 }
 
+Result<void> run_indexed_sweep(const SweepSpec& spec, const std::string& dir, const SweepRun& how,
+                               std::vector<SweepRow>* rows, const Warn& warn,
+                               const std::function<void(const SweepRow&)>& ended) {
+  if (how.shard.count > 1) return run_sweep(spec, dir, how, rows, ended);
+  const Result<std::unique_ptr<SweepIndex>> index =
+      SweepIndex::open(dir + "/index.sqlite", spec, *rows, warn);
+  if (!index) return tl::unexpected<Error>(index.error());
+  Result<void> indexed;
+  const Result<void> ran = run_sweep(spec, dir, how, rows, [&](const SweepRow& row) {
+    ended(row);
+    if (indexed) indexed = (*index)->put(row);
+  });
+  return ran ? indexed : ran;
+}
+
 }  // namespace kvtwin

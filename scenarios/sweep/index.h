@@ -6,6 +6,7 @@
 #ifndef KVTWIN_SCENARIOS_SWEEP_INDEX_H_
 #define KVTWIN_SCENARIOS_SWEEP_INDEX_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,12 @@ class SweepIndex {
   const std::string path_;
   sqlite3* base_ = nullptr;
 };
+
+// run_sweep() that keeps DIR/index.sqlite. Shards write no index: two writers on a network file system could
+// damage it. The command that collects them writes it.
+Result<void> run_indexed_sweep(const SweepSpec& spec, const std::string& dir, const SweepRun& how,
+                               std::vector<SweepRow>* rows, const Warn& warn,
+                               const std::function<void(const SweepRow&)>& ended);
 
 // The finished points of an index.
 struct IndexedSweep {

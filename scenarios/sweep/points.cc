@@ -57,6 +57,13 @@ std::vector<SweepPoint> sobol_points(const std::vector<Axis>& axes, const Sampli
 
 }  // namespace
 
+Result<Sampling> parse_sampling(const std::string& sampler, uint32_t samples, uint64_t seed) {
+  if (sampler.empty() && samples == 0) return Sampling{Sampler::kGrid, samples, seed};
+  if (!sampler.empty() && sampler != "sobol" && sampler != "random")
+    return make_error("--sampler", fmt::format("there is no sampler \"{}\"", sampler), "sobol or random");
+  return Sampling{sampler == "random" ? Sampler::kRandom : Sampler::kSobol, samples, seed};
+}
+
 Result<std::vector<SweepPoint>> sweep_points(const std::vector<Axis>& axes, const Sampling& sampling) {
   if (sampling.sampler == Sampler::kGrid) return grid(axes);
   if (sampling.samples == 0 || sampling.samples > kSweepPointsMax)

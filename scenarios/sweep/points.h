@@ -25,6 +25,9 @@ struct Sampling {
   uint64_t seed = 1;     // for random; Sobol shifts all points by it, modulo 1
 };
 
+// `sampler`: sobol (the default), random, or "" with 0 samples for the grid. Errors name --sampler.
+Result<Sampling> parse_sampling(const std::string& sampler, uint32_t samples, uint64_t seed);
+
 // One value per axis.
 using SweepPoint = std::vector<std::string>;
 
