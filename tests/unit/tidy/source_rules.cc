@@ -292,7 +292,8 @@ Findings check_scheduler_words(const SourceFile& file, const std::vector<std::st
   if (!file.path.starts_with("engine/scheduler/")) return findings;
   each_line(code_only(file.text), [&](int number, const std::string& line) {
     for (const std::string& word : kModes) {
-      if (has_word(line, word))
+      // A member's name ends with an underscore.
+      if (has_word(line, word) || has_word(line, word + "_"))
         findings.push_back(place(file, number) + word + " is a KV manager's business");
     }
   });

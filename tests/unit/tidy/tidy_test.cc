@@ -123,6 +123,7 @@ TEST_CASE("tidy: each rule finds a violation") {
                             "if (retention.keeps_all()) plan();  // as freekv does\n"};
   CHECK(check_scheduler_words(modal, {"freekv"}).size() == 2);
   CHECK(check_scheduler_words({"engine/kv/x.cc", modal.text}, {"freekv"}).empty());
+  CHECK(check_scheduler_words({"engine/scheduler/x.h", "bool resident_ = false;\n"}, {}).size() == 1);
   CHECK(method_names("    {\"scorer\", \"h2o\", \"...\"},\n    {\"budget\", \"all\", \"...\"},\n") ==
         std::vector<std::string>{"h2o"});
   CHECK(count_fields(
