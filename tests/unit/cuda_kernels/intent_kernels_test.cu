@@ -168,8 +168,8 @@ TEST_CASE("3.4 intent rule: neither workspace size nor layer-by-layer launches c
 }
 
 TEST_CASE("3.4 intent rule: the best of two turns is the larger of their scores, times their factors") {
-  const IntentProblem one({16, 6, 64}, 300, 4, 1, {{0, 10}}, 9);
-  IntentProblem two({16, 6, 64}, 300, 4, 1, {{0, 10}}, 9);
+  const IntentProblem one({16, 6, 64}, 300, 4, 0.1f, {{0, 10}}, 9);
+  IntentProblem two({16, 6, 64}, 300, 4, 0.1f, {{0, 10}}, 9);
   for (float& x : two.memory) x = -x;
   two.send();
   const Floats of_one = one.got(2, 1 << 20, kLayers), of_two = two.got(2, 1 << 20, kLayers);
@@ -181,12 +181,12 @@ TEST_CASE("3.4 intent rule: the best of two turns is the larger of their scores,
     args.workspace = workspace.get();
     KVT_CUDA(intent_layers(args, 0, kLayers, nullptr));
     const bool later = turn == &two;
-    KVT_CUDA(intent_scores(args, later ? 1.0f : 0.5f, later, scores.get(), 303, 2, nullptr));
+    KVT_CUDA(intent_scores(args, later ? 1.0f : 0.9f, later, scores.get(), 303, 2, nullptr));
   }
   const Floats got = scores.read();
   uint32_t from_one = 0, from_two = 0;
   for (uint32_t row = 0; row < 300; ++row) {
-    const float old = 0.5f * of_one[row];
+    const float old = 0.9f * of_one[row];
     CHECK(got[row] == std::max(old, of_two[row]));
     CHECK(got[303 + row] == got[row]);
     ++(old > of_two[row] ? from_one : from_two);
