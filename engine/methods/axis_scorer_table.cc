@@ -89,6 +89,9 @@ constexpr Row kRows[] = {
     {"critical_kv",
      "SnapKV for half of the budget, then weighted by what a KV entry adds to the output (CriticalKV).",
      CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"r_kv",
+     "Attention of the last queries less the redundancy of keys that resemble others; while decoding (R-KV).",
+     CompressionTrigger::kDecodeStep, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 8, 0},
     {"random", "A draw per KV entry: the floor that a scorer must beat.", CompressionTrigger::kChunkEnd,
      kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
 };

@@ -11,6 +11,9 @@
 
 namespace kvtwin::kernels {
 
+// Definitions in files of their own.
+extern const ScorerDefinition kRKv;  // score_r_kv.cc
+
 namespace {
 
 using namespace capture;
@@ -336,7 +339,7 @@ const ScorerDefinition* const kScorers[] = {
     &kNone,           &kStreaming, &kH2o,      &kObserved, &kSnapKv, &kPyramidKv,
     &kTova,           &kKnorm,     &kKeyDiff,  &kExpected, &kKvzip,  &kFastKvzip,
     &kTrimKv,         &kRaas,      &kDuo,      &kRazor,    &kJudgeQ, &kIntentRule,
-    &kIntentResidual, &kFinch,     &kCritical, &kRandom};
+    &kIntentResidual, &kFinch,     &kCritical, &kRKv,      &kRandom};
 
 }  // namespace
 

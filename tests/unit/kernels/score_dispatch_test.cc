@@ -68,7 +68,7 @@ TEST_CASE("score: policy and engine know the same scorers by the same names") {
   for (const PolicyInfo& info : all_policies()) {
     if (info.axis == "scorer") policy.insert(std::string(info.name));
   }
-  CHECK(policy.size() == 22);
+  CHECK(policy.size() == 23);
   for (const std::string& name : policy) {
     CAPTURE(name);
     const ScorerDefinition* const scorer = find_scorer(name);
@@ -203,7 +203,7 @@ TEST_CASE("score: the scorers that score every decoded token are known") {
     if (info.axis == "scorer" && find_scorer(info.name)->watches_decodes)
       watching.insert(std::string(info.name));
   }
-  CHECK(watching == std::set<std::string>{"h2o", "raas", "tova"});
+  CHECK(watching == std::set<std::string>{"h2o", "r_kv", "raas", "tova"});
 }
 
 TEST_CASE("score: the captures that each scorer needs") {

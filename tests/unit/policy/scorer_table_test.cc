@@ -61,6 +61,7 @@ TEST_CASE("scorers: trigger, causality and probe tokens of each") {
       {"intent_residual", CompressionTrigger::kPromptEnd, kSuffix, 0, true, 0},
       {"finch", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 32},
       {"critical_kv", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 64},
+      {"r_kv", CompressionTrigger::kDecodeStep, kSuffix, 0, false, 8},
       {"random", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
   };
   std::set<std::string> listed, tabled;
