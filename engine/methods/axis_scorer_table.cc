@@ -92,6 +92,9 @@ constexpr Row kRows[] = {
     {"r_kv",
      "Attention of the last queries less the redundancy of keys that resemble others; while decoding (R-KV).",
      CompressionTrigger::kDecodeStep, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 8, 0},
+    {"external",
+     "Scores from a program of the user's (scorer_options.command); its choice stays in the session.",
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk | kStep, Closed::kNo, false, 32, 0},
     {"random", "A draw per KV entry: the floor that a scorer must beat.", CompressionTrigger::kChunkEnd,
      kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
 };

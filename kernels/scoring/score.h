@@ -10,12 +10,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "kernels/scoring/score_critical.h"
 #include "kernels/scoring/score_expected.h"
+#include "kernels/scoring/score_external.h"
 #include "kernels/scoring/score_gate.h"
 #include "kernels/scoring/score_h2o.h"
 #include "kernels/scoring/score_intent.h"
@@ -46,6 +48,7 @@ struct ScoreSpec {
   uint64_t seed = 0;  // random
   // Options of scorers that have no fields above, in the order of their definition.
   std::array<float, 8> own{};
+  std::shared_ptr<ExternalScorer> external;  // absent: the scorer is not external
 };
 // REQUIRES: there is a scorer of this name.
 ScoreSpec score_spec(std::string_view scorer);

@@ -94,6 +94,7 @@ struct ScorerDefinition {
   bool watches_decodes = false;
   TrainedWeights weights = TrainedWeights::kNone;
   DeviceScores device = DeviceScores::kHost;
+  bool external = false;  // scores come from ScoreSpec::external
   ScoreWork work{};
 
   bool captures_any(uint32_t bits) const { return (captures & bits) != 0; }

@@ -12,7 +12,8 @@
 namespace kvtwin::kernels {
 
 // Definitions in files of their own.
-extern const ScorerDefinition kRKv;  // score_r_kv.cc
+extern const ScorerDefinition kRKv;       // score_r_kv.cc
+extern const ScorerDefinition kExternal;  // score_external.cc
 
 namespace {
 
@@ -336,10 +337,10 @@ constexpr ScorerDefinition kIntentResidual{
     .weights = TrainedWeights::kResidual};
 
 const ScorerDefinition* const kScorers[] = {
-    &kNone,           &kStreaming, &kH2o,      &kObserved, &kSnapKv, &kPyramidKv,
-    &kTova,           &kKnorm,     &kKeyDiff,  &kExpected, &kKvzip,  &kFastKvzip,
-    &kTrimKv,         &kRaas,      &kDuo,      &kRazor,    &kJudgeQ, &kIntentRule,
-    &kIntentResidual, &kFinch,     &kCritical, &kRKv,      &kRandom};
+    &kNone,           &kStreaming, &kH2o,      &kObserved, &kSnapKv,   &kPyramidKv,
+    &kTova,           &kKnorm,     &kKeyDiff,  &kExpected, &kKvzip,    &kFastKvzip,
+    &kTrimKv,         &kRaas,      &kDuo,      &kRazor,    &kJudgeQ,   &kIntentRule,
+    &kIntentResidual, &kFinch,     &kCritical, &kRKv,      &kExternal, &kRandom};
 
 }  // namespace
 

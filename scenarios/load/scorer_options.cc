@@ -12,6 +12,7 @@
 
 #include "engine/methods/axis_factories.h"
 #include "models/files/textproto.h"
+#include "scenarios/load/external_process.h"
 #include "scenarios/load/names.h"
 
 namespace kvtwin {
@@ -180,9 +181,10 @@ void check_scorer_options(const Scenario& scenario, Errors* errors) {
   given.GetReflection()->ListFields(given, &fields);
   ScorerChecker check(scenario, errors);
   for (const auto* field : fields) {
-    // Absent means the scenario's seed, so it has no default.
+    // Without a default: an absent seed is the scenario's, and an external scorer must have its command.
     const bool seed = field->name() == "seed" && scorer->source == kernels::ScoreSource::kDraws;
-    if (seed || read.GetReflection()->HasField(read, field)) continue;
+    const bool command = field->name() == "command" && scorer->external;
+    if (seed || command || read.GetReflection()->HasField(read, field)) continue;
     std::vector<const FieldDescriptor*> known;
     read.GetReflection()->ListFields(read, &known);
     std::string names;
@@ -190,6 +192,8 @@ void check_scorer_options(const Scenario& scenario, Errors* errors) {
     check.add(field->name(), fmt::format("scorer {} does not read {}", policies.scorer(), field->name()),
               names.empty() ? "it has no options" : "it reads " + names);
   }
+  if (scorer->external && given.command().empty())
+    check.add("command", "there is no program that scores", "set command: \"python3 my_scorer.py\"");
   check.policy();
   for (const ScorerOption& option : scorer->options) check.own(option);
 }
@@ -213,6 +217,7 @@ kernels::ScoreSpec score_spec(const v1::Scenario& values) {
   read_options(in, &out);
   out.page_tokens = values.memory().page_tokens();
   out.seed = in.has_seed() ? in.seed() : values.seed();
+  if (out.scorer->external) out.external = external_process(in.command());
   return out;
 }
 

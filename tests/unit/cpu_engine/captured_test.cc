@@ -177,7 +177,7 @@ TEST_CASE(
   const std::vector<float> before = score_captured(kernels::score_spec("knorm"), context, &pass);
   int scored = 0;
   for (const kernels::ScorerDefinition* scorer : kernels::all_scorers()) {
-    if (cannot_score(*scorer)) continue;
+    if (cannot_score(*scorer) || scorer->external) continue;
     CAPTURE(scorer->name);
     const ScorerWeights drawn = ScorerWeights::drawn(*scorer, m, 8, 4);
     context.scorer_weights = scorer->weights != kernels::TrainedWeights::kNone ? &drawn : nullptr;

@@ -62,6 +62,7 @@ TEST_CASE("scorers: trigger, causality and probe tokens of each") {
       {"finch", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 32},
       {"critical_kv", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 64},
       {"r_kv", CompressionTrigger::kDecodeStep, kSuffix, 0, false, 8},
+      {"external", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 32},
       {"random", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
   };
   std::set<std::string> listed, tabled;

@@ -43,7 +43,8 @@ TEST_CASE(
     if (info.axis != "scorer") continue;
     const std::string name(info.name);
     CAPTURE(name);
-    const Scenario scenario = good("identity: \"session\" scorer: \"" + name + "\"");
+    const std::string needed = name == "external" ? " scorer_options { command: \"true\" }" : "";
+    const Scenario scenario = good("identity: \"session\" scorer: \"" + name + "\"" + needed);
     const ScorerSpec spec = scorer_spec(scenario.values.policies());
     CHECK_FALSE(validate_scorer(name, spec).has_value());
     CHECK(captured_queries(name, spec) == captured_queries(name, {}));
@@ -115,6 +116,8 @@ TEST_CASE("scorer options: an unfit option is refused at its position, with the 
       {"scorer: \"expected_attention\" scorer_options { eps: nan }", "eps is nan"},
       {"scorer: \"kvzip\" scorer_options { repeat_tokens: 0 }", "repeat_tokens is 0"},
       {"scorer: \"judge_q\" scorer_options { seed: 4 }", "judge_q does not read seed"},
+      {"scorer: \"external\" scorer_options { command: \"\" }", "there is no program that scores; set command"},
+      {"scorer: \"snapkv\" scorer_options { command: \"x\" }", "snapkv does not read command"},
   };
   for (const auto& [policies, expected] : problem) {
     CAPTURE(policies);
