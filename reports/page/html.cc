@@ -63,10 +63,22 @@ Json tools_json(const ToolsTable& tools) {
   return out;
 }
 
+// Of each SLO [value, used fraction of the limit, kept]; null where the run lacks the figure.
+Json slos_json(const std::vector<ReportSloValue>& slos) {
+  Json out = Json::array();
+  for (const ReportSloValue& one : slos)
+    out.push_back(one.known ? Json::array({one.value, one.use, one.kept}) : Json());
+  return out;
+}
+
 Json run_json(const ReportRun& run) {
   Json out;
   out["dir"] = run.dir;
   out["name"] = run.result.scenario();
+  out["setting"] = Json::array();
+  for (const auto& [label, value] : run.setting) out["setting"].push_back({label, value});
+  if (!run.limited_by.empty()) out["limited_by"] = run.limited_by;
+  out["slos"] = slos_json(run.slos);
   out["summary"] = Json::parse(run.summary);
   out["scenario"] = run.result.scenario_text();
   out["notes"] = Json::array();
@@ -99,7 +111,10 @@ Json sweep_json(const ReportSweep& sweep) {
   out["axes"] = sweep.axes;
   out["points"] = Json::array();
   for (const ReportSweep::Point& point : sweep.points)
-    out["points"].push_back({{"values", point.values}, {"metrics", Json::parse(point.metrics)}});
+    out["points"].push_back({{"values", point.values},
+                             {"dir", point.dir},
+                             {"slos", slos_json(point.slos)},
+                             {"metrics", Json::parse(point.metrics)}});
   return out;
 }
 
@@ -118,6 +133,12 @@ std::string report_html(const Report& report) {
   Json data;
   data["command"] = report.command;
   data["version"] = KVTWIN_VERSION;
+  data["slos"] = Json::array();
+  for (const ReportSlo& slo : report.slos)
+    data["slos"].push_back({{"text", slo.text}, {"figure", slo.figure}, {"limit", slo.limit}});
+  data["metrics"] = Json::object();
+  for (const ReportMetric& metric : report.metrics)
+    data["metrics"][metric.name] = {metric.unit, metric.definition};
   data["runs"] = Json::array();
   for (const ReportRun& run : report.runs) data["runs"].push_back(run_json(run));
   tell_apart(&data["runs"]);

@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "engine/base/plural.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/results.h"
+#include "scenarios/output/limiting.h"
+#include "scenarios/output/metric_names.h"
+#include "scenarios/output/run_setting.h"
 #include "scenarios/output/summary.h"
 #include "scenarios/report/report_evidence.h"
+#include "scenarios/report/report_slos.h"
 #ifdef KVTWIN_HAVE_SQLITE
 #include "scenarios/sweep/index.h"
 #endif
@@ -77,6 +83,21 @@ Result<std::string> read_timeline(const std::string& path) {
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// What the header of a page states about a run.
+std::vector<std::pair<std::string, std::string>> setting_of(const v1::RunResult& result) {
+  const std::optional<RunSetting> setting = run_setting(result);
+  if (!setting) return {};
+  std::string engines;
+  for (const RunSetting::Engines& kind : setting->engines)
+    engines += fmt::format("{}{} × TP {} × {} {}", engines.empty() ? "" : " + ", kind.node, kind.gpus, kind.count,
+                           plural(kind.count, "engine"));
+  std::vector<std::pair<std::string, std::string>> out = {{"model", setting->model}, {"GPU", engines}};
+  if (!setting->routing.empty()) out.emplace_back("routing", setting->routing);
+  out.emplace_back("trace", setting->trace);
+  out.emplace_back("KV room", grouped(result.pages().gpu_tokens()) + " tokens");
+  return out;
+}
+
 Result<ReportRun> read_run(const std::string& dir) {
   Result<v1::RunResult> result = read_result(dir);
   if (!result) return tl::unexpected<Error>(result.error());
@@ -88,6 +109,8 @@ Result<ReportRun> read_run(const std::string& dir) {
   ReportRun out;
   out.dir = dir;
   out.summary = format_summary(*result, OutputFormat::kJsonl, {});
+  out.setting = setting_of(*result);
+  if (result->backend() == "sim") out.limited_by = limiting(*result).sentence;
   out.result = std::move(*result);
   out.requests = std::move(*requests);
   std::error_code ignored;
@@ -116,7 +139,7 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
   if (!index) return tl::unexpected<Error>(index.error());
   ReportSweep out{dir, std::move(index->axes), {}};
   for (IndexedSweep::Point& point : index->points)
-    out.points.push_back({std::move(point.values), std::move(point.metrics)});
+    out.points.push_back({std::move(point.values), std::move(point.metrics), dir + "/points/" + point.key, {}});
   if (out.points.empty())
     return make_error(dir, "is a sweep without a finished point", "kvtwin sweep continues it");
   return out;
@@ -128,9 +151,12 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
 
 }  // namespace
 
-Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command) {
+Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command,
+                           const std::vector<std::string>& slos) {
   Report out;
   out.command = command;
+  for (const MetricName& metric : metric_names())
+    out.metrics.push_back({metric.name, metric.unit, metric.definition});
   std::error_code ignored;
   for (const std::string& dir : dirs) {
     bool found = true;
@@ -162,6 +188,7 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
           "quality.csv",
           "a folder that kvtwin run, sweep, plan, validate or evaluate wrote with --out, or such a file");
   }
+  if (const Result<void> ok = judge_report(slos, &out); !ok) return tl::unexpected<Error>(ok.error());
   return out;
 }
 
