@@ -71,12 +71,17 @@ Json slos_json(const std::vector<ReportSloValue>& slos) {
   return out;
 }
 
+Json setting_json(const ReportSetting& setting) {
+  Json out = Json::array();
+  for (const auto& [label, value] : setting) out.push_back(Json::array({label, value}));
+  return out;
+}
+
 Json run_json(const ReportRun& run) {
   Json out;
   out["dir"] = run.dir;
   out["name"] = run.result.scenario();
-  out["setting"] = Json::array();
-  for (const auto& [label, value] : run.setting) out["setting"].push_back({label, value});
+  out["setting"] = setting_json(run.setting);
   if (!run.limited_by.empty()) out["limited_by"] = run.limited_by;
   out["slos"] = slos_json(run.slos);
   out["summary"] = Json::parse(run.summary);
@@ -108,6 +113,7 @@ Json run_json(const ReportRun& run) {
 Json sweep_json(const ReportSweep& sweep) {
   Json out;
   out["dir"] = sweep.dir;
+  out["setting"] = setting_json(sweep.setting);
   out["axes"] = sweep.axes;
   out["points"] = Json::array();
   for (const ReportSweep::Point& point : sweep.points)
@@ -147,7 +153,8 @@ std::string report_html(const Report& report) {
   const auto evidence = [&](const char* name, const std::vector<ReportEvidence>& files) {
     data[name] = Json::array();
     for (const ReportEvidence& one : files)
-      data[name].push_back({{"dir", one.dir}, {"data", Json::parse(one.json)}});
+      data[name].push_back(
+          {{"dir", one.dir}, {"setting", setting_json(one.setting)}, {"data", Json::parse(one.json)}});
   };
   evidence("validations", report.validations);
   evidence("qualities", report.qualities);

@@ -24,12 +24,15 @@ struct ReportSloValue {
   bool known = false, kept = false;
 };
 
+// What the header of a page states: "model", "llama-3.1-8b". Empty: not known.
+using ReportSetting = std::vector<std::pair<std::string, std::string>>;
+
 struct ReportRun {
   std::string dir;
   v1::RunResult result;
-  std::vector<std::pair<std::string, std::string>> setting;  // "model", "llama-3.1-8b"; empty: not known
-  std::string limited_by;                                    // a sentence; "": not known
-  std::vector<ReportSloValue> slos;                          // of Report.slos
+  ReportSetting setting;
+  std::string limited_by;            // a sentence; "": not known
+  std::vector<ReportSloValue> slos;  // of Report.slos
   std::string summary;  // the result as a flat JSON object, in the form for programs
   RequestsTable requests;
   ToolsTable tools;   // empty: the trace has no tools
@@ -41,6 +44,7 @@ struct ReportRun {
 
 struct ReportSweep {
   std::string dir;
+  ReportSetting setting;  // what all points have in common
   std::vector<std::string> axes;
   struct Point {
     std::vector<std::string> values;  // by axis
@@ -55,6 +59,7 @@ struct ReportSweep {
 struct ReportEvidence {
   std::string dir;
   std::string json;
+  ReportSetting setting = {};  // of a plan: what all candidates have in common
 };
 
 // An SLO that runs and points are judged by.

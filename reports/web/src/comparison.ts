@@ -48,7 +48,7 @@ function dots(runs: Run[], first: Run, shown: [string, string][]): EChartsCoreOp
   return {
     grid: { left: 8, right: 40, top: 28, bottom: 4, containLabel: true },
     tooltip: { trigger: "item", confine: true, formatter: (at: { seriesName: string; data: number[] }) => `${at.seriesName}: ${shown[at.data[1] ?? 0]?.[1]}, ${number(at.data[0], 3)} times` },
-    xAxis: { type: "log", axisLabel: { formatter: (at: number) => `${number(at, 3)}×` } },
+    xAxis: { type: "log", min: (range: { min: number }) => Math.min(0.8, 0.9 * range.min), max: (range: { max: number }) => Math.max(1.25, 1.1 * range.max), axisLabel: { formatter: (at: number) => `${number(at, 3)}×` } },
     yAxis: { type: "category", inverse: true, data: shown.map(([, label]) => label), splitLine: { show: true } },
     series: runs.map((run, r) => ({
       name: run.name,

@@ -129,6 +129,7 @@ export interface QualityRow {
 
 export interface Evidence<T> {
   dir: string;
+  setting: [string, string][];  // of plans: what all candidates have in common
   data: T;
 }
 
@@ -169,6 +170,7 @@ export interface SweepPoint {
 
 export interface Sweep {
   dir: string;
+  setting: [string, string][];  // what all points have in common
   axes: string[];
   points: SweepPoint[];
 }

@@ -24,13 +24,18 @@ function title(report: Report): string {
 
 const stem = (path: string) => (path.split("/").at(-1) ?? path).replace(/\.textproto$/, "");
 
-// The facts of a run; `of` are those that all runs share.
 function facts(run: Run): [string, string][] {
   const backend = String(run.summary["backend"] ?? "");
   const out: [string, string][] = [...run.setting];
   if (backend === "measured") out.push(["source", "measured on a real server"]);
   else if (backend !== "") out.push(["backend", `${backend}, seed ${run.summary["seed"]}`]);
   return out;
+}
+
+// What all points of the sweeps and plans have in common.
+function settings(report: Report): [string, string][] {
+  const of = [...report.sweeps.map((sweep) => sweep.setting), ...report.plans.map((plan) => plan.setting)];
+  return (of[0] ?? []).filter(([label, value]) => of.every((one) => one.some((other) => other[0] === label && other[1] === value)));
 }
 
 function chip(label: string, value: string): HTMLElement {
@@ -47,6 +52,7 @@ export function header(report: Report): void {
   into.append(element("h1", name));
   const line = element("p", "", "facts");
   const each = report.runs.map((run) => new Map(facts(run)));
+  for (const [label, value] of report.runs.length === 0 ? settings(report) : []) line.append(chip(label, value));
   for (const [label, value] of each[0] ?? []) if (each.every((one) => one.get(label) === value)) line.append(chip(label, value));
   line.append(chip("kvtwin", report.version), chip("page of", fileDate()));
   into.append(line);
@@ -93,11 +99,9 @@ function cards(report: Report): HTMLElement {
     head.append(term(card.label, card.name));
     box.append(head);
     const shown = report.runs.slice(0, kCardRuns);
-    if (shown.some((run) => figure(run, card.name) !== undefined)) {
-      shown.forEach((run, r) => box.append(valueLine(report, run, r, card)));
-    } else {
-      box.append(element("div", "not known", "value none"));
-    }
+    // A real server's files may lack the figure.
+    if (!shown.some((run) => figure(run, card.name) !== undefined)) continue;
+    shown.forEach((run, r) => box.append(valueLine(report, run, r, card)));
     const verdicts = shown.map((run) => sloOf(report.slos, run.slos, card.name)?.value[2]).filter((kept) => kept !== undefined);
     if (verdicts.length > 0) box.classList.add(verdicts.every((kept) => kept) ? "kept" : "broken");
     out.append(box);

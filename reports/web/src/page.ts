@@ -24,9 +24,9 @@ function base(): EChartsCoreOption {
   return {
     color: colours,
     backgroundColor: "transparent",
-    textStyle: { color: ink(), fontFamily: "system-ui, sans-serif" },
+    textStyle: { color: ink(), fontFamily: "sans-serif" },
     animation: false,
-    grid: { left: 8, right: 16, top: 28, bottom: 22, containLabel: true },
+    grid: { left: 10, right: 20, top: 28, bottom: 22, containLabel: true },
     tooltip: {
       trigger: "axis",
       confine: true,
@@ -213,13 +213,14 @@ export function markOf(run: number): HTMLElement {
   return out;
 }
 
-export function choose(into: HTMLElement, label: string, options: string[], changed: (index: number) => void): void {
-  const line = element("label", `${label} `);
+export function choose(into: HTMLElement, label: string, options: string[], changed: (index: number) => void): HTMLElement {
+  const line = element("label", label === "" ? "" : `${label} `);
   const select = document.createElement("select");
   options.forEach((name, i) => select.append(new Option(name, String(i))));
   select.addEventListener("change", () => changed(Number(select.value)));
   line.append(select);
   into.append(line);
+  return line;
 }
 
 // 0.0803 -> "8.03 %".

@@ -69,7 +69,7 @@ function stairs(plan: Plan): number[][] {
 function costs(plan: Plan): EChartsCoreOption {
   const held = plan.candidates.filter((one) => !one.refused && (one.up_to ?? 0) > 0);
   const point = (one: PlanCandidate) => ({ value: [one.up_to ?? 0, one.usd_per_hour], name: one.name, breaks: one.breaks ?? "" });
-  const named = { show: true, position: "left", color: "inherit", formatter: (at: { name: string }) => (at.name === plan.best ? "★ " : "") + at.name.replace(/[\w.]+=/g, "") };
+  const named = { show: true, position: "left", offset: [4, -10], color: "inherit", formatter: (at: { name: string }) => (at.name === plan.best ? "★ " : "") + at.name.replace(/[\w.]+=/g, "") };
   const series = [
     { name: "on the front", type: "scatter", symbol: "diamond", symbolSize: 14, color: colours[0], label: named, labelLayout: { hideOverlap: true }, z: 3, data: held.filter((one) => one.on_front).map(point) },
     { name: "beaten", type: "scatter", symbolSize: 9, color: colours[6], data: held.filter((one) => !one.on_front && one.holds).map(point) },
@@ -82,23 +82,29 @@ function costs(plan: Plan): EChartsCoreOption {
       formatter: (at: { name: string; seriesName: string; data: { value?: number[]; breaks?: string } }) => at.data.value ? [at.name, `${number(at.data.value[1])} $/h, holds ${number(at.data.value[0])}`, at.data.breaks ?? ""].map((text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;")).join("<br>") : at.seriesName,
     },
     grid: { left: 8, right: 24, top: 34, bottom: 30, containLabel: true },
-    xAxis: { type: "value", min: 0, name: `${word(plan.load)} held`, nameLocation: "middle", nameGap: 26 },
-    yAxis: { type: "value", min: 0 },
+    xAxis: { type: "value", min: 0, max: (range: { max: number }) => Math.ceil(range.max * 1.05), name: `${word(plan.load)} held`, nameLocation: "middle", nameGap: 26 },
+    yAxis: { type: "value", min: 0, max: (range: { max: number }) => nice(1.15 * range.max) },
     series: [
       ...series,
       { name: "cheapest", type: "line", symbol: "none", color: colours[2], areaStyle: { opacity: 0.08 }, data: stairs(plan) },
       {
         name: "need", type: "line", data: [[plan.need, 0]], symbol: "none", color: colours[1],
-        markLine: { symbol: "none", silent: true, lineStyle: { type: "dashed", width: 2, color: colours[1] }, label: { formatter: `need ${number(plan.need)}`, color: "inherit" }, data: [{ xAxis: plan.need }] },
+        markLine: { symbol: "none", silent: true, lineStyle: { type: "dashed", width: 2, color: colours[1] }, label: { formatter: `need ${number(plan.need)}`, position: "insideEndTop", rotate: 0, distance: 8, color: "inherit" }, data: [{ xAxis: plan.need }] },
       },
     ],
   };
 }
 
+// At most two digits, so that the axis ends at a round number.
+function nice(value: number): number {
+  const digit = Math.pow(10, Math.floor(Math.log10(value)) - 1);
+  return Math.ceil(value / (5 * digit)) * 5 * digit;
+}
+
 function limits(plan: Plan): EChartsCoreOption {
   const uses = [...(plan.uses ?? [])].reverse();
   return {
-    grid: { left: 8, right: 48, top: 10, bottom: 4, containLabel: true },
+    grid: { left: 16, right: 48, top: 10, bottom: 4, containLabel: true },
     legend: { show: false },
     tooltip: { trigger: "item", confine: true, formatter: (at: { name: string; value: number }) => `${at.name}: ${at.value.toFixed(0)} %` },
     xAxis: { type: "value", min: 0, max: (range: { max: number }) => Math.max(100, range.max), axisLabel: { formatter: "{value} %" } },

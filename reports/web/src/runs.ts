@@ -23,7 +23,7 @@ function rowOf(runs: Run[], { label, name }: Row): (string | Node)[] | undefined
 // The metrics in groups; rows and groups without a value are left out.
 export function metrics(runs: Run[]): void {
   const into = section("metrics", "Metrics", "Rows that are 0 in all runs are left out. Point at a name for its definition.");
-  const grid = element("div", "", runs.length > 3 ? "groups single" : "groups");
+  const grid = element("div", "", runs.length > 3 ? "groups single" : runs.length > 1 ? "groups double" : "groups");
   into.append(grid);
   const head = runs.length === 1 ? [] : ["", ...runs.map((run) => run.name), ...(runs.length === 2 ? ["change"] : [])];
   for (const group of kGroups) {
@@ -73,7 +73,7 @@ function limitLines(report: Report, measure: Measure, axis: "xAxis" | "yAxis"): 
       symbol: "none",
       silent: true,
       lineStyle: { color: "#d55e00", type: "dashed", width: 1.5 },
-      label: { formatter: "{b}", position: axis === "xAxis" ? "insideEndBottom" : "insideEndTop", color: "#d55e00" },
+      label: { formatter: "{b}", position: axis === "xAxis" ? "end" : "insideEndTop", rotate: 0, color: "#d55e00" },
       data: lines.map(({ name, limit }) => ({ name, [axis]: limit })),
     },
   };
@@ -87,7 +87,8 @@ export function latencies(report: Report, all: Requests[]): void {
   grid.classList.add("three");
   for (const measure of kMeasures) {
     const values = all.map((requests) => sorted(requests, measure));
-    plot(grid, `${measure.name}: distribution, ${measure.unit}`, () => ({
+    plot(grid, `${measure.name}: distribution`, () => ({
+      grid: { left: 8, right: 24, top: runs.length > 1 || limits(report, measure).length > 0 ? 42 : 10, bottom: 22, containLabel: true },
       xAxis: { type: "log", axisLabel: { formatter: (at: number) => duration(at) } },
       yAxis: { type: "value", min: 0, max: 1, axisLabel: { formatter: (at: number) => `${Math.round(100 * at)} %` } },
       series: runs.map((run, r) => ({ name: run.name, type: "line", showSymbol: false, data: distribution(values[r]), ...(r === 0 ? limitLines(report, measure, "xAxis") : {}) })),
@@ -109,11 +110,11 @@ function percentiles(grid: HTMLElement, report: Report, all: Requests[], axis: T
     const name = report.runs.length > 1 ? `${run.name}: ` : "";
     const place = element("div");
     grid.append(place);
-    choose(place, `${name}percentiles of`, kMeasures.map((one) => one.name), (index) => {
+    const choice = choose(place, "", kMeasures.map((one) => one.name), (index) => {
       measure = kMeasures[index];
       redraw();
     });
-    redraw = plot(place, `${name}percentiles over time, s`, () => ({
+    redraw = plot(place, `${name}percentiles over time, s `, () => ({
       xAxis: valueAxis(axis),
       yAxis: { type: "log" },
       dataZoom: kZoom,
@@ -125,6 +126,7 @@ function percentiles(grid: HTMLElement, report: Report, all: Requests[], axis: T
         ...(p === 2 && measure ? limitLines(report, measure, "yAxis") : {}),
       })),
     }), { linked: true });
+    place.querySelector("figcaption")?.append(choice);
   });
 }
 

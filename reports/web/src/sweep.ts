@@ -193,11 +193,10 @@ function heat(view: View, points: SweepPoint[], [x, y]: [number, number], metric
       value: [...cell(point), at],
       point: sweep.points.indexOf(point),
       label: { show: points.length <= kWritten, formatter: lines + read(at), color: isDark() === bright(at) ? "#10161c" : "#ffffff", fontWeight: lines === "★ " ? "bold" : "normal" },
-      itemStyle: point === view.chosen ? { borderColor: isDark() ? "#ffffff" : "#000000", borderWidth: 2 } : {},
     };
   });
   return {
-    grid: { left: 8, right: 16, top: 10, bottom: 64, containLabel: true },
+    grid: { left: 10, right: 20, top: 26, bottom: 64, containLabel: true },
     legend: { show: false },
     tooltip: { trigger: "item", confine: true, formatter: (at: { data: { point?: number } }) => tip(view, at.data.point, metric, read) },
     xAxis: { type: "category", data: xs, name: sweep.axes[x], nameLocation: "middle", nameGap: 24, splitLine: { show: false } },
@@ -206,6 +205,7 @@ function heat(view: View, points: SweepPoint[], [x, y]: [number, number], metric
     series: [
       { name: metric, type: "heatmap", data, cursor: "pointer" },
       { name: "SLO", type: "custom", silent: true, z: 5, encode: { x: 0, y: 1 }, data: borders(points, cell), renderItem: edge },
+      { name: "chosen", type: "custom", silent: true, z: 6, encode: { x: 0, y: 1 }, data: points.filter((point) => point === view.chosen).map((point) => [...cell(point)]), renderItem: frame },
     ],
   };
 }
@@ -233,6 +233,12 @@ function edge(_: unknown, api: Drawing): object {
     ? { x1: x + width / 2, y1: y - height / 2, x2: x + width / 2, y2: y + height / 2 }
     : { x1: x - width / 2, y1: y - height / 2, x2: x + width / 2, y2: y - height / 2 };
   return { type: "line", shape, style: { stroke: "#d55e00", lineWidth: 4, lineCap: "round" } };
+}
+
+function frame(_: unknown, api: Drawing): object {
+  const [x, y] = api.coord([api.value(0), api.value(1)]);
+  const [width, height] = api.size([1, 1]);
+  return { type: "rect", shape: { x: x - width / 2 + 3, y: y - height / 2 + 3, width: width - 6, height: height - 6 }, style: { fill: "none", stroke: isDark() ? "#ffffff" : "#10161c", lineWidth: 2 } };
 }
 
 function tip(view: View, at: number | undefined, metric: string, read: (at: number) => string): string {
@@ -287,8 +293,8 @@ function two(into: HTMLElement, view: View, metrics: string[], chosen: string[],
   grid.append(left, right);
   let by = chosen[0] ?? "";
   let repaint = () => {};
-  choose(left, "colour by", chosen, (index) => { by = chosen[index] ?? by; repaint(); });
-  repaint = plot(left, name("All points: axes, then metrics. Drag along an axis to select lines"), () => parallel(sweep, chosen.slice(0, 5), by), { height: 340 });
+  choose(left, "colour by", chosen.slice(0, 4), (index) => { by = chosen[index] ?? by; repaint(); });
+  repaint = plot(left, name("All points: axes, then metrics. Drag along an axis to select lines"), () => parallel(sweep, chosen.slice(0, 4), by), { height: 340 });
   let x = metrics.includes("output_tokens_per_s") ? "output_tokens_per_s" : metrics[0] ?? "";
   let y = chosen[0] ?? metrics[1] ?? "";
   const xs = ordered(metrics, x);
@@ -394,14 +400,16 @@ function front(sweep: Sweep, x: string, y: string): SweepPoint[] {
 
 function scatter({ sweep, best }: View, x: string, y: string): EChartsCoreOption {
   const at = (point: SweepPoint) => ({ value: [value(point, x), value(point, y)], name: label(sweep, point), point: sweep.points.indexOf(point) });
+  const scale = (metric: string) => scaleOf(unitOf(metric), Math.max(...sweep.points.map((point) => Math.abs(value(point, metric))).filter(Number.isFinite)));
+  const axis = (metric: string) => ({ type: "value", scale: true, name: scale(metric).unit ? `${metric}, ${scale(metric).unit}` : metric, axisLabel: { formatter: (at: number) => number(at * scale(metric).times, 6) } });
   const readX = reading(x, sweep.points);
   const readY = reading(y, sweep.points);
   const star = best ? [{ ...at(best.point), label: { show: true, position: "top", formatter: "★ best", color: "inherit" } }] : [];
   return {
-    grid: { left: 8, right: 24, top: 40, bottom: 30, containLabel: true },
+    grid: { left: 10, right: 24, top: 50, bottom: 30, containLabel: true },
     tooltip: { trigger: "item", confine: true, formatter: (shown: { data: { name: string; value: number[] } }) => [shown.data.name, `${x}: ${readX(shown.data.value[0] ?? NaN)}`, `${y}: ${readY(shown.data.value[1] ?? NaN)}`].map(escaped).join("<br>") },
-    xAxis: { type: "value", scale: true, name: x, nameLocation: "middle", nameGap: 28, axisLabel: { formatter: readX } },
-    yAxis: { type: "value", scale: true, name: y, nameTextStyle: { align: "left" }, axisLabel: { formatter: readY } },
+    xAxis: { ...axis(x), nameLocation: "middle", nameGap: 28 },
+    yAxis: { ...axis(y), nameTextStyle: { align: "left" } },
     series: [
       { name: "points", type: "scatter", symbolSize: 7, itemStyle: { opacity: 0.6 }, cursor: "pointer", data: sweep.points.map(at) },
       { name: "not beaten", type: "line", symbol: "diamond", symbolSize: 10, data: front(sweep, x, y).map(at) },

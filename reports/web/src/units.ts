@@ -24,7 +24,7 @@ export function scaled(value: number | undefined, scale: Scale): string {
   if (value === undefined || !Number.isFinite(value)) return "–";
   // Percentages of three digits, without a false precision below a hundredth.
   if (scale.unit === "%") return number(Math.round(value * scale.times * 100) / 100, 3);
-  return number(value * scale.times, scale.times === 1 ? 4 : 3);
+  return number(value * scale.times, scale.times === 1 && scale.unit !== "ms" ? 4 : 3);
 }
 
 // "2.16 s", "82.9 %", "60.9 $".
