@@ -152,9 +152,10 @@ std::string report_html(const Report& report) {
   for (const ReportSweep& sweep : report.sweeps) data["sweeps"].push_back(sweep_json(sweep));
   const auto evidence = [&](const char* name, const std::vector<ReportEvidence>& files) {
     data[name] = Json::array();
-    for (const ReportEvidence& one : files)
-      data[name].push_back(
-          {{"dir", one.dir}, {"setting", setting_json(one.setting)}, {"data", Json::parse(one.json)}});
+    for (const ReportEvidence& one : files) {
+      data[name].push_back({{"dir", one.dir}, {"data", Json::parse(one.json)}});
+      if (!one.setting.empty()) data[name].back()["setting"] = setting_json(one.setting);
+    }
   };
   evidence("validations", report.validations);
   evidence("qualities", report.qualities);

@@ -129,7 +129,7 @@ export interface QualityRow {
 
 export interface Evidence<T> {
   dir: string;
-  setting: [string, string][];  // of plans: what all candidates have in common
+  setting?: [string, string][];  // of plans: what all candidates have in common
   data: T;
 }
 

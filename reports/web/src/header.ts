@@ -34,7 +34,7 @@ function facts(run: Run): [string, string][] {
 
 // What all points of the sweeps and plans have in common.
 function settings(report: Report): [string, string][] {
-  const of = [...report.sweeps.map((sweep) => sweep.setting), ...report.plans.map((plan) => plan.setting)];
+  const of = [...report.sweeps.map((sweep) => sweep.setting), ...report.plans.map((plan) => plan.setting ?? [])];
   return (of[0] ?? []).filter(([label, value]) => of.every((one) => one.some((other) => other[0] === label && other[1] === value)));
 }
 

@@ -15,9 +15,14 @@ function rowOf(runs: Run[], { label, name }: Row): (string | Node)[] | undefined
   const scale = scaleOf(unitOf(name), Math.max(...values.map((value) => Math.abs(value ?? 0))));
   const head = element("span");
   head.append(term(label, name));
-  if (scale.unit) head.append(element("span", ` ${scale.unit}`, "unit"));
+  if (scale.unit && !implied(label, scale.unit)) head.append(element("span", ` ${scale.unit}`, "unit"));
   const cells = values.map((value) => scaled(value, scale));
   return [head, ...cells, ...(runs.length === 2 ? [change(values[1], values[0])] : [])];
+}
+
+// Units that the label already names.
+function implied(label: string, unit: string): boolean {
+  return label.includes(unit.replace("tokens/s", "tokens per second").replace("1/s", "per second"));
 }
 
 // The metrics in groups; rows and groups without a value are left out.
