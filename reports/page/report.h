@@ -33,7 +33,7 @@ struct ReportRun {
   ReportSetting setting;
   std::string limited_by;            // a sentence; "": not known
   std::vector<ReportSloValue> slos;  // of Report.slos
-  std::string summary;  // the result as a flat JSON object, in the form for programs
+  std::string summary;               // the result as a flat JSON object, in the form for programs
   RequestsTable requests;
   ToolsTable tools;   // empty: the trace has no tools
   std::string heads;  // heads.json, a JSON object; "": all heads hold equal fractions

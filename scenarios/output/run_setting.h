@@ -1,5 +1,5 @@
-// The setting of a run in few words: the model, the engines and their GPUs, the trace. The summary of a run and the
-// header of a report page are made from it.
+// The setting of a run in few words: the model, the engines and their GPUs, the trace. The summary of a run
+// and the header of a report page are made from it.
 
 #ifndef KVTWIN_SCENARIOS_OUTPUT_RUN_SETTING_H_
 #define KVTWIN_SCENARIOS_OUTPUT_RUN_SETTING_H_

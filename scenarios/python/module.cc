@@ -128,7 +128,8 @@ ComparedRun compared_run(const FinishedRun& run, const std::string& name) {
   ComparedRun out{name, run.result, {}};
   // A server's aggregates have no single requests.
   if (const std::string& log = run.file("requests.jsonl"); !log.empty()) {
-    if (Result<std::vector<Request>> requests = parse_requests(log, name)) out.requests = std::move(*requests);
+    if (Result<std::vector<Request>> requests = parse_requests(log, name))
+      out.requests = std::move(*requests);
   }
   return out;
 }

@@ -89,8 +89,8 @@ ReportSetting setting_of(const v1::RunResult& result) {
   if (!setting) return {};
   std::string engines;
   for (const RunSetting::Engines& kind : setting->engines)
-    engines += fmt::format("{}{} × TP {} × {} {}", engines.empty() ? "" : " + ", kind.node, kind.gpus, kind.count,
-                           plural(kind.count, "engine"));
+    engines += fmt::format("{}{} × TP {} × {} {}", engines.empty() ? "" : " + ", kind.node, kind.gpus,
+                           kind.count, plural(kind.count, "engine"));
   ReportSetting out = {{"model", setting->model}, {"GPU", engines}};
   if (!setting->routing.empty()) out.emplace_back("routing", setting->routing);
   out.emplace_back("trace", setting->trace);
@@ -98,7 +98,8 @@ ReportSetting setting_of(const v1::RunResult& result) {
   return out;
 }
 
-// What the run in `dir` has in common with runs that differ from it in `fields`; nothing if there is no such run.
+// What the run in `dir` has in common with runs that differ from it in `fields`; nothing if there is no such
+// run.
 ReportSetting common_setting(const std::string& dir, const std::vector<std::string>& fields) {
   const Result<v1::RunResult> result = read_result(dir);
   if (!result) return {};
@@ -174,7 +175,8 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
   if (!index) return tl::unexpected<Error>(index.error());
   ReportSweep out{dir, {}, std::move(index->axes), {}};
   for (IndexedSweep::Point& point : index->points)
-    out.points.push_back({std::move(point.values), std::move(point.metrics), dir + "/points/" + point.key, {}});
+    out.points.push_back(
+        {std::move(point.values), std::move(point.metrics), dir + "/points/" + point.key, {}});
   if (out.points.empty())
     return make_error(dir, "is a sweep without a finished point", "kvtwin sweep continues it");
   out.setting = common_setting(out.points.front().dir, out.axes);

@@ -21,7 +21,8 @@ std::vector<Slo> slos_of_plans(const Report& report) {
       if (!candidate.contains("slos") || !candidate["slos"].is_object()) continue;
       for (const auto& [text, value] : candidate["slos"].items()) {
         const Result<Slo> slo = parse_slo(text);
-        const bool first = std::none_of(out.begin(), out.end(), [&](const Slo& one) { return one.text == text; });
+        const bool first =
+            std::none_of(out.begin(), out.end(), [&](const Slo& one) { return one.text == text; });
         if (slo && slo->kind == Slo::Kind::kFigure && first) out.push_back(*slo);
       }
     }

@@ -11,8 +11,8 @@
 
 namespace kvtwin {
 
-// Fills Report.slos, and `slos` of runs and points. `texts` are in the syntax of --slo; if there are none, the SLOs
-// of the plans of the report count, as far as they limit a metric.
+// Fills Report.slos, and `slos` of runs and points. `texts` are in the syntax of --slo; if there are none,
+// the SLOs of the plans of the report count, as far as they limit a metric.
 Result<void> judge_report(const std::vector<std::string>& texts, Report* report);
 
 }  // namespace kvtwin

@@ -166,7 +166,7 @@ function reading(metric: string, points: SweepPoint[]): (at: number) => string {
   return (at) => scaled(at, scale) + (scale.unit ? ` ${scale.unit}` : "");
 }
 
-interface Drawing {
+interface CellApi {
   value(index: number): number;
   coord(at: [number, number]): [number, number];
   size(extent: [number, number]): [number, number];
@@ -225,7 +225,7 @@ function borders(points: SweepPoint[], cell: (point: SweepPoint) => readonly [nu
   return out;
 }
 
-function edge(_: unknown, api: Drawing): object {
+function edge(_: unknown, api: CellApi): object {
   const [x, y] = api.coord([api.value(0), api.value(1)]);
   const [width, height] = api.size([1, 1]);
   const right = api.value(2) === 1;
@@ -235,7 +235,7 @@ function edge(_: unknown, api: Drawing): object {
   return { type: "line", shape, style: { stroke: "#d55e00", lineWidth: 4, lineCap: "round" } };
 }
 
-function frame(_: unknown, api: Drawing): object {
+function frame(_: unknown, api: CellApi): object {
   const [x, y] = api.coord([api.value(0), api.value(1)]);
   const [width, height] = api.size([1, 1]);
   return { type: "rect", shape: { x: x - width / 2 + 3, y: y - height / 2 + 3, width: width - 6, height: height - 6 }, style: { fill: "none", stroke: isDark() ? "#ffffff" : "#10161c", lineWidth: 2 } };

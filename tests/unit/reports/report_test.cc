@@ -104,7 +104,8 @@ TEST_CASE("report: what a run is, what limits it, SLOs and definitions are in th
   report.runs[0].setting = {{"model", "m"}, {"GPU", "h200 × TP 1 × 1 engine"}};
   report.runs[0].limited_by = "nothing";
   report.runs[0].slos = {{12.5, 0.00625, true, true}, {}};
-  report.sweeps.push_back({"s", {{"model", "m"}}, {"x"}, {{{"1"}, "{}", "s/points/k", {{1, 2, true, false}}}}});
+  report.sweeps.push_back(
+      {"s", {{"model", "m"}}, {"x"}, {{{"1"}, "{}", "s/points/k", {{1, 2, true, false}}}}});
   const std::string html = report_html(report);
   const auto has = [&](const char* text) { return html.find(text) != std::string::npos; };
   CHECK(has(R"("slos":[{"text":"ttft_p99<2s","figure":"ttft_p99_ms","limit":2000.0},)") == false);
