@@ -63,10 +63,27 @@ Json tools_json(const ToolsTable& tools) {
   return out;
 }
 
+// Of each SLO [value, used fraction of the limit, kept]; null where the run lacks the figure.
+Json slos_json(const std::vector<ReportSloValue>& slos) {
+  Json out = Json::array();
+  for (const ReportSloValue& one : slos)
+    out.push_back(one.known ? Json::array({one.value, one.use, one.kept}) : Json());
+  return out;
+}
+
+Json setting_json(const ReportSetting& setting) {
+  Json out = Json::array();
+  for (const auto& [label, value] : setting) out.push_back(Json::array({label, value}));
+  return out;
+}
+
 Json run_json(const ReportRun& run) {
   Json out;
   out["dir"] = run.dir;
   out["name"] = run.result.scenario();
+  out["setting"] = setting_json(run.setting);
+  if (!run.limited_by.empty()) out["limited_by"] = run.limited_by;
+  out["slos"] = slos_json(run.slos);
   out["summary"] = Json::parse(run.summary);
   out["scenario"] = run.result.scenario_text();
   out["notes"] = Json::array();
@@ -96,10 +113,14 @@ Json run_json(const ReportRun& run) {
 Json sweep_json(const ReportSweep& sweep) {
   Json out;
   out["dir"] = sweep.dir;
+  out["setting"] = setting_json(sweep.setting);
   out["axes"] = sweep.axes;
   out["points"] = Json::array();
   for (const ReportSweep::Point& point : sweep.points)
-    out["points"].push_back({{"values", point.values}, {"metrics", Json::parse(point.metrics)}});
+    out["points"].push_back({{"values", point.values},
+                             {"dir", point.dir},
+                             {"slos", slos_json(point.slos)},
+                             {"metrics", Json::parse(point.metrics)}});
   return out;
 }
 
@@ -118,6 +139,12 @@ std::string report_html(const Report& report) {
   Json data;
   data["command"] = report.command;
   data["version"] = KVTWIN_VERSION;
+  data["slos"] = Json::array();
+  for (const ReportSlo& slo : report.slos)
+    data["slos"].push_back({{"text", slo.text}, {"figure", slo.figure}, {"limit", slo.limit}});
+  data["metrics"] = Json::object();
+  for (const ReportMetric& metric : report.metrics)
+    data["metrics"][metric.name] = {metric.unit, metric.definition};
   data["runs"] = Json::array();
   for (const ReportRun& run : report.runs) data["runs"].push_back(run_json(run));
   tell_apart(&data["runs"]);
@@ -125,8 +152,10 @@ std::string report_html(const Report& report) {
   for (const ReportSweep& sweep : report.sweeps) data["sweeps"].push_back(sweep_json(sweep));
   const auto evidence = [&](const char* name, const std::vector<ReportEvidence>& files) {
     data[name] = Json::array();
-    for (const ReportEvidence& one : files)
+    for (const ReportEvidence& one : files) {
       data[name].push_back({{"dir", one.dir}, {"data", Json::parse(one.json)}});
+      if (!one.setting.empty()) data[name].back()["setting"] = setting_json(one.setting);
+    }
   };
   evidence("validations", report.validations);
   evidence("qualities", report.qualities);

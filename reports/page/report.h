@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reports/page/requests_table.h"
@@ -17,10 +18,22 @@
 
 namespace kvtwin {
 
+// One SLO of a run or of a point of a sweep.
+struct ReportSloValue {
+  double value = 0, use = 0;  // the figure, and the used fraction of its limit
+  bool known = false, kept = false;
+};
+
+// What the header of a page states: "model", "llama-3.1-8b". Empty: not known.
+using ReportSetting = std::vector<std::pair<std::string, std::string>>;
+
 struct ReportRun {
   std::string dir;
   v1::RunResult result;
-  std::string summary;  // the result as a flat JSON object, in the form for programs
+  ReportSetting setting;
+  std::string limited_by;            // a sentence; "": not known
+  std::vector<ReportSloValue> slos;  // of Report.slos
+  std::string summary;               // the result as a flat JSON object, in the form for programs
   RequestsTable requests;
   ToolsTable tools;   // empty: the trace has no tools
   std::string heads;  // heads.json, a JSON object; "": all heads hold equal fractions
@@ -31,10 +44,13 @@ struct ReportRun {
 
 struct ReportSweep {
   std::string dir;
+  ReportSetting setting;  // what all points have in common
   std::vector<std::string> axes;
   struct Point {
     std::vector<std::string> values;  // by axis
     std::string metrics;              // a flat JSON object
+    std::string dir;                  // folder of its run
+    std::vector<ReportSloValue> slos;
   };
   std::vector<Point> points;
 };
@@ -43,10 +59,25 @@ struct ReportSweep {
 struct ReportEvidence {
   std::string dir;
   std::string json;
+  ReportSetting setting = {};  // of a plan: what all candidates have in common
+};
+
+// An SLO that runs and points are judged by.
+struct ReportSlo {
+  std::string text;    // "ttft_p99<2s"
+  std::string figure;  // its metric; "": a fraction of requests
+  double limit = 0;    // in the metric's unit
+};
+
+// A metric's definition, shown where the page names the metric.
+struct ReportMetric {
+  std::string name, unit, definition;
 };
 
 struct Report {
   std::string command;  // the command that makes the report
+  std::vector<ReportSlo> slos;
+  std::vector<ReportMetric> metrics;
   std::vector<ReportRun> runs;
   std::vector<ReportSweep> sweeps;
   std::vector<ReportEvidence> validations;  // validation.json of kvtwin validate

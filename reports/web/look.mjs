@@ -1,9 +1,13 @@
 // Opens a report in headless Chromium as its reader would (file://, no network) and checks it:
 //   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--sections=ID,...] [--plots=TEXT,...]
-//     [--stacks=TEXT,...] [--ready-ms-max=N] [--nothing-is-fine]
+//     [--stacks=TEXT,...] [--texts=TEXT,...] [--absent=TEXT,...] [--ready-ms-max=N] [--cpu-ms-max=N]
+//     [--nothing-is-fine]
 // Prints its observations as JSON. The exit status is 1 if
 //   - there is a console error, a failed request or an empty plot;
 //   - a section of --sections or a plot of --plots (a part of its name) is missing;
+//   - a text of --texts is not on the page, or one of --absent is;
+//   - the page is not ready in time, or needs more time of a processor than --cpu-ms-max, which does not depend on
+//     other load on the machine;
 //   - a stack of areas or bars is not drawn at the sum of its values, or a plot of --stacks has no stack;
 //   - the arrow keys show nothing.
 import { pathToFileURL } from "node:url";
@@ -17,6 +21,10 @@ const browser = await chromium.launch({
   executablePath: process.env.KVTWIN_CHROMIUM ?? "/usr/bin/chromium",
   args: ["--no-sandbox", "--disable-gpu"],
 });
+async function taskMs(session) {
+  const { metrics } = await session.send("Performance.getMetrics");
+  return 1000 * (metrics.find(({ name }) => name === "TaskDuration")?.value ?? 0);
+}
 const problems = [];
 const seen = {};
 for (const scheme of ["light", "dark"]) {
@@ -28,14 +36,24 @@ for (const scheme of ["light", "dark"]) {
   });
   // The fastest of three loads counts, to exclude other load on the machine.
   const most = Number(option("ready-ms-max") ?? Infinity);
+  const cpuMost = Number(option("cpu-ms-max") ?? Infinity);
   let took = Infinity;
-  for (let load = 0; load < 3 && (load === 0 || took > most); ++load) {
+  let cpu = Infinity;
+  const performance = await page.context().newCDPSession(page);
+  await performance.send("Performance.enable", { timeDomain: "threadTicks" });
+  for (let load = 0; load < 3 && (load === 0 || took > most || cpu > cpuMost); ++load) {
     const before = Date.now();
+    const start = await taskMs(performance);
     await page.goto(pathToFileURL(file).href);
     await page.waitForSelector('html[data-ready="true"]');
     took = Math.min(took, Date.now() - before);
+    // The counter starts again with the page's process.
+    const end = await taskMs(performance);
+    cpu = Math.min(cpu, end >= start ? end - start : end);
   }
   seen[`${scheme}_ms`] = took;
+  seen[`${scheme}_cpu_ms`] = Math.round(cpu);
+  if (cpu > cpuMost) problems.push(`${scheme}: ready after ${Math.round(cpu)} ms of a processor at best, not ${cpuMost}`);
   if (took > most) problems.push(`${scheme}: ready after ${took} ms at best, not ${most}`);
   // Plots are drawn when they come into view.
   await page.evaluate(async () => {
@@ -78,9 +96,12 @@ for (const scheme of ["light", "dark"]) {
   for (const name of (option("plots") ?? "").split(",").filter(Boolean)) {
     if (!plots.some(({ label }) => label.includes(name))) problems.push(`${scheme}: no plot "${name}"`);
   }
+  const text = await page.evaluate(() => document.body.innerText);
+  for (const one of (option("texts") ?? "").split(",").filter(Boolean)) if (!text.includes(one)) problems.push(`${scheme}: the page does not have "${one}"`);
+  for (const one of (option("absent") ?? "").split(",").filter(Boolean)) if (text.includes(one)) problems.push(`${scheme}: the page has "${one}"`);
   const stacks = await page.evaluate(stacksOf);
   seen.stack_tops = stacks.reduce((sum, one) => sum + one.checked, 0);
-  for (const { problem } of stacks) if (problem) problems.push(`${scheme}: ${wrong}`);
+  for (const { problem } of stacks) if (problem) problems.push(`${scheme}: ${problem}`);
   for (const name of (option("stacks") ?? "").split(",").filter(Boolean)) {
     if (!stacks.some(({ label, checked }) => label.includes(name) && checked > 0)) problems.push(`${scheme}: no stack in a plot "${name}"`);
   }

@@ -16,7 +16,7 @@ namespace kvtwin {
 namespace {
 
 struct ReportArguments {
-  std::vector<std::string> dirs;
+  std::vector<std::string> dirs, slos;
   std::string out = "report.html";
 };
 
@@ -26,9 +26,10 @@ int make_report(const ReportArguments& arguments) {
   if (!markdown && out.extension() != ".html")
     return complain(
         Error{"--out", fmt::format("\"{}\" is not a page", arguments.out), "a name in .html or .md"});
-  const std::string command =
-      fmt::format("kvtwin report {} --out={}", fmt::join(arguments.dirs, " "), arguments.out);
-  const Result<Report> report = read_report(arguments.dirs, command);
+  std::string command = fmt::format("kvtwin report {}", fmt::join(arguments.dirs, " "));
+  for (const std::string& slo : arguments.slos) command += fmt::format(" --slo='{}'", slo);
+  command += fmt::format(" --out={}", arguments.out);
+  const Result<Report> report = read_report(arguments.dirs, command, arguments.slos);
   if (!report) return complain(report.error());
   const std::string dir = out.has_parent_path() ? out.parent_path().string() : ".";
   const std::string text = markdown ? report_markdown(*report) : report_html(*report);
@@ -56,6 +57,7 @@ void add_report_command(CLI::App& app, int* status) {
   const auto arguments = std::make_shared<ReportArguments>();
   command->add_option("DIR", arguments->dirs)->required();
   command->add_option("--out", arguments->out);
+  command->add_option("--slo", arguments->slos)->expected(1)->allow_extra_args(false)->take_all();
   command->callback([arguments, status] { *status = make_report(*arguments); });
 }
 

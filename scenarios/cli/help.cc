@@ -278,6 +278,8 @@ constexpr char kReport[] = R"(Write runs and sweeps as one self-contained page.
 
   DIR                   folders of kvtwin run, sweep, plan, import, validate or evaluate; several runs are
                         compared. A plan.json, validation.json or quality.csv may be given instead of its folder
+  --slo='ttft_p99<2s'   judge runs and sweeps, in the syntax of kvtwin plan; repeat it. Without: by the SLOs of
+                        the plans among the folders
   --out=FILE            .html: a page with plots; .md: tables, for a pull request
 )";
 

@@ -1,18 +1,17 @@
 #include "scenarios/output/summary.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/text_format.h>
 
 #include <cmath>
-#include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "engine/base/check.h"
 #include "engine/base/plural.h"
 #include "scenarios/output/limiting.h"
-#include "traces/proto/scenario.pb.h"
+#include "scenarios/output/run_setting.h"
 
 namespace kvtwin {
 namespace {
@@ -75,24 +74,17 @@ class Table {
 
   // Results of real servers have no scenario.
   void setting() {
-    v1::Scenario all;
-    if (r_.scenario_text().empty() ||
-        !google::protobuf::TextFormat::ParseFromString(r_.scenario_text(), &all))
-      return;
-    const auto name = [](const std::string& written) {
-      const std::filesystem::path path(written);
-      return path.extension() == ".textproto" ? path.stem().string() : written;
-    };
-    const v1::Engines& engines = all.engines();
-    print("  {} on {} {} of {} {} ({})", name(all.model().name()), engines.count(),
-          plural(engines.count(), "engine"), engines.tensor_parallel(),
-          plural(engines.tensor_parallel(), "GPU"), name(all.hardware().node()));
-    for (const v1::EngineKind& kind : engines.further())
-      print(" and {} of {} ({})", kind.count(), kind.tensor_parallel(), name(kind.node()));
-    if (engines.count() + static_cast<uint32_t>(engines.further_size()) > 1 && engines.routing() != "auto")
-      print(", routing {}", engines.routing());
-    print("; trace {}; room for {} tokens of KV\n",
-          std::filesystem::path(all.trace().path()).filename().string(), grouped(r_.pages().gpu_tokens()));
+    const std::optional<RunSetting> all = run_setting(r_);
+    if (!all) return;
+    const RunSetting::Engines& first = all->engines.front();
+    print("  {} on {} {} of {} {} ({})", all->model, first.count, plural(first.count, "engine"), first.gpus,
+          plural(first.gpus, "GPU"), first.node);
+    for (size_t i = 1; i < all->engines.size(); ++i) {
+      const RunSetting::Engines& kind = all->engines[i];
+      print(" and {} of {} ({})", kind.count, kind.gpus, kind.node);
+    }
+    if (!all->routing.empty()) print(", routing {}", all->routing);
+    print("; trace {}; room for {} tokens of KV\n", all->trace, grouped(r_.pages().gpu_tokens()));
     if (r_.backend() == "sim") print("  limited by {}\n", limiting(r_).sentence);
   }
 

@@ -18,6 +18,7 @@
 #include "scenarios/load/field_list.h"
 #include "scenarios/load/shipped.h"
 #include "scenarios/output/compare.h"
+#include "scenarios/output/compare_runs.h"
 #include "scenarios/output/metric_names.h"
 #include "scenarios/python/run_scenario.h"
 #include "scenarios/python/simulation_thread.h"
@@ -123,6 +124,25 @@ py::tuple compare_logs(const std::string& real_text, const std::string& real_nam
                         format_comparison(compared, OutputFormat::kTable));
 }
 
+ComparedRun compared_run(const FinishedRun& run, const std::string& name) {
+  ComparedRun out{name, run.result, {}};
+  // A server's aggregates have no single requests.
+  if (const std::string& log = run.file("requests.jsonl"); !log.empty()) {
+    if (Result<std::vector<Request>> requests = parse_requests(log, name))
+      out.requests = std::move(*requests);
+  }
+  return out;
+}
+
+// The comparison as JSON and as a table, and a sentence per broken limit.
+py::tuple compare_two_runs(const FinishedRun& first, const std::string& first_name, const FinishedRun& second,
+                           const std::string& second_name, const std::vector<std::string>& limits) {
+  const RunsComparison compared =
+      compare_runs(compared_run(first, first_name), compared_run(second, second_name));
+  return py::make_tuple(format_runs(compared, OutputFormat::kJson),
+                        format_runs(compared, OutputFormat::kTable), take(broken_limits(compared, limits)));
+}
+
 template <typename Request>
 StudyText study(Result<StudyText> (*make)(const Request&, const Warn&, const std::function<void()>&),
                 const Request& request) {
@@ -156,6 +176,7 @@ void add_runs(py::module_& module) {
   });
   module.def("open", &open_folder);
   module.def("compare", &compare_logs);
+  module.def("compare_runs", &compare_two_runs);
 }
 
 void add_studies(py::module_& module) {

@@ -150,7 +150,7 @@ Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind)
                       fmt::format("kvtwin {} --out writes it", writer));
   const bool named = path.filename() == "validation.json" || path.filename() == "quality.json" ||
                      path.filename() == "quality.csv" || path.filename() == "plan.json";
-  return ReportEvidence{named ? path.parent_path().string() : file, std::move(*text)};
+  return ReportEvidence{named ? path.parent_path().string() : file, std::move(*text), {}};
 }
 
 }  // namespace kvtwin

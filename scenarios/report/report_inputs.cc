@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "engine/base/plural.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/results.h"
+#include "scenarios/output/limiting.h"
+#include "scenarios/output/metric_names.h"
+#include "scenarios/output/run_setting.h"
 #include "scenarios/output/summary.h"
 #include "scenarios/report/report_evidence.h"
+#include "scenarios/report/report_slos.h"
 #ifdef KVTWIN_HAVE_SQLITE
 #include "scenarios/sweep/index.h"
 #endif
@@ -77,6 +83,57 @@ Result<std::string> read_timeline(const std::string& path) {
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// What the header of a page states about a run.
+ReportSetting setting_of(const v1::RunResult& result) {
+  const std::optional<RunSetting> setting = run_setting(result);
+  if (!setting) return {};
+  std::string engines;
+  for (const RunSetting::Engines& kind : setting->engines)
+    engines += fmt::format("{}{} × TP {} × {} {}", engines.empty() ? "" : " + ", kind.node, kind.gpus,
+                           kind.count, plural(kind.count, "engine"));
+  ReportSetting out = {{"model", setting->model}, {"GPU", engines}};
+  if (!setting->routing.empty()) out.emplace_back("routing", setting->routing);
+  out.emplace_back("trace", setting->trace);
+  out.emplace_back("KV room", grouped(result.pages().gpu_tokens()) + " tokens");
+  return out;
+}
+
+// What the run in `dir` has in common with runs that differ from it in `fields`; nothing if there is no such
+// run.
+ReportSetting common_setting(const std::string& dir, const std::vector<std::string>& fields) {
+  const Result<v1::RunResult> result = read_result(dir);
+  if (!result) return {};
+  ReportSetting out = setting_of(*result);
+  const auto varied = [&](std::initializer_list<std::string_view> parts) {
+    return std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
+      return std::any_of(parts.begin(), parts.end(),
+                         [&](std::string_view part) { return field.starts_with(part); });
+    });
+  };
+  std::erase_if(out, [&](const auto& fact) {
+    if (fact.first == "model") return varied({"model"});
+    if (fact.first == "trace") return varied({"trace"});
+    if (fact.first == "KV room") return varied({"model", "hardware", "engines", "memory", "policies"});
+    return varied({"hardware", "engines"});
+  });
+  return out;
+}
+
+// A plan's points are folders of runs; each candidate names the fields that it chooses.
+ReportSetting setting_of_plan(const ReportEvidence& plan) {
+  const auto json = nlohmann::json::parse(plan.json);
+  std::vector<std::string> fields;
+  for (const auto& candidate : json["candidates"]) {
+    if (!candidate.contains("choices") || !candidate["choices"].is_object()) continue;
+    for (const auto& [field, value] : candidate["choices"].items()) fields.push_back(field);
+  }
+  std::vector<std::string> dirs;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(fs::path(plan.dir) / "points", ignored))
+    dirs.push_back(entry.path().string());
+  return dirs.empty() ? ReportSetting() : common_setting(*std::min_element(dirs.begin(), dirs.end()), fields);
+}
+
 Result<ReportRun> read_run(const std::string& dir) {
   Result<v1::RunResult> result = read_result(dir);
   if (!result) return tl::unexpected<Error>(result.error());
@@ -88,6 +145,8 @@ Result<ReportRun> read_run(const std::string& dir) {
   ReportRun out;
   out.dir = dir;
   out.summary = format_summary(*result, OutputFormat::kJsonl, {});
+  out.setting = setting_of(*result);
+  if (result->backend() == "sim") out.limited_by = limiting(*result).sentence;
   out.result = std::move(*result);
   out.requests = std::move(*requests);
   std::error_code ignored;
@@ -114,11 +173,13 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
 #ifdef KVTWIN_HAVE_SQLITE
   Result<IndexedSweep> index = read_index(dir + "/index.sqlite");
   if (!index) return tl::unexpected<Error>(index.error());
-  ReportSweep out{dir, std::move(index->axes), {}};
+  ReportSweep out{dir, {}, std::move(index->axes), {}};
   for (IndexedSweep::Point& point : index->points)
-    out.points.push_back({std::move(point.values), std::move(point.metrics)});
+    out.points.push_back(
+        {std::move(point.values), std::move(point.metrics), dir + "/points/" + point.key, {}});
   if (out.points.empty())
     return make_error(dir, "is a sweep without a finished point", "kvtwin sweep continues it");
+  out.setting = common_setting(out.points.front().dir, out.axes);
   return out;
 #else
   return make_error(dir, "is a sweep, and this build cannot read its index",
@@ -128,9 +189,12 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
 
 }  // namespace
 
-Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command) {
+Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command,
+                           const std::vector<std::string>& slos) {
   Report out;
   out.command = command;
+  for (const MetricName& metric : metric_names())
+    out.metrics.push_back({metric.name, metric.unit, metric.definition});
   std::error_code ignored;
   for (const std::string& dir : dirs) {
     bool found = true;
@@ -152,6 +216,7 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
       if (file.empty()) continue;
       Result<ReportEvidence> evidence = read_evidence(file, kind);
       if (!evidence) return tl::unexpected<Error>(evidence.error());
+      if (kind == EvidenceKind::kPlan) evidence->setting = setting_of_plan(*evidence);
       list->push_back(std::move(*evidence));
       found = true;
     }
@@ -162,6 +227,7 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
           "quality.csv",
           "a folder that kvtwin run, sweep, plan, validate or evaluate wrote with --out, or such a file");
   }
+  if (const Result<void> ok = judge_report(slos, &out); !ok) return tl::unexpected<Error>(ok.error());
   return out;
 }
 

@@ -12,8 +12,10 @@
 namespace kvtwin {
 
 // A folder with run.binpb is a run, one with index.sqlite a sweep. `command` is the command that makes the
-// report.
-Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command);
+// report. Runs and points are judged by `slos`, in the syntax of --slo; without any, by those of the plans
+// among `dirs` that limit a metric.
+Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command,
+                           const std::vector<std::string>& slos);
 
 }  // namespace kvtwin
 

@@ -50,7 +50,7 @@ constexpr Metric kMetrics[] = {
     {"output_sequence_length", "Output Sequence Length", "tokens"},
 };
 
-struct RecordRow {
+struct ExportedRequest {
   std::string session;
   bool finished = false;
   int64_t ready_ns = 0, first_ns = 0, end_ns = 0;
@@ -61,7 +61,7 @@ class Rows {
  public:
   Rows(std::string_view csv, std::string where) : csv_(csv), where_(std::move(where)) {}
 
-  Result<std::vector<RecordRow>> read() {
+  Result<std::vector<ExportedRequest>> read() {
     const std::vector<std::string> titles = cells_of(next());
     for (size_t i = 0; i < titles.size(); ++i) column_[titles[i]] = i;
     for (const char* const name :
@@ -69,7 +69,7 @@ class Rows {
       if (!column_.contains(name))
         return make_error(where_, fmt::format("has no column \"{}\"", name), "requests.csv of a run");
     }
-    std::vector<RecordRow> out;
+    std::vector<ExportedRequest> out;
     while (!csv_.empty()) {
       const std::vector<std::string> cells = cells_of(next());
       if (cells.size() == 1 && cells[0].empty()) continue;
@@ -83,7 +83,7 @@ class Rows {
         ok_ = ok_ && bad == std::errc() && end == text.data() + text.size();
         return value;
       };
-      RecordRow row;
+      ExportedRequest row;
       row.session = cells[column_["session"]];
       row.finished = cells[column_["end"]] == "finished";
       row.prompt = static_cast<double>(number("prompt_tokens"));
@@ -115,7 +115,7 @@ class Rows {
   std::map<std::string, size_t> column_;
 };
 
-std::optional<double> value_of(const RecordRow& row, std::string_view tag) {
+std::optional<double> value_of(const ExportedRequest& row, std::string_view tag) {
   const double decode_ns = static_cast<double>(row.end_ns - row.first_ns);
   if (tag == "time_to_first_token") return static_cast<double>(row.first_ns - row.ready_ns) / 1e6;
   if (tag == "request_latency") return static_cast<double>(row.end_ns - row.ready_ns) / 1e6;
@@ -151,11 +151,11 @@ ordered_json statistics(std::vector<double> values, const char* unit) {
   return out;
 }
 
-std::string records(const std::vector<RecordRow>& rows) {
+std::string records(const std::vector<ExportedRequest>& rows) {
   std::string out;
   std::map<std::string, std::pair<uint64_t, uint64_t>> sessions;  // number, and turns so far
   for (size_t i = 0; i < rows.size(); ++i) {
-    const RecordRow& row = rows[i];
+    const ExportedRequest& row = rows[i];
     auto& [number, turn] = sessions.emplace(row.session, std::pair(sessions.size(), 0)).first->second;
     ordered_json record;
     ordered_json& metadata = record["metadata"];
@@ -188,13 +188,13 @@ std::string records(const std::vector<RecordRow>& rows) {
 
 Result<std::vector<RunFile>> aiperf_files(std::string_view csv, const std::string& model,
                                           const std::string& where) {
-  const Result<std::vector<RecordRow>> rows = Rows(csv, where).read();
+  const Result<std::vector<ExportedRequest>> rows = Rows(csv, where).read();
   if (!rows) return tl::unexpected<Error>(rows.error());
   ordered_json all = ordered_json::object();
   std::string table = "Metric,avg,min,max,p1,p5,p10,p25,p50,p75,p90,p95,p99,std\n";
   int64_t first = INT64_MAX, last = 0;
   double finished = 0, prompt = 0, output = 0;
-  for (const RecordRow& row : *rows) {
+  for (const ExportedRequest& row : *rows) {
     if (!row.finished) continue;
     first = std::min(first, row.ready_ns), last = std::max(last, row.end_ns);
     ++finished, prompt += row.prompt, output += row.output;
@@ -202,7 +202,7 @@ Result<std::vector<RunFile>> aiperf_files(std::string_view csv, const std::strin
   if (finished == 0) return make_error(where, "has no finished request", "a run that finished some");
   for (const Metric& metric : kMetrics) {
     std::vector<double> values;
-    for (const RecordRow& row : *rows) {
+    for (const ExportedRequest& row : *rows) {
       const std::optional<double> value = row.finished ? value_of(row, metric.tag) : std::nullopt;
       if (value) values.push_back(*value);
     }

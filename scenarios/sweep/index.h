@@ -60,6 +60,7 @@ struct IndexedSweep {
   struct Point {
     std::vector<std::string> values;  // by axis
     std::string metrics;              // a flat JSON object
+    std::string key;                  // its folder is points/KEY of the sweep
   };
   std::vector<Point> points;  // by number
 };

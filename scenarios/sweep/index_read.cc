@@ -66,9 +66,9 @@ Result<IndexedSweep> read_index(const std::string& path) {
   if (!ok) return tl::unexpected<Error>(ok.error());
   std::map<int64_t, size_t> place;
   std::vector<nlohmann::ordered_json> metrics;
-  ok = reader.each("SELECT point FROM points WHERE state='done' ORDER BY point", [&](sqlite3_stmt* row) {
+  ok = reader.each("SELECT point, key FROM points WHERE state='done' ORDER BY point", [&](sqlite3_stmt* row) {
     place.emplace(sqlite3_column_int64(row, 0), out.points.size());
-    out.points.push_back({std::vector<std::string>(out.axes.size()), ""});
+    out.points.push_back({std::vector<std::string>(out.axes.size()), "", text(row, 1)});
     metrics.emplace_back(nlohmann::ordered_json::object());
   });
   if (!ok) return tl::unexpected<Error>(ok.error());

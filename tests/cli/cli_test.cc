@@ -363,6 +363,15 @@ TEST_CASE("cli: an imported run appears in a report together with kvtwin's, and 
   const Outcome report = tool(scratch, "report real ours --out=r.md");
   CHECK_MESSAGE(report.status == 0, report.err);
   CHECK(scratch.read("r.md").find("| TTFT median, ms | 250 |") != std::string::npos);
+  const Outcome judged = tool(
+      scratch, "report real ours '--slo=ttft_p99<300ms' '--slo=ttft<1h' '--slo=goodput>=50%' --out=r.html");
+  REQUIRE_MESSAGE(judged.status == 0, judged.err);
+  // The figure, the used fraction of the limit, and the verdict: TTFTs of 250 and 500 ms.
+  CHECK(scratch.read("r.html").find(R"("slos":[[500.0,1.6666666666666667,false],[1.0,0.0,true]])") !=
+        std::string::npos);
+  const Outcome bad = tool(scratch, "report real '--slo=ttft_p99<300' --out=r.html");
+  CHECK(bad.status == 2);
+  CHECK(bad.err == "--slo=ttft_p99<300: 300 has no unit; ns, us, ms, s, min or h\n");
   const Outcome same = tool(scratch, "compare real real/requests.jsonl --limit=ttft.mean=0.01");
   CHECK_MESSAGE(same.status == 0, same.err);
   CHECK(tool(scratch, "import bench.json --out=real --format=csv").status == 2);

@@ -167,18 +167,45 @@ class Errors(unittest.TestCase):
 
 
 class Compare(unittest.TestCase):
-    def test_as_the_tool(self):
+    def test_two_runs_as_the_tool(self):
+        slow, fast = kvtwin.run(support.SMALL, set={"memory.gpu_pages": 5000}), kvtwin.run(support.SMALL)
+        with tempfile.TemporaryDirectory() as folder:
+            slow.save(folder + "/slow"), fast.save(folder + "/fast")
+            text, _ = support.tool("compare", folder + "/slow", folder + "/fast")
+            columns, _ = support.tool("compare", folder + "/slow", folder + "/fast", "--format=csv")
+            compared = kvtwin.compare(folder + "/slow", folder + "/fast/")
+            self.assertEqual((compared.first, compared.second), (folder + "/slow", folder + "/fast"))
+        self.assertEqual(str(compared), text)
+        self.assertEqual(list(compared.rows[0]), columns.split("\n")[0].split(","))
+        self.assertEqual([row["metric"] for row in compared.rows], [line.split(",")[0] for line in columns.splitlines()[1:]])
+        self.assertEqual([one["field"] for one in compared.settings], ["memory.gpu_pages"])
+        in_memory = kvtwin.compare(slow, fast, limits=["ttft_mean=0.001", "requests_finished=0.1"])
+        self.assertEqual((in_memory.rows, in_memory.same_requests), (compared.rows, compared.same_requests))
+        self.assertEqual(in_memory.same_requests["requests"], 617)
+        self.assertEqual((in_memory.first, in_memory.second, in_memory.same_decisions), ("first", "second", False))
+        self.assertEqual(len(in_memory.broken), 1)
+        self.assertIn("ttft_mean_ms", in_memory.broken[0])
+        same = kvtwin.compare(fast, fast)
+        self.assertTrue(same.same_decisions)
+        self.assertEqual({row["difference_percent"] for row in same.rows}, {0})
+        with self.assertRaisesRegex(kvtwin.Error, "skip: leaves out requests of a log"):
+            kvtwin.compare(fast, slow, skip=3)
+        with self.assertRaisesRegex(kvtwin.Error, 'limit=nonsense=1: no metric "nonsense"'):
+            kvtwin.compare(fast, slow, limits=["nonsense=1"])
+
+    def test_a_request_log_as_the_tool(self):
         fast, slow = kvtwin.run(support.SMALL), kvtwin.run(support.SMALL, set={"memory.gpu_pages": 5000})
         with tempfile.TemporaryDirectory() as folder:
             fast.save(folder + "/fast"), slow.save(folder + "/slow")
             text, _ = support.tool("compare", folder + "/slow", folder + "/fast/requests.jsonl")
-            compared = kvtwin.compare(folder + "/slow", folder + "/fast")
+            compared = kvtwin.compare(folder + "/slow", folder + "/fast/requests.jsonl")
+            in_memory = kvtwin.compare(slow, folder + "/fast/requests.jsonl", limits=["ttft.mean=0.001"])
+            with self.assertRaisesRegex(kvtwin.Error, "requests.jsonl: is no folder of a run"):
+                kvtwin.compare(folder + "/fast/requests.jsonl", slow)
         self.assertEqual(str(compared), text)
-        in_memory = kvtwin.compare(slow, fast, limits=["ttft.mean=0.001"])
         self.assertEqual(in_memory.rows, compared.rows)
         self.assertEqual((in_memory.requests, in_memory.matched_by), (617, "id"))
         self.assertEqual(len(in_memory.broken), 1)
-        self.assertEqual(kvtwin.compare(fast, fast).rows[0]["difference_percent"], 0)
         with self.assertRaisesRegex(kvtwin.Error, "nowhere.jsonl: cannot be read"):
             kvtwin.compare(fast, "nowhere.jsonl")
 

@@ -31,7 +31,7 @@ export function comparison(runs: Run[]): void {
   }
   const shown = kCompared.filter(([key]) => runs.filter((run) => Number(run.summary[key]) > 0).length > 1 && Number(first.summary[key]) > 0);
   if (shown.length === 0) return;
-  plot(into, `Relative to ${first.name}: more tokens per second are better, less of all others`, () => dots(runs, first, shown), 90 + 34 * shown.length);
+  plot(into, `Relative to ${first.name}: more tokens per second are better, less of all others`, () => dots(runs, first, shown), { height: 60 + 28 * shown.length });
 }
 
 // The end of a path is the most specific part.
@@ -46,9 +46,9 @@ const kNotSettings = new Set(["name", "description"]);
 
 function dots(runs: Run[], first: Run, shown: [string, string][]): EChartsCoreOption {
   return {
-    grid: { left: 220, right: 40, top: 40, bottom: 48 },
+    grid: { left: 8, right: 40, top: 28, bottom: 4, containLabel: true },
     tooltip: { trigger: "item", confine: true, formatter: (at: { seriesName: string; data: number[] }) => `${at.seriesName}: ${shown[at.data[1] ?? 0]?.[1]}, ${number(at.data[0], 3)} times` },
-    xAxis: { type: "log", name: `relative to ${first.name}`, nameLocation: "middle", nameGap: 28 },
+    xAxis: { type: "log", min: (range: { min: number }) => Math.min(0.8, 0.9 * range.min), max: (range: { max: number }) => Math.max(1.25, 1.1 * range.max), axisLabel: { formatter: (at: number) => `${number(at, 3)}×` } },
     yAxis: { type: "category", inverse: true, data: shown.map(([, label]) => label), splitLine: { show: true } },
     series: runs.map((run, r) => ({
       name: run.name,

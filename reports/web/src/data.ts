@@ -47,9 +47,22 @@ export interface Timeline {
   spans: [number, number, number, number, number, number][];
 }
 
+// An SLO: its text as written, the metric that it limits ("" for goodput), and the limit in the metric's unit.
+export interface Slo {
+  text: string;
+  figure: string;
+  limit: number;
+}
+
+// Of one SLO: the figure, the used fraction of the limit, and whether it is kept; null where the figure is not known.
+export type SloValue = [number, number, boolean] | null;
+
 export interface Run {
   dir: string;
   name: string;
+  setting: [string, string][];  // "model", "llama-3.1-8b"; empty: not known
+  limited_by?: string;
+  slos: SloValue[];
   summary: Record<string, number | string>;
   scenario: string;
   notes: string[];
@@ -116,6 +129,7 @@ export interface QualityRow {
 
 export interface Evidence<T> {
   dir: string;
+  setting?: [string, string][];  // of plans: what all candidates have in common
   data: T;
 }
 
@@ -127,6 +141,10 @@ export interface PlanCandidate {
   up_to?: number;
   holds?: boolean;
   breaks?: string;
+  gpus?: number;
+  on_front?: boolean;
+  usd_per_million_output_tokens?: number;
+  slos?: Record<string, { value: number; use: number }>;
 }
 
 export interface Plan {
@@ -134,6 +152,8 @@ export interface Plan {
   load: string;
   need: number;
   best?: string;
+  holds_up_to?: number;
+  scenario?: string;
   answer: string[];
   table: string[][];
   candidates: PlanCandidate[];
@@ -143,11 +163,14 @@ export interface Plan {
 
 export interface SweepPoint {
   values: string[];
+  dir: string;
+  slos: SloValue[];
   metrics: Record<string, number | string>;
 }
 
 export interface Sweep {
   dir: string;
+  setting: [string, string][];  // what all points have in common
   axes: string[];
   points: SweepPoint[];
 }
@@ -155,6 +178,8 @@ export interface Sweep {
 export interface Report {
   command: string;
   version: string;
+  slos: Slo[];
+  metrics: Record<string, [string, string]>;  // unit and definition by name
   runs: Run[];
   sweeps: Sweep[];
   validations: Evidence<Validation>[];

@@ -55,6 +55,6 @@ export function heads(runs: Run[]): void {
         },
         series: [{ type: "heatmap", data }],
       };
-    }, 120 + Math.min(14 * all.layers, 700));
+    }, { height: 120 + Math.min(14 * all.layers, 700), wide: true });
   }
 }

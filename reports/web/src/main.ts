@@ -1,6 +1,8 @@
+// The page: reads its data and draws one section after the other.
+
 import { BarChart, CustomChart, HeatmapChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
 import {
-  DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TitleComponent,
+  DataZoomComponent, GridComponent, LegendComponent, MarkLineComponent, ParallelComponent, TitleComponent,
   TooltipComponent, VisualMapComponent,
 } from "echarts/components";
 import * as echarts from "echarts/core";
@@ -11,16 +13,19 @@ import { comparison } from "./comparison.js";
 import { qualities } from "./quality.js";
 import { validations } from "./validation.js";
 import { heads } from "./kv.js";
+import { startGlossary } from "./glossary.js";
+import { header, summary } from "./header.js";
 import { element, section, start } from "./page.js";
-import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
+import { attribution, latencies, memory, metrics, overRun, unpackAll } from "./runs.js";
 import { plans } from "./plan.js";
 import { gantt } from "./sessions.js";
 import { sweeps } from "./sweep.js";
+import { timeAxis } from "./time_axis.js";
 import { transfers } from "./transfers.js";
 
 echarts.use([
   BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, HeatmapChart, LegendComponent,
-  LineChart, ParallelChart, ParallelComponent, ScatterChart, TitleComponent, TooltipComponent,
+  LineChart, MarkLineComponent, ParallelChart, ParallelComponent, ScatterChart, TitleComponent, TooltipComponent,
   VisualMapComponent,
 ]);
 
@@ -31,9 +36,13 @@ function provenance(report: Report): void {
     if (plan.data.command) into.append(element("p", `${plan.dir}: ${plan.data.command}`));
   }
   for (const run of report.runs) {
-    const details = document.createElement("details");
     const backend = run.summary["backend"] ?? "";
-    details.append(element("summary", `${run.name}: backend ${backend}, seed ${run.summary["seed"]}, inputs ${run.summary["inputs"]}, decisions ${run.summary["decisions"]}`));
+    if (run.scenario === "") {
+      into.append(element("p", `${run.name}: ${backend === "measured" ? "imported from a real server's files" : backend}, in ${run.dir}`));
+      continue;
+    }
+    const details = document.createElement("details");
+    details.append(element("summary", `${run.name}: backend ${backend}, kvtwin ${run.summary["version"]}, seed ${run.summary["seed"]}, inputs ${run.summary["inputs"]}, decisions ${run.summary["decisions"]}`));
     details.append(element("p", `kvtwin run scenario.resolved.textproto, from ${run.dir}:`));
     details.append(element("pre", run.scenario));
     into.append(details);
@@ -41,20 +50,23 @@ function provenance(report: Report): void {
 }
 
 const report = readReport();
+startGlossary(report.metrics);
+header(report);
 plans(report.plans);
+sweeps(report);
 if (report.runs.length > 0) {
   const requests = unpackAll(report.runs);
-  overview(report.runs);
+  const axis = timeAxis(report.runs);
+  attribution(summary(report), report.runs);
   comparison(report.runs);
-  latencies(report.runs, requests);
-  overRun(report.runs, requests);
-  transfers(report.runs);
-  attribution(report.runs);
+  metrics(report.runs);
+  latencies(report, requests);
+  overRun(report, requests, axis);
+  transfers(report.runs, axis);
   memory(report.runs);
   heads(report.runs);
   gantt(report.runs, requests);
 }
-sweeps(report.sweeps);
 validations(report.validations);
 qualities(report.qualities);
 provenance(report);

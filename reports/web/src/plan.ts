@@ -3,19 +3,55 @@
 import type { EChartsCoreOption } from "echarts/core";
 
 import type { Evidence, Plan, PlanCandidate } from "./data.js";
-import { element, number, plot, section, table } from "./page.js";
+import { colours, columns, element, number, plot, section, table } from "./page.js";
+import { quantity } from "./units.js";
 
 export function plans(given: Evidence<Plan>[]): void {
   given.forEach(({ dir, data }, p) => {
-    const into = section(`plan${p}`, given.length > 1 ? `Plan ${p + 1}` : "Plan", data.answer[0] ?? "");
+    const into = section(`plan${p}`, given.length > 1 ? `Plan ${p + 1}` : "Plan", "");
+    into.append(cards(data));
+    into.append(element("p", data.answer[0] ?? "", "limits"));
     const list = element("ul");
     for (const sentence of data.answer.slice(1)) list.append(element("li", sentence));
     into.append(list);
+    const grid = columns(into);
+    const name = given.length > 1 ? `Plan ${p + 1}: ` : "";
+    const uses = data.uses ?? [];
+    if (data.candidates.some((one) => (one.up_to ?? 0) > 0)) plot(grid, `${name}Cost over load, $ per hour: the cheapest candidate for each load, and the front`, () => costs(data), { height: 300 });
+    if (uses.length > 0) plot(grid, `${name}Limits of ${data.best ?? "the best candidate"} at ${data.need}: how much of each is used`, () => limits(data), { height: Math.max(120, 40 + 34 * uses.length) });
     const [head, ...rows] = data.table;
     table(into, `Candidates, best first (${dir})`, head ?? [], rows);
-    if (data.candidates.some((one) => (one.up_to ?? 0) > 0)) plot(into, "Cost over load: the cheapest candidate for each load", () => costs(data), 320);
-    if ((data.uses ?? []).length > 0) plot(into, `Limits of ${data.best ?? "the best candidate"} at ${data.need}: how much of each is used`, () => limits(data), 60 + 28 * (data.uses ?? []).length);
   });
+}
+
+function card(label: string, value: string, verdict = "", kept?: boolean): HTMLElement {
+  const out = element("div", "", kept === undefined ? "card" : kept ? "card kept" : "card broken");
+  const line = element("div", "", "value");
+  line.append(element("b", value));
+  if (verdict) line.append(element("span", verdict, "verdict"));
+  out.append(element("h3", label), line);
+  return out;
+}
+
+// The best candidate: what it is, what it costs, what it holds, and the SLOs at the load that is needed.
+function cards(plan: Plan): HTMLElement {
+  const out = element("div", "", "cards");
+  const best = plan.candidates.find((one) => one.name === plan.best);
+  if (!best) {
+    out.append(card("Verdict", "none holds", `${number(plan.need)} needed`, false));
+    return out;
+  }
+  const holds = plan.holds_up_to ?? best.up_to ?? 0;
+  out.append(card("Best candidate", best.name.replace(/[\w.]+\.(\w+=)/g, "$1")));
+  out.append(card("$ per hour", number(best.usd_per_hour, 3)));
+  if ((best.usd_per_million_output_tokens ?? 0) > 0) out.append(card("$ per million output tokens", number(best.usd_per_million_output_tokens, 3)));
+  out.append(card(`holds ${word(plan.load)}`, number(holds), `${number(plan.need)} needed`, holds >= plan.need));
+  for (const [text, { value, use }] of Object.entries(best.slos ?? {})) {
+    const name = text.replace(/[<>].*/, "");
+    const latency = /^(ttft|tpot|itl|e2e|session)/.test(name);
+    out.append(card(`${name} at ${number(plan.need)}`, quantity(value, latency ? "ms" : name === "goodput" ? "fraction" : ""), `${use <= 1 ? "✓" : "✗"} ${text}, ${(100 * use).toFixed(0)}\u00a0% used`, use <= 1));
+  }
+  return out;
 }
 
 const word = (field: string) => field.split(".").at(-1) ?? field;
@@ -33,32 +69,46 @@ function stairs(plan: Plan): number[][] {
 function costs(plan: Plan): EChartsCoreOption {
   const held = plan.candidates.filter((one) => !one.refused && (one.up_to ?? 0) > 0);
   const point = (one: PlanCandidate) => ({ value: [one.up_to ?? 0, one.usd_per_hour], name: one.name, breaks: one.breaks ?? "" });
-  const high = Math.max(...held.map((one) => one.usd_per_hour));
+  const named = { show: true, position: "left", offset: [4, -10], color: "inherit", formatter: (at: { name: string }) => (at.name === plan.best ? "★ " : "") + at.name.replace(/[\w.]+=/g, "") };
+  const series = [
+    { name: "on the front", type: "scatter", symbol: "diamond", symbolSize: 14, color: colours[0], label: named, labelLayout: { hideOverlap: true }, z: 3, data: held.filter((one) => one.on_front).map(point) },
+    { name: "beaten", type: "scatter", symbolSize: 9, color: colours[6], data: held.filter((one) => !one.on_front && one.holds).map(point) },
+    { name: "do not hold the need", type: "scatter", symbol: "triangle", symbolSize: 10, color: colours[3], data: held.filter((one) => !one.on_front && !one.holds).map(point) },
+  ].filter((one) => one.data.length > 0);
   return {
     tooltip: {
       trigger: "item",
       confine: true,
-      formatter: (at: { name: string; seriesName: string; data: { value?: number[]; breaks?: string } }) => at.data.value ? `${at.name}<br>${number(at.data.value[1])} $/h, holds ${number(at.data.value[0])}<br>${at.data.breaks ?? ""}` : at.seriesName,
+      formatter: (at: { name: string; seriesName: string; data: { value?: number[]; breaks?: string } }) => at.data.value ? [at.name, `${number(at.data.value[1])} $/h, holds ${number(at.data.value[0])}`, at.data.breaks ?? ""].map((text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;")).join("<br>") : at.seriesName,
     },
-    xAxis: { type: "value", min: 0, name: `${word(plan.load)} held`, nameLocation: "middle", nameGap: 28 },
-    yAxis: { type: "value", min: 0, name: "$/h" },
+    grid: { left: 8, right: 24, top: 34, bottom: 30, containLabel: true },
+    xAxis: { type: "value", min: 0, max: (range: { max: number }) => Math.ceil(range.max * 1.05), name: `${word(plan.load)} held`, nameLocation: "middle", nameGap: 26 },
+    yAxis: { type: "value", min: 0, max: (range: { max: number }) => nice(1.15 * range.max) },
     series: [
-      { name: "candidates that hold", type: "scatter", symbolSize: 10, data: held.filter((one) => one.holds).map(point) },
-      { name: "that do not", type: "scatter", symbol: "diamond", symbolSize: 10, data: held.filter((one) => !one.holds).map(point) },
-      { name: "cheapest", type: "line", symbol: "none", data: stairs(plan) },
-      { name: "needed", type: "line", symbol: "none", lineStyle: { type: "dashed" }, data: [[plan.need, 0], [plan.need, high]] },
+      ...series,
+      { name: "cheapest", type: "line", symbol: "none", color: colours[2], areaStyle: { opacity: 0.08 }, data: stairs(plan) },
+      {
+        name: "need", type: "line", data: [[plan.need, 0]], symbol: "none", color: colours[1],
+        markLine: { symbol: "none", silent: true, lineStyle: { type: "dashed", width: 2, color: colours[1] }, label: { formatter: `need ${number(plan.need)}`, position: "insideEndTop", rotate: 0, distance: 8, color: "inherit" }, data: [{ xAxis: plan.need }] },
+      },
     ],
   };
+}
+
+// At most two digits, so that the axis ends at a round number.
+function nice(value: number): number {
+  const digit = Math.pow(10, Math.floor(Math.log10(value)) - 1);
+  return Math.ceil(value / (5 * digit)) * 5 * digit;
 }
 
 function limits(plan: Plan): EChartsCoreOption {
   const uses = [...(plan.uses ?? [])].reverse();
   return {
-    grid: { left: 150, right: 60, top: 10, bottom: 30 },
+    grid: { left: 16, right: 48, top: 10, bottom: 4, containLabel: true },
     legend: { show: false },
     tooltip: { trigger: "item", confine: true, formatter: (at: { name: string; value: number }) => `${at.name}: ${at.value.toFixed(0)} %` },
     xAxis: { type: "value", min: 0, max: (range: { max: number }) => Math.max(100, range.max), axisLabel: { formatter: "{value} %" } },
     yAxis: { type: "category", data: uses.map((one) => one.limit) },
-    series: [{ name: "used", type: "bar", data: uses.map((one) => 100 * one.use), label: { show: true, position: "right", formatter: (at: { value: number }) => `${at.value.toFixed(0)} %` } }],
+    series: [{ name: "used", type: "bar", barMaxWidth: 22, data: uses.map((one) => ({ value: 100 * one.use, itemStyle: { color: one.use > 1 ? colours[3] : colours[0] } })), label: { show: true, position: "right", formatter: (at: { value: number }) => `${at.value.toFixed(0)} %` } }],
   };
 }

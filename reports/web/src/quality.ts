@@ -166,7 +166,7 @@ export function qualities(all: Evidence<QualityRow[]>[]): void {
     if (all.length > 0) {
       const load = rows.find((row) => row.simulated_load)?.simulated_load ?? "";
       const lines = legendLines(all.filter((one) => !beaten(one, all)).map((one) => one.name));
-      plot(into, `${dir}: accuracy, bytes and throughput (${load}), means over ${tasks.length} tasks`, () => front(all), 360 + 24 * lines);
+      plot(into, `${dir}: accuracy, bytes and throughput (${load}), means over ${tasks.length} tasks`, () => front(all), { height: 360 + 24 * lines });
     }
     let task = 0;
     let redraw = () => {};
@@ -174,7 +174,7 @@ export function qualities(all: Evidence<QualityRow[]>[]): void {
       task = index;
       redraw();
     });
-    redraw = plot(into, `${dir}: accuracy by KV bytes`, () => accuracies(rows.filter((row) => row.task === tasks[task])), 340 + 24 * legendLines([...new Set(rows.map((row) => row.policy))]));
+    redraw = plot(into, `${dir}: accuracy by KV bytes`, () => accuracies(rows.filter((row) => row.task === tasks[task])), { height: 340 + 24 * legendLines([...new Set(rows.map((row) => row.policy))]) });
     drawTable(into, dir, rows, tasks);
     const refused = data.filter((row) => row.refused);
     if (refused.length > 0) into.append(Object.assign(document.createElement("p"), { textContent: `${refused.length} rows were refused, e.g. ${refused[0]?.policy}: ${refused[0]?.refused}` }));

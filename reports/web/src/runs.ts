@@ -1,62 +1,44 @@
-// Sections about one or several runs: overview, latencies, values over time, attribution of time.
+// Sections about one or several runs: table, latencies, values over time, attribution of time.
 
-import { quantile, tpot, unpack, type Requests, type Run } from "./data.js";
-import { choose, number, plot, section, fraction, table } from "./page.js";
+import { quantile, tpot, unpack, type Report, type Requests, type Run } from "./data.js";
+import { figure, kGroups, type Row } from "./figures.js";
+import { term, unitOf } from "./glossary.js";
+import { choose, columns, element, number, plot, section, table } from "./page.js";
+import { kZoom, valueAxis, type TimeAxis } from "./time_axis.js";
 import { kMoved } from "./transfers.js";
+import { change, scaled, scaleOf } from "./units.js";
 
-const kOverview: [string, string, string][] = [
-  ["requests_finished", "requests finished", ""],
-  ["elapsed_s", "from the first request to the end", "s"],
-  ["output_tokens_per_s", "output tokens per second", ""],
-  ["usd_per_million_output_tokens", "price per million output tokens", "$"],
-  ["ttft_p50_ms", "TTFT median", "ms"],
-  ["ttft_p99_ms", "TTFT P99", "ms"],
-  ["tpot_p50_ms", "TPOT median", "ms"],
-  ["tpot_p99_ms", "TPOT P99", "ms"],
-  ["e2e_p99_ms", "latency P99", "ms"],
-  ["session_served_p50_ms", "session without tools and thinking, median", "ms"],
-  ["preemptions", "preemptions", ""],
-  ["gpu_pages_held_peak", "GPU pages held, peak", ""],
-  ["gpu_pages", "GPU pages", ""],
-  ["fragmentation_tail", "tail fragmentation", "%"],
-  ["fragmentation_group", "group fragmentation", "%"],
-  ["reclaimed", "reclaimed", "%"],
-  ["compressions", "compressions", ""],
-  ["compression_probe_s", "probe passes", "s"],
-  ["prompt_steps_compression_s", "compressions in steps with prompts", "s"],
-  ["prompt_steps_s", "steps with prompts", "s"],
-  ["transfer_exposed_s", "transfers exposed", "s"],
-  ["transfer_hidden_s", "transfers hidden", "s"],
-  ["busy", "engines busy", "%"],
-];
+// A row of figures in one unit; undefined if no run has a value other than 0.
+function rowOf(runs: Run[], { label, name }: Row): (string | Node)[] | undefined {
+  const values = runs.map((run) => figure(run, name));
+  if (!values.some((value) => value !== undefined && value !== 0)) return undefined;
+  const scale = scaleOf(unitOf(name), Math.max(...values.map((value) => Math.abs(value ?? 0))));
+  const head = element("span");
+  head.append(term(label, name));
+  if (scale.unit && !implied(label, scale.unit)) head.append(element("span", ` ${scale.unit}`, "unit"));
+  const cells = values.map((value) => scaled(value, scale));
+  return [head, ...cells, ...(runs.length === 2 ? [change(values[1], values[0])] : [])];
+}
 
-export function overview(runs: Run[]): void {
-  const into = section("overview", "Overview", "");
-  const rows = kOverview
-    .filter(([key]) => runs.some((run) => run.summary[key] !== undefined))
-    .map(([key, label, unit]) => [
-      unit && unit !== "%" ? `${label}, ${unit}` : label,
-      ...runs.map((run) => said(run, key, unit === "%")),
-    ]);
-  rows.push(["prefix reuse at first admission", ...runs.map(reuse)]);
-  rows.push(["step time from", ...runs.map((run) => fractions(run, "cost"))]);
-  rows.push(["tokens from", ...runs.map((run) => fractions(run, "input"))]);
-  table(into, "All runs", ["", ...runs.map((run) => run.name)], rows);
-  for (const run of runs) {
-    for (const note of run.notes) into.append(Object.assign(document.createElement("p"), { textContent: `${run.name}: ${note}` }));
+// Units that the label already names.
+function implied(label: string, unit: string): boolean {
+  return label.includes(unit.replace("tokens/s", "tokens per second").replace("1/s", "per second"));
+}
+
+// The metrics in groups; rows and groups without a value are left out.
+export function metrics(runs: Run[]): void {
+  const into = section("metrics", "Metrics", "Rows that are 0 in all runs are left out. Point at a name for its definition.");
+  const grid = element("div", "", runs.length > 3 ? "groups single" : runs.length > 1 ? "groups double" : "groups");
+  into.append(grid);
+  const head = runs.length === 1 ? [] : ["", ...runs.map((run) => run.name), ...(runs.length === 2 ? ["change"] : [])];
+  for (const group of kGroups) {
+    const rows = group.rows.map((row) => rowOf(runs, row)).filter((row) => row !== undefined);
+    if (rows.length > 0) table(grid, group.title, head, rows);
   }
-}
-
-// Figures that a real server's files lack are 0 in a result, and empty here.
-function said(run: Run, key: string, isFraction: boolean): string {
-  if (run.summary["backend"] === "measured" && Number(run.summary[key]) === 0) return "–";
-  return isFraction ? fraction(run.summary[key]) : number(run.summary[key]);
-}
-
-function reuse(run: Run): string {
-  const all = Number(run.summary["admitted_prompt_tokens"] ?? 0);
-  const found = Number(run.summary["reused_tokens_first"] ?? 0);
-  return all > 0 ? `${((100 * found) / all).toFixed(1)} %` : "–";
+  const evidence = (["cost", "input"] as const).map((prefix) => [
+    prefix === "cost" ? "step times from" : "token counts from", ...runs.map((run) => fractions(run, prefix)), ...(runs.length === 2 ? [""] : []),
+  ]).filter(([, ...cells]) => cells.some((cell) => cell !== "–" && cell !== ""));
+  if (evidence.length > 0) table(grid, "Evidence", head, evidence);
 }
 
 // "92 % measured, 8 % roofline".
@@ -67,11 +49,11 @@ function fractions(run: Run, prefix: string): string {
   return parts.map(([key, value]) => `${(100 * Number(value)).toFixed(0)} % ${key.slice(prefix.length + 1)}`).join(", ") || "–";
 }
 
-type Measure = { name: string; unit: string; of: (requests: Requests, i: number) => number };
+type Measure = { name: string; metric: string; unit: string; of: (requests: Requests, i: number) => number };
 const kMeasures: Measure[] = [
-  { name: "TTFT", unit: "s", of: (requests, i) => requests.ttft[i] ?? NaN },
-  { name: "TPOT", unit: "s", of: tpot },
-  { name: "Latency", unit: "s", of: (requests, i) => requests.e2e[i] ?? NaN },
+  { name: "TTFT", metric: "ttft", unit: "s", of: (requests, i) => requests.ttft[i] ?? NaN },
+  { name: "TPOT", metric: "tpot", unit: "s", of: tpot },
+  { name: "Latency", metric: "e2e", unit: "s", of: (requests, i) => requests.e2e[i] ?? NaN },
 ];
 
 function sorted(requests: Requests, measure: Measure): Float64Array {
@@ -83,36 +65,73 @@ function sorted(requests: Requests, measure: Measure): Float64Array {
   return Float64Array.from(values).sort();
 }
 
-export function latencies(runs: Run[], all: Requests[]): void {
-  const into = section("latency", "Latency", "Cumulative distribution over finished requests, and percentiles over time.");
+// The limits of SLOs on percentiles of a latency, in s.
+function limits(report: Report, measure: Measure): { name: string; limit: number }[] {
+  return report.slos.filter((slo) => slo.figure.startsWith(`${measure.metric}_`)).map((slo) => ({ name: slo.text, limit: slo.limit / 1e3 }));
+}
+
+function limitLines(report: Report, measure: Measure, axis: "xAxis" | "yAxis"): object {
+  const lines = limits(report, measure);
+  if (lines.length === 0) return {};
+  return {
+    markLine: {
+      symbol: "none",
+      silent: true,
+      lineStyle: { color: "#d55e00", type: "dashed", width: 1.5 },
+      label: { formatter: "{b}", position: axis === "xAxis" ? "end" : "insideEndTop", rotate: 0, color: "#d55e00" },
+      data: lines.map(({ name, limit }) => ({ name, [axis]: limit })),
+    },
+  };
+}
+
+export function latencies(report: Report, all: Requests[]): void {
+  const runs = report.runs;
+  if (!all.some((requests) => requests.count > 0)) return;
+  const into = section("latency", "Latency", "Fraction of finished requests that take at most this long. A factor has the same width everywhere.");
+  const grid = columns(into);
+  grid.classList.add("three");
   for (const measure of kMeasures) {
     const values = all.map((requests) => sorted(requests, measure));
-    plot(into, `${measure.name}: distribution`, () => ({
-      xAxis: { type: "log", name: measure.unit, nameLocation: "middle", nameGap: 28 },
-      yAxis: { type: "value", min: 0, max: 1, name: "fraction of requests" },
-      series: runs.map((run, r) => ({ name: run.name, type: "line", showSymbol: false, data: distribution(values[r]) })),
+    plot(grid, `${measure.name}: distribution`, () => ({
+      grid: { left: 8, right: 24, top: runs.length > 1 || limits(report, measure).length > 0 ? 42 : 10, bottom: 22, containLabel: true },
+      xAxis: { type: "log", axisLabel: { formatter: (at: number) => duration(at) } },
+      yAxis: { type: "value", min: 0, max: 1, axisLabel: { formatter: (at: number) => `${Math.round(100 * at)} %` } },
+      series: runs.map((run, r) => ({ name: run.name, type: "line", showSymbol: false, data: distribution(values[r]), ...(r === 0 ? limitLines(report, measure, "xAxis") : {}) })),
     }));
   }
-  runs.forEach((run, r) => {
+}
+
+// 0.001 -> "1 ms".
+function duration(seconds: number): string {
+  return seconds < 1 ? `${number(seconds * 1e3, 3)} ms` : `${number(seconds, 3)} s`;
+}
+
+function percentiles(grid: HTMLElement, report: Report, all: Requests[], axis: TimeAxis): void {
+  report.runs.forEach((run, r) => {
     const requests = all[r];
     if (!requests || requests.count < kOverTimeRequests) return;
     let measure = kMeasures[0];
     let redraw = () => {};
-    choose(into, `${run.name}, percentiles over time of`, kMeasures.map((one) => one.name), (index) => {
+    const name = report.runs.length > 1 ? `${run.name}: ` : "";
+    const place = element("div");
+    grid.append(place);
+    const choice = choose(place, "", kMeasures.map((one) => one.name), (index) => {
       measure = kMeasures[index];
       redraw();
     });
-    redraw = plot(into, `${run.name}: percentiles over time`, () => ({
-      xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28, scale: true },
-      yAxis: { type: "log", name: `${measure?.name}, s` },
-      dataZoom: [{ type: "inside" }],
-      series: [0.5, 0.9, 0.99].map((part) => ({
+    redraw = plot(place, `${name}percentiles over time, s `, () => ({
+      xAxis: valueAxis(axis),
+      yAxis: { type: "log" },
+      dataZoom: kZoom,
+      series: [0.5, 0.9, 0.99].map((part, p) => ({
         name: `P${part * 100}`,
         type: "line",
         showSymbol: false,
-        data: measure ? overTime(requests, measure, part) : [],
+        data: measure ? overTime(requests, measure, part).map(([at, value]) => [at / axis.seconds, value]) : [],
+        ...(p === 2 && measure ? limitLines(report, measure, "yAxis") : {}),
       })),
-    }));
+    }), { linked: true });
+    place.querySelector("figcaption")?.append(choice);
   });
 }
 
@@ -151,7 +170,7 @@ function overTime(requests: Requests, measure: Measure, part: number): [number, 
 
 // Output tokens per second in equal intervals of the run; each request's tokens are spread evenly from its first token
 // to its last.
-function throughput(requests: Requests): [number, number][] {
+function throughput(requests: Requests, axis: TimeAxis): [number, number][] {
   let end = 0;
   for (let i = 0; i < requests.count; ++i) end = Math.max(end, (requests.ready[i] ?? 0) + (requests.e2e[i] ?? 0));
   const width = end / kPieces || 1;
@@ -164,33 +183,37 @@ function throughput(requests: Requests): [number, number][] {
       tokens[p] = (tokens[p] ?? 0) + ((requests.output[i] ?? 0) * inside) / (to - from);
     }
   }
-  return Array.from(tokens, (sum, p) => [p * width, sum / width]);
+  return Array.from(tokens, (sum, p) => [(p * width) / axis.seconds, sum / width]);
 }
 
 const kPieces = 200;
 
-export function overRun(runs: Run[], all: Requests[]): void {
-  const into = section("time", "Over time", "Means over equal intervals of the run.");
-  if (all.some((requests) => requests.count > 0)) {
-    plot(into, "output tokens per second, each request's spread evenly over its decode", () => ({
-      xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },
-      yAxis: { type: "value", name: "tokens/s" },
-      dataZoom: [{ type: "inside" }],
-      series: runs.map((run, r) => {
-        const requests = all[r];
-        return { name: run.name, type: "line", step: "end", showSymbol: false, data: requests ? throughput(requests) : [] };
-      }),
-    }), 220);
-  }
+// Returns the grid of plots over time, for further ones.
+export function overRun(report: Report, all: Requests[], axis: TimeAxis): void {
+  const runs = report.runs;
   const names = new Map<string, string>();
   for (const run of runs) {
     for (const series of run.series) if (!kMoved.includes(series.name)) names.set(series.name, series.unit);
   }
+  if (names.size === 0 && !all.some((requests) => requests.count > 0)) return;
+  const into = section("time", "Over time", "Means over equal intervals. The cursor is at the same moment in all plots over time; drag to zoom into an interval, double-click for the whole run.");
+  const grid = columns(into);
+  if (all.some((requests) => requests.count > 0)) {
+    plot(grid, "output tokens per second, spread evenly over each decode", () => ({
+      xAxis: valueAxis(axis),
+      yAxis: { type: "value" },
+      dataZoom: kZoom,
+      series: runs.map((run, r) => {
+        const requests = all[r];
+        return { name: run.name, type: "line", step: "end", showSymbol: false, data: requests ? throughput(requests, axis) : [] };
+      }),
+    }), { linked: true });
+  }
   for (const [name, unit] of names) {
-    plot(into, name.replaceAll("_", " "), () => ({
-      xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },
-      yAxis: { type: "value", name: unit },
-      dataZoom: [{ type: "inside" }],
+    plot(grid, `${name.replaceAll("_", " ")}${unit && !name.includes(unit) ? `, ${unit}` : ""}`, () => ({
+      xAxis: valueAxis(axis),
+      yAxis: { type: "value" },
+      dataZoom: kZoom,
       series: runs.flatMap((run) =>
         run.series
           .filter((series) => series.name === name)
@@ -200,54 +223,44 @@ export function overRun(runs: Run[], all: Requests[]): void {
             step: "end",
             showSymbol: false,
             areaStyle: runs.length === 1 ? { opacity: 0.2 } : undefined,
-            data: series.mean.map((value, i) => [i * series.width_s, value]),
+            data: series.mean.map((value, i) => [(i * series.width_s) / axis.seconds, value]),
           })),
       ),
-    }), 220);
+    }), { linked: true });
   }
+  percentiles(grid, report, all, axis);
 }
 
 const kTimes = ["queue", "transfer", "prefill", "recompute", "decode", "host"];
 
-export function attribution(runs: Run[]): void {
-  const into = section("attribution", "Where time went", "Each request's latency, split to the nanosecond; fractions of the sum over requests.");
-  plot(into, "Attribution of latency", () => ({
-    tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, confine: true },
-    grid: { left: 160, right: 24, top: 40, bottom: 40 },
-    xAxis: { type: "value", max: 100, name: "%" },
-    yAxis: { type: "category", data: runs.map((run) => run.name), inverse: true },
-    series: runs.every((run) => Number(run.summary["time_latency_s"] ?? 0) <= 0) ? [] : kTimes.map((time) => ({
+// Where the requests' time went, one bar per run.
+export function attribution(into: HTMLElement, all: Run[]): void {
+  const runs = all.filter((run) => Number(run.summary["time_latency_s"] ?? 0) > 0);
+  if (runs.length === 0) return;
+  plot(into, "Attribution of latency, % of the sum over requests", () => ({
+    tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, confine: true, valueFormatter: (value: number) => `${number(value, 3)} %` },
+    grid: { left: 8, right: 16, top: 28, bottom: 4, containLabel: true },
+    xAxis: { type: "value", max: 100, axisLabel: { formatter: "{value} %" } },
+    yAxis: { type: "category", data: runs.map((run) => (runs.length > 1 ? run.name : "")), inverse: true, axisTick: { show: false } },
+    series: kTimes.map((time) => ({
       name: time,
       type: "bar",
       stack: "all",
-      data: runs.map((run) => {
-        const part = Number(run.summary[`time_${time}_s`] ?? 0);
-        const all = Number(run.summary["time_latency_s"] ?? 0);
-        return all > 0 ? (100 * part) / all : 0;
-      }),
+      barWidth: 18,
+      data: runs.map((run) => (100 * Number(run.summary[`time_${time}_s`] ?? 0)) / Number(run.summary["time_latency_s"] ?? 1)),
     })),
-  }), 100 + 44 * runs.length);
-  const rows = runs.map((run) => [
-    run.name,
-    ...kTimes.map((time) => number(run.summary[`time_${time}_s`])),
-    number(run.summary["time_latency_s"]),
-  ]);
-  table(into, "Seconds, summed over requests", ["", ...kTimes, "latency"], rows);
+  }), { height: 60 + 28 * runs.length, wide: true });
 }
 
 export function memory(runs: Run[]): void {
-  const into = section("memory", "KV memory", "Use of a GPU's memory.");
   const names = [...new Set(runs.flatMap((run) => run.memory.map((term) => term.name)))];
-  if (names.length === 0) {
-    into.append(Object.assign(document.createElement("p"), { textContent: "The scenario gives the number of pages, so there is no memory plan." }));
-    return;
-  }
-  table(
-    into,
-    "Bytes of one GPU",
-    ["", ...runs.map((run) => run.name)],
-    names.map((name) => [name, ...runs.map((run) => number(run.memory.find((term) => term.name === name)?.bytes))]),
-  );
+  if (names.length === 0) return;
+  const into = section("memory", "KV memory", "What the memory model gives the parts of one GPU's memory.");
+  const head = runs.length === 1 ? [] : ["", ...runs.map((run) => run.name)];
+  table(into, "One GPU's memory, GB", head, names.map((name) => [name, ...runs.map((run) => {
+    const bytes = run.memory.find((term) => term.name === name)?.bytes;
+    return bytes === undefined ? "–" : (bytes / 1e9).toFixed(2);
+  })]));
 }
 
 export function unpackAll(runs: Run[]): Requests[] {

@@ -2,7 +2,8 @@
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Requests, Run } from "./data.js";
-import { choose, colours, plot, section } from "./page.js";
+import { choose, colours, element, plot, section } from "./page.js";
+import { kZoom } from "./time_axis.js";
 
 // A bar of a lane: queue, prefill or decode of a request; a tool; an agent whose requests are not recorded.
 interface Piece {
@@ -14,6 +15,8 @@ const kPhases = ["queue", "prefill", "decode", "tool", "unrecorded agent"];
 const kToolPhase = 3;
 
 export function gantt(runs: Run[], all: Requests[]): void {
+  // Single requests are no sessions worth a plot.
+  if (!runs.some((run, r) => (all[r]?.count ?? 0) > run.sessions.length || (all[r]?.tools.count ?? 0) > 0)) return;
   const into = section("sessions", "Sessions", "Requests and tools of one agent session; each agent has rows of its own. Gaps are think time.");
   runs.forEach((run, r) => {
     const requests = all[r];
@@ -25,11 +28,13 @@ export function gantt(runs: Run[], all: Requests[]): void {
     const shown = order.slice(0, 200);
     let chosen = shown[0] ?? 0;
     const name = (i: number) => `${run.sessions[i] ?? ""} (${count(requestsOf[i], "request")}, ${count(toolsOf[i], "tool")})`;
-    choose(into, `${run.name}:`, shown.map(name), (index) => {
+    const place = element("div");
+    into.append(place);
+    choose(place, `${run.name}:`, shown.map(name), (index) => {
       chosen = shown[index] ?? 0;
       update();
     });
-    const update = plot(into, `${run.name}: one session`, () => option(requests, requestsOf[chosen] ?? [], toolsOf[chosen] ?? []), 320);
+    const update = plot(place, `${run.name}: one session, s since it began`, () => option(requests, requestsOf[chosen] ?? [], toolsOf[chosen] ?? []), { height: 300 });
   });
 }
 
@@ -99,10 +104,10 @@ function option(requests: Requests, members: number[], tools: number[]): ECharts
   const all = items.flatMap((item) => pieces(requests, item, lane.get(item) ?? 0, start)).filter(({ value }) => value[2] > value[1]);
   return {
     tooltip: { trigger: "item", confine: true, formatter: (at: { data: { value: number[] }; seriesName: string }) => tip(requests, at) },
-    grid: { left: 96, right: 24, top: 40, bottom: 72 },
-    xAxis: { type: "value", name: "s since the session began", nameLocation: "middle", nameGap: 28 },
+    grid: { left: 8, right: 24, top: 28, bottom: 40, containLabel: true },
+    xAxis: { type: "value" },
     yAxis: { type: "category", data: labels, inverse: true, axisLabel: { interval: 0 } },
-    dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8 }],
+    dataZoom: [...kZoom, { type: "slider", height: 16, bottom: 8 }],
     series: kPhases.map((name, phase) => ({
       name,
       type: "custom",

@@ -2,42 +2,36 @@
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Run, Series, Timeline } from "./data.js";
-import { colours, number, plot, section, table } from "./page.js";
+import { colours, columns, plot, section } from "./page.js";
 import { bar } from "./sessions.js";
+import { categoryAxis, kZoom, valueAxis, type TimeAxis } from "./time_axis.js";
 
 // Series that are drawn here, and not under "Over time".
 export const kMoved = ["pages_cached", "pages_host", "pages_disk", "pages_int2", "time_steps", "time_hidden", "time_exposed", "rate_in", "rate_out"];
 
-export function transfers(runs: Run[]): void {
+export function transfers(runs: Run[], axis: TimeAxis): void {
   const shown = runs.filter((run) => kMoved.some((name) => moves(run, name)) || run.timeline);
   if (shown.length === 0) return;
   const into = section(
     "transfers",
     "Transfers and tiers",
-    "Time of engines over the run: steps without a copy, steps during a copy (the copy is hidden), and waits for a copy (exposed). Sums equal those of the overview.",
+    "Time of engines over the run: steps without a copy, steps during a copy (the copy is hidden), and waits for a copy (exposed). Sums equal those of the metrics.",
   );
+  const grid = columns(into);
   for (const run of shown) {
+    const name = runs.length > 1 ? `${run.name}: ` : "";
     if (moves(run, "time_hidden") || moves(run, "time_exposed")) {
-      plot(into, `${run.name}: compute and copies`, () => overlap(run));
-      plot(into, `${run.name}: bytes moved`, () => rates(run), 220);
+      plot(grid, `${name}compute and copies, engines`, () => overlap(run, axis), { linked: true });
+      plot(grid, `${name}bytes moved, GB/s`, () => rates(run, axis), { linked: true });
     }
+    if (moves(run, "pages_cached") || moves(run, "pages_host")) plot(grid, `${name}pages by tier`, () => tiers(run, axis), { linked: true });
+    if (moves(run, "pages_int2")) plot(grid, `${name}pages by format`, () => formats(run, axis), { linked: true });
     if (run.timeline) {
       const timeline = run.timeline;
-      plot(into, `${run.name}: copies during steps`, () => lanes(timeline), 120 + 40 * rowsOf(timeline).length);
+      plot(grid, `${name}copies during steps, s`, () => lanes(timeline), { height: 110 + 36 * rowsOf(timeline).length, wide: true });
     }
-    if (moves(run, "pages_cached") || moves(run, "pages_host")) plot(into, `${run.name}: pages by tier`, () => tiers(run));
-    if (moves(run, "pages_int2")) plot(into, `${run.name}: pages by format`, () => formats(run), 220);
   }
-  table(into, "Copies", ["", ...shown.map((run) => run.name)], kSums.map(([key, label]) => [label, ...shown.map((run) => number(run.summary[key]))]));
 }
-
-const kSums = [
-  ["transfers", "commanded copies"],
-  ["transfer_bytes_in", "bytes to the GPU"],
-  ["transfer_bytes_out", "bytes from the GPU"],
-  ["transfer_hidden_s", "hidden, s"],
-  ["transfer_exposed_s", "exposed, s"],
-] as const;
 
 function moves(run: Run, name: string): boolean {
   return run.series.some((series) => series.name === name && series.mean.some((value) => value > 0));
@@ -54,10 +48,11 @@ function at(series: Series | undefined, seconds: number): number {
   return series.mean[Math.floor(seconds / series.width_s + 1e-9)] ?? 0;
 }
 
-function points(run: Run, names: string[], value: (read: (name: string) => number) => number): [number, number][] {
+// One point per interval up to the common end of the time axis.
+function points(run: Run, names: string[], axis: TimeAxis, value: (read: (name: string) => number) => number): [number, number][] {
   const all = names.map((name) => find(run, name)).filter((series): series is Series => series !== undefined);
   const width = Math.min(...all.map((series) => series.width_s));
-  const count = Math.max(...all.map((series) => Math.ceil((series.mean.length * series.width_s) / width)));
+  const count = Math.max(2, Math.ceil(axis.end / width - 1e-9) + 1);
   return Array.from({ length: count }, (_, i) => [i * width, value((name) => at(find(run, name), (i + 0.5) * width))]);
 }
 
@@ -67,85 +62,62 @@ function area(name: string, colour: string | undefined, stack: string, data: [nu
   return { name, type: "line", step: "start", stack, showSymbol: false, lineStyle: { width: 0.5 }, color: colour, areaStyle: { opacity: 0.75 }, data: values };
 }
 
-function seconds(run: Run, names: string[]): object {
-  const at = points(run, names, () => 0).map(([second]) => second);
-  const { places, label } = roundMarks(at);
-  const marks = { interval: (index: number) => places.has(index) };
-  return {
-    ...kSeconds,
-    type: "category",
-    boundaryGap: false,
-    data: at.map((second) => String(Math.round(second * 1e4) / 1e4)),
-    axisLabel: { ...marks, formatter: (_: string, index: number) => label(index) },
-    axisTick: marks,
-  };
+function seconds(run: Run, names: string[], axis: TimeAxis): object {
+  return categoryAxis(axis, points(run, names, axis, () => 0).map(([second]) => second));
 }
 
-// About eight axis marks, at the intervals that contain round numbers of seconds.
-function roundMarks(at: number[]): { places: Set<number>; label: (index: number) => string } {
-  const width = (at[1] ?? 1) - (at[0] ?? 0);
-  const end = (at[at.length - 1] ?? 0) + width;
-  const rough = Math.pow(10, Math.floor(Math.log10(end / 8)));
-  const step = rough * ([1, 2, 5, 10].find((factor) => end / (factor * rough) <= 10) ?? 10);
-  const marks = new Map<number, number>();
-  for (let second = 0; second < end; second += step) marks.set(Math.min(Math.round(second / width), at.length - 1), second);
-  return { places: new Set(marks.keys()), label: (index) => number(marks.get(index)) };
-}
-
-const kSeconds = { type: "value", name: "s", nameLocation: "middle", nameGap: 28 };
-
-function overlap(run: Run): EChartsCoreOption {
+function overlap(run: Run, axis: TimeAxis): EChartsCoreOption {
   const names = ["time_steps", "time_hidden", "time_exposed"];
   const exposed = (read: (name: string) => number) => Math.max(0, read("time_exposed"));
   const hidden = (read: (name: string) => number) => Math.min(read("time_steps"), read("time_hidden"));
   return {
-    xAxis: seconds(run, names),
-    yAxis: { type: "value", name: "engines" },
-    dataZoom: [{ type: "inside" }],
+    xAxis: seconds(run, names, axis),
+    yAxis: { type: "value" },
+    dataZoom: kZoom,
     series: [
-      area("step without a copy", colours[0], "time", points(run, names, (read) => Math.max(0, read("time_steps") - hidden(read)))),
-      area("step during a copy: hidden", colours[2], "time", points(run, names, hidden)),
-      area("wait for a copy: exposed", colours[3], "time", points(run, names, exposed)),
+      area("step without a copy", colours[0], "time", points(run, names, axis, (read) => Math.max(0, read("time_steps") - hidden(read)))),
+      area("step during a copy: hidden", colours[2], "time", points(run, names, axis, hidden)),
+      area("wait for a copy: exposed", colours[3], "time", points(run, names, axis, exposed)),
     ],
   };
 }
 
-function rates(run: Run): EChartsCoreOption {
+function rates(run: Run, axis: TimeAxis): EChartsCoreOption {
   const line = (name: string, key: string, colour: string | undefined) => ({
-    name, type: "line", step: "start", showSymbol: false, color: colour, data: points(run, ["rate_in", "rate_out"], (read) => read(key)),
+    name, type: "line", step: "start", showSymbol: false, color: colour, data: points(run, ["rate_in", "rate_out"], axis, (read) => read(key)).map(([second, value]) => [second / axis.seconds, value]),
   });
   return {
-    xAxis: kSeconds,
-    yAxis: { type: "value", name: "GB/s" },
-    dataZoom: [{ type: "inside" }],
+    xAxis: valueAxis(axis),
+    yAxis: { type: "value" },
+    dataZoom: kZoom,
     series: [line("to the GPU", "rate_in", colours[1]), line("from the GPU", "rate_out", colours[4])],
   };
 }
 
-function tiers(run: Run): EChartsCoreOption {
+function tiers(run: Run, axis: TimeAxis): EChartsCoreOption {
   const names = ["pages_held", "pages_cached", "pages_host", "pages_disk"];
   const labels = ["GPU, needed by requests", "GPU, cached", "host", "disk"];
   return {
-    xAxis: seconds(run, names),
-    yAxis: { type: "value", name: "pages" },
-    dataZoom: [{ type: "inside" }],
+    xAxis: seconds(run, names, axis),
+    yAxis: { type: "value" },
+    dataZoom: kZoom,
     series: names
       .map((name, i) => ({ name, label: labels[i] ?? name, colour: colours[[0, 4, 1, 6][i] ?? 0] }))
       .filter(({ name }) => moves(run, name))
-      .map(({ name, label, colour }) => area(label, colour, "pages", points(run, names, (read) => read(name)))),
+      .map(({ name, label, colour }) => area(label, colour, "pages", points(run, names, axis, (read) => read(name)))),
   };
 }
 
 // Fractions of the pages that requests need; TriAxialKV has two pools.
-function formats(run: Run): EChartsCoreOption {
+function formats(run: Run, axis: TimeAxis): EChartsCoreOption {
   const names = ["pages_held", "pages_int2"];
   return {
-    xAxis: seconds(run, names),
-    yAxis: { type: "value", name: "pages" },
-    dataZoom: [{ type: "inside" }],
+    xAxis: seconds(run, names, axis),
+    yAxis: { type: "value" },
+    dataZoom: kZoom,
     series: [
-      area("int2", colours[2], "pages", points(run, names, (read) => read("pages_int2"))),
-      area("int4", colours[5], "pages", points(run, names, (read) => Math.max(0, read("pages_held") - read("pages_int2")))),
+      area("int2", colours[2], "pages", points(run, names, axis, (read) => read("pages_int2"))),
+      area("int4", colours[5], "pages", points(run, names, axis, (read) => Math.max(0, read("pages_held") - read("pages_int2")))),
     ],
   };
 }
@@ -164,10 +136,10 @@ function lanes(timeline: Timeline): EChartsCoreOption {
   const lane = new Map(rows.map(({ key }, i) => [key, i]));
   return {
     tooltip: { trigger: "item", confine: true, formatter: (shown: { seriesName: string; data: { value: number[] } }) => tip(shown) },
-    grid: { left: 150, right: 24, top: 40, bottom: 72 },
-    xAxis: { ...kSeconds, scale: true },
+    grid: { left: 8, right: 24, top: 28, bottom: 40, containLabel: true },
+    xAxis: { type: "value", scale: true },
     yAxis: { type: "category", data: rows.map(({ label }) => label), inverse: true },
-    dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8 }],
+    dataZoom: [...kZoom, { type: "slider", height: 16, bottom: 8 }],
     series: timeline.names.map((name, n) => ({
       name,
       type: "custom",

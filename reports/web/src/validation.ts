@@ -89,7 +89,7 @@ function drawDifferences(into: HTMLElement, data: Validation): void {
     redraw();
   });
   redraw = plot(into, "One figure of all scenarios: simulated and measured", () =>
-    differences(scenarios.flatMap((one) => relative(one).filter((figure) => figure.name === name).map((figure) => ({ name: one.scenario, figure })))), 400);
+    differences(scenarios.flatMap((one) => relative(one).filter((figure) => figure.name === name).map((figure) => ({ name: one.scenario, figure })))), { height: 400 });
   let scenario = scenarios[0];
   let again = () => {};
   choose(into, "scenario:", scenarios.map((one) => one.scenario), (index) => {
@@ -97,7 +97,7 @@ function drawDifferences(into: HTMLElement, data: Validation): void {
     again();
   });
   again = plot(into, "All figures of one scenario: simulated and measured", () =>
-    differences(scenario ? relative(scenario).map((figure) => ({ name: figure.name, figure })) : []), 400);
+    differences(scenario ? relative(scenario).map((figure) => ({ name: figure.name, figure })) : []), { height: 400 });
 }
 
 function verdictOf(scenario: ValidatedScenario): string {

@@ -19,7 +19,8 @@ from . import _core
 _core.set_program_path(_core.__file__)
 
 from ._errors import Error
-from ._results import Comparison, Result, Table, compare, open_result, run
+from ._compare import Comparison, RunsComparison, compare
+from ._results import Result, Table, open_result, run
 from ._scenario import to_textproto
 from ._studies import Plan, Sweep, plan, program, sweep
 
@@ -60,6 +61,6 @@ def scenarios() -> List[str]:
 
 
 __all__ = [
-    "Comparison", "Error", "Field", "Metric", "Plan", "Result", "Sweep", "Table", "compare", "fields", "metrics",
+    "Comparison", "Error", "Field", "Metric", "Plan", "Result", "RunsComparison", "Sweep", "Table", "compare", "fields", "metrics",
     "open_result", "plan", "program", "run", "scenarios", "sweep", "to_textproto",
 ]

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks the report in headless Chromium, from file://: no console error, no request, no empty plot, stacks
-# with the heights of their sums, in light and dark mode; with 50,000 requests ready within 2 s and below 5
-# MB. Exit 77 (skipped) without Chromium.
+# with the heights of their sums, in light and dark mode; cursor, zoom, definitions and clicks; a run's page
+# below 1.5 MB and ready after 1 s of a processor, one of 50,000 requests below 5 MB and ready within 2 s.
+# Exit 77 (skipped) without Chromium.
 #
 #   tests/unit/reports/page_check.sh KVTWIN NODE
 set -euo pipefail
@@ -18,7 +19,33 @@ small=$root/scenarios/shipped/coding_agents_small.textproto
 "$kvtwin" run "$small" --set=limits.requests_max=4 --out="$here/b" --quiet > /dev/null
 "$kvtwin" sweep "$small" --vary=limits.requests_max=4..32*2 --vary=memory.gpu_pages=6000,9000 --out="$here/s" --quiet > /dev/null
 "$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
-"$node" "$root/reports/web/look.mjs" "$here/all.html" --sections=comparison,sessions,sweep0
+"$node" "$root/reports/web/look.mjs" "$here/all.html" --sections=comparison,sessions,sweep0 --texts='is limited by,llama-3.1-8b,Best: limits.requests_max='
+"$node" "$root/reports/web/look_use.mjs" "$here/all.html" --needs=definition,time,map
+
+# One run: its cards judged by SLOs, one kept and one broken; equal inputs give equal bytes.
+"$kvtwin" report "$here/a" --slo='ttft_p99<1min' --slo='tpot_p95<1ms' --out="$here/single.html"
+cp "$here/single.html" "$here/first.html"
+"$kvtwin" report "$here/a" --slo='ttft_p99<1min' --slo='tpot_p95<1ms' --out="$here/single.html"
+cmp "$here/first.html" "$here/single.html"
+size=$(stat -c %s "$here/single.html")
+[[ $size -le 1500000 ]] || { echo "the page has $size bytes"; exit 1; }
+"$node" "$root/reports/web/look.mjs" "$here/single.html" --cpu-ms-max=1000 --texts='Limited by,✓ ttft_p99<1min,✗ tpot_p95<1ms,prefix reuse' --absent='change'
+"$node" "$root/reports/web/look_use.mjs" "$here/single.html" --needs=definition,time
+
+# A sweep with the SLO's line, of one axis and of two; one whose points all break it.
+"$kvtwin" report "$here/s" --slo='ttft_p99<3.5s' --out="$here/s.html"
+"$node" "$root/reports/web/look.mjs" "$here/s.html" --sections=sweep0 --plots='Heat map' --texts='points that keep ttft_p99<3.5s'
+"$node" "$root/reports/web/look_use.mjs" "$here/s.html" --needs=map
+"$kvtwin" report "$here/s" --slo='ttft_p99<1ms' --out="$here/s.html"
+"$node" "$root/reports/web/look.mjs" "$here/s.html" --sections=sweep0 --texts='No point keeps ttft_p99<1ms. Nearest:'
+"$kvtwin" sweep "$small" --vary=limits.requests_max=4,8 --out="$here/s1" --quiet > /dev/null
+"$kvtwin" report "$here/s1" --slo='ttft_p99<3s' --out="$here/s1.html"
+"$node" "$root/reports/web/look.mjs" "$here/s1.html" --sections=sweep0 --plots='One metric over the axis'
+
+# A real server's run: no settings, no figures that its files lack.
+"$kvtwin" import "$root/docs/guides/examples/vllm-bench.json" --out="$here/bench" > /dev/null
+"$kvtwin" report "$here/bench" --out="$here/bench.html"
+"$node" "$root/reports/web/look.mjs" "$here/bench.html" --texts='measured on a real server,TTFT p99' --absent='not known,–,KV memory,Attribution,Sessions,0000000000000000'
 
 # Head groups, and evidence of other commands (synthetic, in tests/unit/reports_data).
 methods=$root/scenarios/methods
@@ -32,7 +59,8 @@ cp "$root/tests/unit/reports_data/"*.json "$here/evidence"
 "$kvtwin" plan "$small" '--slo=ttft_p99<3s' --load=replay.population=1..24 --need=4 --vary=hardware.node=h200,h100,a100-80gb \
     --set=replay.arrivals=fixed_population --allow-roofline --seeds=1 --out="$here/plan" --quiet > /dev/null
 "$kvtwin" report "$here/plan" --out="$here/plan.html"
-"$node" "$root/reports/web/look.mjs" "$here/plan.html" --sections=plan0 --plots='Cost over load,Limits of'
+"$node" "$root/reports/web/look.mjs" "$here/plan.html" --sections=plan0 --plots='Cost over load,Limits of' --texts='holds population,Best candidate,4 needed'
+"$node" "$root/reports/web/look_use.mjs" "$here/plan.html"
 
 # Copies to the host and back: over the whole run, and one by one over some seconds.
 "$kvtwin" run "$root/scenarios/suites/validation/host_tier.textproto" --backend=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null

@@ -97,6 +97,27 @@ TEST_CASE("report: heads and evidence are in the page as written") {
         std::string::npos);
 }
 
+TEST_CASE("report: what a run is, what limits it, SLOs and definitions are in the page as given") {
+  Report report = report_of("a");
+  report.slos = {{"ttft_p99<2s", "ttft_p99_ms", 2000}, {"goodput>=95%", "", 0.95}};
+  report.metrics = {{"busy", "fraction", "of engine time, in which a step runs"}};
+  report.runs[0].setting = {{"model", "m"}, {"GPU", "h200 × TP 1 × 1 engine"}};
+  report.runs[0].limited_by = "nothing";
+  report.runs[0].slos = {{12.5, 0.00625, true, true}, {}};
+  report.sweeps.push_back(
+      {"s", {{"model", "m"}}, {"x"}, {{{"1"}, "{}", "s/points/k", {{1, 2, true, false}}}}});
+  const std::string html = report_html(report);
+  const auto has = [&](const char* text) { return html.find(text) != std::string::npos; };
+  CHECK(has(R"("slos":[{"text":"ttft_p99<2s","figure":"ttft_p99_ms","limit":2000.0},)") == false);
+  CHECK(has(R"("slos":[{"text":"ttft_p99\u003c2s","figure":"ttft_p99_ms","limit":2000.0},)"));
+  CHECK(has(R"("metrics":{"busy":["fraction","of engine time, in which a step runs"]})"));
+  CHECK(has(R"("setting":[["model","m"],["GPU","h200 × TP 1 × 1 engine"]],"limited_by":"nothing",)"));
+  CHECK(has(R"("slos":[[12.5,0.00625,true],null])"));
+  CHECK(has(R"({"dir":"s","setting":[["model","m"]],"axes":["x"],)"));
+  CHECK(has(R"({"values":["1"],"dir":"s/points/k","slos":[[1.0,2.0,false]],"metrics":{}})"));
+  CHECK(report_html(report) == html);
+}
+
 TEST_CASE("report: a plan is its sentences and its table, and the page has its data") {
   Report report;
   report.command = "kvtwin report p";
