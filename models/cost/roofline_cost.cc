@@ -44,6 +44,7 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   prefill_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.prefill_fraction.value;
   decode_bytes_per_ns_ = bandwidth * device.decode_fraction.value * read_rate_factor(llm.kv.dtype);
   gemm_fixed_ns_ = device.gemm_fixed_ns.value, attention_fixed_ns_ = device.attention_fixed_ns.value;
+  mixed_decode_rows_ = device.mixed_decode_rows.value, fill_tokens_ = device.attention_fill_tokens.value;
   small_fixed_ns_ = device.small_fixed_ns.value, sampler_fixed_ns_ = device.sampler_fixed_ns.value;
 
   const double hidden = llm.hidden, q_width = static_cast<double>(llm.query_heads) * llm.head_dim / tp;
@@ -168,6 +169,16 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
   return ops;
 }
 
+// Decodes that read `entries` KV entries together. A tile of a step with chunks is computed whole: what is
+// rounded up is half a tile of keys on average.
+double RooflineCost::decodes_ns(const StepShape& shape, double entries) const {
+  const double filled = entries + fill_tokens_ * shape.decodes;
+  const double read_ns = filled * kv_entry_bytes_ / decode_bytes_per_ns_;
+  if (shape.chunks.empty()) return read_ns;
+  const double computed = mixed_decode_rows_ * (filled + fill_tokens_ / 2 * shape.decodes);
+  return std::max(read_ns, computed * pair_flop_ / prefill_flop_per_ns_);
+}
+
 double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const {
   // Decodes read the KV entry of the new token too.
   double decode_entries = static_cast<double>(std::min(
@@ -175,7 +186,7 @@ double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const
   // Windows hold the newest KV entries, which are not low-bit.
   if (window == UINT64_MAX)
     decode_entries -= static_cast<double>(shape.decode_low_bit_sum) * (1 - low_bit_entries_);
-  double ns = attention_fixed_ns_ + decode_entries * kv_entry_bytes_ / decode_bytes_per_ns_;
+  double ns = attention_fixed_ns_ + decodes_ns(shape, decode_entries);
   const auto limit = static_cast<double>(window);
   for (const ChunkShape& chunk : shape.chunks) {
     const double tokens = chunk.tokens, context = chunk.context;

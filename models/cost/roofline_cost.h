@@ -10,6 +10,8 @@
 //   attention   decodes read their KV at the bandwidth; a prefill chunk is bound by arithmetic or bytes.
 //               Sliding layers see min(window, context); for decodes of unequal context the bound
 //               min(sum of contexts, decodes * window) is used, which is never too fast
+//               FlashAttention 2 does not pack the query heads of decodes in steps with chunks; devices that
+//               run it compute mixed_decode_rows for each query head
 //   all-reduce  two per layer (all_reduce.h)
 //
 // Not modelled: kernels that overlap, clocks that drop under load, unequal routing of experts.
@@ -47,6 +49,7 @@ class RooflineCost final : public PartwiseCost {
   // used).
   double gemm_ns(const Gemm& gemm, double tokens, double reads = 1) const;
   double small_ns(double bytes) const { return bytes / read_bytes_per_ns_ + small_fixed_ns_; }
+  double decodes_ns(const StepShape& shape, double entries) const;
   double attention_ns(const StepShape& shape, uint64_t window) const;
   void add_mlp(double tokens, std::vector<StepPart>* ops) const;
   void add_experts(double tokens, std::vector<StepPart>* ops) const;
@@ -61,6 +64,7 @@ class RooflineCost final : public PartwiseCost {
   double bf16_flop_per_ns_, fp8_flop_per_ns_, read_bytes_per_ns_;
   double prefill_flop_per_ns_, decode_bytes_per_ns_;
   double gemm_fixed_ns_, attention_fixed_ns_, small_fixed_ns_, sampler_fixed_ns_;
+  double mixed_decode_rows_ = 0, fill_tokens_ = 0;
   Gemm qkv_, output_, gate_up_, down_, shared_gate_up_, shared_down_, expert_gate_up_, expert_down_, lm_head_;
   double qkv_width_ = 0, mlp_width_ = 0, expert_width_ = 0, shared_width_ = 0, vocab_ = 0;
   double low_bit_entries_ = 1, kv_entry_bytes_ = 0;  // K and V of one token in one layer

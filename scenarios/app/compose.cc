@@ -74,7 +74,10 @@ void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   }
   const v1::ModelChoice& model = scenario.values.model();
   if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
-  if (model.context_window() > 0) out->llm.context_window = model.context_window();
+  if (model.context_window() > 0) {
+    out->window_of_model = out->llm.context_window;
+    out->llm.context_window = model.context_window();
+  }
   apply_precision(scenario, &out->llm);
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
   set_host_memory(scenario.values.hardware(), &out->node);
@@ -418,6 +421,23 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Errors* e
                                  change)});
 }
 
+// Requests that fit a window which the scenario made larger than the model's own.
+void note_beyond_window(Composed* out) {
+  if (out->window_of_model == 0 || out->llm.context_window <= out->window_of_model) return;
+  uint64_t beyond = 0, longest = 0;
+  for (const TableNode& node : out->client->table().nodes) {
+    const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
+    beyond += tokens > out->window_of_model;
+    longest = std::max(longest, tokens);
+  }
+  if (beyond == 0) return;
+  out->notes.push_back(
+      fmt::format("{} {} longer than the model's window of {} tokens, the longest has {}: model.context_window "
+                  "is {}, answers beyond the model's own are not what it was trained for",
+                  beyond, beyond == 1 ? "request is" : "requests are", out->window_of_model, longest,
+                  out->llm.context_window));
+}
+
 // Round robin spreads the requests of a session over the engines, where each finds its prefix on one of them
 // only.
 void resolve_routing(const Scenario& scenario, Composed* out) {
@@ -482,6 +502,7 @@ tl::expected<Composed, Errors> compose(const Scenario& scenario, const std::func
   }
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   resolve_routing(scenario, &*out);
+  note_beyond_window(&*out);
   return out;
 }
 

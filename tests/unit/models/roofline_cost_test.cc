@@ -141,6 +141,35 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
   }
 }
 
+// LLMServingSim's microbenchmarks of FlashAttention 2 (tests/golden/vllm/*/profile/tp1/attention.csv): a layer of
+// Llama-3.1-8B, decodes alone and in a step with a chunk of 128 tokens.
+TEST_CASE("roofline: attention of steps with chunks computes a tile for each query head of a decode") {
+  struct Row {
+    const char* device;
+    uint32_t decodes, context;
+    double alone_us, mixed_us;
+  };
+  constexpr Row kRows[] = {{"rtx-pro-6000", 64, 256, 68.5, 121.9},  {"rtx-pro-6000", 64, 512, 127.4, 187.1},
+                           {"rtx-pro-6000", 128, 512, 0, 398.7},    {"rtx-4090", 64, 256, 113.6, 236.3},
+                           {"rtx-4090", 64, 512, 191.9, 374.7},     {"rtx-4090", 128, 512, 0, 809.8}};
+  for (const Row& row : kRows) {
+    RooflineCost model(llm("llama-3.1-8b"), device(row.device), 1, {});
+    StepShape shape = even_decodes(row.decodes, row.context);
+    CAPTURE(row.device, row.decodes, row.context);
+    if (row.alone_us > 0) CHECK(us_of(model, shape, "attention") == doctest::Approx(row.alone_us).epsilon(0.1));
+    const ChunkShape chunk{.tokens = 128};
+    shape.chunks = {&chunk, 1}, shape.tokens += 128;
+    CHECK(us_of(model, shape, "attention") == doctest::Approx(row.mixed_us).epsilon(0.12));
+  }
+  // Hopper's FlashAttention 3 packs the query heads in all steps: the decodes add what they read.
+  RooflineCost model(llm("llama-3.1-8b"), device("h200"), 1, {});
+  const ChunkShape chunk{.tokens = 128};
+  StepShape shape = even_decodes(64, 512);
+  const double alone = us_of(model, shape, "attention");
+  shape.chunks = {&chunk, 1}, shape.tokens += 128;
+  CHECK(us_of(model, shape, "attention") - alone < 2);
+}
+
 TEST_CASE("roofline: the experts used follow from the tokens, and their weights are read once") {
   const LlmSpec m = llm("qwen3-30b-a3b");
   RooflineCost model(m, ideal(device("h200")), 1, {});
