@@ -38,7 +38,7 @@ struct DeviceSpec {
   Figure nvlink_fraction, all_reduce_fixed_ns;
   Figure mixed_decode_rows, attention_fill_tokens;  // absent: 0
   Figure sustained_fraction;                        // absent: 1
-  std::vector<AllReduceFigures> all_reduce;  // by ascending number of GPUs
+  std::vector<AllReduceFigures> all_reduce;         // by ascending number of GPUs
 };
 
 struct NodeSpec {

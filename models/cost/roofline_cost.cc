@@ -24,8 +24,8 @@ double join(double a, double b) {
 constexpr Ticks kLoadWindow = 40 * 1'000'000 * kTicksPerNs;
 constexpr double kLoadWithoutEffect = 0.5;
 
-// The mean effect of the load, 0 to 1, on a step that computes prompts for `windows` load windows, after a window
-// of which the fraction `load` computed prompts. The step itself is load.
+// The mean effect of the load, 0 to 1, on a step that computes prompts for `windows` load windows, after a
+// window of which the fraction `load` computed prompts. The step itself is load.
 double mean_effect(double load, double windows) {
   const double rising = 1 - load;  // of the load per window
   const double begin = rising > 0 ? std::max(0.0, kLoadWithoutEffect - load) / rising : 0;
@@ -90,7 +90,8 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   pair_flop_ = 4 * q_width;  // a multiply and an add for QK, the same for PV
   if (device.sustained_fraction.present()) slowdown_ = 1 / device.sustained_fraction.value - 1;
   const auto ns = [](const Gemm& gemm) { return gemm.flop / gemm.flop_per_ns; };
-  flop_ns_per_token_ = llm.layers * (ns(qkv_) + ns(output_)) + llm.dense_layers() * (ns(gate_up_) + ns(down_)) +
+  flop_ns_per_token_ = llm.layers * (ns(qkv_) + ns(output_)) +
+                       llm.dense_layers() * (ns(gate_up_) + ns(down_)) +
                        llm.moe_layers() * llm.moe.active * (ns(expert_gate_up_) + ns(expert_down_));
 }
 
@@ -120,7 +121,8 @@ double RooflineCost::pace(const StepShape& shape) const {
 
 double RooflineCost::experts_touched(double tokens) const {
   if (llm_.moe_layers() == 0) return 0;
-  return llm_.moe.experts * (1 - std::pow(1 - static_cast<double>(llm_.moe.active) / llm_.moe.experts, tokens));
+  return llm_.moe.experts *
+         (1 - std::pow(1 - static_cast<double>(llm_.moe.active) / llm_.moe.experts, tokens));
 }
 
 RooflineCost::Gemm RooflineCost::gemm(double inputs, double outputs, const TensorFormat& weights) const {

@@ -14,7 +14,8 @@
 //               run it compute mixed_decode_rows for each query head
 //   all-reduce  two per layer (all_reduce.h)
 //
-//   clock       after 20 to 40 ms of prompts without a pause, arithmetic runs at sustained_fraction of its rate;
+//   clock       after 20 to 40 ms of prompts without a pause, arithmetic runs at sustained_fraction of its
+//   rate;
 //               work that the memory bounds does not slow down
 //
 // Not modelled: kernels that overlap, unequal routing of experts.

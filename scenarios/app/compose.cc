@@ -431,11 +431,11 @@ void note_beyond_window(Composed* out) {
     longest = std::max(longest, tokens);
   }
   if (beyond == 0) return;
-  out->notes.push_back(
-      fmt::format("{} {} longer than the model's window of {} tokens, the longest has {}: model.context_window "
-                  "is {}, answers beyond the model's own are not what it was trained for",
-                  beyond, beyond == 1 ? "request is" : "requests are", out->window_of_model, longest,
-                  out->llm.context_window));
+  out->notes.push_back(fmt::format(
+      "{} {} longer than the model's window of {} tokens, the longest has {}: model.context_window "
+      "is {}, answers beyond the model's own are not what it was trained for",
+      beyond, beyond == 1 ? "request is" : "requests are", out->window_of_model, longest,
+      out->llm.context_window));
 }
 
 // Round robin spreads the requests of a session over the engines, where each finds its prefix on one of them

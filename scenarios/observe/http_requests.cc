@@ -62,8 +62,8 @@ Result<void> check_server_url(const std::string& text) {
   std::string problem;
   if (code != CURLUE_OK) {
     problem = fmt::format("'{}' is not a URL: {}", text, curl_url_strerror(code));
-  } else if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK && std::string_view(scheme) != "http" &&
-             std::string_view(scheme) != "https") {
+  } else if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
+             std::string_view(scheme) != "http" && std::string_view(scheme) != "https") {
     problem = fmt::format("'{}' is not an address of a web server: its scheme is {}", text, scheme);
   }
   curl_free(scheme);

@@ -51,8 +51,8 @@ std::string in_words(std::string_view statistic) {
   return statistic == "mean" ? "mean" : fmt::format("{}th percentile", statistic.substr(1));
 }
 
-// One row of a table may name several metrics, then its definition has a part for each, divided by semicolons;
-// POINT stands for five statistics.
+// One row of a table may name several metrics, then its definition has a part for each, divided by
+// semicolons; POINT stands for five statistics.
 void add_row(const std::vector<std::string>& row, std::vector<MetricName>* out) {
   std::string text = row[2];
   std::erase(text, '`');
@@ -68,9 +68,10 @@ void add_row(const std::vector<std::string>& row, std::vector<MetricName>* out) 
     for (const char* statistic : kStatistics) {
       std::string one = name;
       if (point != std::string::npos) one.replace(point, 5, statistic);
-      out->push_back({one, row[1], point == std::string::npos
-                                       ? *definition
-                                       : fmt::format("{} of: {}", in_words(statistic), *definition)});
+      out->push_back({one, row[1],
+                      point == std::string::npos
+                          ? *definition
+                          : fmt::format("{} of: {}", in_words(statistic), *definition)});
       if (point == std::string::npos) break;
     }
     at = row[0].find('`', end + 1);

@@ -122,9 +122,10 @@ void note_missing_ids(const ImportOptions& options, const std::vector<MooncakeRo
   for (const MooncakeRow& row : rows)
     rows_short += !row.ids.empty() && blocks_in(row.ids) < div_ceil<uint64_t>(row.prompt_tokens, block);
   if (rows_short == 0) return;
-  note(options, fmt::format("{} of {} rows have hash ids for fewer tokens than their prompt ({} tokens an id): "
-                            "the other tokens are shared with no other request",
-                            rows_short, rows.size(), block));
+  note(options,
+       fmt::format("{} of {} rows have hash ids for fewer tokens than their prompt ({} tokens an id): "
+                   "the other tokens are shared with no other request",
+                   rows_short, rows.size(), block));
 }
 
 v1::TraceHeader mooncake_header(const std::string& format, const std::string& path,

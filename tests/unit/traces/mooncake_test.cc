@@ -54,12 +54,14 @@ TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused w
   CHECK(imported("mooncake", path, options).sessions.size() == 1);
 }
 
-TEST_CASE("Mooncake: rows with ids for a part of their prompt are counted in a note; rows without ids are not") {
+TEST_CASE(
+    "Mooncake: rows with ids for a part of their prompt are counted in a note; rows without ids are not") {
   const Folder dir;
-  const auto path = dir.write("m.jsonl",
-                              "{\"timestamp\":0,\"input_length\":1024,\"output_length\":1,\"hash_ids\":[1,2]}\n"
-                              "{\"timestamp\":1,\"input_length\":10000,\"output_length\":1,\"hash_ids\":[1]}\n"
-                              "{\"timestamp\":2,\"input_length\":10000,\"output_length\":1}\n");
+  const auto path =
+      dir.write("m.jsonl",
+                "{\"timestamp\":0,\"input_length\":1024,\"output_length\":1,\"hash_ids\":[1,2]}\n"
+                "{\"timestamp\":1,\"input_length\":10000,\"output_length\":1,\"hash_ids\":[1]}\n"
+                "{\"timestamp\":2,\"input_length\":10000,\"output_length\":1}\n");
   std::vector<std::string> notes;
   ImportOptions options;
   options.notes = &notes;
