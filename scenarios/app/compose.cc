@@ -421,23 +421,6 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Errors* e
                                  change)});
 }
 
-// Requests that fit a window which the scenario made larger than the model's own.
-void note_beyond_window(Composed* out) {
-  if (out->window_of_model == 0 || out->llm.context_window <= out->window_of_model) return;
-  uint64_t beyond = 0, longest = 0;
-  for (const TableNode& node : out->client->table().nodes) {
-    const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
-    beyond += tokens > out->window_of_model;
-    longest = std::max(longest, tokens);
-  }
-  if (beyond == 0) return;
-  out->notes.push_back(fmt::format(
-      "{} {} longer than the model's window of {} tokens, the longest has {}: model.context_window "
-      "is {}, answers beyond the model's own are not what it was trained for",
-      beyond, beyond == 1 ? "request is" : "requests are", out->window_of_model, longest,
-      out->llm.context_window));
-}
-
 // Round robin spreads the requests of a session over the engines, where each finds its prefix on one of them
 // only.
 void resolve_routing(const Scenario& scenario, Composed* out) {
