@@ -9,7 +9,7 @@
 
 namespace kvtwin::cpu {
 
-using kernels::ScorerKind;
+using kernels::TrainedWeights;
 
 namespace {
 
@@ -90,37 +90,33 @@ void read_residual(Reader* reader, kernels::IntentResidual* to) {
 
 }  // namespace
 
-bool has_weights(ScorerKind kind) {
-  return kind == ScorerKind::kFastKvzip || kind == ScorerKind::kTrimKv || kind == ScorerKind::kJudgeQ ||
-         kind == ScorerKind::kIntentResidual;
-}
-
-ScorerWeights ScorerWeights::drawn(ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
-                                   uint64_t seed) {
+ScorerWeights ScorerWeights::drawn(const kernels::ScorerDefinition& scorer, const LlmSpec& llm,
+                                   uint32_t probe_tokens, uint64_t seed) {
   ScorerWeights out;
   const uint32_t group = llm.query_heads / llm.kv_heads;
   for (uint32_t l = 0; l < llm.layers; ++l) {
     const uint64_t own = draw({seed, l});
-    if (kind == ScorerKind::kFastKvzip)
+    if (scorer.weights == TrainedWeights::kHeadGates)
       out.fastkvzip.push_back(kernels::seeded_fastkvzip(llm.kv_heads, group, llm.hidden, own));
-    if (kind == ScorerKind::kTrimKv)
+    if (scorer.weights == TrainedWeights::kDecayGates)
       out.trimkv.push_back(kernels::seeded_trimkv(llm.kv_heads, llm.hidden, kTrimWidth, own));
   }
-  if (kind == ScorerKind::kJudgeQ)
+  if (scorer.weights == TrainedWeights::kSoftTokens)
     out.soft_tokens = kernels::seeded_soft_tokens(probe_tokens, llm.hidden, seed);
-  if (kind == ScorerKind::kIntentResidual) out.residual = kernels::make_intent_residual(llm.head_dim, seed);
+  if (scorer.weights == TrainedWeights::kResidual)
+    out.residual = kernels::make_intent_residual(llm.head_dim, seed);
   return out;
 }
 
-Result<ScorerWeights> ScorerWeights::load(ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
-                                          const std::string& path) {
+Result<ScorerWeights> ScorerWeights::load(const kernels::ScorerDefinition& scorer, const LlmSpec& llm,
+                                          uint32_t probe_tokens, const std::string& path) {
   Result<Checkpoint> file = Checkpoint::open(path);
   if (!file) return tl::unexpected<Error>(file.error());
-  ScorerWeights out = drawn(kind, llm, probe_tokens, 0);  // to set the shapes
+  ScorerWeights out = drawn(scorer, llm, probe_tokens, 0);  // to set the shapes
   Reader reader(&*file);
   read_layers(&reader, &out);
-  if (kind == ScorerKind::kJudgeQ) reader.read("soft_tokens", &out.soft_tokens);
-  if (kind == ScorerKind::kIntentResidual) read_residual(&reader, &out.residual);
+  if (scorer.weights == TrainedWeights::kSoftTokens) reader.read("soft_tokens", &out.soft_tokens);
+  if (scorer.weights == TrainedWeights::kResidual) read_residual(&reader, &out.residual);
   if (!reader.problem().what.empty()) return tl::unexpected<Error>(reader.problem());
   return out;
 }

@@ -30,15 +30,12 @@ struct ScorerWeights {
   kernels::IntentResidual residual;
 
   // `probe_tokens`: the number of soft tokens.
-  static ScorerWeights drawn(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
-                             uint64_t seed);
+  static ScorerWeights drawn(const kernels::ScorerDefinition& scorer, const LlmSpec& llm,
+                             uint32_t probe_tokens, uint64_t seed);
   // Fails if the file does not exist, or a tensor is missing or has another size.
-  static Result<ScorerWeights> load(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_tokens,
-                                    const std::string& path);
+  static Result<ScorerWeights> load(const kernels::ScorerDefinition& scorer, const LlmSpec& llm,
+                                    uint32_t probe_tokens, const std::string& path);
 };
-
-// Whether the scorer has weights of its own.
-bool has_weights(kernels::ScorerKind kind);
 
 }  // namespace kvtwin::cpu
 

@@ -9,7 +9,7 @@ namespace kvtwin::cpu {
 namespace {
 
 using kernels::ScoreInputs;
-using kernels::ScorerKind;
+using kernels::ScoreSource;
 using kernels::ScoreSpec;
 using kernels::ScoreView;
 
@@ -26,13 +26,13 @@ class Scoring {
   }
 
   std::vector<float> take() {
-    if (kernels::scores_tokens(spec_.kind)) {
+    if (spec_.scorer->scores_tokens()) {
       score_tokens();
-    } else if (spec_.kind == ScorerKind::kKvzip) {
+    } else if (spec_.scorer->source == ScoreSource::kRepeats) {
       score_repeats();
     } else {
       probes_ = context_.response_tokens;
-      if (spec_.kind == ScorerKind::kJudgeQ && probes_ == 0) {
+      if (spec_.scorer->source == ScoreSource::kProbes && probes_ == 0) {
         pass_.extend_rows(context_.scorer_weights->soft_tokens);
         probes_ = pass_.tokens() - tokens_;
       }
@@ -61,6 +61,7 @@ class Scoring {
     in.k = pass_.k(layer, 0, tokens_), in.v = pass_.v(layer, 0, tokens_);
     in.query_heads = pass_.llm().query_heads;
     in.rope = planes();
+    in.retained = context_.retained;
     return in;
   }
   void ask_last_rows(uint32_t layer, uint32_t rows, ScoreInputs* in) const {
@@ -75,44 +76,41 @@ class Scoring {
     std::vector<float> made;  // storage that `in` points to
     kernels::OutputProjection projection;
     kernels::FastKvzipGate gate;
-    switch (spec_.kind) {
-      case ScorerKind::kRaas:
+    switch (spec_.scorer->source) {
+      case ScoreSource::kStamps:
         return kernels::score_raas_prompt(pass_.q(layer, tokens_ - 1, 1), in.k, out);
-      case ScorerKind::kTova:
-        ask_last_rows(layer, 1, &in);
-        break;
-      case ScorerKind::kH2o:
-      case ScorerKind::kObserved:
+      case ScoreSource::kSums:
+      case ScoreSource::kPromptSums:
         made = accumulated(layer, in);
         in.accumulators = kernels::packed_scores(made, heads(), tokens_);
         break;
-      case ScorerKind::kExpected:
+      case ScoreSource::kAllQueries:
         made.resize(uint64_t{pass_.llm().query_heads} * tokens_ * pass_.llm().head_dim);
         kernels::unrotate_queries(planes(), pass_.q(layer, 0, tokens_), positions(0, tokens_), made);
         in.q_hat = kernels::packed_heads(made, pass_.llm().query_heads, tokens_, pass_.llm().head_dim);
         break;
-      case ScorerKind::kJudgeQ:
+      case ScoreSource::kProbes:
         in.q = pass_.q(layer, tokens_, probes_);
         in.own_k = pass_.k(layer, tokens_, probes_);
         break;
-      case ScorerKind::kFastKvzip:
-        gate = context_.scorer_weights->fastkvzip[layer].gate();
-        in.gate = &gate;
-        in.hidden = pass_.hidden_rows(layer, 0, tokens_);
-        break;
-      case ScorerKind::kTrimKv:
+      case ScoreSource::kGates:
+        if (spec_.scorer->weights == kernels::TrainedWeights::kHeadGates) {
+          gate = context_.scorer_weights->fastkvzip[layer].gate();
+          in.gate = &gate;
+          in.hidden = pass_.hidden_rows(layer, 0, tokens_);
+          break;
+        }
         made.resize(uint64_t{heads()} * tokens_);
         in.log_beta = kernels::packed_scores(made, heads(), tokens_);
         kernels::trimkv_log_beta(context_.scorer_weights->trimkv[layer].gate(),
                                  pass_.hidden_rows(layer, 0, tokens_), in.log_beta);
         break;
-      case ScorerKind::kCritical:
-        made = read_floats(context_.weights->layer(layer).o);
-        projection = {pass_.llm().hidden, pass_.llm().query_heads, made};
-        in.output = &projection;
-        ask_last_rows(layer, spec_.window.window, &in);
-        break;
       default:
+        if (spec_.scorer->captures_any(kernels::capture::kOutputWeights)) {
+          made = read_floats(context_.weights->layer(layer).o);
+          projection = {pass_.llm().hidden, pass_.llm().query_heads, made};
+          in.output = &projection;
+        }
         ask_last_rows(layer, spec_.window.window, &in);
     }
     kernels::score_entries(spec_, in, out);
@@ -192,31 +190,32 @@ class Scoring {
 
 }  // namespace
 
-std::optional<std::string> cannot_score(ScorerKind kind) {
-  if (kind == ScorerKind::kNone) return "it ranks nothing; choose a scorer (kvtwin list policies)";
-  if (kind == ScorerKind::kIntentResidual)
+std::optional<std::string> cannot_score(const kernels::ScorerDefinition& scorer) {
+  if (&scorer == kernels::all_scorers().front())
+    return "it ranks nothing; choose a scorer (kvtwin list policies)";
+  if (scorer.weights == kernels::TrainedWeights::kResidual)
     return "its residual looks at what earlier turns of a session left; intent_rule is its base";
   return std::nullopt;
 }
 
-uint32_t probe_tokens_max(ScorerKind kind, const ScoredContext& context, uint32_t hidden) {
-  if (kind == ScorerKind::kJudgeQ && context.scorer_weights != nullptr)
+uint32_t probe_tokens_max(const kernels::ScorerDefinition& scorer, const ScoredContext& context,
+                          uint32_t hidden) {
+  if (scorer.source == ScoreSource::kProbes && context.scorer_weights != nullptr)
     return static_cast<uint32_t>(context.scorer_weights->soft_tokens.size() / hidden);
-  if (kind != ScorerKind::kKvzip) return 0;
+  if (scorer.source != ScoreSource::kRepeats) return 0;
   const auto piece = std::min<size_t>(context.repeat_tokens, context.tokens.size());
   return context.repeat_tail + static_cast<uint32_t>(context.instruction.size() + piece);
 }
 
-bool needs_hidden(ScorerKind kind) { return kind == ScorerKind::kFastKvzip || kind == ScorerKind::kTrimKv; }
-
 std::vector<float> score_captured(const ScoreSpec& spec, const ScoredContext& context, CapturedPass* pass) {
-  KVT_CHECK(!cannot_score(spec.kind));
+  const kernels::ScorerDefinition& scorer = *spec.scorer;
+  KVT_CHECK(!cannot_score(scorer));
   KVT_CHECK(!context.tokens.empty() && pass->tokens() == context.tokens.size() + context.response_tokens);
-  KVT_CHECK(spec.kind != ScorerKind::kCritical || context.weights != nullptr);
-  KVT_CHECK(!needs_hidden(spec.kind) || context.scorer_weights != nullptr);
-  KVT_CHECK(spec.kind != ScorerKind::kJudgeQ || context.response_tokens > 0 ||
+  KVT_CHECK(!scorer.captures_any(kernels::capture::kOutputWeights) || context.weights != nullptr);
+  KVT_CHECK(!scorer.captures_any(kernels::capture::kHidden) || context.scorer_weights != nullptr);
+  KVT_CHECK(scorer.source != ScoreSource::kProbes || context.response_tokens > 0 ||
             context.scorer_weights != nullptr);
-  KVT_CHECK(spec.kind != ScorerKind::kKvzip || context.response_tokens == 0);
+  KVT_CHECK(scorer.source != ScoreSource::kRepeats || context.response_tokens == 0);
   return Scoring(spec, context, pass).take();
 }
 

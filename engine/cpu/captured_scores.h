@@ -25,23 +25,23 @@ struct ScoredContext {
   std::span<const uint32_t> instruction{};
   uint32_t repeat_tokens = 2'048, repeat_tail = 8;
   uint32_t span_rows = 64;                        // IntentKV: the last rows, used as query span
+  uint32_t retained = 0;                          // CriticalKV: the budget of a head
   const ModelWeights* weights = nullptr;          // CriticalKV
   const ScorerWeights* scorer_weights = nullptr;  // FastKVzip, TrimKV, Judge Q's soft tokens
 };
 
 // Returns one sentence that explains why a captured context is not enough to score with this scorer, and a
 // remedy; nullopt: it is enough.
-std::optional<std::string> cannot_score(kernels::ScorerKind kind);
+std::optional<std::string> cannot_score(const kernels::ScorerDefinition& scorer);
 
 // The largest number of rows that KVzip or Judge Q appends to the context at once: room that a pass must
 // have. `hidden`: the model's width.
-uint32_t probe_tokens_max(kernels::ScorerKind kind, const ScoredContext& context, uint32_t hidden);
-// Whether the pass must store hidden rows for this scorer.
-bool needs_hidden(kernels::ScorerKind kind);
+uint32_t probe_tokens_max(const kernels::ScorerDefinition& scorer, const ScoredContext& context,
+                          uint32_t hidden);
 
 // Returns scores [layers][kv_heads][tokens]; a higher score is retained first. Scorers with one score per
 // token assign it to all heads. RaaS has no decode steps here, so its scores are those of a prompt; H2O's are
-// those of all rows of the prompt. REQUIRES: !cannot_score(spec.kind); pass->tokens() == tokens +
+// those of all rows of the prompt. REQUIRES: !cannot_score(*spec.scorer); pass->tokens() == tokens +
 // response_tokens; for KVzip no response rows; room for probe_tokens_max(); the fields of `context` that the
 // scorer reads. The pass is unchanged afterwards.
 std::vector<float> score_captured(const kernels::ScoreSpec& spec, const ScoredContext& context,

@@ -36,9 +36,9 @@ Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMem
                                    const ModelWeights* weights);
 // Rows that a scorer runs besides a step's, at once: KvMemory::rows_max and CudaEngineConfig::rows_max must
 // allow for them. 0: none.
-uint32_t probe_tokens_max(const CoreConfig& config, kernels::ScorerKind kind);
+uint32_t probe_tokens_max(const CoreConfig& config, const kernels::ScorerDefinition& scorer);
 // Whether a scorer reads the model's matrices on the host.
-bool reads_matrices(kernels::ScorerKind kind);
+bool reads_matrices(const kernels::ScorerDefinition& scorer);
 
 // What the CUDA engine does not compute of what the policy allows: a sentence with the way out; nullopt: it
 // computes this. REQUIRES: validate_core_config() found nothing.

@@ -4,6 +4,7 @@
 #define KVTWIN_ENGINE_METHODS_AXIS_FACTORIES_H_
 
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "engine/methods/axes.h"
@@ -11,6 +12,12 @@
 
 namespace kvtwin {
 
+struct ScorerInfo {
+  std::string_view name;
+  std::string_view description;
+};
+// All scorers. The first, "none", ranks nothing.
+std::span<const ScorerInfo> all_scorer_infos();
 // REQUIRES: the name is known, and validate_scorer() returns nullopt.
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec);
 std::unique_ptr<Budget> make_budget(const PolicySet& set);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <vector>
 
 #include "engine/base/check.h"
 #include "engine/methods/axis_factories.h"
@@ -33,6 +34,7 @@ enum class Closed : uint8_t {
 
 struct Row {
   std::string_view name;
+  std::string_view description;
   CompressionTrigger own;  // used if ScorerSpec names no trigger
   uint32_t allowed;        // bits of allowed triggers
   Closed closed;
@@ -42,29 +44,56 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"none", CompressionTrigger::kAtNoTime, kNever, Closed::kYes, false, 0, 0},
-    {"streaming_llm", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0,
-     0},
-    {"h2o", CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 0, 0},
-    {"h2o_prefill", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 0, 0},
-    {"snapkv", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"pyramidkv", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"tova", CompressionTrigger::kPromptEnd, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 1, 0},
-    {"knorm", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
-    {"keydiff", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn, Closed::kYes, false, 0, 0},
-    {"expected_attention", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kYes, false, 0, 0},
-    {"kvzip", CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
-    {"fastkvzip", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
-    {"trimkv", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"raas", CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 1, 0},
-    {"duo_attention", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"razor_attention", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"judge_q", CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, false, 0, 32},
-    {"intent_rule", CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
-    {"intent_residual", CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
-    {"finch", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kNo, false, 32, 0},
-    {"critical_kv", CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"random", CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"none", "Nothing is scored; every KV entry is retained.", CompressionTrigger::kAtNoTime, kNever,
+     Closed::kYes, false, 0, 0},
+    {"streaming_llm", "The first entries and the most recent ones (StreamingLLM).",
+     CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"h2o", "Entries that have gathered most attention so far, beside the most recent (H2O, at every step).",
+     CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 0, 0},
+    {"h2o_prefill",
+     "Attention gathered over the prompt once: column sums (KVCache-Factory), or per row that can see the KV "
+     "entry (kvpress ObservedAttention).",
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 0, 0},
+    {"snapkv", "Attention of the prompt's last queries, smoothed (SnapKV; the variants of five code bases).",
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"pyramidkv", "SnapKV's scores; made for budgets that shrink with depth (PyramidKV).",
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"tova", "Attention of the last query, all heads together (TOVA).", CompressionTrigger::kPromptEnd,
+     kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 1, 0},
+    {"knorm", "Entries with short keys (Knorm).", CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"keydiff", "Entries whose keys differ from the mean key (KeyDiff).", CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kTurn, Closed::kYes, false, 0, 0},
+    {"expected_attention", "Expected attention of future queries, from the mean and covariance of past ones.",
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kYes, false, 0, 0},
+    {"kvzip", "Attention of the model while it repeats its context; one more pass over it (KVzip).",
+     CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
+    {"fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip).",
+     CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV).",
+     CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"raas", "Pages by when they last drew attention; the stalest goes first (RaaS).",
+     CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 1, 0},
+    {"duo_attention", "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's.",
+     CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"razor_attention", "The same with RazorAttention's mask.", CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"judge_q", "Attention of 32 trained soft tokens after the prompt (Judge Q).",
+     CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, false, 0, 32},
+    {"intent_rule", "One score per token: attention of the session's remembered queries (IntentKV's rule).",
+     CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
+    {"intent_residual", "The rule, corrected by a small trained head (IntentKV).",
+     CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
+    {"finch", "SnapKV whose window is the question (FINCH).", CompressionTrigger::kPromptEnd,
+     kPrompt | kChunk, Closed::kNo, false, 32, 0},
+    {"critical_kv",
+     "SnapKV for half of the budget, then weighted by what a KV entry adds to the output (CriticalKV).",
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+    {"r_kv",
+     "Attention of the last queries less the redundancy of keys that resemble others; while decoding (R-KV).",
+     CompressionTrigger::kDecodeStep, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 8, 0},
+    {"random", "A draw per KV entry: the floor that a scorer must beat.", CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
 };
 
 const Row* find(std::string_view name) {
@@ -128,6 +157,15 @@ constexpr uint32_t kRowsMax = 65'536;  // query or probe tokens: more than any p
 
 }  // namespace
 
+std::span<const ScorerInfo> all_scorer_infos() {
+  static const std::vector<ScorerInfo> all = [] {
+    std::vector<ScorerInfo> out;
+    for (const Row& row : kRows) out.push_back({row.name, row.description});
+    return out;
+  }();
+  return all;
+}
+
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec) {
   const Row* row = find(name);
   KVT_CHECK(row != nullptr);
@@ -168,14 +206,6 @@ uint32_t captured_queries(std::string_view name, const ScorerSpec& spec) {
   KVT_CHECK(row != nullptr);
   if (row->probe_tokens > 0) return spec.probe_tokens > 0 ? spec.probe_tokens : row->probe_tokens;
   return row->query_tokens > 0 && spec.query_tokens > 0 ? spec.query_tokens : row->query_tokens;
-}
-
-uint64_t repeated_prompt_tokens(std::string_view name, const ScorerSpec& spec, uint32_t context_tokens) {
-  if (name != "kvzip" || context_tokens == 0) return 0;
-  KVT_CHECK(spec.repeat_tokens > 0);
-  const uint64_t pieces = div_ceil(uint64_t{context_tokens}, uint64_t{spec.repeat_tokens});
-  const uint64_t tail = std::min(spec.repeat_tail, spec.repeat_tokens);
-  return context_tokens + pieces * spec.repeat_instruction + (pieces - 1) * tail;
 }
 
 }  // namespace kvtwin

@@ -12,38 +12,6 @@ namespace kvtwin {
 namespace {
 
 constexpr PolicyInfo kPolicies[] = {
-    {"scorer", "none", "Nothing is scored; every KV entry is retained."},
-    {"scorer", "streaming_llm", "The first entries and the most recent ones (StreamingLLM)."},
-    {"scorer", "h2o",
-     "Entries that have gathered most attention so far, beside the most recent (H2O, at every step)."},
-    {"scorer", "h2o_prefill",
-     "Attention gathered over the prompt once: column sums (KVCache-Factory), or per row that can see the "
-     "KV entry "
-     "(kvpress ObservedAttention)."},
-    {"scorer", "snapkv",
-     "Attention of the prompt's last queries, smoothed (SnapKV; the variants of five code bases)."},
-    {"scorer", "pyramidkv", "SnapKV's scores; made for budgets that shrink with depth (PyramidKV)."},
-    {"scorer", "tova", "Attention of the last query, all heads together (TOVA)."},
-    {"scorer", "knorm", "Entries with short keys (Knorm)."},
-    {"scorer", "keydiff", "Entries whose keys differ from the mean key (KeyDiff)."},
-    {"scorer", "expected_attention",
-     "Expected attention of future queries, from the mean and covariance of past ones."},
-    {"scorer", "kvzip",
-     "Attention of the model while it repeats its context; one more pass over it (KVzip)."},
-    {"scorer", "fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip)."},
-    {"scorer", "trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV)."},
-    {"scorer", "raas", "Pages by when they last drew attention; the stalest goes first (RaaS)."},
-    {"scorer", "duo_attention",
-     "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's."},
-    {"scorer", "razor_attention", "The same with RazorAttention's mask."},
-    {"scorer", "judge_q", "Attention of 32 trained soft tokens after the prompt (Judge Q)."},
-    {"scorer", "intent_rule",
-     "One score per token: attention of the session's remembered queries (IntentKV's rule)."},
-    {"scorer", "intent_residual", "The rule, corrected by a small trained head (IntentKV)."},
-    {"scorer", "finch", "SnapKV whose window is the question (FINCH)."},
-    {"scorer", "critical_kv",
-     "SnapKV for half of the budget, then weighted by what a KV entry adds to the output (CriticalKV)."},
-    {"scorer", "random", "A draw per KV entry: the floor that a scorer must beat."},
     {"budget", "all", "A head group may retain every KV entry."},
     {"budget", "ratio", "Every head keeps the same fraction of the entries that are ranked."},
     {"budget", "uniform", "Every head keeps the same number of entries, whatever the length."},
@@ -174,7 +142,7 @@ std::unique_ptr<T> make(const Choice<T> (&choices)[kCount], std::string_view nam
 // Example: no budget "foo"; there is all, reserved.
 std::optional<std::string> unknown(std::string_view axis, std::string_view name) {
   std::string known;
-  for (const PolicyInfo& policy : kPolicies) {
+  for (const PolicyInfo& policy : all_policies()) {
     if (policy.axis != axis) continue;
     if (policy.name == name) return std::nullopt;
     known += (known.empty() ? "" : ", ") + std::string(policy.name);
@@ -372,7 +340,16 @@ std::optional<std::string> validate_swap(const PolicyAxes& axes, const PolicySet
 
 }  // namespace
 
-std::span<const PolicyInfo> all_policies() { return kPolicies; }
+std::span<const PolicyInfo> all_policies() {
+  static const std::vector<PolicyInfo> all = [] {
+    std::vector<PolicyInfo> out;
+    for (const ScorerInfo& scorer : all_scorer_infos())
+      out.push_back({"scorer", scorer.name, scorer.description});
+    out.insert(out.end(), std::begin(kPolicies), std::end(kPolicies));
+    return out;
+  }();
+  return all;
+}
 
 PolicyAxes make_axes(const PolicySet& set) {
   PolicyAxes axes{make_scorer(set.scorer, set.scorer_spec),

@@ -41,10 +41,6 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
 // all scored tokens (H2O, Expected Attention), which needs no count.
 uint32_t captured_queries(std::string_view name, const ScorerSpec& spec);
 
-// Extra tokens of a pass over `context_tokens` (the cost of KVzip): each part, an instruction before it, and,
-// except for the first, the end of the part before it. 0 for other scorers.
-uint64_t repeated_prompt_tokens(std::string_view name, const ScorerSpec& spec, uint32_t context_tokens);
-
 }  // namespace kvtwin
 
 #endif  // KVTWIN_ENGINE_METHODS_SCORER_SPEC_H_

@@ -11,16 +11,16 @@
 namespace kvtwin::kernels {
 namespace {
 
-constexpr uint32_t kWidth = FastKvzipGate::kWidth;
+constexpr uint32_t kGateWidth = FastKvzipGate::kWidth;
 
 // out = RMSNorm(w x + b) * scale over 16 values; w [16][hidden].
 void normed_projection(const float* w, const float* b, std::span<const float> scale, const float* x,
                        uint32_t hidden, float eps, float* out) {
-  for (uint32_t c = 0; c < kWidth; ++c) {
+  for (uint32_t c = 0; c < kGateWidth; ++c) {
     out[c] = dot(w + size_t{c} * hidden, x, hidden) + (b == nullptr ? 0.0f : b[c]);
   }
-  const float rms = 1.0f / std::sqrt(dot(out, out, kWidth) / kWidth + eps);
-  for (uint32_t c = 0; c < kWidth; ++c) out[c] *= rms * scale[c];
+  const float rms = 1.0f / std::sqrt(dot(out, out, kGateWidth) / kGateWidth + eps);
+  for (uint32_t c = 0; c < kGateWidth; ++c) out[c] *= rms * scale[c];
 }
 
 float activate(GateActivation activation, float x) {
@@ -42,25 +42,25 @@ float log_sigmoid(float x) { return std::min(x, 0.0f) - std::log1p(exact_exp(-st
 
 void score_fastkvzip(const FastKvzipGate& gate, const HeadsView& x, ScoreView out) {
   KVT_CHECK(out.heads == gate.heads && out.rows == x.rows && x.dim == gate.hidden);
-  KVT_CHECK(gate.wq.size() == size_t{gate.heads} * gate.group * kWidth * gate.hidden);
-  KVT_CHECK(gate.wk.size() == size_t{gate.heads} * kWidth * gate.hidden);
-  KVT_CHECK(gate.k_base.size() == size_t{gate.heads} * kWidth * kWidth);
-  float q[kWidth], k[kWidth];
+  KVT_CHECK(gate.wq.size() == size_t{gate.heads} * gate.group * kGateWidth * gate.hidden);
+  KVT_CHECK(gate.wk.size() == size_t{gate.heads} * kGateWidth * gate.hidden);
+  KVT_CHECK(gate.k_base.size() == size_t{gate.heads} * kGateWidth * kGateWidth);
+  float q[kGateWidth], k[kGateWidth];
   for (uint32_t h = 0; h < gate.heads; ++h) {
-    const float* base = gate.k_base.data() + size_t{h} * kWidth * kWidth;
+    const float* base = gate.k_base.data() + size_t{h} * kGateWidth * kGateWidth;
     for (uint32_t i = 0; i < x.rows; ++i) {
-      normed_projection(gate.wk.data() + size_t{h} * kWidth * gate.hidden, nullptr, gate.k_norm, x.row(0, i),
-                        gate.hidden, gate.norm_eps, k);
+      normed_projection(gate.wk.data() + size_t{h} * kGateWidth * gate.hidden, nullptr, gate.k_norm,
+                        x.row(0, i), gate.hidden, gate.norm_eps, k);
       float sum = 0;
       for (uint32_t g = 0; g < gate.group; ++g) {
         const uint32_t j = h * gate.group + g;
-        normed_projection(gate.wq.data() + size_t{j} * kWidth * gate.hidden,
-                          gate.bq.data() + size_t{j} * kWidth, gate.q_norm, x.row(0, i), gate.hidden,
+        normed_projection(gate.wq.data() + size_t{j} * kGateWidth * gate.hidden,
+                          gate.bq.data() + size_t{j} * kGateWidth, gate.q_norm, x.row(0, i), gate.hidden,
                           gate.norm_eps, q);
-        const float z = dot(k, q, kWidth) / 4.0f + gate.bias[j];
+        const float z = dot(k, q, kGateWidth) / 4.0f + gate.bias[j];
         float others = 0;
-        for (uint32_t t = 0; t < kWidth; ++t) {
-          others += exact_exp(dot(base + size_t{t} * kWidth, q, kWidth) / 4.0f - z);
+        for (uint32_t t = 0; t < kGateWidth; ++t) {
+          others += exact_exp(dot(base + size_t{t} * kGateWidth, q, kGateWidth) / 4.0f - z);
         }
         sum += 1.0f / (1.0f + others);
       }

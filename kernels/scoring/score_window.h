@@ -45,9 +45,9 @@ enum class WindowCodeBase : uint8_t {
   kAdaKv,
   kKvCacheFactory,
   kTangram,
-  kJudgeQ,     // of probe tokens; retains no window
   kIntentKv,   // its SnapKV baseline
   kH2oWindow,  // called H2O in Judge Q's paper: SnapKV without smoothing
+  kJudgeQ,     // of probe tokens; retains no window
   kFinch,
 };
 WindowSpec window_spec(WindowCodeBase code_base);

@@ -94,8 +94,8 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
 bool replays_steps(const CoreConfig& config) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) return false;
-  const std::optional<kernels::ScorerKind> scorer = kernels::scorer_kind(config.policies.scorer);
-  return !drops(config) || !scorer || !kernels::watches_decodes(*scorer);
+  const kernels::ScorerDefinition* const scorer = kernels::find_scorer(config.policies.scorer);
+  return !drops(config) || scorer == nullptr || !scorer->watches_decodes;
 }
 
 // Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note

@@ -166,7 +166,7 @@ class CudaEngineBackend final : public EngineBackend {
 };
 
 Result<void> CudaEngineBackend::make(const Scenario& scenario, const Composed& composed) {
-  const kernels::ScorerKind scorer = score_spec(scenario.values).kind;
+  const kernels::ScorerDefinition& scorer = *score_spec(scenario.values).scorer;
   bool reads = cuda::reads_matrices(scorer);
   for (const CoreConfig& config : composed.options.engines)
     reads = reads || cuda::reads_matrices(retrieval_method(config.policies.retrieval));

@@ -41,7 +41,8 @@ bool drops(const CoreConfig& config) {
 
 bool ranks_by_weights(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
-  return axes.budget() != "all" && cpu::has_weights(score_spec(scenario.values).kind);
+  return axes.budget() != "all" &&
+         score_spec(scenario.values).scorer->weights != kernels::TrainedWeights::kNone;
 }
 
 Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm) {
@@ -55,7 +56,7 @@ Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenari
         "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
   }
   Result<cpu::ScorerWeights> loaded =
-      cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
+      cpu::ScorerWeights::load(*score_spec(scenario.values).scorer, llm,
                                captured_queries(axes.scorer(), scorer_spec(axes)), scenario.file(written));
   if (!loaded) return tl::unexpected<Error>(loaded.error());
   return std::optional(std::move(*loaded));

@@ -16,11 +16,10 @@
 namespace kvtwin {
 namespace {
 
-using kernels::ScorerKind;
+using kernels::ScoreSource;
 
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 constexpr double kExponential = 16;     // vector operations
-constexpr double kTrimWidth = 64;       // width of drawn gates (engine/common/scorer_weights.cc)
 constexpr double kResidualWidth = 256;  // docs/design/methods/intentkv.md#scorer
 constexpr double kSpanRows = 64;        // IntentKV's query span
 
@@ -36,11 +35,11 @@ class Filler {
     work_.page_bytes = work_.kv_entry_bytes * page_tokens_ / page_groups(set_);
   }
 
-  void fill(ScorerKind kind) {
+  void fill(const kernels::ScorerDefinition& scorer) {
     rows_ = captured_queries(set_.scorer, set_.scorer_spec);
-    score(kind);
+    score(scorer);
     // Ranking by position needs no selection; a scorer writes one score per KV entry and head.
-    work_.selects = work_.score_kernels > 0 || kind == ScorerKind::kRandom;
+    work_.selects = work_.score_kernels > 0 || scorer.source == ScoreSource::kDraws;
     if (work_.score_kernels > 0) work_.score.bytes += kv_heads_ * kFp32Bytes;
   }
 
@@ -64,58 +63,53 @@ class Filler {
     work_.score = {kv_heads_ * kFp32Bytes, 0, 2 * kv_heads_};
   }
 
-  void score(ScorerKind kind) {
-    switch (kind) {
-      case ScorerKind::kNone:
-      case ScorerKind::kStreaming:
-      case ScorerKind::kDuo:
-      case ScorerKind::kRazor:
-      case ScorerKind::kRandom:
+  void score(const kernels::ScorerDefinition& scorer) {
+    switch (scorer.source) {
+      case ScoreSource::kPositions:
+      case ScoreSource::kDraws:
         return;
-      case ScorerKind::kSnapKv:
-      case ScorerKind::kPyramidKv:
-      case ScorerKind::kTova:
-      case ScorerKind::kFinch:
-      case ScorerKind::kCritical:
+      case ScoreSource::kWindowQueries:
         ask(rows_, 2);  // probabilities, then pooling
-        if (kind == ScorerKind::kCritical) project();
-        return;
-      case ScorerKind::kJudgeQ:
+        if (scorer.captures_any(kernels::capture::kOutputWeights)) project();
+        return compare_keys(scorer.work.key_products);
+      case ScoreSource::kProbes:
         ask(rows_, 2);
         work_.probe_tokens = rows_;
         return;
-      case ScorerKind::kKvzip:
+      case ScoreSource::kRepeats:
         return repeat();
-      case ScorerKind::kH2o:
+      case ScoreSource::kSums:
         return accumulate();
-      case ScorerKind::kObserved:
+      case ScoreSource::kPromptSums:
         write_queries();
         ask(0, 2);
         work_.score_pair = attention_scores();
         return;
-      case ScorerKind::kExpected:
+      case ScoreSource::kAllQueries:
         return expect();
-      case ScorerKind::kKnorm:
-        return keys(1);
-      case ScorerKind::kKeyDiff:
-        return keys(2);  // the anchor, then each key against it
-      case ScorerKind::kFastKvzip:
-        return gate(kernels::FastKvzipGate::kWidth * (query_heads_ + kv_heads_), 2);
-      case ScorerKind::kTrimKv:
-        return gate(kTrimWidth, 2);
-      case ScorerKind::kRaas:
+      case ScoreSource::kEntries:
+        read_entries(scorer.work.entry_reads);
+        return compare_keys(scorer.work.key_products);
+      case ScoreSource::kGates:
+        return gate(scorer.work.gate_width * (scorer.work.gate_per_head ? query_heads_ + kv_heads_ : 1), 2);
+      case ScoreSource::kStamps:
         return stamp();
-      case ScorerKind::kIntentRule:
-      case ScorerKind::kIntentResidual:
+      case ScoreSource::kSessionMemory:
         ask(1, 2);
-        if (kind == ScorerKind::kIntentResidual) correct();
+        if (scorer.weights == kernels::TrainedWeights::kResidual) correct();
         return;
     }
   }
 
-  void keys(double times) {
-    work_.score_kernels = static_cast<uint32_t>(times);
+  void read_entries(uint32_t times) {
+    work_.score_kernels = times;
     work_.score = {times * work_.kv_entry_bytes / 2, 0, times * 2 * kv_heads_ * dim_};
+  }
+  // Each key times every other key of its head.
+  void compare_keys(uint32_t products) {
+    if (products == 0) return;
+    ++work_.score_kernels;
+    work_.score_pair.product_flop += products * kv_heads_ * 2 * dim_;
   }
   // |W_o V| of each KV entry and query head: a product as large as the output projection.
   void project() {
@@ -176,10 +170,10 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
   const v1::Cost& cost = scenario.values.cost();
   const PolicyAxes axes = make_axes(set);
   if (cost.compressions() == "free" || axes.budget->keeps_all()) return std::nullopt;
-  const std::optional<ScorerKind> kind = kernels::scorer_kind(set.scorer);
-  KVT_CHECK(kind.has_value());
+  const kernels::ScorerDefinition* const scorer = kernels::find_scorer(set.scorer);
+  KVT_CHECK(scorer != nullptr);
   CompressionWork work;
-  Filler(llm, scenario.values.engines().tensor_parallel(), config, &work).fill(*kind);
+  Filler(llm, scenario.values.engines().tensor_parallel(), config, &work).fill(*scorer);
   const kernels::ScoreSpec score = score_spec(scenario.values);
   if (score.intent_mode == kernels::IntentMode::kMemory &&
       score.intent.memory == kernels::MemoryForm::kMaxOverTurns)

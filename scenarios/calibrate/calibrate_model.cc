@@ -53,17 +53,17 @@ tl::expected<std::unique_ptr<CalibrationModel>, Errors> CalibrationModel::make(c
 // Loads the trained weights of the scenario's own scorer, if it names a file.
 Result<void> CalibrationModel::load_scorer(const Scenario& scenario) {
   const std::string& written = scenario.values.cpu().scorer_weights();
-  const kernels::ScorerKind kind = score_spec(scenario.values).kind;
+  const kernels::ScorerDefinition& scorer = *score_spec(scenario.values).scorer;
   if (written.empty()) return {};
-  if (!cpu::has_weights(kind)) {
+  if (scorer.weights == kernels::TrainedWeights::kNone) {
     return make_error(scenario.where("cpu.scorer_weights"),
                       fmt::format("scorer \"{}\" has no weights", scenario.values.policies().scorer()),
                       "\"\", or scorer fastkvzip, trimkv or judge_q");
   }
   const uint32_t rows = captured_queries("judge_q", scorer_spec(scenario.values.policies()));
-  Result<cpu::ScorerWeights> loaded = cpu::ScorerWeights::load(kind, llm(), rows, scenario.file(written));
+  Result<cpu::ScorerWeights> loaded = cpu::ScorerWeights::load(scorer, llm(), rows, scenario.file(written));
   if (!loaded) return tl::unexpected<Error>(loaded.error());
-  scorer_weights_.emplace(kind, std::move(*loaded));
+  scorer_weights_.emplace(&scorer, std::move(*loaded));
   return {};
 }
 
@@ -78,7 +78,7 @@ void CalibrationModel::each(const Room& room, const std::function<void(size_t, c
   }
 }
 
-cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, kernels::ScorerKind kind,
+cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, const kernels::ScorerDefinition& scorer,
                                             size_t index) {
   const ScorerSpec work = scorer_spec(scenario.values.policies());
   cpu::ScoredContext out;
@@ -86,20 +86,21 @@ cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, kernels::S
   out.instruction = instruction_;
   out.repeat_tokens = work.repeat_tokens, out.repeat_tail = work.repeat_tail;
   out.weights = &weights_;
-  if (!cpu::has_weights(kind)) return out;
-  const auto [at, is_new] = scorer_weights_.try_emplace(kind);
+  if (scorer.weights == kernels::TrainedWeights::kNone) return out;
+  const auto [at, is_new] = scorer_weights_.try_emplace(&scorer);
   if (is_new) {
     const uint32_t rows = captured_queries("judge_q", work);
-    at->second = cpu::ScorerWeights::drawn(kind, llm(), rows, scenario.values.seed());
+    at->second = cpu::ScorerWeights::drawn(scorer, llm(), rows, scenario.values.seed());
   }
   out.scorer_weights = &at->second;
   return out;
 }
 
-CalibrationModel::Room CalibrationModel::room(const Scenario& scenario, kernels::ScorerKind kind) {
-  Room out{0, cpu::needs_hidden(kind)};
+CalibrationModel::Room CalibrationModel::room(const Scenario& scenario,
+                                              const kernels::ScorerDefinition& scorer) {
+  Room out{0, scorer.captures_any(kernels::capture::kHidden)};
   for (size_t i = 0; i < contexts_.size(); ++i)
-    out.rows = std::max(out.rows, cpu::probe_tokens_max(kind, scored(scenario, kind, i), llm().hidden));
+    out.rows = std::max(out.rows, cpu::probe_tokens_max(scorer, scored(scenario, scorer, i), llm().hidden));
   return out;
 }
 

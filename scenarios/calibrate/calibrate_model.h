@@ -36,9 +36,9 @@ class CalibrationModel {
   // The input of score_captured() for a context of this model. For the scenario's own scorer the weights are
   // those of cpu.scorer_weights; others are drawn from the scenario's seed, like the CPU engine's. Valid
   // during the lifetime of this object.
-  cpu::ScoredContext scored(const Scenario& scenario, kernels::ScorerKind kind, size_t index);
+  cpu::ScoredContext scored(const Scenario& scenario, const kernels::ScorerDefinition& scorer, size_t index);
   // The room that the scorer needs, over all contexts.
-  Room room(const Scenario& scenario, kernels::ScorerKind kind);
+  Room room(const Scenario& scenario, const kernels::ScorerDefinition& scorer);
 
  private:
   CalibrationModel(ModelWeights weights, std::vector<TraceContext> contexts,
@@ -55,7 +55,7 @@ class CalibrationModel {
   const std::vector<TraceContext> contexts_;
   const std::vector<uint32_t>
       instruction_;  // KVzip's repeat instruction; drawn, because there is no tokenizer
-  std::map<kernels::ScorerKind, cpu::ScorerWeights> scorer_weights_;
+  std::map<const kernels::ScorerDefinition*, cpu::ScorerWeights> scorer_weights_;
 };
 
 }  // namespace kvtwin

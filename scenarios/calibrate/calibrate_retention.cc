@@ -41,8 +41,8 @@ std::vector<uint32_t> retained_entries(std::vector<float>* scores, const LlmSpec
 Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const RetentionRequest& request,
                                              CalibrationModel* model) {
   const std::string& scorer = scenario.values.policies().scorer();
-  kernels::ScoreSpec spec = score_spec(scenario.values);
-  const std::optional<std::string> cannot = cpu::cannot_score(spec.kind);
+  const kernels::ScoreSpec spec = score_spec(scenario.values);
+  const std::optional<std::string> cannot = cpu::cannot_score(*spec.scorer);
   if (cannot)
     return make_error(scenario.where("policies.scorer"),
                       fmt::format("scorer {} cannot be calibrated", scorer), *cannot);
@@ -56,23 +56,23 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
   out.window_tokens = request.window, out.sink_tokens = request.sinks;
   out.layer_ids.resize(llm.layers);
   std::iota(out.layer_ids.begin(), out.layer_ids.end(), 0u);
-  model->each(model->room(scenario, spec.kind), [&](size_t index, cpu::CapturedPass* pass) {
+  model->each(model->room(scenario, *spec.scorer), [&](size_t index, cpu::CapturedPass* pass) {
     Region region{pass->tokens(), request.sinks, 0, 0};
     const uint32_t behind = region.tokens - std::min(region.tokens, request.sinks);
     region.rows = behind - std::min(behind, request.window);
     region.ratio = adjusted_ratio(request.ratio, behind, request.window);
-    // CriticalKV's base score alone chooses half of the retained entries.
-    spec.critical_first = static_cast<uint32_t>(region.ratio * region.rows / 2);
-    std::vector<float> scores = cpu::score_captured(spec, model->scored(scenario, spec.kind, index), pass);
+    cpu::ScoredContext context = model->scored(scenario, *spec.scorer, index);
+    context.retained = static_cast<uint32_t>(region.ratio * region.rows);
+    std::vector<float> scores = cpu::score_captured(spec, context, pass);
     out.context_tokens.push_back(behind);
     for (const uint32_t count : retained_entries(&scores, llm, region, request.all_layers))
       out.samples.push_back(static_cast<double>(count) / behind);
   });
-  out.source = fmt::format("kvtwin calibrate policy, scenario {}, seed {}{}", scenario.values.name(),
-                           scenario.values.seed(),
-                           cpu::has_weights(spec.kind) && scenario.values.cpu().scorer_weights().empty()
-                               ? ", the scorer's weights drawn from it"
-                               : "");
+  out.source = fmt::format(
+      "kvtwin calibrate policy, scenario {}, seed {}{}", scenario.values.name(), scenario.values.seed(),
+      spec.scorer->weights != kernels::TrainedWeights::kNone && scenario.values.cpu().scorer_weights().empty()
+          ? ", the scorer's weights drawn from it"
+          : "");
   complete_tables(&out);
   return out;
 }

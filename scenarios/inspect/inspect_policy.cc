@@ -28,16 +28,15 @@ Result<NamedScorer> named_scorer(const Scenario& scenario, const std::string& na
   v1::Policies& policies = *values.mutable_policies();
   if (policies.scorer() != name) policies.clear_scorer_options();
   policies.set_scorer(name == kOracle ? "judge_q" : name);
-  const std::optional<kernels::ScorerKind> kind = kernels::scorer_kind(policies.scorer());
-  if (!kind) {
+  const kernels::ScorerDefinition* const scorer = kernels::find_scorer(policies.scorer());
+  if (scorer == nullptr) {
     std::vector<std::string> known = {kOracle};
-    for (int i = 0; i <= static_cast<int>(kernels::ScorerKind::kRandom); ++i)
-      known.emplace_back(kernels::scorer_name(static_cast<kernels::ScorerKind>(i)));
+    for (const kernels::ScorerDefinition* one : kernels::all_scorers()) known.emplace_back(one->name);
     const std::string close = did_you_mean(name, known);
     return make_error("--scorers", fmt::format("there is no scorer \"{}\"", name),
                       close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close);
   }
-  if (const std::optional<std::string> cannot = cpu::cannot_score(*kind))
+  if (const std::optional<std::string> cannot = cpu::cannot_score(*scorer))
     return make_error("--scorers", fmt::format("{} cannot be inspected", name), *cannot);
   complete_scorer_options(&policies);
   return NamedScorer{name, score_spec(values)};
@@ -139,7 +138,7 @@ class Inspection {
   void run() {
     CalibrationModel::Room room{request_.response_tokens, false};
     for (const NamedScorer& scorer : scorers_) {
-      const CalibrationModel::Room own = model_.room(scenario_, scorer.spec.kind);
+      const CalibrationModel::Room own = model_.room(scenario_, *scorer.spec.scorer);
       room = {std::max(room.rows, own.rows), room.hidden || own.hidden};
     }
     model_.each(room, [&](size_t index, cpu::CapturedPass* pass) { context(index, pass); });
@@ -182,12 +181,12 @@ class Inspection {
     std::vector<std::vector<float>> scores;
     for (const NamedScorer& scorer : scorers_) {
       const bool later = scorer.name == kOracle || depends_on_budget(scorer);
-      scores.push_back(
-          later ? std::vector<float>{}
-                : cpu::score_captured(scorer.spec, model_.scored(scenario_, scorer.spec.kind, index), pass));
+      scores.push_back(later ? std::vector<float>{}
+                             : cpu::score_captured(
+                                   scorer.spec, model_.scored(scenario_, *scorer.spec.scorer, index), pass));
     }
     pass->extend(std::span(context.output).first(rows));
-    cpu::ScoredContext scored = model_.scored(scenario_, oracle_.kind, index);
+    cpu::ScoredContext scored = model_.scored(scenario_, *oracle_.scorer, index);
     scored.response_tokens = rows;
     std::vector<float> oracle = cpu::score_captured(oracle_, scored, pass);
     std::vector<FullOutputs> full;
@@ -200,11 +199,12 @@ class Inspection {
       if (budget >= tokens) continue;
       const std::vector<kernels::RowSet> critical = keep(&oracle, heads(), tokens, budget, forced);
       for (size_t s = 0; s < scorers_.size(); ++s) {
-        NamedScorer scorer = scorers_[s];
+        const NamedScorer& scorer = scorers_[s];
         std::vector<float>* own = scorer.name == kOracle ? &oracle : &scores[s];
         if (depends_on_budget(scorer)) {
-          scorer.spec.critical_first = budget / 2;
-          scores[s] = cpu::score_captured(scorer.spec, scored, pass);
+          cpu::ScoredContext own_context = model_.scored(scenario_, *scorer.spec.scorer, index);
+          own_context.response_tokens = rows, own_context.retained = budget;
+          scores[s] = cpu::score_captured(scorer.spec, own_context, pass);
         }
         count(keep(own, heads(), tokens, budget, forced), critical, full, forced.size(), tokens,
               &sums_[s * request_.budgets.size() + b]);
@@ -212,9 +212,8 @@ class Inspection {
     }
   }
 
-  // CriticalKV's base score chooses half of the budget.
   static bool depends_on_budget(const NamedScorer& scorer) {
-    return scorer.spec.kind == kernels::ScorerKind::kCritical;
+    return scorer.spec.scorer->captures_any(kernels::capture::kRetained);
   }
 
   void count(const std::vector<kernels::RowSet>& retained, const std::vector<kernels::RowSet>& critical,

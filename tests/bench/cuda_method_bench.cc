@@ -92,7 +92,7 @@ class MethodServer {
     set.layout_spec.layers = model.llm.layers, set.layout_spec.kv_heads = model.llm.kv_heads;
     cuda::CompressedOptions options;
     options.config.core = core;
-    options.config.score = kernels::score_spec(kernels::ScorerKind::kSnapKv);
+    options.config.score = kernels::score_spec("snapkv");
     return must_be(cuda::make_compressed(options, memory, model.weights.get()));
   }
 

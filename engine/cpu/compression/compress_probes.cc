@@ -10,8 +10,8 @@
 namespace kvtwin::cpu {
 
 void CompressedCache::run_probes(const Work& work) {
-  if (config_.score.kind == kernels::ScorerKind::kJudgeQ) ask_judges(work);
-  if (config_.score.kind == kernels::ScorerKind::kKvzip) repeat_context(work);
+  if (config_.score.scorer->source == kernels::ScoreSource::kProbes) ask_judges(work);
+  if (config_.score.scorer->source == kernels::ScoreSource::kRepeats) repeat_context(work);
 }
 
 void CompressedCache::ask_judges(const Work& work) {

@@ -87,9 +87,9 @@ Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedC
   const uint32_t probes = out->probe_tokens();
   out->weights_ = config.weights.has_value()
                       ? *config.weights
-                      : ScorerWeights::drawn(config.score.kind, llm, probes, config.seed);
+                      : ScorerWeights::drawn(*config.score.scorer, llm, probes, config.seed);
   uint32_t rows = std::max(config.core.step_tokens_max, probes);
-  if (config.score.kind == kernels::ScorerKind::kKvzip) {
+  if (config.score.scorer->source == kernels::ScoreSource::kRepeats) {
     const ScorerSpec& spec = config.core.policies.scorer_spec;
     rows = std::max(rows, spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction);
   }

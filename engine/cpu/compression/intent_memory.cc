@@ -83,7 +83,7 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const K
   // Without a memory (before the session's first query, or after it was dropped) all scores are equal, and
   // the newest tokens are retained.
   if (turns != nullptr) scores = best_of_turns(*turns, heads, candidates, store);
-  if (spec_.kind == kernels::ScorerKind::kIntentResidual && turns != nullptr)
+  if (spec_.scorer->weights == kernels::TrainedWeights::kResidual && turns != nullptr)
     added = corrections(turns->back(), heads, candidates, store);
   kernels::finish_scores(spec_, added,
                          kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));

@@ -8,17 +8,17 @@
 namespace kvtwin::cpu {
 
 using kernels::HeadsView;
-using kernels::ScorerKind;
+using kernels::ScoreSource;
 
 KvEntryScorer::KvEntryScorer(const ScorerConfig& config, const ModelWeights* model,
                              const ScorerWeights* weights, KvEntryStore* store)
     : config_(config),
       llm_(model->llm()),
       rope_(rope_frequencies(model->llm())),
-      captured_(kernels::captures(config.spec.kind)),
+      captured_(config.spec.scorer->captures),
       store_(store),
       weights_(*weights) {
-  if (config.spec.kind != ScorerKind::kCritical) return;
+  if ((captured_ & kernels::capture::kOutputWeights) == 0) return;
   for (uint32_t l = 0; l < llm_.layers; ++l) output_.push_back(read_floats(model->layer(l).o));
 }
 
@@ -37,8 +37,8 @@ void KvEntryScorer::begin(State* state) const {
   *state = {};
   state->queries.resize(llm_.layers);
   const size_t heads = size_t{llm_.layers} * llm_.kv_heads;
-  if (config_.spec.kind == ScorerKind::kH2o) state->gathered.resize(heads);
-  if (config_.spec.kind == ScorerKind::kRaas) state->stamps.resize(heads);
+  if (source() == ScoreSource::kSums) state->gathered.resize(heads);
+  if (source() == ScoreSource::kStamps) state->stamps.resize(heads);
 }
 
 void KvEntryScorer::begin_rows(const StepRows& rows, State* state) const {
@@ -48,20 +48,15 @@ void KvEntryScorer::begin_rows(const StepRows& rows, State* state) const {
 }
 
 uint32_t query_tokens_kept(const ScorerConfig& config, const StepRows& rows) {
-  switch (config.spec.kind) {
-    case ScorerKind::kTova:
-    case ScorerKind::kRaas:
-      return 1;
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kPyramidKv:
-    case ScorerKind::kFinch:
-    case ScorerKind::kCritical:
-      return rows.prompt ? config.spec.window.window : 0;
-    case ScorerKind::kExpected:
-    case ScorerKind::kObserved:
+  const bool asks = rows.prompt || config.spec.scorer->watches_decodes;
+  switch (config.spec.scorer->source) {
+    case ScoreSource::kWindowQueries:
+    case ScoreSource::kStamps:
+      return asks ? config.spec.window.window : 0;
+    case ScoreSource::kAllQueries:
+    case ScoreSource::kPromptSums:
       return rows.prompt ? kAllRows : 0;
-    case ScorerKind::kIntentRule:
-    case ScorerKind::kIntentResidual:
+    case ScoreSource::kSessionMemory:
       return rows.prompt ? config.span_rows : 0;
     default:
       return 0;
@@ -73,7 +68,7 @@ void KvEntryScorer::update_state(uint32_t layer, const float* hidden, uint32_t r
   std::vector<float> scorer_state(size_t{llm_.kv_heads} * rows);
   const kernels::ScoreView out = kernels::packed_scores(scorer_state, llm_.kv_heads, rows);
   const HeadsView x{hidden, 1, rows, llm_.hidden, 0, llm_.hidden, {}};
-  if (config_.spec.kind == ScorerKind::kFastKvzip) {
+  if (config_.spec.scorer->weights == kernels::TrainedWeights::kHeadGates) {
     kernels::score_fastkvzip(weights_.fastkvzip[layer].gate(), x, out);
   } else {
     kernels::trimkv_log_beta(weights_.trimkv[layer].gate(), x, out);
@@ -105,8 +100,8 @@ void KvEntryScorer::observe(uint32_t layer, const StepRows& rows, const float* q
       queries.phases.erase(queries.phases.begin(), queries.phases.begin() + surplus);
     }
   }
-  if (config_.spec.kind == ScorerKind::kH2o) accumulate(layer, rows, q, kv_entries, state);
-  if (config_.spec.kind == ScorerKind::kRaas) touch(layer, rows, q, kv_entries, state);
+  if (source() == ScoreSource::kSums) accumulate(layer, rows, q, kv_entries, state);
+  if (source() == ScoreSource::kStamps) touch(layer, rows, q, kv_entries, state);
 }
 
 namespace {

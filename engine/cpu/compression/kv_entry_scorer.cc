@@ -11,7 +11,7 @@ namespace kvtwin::cpu {
 using kernels::AttentionScores;
 using kernels::HeadsView;
 using kernels::Positions;
-using kernels::ScorerKind;
+using kernels::ScoreSource;
 using kernels::ScoreView;
 
 namespace {
@@ -46,7 +46,7 @@ void KvEntryScorer::score(uint32_t layer, std::span<RankedHead> heads, uint32_t 
   const bool equal = std::all_of(heads.begin(), heads.end(),
                                  [&](const RankedHead& head) { return head.rows() == heads[0].rows(); });
   if (equal) return score_heads(layer, heads, tokens, rows, expected, state);
-  KVT_CHECK(config_.spec.kind != ScorerKind::kTova && config_.spec.kind != ScorerKind::kCritical);
+  KVT_CHECK(!config_.spec.scorer->joins_heads);
   for (size_t h = 0; h < heads.size(); ++h) {
     score_heads(layer, heads.subspan(h, 1), tokens, rows, expected, state);
   }
@@ -77,7 +77,7 @@ void KvEntryScorer::score_heads(uint32_t layer, std::span<RankedHead> heads, uin
          llm_.head_dim,
          width,
          {}};
-  if (config_.spec.kind == ScorerKind::kJudgeQ) {
+  if (source() == ScoreSource::kProbes) {
     const Probes& probes = state.probes[layer];
     g.q.data = part_of(probes.queries, size_t{first} * llm_.head_dim);
     g.q.rows = probes.rows;
@@ -112,37 +112,32 @@ void KvEntryScorer::score_gathered(Gathered* g, uint32_t layer, std::span<Ranked
   in.q_positions = g->query_phases;
   in.rope = planes();
   in.query_heads = llm_.query_heads;
+  in.retained = expected;
+  std::vector<kernels::RowSet> forced;
   std::vector<float> scratch;
-  switch (spec.kind) {
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kPyramidKv:
-    case ScorerKind::kFinch:
-    case ScorerKind::kTova:
+  kernels::OutputProjection output;
+  switch (source()) {
+    case ScoreSource::kWindowQueries:
       in.positions = g->turned();
+      for (const RankedHead& head : heads) forced.push_back(head.forced);
+      in.forced = forced;
+      if ((captured_ & kernels::capture::kOutputWeights) == 0) break;
+      output = {llm_.hidden, llm_.query_heads, output_[layer]};
+      in.output = &output;
       break;
-    case ScorerKind::kExpected:
+    case ScoreSource::kAllQueries:
       in.positions = g->turned();
       in.tokens = rows.phase + rows.tokens;
       scratch.resize(size_t{g->q.heads} * g->q.rows * g->dim);
       kernels::unrotate_queries(planes(), g->q, g->query_phases, scratch);
       in.q_hat = kernels::packed_heads(scratch, g->q.heads, g->q.rows, g->dim);
       break;
-    case ScorerKind::kObserved:
+    case ScoreSource::kPromptSums:
       return kernels::score_observed(spec.observed, g->attention_scores(), spec.window.window, g->out());
-    case ScorerKind::kCritical: {
-      kernels::score_window(spec.window, g->attention_scores(), g->out());
-      // Forced KV entries take no part of the half that the base score assigns.
-      for (uint32_t h = 0; h < g->heads; ++h) {
-        for (const uint32_t row : heads[h].forced) g->out().row(h)[row] = kernels::kMustStay;
-      }
-      const kernels::OutputProjection output{llm_.hidden, llm_.query_heads, output_[layer]};
-      return kernels::score_critical(output, g->v(), expected / 2, g->out());
-    }
-    case ScorerKind::kH2o:
-    case ScorerKind::kFastKvzip:
-    case ScorerKind::kTrimKv:
-    case ScorerKind::kRaas:
-    case ScorerKind::kKvzip:
+    case ScoreSource::kSums:
+    case ScoreSource::kGates:
+    case ScoreSource::kStamps:
+    case ScoreSource::kRepeats:
       return score_retained(g, heads, tokens, rows, state);
     default:
       break;
@@ -157,26 +152,26 @@ void KvEntryScorer::score_retained(Gathered* g, std::span<RankedHead> heads, uin
   for (uint32_t h = 0; h < g->heads; ++h) {
     const RankedHead& head = heads[h];
     const std::span<float> out = g->out().row(h);
-    if (config_.spec.kind == ScorerKind::kH2o) {
+    if (source() == ScoreSource::kSums) {
       std::copy_n(state.gathered[head.head].begin() + head.first, head.rows(), out.begin());
-    } else if (config_.spec.kind == ScorerKind::kKvzip) {
+    } else if (source() == ScoreSource::kRepeats) {
       std::copy_n(state.repeated[head.head].begin() + head.first, head.rows(), out.begin());
-    } else if (config_.spec.kind == ScorerKind::kRaas && !rows.prompt) {
+    } else if (source() == ScoreSource::kStamps && !rows.prompt) {
       const std::vector<uint32_t>& stamps = state.stamps[head.head];
       kernels::score_raas({stamps.data() + head.first, head.rows()}, 1, out);
-    } else if (config_.spec.kind != ScorerKind::kRaas) {
+    } else if (source() == ScoreSource::kGates) {
       for (const Place place : head.places) scorer_state.push_back(*store_->state_value(head.head, place));
     }
   }
-  if (config_.spec.kind == ScorerKind::kFastKvzip)
+  if (config_.spec.scorer->weights == kernels::TrainedWeights::kHeadGates)
     std::copy(scorer_state.begin(), scorer_state.end(), g->scores.begin());
-  if (config_.spec.kind == ScorerKind::kTrimKv) {
+  if (config_.spec.scorer->weights == kernels::TrainedWeights::kDecayGates) {
     kernels::score_trimkv(config_.spec.trim, kernels::packed_scores(scorer_state, g->heads, g->rows), g->k(),
                           g->at(), tokens, g->out());
   }
   // A prompt that is longer than the budget: scored by the attention of the last query
   // (docs/design/methods/uniform.md#raas).
-  if (config_.spec.kind == ScorerKind::kRaas && rows.prompt) {
+  if (source() == ScoreSource::kStamps && rows.prompt) {
     kernels::score_raas_prompt(g->q, g->k(), g->out());
   }
 }

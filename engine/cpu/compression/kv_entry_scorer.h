@@ -54,7 +54,7 @@ class KvEntryScorer {
                 KvEntryStore* store);
 
   const kernels::ScoreSpec& spec() const { return config_.spec; }
-  bool scores_tokens() const { return kernels::scores_tokens(config_.spec.kind); }
+  bool scores_tokens() const { return config_.spec.scorer->scores_tokens(); }
   bool needs_hidden() const { return (captured_ & kernels::capture::kHidden) != 0; }
 
   void begin(State* state) const;
@@ -91,6 +91,7 @@ class KvEntryScorer {
                       const StepRows& rows, uint32_t expected, const State& state) const;
   void score_retained(Gathered* g, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
                       const State& state) const;
+  kernels::ScoreSource source() const { return config_.spec.scorer->source; }
   kernels::RopePlanes planes() const { return {rope_.inverse, rope_.scale}; }
 
   const ScorerConfig config_;

@@ -60,7 +60,7 @@ Result<void> CompressedCache::allocate() {
   weights_ =
       options_.config.weights.has_value()
           ? *options_.config.weights
-          : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_,
+          : cpu::ScorerWeights::drawn(*options_.config.score.scorer, llm_,
                                       captured_queries(core.policies.scorer, core.policies.scorer_spec),
                                       options_.config.seed);
   const PolicyAxes axes = make_axes(core.policies);
@@ -70,7 +70,7 @@ Result<void> CompressedCache::allocate() {
   Result<DeviceScorer> scores = DeviceScorer::make(scorer, &llm_, &kv_entries_, weights_, memory_.rows_max);
   if (!scores) return tl::unexpected<Error>(scores.error());
   scores_ = std::make_unique<DeviceScorer>(std::move(*scores));
-  if (kernels::scores_tokens(scorer.spec.kind))
+  if (scorer.spec.scorer->scores_tokens())
     intents_ = std::make_unique<IntentScores>(scorer.spec, &llm_, &weights_);
   if (scores_->on_host()) {
     host_ = std::make_unique<HostScores>(
@@ -271,7 +271,8 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
 void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const LayerLists& lists = layers_[layer];
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
-  const bool stamps = scores_->spec().kind == kernels::ScorerKind::kRaas;  // each at its own request's time
+  const bool stamps =
+      scores_->spec().scorer->source == kernels::ScoreSource::kStamps;  // each at its own request's time
   uint32_t first = lists.score_heads.first;
   for (size_t i = 0; i < work_.size();) {
     const cpu::StepRows& rows = work_[i++].rows;

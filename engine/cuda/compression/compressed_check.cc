@@ -45,34 +45,32 @@ std::optional<std::string> check_retained_pages(const CoreConfig& config, const 
 std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
                                             const LlmSpec& llm) {
   if (const auto problem = cpu::check_compressed(config, llm)) return problem;
-  using kernels::ScorerKind;
+  using kernels::ScoreSource;
+  const ScoreSource source = score.scorer->source;
   const PolicySet& set = config.policies;
-  if (!computes_scores(score.kind))
-    return "scorer " + set.scorer + " has no kernel; --backend=cpu computes it";
   const bool dropped_slots = set.layout == "slot_mask" || set.layout == "page_mask";
   if (llm.head_dim != 64 && llm.head_dim != 128)
     return fmt::format("heads of {} numbers are not ranked on CUDA; 64 and 128 are", llm.head_dim);
   if (config.page_tokens != 1 && config.page_tokens % 16 != 0)
     return fmt::format("pages of {} tokens are not ranked on CUDA; 1 and multiples of 16 are",
                        config.page_tokens);
-  const bool gathers = score.kind == ScorerKind::kH2o || score.kind == ScorerKind::kObserved ||
-                       score.kind == ScorerKind::kRaas;
+  const bool gathers =
+      source == ScoreSource::kSums || source == ScoreSource::kPromptSums || source == ScoreSource::kStamps;
   if (set.precision != "bf16" && gathers)
     return "what scorer " + set.scorer + " gathers of KV entries that are packed (precision " +
            set.precision + ") is not computed on CUDA; set precision: bf16, or --backend=cpu";
   if (auto problem = check_retained_pages(config, llm)) return problem;
-  switch (score.kind) {
-    case ScorerKind::kIntentRule:
-    case ScorerKind::kIntentResidual:
+  switch (source) {
+    case ScoreSource::kSessionMemory:
       if (!layout_has_groups(set.layout)) break;
       return "scorer " + set.scorer + " scores tokens for all heads at once, and layout " + set.layout +
              " lets heads hold different ones: that is not computed on CUDA; choose layout compact";
-    case ScorerKind::kJudgeQ:
+    case ScoreSource::kProbes:
       if (!score.renormalise) break;
       return "scorer judge_q with renormalised probabilities is not computed on CUDA; --backend=cpu computes "
              "it";
-    case ScorerKind::kH2o:
-    case ScorerKind::kObserved:
+    case ScoreSource::kSums:
+    case ScoreSource::kPromptSums:
       if (!dropped_slots) break;
       return "what scorer " + set.scorer + " gathers lies with its KV entries, and layout " + set.layout +
              " lets requests share them; choose layout compact";
@@ -88,7 +86,7 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const kern
            " works at the start of a turn, which is not computed on CUDA; set "
            "scorer_options.compression_trigger: "
            "prompt_end, or --backend=cpu";
-  if (score.kind == ScorerKind::kTrimKv && score.trim.key_norm)
+  if (score.trim.key_norm)
     return "scorer trimkv with key_norm is not computed on CUDA; --backend=cpu computes it";
   return std::nullopt;
 }

@@ -13,16 +13,18 @@
 
 namespace kvtwin::cuda {
 
-uint32_t probe_tokens_max(const CoreConfig& config, kernels::ScorerKind kind) {
+uint32_t probe_tokens_max(const CoreConfig& config, const kernels::ScorerDefinition& scorer) {
   const ScorerSpec& spec = config.policies.scorer_spec;
   if (config.policies.budget == "all") return 0;
-  if (kind == kernels::ScorerKind::kJudgeQ) return captured_queries(config.policies.scorer, spec);
-  if (kind == kernels::ScorerKind::kKvzip)
+  if (scorer.source == kernels::ScoreSource::kProbes) return captured_queries(config.policies.scorer, spec);
+  if (scorer.source == kernels::ScoreSource::kRepeats)
     return spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction;
   return 0;
 }
 
-bool reads_matrices(kernels::ScorerKind kind) { return kind == kernels::ScorerKind::kCritical; }
+bool reads_matrices(const kernels::ScorerDefinition& scorer) {
+  return scorer.captures_any(kernels::capture::kOutputWeights);
+}
 
 // Scores of all heads, made while the rows go by.
 void CompressedCache::run_probes(size_t index, const StepStream& on) {
@@ -37,7 +39,7 @@ void CompressedCache::run_probes(size_t index, const StepStream& on) {
   }
   scores_->reserve_scores(heads, rows);
   probing_ = Probing{rows, work.compression->begin, std::nullopt, 0};
-  if (scores_->spec().kind == kernels::ScorerKind::kJudgeQ) {
+  if (scores_->spec().scorer->source == kernels::ScoreSource::kProbes) {
     ask_judges(&work, on);
   } else {
     host_scores_.assign(uint64_t{heads} * rows, 1.0f);  // of entries that no probe repeats

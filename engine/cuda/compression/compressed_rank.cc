@@ -64,8 +64,8 @@ void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) 
   if (!scores_->has_scorer_state()) return;
   const kernels::ScoreSpec& spec = scores_->spec();
   uint32_t stays = 0;
-  if (spec.kind == kernels::ScorerKind::kObserved) stays = spec.window.window;
-  if (spec.kind == kernels::ScorerKind::kTrimKv) stays = spec.trim.window;
+  if (spec.scorer->source == kernels::ScoreSource::kPromptSums) stays = spec.window.window;
+  if (spec.scorer->weights == kernels::TrainedWeights::kDecayGates) stays = spec.trim.window;
   batch->scorer_state.push_back(
       {stored, static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
   batch->positions.insert(batch->positions.end(), positions.begin() + first, positions.end());
@@ -77,7 +77,7 @@ void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) 
 void CompressedCache::add_query_tokens(const Work& work, uint32_t head, uint32_t first, uint32_t rows,
                                        RankBatch* batch) {
   const kernels::ScoreSpec& spec = scores_->spec();
-  const bool pointed = spec.kind == kernels::ScorerKind::kRaas && work.rows.prompt;
+  const bool pointed = spec.scorer->source == kernels::ScoreSource::kStamps && work.rows.prompt;
   if (!scores_->score_heads() && !pointed) return;
   std::vector<uint32_t> phases = work.request->captured.phases;
   AttentionScoreHead attention_scores;
@@ -98,12 +98,12 @@ void CompressedCache::add_query_tokens(const Work& work, uint32_t head, uint32_t
     const uint32_t staged = phase > work.rows.context ? phase - work.rows.context : 0;
     return before(positions, phase) + (work.rows.staged ? std::min(staged, work.rows.tokens) : 0);
   };
-  const bool tova = spec.kind == kernels::ScorerKind::kTova;
+  const bool last_row = spec.scorer->joins_heads;  // the last query row scores for all heads
   for (const uint32_t phase : phases)
-    batch->visible.push_back(tova || spec.window.causal ? seen(phase + 1) : rows);
+    batch->visible.push_back(last_row || spec.window.causal ? seen(phase + 1) : rows);
   attention_scores.scored = rows;
-  if (!phases.empty() && (tova || spec.window.keep_window))
-    attention_scores.scored = seen(tova ? phases.back() : phases.front());
+  if (!phases.empty() && (last_row || spec.window.keep_window))
+    attention_scores.scored = seen(last_row ? phases.back() : phases.front());
   batch->queries_max = std::max(batch->queries_max, attention_scores.queries);
   batch->score_heads.push_back(attention_scores);
 }

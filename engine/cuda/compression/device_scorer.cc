@@ -14,7 +14,7 @@
 
 namespace kvtwin::cuda {
 
-using kernels::ScorerKind;
+using kernels::ScoreSource;
 
 namespace {
 
@@ -48,36 +48,6 @@ AttentionScoreReduce reduce_of(kernels::Reduce reduce) {
 
 }  // namespace
 
-// A switch without a default, so that the compiler finds it for a new scorer.
-bool computes_scores(ScorerKind kind) {
-  switch (kind) {
-    case ScorerKind::kNone:
-    case ScorerKind::kStreaming:
-    case ScorerKind::kDuo:
-    case ScorerKind::kRazor:
-    case ScorerKind::kRandom:
-    case ScorerKind::kH2o:
-    case ScorerKind::kObserved:
-    case ScorerKind::kRaas:
-    case ScorerKind::kFastKvzip:
-    case ScorerKind::kTrimKv:
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kPyramidKv:
-    case ScorerKind::kFinch:
-    case ScorerKind::kTova:
-    case ScorerKind::kKnorm:
-    case ScorerKind::kKeyDiff:
-    case ScorerKind::kJudgeQ:
-    case ScorerKind::kKvzip:
-    case ScorerKind::kIntentRule:
-    case ScorerKind::kIntentResidual:
-    case ScorerKind::kExpected:
-    case ScorerKind::kCritical:
-      return true;
-  }
-  return false;
-}
-
 Result<DeviceScorer> DeviceScorer::make(const Config& config, const LlmSpec* llm, const KvEntryMemory* memory,
                                         const cpu::ScorerWeights& weights, uint32_t rows) {
   DeviceScorer out;
@@ -92,51 +62,24 @@ Result<DeviceScorer> DeviceScorer::make(const Config& config, const LlmSpec* llm
 }
 
 bool DeviceScorer::has_scorer_state() const {
-  switch (config_.spec.kind) {
-    case ScorerKind::kH2o:
-    case ScorerKind::kObserved:
-    case ScorerKind::kRaas:
-      return true;
-    default:
-      return scorer_state_is_gates();
-  }
+  return source() == ScoreSource::kSums || source() == ScoreSource::kPromptSums ||
+         source() == ScoreSource::kStamps || scorer_state_is_gates();
 }
 
-bool DeviceScorer::scorer_state_is_gates() const {
-  return config_.spec.kind == ScorerKind::kFastKvzip || config_.spec.kind == ScorerKind::kTrimKv;
-}
+bool DeviceScorer::scorer_state_is_gates() const { return source() == ScoreSource::kGates; }
 
-bool DeviceScorer::score_heads() const {
-  switch (config_.spec.kind) {
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kPyramidKv:
-    case ScorerKind::kFinch:
-    case ScorerKind::kTova:
-      return true;
-    default:
-      return false;
-  }
-}
+bool DeviceScorer::score_heads() const { return source() == ScoreSource::kWindowQueries && !on_host(); }
 
 bool DeviceScorer::probes() const {
-  return config_.spec.kind == ScorerKind::kJudgeQ || config_.spec.kind == ScorerKind::kKvzip;
+  return source() == ScoreSource::kProbes || source() == ScoreSource::kRepeats;
 }
 
-bool DeviceScorer::on_host() const {
-  switch (config_.spec.kind) {
-    case ScorerKind::kExpected:
-    case ScorerKind::kCritical:
-    case ScorerKind::kIntentResidual:
-      return true;
-    default:
-      return false;
-  }
-}
+bool DeviceScorer::on_host() const { return config_.spec.scorer->device == kernels::DeviceScores::kHost; }
 
 void DeviceScorer::score_probes(AttentionScoreArgs attention_scores, float* scores, uint64_t stride,
                                 uint32_t skip, cudaStream_t stream) {
   const kernels::WindowSpec& window = config_.spec.window;
-  const bool repeats = config_.spec.kind == ScorerKind::kKvzip;
+  const bool repeats = source() == ScoreSource::kRepeats;
   attention_scores.sums = sums_.as<float>(), attention_scores.workspace = score_workspace_.as<void>();
   attention_scores.largest = repeats;
   attention_scores.join_logits = !repeats && window.order == kernels::PoolOrder::kReduceLogitsFirst;
@@ -152,22 +95,11 @@ void DeviceScorer::score_probes(AttentionScoreArgs attention_scores, float* scor
           attention_scores.rows_max);
 }
 
-bool DeviceScorer::by_position() const {
-  switch (config_.spec.kind) {
-    case ScorerKind::kNone:
-    case ScorerKind::kStreaming:
-    case ScorerKind::kDuo:
-    case ScorerKind::kRazor:
-    case ScorerKind::kRandom:
-      return true;
-    default:
-      return false;
-  }
-}
+bool DeviceScorer::by_position() const { return config_.spec.scorer->by_position(); }
 
 // Attention observed during a prompt becomes scorer state chunk by chunk.
 uint32_t DeviceScorer::rows_kept(const cpu::StepRows& rows) const {
-  return config_.spec.kind == ScorerKind::kObserved ? 0 : cpu::query_tokens_kept(config_, rows);
+  return source() == ScoreSource::kPromptSums ? 0 : cpu::query_tokens_kept(config_, rows);
 }
 
 void DeviceScorer::begin_rows(const cpu::StepRows& rows, State* state) {
@@ -246,21 +178,21 @@ void DeviceScorer::update_state(uint32_t layer, const LayerRows& tensors, const 
   args.slots = rows.slots, args.scorer_state = memory_->scorer_state();
   args.rows = rows.rows, args.kv_heads = llm_->kv_heads;
   args.page_tokens = memory_->stored(nullptr, false).page_tokens;
-  if (config_.spec.kind == ScorerKind::kRaas) args.positions = rows.positions;
+  if (source() == ScoreSource::kStamps) args.positions = rows.positions;
   if (scorer_state_is_gates()) args.values = gates_.of(layer, tensors.hidden, rows, matmul, stream);
   started(write_state(args, stream), "write_state", llm_->kv_heads, rows.rows);
 }
 
 bool DeviceScorer::observes(const cpu::StepRows& rows) const {
-  if (config_.spec.kind == ScorerKind::kH2o) return true;
-  if (config_.spec.kind == ScorerKind::kObserved) return rows.prompt;
-  return config_.spec.kind == ScorerKind::kRaas && rows.samples;
+  if (source() == ScoreSource::kSums) return true;
+  if (source() == ScoreSource::kPromptSums) return rows.prompt;
+  return source() == ScoreSource::kStamps && rows.samples;
 }
 
 void DeviceScorer::observe_state(AttentionScoreArgs attention_scores, uint32_t now, cudaStream_t stream) {
   if (attention_scores.count == 0) return;
   attention_scores.sums = sums_.as<float>(), attention_scores.workspace = score_workspace_.as<void>();
-  const bool stamps = config_.spec.kind == ScorerKind::kRaas;
+  const bool stamps = source() == ScoreSource::kStamps;
   if (stamps && !config_.spec.raas.scaled) attention_scores.scale = 1;
   started(compute_attention_scores(attention_scores, stream), "compute_attention_scores",
           attention_scores.count, attention_scores.rows_max);
@@ -282,9 +214,9 @@ AttentionScoreArgs DeviceScorer::attention_score_args(const RankBatch& batch, co
   out.count = count, out.group = llm_->query_heads / llm_->kv_heads;
   out.rows_max = batch.rows_max, out.queries_max = batch.queries_max;
   out.stride = batch.rows_max;
-  const bool tova = config_.spec.kind == ScorerKind::kTova;
-  out.join_logits = !tova && window.order == kernels::PoolOrder::kReduceLogitsFirst;
-  out.weigh_visible = !tova && window.weigh_visible;
+  const bool last_row = config_.spec.scorer->joins_heads;
+  out.join_logits = !last_row && window.order == kernels::PoolOrder::kReduceLogitsFirst;
+  out.weigh_visible = !last_row && window.weigh_visible;
   out.sums = sums_.as<float>(), out.workspace = score_workspace_.as<void>();
   return out;
 }
@@ -292,8 +224,7 @@ AttentionScoreArgs DeviceScorer::attention_score_args(const RankBatch& batch, co
 void DeviceScorer::score(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
                          const uint32_t* tables, const __nv_bfloat16* q, bool listed, uint32_t tokens,
                          uint64_t stride, cudaStream_t stream) {
-  if (count == 0 || by_position() || probes() || on_host() || kernels::scores_tokens(config_.spec.kind))
-    return;
+  if (count == 0 || by_position() || probes() || on_host() || config_.spec.scorer->scores_tokens()) return;
   float* const out = scores() + first * stride;
   const kernels::ScoreSpec& spec = config_.spec;
   if (score_heads()) {
@@ -301,7 +232,7 @@ void DeviceScorer::score(const RankBatch& batch, const DeviceLists& lists, uint3
         attention_score_args(batch, lists, first, count, tables, q, listed);
     started(compute_attention_scores(attention_scores, stream), "compute_attention_scores", count,
             batch.rows_max);
-    if (spec.kind == ScorerKind::kTova) {
+    if (spec.scorer->joins_heads) {
       return started(score_layer_entries({attention_scores, out, stride, llm_->kv_heads}, stream),
                      "score_layer_entries", count, batch.rows_max);
     }
@@ -314,7 +245,8 @@ void DeviceScorer::score(const RankBatch& batch, const DeviceLists& lists, uint3
     args.pool_first = spec.window.order == kernels::PoolOrder::kPoolThenReduce;
     return started(score_window_entries(args, stream), "score_window_entries", count, batch.rows_max);
   }
-  if (spec.kind == ScorerKind::kRaas && !batch.score_heads.empty()) {  // a prompt: nothing was stamped for it
+  if (source() == ScoreSource::kStamps &&
+      !batch.score_heads.empty()) {  // a prompt: nothing was stamped for it
     const AttentionScoreArgs attention_scores =
         attention_score_args(batch, lists, first, count, tables, q, listed);
     return started(score_pointed_entries(attention_scores, out, stride, stream), "score_pointed_entries",
@@ -331,9 +263,10 @@ void DeviceScorer::score(const RankBatch& batch, const DeviceLists& lists, uint3
                         batch.rows_max,
                         tokens};
     const bool per_row =
-        spec.kind == ScorerKind::kObserved && spec.observed == kernels::ObservedForm::kPerRow;
+        source() == ScoreSource::kPromptSums && spec.observed == kernels::ObservedForm::kPerRow;
     if (per_row) args.kind = StateScore::kPerRow;
-    if (spec.kind == ScorerKind::kTrimKv) args.kind = StateScore::kDecayed, ++args.now;
+    if (spec.scorer->weights == kernels::TrainedWeights::kDecayGates)
+      args.kind = StateScore::kDecayed, ++args.now;
     return started(score_from_state(args, stream), "score_from_state", count, batch.rows_max);
   }
   const KeyScoreArgs args{memory_->kv_entries(tables, listed),
@@ -343,16 +276,16 @@ void DeviceScorer::score(const RankBatch& batch, const DeviceLists& lists, uint3
                           count,
                           batch.rows_max,
                           keydiff_.as<float>()};
-  if (spec.kind == ScorerKind::kKnorm)
+  if (spec.scorer->device == kernels::DeviceScores::kKeyNorms)
     return started(score_knorm_entries(args, stream), "score_knorm_entries", count, batch.rows_max);
-  KVT_CHECK(spec.kind == ScorerKind::kKeyDiff);
+  KVT_CHECK(spec.scorer->device == kernels::DeviceScores::kKeyAngles);
   started(score_keydiff_entries(args, stream), "score_keydiff_entries", count, batch.rows_max);
 }
 
 // One row more than heads: of their mean.
 void DeviceScorer::reserve_scores(uint32_t heads, uint64_t stride) {
   grow(&scores_, Buffer::Kind::kDevice, (uint64_t{heads} + 1) * stride * sizeof(float), "scores");
-  if (config_.spec.kind == ScorerKind::kKeyDiff) {
+  if (config_.spec.scorer->device == kernels::DeviceScores::kKeyAngles) {
     grow(&keydiff_, Buffer::Kind::kDevice,
          keydiff_floats(heads, static_cast<uint32_t>(stride), llm_->head_dim) * sizeof(float),
          "sums of keys");

@@ -24,9 +24,6 @@
 
 namespace kvtwin::cuda {
 
-// Whether the engine computes these scores: by a kernel, from positions, from probe tokens or on the host.
-bool computes_scores(kernels::ScorerKind kind);
-
 class DeviceScorer {
  public:
   // Query rows of a request, all layers: [2][layers][room][query_heads][head_dim]; the newest are behind one
@@ -92,6 +89,8 @@ class DeviceScorer {
   void reserve_attention_scores(const AttentionScoreArgs& attention_scores);
 
  private:
+  kernels::ScoreSource source() const { return config_.spec.scorer->source; }
+
   Config config_;
   const LlmSpec* llm_ = nullptr;
   const KvEntryMemory* memory_ = nullptr;

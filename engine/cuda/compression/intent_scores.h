@@ -29,7 +29,7 @@ class IntentScores {
   void forget(SessionId session) { memory_.forget(session); }
   const cpu::IntentMemory& memory() const { return memory_; }
   // The definition's normalisation of the rule (RuleNorm) is omitted: it does not change the order.
-  bool on_device() const { return spec_.kind == kernels::ScorerKind::kIntentRule; }
+  bool on_device() const { return spec_.scorer->device != kernels::DeviceScores::kHost; }
 
   // Scores the ranked KV entries. `what` locates them; its memory and the sizes of the LLM are filled in
   // here. Row scores go to scores[c * stride + row] for c < copies. `open(layer)`, if given, makes one

@@ -84,7 +84,7 @@ inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
 }
 
 inline kernels::ScoreSpec score_of(const CoreConfig& config) {
-  kernels::ScoreSpec spec = kernels::score_spec(*kernels::scorer_kind(config.policies.scorer));
+  kernels::ScoreSpec spec = kernels::score_spec(config.policies.scorer);
   if (spec.window.window > 8) spec.window.window = 8;
   spec.expected.future = 16;
   spec.sink = 2;

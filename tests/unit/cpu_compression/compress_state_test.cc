@@ -51,8 +51,8 @@ TEST_CASE("retained: a gate's score depends on its token alone, and stays with t
     CAPTURE(name);
     for (const LlmSpec& llm : gqa_and_mha()) {
       const bool fast = std::string(method.scorer) == "fastkvzip";
-      const cpu::ScorerWeights weights = cpu::ScorerWeights::drawn(
-          fast ? kernels::ScorerKind::kFastKvzip : kernels::ScorerKind::kTrimKv, llm, 0, 9);
+      const cpu::ScorerWeights weights =
+          cpu::ScorerWeights::drawn(*kernels::find_scorer(fast ? "fastkvzip" : "trimkv"), llm, 0, 9);
       std::map<KvEntry, float> gates;
       RunOf what = state_run(method, llm);
       what.hook = [&](WitnessCache* witness) {

@@ -13,7 +13,7 @@ using namespace kvtwin::testing;
 namespace {
 
 using cpu::ScorerWeights;
-using kernels::ScorerKind;
+using kernels::TrainedWeights;
 
 // Tensors with random contents, to be written to a file.
 class File {
@@ -38,22 +38,22 @@ class File {
   std::vector<NamedTensor> tensors_;
 };
 
-File file_for(ScorerKind kind, const LlmSpec& llm, uint32_t rows) {
+File file_for(TrainedWeights weights, const LlmSpec& llm, uint32_t rows) {
   File out;
   const size_t d = llm.head_dim, hidden = llm.hidden;
-  if (kind == ScorerKind::kJudgeQ) out.add("soft_tokens", rows * hidden);
-  for (uint32_t l = 0; l < llm.layers && kind == ScorerKind::kFastKvzip; ++l) {
+  if (weights == TrainedWeights::kSoftTokens) out.add("soft_tokens", rows * hidden);
+  for (uint32_t l = 0; l < llm.layers && weights == TrainedWeights::kHeadGates; ++l) {
     const std::string at = "layers." + std::to_string(l) + ".gate.";
     out.add(at + "wq", llm.query_heads * 16 * hidden), out.add(at + "bq", llm.query_heads * 16);
     out.add(at + "q_norm", 16), out.add(at + "wk", llm.kv_heads * 16 * hidden), out.add(at + "k_norm", 16);
     out.add(at + "k_base", llm.kv_heads * 256), out.add(at + "bias", llm.query_heads);
   }
-  for (uint32_t l = 0; l < llm.layers && kind == ScorerKind::kTrimKv; ++l) {
+  for (uint32_t l = 0; l < llm.layers && weights == TrainedWeights::kDecayGates; ++l) {
     const std::string at = "layers." + std::to_string(l) + ".gate.";
     out.add(at + "w1", 6 * hidden), out.add(at + "b1", 6);
     out.add(at + "w2", llm.kv_heads * size_t{6}), out.add(at + "b2", llm.kv_heads);
   }
-  if (kind != ScorerKind::kIntentResidual) return out;
+  if (weights != TrainedWeights::kResidual) return out;
   out.add("residual.wq", 3 * d * d), out.add("residual.bq", d);
   for (const char* name : {"k", "v", "o"}) {
     out.add(std::string("residual.w") + name, d * d), out.add(std::string("residual.b") + name, d);
@@ -76,11 +76,11 @@ TEST_CASE("scorer weights: a file's weights are used, and change the retained en
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
     CAPTURE(name);
-    const ScorerKind kind = *kernels::scorer_kind(method.scorer);
-    CHECK(cpu::has_weights(kind));
+    const kernels::ScorerDefinition& scorer = *kernels::find_scorer(method.scorer);
+    CHECK(scorer.weights != TrainedWeights::kNone);
     const Folder folder;
     const Result<ScorerWeights> loaded =
-        ScorerWeights::load(kind, llm, 5, file_for(kind, llm, 5).write(folder));
+        ScorerWeights::load(scorer, llm, 5, file_for(scorer.weights, llm, 5).write(folder));
     REQUIRE_MESSAGE(loaded.has_value(), (loaded ? "" : loaded.error().text()));
     RunOf what{.llm = llm, .config = config_of(method, llm), .seed = 6};
     what.client = {
@@ -99,20 +99,21 @@ TEST_CASE("scorer weights: a file without them, or for another model, is refused
   for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
     CAPTURE(name);
-    const ScorerKind kind = *kernels::scorer_kind(method.scorer);
+    const kernels::ScorerDefinition& scorer = *kernels::find_scorer(method.scorer);
     const Folder folder;
-    const std::string path = file_for(kind, other, 7).write(folder);
-    const Result<ScorerWeights> problem = ScorerWeights::load(kind, llm, 5, path);
-    if (kind != ScorerKind::kIntentResidual) {  // which depends on the head size alone, and that is equal
+    const std::string path = file_for(scorer.weights, other, 7).write(folder);
+    const Result<ScorerWeights> problem = ScorerWeights::load(scorer, llm, 5, path);
+    if (scorer.weights !=
+        TrainedWeights::kResidual) {  // which depends on the head size alone, and that is equal
       REQUIRE(!problem.has_value());
       CHECK_MESSAGE(problem.error().text().find(" values of type F32; ") != std::string::npos,
                     problem.error().text());
     }
     const std::string empty = File().write(folder);
-    const Result<ScorerWeights> none = ScorerWeights::load(kind, llm, 5, empty);
+    const Result<ScorerWeights> none = ScorerWeights::load(scorer, llm, 5, empty);
     REQUIRE(!none.has_value());
     CHECK(none.error().text().find("has no tensor \"") != std::string::npos);
-    CHECK(!ScorerWeights::load(kind, llm, 5, folder.file("absent")).has_value());
+    CHECK(!ScorerWeights::load(scorer, llm, 5, folder.file("absent")).has_value());
   }
-  CHECK(!cpu::has_weights(ScorerKind::kSnapKv));
+  CHECK(kernels::find_scorer("snapkv")->weights == TrainedWeights::kNone);
 }

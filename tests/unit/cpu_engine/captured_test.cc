@@ -15,7 +15,6 @@
 
 using namespace kvtwin;
 using namespace kvtwin::cpu;
-using kernels::ScorerKind;
 using kvtwin::testing::DenseRows;
 
 namespace {
@@ -73,8 +72,8 @@ std::span<const float> scores_of(const std::vector<float>& all, const LlmSpec& m
   return std::span(all).subspan((uint64_t{layer} * m.kv_heads + head) * tokens, tokens);
 }
 
-kernels::ScoreSpec plain_window(ScorerKind kind, uint32_t rows, bool keep) {
-  kernels::ScoreSpec spec = kernels::score_spec(kind);
+kernels::ScoreSpec plain_window(std::string_view scorer, uint32_t rows, bool keep) {
+  kernels::ScoreSpec spec = kernels::score_spec(scorer);
   spec.window.window = rows, spec.window.kernel = 1, spec.window.pool = kernels::Pool::kNone;
   spec.window.keep_window = keep;
   return spec;
@@ -128,10 +127,10 @@ TEST_CASE("captured: scores use the query tokens that the scorer names, on GQA a
     pass.extend(tokens);
     ScoredContext context;
     context.tokens = tokens;
-    const auto snapkv = score_captured(plain_window(ScorerKind::kSnapKv, kRows, true), context, &pass);
-    const auto tova = score_captured(kernels::score_spec(ScorerKind::kTova), context, &pass);
-    const auto h2o = score_captured(kernels::score_spec(ScorerKind::kH2o), context, &pass);
-    const auto knorm = score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass);
+    const auto snapkv = score_captured(plain_window("snapkv", kRows, true), context, &pass);
+    const auto tova = score_captured(kernels::score_spec("tova"), context, &pass);
+    const auto h2o = score_captured(kernels::score_spec("h2o"), context, &pass);
+    const auto knorm = score_captured(kernels::score_spec("knorm"), context, &pass);
     for (uint32_t l = 0; l < m.layers; ++l) {
       std::vector<double> all_heads(kTokens);
       for (uint32_t h = 0; h < m.kv_heads; ++h) {
@@ -172,26 +171,26 @@ TEST_CASE(
   ScoredContext context;
   context.tokens = tokens, context.instruction = instruction, context.weights = &weights;
   context.repeat_tokens = 60, context.repeat_tail = 3;
-  CapturedPass pass(&forward, 150 + probe_tokens_max(ScorerKind::kKvzip, context, m.hidden), true);
+  CapturedPass pass(&forward, 150 + probe_tokens_max(*kernels::find_scorer("kvzip"), context, m.hidden),
+                    true);
   pass.extend(tokens);
-  const std::vector<float> before = score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass);
+  const std::vector<float> before = score_captured(kernels::score_spec("knorm"), context, &pass);
   int scored = 0;
-  for (int i = 0; i <= static_cast<int>(ScorerKind::kRandom); ++i) {
-    const auto kind = static_cast<ScorerKind>(i);
-    if (cannot_score(kind)) continue;
-    CAPTURE(kernels::scorer_name(kind));
-    const ScorerWeights drawn = ScorerWeights::drawn(kind, m, 8, 4);
-    context.scorer_weights = has_weights(kind) ? &drawn : nullptr;
-    const std::vector<float> scores = score_captured(kernels::score_spec(kind), context, &pass);
+  for (const kernels::ScorerDefinition* scorer : kernels::all_scorers()) {
+    if (cannot_score(*scorer)) continue;
+    CAPTURE(scorer->name);
+    const ScorerWeights drawn = ScorerWeights::drawn(*scorer, m, 8, 4);
+    context.scorer_weights = scorer->weights != kernels::TrainedWeights::kNone ? &drawn : nullptr;
+    const std::vector<float> scores = score_captured(kernels::score_spec(scorer->name), context, &pass);
     REQUIRE(scores.size() == size_t{m.layers} * m.kv_heads * 150);
     CHECK(std::none_of(scores.begin(), scores.end(), [](float x) { return std::isnan(x); }));
-    CHECK(scores == score_captured(kernels::score_spec(kind), context, &pass));
+    CHECK(scores == score_captured(kernels::score_spec(scorer->name), context, &pass));
     CHECK(*std::min_element(scores.begin(), scores.end()) < *std::max_element(scores.begin(), scores.end()));
     CHECK(pass.tokens() == 150);
     ++scored;
   }
-  CHECK(scored == 20);
-  CHECK(before == score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass));
+  CHECK(scored == 21);
+  CHECK(before == score_captured(kernels::score_spec("knorm"), context, &pass));
 }
 
 // J-3 (docs/design/methods/judge-q.md#hit-rate): with the response's tokens as probe tokens, the entries
@@ -212,8 +211,8 @@ TEST_CASE("J-3: on real model data the oracle has hit rate 1, and random hits as
     ScoredContext context;
     context.tokens = std::span(tokens).first(kTokens);
     context.response_tokens = kRows;
-    const auto oracle = score_captured(plain_window(ScorerKind::kJudgeQ, kRows, false), context, &pass);
-    const auto random = score_captured(kernels::score_spec(ScorerKind::kRandom), context, &pass);
+    const auto oracle = score_captured(plain_window("judge_q", kRows, false), context, &pass);
+    const auto random = score_captured(kernels::score_spec("random"), context, &pass);
     std::vector<kernels::HitCount> hits, chance;
     for (uint32_t l = 0; l < m.layers; ++l) {
       for (uint32_t h = 0; h < m.kv_heads; ++h) {

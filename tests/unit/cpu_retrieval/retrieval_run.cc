@@ -62,8 +62,8 @@ std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, cons
                                            const cpu::KvMemory& memory, const cpu::RetrievedOptions& options,
                                            const ModelWeights& weights) {
   cpu::CompressedConfig config{
-      .core = core, .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)), .seed = 1};
-  config.score.window.window = 8;
+      .core = core, .score = kernels::score_spec(setting.scorer), .seed = 1};
+  config.score.window.window = std::min(config.score.window.window, 8u);
   config.score.seed = 11;
   if (core.policies.placement == "resident") {
     auto made = cpu::RecalledEntries::make(config, memory, &weights, options);

@@ -117,8 +117,8 @@ struct TakenFromGpu {
 
 inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, const CoreConfig& core) {
   cpu::CompressedConfig out{
-      .core = core, .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)), .seed = 1};
-  out.score.window.window = 8;
+      .core = core, .score = kernels::score_spec(setting.scorer), .seed = 1};
+  out.score.window.window = std::min(out.score.window.window, 8u);
   out.score.seed = 11;
   return out;
 }

@@ -185,7 +185,7 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
                                                     cpu::IdentityTokens* tokens) {
   options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
-  if (what.host_rule) options.config.score.kind = kernels::ScorerKind::kIntentResidual;
+  if (what.host_rule) options.config.score.scorer = kernels::find_scorer("intent_residual");
   auto cache =
       cuda::make_compressed(options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
   REQUIRE(cache);

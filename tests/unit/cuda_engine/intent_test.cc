@@ -32,7 +32,7 @@ const Form kForms[] = {
     {kernels::IntentMode::kMemory, false, kernels::MemoryForm::kSum, kernels::QueryNorm::kRaw}};
 
 kernels::ScoreSpec rule(const Form& form) {
-  kernels::ScoreSpec spec = kernels::score_spec(kernels::ScorerKind::kIntentRule);
+  kernels::ScoreSpec spec = kernels::score_spec("intent_rule");
   form.set(&spec);
   return spec;
 }
@@ -132,7 +132,7 @@ TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the 
       for (uint64_t seed = 1; seed <= std::size(kForms); ++seed) {
         ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
         what.adjust = [&](kernels::ScoreSpec* spec) {
-          if (spec->kind == kernels::ScorerKind::kIntentRule) kForms[seed - 1].set(spec);
+          if (spec->scorer->name == "intent_rule") kForms[seed - 1].set(spec);
         };
         const PairedEngines result = run_both(what);
         compressions += result.compressions, steps += result.steps, unequal += result.unequal;

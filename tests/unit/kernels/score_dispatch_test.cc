@@ -55,7 +55,7 @@ struct TestBackend {
 };
 
 std::vector<float> through_the_door(const ScoreSpec& spec, const ScoreInputs& in) {
-  const uint32_t heads = scores_tokens(spec.kind) ? 1 : kHeads;
+  const uint32_t heads = spec.scorer->scores_tokens() ? 1 : kHeads;
   std::vector<float> out(heads * kTokens, 0.0f);
   score_entries(spec, in, packed_scores(out, heads, kTokens));
   return out;
@@ -68,14 +68,15 @@ TEST_CASE("score: policy and engine know the same scorers by the same names") {
   for (const PolicyInfo& info : all_policies()) {
     if (info.axis == "scorer") policy.insert(std::string(info.name));
   }
-  CHECK(policy.size() == 22);
+  CHECK(policy.size() == 23);
   for (const std::string& name : policy) {
     CAPTURE(name);
-    const auto kind = scorer_kind(name);
-    REQUIRE(kind.has_value());
-    CHECK(scorer_name(*kind) == name);
+    const ScorerDefinition* const scorer = find_scorer(name);
+    REQUIRE(scorer != nullptr);
+    CHECK(scorer->name == name);
   }
-  CHECK_FALSE(scorer_kind("snap_kv").has_value());
+  CHECK(all_scorers().size() == policy.size());
+  CHECK(find_scorer("snap_kv") == nullptr);
 }
 
 TEST_CASE("score: the entry point and the direct call give the same bits") {
@@ -85,34 +86,35 @@ TEST_CASE("score: the entry point and the direct call give the same bits") {
   std::vector<float> alone(kHeads * kTokens);
   const ScoreView out = packed_scores(alone, kHeads, kTokens);
 
-  ScoreSpec spec = score_spec(ScorerKind::kSnapKv);
+  ScoreSpec spec = score_spec("snapkv");
   score_window(spec.window, attention_scores, out);
   CHECK(through_the_door(spec, in) == alone);
-  spec = score_spec(ScorerKind::kCritical);
-  spec.critical_first = 5;
+  spec = score_spec("critical_kv");
   score_window(spec.window, attention_scores, out);
   score_critical(backend.projection, in.v, 5, out);
-  CHECK(through_the_door(spec, in) == alone);
+  ScoreInputs budgeted = in;
+  budgeted.retained = 10;
+  CHECK(through_the_door(spec, budgeted) == alone);
   score_tova(attention_scores, out);
-  CHECK(through_the_door(score_spec(ScorerKind::kTova), in) == alone);
+  CHECK(through_the_door(score_spec("tova"), in) == alone);
   score_knorm(in.k, out);
-  CHECK(through_the_door(score_spec(ScorerKind::kKnorm), in) == alone);
+  CHECK(through_the_door(score_spec("knorm"), in) == alone);
   score_keydiff(in.k, out);
-  CHECK(through_the_door(score_spec(ScorerKind::kKeyDiff), in) == alone);
-  spec = score_spec(ScorerKind::kExpected);
+  CHECK(through_the_door(score_spec("keydiff"), in) == alone);
+  spec = score_spec("expected_attention");
   score_expected(spec.expected, in.rope, in.q_hat, in.k, in.v, in.positions, kTokens, out);
   CHECK(through_the_door(spec, in) == alone);
   score_streaming(in.positions, 128, out);
-  CHECK(through_the_door(score_spec(ScorerKind::kDuo), in) == alone);
+  CHECK(through_the_door(score_spec("duo_attention"), in) == alone);
   score_random(0, 0, 0, in.positions, out);
-  CHECK(through_the_door(score_spec(ScorerKind::kRandom), in) == alone);
+  CHECK(through_the_door(score_spec("random"), in) == alone);
   score_trimkv({}, in.log_beta, {}, in.positions, kTokens, out);
-  CHECK(through_the_door(score_spec(ScorerKind::kTrimKv), in) == alone);
+  CHECK(through_the_door(score_spec("trimkv"), in) == alone);
 
-  spec = score_spec(ScorerKind::kObserved);
+  spec = score_spec("h2o_prefill");
   const std::vector<float> observed = through_the_door(spec, in);
   for (uint32_t p = 0; p < kTokens; ++p) CHECK(observed[p] == 1.0f / static_cast<float>(kTokens - p));
-  spec = score_spec(ScorerKind::kRaas);
+  spec = score_spec("raas");
   const std::vector<float> stamped = through_the_door(spec, in);
   CHECK(stamped[0] == 1.0f);
   CHECK(stamped[16] == 2.0f);
@@ -141,18 +143,18 @@ TEST_CASE("G-4 every scorer gives the same bits every time") {
   for (const PolicyInfo& info : all_policies()) {
     if (info.axis != "scorer" || info.name == "none") continue;
     CAPTURE(info.name);
-    const ScoreSpec spec = score_spec(*scorer_kind(info.name));
+    const ScoreSpec spec = score_spec(info.name);
     const std::vector<float> first = through_the_door(spec, in), second = through_the_door(spec, in);
     CHECK(first == second);
     CHECK(std::any_of(first.begin(), first.end(), [&](float s) { return s != first[0]; }) ==
-          (spec.kind != ScorerKind::kH2o && spec.kind != ScorerKind::kDuo));
+          (info.name != "h2o" && info.name != "duo_attention"));
   }
 }
 
 TEST_CASE("G-4 a NaN among the keys is counted by selection, not hidden") {
   TestBackend backend;
   backend.k.at(1, 7)[3] = std::numeric_limits<float>::quiet_NaN();
-  const ScoreSpec spec = score_spec(ScorerKind::kSnapKv);
+  const ScoreSpec spec = score_spec("snapkv");
   ScoreInputs in = backend.inputs();
   const std::vector<float> scores = through_the_door(spec, in);
   uint64_t healthy = 0, spoilt = 0;
@@ -167,7 +169,7 @@ TEST_CASE("score: Judge Q's probe tokens attend to every KV entry, at any positi
   TestBackend backend;
   ScoreInputs in = backend.inputs();
   in.own_k = backend.own.view();
-  const ScoreSpec spec = score_spec(ScorerKind::kJudgeQ);
+  const ScoreSpec spec = score_spec("judge_q");
   const std::vector<float> scores = through_the_door(spec, in);
   in.q_positions = {};
   CHECK(through_the_door(spec, in) == scores);
@@ -178,7 +180,7 @@ TEST_CASE("score: IntentKV adds layer by layer and is finished once") {
   TestBackend backend;
   ScoreInputs in = backend.inputs();
   in.layers = 2;
-  ScoreSpec spec = score_spec(ScorerKind::kIntentRule);
+  ScoreSpec spec = score_spec("intent_rule");
   std::vector<float> out(kTokens, 0.0f), twice(kTokens, 0.0f);
   score_entries(spec, in, packed_scores(out, 1, kTokens));
   score_entries(spec, in, packed_scores(out, 1, kTokens));
@@ -198,20 +200,20 @@ TEST_CASE("score: IntentKV adds layer by layer and is finished once") {
 TEST_CASE("score: the scorers that score every decoded token are known") {
   std::set<std::string> watching;
   for (const PolicyInfo& info : all_policies()) {
-    if (info.axis == "scorer" && watches_decodes(*scorer_kind(info.name)))
+    if (info.axis == "scorer" && find_scorer(info.name)->watches_decodes)
       watching.insert(std::string(info.name));
   }
-  CHECK(watching == std::set<std::string>{"h2o", "raas", "tova"});
+  CHECK(watching == std::set<std::string>{"h2o", "r_kv", "raas", "tova"});
 }
 
 TEST_CASE("score: the captures that each scorer needs") {
   using namespace capture;
-  CHECK(captures(ScorerKind::kStreaming) == 0);
-  CHECK(captures(ScorerKind::kKnorm) == kKeys);
-  CHECK(captures(ScorerKind::kSnapKv) == (kKeys | kWindowQueries));
-  CHECK(captures(ScorerKind::kExpected) == (kKeys | kValues | kAllQueries));
-  CHECK((captures(ScorerKind::kFastKvzip) & (kKeys | kHidden)) == kHidden);
-  CHECK((captures(ScorerKind::kJudgeQ) & kProbeTokens) != 0);
-  CHECK((captures(ScorerKind::kKvzip) & kProbeTokens) != 0);
-  CHECK((captures(ScorerKind::kIntentRule) & kSessionMemory) != 0);
+  CHECK(find_scorer("streaming_llm")->captures == 0);
+  CHECK(find_scorer("knorm")->captures == kKeys);
+  CHECK(find_scorer("snapkv")->captures == (kKeys | kWindowQueries));
+  CHECK(find_scorer("expected_attention")->captures == (kKeys | kValues | kAllQueries));
+  CHECK((find_scorer("fastkvzip")->captures & (kKeys | kHidden)) == kHidden);
+  CHECK((find_scorer("judge_q")->captures & kProbeTokens) != 0);
+  CHECK((find_scorer("kvzip")->captures & kProbeTokens) != 0);
+  CHECK((find_scorer("intent_rule")->captures & kSessionMemory) != 0);
 }

@@ -61,6 +61,7 @@ TEST_CASE("scorers: trigger, causality and probe tokens of each") {
       {"intent_residual", CompressionTrigger::kPromptEnd, kSuffix, 0, true, 0},
       {"finch", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 32},
       {"critical_kv", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 64},
+      {"r_kv", CompressionTrigger::kDecodeStep, kSuffix, 0, false, 8},
       {"random", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
   };
   std::set<std::string> listed, tabled;
@@ -163,15 +164,3 @@ TEST_CASE("scorers: a configuration is refused for its scorer's numbers too") {
   CHECK(message(validate_core_config(config), "leak one session's view"));
 }
 
-TEST_CASE("scorers: KVzip repeats each part after an instruction and the end of the previous part") {
-  ScorerSpec spec;
-  spec.repeat_tokens = 100;
-  spec.repeat_tail = 8;
-  spec.repeat_instruction = 10;
-  CHECK(repeated_prompt_tokens("kvzip", spec, 0) == 0);
-  CHECK(repeated_prompt_tokens("kvzip", spec, 1) == 11);
-  CHECK(repeated_prompt_tokens("kvzip", spec, 100) == 110);
-  CHECK(repeated_prompt_tokens("kvzip", spec, 101) == 101 + 20 + 8);
-  CHECK(repeated_prompt_tokens("kvzip", spec, 350) == 350 + 40 + 24);
-  CHECK(repeated_prompt_tokens("snapkv", spec, 350) == 0);
-}

@@ -48,7 +48,7 @@ TEST_CASE(
     CHECK_FALSE(validate_scorer(name, spec).has_value());
     CHECK(captured_queries(name, spec) == captured_queries(name, {}));
     const kernels::ScoreSpec score = score_spec(scenario.values);
-    CHECK(kernels::scorer_name(score.kind) == name);
+    CHECK(score.scorer->name == name);
     const std::string text = resolved_textproto(scenario);
     const auto again = parse_scenario(text, kOptionsPath, {});
     REQUIRE(again);

@@ -305,19 +305,11 @@ Findings check_scheduler_words(const SourceFile& file, const std::vector<std::st
   return findings;
 }
 
-// Rows are {"axis", "name", ...; names of methods have no meaning but the method's, or an underscore.
-std::vector<std::string> method_names(const std::string& registry) {
-  static const std::set<std::string> kOrdinary = {
+bool is_ordinary_word(std::string_view name) {
+  static const std::set<std::string_view> kOrdinary = {
       "none", "all",  "ratio",    "uniform", "pyramid", "reserved", "random", "paged", "ring",     "compact",
       "gpu",  "host", "resident", "shared",  "session", "lru",      "lfu",    "aot",   "released", "ada"};
-  std::vector<std::string> names;
-  each_line(registry, [&](int, const std::string& line) {
-    if (!line.starts_with("    {\"")) return;
-    const size_t axis_end = line.find('"', 6), begin = line.find('"', axis_end + 1) + 1;
-    const std::string name = line.substr(begin, line.find('"', begin) - begin);
-    if (!kOrdinary.contains(name)) names.push_back(name);
-  });
-  return names;
+  return kOrdinary.contains(name);
 }
 
 int count_fields(const std::string& text, const std::string& name) {
