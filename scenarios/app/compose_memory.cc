@@ -8,7 +8,7 @@
 #include "engine/base/plural.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
-#include "traces/replay/replay_client.h"
+#include "traces/replay/replay.h"
 
 namespace kvtwin {
 
