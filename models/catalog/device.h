@@ -36,7 +36,9 @@ struct DeviceSpec {
   Figure read_fraction, gemm_fraction, prefill_fraction, decode_fraction;
   Figure gemm_fixed_ns, attention_fixed_ns, small_fixed_ns, sampler_fixed_ns;
   Figure nvlink_fraction, all_reduce_fixed_ns;
-  std::vector<AllReduceFigures> all_reduce;  // by ascending number of GPUs
+  Figure mixed_decode_rows, attention_fill_tokens;  // absent: 0
+  Figure sustained_fraction;                        // absent: 1
+  std::vector<AllReduceFigures> all_reduce;         // by ascending number of GPUs
 };
 
 struct NodeSpec {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/cost/kv_price.h"
+#include "models/cost/recent_load.h"
 #include "models/cost/roofline_figures.h"
 
 namespace kvtwin {
@@ -16,6 +17,24 @@ constexpr double kRidgeNorm = 2.5;
 double join(double a, double b) {
   const double large = std::max(a, b), small = std::min(a, b);
   return large <= 0 ? 0 : large * std::pow(1 + std::pow(small / large, kRidgeNorm), 1 / kRidgeNorm);
+}
+
+// On H100s and H200s the time of a step with prompts depends on the last 40 ms, and only if more than half of
+// them computed prompts (models/measured: "chunk load window", "chunk after load").
+constexpr Ticks kLoadWindow = 40 * 1'000'000 * kTicksPerNs;
+constexpr double kLoadWithoutEffect = 0.5;
+
+// The mean effect of the load, 0 to 1, on a step that computes prompts for `windows` load windows, after a
+// window of which the fraction `load` computed prompts. The step itself is load.
+double mean_effect(double load, double windows) {
+  const double rising = 1 - load;  // of the load per window
+  const double begin = rising > 0 ? std::max(0.0, kLoadWithoutEffect - load) / rising : 0;
+  const double first = std::max(0.0, load - kLoadWithoutEffect) / (1 - kLoadWithoutEffect);
+  if (windows <= begin) return first;
+  const double slope = begin < 1 ? (1 - first) / (1 - begin) : 0;
+  const double ramp = std::min(windows, 1.0) - begin;
+  const double area = first * ramp + slope * ramp * ramp / 2 + std::max(0.0, windows - 1);
+  return std::min(1.0, area / windows);
 }
 
 // Sum over the chunk's tokens of the keys that each sees: min(window, position + 1).
@@ -44,6 +63,7 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   prefill_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.prefill_fraction.value;
   decode_bytes_per_ns_ = bandwidth * device.decode_fraction.value * read_rate_factor(llm.kv.dtype);
   gemm_fixed_ns_ = device.gemm_fixed_ns.value, attention_fixed_ns_ = device.attention_fixed_ns.value;
+  mixed_decode_rows_ = device.mixed_decode_rows.value, fill_tokens_ = device.attention_fill_tokens.value;
   small_fixed_ns_ = device.small_fixed_ns.value, sampler_fixed_ns_ = device.sampler_fixed_ns.value;
 
   const double hidden = llm.hidden, q_width = static_cast<double>(llm.query_heads) * llm.head_dim / tp;
@@ -68,6 +88,41 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   low_bit_entries_ = low_bit_entry_bytes_ / kv_entry_bytes_ * read_rate_factor(llm.kv.dtype) /
                      read_rate_factor(llm.kv_low_bit.dtype);
   pair_flop_ = 4 * q_width;  // a multiply and an add for QK, the same for PV
+  if (device.sustained_fraction.present()) slowdown_ = 1 / device.sustained_fraction.value - 1;
+  const auto ns = [](const Gemm& gemm) { return gemm.flop / gemm.flop_per_ns; };
+  flop_ns_per_token_ = llm.layers * (ns(qkv_) + ns(output_)) +
+                       llm.dense_layers() * (ns(gate_up_) + ns(down_)) +
+                       llm.moe_layers() * llm.moe.active * (ns(expert_gate_up_) + ns(expert_down_));
+}
+
+Ticks RooflineCost::load_window() const { return slowdown_ > 0 ? kLoadWindow : 0; }
+
+// Of the time of the matrix products, what grows if arithmetic slows down: the derivative of join().
+double RooflineCost::arithmetic_fraction(double tokens) const {
+  double arithmetic = 0, bytes = 0;
+  const auto add = [&](const Gemm& gemm, double rows, double reads, uint32_t layers) {
+    arithmetic += layers * rows * gemm.flop / gemm.flop_per_ns;
+    bytes += layers * (reads * gemm.weight_bytes + rows * gemm.io_bytes) / read_bytes_per_ns_;
+  };
+  for (const Gemm* gemm : {&qkv_, &output_}) add(*gemm, tokens, 1, llm_.layers);
+  for (const Gemm* gemm : {&gate_up_, &down_}) add(*gemm, tokens, 1, llm_.dense_layers());
+  for (const Gemm* gemm : {&expert_gate_up_, &expert_down_})
+    add(*gemm, tokens * llm_.moe.active, experts_touched(tokens), llm_.moe_layers());
+  if (arithmetic <= 0) return 0;
+  return 1 / (1 + std::pow(bytes / arithmetic, kRidgeNorm));
+}
+
+double RooflineCost::pace(const StepShape& shape) const {
+  if (slowdown_ <= 0 || shape.chunks.empty() || shape.tokens < RecentLoad::kHeavyTokens) return 1;
+  const double arithmetic_ns = shape.tokens * flop_ns_per_token_;
+  const double windows = arithmetic_ns * kTicksPerNs / static_cast<double>(kLoadWindow);
+  return 1 + slowdown_ * mean_effect(shape.chunk_load / 1000.0, windows) * arithmetic_fraction(shape.tokens);
+}
+
+double RooflineCost::experts_touched(double tokens) const {
+  if (llm_.moe_layers() == 0) return 0;
+  return llm_.moe.experts *
+         (1 - std::pow(1 - static_cast<double>(llm_.moe.active) / llm_.moe.experts, tokens));
 }
 
 RooflineCost::Gemm RooflineCost::gemm(double inputs, double outputs, const TensorFormat& weights) const {
@@ -98,8 +153,7 @@ void RooflineCost::add_experts(double tokens, std::vector<StepPart>* ops) const 
   const MoeSpec& moe = llm_.moe;
   const PartPlace layer = PartPlace::kLayer;
   const double rows = tokens * moe.active;
-  const double missed = std::pow(1 - static_cast<double>(moe.active) / moe.experts, tokens);
-  const double touched = moe.experts * (1 - missed);
+  const double touched = experts_touched(tokens);
   const double router_bytes =
       kBf16Bytes * llm_.hidden * moe.experts + kBf16Bytes * tokens * (llm_.hidden + moe.experts);
   // Logits, top-k and the sort of tokens by expert; then the weighted sum of the experts' outputs.
@@ -168,6 +222,16 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
   return ops;
 }
 
+// Decodes that read `entries` KV entries together. A tile of a step with chunks is computed whole: what is
+// rounded up is half a tile of keys on average.
+double RooflineCost::decodes_ns(const StepShape& shape, double entries) const {
+  const double filled = entries + fill_tokens_ * shape.decodes;
+  const double read_ns = filled * kv_entry_bytes_ / decode_bytes_per_ns_;
+  if (shape.chunks.empty()) return read_ns;
+  const double computed = mixed_decode_rows_ * (filled + fill_tokens_ / 2 * shape.decodes);
+  return std::max(read_ns, computed * pair_flop_ / prefill_flop_per_ns_);
+}
+
 double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const {
   // Decodes read the KV entry of the new token too.
   double decode_entries = static_cast<double>(std::min(
@@ -175,7 +239,7 @@ double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const
   // Windows hold the newest KV entries, which are not low-bit.
   if (window == UINT64_MAX)
     decode_entries -= static_cast<double>(shape.decode_low_bit_sum) * (1 - low_bit_entries_);
-  double ns = attention_fixed_ns_ + decode_entries * kv_entry_bytes_ / decode_bytes_per_ns_;
+  double ns = attention_fixed_ns_ + decodes_ns(shape, decode_entries);
   const auto limit = static_cast<double>(window);
   for (const ChunkShape& chunk : shape.chunks) {
     const double tokens = chunk.tokens, context = chunk.context;

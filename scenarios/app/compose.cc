@@ -74,7 +74,10 @@ void load_models(const Scenario& scenario, Composed* out, Errors* errors) {
   }
   const v1::ModelChoice& model = scenario.values.model();
   if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
-  if (model.context_window() > 0) out->llm.context_window = model.context_window();
+  if (model.context_window() > 0) {
+    out->window_of_model = out->llm.context_window;
+    out->llm.context_window = model.context_window();
+  }
   apply_precision(scenario, &out->llm);
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
   set_host_memory(scenario.values.hardware(), &out->node);
@@ -482,6 +485,7 @@ tl::expected<Composed, Errors> compose(const Scenario& scenario, const std::func
   }
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   resolve_routing(scenario, &*out);
+  note_beyond_window(&*out);
   return out;
 }
 

@@ -67,6 +67,7 @@ struct Composed {
   std::unique_ptr<CostModel> cost;             // shared by equal engines, with its memoised prices
   std::vector<EngineKind> kinds;               // in engine order; device, node, memory, cost are kinds[0]'s
   OutcomeLog* outcome_log = nullptr;           // records data-dependent outcomes; null: they are not recorded
+  uint32_t window_of_model = 0;                // before model.context_window; 0: that is not given
   std::vector<std::string> notes;              // sentences for the user and for the result
   uint32_t oversized_requests = 0;             // requests that will be rejected
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nullopt: nothing

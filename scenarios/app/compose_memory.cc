@@ -8,6 +8,7 @@
 #include "engine/base/plural.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
+#include "traces/replay/replay.h"
 
 namespace kvtwin {
 
@@ -82,6 +83,22 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
     return problem(fmt::format("{} pages are too many", pages), "use larger pages, or less of the disk");
   }
   return static_cast<uint32_t>(pages);
+}
+
+void note_beyond_window(Composed* out) {
+  if (out->window_of_model == 0 || out->llm.context_window <= out->window_of_model) return;
+  uint64_t beyond = 0, longest = 0;
+  for (const TableNode& node : out->client->table().nodes) {
+    const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
+    beyond += tokens > out->window_of_model;
+    longest = std::max(longest, tokens);
+  }
+  if (beyond == 0) return;
+  out->notes.push_back(fmt::format(
+      "{} {} longer than the model's window of {} tokens, the longest has {}: model.context_window "
+      "is {}, answers beyond the model's own are not what it was trained for",
+      beyond, beyond == 1 ? "request is" : "requests are", out->window_of_model, longest,
+      out->llm.context_window));
 }
 
 }  // namespace kvtwin

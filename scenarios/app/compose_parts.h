@@ -70,6 +70,9 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
 // Reads the scenario's trace into `sink`. Sentences for the user go to *notes, which may be null.
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 
+// Adds a note if requests fit a window which the scenario made larger than the model's own.
+void note_beyond_window(Composed* out);
+
 }  // namespace kvtwin
 
 #endif  // KVTWIN_SCENARIOS_APP_COMPOSE_PARTS_H_

@@ -29,6 +29,7 @@ struct ObserveArguments {
 #if KVTWIN_HAVE_CURL
 
 Result<void> check(const ObserveArguments& arguments) {
+  if (Result<void> ok = check_server_url(arguments.url); !ok) return ok;
   if (arguments.endpoint != "completions" && arguments.endpoint != "chat")
     return make_error("--endpoint", fmt::format("'{}'", arguments.endpoint), "completions or chat");
   for (const auto& [flag, value] : {std::pair{"--arrival-scale", arguments.arrival_scale},

@@ -105,11 +105,12 @@ std::string table(const std::vector<QualityRow>& rows) {
   }
   std::string out;
   const auto add = std::back_inserter(out);
-  fmt::format_to(add, "  {:<18} {:>6} {:>8}", "policy set", "budget", "retained");
+  fmt::format_to(add, "  {:<18} {:>6} {:>8} {:>8}", "policy set", "budget", "retained", "KV read");
   for (const std::string& task : tasks) fmt::format_to(add, " {:>20}", task);
   out += '\n';
   for (const auto& [policy, budget] : sets) {
     uint64_t raw = 0, left = 0;
+    double held = 0, read = 0;
     std::string cells;
     for (const std::string& task : tasks) {
       const auto found = at.find(key(policy, budget, task));
@@ -119,13 +120,17 @@ std::string table(const std::vector<QualityRow>& rows) {
         continue;
       }
       raw += row->reads_raw, left += row->reads_effective;
+      held += row->kv_bytes_mean, read += row->kv_read_bytes_mean;
       const Interval range = wilson(row->answers.right, row->answers.questions);
       cells += fmt::format(" {:>20}", fmt::format("{:.1f} [{:.1f} {:.1f}]",
                                                   100 * fraction(row->answers.right, row->answers.questions),
                                                   100 * range.low, 100 * range.high));
     }
-    fmt::format_to(add, "  {:<18} {:>6} {:>6.1f} %{}\n", policy,
-                   budget == 0 ? "-" : fmt::format("{}", budget), 100 * fraction(left, raw), cells);
+    // Retrieval reads a part of what is retained.
+    const double retained = 100 * fraction(left, raw);
+    fmt::format_to(add, "  {:<18} {:>6} {:>6.1f} % {:>6.1f} %{}\n", policy,
+                   budget == 0 ? "-" : fmt::format("{}", budget), retained,
+                   held > 0 ? retained * read / held : 0, cells);
   }
   std::string refusals;
   for (const QualityRow& row : rows) {

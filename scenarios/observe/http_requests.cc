@@ -54,6 +54,24 @@ std::string base_of(std::string url) {
 
 }  // namespace
 
+Result<void> check_server_url(const std::string& text) {
+  const std::string right = "http:// or https://, a host and a port, as in http://localhost:8000";
+  CURLU* const url = curl_url();
+  const CURLUcode code = curl_url_set(url, CURLUPART_URL, text.c_str(), CURLU_NON_SUPPORT_SCHEME);
+  char* scheme = nullptr;
+  std::string problem;
+  if (code != CURLUE_OK) {
+    problem = fmt::format("'{}' is not a URL: {}", text, curl_url_strerror(code));
+  } else if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
+             std::string_view(scheme) != "http" && std::string_view(scheme) != "https") {
+    problem = fmt::format("'{}' is not an address of a web server: its scheme is {}", text, scheme);
+  }
+  curl_free(scheme);
+  curl_url_cleanup(url);
+  if (problem.empty()) return {};
+  return make_error("URL", problem, right);
+}
+
 struct HttpRequests::State {
   explicit State(const HttpOptions& given) : options(given), base(base_of(given.url)) {
     curl_global_init(CURL_GLOBAL_DEFAULT);

@@ -16,6 +16,9 @@
 
 namespace kvtwin {
 
+// Whether `text` can be the address of a server.
+Result<void> check_server_url(const std::string& text);
+
 struct HttpReply {
   uint64_t id = 0;
   int64_t sent_ns = 0, first_token_ns = 0, last_token_ns = 0, end_ns = 0;

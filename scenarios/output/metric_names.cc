@@ -37,19 +37,41 @@ void replace_all(std::string* text, std::string_view from, std::string_view to) 
 
 constexpr std::array kStatistics = {"mean", "p50", "p90", "p95", "p99"};
 
-// One row of a table may name several metrics; POINT stands for five statistics.
+std::vector<std::string> split_at(std::string_view text, std::string_view mark) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(mark, begin), text.size());
+    out.push_back(trimmed(text.substr(begin, end - begin)));
+    begin = end + mark.size();
+  }
+  return out;
+}
+
+std::string in_words(std::string_view statistic) {
+  return statistic == "mean" ? "mean" : fmt::format("{}th percentile", statistic.substr(1));
+}
+
+// One row of a table may name several metrics, then its definition has a part for each, divided by
+// semicolons; POINT stands for five statistics.
 void add_row(const std::vector<std::string>& row, std::vector<MetricName>* out) {
-  for (size_t at = row[0].find('`'); at != std::string::npos;) {
+  std::string text = row[2];
+  std::erase(text, '`');
+  const auto names = static_cast<size_t>(std::count(row[0].begin(), row[0].end(), '`') / 2);
+  std::vector<std::string> parts = split_at(text, "; ");
+  if (parts.size() != names) parts.assign(names, text);
+  auto definition = parts.begin();
+  for (size_t at = row[0].find('`'); at != std::string::npos; ++definition) {
     const size_t end = row[0].find('`', at + 1);
     if (end == std::string::npos) return;
-    std::string definition = row[2];
-    std::erase(definition, '`');
     const std::string name = row[0].substr(at + 1, end - at - 1);
     const size_t point = name.find("POINT");
     for (const char* statistic : kStatistics) {
       std::string one = name;
       if (point != std::string::npos) one.replace(point, 5, statistic);
-      out->push_back({one, row[1], definition});
+      out->push_back({one, row[1],
+                      point == std::string::npos
+                          ? *definition
+                          : fmt::format("{} of: {}", in_words(statistic), *definition)});
       if (point == std::string::npos) break;
     }
     at = row[0].find('`', end + 1);

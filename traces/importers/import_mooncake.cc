@@ -28,6 +28,7 @@ class MooncakeImport {
     auto rows = read_mooncake_rows(path_, block);
     if (!rows) return tl::unexpected(rows.error());
     rows_ = std::move(*rows);
+    note_missing_ids(options_, rows_, block);
     if (auto good = make_parents(block); !good) return good;
     v1::TraceHeader header = mooncake_header("mooncake", path_, options_, rows_);
     header.set_request_arrivals(v1::ARR_OPEN_LOOP);

@@ -117,6 +117,17 @@ Result<std::vector<MooncakeRow>> read_mooncake_rows(const std::string& path, uin
   return rows;
 }
 
+void note_missing_ids(const ImportOptions& options, const std::vector<MooncakeRow>& rows, uint32_t block) {
+  size_t rows_short = 0;
+  for (const MooncakeRow& row : rows)
+    rows_short += !row.ids.empty() && blocks_in(row.ids) < div_ceil<uint64_t>(row.prompt_tokens, block);
+  if (rows_short == 0) return;
+  note(options,
+       fmt::format("{} of {} rows have hash ids for fewer tokens than their prompt ({} tokens an id): "
+                   "the other tokens are shared with no other request",
+                   rows_short, rows.size(), block));
+}
+
 v1::TraceHeader mooncake_header(const std::string& format, const std::string& path,
                                 const ImportOptions& options, const std::vector<MooncakeRow>& rows) {
   v1::TraceHeader header = imported_header(format, path);

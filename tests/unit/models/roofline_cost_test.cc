@@ -34,6 +34,7 @@ DeviceSpec ideal(DeviceSpec d) {
                     &d.all_reduce_fixed_ns})
     f->value = 0;
   d.all_reduce.clear();  // measured all-reduces
+  d.sustained_fraction = d.mixed_decode_rows = d.attention_fill_tokens = Figure{};
   return d;
 }
 
@@ -100,7 +101,9 @@ TEST_CASE("roofline: requantised KV entries are read once and written once") {
 }
 
 TEST_CASE("roofline: H200 kernels are predicted as measured") {
-  RooflineCost model(llm("llama-3.1-8b"), device("h200"), 1, {});
+  DeviceSpec rested = device("h200");  // kernels were measured one by one
+  rested.sustained_fraction = Figure{};
+  RooflineCost model(llm("llama-3.1-8b"), rested, 1, {});
   // us, cuBLAS bf16 under CUDA graphs.
   const struct {
     uint32_t tokens;
@@ -139,6 +142,62 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
     const ChunkShape c{tokens, 0};
     CHECK(us_of(model, chunk(c), "attention") == doctest::Approx(us).epsilon(0.04));
   }
+}
+
+// LLMServingSim's microbenchmarks of FlashAttention 2 (tests/golden/vllm/*/profile/tp1/attention.csv): a
+// layer of Llama-3.1-8B, decodes alone and in a step with a chunk of 128 tokens. Without the tiles, the rows
+// of mixed steps were 30 to 49 % too short.
+TEST_CASE("roofline: attention of steps with chunks computes a tile for each query head of a decode") {
+  struct Row {
+    const char* device;
+    uint32_t decodes, context;
+    double alone_us, mixed_us;
+  };
+  constexpr Row kRows[] = {{"rtx-pro-6000", 64, 256, 68.5, 121.9}, {"rtx-pro-6000", 64, 512, 127.4, 187.1},
+                           {"rtx-pro-6000", 128, 512, 0, 398.7},   {"rtx-4090", 64, 256, 113.6, 236.3},
+                           {"rtx-4090", 64, 512, 191.9, 374.7},    {"rtx-4090", 128, 512, 0, 809.8}};
+  for (const Row& row : kRows) {
+    RooflineCost model(llm("llama-3.1-8b"), device(row.device), 1, {});
+    StepShape shape = even_decodes(row.decodes, row.context);
+    CAPTURE(row.device);
+    CAPTURE(row.decodes);
+    CAPTURE(row.context);
+    if (row.alone_us > 0)
+      CHECK(us_of(model, shape, "attention") == doctest::Approx(row.alone_us).epsilon(0.15));
+    const ChunkShape chunk{.tokens = 128};
+    shape.chunks = {&chunk, 1}, shape.tokens += 128;
+    CHECK(us_of(model, shape, "attention") == doctest::Approx(row.mixed_us).epsilon(0.15));
+  }
+  // Hopper's FlashAttention 3 packs the query heads in all steps: the decodes add what they read.
+  RooflineCost model(llm("llama-3.1-8b"), device("h200"), 1, {});
+  const ChunkShape chunk{.tokens = 128};
+  StepShape shape = even_decodes(64, 512);
+  const double alone = us_of(model, shape, "attention");
+  shape.chunks = {&chunk, 1}, shape.tokens += 128;
+  CHECK(us_of(model, shape, "attention") - alone < 2);
+}
+
+// calibrate device on five H100s and H200s: a chunk of 1,024 tokens takes 0.865 to 0.887 after a pause, and
+// half a window of load has a third of the effect at most (models/measured, "chunk after load").
+TEST_CASE("roofline: prompts without a pause lower the clock; decodes and short chunks do not see it") {
+  RooflineCost model(llm("llama-3.1-8b"), device("h200"), 1, {});
+  CHECK(model.load_window() == 40'000'000 * kTicksPerNs);
+  const auto after = [&](uint32_t tokens, uint32_t load) {
+    const ChunkShape c{tokens, 0};
+    StepShape shape = chunk(c);
+    shape.chunk_load = load;
+    return ms(model.step(shape).device);
+  };
+  CHECK(after(1024, 0) / after(1024, 1000) == doctest::Approx(0.87).epsilon(0.015));
+  CHECK(after(1024, 500) / after(1024, 0) < 1.05);
+  CHECK(after(1024, 750) < after(1024, 1000));
+  CHECK(after(4096, 0) / after(4096, 1000) > 0.92);  // its own load: 0.912 to 0.947 were measured
+  CHECK(after(128, 0) == after(128, 1000));
+  StepShape decodes = even_decodes(512, 100);
+  const double idle = ms(model.step(decodes).device);
+  decodes.chunk_load = 0;
+  CHECK(ms(model.step(decodes).device) == idle);
+  CHECK(RooflineCost(llm("llama-3.1-8b"), device("b200"), 1, {}).load_window() == 0);
 }
 
 TEST_CASE("roofline: the experts used follow from the tokens, and their weights are read once") {

@@ -54,6 +54,22 @@ TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused w
   CHECK(imported("mooncake", path, options).sessions.size() == 1);
 }
 
+TEST_CASE(
+    "Mooncake: rows with ids for a part of their prompt are counted in a note; rows without ids are not") {
+  const Folder dir;
+  const auto path =
+      dir.write("m.jsonl",
+                "{\"timestamp\":0,\"input_length\":1024,\"output_length\":1,\"hash_ids\":[1,2]}\n"
+                "{\"timestamp\":1,\"input_length\":10000,\"output_length\":1,\"hash_ids\":[1]}\n"
+                "{\"timestamp\":2,\"input_length\":10000,\"output_length\":1}\n");
+  std::vector<std::string> notes;
+  ImportOptions options;
+  options.notes = &notes;
+  imported("mooncake", path, options);
+  REQUIRE(notes.size() == 1);
+  CHECK(contains(notes[0], "1 of 3 rows have hash ids for fewer tokens than their prompt"));
+}
+
 TEST_CASE("Mooncake: rows of one session_id wait for each other, by delay or by stamps") {
   const Folder dir;
   const KeepAll all =
