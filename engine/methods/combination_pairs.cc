@@ -156,8 +156,21 @@ PairVerdict CombinationPairs::verdict(Choice a, std::string_view of_a, Choice b,
   Search search{.where = where, .fixed = {}, .set = {}, .all = {}, .best = {}};
   search.best.scorer.clear();
   search.fixed[index_of(a)] = of_a, search.fixed[index_of(b)] = of_b;
-  this->search(0, &search);
   PairVerdict out;
+  // What one choice forbids alone needs no search.
+  for (size_t axis = 0; axis < kAxes; ++axis) {
+    for (const Option& option : options_[axis]) {
+      if (option.name != search.fixed[axis]) continue;
+      choose(kPairAxes[axis], option, &search.set, &search.all);
+      break;
+    }
+  }
+  for (const CombinationRow& row : combination_rows()) {
+    const bool alone = row.of.second == Choice::kAbsent && row.of.first != Choice::kScorer;
+    if (!alone || !holds_for(row, where) || !row.applies(search.all)) continue;
+    return {row.verdict, search.set, false, &row};
+  }
+  this->search(0, &search);
   out.set = search.best, out.prefix_cache = search.best_cache;
   if (search.works) return out;
   out.verdict = search.buildable ? Support::kNotBuilt : Support::kRefused;
