@@ -49,13 +49,15 @@ std::string scenario_of(const PolicySet& set, bool prefix_cache, const char* bac
       "policies {{ scorer: \"{}\" {} budget: \"{}\" layout: \"{}\" precision: \"{}\" placement: \"{}\"\n"
       "  retrieval: \"{}\" partition: \"{}\" identity: \"{}\"\n"
       "  budget_options {{ sinks: 4 window: 32 chunk_tokens: 256 ratio: 0.5 kv_entries: 128 {} {} }}\n"
-      "  precision_options {{ group: 32 }} }}\n"
-      "trace {{ path: \"../traces/data/search_tiny.kvtrace\" format: \"kvtwin\" }}\n",
+      "  precision_options {{ group: 32 }} {} }}\n"
+      "trace {{ path: \"../traces/data/search_tiny.kvtrace\" format: \"kvtwin\" }}\n"
+      "replay {{ sessions_max: 1 oversized: \"reject\" }}\n",
       backend, layout_traits(set.layout).needs_page_1 ? 1 : 32,
       placement_traits(set.placement).uses_host ? 20'000'000 : 0, prefix_cache, set.scorer, scorer,
       set.budget, set.layout, set.precision, set.placement, set.retrieval, set.partition, set.identity,
       masks ? "full_heads: [0, 3]" : "",
-      calibrated ? "mean: [0.1, 0.2, 0.3, 0.4, 0.1, 0.2, 0.3, 0.4] deviation: [0, 0, 0, 0, 0, 0, 0, 0]" : "");
+      calibrated ? "mean: [0.1, 0.2, 0.3, 0.4, 0.1, 0.2, 0.3, 0.4] deviation: [0, 0, 0, 0, 0, 0, 0, 0]" : "",
+      retrieval_traits(set.retrieval).joins_heads ? "retrieval_options { rank: 16 }" : "");
 }
 
 // The error of composing it; empty: it works.
@@ -63,7 +65,7 @@ std::string composed_error(const PolicySet& set, bool prefix_cache, const char* 
   const auto scenario = parse_scenario(scenario_of(set, prefix_cache, backend),
                                        testing::source_dir() + "/scenarios/test.textproto", {});
   if (!scenario) return scenario.error().front().text();
-  const auto composed = compose_engines(*scenario);
+  const auto composed = compose(*scenario);
   if (!composed) return composed.error().front().text();
   const auto made = make_engine_backend(*scenario, *composed, false);
   return made ? "" : made.error().text();
@@ -88,6 +90,10 @@ TEST_CASE("combinations: composing for sim and cpu agrees with the capability ta
             if (!known.contains(text)) known[text] = composed_error(found.set, found.prefix_cache, backend);
             CoreConfig config;
             config.policies = found.set, config.prefix_cache = found.prefix_cache;
+            PolicySet& own = config.policies;
+            own.layout_spec = {.layers = 4, .kv_heads = 2, .heads_per_group = 2};
+            own.budget_spec.mu.assign(8, kWhole / 4), own.budget_spec.sigma.assign(8, 0);
+            own.budget_spec.keeps_all.assign(8, false), own.budget_spec.kv_entries = 128;
             const std::string expected = cannot_combine(config, where).value_or("");
             CHECK(expected.empty() == (found.verdict == Support::kWorks));
             CHECK_MESSAGE(known[text].empty() == expected.empty(), known[text]);
