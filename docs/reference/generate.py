@@ -4,7 +4,7 @@
 Usage: docs/reference/generate.py --kvtwin=FILE [--check]
 
 scenario-fields.md, model-files.md, trace-schema.md and other-files.md come from the comments and fields of traces/proto/*.proto, the
-scenarios' defaults from scenarios/load/scenario_defaults.cc, cli.md and words.md from what the tool prints. Of metrics.md, which is
+scenarios' defaults from scenarios/load/scenario_defaults.cc, cli.md, words.md and combinations.md from what the tool prints. Of metrics.md, which is
 written by hand, --check compares the names with what the tool prints.
 """
 
@@ -233,6 +233,14 @@ def words_page(kvtwin):
     return out
 
 
+def combinations_page(kvtwin):
+    out = header("Combinations of policies",
+                 "What `kvtwin list combinations` prints: the capability table of `engine/methods/combinations.h`, which every check\n"
+                 "of a combination reads. What depends on numbers (page sizes, budgets, the model's shape) is checked apart.",
+                 "docs/reference/generate.py")
+    return out + "\n```text\n" + printed(kvtwin, "list", "combinations") + "\n```\n"
+
+
 def metric_names(kvtwin):
     """Names that a run prints as JSON, and the columns of its tables."""
     names = []
@@ -280,6 +288,7 @@ def pages(kvtwin):
             "`policies.precision_options.tag_map`. `kvtwin calibrate server` writes a ServerProfile, which scenarios name in\n"
             "`cost.profile`."),
         "words.md": words_page(kvtwin),
+        "combinations.md": combinations_page(kvtwin),
         "cli.md": cli_page(kvtwin),
     }
 

@@ -42,13 +42,9 @@ struct Pool {
 KvEntryBudget::KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const GroupMap* groups)
     : spec_(set.budget_spec),
       kv_heads_(set.layout_spec.kv_heads),
+      counted_by_(budget_traits(set.budget).counted_by),
       page_tokens_(page_tokens),
-      groups_(groups) {
-  if (set.budget == "ada") kind_ = Kind::kAda;
-  if (set.budget == "top_per_layer") kind_ = Kind::kPerLayer;
-  if (set.budget == "top_across_layers") kind_ = Kind::kAcrossLayers;
-  if (set.budget == "released") kind_ = Kind::kReleased;
-}
+      groups_(groups) {}
 
 // The fraction of ranked KV entries; sinks and window are always retained
 // (docs/design/methods/tangram.md#released-chunks, r_adj).
@@ -57,14 +53,15 @@ uint64_t KvEntryBudget::fraction(uint32_t end) const {
 }
 
 uint32_t KvEntryBudget::expected(uint32_t candidates, uint32_t end) const {
-  if (kind_ == Kind::kAda) return std::min(candidates, ranked_entries(spec_));
+  if (counted_by_ == CountedBy::kLayerShares) return std::min(candidates, ranked_entries(spec_));
   return static_cast<uint32_t>(part_up(fraction(end), candidates));
 }
 
 std::vector<uint32_t> KvEntryBudget::counts(std::span<const RankedHead> heads, uint32_t end) const {
-  KVT_CHECK(kind_ != Kind::kKnown);
-  std::vector<uint32_t> out = kind_ == Kind::kAcrossLayers ? across_layers(heads, end) : by_layer(heads, end);
-  if (kind_ == Kind::kReleased) at_least(heads, end, &out);
+  KVT_CHECK(counted_by_ != CountedBy::kNothing);
+  std::vector<uint32_t> out =
+      counted_by_ == CountedBy::kAllLayers ? across_layers(heads, end) : by_layer(heads, end);
+  if (counted_by_ == CountedBy::kChunkRule) at_least(heads, end, &out);
   return out;
 }
 
@@ -102,10 +99,10 @@ std::vector<KvEntryBudget::GroupCount> KvEntryBudget::of_layer(std::span<const R
     if (known == clusters.end()) clusters.push_back(group);
   }
   std::vector<GroupCount> out;
-  if (kind_ == Kind::kAda || !inside) {
+  if (counted_by_ == CountedBy::kLayerShares || !inside) {
     const uint32_t k = expected(pool.rows, end);
     const std::vector<uint32_t> of_heads =
-        kind_ == Kind::kAda
+        counted_by_ == CountedBy::kLayerShares
             ? kernels::count_adakv(pool.ranked(), k, k / 5)
             : kernels::count_flattened(pool.ranked(), part_up(fraction(end), pool.scores.size()));
     for (size_t h = 0; h < of_heads.size(); ++h)

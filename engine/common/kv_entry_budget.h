@@ -13,6 +13,7 @@
 
 #include "engine/common/ranking.h"
 #include "engine/methods/config.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin::cpu {
 
@@ -38,10 +39,10 @@ class KvEntryBudget {
   void at_least(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;
   uint64_t fraction(uint32_t end) const;
 
-  enum class Kind : uint8_t { kKnown, kAda, kPerLayer, kAcrossLayers, kReleased };
-  Kind kind_ = Kind::kKnown;
   const BudgetSpec spec_;
-  const uint32_t kv_heads_, page_tokens_;
+  const uint32_t kv_heads_;
+  const CountedBy counted_by_;
+  const uint32_t page_tokens_;
   const GroupMap* const groups_;
 };
 

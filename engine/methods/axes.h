@@ -1,8 +1,8 @@
 // The policy side of the eight axes (docs/design/scheduler-and-kv-managers.md#axes): integers only. Values
 // (scores, packed bytes) belong to the backends, prices to models/.
 //
-// Each axis is one small interface. Its implementations, the identity included, are in axis_<name>.cc. To add
-// a policy: one .cc, one line in registry.cc, one table test.
+// Each axis is one small interface. Its implementations, the identity included, are the rows of
+// axis_<name>.cc: name, description, traits. To add a policy: one row, and one table test.
 
 #ifndef KVTWIN_ENGINE_METHODS_AXES_H_
 #define KVTWIN_ENGINE_METHODS_AXES_H_
@@ -17,6 +17,7 @@
 #include "engine/kv/precision_spec.h"
 #include "engine/methods/config.h"
 #include "engine/methods/partition.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin {
 
@@ -50,13 +51,6 @@ class Budget {
 };
 
 // How are retained KV entries placed in pages?
-enum class SlotRetention : uint8_t {
-  kAll,      // nothing is dropped: one table, by position
-  kRing,     // a fixed number of pages per request and group, whose content the backend chooses
-  kMove,     // retained KV entries are compacted: each group has as many pages as they need
-  kInPlace,  // retained KV entries keep their slots: a page is freed when all of its entries are dropped
-};
-
 class Layout {
  public:
   virtual ~Layout() = default;

@@ -1,49 +1,57 @@
 // All layouts (docs/design/methods/composition.md#layouts).
 
-#include "engine/base/check.h"
 #include "engine/methods/axis_factories.h"
-#include "engine/methods/budget_groups.h"
+#include "engine/methods/axis_rows.h"
 
 namespace kvtwin {
 namespace {
 
-struct Kind {
-  const char* name;
-  SlotRetention slot_retention;
-  bool keeps_slots, keeps_phase, needs_page_1;
+struct LayoutRow {
+  PolicyInfo info;
+  LayoutTraits traits;
 };
 
-constexpr Kind kKinds[] = {
-    {"paged", SlotRetention::kAll, true, true, false},
-    {"ring", SlotRetention::kRing, false, true, false},
-    {"compact", SlotRetention::kMove, false, true, false},
-    {"compact_rerotate", SlotRetention::kMove, false, false, false},
-    {"slot_mask", SlotRetention::kInPlace, true, true, true},
-    {"page_mask", SlotRetention::kInPlace, true, true, false},
-    {"ragged", SlotRetention::kMove, false, true, false},
+constexpr LayoutRow kLayouts[] = {
+    {{"layout", "paged", "Entries fill pages in order of position; a cached prefix keeps its slots."}, {}},
+    {{"layout", "ring",
+      "A fixed number of pages per request and head group; the backend chooses what they hold "
+      "(StreamingLLM's and RaaS's rings)."},
+     {.slot_retention = SlotRetention::kRing, .keeps_slots = false, .has_groups = true}},
+    {{"layout", "compact",
+      "Retained entries are compacted and keep their rotation; pages after them are freed."},
+     {.slot_retention = SlotRetention::kMove, .keeps_slots = false}},
+    {{"layout", "compact_rerotate", "As compact, with keys rotated to their new places: never shared."},
+     {.slot_retention = SlotRetention::kMove, .keeps_slots = false, .keeps_phase = false}},
+    {{"layout", "slot_mask",
+      "Dropped entries leave empty slots; pages of one token are freed one by one (IntentKV)."},
+     {.slot_retention = SlotRetention::kInPlace, .needs_page_1 = true}},
+    {{"layout", "page_mask", "Dropped entries are masked; a page is freed when nothing in it is left."},
+     {.slot_retention = SlotRetention::kInPlace}},
+    {{"layout", "ragged",
+      "Groups of KV heads have page tables of their own, each as long as its heads need (TANGRAM)."},
+     {.slot_retention = SlotRetention::kMove, .keeps_slots = false, .has_groups = true}},
 };
 
 class TableLayout final : public Layout {
  public:
-  explicit TableLayout(const Kind& kind) : kind_(kind) {}
-  SlotRetention slot_retention() const override { return kind_.slot_retention; }
-  bool has_groups() const override { return layout_has_groups(kind_.name); }
-  bool keeps_slots() const override { return kind_.keeps_slots; }
-  bool keeps_phase() const override { return kind_.keeps_phase; }
-  bool needs_page_1() const override { return kind_.needs_page_1; }
+  explicit TableLayout(const LayoutTraits& traits) : traits_(traits) {}
+  SlotRetention slot_retention() const override { return traits_.slot_retention; }
+  bool has_groups() const override { return traits_.has_groups; }
+  bool keeps_slots() const override { return traits_.keeps_slots; }
+  bool keeps_phase() const override { return traits_.keeps_phase; }
+  bool needs_page_1() const override { return traits_.needs_page_1; }
 
  private:
-  const Kind& kind_;
+  const LayoutTraits traits_;
 };
 
 }  // namespace
 
-std::unique_ptr<Layout> make_layout(const PolicySet& set) {
-  for (const Kind& kind : kKinds) {
-    if (set.layout == kind.name) return std::make_unique<TableLayout>(kind);
-  }
-  KVT_CHECK(!"a layout that validate_policy_set() lets pass and no table knows");
-  return nullptr;
+std::unique_ptr<Layout> make_layout(std::string_view name) {
+  return std::make_unique<TableLayout>(layout_traits(name));
 }
+
+void append_layouts(std::vector<PolicyInfo>* out) { append_rows(kLayouts, out); }
+LayoutTraits layout_traits(std::string_view name) { return row_of(kLayouts, name).traits; }
 
 }  // namespace kvtwin

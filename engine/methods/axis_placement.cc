@@ -1,22 +1,45 @@
+// The tiers that a page may be in.
+
 #include "engine/methods/axis_factories.h"
+#include "engine/methods/axis_rows.h"
 
 namespace kvtwin {
 namespace {
 
+struct PlacementRow {
+  PolicyInfo info;
+  PlacementTraits traits;
+};
+
+constexpr PlacementRow kPlacements[] = {
+    {{"placement", "gpu", "KV lives on the gpu only; what is evicted is computed again."}, {}},
+    {{"placement", "host",
+      "Cached prefixes that are about to be evicted are copied to the host; a hit there is recalled by a "
+      "transfer that the request waits for."},
+     {.uses_host = true}},
+    {{"placement", "resident",
+      "Every page of a request is on the host. The prompt is computed on the gpu; at its end the gpu keeps a "
+      "fixed number of resident pages per request, whose content the retrieval chooses step by step."},
+     {.uses_host = true, .uses_resident = true}},
+};
+
 class OnTier final : public Placement {
  public:
-  OnTier(bool host, bool resident) : host_(host), offloaded_(resident) {}
-  bool uses_host() const override { return host_; }
-  bool uses_resident() const override { return offloaded_; }
+  explicit OnTier(const PlacementTraits& traits) : traits_(traits) {}
+  bool uses_host() const override { return traits_.uses_host; }
+  bool uses_resident() const override { return traits_.uses_resident; }
 
  private:
-  const bool host_, offloaded_;
+  const PlacementTraits traits_;
 };
 
 }  // namespace
 
-std::unique_ptr<Placement> make_placement_gpu() { return std::make_unique<OnTier>(false, false); }
-std::unique_ptr<Placement> make_placement_host() { return std::make_unique<OnTier>(true, false); }
-std::unique_ptr<Placement> make_placement_resident() { return std::make_unique<OnTier>(true, true); }
+std::unique_ptr<Placement> make_placement(std::string_view name) {
+  return std::make_unique<OnTier>(placement_traits(name));
+}
+
+void append_placements(std::vector<PolicyInfo>* out) { append_rows(kPlacements, out); }
+PlacementTraits placement_traits(std::string_view name) { return row_of(kPlacements, name).traits; }
 
 }  // namespace kvtwin

@@ -1,54 +1,76 @@
+// All formats of KV (docs/design/methods/triaxialkv.md#numbers, #serving).
+
 #include "engine/methods/axis_factories.h"
+#include "engine/methods/axis_rows.h"
 
 namespace kvtwin {
 namespace {
 
-// One format for all KV entries.
-class Uniform final : public Precision {
- public:
-  explicit Uniform(Format format) : format_(format) {}
-  Format prompt_format() const override { return format_; }
-  Format decode_format() const override { return format_; }
-
- private:
-  const Format format_;
+struct PrecisionRow {
+  PolicyInfo info;
+  PrecisionTraits traits;
 };
 
-// int2, except the newest KV entries (docs/design/methods/triaxialkv.md#numbers).
-class Kivi final : public Precision {
- public:
-  explicit Kivi(const PrecisionSpec& spec) : spec_(spec) {}
-  Format prompt_format() const override { return Format::kInt2; }
-  Format decode_format() const override { return Format::kInt2; }
-  uint32_t exact_tokens_max() const override { return spec_.residual_tokens; }
-
- private:
-  const PrecisionSpec spec_;
+constexpr PrecisionRow kPrecisions[] = {
+    {{"precision", "bf16", "Every KV entry is stored as the model computed it."}, {}},
+    {{"precision", "fp8", "E4M3, one byte per value; half of bf16's memory."},
+     {.prompt_format = Format::kFp8, .decode_format = Format::kFp8}},
+    {{"precision", "int4",
+      "4 bits per value, scale and zero per `group` channels of a token (precision_options.group: 32, 64, "
+      "128); with per_channel_keys, keys are grouped along 128 tokens instead."},
+     {.prompt_format = Format::kInt4,
+      .decode_format = Format::kInt4,
+      .reads_group = true,
+      .per_channel_ok = true}},
+    {{"precision", "fp4", "E2M1 with a power of two per 16 channels: the uniform 4-bit float baseline."},
+     {.prompt_format = Format::kFp4, .decode_format = Format::kFp4}},
+    {{"precision", "kivi_int2",
+      "2 bits per value, keys per channel and values per token; the last precision_options.residual_tokens "
+      "of a request stay bf16."},
+     {.prompt_format = Format::kInt2,
+      .decode_format = Format::kInt2,
+      .reads_group = true,
+      .exact = ExactTokens::kResidual}},
+    {{"precision", "triaxial",
+      "2 or 4 bits by a token's tag (age of its turn, modality, role): two pools in one address space, "
+      "decoded tokens in int4. precision_options.tag_map names the calibrated map."},
+     {.prompt_format = Format::kInt2,
+      .decode_format = Format::kInt4,
+      .by_tag = true,
+      .reads_group = true,
+      .exact = ExactTokens::kGroup}},
 };
 
-// int2 or int4 by tag; decoded KV entries are int4 (docs/design/methods/triaxialkv.md#serving).
-class TriAxial final : public Precision {
+class TablePrecision final : public Precision {
  public:
-  explicit TriAxial(const PrecisionSpec& spec) : spec_(spec) {}
-  Format prompt_format() const override { return Format::kInt2; }
-  Format decode_format() const override { return Format::kInt4; }
-  bool by_tag() const override { return true; }
-  uint32_t exact_tokens_max() const override { return spec_.group - 1; }
+  TablePrecision(const PrecisionTraits& traits, const PrecisionSpec& spec) : traits_(traits), spec_(spec) {}
+  Format prompt_format() const override { return traits_.prompt_format; }
+  Format decode_format() const override { return traits_.decode_format; }
+  bool by_tag() const override { return traits_.by_tag; }
+  uint32_t exact_tokens_max() const override {
+    switch (traits_.exact) {
+      case ExactTokens::kNone:
+        return 0;
+      case ExactTokens::kResidual:
+        return spec_.residual_tokens;
+      case ExactTokens::kGroup:
+        return spec_.group - 1;
+    }
+    return 0;
+  }
 
  private:
+  const PrecisionTraits traits_;
   const PrecisionSpec spec_;
 };
 
 }  // namespace
 
 std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec) {
-  if (name == "bf16") return std::make_unique<Uniform>(Format::kBf16);
-  if (name == "fp8") return std::make_unique<Uniform>(Format::kFp8);
-  if (name == "int4") return std::make_unique<Uniform>(Format::kInt4);
-  if (name == "fp4") return std::make_unique<Uniform>(Format::kFp4);
-  if (name == "kivi_int2") return std::make_unique<Kivi>(spec);
-  if (name == "triaxial") return std::make_unique<TriAxial>(spec);
-  return nullptr;
+  return std::make_unique<TablePrecision>(precision_traits(name), spec);
 }
+
+void append_precisions(std::vector<PolicyInfo>* out) { append_rows(kPrecisions, out); }
+PrecisionTraits precision_traits(std::string_view name) { return row_of(kPrecisions, name).traits; }
 
 }  // namespace kvtwin

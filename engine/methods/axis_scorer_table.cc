@@ -14,6 +14,7 @@
 #include "engine/base/check.h"
 #include "engine/methods/axis_factories.h"
 #include "engine/methods/scorer_spec.h"
+#include "engine/methods/scorer_traits.h"
 
 namespace kvtwin {
 namespace {
@@ -41,25 +42,60 @@ struct Row {
   bool all_layers;        // one threshold, or one score, over all layers
   uint32_t query_tokens;  // tokens whose queries are captured; 0: none, or all
   uint32_t probe_tokens;
+  ScorerTraits traits = {};
 };
 
 constexpr Row kRows[] = {
-    {"none", "Nothing is scored; every KV entry is retained.", CompressionTrigger::kAtNoTime, kNever,
-     Closed::kYes, false, 0, 0},
-    {"streaming_llm", "The first entries and the most recent ones (StreamingLLM).",
-     CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
-    {"h2o", "Entries that have gathered most attention so far, beside the most recent (H2O, at every step).",
-     CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 0, 0},
+    {"none",
+     "Nothing is scored; every KV entry is retained.",
+     CompressionTrigger::kAtNoTime,
+     kNever,
+     Closed::kYes,
+     false,
+     0,
+     0,
+     {.by_position = true}},
+    {"streaming_llm",
+     "The first entries and the most recent ones (StreamingLLM).",
+     CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kTurn | kStep,
+     Closed::kYes,
+     false,
+     0,
+     0,
+     {.by_position = true}},
+    {"h2o",
+     "Entries that have gathered most attention so far, beside the most recent (H2O, at every step).",
+     CompressionTrigger::kDecodeStep,
+     kStep,
+     Closed::kNo,
+     false,
+     0,
+     0,
+     {.reads_decodes = true, .gathers = true}},
     {"h2o_prefill",
      "Attention gathered over the prompt once: column sums (KVCache-Factory), or per row that can see the KV "
      "entry (kvpress ObservedAttention).",
-     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 0, 0},
+     CompressionTrigger::kPromptEnd,
+     kPrompt | kChunk,
+     Closed::kWithItsWindow,
+     false,
+     0,
+     0,
+     {.gathers = true}},
     {"snapkv", "Attention of the prompt's last queries, smoothed (SnapKV; the variants of five code bases).",
      CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
     {"pyramidkv", "SnapKV's scores; made for budgets that shrink with depth (PyramidKV).",
      CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"tova", "Attention of the last query, all heads together (TOVA).", CompressionTrigger::kPromptEnd,
-     kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 1, 0},
+    {"tova",
+     "Attention of the last query, all heads together (TOVA).",
+     CompressionTrigger::kPromptEnd,
+     kPrompt | kChunk | kStep,
+     Closed::kWithItsWindow,
+     false,
+     1,
+     0,
+     {.reads_decodes = true, .heads_alike = true}},
     {"knorm", "Entries with short keys (Knorm).", CompressionTrigger::kChunkEnd,
      kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
     {"keydiff", "Entries whose keys differ from the mean key (KeyDiff).", CompressionTrigger::kChunkEnd,
@@ -72,29 +108,76 @@ constexpr Row kRows[] = {
      CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
     {"trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV).",
      CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"raas", "Pages by when they last drew attention; the stalest goes first (RaaS).",
-     CompressionTrigger::kDecodeStep, kStep, Closed::kNo, false, 1, 0},
-    {"duo_attention", "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's.",
-     CompressionTrigger::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"razor_attention", "The same with RazorAttention's mask.", CompressionTrigger::kChunkEnd,
-     kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"raas",
+     "Pages by when they last drew attention; the stalest goes first (RaaS).",
+     CompressionTrigger::kDecodeStep,
+     kStep,
+     Closed::kNo,
+     false,
+     1,
+     0,
+     {.reads_decodes = true, .heads_apart = true, .gathers = true}},
+    {"duo_attention",
+     "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's.",
+     CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kStep,
+     Closed::kYes,
+     false,
+     0,
+     0,
+     {.by_position = true}},
+    {"razor_attention",
+     "The same with RazorAttention's mask.",
+     CompressionTrigger::kChunkEnd,
+     kChunk | kPrompt | kStep,
+     Closed::kYes,
+     false,
+     0,
+     0,
+     {.by_position = true}},
     {"judge_q", "Attention of 32 trained soft tokens after the prompt (Judge Q).",
      CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, false, 0, 32},
-    {"intent_rule", "One score per token: attention of the session's remembered queries (IntentKV's rule).",
-     CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
-    {"intent_residual", "The rule, corrected by a small trained head (IntentKV).",
-     CompressionTrigger::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
+    {"intent_rule",
+     "One score per token: attention of the session's remembered queries (IntentKV's rule).",
+     CompressionTrigger::kPromptEnd,
+     kPrompt | kTurn,
+     Closed::kNo,
+     true,
+     0,
+     0,
+     {.scores_tokens = true}},
+    {"intent_residual",
+     "The rule, corrected by a small trained head (IntentKV).",
+     CompressionTrigger::kPromptEnd,
+     kPrompt | kTurn,
+     Closed::kNo,
+     true,
+     0,
+     0,
+     {.scores_tokens = true}},
     {"finch", "SnapKV whose window is the question (FINCH).", CompressionTrigger::kPromptEnd,
      kPrompt | kChunk, Closed::kNo, false, 32, 0},
     {"critical_kv",
      "SnapKV for half of the budget, then weighted by what a KV entry adds to the output (CriticalKV).",
-     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
+     CompressionTrigger::kPromptEnd,
+     kPrompt | kChunk,
+     Closed::kWithItsWindow,
+     false,
+     64,
+     0,
+     {.heads_apart = true}},
     {"r_kv",
      "Attention of the last queries less the redundancy of keys that resemble others; while decoding (R-KV).",
-     CompressionTrigger::kDecodeStep, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 8, 0},
+     CompressionTrigger::kDecodeStep,
+     kPrompt | kChunk | kStep,
+     Closed::kWithItsWindow,
+     false,
+     8,
+     0,
+     {.reads_decodes = true}},
     {"external",
      "Scores from a program of the user's (scorer_options.command); its choice stays in the session.",
-     CompressionTrigger::kPromptEnd, kPrompt | kChunk | kStep, Closed::kNo, false, 32, 0},
+     CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kNo, false, 32, 0},
     {"random", "A draw per KV entry: the floor that a scorer must beat.", CompressionTrigger::kChunkEnd,
      kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
 };
@@ -160,13 +243,13 @@ constexpr uint32_t kRowsMax = 65'536;  // query or probe tokens: more than any p
 
 }  // namespace
 
-std::span<const ScorerInfo> all_scorer_infos() {
-  static const std::vector<ScorerInfo> all = [] {
-    std::vector<ScorerInfo> out;
-    for (const Row& row : kRows) out.push_back({row.name, row.description});
-    return out;
-  }();
-  return all;
+void append_scorers(std::vector<PolicyInfo>* out) {
+  for (const Row& row : kRows) out->push_back({"scorer", row.name, row.description});
+}
+
+ScorerTraits scorer_traits(std::string_view name) {
+  const Row* row = find(name);
+  return row == nullptr ? ScorerTraits() : row->traits;
 }
 
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec) {

@@ -18,9 +18,6 @@ std::vector<Fraction> clustering_budgets(const PolicySet& set);
 // One group of all heads unless the layout has groups.
 GroupMap make_groups(const PolicySet& set);
 
-// Whether a layout of this name has a page table per head group.
-bool layout_has_groups(const std::string& layout);
-
 }  // namespace kvtwin
 
 #endif  // KVTWIN_ENGINE_METHODS_BUDGET_GROUPS_H_

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin {
 namespace {
@@ -50,7 +51,8 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
                                                 const LayoutSpec& layout) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const std::string heads = number(layout.heads());
-  if (budget == "all") return std::nullopt;
+  const BudgetTraits traits = budget_traits(budget);
+  if (traits.keeps_all) return std::nullopt;
   // The limit prevents overflow of their sums.
   constexpr uint32_t kTokensMax = 1u << 24;
   for (const uint32_t value : {spec.sinks, spec.window, spec.interval, spec.kv_entries, spec.chunk_tokens}) {
@@ -61,14 +63,13 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   if (spec.ratio > kWhole) return "the ratio of budget " + budget + " is above 1";
   if (spec.interval == 0) return "the interval of budget " + budget + " is 0 decode steps; 1 is the least";
   if (spec.chunk_tokens == 0) return "the chunk of budget " + budget + " has 0 tokens; 1 is the least";
-  const bool absolute = budget == "uniform" || budget == "pyramid" || budget == "ada";
   const uint32_t forced = forced_kv_entries(spec);
-  if (absolute && spec.kv_entries < std::max(forced, 1u)) {
+  if (traits.entries && spec.kv_entries < std::max(forced, 1u)) {
     return "budget " + budget + " keeps " + number(spec.kv_entries) +
            " KV entries, but sinks and window alone are " + number(forced) +
            "; raise KV entries, or shrink them";
   }
-  if (budget == "reserved") {
+  if (traits.table == HeadTable::kCalibrated) {
     if (spec.mu.size() != layout.heads() || spec.sigma.size() != layout.heads()) {
       return "budget reserved has retained fractions of " + number(spec.mu.size()) +
              " heads and standard deviations of " + number(spec.sigma.size()) + ", but the layout has " +
@@ -81,11 +82,12 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
       if (wild) return "a retained fraction of budget reserved is above 4096; a fraction is at most 1";
     }
   }
-  if (budget == "head_masks" && spec.keeps_all.size() != layout.heads()) {
+  if (traits.table == HeadTable::kMasks && spec.keeps_all.size() != layout.heads()) {
     return "budget head_masks has entries for " + number(spec.keeps_all.size()) +
            " heads, but the layout has " + heads + " heads";
   }
-  if (budget == "pyramid" && spec.pyramid_beta == 0) return "the beta of budget pyramid is 0; 20 is usual";
+  if (traits.table == HeadTable::kLayers && spec.pyramid_beta == 0)
+    return "the beta of budget pyramid is 0; 20 is usual";
   return std::nullopt;
 }
 

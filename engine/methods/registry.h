@@ -15,17 +15,16 @@
 #include "engine/kv/store/prefix_eviction.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/config.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin {
 
-struct PolicyInfo {
-  std::string_view axis;  // "scorer", ..., "identity", "prefix_eviction"
-  std::string_view name;
-  std::string_view description;
-};
-
 // All policies, by axis. The first of an axis is its identity.
 std::span<const PolicyInfo> all_policies();
+
+// The name of a policy set in device files: "snapkv/uniform/compact", "freekv"; its precision ("triaxial")
+// where everything is retained and read.
+std::string method_name(const PolicySet& set);
 
 // Returns one sentence about a name of the set that no policy has; nullopt: all are known.
 std::optional<std::string> unknown_policy(const PolicySet& set);

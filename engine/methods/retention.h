@@ -99,13 +99,13 @@ class Retention {
   GroupShape shape_;
 };
 
-// Returns one sentence that explains why budget, layout and scorer cannot be combined, and a remedy; nullopt:
-// they can.
+// Returns one sentence about numbers of budget and chunks with which nothing could work, and a remedy;
+// nullopt: none. Which budgets, layouts and scorers go together: combinations.h.
 std::optional<std::string> validate_retention(const PolicyAxes& axes, const PolicySet& set,
                                               const CoreConfig& config);
 
-// The same for layouts that move KV entries with a prefix cache: whether the retained part of a prefix can be
-// shared. REQUIRES: config.prefix_cache, and a layout that does not keep slots.
+// The same for layouts that move KV entries with a prefix cache. REQUIRES: config.prefix_cache, and a layout
+// that does not keep slots.
 std::optional<std::string> validate_prefix_checkpoints(const PolicyAxes& axes, const PolicySet& set,
                                                        const CoreConfig& config);
 

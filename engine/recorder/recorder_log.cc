@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "engine/base/retired_names.h"
+#include "engine/methods/traits.h"
 #include "engine/recorder/recorder.h"
 #include "engine/recorder/recorder_formats.h"
 #include "engine/recorder/recorder_records.h"
@@ -195,7 +196,7 @@ class LogReader {
     if (in.has_formats() && !read_precision(in.formats(), &axes.precision_spec)) {
       return problem("an engine's formats have a choice that this version does not know");
     }
-    if (axes.precision == "triaxial" && out.pages_int2 > out.pages_gpu) {
+    if (precision_traits(axes.precision).by_tag && out.pages_int2 > out.pages_gpu) {
       return problem(fmt::format("{} of {} pages are int2", out.pages_int2, out.pages_gpu));
     }
     log_->options.engines.push_back(std::move(out));
@@ -427,18 +428,20 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_offload_pages_target(in.offload_pages_target);
     for (const uint32_t size : in.capture_sizes) engine.add_capture_sizes(size);
     const PolicySet& axes = in.policies;
-    if (axes.retrieval != "all") write_retrieval(axes.retrieval_spec, engine.mutable_retrieval());
+    if (!retrieval_traits(axes.retrieval).reads_everything())
+      write_retrieval(axes.retrieval_spec, engine.mutable_retrieval());
     for (const std::string* name : {&axes.scorer, &axes.budget, &axes.layout, &axes.precision,
                                     &axes.placement, &axes.retrieval, &axes.partition, &axes.identity}) {
       engine.add_policies(*name);
     }
     write_scorer(axes.scorer_spec, engine.mutable_scorer());
-    if (axes.budget != "all") {
+    if (!budget_traits(axes.budget).keeps_all) {
       record_budget(axes.budget_spec, engine.mutable_budget());
       record_layout(axes.layout_spec, engine.mutable_layout());
     }
     engine.set_pages_int2(in.pages_int2);
-    if (axes.precision != "bf16") write_precision(axes.precision_spec, engine.mutable_formats());
+    if (precision_traits(axes.precision).packed())
+      write_precision(axes.precision_spec, engine.mutable_formats());
   }
   return out;
 }

@@ -207,7 +207,7 @@ void MeasuredCost::take_clock(const MeasuredDevice& device, const std::string& m
 
 Result<void> MeasuredCost::take_format(const MeasuredDevice& device, const std::string& name,
                                        const std::string& heads, const std::string& where) {
-  if (name == "bf16") return {};
+  if (name.empty()) return {};
   const auto table = [&](const char* operation) {
     const MeasuredKv* const format = device.format(name);
     return format == nullptr ? nullptr : format->table(operation, heads);

@@ -111,10 +111,10 @@ class MeasuredCost final : public PartwiseCost {
  public:
   // `where` is for messages. Fails if the model has shapes that were not measured, or is not dense. `graphs`:
   // decode steps are replayed; tables without "launched host" price other engines in the same way. `format`:
-  // of KV, as policies.precision names it; fails if it was not measured.
+  // of KV, as policies.precision names it, empty for the model's; fails if it was not measured.
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
                                                     const HostTime& host, const std::string& where,
-                                                    bool graphs = true, const std::string& format = "bf16");
+                                                    bool graphs = true, const std::string& format = "");
   Ticks load_window() const override { return load_window_; }
   Ticks forgets_after() const override { return forgets_after_; }
   uint32_t graphs_kept() const override { return graphs_ && launched_host_ ? kGraphsKept : 0; }

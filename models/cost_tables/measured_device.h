@@ -45,7 +45,7 @@ struct MeasuredMethod {
     std::string of;  // name_of(MethodTerm)
     double us = 0;
   };
-  std::string name, model;  // method_name(); name of the measured model
+  std::string name, model;  // method_name() of registry.h; name of the measured model
   std::vector<Term> terms;
   uint32_t steps = 0;                      // number of steps that it was fitted on
   double error_median = 0, error_p90 = 0;  // relative, of steps that it was not fitted on

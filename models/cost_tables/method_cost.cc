@@ -144,17 +144,6 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   return out;
 }
 
-std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval, const std::string& precision) {
-  if (retrieval != "all") return retrieval;
-  if (scorer == "none" && precision != "bf16") return precision;
-  std::string out = scorer;
-  out += '/';
-  out += budget;
-  out += '/';
-  return out += layout;
-}
-
 MethodCost::MethodCost(const MeasuredMethod& method, uint32_t layers, const MethodFacts& facts,
                        bool retrieves, std::unique_ptr<CostModel> model)
     : CostOnTop(std::move(model)),

@@ -101,11 +101,6 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts);
 // Counts times prices in us; kRecorded is not a summand.
 double method_sum(const MethodCounts& counts, const MethodCounts& us);
 
-// The name of a policy set in device files: "snapkv/uniform/compact", "freekv"; its precision ("triaxial")
-// where everything is retained and read.
-std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval, const std::string& precision);
-
 class MethodCost final : public CostOnTop {
  public:
   // `layers`: of the model. `retrieves`: the additional time goes to attention of every layer, else after the

@@ -13,6 +13,7 @@
 #include "engine/kv/managers/request_fit.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
+#include "engine/methods/traits.h"
 #include "engine/scheduler/core.h"
 #include "models/catalog/catalog.h"
 #include "scenarios/app/compose_parts.h"
@@ -171,7 +172,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
     out->memory.page_bytes /= static_cast<uint64_t>(groups);
     out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
         out->memory.kv_bytes / static_cast<int64_t>(out->memory.page_bytes), UINT32_MAX - 1));
-    if (policies.precision == "triaxial") {
+    if (precision_traits(policies.precision).by_tag) {
       const MixedPrecisionPoolSize size =
           mixed_precision_pool_pages(out->llm, spec.tp, spec.page_tokens,
                                      static_cast<uint64_t>(out->memory.kv_bytes), policies.precision_spec);
@@ -210,7 +211,8 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   CoreConfig config;
   config.page_tokens = config.unit_tokens = values.memory().page_tokens();
   config.pages_gpu = pages > reserved ? pages - reserved : 0;
-  if (policies.precision == "triaxial") config.pages_int2 = pages_int2(pages, policies.precision_spec);
+  if (precision_traits(policies.precision).by_tag)
+    config.pages_int2 = pages_int2(pages, policies.precision_spec);
   config.pages_host = pages_on_host(scenario, page_bytes, pages, *out, errors);
   config.pages_disk = pages_on_disk(scenario, page_bytes, *out, errors);
   config.requests_max = limits.requests_max();
@@ -226,10 +228,11 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();
-  if (config.prefix_eviction == "cost_aware") config.eviction_doubling_tokens = doubling_tokens(out->llm);
+  if (eviction_traits(config.prefix_eviction).reads_length)
+    config.eviction_doubling_tokens = doubling_tokens(out->llm);
   config.evict_batch_pages = limits.evict_batch_pages();
   config.offload_batch_pages = limits.offload_batch_pages();
-  if (config.pages_host > 0 && values.policies().placement() != "resident") {
+  if (config.pages_host > 0 && !placement_traits(values.policies().placement()).uses_resident) {
     config.offload_pages_target =
         limits.offload_pages_target() > 0 ? limits.offload_pages_target() : config.pages_gpu / 4;
   }
@@ -282,8 +285,8 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   out.sessions_max = in.sessions_max();
   out.requests_max = in.requests_max();
   out.front_end = front_end_of(values.cost());
-  out.hints =
-      values.engines().routing() == "hint_aware" || values.policies().prefix_eviction() == "session_aware";
+  out.hints = values.engines().routing() == "hint_aware" ||
+              eviction_traits(values.policies().prefix_eviction()).reads_hints;
   out.on_reject = kRejectPolicies.value(in.on_reject());
   out.retries_max = in.retries_max();
   return out;
@@ -319,7 +322,7 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   const bool computed = scenario.values.backend() != "sim" || !scenario.values.cpu().checkpoint().empty();
   auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
   WatchedBuilder builder(on_session, tokens.get());
-  if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
+  if (precision_traits(scenario.values.policies().precision()).by_tag) builder.keep_roles();
   if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return errors->push_back(ok.error());
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));

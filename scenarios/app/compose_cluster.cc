@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
 
@@ -42,14 +43,16 @@ void join(Composed&& more, Composed* out) {
 // The setting that prevents engines from differing or handing requests over; "" if none does.
 std::string not_plain(const Scenario& scenario, const PolicySet& set) {
   if (scenario.values.backend() != "sim") return fmt::format("backend \"{}\"", scenario.values.backend());
-  for (const auto& [axis, value, plain] :
-       {std::tuple("scorer", &set.scorer, "none"), std::tuple("budget", &set.budget, "all"),
-        std::tuple("layout", &set.layout, "paged"), std::tuple("retrieval", &set.retrieval, "all"),
-        std::tuple("partition", &set.partition, "uniform")}) {
-    if (*value != plain) return fmt::format("{} \"{}\"", axis, *value);
+  const PolicySet plain_set;
+  for (const auto& [axis, value, plain] : {std::tuple("scorer", &set.scorer, &plain_set.scorer),
+                                           std::tuple("budget", &set.budget, &plain_set.budget),
+                                           std::tuple("layout", &set.layout, &plain_set.layout),
+                                           std::tuple("retrieval", &set.retrieval, &plain_set.retrieval),
+                                           std::tuple("partition", &set.partition, &plain_set.partition)}) {
+    if (*value != *plain) return fmt::format("{} \"{}\"", axis, *value);
   }
   // Formats that keep the newest KV entries exact outside the pages, or choose the page format by token.
-  if (set.precision == "kivi_int2" || set.precision == "triaxial")
+  if (precision_traits(set.precision).exact != ExactTokens::kNone)
     return fmt::format("precision \"{}\"", set.precision);
   return "";
 }

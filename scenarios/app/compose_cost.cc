@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/methods/retention.h"
+#include "engine/methods/traits.h"
 #include "kernels/scoring/score.h"
 #include "models/catalog/catalog.h"
 #include "models/cost/all_reduce.h"
@@ -69,7 +70,7 @@ bool adds_to_steps(const CoreConfig& config) {
 bool has_format(const Scenario& scenario, const CoreConfig& config, const MeasuredDevice& measured,
                 Errors* errors) {
   const std::string& precision = config.policies.precision;
-  if (precision == "bf16") return true;
+  if (!precision_traits(precision).packed()) return true;
   const auto problem = [&](const std::string& what, const std::string& way_out) {
     errors->push_back({scenario.where("policies.precision"), fmt::format("{} {}", precision, what),
                        way_out + "leave out cost.profile: the roofline prices formats by their bytes"});
@@ -104,7 +105,7 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                        const std::string& profile, Composed* out,
                                        std::unique_ptr<CostModel>* model) {
   const PolicySet& set = config.policies;
-  const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision);
+  const std::string name = method_name(set);
   const MeasuredMethod* const own = device.method(name, out->llm.name);
   std::optional<MeasuredMethod> used;
   if (own != nullptr) used = *own;
@@ -124,7 +125,7 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
   if (!used) return nullptr;
   out->method = *used;
   return std::make_unique<MethodCost>(*used, out->llm.layers, method_facts(config, out->llm),
-                                      set.retrieval != "all", std::move(*model));
+                                      !retrieval_traits(set.retrieval).reads_everything(), std::move(*model));
 }
 
 CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Composed& composed) {
@@ -230,7 +231,8 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
     }
     fit_profile(kind.device, *spec, of == 0, &*measured, out);
     spec->measured = &*measured;
-    spec->precision = out->options.engines.front().policies.precision;
+    if (precision_traits(out->options.engines.front().policies.precision).packed())
+      spec->precision = out->options.engines.front().policies.precision;
     if (!has_format(scenario, out->options.engines.front(), *measured, errors)) return nullptr;
   }
   if (of == 0) note_all_reduce(kind, spec->tp, &out->notes);
@@ -246,7 +248,7 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
   const CoreConfig& config = out->options.engines.front();
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
-  if (spec->measured != nullptr && (adds_to_steps(config) || spec->precision != "bf16")) {
+  if (spec->measured != nullptr && (adds_to_steps(config) || !spec->precision.empty())) {
     if (auto priced = with_method(*measured, config, spec->profile, out, &*made)) return priced;
   }
   if (!work) return std::move(*made);

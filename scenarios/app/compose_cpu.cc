@@ -15,6 +15,7 @@
 #include "engine/cpu/retrieval/recalled_entries.h"
 #include "engine/cpu/retrieval/retrieved_cache.h"
 #include "engine/methods/registry.h"
+#include "engine/methods/traits.h"
 #include "models/weights/weights.h"
 #include "scenarios/app/compose_values.h"
 #include "scenarios/app/sampled_engine.h"
@@ -24,28 +25,14 @@
 namespace kvtwin {
 namespace {
 
-// Fails for a choice that the CPU engine does not compute, axis by axis.
-Result<void> check_cpu(const Scenario& scenario) {
-  const v1::Policies& axes = scenario.values.policies();
-  if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
-    return make_error(scenario.where("policies.precision_options.per_channel_keys"),
-                      "the CPU engine does not compute int4 with per-channel keys",
-                      "per_channel_keys: false; or --backend=sim");
-  }
-  return check_axes(
-      scenario, "the CPU engine",
-      {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
-       {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
-       {"partition", axes.partition(), {"uniform"}},
-       {"placement", axes.placement(), {"gpu", "host", "resident"}}});
-}
-
 // True for Quest over packed pages; methods that recall pages take bf16 only (validate_policy_set).
 bool chooses_packed(const CoreConfig& config) {
-  return config.policies.retrieval != "all" && config.policies.precision != "bf16";
+  return !retrieval_traits(config.policies.retrieval).reads_everything() &&
+         precision_traits(config.policies.precision).packed();
 }
 
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (Result<void> ok = check_combination(scenario, config, Computes::kCpu, "the CPU engine"); !ok) return ok;
   if (const auto problem = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
                                                 config.policies.retrieval_spec, llm))
     return make_error(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *problem,
@@ -87,7 +74,8 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
     if (method != RetrievalMethod::kAll) {
       return cpu::RetrievedCache::make(memory, weights, retrieved);
     }
-    if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
+    if (precision_traits(config.policies.precision).packed())
+      return make_packed(config, memory, weights->llm());
     return cpu::PagedCache::make(memory, weights->llm());
   }
   const cpu::CompressedConfig compressed{.core = config,
@@ -95,7 +83,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                          .seed = scenario.values.seed(),
                                          .weights = trained_weights,
                                          .ask_response = scenario.values.cpu().judge_tokens() == "response"};
-  if (config.policies.placement == "resident")
+  if (placement_traits(config.policies.placement).uses_resident)
     return cpu::RecalledEntries::make(compressed, memory, weights, retrieved);
   return cpu::CompressedCache::make(compressed, memory, weights);
 }
@@ -116,7 +104,6 @@ CpuEngineBackend::~CpuEngineBackend() = default;
 
 Result<std::unique_ptr<EngineBackend>> CpuEngineBackend::make(const Scenario& scenario,
                                                               const Composed& composed) {
-  if (Result<void> ok = check_cpu(scenario); !ok) return tl::unexpected<Error>(ok.error());
   Result<ModelWeights> weights = compose_weights(scenario, composed.llm, false);
   if (!weights) return tl::unexpected<Error>(weights.error());
   auto parts = std::make_unique<Parts>(std::move(*weights), token_options(scenario, composed));

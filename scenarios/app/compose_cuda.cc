@@ -16,6 +16,7 @@
 #include "engine/cuda/packed/packed.h"
 #include "engine/cuda/retrieval/retrieved.h"
 #include "engine/methods/registry.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/sampled_engine.h"
 #include "scenarios/load/retrieval_options.h"
 #include "scenarios/load/scorer_options.h"
@@ -25,17 +26,7 @@ namespace {
 
 // Fails for KV formats that the CUDA engine does not store.
 Result<void> check_precision(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
-  const std::string& precision = config.policies.precision;
   const PrecisionSpec& spec = config.policies.precision_spec;
-  if (precision == "int4" && spec.per_channel_keys)
-    return make_error(scenario.where("policies.precision_options.per_channel_keys"),
-                      "the CUDA engine does not compute int4 with per-channel keys",
-                      "per_channel_keys: false; or --backend=sim");
-  if (!drops(config) && config.policies.retrieval != "all")
-    return make_error(scenario.where("policies.precision"),
-                      fmt::format("the CUDA engine does not compute precision {} with retrieval {}",
-                                  precision, config.policies.retrieval),
-                      "precision bf16; or --backend=cpu, or --backend=sim");
   const PolicyAxes axes = make_axes(config.policies);
   for (const Format format : {axes.precision->prompt_format(), axes.precision->decode_format()}) {
     if (const auto problem = cuda::check_packed(format, spec.group, llm, config.page_tokens))
@@ -50,8 +41,10 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
 }
 
 Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (Result<void> ok = check_combination(scenario, config, Computes::kCuda, "the CUDA engine"); !ok)
+    return ok;
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (config.policies.precision != "bf16") return check_precision(scenario, config, llm);
+  if (precision_traits(config.policies.precision).packed()) return check_precision(scenario, config, llm);
   if (drops(config) && method != RetrievalMethod::kAll) {
     if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), method, llm))
       return make_error(scenario.where("policies.retrieval"),
@@ -72,15 +65,6 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
 }
 
 Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
-  const v1::Policies& axes = scenario.values.policies();
-  if (Result<void> ok = check_axes(
-          scenario, "the CUDA engine",
-          {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
-           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
-           {"partition", axes.partition(), {"uniform"}},
-           {"placement", axes.placement(), {"gpu", "host", "resident"}}});
-      !ok)
-    return ok;
   for (const CoreConfig& config : composed.options.engines) {
     if (Result<void> ok = check_engine(scenario, config, composed.llm); !ok) return ok;
   }
@@ -116,7 +100,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
                                     const std::optional<cpu::ScorerWeights>& trained,
                                     const ModelWeights* weights) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  const bool packs = config.policies.precision != "bf16";
+  const bool packs = precision_traits(config.policies.precision).packed();
   if (!drops(config) && method == RetrievalMethod::kAll && !packs) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
@@ -125,7 +109,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
       .method = method,
       .spec = config.policies.retrieval_spec,
       .weights = weights,
-      .prefix_cache = config.prefix_cache && config.policies.placement == "resident"};
+      .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/load/retrieval_options.h"
 
@@ -29,7 +30,7 @@ Result<std::unique_ptr<ForcedEngines>> ForcedEngines::make(const Scenario& scena
   std::unique_ptr<ForcedEngines> out(new ForcedEngines());
   const CoreConfig& config = composed.options.engines.front();
   if (!backend_reports_retained(config)) out->retained_.clear();
-  if (config.policies.retrieval == "all") out->recalled_.clear();
+  if (retrieval_traits(config.policies.retrieval).reads_everything()) out->recalled_.clear();
   out->sources_.assign(engines.begin(), engines.end());
   if (!scenario.values.simulation().force_outcomes() || (out->retained_.empty() && out->recalled_.empty()))
     return out;

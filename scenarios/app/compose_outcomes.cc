@@ -14,6 +14,7 @@
 #include "engine/base/check.h"
 #include "engine/base/regular_file.h"
 #include "engine/methods/budget_groups.h"
+#include "engine/methods/traits.h"
 #include "engine/recorder/recorder_log.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/compose_parts.h"
@@ -119,7 +120,8 @@ Result<std::unique_ptr<Outcomes>> Outcomes::make(const Scenario& scenario, const
   const CoreConfig& config = composed.options.engines.front();
   const v1::Simulation& simulation = scenario.values.simulation();
   if (backend_reports_retained(config)) out->retained_ = simulation.retained();
-  if (config.policies.retrieval != "all") out->recalled_ = simulation.retrieval().outcomes();
+  if (!retrieval_traits(config.policies.retrieval).reads_everything())
+    out->recalled_ = simulation.retrieval().outcomes();
   if (!values.empty()) {
     for (OutcomeSource* source : values) out->engines_.push_back({source, nullptr});
     if (!out->retained_.empty()) out->retained_ = "natural";

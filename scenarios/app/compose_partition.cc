@@ -4,6 +4,7 @@
 
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/registry.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
@@ -43,7 +44,7 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
                                                             const Composed& composed) {
   const PolicySet& set = composed.options.engines.front().policies;
   const v1::PartitionOptions& options = scenario.values.policies().partition_options();
-  if (options.priced() == "never" || set.retrieval != "all") return std::nullopt;
+  if (options.priced() == "never" || !retrieval_traits(set.retrieval).reads_everything()) return std::nullopt;
   if (options.priced() == "ragged" && !heads_differ(set)) return std::nullopt;
   sim::PartitionPriceSpec out;
   out.kind = make_axes(set).partition->kind();

@@ -7,6 +7,7 @@
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/formats.h"
 #include "scenarios/app/head_fractions.h"
@@ -96,7 +97,7 @@ void check_contexts(const Scenario& scenario, Errors* errors) {
 
 void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
   const v1::Policies& axes = scenario.values.policies();
-  if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
+  if (!retrieval_traits(axes.retrieval()).reads_everything() && !llm.sliding_layers.empty()) {
     errors->push_back({scenario.where("policies.retrieval"),
                        fmt::format("retrieval {} on {}, whose sliding layers have no pages to choose from",
                                    axes.retrieval(), llm.name),
@@ -153,14 +154,15 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Errors* error
 }
 
 uint32_t page_groups(const PolicySet& set) {
-  if (validate_layout_spec(set.layout_spec).has_value() || !layout_has_groups(set.layout)) return 1;
+  if (validate_layout_spec(set.layout_spec).has_value() || !layout_traits(set.layout).has_groups) return 1;
   return set.layout_spec.groups();
 }
 
 std::vector<Fraction> held_fractions(const PolicySet& set) {
   const uint32_t heads = set.layout_spec.heads();
   const std::vector<Fraction> equal(heads, kWhole);
-  if (!layout_has_groups(set.layout) || set.budget == "pyramid") return equal;
+  if (!layout_traits(set.layout).has_groups || budget_traits(set.budget).table == HeadTable::kLayers)
+    return equal;
   const std::vector<Fraction> budgets = own_fractions(set);
   if (budgets.size() != heads) return equal;
   const GroupMap groups = make_groups(set);
@@ -177,7 +179,9 @@ std::vector<Fraction> held_fractions(const PolicySet& set) {
 double group_slack(const PolicySet& set) {
   const std::vector<Fraction> held = held_fractions(set);
   const std::vector<Fraction> own = own_fractions(set);
-  if (own.size() != held.size() || !layout_has_groups(set.layout) || set.budget == "pyramid") return 0;
+  if (own.size() != held.size() || !layout_traits(set.layout).has_groups ||
+      budget_traits(set.budget).table == HeadTable::kLayers)
+    return 0;
   double held_sum = 0, own_sum = 0;
   for (size_t head = 0; head < held.size(); ++head) {
     held_sum += static_cast<double>(held[head]);
@@ -201,7 +205,7 @@ bool heads_differ(const PolicySet& set) {
 bool lists_entries(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
   return axes.layout->slot_retention() == SlotRetention::kInPlace && config.page_tokens > 1 &&
-         config.policies.retrieval == "all" && axes.precision->prompt_format() == Format::kBf16;
+         axes.retrieval->reads_everything() && axes.precision->prompt_format() == Format::kBf16;
 }
 
 bool backend_reports_retained(const CoreConfig& config) {

@@ -85,7 +85,7 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;
-  pricer.drops = retrieval_needs_resident(method) && config.policies.budget != "all";
+  pricer.drops = retrieval_needs_resident(method) && !budget_traits(config.policies.budget).keeps_all;
   pricer.kv_heads = llm.kv_heads;
   for (size_t i = 0; i < composed.options.engines.size(); ++i) {
     out.pricers.push_back(std::make_unique<sim::GraphPricer>(pricer, composed.cost.get(), &*out.prices));
@@ -259,6 +259,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
 #else
 
 #include "engine/base/check.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_retrieving.h"
 
 namespace kvtwin {

@@ -7,6 +7,8 @@
 
 #include "engine/common/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/methods/registry.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_forced.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/load/scorer_options.h"
@@ -36,12 +38,13 @@ Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const Ll
 }  // namespace
 
 bool drops(const CoreConfig& config) {
-  return config.policies.budget != "all" || config.policies.layout != "paged";
+  return !budget_traits(config.policies.budget).keeps_all ||
+         layout_traits(config.policies.layout).slot_retention != SlotRetention::kAll;
 }
 
 bool ranks_by_weights(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
-  return axes.budget() != "all" &&
+  return !budget_traits(axes.budget()).keeps_all &&
          score_spec(scenario.values).scorer->weights != kernels::TrainedWeights::kNone;
 }
 
@@ -94,14 +97,14 @@ cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& comp
   return out;
 }
 
-Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes) {
-  for (const AxisComputed& row : axes) {
-    if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
-    return make_error(scenario.where(fmt::format("policies.{}", row.axis)),
-                      fmt::format("{2} does not compute {0} \"{1}\"", row.axis, row.chosen, engine),
-                      fmt::format("{}; or --backend=sim", fmt::join(row.computed, " or ")));
-  }
-  return {};
+Result<void> check_combination(const Scenario& scenario, const CoreConfig& config, Computes where,
+                               const char* engine) {
+  const PolicySet& set = config.policies;
+  const CombinationRow* const row = find_problem(combination_of(make_axes(set), set, config), where);
+  if (row == nullptr) return {};
+  return make_error(scenario.where(fmt::format("policies.{}", name_of(row->of.first))),
+                    fmt::format("{} does not compute it: {}", engine, sentence(*row, set, config)),
+                    "or --backend=sim");
 }
 
 namespace {

@@ -10,20 +10,17 @@
 
 #include "engine/common/scorer_weights.h"
 #include "engine/common/token_ids.h"
+#include "engine/methods/combinations.h"
 #include "engine/runtime/forced_outcomes.h"
 #include "models/weights/weights.h"
 #include "scenarios/app/compose.h"
 
 namespace kvtwin {
 
-// The choices of one policy axis that an engine computes. The simulator decides and prices the others.
-struct AxisComputed {
-  const char* axis;
-  std::string chosen;
-  std::vector<std::string> computed;
-};
-// `engine` is the engine's name in the message.
-Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes);
+// Fails if an engine does not compute the combination of policies (combinations.h). `engine` is its name in
+// the message.
+Result<void> check_combination(const Scenario& scenario, const CoreConfig& config, Computes where,
+                               const char* engine);
 
 // True if KV entries are dropped, or stored elsewhere than by position.
 bool drops(const CoreConfig& config);

@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
+#include "engine/methods/traits.h"
 #include "kernels/scoring/score.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/load/scorer_options.h"
@@ -181,13 +182,14 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
   const Retention retention(config, axes);
   // Captures of decode tokens are used only where compressions follow decode.
   work.captures_decodes = retention.at_decode();
+  const BudgetTraits budget = budget_traits(set.budget);
   work.moves = retention.slot_retention() == SlotRetention::kMove;
-  work.moves_all = set.budget == "released";
+  work.moves_all = budget.counted_by == CountedBy::kChunkRule;
   work.after_layers = axes.scorer->needs_all_layers() || axes.scorer->probe_tokens() > 0 ||
-                      (!retention.known() && (set.budget == "top_across_layers" ||
+                      (!retention.known() && (budget.counted_by == CountedBy::kAllLayers ||
                                               set.layout_spec.clustering == Clustering::kAcrossLayers));
   work.retained_fraction = static_cast<double>(set.budget_spec.ratio) / static_cast<double>(kWhole);
-  if (set.budget == "uniform" || set.budget == "pyramid") work.retained_entries = set.budget_spec.kv_entries;
+  if (budget.entries && budget.known_at_admission()) work.retained_entries = set.budget_spec.kv_entries;
   // Reserved pages are written as they are allocated; only pages allocated beyond the reservation are freed.
   if (!retention.staged() && retention.slot_retention() != SlotRetention::kRing)
     work.bookkeeping_ns = cost.reclaim_ns() * page_groups(set);

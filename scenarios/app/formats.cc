@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/methods/traits.h"
 #include "models/cost/kv_price.h"
 #include "models/files/textproto.h"
 #include "models/profiles/retention_profile.h"
@@ -72,14 +73,6 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
   spec.head_budgets = to_q32(budgets(profile->mu, profile->sigma, in.alpha()));
 }
 
-Format stored_format(const std::string& precision) {
-  if (precision == "fp8") return Format::kFp8;
-  if (precision == "int4" || precision == "triaxial") return Format::kInt4;
-  if (precision == "fp4") return Format::kFp4;
-  if (precision == "kivi_int2") return Format::kInt2;
-  return Format::kBf16;
-}
-
 }  // namespace
 
 std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
@@ -106,7 +99,7 @@ void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* 
   load_precision(scenario, set, errors);
   load_partition(scenario, llm, set, errors);
   const std::string& profile = scenario.values.cost().profile();
-  if (set->precision != "bf16" && !profile.empty() && !profile.ends_with(".textproto")) {
+  if (precision_traits(set->precision).packed() && !profile.empty() && !profile.ends_with(".textproto")) {
     errors->push_back(
         {scenario.where("policies.precision"),
          fmt::format("{} has no measured kernels in the profile, which reads bf16 KV", set->precision),
@@ -116,14 +109,14 @@ void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* 
 
 void apply_precision(const Scenario& scenario, LlmSpec* llm) {
   const v1::Policies& policies = scenario.values.policies();
-  const Format format = stored_format(policies.precision());
+  const Format format = precision_traits(policies.precision()).decode_format;
   if (format == Format::kBf16) return;
   const PageShape shape{scenario.values.memory().page_tokens(), llm->head_dim,
                         policies.precision_options().group()};
   llm->kv = kv_tensor_format(format, shape);
   // Two pools: everything that is not int2 is priced as int4, including entries that wait for their group
   // (fewer than a page).
-  if (policies.precision() == "triaxial") llm->kv_low_bit = kv_tensor_format(Format::kInt2, shape);
+  if (precision_traits(policies.precision()).by_tag) llm->kv_low_bit = kv_tensor_format(Format::kInt2, shape);
 }
 
 MixedPrecisionPoolSize mixed_precision_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens,
@@ -142,7 +135,7 @@ uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec) {
 
 PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
   const v1::Policies& policies = scenario.values.policies();
-  if (policies.partition() != "flashinfer") return {};
+  if (partition_kind(policies.partition()) != PartitionKind::kFlashInfer) return {};
   const int64_t given_ns = policies.partition_options().plan_ns();
   if (!heads_differ(set)) return {1, 1, given_ns};
   const uint32_t gpus = scenario.values.engines().tensor_parallel();
@@ -152,8 +145,9 @@ PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
 uint64_t exact_entries_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {
   const v1::Policies& policies = scenario.values.policies();
   uint64_t tokens = 0;
-  if (policies.precision() == "kivi_int2") tokens = policies.precision_options().residual_tokens();
-  if (policies.precision() == "triaxial") tokens = scenario.values.memory().page_tokens() - 1;
+  const ExactTokens exact = precision_traits(policies.precision()).exact;
+  if (exact == ExactTokens::kResidual) tokens = policies.precision_options().residual_tokens();
+  if (exact == ExactTokens::kGroup) tokens = scenario.values.memory().page_tokens() - 1;
   const PageShape token{1, llm.head_dim, 1};
   return scenario.values.limits().requests_max() * tokens * pool_page_bytes(llm, tp, Format::kBf16, token);
 }

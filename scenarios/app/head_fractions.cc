@@ -7,6 +7,7 @@
 
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/registry.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 
 namespace kvtwin {
@@ -24,7 +25,8 @@ std::vector<Fraction> own_fractions(const PolicySet& set) {
 
 std::string heads_json(const PolicySet& set) {
   const std::vector<Fraction> own = own_fractions(set);
-  if (own.size() != set.layout_spec.heads() || !layout_has_groups(set.layout) || set.budget == "pyramid")
+  if (own.size() != set.layout_spec.heads() || !layout_traits(set.layout).has_groups ||
+      budget_traits(set.budget).table == HeadTable::kLayers)
     return {};
   const auto list = [](const std::vector<Fraction>& fractions) {
     std::vector<std::string> out;

@@ -2,10 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/methods/combination_pairs.h"
 #include "engine/methods/registry.h"
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
@@ -94,9 +96,69 @@ void list_words() {
                one.note);
 }
 
+// The mark of a pair of policies on each backend.
+std::string marks(const CombinationPairs& pairs, Choice a, const std::string& of_a, Choice b,
+                  const std::string& of_b) {
+  std::string out;
+  for (const Computes where : kAllComputes) {
+    const Support verdict = pairs.verdict(a, of_a, b, of_b, where).verdict;
+    out += verdict == Support::kWorks ? '+' : verdict == Support::kNotBuilt ? '.' : 'x';
+  }
+  return out;
+}
+
+// The matrix of two axes; nothing if all pairs work everywhere.
+void list_pairs(const CombinationPairs& pairs, Choice a, Choice b) {
+  const std::vector<std::string> rows = pairs.names(a), columns = pairs.names(b);
+  std::string table;
+  bool all = true;
+  for (const std::string& row : rows) {
+    table += fmt::format("  {:<20}", row);
+    for (const std::string& column : columns) {
+      const std::string mark = marks(pairs, a, row, b, column);
+      all = all && mark == "+++";
+      table += fmt::format(" {:<{}}", mark, std::max<size_t>(3, column.size()));
+    }
+    while (table.back() == ' ') table.pop_back();
+    table += "\n";
+  }
+  fmt::print("{} and {}", name_of(a), name_of(b));
+  if (all) {
+    fmt::print(": all pairs work\n\n");
+    return;
+  }
+  fmt::print("\n  {:<20}", "");
+  for (const std::string& column : columns) fmt::print(" {:<3}", column);
+  fmt::print("\n{}\n", table);
+}
+
+void list_combinations() {
+  fmt::print(
+      "Pairs of policies on the simulated, cpu and cuda backend: + works with some choice of the other\n"
+      "axes, . not built, x refused on principle.\n\n");
+  const CombinationPairs pairs;
+  for (size_t a = 0; a < kPairAxes.size(); ++a) {
+    for (size_t b = a + 1; b < kPairAxes.size(); ++b) list_pairs(pairs, kPairAxes[a], kPairAxes[b]);
+  }
+  fmt::print("Reasons, in the order in which they are checked:\n");
+  for (const CombinationRow& row : combination_rows()) {
+    std::string of, where;
+    for (const Choice choice : {row.of.first, row.of.second, row.of.third}) {
+      if (choice != Choice::kAbsent) of += (of.empty() ? "" : ", ") + std::string(name_of(choice));
+    }
+    for (const Computes one : kAllComputes) {
+      static constexpr std::string_view kNames[] = {"sim", "cpu", "cuda"};
+      if (holds_for(row, one))
+        where += (where.empty() ? "" : " ") + std::string(kNames[static_cast<size_t>(one)]);
+    }
+    fmt::print("\n{} ({}, {})\n  {}\n  {}\n", of, row.verdict == Support::kRefused ? "refused" : "not built",
+               where, row.why, row.remedy);
+  }
+}
+
 int run_list(const std::string& what) {
-  const std::vector<std::string> known = {"policies", "models",  "devices", "nodes",   "scenarios",
-                                          "presets",  "formats", "fields",  "metrics", "words"};
+  const std::vector<std::string> known = {"policies", "models", "devices", "nodes", "scenarios",   "presets",
+                                          "formats",  "fields", "metrics", "words", "combinations"};
   if (what == "policies") {
     list_policies();
   } else if (what == "models" || what == "devices" || what == "nodes") {
@@ -114,6 +176,8 @@ int run_list(const std::string& what) {
     list_metrics();
   } else if (what == "words") {
     list_words();
+  } else if (what == "combinations") {
+    list_combinations();
   } else {
     const std::string close = did_you_mean(what, known);
     return complain(Error{"kvtwin list", fmt::format("there is no list of \"{}\"", what),

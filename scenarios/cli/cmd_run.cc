@@ -10,6 +10,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/plural.h"
+#include "engine/methods/traits.h"
 #include "engine/metrics/prefix_bound.h"
 #include "engine/recorder/recorder.h"
 #include "scenarios/app/compose.h"
@@ -56,10 +57,11 @@ Result<void> check_bound(const RunArguments& arguments, const Composed& composed
   for (const CoreConfig& config : composed.options.engines) {
     const char* field = config.pages_host > 0                  ? "memory.host_bytes=0"
                         : composed.options.prefill_engines > 0 ? "engines.prefill=0"
-                        : config.policies.layout != "paged"    ? "policies.layout=paged"
-                        : config.pages_int2 > 0                ? "policies.precision=bf16"
-                        : !config.prefix_cache                 ? "limits.prefix_cache=true"
-                                                               : nullptr;
+                        : layout_traits(config.policies.layout).slot_retention != SlotRetention::kAll
+                            ? "policies.layout=paged"
+                        : config.pages_int2 > 0 ? "policies.precision=bf16"
+                        : !config.prefix_cache  ? "limits.prefix_cache=true"
+                                                : nullptr;
     if (field == nullptr) continue;
     return make_error(
         "--prefix-bound",

@@ -374,7 +374,7 @@ constexpr char kList[] = R"(List names that scenarios and commands take.
 
   kvtwin list policies
 
-  WHAT                  policies, models, devices, nodes, scenarios, presets or formats;
+  WHAT                  policies, combinations, models, devices, nodes, scenarios, presets or formats;
                         fields: of scenarios, with type, default and meaning; metrics: names for --columns, --halve,
                         --slo and --limit; words: options of vLLM, SGLang and TensorRT-LLM, and the field of each
 )";

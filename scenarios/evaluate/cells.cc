@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/methods/traits.h"
 #include "engine/metrics/metrics.h"
 #include "engine/metrics/metrics_summary.h"
 #include "scenarios/app/compose_values.h"
@@ -206,10 +207,12 @@ Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityR
 
 std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, double prompt_mean) {
   const v1::Policies& axes = scenario.values.policies();
-  if (axes.retrieval() != "all") return {fmt::format("policies.retrieval_options.budget_tokens={}", cells)};
-  if (axes.budget() == "all") return {};
+  if (!retrieval_traits(axes.retrieval()).reads_everything())
+    return {fmt::format("policies.retrieval_options.budget_tokens={}", cells)};
+  if (budget_traits(axes.budget()).keeps_all) return {};
   const v1::BudgetOptions& options = axes.budget_options();
-  if (axes.layout() == "ring" && cells > options.sinks()) {  // a ring holds sinks and window only
+  if (layout_traits(axes.layout()).slot_retention == SlotRetention::kRing &&
+      cells > options.sinks()) {  // a ring holds sinks and window only
     return {fmt::format("policies.budget_options.kv_entries={}", cells),
             fmt::format("policies.budget_options.window={}", cells - options.sinks())};
   }

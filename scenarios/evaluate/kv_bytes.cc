@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/formats.h"
 
@@ -25,7 +26,7 @@ double low_bit_factor(const Composed& composed, const Summary& sum) {
 // The fraction of a head's `kv_entries` that a decode reads, as a mean over layers.
 double read_fraction(const Composed& composed, double kv_entries) {
   const PolicySet& policies = composed.options.engines.front().policies;
-  if (policies.retrieval == "all" || kv_entries == 0) return 1;
+  if (retrieval_traits(policies.retrieval).reads_everything() || kv_entries == 0) return 1;
   const double dense =
       static_cast<double>(std::min(policies.retrieval_spec.layers_dense, composed.llm.layers)) /
       composed.llm.layers;
@@ -36,7 +37,7 @@ double read_fraction(const Composed& composed, double kv_entries) {
 // Bytes of entries that a decoding request holds exact outside its pages. TriAxialKV's waiting entries do not
 // count: they are flushed at the end of the prompt.
 double exact_bytes(const Scenario& scenario, const Composed& composed) {
-  if (scenario.values.policies().precision() != "kivi_int2") return 0;
+  if (precision_traits(scenario.values.policies().precision()).exact != ExactTokens::kResidual) return 0;
   return static_cast<double>(exact_entries_bytes(scenario, composed.llm, 1)) /
          scenario.values.limits().requests_max();
 }

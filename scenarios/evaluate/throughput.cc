@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/methods/traits.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/results.h"
 #include "scenarios/evaluate/cells.h"
@@ -93,9 +94,10 @@ v1::Scenario resolved(const Scenario& scenario) {
 
 // Copies policy options of the load into sets that read them.
 void take_from_load(const v1::Policies& written, v1::Policies* policies) {
-  if (policies->retrieval() != "all")
+  if (!retrieval_traits(policies->retrieval()).reads_everything())
     policies->mutable_retrieval_options()->MergeFrom(written.retrieval_options());
-  if (policies->budget() == "reserved" && written.budget_options().mean_size() > 0) {
+  if (budget_traits(policies->budget()).table == HeadTable::kCalibrated &&
+      written.budget_options().mean_size() > 0) {
     v1::BudgetOptions& fractions = *policies->mutable_budget_options();
     fractions.clear_profile();
     *fractions.mutable_mean() = written.budget_options().mean();
@@ -131,7 +133,7 @@ Result<std::string> load_scenario_text(const Load& load, const std::string& set,
   const tl::expected<Scenario, Errors> asked = load_scenario(set, all);
   if (!asked) return tl::unexpected<Error>(joined(asked.error()));
   const v1::Scenario own = resolved(*asked);
-  if (own.policies().precision() == "triaxial")
+  if (precision_traits(own.policies().precision()).by_tag)
     return make_error(asked->where("policies.precision"),
                       "has bits by token tag, but the load's tokens have no tags",
                       "int4, or a load of sessions");
@@ -145,7 +147,9 @@ Result<std::string> load_scenario_text(const Load& load, const std::string& set,
   out.clear_cpu();  // nothing is computed
   if (fraction <= 0) return printed(out);
   // Retrieval reads whole pages.
-  const uint32_t unit = out.policies().retrieval() == "all" ? 1 : std::max(1U, out.memory().page_tokens());
+  const uint32_t unit = retrieval_traits(out.policies().retrieval()).reads_everything()
+                            ? 1
+                            : std::max(1U, out.memory().page_tokens());
   const auto kv_entries = unit * static_cast<uint32_t>(std::lround(fraction * load.mean_prompt / unit));
   const tl::expected<Scenario, Errors> whole = parse_scenario(printed(out), load.path, {});
   if (!whole) return tl::unexpected<Error>(joined(whole.error()));

@@ -6,6 +6,8 @@
 #include <array>
 #include <string_view>
 
+#include "engine/methods/traits.h"
+#include "kernels/scoring/scorer.h"
 #include "scenarios/load/names.h"
 
 namespace kvtwin {
@@ -41,27 +43,34 @@ bool host_tier(const v1::Scenario& v) { return v.memory().host_bytes() > 0; }
 bool disk_tier(const v1::Scenario& v) { return v.memory().disk_bytes() > 0; }
 bool prefix_cache(const v1::Scenario& v) { return v.limits().prefix_cache(); }
 bool drops(const v1::Scenario& v) {
-  return v.policies().budget() != "all" || v.policies().layout() == "ring" ||
+  return !budget_traits(v.policies().budget()).keeps_all ||
+         layout_traits(v.policies().layout()).slot_retention == SlotRetention::kRing ||
          v.simulation().retained() != "fixed";
 }
-bool pyramid(const v1::Scenario& v) { return v.policies().budget() == "pyramid"; }
-bool released(const v1::Scenario& v) { return v.policies().budget() == "released"; }
-bool reserved(const v1::Scenario& v) { return v.policies().budget() == "reserved"; }
-bool head_masks(const v1::Scenario& v) { return v.policies().budget() == "head_masks"; }
-bool head_groups(const v1::Scenario& v) { return one_of(v.policies().layout(), {"ragged", "resident"}); }
-bool packed(const v1::Scenario& v) {
-  return one_of(v.policies().precision(), {"int4", "kivi_int2", "triaxial"});
+HeadTable table(const v1::Scenario& v) { return budget_traits(v.policies().budget()).table; }
+bool pyramid(const v1::Scenario& v) { return table(v) == HeadTable::kLayers; }
+bool released(const v1::Scenario& v) {
+  return budget_traits(v.policies().budget()).counted_by == CountedBy::kChunkRule;
 }
-bool int4(const v1::Scenario& v) { return v.policies().precision() == "int4"; }
-bool kivi(const v1::Scenario& v) { return v.policies().precision() == "kivi_int2"; }
-bool triaxial(const v1::Scenario& v) { return v.policies().precision() == "triaxial"; }
-bool uniform_cut(const v1::Scenario& v) { return v.policies().partition() == "uniform"; }
-bool flash_decoding(const v1::Scenario& v) { return v.policies().partition() == "flash_decoding"; }
-bool flashinfer(const v1::Scenario& v) { return v.policies().partition() == "flashinfer"; }
-bool aot(const v1::Scenario& v) { return v.policies().partition() == "aot"; }
+bool reserved(const v1::Scenario& v) { return table(v) == HeadTable::kCalibrated; }
+bool head_masks(const v1::Scenario& v) { return table(v) == HeadTable::kMasks; }
+bool head_groups(const v1::Scenario& v) { return layout_traits(v.policies().layout()).has_groups; }
+PrecisionTraits precision(const v1::Scenario& v) { return precision_traits(v.policies().precision()); }
+bool packs_groups(const v1::Scenario& v) { return precision(v).reads_group; }
+bool per_channel(const v1::Scenario& v) { return precision(v).per_channel_ok; }
+bool residual(const v1::Scenario& v) { return precision(v).exact == ExactTokens::kResidual; }
+bool by_tag(const v1::Scenario& v) { return precision(v).by_tag; }
+PartitionKind partition(const v1::Scenario& v) { return partition_kind(v.policies().partition()); }
+bool uniform_cut(const v1::Scenario& v) { return partition(v) == PartitionKind::kUniform; }
+bool flash_decoding(const v1::Scenario& v) { return partition(v) == PartitionKind::kFlashDecoding; }
+bool flashinfer(const v1::Scenario& v) { return partition(v) == PartitionKind::kFlashInfer; }
+bool aot(const v1::Scenario& v) { return partition(v) == PartitionKind::kAotFractions; }
 bool computed(const v1::Scenario& v) { return v.backend() != "sim"; }
 bool wall_clock(const v1::Scenario& v) { return v.clock() == "wall"; }
-bool judge_q(const v1::Scenario& v) { return computed(v) && v.policies().scorer() == "judge_q"; }
+bool probes(const v1::Scenario& v) {
+  const kernels::ScorerDefinition* const scorer = kernels::find_scorer(v.policies().scorer());
+  return computed(v) && scorer != nullptr && scorer->source == kernels::ScoreSource::kProbes;
+}
 bool cuda(const v1::Scenario& v) { return v.backend() == "cuda"; }
 
 struct Row {
@@ -110,12 +119,12 @@ constexpr std::array kRows = std::to_array<Row>({
     {"policies.budget_options.full_heads", head_masks, "policies.budget", "head_masks"},
     {"policies.layout_options.heads_per_group", head_groups, "policies.layout", "ragged"},
     {"policies.layout_options.clustering", head_groups, "policies.layout", "ragged"},
-    {"policies.precision_options.group", packed, "policies.precision", "int4"},
-    {"policies.precision_options.per_channel_keys", int4, "policies.precision", "int4"},
-    {"policies.precision_options.residual_tokens", kivi, "policies.precision", "kivi_int2"},
-    {"policies.precision_options.tag_map", triaxial, "policies.precision", "triaxial"},
-    {"policies.precision_options.bits", triaxial, "policies.precision", "triaxial"},
-    {"policies.precision_options.ageing", triaxial, "policies.precision", "triaxial"},
+    {"policies.precision_options.group", packs_groups, "policies.precision", "int4"},
+    {"policies.precision_options.per_channel_keys", per_channel, "policies.precision", "int4"},
+    {"policies.precision_options.residual_tokens", residual, "policies.precision", "kivi_int2"},
+    {"policies.precision_options.tag_map", by_tag, "policies.precision", "triaxial"},
+    {"policies.precision_options.bits", by_tag, "policies.precision", "triaxial"},
+    {"policies.precision_options.ageing", by_tag, "policies.precision", "triaxial"},
     {"policies.partition_options.uniform_splits", uniform_cut, "policies.partition", "uniform"},
     {"policies.partition_options.flash_splits_max", flash_decoding, "policies.partition", "flash_decoding"},
     {"policies.partition_options.plan_ns", flashinfer, "policies.partition", "flashinfer"},
@@ -127,7 +136,7 @@ constexpr std::array kRows = std::to_array<Row>({
     {"cpu.decode", computed, "backend", "cpu"},
     {"cpu.scorer_weights", computed, "backend", "cpu"},
     {"cpu.sleep", wall_clock, "clock", "wall"},
-    {"cpu.judge_tokens", judge_q, "policies.scorer", "judge_q"},
+    {"cpu.judge_tokens", probes, "policies.scorer", "judge_q"},
     {"cuda.timings", cuda, "backend", "cuda"},
 });
 

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/methods/traits.h"
+
 namespace kvtwin::serve {
 namespace {
 
@@ -93,7 +95,8 @@ std::string pack_batch(const KvEventBatch& batch, double unix_s, uint32_t block_
 
 bool KvEvents::describes(const CoreConfig& config) {
   const PolicySet& set = config.policies;
-  return config.prefix_cache && set.layout == "paged" && set.budget == "all" && set.placement == "gpu" &&
+  return config.prefix_cache && layout_traits(set.layout).slot_retention == SlotRetention::kAll &&
+         budget_traits(set.budget).keeps_all && !placement_traits(set.placement).uses_host &&
          config.pages_int2 == 0 && config.unit_tokens == config.page_tokens;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/plural.h"
+#include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/serve/kv_events.h"
 #include "scenarios/serve/server_metrics.h"
@@ -83,7 +84,7 @@ Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOpti
   HttpServer server(server_options, clock, &replies);
   LiveClient client(
       clock,
-      {.roles = config.policies.precision == "triaxial",
+      {.roles = precision_traits(config.policies.precision).by_tag,
        .output_tokens_max = config.context_tokens_max > 0 ? config.context_tokens_max : kOutputTokensMax},
       [&server] { server.notify(); });
   ServerMetrics metrics(server_options.model, composed->options.engines.size(), client);

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/methods/registry.h"
 #include "engine/recorder/recorder_replay.h"
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
@@ -54,12 +55,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   tl::expected<Composed, Errors> composed = compose(*scenario);
   if (!composed) return tl::unexpected<Error>(composed.error().front());
   const PolicySet& set = composed->options.engines.front().policies;
-  Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision),
-            composed->llm.name,
-            {path},
-            {},
-            {},
-            {}};
+  Steps out{method_name(set), composed->llm.name, {path}, {}, {}, {}};
   for (const Recording& recording : *recordings) {
     const RetrievalSetup retrieving = make_retrieving(*scenario, *composed);
     OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), {});

@@ -7,6 +7,7 @@
 #include "engine/base/prng.h"
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/chunk_rule.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin::sim {
 namespace {
@@ -35,9 +36,9 @@ RetentionSource::RetentionSource(const CoreConfig& config, RetentionModel model,
                                  std::vector<Fraction> contexts)
     : engine_(raw(config.engine)),
       spec_(config.policies.budget_spec),
-      released_(config.policies.budget == "released"),
-      absolute_(config.policies.budget == "ada"),
-      dropped_slots_(config.policies.layout == "slot_mask" || config.policies.layout == "page_mask"),
+      released_(budget_traits(config.policies.budget).counted_by == CountedBy::kChunkRule),
+      absolute_(budget_traits(config.policies.budget).counted_by == CountedBy::kLayerShares),
+      dropped_slots_(layout_traits(config.policies.layout).slot_retention == SlotRetention::kInPlace),
       model_(model),
       contexts_(std::move(contexts)),
       page_tokens_(config.page_tokens),

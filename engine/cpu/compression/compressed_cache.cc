@@ -4,8 +4,10 @@
 
 #include "engine/base/check.h"
 #include "engine/methods/budget_groups.h"
+#include "engine/methods/combinations.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin::cpu {
 namespace {
@@ -15,41 +17,7 @@ constexpr uint32_t kSpanRows = 64;
 
 KvEntryFormat format_of(const PolicySet& set) {
   const Format format = make_axes(set).precision->prompt_format();
-  return {format, set.precision_spec.group, set.retrieval != "all"};
-}
-
-// Checks formats, and selection among retained pages.
-std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& axes) {
-  const bool packed = set.precision != "bf16", chooses = set.retrieval != "all";
-  if (packed && axes.placement->uses_host()) {
-    return "placement " + set.placement +
-           " copies pages between tiers, and with them would go exact keys that " +
-           "summaries are made of; set placement: gpu, or precision: bf16";
-  }
-  if (packed && axes.precision->prompt_format() == Format::kInt2) {
-    return "precision " + set.precision + " packs keys in groups of tokens, which layout " + set.layout +
-           " would have to fill head by head with retained entries; set precision: int4, fp8 or fp4, or "
-           "budget: all with layout: paged and retrieval: all";
-  }
-  if (packed && !axes.layout->keeps_phase()) {
-    return "layout " + set.layout + " turns keys to new places, and precision " + set.precision +
-           " has packed them: they would be quantised twice; choose layout compact";
-  }
-  const bool moved_late = axes.layout->slot_retention() == SlotRetention::kMove &&
-                          axes.scorer->compression_trigger() != CompressionTrigger::kChunkEnd;
-  if (packed && chooses && moved_late) {
-    return "retrieval " + set.retrieval + " summarises exact keys, but precision " + set.precision +
-           " packs a prompt before scorer " + set.scorer +
-           " moves its KV entries; choose a scorer that works at chunk ends, layout page_mask, or precision "
-           "bf16";
-  }
-  const bool score_heads = set.scorer == "h2o" || set.scorer == "tova" || set.scorer == "raas";
-  if (chooses && score_heads && axes.scorer->compression_trigger() == CompressionTrigger::kDecodeStep) {
-    return "scorer " + set.scorer + " uses the attention of every step, but retrieval " + set.retrieval +
-           " lets steps read some pages only; choose a scorer that works at chunk or prompt ends, or "
-           "retrieval: all";
-  }
-  return std::nullopt;
+  return {format, set.precision_spec.group, !retrieval_traits(set.retrieval).reads_everything()};
 }
 
 }  // namespace
@@ -75,7 +43,7 @@ CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory&
       llm_(weights->llm()),
       rope_(rope_frequencies(weights->llm())),
       retrieval_(config.core.policies.retrieval_spec),
-      chooses_(config.core.policies.retrieval != "all"),
+      chooses_(!retrieval_traits(config.core.policies.retrieval).reads_everything()),
       shape_(table_shape(config.core)) {}
 
 Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedConfig& config,
@@ -263,29 +231,11 @@ void CompressedCache::notify(const Command& command) {
 
 std::optional<std::string> check_compressed(const CoreConfig& config, const LlmSpec& llm) {
   const PolicySet& set = config.policies;
-  const bool ring = set.layout == "ring";
-  const bool streams = set.scorer == "none" || set.scorer == "streaming_llm" ||
-                       set.scorer == "duo_attention" || set.scorer == "razor_attention";
-  if (ring && !streams) {
-    return "layout ring keeps sinks and the newest tokens, which is not what scorer " + set.scorer +
-           " says; choose scorer streaming_llm, or layout compact";
-  }
+  if (auto problem = cannot_combine(config, Computes::kCpu)) return problem;
   if (set.layout_spec.kv_heads != llm.kv_heads) {
     return "tensor parallelism copies KV heads (" + std::to_string(set.layout_spec.kv_heads) + " for " +
            std::to_string(llm.kv_heads) +
            "), which the CPU engine does not; set tensor_parallel to at most " + std::to_string(llm.kv_heads);
-  }
-  const PolicyAxes axes = make_axes(set);
-  if (auto problem = check_stored(set, axes)) return problem;
-  const bool decodes = axes.scorer->compression_trigger() == CompressionTrigger::kDecodeStep;
-  if (set.scorer == "tova" && decodes && layout_has_groups(set.layout)) {
-    return "scorer tova ranks tokens for all heads of a layer alike, but layout ragged lets them hold "
-           "different ones; choose layout compact";
-  }
-  const bool dropped_slots = set.layout == "slot_mask" || set.layout == "page_mask";
-  if (dropped_slots && (set.scorer == "raas" || set.scorer == "critical_kv")) {
-    return "scorer " + set.scorer + " ranks each head's KV entries, but layout " + set.layout +
-           " drops a token from all heads at once; choose layout compact or ragged";
   }
   return std::nullopt;
 }

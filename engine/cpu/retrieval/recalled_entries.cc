@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin::cpu {
 namespace {
@@ -25,10 +26,10 @@ RecalledEntries::RecalledEntries(const LlmSpec& llm, std::unique_ptr<CompressedC
 Result<std::unique_ptr<KvCache>> RecalledEntries::make(const CompressedConfig& config, const KvMemory& memory,
                                                        const ModelWeights* weights,
                                                        const RetrievedOptions& options) {
-  KVT_CHECK(config.core.policies.layout == "compact" && config.core.policies.placement == "resident");
+  KVT_CHECK(placement_traits(config.core.policies.placement).uses_resident);
   CompressedConfig dense = config;  // prompts read everything and are on the GPU
-  dense.core.policies.retrieval = "all";
-  dense.core.policies.placement = "gpu";
+  dense.core.policies.retrieval = PolicySet().retrieval;
+  dense.core.policies.placement = PolicySet().placement;
   dense.core.pages_host = 0;
   const KvMemory gpu{memory.page_tokens, memory.pages_gpu, 0, memory.poison};
   Result<std::unique_ptr<CompressedCache>> prompts = CompressedCache::make(dense, gpu, weights);

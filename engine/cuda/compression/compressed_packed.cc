@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin::cuda {
 
@@ -112,7 +113,7 @@ void CompressedCache::add_dequantized_rows(uint32_t head, uint32_t column, Work*
 
 Result<void> CompressedCache::make_pages() {
   const PolicySet& set = options_.config.core.policies;
-  if (set.retrieval == "all") return {};
+  if (retrieval_traits(set.retrieval).reads_everything()) return {};
   RetainedPages::Shape shape{memory_.pages_gpu, kv_entries_.columns(), llm_.layers * llm_.kv_heads};
   shape.tail_entries = set.budget_spec.sinks + set.budget_spec.window;
   Result<std::unique_ptr<RetainedPages>> made = RetainedPages::make(&llm_, set.retrieval_spec, shape);

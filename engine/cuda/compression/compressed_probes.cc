@@ -10,12 +10,13 @@
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/cuda_forward.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/methods/traits.h"
 
 namespace kvtwin::cuda {
 
 uint32_t probe_tokens_max(const CoreConfig& config, const kernels::ScorerDefinition& scorer) {
   const ScorerSpec& spec = config.policies.scorer_spec;
-  if (config.policies.budget == "all") return 0;
+  if (budget_traits(config.policies.budget).keeps_all) return 0;
   if (scorer.source == kernels::ScoreSource::kProbes) return captured_queries(config.policies.scorer, spec);
   if (scorer.source == kernels::ScoreSource::kRepeats)
     return spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction;

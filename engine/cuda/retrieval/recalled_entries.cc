@@ -8,6 +8,7 @@
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/retrieval/retrieved_cache.h"
+#include "engine/methods/combinations.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 // Prompts read everything, and are on the GPU.
 CompressedOptions of_prompts(CompressedOptions options) {
   CoreConfig& core = options.config.core;
-  core.policies.retrieval = "all", core.policies.placement = "gpu", core.pages_host = 0;
+  core.policies.retrieval = PolicySet().retrieval, core.policies.placement = PolicySet().placement;
+  core.pages_host = 0;
   return options;
 }
 
@@ -24,13 +26,7 @@ CompressedOptions of_prompts(CompressedOptions options) {
 std::optional<std::string> check_recalled(const CoreConfig& config, const kernels::ScoreSpec& score,
                                           RetrievalMethod method, const LlmSpec& llm) {
   const PolicySet& set = config.policies;
-  if (method != RetrievalMethod::kFreekv && method != RetrievalMethod::kArkvale)
-    return fmt::format("retrieval {} beside dropped KV entries is; freekv and arkvale are computed",
-                       set.retrieval);
-  if (set.layout != "compact" || set.placement != "resident" || set.precision != "bf16")
-    return fmt::format(
-        "layout {}, placement {} and precision {} are; compact, resident and bf16 are computed", set.layout,
-        set.placement, set.precision);
+  if (auto problem = cannot_combine(config, Computes::kCuda)) return problem;
   CompressedOptions prompts;
   prompts.config.core = config;
   if (const auto problem = check_compressed(of_prompts(prompts).config.core, score, llm)) return problem;

@@ -14,7 +14,7 @@
 //                  it.
 //
 // A rank is computed when a leaf becomes evictable and when its inputs change. To add an order: write
-// prefix_eviction_<name>.cc, a line in registry.cc, and a table test.
+// prefix_eviction_<name>.cc, a row in engine/methods/axis_eviction.cc, and a table test.
 
 #ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
 #define KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
@@ -52,11 +52,16 @@ class PrefixEviction {
   virtual void evicted(uint64_t rank) { (void)rank; }
 };
 
-std::unique_ptr<PrefixEviction> make_lru_eviction();
-std::unique_ptr<PrefixEviction> make_lfu_eviction();
-std::unique_ptr<PrefixEviction> make_session_aware_eviction();
-// A token after doubling_pages of prefix takes twice the work of the first token; 0: all take the same.
-std::unique_ptr<PrefixEviction> make_cost_aware_eviction(uint32_t doubling_pages);
+// What orders may read of the engine's configuration.
+struct EvictionSpec {
+  // A token after so many pages of prefix takes twice the work of the first token; 0: all take the same.
+  uint32_t doubling_pages = 0;
+};
+
+std::unique_ptr<PrefixEviction> make_lru_eviction(const EvictionSpec& spec = {});
+std::unique_ptr<PrefixEviction> make_lfu_eviction(const EvictionSpec& spec = {});
+std::unique_ptr<PrefixEviction> make_session_aware_eviction(const EvictionSpec& spec = {});
+std::unique_ptr<PrefixEviction> make_cost_aware_eviction(const EvictionSpec& spec = {});
 
 }  // namespace kvtwin
 

@@ -31,8 +31,8 @@ class CostAware final : public PrefixEviction {
 
 }  // namespace
 
-std::unique_ptr<PrefixEviction> make_cost_aware_eviction(uint32_t doubling_pages) {
-  return std::make_unique<CostAware>(doubling_pages);
+std::unique_ptr<PrefixEviction> make_cost_aware_eviction(const EvictionSpec& spec) {
+  return std::make_unique<CostAware>(spec.doubling_pages);
 }
 
 }  // namespace kvtwin

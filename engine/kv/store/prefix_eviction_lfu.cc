@@ -16,6 +16,6 @@ class Lfu final : public PrefixEviction {
 
 }  // namespace
 
-std::unique_ptr<PrefixEviction> make_lfu_eviction() { return std::make_unique<Lfu>(); }
+std::unique_ptr<PrefixEviction> make_lfu_eviction(const EvictionSpec&) { return std::make_unique<Lfu>(); }
 
 }  // namespace kvtwin

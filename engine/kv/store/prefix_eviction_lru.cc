@@ -12,6 +12,6 @@ class Lru final : public PrefixEviction {
 
 }  // namespace
 
-std::unique_ptr<PrefixEviction> make_lru_eviction() { return std::make_unique<Lru>(); }
+std::unique_ptr<PrefixEviction> make_lru_eviction(const EvictionSpec&) { return std::make_unique<Lru>(); }
 
 }  // namespace kvtwin

@@ -16,6 +16,8 @@ class SessionAware final : public PrefixEviction {
 
 }  // namespace
 
-std::unique_ptr<PrefixEviction> make_session_aware_eviction() { return std::make_unique<SessionAware>(); }
+std::unique_ptr<PrefixEviction> make_session_aware_eviction(const EvictionSpec&) {
+  return std::make_unique<SessionAware>();
+}
 
 }  // namespace kvtwin

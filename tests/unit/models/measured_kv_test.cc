@@ -77,7 +77,7 @@ double kv_us(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e
 // The difference to bf16 of one layer's attention.
 double more(const std::string& format, const StepShape& shape) {
   const Ticks here = model(kv_device(), format)->step(shape).device;
-  return kv_us(here - model(kv_device(), "bf16")->step(shape).device) / tiny().layers;
+  return kv_us(here - model(kv_device(), "")->step(shape).device) / tiny().layers;
 }
 
 }  // namespace

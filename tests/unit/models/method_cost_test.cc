@@ -211,9 +211,6 @@ TEST_CASE("method cost: requantised KV entries, and those that decodes unpack") 
   CHECK(of(MethodTerm::kUnpacked) == 2);
   CHECK(of(MethodTerm::kUnpackedKvEntries) == 5);
   CHECK(of(MethodTerm::kRequantised) == 0.64);
-  CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
-  CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
-  CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
 }
 
 TEST_CASE("method cost: decodes and chunks that read KV entries one by one") {

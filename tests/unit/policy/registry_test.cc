@@ -230,3 +230,15 @@ TEST_CASE("registry: contradictory combinations are refused with a remedy") {
                 }),
                 "set prefix_eviction: lru"));
 }
+
+TEST_CASE("registry: the name of a policy set in device files") {
+  PolicySet set;
+  CHECK(method_name(set) == "none/all/paged");
+  set.precision = "triaxial";
+  CHECK(method_name(set) == "triaxial");
+  set = {};
+  set.scorer = "snapkv", set.budget = "uniform", set.layout = "compact";
+  CHECK(method_name(set) == "snapkv/uniform/compact");
+  set.retrieval = "freekv";
+  CHECK(method_name(set) == "freekv");
+}

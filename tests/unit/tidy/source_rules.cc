@@ -305,11 +305,46 @@ Findings check_scheduler_words(const SourceFile& file, const std::vector<std::st
   return findings;
 }
 
-bool is_ordinary_word(std::string_view name) {
-  static const std::set<std::string_view> kOrdinary = {
-      "none", "all",  "ratio",    "uniform", "pyramid", "reserved", "random", "paged", "ring",     "compact",
-      "gpu",  "host", "resident", "shared",  "session", "lru",      "lfu",    "aot",   "released", "ada"};
-  return kOrdinary.contains(name);
+std::vector<std::string> unmistakable(const std::vector<MethodName>& methods) {
+  static const std::set<std::string> kOrdinary = {
+      "none",    "all",  "ratio",   "uniform", "pyramid",  "reserved", "random",
+      "paged",   "ring", "compact", "gpu",     "host",     "resident", "shared",
+      "session", "lru",  "lfu",     "aot",     "released", "ada",      "external"};
+  std::vector<std::string> names;
+  for (const MethodName& method : methods) {
+    if (!kOrdinary.contains(method.name)) names.push_back(method.name);
+  }
+  return names;
+}
+
+Findings check_method_names(const SourceFile& file, const std::vector<MethodName>& methods) {
+  // Names that mean something else too count only where the other side of a comparison is called like the
+  // axis.
+  static const std::set<std::string> kWords = {"bf16", "fp8", "int4", "fp4", "ragged", "session"};
+  static const std::vector<std::string> kFolders = {"engine/", "scenarios/", "sim/", "models/", "kernels/"};
+  Findings findings;
+  const bool checked = std::any_of(kFolders.begin(), kFolders.end(),
+                                   [&](const std::string& folder) { return file.path.starts_with(folder); });
+  if (!checked || file.path.starts_with("engine/methods/")) return findings;
+  std::set<std::string> alone;
+  for (const std::string& name : unmistakable(methods)) alone.insert(name);
+  each_line(file.text, [&](int number, const std::string& line) {
+    for (const MethodName& method : methods) {
+      for (const char* const equals : {"== ", "!= "}) {
+        const std::string compared = equals + ("\"" + method.name + "\"");
+        const size_t at = line.find(compared);
+        if (at == std::string::npos) continue;
+        std::string left = line.substr(0, at);
+        while (!left.empty() && (left.back() == ' ' || left.back() == '(' || left.back() == ')'))
+          left.pop_back();
+        const bool by_axis = left.ends_with(method.axis);
+        if (by_axis || (alone.contains(method.name) && !kWords.contains(method.name)))
+          findings.push_back(file.path + ":" + std::to_string(number) + ": compares with " + method.axis +
+                             " " + method.name + "; ask its traits (engine/methods/traits.h)");
+      }
+    }
+  });
+  return findings;
 }
 
 int count_fields(const std::string& text, const std::string& name) {

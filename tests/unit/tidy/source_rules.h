@@ -31,8 +31,13 @@ Findings check_folder_cycles(const std::vector<SourceFile>& files);
 Findings check_policy_words(const SourceFile& file);  // the policy: no clock, random, thread, backend, float
 // The scheduler: no test of the way KV is laid out, and no name of a method. `methods`: their names.
 Findings check_scheduler_words(const SourceFile& file, const std::vector<std::string>& methods);
-// Names of methods have no meaning but the method's; these have another one.
-bool is_ordinary_word(std::string_view name);
+struct MethodName {
+  std::string axis, name;
+};
+// Names that have no other meaning.
+std::vector<std::string> unmistakable(const std::vector<MethodName>& methods);
+// No comparison with a method's name outside engine/methods.
+Findings check_method_names(const SourceFile& file, const std::vector<MethodName>& methods);
 // Data members of `struct NAME` in the text; 0: there is no such struct.
 int count_fields(const std::string& text, const std::string& name);
 Findings check_lengths(const SourceFile& file);  // file <= 500 lines, function <= 70, line <= 110

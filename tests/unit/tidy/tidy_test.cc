@@ -30,6 +30,13 @@ void over_code(Rule rule) {
 
 Findings lengths_of(const std::string& text) { return check_lengths({"engine/x.cc", text}); }
 
+std::vector<MethodName> registered() {
+  std::vector<MethodName> out;
+  for (const kvtwin::PolicyInfo& policy : kvtwin::all_policies())
+    out.push_back({std::string(policy.axis), std::string(policy.name)});
+  return out;
+}
+
 std::string lines(int count, const std::string& line = "  go();\n") {
   std::string text;
   while (count-- > 0) text += line;
@@ -39,6 +46,10 @@ std::string lines(int count, const std::string& line = "  go();\n") {
 }  // namespace
 
 TEST_CASE("tidy: includes point downwards") { over_code(check_includes); }
+TEST_CASE("tidy: no method's name is compared outside engine/methods") {
+  const std::vector<MethodName> methods = registered();
+  over_code([&](const SourceFile& file) { return check_method_names(file, methods); });
+}
 TEST_CASE("tidy: folders do not include one another in cycles") {
   expect_none(check_folder_cycles(read_sources(kFolders, {".h", ".cc", ".cu", ".cuh"})));
 }
@@ -52,9 +63,7 @@ TEST_CASE("tidy: the scheduler knows neither layouts of KV nor methods") {
     }
     return {};
   };
-  for (const PolicyInfo& policy : all_policies()) {
-    if (!is_ordinary_word(policy.name)) methods.emplace_back(policy.name);
-  }
+  methods = unmistakable(registered());
   CHECK(methods.size() > 30);
   for (const SourceFile& file : files) expect_none(check_scheduler_words(file, methods));
   // What it knows of a request.
@@ -129,8 +138,17 @@ TEST_CASE("tidy: each rule finds a violation") {
   CHECK(check_scheduler_words(modal, {"freekv"}).size() == 2);
   CHECK(check_scheduler_words({"engine/kv/x.cc", modal.text}, {"freekv"}).empty());
   CHECK(check_scheduler_words({"engine/scheduler/x.h", "bool resident_ = false;\n"}, {}).size() == 1);
-  CHECK(is_ordinary_word("all"));
-  CHECK_FALSE(is_ordinary_word("h2o"));
+  CHECK(unmistakable({{"scorer", "h2o"}, {"budget", "all"}}) == std::vector<std::string>{"h2o"});
+  const std::vector<MethodName> methods = {
+      {"retrieval", "all"}, {"retrieval", "freekv"}, {"precision", "int4"}};
+  const auto compares = [&](const std::string& path, const std::string& code) {
+    return check_method_names({path, code}, methods).size();
+  };
+  CHECK(compares("scenarios/x.cc", "if (set.retrieval != \"all\") go();\n") == 1);
+  CHECK(compares("engine/cpu/x.cc", "if (axes.retrieval() == \"all\") go();\n") == 1);
+  CHECK(compares("sim/x.cc", "if (name == \"freekv\") go();\n") == 1);
+  CHECK(compares("scenarios/x.cc", "if (of == \"all\" || weights == \"int4\") go();\n") == 0);
+  CHECK(compares("engine/methods/x.cc", "if (name == \"freekv\") go();\n") == 0);
   CHECK(count_fields(
             "struct X {\n  enum class E { kA };\n  int a = 0, b;\n  bool f() const;\n  E e;  // ;\n};\n",
             "X") == 3);

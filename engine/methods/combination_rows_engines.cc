@@ -1,0 +1,150 @@
+#include "engine/methods/combination_rows.h"
+
+namespace kvtwin {
+namespace {
+
+using enum Choice;
+using enum Support;
+using namespace when;
+
+// What both engines, which compute values, cannot.
+constexpr CombinationRow kEngineRows[] = {
+    {kEngines,
+     kNotBuilt,
+     {kPartition},
+     [](Given c) { return c.partition != PartitionKind::kUniform; },
+     "partition {partition} is priced by the simulator only; the engines divide all heads alike",
+     "set partition: uniform"},
+    {kEngines,
+     kNotBuilt,
+     {kPrecision},
+     [](Given c) { return c.precision.per_channel_ok && c.per_channel_keys; },
+     "precision {precision} with per-channel keys is priced by the simulator only",
+     "set precision_options.per_channel_keys: false"},
+    {kEngines,
+     kRefused,
+     {kLayout, kScorer},
+     [](Given c) { return c.ring() && !c.scorer.by_position; },
+     "layout {layout} keeps sinks and the newest tokens, which is not what scorer {scorer} says",
+     "choose scorer streaming_llm, or layout compact"},
+    {kEngines,
+     kNotBuilt,
+     {kPrecision, kPlacement},
+     [](Given c) { return c.entry_lists() && c.precision.packed() && c.placement.uses_host; },
+     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries "
+     "are "
+     "made of",
+     "set placement: gpu, or precision: bf16"},
+    {kEngines,
+     kNotBuilt,
+     {kPrecision, kLayout, kRetrieval},
+     [](Given c) { return c.entry_lists() && two_bits(c); },
+     "precision {precision} packs keys in groups of tokens, which layout {layout} would have to fill head "
+     "by "
+     "head with retained entries",
+     "set precision: int4, fp8 or fp4, or budget: all with layout: paged and retrieval: all"},
+    {kEngines,
+     kRefused,
+     {kPrecision, kLayout},
+     [](Given c) { return c.precision.packed() && !c.layout.keeps_phase; },
+     "layout {layout} turns keys to new places, and precision {precision} has packed them: they would be "
+     "quantised twice",
+     "choose layout compact"},
+    {kEngines,
+     kRefused,
+     {kRetrieval, kPrecision, kScorer},
+     [](Given c) { return c.precision.packed() && c.chooses() && c.moves() && !at_chunks(c); },
+     "retrieval {retrieval} summarises exact keys, but precision {precision} packs a prompt before scorer "
+     "{scorer} moves its KV entries",
+     "choose a scorer that works at chunk ends, layout page_mask, or precision bf16"},
+    {kEngines,
+     kRefused,
+     {kRetrieval, kScorer},
+     [](Given c) { return c.entry_lists() && c.chooses() && c.scorer.reads_decodes && at_decodes(c); },
+     "scorer {scorer} uses the attention of every step, but retrieval {retrieval} lets steps read some "
+     "pages "
+     "only",
+     "choose a scorer that works at chunk or prompt ends, or retrieval: all"},
+    {kEngines,
+     kRefused,
+     {kScorer, kLayout},
+     [](Given c) { return c.drops() && c.scorer.heads_alike && at_decodes(c) && c.layout.has_groups; },
+     "scorer {scorer} ranks tokens for all heads of a layer alike, but layout {layout} lets them hold "
+     "different "
+     "ones",
+     "choose layout compact"},
+    {kEngines,
+     kRefused,
+     {kScorer, kLayout},
+     [](Given c) { return c.in_place() && c.scorer.heads_apart; },
+     "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at "
+     "once",
+     "choose layout compact or ragged"},
+
+    // What has no kernel yet.
+    {kCudaOnly,
+     kNotBuilt,
+     {kPrecision, kRetrieval},
+     [](Given c) { return c.precision.packed() && !c.drops() && c.chooses(); },
+     "precision {precision} with retrieval {retrieval} is not computed on CUDA",
+     "set precision: bf16, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kRetrieval, kLayout},
+     [](Given c) { return c.drops() && !c.precision.packed() && c.chooses() && !c.retrieval.needs_resident; },
+     "retrieval {retrieval} among KV entries that are left in {precision} (layout {layout}) is not computed "
+     "on CUDA; "
+     "quest of fp8, int4 or fp4 is, and freekv and arkvale of bf16",
+     "set precision: int4, retrieval: freekv, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer, kPrecision},
+     [](Given c) { return c.drops() && c.precision.packed() && c.scorer.gathers; },
+     "what scorer {scorer} gathers of KV entries that are packed (precision {precision}) is not computed "
+     "on CUDA",
+     "set precision: bf16, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kRetrieval, kPrecision, kScorer},
+     [](Given c) {
+       return c.drops() && c.precision.packed() && c.chooses() &&
+              (!c.moves() || !at_chunks(c) || !c.budget.known_at_admission());
+     },
+     "retrieval {retrieval} among KV entries that are left by scorer {scorer}, budget {budget} and layout "
+     "{layout} is not computed on CUDA; a scorer that works at chunk ends, a budget whose counts are known "
+     "and "
+     "layout compact or ragged are",
+     "--backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer, kLayout},
+     [](Given c) { return c.drops() && c.scorer.scores_tokens && c.layout.has_groups; },
+     "scorer {scorer} scores tokens for all heads at once, and layout {layout} lets heads hold different "
+     "ones: "
+     "that is not computed on CUDA",
+     "choose layout compact"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer, kLayout},
+     [](Given c) { return c.in_place() && c.scorer.gathers; },
+     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
+     "choose layout compact"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kLayout, kPrefixCache},
+     [](Given c) { return c.ranks() && c.prefix_cache && !c.in_place(); },
+     "layout {layout} shares compressed prefixes, whose pages are not copied on CUDA",
+     "set prefix_cache: false, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer},
+     [](Given c) { return c.drops() && at_turns(c); },
+     "scorer {scorer} works at the start of a turn, which is not computed on CUDA",
+     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
+};
+
+}  // namespace
+
+std::span<const CombinationRow> engine_rows() { return kEngineRows; }
+
+}  // namespace kvtwin

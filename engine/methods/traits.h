@@ -1,0 +1,114 @@
+// What the other parts may know of a policy: plain traits by axis, found from the policy's name. The rows,
+// each with name, description and traits, are in axis_<name>.cc; no code outside engine/methods compares
+// names.
+//
+// A name that no row has gets the traits of the axis's identity: registry.h reports it.
+
+#ifndef KVTWIN_ENGINE_METHODS_TRAITS_H_
+#define KVTWIN_ENGINE_METHODS_TRAITS_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/base/kv_format.h"
+#include "engine/methods/partition.h"
+#include "engine/methods/retrieval_spec.h"
+
+namespace kvtwin {
+
+struct PolicyInfo {
+  std::string_view axis;  // "scorer", ..., "identity", "prefix_eviction"
+  std::string_view name;
+  std::string_view description;
+};
+
+// What scores decide of the counts of head groups. kNothing: the counts follow from lengths.
+enum class CountedBy : uint8_t {
+  kNothing,
+  kLayerShares,  // the heads of a layer share its entries, with a floor each
+  kLayer,        // a fraction of a layer's entries, whichever heads they are of
+  kAllLayers,    // a fraction of all entries
+  kChunkRule,    // of each chunk, rounded up to pages; released pages are given back
+};
+
+// The table that gives heads budgets of their own.
+enum class HeadTable : uint8_t { kNone, kCalibrated, kMasks, kLayers };
+
+struct BudgetTraits {
+  bool keeps_all = false;
+  bool entries = false;     // a number of KV entries; otherwise a fraction
+  bool heads_even = false;  // all heads retain equally many KV entries
+  bool fixes_ring = false;  // says how many entries a ring holds
+  bool reserves = false;    // admission reserves the pages of the retained KV entries
+  CountedBy counted_by = CountedBy::kNothing;
+  HeadTable table = HeadTable::kNone;
+
+  bool known_at_admission() const { return counted_by == CountedBy::kNothing; }
+};
+
+// How are retained KV entries placed in pages?
+enum class SlotRetention : uint8_t {
+  kAll,      // nothing is dropped: one table, by position
+  kRing,     // a fixed number of pages per request and group, whose content the backend chooses
+  kMove,     // retained KV entries are compacted: each group has as many pages as they need
+  kInPlace,  // retained KV entries keep their slots: a page is freed when all of its entries are dropped
+};
+
+struct LayoutTraits {
+  SlotRetention slot_retention = SlotRetention::kAll;
+  bool keeps_slots = true;  // a cached prefix keeps its slots and so can be reused
+  bool keeps_phase = true;  // keys keep the rotation of their original position
+  bool needs_page_1 = false;
+  bool has_groups = false;  // a page table per head group
+};
+
+// The newest tokens of a request that are bf16 outside its pages.
+enum class ExactTokens : uint8_t { kNone, kResidual, kGroup };
+
+struct PrecisionTraits {
+  Format prompt_format = Format::kBf16;  // by_tag: the smallest format of a prompt KV entry
+  Format decode_format = Format::kBf16;
+  bool by_tag = false;          // the format of a prompt KV entry depends on its role: two pools
+  bool reads_group = false;     // reads PrecisionSpec::group
+  bool per_channel_ok = false;  // has the option per_channel_keys
+  ExactTokens exact = ExactTokens::kNone;
+
+  bool packed() const { return decode_format != Format::kBf16; }
+};
+
+struct PlacementTraits {
+  bool uses_host = false;      // the host tier has pages
+  bool uses_resident = false;  // every page is on the host, and the GPU holds resident pages
+};
+
+struct RetrievalTraits {
+  RetrievalMethod method = RetrievalMethod::kAll;
+  bool needs_resident = false;  // recalls pages: placement must be resident
+  bool joins_heads = false;     // keys of a token are factorised in all heads together
+  bool learns_columns = false;  // learns its key columns from all tokens of a prompt
+
+  bool reads_everything() const { return method == RetrievalMethod::kAll; }
+};
+
+struct IdentityTraits {
+  bool shares_across_sessions = false;
+};
+
+struct EvictionTraits {
+  bool by_age = false;        // follows the order in which pages were let go
+  bool reads_hints = false;   // clients' hints about sessions
+  bool reads_length = false;  // the work of recomputing a token, which grows with its context
+};
+
+BudgetTraits budget_traits(std::string_view name);
+LayoutTraits layout_traits(std::string_view name);
+PrecisionTraits precision_traits(std::string_view name);
+PlacementTraits placement_traits(std::string_view name);
+RetrievalTraits retrieval_traits(std::string_view name);
+PartitionKind partition_kind(std::string_view name);
+IdentityTraits identity_traits(std::string_view name);
+EvictionTraits eviction_traits(std::string_view name);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_METHODS_TRAITS_H_
