@@ -24,7 +24,7 @@ struct CostModelSpec {
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
   bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
-  std::string precision{};                     // format of KV, if not the model's (MeasuredCost)
+  std::string precision{};                   // format of KV, if not the model's (MeasuredCost)
   const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
 };
 

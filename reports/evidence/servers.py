@@ -328,7 +328,7 @@ def page(single, series, curves):
                   "order (the data's README), so from the second rate on they are in its prefix cache, and TTFT is two and",
                   "a half decode steps (asynchronous scheduling) and the front end. The first rate computes them, and has",
                   "the server's cold start in it. ITL is 20 to 21 ms in batches of up to 16 and 27 to 28 ms above, which",
-                  "the rates of 2.5 and 3.0 reach: one of the server's FP8 kernels, of which a roofline knows nothing.", "",
+                  "the rates of 2.5 and 3.0 reach. Another FP8 kernel above 16 would explain it; it was not looked for.", "",
                   "The multi-turn series of the same server (five settings, 8 to 12 rates) are left out: which prompts share",
                   "a prefix is not public, and both the queue and TTFT follow from it.", ""]
         lines += series_table(series)

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "models/serving/server_cost.h"
 #include "scenarios/app/compose.h"
+#include "scenarios/app/compose_parts.h"
 #include "scenarios/app/results.h"
 #include "scenarios/calibrate/calibrate_server.h"
 
@@ -18,8 +18,10 @@ tl::expected<std::vector<Request>, Errors> simulated_requests(const Scenario& sc
   tl::expected<Composed, Errors> composed = compose(scenario);
   if (!composed) return tl::unexpected<Errors>(composed.error());
   if (times != nullptr) {
-    composed->cost = std::make_unique<ServerCost>(*times, std::move(composed->cost));
     composed->server.emplace().times = *times;
+    Errors errors;
+    composed->cost = make_cost(scenario, 0, &*composed, &errors);
+    if (!errors.empty()) return tl::unexpected<Errors>(std::move(errors));
   }
   Metrics metrics(composed->facts);
   const std::vector<Observer*> observers = {&metrics};

@@ -81,7 +81,8 @@ TEST_CASE("external scorer: a program that ends or answers with something else i
   CHECK(failure_of("exit 3").find("policies.scorer_options.command \"exit 3\": it ended") == 0);
   CHECK(failure_of("no_such_program_here").find("it ended") != std::string::npos);
   CHECK(failure_of("cat").find("no array of float32 or float64") != std::string::npos);
-  CHECK(failure_of("echo not an array at all; cat > /dev/null").find("no array of .npy") != std::string::npos);
+  CHECK(failure_of("echo not an array at all; cat > /dev/null").find("no array of .npy") !=
+        std::string::npos);
 }
 
 }  // namespace kvtwin

@@ -116,7 +116,8 @@ TEST_CASE("scorer options: an unfit option is refused at its position, with the 
       {"scorer: \"expected_attention\" scorer_options { eps: nan }", "eps is nan"},
       {"scorer: \"kvzip\" scorer_options { repeat_tokens: 0 }", "repeat_tokens is 0"},
       {"scorer: \"judge_q\" scorer_options { seed: 4 }", "judge_q does not read seed"},
-      {"scorer: \"external\" scorer_options { command: \"\" }", "there is no program that scores; set command"},
+      {"scorer: \"external\" scorer_options { command: \"\" }",
+       "there is no program that scores; set command"},
       {"scorer: \"snapkv\" scorer_options { command: \"x\" }", "snapkv does not read command"},
   };
   for (const auto& [policies, expected] : problem) {
