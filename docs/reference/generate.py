@@ -236,7 +236,8 @@ def words_page(kvtwin):
 def combinations_page(kvtwin):
     out = header("Combinations of policies",
                  "What `kvtwin list combinations` prints: the capability table of `engine/methods/combinations.h`, which every check\n"
-                 "of a combination reads. What depends on numbers (page sizes, budgets, the model's shape) is checked apart.",
+                 "of a combination reads. What depends on numbers (page sizes, budgets, the model's shape) is checked apart.\n"
+                 "A test composes every pair for the simulated and the cpu backend; what it says of cuda is not tested pair by pair.",
                  "docs/reference/generate.py")
     return out + "\n```text\n" + printed(kvtwin, "list", "combinations") + "\n```\n"
 

@@ -14,7 +14,7 @@ struct IdentityRow {
 };
 
 constexpr IdentityRow kIdentities[] = {
-    {{"identity", "shared", "Equal tokens share KV, whoever sent them."},
+    {{"identity", "shared", "Equal tokens share KV, also between sessions."},
      {.shares_across_sessions = true},
      true,
      0},

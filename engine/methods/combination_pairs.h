@@ -23,8 +23,8 @@ struct PairVerdict {
   // kWorks: choices of all axes that work together. Otherwise choices that the fewest rows forbid.
   PolicySet set;
   bool prefix_cache = false;
-  const CombinationRow* reason =
-      nullptr;  // a row that forbids every choice of the other axes, if there is one
+  // A row that forbids every choice of the other axes, if there is one.
+  const CombinationRow* reason = nullptr;
 };
 
 // Searches over all other axes, every trigger of the scorers, and with and without a prefix cache.

@@ -43,15 +43,13 @@ constexpr CombinationRow kPolicyRows[] = {
      kRefused,
      {kLayout, kIdentity},
      [](Given c) { return c.ranks() && c.in_place() && c.identity.shares_across_sessions; },
-     "layout {layout} drops KV entries of shared prefixes, which would leak one session's view into "
-     "another",
+     "layout {layout} drops KV entries of shared prefixes, which would leak one session's view into another",
      "set identity: session or none"},
     {kEverywhere,
      kRefused,
      {kLayout, kBudget},
      [](Given c) { return c.ranks() && c.in_place() && !c.budget.known_at_admission(); },
-     "budget {budget} gives heads different counts, but layout {layout} drops a token from all heads at "
-     "once",
+     "budget {budget} gives heads different counts, but layout {layout} drops a token from all heads at once",
      "choose layout ragged, or budget uniform or ratio"},
     {kEverywhere,
      kRefused,
@@ -71,8 +69,7 @@ constexpr CombinationRow kPolicyRows[] = {
      {kScorer, kPrefixCache},
      [](Given c) { return c.ranks() && at_turns(c) && !c.prefix_cache; },
      "scorer {scorer} works at the start of a turn, on the prefix that a request begins with, but "
-     "prefix_cache "
-     "is false",
+     "prefix_cache is false",
      "set it, or choose another compression trigger"},
     {kEverywhere,
      kRefused,
@@ -86,15 +83,13 @@ constexpr CombinationRow kPolicyRows[] = {
      {kScorer, kBudget},
      [](Given c) { return c.ranks() && c.budget.reserves && !at_chunks(c); },
      "scorer {scorer} needs the whole prompt before it drops anything, but budget {budget} reserves pages "
-     "only "
-     "for retained KV entries",
+     "only for retained KV entries",
      "choose a scorer that works at chunk ends, or budget ratio"},
     {kEverywhere,
      kNotBuilt,
      {kScorer, kLayout},
      [](Given c) { return c.ranks() && at_chunks(c) && c.in_place(); },
-     "layout {layout} drops KV entries where they are once the prompt is known, but scorer {scorer} works "
-     "at "
+     "layout {layout} drops KV entries where they are once the prompt is known, but scorer {scorer} works at "
      "chunk ends",
      "choose layout compact or ragged"},
 
@@ -115,8 +110,7 @@ constexpr CombinationRow kPolicyRows[] = {
      kRefused,
      {kScorer, kLayout, kPrefixCache},
      [](Given c) { return checkpoints(c) && !at_chunks(c); },
-     "layout {layout} moves KV entries when scorer {scorer} has seen the whole prompt, so what is left of "
-     "a "
+     "layout {layout} moves KV entries when scorer {scorer} has seen the whole prompt, so what is left of a "
      "prefix depends on what follows it and cannot be reused",
      "set prefix_cache: false, or a scorer that works at chunk ends"},
     {kEverywhere,
@@ -125,8 +119,7 @@ constexpr CombinationRow kPolicyRows[] = {
      [](Given c) { return checkpoints(c) && c.causality != Causality::kPrefixClosed; },
      "scorer {scorer} keeps KV entries by what follows them, so what layout {layout} has left of a prefix "
      "cannot be reused",
-     "set prefix_cache: false, scorer_options.window_closed: true where the scorer has a window, or "
-     "another "
+     "set prefix_cache: false, scorer_options.window_closed: true where the scorer has a window, or another "
      "scorer"},
     {kEverywhere,
      kNotBuilt,
@@ -144,8 +137,7 @@ constexpr CombinationRow kPolicyRows[] = {
      kNotBuilt,
      {kPrecision, kLayout, kPrefixCache},
      [](Given c) { return checkpoints(c) && c.precision.exact != ExactTokens::kNone; },
-     "precision {precision} keeps a request's newest KV entries outside its pages, which a compressed "
-     "prefix "
+     "precision {precision} keeps a request's newest KV entries outside its pages, which a compressed prefix "
      "would lack",
      "set prefix_cache: false, or another precision"},
     {kEverywhere,
@@ -153,8 +145,7 @@ constexpr CombinationRow kPolicyRows[] = {
      {kAdmission, kBudget, kPrefixCache},
      [](Given c) { return checkpoints(c) && !c.budget.known_at_admission() && c.reserves_fully; },
      "admission FULL_RESERVATION sets pages aside for what budget {budget} may leave, which does not count "
-     "the "
-     "copies of compressed prefixes",
+     "the copies of compressed prefixes",
      "set admission: WATERMARK, or prefix_cache: false"},
 
     // Formats.
@@ -170,8 +161,7 @@ constexpr CombinationRow kPolicyRows[] = {
      {kPrecision, kScorer, kLayout},
      [](Given c) { return two_bits(c) && !at_no_time(c) && !at_chunks(c) && !c.layout.keeps_slots; },
      "layout {layout} moves entries after precision {precision} has packed them in groups, which would "
-     "quantise "
-     "them twice",
+     "quantise them twice",
      "use a layout that keeps slots (page_mask), a scorer that works at chunk ends, or precision int4"},
     {kEverywhere,
      kNotBuilt,
@@ -191,8 +181,7 @@ constexpr CombinationRow kPolicyRows[] = {
      kRefused,
      {kPrecision, kBudget, kLayout},
      [](Given c) { return c.precision.by_tag && c.drops(); },
-     "precision {precision} fills pages with entries of one format, of all heads, but what is left is "
-     "other "
+     "precision {precision} fills pages with entries of one format, of all heads, but what is left is other "
      "tokens in each head, and so other numbers of either format (it would need quotas per format); budget "
      "{budget} and layout {layout} move or drop them",
      "set budget: all and layout: paged, or precision: int4, which packs what is left"},
@@ -201,8 +190,7 @@ constexpr CombinationRow kPolicyRows[] = {
      {kPrecision, kRetrieval},
      [](Given c) { return c.precision.by_tag && c.chooses(); },
      "precision {precision} fills pages with entries of positions far apart, which retrieval {retrieval} "
-     "cannot "
-     "choose among",
+     "cannot choose among",
      "set retrieval: all, or precision: int4"},
     {kEverywhere,
      kNotBuilt,
@@ -224,8 +212,7 @@ constexpr CombinationRow kPolicyRows[] = {
        return c.precision.by_tag && c.prefix_cache && c.identity.shares_across_sessions && c.bits_by_age;
      },
      "precision_options.tag_map gives bits by the age of a turn, so a prefix's bits depend on what follows "
-     "it, "
-     "and identity {identity} would show one session's to another",
+     "it, and identity {identity} would show one session's to another",
      "set identity: session, or precision_options.ageing: forecast"},
 
     // Who may see what; retrieval, tiers and swap.
@@ -246,9 +233,8 @@ constexpr CombinationRow kPolicyRows[] = {
      kRefused,
      {kPlacement, kRetrieval},
      [](Given c) { return c.placement.uses_resident && !c.retrieval.needs_resident; },
-     "placement {placement} leaves a request only part of its pages, but retrieval {retrieval} reads all "
-     "of them "
-     "on the gpu",
+     "placement {placement} leaves a request only part of its pages, but retrieval {retrieval} reads all of "
+     "them on the gpu",
      "set placement: gpu, or a retrieval that recalls (freekv)"},
     {kEverywhere,
      kRefused,
@@ -263,8 +249,7 @@ constexpr CombinationRow kPolicyRows[] = {
        return recalls_retained(c) && !c.in_place() && c.layout.keeps_phase && !compacts_all_heads(c);
      },
      "retrieval {retrieval} recalls pages of all heads, of which layout {layout} has one table for each "
-     "group of "
-     "them",
+     "group of them",
      "set layout: compact, or retrieval: quest with placement: gpu, or budget: all with layout: paged"},
     {kEverywhere,
      kRefused,
@@ -277,33 +262,29 @@ constexpr CombinationRow kPolicyRows[] = {
      kRefused,
      {kRetrieval, kScorer},
      [](Given c) { return recalls_retained(c) && !at_prompt_end(c); },
-     "retrieval {retrieval} recalls pages of all heads that never change, but scorer {scorer} drops "
-     "entries more "
-     "than once",
+     "retrieval {retrieval} recalls pages of all heads that never change, but scorer {scorer} drops entries "
+     "more than once",
      "choose a scorer that works at the prompt's end, or retrieval: quest with placement: gpu"},
     {kEverywhere,
      kRefused,
      {kRetrieval, kLayout, kPrefixCache},
      [](Given c) { return recalls_retained(c) && c.prefix_cache; },
-     "layout {layout} moves entries when scorer {scorer} has seen the whole prompt, so its pages on the "
-     "host "
+     "layout {layout} moves entries when scorer {scorer} has seen the whole prompt, so its pages on the host "
      "cannot be reused",
      "set prefix_cache: false"},
     {kEverywhere,
      kRefused,
      {kRetrieval, kLayout},
      [](Given c) { return recalls_retained(c) && c.retrieval.joins_heads; },
-     "retrieval {retrieval} factorises the keys of a token in all heads together, but each head has "
-     "entries of "
-     "its own tokens left",
+     "retrieval {retrieval} factorises the keys of a token in all heads together, but each head has entries "
+     "of its own tokens left",
      "set retrieval: freekv, arkvale or quest, or budget: all with layout: paged"},
     {kEverywhere,
      kRefused,
      {kRetrieval, kLayout},
      [](Given c) { return recalls_retained(c) && c.retrieval.learns_columns; },
-     "retrieval {retrieval} learns its columns from all rows of the prompt, but each head has entries of "
-     "its own "
-     "tokens left",
+     "retrieval {retrieval} learns its columns from all rows of the prompt, but each head has entries of its "
+     "own tokens left",
      "set retrieval: freekv, arkvale or quest, or budget: all with layout: paged"},
     // A page is summarised when its KV entries no longer move. The summary stays valid when KV entries are
     // dropped later: a bound over more keys is still a bound.
@@ -318,15 +299,13 @@ constexpr CombinationRow kPolicyRows[] = {
      {kRetrieval, kScorer, kLayout},
      [](Given c) { return c.chooses() && c.moves() && at_decodes(c); },
      "scorer {scorer} moves entries while the request decodes, and no page's summary is rebuilt for "
-     "retrieval "
-     "{retrieval}",
+     "retrieval {retrieval}",
      "choose a scorer that works at chunk or prompt ends, or retrieval: all"},
     {kEverywhere,
      kNotBuilt,
      {kRetrieval, kPrecision},
      [](Given c) { return c.precision.packed() && c.retrieval.needs_resident; },
-     "retrieval {retrieval} summarises exact keys, and recall of packed pages (precision {precision}) is "
-     "not "
+     "retrieval {retrieval} summarises exact keys, and recall of packed pages (precision {precision}) is not "
      "built",
      "set precision: bf16, or retrieval: quest, whose pages stay on the gpu"},
     {kEverywhere,
@@ -334,22 +313,19 @@ constexpr CombinationRow kPolicyRows[] = {
      {kPreemption, kPlacement},
      [](Given c) { return c.swaps && (c.placement.uses_resident || !c.placement.uses_host); },
      "preemption swap copies a request's pages to the host tier, which placement {placement} does not keep "
-     "for "
-     "them",
+     "for them",
      "set placement: host, or preemption: recompute"},
     {kEverywhere,
      kNotBuilt,
      {kPreemption, kPrecision},
      [](Given c) { return c.swaps && (c.precision.exact != ExactTokens::kNone || c.per_channel_keys); },
-     "preemption swap copies pages, but precision {precision} keeps a request's newest entries outside "
-     "them",
+     "preemption swap copies pages, but precision {precision} keeps a request's newest entries outside them",
      "set preemption: recompute, or another precision"},
     {kEverywhere,
      kRefused,
      {kDisk, kPlacement},
      [](Given c) { return c.has_disk && (c.placement.uses_resident || !c.placement.uses_host); },
-     "the disk tier has {disk} pages behind a host tier that placement {placement} does not keep for "
-     "cached "
+     "the disk tier has {disk} pages behind a host tier that placement {placement} does not keep for cached "
      "prefixes",
      "set placement: host, or 0 pages"},
     {kEverywhere,

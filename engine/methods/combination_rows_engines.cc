@@ -31,16 +31,14 @@ constexpr CombinationRow kEngineRows[] = {
      kNotBuilt,
      {kPrecision, kPlacement},
      [](Given c) { return c.entry_lists() && c.precision.packed() && c.placement.uses_host; },
-     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries "
-     "are "
+     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries are "
      "made of",
      "set placement: gpu, or precision: bf16"},
     {kEngines,
      kNotBuilt,
      {kPrecision, kLayout, kRetrieval},
      [](Given c) { return c.entry_lists() && two_bits(c); },
-     "precision {precision} packs keys in groups of tokens, which layout {layout} would have to fill head "
-     "by "
+     "precision {precision} packs keys in groups of tokens, which layout {layout} would have to fill head by "
      "head with retained entries",
      "set precision: int4, fp8 or fp4, or budget: all with layout: paged and retrieval: all"},
     {kEngines,
@@ -61,8 +59,7 @@ constexpr CombinationRow kEngineRows[] = {
      kRefused,
      {kRetrieval, kScorer},
      [](Given c) { return c.entry_lists() && c.chooses() && c.scorer.reads_decodes && at_decodes(c); },
-     "scorer {scorer} uses the attention of every step, but retrieval {retrieval} lets steps read some "
-     "pages "
+     "scorer {scorer} uses the attention of every step, but retrieval {retrieval} lets steps read some pages "
      "only",
      "choose a scorer that works at chunk or prompt ends, or retrieval: all"},
     {kEngines,
@@ -70,15 +67,13 @@ constexpr CombinationRow kEngineRows[] = {
      {kScorer, kLayout},
      [](Given c) { return c.drops() && c.scorer.heads_alike && at_decodes(c) && c.layout.has_groups; },
      "scorer {scorer} ranks tokens for all heads of a layer alike, but layout {layout} lets them hold "
-     "different "
-     "ones",
+     "different ones",
      "choose layout compact"},
     {kEngines,
      kRefused,
      {kScorer, kLayout},
      [](Given c) { return c.in_place() && c.scorer.heads_apart; },
-     "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at "
-     "once",
+     "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at once",
      "choose layout compact or ragged"},
 
     // What has no kernel yet.
@@ -93,15 +88,14 @@ constexpr CombinationRow kEngineRows[] = {
      {kRetrieval, kLayout},
      [](Given c) { return c.drops() && !c.precision.packed() && c.chooses() && !c.retrieval.needs_resident; },
      "retrieval {retrieval} among KV entries that are left in {precision} (layout {layout}) is not computed "
-     "on CUDA; "
-     "quest of fp8, int4 or fp4 is, and freekv and arkvale of bf16",
+     "on CUDA; quest of fp8, int4 or fp4 is, and freekv and arkvale of bf16",
      "set precision: int4, retrieval: freekv, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kScorer, kPrecision},
      [](Given c) { return c.drops() && c.precision.packed() && c.scorer.gathers; },
-     "what scorer {scorer} gathers of KV entries that are packed (precision {precision}) is not computed "
-     "on CUDA",
+     "what scorer {scorer} gathers of KV entries that are packed (precision {precision}) is not computed on "
+     "CUDA",
      "set precision: bf16, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
@@ -112,16 +106,14 @@ constexpr CombinationRow kEngineRows[] = {
      },
      "retrieval {retrieval} among KV entries that are left by scorer {scorer}, budget {budget} and layout "
      "{layout} is not computed on CUDA; a scorer that works at chunk ends, a budget whose counts are known "
-     "and "
-     "layout compact or ragged are",
+     "and layout compact or ragged are",
      "--backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kScorer, kLayout},
      [](Given c) { return c.drops() && c.scorer.scores_tokens && c.layout.has_groups; },
      "scorer {scorer} scores tokens for all heads at once, and layout {layout} lets heads hold different "
-     "ones: "
-     "that is not computed on CUDA",
+     "ones: that is not computed on CUDA",
      "choose layout compact"},
     {kCudaOnly,
      kNotBuilt,

@@ -46,7 +46,7 @@ struct ScoreSpec {
   IntentMode intent_mode = IntentMode::kMemory;
   RuleNorm rule_norm = RuleNorm::kTimesCandidates;
   uint64_t seed = 0;  // random
-  // Options of scorers that have no fields above, in the order of their definition.
+  // Options of scorers that have no fields above; each scorer numbers its own.
   std::array<float, 8> own{};
   std::shared_ptr<ExternalScorer> external;  // absent: the scorer is not external
 };

@@ -91,8 +91,9 @@ void score_r_kv(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
     std::fill(scores.begin() + before, scores.end(), kMustStay);
     if (before == 0) continue;
     const HeadsView keys = heads_of(in.k, h, 1);
-    const HeadsView asked = leading_rows(keys, before);
-    score_window(spec.window, {.q = heads_of(in.q, h * group, group), .k = asked, .positions = {before, {}}},
+    const HeadsView before_window = leading_rows(keys, before);
+    score_window(spec.window,
+                 {.q = heads_of(in.q, h * group, group), .k = before_window, .positions = {before, {}}},
                  packed_scores(scores.first(before), 1, before));
     const std::vector<float> redundant = redundancy(keys, spec.own[kRKvThreshold]);
     for (uint32_t p = 0; p < before; ++p) scores[p] = weight * scores[p] - (1 - weight) * redundant[p];

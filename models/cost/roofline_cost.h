@@ -15,8 +15,7 @@
 //   all-reduce  two per layer (all_reduce.h)
 //
 //   clock       after 20 to 40 ms of prompts without a pause, arithmetic runs at sustained_fraction of its
-//   rate;
-//               work that the memory bounds does not slow down
+//               rate; work that the memory bounds does not slow down
 //
 // Not modelled: kernels that overlap, unequal routing of experts.
 

@@ -261,8 +261,8 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   CostModelSpec spec = spec_of(scenario, out->kinds[of], *out);
   if (!one_device(scenario, of, *out, errors)) return nullptr;
   if (!take_server_profile(scenario, of, &spec, out, errors)) return nullptr;
-  // A server's factors were fitted at the clock that it runs at, so that of the roofline does not fall once
-  // more.
+  // A server's factors were fitted at the clock it runs at, so the roofline must not slow arithmetic down
+  // again.
   if (out->server) spec.device.sustained_fraction = {};
   std::unique_ptr<CostModel> made = make_base_cost(scenario, of, &spec, out, errors);
   if (made == nullptr || !out->server) return made;

@@ -40,10 +40,10 @@ struct MooncakeRow {
 // All rows of a file; at most 256 MiB.
 Result<std::vector<MooncakeRow>> read_mooncake_rows(const std::string& path, uint32_t block_tokens);
 
-// `rows` determine the resolution of the times: that of stamps that come in batches.
-// Tells how many rows have hash ids for a part of their prompt only.
+// Notes how many rows have hash ids for a part of their prompt only.
 void note_missing_ids(const ImportOptions& options, const std::vector<MooncakeRow>& rows, uint32_t block);
 
+// `rows` determine the resolution of the times: that of stamps that come in batches.
 v1::TraceHeader mooncake_header(const std::string& format, const std::string& path,
                                 const ImportOptions& options, const std::vector<MooncakeRow>& rows);
 
