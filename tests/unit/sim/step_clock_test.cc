@@ -212,6 +212,7 @@ TEST_CASE(
       const CompressionShape shape{
           .tokens = 10'000, .held = 5000, .ranked = begin > 0 ? 4900u : 5000u, .retained = 236};
       StepShape step;
+      step.chunk_load = 0;  // the first step
       step.decodes = 1, step.decode_context_sum = step.decode_context_max = 700;
       step.chunks = {&chunk, 1}, step.tokens = step.tokens_padded = 1001, step.logits_rows = 2;
       step.compressions = {&shape, 1};
