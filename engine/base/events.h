@@ -69,6 +69,7 @@ struct SessionHint {
   SessionId session{};
   Kind kind{};
   Duration expected_gap{};  // kNextRequestExpected: the client's own estimate, not an oracle
+  uint32_t tool = 0;        // kNextRequestExpected: the tool that the client runs now; 0: none, or unknown
 };
 
 // Data-dependent measurements of one step, summed over its requests

@@ -39,7 +39,8 @@ constexpr EvictionRow kEvictions[] = {
 std::unique_ptr<PrefixEviction> make_prefix_eviction(const CoreConfig& config, uint32_t place_tokens) {
   const uint32_t doubling = config.eviction_doubling_tokens;
   return row_of(kEvictions, config.prefix_eviction)
-      .make({.doubling_pages = doubling == 0 ? 0 : std::max(1u, doubling / place_tokens)});
+      .make({.doubling_pages = doubling == 0 ? 0 : std::max(1u, doubling / place_tokens),
+             .refill = config.eviction_refill});
 }
 
 void append_evictions(std::vector<PolicyInfo>* out) { append_rows(kEvictions, out); }

@@ -80,6 +80,9 @@ struct CoreConfig {
   std::string prefix_eviction = "lru";
   // cost_aware: context that doubles the work of recomputing a token; 0: the work does not depend on context.
   uint32_t eviction_doubling_tokens = 0;
+  // Orders that weigh waiting against recomputing: about how long the GPU would take to compute all its pages
+  // again; 0: not known.
+  Duration eviction_refill{};
   uint32_t evict_batch_pages = 64;     // evict at least this many at once when any are needed
   uint32_t offload_pages_target = 0;   // host tier: GPU pages to keep free or copied to the host
   uint32_t spill_pages_target = 0;     // disk tier: host pages to keep free

@@ -98,6 +98,7 @@ struct EvictionTraits {
   bool by_age = false;        // follows the order in which pages were let go
   bool reads_hints = false;   // clients' hints about sessions
   bool reads_length = false;  // the work of recomputing a token, which grows with its context
+  bool reads_refill = false;  // the time of recomputing all pages
 };
 
 BudgetTraits budget_traits(std::string_view name);

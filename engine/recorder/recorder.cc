@@ -109,6 +109,7 @@ class Recorder::Watch : public Client {
         out.mutable_hint()->set_session(raw(hint->session));
         out.mutable_hint()->set_kind(static_cast<uint32_t>(hint->kind));
         out.mutable_hint()->set_expected_gap_ns(hint->expected_gap.ns);
+        out.mutable_hint()->set_tool(hint->tool);
       }
       KVT_CHECK(out.kind_case() != v1::ClientEvent::KIND_NOT_SET);
       append_record(record, &state_->client_events);

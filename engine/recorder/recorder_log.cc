@@ -172,6 +172,7 @@ class LogReader {
     out.prefix_eviction = in.prefix_eviction();
     out.evict_batch_pages = in.evict_batch_pages();
     out.eviction_doubling_tokens = in.eviction_doubling_tokens();
+    out.eviction_refill = Duration{in.eviction_refill_ns()};
     out.offload_batch_pages = in.offload_batch_pages();
     out.offload_pages_target = in.offload_pages_target();
     out.capture_sizes.assign(in.capture_sizes().begin(), in.capture_sizes().end());
@@ -256,7 +257,7 @@ class LogReader {
         }
         step.event =
             SessionHint{SessionId{in.hint().session()}, static_cast<SessionHint::Kind>(in.hint().kind()),
-                        Duration{in.hint().expected_gap_ns()}};
+                        Duration{in.hint().expected_gap_ns()}, in.hint().tool()};
         break;
       case v1::ClientEvent::KIND_NOT_SET:
         return problem("a client event is empty");
@@ -424,6 +425,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_prefix_eviction(in.prefix_eviction);
     engine.set_evict_batch_pages(in.evict_batch_pages);
     engine.set_eviction_doubling_tokens(in.eviction_doubling_tokens);
+    engine.set_eviction_refill_ns(in.eviction_refill.ns);
     engine.set_offload_batch_pages(in.offload_batch_pages);
     engine.set_offload_pages_target(in.offload_pages_target);
     for (const uint32_t size : in.capture_sizes) engine.add_capture_sizes(size);

@@ -5,9 +5,6 @@
 namespace kvtwin {
 namespace {
 
-// Pauses vary about as much as their mean. A session is given up when it is overdue by as long as its
-// expected pause, and by at least a minute.
-constexpr Duration kPatience{60'000'000'000};
 // Upper bound of an expected pause, because a client may send any value.
 constexpr Duration kGapMax{int64_t{365} * 86'400 * 1'000'000'000};
 
@@ -16,13 +13,13 @@ constexpr Duration kGapMax{int64_t{365} * 86'400 * 1'000'000'000};
 void SessionHints::begin_request(Instant now, SessionId session) {
   memories_.begin(session);
   prefixes_.forget_overdue(now);
-  prefixes_.begin_request(session);
+  prefixes_.begin_request(now, session);
   drop_surplus();
 }
 
 void SessionHints::end_request(Instant now, SessionId session) {
   memories_.end(session);
-  prefixes_.end_request(session, now + kPatience);
+  prefixes_.end_request(now, session);
   drop_surplus();
 }
 
@@ -36,7 +33,7 @@ void SessionHints::hint(Instant now, const SessionHint& event) {
       return;
     case SessionHint::Kind::kNextRequestExpected: {
       const Duration gap{std::clamp<int64_t>(event.expected_gap.ns, 0, kGapMax.ns)};
-      prefixes_.expect(event.session, now + gap + std::max(gap, kPatience));
+      prefixes_.expect(now, event.session, {event.tool, gap});
       return;
     }
   }

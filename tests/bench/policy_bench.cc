@@ -83,7 +83,7 @@ void shared_prefix(benchmark::State& state) {
   Instant now{};
   const auto request = [&](uint32_t session) {
     now = now + Duration{1};
-    index.begin_request(SessionId{session});
+    index.begin_request(now, SessionId{session});
     const UnitRun identity[] = {{1, 0, kShared}, {uint64_t{session} + 2, 0, kOwn}};
     Match match = index.acquire(0, identity, kShared + kOwn);
     pages.clear();
@@ -91,8 +91,8 @@ void shared_prefix(benchmark::State& state) {
     index.insert(0, identity, pages, &match.pin);
     index.mark(match.pin, SessionId{session});
     index.release(match.pin, true);
-    index.end_request(SessionId{session}, now + Duration{1'000'000'000});
-    index.expect(SessionId{session}, now + Duration{1'000'000'000});
+    index.end_request(now, SessionId{session});
+    index.expect(now, SessionId{session}, {0, Duration{1'000'000'000}});
   };
   for (uint32_t session = 0; session < sessions; ++session) request(session);
   Prng prng(1);

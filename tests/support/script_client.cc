@@ -217,7 +217,8 @@ void ScriptClient::next_request(Instant now, uint32_t request, ClientEvents* eve
       const auto gap = static_cast<int64_t>(draw({options_.seed, request, 0x418}) %
                                             (2 * static_cast<uint64_t>(options_.gap_ns_max) + 1));
       events->push_back(SessionHint{SessionId{request / options_.requests_per_session},
-                                    SessionHint::Kind::kNextRequestExpected, Duration{gap}});
+                                    SessionHint::Kind::kNextRequestExpected, Duration{gap},
+                                    static_cast<uint32_t>(draw({options_.seed, request, 0x419}) % 4)});
     }
     schedule(now, next, requests_[next].gap_ns, Kind::kReady, events);
   } else {

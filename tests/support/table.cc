@@ -56,7 +56,8 @@ class Runner {
   std::string happen(const std::vector<std::string>& words) {
     now_ = now_ + Duration{10};
     commands_.clear();
-    core_.apply(now_, event_of(words), &commands_);
+    const Event event = event_of(words);  // may advance now_
+    core_.apply(now_, event, &commands_);
     core_.check_invariants();
     std::vector<std::string> emitted;
     for (const Command& command : commands_) {
@@ -83,6 +84,7 @@ class Runner {
       KVT_CHECK(equals != std::string::npos);
       options[words[i].substr(0, equals)] = words[i].substr(equals + 1);
     }
+    if (options.contains("after")) now_ = now_ + Duration{int64_t{number(options["after"])} * 1'000'000'000};
     KVT_CHECK(words.size() >= 2);
     const std::string& what = words[0];
     if (what == "arrive") return arrive(words[1], options);
@@ -93,7 +95,8 @@ class Runner {
     if (what == "failed") return TransferFailed{config_.engine, TransferId{number(words[1], 1) - 1}};
     if (what == "expect") {
       return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kNextRequestExpected,
-                         Duration{int64_t{number(options["s"])} * 1'000'000'000}};
+                         Duration{int64_t{number(options["s"])} * 1'000'000'000},
+                         options.contains("tool") ? number(options["tool"]) : 0};
     }
     KVT_CHECK(what == "end");
     return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kSessionEnds, {}};

@@ -9,7 +9,8 @@
 //            is: the first 32 tokens are units 0.. of space a, the next 16 units 0.. of space b; further
 //            tokens have no identity. A capital letter is a space that belongs to this request alone.
 //          done sN | done sN..sM [eos=rN] [retained=5,9 | live=0-4,8-9] | cancel rN | arrived tN |
-//          failed tN | taken rN (its handed-over pages were read) | end S | expect S s=SECONDS
+//          failed tN | taken rN (its handed-over pages were read) | end S |
+//          expect S s=SECONDS [tool=T]. Any event: [after=SECONDS], later than it would happen otherwise.
 // Commands: launch sN rA:tokens ... | launch sN..sM ... (coalesced)   rA:8+32 reuses 32 tokens
 //             and cut rN:begin-end:keep,... for a compression (? where the backend determines the counts)
 //             and pad=T where dense kernels run on more tokens

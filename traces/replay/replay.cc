@@ -188,20 +188,34 @@ void ReplayClient::request_finished(Instant now, RequestId request, uint32_t, bo
   ++(cancelled ? report_.requests_aborted : report_.requests_finished);
   if (options_.hints) note_end(sent.instance, now.ns);
   complete(sent.instance, sent.node, now.ns, events);
-  if (options_.hints) say_what_follows(sent.instance, events);
+  if (options_.hints) say_what_follows(sent, events);
   drain(now, events);
   end_answer(events);
 }
 
 void ReplayClient::note_end(uint32_t instance, int64_t at) { live(instance).last_end = at; }
 
-// A client knows that a session will continue, and how long its pauses were so far, but not how long the next
-// one will be.
-void ReplayClient::say_what_follows(uint32_t instance, ClientEvents* events) {
+// A client knows that a session will continue, which tool it runs now, and how long its pauses were so far,
+// but not how long the next one will be.
+void ReplayClient::say_what_follows(const SentRequest& sent, ClientEvents* events) {
+  const uint32_t instance = sent.instance;
   if (slot_of_[instance] == UINT32_MAX) return;  // that was the last request, and the end was announced
   const Live& self = live(instance);
   const int64_t gap = self.gap_count > 0 ? std::max<int64_t>(0, self.gaps / self.gap_count) : 0;
-  events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kNextRequestExpected, {gap}});
+  events->push_back(
+      SessionHint{SessionId{instance}, SessionHint::Kind::kNextRequestExpected, {gap}, tool_after(sent)});
+}
+
+// The first tool that waits for the request.
+uint32_t ReplayClient::tool_after(const SentRequest& sent) const {
+  const TableNode& row = node_of(sent.instance, sent.node);
+  for (uint32_t i = 0; i < row.edge_count; ++i) {
+    const TableEdge& edge = table_.edges[row.edge_first + i];
+    if (edge.node >= session_of(sent.instance).node_count) continue;  // dropped by a cut
+    const TableNode& next = node_of(sent.instance, edge.node);
+    if (next.kind == NodeKind::kTool) return next.tool;
+  }
+  return 0;
 }
 
 void ReplayClient::request_rejected(Instant now, RequestId request, ClientEvents* events) {

@@ -179,7 +179,8 @@ class ReplayClient final : public Client {
   void close(uint32_t instance, int64_t at, ClientEvents* events);
   void fail(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);
   void note_end(uint32_t instance, int64_t at);
-  void say_what_follows(uint32_t instance, ClientEvents* events);
+  void say_what_follows(const SentRequest& sent, ClientEvents* events);
+  uint32_t tool_after(const SentRequest& sent) const;
   void begin_answer(Instant now, ClientEvents* events);
   void end_answer(ClientEvents* events);
   uint64_t space(RunScope scope, uint32_t instance) const;

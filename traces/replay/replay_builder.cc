@@ -114,6 +114,7 @@ Result<void> ReplayBuilder::node(const v1::Session& session, int index, const st
     case v1::Node::kTool:
       row.kind = NodeKind::kTool;
       row.wait_ns = node.tool().duration_ns();
+      row.tool = node.tool().tool();
       row.recorded_at_ns = node.tool().recorded_at_ns();
       row.wait_provenance = override_of(node, v1::ToolCall::kDurationNsFieldNumber, policies_.tool);
       table_.has_tools = true;

@@ -68,6 +68,7 @@ struct TableNode {
   uint32_t role_count = 0;
   uint32_t agent = 0;
   uint32_t model = 0;
+  uint32_t tool = 0;  // of a tool: 1 + index of its name in the trace; 0: unknown
   uint32_t turn = 0;
   uint32_t index = 0;  // of a request: number of requests of its session before it
   NodeKind kind{};

@@ -1,20 +1,8 @@
 // PrefixEviction ranks cached prefixes: the prefix with the lowest rank loses its pages first.
+// prefix_eviction_<name>.cc has one order each, and says where it comes from.
 //
-//   lru            released longest ago
-//   lfu            used least often
-//   session_aware  first prefixes that no awaited session has used, then those of a session whose next
-//   request
-//                  is expected, then those of a request that is present; each by age. KVFlow (arXiv
-//                  2507.07400) ranks agents' KV by the remaining steps of a known workflow; here only the
-//                  client's hint is used (events.h, SessionHint), the mean of the session's pauses so far.
-//   cost_aware     Greedy-Dual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost
-//   /
-//                  size. The floor is the highest rank that was evicted before the last use. Cost over size
-//                  is the work of recomputing one token, which grows with the length of the context before
-//                  it.
-//
-// A rank is computed when a leaf becomes evictable and when its inputs change. To add an order: write
-// prefix_eviction_<name>.cc, a row in engine/methods/axis_eviction.cc, and a table test.
+// A rank is computed when a leaf becomes evictable and when its inputs change.
+// docs/guides/add-an-eviction-order.md adds an order.
 
 #ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
 #define KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
@@ -30,6 +18,12 @@ namespace kvtwin {
 // no hint), kExpected (its next request is expected), kHere (it has a request on this engine).
 enum class Awaited : uint8_t { kNo, kExpected, kHere };
 
+// A session waits for its client, which has announced another request.
+struct SessionPause {
+  uint32_t tool = 0;    // SessionHint::tool
+  Duration expected{};  // SessionHint::expected_gap, at least 0
+};
+
 struct PrefixUse {
   uint64_t stamp = 0;         // of the last use; increases with every use and is unique per path
   uint32_t uses = 0;          // times that the prefix, or one below it, was released after use
@@ -39,12 +33,22 @@ struct PrefixUse {
   Awaited awaited = Awaited::kNo;
 };
 
+// Awaited prefixes last, each group by age. The two highest bits are `awaited`; below them is the stamp of
+// the last use: 2^62 uses before it overflows.
+constexpr uint64_t rank_by_need(const PrefixUse& use) {
+  return static_cast<uint64_t>(use.awaited) << 62 | (use.stamp & ((uint64_t{1} << 62) - 1));
+}
+
 class PrefixEviction {
  public:
   virtual ~PrefixEviction() = default;
   virtual uint64_t rank(const PrefixUse& use) const = 0;
   // Whether rank() reads `awaited`. If false, sessions are not tracked.
   virtual bool needs_sessions() const { return false; }
+  // How long a session that pauses is kExpected; afterwards it is kNo until its next request.
+  virtual Duration patience(const SessionPause& pause) const;
+  // The session's next request has come, `lasted` after the announcement.
+  virtual void resumed(const SessionPause& pause, Duration lasted) { (void)pause, (void)lasted; }
   // Whether rank() changes while a prefix loses pages from its end.
   virtual bool reads_length() const { return false; }
   virtual uint64_t floor() const { return 0; }
@@ -56,6 +60,7 @@ class PrefixEviction {
 struct EvictionSpec {
   // A token after so many pages of prefix takes twice the work of the first token; 0: all take the same.
   uint32_t doubling_pages = 0;
+  Duration refill{};  // CoreConfig::eviction_refill
 };
 
 std::unique_ptr<PrefixEviction> make_lru_eviction(const EvictionSpec& spec = {});

@@ -1,3 +1,7 @@
+// cost_aware: Greedy-Dual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost /
+// size. The floor is the highest rank that was evicted before the last use. Cost over size is the work of
+// recomputing one token, which grows with the length of the context before it.
+
 #include <algorithm>
 
 #include "engine/kv/store/prefix_eviction.h"

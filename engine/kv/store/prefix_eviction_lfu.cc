@@ -1,3 +1,5 @@
+// lfu: the prefix that was used least often goes first; ties by age.
+
 #include <algorithm>
 
 #include "engine/kv/store/prefix_eviction.h"

@@ -1,3 +1,5 @@
+// lru: the prefix that was released longest ago goes first.
+
 #include "engine/kv/store/prefix_eviction.h"
 
 namespace kvtwin {

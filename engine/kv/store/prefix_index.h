@@ -115,11 +115,12 @@ class PrefixIndex {
   // The path of the pin has been used by `session`.
   void mark(const Pin& pin, SessionId session);
   // A request of the session is here, so its prefixes are needed now. Ends with end_request(); afterwards a
-  // session that was ever announced by expect() is awaited until `until`.
-  void begin_request(SessionId session);
-  void end_request(SessionId session, Instant until);
-  // The session's next request is expected, and awaited until `until`. Does nothing while one is here.
-  void expect(SessionId session, Instant until);
+  // session that was ever announced by expect() is awaited for a minute.
+  void begin_request(Instant now, SessionId session);
+  void end_request(Instant now, SessionId session);
+  // The session's next request is expected, and awaited for PrefixEviction::patience(). Does nothing while
+  // one is here.
+  void expect(Instant now, SessionId session, const SessionPause& pause);
   // The session will not return. Does nothing while a request is here.
   void forget(SessionId session);
   // Sessions whose `until` has passed are no longer awaited, until the next expect().
@@ -217,6 +218,9 @@ class PrefixIndex {
     Awaited awaited = Awaited::kNo;
     uint32_t requests = 0;   // requests that are here
     bool announced = false;  // expect() was called
+    bool paused = false;     // and no request has come since; `pause` and `since` are valid
+    SessionPause pause{};
+    Instant since{};
     std::vector<uint32_t> marks;
   };
   // A request of the session ended on the node: the session uses the node and all nodes above it.

@@ -12,6 +12,13 @@
 #include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
+namespace {
+
+// Pauses vary about as much as their mean. A session is given up when it is overdue by as long as its
+// expected pause, and by at least a minute.
+constexpr Duration kPatience{60'000'000'000};
+
+}  // namespace
 
 Awaited PrefixIndex::awaited(const Node& node) {
   if (node.marks_here > 0) return Awaited::kHere;
@@ -96,29 +103,38 @@ void PrefixIndex::mark(const Pin& pin, SessionId session) {
   recount(at, Awaited::kNo, who.awaited);
 }
 
-void PrefixIndex::begin_request(SessionId session) {
+Duration PrefixEviction::patience(const SessionPause& pause) const {
+  return pause.expected + std::max(pause.expected, kPatience);
+}
+
+void PrefixIndex::begin_request(Instant now, SessionId session) {
   if (!needs_sessions_) return;
-  ++owner(session).requests;
+  Owner& who = owner(session);
+  ++who.requests;
+  if (std::exchange(who.paused, false)) eviction_->resumed(who.pause, now - who.since);
   waited_for_.remove(raw(session));
   await(raw(session), Awaited::kHere);
 }
 
-void PrefixIndex::end_request(SessionId session, Instant until) {
+void PrefixIndex::end_request(Instant now, SessionId session) {
   if (!needs_sessions_) return;
   Owner& who = owner(session);
   KVT_CHECK(who.requests > 0);
   if (--who.requests > 0) return;
   if (who.announced) {
-    waited_for_.set(raw(session), static_cast<uint64_t>(until.ns));
+    waited_for_.set(raw(session), static_cast<uint64_t>((now + kPatience).ns));
   } else {
     await(raw(session), Awaited::kNo);
   }
 }
 
-void PrefixIndex::expect(SessionId session, Instant until) {
+void PrefixIndex::expect(Instant now, SessionId session, const SessionPause& pause) {
   if (!needs_sessions_ || owner(session).requests > 0) return;
-  owner(session).announced = true;
-  waited_for_.set(raw(session), static_cast<uint64_t>(until.ns));
+  Owner& who = owner(session);
+  who.announced = who.paused = true;
+  who.pause = pause;
+  who.since = now;
+  waited_for_.set(raw(session), static_cast<uint64_t>((now + eviction_->patience(pause)).ns));
   await(raw(session), Awaited::kExpected);
 }
 
@@ -127,7 +143,7 @@ void PrefixIndex::forget(SessionId session) {
   waited_for_.remove(raw(session));
   Owner& who = owner(session);
   await(raw(session), Awaited::kNo);
-  who.announced = false;
+  who.announced = who.paused = false;
   for (const uint32_t mark : who.marks) take_mark(mark);
   unused_marks_.insert(unused_marks_.end(), who.marks.begin(), who.marks.end());
   who.marks = {};
