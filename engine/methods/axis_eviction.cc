@@ -32,6 +32,12 @@ constexpr EvictionRow kEvictions[] = {
       "rank that was evicted before the last use."},
      {.reads_length = true},
      make_cost_aware_eviction},
+    {{"prefix_eviction", "tool_ttl",
+      "Prefixes of a waiting session stay for a time to live, which the pauses of the tool that it runs "
+      "decide "
+      "(Continuum's order alone); then by age."},
+     {.reads_hints = true, .reads_refill = true},
+     make_tool_ttl_eviction},
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ kvtwin=${1:?the program}
 sessions=${2:-12}
 population=${3:-8}
 sizes=${4:-"100 75 50"}
-orders="lru lfu session_aware cost_aware"
+orders="lru lfu session_aware cost_aware tool_ttl"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

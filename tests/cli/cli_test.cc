@@ -165,7 +165,7 @@ TEST_CASE(
     return std::stoull(json.substr(at + name.size() + 3));
   };
   std::vector<unsigned long long> found;
-  for (const char* order : {"lru", "lfu", "session_aware", "cost_aware"}) {
+  for (const char* order : {"lru", "lfu", "session_aware", "cost_aware", "tool_ttl"}) {
     CAPTURE(order);
     const std::string run = fmt::format(
         "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=5000 "

@@ -67,6 +67,7 @@ std::unique_ptr<PrefixEviction> make_lru_eviction(const EvictionSpec& spec = {})
 std::unique_ptr<PrefixEviction> make_lfu_eviction(const EvictionSpec& spec = {});
 std::unique_ptr<PrefixEviction> make_session_aware_eviction(const EvictionSpec& spec = {});
 std::unique_ptr<PrefixEviction> make_cost_aware_eviction(const EvictionSpec& spec = {});
+std::unique_ptr<PrefixEviction> make_tool_ttl_eviction(const EvictionSpec& spec = {});
 
 }  // namespace kvtwin
 

@@ -369,12 +369,13 @@ Setting draw_evictions(uint64_t seed) {
   Setting setting =
       draw_family(one_of({uint64_t{1}, kPrefixCheckpointSeeds, kClusterSeeds, kSwapSeeds}, &prng) + seed -
                   kEvictionSeeds);
-  const std::string eviction = one_of({"session_aware", "session_aware", "cost_aware"}, &prng);
+  const std::string eviction = one_of({"session_aware", "tool_ttl", "cost_aware"}, &prng);
   const uint32_t doubling = one_of({0u, 1u, 20u, 1'000u}, &prng);
   for (CoreConfig& config : setting.run.engines) {
     config.page_order = PageOrder::kLowestFirst;
     config.prefix_eviction = eviction;
     config.eviction_doubling_tokens = doubling;
+    config.eviction_refill = Duration{int64_t{doubling} * 1'000'000'000};
   }
   setting.client.hints_per_100 = prng.chance(1, 4) ? 0 : number(&prng, 1, 100);
   // Long enough for hints to expire.

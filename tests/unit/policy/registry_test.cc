@@ -34,7 +34,7 @@ TEST_CASE("registry: the defaults are valid, and every listed policy can be chos
     axes.insert(std::string(policy.axis));
   }
   CHECK(axes.size() == 9);  // the eight of docs/design/scheduler-and-kv-managers.md#axes, and prefix_eviction
-  for (const char* name : {"lru", "lfu", "session_aware", "cost_aware"}) {
+  for (const char* name : {"lru", "lfu", "session_aware", "cost_aware", "tool_ttl"}) {
     CHECK(complaint([&](CoreConfig* c) { c->prefix_eviction = name; }) == "");
     CoreConfig config;
     config.prefix_eviction = name;
