@@ -1,7 +1,8 @@
 // The policy side of the eight axes (docs/design/scheduler-and-kv-managers.md#axes): integers only. Values
 // (scores, packed bytes) belong to the backends, prices to models/.
 //
-// Each axis is one small interface. Its implementations, the identity included, are the rows of
+// Scorer, budget and identity are small interfaces, because their answers depend on options, counts or
+// sessions; the other axes are traits. The policies of an axis, the identity included, are the rows of
 // axis_<name>.cc: name, description, traits. To add a policy: one row, and one table test.
 
 #ifndef KVTWIN_ENGINE_METHODS_AXES_H_
@@ -12,9 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/base/kv_format.h"
 #include "engine/base/units.h"
-#include "engine/kv/precision_spec.h"
 #include "engine/methods/config.h"
 #include "engine/methods/partition.h"
 #include "engine/methods/traits.h"
@@ -50,56 +49,6 @@ class Budget {
   virtual uint32_t quota(uint32_t group, uint32_t ranked) const = 0;
 };
 
-// How are retained KV entries placed in pages?
-class Layout {
- public:
-  virtual ~Layout() = default;
-  virtual SlotRetention slot_retention() const = 0;
-  virtual bool has_groups() const = 0;  // more than one page table per request
-  // A cached prefix keeps its slots and so can be reused (docs/design/methods/composition.md#layouts).
-  virtual bool keeps_slots() const = 0;
-  virtual bool keeps_phase() const = 0;  // keys keep the rotation of their original position
-  virtual bool needs_page_1() const = 0;
-};
-
-// Which format does a KV entry get?
-class Precision {
- public:
-  virtual ~Precision() = default;
-  virtual Format prompt_format() const = 0;  // by_tag(): the smallest format of a prompt KV entry
-  virtual Format decode_format() const = 0;
-  // The format of a prompt KV entry depends on its role.
-  virtual bool by_tag() const { return false; }
-  // The largest number of newest tokens of a request that are stored as bf16 outside its pages.
-  virtual uint32_t exact_tokens_max() const { return 0; }
-};
-
-// Which tier holds a page?
-class Placement {
- public:
-  virtual ~Placement() = default;
-  virtual bool uses_host() const = 0;  // the host tier has pages
-  // Every page of a request is on the host. After the end of the prompt the GPU holds its resident pages,
-  // whose content the backend chooses. If false, the host tier holds cached prefixes only.
-  virtual bool uses_resident() const = 0;
-};
-
-// Which stored pages does this step read?
-class Retrieval {
- public:
-  virtual ~Retrieval() = default;
-  virtual bool reads_everything() const = 0;
-  virtual bool needs_resident() const = 0;  // recalls pages: placement must be resident
-  virtual RetrievalMethod method() const = 0;
-};
-
-// How is attention work divided among CTAs?
-class Partition {
- public:
-  virtual ~Partition() = default;
-  virtual PartitionKind kind() const = 0;
-};
-
 // Which requests may share which state?
 class Identity {
  public:
@@ -114,11 +63,11 @@ class Identity {
 struct PolicyAxes {
   std::unique_ptr<Scorer> scorer;
   std::unique_ptr<Budget> budget;
-  std::unique_ptr<Layout> layout;
-  std::unique_ptr<Precision> precision;
-  std::unique_ptr<Placement> placement;
-  std::unique_ptr<Retrieval> retrieval;
-  std::unique_ptr<Partition> partition;
+  LayoutTraits layout;
+  PrecisionTraits precision;
+  PlacementTraits placement;
+  RetrievalTraits retrieval;
+  PartitionKind partition = PartitionKind::kUniform;
   std::unique_ptr<Identity> identity;
 };
 

@@ -16,11 +16,6 @@ namespace kvtwin {
 // REQUIRES, here and below: the name is known, and validate_scorer() returns nullopt.
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec);
 std::unique_ptr<Budget> make_budget(const PolicySet& set);
-std::unique_ptr<Layout> make_layout(std::string_view name);
-std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec);
-std::unique_ptr<Placement> make_placement(std::string_view name);
-std::unique_ptr<Retrieval> make_retrieval(std::string_view name);
-std::unique_ptr<Partition> make_partition(std::string_view name);
 std::unique_ptr<Identity> make_identity(std::string_view name);
 
 // Append the rows of an axis, the identity first.

@@ -32,24 +32,7 @@ constexpr LayoutRow kLayouts[] = {
      {.slot_retention = SlotRetention::kMove, .keeps_slots = false, .has_groups = true}},
 };
 
-class TableLayout final : public Layout {
- public:
-  explicit TableLayout(const LayoutTraits& traits) : traits_(traits) {}
-  SlotRetention slot_retention() const override { return traits_.slot_retention; }
-  bool has_groups() const override { return traits_.has_groups; }
-  bool keeps_slots() const override { return traits_.keeps_slots; }
-  bool keeps_phase() const override { return traits_.keeps_phase; }
-  bool needs_page_1() const override { return traits_.needs_page_1; }
-
- private:
-  const LayoutTraits traits_;
-};
-
 }  // namespace
-
-std::unique_ptr<Layout> make_layout(std::string_view name) {
-  return std::make_unique<TableLayout>(layout_traits(name));
-}
 
 void append_layouts(std::vector<PolicyInfo>* out) { append_rows(kLayouts, out); }
 LayoutTraits layout_traits(std::string_view name) { return row_of(kLayouts, name).traits; }

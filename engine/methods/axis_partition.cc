@@ -28,20 +28,7 @@ constexpr PartitionRow kPartitions[] = {
      PartitionKind::kAotFractions},
 };
 
-class Planned final : public Partition {
- public:
-  explicit Planned(PartitionKind kind) : kind_(kind) {}
-  PartitionKind kind() const override { return kind_; }
-
- private:
-  const PartitionKind kind_;
-};
-
 }  // namespace
-
-std::unique_ptr<Partition> make_partition(std::string_view name) {
-  return std::make_unique<Planned>(partition_kind(name));
-}
 
 void append_partitions(std::vector<PolicyInfo>* out) { append_rows(kPartitions, out); }
 PartitionKind partition_kind(std::string_view name) { return row_of(kPartitions, name).traits; }

@@ -23,21 +23,7 @@ constexpr PlacementRow kPlacements[] = {
      {.uses_host = true, .uses_resident = true}},
 };
 
-class OnTier final : public Placement {
- public:
-  explicit OnTier(const PlacementTraits& traits) : traits_(traits) {}
-  bool uses_host() const override { return traits_.uses_host; }
-  bool uses_resident() const override { return traits_.uses_resident; }
-
- private:
-  const PlacementTraits traits_;
-};
-
 }  // namespace
-
-std::unique_ptr<Placement> make_placement(std::string_view name) {
-  return std::make_unique<OnTier>(placement_traits(name));
-}
 
 void append_placements(std::vector<PolicyInfo>* out) { append_rows(kPlacements, out); }
 PlacementTraits placement_traits(std::string_view name) { return row_of(kPlacements, name).traits; }

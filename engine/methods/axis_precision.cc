@@ -41,33 +41,18 @@ constexpr PrecisionRow kPrecisions[] = {
       .exact = ExactTokens::kGroup}},
 };
 
-class TablePrecision final : public Precision {
- public:
-  TablePrecision(const PrecisionTraits& traits, const PrecisionSpec& spec) : traits_(traits), spec_(spec) {}
-  Format prompt_format() const override { return traits_.prompt_format; }
-  Format decode_format() const override { return traits_.decode_format; }
-  bool by_tag() const override { return traits_.by_tag; }
-  uint32_t exact_tokens_max() const override {
-    switch (traits_.exact) {
-      case ExactTokens::kNone:
-        return 0;
-      case ExactTokens::kResidual:
-        return spec_.residual_tokens;
-      case ExactTokens::kGroup:
-        return spec_.group - 1;
-    }
-    return 0;
-  }
-
- private:
-  const PrecisionTraits traits_;
-  const PrecisionSpec spec_;
-};
-
 }  // namespace
 
-std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec) {
-  return std::make_unique<TablePrecision>(precision_traits(name), spec);
+uint32_t exact_tokens_max(const PrecisionTraits& traits, const PrecisionSpec& spec) {
+  switch (traits.exact) {
+    case ExactTokens::kNone:
+      return 0;
+    case ExactTokens::kResidual:
+      return spec.residual_tokens;
+    case ExactTokens::kGroup:
+      return spec.group - 1;
+  }
+  return 0;
 }
 
 void append_precisions(std::vector<PolicyInfo>* out) { append_rows(kPrecisions, out); }

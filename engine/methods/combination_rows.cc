@@ -225,14 +225,14 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kRefused,
      {kRetrieval, kPlacement},
-     [](Given c) { return c.retrieval.needs_resident && !c.placement.uses_resident; },
+     [](Given c) { return c.retrieval.needs_resident() && !c.placement.uses_resident; },
      "retrieval {retrieval} recalls pages from the host, but placement {placement} keeps none of a running "
      "request there",
      "set placement: resident, or retrieval: quest"},
     {kEverywhere,
      kRefused,
      {kPlacement, kRetrieval},
-     [](Given c) { return c.placement.uses_resident && !c.retrieval.needs_resident; },
+     [](Given c) { return c.placement.uses_resident && !c.retrieval.needs_resident(); },
      "placement {placement} leaves a request only part of its pages, but retrieval {retrieval} reads all of "
      "them on the gpu",
      "set placement: gpu, or a retrieval that recalls (freekv)"},
@@ -275,14 +275,14 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kRefused,
      {kRetrieval, kLayout},
-     [](Given c) { return recalls_retained(c) && c.retrieval.joins_heads; },
+     [](Given c) { return recalls_retained(c) && c.retrieval.joins_heads(); },
      "retrieval {retrieval} factorises the keys of a token in all heads together, but each head has entries "
      "of its own tokens left",
      "set retrieval: freekv, arkvale or quest, or budget: all with layout: paged"},
     {kEverywhere,
      kRefused,
      {kRetrieval, kLayout},
-     [](Given c) { return recalls_retained(c) && c.retrieval.learns_columns; },
+     [](Given c) { return recalls_retained(c) && c.retrieval.learns_columns(); },
      "retrieval {retrieval} learns its columns from all rows of the prompt, but each head has entries of its "
      "own tokens left",
      "set retrieval: freekv, arkvale or quest, or budget: all with layout: paged"},
@@ -304,7 +304,7 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kRetrieval, kPrecision},
-     [](Given c) { return c.precision.packed() && c.retrieval.needs_resident; },
+     [](Given c) { return c.precision.packed() && c.retrieval.needs_resident(); },
      "retrieval {retrieval} summarises exact keys, and recall of packed pages (precision {precision}) is not "
      "built",
      "set precision: bf16, or retrieval: quest, whose pages stay on the gpu"},

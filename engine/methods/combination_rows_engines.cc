@@ -86,7 +86,9 @@ constexpr CombinationRow kEngineRows[] = {
     {kCudaOnly,
      kNotBuilt,
      {kRetrieval, kLayout},
-     [](Given c) { return c.drops() && !c.precision.packed() && c.chooses() && !c.retrieval.needs_resident; },
+     [](Given c) {
+       return c.drops() && !c.precision.packed() && c.chooses() && !c.retrieval.needs_resident();
+     },
      "retrieval {retrieval} among KV entries that are left in {precision} (layout {layout}) is not computed "
      "on CUDA; quest of fp8, int4 or fp4 is, and freekv and arkvale of bf16",
      "set precision: int4, retrieval: freekv, or --backend=cpu"},

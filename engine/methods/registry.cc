@@ -103,11 +103,11 @@ std::span<const PolicyInfo> all_policies() {
 PolicyAxes make_axes(const PolicySet& set) {
   return {make_scorer(set.scorer, set.scorer_spec),
           make_budget(set),
-          make_layout(set.layout),
-          make_precision(set.precision, set.precision_spec),
-          make_placement(set.placement),
-          make_retrieval(set.retrieval),
-          make_partition(set.partition),
+          layout_traits(set.layout),
+          precision_traits(set.precision),
+          placement_traits(set.placement),
+          retrieval_traits(set.retrieval),
+          partition_kind(set.partition),
           make_identity(set.identity)};
 }
 
@@ -143,17 +143,17 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
   const CombinationRow* const row = find_problem(combination_of(axes, set, config), Computes::kSim);
   if (row != nullptr) return sentence(*row, set, config);
   if (auto problem = validate_retention(axes, set, config)) return problem;
-  if (axes.layout->needs_page_1() && config.page_tokens != 1) {
+  if (axes.layout.needs_page_1 && config.page_tokens != 1) {
     return "layout " + set.layout + " frees single tokens and needs page_tokens 1, not " +
            std::to_string(config.page_tokens) + "; set it, or take layout page_mask";
   }
-  if (!axes.layout->keeps_slots() && config.prefix_cache) {
+  if (!axes.layout.keeps_slots && config.prefix_cache) {
     if (auto problem = validate_prefix_checkpoints(axes, set, config)) return problem;
   }
   if (auto problem = validate_precision(set, config)) return problem;
   if (auto problem = validate_pools(set, config)) return problem;
-  if (!axes.retrieval->reads_everything()) {
-    if (auto problem = check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens))
+  if (!axes.retrieval.reads_everything()) {
+    if (auto problem = check_retrieval_spec(set.retrieval_spec, axes.retrieval, config.page_tokens))
       return problem;
   }
   return validate_host_pages(set, config);

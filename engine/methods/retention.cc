@@ -9,7 +9,7 @@ namespace kvtwin {
 
 Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
     : budget_(*axes.budget),
-      slot_retention_(axes.layout->slot_retention()),
+      slot_retention_(axes.layout.slot_retention),
       compression_trigger_(axes.budget->keeps_all() ? CompressionTrigger::kAtNoTime
                                                     : axes.scorer->compression_trigger()),
       sinks_(config.policies.budget_spec.sinks),
@@ -18,7 +18,7 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
       chunk_tokens_(config.policies.budget_spec.chunk_tokens),
       interval_(config.policies.budget_spec.interval) {
   const BudgetSpec& spec = config.policies.budget_spec;
-  offloaded_ = axes.placement->uses_resident();
+  offloaded_ = axes.placement.uses_resident;
   known_ = axes.budget->known_at_admission();
   by_chunk_ =
       slot_retention_ == SlotRetention::kMove && compression_trigger_ == CompressionTrigger::kChunkEnd;
@@ -79,7 +79,7 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const BudgetSpec& spec = set.budget_spec;
   if (axes.budget->keeps_all()) return std::nullopt;
-  if (axes.layout->slot_retention() == SlotRetention::kRing) {
+  if (axes.layout.slot_retention == SlotRetention::kRing) {
     if (budget_traits(set.budget).table == HeadTable::kMasks && spec.sinks + spec.window == 0) {
       return "layout ring gives the heads that budget " + set.budget +
              " names no room at all: sinks and window are both 0; raise one of them";

@@ -2,52 +2,9 @@
 
 #include <algorithm>
 
-namespace kvtwin {
+#include "engine/methods/traits.h"
 
-RetrievalSpec retrieval_defaults(RetrievalMethod method) {
-  RetrievalSpec spec;
-  switch (method) {
-    case RetrievalMethod::kAll:
-      break;
-    case RetrievalMethod::kFreekv:
-      spec.host_copy = HostCopy::kKernel;
-      break;
-    case RetrievalMethod::kQuest:
-      spec.layers_dense = 2;
-      spec.pooling = GroupPooling::kMaxQk;  // FreeKV's adaptation to grouped queries
-      spec.scale = ScoreScale::kOne;
-      spec.sink_tokens = 0;
-      spec.window_tokens = 32;
-      spec.speculation = false;
-      break;
-    case RetrievalMethod::kArkvale:
-      spec.pooling = GroupPooling::kMeanQk;
-      spec.summary = PageSummary::kCuboid;
-      spec.scale = ScoreScale::kOne;
-      spec.host_layout = HostLayout::kNhd;
-      spec.host_copy = HostCopy::kKernel;
-      spec.staging_buffers = 1;
-      spec.speculation = false;
-      break;
-    case RetrievalMethod::kShadowkv:
-      spec.pooling = GroupPooling::kMaxS;
-      spec.summary = PageSummary::kMean;
-      spec.sink_tokens = 0;
-      spec.window_tokens = 128;         // 4 local chunks
-      spec.extra_tokens = 48 * 32;      // outlier chunks
-      spec.budget_tokens = 2048 + 128;  // local chunks are read in addition to the selected ones
-      spec.speculation = false;
-      break;
-    case RetrievalMethod::kInfinigen:
-      spec.layers_dense = 1;
-      spec.pooling = GroupPooling::kMeanQk;
-      spec.sink_tokens = 0;
-      spec.window_tokens = 32;
-      spec.speculation = false;
-      break;
-  }
-  return spec;
-}
+namespace kvtwin {
 
 uint32_t resident_pages(const RetrievalSpec& spec, uint32_t page_tokens) {
   return (spec.budget_tokens + spec.extra_tokens) / page_tokens;
@@ -78,7 +35,7 @@ uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32
   return pages - (spec.sink_tokens + spec.window_tokens) / page_tokens;
 }
 
-std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, RetrievalMethod method,
+std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, const RetrievalTraits& traits,
                                                 uint32_t page_tokens) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const std::pair<const char*, uint32_t> tokens[] = {{"budget_tokens", spec.budget_tokens},
@@ -104,16 +61,17 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, Retri
   if (spec.staging_buffers < 1 || spec.staging_buffers > 2) {
     return "staging_buffers is " + number(spec.staging_buffers) + ", but must be 1 or 2";
   }
-  if (spec.speculation && method != RetrievalMethod::kFreekv && method != RetrievalMethod::kAll) {
-    return "speculation is retrieval freekv's; set it false, or choose retrieval freekv";
+  if (spec.speculation && !traits.may_speculate && !traits.reads_everything()) {
+    return "speculation is on, but this retrieval chooses no pages for the next step; set it false, or "
+           "choose "
+           "retrieval freekv";
   }
-  if (method == RetrievalMethod::kInfinigen && spec.layers_dense == 0) {
+  if (traits.learns_columns() && spec.layers_dense == 0) {
     return "layers_dense is 0, but nothing can be chosen for the first layer from the layer before it; use 1 "
            "or more";
   }
-  if (method == RetrievalMethod::kShadowkv && spec.rank == 0)
-    return "rank is 0, but keys are rebuilt from it";
-  if (method == RetrievalMethod::kInfinigen && (spec.columns_q32 <= 0 || spec.columns_q32 > kOneQ32)) {
+  if (traits.joins_heads() && spec.rank == 0) return "rank is 0, but keys are rebuilt from it";
+  if (traits.learns_columns() && (spec.columns_q32 <= 0 || spec.columns_q32 > kOneQ32)) {
     return "the fraction of scored key columns must be above 0 and at most 1";
   }
   return std::nullopt;

@@ -15,7 +15,15 @@
 
 namespace kvtwin {
 
-enum class RetrievalMethod : uint8_t { kAll, kQuest, kArkvale, kShadowkv, kInfinigen, kFreekv };
+// What a step does about the tokens that it does not read. A method is a row of axis_retrieval.cc.
+enum class RetrievalKind : uint8_t {
+  kReadsAll,       // there are none
+  kPagesOnGpu,     // chosen pages are read; all pages stay on the GPU
+  kRecallsPages,   // chosen pages that are absent are recalled from the host
+  kRecallsValues,  // their values are, while keys are rebuilt from low-rank factors on the GPU
+  kRecallsTokens,  // single tokens are, chosen during the layer before
+};
+constexpr bool recalls(RetrievalKind kind) { return kind >= RetrievalKind::kRecallsPages; }
 
 // How the scores of the query heads of one KV head are combined (docs/design/methods/freekv.md#page-scores).
 // Suffix S: after a softmax over pages.
@@ -34,28 +42,24 @@ struct RetrievalSpec {
   uint32_t budget_tokens = 2048;  // tokens that every KV head reads in a step
   uint32_t sink_tokens = 512;
   uint32_t window_tokens = 512;
-  uint32_t extra_tokens = 0;           // in addition to the budget (ShadowKV: outlier and local chunks)
+  uint32_t extra_tokens = 0;           // in addition to the budget (outlier and local chunks)
   uint32_t layers_dense = 0;           // leading layers that read everything and stay on the GPU
   int64_t tau_q32 = kOneQ32 / 10 * 9;  // a head whose query similarity is below it is corrected; Q31.32
-  bool speculation = true;             // FreeKV: select for the next step, in the background
+  bool speculation = true;             // select for the next step, in the background
   GroupPooling pooling = GroupPooling::kMeanS;
   PageSummary summary = PageSummary::kMinMax;
   ScoreScale scale = ScoreScale::kInverseSqrt;
   HostLayout host_layout = HostLayout::kHnd;
   HostCopy host_copy = HostCopy::kStrided;
   uint32_t staging_buffers = 2;  // 1: a head's pages are converted before the next head's are copied
-  uint32_t rank = 160;           // ShadowKV: rank of the factorised keys
-  int64_t columns_q32 = kOneQ32 * 3 / 10;  // InfiniGen: fraction of the key columns that are scored
+  uint32_t rank = 160;           // kRecallsValues: rank of the factorised keys
+  int64_t columns_q32 = kOneQ32 * 3 / 10;  // kRecallsTokens: fraction of the key columns that are scored
   // GPU memory that a page beyond the resident pages still needs, as a fraction of a page: summaries,
   // factors, dense layers. Set by the caller that knows the model's shape.
   uint32_t resident_fraction_q32 = 0;
 
   friend bool operator==(const RetrievalSpec&, const RetrievalSpec&) = default;
 };
-
-// The parameters that each method's authors use (docs/design/methods/freekv.md#defaults, #timelines); budgets
-// are for page_tokens 32.
-RetrievalSpec retrieval_defaults(RetrievalMethod method);
 
 // Pages of one request on the GPU, without those of resident_fraction_q32.
 uint32_t resident_pages(const RetrievalSpec& spec, uint32_t page_tokens);
@@ -71,8 +75,9 @@ uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t t
 // Pages that can be selected: full ones outside sinks and window. 0 if the request reads everything.
 uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 
+struct RetrievalTraits;  // traits.h
 // Returns one sentence that names the error and a remedy; nullopt: valid.
-std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, RetrievalMethod method,
+std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, const RetrievalTraits& traits,
                                                 uint32_t page_tokens);
 
 }  // namespace kvtwin

@@ -8,9 +8,11 @@
 #define KVTWIN_ENGINE_METHODS_TRAITS_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "engine/base/kv_format.h"
+#include "engine/kv/precision_spec.h"
 #include "engine/methods/partition.h"
 #include "engine/methods/retrieval_spec.h"
 
@@ -82,12 +84,16 @@ struct PlacementTraits {
 };
 
 struct RetrievalTraits {
-  RetrievalMethod method = RetrievalMethod::kAll;
-  bool needs_resident = false;  // recalls pages: placement must be resident
-  bool joins_heads = false;     // keys of a token are factorised in all heads together
-  bool learns_columns = false;  // learns its key columns from all tokens of a prompt
+  RetrievalKind kind = RetrievalKind::kReadsAll;
+  bool may_speculate = false;  // has the option speculation: select for the next step, in the background
 
-  bool reads_everything() const { return method == RetrievalMethod::kAll; }
+  bool reads_everything() const { return kind == RetrievalKind::kReadsAll; }
+  // Recalls pages: placement must be resident.
+  bool needs_resident() const { return recalls(kind); }
+  // Keys of a token are factorised in all heads together.
+  bool joins_heads() const { return kind == RetrievalKind::kRecallsValues; }
+  // Learns its key columns from all tokens of a prompt.
+  bool learns_columns() const { return kind == RetrievalKind::kRecallsTokens; }
 };
 
 struct IdentityTraits {
@@ -104,8 +110,15 @@ struct EvictionTraits {
 BudgetTraits budget_traits(std::string_view name);
 LayoutTraits layout_traits(std::string_view name);
 PrecisionTraits precision_traits(std::string_view name);
+// The largest number of newest tokens of a request that are stored as bf16 outside its pages.
+uint32_t exact_tokens_max(const PrecisionTraits& traits, const PrecisionSpec& spec);
 PlacementTraits placement_traits(std::string_view name);
 RetrievalTraits retrieval_traits(std::string_view name);
+// The parameters that the method's authors use (docs/design/methods/freekv.md#defaults, #timelines); budgets
+// are for page_tokens 32.
+RetrievalSpec retrieval_defaults(std::string_view name);
+// The methods of a kind, for messages: "arkvale or freekv".
+std::string retrievals_of(RetrievalKind kind);
 PartitionKind partition_kind(std::string_view name);
 IdentityTraits identity_traits(std::string_view name);
 EvictionTraits eviction_traits(std::string_view name);

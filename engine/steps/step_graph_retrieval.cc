@@ -12,9 +12,9 @@ class RetrievalBuilder {
   explicit RetrievalBuilder(const RetrievalStepSpec& spec) : spec_(spec) {
     KVT_CHECK(spec.layers >= 1 && spec.layers < kNoLayer && spec.layers_dense <= spec.layers);
     KVT_CHECK(spec.staging_buffers == 1 || spec.staging_buffers == 2);
-    KVT_CHECK(spec.method != RetrievalMethod::kInfinigen || spec.layers_dense >= 1);
+    KVT_CHECK(spec.kind != RetrievalKind::kRecallsTokens || spec.layers_dense >= 1);
     compute_ = graph().add_stream("compute");
-    if (spec.method != RetrievalMethod::kAll) {
+    if (spec.kind != RetrievalKind::kReadsAll) {
       select_ = graph().add_stream("select");
       h2d_ = graph().add_stream("h2d");
       convert_ = graph().add_stream("convert");
@@ -84,18 +84,17 @@ class RetrievalBuilder {
 
   void attend(uint16_t l, RetrievalLayerOps* ops) { ops->attention = add(OpKind::kAttention, compute_, l); }
 
-  // Scores, recall of absent pages and attention, one after another (ArkVale; FreeKV without speculation).
-  void blocking(uint16_t l, bool waits_for_host, RetrievalLayerOps* ops) {
+  // Scores, recall of absent pages and attention, one after another.
+  void recall_first(uint16_t l, RetrievalLayerOps* ops) {
     choose_now(l, ops);
-    OpId chosen = ops->top_k_now;
-    if (waits_for_host) chosen = ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
-    const OpId arrived = deliver(l, chosen, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
+    ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
+    const OpId arrived = deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
     attend(l, ops);
     graph().after(ops->attention, arrived);
   }
 
   // Values are recalled while keys are reconstructed.
-  void shadowkv(uint16_t l, RetrievalLayerOps* ops) {
+  void rebuild_keys(uint16_t l, RetrievalLayerOps* ops) {
     choose_now(l, ops);
     ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
     const OpId arrived = deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
@@ -105,7 +104,7 @@ class RetrievalBuilder {
   }
 
   // Pages are selected and their recall is issued in the layer before, from its input.
-  void infinigen_ahead(uint16_t l) {
+  void choose_ahead(uint16_t l) {
     RetrievalLayerOps& ops = step_.layers[l];
     ops.reproject = add(OpKind::kReproject, compute_, l, step_.flagged(l));
     choose_now(l, &ops);
@@ -114,7 +113,7 @@ class RetrievalBuilder {
     arrived_[l % 2] = deliver(l, ops.sync, true, step_.blocking(l), &ops.recall_now, &ops.convert_now);
   }
 
-  void freekv(uint16_t l, RetrievalLayerOps* ops) {
+  void speculate(uint16_t l, RetrievalLayerOps* ops) {
     const PortId recall_done = graph().add_port("recall_done", l);
     ops->cosine = add(OpKind::kCosineCheck, compute_, l);
     choose_now(l, ops);
@@ -147,7 +146,7 @@ class RetrievalBuilder {
     ops->query = add(OpKind::kGemm, compute_, l);
     ops->append = add(OpKind::kRopeAppend, compute_, l);
     if (retrieves(l)) ops->summarise = add(OpKind::kSummarise, compute_, l, step_.filled());
-    const bool on_host = spec_.method != RetrievalMethod::kAll && spec_.method != RetrievalMethod::kQuest;
+    const bool on_host = recalls(spec_.kind);
     if (on_host && (retrieves(l) || spec_.keeps_prefixes)) offload(l, ops);
   }
 
@@ -164,37 +163,34 @@ class RetrievalBuilder {
   }
 
   bool retrieves(uint32_t l) const {
-    return spec_.method != RetrievalMethod::kAll && l >= spec_.layers_dense;
+    return spec_.kind != RetrievalKind::kReadsAll && l >= spec_.layers_dense;
   }
 
   void layer(uint16_t l) {
     RetrievalLayerOps* const ops = &step_.layers[l];
     const bool ahead =
-        spec_.method == RetrievalMethod::kInfinigen && l + 1u < spec_.layers && retrieves(l + 1u);
-    if (ahead) infinigen_ahead(static_cast<uint16_t>(l + 1));
+        spec_.kind == RetrievalKind::kRecallsTokens && l + 1u < spec_.layers && retrieves(l + 1u);
+    if (ahead) choose_ahead(static_cast<uint16_t>(l + 1));
     query(l, ops);
     if (!retrieves(l)) {
       attend(l, ops);
     } else {
-      switch (spec_.method) {
-        case RetrievalMethod::kAll:
+      switch (spec_.kind) {
+        case RetrievalKind::kReadsAll:
           break;
-        case RetrievalMethod::kQuest:
+        case RetrievalKind::kPagesOnGpu:
           choose_now(l, ops);
           attend(l, ops);
           break;
-        case RetrievalMethod::kArkvale:
-          blocking(l, true, ops);
+        case RetrievalKind::kRecallsPages:
+          spec_.speculation ? speculate(l, ops) : recall_first(l, ops);
           break;
-        case RetrievalMethod::kShadowkv:
-          shadowkv(l, ops);
+        case RetrievalKind::kRecallsValues:
+          rebuild_keys(l, ops);
           break;
-        case RetrievalMethod::kInfinigen:
+        case RetrievalKind::kRecallsTokens:
           attend(l, ops);
           graph().after(ops->attention, arrived_[l % 2]);
-          break;
-        case RetrievalMethod::kFreekv:
-          spec_.speculation ? freekv(l, ops) : blocking(l, true, ops);
           break;
       }
     }

@@ -30,10 +30,10 @@ namespace kvtwin {
 enum class CompressionPlace : uint8_t { kNone, kInLayers, kBehindLayers };
 
 struct RetrievalStepSpec {
-  RetrievalMethod method = RetrievalMethod::kAll;
+  RetrievalKind kind = RetrievalKind::kReadsAll;
   uint32_t layers = 1;
   uint32_t layers_dense = 0;  // layers that read all KV entries and recall none
-  bool speculation = true;    // FreeKV
+  bool speculation = true;    // kRecallsPages: pages for the next step are selected in the background
   bool converts = true;       // host pages are HND: recalled pages are scattered into NHD slots
   uint32_t staging_buffers = 2;
   bool keeps_prefixes = false;  // pages outlive their requests on the host, those of dense layers too

@@ -190,27 +190,6 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
   }
 }
 
-// Context length at which attention takes as much work as everything else of a token: 2 FLOPs per parameter
-// against 4 per context token, query head and dimension, in the layers that read the whole context.
-uint32_t doubling_tokens(const LlmSpec& llm) {
-  const uint64_t full_layers = llm.layers - llm.sliding_layers.size();
-  const uint64_t per_token = 2 * full_layers * llm.query_heads * llm.head_dim;
-  return per_token == 0
-             ? 0
-             : static_cast<uint32_t>(std::min<uint64_t>(llm.active_parameters() / per_token, UINT32_MAX));
-}
-
-// About how long the GPUs of an engine would take to compute `tokens` again: 2 FLOPs per parameter and token
-// at the rate that large matrix products reach. Attention, and waiting for a place in a batch, come on top.
-Duration refill_time(const Composed& composed, uint64_t tokens, uint32_t gpus) {
-  const DeviceSpec& device = composed.device;
-  const double rate = device.bf16_flop_per_s.value * device.gemm_fraction.value * gpus;
-  if (rate <= 0) return {};
-  const double flops =
-      2.0 * static_cast<double>(composed.llm.active_parameters()) * static_cast<double>(tokens);
-  return {static_cast<int64_t>(std::min(flops / rate * 1e9, 1e15))};
-}
-
 void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Errors* errors) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
@@ -239,12 +218,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();
-  if (eviction_traits(config.prefix_eviction).reads_length)
-    config.eviction_doubling_tokens = doubling_tokens(out->llm);
-  if (eviction_traits(config.prefix_eviction).reads_refill) {
-    config.eviction_refill = refill_time(*out, uint64_t{config.pages_gpu} * config.page_tokens,
-                                         values.engines().tensor_parallel());
-  }
+  configure_eviction(*out, values.engines().tensor_parallel(), &config);
   config.evict_batch_pages = limits.evict_batch_pages();
   config.offload_batch_pages = limits.offload_batch_pages();
   if (config.pages_host > 0 && !placement_traits(values.policies().placement()).uses_resident) {

@@ -63,7 +63,7 @@ bool one_device(const Scenario& scenario, size_t of, const Composed& composed, E
 
 // True if the method adds work to steps that MethodCost measures.
 bool adds_to_steps(const CoreConfig& config) {
-  return drops(config) || retrieval_method(config.policies.retrieval) != RetrievalMethod::kAll;
+  return drops(config) || retrieval_traits(config.policies.retrieval).kind != RetrievalKind::kReadsAll;
 }
 
 // True if the profile has attention over KV in the scenario's format.
@@ -93,8 +93,8 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
 // True if our CUDA engine replays decode steps as graphs (engine/cuda/device/step_graphs.h): not for methods
 // that capture every query token, nor for methods that choose on the host.
 bool replays_steps(const CoreConfig& config) {
-  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) return false;
+  const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
+  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens) return false;
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(config.policies.scorer);
   return !drops(config) || scorer == nullptr || !scorer->watches_decodes;
 }

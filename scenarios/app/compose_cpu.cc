@@ -33,7 +33,7 @@ bool chooses_packed(const CoreConfig& config) {
 
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (Result<void> ok = check_combination(scenario, config, Computes::kCpu, "the CPU engine"); !ok) return ok;
-  if (const auto problem = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
+  if (const auto problem = cpu::check_retrieved(retrieval_traits(config.policies.retrieval).kind,
                                                 config.policies.retrieval_spec, llm))
     return make_error(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *problem,
                       "or --backend=sim");
@@ -47,18 +47,19 @@ Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, con
 // A cache of KV entries in another format than the model's.
 Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, const cpu::KvMemory& memory,
                                                   const LlmSpec& llm) {
-  const PolicyAxes axes = make_axes(config.policies);
-  if (axes.precision->by_tag()) {
+  const PrecisionTraits precision = precision_traits(config.policies.precision);
+  if (precision.by_tag) {
     return cpu::MixedPrecisionCache::make(memory, llm,
                                           {.pages_int2 = config.pages_int2,
                                            .group = config.policies.precision_spec.group,
                                            .step_tokens_max = config.step_tokens_max});
   }
-  return cpu::PackedCache::make(memory, llm,
-                                {.format = axes.precision->prompt_format(),
-                                 .group = config.policies.precision_spec.group,
-                                 .residual_tokens = axes.precision->exact_tokens_max(),
-                                 .step_tokens_max = config.step_tokens_max});
+  return cpu::PackedCache::make(
+      memory, llm,
+      {.format = precision.prompt_format,
+       .group = config.policies.precision_spec.group,
+       .residual_tokens = exact_tokens_max(precision, config.policies.precision_spec),
+       .step_tokens_max = config.step_tokens_max});
 }
 
 // The KV cache that the engine's policies need.
@@ -67,11 +68,11 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, false,
                              config.pages_disk};
-  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   const cpu::RetrievedOptions retrieved{
-      .method = method, .spec = config.policies.retrieval_spec, .prefix_cache = config.prefix_cache};
+      .kind = kind, .spec = config.policies.retrieval_spec, .prefix_cache = config.prefix_cache};
   if (!drops(config) && !chooses_packed(config)) {
-    if (method != RetrievalMethod::kAll) {
+    if (kind != RetrievalKind::kReadsAll) {
       return cpu::RetrievedCache::make(memory, weights, retrieved);
     }
     if (precision_traits(config.policies.precision).packed())

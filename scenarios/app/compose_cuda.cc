@@ -27,8 +27,8 @@ namespace {
 // Fails for KV formats that the CUDA engine does not store.
 Result<void> check_precision(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   const PrecisionSpec& spec = config.policies.precision_spec;
-  const PolicyAxes axes = make_axes(config.policies);
-  for (const Format format : {axes.precision->prompt_format(), axes.precision->decode_format()}) {
+  const PrecisionTraits precision = precision_traits(config.policies.precision);
+  for (const Format format : {precision.prompt_format, precision.decode_format}) {
     if (const auto problem = cuda::check_packed(format, spec.group, llm, config.page_tokens))
       return make_error(scenario.where("policies.precision"),
                         "the CUDA engine does not compute it: " + *problem, "or --backend=sim");
@@ -43,10 +43,10 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
 Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (Result<void> ok = check_combination(scenario, config, Computes::kCuda, "the CUDA engine"); !ok)
     return ok;
-  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   if (precision_traits(config.policies.precision).packed()) return check_precision(scenario, config, llm);
-  if (drops(config) && method != RetrievalMethod::kAll) {
-    if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), method, llm))
+  if (drops(config) && kind != RetrievalKind::kReadsAll) {
+    if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), kind, llm))
       return make_error(scenario.where("policies.retrieval"),
                         "the CUDA engine does not compute it with dropped KV entries: " + *problem,
                         "or --backend=cpu, or --backend=sim");
@@ -54,9 +54,9 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
     if (const auto problem = cuda::check_compressed(config, score_spec(scenario.values), llm))
       return make_error(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *problem,
                         "or --backend=sim");
-  } else if (method != RetrievalMethod::kAll) {
+  } else if (kind != RetrievalKind::kReadsAll) {
     if (const auto problem =
-            cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
+            cuda::check_retrieved(kind, config.policies.retrieval_spec, llm, config.page_tokens))
       return make_error(scenario.where("policies.retrieval"),
                         "the CUDA engine does not compute it: " + *problem,
                         "or --backend=cpu, or --backend=sim");
@@ -84,13 +84,13 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
 
 Result<cuda::OwnedCache> make_packed(const CoreConfig& config, const cuda::KvMemory& memory,
                                      const LlmSpec* llm) {
-  const PolicyAxes axes = make_axes(config.policies);
+  const PrecisionTraits precision = precision_traits(config.policies.precision);
   const uint32_t group = config.policies.precision_spec.group;
-  if (axes.precision->by_tag())
+  if (precision.by_tag)
     return cuda::make_mixed_precision({.pages_int2 = config.pages_int2, .group = group}, memory, llm);
-  return cuda::make_packed({.format = axes.precision->prompt_format(),
+  return cuda::make_packed({.format = precision.prompt_format,
                             .group = group,
-                            .residual_tokens = axes.precision->exact_tokens_max()},
+                            .residual_tokens = exact_tokens_max(precision, config.policies.precision_spec)},
                            memory, llm);
 }
 
@@ -99,14 +99,14 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
                                     const cuda::CudaEngineConfig& engine,
                                     const std::optional<cpu::ScorerWeights>& trained,
                                     const ModelWeights* weights) {
-  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   const bool packs = precision_traits(config.policies.precision).packed();
-  if (!drops(config) && method == RetrievalMethod::kAll && !packs) return cuda::OwnedCache();
+  if (!drops(config) && kind == RetrievalKind::kReadsAll && !packs) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
   if (packs && !drops(config)) return make_packed(config, memory, &weights->llm());
   const cuda::RetrievedOptions retrieved{
-      .method = method,
+      .kind = kind,
       .spec = config.policies.retrieval_spec,
       .weights = weights,
       .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
@@ -117,7 +117,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
                     .seed = scenario.values.seed(),
                     .weights = trained,
                     .ask_response = scenario.values.cpu().judge_tokens() == "response"};
-  if (method != RetrievalMethod::kAll && !packs)
+  if (kind != RetrievalKind::kReadsAll && !packs)
     return cuda::make_recalled(options, retrieved, memory, weights);
   return cuda::make_compressed(options, memory, weights);
 }
@@ -153,7 +153,7 @@ Result<void> CudaEngineBackend::make(const Scenario& scenario, const Composed& c
   const kernels::ScorerDefinition& scorer = *score_spec(scenario.values).scorer;
   bool reads = cuda::reads_matrices(scorer);
   for (const CoreConfig& config : composed.options.engines)
-    reads = reads || cuda::reads_matrices(retrieval_method(config.policies.retrieval));
+    reads = reads || cuda::reads_matrices(retrieval_traits(config.policies.retrieval).kind);
   Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !reads);
   if (!weights) return tl::unexpected<Error>(weights.error());
   weights_ = std::make_unique<ModelWeights>(std::move(*weights));

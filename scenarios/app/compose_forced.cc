@@ -10,11 +10,12 @@ namespace kvtwin {
 namespace {
 
 Result<void> check_forcible(const Scenario& scenario, const CoreConfig& config) {
-  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (method != RetrievalMethod::kShadowkv && method != RetrievalMethod::kInfinigen) return {};
-  return make_error(scenario.where("simulation.force_outcomes"),
-                    fmt::format("recalls of retrieval {} cannot be forced", config.policies.retrieval),
-                    "freekv or arkvale; or force_outcomes: false, or --backend=sim");
+  const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
+  if (kind != RetrievalKind::kRecallsValues && kind != RetrievalKind::kRecallsTokens) return {};
+  return make_error(
+      scenario.where("simulation.force_outcomes"),
+      fmt::format("recalls of retrieval {} cannot be forced", config.policies.retrieval),
+      retrievals_of(RetrievalKind::kRecallsPages) + "; or force_outcomes: false, or --backend=sim");
 }
 
 std::string forced_outcome(const std::string& by, const ForcedOutcomes::Counts& counts) {

@@ -143,7 +143,7 @@ void Outcomes::add_engine(const Scenario& scenario, const Composed& composed, si
   std::vector<OutcomeSource*> models;
   if (!recalled_.empty()) {
     models.push_back(own(std::make_unique<sim::RetrievalSource>(
-        behaviour_of(scenario, composed.llm, set.retrieval_spec), retrieval_method(set.retrieval),
+        behaviour_of(scenario, composed.llm, set.retrieval_spec), retrieval_traits(set.retrieval).kind,
         set.retrieval_spec, config.page_tokens, composed.llm.layers, composed.llm.kv_heads)));
   }
   if (!retained_.empty()) {

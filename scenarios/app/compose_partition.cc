@@ -47,7 +47,7 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
   if (options.priced() == "never" || !retrieval_traits(set.retrieval).reads_everything()) return std::nullopt;
   if (options.priced() == "ragged" && !heads_differ(set)) return std::nullopt;
   sim::PartitionPriceSpec out;
-  out.kind = make_axes(set).partition->kind();
+  out.kind = partition_kind(set.partition);
   out.partition = set.partition_spec;
   out.grid.sms = static_cast<uint32_t>(composed.device.sm_count.value);
   out.grid.ctas_per_sm = options.ctas_per_sm();

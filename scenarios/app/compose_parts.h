@@ -40,6 +40,9 @@ inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
 // True if our CUDA engine reads requests with dropped slots through lists of entries: bf16 pages of several
 // tokens, every entry read.
 bool lists_entries(const CoreConfig& config);
+// Sets what the order of prefix eviction reads of the model and of `gpus` GPUs per engine. REQUIRES:
+// pages_gpu is set.
+void configure_eviction(const Composed& composed, uint32_t gpus, CoreConfig* config);
 
 // The cost model of engine kind `of`; null if an error was added. Notes what the policies add to steps in
 // *out.

@@ -114,6 +114,27 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
   if (errors->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
 
+// Context length at which attention takes as much work as everything else of a token: 2 FLOPs per parameter
+// against 4 per context token, query head and dimension, in the layers that read the whole context.
+uint32_t doubling_tokens(const LlmSpec& llm) {
+  const uint64_t full_layers = llm.layers - llm.sliding_layers.size();
+  const uint64_t per_token = 2 * full_layers * llm.query_heads * llm.head_dim;
+  return per_token == 0
+             ? 0
+             : static_cast<uint32_t>(std::min<uint64_t>(llm.active_parameters() / per_token, UINT32_MAX));
+}
+
+// About how long the GPUs of an engine would take to compute `tokens` again: 2 FLOPs per parameter and token
+// at the rate that large matrix products reach. Attention, and waiting for a place in a batch, come on top.
+Duration refill_time(const Composed& composed, uint64_t tokens, uint32_t gpus) {
+  const DeviceSpec& device = composed.device;
+  const double rate = device.bf16_flop_per_s.value * device.gemm_fraction.value * gpus;
+  if (rate <= 0) return {};
+  const double flops =
+      2.0 * static_cast<double>(composed.llm.active_parameters()) * static_cast<double>(tokens);
+  return {static_cast<int64_t>(std::min(flops / rate * 1e9, 1e15))};
+}
+
 }  // namespace
 
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Errors* errors) {
@@ -200,17 +221,24 @@ bool heads_differ(const PolicySet& set) {
   return false;
 }
 
+void configure_eviction(const Composed& composed, uint32_t gpus, CoreConfig* config) {
+  const EvictionTraits traits = eviction_traits(config->prefix_eviction);
+  if (traits.reads_length) config->eviction_doubling_tokens = doubling_tokens(composed.llm);
+  if (traits.reads_refill)
+    config->eviction_refill = refill_time(composed, uint64_t{config->pages_gpu} * config->page_tokens, gpus);
+}
+
 // With one token per page there is no need for lists; packed entries are unpacked first, and methods that
 // choose pages pack them again.
 bool lists_entries(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
-  return axes.layout->slot_retention() == SlotRetention::kInPlace && config.page_tokens > 1 &&
-         axes.retrieval->reads_everything() && axes.precision->prompt_format() == Format::kBf16;
+  return axes.layout.slot_retention == SlotRetention::kInPlace && config.page_tokens > 1 &&
+         axes.retrieval.reads_everything() && axes.precision.prompt_format == Format::kBf16;
 }
 
 bool backend_reports_retained(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
-  return !axes.budget->keeps_all() && axes.layout->slot_retention() != SlotRetention::kRing;
+  return !axes.budget->keeps_all() && axes.layout.slot_retention != SlotRetention::kRing;
 }
 
 // K and V of a step's chunks are staged where only retained entries get pages: one layer deep, unless the
@@ -220,7 +248,7 @@ uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const Polic
                        validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();
   if (problem) return 0;  // configure() reports it
   const PolicyAxes axes = make_axes(set);
-  const bool staged = axes.layout->slot_retention() == SlotRetention::kMove && !axes.budget->keeps_all() &&
+  const bool staged = axes.layout.slot_retention == SlotRetention::kMove && !axes.budget->keeps_all() &&
                       axes.budget->known_at_admission() &&
                       axes.scorer->compression_trigger() == CompressionTrigger::kChunkEnd;
   if (!staged) return 0;

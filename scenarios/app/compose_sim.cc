@@ -41,9 +41,9 @@ void set_compression(const Composed& composed, RetrievalStepSpec* graph) {
 
 RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& composed) {
   RetrievalSetup out;
-  const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
+  const RetrievalKind kind = retrieval_traits(scenario.values.policies().retrieval()).kind;
   const uint32_t tp = scenario.values.engines().tensor_parallel();
-  if (method == RetrievalMethod::kAll) {
+  if (kind == RetrievalKind::kReadsAll) {
     if (composed.watcher == nullptr) return out;
     sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers, .all_reduces = tp > 1}, .policy = {}};
     set_compression(composed, &dense.graph);
@@ -54,8 +54,8 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   const CoreConfig& config = composed.options.engines.front();
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
-  RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
-  geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_resident(method);
+  RetrievalGeometry geometry = retrieval_geometry(spec, kind, llm, config.page_tokens);
+  geometry.keeps_prefixes = config.prefix_cache && recalls(kind);
   out.prices.emplace(llm, composed.device, composed.node, tp, geometry);
   if (composed.method) {
     const auto us = [&](MethodTerm term) {
@@ -71,21 +71,21 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
                               .page_launched_us = price_of(*composed.method, MethodTerm::kPageLaunched)});
   }
   sim::GraphPricerSpec pricer;
-  pricer.graph.method = method;
+  pricer.graph.kind = kind;
   pricer.graph.layers = llm.layers;
   pricer.graph.layers_dense = spec.layers_dense;
   pricer.graph.speculation = spec.speculation;
   // Tokens that arrive one by one are written to their slots directly, and so are pages that a kernel
   // recalls, and ShadowKV's values.
   pricer.graph.converts = spec.host_layout == HostLayout::kHnd && spec.host_copy != HostCopy::kKernel &&
-                          method != RetrievalMethod::kInfinigen && method != RetrievalMethod::kShadowkv;
+                          kind != RetrievalKind::kRecallsTokens && kind != RetrievalKind::kRecallsValues;
   pricer.graph.staging_buffers = spec.staging_buffers;
   pricer.graph.keeps_prefixes = geometry.keeps_prefixes;
   pricer.graph.all_reduces = tp > 1;
   set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;
-  pricer.drops = retrieval_needs_resident(method) && !budget_traits(config.policies.budget).keeps_all;
+  pricer.drops = recalls(kind) && !budget_traits(config.policies.budget).keeps_all;
   pricer.kv_heads = llm.kv_heads;
   for (size_t i = 0; i < composed.options.engines.size(); ++i) {
     out.pricers.push_back(std::make_unique<sim::GraphPricer>(pricer, composed.cost.get(), &*out.prices));
@@ -182,10 +182,10 @@ void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
 uint64_t transfer_bytes(const Scenario& scenario, const Composed& composed, size_t engine) {
   const uint64_t page = composed.facts[engine].page_bytes;
   const CoreConfig& config = composed.options.engines[engine];
-  const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
-  if (!retrieval_needs_resident(method)) return page;
+  const RetrievalKind kind = retrieval_traits(scenario.values.policies().retrieval()).kind;
+  if (!recalls(kind)) return page;
   const RetrievalSpec& spec = config.policies.retrieval_spec;
-  const RetrievalGeometry geometry = retrieval_geometry(spec, method, composed.llm, config.page_tokens);
+  const RetrievalGeometry geometry = retrieval_geometry(spec, kind, composed.llm, config.page_tokens);
   const double fraction = summary_fraction(composed.llm, geometry, spec.layers_dense);
   return page + static_cast<uint64_t>(std::llround(static_cast<double>(page) * fraction));
 }

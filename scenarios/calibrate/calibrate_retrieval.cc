@@ -166,15 +166,15 @@ Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const Retrie
                                           CalibrationModel* model) {
   const LlmSpec& llm = model->llm();
   const std::string& name = scenario.values.policies().retrieval();
-  const RetrievalMethod method = retrieval_method(name);
-  if (method == RetrievalMethod::kAll || method == RetrievalMethod::kInfinigen) {
+  const RetrievalTraits traits = retrieval_traits(name);
+  if (traits.reads_everything() || traits.kind == RetrievalKind::kRecallsTokens) {
     return make_error(scenario.where("policies.retrieval"),
                       fmt::format("retrieval {} chooses no pages", name),
-                      "--set=policies.retrieval=freekv, arkvale, shadowkv or quest");
+                      "a retrieval that chooses pages (kvtwin list policies)");
   }
   const RetrievalSpec spec = retrieval_spec(scenario.values, llm);
   const uint32_t page_tokens = scenario.values.memory().page_tokens();
-  if (const auto problem = check_retrieval_spec(spec, method, page_tokens))
+  if (const auto problem = check_retrieval_spec(spec, traits, page_tokens))
     return make_error(scenario.where("policies.retrieval_options"), *problem, {});
   RetrievalPass retrieving(spec, page_tokens, llm);
   model->each({request.steps, false}, [&](size_t index, cpu::CapturedPass* pass) {

@@ -6,17 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/methods/traits.h"
 #include "scenarios/load/names.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr NameTable<RetrievalMethod, 6> kMethods{{{{"all", RetrievalMethod::kAll},
-                                                   {"quest", RetrievalMethod::kQuest},
-                                                   {"arkvale", RetrievalMethod::kArkvale},
-                                                   {"shadowkv", RetrievalMethod::kShadowkv},
-                                                   {"infinigen", RetrievalMethod::kInfinigen},
-                                                   {"freekv", RetrievalMethod::kFreekv}}}};
 constexpr NameTable<GroupPooling, 6> kPoolings{{{{"mean_softmax", GroupPooling::kMeanS},
                                                  {"max_softmax", GroupPooling::kMaxS},
                                                  {"mean_score", GroupPooling::kMeanQk},
@@ -66,26 +61,16 @@ uint64_t ratio_q32(double value) {
   return static_cast<uint64_t>(std::llround(value * static_cast<double>(kOneQ32)));
 }
 
-RetrievalMethod retrieval_method(const std::string& name) {
-  const auto names = kMethods.names();
-  return std::find(names.begin(), names.end(), name) == names.end() ? RetrievalMethod::kAll
-                                                                    : kMethods.value(name);
-}
-
-bool retrieval_needs_resident(RetrievalMethod method) {
-  return method != RetrievalMethod::kAll && method != RetrievalMethod::kQuest;
-}
-
 void resolve_retrieval(v1::Scenario* scenario) {
   v1::Policies* const policies = scenario->mutable_policies();
-  const RetrievalMethod method = retrieval_method(policies->retrieval());
-  v1::RetrievalOptions resolved = options_from(retrieval_defaults(method));
-  if (method == RetrievalMethod::kAll) resolved.Clear();
+  const bool reads_all = retrieval_traits(policies->retrieval()).reads_everything();
+  v1::RetrievalOptions resolved = options_from(retrieval_defaults(policies->retrieval()));
+  if (reads_all) resolved.Clear();
   resolved.MergeFrom(policies->retrieval_options());
-  if (method != RetrievalMethod::kAll || policies->has_retrieval_options()) {
+  if (!reads_all || policies->has_retrieval_options()) {
     *policies->mutable_retrieval_options() = resolved;
   }
-  if (method == RetrievalMethod::kAll && !scenario->simulation().has_retrieval()) return;
+  if (reads_all && !scenario->simulation().has_retrieval()) return;
   v1::RetrievalBehaviour* const behaviour = scenario->mutable_simulation()->mutable_retrieval();
   if (!behaviour->has_outcomes()) behaviour->set_outcomes("fixed");
   if (!behaviour->has_miss_rate()) behaviour->set_miss_rate(0.1);
@@ -94,8 +79,7 @@ void resolve_retrieval(v1::Scenario* scenario) {
 
 void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem) {
   const std::string options_field = "policies.retrieval_options";
-  const RetrievalMethod method = retrieval_method(scenario.policies().retrieval());
-  if (method == RetrievalMethod::kAll) {
+  if (retrieval_traits(scenario.policies().retrieval()).reads_everything()) {
     if (scenario.policies().has_retrieval_options()) {
       problem(options_field, "retrieval all has no options",
               "choose a retrieval (kvtwin list policies), or remove the options");
@@ -140,8 +124,8 @@ void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem) 
 }
 
 RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
-  const RetrievalMethod method = retrieval_method(scenario.policies().retrieval());
-  if (method == RetrievalMethod::kAll) return {};
+  const RetrievalTraits traits = retrieval_traits(scenario.policies().retrieval());
+  if (traits.reads_everything()) return {};
   const v1::RetrievalOptions& in = scenario.policies().retrieval_options();
   RetrievalSpec out;
   out.budget_tokens = in.budget_tokens();
@@ -159,16 +143,16 @@ RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
   out.staging_buffers = in.staging_buffers();
   out.rank = in.rank();
   out.columns_q32 = static_cast<int64_t>(ratio_q32(in.columns()));
-  if (retrieval_needs_resident(method)) {
+  if (traits.needs_resident()) {
     const uint32_t page_tokens = scenario.memory().page_tokens();
     const double fraction =
-        resident_fraction(llm, retrieval_geometry(out, method, llm, page_tokens), out.layers_dense);
+        resident_fraction(llm, retrieval_geometry(out, traits.kind, llm, page_tokens), out.layers_dense);
     out.resident_fraction_q32 = static_cast<uint32_t>(std::min<uint64_t>(ratio_q32(fraction), UINT32_MAX));
   }
   return out;
 }
 
-RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod method, const LlmSpec& llm,
+RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalKind kind, const LlmSpec& llm,
                                      uint32_t page_tokens) {
   constexpr uint32_t kBf16Bytes = 2;
   RetrievalGeometry out;
@@ -178,11 +162,11 @@ RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod 
   out.by_kernel = spec.host_copy == HostCopy::kKernel;
   out.staging_buffers = spec.staging_buffers;
   out.summary_vectors = spec.summary == PageSummary::kMean ? 1 : 2;
-  if (method == RetrievalMethod::kShadowkv) {
+  if (kind == RetrievalKind::kRecallsValues) {
     out.values_only = true;
     out.rank = spec.rank;
   }
-  if (method == RetrievalMethod::kInfinigen) {
+  if (kind == RetrievalKind::kRecallsTokens) {
     out.piece_bytes = 2 * kBf16Bytes * llm.head_dim;  // tokens are copied one by one, K and V together
     out.scored_columns = static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32);
   }

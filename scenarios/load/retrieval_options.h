@@ -14,10 +14,6 @@
 
 namespace kvtwin {
 
-// kAll for unknown names, which check_scenario() reports.
-RetrievalMethod retrieval_method(const std::string& name);
-bool retrieval_needs_resident(RetrievalMethod method);
-
 // Gives every absent option its method's default; does nothing where nothing is retrieved.
 void resolve_retrieval(v1::Scenario* scenario);
 
@@ -28,7 +24,7 @@ void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem);
 // REQUIRES: check_retrieval() found no error. The fraction that stays on the GPU follows from the model's
 // shape.
 RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm);
-RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod method, const LlmSpec& llm,
+RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalKind kind, const LlmSpec& llm,
                                      uint32_t page_tokens);
 
 // A ratio of a scenario as Q0.32. It is rounded here only.

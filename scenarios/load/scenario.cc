@@ -313,7 +313,7 @@ tl::expected<Scenario, Errors> parse_scenario(std::string_view text, const std::
   });
   resolve_retrieval(&scenario.values);
   if (scenario.values.policies().placement().empty()) {
-    const bool resident = retrieval_needs_resident(retrieval_method(scenario.values.policies().retrieval()));
+    const bool resident = retrieval_traits(scenario.values.policies().retrieval()).needs_resident();
     const bool host = scenario.values.memory().host_bytes() > 0;
     scenario.values.mutable_policies()->set_placement(resident ? "resident" : host ? "host" : "gpu");
   }

@@ -23,11 +23,11 @@ uint64_t profiled_correction_q32(int64_t tau_q32) {
   return static_cast<uint64_t>(kOneQ32);
 }
 
-RetrievalSource::RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalMethod method,
+RetrievalSource::RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalKind kind,
                                  const RetrievalSpec& spec, uint32_t page_tokens, uint32_t layers,
                                  uint32_t kv_heads)
     : behaviour_(behaviour),
-      method_(method),
+      kind_(kind),
       spec_(spec),
       page_tokens_(page_tokens),
       layers_(layers),
@@ -36,13 +36,13 @@ RetrievalSource::RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalM
   KVT_CHECK(!behaviour.correction_q32.empty());
   KVT_CHECK(behaviour.miss_q32 <= static_cast<uint64_t>(kOneQ32));
   for (const uint64_t miss : behaviour.miss_by_layer_q32) KVT_CHECK(miss <= static_cast<uint64_t>(kOneQ32));
-  KVT_CHECK(method != RetrievalMethod::kAll);
+  KVT_CHECK(kind != RetrievalKind::kReadsAll);
 }
 
 void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) {
   values->clear();
   values->recalls.assign(layers_, {});
-  if (method_ == RetrievalMethod::kQuest) return;  // everything is on the GPU
+  if (kind_ == RetrievalKind::kPagesOnGpu) return;  // everything is on the GPU
   for (const PlanEntry& entry : launch.entries) {
     if (entry.kind != EntryKind::kDecode) continue;
     const uint32_t position = entry.context + offset;
@@ -60,10 +60,10 @@ void RetrievalSource::add_request(uint64_t key, uint32_t candidates,
                                   std::vector<LayerRecall>* recalls) const {
   // Pages that are chosen and not resident are at most the pages elsewhere. InfiniGen retains nothing of the
   // previous step, so all its chosen pages are absent.
-  const bool keeps = method_ != RetrievalMethod::kInfinigen;
+  const bool keeps = kind_ != RetrievalKind::kRecallsTokens;
   const uint32_t chosen = std::min(selectable_, candidates);
   const uint32_t absent_max = keeps ? std::min(chosen, candidates - chosen) : chosen;
-  const bool speculates = method_ == RetrievalMethod::kFreekv && spec_.speculation;
+  const bool speculates = kind_ == RetrievalKind::kRecallsPages && spec_.speculation;
   for (uint32_t layer = spec_.layers_dense; layer < layers_; ++layer) {
     const auto& rates = behaviour_.correction_q32;
     uint64_t correction = rates[std::min<size_t>(layer, rates.size() - 1)];

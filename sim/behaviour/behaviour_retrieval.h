@@ -41,7 +41,7 @@ uint64_t profiled_correction_q32(int64_t tau_q32);
 class RetrievalSource final : public OutcomeSource {
  public:
   // REQUIRES: rates are at most 2^32; correction_q32 is not empty; a retrieval other than kAll.
-  RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalMethod method, const RetrievalSpec& spec,
+  RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalKind kind, const RetrievalSpec& spec,
                   uint32_t page_tokens, uint32_t layers, uint32_t kv_heads);
 
   void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override;
@@ -51,7 +51,7 @@ class RetrievalSource final : public OutcomeSource {
   void add_request(uint64_t key, uint32_t candidates, std::vector<LayerRecall>* recalls) const;
 
   const RetrievalBehaviour behaviour_;
-  const RetrievalMethod method_;
+  const RetrievalKind kind_;
   const RetrievalSpec spec_;
   const uint32_t page_tokens_, layers_, kv_heads_, selectable_;
   std::map<RequestId, uint32_t> attempts_;  // of preempted requests

@@ -25,7 +25,7 @@ void give(const StepPart& part, uint32_t* next, std::vector<Ticks>* layers) {
 
 GraphPricer::GraphPricer(const GraphPricerSpec& spec, CostModel* cost, const RetrievalCost* prices)
     : spec_(spec), cost_(cost), prices_(prices), step_(make_retrieval_step(spec.graph)) {
-  KVT_CHECK(prices != nullptr || spec.graph.method == RetrievalMethod::kAll);
+  KVT_CHECK(prices != nullptr || spec.graph.kind == RetrievalKind::kReadsAll);
   outcomes_.resize(step_.outcome_count());
 }
 
@@ -36,7 +36,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
   least_ = reads_.launched() ? cost_->step(reads_).least : 0;
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
   outcomes_[step_.compressing()] = shape.compressions.empty() && shape.copied_pages == 0 ? 0 : 1;
-  if (spec_.graph.method == RetrievalMethod::kAll) return;
+  if (spec_.graph.kind == RetrievalKind::kReadsAll) return;
   set_retrieval_costs();
   set_outcomes(recalls);
 }
@@ -72,7 +72,7 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
 StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const PlanEntry> entries,
                                      uint32_t offset) {
   load_ = {};
-  if (spec_.graph.method == RetrievalMethod::kAll) return shape;
+  if (spec_.graph.kind == RetrievalKind::kReadsAll) return shape;
   StepShape reads = shape;
   reads.decode_context_sum = reads.decode_context_max = 0;
   const uint32_t page = spec_.page_tokens;
@@ -143,7 +143,7 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
     before = cost.device;
     by_evidence_ = cost.by_evidence;
   }
-  const uint32_t dense = spec_.graph.method == RetrievalMethod::kAll ? 0 : spec_.graph.layers_dense;
+  const uint32_t dense = spec_.graph.kind == RetrievalKind::kReadsAll ? 0 : spec_.graph.layers_dense;
   if (dense > 0) {
     std::vector<Ticks> ignored[4];
     spread(cost_->ops(all), &ignored[0], &ignored[1], &attention_all_, &ignored[2], &ignored[3]);
@@ -226,7 +226,7 @@ uint32_t GraphPricer::fraction_of_gpu(uint32_t pages) const {
 }
 
 void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
-  const bool speculates = spec_.graph.method == RetrievalMethod::kFreekv && spec_.graph.speculation;
+  const bool speculates = spec_.graph.kind == RetrievalKind::kRecallsPages && spec_.graph.speculation;
   for (uint32_t l = spec_.graph.layers_dense; l < step_.layers.size(); ++l) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
     outcomes_[step_.blocking(l)] = fraction_of_gpu(recall.blocking);

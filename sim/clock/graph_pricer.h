@@ -32,7 +32,7 @@ struct GraphPricerSpec {
 
 class GraphPricer {
  public:
-  // Both must outlive this. REQUIRES: cost->ops() knows its parts, unless the method is kAll.
+  // Both must outlive this. REQUIRES: cost->ops() knows its parts, unless everything is read.
   GraphPricer(const GraphPricerSpec& spec, CostModel* cost, const RetrievalCost* prices);
 
   // Sets the step to be priced. `shape` is that of this single step; the contexts of `entries` are those of

@@ -14,9 +14,14 @@
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
 #include "engine/scheduler/core.h"
+#include "tests/support/retrieval_names.h"
 
 namespace kvtwin {
 namespace {
+using kvtwin::testing::kArkvale;
+using kvtwin::testing::kFreekv;
+using kvtwin::testing::kQuest;
+using kvtwin::testing::RetrievalName;
 
 // `requests` requests decode without end and are answered at once.
 class Steady {
@@ -218,7 +223,7 @@ CoreConfig triaxial() {
   return config;
 }
 // Four resident pages in requests of ten to thirty.
-CoreConfig resident_of(const char* retrieval, RetrievalMethod method) {
+CoreConfig resident_of(const char* retrieval, RetrievalName method) {
   CoreConfig config = axis("bf16", retrieval);
   config.pages_host = 200'000;
   config.policies.placement = "resident";
@@ -232,12 +237,12 @@ BENCHMARK_CAPTURE(core_axis, kivi, axis("kivi_int2", "all"));
 BENCHMARK_CAPTURE(core_axis, triaxial, triaxial());
 CoreConfig quest() {
   CoreConfig config = axis("bf16", "quest");
-  config.policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+  config.policies.retrieval_spec = retrieval_defaults(kQuest);
   return config;
 }
 BENCHMARK_CAPTURE(core_axis, quest, quest());
-BENCHMARK_CAPTURE(core_axis, arkvale, resident_of("arkvale", RetrievalMethod::kArkvale));
-BENCHMARK_CAPTURE(core_axis, freekv, resident_of("freekv", RetrievalMethod::kFreekv));
+BENCHMARK_CAPTURE(core_axis, arkvale, resident_of("arkvale", kArkvale));
+BENCHMARK_CAPTURE(core_axis, freekv, resident_of("freekv", kFreekv));
 
 // Admission of one request: O(layers * heads / heads_per_group).
 void reservation(benchmark::State& state) {

@@ -16,17 +16,22 @@
 #include "engine/cuda/retrieval/retrieved.h"
 #include "kernels/scoring/score.h"
 #include "tests/bench/cuda_bench_model.h"
+#include "tests/support/retrieval_names.h"
 
 namespace {
 
 using namespace kvtwin;
+using kvtwin::testing::kFreekv;
+using kvtwin::testing::kQuest;
+using kvtwin::testing::kReadAll;
+using kvtwin::testing::RetrievalName;
 using namespace kvtwin::bench;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kPage = 16, kChunk = 2048, kTail = 16, kWarm = 8, kSteps = 48;
 
 struct Shape {
-  RetrievalMethod method = RetrievalMethod::kAll;  // all: SnapKV
+  RetrievalName method = kReadAll;  // all: SnapKV
   uint32_t requests = 32, context = 8192;
 };
 
@@ -44,7 +49,7 @@ class MethodServer {
     config_.rows_max = kChunk, config_.samples_max = shape.requests;
     if (!graphs) config_.graphs_max = 0;
     engine_ = must_be(cuda::CudaEngine::make(config_, model.device.get(), &tokens_, make_cache(model)));
-    shape.method == RetrievalMethod::kAll ? begin_alone() : begin_with_copies();
+    shape.method == kReadAll ? begin_alone() : begin_with_copies();
     context_ = shape.context + kTail;
   }
 
@@ -75,14 +80,14 @@ class MethodServer {
   double issued() const { return static_cast<double>(engine_->issued().ns) / 1e9; }
 
  private:
-  bool resident() const { return shape_.method == RetrievalMethod::kFreekv; }
+  bool resident() const { return shape_.method == kFreekv; }
 
   cuda::OwnedCache make_cache(const NamedModel& model) const {
     const cuda::KvMemory memory{kPage, config_.pages_gpu, config_.pages_host, config_.rows_max};
-    if (shape_.method != RetrievalMethod::kAll) {
+    if (shape_.method != kReadAll) {
       RetrievalSpec spec = retrieval_defaults(shape_.method);
-      return must_be(cuda::make_retrieved({.method = shape_.method, .spec = spec, .prefix_cache = true},
-                                          memory, model.llm));
+      return must_be(cuda::make_retrieved({.kind = shape_.method, .spec = spec, .prefix_cache = true}, memory,
+                                          model.llm));
     }
     CoreConfig core;
     core.page_tokens = kPage, core.pages_gpu = config_.pages_gpu, core.requests_max = shape_.requests + 1;
@@ -213,10 +218,10 @@ void method_step(benchmark::State& state, const char* name, Shape shape) {
       ->UseManualTime()                             \
       ->Iterations(1)                               \
       ->Unit(benchmark::kMicrosecond)
-KVT_METHOD(8B_quest_32x8k, "llama-3.1-8b", Shape{RetrievalMethod::kQuest});
-KVT_METHOD(8B_freekv_32x8k, "llama-3.1-8b", Shape{RetrievalMethod::kFreekv});
-KVT_METHOD(8B_freekv_1x8k, "llama-3.1-8b", Shape{RetrievalMethod::kFreekv, 1});
-KVT_METHOD(8B_snapkv_32x1k, "llama-3.1-8b", Shape{RetrievalMethod::kAll, 32, 1024});
-KVT_METHOD(8B_snapkv_1x1k, "llama-3.1-8b", Shape{RetrievalMethod::kAll, 1, 1024});
+KVT_METHOD(8B_quest_32x8k, "llama-3.1-8b", Shape{kQuest});
+KVT_METHOD(8B_freekv_32x8k, "llama-3.1-8b", Shape{kFreekv});
+KVT_METHOD(8B_freekv_1x8k, "llama-3.1-8b", Shape{kFreekv, 1});
+KVT_METHOD(8B_snapkv_32x1k, "llama-3.1-8b", Shape{kReadAll, 32, 1024});
+KVT_METHOD(8B_snapkv_1x1k, "llama-3.1-8b", Shape{kReadAll, 1, 1024});
 
 }  // namespace

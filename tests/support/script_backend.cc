@@ -78,9 +78,9 @@ ScriptBackend::ScriptBackend(const ScriptBackendOptions& options, const std::vec
     engine->config = config;
     if (tokens != nullptr) {
       const PolicyAxes axes = make_axes(config.policies);
-      if (axes.placement->uses_resident()) engine->resident = std::make_unique<ResidentChecker>(config);
+      if (axes.placement.uses_resident) engine->resident = std::make_unique<ResidentChecker>(config);
       const Retention retention(config, axes);
-      if (axes.precision->by_tag()) {
+      if (axes.precision.by_tag) {
         engine->kv_entries = std::make_unique<KvEntryChecker>(config, tokens);
       } else {
         engine->checker = std::make_unique<PageChecker>(options.seed, retention.slot_retention(),

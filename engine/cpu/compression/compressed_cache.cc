@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kSpanRows = 64;
 
 KvEntryFormat format_of(const PolicySet& set) {
-  const Format format = make_axes(set).precision->prompt_format();
+  const Format format = precision_traits(set.precision).prompt_format;
   return {format, set.precision_spec.group, !retrieval_traits(set.retrieval).reads_everything()};
 }
 
@@ -32,7 +32,7 @@ RequestTableShape table_shape(const CoreConfig& config) {
   if (out.slot_retention == SlotRetention::kAll)
     out.slot_retention = SlotRetention::kInPlace;  // and none is dropped
   out.sinks = retention.sinks();
-  out.rerotate = !axes.layout->keeps_phase();
+  out.rerotate = !axes.layout.keeps_phase;
   return out;
 }
 

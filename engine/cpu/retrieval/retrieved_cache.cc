@@ -8,10 +8,10 @@
 
 namespace kvtwin::cpu {
 
-std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
+std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec,
                                            const LlmSpec& llm) {
   const uint32_t width = llm.kv_heads * llm.head_dim;
-  if (method != RetrievalMethod::kShadowkv || spec.rank <= width) return std::nullopt;
+  if (kind != RetrievalKind::kRecallsValues || spec.rank <= width) return std::nullopt;
   return "rank is " + std::to_string(spec.rank) + ", but the keys of a layer have " + std::to_string(width) +
          " numbers; use at most so many";
 }
@@ -23,7 +23,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weigh
       options_(options),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
-      offloaded_(options.method != RetrievalMethod::kQuest),
+      offloaded_(options.kind != RetrievalKind::kPagesOnGpu),
       layout_(spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd
                                                     : kernels::HostPageLayout::kNhd),
       rope_(rope_frequencies(llm_)),
@@ -37,19 +37,19 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weigh
                       .delays = options.delays,
                       .poison = memory.poison,
                       .witness = options.witness}) {
-  if (options.method != RetrievalMethod::kInfinigen) return;
+  if (options.kind != RetrievalKind::kRecallsTokens) return;
   for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) projections_.emplace_back(*weights, l);
 }
 
 Result<std::unique_ptr<KvCache>> RetrievedCache::make(const KvMemory& memory, const ModelWeights* weights,
                                                       const RetrievedOptions& options) {
   const LlmSpec& llm = weights->llm();
-  KVT_CHECK(options.method != RetrievalMethod::kAll);
+  KVT_CHECK(options.kind != RetrievalKind::kReadsAll);
   KVT_CHECK(options.spec.layers_dense <= llm.layers);
-  KVT_CHECK(!check_retrieved(options.method, options.spec, llm));
+  KVT_CHECK(!check_retrieved(options.kind, options.spec, llm));
   Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, uint64_t{memory.pages_gpu} + memory.pages_host);
   if (!kv) return tl::unexpected<Error>(kv.error());
-  const bool resident = options.spec.layers_dense > 0 && options.method != RetrievalMethod::kQuest;
+  const bool resident = options.spec.layers_dense > 0 && options.kind != RetrievalKind::kPagesOnGpu;
   Result<KvStore> dense = KvStore::make(llm, memory.page_tokens, resident ? memory.pages_host : 0);
   if (!dense) return tl::unexpected<Error>(dense.error());
   return std::unique_ptr<KvCache>(
@@ -61,9 +61,9 @@ ResidentRequest RetrievedCache::new_request() const {
   request.layers.resize(llm_.layers);
   for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
     ResidentLayer& layer = request.layers[l];
-    if (options_.method == RetrievalMethod::kShadowkv)
+    if (options_.kind == RetrievalKind::kRecallsValues)
       layer.shadow = std::make_unique<ShadowKeys>(llm_, spec_.rank, spec_.window_tokens);
-    if (options_.method == RetrievalMethod::kInfinigen)
+    if (options_.kind == RetrievalKind::kRecallsTokens)
       layer.partial = std::make_unique<PartialKeys>(llm_, spec_.columns_q32);
   }
   return request;

@@ -41,7 +41,7 @@
 namespace kvtwin::cpu {
 
 struct RetrievedOptions {
-  RetrievalMethod method = RetrievalMethod::kFreekv;
+  RetrievalKind kind = RetrievalKind::kRecallsPages;
   RetrievalSpec spec{};
   // For tests: the seed of early copies (recall_streams.h), and an observer of all actions.
   uint64_t delays = 0;
@@ -54,8 +54,7 @@ struct RetrievedOptions {
 
 // Returns one sentence about a requirement that this model does not meet, with a remedy; nullopt: it meets
 // all.
-std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
-                                           const LlmSpec& llm);
+std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec, const LlmSpec& llm);
 
 class RetrievedCache final : public KvCache {
  public:

@@ -25,11 +25,11 @@ HeadChoice RetrievedCache::choose(uint32_t layer, const ResidentRequest& request
 }
 
 void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* q, float* out) {
-  if (options_.method == RetrievalMethod::kInfinigen) return read_tokens(layer, row, q, out);
+  if (options_.kind == RetrievalKind::kRecallsTokens) return read_tokens(layer, row, q, out);
   recalls_[layer].heads += llm_.kv_heads;
   recalls_[layer].chosen += llm_.kv_heads * shape_.selectable;
-  if (options_.method == RetrievalMethod::kQuest) return read_on_gpu(layer, row, q, out);
-  if (options_.method == RetrievalMethod::kShadowkv) return rebuild_and_read(layer, row, q, out);
+  if (options_.kind == RetrievalKind::kPagesOnGpu) return read_on_gpu(layer, row, q, out);
+  if (options_.kind == RetrievalKind::kRecallsValues) return rebuild_and_read(layer, row, q, out);
   recall_and_read(layer, row, q, out);
 }
 
@@ -105,8 +105,7 @@ std::vector<uint8_t> RetrievedCache::heads_before(uint32_t layer, const Row& row
 // Distributes the forced recalls of the step, for methods whose heads recall pages independently.
 void RetrievedCache::deal_recalls() {
   dealt_.clear();
-  const bool pages =
-      options_.method == RetrievalMethod::kFreekv || options_.method == RetrievalMethod::kArkvale;
+  const bool pages = options_.kind == RetrievalKind::kRecallsPages;
   if (given_ == nullptr || given_->recalls.size() != llm_.layers || !pages) return;
   std::vector<ForcedRow> rows;
   for (Row& row : rows_) {

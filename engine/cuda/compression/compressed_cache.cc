@@ -50,7 +50,7 @@ Result<void> CompressedCache::allocate() {
   // An entry's rows begin anywhere in a page.
   const uint32_t scratch =
       div_ceil(memory_.rows_max, memory_.page_tokens) + 2 * std::min(core.requests_max, memory_.rows_max);
-  const Format format = make_axes(core.policies).precision->prompt_format();
+  const Format format = precision_traits(core.policies.precision).prompt_format;
   Result<KvEntryMemory> kv_entries = KvEntryMemory::make(memory_, llm_, &shape_, scratch,
                                                          {format, core.policies.precision_spec.group, false});
   if (!kv_entries) return tl::unexpected<Error>(kv_entries.error());

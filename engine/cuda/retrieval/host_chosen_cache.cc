@@ -12,10 +12,10 @@
 
 namespace kvtwin::cuda {
 
-std::optional<std::string> check_host_chosen(RetrievalMethod method, const RetrievalSpec& spec,
+std::optional<std::string> check_host_chosen(RetrievalKind kind, const RetrievalSpec& spec,
                                              const LlmSpec& llm) {
   const uint32_t width = llm.kv_heads * llm.head_dim;
-  if (method == RetrievalMethod::kShadowkv && spec.rank > width)
+  if (kind == RetrievalKind::kRecallsValues && spec.rank > width)
     return fmt::format("rank is {}, but the keys of a layer have {} numbers; use at most so many", spec.rank,
                        width);
   if (spec.host_layout != HostLayout::kHnd) return "host_layout is nhd; hnd is computed";
@@ -25,7 +25,7 @@ std::optional<std::string> check_host_chosen(RetrievalMethod method, const Retri
 HostChosenCache::HostChosenCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
       llm_(llm),
-      method_(options.method),
+      kind_(options.kind),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       prefix_cache_(options.prefix_cache),
@@ -43,7 +43,7 @@ HostChosenCache::HostChosenCache(const KvMemory& memory, const LlmSpec& llm, con
 
 Result<OwnedCache> HostChosenCache::make(const KvMemory& memory, const LlmSpec& llm,
                                          const RetrievedOptions& options) {
-  KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
+  KVT_CHECK(!check_retrieved(options.kind, options.spec, llm, memory.page_tokens));
   KVT_CHECK(options.spec.layers_dense < llm.layers);
   std::unique_ptr<HostChosenCache> out(new HostChosenCache(memory, llm, options));
   if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());

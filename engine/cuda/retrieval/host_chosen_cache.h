@@ -35,12 +35,12 @@
 namespace kvtwin::cuda {
 
 // A sentence that says what is not computed of one of the two methods, and what would be right.
-std::optional<std::string> check_host_chosen(RetrievalMethod method, const RetrievalSpec& spec,
+std::optional<std::string> check_host_chosen(RetrievalKind kind, const RetrievalSpec& spec,
                                              const LlmSpec& llm);
 
 class HostChosenCache final : public KvCache {
  public:
-  // As make_retrieved(). REQUIRES: method is kShadowkv or kInfinigen.
+  // As make_retrieved(). REQUIRES: the kind is kRecallsValues or kRecallsTokens.
   static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -66,7 +66,7 @@ class HostChosenCache final : public KvCache {
 
   HostChosenCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   Result<void> allocate();
-  bool shadow() const { return method_ == RetrievalMethod::kShadowkv; }
+  bool shadow() const { return kind_ == RetrievalKind::kRecallsValues; }
   bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
   uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
   uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
@@ -99,7 +99,7 @@ class HostChosenCache final : public KvCache {
 
   const KvMemory memory_;
   const LlmSpec llm_;
-  const RetrievalMethod method_;
+  const RetrievalKind kind_;
   const RetrievalSpec spec_;
   const cpu::ResidentShape shape_;
   const bool prefix_cache_;

@@ -32,7 +32,7 @@ struct OrderTests {
 };
 
 struct RetrievedOptions {
-  RetrievalMethod method = RetrievalMethod::kFreekv;
+  RetrievalKind kind = RetrievalKind::kRecallsPages;
   RetrievalSpec spec{};
   OrderTests tests{};
   // For tests: is notified of the tokens that InfiniGen selected for a head (ascending positions).
@@ -42,11 +42,11 @@ struct RetrievedOptions {
 };
 
 // Whether a method reads the model's matrices on the host.
-bool reads_matrices(RetrievalMethod method);
+bool reads_matrices(RetrievalKind kind);
 
 // A sentence that says what is not computed on CUDA, and what would be right.
-std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
-                                           const LlmSpec& llm, uint32_t page_tokens);
+std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec, const LlmSpec& llm,
+                                           uint32_t page_tokens);
 
 // Wrong: no room. REQUIRES: validate_policy_set() accepts the method and its spec, and check_retrieved() has
 // nothing to say.
@@ -57,7 +57,7 @@ Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemor
 // check is a sentence, as above, of a policy set that drops KV entries and retrieves; REQUIRES:
 // validate_core_config() found nothing. Wrong: no room. `weights` must outlive it.
 std::optional<std::string> check_recalled(const CoreConfig& config, const kernels::ScoreSpec& score,
-                                          RetrievalMethod method, const LlmSpec& llm);
+                                          RetrievalKind kind, const LlmSpec& llm);
 Result<OwnedCache> make_recalled(const CompressedOptions& compressed, const RetrievedOptions& retrieved,
                                  const KvMemory& memory, const ModelWeights* weights);
 

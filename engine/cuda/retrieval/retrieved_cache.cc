@@ -18,8 +18,8 @@ constexpr uint32_t kStagedMax = 64;  // pages in the staging buffer
 
 }  // namespace
 
-std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
-                                           const LlmSpec& llm, uint32_t page_tokens) {
+std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec, const LlmSpec& llm,
+                                           uint32_t page_tokens) {
   if (llm.head_dim != 64 && llm.head_dim != 128)
     return fmt::format("heads have {} numbers; 64 and 128 are computed", llm.head_dim);
   if (llm.query_heads / llm.kv_heads > 8)
@@ -27,8 +27,8 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
                        llm.query_heads / llm.kv_heads);
   if (page_tokens % 16 != 0)
     return fmt::format("memory.page_tokens is {}; a multiple of 16 is computed", page_tokens);
-  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen)
-    return check_host_chosen(method, spec, llm);
+  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
+    return check_host_chosen(kind, spec, llm);
   const uint32_t chosen = selectable_pages(spec, page_tokens);
   if (chosen > kChosenMax)
     return fmt::format("{} pages are chosen; up to {} are computed", chosen, kChosenMax);
@@ -38,19 +38,19 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
 
 Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                   const LlmSpec& llm) {
-  if (options.method == RetrievalMethod::kShadowkv || options.method == RetrievalMethod::kInfinigen)
+  if (options.kind == RetrievalKind::kRecallsValues || options.kind == RetrievalKind::kRecallsTokens)
     return HostChosenCache::make(memory, llm, options);
   return RetrievedCache::make(memory, llm, options);
 }
 
-bool reads_matrices(RetrievalMethod method) { return method == RetrievalMethod::kInfinigen; }
+bool reads_matrices(RetrievalKind kind) { return kind == RetrievalKind::kRecallsTokens; }
 
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
       llm_(llm),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
-      offloaded_(options.method != RetrievalMethod::kQuest),
+      offloaded_(options.kind != RetrievalKind::kPagesOnGpu),
       prefix_cache_(options.prefix_cache),
       dense_llm_(llm) {
   dense_llm_.layers = spec_.layers_dense;
@@ -60,8 +60,8 @@ RetrievedCache::~RetrievedCache() = default;
 
 Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& llm,
                                         const RetrievedOptions& options) {
-  KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
-  KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm.layers);
+  KVT_CHECK(!check_retrieved(options.kind, options.spec, llm, memory.page_tokens));
+  KVT_CHECK(options.kind != RetrievalKind::kReadsAll && options.spec.layers_dense < llm.layers);
   std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
   Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
   if (!order) return tl::unexpected<Error>(order.error());

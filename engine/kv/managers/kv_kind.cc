@@ -8,8 +8,8 @@
 namespace kvtwin {
 
 KvKind kind_of(const PolicyAxes& axes, const Retention& retention) {
-  if (axes.placement->uses_resident()) return KvKind::kResident;
-  if (axes.precision->by_tag()) return KvKind::kMixedPrecision;
+  if (axes.placement.uses_resident) return KvKind::kResident;
+  if (axes.precision.by_tag) return KvKind::kMixedPrecision;
   return retention.by_group() ? KvKind::kGrouped : KvKind::kPaged;
 }
 

@@ -10,7 +10,7 @@ using Starts = PagedRequest::Starts;
 
 PagedKvManager::PagedKvManager(KvContext* context)
     : context_(*context),
-      exact_tail_(context->axes.precision->exact_tokens_max()),
+      exact_tail_(exact_tokens_max(context->axes.precision, context->config.policies.precision_spec)),
       parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, nullptr),
       supply_(&parts_.gpu, &parts_.index, &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),

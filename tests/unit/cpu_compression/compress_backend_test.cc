@@ -111,7 +111,7 @@ TEST_CASE("X-3 compress: the same holds under pressure, with preemptions and can
       CAPTURE(seed);
       RunOf what = backend_run(method, backend_models()[seed % 2], seed);
       what.client.cancels_per_100 = 20;
-      const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
+      const uint32_t groups = layout_traits(what.config.policies.layout).has_groups
                                   ? what.config.policies.layout_spec.groups()
                                   : 1;
       what.client.sessions = 6, what.client.output_tokens_max = 40;

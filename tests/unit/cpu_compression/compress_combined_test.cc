@@ -81,7 +81,7 @@ TEST_CASE(
       RunOf what = combined_run(method, seed);
       what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
       if (seed >= 3) {  // memory is short: preemptions, cancelled requests
-        const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
+        const uint32_t groups = layout_traits(what.config.policies.layout).has_groups
                                     ? what.config.policies.layout_spec.groups()
                                     : 1;
         what.client.cancels_per_100 = 20, what.client.sessions = 6, what.client.output_tokens_max = 40;

@@ -20,6 +20,7 @@
 #include "engine/recorder/recorder_replay.h"
 #include "engine/runtime/driver.h"
 #include "kernels/scoring/score.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/support/script_client.h"
 #include "tests/unit/cpu_compression/witness_cache.h"
 #include "tests/unit/cpu_engine/backend_checks.h"
@@ -56,7 +57,7 @@ inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
   set.scorer_spec.compression_trigger = method.compression_trigger;
   set.precision = method.precision, set.retrieval = method.retrieval;
   if (set.retrieval != "all") {
-    set.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+    set.retrieval_spec = retrieval_defaults(kQuest);
     set.retrieval_spec.budget_tokens = 4 * config.page_tokens;
     set.retrieval_spec.sink_tokens = set.retrieval_spec.window_tokens = config.page_tokens;
     set.retrieval_spec.layers_dense = 1, set.retrieval_spec.scale = ScoreScale::kInverseSqrt;
@@ -168,14 +169,14 @@ inline std::unique_ptr<cpu::KvCache> dense_cache(const RunOf& what, const cpu::K
                                                  const ModelWeights& weights) {
   const PolicySet& set = what.config.policies;
   if (set.retrieval != "all") {
-    auto retrieved = cpu::RetrievedCache::make(
-        memory, &weights, {.method = RetrievalMethod::kQuest, .spec = set.retrieval_spec});
+    auto retrieved =
+        cpu::RetrievedCache::make(memory, &weights, {.kind = kQuest, .spec = set.retrieval_spec});
     REQUIRE(retrieved);
     return std::move(*retrieved);
   }
   if (set.precision == "bf16") return paged(memory, what.llm);
   auto packed = cpu::PackedCache::make(memory, what.llm,
-                                       {.format = make_axes(set).precision->prompt_format(),
+                                       {.format = precision_traits(set.precision).prompt_format,
                                         .group = set.precision_spec.group,
                                         .step_tokens_max = what.config.step_tokens_max});
   REQUIRE(packed);

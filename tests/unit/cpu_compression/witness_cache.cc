@@ -19,7 +19,7 @@ WitnessCache::WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const Ll
       rope_(rope_frequencies(llm)),
       config_(config),
       page_tokens_(config.page_tokens),
-      format_(make_axes(config.policies).precision->prompt_format()),
+      format_(precision_traits(config.policies.precision).prompt_format),
       choices_(choices) {}
 
 WitnessCache::KvEntry& WitnessCache::kv_entry(Request* request, uint32_t position) {

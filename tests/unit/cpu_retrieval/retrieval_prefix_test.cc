@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/tiny_models.h"
 #include "tests/unit/cpu_retrieval/retrieval_run.h"
 
@@ -14,8 +15,7 @@ using namespace kvtwin::testing;
 namespace {
 
 constexpr const char* kRecallingNames[] = {"freekv", "arkvale", "shadowkv", "infinigen"};
-constexpr RetrievalMethod kRecallingMethods[] = {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
-                                                 RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen};
+constexpr RetrievalName kRecallingMethods[] = {kFreekv, kArkvale, kShadowkv, kInfinigen};
 constexpr uint32_t kPrefixPage = 8;
 
 RetrievalSetting prefix_setting(size_t method) {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/tiny_models.h"
 #include "tests/unit/cpu_retrieval/retrieval_run.h"
 
@@ -16,9 +17,9 @@ namespace {
 const std::vector<RetrievalRequest> kRetainedRequests = {
     {0, 150, 40}, {0, 190, 30}, {900, 201, 24}, {2'000, 20, 60}};
 
-RetrievalSetting retained_setting(RetrievalMethod method, const char* scorer, const char* budget) {
+RetrievalSetting retained_setting(RetrievalName method, const char* scorer, const char* budget) {
   RetrievalSetting out;
-  out.retrieval = method == RetrievalMethod::kFreekv ? "freekv" : "arkvale";
+  out.retrieval = method == kFreekv ? "freekv" : "arkvale";
   out.spec = small_spec(method);
   out.spec.tau_q32 = kOneQ32 / 10;
   out.scorer = scorer, out.budget = budget;
@@ -43,7 +44,7 @@ TEST_CASE(
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
       CAPTURE(cut.scorer);
       const ModelWeights weights = ModelWeights::random(three_layers(index), 3);
-      RetrievalSetting setting = retained_setting(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
+      RetrievalSetting setting = retained_setting(kFreekv, cut.scorer, cut.budget);
       const RetrievalOutcome chosen = run_retrieval(setting, weights, kRetainedRequests);
       const uint64_t cut_prompts = std::string(cut.budget) == "ratio" ? 4 : 3;
       CHECK(chosen.compressions == cut_prompts);
@@ -68,7 +69,7 @@ TEST_CASE(
     for (const size_t index : {size_t{0}, size_t{1}}) {
       CAPTURE(cut.scorer);
       const ModelWeights weights = ModelWeights::random(three_layers(index), 4);
-      RetrievalSetting setting = retained_setting(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
+      RetrievalSetting setting = retained_setting(kFreekv, cut.scorer, cut.budget);
       setting.spec.tau_q32 = kOneQ32 + 1;
       setting.spec.layers_dense = index == 1 ? 1 : 0;
       const RetrievalOutcome always = run_retrieval(setting, weights, kRetainedRequests);
@@ -93,7 +94,7 @@ TEST_CASE(
   const ModelWeights weights = ModelWeights::random(three_layers(2), 5);
   for (const Cut& cut : kCuts) {
     CAPTURE(cut.scorer);
-    RetrievalSetting setting = retained_setting(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
+    RetrievalSetting setting = retained_setting(kFreekv, cut.scorer, cut.budget);
     const RetrievalOutcome expected = run_retrieval(setting, weights, kRetainedRequests);
     for (uint32_t delays = 1; delays <= 4; ++delays) {
       setting.delays = delays;
@@ -113,8 +114,7 @@ TEST_CASE("X-3 recalled KV entries: preempted requests resume, and their pages a
   uint64_t preemptions = 0, compressions = 0;
   for (uint64_t seed = 1; seed <= 16; ++seed) {
     CAPTURE(seed);
-    RetrievalSetting setting = retained_setting(
-        seed % 2 == 0 ? RetrievalMethod::kFreekv : RetrievalMethod::kArkvale, "knorm", "ratio");
+    RetrievalSetting setting = retained_setting(seed % 2 == 0 ? kFreekv : kArkvale, "knorm", "ratio");
     setting.seed = seed;
     setting.delays = seed % 3;
     setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);

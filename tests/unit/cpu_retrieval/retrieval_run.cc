@@ -13,6 +13,7 @@
 #include "engine/methods/registry.h"
 #include "engine/recorder/recorder.h"
 #include "engine/runtime/driver.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/backend_checks.h"
 
 namespace kvtwin::testing {
@@ -51,18 +52,13 @@ class Listener final : public OutcomeSource {
   RetrievalOutcome* const out_;
 };
 
-RetrievalMethod method_of(const std::string& name) {
-  PolicySet set;
-  set.retrieval = name;
-  return make_axes(set).retrieval->method();
-}
+RetrievalKind method_of(const std::string& name) { return retrieval_traits(name).kind; }
 
 // The cache that drops KV entries: alone, with Quest over the retained ones, or with their recall.
 std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, const CoreConfig& core,
                                            const cpu::KvMemory& memory, const cpu::RetrievedOptions& options,
                                            const ModelWeights& weights) {
-  cpu::CompressedConfig config{
-      .core = core, .score = kernels::score_spec(setting.scorer), .seed = 1};
+  cpu::CompressedConfig config{.core = core, .score = kernels::score_spec(setting.scorer), .seed = 1};
   config.score.window.window = std::min(config.score.window.window, 8u);
   config.score.seed = 11;
   if (core.policies.placement == "resident") {
@@ -78,7 +74,7 @@ std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, cons
 std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const CoreConfig& core,
                                          const ModelWeights& weights) {
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
-  const cpu::RetrievedOptions options{.method = method_of(setting.retrieval),
+  const cpu::RetrievedOptions options{.kind = method_of(setting.retrieval),
                                       .spec = setting.spec,
                                       .delays = setting.delays,
                                       .witness = setting.witness,
@@ -93,13 +89,13 @@ std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const 
 
 }  // namespace
 
-RetrievalSpec small_spec(RetrievalMethod method) {
+RetrievalSpec small_spec(RetrievalName method) {
   RetrievalSpec spec = retrieval_defaults(method);
   spec.sink_tokens = 8;
   spec.window_tokens = 16;
   spec.budget_tokens = 56;
-  spec.extra_tokens = method == RetrievalMethod::kShadowkv ? 16 : 0;
-  spec.layers_dense = method == RetrievalMethod::kInfinigen ? 1 : 0;
+  spec.extra_tokens = method == kShadowkv ? 16 : 0;
+  spec.layers_dense = method == kInfinigen ? 1 : 0;
   spec.rank = 12;
   return spec;
 }

@@ -15,6 +15,7 @@
 #include "engine/methods/config.h"
 #include "engine/runtime/driver.h"
 #include "models/weights/weights.h"
+#include "tests/support/retrieval_names.h"
 
 namespace kvtwin::testing {
 
@@ -69,7 +70,7 @@ struct RetrievalSetting {
 
 // Small enough that a few hundred tokens need selection. In pages of 8 tokens: 1 sink, a window of 2, 4
 // selected.
-RetrievalSpec small_spec(RetrievalMethod method);
+RetrievalSpec small_spec(RetrievalName method);
 
 struct RetrievalOutcome {
   std::map<RequestId, std::vector<float>> logits;  // of every sample, in sequence

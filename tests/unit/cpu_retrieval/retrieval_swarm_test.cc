@@ -8,6 +8,7 @@
 
 #include "engine/base/prng.h"
 #include "engine/cpu/retrieval/retrieved_cache.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/steps.h"
 #include "tests/unit/cpu_engine/tiny_models.h"
 #include "tests/unit/cpu_retrieval/retrieval_oracle.h"
@@ -18,9 +19,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr RetrievalMethod kMethods[] = {RetrievalMethod::kQuest, RetrievalMethod::kArkvale,
-                                        RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen,
-                                        RetrievalMethod::kFreekv};
+constexpr RetrievalName kMethods[] = {kQuest, kArkvale, kShadowkv, kInfinigen, kFreekv};
 constexpr const char* kNames[] = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
 
 RetrievalSetting draw_setting(uint64_t seed, uint32_t layers) {
@@ -36,19 +35,18 @@ RetrievalSetting draw_setting(uint64_t seed, uint32_t layers) {
   spec.sink_tokens = pages(0, 2);
   spec.window_tokens = pages(1, 3);
   spec.budget_tokens = spec.sink_tokens + spec.window_tokens + pages(1, 5);
-  spec.extra_tokens = kMethods[method] == RetrievalMethod::kShadowkv ? pages(0, 2) : 0;
-  spec.layers_dense =
-      static_cast<uint32_t>(prng.range(kMethods[method] == RetrievalMethod::kInfinigen, layers - 1));
+  spec.extra_tokens = kMethods[method] == kShadowkv ? pages(0, 2) : 0;
+  spec.layers_dense = static_cast<uint32_t>(prng.range(kMethods[method] == kInfinigen, layers - 1));
   const auto pooling = static_cast<GroupPooling>(prng.range(0, 5));
   // The oracle pools InfiniGen's tokens only as its authors do.
-  if (kMethods[method] != RetrievalMethod::kInfinigen) spec.pooling = pooling;
+  if (kMethods[method] != kInfinigen) spec.pooling = pooling;
   spec.scale = prng.chance(1, 2) ? ScoreScale::kOne : ScoreScale::kInverseSqrt;
-  if (kMethods[method] != RetrievalMethod::kShadowkv)
+  if (kMethods[method] != kShadowkv)
     spec.summary = prng.chance(1, 2) ? PageSummary::kMinMax : PageSummary::kCuboid;
   spec.host_layout = prng.chance(1, 2) ? HostLayout::kHnd : HostLayout::kNhd;
   spec.staging_buffers = static_cast<uint32_t>(prng.range(1, 2));
   spec.tau_q32 = (static_cast<int64_t>(prng.range(0, 24)) - 12) * (kOneQ32 / 10);
-  spec.speculation = kMethods[method] == RetrievalMethod::kFreekv && prng.chance(5, 6);
+  spec.speculation = kMethods[method] == kFreekv && prng.chance(5, 6);
   spec.columns_q32 = kOneQ32;  // the oracle selects by exact products
   spec.resident_fraction_q32 = prng.chance(1, 2) ? 1u << 29 : 0;
   out.seed = seed;
@@ -124,10 +122,10 @@ namespace {
 class QuestSteps {
  public:
   QuestSteps(const ModelWeights& weights, const cpu::TokenIds& tokens) {
-    RetrievalSpec spec = small_spec(RetrievalMethod::kQuest);
+    RetrievalSpec spec = small_spec(kQuest);
     auto cache =
         cpu::RetrievedCache::make({.page_tokens = 8, .pages_gpu = 60, .pages_host = 30, .poison = true},
-                                  &weights, {.method = RetrievalMethod::kQuest, .spec = spec});
+                                  &weights, {.kind = kQuest, .spec = spec});
     REQUIRE(cache.has_value());
     engine_ = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*cache));
   }

@@ -10,6 +10,7 @@
 #include "engine/common/retrieval/partial_keys.h"
 #include "engine/common/retrieval/query_projection.h"
 #include "kernels/cache_ops/rope_append.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/tiny_models.h"
 #include "tests/unit/cpu_retrieval/retrieval_oracle.h"
 #include "tests/unit/cpu_retrieval/retrieval_run.h"
@@ -31,27 +32,20 @@ std::vector<LlmSpec> three_layer_models() {
   return all;
 }
 
-struct ReadMethod {
-  const char* name;
-  RetrievalMethod method;
-};
-constexpr ReadMethod kShadow{"shadowkv", RetrievalMethod::kShadowkv};
-constexpr ReadMethod kInfinigen{"infinigen", RetrievalMethod::kInfinigen};
-constexpr ReadMethod kByPage[] = {{"quest", RetrievalMethod::kQuest},
-                                  {"arkvale", RetrievalMethod::kArkvale},
-                                  {"freekv", RetrievalMethod::kFreekv}};
+using kvtwin::testing::RetrievalName;
+constexpr RetrievalName kByPage[] = {kQuest, kArkvale, kFreekv};
 
-std::vector<ReadMethod> all_methods() {
-  std::vector<ReadMethod> out(std::begin(kByPage), std::end(kByPage));
-  out.push_back(kShadow);
+std::vector<RetrievalName> all_methods() {
+  std::vector<RetrievalName> out(std::begin(kByPage), std::end(kByPage));
+  out.push_back(kShadowkv);
   out.push_back(kInfinigen);
   return out;
 }
 
-RetrievalSetting setting_of(const ReadMethod& method) {
+RetrievalSetting setting_of(const RetrievalName& method) {
   RetrievalSetting out;
   out.retrieval = method.name;
-  out.spec = small_spec(method.method);
+  out.spec = small_spec(method);
   return out;
 }
 
@@ -69,7 +63,7 @@ std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> recalls_of(const Retrieval
 }  // namespace
 
 TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and computes the same") {
-  for (const ReadMethod& method : kByPage) {
+  for (const RetrievalName& method : kByPage) {
     for (const LlmSpec& llm : three_layer_models()) {
       CAPTURE(method.name);
       CAPTURE(llm.family);
@@ -85,13 +79,13 @@ TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and
       CHECK(oracle.reads == run.recalled.heads);
       CHECK(oracle.reads > 150);
       CHECK(oracle.corrected == run.recalled.corrected);
-      if (method.method == RetrievalMethod::kQuest) {
+      if (method == kQuest) {
         CHECK(run.recalled.blocking + run.recalled.background == 0);
         continue;
       }
       oracle.check_recalls();
       CHECK(run.recalled.blocking > 0);
-      const bool speculates = method.method == RetrievalMethod::kFreekv;
+      const bool speculates = method == kFreekv;
       CHECK((run.recalled.background > 0) == speculates);
       CHECK((oracle.speculated > 20) == speculates);
       CHECK((oracle.corrected > 20) == speculates);
@@ -133,7 +127,7 @@ TEST_CASE("F-6 G-2 X-1 retrieval: a budget that no request outgrows moves nothin
     RetrievalSetting dense;
     dense.retrieval = "all";
     const RetrievalOutcome expected = run_retrieval(dense, weights, kReadRequests);
-    for (const ReadMethod& method : all_methods()) {
+    for (const RetrievalName& method : all_methods()) {
       CAPTURE(method.name);
       RetrievalSetting setting = setting_of(method);
       CHECK(run_retrieval(setting, weights, kReadRequests).logits != expected.logits);
@@ -208,7 +202,7 @@ TEST_CASE("retrieval: the host's layout and the number of staging buffers change
 
 TEST_CASE(
     "X-9 retrieval: other requests, chunks, coalescing and steps in flight change no logit of a request") {
-  for (const ReadMethod& method : all_methods()) {
+  for (const RetrievalName& method : all_methods()) {
     for (const LlmSpec& llm : {three_layer_models()[0], three_layer_models()[1]}) {
       CAPTURE(method.name);
       const ModelWeights weights = ModelWeights::random(llm, 8);
@@ -255,7 +249,7 @@ TEST_CASE(
     const uint32_t width = llm.kv_heads * llm.head_dim;
     double off[2];
     for (const uint32_t rank : {width, width / 4}) {
-      RetrievalSetting setting = setting_of(kShadow);
+      RetrievalSetting setting = setting_of(kShadowkv);
       setting.spec.rank = rank;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;

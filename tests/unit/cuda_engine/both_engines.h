@@ -21,6 +21,7 @@
 #include "engine/cuda/retrieval/retrieved.h"
 #include "engine/recorder/recorder.h"
 #include "engine/runtime/driver.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/backend_checks.h"
 #include "tests/unit/cpu_retrieval/retrieval_run.h"
 #include "tests/unit/cuda_engine/cuda_steps.h"
@@ -116,19 +117,18 @@ struct TakenFromGpu {
 };
 
 inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, const CoreConfig& core) {
-  cpu::CompressedConfig out{
-      .core = core, .score = kernels::score_spec(setting.scorer), .seed = 1};
+  cpu::CompressedConfig out{.core = core, .score = kernels::score_spec(setting.scorer), .seed = 1};
   out.score.window.window = std::min(out.score.window.window, 8u);
   out.score.seed = 11;
   return out;
 }
 
-inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMethod method,
+inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalName method,
                                    const CoreConfig& core, const cuda::CudaEngineConfig& engine,
                                    const ModelWeights& weights, const TakenFromGpu& taken) {
   const cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max, true};
   const cuda::RetrievedOptions options{
-      .method = method,
+      .kind = method,
       .spec = setting.spec,
       .selected_tokens = [selected = taken.selected](
                              const cpu::HeadAt& at,
@@ -152,12 +152,12 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMet
   return std::move(*made);
 }
 
-inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, RetrievalMethod method,
+inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, RetrievalName method,
                                                const CoreConfig& core, const ModelWeights& weights,
                                                const TakenFromGpu& taken) {
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
   const cpu::RetrievedOptions options{
-      .method = method,
+      .kind = method,
       .spec = setting.spec,
       .replace_tokens = [selected = taken.selected](
                             const cpu::HeadAt& at,
@@ -177,7 +177,7 @@ inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, 
   return std::move(*made);
 }
 
-inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method,
+inline Compared run_both(const RetrievalSetting& setting, RetrievalName method,
                          const std::vector<RetrievalRequest>& requests, const LlmSpec& llm) {
   Compared out;
   const ModelWeights weights = ModelWeights::random(llm, 11);

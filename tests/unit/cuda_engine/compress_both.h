@@ -166,7 +166,7 @@ inline std::unique_ptr<DenseTwin> dense_twin(const ExpectedOutcome& what, const 
                                              const cuda::DeviceModel& device, cpu::IdentityTokens* tokens) {
   cuda::OwnedCache cache;
   if (what.config.policies.precision != "bf16") {
-    const Format format = make_axes(what.config.policies).precision->prompt_format();
+    const Format format = precision_traits(what.config.policies.precision).prompt_format;
     auto packed = cuda::make_packed({format, what.config.policies.precision_spec.group},
                                     {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &what.llm);
     REQUIRE(packed);
@@ -285,7 +285,7 @@ void check_under_pressure(const std::vector<Method>& methods, const Tolerance& t
     ExpectedOutcome what{
         .llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
     const uint32_t groups =
-        make_axes(what.config.policies).layout->has_groups() ? what.config.policies.layout_spec.groups() : 1;
+        layout_traits(what.config.policies.layout).has_groups ? what.config.policies.layout_spec.groups() : 1;
     what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
     const PairedEngines result = run_both(what);
     CHECK(result.worst < tolerance(method, llm));

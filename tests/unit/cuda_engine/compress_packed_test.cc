@@ -83,7 +83,7 @@ TEST_CASE(
   for (const Method& method : packed_methods()) {
     const PolicyAxes axes = make_axes(cuda_config(method, models()[0]).policies);
     const bool counts = axes.budget->known_at_admission(),
-               moves = axes.layout->slot_retention() == SlotRetention::kMove;
+               moves = axes.layout.slot_retention == SlotRetention::kMove;
     if (!counts || !moves) continue;  // otherwise engines may disagree on the counts
     const std::string name = name_of(method);
     CAPTURE(name);
@@ -145,7 +145,7 @@ TEST_CASE("G-3 cuda compress: Quest over retained packed entries reads the pages
       const LlmSpec llm = models()[0];
       ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .compare = true, .cancels = 10};
       what.seed = pressure ? 3 : 2;
-      const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
+      const uint32_t groups = layout_traits(what.config.policies.layout).has_groups
                                   ? what.config.policies.layout_spec.groups()
                                   : 1;
       if (pressure) what.config.pages_gpu = 13 * groups;

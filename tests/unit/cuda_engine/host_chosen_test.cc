@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cuda_engine/both_engines.h"
 
 using namespace kvtwin;
@@ -25,9 +26,9 @@ LlmSpec model_of(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
 }
 
 // In pages of 16: 1 sink, a window of 2, 4 selected; ShadowKV keeps 2 more.
-RetrievalSetting setting_of(RetrievalMethod method) {
+RetrievalSetting setting_of(RetrievalName method) {
   RetrievalSetting setting;
-  const bool shadow = method == RetrievalMethod::kShadowkv;
+  const bool shadow = method == kShadowkv;
   setting.retrieval = shadow ? "shadowkv" : "infinigen";
   setting.page_tokens = 16, setting.pages_gpu = 160, setting.pages_host = 150, setting.step_tokens_max = 96;
   RetrievalSpec& spec = setting.spec;
@@ -40,7 +41,7 @@ RetrievalSetting setting_of(RetrievalMethod method) {
 }  // namespace
 
 TEST_CASE("cuda: ShadowKV and InfiniGen select, move and read as the CPU engine does, except for near ties") {
-  for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
+  for (const RetrievalName method : {kShadowkv, kInfinigen}) {
     const RetrievalSetting setting = setting_of(method);
     CAPTURE(setting.retrieval);
     for (const LlmSpec& llm :
@@ -62,7 +63,7 @@ TEST_CASE("cuda: ShadowKV and InfiniGen select, move and read as the CPU engine 
 }
 
 TEST_CASE("F-6 cuda: with a budget beyond every request ShadowKV and InfiniGen are dense attention") {
-  for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
+  for (const RetrievalName method : {kShadowkv, kInfinigen}) {
     RetrievalSetting setting = setting_of(method);
     CAPTURE(setting.retrieval);
     setting.spec.budget_tokens = 960, setting.pages_gpu = 200;
@@ -75,7 +76,7 @@ TEST_CASE("F-6 cuda: with a budget beyond every request ShadowKV and InfiniGen a
 }
 
 TEST_CASE("cuda: requests preempted under ShadowKV and InfiniGen resume and end with finite logits") {
-  for (const RetrievalMethod method : {RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen}) {
+  for (const RetrievalName method : {kShadowkv, kInfinigen}) {
     uint64_t preemptions = 0;
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       RetrievalSetting setting = setting_of(method);

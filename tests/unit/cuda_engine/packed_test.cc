@@ -330,15 +330,19 @@ CoreConfig config_of(const std::string& precision, uint64_t seed) {
   return config;
 }
 
-std::unique_ptr<cpu::KvCache> cpu_cache(const CoreConfig& config, const LlmSpec& llm, const Precision& axis) {
+std::unique_ptr<cpu::KvCache> cpu_cache(const CoreConfig& config, const LlmSpec& llm) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, true};
-  if (axis.by_tag()) return take(cpu::MixedPrecisionCache::make(memory, llm, {config.pages_int2, 32, 512}));
-  return take(cpu::PackedCache::make(memory, llm, {axis.prompt_format(), 32, axis.exact_tokens_max(), 512}));
+  const PrecisionTraits axis = precision_traits(config.policies.precision);
+  const uint32_t exact = exact_tokens_max(axis, config.policies.precision_spec);
+  if (axis.by_tag) return take(cpu::MixedPrecisionCache::make(memory, llm, {config.pages_int2, 32, 512}));
+  return take(cpu::PackedCache::make(memory, llm, {axis.prompt_format, 32, exact, 512}));
 }
-cuda::OwnedCache gpu_cache(const CoreConfig& config, const LlmSpec& llm, const Precision& axis, bool fused) {
+cuda::OwnedCache gpu_cache(const CoreConfig& config, const LlmSpec& llm, bool fused) {
   const cuda::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, 128, true};
-  if (axis.by_tag()) return take(cuda::make_mixed_precision({config.pages_int2, 32, fused}, memory, &llm));
-  return take(cuda::make_packed({axis.prompt_format(), 32, axis.exact_tokens_max(), fused}, memory, &llm));
+  const PrecisionTraits axis = precision_traits(config.policies.precision);
+  const uint32_t exact = exact_tokens_max(axis, config.policies.precision_spec);
+  if (axis.by_tag) return take(cuda::make_mixed_precision({config.pages_int2, 32, fused}, memory, &llm));
+  return take(cuda::make_packed({axis.prompt_format, 32, exact, fused}, memory, &llm));
 }
 
 struct Totals {
@@ -377,12 +381,12 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
   cuda::CudaEngineConfig own;
   own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
   own.rows_max = 128, own.samples_max = config.requests_max, own.poison = true;
-  const auto gpu = take(
-      cuda::CudaEngine::make(own, p.device.get(), &tokens, gpu_cache(config, p.llm, *axes.precision, fused)));
-  cpu::CpuEngine cpu({}, &p.weights, &tokens, cpu_cache(config, llm, *axes.precision));
+  const auto gpu =
+      take(cuda::CudaEngine::make(own, p.device.get(), &tokens, gpu_cache(config, p.llm, fused)));
+  cpu::CpuEngine cpu({}, &p.weights, &tokens, cpu_cache(config, llm));
   cpu::CpuEngine exact({}, &p.weights, &tokens,
                        paged({config.page_tokens, config.pages_gpu, config.pages_host, true}, llm));
-  AllEngines all(gpu.get(), &cpu, axes.precision->by_tag() ? nullptr : &exact);
+  AllEngines all(gpu.get(), &cpu, axes.precision.by_tag ? nullptr : &exact);
   cpu::CpuBackend backend({{config.steps_in_flight_max}}, &all, drawn_times(seed));
   Recorder recorder(options, {"packed", seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cuda_engine/both_engines.h"
 
 using namespace kvtwin;
@@ -13,7 +14,7 @@ namespace {
 
 // In pages of 16: 1 sink, a window of 2, 4 selected. Every head is corrected, so that a near tie of one step
 // has no effect on the next.
-RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
+RetrievalSetting setting_of(const std::string& name, RetrievalName method) {
   RetrievalSetting setting;
   setting.retrieval = name;
   setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
@@ -21,7 +22,7 @@ RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
   RetrievalSpec& spec = setting.spec;
   spec = retrieval_defaults(method);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112;
-  spec.extra_tokens = method == RetrievalMethod::kShadowkv ? 32 : 0;
+  spec.extra_tokens = method == kShadowkv ? 32 : 0;
   spec.layers_dense = 1, spec.rank = 24;
   spec.tau_q32 = 2 * kOneQ32;
   return setting;
@@ -32,11 +33,8 @@ RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
 TEST_CASE("X-5 cuda: turns that start with prefixes on the host read the pages that the CPU engine reads") {
   const struct {
     std::string name;
-    RetrievalMethod method;
-  } rows[] = {{"freekv", RetrievalMethod::kFreekv},
-              {"arkvale", RetrievalMethod::kArkvale},
-              {"shadowkv", RetrievalMethod::kShadowkv},
-              {"infinigen", RetrievalMethod::kInfinigen}};
+    RetrievalName method;
+  } rows[] = {{"freekv", kFreekv}, {"arkvale", kArkvale}, {"shadowkv", kShadowkv}, {"infinigen", kInfinigen}};
   const std::vector<RetrievalRequest> requests = turns_of_sessions(16, 3, 4, 1);
   LlmSpec llm = tiny_model("llama", 8, 2);
   llm.head_dim = 64, llm.layers = 3, llm.hidden = 256, llm.intermediate = 256, llm.vocab = 256;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cuda_engine/both_engines.h"
 
 using namespace kvtwin;
@@ -16,9 +17,9 @@ namespace {
 const std::vector<RetrievalRequest> kRequests = {
     {0, 300, 40}, {0, 390, 30}, {900, 401, 24}, {900, 350, 90}, {2'000, 40, 60}};
 
-RetrievalSetting setting_of(RetrievalMethod method, const char* scorer, const char* budget) {
+RetrievalSetting setting_of(RetrievalName method, const char* scorer, const char* budget) {
   RetrievalSetting out;
-  out.retrieval = method == RetrievalMethod::kFreekv ? "freekv" : "arkvale";
+  out.retrieval = method == kFreekv ? "freekv" : "arkvale";
   out.page_tokens = 16, out.pages_gpu = 160, out.pages_host = 150, out.step_tokens_max = 96;
   RetrievalSpec& spec = out.spec;
   spec = retrieval_defaults(method);
@@ -43,11 +44,9 @@ LlmSpec model() {
 TEST_CASE(
     "G-2 cuda recalled KV entries: retained entries of prompts are recalled as the CPU engine recalls them") {
   const struct {
-    RetrievalMethod method;
+    RetrievalName method;
     const char *scorer, *budget;
-  } rows[] = {{RetrievalMethod::kFreekv, "knorm", "uniform"},
-              {RetrievalMethod::kArkvale, "knorm", "ratio"},
-              {RetrievalMethod::kFreekv, "snapkv", "uniform"}};
+  } rows[] = {{kFreekv, "knorm", "uniform"}, {kArkvale, "knorm", "ratio"}, {kFreekv, "snapkv", "uniform"}};
   for (const auto& row : rows) {
     const std::string name = std::string(row.scorer) + " " + row.budget;
     CAPTURE(name);

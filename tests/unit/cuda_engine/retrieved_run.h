@@ -20,6 +20,7 @@
 #include "engine/runtime/driver.h"
 #include "engine/runtime/forced_outcomes.h"
 #include "sim/behaviour/behaviour_retrieval.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/cpu_engine/backend_checks.h"
 #include "tests/unit/cpu_retrieval/retrieval_run.h"
 #include "tests/unit/cuda_engine/cuda_steps.h"
@@ -41,18 +42,14 @@ inline RetrievalSetting setting_of(const std::string& method, double tau, uint32
   setting.retrieval = method;
   setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
   RetrievalSpec& spec = setting.spec;
-  spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  spec = retrieval_defaults(kFreekv);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112, spec.layers_dense = layers_dense;
   spec.tau_q32 = static_cast<int64_t>(tau * static_cast<double>(kOneQ32));
   if (method != "freekv") spec.speculation = false;
   return setting;
 }
 
-inline RetrievalMethod method_named(const std::string& name) {
-  PolicySet set;
-  set.retrieval = name;
-  return make_axes(set).retrieval->method();
-}
+inline RetrievalKind method_named(const std::string& name) { return retrieval_traits(name).kind; }
 
 struct CudaOutcome {
   std::map<RequestId, std::vector<float>> logits;
@@ -117,7 +114,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   config.graphs_max = graphs;
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
-    const RetrievalMethod method = method_named(setting.retrieval);
+    const RetrievalName method = method_named(setting.retrieval);
     REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
     Result<cuda::OwnedCache> made = cuda::make_retrieved(
         {method, setting.spec, tests},

@@ -110,7 +110,7 @@ Scene draw_scene(uint64_t seed, const LlmSpec& llm) {
     BudgetSpec& budget = out.config.policies.budget_spec;
     budget.sinks = 4, budget.window = 8, budget.kv_entries = 40, budget.chunk_tokens = 32;
     const PolicySet& set = out.config.policies;
-    const uint32_t groups = make_axes(set).layout->has_groups() ? set.layout_spec.groups() : 1;
+    const uint32_t groups = layout_traits(set.layout).has_groups ? set.layout_spec.groups() : 1;
     out.config.pages_gpu = static_cast<uint32_t>(prng.range(14, 24)) * groups;
     out.prompt_max = 150;
   } else if (out.kind == Kind::kRetrieved || out.kind == Kind::kForced) {

@@ -27,7 +27,7 @@ CoreConfig with_numbers(const PolicySet& set, bool prefix_cache) {
   own.budget_spec.mu.assign(8, kWhole / 4), own.budget_spec.sigma.assign(8, kWhole / 16);
   own.budget_spec.keeps_all.assign(8, false);
   own.precision_spec.group = 32;
-  own.retrieval_spec = retrieval_defaults(retrieval_traits(set.retrieval).method);
+  own.retrieval_spec = retrieval_defaults(set.retrieval);
   return config;
 }
 

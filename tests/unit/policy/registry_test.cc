@@ -6,7 +6,10 @@
 #include <set>
 #include <string>
 
+#include "tests/support/retrieval_names.h"
+
 using namespace kvtwin;
+using kvtwin::testing::kQuest;
 
 namespace {
 
@@ -94,10 +97,10 @@ TEST_CASE("registry: every precision and partition can be made, with its traits"
     if (policy.axis != "precision" && policy.axis != "partition") continue;
     CAPTURE(policy.name);
     const PolicyAxes axes = make_axes(set);
-    CHECK(axes.precision->by_tag() == (set.precision == "triaxial"));
-    CHECK(axes.precision->exact_tokens_max() == (set.precision == "kivi_int2"  ? 128
-                                                 : set.precision == "triaxial" ? 31
-                                                                               : 0));
+    CHECK(axes.precision.by_tag == (set.precision == "triaxial"));
+    CHECK(exact_tokens_max(axes.precision, set.precision_spec) == (set.precision == "kivi_int2"  ? 128
+                                                                   : set.precision == "triaxial" ? 31
+                                                                                                 : 0));
   }
 }
 
@@ -146,7 +149,7 @@ TEST_CASE(
   for (const char* retrieval : {"quest", "freekv", "infinigen"}) {
     const std::string problem = with([&](CoreConfig* c) {
       c->policies.retrieval = retrieval;
-      c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+      c->policies.retrieval_spec = retrieval_defaults(kQuest);
     });
     CAPTURE(problem);
     // FreeKV and InfiniGen recall, so their resident pages are refused first.

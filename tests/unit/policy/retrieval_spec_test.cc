@@ -8,8 +8,15 @@
 #include <vector>
 
 #include "engine/methods/registry.h"
+#include "tests/support/retrieval_names.h"
 
 using namespace kvtwin;
+using kvtwin::testing::kArkvale;
+using kvtwin::testing::kFreekv;
+using kvtwin::testing::kInfinigen;
+using kvtwin::testing::kQuest;
+using kvtwin::testing::kShadowkv;
+using kvtwin::testing::RetrievalName;
 
 namespace {
 
@@ -31,7 +38,7 @@ CoreConfig freekv_config() {
 TEST_CASE(
     "retrieval: a budget of 2048 tokens with sinks and window of 512 gives "
     "docs/design/methods/freekv.md#defaults") {
-  const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  const RetrievalSpec spec = retrieval_defaults(kFreekv);
   CHECK(resident_pages(spec, kSpecPage) == 64);
   CHECK(selectable_pages(spec, kSpecPage) == 32);
   CHECK(!request_retrieves(spec, kSpecPage, 2048));
@@ -41,7 +48,7 @@ TEST_CASE(
 }
 
 TEST_CASE("retrieval: a step reads all of a request that fits, and never more than the budget") {
-  const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  const RetrievalSpec spec = retrieval_defaults(kFreekv);
   for (uint32_t tokens = 1; tokens < 6000; ++tokens) {
     CAPTURE(tokens);
     const uint32_t read = tokens_read(spec, kSpecPage, tokens);
@@ -56,7 +63,7 @@ TEST_CASE("retrieval: a step reads all of a request that fits, and never more th
 
 TEST_CASE("retrieval: pages held grow by at most one per page, and never beyond the context") {
   for (const uint32_t fraction : {0u, 1u, 1u << 27, 1u << 31, UINT32_MAX}) {
-    RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+    RetrievalSpec spec = retrieval_defaults(kFreekv);
     spec.resident_fraction_q32 = fraction;
     uint32_t before = 0;
     for (uint32_t pages = 1; pages < 3000; ++pages) {
@@ -69,7 +76,7 @@ TEST_CASE("retrieval: pages held grow by at most one per page, and never beyond 
     }
   }
   // Summaries take 1/32 of every page: 64 + 1024 / 32.
-  RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  RetrievalSpec spec = retrieval_defaults(kFreekv);
   spec.resident_fraction_q32 = 1u << 27;
   CHECK(gpu_pages_held(spec, kSpecPage, 1024) == 64 + 32);
 }
@@ -113,11 +120,10 @@ TEST_CASE(
        "at least 32"},
       {[](CoreConfig* c) { c->policies.retrieval_spec.staging_buffers = 3; }, "staging_buffers is 3",
        "1 or 2"},
-      {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is retrieval freekv's",
-       "set it false"},
+      {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is on", "set it false"},
       {[](CoreConfig* c) {
          c->policies.retrieval = "infinigen";
-         c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kInfinigen);
+         c->policies.retrieval_spec = retrieval_defaults(kInfinigen);
          c->policies.retrieval_spec.layers_dense = 0;
        },
        "the layer before it", "use 1 or more"},
@@ -135,7 +141,7 @@ TEST_CASE(
          c->policies.scorer = "snapkv", c->policies.budget = "uniform", c->policies.layout = "compact";
          c->policies.budget_spec.kv_entries = 512, c->policies.identity = "none";
          c->policies.retrieval = "shadowkv";
-         c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kShadowkv);
+         c->policies.retrieval_spec = retrieval_defaults(kShadowkv);
        },
        "factorises the keys of a token in all heads together", "set retrieval: freekv, arkvale or quest"},
       {[](CoreConfig* c) {
@@ -172,23 +178,15 @@ TEST_CASE(
 }
 
 TEST_CASE("retrieval: every method's own defaults are accepted") {
-  struct Row {
-    const char* name;
-    RetrievalMethod method;
-  };
-  for (const Row& row :
-       {Row{"quest", RetrievalMethod::kQuest}, Row{"arkvale", RetrievalMethod::kArkvale},
-        Row{"shadowkv", RetrievalMethod::kShadowkv}, Row{"infinigen", RetrievalMethod::kInfinigen},
-        Row{"freekv", RetrievalMethod::kFreekv}}) {
-    CAPTURE(row.name);
+  for (const RetrievalName& method : {kQuest, kArkvale, kShadowkv, kInfinigen, kFreekv}) {
+    CAPTURE(method.name);
     CoreConfig config = freekv_config();
-    config.policies.retrieval = row.name;
-    config.policies.retrieval_spec = retrieval_defaults(row.method);
-    if (row.method == RetrievalMethod::kQuest) {
+    config.policies.retrieval = method.text();
+    config.policies.retrieval_spec = retrieval_defaults(method);
+    if (method == kQuest) {
       config.policies.placement = "gpu";
       config.pages_host = 0;
     }
     CHECK(validate_core_config(config).value_or("") == "");
-    CHECK(make_axes(config.policies).retrieval->method() == row.method);
   }
 }

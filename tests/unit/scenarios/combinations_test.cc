@@ -59,7 +59,7 @@ std::string scenario_of(const PolicySet& set, bool prefix_cache, const char* bac
       set.budget, set.layout, set.precision, set.placement, set.retrieval, set.partition, set.identity,
       masks ? "full_heads: [0, 3]" : "",
       calibrated ? "mean: [0.1, 0.2, 0.3, 0.4, 0.1, 0.2, 0.3, 0.4] deviation: [0, 0, 0, 0, 0, 0, 0, 0]" : "",
-      retrieval_traits(set.retrieval).joins_heads ? "retrieval_options { rank: 16 }" : "");
+      retrieval_traits(set.retrieval).joins_heads() ? "retrieval_options { rank: 16 }" : "");
 }
 
 // The error of composing it; empty: it works.

@@ -90,7 +90,7 @@ TEST_CASE(
   RetrievalCost prices(llm, {}, {}, 1, {.page_tokens = 32});
   prices.set_measured({.page_now_us = 2, .page_next_us = 1});
   sim::GraphPricerSpec spec;
-  spec.graph.method = RetrievalMethod::kArkvale, spec.graph.layers = 1;
+  spec.graph.kind = RetrievalKind::kRecallsPages, spec.graph.speculation = false, spec.graph.layers = 1;
   spec.policy.budget_tokens = 256, spec.policy.sink_tokens = 32, spec.policy.window_tokens = 64;
   spec.page_tokens = 32;
   sim::GraphPricer pricer(spec, &flat, &prices);

@@ -9,19 +9,28 @@
 
 #include "engine/base/prng.h"
 #include "engine/steps/step_graph_retrieval.h"
+#include "tests/support/retrieval_names.h"
 
 using namespace kvtwin;
+using kvtwin::testing::kArkvale;
+using kvtwin::testing::kFreekv;
+using kvtwin::testing::kInfinigen;
+using kvtwin::testing::kQuest;
+using kvtwin::testing::kReadAll;
+using kvtwin::testing::kShadowkv;
+using kvtwin::testing::RetrievalName;
 
 namespace {
 
 constexpr uint32_t kGraphLayers = 6;
 
-RetrievalStepSpec spec_of(RetrievalMethod method) {
+RetrievalStepSpec spec_of(RetrievalName method) {
   RetrievalStepSpec spec;
-  spec.method = method;
+  spec.kind = method;
+  spec.speculation = method == kFreekv;
   spec.layers = kGraphLayers;
-  spec.layers_dense = method == RetrievalMethod::kInfinigen ? 1 : 0;
-  spec.converts = method == RetrievalMethod::kFreekv;
+  spec.layers_dense = method == kInfinigen ? 1 : 0;
+  spec.converts = method == kFreekv;
   return spec;
 }
 
@@ -92,7 +101,7 @@ bool waits(const StepGraph& graph, OpId op, OpId cause) {
 }  // namespace
 
 TEST_CASE("retrieval graph: without retrieval it is a chain of layers") {
-  RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kAll));
+  RetrievalStep step = make_retrieval_step(spec_of(kReadAll));
   set_costs(&step, {});
   CHECK(run(&step, {}).end == kGraphLayers * (10 + 1 + 20 + 30));
   CHECK(run(&step, {}).exposed == 0);
@@ -101,24 +110,22 @@ TEST_CASE("retrieval graph: without retrieval it is a chain of layers") {
 TEST_CASE("retrieval graph: each method's layer takes the time of docs/design/methods/freekv.md#timelines") {
   const Ticks layer = 10 + 1 + 20 + 30, select = 5 + 3;
   struct Row {
-    RetrievalMethod method;
+    RetrievalName method;
     Counts counts;
     Ticks want;
   };
   const std::vector<Row> rows = {
-      {RetrievalMethod::kQuest, {.flagged = true}, layer + select},
-      {RetrievalMethod::kArkvale, {.blocking = 4, .flagged = true}, layer + select + 4 + 4 * 7},
+      {kQuest, {.flagged = true}, layer + select},
+      {kArkvale, {.blocking = 4, .flagged = true}, layer + select + 4 + 4 * 7},
       // max(values, keys): 4 pages take 28, rebuilding 15; then 1 page, 7 against 15.
-      {RetrievalMethod::kShadowkv, {.blocking = 4, .flagged = true}, layer + select + 4 + 28},
-      {RetrievalMethod::kShadowkv, {.blocking = 1, .flagged = true}, layer + select + 4 + 15},
+      {kShadowkv, {.blocking = 4, .flagged = true}, layer + select + 4 + 28},
+      {kShadowkv, {.blocking = 1, .flagged = true}, layer + select + 4 + 15},
       // FreeKV without a correction: only the check; the later recall is hidden.
-      {RetrievalMethod::kFreekv, {.background = 4}, layer + 2},
-      {RetrievalMethod::kFreekv,
-       {.blocking = 2, .background = 2, .flagged = true},
-       layer + 2 + select + 2 * 7 + 2},
+      {kFreekv, {.background = 4}, layer + 2},
+      {kFreekv, {.blocking = 2, .background = 2, .flagged = true}, layer + 2 + select + 2 * 7 + 2},
   };
   for (const Row& row : rows) {
-    CAPTURE(static_cast<int>(row.method));
+    CAPTURE(row.method.name);
     RetrievalStep step = make_retrieval_step(spec_of(row.method));
     set_costs(&step, {});
     CHECK(run(&step, row.counts, 5).end == kGraphLayers * row.want);
@@ -127,7 +134,7 @@ TEST_CASE("retrieval graph: each method's layer takes the time of docs/design/me
 
 TEST_CASE("retrieval graph: InfiniGen hides a layer's recall during the previous layer") {
   const Ticks layer = 10 + 1 + 20 + 30, ahead = 6 + 5 + 3;
-  RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kInfinigen));
+  RetrievalStep step = make_retrieval_step(spec_of(kInfinigen));
   set_costs(&step, {});
   // Slack from its selection in the previous layer to its attention: that layer, then 14 + 11 of its own.
   CHECK(run(&step, {.blocking = 8, .flagged = true}).end ==
@@ -139,7 +146,7 @@ TEST_CASE("retrieval graph: InfiniGen hides a layer's recall during the previous
 }
 
 TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves nothing and costs its check") {
-  RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
+  RetrievalStepSpec spec = spec_of(kFreekv);
   RetrievalStep corrected = make_retrieval_step(spec);
   spec.speculation = false;
   RetrievalStep blocking = make_retrieval_step(spec);
@@ -155,8 +162,7 @@ TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves not
 }
 
 TEST_CASE("F-6 retrieval graph: requests that fit their resident pages move nothing and wait for nothing") {
-  for (const RetrievalMethod method : {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv,
-                                       RetrievalMethod::kInfinigen, RetrievalMethod::kFreekv}) {
+  for (const RetrievalName method : {kArkvale, kShadowkv, kInfinigen, kFreekv}) {
     RetrievalStep step = make_retrieval_step(spec_of(method));
     Durations durations;
     durations.cosine = 0;  // no request to check
@@ -171,7 +177,7 @@ TEST_CASE("F-6 retrieval graph: requests that fit their resident pages move noth
 }
 
 TEST_CASE("F-3 retrieval graph: the bytes moved are those of the missed pages, 2 P d values each") {
-  RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
+  RetrievalStep step = make_retrieval_step(spec_of(kFreekv));
   set_costs(&step, {});
   const StepTiming timing = run(&step, {.blocking = 3, .background = 4, .flagged = true, .filled = 2});
   CHECK(timing.bytes_in == kGraphLayers * (3 + 4) * 2 * 32 * 128 * 2);
@@ -179,7 +185,7 @@ TEST_CASE("F-3 retrieval graph: the bytes moved are those of the missed pages, 2
 }
 
 TEST_CASE("F-7 retrieval graph: the dependencies that the released code lacks") {
-  RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
+  RetrievalStep step = make_retrieval_step(spec_of(kFreekv));
   const StepGraph& graph = step.graph;
   for (const RetrievalLayerOps& ops : step.layers) {
     CHECK(waits(graph, ops.score_next, ops.append));       // score after the query exists
@@ -201,7 +207,7 @@ TEST_CASE("F-7 retrieval graph: the dependencies that the released code lacks") 
 }
 
 TEST_CASE("F-7 retrieval graph: a slot is reused when the page in it has been offloaded") {
-  RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kArkvale));
+  RetrievalStep step = make_retrieval_step(spec_of(kArkvale));
   Durations durations;
   durations.offload = 5000;
   set_costs(&step, durations);
@@ -213,7 +219,7 @@ TEST_CASE("F-7 retrieval graph: a slot is reused when the page in it has been of
 }
 
 TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the previous conversion") {
-  RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
+  RetrievalStepSpec spec = spec_of(kFreekv);
   Durations durations;
   durations.recall = 100;
   durations.convert = 40;
@@ -231,8 +237,7 @@ TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the p
 }
 
 TEST_CASE("X-8 retrieval graph: for any durations, no slot is written while attention reads it") {
-  for (const RetrievalMethod method :
-       {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv, RetrievalMethod::kFreekv}) {
+  for (const RetrievalName method : {kArkvale, kShadowkv, kFreekv}) {
     for (uint64_t seed = 1; seed <= 200; ++seed) {
       CAPTURE(seed);
       Prng prng(seed);
@@ -273,7 +278,7 @@ TEST_CASE("X-8 retrieval graph: for any durations, no slot is written while atte
           const OpId now = spec.converts ? ops.convert_now : ops.recall_now;
           if (happens(step.blocking(l))) REQUIRE(of(ops.attention).start >= of(now).end);
           if (happens(step.filled())) offloaded[l] = of(ops.offload).end;
-          if (method != RetrievalMethod::kFreekv || !happens(step.background(l))) continue;
+          if (method != kFreekv || !happens(step.background(l))) continue;
           const OpId next = spec.converts ? ops.convert_next : ops.recall_next;
           REQUIRE(of(next).start >= of(ops.attention).end);
           if (happens(step.unflagged(l))) REQUIRE(of(ops.recall_next).start >= of(ops.top_k_next).end);
@@ -286,7 +291,7 @@ TEST_CASE("X-8 retrieval graph: for any durations, no slot is written while atte
 }
 
 TEST_CASE("retrieval graph: dense layers neither select nor move pages") {
-  RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
+  RetrievalStepSpec spec = spec_of(kFreekv);
   spec.layers_dense = 2;
   const RetrievalStep step = make_retrieval_step(spec);
   for (uint32_t l = 0; l < kGraphLayers; ++l) {

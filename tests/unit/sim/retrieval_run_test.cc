@@ -14,6 +14,7 @@
 #include "models/cost_tables/cost_factory.h"
 #include "sim/behaviour/behaviour_retrieval.h"
 #include "sim/sim_backend.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/sim/in_child.h"
 
 using namespace kvtwin;
@@ -65,7 +66,7 @@ class Arrivals final : public Client {
 };
 
 struct Setting {
-  RetrievalMethod method = RetrievalMethod::kFreekv;
+  RetrievalName method = kFreekv;
   const char* name = "freekv";
   uint32_t engines = 1;
   uint32_t in_flight = 1;
@@ -141,8 +142,8 @@ class TestBackend {
     costs_.push_back(
         make_cost_model({.llm = llm_, .device = device_, .tp = 1, .host = {}, .profile = {}}).value());
     sim::GraphPricerSpec pricer;
-    pricer.graph = {.method = setting_.method, .layers = llm_.layers, .layers_dense = spec_.layers_dense};
-    pricer.graph.converts = setting_.method == RetrievalMethod::kFreekv;
+    pricer.graph = {.kind = setting_.method, .layers = llm_.layers, .layers_dense = spec_.layers_dense};
+    pricer.graph.converts = setting_.method == kFreekv;
     pricer.graph.keeps_prefixes = setting_.prefix_cache;
     pricer.graph.staging_buffers = spec_.staging_buffers;
     pricer.graph.speculation = spec_.speculation;
@@ -169,8 +170,8 @@ class TestBackend {
     core.prefix_cache = setting_.prefix_cache;
     core.steps_in_flight_max = setting_.in_flight;
     core.repeat_max = setting_.repeat_max;
-    core.policies.placement = setting_.method == RetrievalMethod::kQuest ? "gpu" : "resident";
-    if (setting_.method == RetrievalMethod::kQuest) core.pages_host = 0;
+    core.policies.placement = setting_.method == kQuest ? "gpu" : "resident";
+    if (setting_.method == kQuest) core.pages_host = 0;
     core.policies.retrieval = setting_.name;
     core.policies.retrieval_spec = spec_;
     options_.engines.push_back(core);
@@ -199,14 +200,14 @@ std::vector<Arrivals::Row> mixed_requests(uint32_t count) {
 }
 
 struct Named {
-  RetrievalMethod method;
+  RetrievalName method;
   const char* name;
 };
-constexpr Named kMethods[] = {{RetrievalMethod::kQuest, "quest"},
-                              {RetrievalMethod::kArkvale, "arkvale"},
-                              {RetrievalMethod::kShadowkv, "shadowkv"},
-                              {RetrievalMethod::kInfinigen, "infinigen"},
-                              {RetrievalMethod::kFreekv, "freekv"}};
+constexpr Named kMethods[] = {{kQuest, "quest"},
+                              {kArkvale, "arkvale"},
+                              {kShadowkv, "shadowkv"},
+                              {kInfinigen, "infinigen"},
+                              {kFreekv, "freekv"}};
 
 }  // namespace
 
@@ -226,7 +227,7 @@ TEST_CASE("retrieval run: coalesced and uncoalesced runs have one digest and one
         CHECK(coalesced.log == single.log);
         CHECK(coalesced.exposed_ms == single.exposed_ms);
         CHECK(coalesced.log.find("true") != std::string::npos);
-        CHECK((coalesced.pages > 0) == (one.method != RetrievalMethod::kQuest));
+        CHECK((coalesced.pages > 0) == (one.method != kQuest));
       }
     }
   }
@@ -237,7 +238,7 @@ TEST_CASE(
   std::vector<Arrivals::Row> rows = mixed_requests(9);
   for (Arrivals::Row& row : rows) row.shared = row.prompt / kPage;
   for (const Named& one : kMethods) {
-    if (one.method == RetrievalMethod::kQuest) continue;
+    if (one.method == kQuest) continue;
     for (const uint32_t in_flight : {1u, 2u}) {
       for (const uint32_t pages_gpu : {4000u, 400u}) {
         CAPTURE(one.name);
@@ -304,12 +305,12 @@ TEST_CASE("retrieval run: alone on its links a step takes the same time in both 
   for (const Named& one : kMethods) {
     CAPTURE(one.name);
     Setting setting{.method = one.method, .name = one.name, .fidelity = sim::Fidelity::kCollapsed};
-    setting.in_flight = one.method == RetrievalMethod::kFreekv ? 2 : 1;
+    setting.in_flight = one.method == kFreekv ? 2 : 1;
     const auto collapsed = TestBackend(setting).run(mixed_requests(5));
     setting.fidelity = sim::Fidelity::kExpanded;
     const auto expanded = TestBackend(setting).run(mixed_requests(5));
     CHECK(collapsed.expanded == 0);
-    CHECK((expanded.expanded > 0) == (one.method != RetrievalMethod::kQuest));
+    CHECK((expanded.expanded > 0) == (one.method != kQuest));
     CHECK(expanded.end_ms == doctest::Approx(collapsed.end_ms).epsilon(1e-6));
     CHECK(expanded.exposed_ms == doctest::Approx(collapsed.exposed_ms).epsilon(1e-4));
     CHECK(expanded.bytes_in == collapsed.bytes_in);
@@ -365,9 +366,8 @@ TEST_CASE("F-3 retrieval run: bytes are the behaviour model's pages, and its rat
 
 TEST_CASE("retrieval behaviour: draws are keyed by session and index, not by the request's number") {
   const auto recalled = [](RequestId request, RequestKey key) {
-    sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}},
-                                RetrievalMethod::kFreekv, retrieval_defaults(RetrievalMethod::kFreekv), kPage,
-                                32, 8);
+    sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}}, kFreekv,
+                                retrieval_defaults(kFreekv), kPage, 32, 8);
     PlanEntry entry{request, EntryKind::kDecode, false, true, 1, 9001};
     entry.key = key;
     LaunchStep launch;
@@ -400,13 +400,13 @@ TEST_CASE("retrieval run: the same sessions sent in another order recall and cor
 }
 
 TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and no page is recalled ahead") {
-  RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  RetrievalSpec spec = retrieval_defaults(kFreekv);
   spec.tau_q32 = kOneQ32 + 1;
-  sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, RetrievalMethod::kFreekv,
-                           spec, kPage, 4, 8);
+  sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, kFreekv, spec, kPage, 4,
+                           8);
   spec.tau_q32 = -kOneQ32;
-  sim::RetrievalSource none({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {uint64_t{1} << 32}},
-                            RetrievalMethod::kFreekv, spec, kPage, 4, 8);
+  sim::RetrievalSource none({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {uint64_t{1} << 32}}, kFreekv,
+                            spec, kPage, 4, 8);
   const PlanEntry entry{RequestId{3}, EntryKind::kDecode, false, true, 1, 9000};
   const LaunchStep launch{.repeat = 9,
                           .tokens = 1,
@@ -438,9 +438,9 @@ TEST_CASE("F-6 retrieval run: requests that fit their budget move nothing in") {
 TEST_CASE(
     "behaviour: a draw depends on the request, its attempt and its position, not on the batch or the "
     "launch") {
-  const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
-  sim::RetrievalSource source({.seed = 9, .miss_q32 = 1'000'000'000, .correction_q32 = {1u << 30}},
-                              RetrievalMethod::kFreekv, spec, kPage, 3, 8);
+  const RetrievalSpec spec = retrieval_defaults(kFreekv);
+  sim::RetrievalSource source({.seed = 9, .miss_q32 = 1'000'000'000, .correction_q32 = {1u << 30}}, kFreekv,
+                              spec, kPage, 3, 8);
   const auto ask = [&](std::vector<PlanEntry> entries, uint32_t offset) {
     DataOutcomes values;
     const LaunchStep launch{.repeat = 100, .entries = entries, .allocations = {}, .prefix_hits = {}};

@@ -13,9 +13,11 @@
 #include "models/catalog/catalog.h"
 #include "models/cost/compression_cost.h"
 #include "models/cost_tables/cost_factory.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/sim/clock_runs.h"
 
 using namespace kvtwin;
+using kvtwin::testing::kFreekv;
 
 namespace {
 
@@ -285,8 +287,8 @@ TEST_CASE("step clock: a step's offloads arrive after its end, which is known on
   node.pcie_bytes_per_s.value = 1e9;  // offloads end long after the computation
   const RetrievalCost prices(llm, catalog.device("h200").value(), node, 1, {.page_tokens = 32});
   sim::GraphPricerSpec spec = identity_spec();
-  spec.graph.method = RetrievalMethod::kFreekv;
-  spec.policy = retrieval_defaults(RetrievalMethod::kFreekv);
+  spec.graph.kind = kFreekv;
+  spec.policy = retrieval_defaults(kFreekv);
   spec.kv_heads = llm.kv_heads;
   sim::GraphPricer pricer(spec, cost.get(), &prices);
   sim::StepClock clock(EngineId{}, cost.get(), 1);

@@ -7,9 +7,11 @@
 
 #include "models/catalog/catalog.h"
 #include "models/cost/retrieval_cost.h"
+#include "tests/support/retrieval_names.h"
 #include "tests/unit/sim/clock_runs.h"
 
 using namespace kvtwin;
+using kvtwin::testing::kQuest;
 
 namespace {
 
@@ -67,9 +69,9 @@ TEST_CASE(
     "step clock: graph keys of steps that select pages: the number of such requests, and completed pages") {
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
-  const RetrievalSpec quest = retrieval_defaults(RetrievalMethod::kQuest);
+  const RetrievalSpec quest = retrieval_defaults(kQuest);
   sim::GraphPricerSpec spec = identity_spec();
-  spec.graph.method = RetrievalMethod::kQuest, spec.policy = quest, spec.page_tokens = 32;
+  spec.graph.kind = kQuest, spec.policy = quest, spec.page_tokens = 32;
   Busy cost;
   RetrievalGeometry geometry;
   geometry.page_tokens = 32, geometry.summary_vectors = 2;

@@ -8,8 +8,14 @@
 #include "engine/base/prng.h"
 #include "engine/steps/step_graph_retrieval.h"
 #include "engine/steps/step_graph_slack.h"
+#include "tests/support/retrieval_names.h"
 
 using namespace kvtwin;
+using kvtwin::testing::kArkvale;
+using kvtwin::testing::kFreekv;
+using kvtwin::testing::kInfinigen;
+using kvtwin::testing::kShadowkv;
+using kvtwin::testing::RetrievalName;
 
 namespace {
 
@@ -22,12 +28,13 @@ struct Setting {
   std::vector<uint32_t> outcomes;
 };
 
-Setting make(RetrievalMethod method, uint64_t seed, bool flagged) {
+Setting make(RetrievalName method, uint64_t seed, bool flagged) {
   RetrievalStepSpec spec;
-  spec.method = method;
+  spec.kind = method;
+  spec.speculation = method == kFreekv;
   spec.layers = kLayers;
-  spec.layers_dense = method == RetrievalMethod::kInfinigen ? 1 : 0;
-  spec.converts = method == RetrievalMethod::kFreekv || method == RetrievalMethod::kArkvale;
+  spec.layers_dense = method == kInfinigen ? 1 : 0;
+  spec.converts = method == kFreekv || method == kArkvale;
   Setting out{make_retrieval_step(spec), {}, {}};
   StepGraph& graph = out.step.graph;
   for (uint32_t i = 0; i < graph.op_count(); ++i) {
@@ -69,10 +76,9 @@ Ends ends_with(Setting* setting, StepCarry carry, Ticks start, OpId op, Ticks lo
 
 TEST_CASE("step slack: within it both steps end as before, with one tick more one of them ends later") {
   int checked = 0, predicated = 0, background = 0;
-  for (const RetrievalMethod method : {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
-                                       RetrievalMethod::kInfinigen, RetrievalMethod::kShadowkv}) {
+  for (const RetrievalName method : {kFreekv, kArkvale, kInfinigen, kShadowkv}) {
     for (const bool flagged : {true, false}) {
-      if (!flagged && method != RetrievalMethod::kFreekv) continue;
+      if (!flagged && method != kFreekv) continue;
       for (uint64_t seed = 0; seed < 5; ++seed) {
         Setting setting = make(method, seed, flagged);
         StepGraph& graph = setting.step.graph;
@@ -85,7 +91,7 @@ TEST_CASE("step slack: within it both steps end as before, with one tick more on
         const Ends usual = ends_with(&setting, before, start, OpId{0}, 0);
         REQUIRE(usual.second - usual.first == timing.end - start);  // settled: the next step is the same
         for (uint32_t i = 0; i < graph.op_count(); ++i) {
-          CAPTURE(static_cast<int>(method));
+          CAPTURE(method.name);
           CAPTURE(seed);
           CAPTURE(i);
           const Ticks slack = waits[i].slack;
@@ -109,8 +115,7 @@ TEST_CASE("step slack: within it both steps end as before, with one tick more on
 TEST_CASE(
     "step slack: stalls of the computing stream and its operations fill the step, and exposed ones are "
     "stalls") {
-  for (const RetrievalMethod method :
-       {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale, RetrievalMethod::kInfinigen}) {
+  for (const RetrievalName method : {kFreekv, kArkvale, kInfinigen}) {
     Setting setting = make(method, 7, true);
     StepGraph& graph = setting.step.graph;
     StepCarry carry;
@@ -128,6 +133,6 @@ TEST_CASE(
     }
     CHECK(busy + stalled == timing.end - start);
     CHECK(timing.exposed <= stalled);
-    if (method != RetrievalMethod::kInfinigen) CHECK(timing.exposed > 0);  // which queries a layer ahead
+    if (method != kInfinigen) CHECK(timing.exposed > 0);  // which queries a layer ahead
   }
 }
