@@ -304,10 +304,11 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kRetrieval, kPrecision},
-     [](Given c) { return c.precision.packed() && c.retrieval.needs_resident(); },
-     "retrieval {retrieval} summarises exact keys, and recall of packed pages (precision {precision}) is not "
-     "built",
-     "set precision: bf16, or retrieval: quest, whose pages stay on the gpu"},
+     [](Given c) { return c.precision.packed() && c.retrieval.needs_resident() && !recalls_packed(c); },
+     "retrieval {retrieval} with precision {precision} and budget {budget} would recall something else than "
+     "whole pages that were packed token by token, which is not built",
+     "set precision: bf16; or retrieval: freekv or arkvale, precision: fp8, int4 or fp4, and budget: all; or "
+     "retrieval: quest, whose pages stay on the gpu"},
     {kEverywhere,
      kRefused,
      {kPreemption, kPlacement},

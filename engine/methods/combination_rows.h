@@ -34,6 +34,11 @@ inline bool two_bits(Given c) { return c.precision.prompt_format == Format::kInt
 inline bool recalls_retained(Given c) {
   return c.chooses() && c.placement.uses_resident && c.layout.slot_retention != SlotRetention::kAll;
 }
+// Packed pages can be recalled whole: every KV entry is packed when it is stored, in one format.
+inline bool recalls_packed(Given c) {
+  return c.retrieval.kind == RetrievalKind::kRecallsPages && !c.drops() && !c.precision.by_tag &&
+         c.precision.exact == ExactTokens::kNone;
+}
 inline bool compacts_all_heads(Given c) { return c.moves() && c.layout.keeps_phase && !c.layout.has_groups; }
 
 }  // namespace when

@@ -74,7 +74,9 @@ struct Combination {
   bool drops() const { return !budget.keeps_all || layout.slot_retention != SlotRetention::kAll; }
   bool chooses() const { return !retrieval.reads_everything(); }
   // Engines store the KV entries of each head in a list of their own.
-  bool entry_lists() const { return drops() || (chooses() && precision.packed()); }
+  bool entry_lists() const {
+    return drops() || (chooses() && precision.packed() && !retrieval.needs_resident());
+  }
 };
 
 struct Choices {

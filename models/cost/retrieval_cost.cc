@@ -11,9 +11,14 @@ namespace {
 constexpr double kStreamHopNs = 3600;
 constexpr double kKernelReadFraction = 0.92;
 
-// The fraction of one page in one layer that retrieves.
-double layer_summary_fraction(const RetrievalGeometry& geometry) {
-  return geometry.scored_columns > 0 ? 0 : geometry.summary_vectors / (2.0 * geometry.page_tokens);
+// Bytes of a stored number of K or V, scales included.
+double stored_bytes(const LlmSpec& llm) { return llm.kv.bytes(1.0); }
+
+// The fraction of one page in one layer that retrieves: its summaries are bf16 whatever its format.
+double layer_summary_fraction(const RetrievalGeometry& geometry, double stored) {
+  return geometry.scored_columns > 0
+             ? 0
+             : kBf16Bytes / stored * geometry.summary_vectors / (2.0 * geometry.page_tokens);
 }
 
 }  // namespace
@@ -24,7 +29,8 @@ RetrievalCost::RetrievalCost(const LlmSpec& llm, const DeviceSpec& device, const
       kv_heads_(llm.kv_heads_per_gpu(tp)),
       query_heads_(static_cast<double>(llm.query_heads) / tp),
       head_dim_(llm.head_dim),
-      hidden_(llm.hidden) {
+      hidden_(llm.hidden),
+      stored_bytes_(stored_bytes(llm)) {
   constexpr double per_ns = 1e-9;
   bytes_per_ns_ = device.hbm_bytes_per_s.value * per_ns * device.read_fraction.value;
   flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.gemm_fraction.value;
@@ -94,7 +100,7 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t requests) const {
 
 RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) const {
   const double parts = geometry_.values_only ? 1 : 2;
-  const double bytes = parts * kBf16Bytes * geometry_.page_tokens * head_dim_;
+  const double bytes = parts * stored_bytes_ * geometry_.page_tokens * head_dim_;
   if (measured_) {
     const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
     return {ticks_from_us(now ? measured_->recall_us + measured_->head_us * heads : 0),
@@ -120,7 +126,7 @@ Ticks RetrievalCost::concurrent(uint32_t pages, bool launched) const {
 
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
   if (measured_) return {};
-  const double bytes = kBf16Bytes * 2 * geometry_.page_tokens * head_dim_;
+  const double bytes = stored_bytes_ * 2 * geometry_.page_tokens * head_dim_;
   const double each = 2 * bytes / bytes_per_ns_;  // read from staging, written to its slot
   // With two buffers all conversions but that of the last pair overlap with the copies (PCIe is far slower).
   // With one, each pair is copied and converted before the copy of the next one starts.
@@ -133,13 +139,14 @@ RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
 
 RetrievalPrice RetrievalCost::summarise() const {
   if (measured_) return {};
+  // Keys as they are produced: pages are packed afterwards.
   const double bytes = kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
   return {ticks_from_ns(small_fixed_ns_), ticks_from_ns(bytes / bytes_per_ns_), 0};
 }
 
 RetrievalPrice RetrievalCost::offload() const {
-  double bytes = 2 * kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
-  if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_fraction(geometry_);
+  double bytes = 2 * stored_bytes_ * geometry_.page_tokens * kv_heads_ * head_dim_;
+  if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_fraction(geometry_, stored_bytes_);
   if (measured_) return {0, 0, static_cast<uint64_t>(bytes)};
   // Converted to the host's layout on the device, then one contiguous copy.
   const double ns = copy_out_ns_ + bytes / in_bytes_per_ns_ + 2 * bytes / bytes_per_ns_ + small_fixed_ns_;
@@ -147,7 +154,7 @@ RetrievalPrice RetrievalCost::offload() const {
 }
 
 double summary_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
-  return layer_summary_fraction(geometry) * (llm.layers - layers_dense) / llm.layers;
+  return layer_summary_fraction(geometry, stored_bytes(llm)) * (llm.layers - layers_dense) / llm.layers;
 }
 
 double resident_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
@@ -156,7 +163,7 @@ double resident_fraction(const LlmSpec& llm, const RetrievalGeometry& geometry, 
   if (geometry.scored_columns > 0) retained = page / 2 * geometry.scored_columns;
   retained += static_cast<double>(geometry.rank) * geometry.page_tokens;
   const double dense = static_cast<double>(layers_dense) / llm.layers;
-  return std::min(1.0, dense + (1 - dense) * retained / page);
+  return std::min(1.0, dense + (1 - dense) * kBf16Bytes / stored_bytes(llm) * retained / page);
 }
 
 }  // namespace kvtwin

@@ -94,6 +94,7 @@ class RetrievalCost {
   RetrievalGeometry geometry_;
   std::optional<Measured> measured_;
   double kv_heads_, query_heads_, head_dim_, hidden_;  // on this GPU
+  double stored_bytes_;                                // of a number of K or V in a page
   double bytes_per_ns_, flop_per_ns_, vector_flop_per_ns_, small_fixed_ns_, gemm_fixed_ns_;
   double in_bytes_per_ns_, copy_in_ns_, copy_out_ns_, row_bytes_, sync_ns_;
 };

@@ -25,16 +25,28 @@
 namespace kvtwin {
 namespace {
 
-// True for Quest over packed pages; methods that recall pages take bf16 only (validate_policy_set).
+// True for pages that are chosen on the GPU and packed.
 bool chooses_packed(const CoreConfig& config) {
-  return !retrieval_traits(config.policies.retrieval).reads_everything() &&
+  return retrieval_traits(config.policies.retrieval).kind == RetrievalKind::kPagesOnGpu &&
          precision_traits(config.policies.precision).packed();
+}
+
+cpu::KvMemory memory_of(const CoreConfig& config) {
+  return {config.page_tokens, config.pages_gpu, config.pages_host, false, config.pages_disk};
+}
+
+cpu::RetrievedOptions retrieved_options(const CoreConfig& config) {
+  const PolicySet& set = config.policies;
+  return {.kind = retrieval_traits(set.retrieval).kind,
+          .spec = set.retrieval_spec,
+          .prefix_cache = config.prefix_cache,
+          .format = precision_traits(set.precision).prompt_format,
+          .group = set.precision_spec.group};
 }
 
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (Result<void> ok = check_combination(scenario, config, Computes::kCpu, "the CPU engine"); !ok) return ok;
-  if (const auto problem = cpu::check_retrieved(retrieval_traits(config.policies.retrieval).kind,
-                                                config.policies.retrieval_spec, llm))
+  if (const auto problem = cpu::check_retrieved(retrieved_options(config), memory_of(config), llm))
     return make_error(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *problem,
                       "or --backend=sim");
   if (!drops(config) && !chooses_packed(config)) return {};
@@ -66,13 +78,10 @@ Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, cons
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
                                                  const ModelWeights* weights,
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
-  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, false,
-                             config.pages_disk};
-  const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
-  const cpu::RetrievedOptions retrieved{
-      .kind = kind, .spec = config.policies.retrieval_spec, .prefix_cache = config.prefix_cache};
+  const cpu::KvMemory memory = memory_of(config);
+  const cpu::RetrievedOptions retrieved = retrieved_options(config);
   if (!drops(config) && !chooses_packed(config)) {
-    if (kind != RetrievalKind::kReadsAll) {
+    if (retrieved.kind != RetrievalKind::kReadsAll) {
       return cpu::RetrievedCache::make(memory, weights, retrieved);
     }
     if (precision_traits(config.policies.precision).packed())

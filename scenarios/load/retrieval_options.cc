@@ -154,10 +154,11 @@ RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
 
 RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalKind kind, const LlmSpec& llm,
                                      uint32_t page_tokens) {
-  constexpr uint32_t kBf16Bytes = 2;
+  const auto head_bytes =
+      static_cast<uint32_t>(std::llround(llm.kv.bytes(llm.head_dim)));  // K or V of a token
   RetrievalGeometry out;
   out.page_tokens = page_tokens;
-  out.piece_bytes = spec.host_layout == HostLayout::kNhd ? kBf16Bytes * llm.head_dim : 0;
+  out.piece_bytes = spec.host_layout == HostLayout::kNhd ? head_bytes : 0;
   out.copy_each_piece = spec.host_copy == HostCopy::kEachPiece;
   out.by_kernel = spec.host_copy == HostCopy::kKernel;
   out.staging_buffers = spec.staging_buffers;
@@ -167,7 +168,7 @@ RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalKind ki
     out.rank = spec.rank;
   }
   if (kind == RetrievalKind::kRecallsTokens) {
-    out.piece_bytes = 2 * kBf16Bytes * llm.head_dim;  // tokens are copied one by one, K and V together
+    out.piece_bytes = 2 * head_bytes;  // tokens are copied one by one, K and V together
     out.scored_columns = static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32);
   }
   return out;

@@ -139,7 +139,7 @@ TEST_CASE("methods: a method that the CPU engine cannot compute is refused by na
       {"intentkv",
        {"--set=policies.precision=kivi_int2", "--set=memory.page_tokens=32"},
        "set precision: int4, fp8 or fp4"},
-      {"freekv", {"--set=policies.precision=fp8"}, "recall of packed pages (precision fp8) is not built"},
+      {"freekv", {"--set=policies.precision=kivi_int2"}, "something else than whole pages"},
       {"triaxial", {"--set=policies.retrieval=quest"}, "which retrieval quest cannot choose among"},
   };
   for (const auto& row : rows) {

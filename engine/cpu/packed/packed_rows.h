@@ -16,6 +16,11 @@ namespace kvtwin::cpu {
 // Sets to[i] to x[i] rounded to the nearest bf16. May be in place.
 void round_to_bf16(const float* x, std::span<float> to);
 
+// Packs a KV entry of one head into slot `slot` of the page `bytes`, and sets *_out [head_dim] to the values
+// that unpacking gives. In place if the pointers are equal. REQUIRES: the format is not int2.
+void pack_and_read(Format format, const PageShape& shape, uint32_t slot, std::span<uint8_t> bytes,
+                   const float* k, const float* v, float* k_out, float* v_out);
+
 // Writes row `row` of the step to scratch slot `row`.
 void set_scratch(PackedStore* store, uint32_t row, uint32_t layer, uint32_t head, const float* k,
                  const float* v);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cpu/packed/packed_rows.h"
 #include "kernels/packed/packed_page.h"
 #include "kernels/quant/pack.h"
 
@@ -74,18 +75,10 @@ std::span<uint8_t> PackedStore::bytes(PageId page, uint32_t layer, uint32_t head
 
 void PackedStore::put(PageId page, uint32_t slot, uint32_t layer, uint32_t head, const float* k,
                       const float* v) {
-  const uint32_t d = shape_.head_dim;
-  const Format kind = format(page);
-  const std::span<uint8_t> to = bytes(page, layer, head);
-  kernels::pack_kv_entry(kind, shape_, slot, {k, d}, {v, d}, to);
   const kernels::KvPages pages = values_.layer(layer);
   const uint64_t at = pages.at(raw(page), head, slot);
-  kernels::PackedRun kv_entry = kernels::page_run(kind, shape_, to, 1);
-  const uint64_t offset = uint64_t{slot} * token_bytes(kind, shape_);
-  kv_entry.k.data = static_cast<const uint8_t*>(kv_entry.k.data) + offset;
-  kv_entry.v.data = static_cast<const uint8_t*>(kv_entry.v.data) + offset;
-  kernels::unpack_side(kv_entry.k, true, 1, shape_, {pages.keys + at, d});
-  kernels::unpack_side(kv_entry.v, false, 1, shape_, {pages.values + at, d});
+  pack_and_read(format(page), shape_, slot, bytes(page, layer, head), k, v, pages.keys + at,
+                pages.values + at);
 }
 
 void PackedStore::set_exact(uint64_t page, uint32_t slot, uint32_t layer, uint32_t head, const float* k,

@@ -5,15 +5,21 @@
 
 #include "engine/base/check.h"
 #include "engine/common/retrieval/page_pooling.h"
+#include "engine/cpu/packed/packed_rows.h"
+#include "kernels/packed/packed_page.h"
 
 namespace kvtwin::cpu {
 
-std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec,
+std::optional<std::string> check_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                            const LlmSpec& llm) {
   const uint32_t width = llm.kv_heads * llm.head_dim;
-  if (kind != RetrievalKind::kRecallsValues || spec.rank <= width) return std::nullopt;
-  return "rank is " + std::to_string(spec.rank) + ", but the keys of a layer have " + std::to_string(width) +
-         " numbers; use at most so many";
+  if (!page_shape_is_possible({memory.page_tokens, llm.head_dim, options.group}, options.format)) {
+    return std::string(format_name(options.format)) + " packs groups of " + std::to_string(options.group) +
+           ", which heads of " + std::to_string(llm.head_dim) + " do not divide into; choose another group";
+  }
+  if (options.kind != RetrievalKind::kRecallsValues || options.spec.rank <= width) return std::nullopt;
+  return "rank is " + std::to_string(options.spec.rank) + ", but the keys of a layer have " +
+         std::to_string(width) + " numbers; use at most so many";
 }
 
 RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weights,
@@ -46,7 +52,8 @@ Result<std::unique_ptr<KvCache>> RetrievedCache::make(const KvMemory& memory, co
   const LlmSpec& llm = weights->llm();
   KVT_CHECK(options.kind != RetrievalKind::kReadsAll);
   KVT_CHECK(options.spec.layers_dense <= llm.layers);
-  KVT_CHECK(!check_retrieved(options.kind, options.spec, llm));
+  KVT_CHECK(!check_retrieved(options, memory, llm));
+  KVT_CHECK(options.format == Format::kBf16 || options.kind == RetrievalKind::kRecallsPages);
   Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, uint64_t{memory.pages_gpu} + memory.pages_host);
   if (!kv) return tl::unexpected<Error>(kv.error());
   const bool resident = options.spec.layers_dense > 0 && options.kind != RetrievalKind::kPagesOnGpu;
@@ -148,7 +155,12 @@ void RetrievedCache::add_rows(const PlanEntry& entry) {
   for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
     const uint32_t kv_entry = position - request.dropped;
     const bool chooses = may_choose && request_retrieves(spec_, memory_.page_tokens, kv_entry + 1);
-    rows_.push_back({entry.request, &request, position, kv_entry, chooses});
+    rows_.push_back({.id = entry.request,
+                     .request = &request,
+                     .position = position,
+                     .kv_entry = kv_entry,
+                     .chooses = chooses,
+                     .chunk = entry.kind == EntryKind::kChunk});
     appends_.push_back(append_of(&request, position));
     if (resident_.pages() == 0) continue;
     const kernels::ReadRun& resident = request.resident.at(kv_entry / memory_.page_tokens);
@@ -183,10 +195,10 @@ void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, 
   const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
   const bool chooses = layer >= spec_.layers_dense;
   if (chooses) keep_factors(layer, nullptr, k);
-  kernels::rope_append_ref({rope_.inverse, rope_.scale}, appends_, llm_.query_heads, q, k, v,
-                           kv_.layer(layer));
+  append(kv_.layer(layer), appends_, q, k, v);
   if (chooses) keep_factors(layer, q, k);
-  if (chooses) seal_pages(layer);
+  if (chooses) seal_pages(layer, false);
+  if (chooses && !packs()) seal_pages(layer, true);
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
     const float* const query = q + r * width;
@@ -199,16 +211,57 @@ void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, 
     }
     row.request->layers[layer].q_before.assign(query, query + width);
   }
+  if (packs()) {
+    store_rows(kv_.layer(layer), appends_, true);
+    if (chooses) seal_pages(layer, true);
+  }
   streams_.pass_time();
+}
+
+// Appends the rows. Packed: in bf16, as a GPU's projections give them to a kernel that packs; and rows
+// outside chunks as stored.
+void RetrievedCache::append(const kernels::KvPages& pages, std::span<const kernels::AppendRow> rows, float* q,
+                            float* k, const float* v) {
+  const kernels::RopeTable rope{rope_.inverse, rope_.scale};
+  if (!packs()) {
+    kernels::rope_append_ref(rope, rows, llm_.query_heads, q, k, v, pages);
+    return;
+  }
+  values_.resize(rows.size() * llm_.kv_heads * llm_.head_dim);
+  round_to_bf16(v, values_);
+  kernels::rope_append_ref(rope, rows, llm_.query_heads, q, k, values_.data(), pages);
+  for (const kernels::AppendRow& row : rows) {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      float* const key = pages.keys + pages.at(row.page, h, row.slot);
+      round_to_bf16(key, {key, llm_.head_dim});
+    }
+  }
+  store_rows(pages, rows, false);
+}
+
+// The rows of chunks, or all others: their KV entries become what packed pages give back.
+void RetrievedCache::store_rows(const kernels::KvPages& pages, std::span<const kernels::AppendRow> rows,
+                                bool chunks) {
+  const PageShape shape{1, llm_.head_dim, options_.group};
+  packed_page_.resize(page_bytes(options_.format, shape));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows_[r].chunk != chunks) continue;
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      const uint64_t at = pages.at(rows[r].page, h, rows[r].slot);
+      pack_and_read(options_.format, shape, 0, packed_page_, pages.keys + at, pages.values + at,
+                    pages.keys + at, pages.values + at);
+    }
+  }
 }
 
 void RetrievedCache::attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out) {
   const kernels::KvPages pages = resident_.layer(layer);
-  kernels::rope_append_ref({rope_.inverse, rope_.scale}, dense_appends_, llm_.query_heads, q, k, v, pages);
+  append(pages, dense_appends_, q, k, v);
   std::vector<kernels::AttentionRow> reads;
   for (const Row& row : rows_) reads.push_back({row.request->resident, row.kv_entry + 1});
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
   kernels::attention_ref(pages, {0, llm_.kv_heads}, llm_.query_heads, scale, q, reads, out, nullptr);
+  if (packs()) store_rows(pages, dense_appends_, true);
 }
 
 void RetrievedCache::attend_all(uint32_t layer, const Row& row, const float* q, float* out) {
@@ -236,10 +289,11 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
   }
 }
 
-// Summarises the pages that this step has filled, from exact keys, and copies them to the host.
-void RetrievedCache::seal_pages(uint32_t layer) {
+// Summarises the pages that rows of chunks, or all others, have filled, and copies them to the host.
+void RetrievedCache::seal_pages(uint32_t layer, bool chunks) {
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
+    if (row.chunk != chunks) continue;
     if ((row.kv_entry + 1) % memory_.page_tokens != 0) continue;
     seal_page(layer, *row.request, row.kv_entry / memory_.page_tokens, appends_[r].page);
   }

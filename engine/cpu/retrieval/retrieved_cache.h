@@ -1,5 +1,6 @@
 // RetrievedCache holds all KV of a request and reads a part of it: Quest, ArkVale, ShadowKV, InfiniGen,
-// FreeKV (docs/design/methods/freekv.md). fp32 KV entries on pages by position, none dropped.
+// FreeKV (docs/design/methods/freekv.md). KV entries on pages by position, none dropped: fp32, or the values
+// that a packed format gives back, since no decision and no result depends on more than these.
 //
 // Prompts read everything. A decode whose pages exceed the budget selects among its full pages outside sinks
 // and window, in every layer but the dense ones, for every KV head. Quest keeps all pages on the GPU. The
@@ -50,11 +51,17 @@ struct RetrievedOptions {
   std::function<void(const HeadAt&, std::vector<uint32_t>*)> replace_tokens{};
   // Requests may reuse other requests' pages: the data that a method derives of a prefix is stored by page.
   bool prefix_cache = false;
+  // Of the pages. Packed: a chunk's rows attend to their own chunk exactly and to earlier KV entries as
+  // stored; a decoded row is stored first, as in packed_cache.h. Pages are summarised from what they give back.
+  // REQUIRES: bf16, or kRecallsPages and a format that packs tokens one by one.
+  Format format = Format::kBf16;
+  uint32_t group = 32;
 };
 
 // Returns one sentence about a requirement that this model does not meet, with a remedy; nullopt: it meets
 // all.
-std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec, const LlmSpec& llm);
+std::optional<std::string> check_retrieved(const RetrievedOptions& options, const KvMemory& memory,
+                                           const LlmSpec& llm);
 
 class RetrievedCache final : public KvCache {
  public:
@@ -93,6 +100,7 @@ class RetrievedCache final : public KvCache {
     uint32_t position = 0;
     uint32_t kv_entry = 0;  // index among the retained KV entries, by which pages are counted
     bool chooses = false;   // it selects pages
+    bool chunk = false;     // of a chunk
     uint32_t choice = 0;    // its index among the rows that select
   };
   // The KV entries that one KV head reads, in order of position.
@@ -122,7 +130,11 @@ class RetrievedCache final : public KvCache {
   void seal_page(uint32_t layer, const ResidentRequest& request, uint32_t number, uint32_t page);
   void attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out);
   void attend_all(uint32_t layer, const Row& row, const float* q, float* out);
-  void seal_pages(uint32_t layer);
+  void seal_pages(uint32_t layer, bool chunks);
+  void append(const kernels::KvPages& pages, std::span<const kernels::AppendRow> rows, float* q, float* k,
+              const float* v);
+  void store_rows(const kernels::KvPages& pages, std::span<const kernels::AppendRow> rows, bool chunks);
+  bool packs() const { return options_.format != Format::kBf16; }
   void keep_factors(uint32_t layer, const float* q, const float* k);
   kernels::HostPage host_copy(uint32_t layer, const ResidentRequest& request, uint32_t page) const {
     return host_page(kv_, layer, request.host_copies.at(page), layout_);
@@ -188,6 +200,8 @@ class RetrievedCache final : public KvCache {
   // State of the current step.
   std::vector<Row> rows_;
   std::vector<kernels::AppendRow> appends_, dense_appends_;
+  std::vector<float> values_;         // packed: of the layer, rounded to bf16
+  std::vector<uint8_t> packed_page_;  // scratch: one head of a page
   std::vector<LayerRecall> recalls_;
   const DataOutcomes* given_ = nullptr;  // its forced outcomes
   std::vector<std::vector<kernels::HeadRecall>>

@@ -339,6 +339,10 @@ Setting draw_family(uint64_t seed) {
         return axes_with_scorer(c, CompressionTrigger::kPromptEnd);
       };
     }
+    // No decision depends on the bytes of a page.
+    if (retrieval_traits(config.policies.retrieval).kind == RetrievalKind::kRecallsPages &&
+        budget_traits(config.policies.budget).keeps_all && config.pages_host % 2 == 0)
+      config.policies.precision = "int4";
     const auto problem = setting.run.make_axes
                              ? validate_axes(setting.run.make_axes(config), config.policies, config)
                              : validate_core_config(config);

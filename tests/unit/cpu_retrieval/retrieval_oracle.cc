@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/methods/traits.h"
 #include "kernels/attention/attention.h"
+#include "kernels/common/small_floats.h"
+#include "kernels/packed/packed_page.h"
+#include "kernels/quant/pack.h"
 #include "kernels/select/page_score.h"
 #include "kernels/select/page_summary.h"
 
@@ -38,6 +42,26 @@ void RetrievalOracle::rotated(RequestId request, uint32_t layer, uint32_t positi
   rows.q.emplace_back(q, q + width);
   rows.k.emplace_back(k, k + kv_width);
   rows.v.emplace_back(v, v + kv_width);
+  store(&rows.k.back(), &rows.v.back());
+}
+
+// Packed pages give back other values than were stored.
+void RetrievalOracle::store(std::vector<float>* k, std::vector<float>* v) const {
+  const Format format = precision_traits(setting_.precision).prompt_format;
+  if (format == Format::kBf16) return;
+  for (std::vector<float>* x : {k, v}) {
+    for (float& number : *x) number = kernels::from_bf16(kernels::to_bf16(number));
+  }
+  const PageShape shape{1, llm_.head_dim, 32};
+  std::vector<uint8_t> page(page_bytes(format, shape));
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const std::span<float> key(k->data() + h * llm_.head_dim, llm_.head_dim),
+        value(v->data() + h * llm_.head_dim, llm_.head_dim);
+    kernels::pack_kv_entry(format, shape, 0, key, value, page);
+    const kernels::PackedRun packed = kernels::page_run(format, shape, page, 1);
+    kernels::unpack_side(packed.k, true, 1, shape, key);
+    kernels::unpack_side(packed.v, false, 1, shape, value);
+  }
 }
 
 std::vector<float> RetrievalOracle::page_keys(const Key& key, uint32_t head, uint32_t page) const {

@@ -45,6 +45,7 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
   struct Rows {
     std::vector<std::vector<float>> q, k, v;  // by position
   };
+  void store(std::vector<float>* k, std::vector<float>* v) const;
   std::vector<float> page_keys(const Key& key, uint32_t head, uint32_t page) const;
   std::set<uint32_t> selection(const Key& key, uint32_t head, uint32_t position) const;
   void note_outliers(const Key& key, uint32_t head, uint32_t position);

@@ -7,6 +7,7 @@
 
 #include "engine/base/prng.h"
 #include "engine/common/cpu_backend.h"
+#include "engine/cpu/packed/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
 #include "engine/cpu/retrieval/recalled_entries.h"
 #include "engine/cpu/retrieval/retrieved_cache.h"
@@ -78,11 +79,14 @@ std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const 
                                       .spec = setting.spec,
                                       .delays = setting.delays,
                                       .witness = setting.witness,
-                                      .prefix_cache = setting.prefix_cache};
+                                      .prefix_cache = setting.prefix_cache,
+                                      .format = precision_traits(setting.precision).prompt_format};
   if (setting.scorer != "none") return make_cutting(setting, core, memory, options, weights);
-  Result<std::unique_ptr<cpu::KvCache>> made = setting.retrieval == "all"
-                                                   ? cpu::PagedCache::make(memory, weights.llm())
-                                                   : cpu::RetrievedCache::make(memory, &weights, options);
+  Result<std::unique_ptr<cpu::KvCache>> made =
+      setting.retrieval != "all" ? cpu::RetrievedCache::make(memory, &weights, options)
+      : options.format != Format::kBf16
+          ? cpu::PackedCache::make(memory, weights.llm(), {.format = options.format})
+          : cpu::PagedCache::make(memory, weights.llm());
   REQUIRE(made.has_value());
   return std::move(*made);
 }
@@ -110,6 +114,7 @@ CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm) {
   core.prefix_cache = setting.prefix_cache;
   core.policies.identity = setting.identity;
   core.policies.retrieval = setting.retrieval;
+  core.policies.precision = setting.precision;
   core.policies.retrieval_spec = setting.spec;
   if (setting.retrieval != "all" && setting.retrieval != "quest") {
     core.policies.placement = "resident";

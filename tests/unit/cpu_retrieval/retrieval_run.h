@@ -63,6 +63,7 @@ struct RetrievalSetting {
   cpu::RetrievalWitness* witness = nullptr;
   bool prefix_cache = false;
   std::string identity = "shared";
+  std::string precision = "bf16";
   // The scorer that drops KV entries when a prompt is complete; layout compact. "none": no entry is dropped.
   std::string scorer = "none", budget = "uniform";
   BudgetSpec budget_spec{};

@@ -114,7 +114,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   config.graphs_max = graphs;
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
-    const RetrievalName method = method_named(setting.retrieval);
+    const RetrievalKind method = method_named(setting.retrieval);
     REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
     Result<cuda::OwnedCache> made = cuda::make_retrieved(
         {method, setting.spec, tests},

@@ -169,3 +169,14 @@ TEST_CASE("retrieval cost: every node of the catalog has times of a recall and o
     CHECK(node->host_sync_ns.present());
   }
 }
+
+TEST_CASE("retrieval cost: packed pages are read, moved and held by their bytes; summaries stay bf16") {
+  LlmSpec llm = grouped_llm();
+  llm.kv = {NumberFormat::kFp8};
+  const RetrievalCost packed(llm, retrieving_device(), retrieving_node(), 1, {});
+  CHECK(packed.recall().unit_bytes == 8192);
+  CHECK(ns(packed.recall().unit) == doctest::Approx(2000 + 500));
+  CHECK(packed.offload().unit_bytes == cost({}).offload().unit_bytes / 2);
+  CHECK(summary_fraction(llm, {}, 0) == doctest::Approx(2 * summary_fraction(grouped_llm(), {}, 0)));
+  CHECK(resident_fraction(llm, {}, 0) == doctest::Approx(2 * resident_fraction(grouped_llm(), {}, 0)));
+}

@@ -127,6 +127,13 @@ TEST_CASE(
          c->policies.retrieval_spec.layers_dense = 0;
        },
        "the layer before it", "use 1 or more"},
+      {[](CoreConfig* c) { c->policies.precision = "kivi_int2"; }, "is not built",
+       "precision: fp8, int4 or fp4"},
+      {[](CoreConfig* c) {
+         c->policies.retrieval = "shadowkv", c->policies.retrieval_spec = retrieval_defaults(kShadowkv);
+         c->policies.precision = "fp8";
+       },
+       "something else than whole pages", "retrieval: freekv or arkvale"},
       {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
   check_refused(rows);
@@ -175,6 +182,20 @@ TEST_CASE(
        "cannot be reused", "set prefix_cache: false"},
   };
   check_refused(rows);
+}
+
+// Decisions count pages, and packed pages are as many: only their bytes differ.
+TEST_CASE("retrieval: pages that are packed token by token are recalled as others are") {
+  for (const RetrievalName& method : {kFreekv, kArkvale}) {
+    for (const char* const precision : {"bf16", "fp8", "int4", "fp4"}) {
+      CAPTURE(precision);
+      CoreConfig config = freekv_config();
+      config.policies.retrieval = method.text();
+      config.policies.retrieval_spec = retrieval_defaults(method);
+      config.policies.precision = precision;
+      CHECK(validate_core_config(config).value_or("") == "");
+    }
+  }
 }
 
 TEST_CASE("retrieval: every method's own defaults are accepted") {
