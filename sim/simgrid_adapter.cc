@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <exception>
 #include <map>
 #include <simgrid/Exception.hpp>
 #include <simgrid/kernel/Timer.hpp>
@@ -309,12 +310,23 @@ double SimGrid::gb_per_s(RouteId route) const { return state_->routes.at(raw(rou
 void SimGrid::on_done(std::function<void(Token)> done) { state_->done = std::move(done); }
 
 void SimGrid::run(std::function<void()> body) {
+  // SimGrid ends the process when an actor throws, so exceptions are carried past it.
+  std::exception_ptr failed;
   try {
-    sg4::Actor::create("driver", state_->memories.front(), std::move(body));
+    sg4::Actor::create("driver", state_->memories.front(), [&] {
+      try {
+        body();
+      } catch (const simgrid::ForcefulKillException&) {  // SimGrid's own
+        throw;
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    });
     state_->engine->run();
   } catch (const simgrid::Exception& problem) {
     check_failed(problem.what(), __FILE__, __LINE__);
   }
+  if (failed) std::rethrow_exception(failed);
 }
 
 double SimGrid::now_ns() const { return (sg4::Engine::get_clock() - state_->began) * 1e9; }

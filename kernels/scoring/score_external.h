@@ -13,8 +13,8 @@ class ExternalScorer {
  public:
   virtual ~ExternalScorer() = default;
   // Scores the entries of one layer: `in` has keys, values, positions and the queries of the window. Every
-  // number of out [H][T] is written; higher scores are retained. Throws std::runtime_error if there are no
-  // scores.
+  // number of out [H][T] is written; higher scores are retained. Throws an exception, which ends the run, if
+  // there are no scores.
   virtual void score(const ScoreInputs& in, ScoreView out) = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "engine/methods/axis_factories.h"
 #include "models/files/textproto.h"
 #include "scenarios/load/external_process.h"
+#include "scenarios/load/in_process_scorers.h"
 #include "scenarios/load/names.h"
 
 namespace kvtwin {
@@ -194,6 +195,9 @@ void check_scorer_options(const Scenario& scenario, Errors* errors) {
   }
   if (scorer->external && given.command().empty())
     check.add("command", "there is no program that scores", "set command: \"python3 my_scorer.py\"");
+  if (scorer->external && is_in_process(given.command()) && in_process_scorer(given.command()) == nullptr)
+    check.add("command", fmt::format("this process has no scorer for \"{}\"", given.command()),
+              "kvtwin.run(..., scorer=function) in Python; or set command: \"python3 my_scorer.py\"");
   check.policy();
   for (const ScorerOption& option : scorer->options) check.own(option);
 }
@@ -217,7 +221,10 @@ kernels::ScoreSpec score_spec(const v1::Scenario& values) {
   read_options(in, &out);
   out.page_tokens = values.memory().page_tokens();
   out.seed = in.has_seed() ? in.seed() : values.seed();
-  if (out.scorer->external) out.external = external_process(in.command());
+  if (out.scorer->external) {
+    out.external =
+        is_in_process(in.command()) ? in_process_scorer(in.command()) : external_process(in.command());
+  }
   return out;
 }
 

@@ -16,10 +16,12 @@
 #include "models/files/data_folder.h"
 #include "models/files/textproto.h"
 #include "scenarios/load/field_list.h"
+#include "scenarios/load/in_process_scorers.h"
 #include "scenarios/load/shipped.h"
 #include "scenarios/output/compare.h"
 #include "scenarios/output/compare_runs.h"
 #include "scenarios/output/metric_names.h"
+#include "scenarios/python/python_scorer.h"
 #include "scenarios/python/run_scenario.h"
 #include "scenarios/python/simulation_thread.h"
 #include "scenarios/python/studies.h"
@@ -59,7 +61,13 @@ void warn(const std::string& text) {
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) throw py::error_already_set();
 }
 
-FinishedRun run(const RunRequest& request) {
+// The scorer's name is in the settings: policies.scorer_options.command.
+struct FunctionScorer {
+  std::string name;
+  std::optional<py::function> function;
+};
+
+FinishedRun run(const RunRequest& request, const FunctionScorer& scorer) {
   SimulationThread& thread = SimulationThread::get();
   if (!thread.usable())
     raise(Error{"kvtwin.run", "this process was forked from one that had already run something",
@@ -68,13 +76,21 @@ FinishedRun run(const RunRequest& request) {
     RunRequest request;
     std::optional<tl::expected<FinishedRun, Errors>> run;
     std::exception_ptr failed;
+    std::shared_ptr<kernels::ExternalScorer> scorer;
+    std::string scorer_name;
   };
   const auto outcome = std::make_shared<Outcome>();
   outcome->request = request;
+  if (scorer.function) {
+    outcome->scorer = python_scorer(*scorer.function, scorer.name);
+    outcome->scorer_name = scorer.name;
+  }
   {
     const py::gil_scoped_release no_gil;
     thread.run(
         [outcome] {
+          std::optional<InProcessScorer> there;
+          if (outcome->scorer) there.emplace(outcome->scorer_name, outcome->scorer);
           try {
             outcome->run = run_in_process(outcome->request);
           } catch (...) {
@@ -171,9 +187,12 @@ void add_runs(py::module_& module) {
       .def("file", [](const FinishedRun& run, const std::string& name) { return py::bytes(run.file(name)); })
       .def("save", &save);
   module.def("run", [](std::string scenario, std::optional<std::string> text, std::vector<std::string> sets,
-                       std::string timeline, bool allow_unread) {
-    return run({std::move(scenario), std::move(text), std::move(sets), std::move(timeline), allow_unread});
+                       std::string timeline, bool allow_unread, std::string scorer_name,
+                       std::optional<py::function> scorer) {
+    return run({std::move(scenario), std::move(text), std::move(sets), std::move(timeline), allow_unread},
+               {std::move(scorer_name), std::move(scorer)});
   });
+  module.def("in_process_command", [](const std::string& name) { return in_process_command(name); });
   module.def("open", &open_folder);
   module.def("compare", &compare_logs);
   module.def("compare_runs", &compare_two_runs);

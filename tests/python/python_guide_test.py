@@ -74,18 +74,24 @@ def execute(notebook):
 
 class Guide(unittest.TestCase):
     def test_page(self):
-        blocks = re.findall(r"^```pycon\n(.*?)^```", read("python.md"), re.M | re.S)
-        self.assertGreater(len(blocks), 5)
+        self.check_page("python.md", 5, 15)
+
+    def test_page_of_scorers(self):
+        self.check_page("a-scorer-in-python.md", 0, 3)
+
+    def check_page(self, page, more_blocks_than, more_lines_than):
+        blocks = re.findall(r"^```pycon\n(.*?)^```", read(page), re.M | re.S)
+        self.assertGreater(len(blocks), more_blocks_than)
         parser, names = doctest.DocTestParser(), {}
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         messages = io.StringIO()
         with scratch():
             for i, block in enumerate(blocks):
-                test = parser.get_doctest(block, names, f"block {i}", "python.md", 0)
+                test = parser.get_doctest(block, names, f"block {i}", page, 0)
                 runner.run(test, out=messages.write, clear_globs=False)
                 names = test.globs
         self.assertEqual(runner.failures, 0, messages.getvalue())
-        self.assertGreater(runner.tries, 15)
+        self.assertGreater(runner.tries, more_lines_than)
 
     def test_notebook(self):
         if not support.has("pandas"):

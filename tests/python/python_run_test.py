@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import unittest
 
 import support
@@ -316,6 +317,61 @@ class Documented(unittest.TestCase):
                 self.assertEqual(members, has, node.name)
         self.assertTrue(glob.glob(os.path.join(folder, "py.typed")))
 
+
+TINY = "scenarios/methods/tiny/adakv.textproto"  # scores decide counts, so the digest depends on them
+
+
+def long_values(layer, positions, keys, values, queries):
+    assert isinstance(layer, int) and positions.dtype == np.int64 and queries.dtype == np.float32
+    assert keys.shape == values.shape and keys.shape[:2] == positions.shape
+    return np.linalg.norm(values, axis=-1)
+
+
+class FunctionScorer(unittest.TestCase):
+    """A function scores what the program of the guide scores."""
+
+    def run_with(self, scorer, **more):
+        return kvtwin.run(TINY, backend="cpu", clock="virtual", scorer=scorer, **more)
+
+    def test_decides_what_the_program_decides(self):
+        program = f"{sys.executable} docs/guides/examples/long_values.py"
+        by_program = kvtwin.run(TINY, {"policies.scorer": "external", "policies.scorer_options.command": program},
+                                backend="cpu", clock="virtual")
+        by_function = self.run_with(long_values)
+        self.assertEqual(by_function.digest, by_program.digest)
+        self.assertNotEqual(by_function.digest, self.run_with(lambda l, p, k, v, q: -long_values(l, p, k, v, q)).digest)
+        self.assertEqual(by_function.metrics["ttft_p99_ms"], by_program.metrics["ttft_p99_ms"])
+
+    def test_its_exception_ends_the_run_and_only_the_run(self):
+        def broken(*arrays):
+            raise KeyError("mine")
+
+        try:
+            self.run_with(broken)
+        except KeyError as error:
+            self.assertEqual(error.args, ("mine",))
+            self.assertEqual(traceback.extract_tb(error.__traceback__)[-1].name, "broken")
+        else:
+            self.fail("no exception")
+        self.assertEqual(self.run_with(long_values).digest, self.run_with(long_values).digest)
+
+    def test_other_answers_are_refused(self):
+        for answer, what in ((np.zeros(3), "an array of shape \\(3\\)"), ("x", "no array of numbers"),
+                             (float("nan"), "shape")):
+            with self.assertRaisesRegex(ValueError, what):
+                self.run_with(lambda *arrays: answer)
+        with self.assertRaisesRegex(ValueError, "head 0, entry 0 is no number"):
+            self.run_with(lambda l, p, k, v, q: np.full(k.shape[:2], np.nan))
+
+    def test_a_program_that_fails_raises(self):
+        with self.assertRaisesRegex(RuntimeError, 'command "false": it ended'):
+            kvtwin.run(TINY, {"policies.scorer": "external", "policies.scorer_options.command": "false"}, backend="cpu",
+                       clock="virtual")
+
+    def test_a_name_without_a_function_is_an_error(self):
+        with self.assertRaisesRegex(kvtwin.Error, 'this process has no scorer for "in-process f"'):
+            kvtwin.run(TINY, {"policies.scorer": "external", "policies.scorer_options.command": "in-process f"},
+                       backend="cpu")
 
 if __name__ == "__main__":
     support.main()

@@ -1,4 +1,4 @@
-from typing import List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 __file__: str
 version: str
@@ -44,7 +44,16 @@ class PlanRequest:
     program: str
     allow_roofline: bool
 
-def run(scenario: str, text: Optional[str], sets: List[str], timeline: str, allow_unread: bool) -> Run: ...
+def run(
+    scenario: str,
+    text: Optional[str],
+    sets: List[str],
+    timeline: str,
+    allow_unread: bool,
+    scorer_name: str,
+    scorer: Optional[Callable[..., object]],
+) -> Run: ...
+def in_process_command(name: str) -> str: ...
 def open(folder: str) -> Run: ...
 def compare(
     real_text: str, real_name: str, ours_text: str, ours_name: str, skip: int, limits: List[str]

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -16,6 +16,14 @@ from ._scenario import Scenario, Settings, sets_of, split
 
 if TYPE_CHECKING:
     import pandas
+
+
+#: Scores the KV entries of one layer: ``(layer, positions [H, T], keys [H, T, d], values [H, T, d], queries [Hq, w, d])``
+#: to ``[H, T]``; higher scores are retained.
+Scorer = Callable[
+    [int, "np.ndarray[Any, Any]", "np.ndarray[Any, Any]", "np.ndarray[Any, Any]", "np.ndarray[Any, Any]"],
+    "np.ndarray[Any, Any]",
+]
 
 
 def _column(cells: Sequence[str]) -> "np.ndarray[Any, Any]":
@@ -183,6 +191,7 @@ def run(
     seed: Optional[int] = None,
     timeline: Union[str, Tuple[float, float], None] = None,
     allow_unread: bool = False,
+    scorer: Optional[Scorer] = None,
 ) -> Result:
     """Runs one scenario in this process.
 
@@ -200,9 +209,14 @@ def run(
         timeline: a window whose steps, transfers and requests are recorded, in seconds since the start of the run:
             ``(10, 12.5)``.
         allow_unread: accepts a setting that the run does not read.
+        scorer: a function that scores KV entries, in place of ``policies.scorer``. It is called for every layer of every
+            compression of a backend that computes values; simulated runs do not call it. Its arguments are the layer,
+            positions ``[H, T]`` (int64), keys and values ``[H, T, d]`` and queries ``[Hq, w, d]`` (float32); it returns
+            scores ``[H, T]``, and higher scores are retained.
 
     Raises:
         Error: with the message of ``kvtwin run``.
+        Exception: what the scorer raises; ValueError if it returns something else than scores.
     """
     path, text = split(scenario)
     sets = sets_of(set)
@@ -211,7 +225,11 @@ def run(
             sets.append(f"{name}={value}")
     if isinstance(timeline, tuple):
         timeline = f"{timeline[0]}..{timeline[1]}"
-    return Result(_core.run(path, text, sets, timeline or "", allow_unread))
+    name = ""
+    if scorer is not None:
+        name = getattr(scorer, "__qualname__", type(scorer).__qualname__)
+        sets += ["policies.scorer=external", "policies.scorer_options.command=" + _core.in_process_command(name)]
+    return Result(_core.run(path, text, sets, timeline or "", allow_unread, name, scorer))
 
 
 def open_result(folder: "Union[str, os.PathLike[str]]") -> Result:
