@@ -195,6 +195,7 @@ export function table(into: HTMLElement, caption: string, head: string[], rows: 
       // Sentences wrap, figures do not.
       if (typeof content === "string" && content.length > kSentence) cell.className = "text";
       if (i === 0) cell.setAttribute("scope", "row");
+      if (head[i]) cell.dataset["name"] = head[i];
       line.append(cell);
     });
   }

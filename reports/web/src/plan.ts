@@ -20,7 +20,7 @@ export function plans(given: Evidence<Plan>[]): void {
     if (data.candidates.some((one) => (one.up_to ?? 0) > 0)) plot(grid, `${name}Cost over load, $ per hour: the cheapest candidate for each load, and the front`, () => costs(data), { height: 300 });
     if (uses.length > 0) plot(grid, `${name}Limits of ${data.best ?? "the best candidate"} at ${data.need}: how much of each is used`, () => limits(data), { height: Math.max(120, 40 + 34 * uses.length) });
     const [head, ...rows] = data.table;
-    table(into, `Candidates, best first (${dir})`, head ?? [], rows);
+    table(into, `Candidates, best first (${dir})`, head ?? [], rows).classList.add("stacks");
   });
 }
 
