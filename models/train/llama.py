@@ -71,8 +71,10 @@ class Attention(nn.Module):
         k = rotate(k, cos, sin).repeat_interleave(group, 1)
         return rotate(q, cos, sin), k, v.repeat_interleave(group, 1)
 
-    def forward(self, x, cos, sin):
+    def forward(self, x, cos, sin, queries=None):
         q, k, v = self.heads(x, cos, sin)
+        if queries is not None:
+            queries.append(q)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(y.transpose(1, 2).flatten(2))
 
@@ -106,8 +108,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden, shape.eps)
         self.mlp = Mlp(shape)
 
-    def forward(self, x, cos, sin):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x, cos, sin, queries=None):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, queries)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -157,12 +159,12 @@ class Llama(nn.Module):
     def embed(self, ids):
         return self.model.embed_tokens(ids)
 
-    def forward(self, ids):
-        """Logits [B][T][vocab]."""
+    def forward(self, ids, queries=None):
+        """Logits [B][T][vocab]. Appends each layer's rotated queries [B][Hq][T][d] to `queries`."""
         x = self.embed(ids)
         cos, sin = rotation(self.shape, torch.arange(ids.shape[1], device=ids.device))
         for layer in self.model.layers:
-            x = layer(x, cos, sin)
+            x = layer(x, cos, sin, queries)
         return self.lm_head(self.model.norm(x))
 
 

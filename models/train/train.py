@@ -76,6 +76,10 @@ def arguments():
     parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
     parser.add_argument("--family", choices=["llama", "qwen3"], default="llama", help="qwen3 goes on from a llama too")
     parser.add_argument("--tests", default="384:128,2048:32,8192:8", help="tokens:sessions,... of each task's test; or none")
+    parser.add_argument("--also", default="", help="more tasks for the test: a,b")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which training ends, whatever the steps")
+    parser.add_argument("--smooth", type=float, default=0, help="weight of a term that makes neighbouring answer queries alike")
+    parser.add_argument("--smooth-goal", type=float, default=0.95, help="the cosine above which the term is zero")
     parser.add_argument("--loose", action="store_true", help="let PyTorch choose kernels: the weights' bits may differ")
     parser.add_argument("--smoke", action="store_true", help="tiny batches, two steps a stage: does it run?")
     args = parser.parse_args()
@@ -107,12 +111,30 @@ def attention_kernel(args):
     return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
 
 
+def group_cosines(queries, group):
+    """Cosine of each row's query with that of the row before, mean over the query heads of a KV head, by layer but
+    for the first (FreeKV leaves it dense): [layers - 1][B][H][T - 1] (docs/design/methods/freekv.md#step)."""
+    rows = torch.stack(queries[1:]).float()
+    each = F.cosine_similarity(rows[..., 1:, :], rows[..., :-1, :], dim=-1)
+    return each.unflatten(2, (-1, group)).mean(3)
+
+
+def roughness(queries, weights, args):
+    """How far neighbouring queries of scored answers are below --smooth-goal, on average."""
+    cosines = group_cosines(queries, llama.Shape.query_heads // llama.Shape.kv_heads)
+    both = ((weights[:, 1:] == 1) & (weights[:, :-1] == 1)).float()[None, :, None]
+    lacks = F.relu(args.smooth_goal - cosines) * both
+    return lacks.sum() / (both.sum() * cosines.shape[0] * cosines.shape[2]).clamp(min=1)
+
+
 def loss_of(model, batch, args):
     ids, targets, weights = batch
+    queries = [] if args.smooth > 0 else None
     with torch.autocast(args.device, dtype=torch.bfloat16), attention_kernel(args):
-        logits = model(ids)
+        logits = model(ids, queries)
     each = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
-    return (each * weights.flatten()).sum() / weights.sum()
+    loss = (each * weights.flatten()).sum() / weights.sum()
+    return loss if queries is None else loss + args.smooth * roughness(queries, weights, args)
 
 
 def train_step(model, optimizer, batch, rate, args):
@@ -149,7 +171,7 @@ def test_sets(args, scratch):
     """(ids, marks) by task, or by task@tokens for lengths other than the first."""
     out = {}
     for tokens, sessions in args.tests.items():
-        for task in TASKS:
+        for task in TASKS + (args.also.split(",") if args.also else []):
             name = task if tokens == 384 else f"{task}@{tokens}"
             out[name] = task_data.make(args.kvtwin, f"{scratch}/test-{name}", task, "test", 1, sessions, tokens, 4)
     return out
@@ -157,6 +179,23 @@ def test_sets(args, scratch):
 
 def say_accuracy(label, result):
     print(label, " ".join(f"{task}={right / asked:.3f}" for task, (right, asked) in result.items()), flush=True)
+
+
+@torch.no_grad()
+def say_similarity(model, args, scratch):
+    """Prints, of the answers of two tasks, the cosine of neighbouring queries and the fraction of heads below tau."""
+    for task, tokens in (("repeat", 512), ("repeat", 2048), ("long_list", 2048)):
+        ids, marks = task_data.make(args.kvtwin, f"{scratch}/similar-{task}", task, "test", 3, 8, tokens, 4)
+        batch, _, weights = task_data.to_batch(ids, marks, args.device)
+        queries = []
+        model(batch, queries)
+        both = ((weights[:, 1:] == 1) & (weights[:, :-1] == 1))[None, :, None]
+        cosines = group_cosines(queries, model.shape.query_heads // model.shape.kv_heads)
+        some = cosines.masked_select(both.expand_as(cosines))
+        by_layer = [round(c.masked_select(both[0].expand_as(c)).mean().item(), 3) for c in cosines]
+        corrected = " ".join(f"{tau}:{(some < tau).float().mean().item():.3f}" for tau in (0.7, 0.8, 0.9, 0.95))
+        print(f"similarity {task}@{tokens}: mean {some.mean().item():.3f}, by layer {by_layer}, corrected at tau {corrected}",
+              flush=True)
 
 
 def steps_of(args, model, sources):
@@ -213,7 +252,8 @@ class Notebook:
         recipe = {"shape": vars(self.shape), "seed": self.args.seed, "batch_tokens": self.args.batch_tokens,
                   "rate": self.args.rate, "resumed": bool(self.args.resume), "emphasis": self.args.emphasis,
                   "shard_batches": self.args.shard_batches, "stages": self.args.stages, "interleave": self.args.interleave,
-                  "steps": self.steps, "deterministic": not self.args.loose, "weights": llama.fingerprint(model),
+                  "smooth": self.args.smooth, "smooth_goal": self.args.smooth_goal, "limit": str(self.args.limit),
+                  "steps": self.steps, "steps_done": self.curve[-1][0] if self.curve else 0, "deterministic": not self.args.loose, "weights": llama.fingerprint(model),
                   "torch": torch.__version__,
                   "device": torch.cuda.get_device_name() if self.args.device == "cuda" else "cpu",
                   "seconds": round(time.time() - self.began, 1),
@@ -258,6 +298,9 @@ def main():
         if done % 50 == 0:
             print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
                   f"{time.time() - book.began:.0f} s", flush=True)
+        if time.time() - book.began > args.limit:
+            print(f"limit reached after {done} of {total} steps", flush=True)
+            break
         if time.time() - book.last > 60:
             result = accuracy(model, sets, args.device, True)
             say_accuracy(f"  after {done}:", result)
@@ -265,6 +308,7 @@ def main():
     result = accuracy(model, sets, args.device, True)
     book.keep(model, result)
     say_accuracy("shipped:", result)
+    say_similarity(model, args, scratch)
     print("weights", llama.fingerprint(model), f"{time.time() - book.began:.1f} s", flush=True)
     for loader in loaders:
         loader.close()

@@ -316,6 +316,55 @@ void long_list(TaskSession* s) {
   }
 }
 
+// One goal refined over turns: three results, of which the goal needs four facts. A first round asks for each
+// of them and does not count; later rounds come back to them in drawn orders. What earlier turns asked tells
+// what later ones need, and the newest question alone does not.
+void refined_goal(TaskSession* s) {
+  constexpr uint32_t kResults = 3, kGoal = 4;
+  open(s);
+  const uint32_t fixed = s->used() + kResults * kFetchTokens;
+  const uint32_t questions = std::max(kGoal + 1, questions_of(*s, fixed, kTurnTokens));
+  const uint32_t document = (s->plan().tokens - fixed - questions * kTurnTokens) / kResults;
+  const uint32_t each = std::clamp((document - 3) / 5, 2u, kKeys / kResults);
+  const std::vector<Fact> known = facts(s, each * kResults);
+  const Ids tools = s->some(kToolFirst, kTools, kResults);
+  std::vector<uint32_t> ends;
+  for (uint32_t r = 0; r < kResults; ++r) {
+    const std::vector<Fact> own(known.begin() + r * each, known.begin() + (r + 1) * each);
+    ends.push_back(fetch(s, tools[r], items(own), document));
+  }
+  const Ids goal = s->some(0, each * kResults, kGoal);
+  Ids order = goal;
+  for (uint32_t i = 0; i < questions; ++i) {
+    if (i % kGoal == 0 && i > 0) {
+      for (uint32_t j = 0; j + 1 < kGoal; ++j) std::swap(order[j], order[j + s->below(kGoal - j)]);
+    }
+    const uint32_t at = order[i % kGoal];
+    ask(s, kAsk, known[at].key, known[at].value, ends[at / each], i >= kGoal);
+  }
+}
+
+// The model repeats a document, word for word: one long answer, whose neighbouring steps need neighbouring
+// tokens.
+void repeat(TaskSession* s) {
+  constexpr uint32_t kAround = 2 + 2 + 2;  // result end, user all, assistant end
+  open(s);
+  const uint32_t body = (s->left() - kAround) / 2;
+  const std::vector<Fact> known = facts(s, std::min(kKeys, body / 6));
+  const Ids text = s->document(items(known), body);
+  Ids framed = {kResult};
+  framed.insert(framed.end(), text.begin(), text.end());
+  framed.push_back(kEnd);
+  s->observe(framed, 0, false);
+  const uint32_t end = s->used();
+  s->next_turn();
+  s->say(v1::USER, {kUser, kAll}, true);
+  Ids right = {kAssistant};
+  right.insert(right.end(), text.begin(), text.end());
+  right.push_back(kEnd);
+  s->answer(v1::ASSISTANT, right, true, end);
+}
+
 }  // namespace
 
 const std::vector<NamedTask>& named_tasks() {
@@ -334,6 +383,9 @@ const std::vector<NamedTask>& named_tasks() {
       {"asked_again", "facts in tool results that were asked for once, asked for again turns later",
        asked_again, false},
       {"newest_result", "between talk and older results: what the newest result says", newest_result, false},
+      {"refined_goal", "four facts of a goal, asked for in turn and then again and again", refined_goal,
+       false},
+      {"repeat", "a document is repeated word for word", repeat, false},
   };
   return kAllTasks;
 }

@@ -93,7 +93,10 @@ Ids solve(const Ids& prompt) {
     verb = kAsk;
   }
   Ids out = {verb == kUse || verb == kFetch ? kRequest : kAssistant};
-  if (verb == kAsk || verb == kAll) {
+  if (verb == kAll && what == prompt.size()) {  // all of the document
+    const auto begin = std::find(prompt.begin(), prompt.end(), kResult) + 1;
+    out.insert(out.end(), begin, std::find(begin, prompt.end(), kEnd));
+  } else if (verb == kAsk || verb == kAll) {
     const Ids value = value_of(known, prompt[what]);
     out.insert(out.end(), value.begin(), value.end());
   } else if (verb == kList) {
@@ -193,6 +196,31 @@ TEST_CASE("make_task: asked_again repeats earlier questions, and \"mixed\" has n
     for (const v1::Extra& extra : node.extras())
       CHECK(extra.value_json().find("asked_again") == std::string::npos);
   }
+}
+
+TEST_CASE("make_task: refined_goal comes back to the four facts of its first four questions") {
+  uint32_t scored = 0;
+  for (const uint32_t tokens : {96u, 384u}) {
+    const Kept kept =
+        made({.task = "refined_goal", .sessions = 20, .seed = 1, .tokens = tokens, .questions = 12});
+    for (const v1::Session& session : kept.sessions) {
+      std::vector<uint32_t> keys;
+      for (const v1::Span& span : session.spans()) {
+        if (span.role() == v1::USER && span.token_ids_size() == 3 && span.token_ids(1) == kAsk)
+          keys.push_back(span.token_ids(2));
+      }
+      REQUIRE(keys.size() > 4);
+      const std::set<uint32_t> goal(keys.begin(), keys.begin() + 4);
+      CHECK(goal.size() == 4);
+      for (const uint32_t key : keys) CHECK(goal.contains(key));
+      for (const v1::Node& node : session.nodes()) {
+        for (const v1::Extra& extra : node.extras())
+          scored += extra.value_json().find("\"scored\":true") != std::string::npos;
+      }
+      scored -= static_cast<uint32_t>(keys.size()) - 4;
+    }
+  }
+  CHECK(scored == 0);  // all questions after the first round count, and no other output
 }
 
 TEST_CASE("make_task: roles, tools and turns are those of the trace") {
