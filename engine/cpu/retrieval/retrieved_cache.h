@@ -52,8 +52,8 @@ struct RetrievedOptions {
   // Requests may reuse other requests' pages: the data that a method derives of a prefix is stored by page.
   bool prefix_cache = false;
   // Of the pages. Packed: a chunk's rows attend to their own chunk exactly and to earlier KV entries as
-  // stored; a decoded row is stored first, as in packed_cache.h. Pages are summarised from what they give back.
-  // REQUIRES: bf16, or kRecallsPages and a format that packs tokens one by one.
+  // stored; a decoded row is stored first, as in packed_cache.h. Pages are summarised from what they give
+  // back. REQUIRES: bf16, or kRecallsPages and a format that packs tokens one by one.
   Format format = Format::kBf16;
   uint32_t group = 32;
 };
